@@ -1,0 +1,1 @@
+"""ferrule: a tensor compiler in Python."""

@@ -1,0 +1,159 @@
+"""Small functions without a better home, and the counters of what ran."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import reduce
+from operator import mul
+from typing import Any, Protocol, Self, TypeVar, final
+
+T = TypeVar("T")
+H = TypeVar("H", bound=Hashable)
+
+
+class _Comparable(Protocol):
+    def __lt__(self, other: Any, /) -> bool: ...
+
+
+C = TypeVar("C", bound=_Comparable)
+
+
+def prod(factors: Iterable[T]) -> T | int:
+    """The product of `factors`, 1 if there are none.
+
+    >>> prod([2, 3, 4]), prod(())
+    (24, 1)
+    """
+    return reduce(mul, factors, 1)
+
+
+def dedup(items: Iterable[H]) -> list[H]:
+    """`items` without repeats, in the order of first appearance.
+
+    >>> dedup([3, 1, 3, 2, 1])
+    [3, 1, 2]
+    """
+    return list(dict.fromkeys(items))
+
+
+def flatten(groups: Iterable[Iterable[T]]) -> list[T]:
+    """The items of all `groups`, one level taken off.
+
+    >>> flatten([[1, 2], [], [3]])
+    [1, 2, 3]
+    """
+    return [item for group in groups for item in group]
+
+
+def all_same(items: Sequence[T]) -> bool:
+    """Whether all `items` are equal; true of none.
+
+    >>> all_same([1, 1]), all_same([1, 2]), all_same([])
+    (True, False, True)
+    """
+    return all(item == items[0] for item in items)
+
+
+def argsort(keys: Sequence[C]) -> tuple[int, ...]:
+    """The positions that sort `keys`; of a permutation, its inverse.
+
+    >>> argsort([2, 0, 1])
+    (1, 2, 0)
+    """
+    return tuple(sorted(range(len(keys)), key=keys.__getitem__))
+
+
+def ceildiv(numerator: int, denominator: int) -> int:
+    """`numerator / denominator`, rounded up.
+
+    >>> ceildiv(7, 4), ceildiv(8, 4)
+    (2, 2)
+    """
+    return -(-numerator // denominator)
+
+
+def round_up(number: int, multiple: int) -> int:
+    """The smallest multiple of `multiple` that is not below `number`.
+
+    >>> round_up(7, 4), round_up(8, 4)
+    (8, 8)
+    """
+    return ceildiv(number, multiple) * multiple
+
+
+_COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
+_ANSI = re.compile("\x1b\\[[0-9;]*m")
+
+
+def colored(text: str, colour: str) -> str:
+    """`text` in a terminal colour; an upper-case name gives the bright form.
+
+    >>> colored("ok", "green")
+    '\\x1b[32mok\\x1b[0m'
+    """
+    code = _COLOURS.index(colour.lower()) + (90 if colour.isupper() else 30)
+    return f"\x1b[{code}m{text}\x1b[0m"
+
+
+def ansi_length(text: str) -> int:
+    """How many characters of `text` a terminal shows.
+
+    >>> ansi_length(colored("ok", "RED"))
+    2
+    """
+    return len(_ANSI.sub("", text))
+
+
+@final
+class Timing:
+    """A block's wall-clock time, printed at its end; `seconds` keeps it.
+
+    `report` turns the seconds into more text for the line.
+
+    >>> with Timing("", enabled=False) as timing:
+    ...     pass
+    >>> timing.seconds < 1
+    True
+    """
+
+    def __init__(
+        self,
+        prefix: str = "",
+        report: Callable[[float], str] | None = None,
+        enabled: bool = True,
+    ) -> None:
+        self.prefix = prefix
+        self.report = report
+        self.enabled = enabled
+        self.seconds = 0.0
+
+    def __enter__(self) -> Self:
+        self._start = time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds = time.perf_counter() - self._start
+        if self.enabled:
+            suffix = self.report(self.seconds) if self.report else ""
+            print(f"{self.prefix}{self.seconds * 1e3:6.2f} ms{suffix}")
+
+
+@final
+class GlobalCounters:
+    """What has run in this process, in total. `mem_used` is a level, so `reset` leaves it."""
+
+    kernel_count: int = 0
+    global_ops: int = 0
+    global_mem: int = 0
+    time_sum_s: float = 0.0
+    mem_used: int = 0
+
+    @classmethod
+    def reset(cls) -> None:
+        """Sets all totals to zero; memory in use stays counted."""
+        cls.kernel_count = 0
+        cls.global_ops = 0
+        cls.global_mem = 0
+        cls.time_sum_s = 0.0
