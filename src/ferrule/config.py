@@ -1,7 +1,7 @@
 """Settings: read from the environment once, changed for a block by `Context`.
 
-No other module reads the environment. A new thread starts with the environment's settings, whatever block it was
-started in.
+No other module reads the environment. A new thread starts with the environment's settings,
+whatever block it was started in.
 """
 
 from __future__ import annotations

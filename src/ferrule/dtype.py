@@ -1,7 +1,7 @@
 """Number types: `DType`, the namespace `dtypes`, and the rules for mixing them.
 
-A `DType` exists once, so it is compared and hashed by identity. NumPy, and ml_dtypes for the types that NumPy
-lacks, are imported only when a type's `np` is asked for.
+A `DType` exists once, so it is compared and hashed by identity. NumPy, and ml_dtypes for the types
+that NumPy lacks, are imported only when a type's `np` is asked for.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ _by_name: dict[str, DType] = {}
 class DType:
     """One number type. The set is closed: take them from `dtypes`.
 
-    `fmt` is the format letter of `struct` and `memoryview`, None where they have none. `numpy_path` names the
-    scalar type, `module.name`. The two bit counts describe floats, and are 0 for all others.
+    `fmt` is the format letter of `struct` and `memoryview`, None where they have none.
+    `numpy_path` names the scalar type, `module.name`. The two bit counts describe floats, and are
+    0 for all others.
     """
 
     priority: int
@@ -169,9 +170,10 @@ def _join_ints(ints: Iterable[DType]) -> DType:
 def promote(*operands: DType) -> DType:
     """The type in which values of the types `operands` are computed together.
 
-    The kind decides first (bool < int < float), the width second, and no value takes part. float16 with bfloat16
-    gives float32, uint8 with int8 gives int16. No integer type holds both uint64 and a signed one: the result is the
-    default float, as in JAX. The result does not depend on the order of `operands`.
+    The kind decides first (bool < int < float), the width second, and no value takes part.
+    float16 with bfloat16 gives float32, uint8 with int8 gives int16. No integer type holds both
+    uint64 and a signed one: the result is the default float, as in JAX. The order of `operands`
+    does not matter.
 
     >>> promote(dtypes.int64, dtypes.float16), promote(dtypes.uint8, dtypes.int8)
     (dtypes.float16, dtypes.int16)
@@ -269,7 +271,8 @@ class _Functions:
 class dtypes(_Functions):
     """All number types, and the questions one may ask about them.
 
-    `float8_e4m3` is the OCP format that NumPy's extension calls float8_e4m3fn: no infinity, largest value 448.
+    `float8_e4m3` is the OCP format, which ml_dtypes calls float8_e4m3fn: it has no infinity, and
+    its largest value is 448.
 
     >>> dtypes.float is dtypes.float32, dtypes.is_int(dtypes.uint8), dtypes.max(dtypes.int16)
     (True, True, 32767)
