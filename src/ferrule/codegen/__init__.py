@@ -1,0 +1,1 @@
+"""From a `LazyOp` to a program: lower, choose a schedule, apply it, linearize."""

@@ -1,0 +1,186 @@
+"""The program IR: a flat list of `UOp`s in order, with explicit vectors; its checker and its printer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+from ferrule.dtype import DType, dtypes
+from ferrule.expr import COMPARISONS, ExprOp
+
+
+class UOps(Enum):
+    """What one instruction does; `docs/design/interfaces.md` has the table of operands."""
+
+    PARAM = auto()
+    VALUE = auto()
+    START = auto()
+    STOP = auto()
+    CONST = auto()
+    IOTA = auto()
+    ALU = auto()
+    CAST = auto()
+    BITCAST = auto()
+    SPLAT = auto()
+    EXTRACT = auto()
+    SHUFFLE = auto()
+    HREDUCE = auto()
+    LOCAL = auto()
+    LOAD = auto()
+    STORE = auto()
+    REG = auto()
+    GET = auto()
+    SET = auto()
+    LOOP = auto()
+    END = auto()
+    IF = auto()
+    ENDIF = auto()
+    EXTENT = auto()
+
+    __hash__ = object.__hash__
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class UOp:
+    """One instruction. `lanes` 1 is a scalar; `dtype` None is no value (a pointer has its elements' dtype)."""
+
+    op: UOps
+    dtype: DType | None = None
+    lanes: int = 1
+    src: tuple[UOp, ...] = ()
+    arg: Any = None
+
+
+POINTERS = frozenset({UOps.PARAM, UOps.LOCAL})
+NO_VALUE = frozenset({UOps.STORE, UOps.SET, UOps.END, UOps.IF, UOps.ENDIF, UOps.EXTENT})
+
+
+class ProgramError(AssertionError):
+    """A program that breaks the rules of the IR: a mistake in the compiler, never in the user's code."""
+
+
+def verify(uops: Sequence[UOp]) -> None:
+    """Check a program.
+
+    The first UOps, up to EXTENT, may only be VALUE, CONST, ALU: they compute the number of chunks (`EXTENT.src[0]`, scalar int64).
+
+    Raises:
+        ProgramError: an operand comes too late, a loop is not closed, lanes or dtypes do not fit.
+    """
+    seen: set[UOp] = set()
+    open_blocks: list[UOp] = []
+    for position, u in enumerate(uops):
+        for s in u.src:
+            if s not in seen:
+                raise ProgramError(
+                    f"{position}: {u.op.name} uses {s.op.name} before it is defined"
+                )
+        problem = _problem(u, open_blocks)
+        if problem:
+            raise ProgramError(f"{position}: {u.op.name}: {problem}")
+        seen.add(u)
+    if open_blocks:
+        raise ProgramError(f"{len(open_blocks)} loops or ifs are not closed")
+    if sum(u.op is UOps.EXTENT for u in uops) != 1:
+        raise ProgramError("a program has exactly one EXTENT")
+
+
+def _problem(u: UOp, open_blocks: list[UOp]) -> str:
+    match u.op:
+        case UOps.LOOP | UOps.IF:
+            open_blocks.append(u)
+        case UOps.END | UOps.ENDIF:
+            if not open_blocks or open_blocks.pop() is not u.src[0]:
+                return "closes something that is not the innermost open block"
+        case UOps.ALU:
+            return _alu_problem(u)
+        case UOps.LOAD:
+            return _load_problem(u)
+        case UOps.STORE:
+            return _store_problem(u)
+        case UOps.SET if u.src[0].op is not UOps.REG:
+            return "the first operand is no register"
+        case UOps.SET if (u.src[0].dtype, u.src[0].lanes) != (
+            u.src[1].dtype,
+            u.src[1].lanes,
+        ):
+            return "the value does not fit the register"
+        case UOps.SPLAT | UOps.CAST if u.op is UOps.SPLAT and u.src[0].lanes != 1:
+            return "splats a vector"
+        case UOps.CAST | UOps.BITCAST if u.lanes != u.src[0].lanes:
+            return "changes the lanes"
+        case UOps.HREDUCE if u.lanes != 1 or u.src[0].lanes & (u.src[0].lanes - 1):
+            return "needs a vector of a power of two and gives a scalar"
+        case _:
+            pass
+    return ""
+
+
+def _alu_problem(u: UOp) -> str:
+    if any(s.lanes != u.lanes for s in u.src):
+        return f"{u.arg.name}: lanes differ: {[s.lanes for s in u.src]} for {u.lanes}"
+    operands = u.src[1:] if u.arg is ExprOp.WHERE else u.src
+    if u.arg in (ExprOp.SHL, ExprOp.SHR):
+        operands = u.src[:1]
+    if len({s.dtype for s in operands}) > 1:
+        return f"{u.arg.name}: dtypes differ: {[s.dtype for s in operands]}"
+    expected = dtypes.bool if u.arg in COMPARISONS else operands[0].dtype
+    if u.dtype is not expected:
+        return f"{u.arg.name}: gives {expected}, not {u.dtype}"
+    return ""
+
+
+def _load_problem(u: UOp) -> str:
+    pointer, index = u.src[:2]
+    if pointer.op not in POINTERS or pointer.dtype is not u.dtype:
+        return "does not load the pointer's elements"
+    if index.dtype is not dtypes.int64 or index.lanes not in (1, u.lanes):
+        return "the index must be int64, scalar or one for each lane"
+    if len(u.src) > 2 and (
+        u.src[2].dtype is not dtypes.bool or u.src[2].lanes != u.lanes
+    ):
+        return "the mask must be bool, one for each lane"
+    return ""
+
+
+def _store_problem(u: UOp) -> str:
+    pointer, index, value = u.src[:3]
+    if pointer.op not in POINTERS or pointer.dtype is not value.dtype:
+        return "does not store the pointer's elements"
+    if index.dtype is not dtypes.int64 or index.lanes not in (1, value.lanes):
+        return "the index must be int64, scalar or one for each lane"
+    if len(u.src) > 3 and (
+        u.src[3].dtype is not dtypes.bool or u.src[3].lanes != value.lanes
+    ):
+        return "the mask must be bool, one for each lane"
+    return ""
+
+
+def show(uops: Sequence[UOp]) -> str:
+    """The program as text, a line for each UOp."""
+    names = {u: f"%{i}" for i, u in enumerate(uops)}
+    depth = 0
+    lines = []
+    for u in uops:
+        if u.op in (UOps.END, UOps.ENDIF):
+            depth -= 1
+        kind = (
+            ""
+            if u.dtype is None
+            else u.dtype.name + (f"x{u.lanes}" if u.lanes > 1 else "")
+        )
+        arg = (
+            ""
+            if u.arg is None
+            else (u.arg.name if isinstance(u.arg, ExprOp) else repr(u.arg))
+        )
+        operands = ", ".join(names[s] for s in u.src)
+        target = f"{names[u]} = " if u.op not in NO_VALUE else ""
+        lines.append(
+            f"{'  ' * depth}{target}{u.op.name} {kind} {arg} {operands}".rstrip()
+        )
+        if u.op in (UOps.LOOP, UOps.IF):
+            depth += 1
+    return "\n".join(lines)
