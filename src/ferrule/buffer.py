@@ -1,0 +1,386 @@
+"""Memory of a device: `Buffer`, and the `Allocator` that it comes from.
+
+Devices register their allocators in `allocators`; a buffer names its device and needs nothing above this module.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections import deque
+from collections.abc import Callable
+from itertools import count
+from threading import RLock
+from typing import TYPE_CHECKING, Any, final
+
+from ferrule.config import config
+from ferrule.dtype import DType, dtypes
+from ferrule.helpers import GlobalCounters
+
+if TYPE_CHECKING:
+    from numpy import ndarray
+
+
+class BufferUseError(ValueError):
+    """A buffer was asked for something that its size, its dtype or its device does not allow."""
+
+
+class AllocationSizeError(BufferUseError, AssertionError):
+    """An allocator was asked for no memory, or for less."""
+
+
+class Allocator:
+    """Gives, takes back and fills the memory of one device. A device subclasses it.
+
+    Two more methods are optional: `as_buffer(opaque) -> memoryview` for memory that the host can address (`Buffer.toCPU`
+    then copies nothing), and `offset(opaque, start, nbytes) -> opaque` for a part of a block (`Buffer.view` needs it).
+    """
+
+    def alloc(self, size: int) -> Any:
+        """`size` bytes of memory.
+
+        Raises `AllocationSizeError` (also an `AssertionError`) for a size below 1, `MemoryError` where there is no room.
+        """
+        if size <= 0:
+            raise AllocationSizeError(
+                f"alloc({size}): the size must be positive; an empty Buffer needs no memory"
+            )
+        return self._alloc(size)
+
+    def free(self, opaque: Any, size: int) -> None:
+        """Takes back what `alloc(size)` gave."""
+        self._free(opaque)
+
+    def _alloc(self, size: int) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} does not define _alloc(size)")
+
+    def _free(self, opaque: Any) -> None:
+        """Nothing to do where the opaque object owns its memory."""
+
+    def copyin(self, dest: Any, src: memoryview) -> None:
+        """Copies bytes of the host into the block `dest`."""
+        raise NotImplementedError(f"{type(self).__name__} does not define copyin(dest, src)")
+
+    def copyout(self, dest: memoryview, src: Any) -> None:
+        """Copies the block `src` into bytes of the host."""
+        raise NotImplementedError(f"{type(self).__name__} does not define copyout(dest, src)")
+
+
+def host_memory() -> int:
+    """The bytes of physical memory of this machine; a large number where that is not known."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return 1 << 62
+
+
+_HOST_MEMORY = host_memory()
+
+
+def readable_bytes(size: int) -> str:
+    """A number of bytes in the largest unit that leaves at least one.
+
+    >>> readable_bytes(3 << 20), readable_bytes(12)
+    ('3.0 MiB', '12 bytes')
+    """
+    for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if size >= 1 << power:
+            return f"{size / (1 << power):.1f} {unit}"
+    return f"{size} bytes"
+
+
+class LRUAllocator(Allocator):
+    """Keeps freed blocks for requests of the same size; the blocks unused for longest go first.
+
+    What is in use and what is kept never exceed the budget together: the argument, else `FERRULE_MEMORY_LIMIT`, else the
+    machine's memory. With `LRU=0` nothing is kept. Safe to use from several threads, and from a destructor.
+    """
+
+    def __init__(self, budget: int | None = None) -> None:
+        self._budget = budget
+        self._lock = RLock()
+        self._clock = count()
+        # For each size the kept blocks with the time of their return, the oldest first.
+        self._kept: dict[int, deque[tuple[int, Any]]] = {}
+        self.used = 0
+        self.cached = 0
+
+    @property
+    def budget(self) -> int:
+        """How many bytes may be in use and kept together."""
+        if self._budget is not None:
+            return self._budget
+        return config().FERRULE_MEMORY_LIMIT or _HOST_MEMORY
+
+    def alloc(self, size: int) -> Any:
+        """`size` bytes: a kept block of that size if there is one, else new memory.
+
+        Raises `AllocationSizeError` for a size below 1, and `MemoryError` where `size` exceeds the budget less what is in
+        use, or where the device has no memory left even after everything kept was freed.
+        """
+        kept = self._kept.get(size)
+        if kept:
+            with self._lock:
+                if kept:  # another thread may have been faster
+                    self.used += size
+                    self.cached -= size
+                    return kept.pop()[1]
+        with self._lock:
+            self._make_room(size)
+            opaque = self._alloc_or_flush(size)
+            self.used += size
+            return opaque
+
+    def free(self, opaque: Any, size: int) -> None:
+        """Takes back what `alloc(size)` gave, and keeps it unless `LRU=0`."""
+        with self._lock:
+            self.used -= size
+            if not config().LRU:
+                self._free(opaque)
+                return
+            kept = self._kept.get(size)
+            if kept is None:
+                kept = self._kept[size] = deque()
+            kept.append((next(self._clock), opaque))
+            self.cached += size
+            if self.used + self.cached > self.budget:  # the limit was lowered since
+                self._evict_until(self.budget - self.used)
+
+    def free_cache(self) -> None:
+        """Gives all kept blocks back to the system."""
+        with self._lock:
+            self._evict_until(0)
+
+    def _make_room(self, size: int) -> None:
+        budget = self.budget
+        if self.used + size > budget:
+            raise MemoryError(
+                f"{readable_bytes(size)} asked for, {readable_bytes(self.used)} in use, and the "
+                f"budget is {readable_bytes(budget)}; free tensors, or raise FERRULE_MEMORY_LIMIT"
+            )
+        if self.used + self.cached + size > budget:
+            self._evict_until(budget - self.used - size)
+
+    def _alloc_or_flush(self, size: int) -> Any:
+        try:
+            return super().alloc(size)
+        except MemoryError:
+            self.free_cache()
+        try:
+            return super().alloc(size)
+        except MemoryError as error:
+            raise MemoryError(
+                f"{readable_bytes(size)} asked for, {readable_bytes(self.used)} in use: "
+                f"the device has no memory left ({error})"
+            ) from error
+
+    def _evict_until(self, limit: int) -> None:
+        """Frees the blocks unused for longest until at most `limit` bytes are kept."""
+        while self.cached > limit:
+            size = self._size_of_oldest()
+            _, opaque = self._kept[size].popleft()
+            self.cached -= size
+            self._free(opaque)
+            if not self._kept[size]:
+                del self._kept[size]
+
+    def _size_of_oldest(self) -> int:
+        # A copy of the keys: a collection of garbage in the middle may free a buffer, and so add a size.
+        oldest = {size: self._kept[size][0][0] for size in list(self._kept) if self._kept[size]}
+        return min(oldest, key=oldest.__getitem__)
+
+
+class _Allocators(dict[str, Allocator]):
+    """Allocators by device name; a device that is not open yet is opened at first use."""
+
+    opener: Callable[[str], Allocator] | None = None
+
+    def __missing__(self, device: str) -> Allocator:
+        if self.opener is None:
+            raise KeyError(f"device {device} has no allocator; import ferrule.device to open it")
+        return self.opener(device)
+
+
+allocators = _Allocators()
+_serials = count(1)
+
+
+@final
+class Buffer:
+    """`size` elements of `dtype` in the memory of `device`, allocated at once and given back at the end.
+
+    `serial` is unique and never used again. An `opaque` handle that is passed in belongs to the caller and is not freed.
+    A buffer of size 0 has no memory: its `_buf` is None.
+
+    Raises `BufferUseError` for a negative size, `MemoryError` where the device has no room.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_allocator",
+        "_base",
+        "_buf",
+        "_exports",
+        "byte_offset",
+        "device",
+        "dtype",
+        "nbytes",
+        "serial",
+        "size",
+    )
+
+    _allocator: Allocator | None
+    _base: Buffer | None
+    _buf: Any
+
+    def __init__(self, device: str, size: int, dtype: DType, opaque: Any = None) -> None:
+        self._allocator = None
+        self._base = None
+        self._exports = 0
+        self.byte_offset = 0
+        self.device = device
+        self.size = size
+        self.dtype = dtype
+        self.serial = next(_serials)
+        nbytes = size * dtype.itemsize
+        self.nbytes = nbytes
+        self._buf = opaque
+        if opaque is None and size != 0:
+            self._allocate()
+
+    def _allocate(self) -> None:
+        if self.size < 0:
+            raise BufferUseError(f"Buffer: the size {self.size} is negative")
+        allocator = allocators[self.device]
+        try:
+            self._buf = allocator.alloc(self.nbytes)
+        except MemoryError as error:
+            raise MemoryError(f"{self._description()}: {error}") from error
+        self._allocator = allocator
+        GlobalCounters.mem_used += self.nbytes
+
+    def __del__(self) -> None:
+        # Set only after the memory was given: a constructor that failed has nothing to free.
+        if self._allocator is not None:
+            GlobalCounters.mem_used -= self.nbytes
+            self._allocator.free(self._buf, self.nbytes)
+
+    def _description(self) -> str:
+        return f"Buffer of {self.size} x {self.dtype} ({self.nbytes} bytes) on {self.device}"
+
+    def __repr__(self) -> str:
+        part = "" if self._base is None else f" at byte {self.byte_offset} of #{self._base.serial}"
+        return f"<Buffer #{self.serial} {self.device} {self.size} {self.dtype}{part}>"
+
+    # *** parts ***
+
+    @property
+    def base(self) -> Buffer:
+        """The buffer that owns the memory: this one, unless it is a view."""
+        return self if self._base is None else self._base
+
+    @property
+    def exports(self) -> int:
+        """How many arrays that share this memory, made by `toCPU`, are alive."""
+        return self.base._exports
+
+    def view(self, offset: int, size: int, dtype: DType | None = None) -> Buffer:
+        """The `size` elements of `dtype` (this buffer's, unless given) from element `offset` on.
+
+        The view shares the memory and keeps it alive. Raises `BufferUseError` where the part does not lie inside.
+        """
+        dtype = self.dtype if dtype is None else dtype
+        start = offset * dtype.itemsize
+        stop = start + size * dtype.itemsize
+        if offset < 0 or size < 0 or stop > self.nbytes:
+            raise BufferUseError(
+                f"view({offset}, {size}, {dtype}) of {self}: "
+                f"bytes {start}..{stop} are not inside its {self.nbytes}"
+            )
+        base = self.base
+        byte_offset = self.byte_offset + start
+        opaque = None
+        if size != 0:
+            opaque = self._part(byte_offset, size * dtype.itemsize)
+        part = Buffer.__new__(Buffer)
+        part._allocator = None
+        part._base = base
+        part._buf = opaque
+        part._exports = 0
+        part.byte_offset = byte_offset
+        part.device = self.device
+        part.dtype = dtype
+        part.nbytes = size * dtype.itemsize
+        part.serial = next(_serials)
+        part.size = size
+        return part
+
+    def _part(self, byte_offset: int, nbytes: int) -> Any:
+        offset = getattr(allocators[self.device], "offset", None)
+        if offset is None:
+            raise BufferUseError(
+                f"view of {self}: memory of {self.device} cannot be taken in parts"
+            )
+        return offset(self.base._buf, byte_offset, nbytes)
+
+    # *** to and from the host ***
+
+    def copyin(self, mv: memoryview) -> Buffer:
+        """Fills the buffer with the bytes of `mv`, and returns it.
+
+        Raises `BufferUseError` where the lengths in bytes differ, or `mv` is not contiguous.
+        """
+        if mv.nbytes != self.nbytes:
+            raise BufferUseError(f"copyin: {mv.nbytes} bytes do not fill the {self._description()}")
+        if not mv.c_contiguous:
+            raise BufferUseError("copyin: the memory is not contiguous; copy it first")
+        if self.size != 0:
+            allocators[self.device].copyin(self._buf, mv.cast("B"))
+        return self
+
+    def copyout(self, mv: memoryview) -> memoryview:
+        """Copies the buffer into the bytes of `mv`, and returns it. Raises as `copyin` does."""
+        if mv.nbytes != self.nbytes:
+            raise BufferUseError(
+                f"copyout: the {self._description()} does not fill {mv.nbytes} bytes"
+            )
+        if not mv.c_contiguous:
+            raise BufferUseError("copyout: the memory is not contiguous")
+        if self.size != 0:
+            allocators[self.device].copyout(mv.cast("B"), self._buf)
+        return mv
+
+    def toCPU(self) -> ndarray[Any, Any]:
+        """A flat NumPy array of the contents.
+
+        Where the host can address the memory, the array shares it, read-only, and keeps it alive; `exports` counts such
+        arrays. Elsewhere it is a copy.
+        """
+        import numpy
+
+        if self.size == 0:
+            return numpy.empty(0, self.dtype.np)
+        as_buffer = getattr(allocators[self.device], "as_buffer", None)
+        if as_buffer is None:
+            array: ndarray[Any, Any] = numpy.empty(self.size, self.dtype.np)
+            self.copyout(array.view(numpy.uint8).data)
+            return array
+        array = numpy.frombuffer(as_buffer(self._buf).toreadonly(), self.dtype.np)
+        base = self.base
+        base._exports += 1
+        # Views of the array keep it alive, and the finalizer keeps the memory until then.
+        weakref.finalize(array, _end_export, base).atexit = False
+        return array
+
+    @staticmethod
+    def fromCPU(device: str, x: ndarray[Any, Any]) -> Buffer:
+        """A new buffer on `device` with a copy of the array, row-major."""
+        import numpy
+
+        buffer = Buffer(device, x.size, dtypes.from_np(x.dtype))
+        flat = numpy.ascontiguousarray(x).reshape(-1)
+        return buffer.copyin(flat.view(numpy.uint8).data)
+
+
+def _end_export(base: Buffer) -> None:
+    base._exports -= 1
