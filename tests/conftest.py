@@ -1,0 +1,31 @@
+"""Set-up for all tests: a disk cache of this run's own, and hypothesis without a stopwatch."""
+
+import os
+import tempfile
+
+import hypothesis
+import pytest
+
+# pytest-xdist's workers inherit the variable, so one run has one cache, and starts with none.
+_cache = tempfile.TemporaryDirectory(prefix="ferrule-tests-", ignore_cleanup_errors=True)
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["FERRULE_CACHE_DIR"] = _cache.name
+
+# The first example of a kind compiles a kernel, which no fixed deadline allows for. The same
+# examples every time: a failure in one run is a failure in all.
+hypothesis.settings.register_profile("ferrule", deadline=None, derandomize=True, max_examples=50)
+hypothesis.settings.load_profile("ferrule")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden",
+        action="store_true",
+        help="write the golden files from what the tests produce, instead of comparing",
+    )
+
+
+@pytest.fixture
+def update_golden(request: pytest.FixtureRequest) -> bool:
+    """Whether the golden files are to be written rather than compared."""
+    return bool(request.config.getoption("--update-golden"))

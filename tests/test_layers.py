@@ -1,0 +1,81 @@
+"""A module imports lower modules only, so there can be no import circle."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "ferrule"
+
+# Lower layers first, one line a layer; inside a layer, earlier modules first.
+LAYERS = """
+    shape codegen renderer runtime runtime.graph
+    helpers config diskcache
+    dtype target
+    expr rewrite simplify shape.movement shape.view shape.shapetracker
+    buffer
+    ops
+    codegen.kernel codegen.lower codegen.opt codegen.heuristic codegen.search
+    codegen.uops codegen.linearizer codegen.interpret
+    renderer.base renderer.llvmir renderer.cstyle
+    device capture
+    runtime.cpu runtime.numpy runtime.cuda runtime.opencl
+    runtime.graph.cpu runtime.graph.cuda
+    lazy schedule memory realize
+    gradient tensor random jit nn
+    cli __init__ __main__
+"""
+ORDER = {name: place for place, name in enumerate(LAYERS.split())}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+
+
+MODULES = {module_name(path): path for path in SOURCE.rglob("*.py")}
+
+
+def named_by(text: str) -> str:
+    """The module that a dotted name inside ferrule refers to, `__init__` for the package itself."""
+    name = text.removeprefix("ferrule").removeprefix(".")
+    while name and name not in MODULES:
+        name = name.rpartition(".")[0]
+    return name or "__init__"
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """All modules of ferrule that a module names in an import, wherever the import stands."""
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative import"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        yield from (named_by(name) for name in names if name.split(".")[0] == "ferrule")
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_imports_lower_modules_only(name: str) -> None:
+    assert name in ORDER, f"{name}: in no layer; give it its place in LAYERS"
+    tree = ast.parse(MODULES[name].read_text())
+    upward = [other for other in imports(tree) if ORDER[other] >= ORDER[name]]
+    assert not upward, f"{name} imports {upward}, which are not lower"
+
+
+@pytest.mark.parametrize("name", sorted(MODULES.keys() - {"device"}))
+def test_only_the_device_table_names_modules_in_strings(name: str) -> None:
+    """A module loaded by name would be an import that the other test cannot see."""
+    strings = (node for node in ast.walk(ast.parse(MODULES[name].read_text())))
+    texts = [node.value for node in strings if isinstance(node, ast.Constant)]
+    modules = {f"ferrule.{other}" for other in MODULES}
+    assert not [text for text in texts if isinstance(text, str) and text.split(":")[0] in modules]
+
+
+def test_the_layout_page_lists_every_module() -> None:
+    page = (ROOT / "docs" / "layout.md").read_text()
+    files = [path.relative_to(SOURCE).as_posix() for path in MODULES.values()]
+    assert not [name for name in files if f"`{name}`" not in page]
