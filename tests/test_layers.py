@@ -16,11 +16,11 @@ LAYERS = """
     dtype target
     expr rewrite simplify shape.movement shape.view shape.shapetracker
     buffer
-    ops
+    opkinds ops
     codegen.kernel codegen.lower codegen.opt codegen.heuristic codegen.search
     codegen.uops codegen.linearizer codegen.interpret
     renderer.base renderer.llvmir renderer.cstyle
-    device capture
+    runner device capture
     runtime.cpu runtime.numpy runtime.cuda runtime.opencl
     runtime.graph.cpu runtime.graph.cuda
     lazy schedule memory realize

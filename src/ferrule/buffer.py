@@ -1,6 +1,7 @@
 """Memory of a device: `Buffer`, and the `Allocator` that it comes from.
 
-Devices register their allocators in `allocators`; a buffer names its device and needs nothing above this module.
+Devices register their allocators in `allocators`; a buffer names its device and needs nothing above
+this module.
 """
 
 from __future__ import annotations
@@ -32,14 +33,16 @@ class AllocationSizeError(BufferUseError, AssertionError):
 class Allocator:
     """Gives, takes back and fills the memory of one device. A device subclasses it.
 
-    Two more methods are optional: `as_buffer(opaque) -> memoryview` for memory that the host can address (`Buffer.toCPU`
-    then copies nothing), and `offset(opaque, start, nbytes) -> opaque` for a part of a block (`Buffer.view` needs it).
+    Two more methods are optional: `as_buffer(opaque) -> memoryview` for memory that the host can
+    address (`Buffer.toCPU` then copies nothing), and `offset(opaque, start, nbytes) -> opaque` for
+    a part of a block (`Buffer.view` needs it).
     """
 
     def alloc(self, size: int) -> Any:
         """`size` bytes of memory.
 
-        Raises `AllocationSizeError` (also an `AssertionError`) for a size below 1, `MemoryError` where there is no room.
+        Raises `AllocationSizeError` (also an `AssertionError`) for a size below 1, `MemoryError`
+        where there is no room.
         """
         if size <= 0:
             raise AllocationSizeError(
@@ -92,8 +95,9 @@ def readable_bytes(size: int) -> str:
 class LRUAllocator(Allocator):
     """Keeps freed blocks for requests of the same size; the blocks unused for longest go first.
 
-    What is in use and what is kept never exceed the budget together: the argument, else `FERRULE_MEMORY_LIMIT`, else the
-    machine's memory. With `LRU=0` nothing is kept. Safe to use from several threads, and from a destructor.
+    What is in use and what is kept never exceed the budget together: the argument, else
+    `FERRULE_MEMORY_LIMIT`, else the machine's memory. With `LRU=0` nothing is kept. Safe to use
+    from several threads, and from a destructor.
     """
 
     def __init__(self, budget: int | None = None) -> None:
@@ -115,8 +119,9 @@ class LRUAllocator(Allocator):
     def alloc(self, size: int) -> Any:
         """`size` bytes: a kept block of that size if there is one, else new memory.
 
-        Raises `AllocationSizeError` for a size below 1, and `MemoryError` where `size` exceeds the budget less what is in
-        use, or where the device has no memory left even after everything kept was freed.
+        Raises `AllocationSizeError` for a size below 1, and `MemoryError` where `size` exceeds the
+        budget less what is in use, or where the device has no memory left even after everything
+        kept was freed.
         """
         kept = self._kept.get(size)
         if kept:
@@ -185,7 +190,8 @@ class LRUAllocator(Allocator):
                 del self._kept[size]
 
     def _size_of_oldest(self) -> int:
-        # A copy of the keys: a collection of garbage in the middle may free a buffer, and so add a size.
+        # A copy of the keys: a collection of garbage in the middle may free a buffer, and so add a
+        # size.
         oldest = {size: self._kept[size][0][0] for size in list(self._kept) if self._kept[size]}
         return min(oldest, key=oldest.__getitem__)
 
@@ -207,10 +213,10 @@ _serials = count(1)
 
 @final
 class Buffer:
-    """`size` elements of `dtype` in the memory of `device`, allocated at once and given back at the end.
+    """`size` elements of `dtype` in the memory of `device`, given back when nothing refers to it.
 
-    `serial` is unique and never used again. An `opaque` handle that is passed in belongs to the caller and is not freed.
-    A buffer of size 0 has no memory: its `_buf` is None.
+    `serial` is unique and never used again. An `opaque` handle that is passed in belongs to the
+    caller and is not freed. A buffer of size 0 has no memory: its `_buf` is None.
 
     Raises `BufferUseError` for a negative size, `MemoryError` where the device has no room.
     """
@@ -287,7 +293,8 @@ class Buffer:
     def view(self, offset: int, size: int, dtype: DType | None = None) -> Buffer:
         """The `size` elements of `dtype` (this buffer's, unless given) from element `offset` on.
 
-        The view shares the memory and keeps it alive. Raises `BufferUseError` where the part does not lie inside.
+        The view shares the memory and keeps it alive. Raises `BufferUseError` where the part does
+        not lie inside.
         """
         dtype = self.dtype if dtype is None else dtype
         start = offset * dtype.itemsize
@@ -353,8 +360,8 @@ class Buffer:
     def toCPU(self) -> ndarray[Any, Any]:
         """A flat NumPy array of the contents.
 
-        Where the host can address the memory, the array shares it, read-only, and keeps it alive; `exports` counts such
-        arrays. Elsewhere it is a copy.
+        Where the host can address the memory, the array shares it, read-only, and keeps it alive;
+        `exports` counts such arrays. Elsewhere it is a copy.
         """
         import numpy
 
