@@ -50,21 +50,25 @@ def row_major(shape: Sequence[sint]) -> Shape:
     return tuple(reversed(strides))
 
 
+def _surely(condition: bool | Expr) -> bool:
+    """A comparison that holds whatever the variables are."""
+    return condition is True or condition is TRUE
+
+
 def _smaller(a: sint, b: sint) -> sint:
-    return as_int(minimum(a, b))
+    if _surely(a <= b):
+        return a
+    return b if _surely(b <= a) else minimum(a, b)
 
 
 def _larger(a: sint, b: sint) -> sint:
-    return as_int(-minimum(-a, -b))
+    if _surely(a <= b):
+        return b
+    return a if _surely(b <= a) else -minimum(-a, -b)
 
 
 def _ceildiv(size: sint, divisor: int) -> sint:
     return as_int((size + (divisor - 1)) // divisor)
-
-
-def _surely(condition: bool | Expr) -> bool:
-    """A comparison that holds whatever the variables are."""
-    return condition is True or condition is TRUE
 
 
 @final
@@ -302,8 +306,8 @@ class View:
                 f"reshape({new}) of shape {self.shape}: "
                 f"{prod_sint(new)} elements are asked for, and there are {self.size}"
             )
-        if any(same(size, 0) for size in new):
-            return View(new, (0,) * len(new))
+        if self.mask is None and self.strides == row_major(self.shape):
+            return View(new, row_major(new), self.offset)
         if any(same(start, stop) for start, stop in self.valid_ranges):
             return View(new, (0,) * len(new), 0, ((0, 0),) * len(new))
         return _reshaped(self, new)
