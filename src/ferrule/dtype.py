@@ -23,7 +23,7 @@ _by_name: dict[str, DType] = {}
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class DType:
-    """One number type. The set is closed: take them from `dtypes`.
+    """One number type. Tensors have those in `dtypes`, and there is one object for each.
 
     `fmt` is the format letter of `struct` and `memoryview`, None where they have none.
     `numpy_path` names the scalar type, `module.name`. The two bit counts describe floats, and are
@@ -79,11 +79,11 @@ def dtype_from_name(name: str) -> DType:
 def _unknown_name(name: object) -> str:
     from difflib import get_close_matches
 
-    known = [*_by_name, *_aliases]
-    nearest = get_close_matches(str(name), known, cutoff=0.5)
+    names = [dtype.name for dtype in dtypes.all]
+    nearest = get_close_matches(str(name), [*names, *_aliases], cutoff=0.5)
     if nearest:
         return f"no dtype is called {name!r}; did you mean {', '.join(nearest)}?"
-    return f"no dtype is called {name!r}; the dtypes are {', '.join(_by_name)}"
+    return f"no dtype is called {name!r}; the dtypes are {', '.join(names)}"
 
 
 def _largest_finite(dtype: DType) -> float:
@@ -199,7 +199,7 @@ def sum_dtype(dtype: DType) -> DType:
 
 
 class _Functions:
-    """What `dtypes` can do. Apart, because `dtypes` has members called `bool`, `int` and `float`."""
+    """What `dtypes` can do; apart from it, for it has members called `bool`, `int`, `float`."""
 
     promote = staticmethod(promote)
     sum_dtype = staticmethod(sum_dtype)
@@ -239,7 +239,7 @@ class _Functions:
         if found is None:
             raise DTypeError(
                 f"NumPy dtype {described.name!r} has no ferrule dtype; "
-                f"convert it first to one of {', '.join(_by_name)}"
+                f"convert it first to one of {', '.join(dtype.name for dtype in dtypes.all)}"
             )
         return found
 

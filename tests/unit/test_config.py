@@ -1,0 +1,128 @@
+"""Settings: what the environment says, what a `Context` changes, and for whom."""
+
+import threading
+
+import pytest
+
+from ferrule.config import ConfigError, Context, config, config_from, usable_cores
+
+
+def test_defaults() -> None:
+    settings = config_from({})
+    assert (settings.DEBUG, settings.BEAM, settings.JIT, settings.LRU) == (0, 0, 1, 1)
+    assert settings.FERRULE_DEVICE is None
+    assert settings.FERRULE_MEMORY_LIMIT is None
+    assert settings.FERRULE_NUM_THREADS == usable_cores() >= 1
+    assert settings.FERRULE_CACHE_DIR.endswith("ferrule")
+
+
+def test_the_environment_is_read() -> None:
+    settings = config_from(
+        {
+            "DEBUG": "2",
+            "JIT": "0",
+            "FERRULE_DEVICE": "NUMPY",
+            "FERRULE_NUM_THREADS": "3",
+            "FERRULE_CACHE_DIR": "/somewhere",
+            "BEAM": "",
+            "HOME": "/root",
+        }
+    )
+    assert (settings.DEBUG, settings.JIT, settings.BEAM) == (2, 0, 0)
+    assert settings.FERRULE_DEVICE == "NUMPY"
+    assert settings.FERRULE_NUM_THREADS == 3
+    assert settings.FERRULE_CACHE_DIR == "/somewhere"
+
+
+def test_the_cache_folder_follows_xdg(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "linux")
+    assert config_from({"XDG_CACHE_HOME": "/caches"}).FERRULE_CACHE_DIR == "/caches/ferrule"
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1000", 1000), ("512m", 512 << 20), ("4G", 4 << 30), (" 2K ", 2048)]
+)
+def test_memory_limit(text: str, size: int) -> None:
+    settings = config_from({"FERRULE_MEMORY_LIMIT": text})
+    assert settings.FERRULE_MEMORY_LIMIT == size
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("DEBUG", "yes", "DEBUG='yes': expected an integer of at least 0"),
+        ("BEAM", "-1", "BEAM='-1': expected an integer of at least 0"),
+        ("FERRULE_NUM_THREADS", "0", "expected an integer of at least 1"),
+        ("FERRULE_MEMORY_LIMIT", "lots", "expected a number of bytes, such as 500000000, 512M"),
+        ("FERRULE_MEMORY_LIMIT", "0", "expected a number of bytes"),
+    ],
+)
+def test_malformed_values(name: str, value: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config_from({name: value})
+
+
+def test_blocks_nest() -> None:
+    before = config()
+    with Context(DEBUG=3, BEAM=2):
+        with Context(DEBUG=1):
+            assert (config().DEBUG, config().BEAM) == (1, 2)
+        assert config().DEBUG == 3
+    assert config() is before
+
+
+def test_a_block_ends_with_an_exception() -> None:
+    before = config()
+    with pytest.raises(RuntimeError), Context(DEBUG=3):
+        raise RuntimeError
+    assert config() is before
+
+
+def test_one_context_may_be_entered_twice() -> None:
+    context = Context(DEBUG=3)
+    before = config()
+    with context:
+        with context:
+            assert config().DEBUG == 3
+        assert config().DEBUG == 3
+    assert config() is before
+
+
+def test_a_decorated_function_may_recur() -> None:
+    @Context(BEAM=4)
+    def beams(depth: int) -> list[int]:
+        """How wide, at each depth."""
+        return [config().BEAM, *(beams(depth - 1) if depth else [])]
+
+    assert beams(2) == [4, 4, 4]
+    assert beams.__doc__ == "How wide, at each depth."
+    assert config().BEAM != 4
+
+
+def test_other_threads_do_not_see_a_block() -> None:
+    seen: list[int] = []
+    with Context(DEBUG=6):
+        thread = threading.Thread(target=lambda: seen.append(config().DEBUG))
+        thread.start()
+        thread.join()
+    assert seen == [config().DEBUG]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"DEBUGG": 1}, "no setting 'DEBUGG'; the settings are DEBUG, BEAM, JIT, LRU, FERRULE_"),
+        ({"DEBUG": "loud"}, "DEBUG='loud': expected an integer"),
+        ({"DEBUG": 1.5}, "DEBUG=1.5: expected an integer"),
+        ({"FERRULE_DEVICE": 3}, "FERRULE_DEVICE=3: expected a non-empty string"),
+    ],
+)
+def test_a_context_checks_its_changes(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Context(**changes)
+
+
+def test_a_context_takes_every_kind_of_setting() -> None:
+    with Context(LRU=False, FERRULE_DEVICE=None, FERRULE_MEMORY_LIMIT="1M"):
+        assert config().LRU == 0
+        assert config().FERRULE_MEMORY_LIMIT == 1 << 20
