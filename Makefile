@@ -3,10 +3,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+INSTALL := python -m pip install --quiet --disable-pip-version-check
+
+# The oldest versions that pyproject.toml allows.
+LOWEST := numpy==2.0.0 ml_dtypes==0.5.0 llvmlite==0.46.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-lowest lint format bench bench-quick docs
+.PHONY: help demo test test-wheel test-lowest lint format docs
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -14,12 +17,12 @@ help: ## Print this list
 # The package and what it needs to run.
 $(VENV)/.package: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) -e .
+	$(BIN)/$(INSTALL) -e .
 	@touch $@
 
 # And the tools of development.
 $(VENV)/.dev: $(VENV)/.package
-	$(PIP) -e '.[dev]'
+	$(BIN)/$(INSTALL) -e '.[dev]'
 	@touch $@
 
 demo: $(VENV)/.package ## Train a small network on handwritten digits
@@ -39,3 +42,16 @@ format: $(VENV)/.dev ## Format the code, and fix what the linter can
 
 docs: $(VENV)/.dev ## Run every example in the documentation
 	$(BIN)/pytest -W error tests/docs
+
+test-wheel: $(VENV)/.dev ## Build the wheel and try it in a clean environment
+	rm -rf dist build/wheel
+	$(BIN)/python -m build --outdir dist
+	$(PYTHON) -m venv build/wheel
+	build/wheel/bin/$(INSTALL) dist/*.whl
+	cd build && wheel/bin/python ../.ci/smoke.py
+
+test-lowest: ## Try the oldest versions that the dependencies may have
+	$(PYTHON) -m venv build/lowest
+	build/lowest/bin/$(INSTALL) --only-binary :all: $(LOWEST)
+	build/lowest/bin/$(INSTALL) .
+	cd build && lowest/bin/python ../.ci/smoke.py
