@@ -1,0 +1,1 @@
+"""Demonstrations, run by `python -m ferrule demo NAME`."""

@@ -1,0 +1,1 @@
+"""Data files of the demonstrations; their sources and licences are in NOTICE."""

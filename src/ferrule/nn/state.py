@@ -1,0 +1,255 @@
+"""The tensors of a model under dotted names, and safetensors files that hold them.
+
+A model is any Python object: its tensors are found by walking attributes, lists, tuples and dicts,
+so `model.layers[0].weight` is called `layers.0.weight`, as in PyTorch's checkpoints.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import numpy as np
+import numpy.typing as npt
+
+from ferrule.dtype import DType, dtypes
+from ferrule.tensor import Tensor
+
+Array = npt.NDArray[Any]
+
+
+class StateError(ValueError):
+    """Tensors that do not fit the model, or a file that does not hold what its header says."""
+
+
+class MissingExtraError(ImportError):
+    """A feature whose optional library is not installed."""
+
+
+class Mismatch(NamedTuple):
+    """What `load_state_dict(strict=False)` left alone."""
+
+    missing: tuple[str, ...]
+    """Names in the model, not in the state."""
+    unexpected: tuple[str, ...]
+    """Names in the state, not in the model."""
+
+
+# Walking a model
+
+
+def _children(value: object) -> Iterator[tuple[str, object]]:
+    """The named parts of a container or an object; nothing for a leaf."""
+    if isinstance(value, Mapping):
+        yield from ((str(key), part) for key, part in value.items())
+    elif isinstance(value, tuple) and hasattr(value, "_fields"):
+        yield from zip(value._fields, value, strict=True)
+    elif isinstance(value, (list, tuple)):
+        yield from ((str(position), part) for position, part in enumerate(value))
+    elif hasattr(value, "__dict__") and not isinstance(value, type):
+        yield from vars(value).items()
+
+
+def _walk(value: object, name: str, open_parts: frozenset[int]) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        yield name, value
+        return
+    if id(value) in open_parts:
+        return  # a part that refers back to its owner
+    inside = open_parts | {id(value)}
+    for key, part in _children(value):
+        yield from _walk(part, f"{name}.{key}" if name else key, inside)
+
+
+def get_state_dict(model: object, prefix: str = "") -> dict[str, Tensor]:
+    """All tensors of `model` under dotted names, in the order in which they are found.
+
+    A tensor that occurs twice (tied weights) is listed under both names. Raises `StateError` if two
+    different tensors have one name.
+
+    >>> from ferrule import nn
+    >>> layers = [nn.Linear(3, 2), nn.Linear(2, 1, bias=False)]
+    >>> {name: tensor.shape for name, tensor in get_state_dict(layers).items()}
+    {'0.weight': (2, 3), '0.bias': (2,), '1.weight': (1, 2)}
+    """
+    state: dict[str, Tensor] = {}
+    for name, tensor in _walk(model, prefix.rstrip("."), frozenset()):
+        if state.setdefault(name, tensor) is not tensor:
+            raise StateError(f"get_state_dict: two tensors are called {name!r}; rename one of them")
+    return state
+
+
+def get_parameters(model: object) -> list[Tensor]:
+    """All distinct tensors of `model`: what an optimiser takes.
+
+    >>> from ferrule import nn
+    >>> len(get_parameters(nn.Linear(3, 2)))
+    2
+    """
+    distinct = {id(tensor): tensor for tensor in get_state_dict(model).values()}
+    return list(distinct.values())
+
+
+# Loading into a model
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    shown = ", ".join(names[:5])
+    return f"{shown} and {len(names) - 5} more" if len(names) > 5 else shown
+
+
+def _name_problems(mismatch: Mismatch) -> list[str]:
+    problems = []
+    if mismatch.missing:
+        problems.append(f"missing {_listed(mismatch.missing)}")
+    if mismatch.unexpected:
+        problems.append(f"unexpected {_listed(mismatch.unexpected)}")
+    if problems:
+        problems[-1] += " (strict=False loads the rest)"
+    return problems
+
+
+def _shape_problems(model: Mapping[str, Tensor], state: Mapping[str, Tensor | Array]) -> list[str]:
+    return [
+        f"{name} has shape {tuple(state[name].shape)} where the model has {tuple(tensor.shape)}"
+        for name, tensor in model.items()
+        if name in state and tuple(state[name].shape) != tuple(tensor.shape)
+    ]
+
+
+def _adapted(value: Tensor | Array, parameter: Tensor) -> Tensor:
+    tensor = value if isinstance(value, Tensor) else Tensor(value, device=parameter.device)
+    return tensor.detach().to(parameter.device).cast(parameter.dtype)
+
+
+def load_state_dict(
+    model: object, state_dict: Mapping[str, Tensor | Array], strict: bool = True
+) -> Mismatch:
+    """Copies the tensors or NumPy arrays of `state_dict` into the model's tensors of the same name.
+
+    Values take the dtype and device of the tensor that they go into. With `strict=False`, names
+    that only one side has are left alone and returned. Raises `StateError` for any other mismatch;
+    the model is then unchanged.
+
+    >>> from ferrule import Tensor, nn
+    >>> layer = nn.Linear(2, 1)
+    >>> _ = load_state_dict(layer, {"weight": Tensor([[1.0, 2.0]]), "bias": Tensor([3.0])})
+    >>> layer(Tensor([[10.0, 100.0]])).tolist()
+    [[213.0]]
+    """
+    parameters = get_state_dict(model)
+    mismatch = Mismatch(
+        missing=tuple(name for name in parameters if name not in state_dict),
+        unexpected=tuple(name for name in state_dict if name not in parameters),
+    )
+    problems = _shape_problems(parameters, state_dict)
+    if strict:
+        problems += _name_problems(mismatch)
+    if problems:
+        raise StateError(f"load_state_dict: {'; '.join(problems)}")
+    _assign_all({name: parameters[name] for name in parameters if name in state_dict}, state_dict)
+    return mismatch
+
+
+def _assign_all(parameters: Mapping[str, Tensor], state_dict: Mapping[str, Tensor | Array]) -> None:
+    """Computes every value before the first is written, so that an error changes nothing."""
+    values = {name: _adapted(state_dict[name], tensor) for name, tensor in parameters.items()}
+    if not values:
+        return
+    Tensor.realize(*values.values())
+    for name, tensor in parameters.items():
+        tensor.assign(values[name])
+    Tensor.realize(*parameters.values())
+
+
+# Files
+
+_FORMAT_NAMES = {
+    "BOOL": dtypes.bool,
+    "I8": dtypes.int8,
+    "I16": dtypes.int16,
+    "I32": dtypes.int32,
+    "I64": dtypes.int64,
+    "U8": dtypes.uint8,
+    "U16": dtypes.uint16,
+    "U32": dtypes.uint32,
+    "U64": dtypes.uint64,
+    "F16": dtypes.float16,
+    "BF16": dtypes.bfloat16,
+    "F32": dtypes.float32,
+    "F64": dtypes.float64,
+    "F8_E4M3": dtypes.float8_e4m3,
+    "F8_E5M2": dtypes.float8_e5m2,
+}
+
+
+def _library(module: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(
+            "safetensors files need the safetensors library: pip install 'ferrule[safetensors]'"
+        ) from error
+
+
+def safe_save(
+    tensors: Mapping[str, Tensor],
+    path: str | os.PathLike[str],
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Writes `tensors` to a safetensors file, whole or not at all: an older file stays until then.
+
+    Raises `MissingExtraError` without the safetensors library, and `OSError` where the file cannot
+    be written.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from ferrule import Tensor
+    >>> with TemporaryDirectory() as folder:
+    ...     safe_save({"x": Tensor([1.0, 2.0])}, f"{folder}/x.safetensors")
+    ...     safe_load(f"{folder}/x.safetensors")["x"].tolist()
+    [1.0, 2.0]
+    """
+    library = _library("safetensors.numpy")
+    # The library reads the memory of an array in order, whatever its strides are.
+    arrays = {name: np.asarray(tensor.numpy(), order="C") for name, tensor in tensors.items()}
+    target = Path(path)
+    unfinished = target.with_name(f".{target.name}.{uuid4().hex}.part")
+    try:
+        library.save_file(arrays, unfinished, metadata=dict(metadata) if metadata else None)
+        unfinished.replace(target)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def safe_load(path: str | os.PathLike[str], device: str | None = None) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, by name.
+
+    Raises `FileNotFoundError`, `StateError` for a damaged file or a dtype that ferrule does not
+    have, and `MissingExtraError` without the safetensors library.
+    """
+    library = _library("safetensors")
+    content = Path(path).read_bytes()
+    try:
+        entries = library.deserialize(content)
+    except library.SafetensorError as error:
+        raise StateError(f"{path} is not a whole safetensors file: {error}") from error
+    return {name: _read_entry(path, name, entry, device) for name, entry in entries}
+
+
+def _read_entry(
+    path: str | os.PathLike[str], name: str, entry: Mapping[str, Any], device: str | None
+) -> Tensor:
+    dtype = _dtype_of(path, name, entry["dtype"])
+    array = np.frombuffer(entry["data"], dtype=dtype.np).reshape(entry["shape"])
+    return Tensor(array, device=device, dtype=dtype)
+
+
+def _dtype_of(path: str | os.PathLike[str], name: str, format_name: str) -> DType:
+    if format_name not in _FORMAT_NAMES:
+        known = ", ".join(_FORMAT_NAMES)
+        raise StateError(f"{path}: {name} has dtype {format_name}; ferrule reads {known}")
+    return _FORMAT_NAMES[format_name]
