@@ -1,0 +1,502 @@
+"""Devices: what one is made of, how a kernel becomes a runner on it, and which one is meant.
+
+`Device["CPU"]` opens a device at first use. A compiled device is a record of parts (`Compiled`); an
+interpreted one has a function for each op (`Interpreted`). Both turn an AST into a `JITRunner`, and
+every run goes through `JITRunner.exec`, where a capture can watch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+import ferrule.diskcache as diskcache
+from ferrule.buffer import Allocator, Buffer, LRUAllocator, allocators
+from ferrule.config import config
+from ferrule.expr import Expr
+from ferrule.helpers import GlobalCounters
+from ferrule.ops import BufferOps, ConstBuffer, LazyOp, LoadOps, MemBuffer, Op
+from ferrule.runner import (
+    BufferCopy,
+    CompiledASTRunner,
+    InterpretedASTRunner,
+    JITRunner,
+    RunnerError,
+    observer,
+    update_stats,
+)
+from ferrule.shape.shapetracker import ShapeTracker
+from ferrule.shape.view import View
+from ferrule.target import Target
+
+if TYPE_CHECKING:
+    from ferrule.codegen.linearizer import Linearizer
+
+__all__ = [
+    "Allocator",
+    "Buffer",
+    "BufferCopy",
+    "Compiled",
+    "CompiledASTRunner",
+    "Compiler",
+    "Device",
+    "DeviceUnavailableError",
+    "GlobalCounters",
+    "Interpreted",
+    "InterpretedASTRunner",
+    "JITRunner",
+    "LRUAllocator",
+    "RunnerError",
+    "UnknownDeviceError",
+    "observer",
+    "update_stats",
+]
+
+
+class UnknownDeviceError(ModuleNotFoundError):
+    """No device has this name."""
+
+
+class DeviceUnavailableError(RuntimeError):
+    """The device is known, but cannot be opened here."""
+
+
+# *** which device ***
+
+# The one upward edge between the layers: devices are loaded by name, at first use.
+_TABLE = {
+    "CPU": "ferrule.runtime.cpu:device",
+    "NUMPY": "ferrule.runtime.numpy:device",
+}
+_ENTRY_POINTS = "ferrule.devices"
+
+
+@final
+class _Devices:
+    """All devices by name; see `Device`."""
+
+    def __init__(self) -> None:
+        self._opened: dict[str, Compiled | Interpreted] = {}
+        self._canonical: dict[str, str] = {}
+        # For each configured device (None: not configured) the default that goes with it.
+        self._defaults: dict[str | None, str] = {}
+
+    def __getitem__(self, name: str) -> Compiled | Interpreted:
+        """The device called `name`, opened at first use.
+
+        Raises `UnknownDeviceError` (a `ModuleNotFoundError`) for a name that is not known, and
+        `DeviceUnavailableError` where the device cannot be opened on this machine.
+        """
+        device = self._opened.get(name)
+        return self._open(self.canonicalize(name)) if device is None else device
+
+    def canonicalize(self, name: str | None) -> str:
+        """The one spelling of a device's name; None is the default device.
+
+        >>> Device.canonicalize("numpy:0"), Device.canonicalize("disk:/tmp/x")
+        ('NUMPY', 'DISK:/tmp/x')
+        """
+        if name is None:
+            return self.DEFAULT
+        known = self._canonical.get(name)
+        if known is None:
+            kind, colon, rest = name.partition(":")
+            known = kind.upper() + (colon + rest if rest not in ("", "0") else "")
+            self._canonical[name] = known
+        return known
+
+    def _loaders(self) -> dict[str, Callable[[], Callable[[str], Compiled | Interpreted]]]:
+        """How to get the function that opens a device, for every device that is known."""
+        own = {name: _loader(path) for name, path in _TABLE.items()}
+        others = {point.name.upper(): point.load for point in entry_points(group=_ENTRY_POINTS)}
+        return others | own
+
+    def _open(self, name: str) -> Compiled | Interpreted:
+        if name in self._opened:
+            return self._opened[name]
+        loaders = self._loaders()
+        kind = name.partition(":")[0]
+        if kind not in loaders:
+            raise UnknownDeviceError(
+                f"no device is called {name!r}; the known devices are {', '.join(sorted(loaders))}"
+            )
+        try:
+            device = loaders[kind]()(name)
+        except (ImportError, OSError) as error:
+            raise DeviceUnavailableError(f"device {name} cannot be opened: {error}") from error
+        self._opened[name] = device
+        allocators[name] = device.allocator
+        if config().DEBUG >= 1:
+            print(f"opened device {name}")
+        return device
+
+    @property
+    def DEFAULT(self) -> str:
+        """The device that is meant where none is named.
+
+        What was assigned here, else `FERRULE_DEVICE`, else the first of CPU and NUMPY that opens.
+        """
+        configured = config().FERRULE_DEVICE
+        default = self._defaults.get(configured)
+        if default is None:
+            default = self._first_that_opens() if configured is None else self._known(configured)
+            self._defaults[configured] = default
+        return default
+
+    @DEFAULT.setter
+    def DEFAULT(self, name: str) -> None:
+        self._defaults[config().FERRULE_DEVICE] = self._known(name)
+
+    def _known(self, name: str) -> str:
+        canonical = self.canonicalize(name)
+        self._open(canonical)
+        return canonical
+
+    def _first_that_opens(self) -> str:
+        reasons = []
+        for name in _TABLE:
+            try:
+                self._open(name)
+                return name
+            except DeviceUnavailableError as error:
+                reasons.append(str(error))
+                if config().DEBUG >= 1:
+                    print(error)
+        raise DeviceUnavailableError("; ".join(reasons))
+
+
+def _loader(path: str) -> Callable[[], Any]:
+    """A function that imports `module:attribute`."""
+
+    def load() -> Any:
+        module, _, attribute = path.partition(":")
+        return getattr(import_module(module), attribute)
+
+    return load
+
+
+def _open_allocator(name: str) -> Allocator:
+    return Device[name].allocator
+
+
+Device = _Devices()
+allocators.opener = _open_allocator
+
+
+# *** compiled devices ***
+
+
+class Compiler:
+    """Turns a renderer's source into a program's bytes. A device subclasses it.
+
+    `cachekey` names the compiler with everything but the source that the result depends on: target,
+    version, flags. None: results are not cached.
+    """
+
+    def __init__(self, cachekey: str | None = None) -> None:
+        self.cachekey = cachekey
+
+    def compile(self, src: str) -> bytes:
+        """The program for `src`."""
+        raise NotImplementedError(f"{type(self).__name__} does not define compile(src)")
+
+    def compile_cached(self, src: str) -> bytes:
+        """The program for `src`, from the disk cache if it is there."""
+        if self.cachekey is None:
+            return self.compile(src)
+        lib = diskcache.get(self.cachekey, src)
+        if config().DEBUG >= 1:
+            print(f"{self.cachekey}: cache {'miss' if lib is None else 'hit'}")
+        if lib is None:
+            lib = self.compile(src)
+            diskcache.put(self.cachekey, src, lib)
+        return lib
+
+    def disassemble(self, lib: bytes) -> str:
+        """The machine code of a program, as text."""
+        raise NotImplementedError(f"{type(self).__name__} does not define disassemble(lib)")
+
+
+# What decides the program of a kernel besides its AST, its target and its compiler: this code.
+_CODEGEN = ("dtype", "expr", "rewrite", "simplify", "shape", "ops", "codegen", "renderer")
+_KERNEL_TABLE = "kernel"
+
+
+@cache
+def codegen_fingerprint() -> str:
+    """A digest of the code that turns an AST into source; the disk cache must not outlive it."""
+    folder = Path(__file__).parent
+    found = [path for name in _CODEGEN for path in folder.glob(f"{name}*/**/*.py")]
+    found += [folder / f"{name}.py" for name in _CODEGEN]
+    digest = hashlib.sha256()
+    for path in sorted(path for path in found if path.exists()):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+class Compiled:
+    """A device that runs compiled kernels: an allocator, a renderer, a compiler, a program loader.
+
+    `runtime(name, lib)` gives a program to be called as `program(*handles, vals=(), wait=False)`;
+    `graph` is None, or called as `graph(jit_cache, input_rawbuffers, var_vals)`.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        allocator: Allocator,
+        renderer: Any,
+        compiler: Compiler,
+        runtime: Callable[[str, bytes], Any],
+        graph: Callable[..., Any] | None = None,
+    ) -> None:
+        self.device = device
+        self.allocator = allocator
+        self.renderer = renderer
+        self.compiler = compiler
+        self.runtime = runtime
+        self.graph = graph
+        self._runners: dict[LazyOp, CompiledASTRunner] = {}
+
+    @property
+    def linearizer_opts(self) -> Target:
+        """What code generation may assume about the device."""
+        target: Target = self.renderer.target
+        return target
+
+    def synchronize(self) -> None:
+        """Waits for everything queued on the device.
+
+        A device that queues nothing need not define it.
+        """
+
+    def get_linearizer(self, ast: LazyOp) -> Linearizer:
+        """A handle on the kernel of `ast`, its schedule chosen for this device."""
+        # Imported here: a process that finds its kernels in the disk cache needs no code
+        # generation.
+        from ferrule.codegen.linearizer import Linearizer
+
+        return Linearizer(ast, self.linearizer_opts)
+
+    def to_program(self, k: Linearizer) -> CompiledASTRunner:
+        """Linearizes, renders, compiles and loads a kernel."""
+        k.linearize()
+        source = self.renderer.render(k.name, k.uops)
+        _show_kernel(k, source)
+        runner = CompiledASTRunner(k.ast, k.name, source)
+        self._load(runner, self.compiler.compile_cached(source))
+        if config().DEBUG >= 7:
+            print(self.compiler.disassemble(runner.lib))
+        return runner
+
+    def get_runner(self, ast: LazyOp) -> CompiledASTRunner:
+        """The runner of `ast`, made once.
+
+        Across processes its program comes from the disk cache.
+        """
+        runner = self._runners.get(ast)
+        if runner is None:
+            runner = self._from_cache(ast) or self._compile(ast)
+            self._runners[ast] = runner
+        return runner
+
+    def prepare(self, asts: Sequence[LazyOp]) -> None:
+        """Makes the runners of all `asts` that have none yet."""
+        for ast in asts:
+            self.get_runner(ast)
+
+    def _cache_key(self, ast: LazyOp) -> str:
+        search = f"BEAM={config().BEAM}"
+        parts = (ast.key, self.linearizer_opts.key, self.compiler.cachekey, search)
+        return f"{parts} {codegen_fingerprint()}"
+
+    def _from_cache(self, ast: LazyOp) -> CompiledASTRunner | None:
+        """The runner from the disk cache.
+
+        None where it is not there, or its source is to be shown.
+        """
+        if self.compiler.cachekey is None or config().DEBUG >= 3:
+            return None
+        entry = diskcache.get(_KERNEL_TABLE, self._cache_key(ast))
+        if entry is None:
+            return None
+        name, _, lib = entry.partition(b"\0")
+        runner = CompiledASTRunner(ast, name.decode(), "")
+        self._load(runner, lib)
+        return runner
+
+    def _load(self, runner: CompiledASTRunner, lib: bytes) -> None:
+        runner.device = self.device
+        runner.lib = lib
+        runner.program = self.runtime(runner.name, lib)
+
+    def _compile(self, ast: LazyOp) -> CompiledASTRunner:
+        runner = self.to_program(self.get_linearizer(ast))
+        if self.compiler.cachekey is not None:
+            entry = runner.name.encode() + b"\0" + runner.lib
+            diskcache.put(_KERNEL_TABLE, self._cache_key(ast), entry)
+        return runner
+
+
+def _show_kernel(k: Linearizer, source: str) -> None:
+    debug = config().DEBUG
+    if debug >= 3:
+        print(f"{k.name}:\n{k.ast}\nopts: {k.opts}")
+    if debug >= 5:
+        print(k)
+    if debug >= 6:
+        print("\n".join(str(uop) for uop in k.uops))
+    if debug >= 4:
+        print(source)
+
+
+# *** interpreted devices ***
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One call of an interpreted kernel: `fxn(*values[sources], [handle of buffer], arg)`."""
+
+    fxn: Callable[..., Any]
+    sources: tuple[int, ...]
+    arg: Any
+    buffer: int | None
+    symbolic: bool
+
+
+def with_values(arg: Any, var_vals: Mapping[Any, int]) -> Any:
+    """An op's argument with the variables' values put in."""
+    if isinstance(arg, Expr):
+        return arg.infer(var_vals)
+    if isinstance(arg, tuple):
+        return tuple(with_values(part, var_vals) for part in arg)
+    if isinstance(arg, MemBuffer):
+        return replace(arg, st=_known_view(arg.st, var_vals))
+    if isinstance(arg, ConstBuffer):
+        return replace(arg, val=with_values(arg.val, var_vals), st=_known_view(arg.st, var_vals))
+    return arg
+
+
+def _known_view(st: ShapeTracker, var_vals: Mapping[Any, int]) -> ShapeTracker:
+    view = st.view
+    parts = (view.shape, view.strides, view.offset, view.mask)
+    return ShapeTracker(View(*with_values(parts, var_vals)))
+
+
+class Interpreted:
+    """A device that runs a kernel op by op: `fxn_for_op[op](*operands, arg)` gives an op's value.
+
+    For LOAD the operand is the buffer's handle; for STORE the operands are the value and the
+    handle. `fused` may hold a function for an op on top of another that nothing else uses:
+    `fused[outer, inner](*operands of the inner, outer's arg)`.
+    """
+
+    codegen = None
+    graph = None
+
+    def __init__(
+        self,
+        allocator: Allocator,
+        fxn_for_op: Mapping[Op, Callable[..., Any]],
+        device: str = "NUMPY",
+        fused: Mapping[tuple[Op, Op], Callable[..., Any]] | None = None,
+    ) -> None:
+        self.allocator = allocator
+        self.fxn_for_op = fxn_for_op
+        self.device = device
+        self.fused = fused or {}
+        self._runners: dict[LazyOp, InterpretedASTRunner] = {}
+
+    def synchronize(self) -> None:
+        """Nothing to wait for: a kernel is done when its call returns."""
+
+    def get_runner(self, ast: LazyOp) -> InterpretedASTRunner:
+        """The runner of `ast`, made once."""
+        runner = self._runners.get(ast)
+        if runner is None:
+            runner = InterpretedASTRunner(ast, self._function(ast))
+            runner.device = self.device
+            self._runners[ast] = runner
+        return runner
+
+    def prepare(self, asts: Sequence[LazyOp]) -> None:
+        """Makes the runners of all `asts`."""
+        for ast in asts:
+            self.get_runner(ast)
+
+    def _function(self, ast: LazyOp) -> Callable[[list[Any], Mapping[Any, int]], None]:
+        steps = self._steps(_with_store(ast))
+
+        def run(handles: list[Any], var_vals: Mapping[Any, int]) -> None:
+            values: list[Any] = []
+            for step in steps:
+                operands = [values[source] for source in step.sources]
+                if step.buffer is not None:
+                    operands.append(handles[step.buffer])
+                arg = with_values(step.arg, var_vals) if step.symbolic else step.arg
+                values.append(step.fxn(*operands, arg))
+
+        return run
+
+    def _steps(self, ast: LazyOp) -> list[_Step]:
+        """The calls in order, stores last: an in-place update reads before it writes."""
+        nodes = [node for node in ast.toposort() if node.op is not BufferOps.SINK]
+        ordered = sorted(nodes, key=lambda node: node.op is BufferOps.STORE)
+        stored = {node.arg.idx for node in nodes if node.op is BufferOps.STORE}
+        inner_of = self._fusible(ordered)
+        skipped = set(inner_of.values())
+        numbers: dict[LazyOp, int] = {}
+        steps: list[_Step] = []
+        for node in ordered:
+            if node in skipped:
+                continue
+            numbers[node] = len(steps)
+            steps.append(self._step(node, inner_of.get(node), numbers, stored))
+        return steps
+
+    def _step(
+        self,
+        node: LazyOp,
+        inner: LazyOp | None,
+        numbers: Mapping[LazyOp, int],
+        stored: Set[int],
+    ) -> _Step:
+        fxn = self.fxn_for_op[node.op] if inner is None else self.fused[node.op, inner.op]
+        if node.op is BufferOps.LOAD and node.arg.idx in stored:
+            fxn = self._snapshot
+        sources = tuple(numbers[source] for source in (inner or node).src)
+        is_memory = node.op in (BufferOps.LOAD, BufferOps.STORE)
+        symbolic = bool(LazyOp(node.op, (), node.arg).vars())
+        return _Step(fxn, sources, node.arg, node.arg.idx if is_memory else None, symbolic)
+
+    def _snapshot(self, handle: Any, arg: MemBuffer) -> Any:
+        """What a buffer holds before the kernel writes to it."""
+        value = self.fxn_for_op[BufferOps.LOAD](handle, arg)
+        return self.fxn_for_op[LoadOps.CONTIGUOUS](value, None)
+
+    def _fusible(self, nodes: Sequence[LazyOp]) -> dict[LazyOp, LazyOp]:
+        """For each node that has a fused function with its source: that source."""
+        uses: dict[LazyOp, int] = {}
+        for node in nodes:
+            for source in node.src:
+                uses[source] = uses.get(source, 0) + 1
+        found: dict[LazyOp, LazyOp] = {}
+        for node in nodes:
+            if len(node.src) == 1 and (node.op, node.src[0].op) in self.fused:
+                inner = node.src[0]
+                if uses[inner] == 1:
+                    found[node] = inner
+        return found
+
+
+def _with_store(ast: LazyOp) -> LazyOp:
+    """An AST without a STORE gets the one that it means: row-major, to buffer 0."""
+    if ast.op in (BufferOps.STORE, BufferOps.SINK):
+        return ast
+    return LazyOp(BufferOps.STORE, (ast,), MemBuffer(0, ast.dtype, ast.st))

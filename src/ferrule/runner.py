@@ -1,0 +1,319 @@
+"""What runs on buffers: the runners of kernels and of copies, and how a run is counted.
+
+Every run goes through `JITRunner.exec`, where a capture can watch (`observer`). `ferrule.device`
+re-exports all public names.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any, TypeAlias
+
+from ferrule.buffer import Buffer, allocators, readable_bytes
+from ferrule.config import config
+from ferrule.expr import Variable, sint
+from ferrule.helpers import GlobalCounters, ansi_length, colored
+from ferrule.ops import BufferOps, LazyOp, MemBuffer, get_lazyop_info
+
+
+class RunnerError(ValueError):
+    """A runner was given buffers or values that do not fit its kernel."""
+
+
+# *** what a run is counted as ***
+
+
+def _infer(size: sint, var_vals: Mapping[Any, int]) -> int:
+    return size if isinstance(size, int) else size.infer(var_vals)
+
+
+def _stats_line(
+    title: str, colour: str | None, buf_count: int, ops: int, mem: int, et: float | None
+) -> str:
+    """One line for a run; see `update_stats`."""
+    padding = " " * max(0, 38 - ansi_length(title))
+    count = f"{GlobalCounters.kernel_count:4d}"
+    number = colored(count, colour) if colour else count
+    used = f"mem {GlobalCounters.mem_used / 1e9:5.2f} GB"
+    line = f"{number} {title}{padding} arg {buf_count:3d} {used}"
+    if et is None:
+        return line
+    milliseconds = f"{et * 1e3:9.2f}ms"
+    shown = colored(milliseconds, "yellow") if et > 0.01 else milliseconds
+    rate = f"({ops / et / 1e9:8.2f} GFLOPS, {mem / et / 1e9:7.2f} GB/s)" if et > 0 else ""
+    return f"{line} tm {shown}/{GlobalCounters.time_sum_s * 1e3:9.2f}ms {rate}"
+
+
+def update_stats(
+    name: str,
+    op_estimate: sint,
+    mem_estimate: sint,
+    var_vals: dict[Variable, int] | None,
+    et: float | None,
+    buf_count: int,
+    jit: bool = False,
+    num_kernels: int = 1,
+    lra: dict[str, Any] | None = None,
+    device: str = "",
+    first_run: bool = False,
+) -> None:
+    """Adds a run to `GlobalCounters`, and prints a line for it if `DEBUG` is at least 2.
+
+    The line: device, running count (green: first run, magenta: replay), name, number of buffers,
+    memory in use, and, where the time `et` is known, the time of this run and of all, GFLOPS and
+    GB/s. `lra` holds launch sizes, if any.
+    """
+    values = var_vals or {}
+    ops = _infer(op_estimate, values)
+    mem = _infer(mem_estimate, values)
+    GlobalCounters.kernel_count += num_kernels
+    GlobalCounters.global_ops += ops
+    GlobalCounters.global_mem += mem
+    if et is not None:
+        GlobalCounters.time_sum_s += et
+    if config().DEBUG >= 2:
+        colour = "magenta" if jit else "green" if first_run else None
+        sizes = "" if not lra else f" {lra.get('global_size')} {lra.get('local_size')}"
+        line = _stats_line(f"{name}{sizes}", colour, buf_count, ops, mem, et)
+        print(f"*** {device:7s} {line}")
+
+
+# *** runners ***
+
+Observer: TypeAlias = "Callable[[JITRunner, Sequence[Buffer], dict[Variable, int]], None]"
+
+# Called after each run in this context; a capture puts itself here.
+observer: ContextVar[Observer | None] = ContextVar("ferrule_observer", default=None)
+
+
+class JITRunner:
+    """Something that runs on buffers and can be captured. A subclass defines `__call__`."""
+
+    device: str = ""
+    name: str = ""
+    op_estimate: sint = 0
+    mem_estimate: sint = 0
+    vars: tuple[Variable, ...] = ()
+
+    def exec(
+        self, rawbufs: Sequence[Buffer], var_vals: dict[Variable, int] | None = None
+    ) -> float | None:
+        """Runs on `rawbufs`, outputs first, with values for the variables; a capture records it.
+
+        Gives the seconds it took, where that was measured.
+        """
+        values = {} if var_vals is None else var_vals
+        seconds = self(rawbufs, values)
+        watching = observer.get()
+        if watching is not None:
+            watching(self, rawbufs, values)
+        return seconds
+
+    def __call__(
+        self,
+        rawbufs: Sequence[Buffer],
+        var_vals: dict[Variable, int],
+        wait: bool = False,
+        jit: bool = False,
+    ) -> float | None:
+        """Runs; `wait` measures the time, `jit` marks a replay in the statistics."""
+        raise NotImplementedError(f"{type(self).__name__} does not define __call__")
+
+    def _check_buffers(self, rawbufs: Sequence[Buffer], needed: int) -> None:
+        if len(rawbufs) < needed:
+            raise RunnerError(f"kernel {self.name} takes {needed} buffers, got {len(rawbufs)}")
+
+
+def _values(variables: Iterable[Variable], var_vals: Mapping[Any, int]) -> tuple[int, ...]:
+    return tuple([variable.infer(var_vals) for variable in variables])
+
+
+def _buffer_args(ast: LazyOp) -> dict[int, MemBuffer]:
+    """What the kernel touches, by buffer index."""
+    nodes = (node for node in ast.toposort() if isinstance(node.arg, MemBuffer))
+    found = {node.arg.idx: node.arg for node in nodes}
+    if ast.op not in (BufferOps.STORE, BufferOps.SINK):
+        found[0] = MemBuffer(0, ast.dtype, ast.st)
+    return found
+
+
+class CompiledASTRunner(JITRunner):
+    """A compiled kernel. `prg` is its source, empty where it came from the disk cache.
+
+    `global_size` and `local_size` may hold symbolic sizes; `runtime_args` go to the program at each
+    call. Who makes the runner sets `device`, `lib` and `program`.
+    """
+
+    def __init__(
+        self,
+        ast: LazyOp | None,
+        name: str,
+        prg: str,
+        global_size: list[sint] | None = None,
+        local_size: list[sint] | None = None,
+        runtime_args: dict[str, Any] | None = None,
+    ) -> None:
+        self.ast = ast
+        self.name = name
+        self.prg = prg
+        self.global_size = global_size
+        self.local_size = local_size
+        self.runtime_args = runtime_args or {}
+        self.lib = b""
+        self.program: Any = None
+        self._fresh = True
+        if ast is not None:
+            info = get_lazyop_info(ast)
+            self.op_estimate = info.flops
+            self.mem_estimate = info.mem_estimate
+            self.vars = tuple(ast.vars())
+            self._needed = 1 + max(_buffer_args(ast))
+        else:
+            self._needed = 0
+
+    def launch_dims(self, var_vals: Mapping[Any, int]) -> tuple[list[int] | None, list[int] | None]:
+        """The global and the local size, padded to three, with the variables' values put in."""
+        return _launch_size(self.global_size, var_vals), _launch_size(self.local_size, var_vals)
+
+    def __call__(
+        self,
+        rawbufs: Sequence[Buffer],
+        var_vals: dict[Variable, int],
+        wait: bool = False,
+        jit: bool = False,
+    ) -> float | None:
+        """Runs the program.
+
+        Raises `RunnerError` for too few buffers, `KeyError` for a missing variable.
+        """
+        self._check_buffers(rawbufs, self._needed)
+        wait = wait or config().DEBUG >= 2
+        sizes = self._launch_args(var_vals) if self.global_size is not None else {}
+        handles = [buffer._buf for buffer in rawbufs]
+        vals = _values(self.vars, var_vals)
+        seconds: float | None = self.program(
+            *handles, vals=vals, wait=wait, **sizes, **self.runtime_args
+        )
+        update_stats(
+            self.name,
+            self.op_estimate,
+            self.mem_estimate,
+            var_vals,
+            seconds,
+            len(rawbufs),
+            jit=jit,
+            lra=sizes,
+            device=self.device,
+            first_run=self._fresh,
+        )
+        self._fresh = False
+        return seconds
+
+    def _launch_args(self, var_vals: Mapping[Any, int]) -> dict[str, list[int]]:
+        sizes = zip(("global_size", "local_size"), self.launch_dims(var_vals), strict=True)
+        return {name: size for name, size in sizes if size is not None}
+
+
+def _launch_size(sizes: Sequence[sint] | None, var_vals: Mapping[Any, int]) -> list[int] | None:
+    if sizes is None:
+        return None
+    known = [_infer(size, var_vals) for size in sizes]
+    return known + [1] * (3 - len(known))
+
+
+class InterpretedASTRunner(JITRunner):
+    """A kernel as one Python function `fxn(handles, var_vals)`."""
+
+    def __init__(self, ast: LazyOp, fxn: Callable[..., Any]) -> None:
+        self.ast = ast
+        self.fxn = fxn
+        self.name = f"interpret_{ast.key[:8]}"
+        info = get_lazyop_info(ast)
+        self.op_estimate = info.flops
+        self.mem_estimate = info.mem_estimate
+        self.vars = tuple(ast.vars())
+        self._needed = 1 + max(_buffer_args(ast))
+
+    def __call__(
+        self,
+        rawbufs: Sequence[Buffer],
+        var_vals: dict[Variable, int],
+        wait: bool = False,
+        jit: bool = False,
+    ) -> float | None:
+        """Runs the function.
+
+        Raises `RunnerError` for too few buffers, `KeyError` for a missing variable.
+        """
+        self._check_buffers(rawbufs, self._needed)
+        values = dict(zip(self.vars, _values(self.vars, var_vals), strict=True))
+        start = time.perf_counter()
+        self.fxn([buffer._buf for buffer in rawbufs], values)
+        seconds = time.perf_counter() - start
+        update_stats(
+            self.name,
+            self.op_estimate,
+            self.mem_estimate,
+            var_vals,
+            seconds,
+            len(rawbufs),
+            jit=jit,
+            device=self.device,
+        )
+        return seconds
+
+
+# *** copies ***
+
+
+class BufferCopy(JITRunner):
+    """Copies the second buffer into the first, from any device to any other."""
+
+    op_estimate: sint = 0
+
+    def __init__(self, device: str, nbytes: int, source: str) -> None:
+        self.device = device
+        self.name = f"copy {readable_bytes(nbytes)}, {device} <- {source}"
+        self.mem_estimate = nbytes
+
+    def __call__(
+        self,
+        rawbufs: Sequence[Buffer],
+        var_vals: dict[Variable, int],
+        wait: bool = False,
+        jit: bool = False,
+    ) -> float | None:
+        """Copies; raises `RunnerError` where the buffers' sizes or dtypes differ."""
+        dest, src = rawbufs
+        if dest.size != src.size or dest.dtype is not src.dtype:
+            raise RunnerError(f"copy of {src} to {dest}: size and dtype must agree")
+        start = time.perf_counter()
+        _copy(dest, src)
+        seconds = time.perf_counter() - start
+        update_stats(
+            colored(self.name, "yellow"),
+            0,
+            self.mem_estimate,
+            var_vals,
+            seconds,
+            2,
+            jit=jit,
+            device=self.device,
+        )
+        return seconds
+
+
+def _copy(dest: Buffer, src: Buffer) -> None:
+    if dest.size == 0:
+        return
+    readable = getattr(allocators[src.device], "as_buffer", None)
+    if readable is not None:
+        dest.copyin(readable(src._buf))
+        return
+    writable = getattr(allocators[dest.device], "as_buffer", None)
+    if writable is not None:
+        src.copyout(writable(dest._buf))
+        return
+    dest.copyin(src.copyout(memoryview(bytearray(src.nbytes))))
