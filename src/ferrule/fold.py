@@ -1,0 +1,158 @@
+"""Element-wise operations on known values, in the arithmetic of their dtype.
+
+Only what every device rounds alike is computed here: EXP2, LOG2 and SIN are left to the device, whose last bit may differ.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from ferrule.dtype import DType, dtypes, truncate
+from ferrule.opkinds import BinaryOps, Op, TernaryOps, UnaryOps
+
+Scalar: TypeAlias = bool | int | float
+
+# A Python float holds every integer up to here; above it, a cast to a narrower float would round twice.
+_EXACT_INTEGERS = 1 << 53
+
+
+def _divide_float(a: float, b: float) -> float:
+    if b != 0:
+        return a / b
+    if a == 0 or math.isnan(a):
+        return math.nan
+    return math.copysign(math.inf, a) * math.copysign(1.0, b)
+
+
+def _remainder_float(a: float, b: float) -> float:
+    if math.isinf(a) or b == 0:
+        return math.nan
+    return math.fmod(a, b)
+
+
+def _divide_int(a: int, b: int) -> int:
+    if b == 0:
+        return 0
+    quotient = abs(a) // abs(b)
+    return quotient if (a < 0) == (b < 0) else -quotient
+
+
+def _remainder_int(a: int, b: int) -> int:
+    return a - _divide_int(a, b) * b
+
+
+def _largest_float(a: float, b: float) -> float | None:
+    if math.isnan(a) or math.isnan(b):
+        return math.nan
+    if a == b == 0 and math.copysign(1.0, a) != math.copysign(1.0, b):
+        return None  # which zero comes out is the device's choice
+    return max(a, b)
+
+
+def _root(a: float) -> float:
+    return math.sqrt(a) if a >= 0 else math.nan
+
+
+def _whole(a: float) -> float:
+    return math.copysign(math.trunc(a), a) if math.isfinite(a) else a
+
+
+_BOTH: dict[Op, Callable[..., Scalar | None]] = {
+    BinaryOps.ADD: lambda a, b: a + b,
+    BinaryOps.SUB: lambda a, b: a - b,
+    BinaryOps.MUL: lambda a, b: a * b,
+    BinaryOps.CMPLT: lambda a, b: a < b,
+    BinaryOps.CMPNE: lambda a, b: a != b,
+    UnaryOps.NEG: lambda a: -a,
+}
+_FLOAT: dict[Op, Callable[..., Scalar | None]] = {
+    **_BOTH,
+    BinaryOps.DIV: _divide_float,
+    BinaryOps.MOD: _remainder_float,
+    BinaryOps.MAX: _largest_float,
+    UnaryOps.SQRT: _root,
+    UnaryOps.RECIP: lambda a: _divide_float(1.0, a),
+    UnaryOps.TRUNC: _whole,
+}
+_INT: dict[Op, Callable[..., Scalar | None]] = {
+    **_BOTH,
+    BinaryOps.DIV: _divide_int,
+    BinaryOps.MOD: _remainder_int,
+    BinaryOps.MAX: max,
+    BinaryOps.XOR: lambda a, b: a ^ b,
+    BinaryOps.AND: lambda a, b: a & b,
+    BinaryOps.OR: lambda a, b: a | b,
+    BinaryOps.SHL: lambda a, b: a << b,
+    BinaryOps.SHR: lambda a, b: a >> b,
+    TernaryOps.MULACC: lambda a, b, c: a * b + c,
+}
+_BOOL: dict[Op, Callable[..., Scalar | None]] = {
+    BinaryOps.ADD: lambda a, b: a or b,
+    BinaryOps.MUL: lambda a, b: a and b,
+    BinaryOps.MAX: lambda a, b: a or b,
+    BinaryOps.AND: lambda a, b: a and b,
+    BinaryOps.OR: lambda a, b: a or b,
+    BinaryOps.XOR: lambda a, b: a != b,
+    BinaryOps.CMPLT: lambda a, b: a < b,
+    BinaryOps.CMPNE: lambda a, b: a != b,
+    UnaryOps.NEG: lambda a: not a,
+}
+_COMPARISONS = frozenset({BinaryOps.CMPLT, BinaryOps.CMPNE})
+
+
+def fold(op: Op, dtype: DType, values: Sequence[Scalar]) -> Scalar | None:
+    """`op` on values of `dtype`; None where the device is to compute it.
+
+    >>> fold(BinaryOps.ADD, dtypes.uint8, [200, 100]), fold(BinaryOps.DIV, dtypes.float32, [1.0, 0.0])
+    (44, inf)
+    """
+    if dtype is dtypes.bool:
+        rules = _BOOL
+    else:
+        rules = _FLOAT if dtypes.is_float(dtype) else _INT
+    rule = rules.get(op)
+    if rule is None:
+        return None
+    result = rule(*values)
+    if result is None:
+        return None
+    return truncate(dtypes.bool if op in _COMPARISONS else dtype, result)
+
+
+def fold_cast(value: Scalar, source: DType, target: DType) -> Scalar | None:
+    """`value` of `source` as `target` holds it; None where the device is to compute it.
+
+    >>> fold_cast(-1.75, dtypes.float32, dtypes.int32)
+    -1
+    """
+    if target is dtypes.bool:
+        return value != 0
+    if dtypes.is_float(target):
+        rounds_twice = not isinstance(value, float) and abs(value) > _EXACT_INTEGERS
+        return None if rounds_twice else truncate(target, value)
+    if dtypes.is_float(source):
+        inside = dtypes.min(target) <= value <= dtypes.max(target)
+        return truncate(target, value) if inside else None
+    return truncate(target, value)
+
+
+def fold_bitcast(value: Scalar, source: DType, target: DType) -> Scalar | None:
+    """The bits of `value` read as `target`; None for types without a `struct` format.
+
+    >>> fold_bitcast(1.0, dtypes.float32, dtypes.int32) == 0x3F800000
+    True
+    """
+    if source.fmt is None or target.fmt is None or target is dtypes.bool:
+        return None
+    if isinstance(value, float) and math.isnan(value):
+        return None  # a Python NaN has lost its payload
+    result: Scalar = struct.unpack("=" + target.fmt, struct.pack("=" + source.fmt, value))[0]
+    return result
+
+
+def is_negative_zero(value: object) -> bool:
+    """Whether it is -0.0, which is not what padding and sums start from."""
+    return isinstance(value, float) and value == 0 and math.copysign(1.0, value) < 0

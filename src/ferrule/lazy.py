@@ -1,0 +1,672 @@
+"""The lazy graph: `LazyBuffer`, a value that is not computed yet, and `Storage`, memory with versions.
+
+A node is `(op, srcs, arg)` with a shape, a dtype and a device. Equal nodes are one object, so that equality is identity and an expression that is written twice is
+computed once. Building a node does no work but to check its operands and to fold constants. A node that was computed holds a `Buffer` and forgets its sources.
+
+Writing is functional: `ASSIGN(old, value)` is the next version of `old`. Whether it happens in place is for the scheduler to find out.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, TypeAlias, final
+
+from ferrule.buffer import Buffer
+from ferrule.dtype import DType, dtypes, truncate
+from ferrule.expr import Expr, as_int, sint
+from ferrule.fold import Scalar, fold, fold_bitcast, fold_cast, is_negative_zero
+from ferrule.ops import (
+    BinaryOps,
+    LoadOps,
+    MovementOps,
+    Op,
+    ReduceOps,
+    TernaryOps,
+    UnaryOps,
+    cast_arg,
+    infer,
+)
+from ferrule.shape.view import ShapeError, View, row_major
+
+Shape: TypeAlias = tuple[sint, ...]
+
+
+class DeviceMismatchError(ValueError):
+    """The operands of one operation are on different devices."""
+
+
+def storage_shape(shape: Sequence[sint]) -> tuple[int, ...]:
+    """The shape of the memory behind a value of `shape`: symbolic sizes take their upper bounds."""
+    return tuple(size if isinstance(size, int) else size.max for size in shape)
+
+
+def storage_size(shape: Sequence[sint]) -> int:
+    """How many elements of memory a value of `shape` takes."""
+    size = 1
+    for length in shape:
+        size *= length if isinstance(length, int) else length.max
+    return size
+
+
+def storage_view(shape: Sequence[sint]) -> View:
+    """Where the elements of a value of `shape` are in its own memory."""
+    return View.create(shape, row_major(storage_shape(shape)))
+
+
+# *** interning ***
+
+
+class _Entry(weakref.ref["LazyBuffer"]):
+    """A weak reference that knows its key."""
+
+    __slots__ = ("key",)
+    key: Any
+
+
+_nodes: dict[Any, _Entry] = {}
+
+
+def _forget(entry: weakref.ref[LazyBuffer]) -> None:
+    assert isinstance(entry, _Entry)
+    if _nodes.get(entry.key) is entry:
+        del _nodes[entry.key]
+
+
+def _is_empty(shape: Shape) -> bool:
+    return 0 in shape
+
+
+_COMPARISONS: Final = frozenset({BinaryOps.CMPLT, BinaryOps.CMPNE})
+# These own memory from the start. All others are values, which get memory when the scheduler decides so.
+_MEMORY: Final = frozenset({LoadOps.EMPTY, LoadOps.FROM, LoadOps.CUSTOM, LoadOps.ASSIGN})
+
+
+@final
+class LazyBuffer:
+    """A value in the graph: `op` on `srcs`, or, once `realized` is a Buffer, what is in that.
+
+    Operands must agree in shape, dtype and device: broadcasting and promotion are up to the caller. Methods raise `OpError` for operands or arguments that do
+    not fit, `DeviceMismatchError` for operands on different devices.
+
+    >>> x = LazyBuffer.const(2, dtypes.int32, (2, 3), "CPU")
+    >>> x.e(BinaryOps.ADD, x).base_const(), x.permute((1, 0)).shape
+    (4, (3, 2))
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_key",
+        "arg",
+        "device",
+        "dtype",
+        "op",
+        "owner",
+        "realized",
+        "shape",
+        "srcs",
+    )
+
+    op: Op
+    srcs: tuple[LazyBuffer, ...]
+    arg: Any
+    shape: Shape
+    dtype: DType
+    device: str
+    realized: Buffer | None
+    owner: object | None
+    """The token of the `Storage` whose version this is."""
+    _key: Any
+
+    def __init__(self) -> None:
+        raise TypeError("LazyBuffer: use LazyBuffer.const, .empty or .from_buffer")
+
+    def __repr__(self) -> str:
+        state = "" if self.realized is None else f" in {self.realized}"
+        return f"<LazyBuffer {self.op.name} {self.shape} {self.dtype} {self.device}{state}>"
+
+    # -- leaves ----------------------------------------------------------------------------------
+
+    @staticmethod
+    def const(value: Scalar | Expr, dtype: DType, shape: Sequence[sint], device: str) -> LazyBuffer:
+        """Every element is `value`, as `dtype` holds it. A symbolic integer is allowed."""
+        if not isinstance(value, Expr):
+            value = truncate(dtype, value)
+            if value != value:
+                value = _NAN
+        elif value.is_const:
+            value = truncate(dtype, value.arg)
+        shape = tuple([as_int(size) for size in shape])
+        key = (LoadOps.CONST, value, is_negative_zero(value), dtype, shape, device)
+        found = _find(key)
+        return found or _make(LoadOps.CONST, (), value, shape, dtype, device, key)
+
+    @staticmethod
+    def empty(shape: Sequence[sint], dtype: DType, device: str) -> LazyBuffer:
+        """Memory of its own with no particular contents."""
+        shape = tuple([as_int(size) for size in shape])
+        return _make(LoadOps.EMPTY, (), None, shape, dtype, device)
+
+    @staticmethod
+    def from_buffer(buffer: Buffer, shape: Sequence[sint]) -> LazyBuffer:
+        """What is in `buffer`, row-major; a symbolic shape is laid out for its upper bounds."""
+        shape = tuple([as_int(size) for size in shape])
+        if storage_size(shape) != buffer.size:
+            raise ShapeError(
+                f"from_buffer: shape {shape} takes {storage_size(shape)} elements, "
+                f"and {buffer} has {buffer.size}"
+            )
+        node = _make(LoadOps.EMPTY, (), None, shape, buffer.dtype, buffer.device)
+        node.realized = buffer
+        return node
+
+    @staticmethod
+    def custom(
+        runner: Any, srcs: Sequence[LazyBuffer], shape: Sequence[sint], dtype: DType, device: str
+    ) -> LazyBuffer:
+        """What `runner.exec([out, *buffers of srcs], var_vals)` writes."""
+        shape = tuple([as_int(size) for size in shape])
+        return _make(LoadOps.CUSTOM, tuple(srcs), runner, shape, dtype, device)
+
+    def base_const(self) -> Scalar | Expr | None:
+        """The value of all elements, if it is known."""
+        return self.arg if self.op is LoadOps.CONST and self.realized is None else None
+
+    @property
+    def st(self) -> View:
+        """Where the elements are in the memory that the node has, or would get."""
+        return storage_view(self.shape)
+
+    @property
+    def size(self) -> int:
+        """How many elements of memory the value takes."""
+        return storage_size(self.shape)
+
+    # -- element-wise ----------------------------------------------------------------------------
+
+    def e(self, op: Op, *others: LazyBuffer, arg: Any = None) -> LazyBuffer:
+        """`op` on each element of this and the `others`, all of one shape."""
+        srcs = (self, *others)
+        key = (op, srcs, arg)
+        entry = _nodes.get(key)
+        found = None if entry is None else entry()
+        if found is not None:
+            return found
+        shape = self.shape
+        dtype = self.dtype
+        for other in others:
+            if other.device != self.device:
+                raise _device_mismatch(op, self, other)
+        if _needs_rules(op, srcs):
+            shape, dtype = infer(op, [(s.shape, s.dtype) for s in srcs], arg)
+        elif op in _COMPARISONS:
+            dtype = dtypes.bool
+        simpler = _simplify(op, srcs, shape, dtype)
+        return simpler or _make(op, srcs, arg, shape, dtype, self.device, key)
+
+    def cast(self, dtype: DType) -> LazyBuffer:
+        """Each element as a `dtype`: floats lose their fraction to integers; to bool, `!= 0`."""
+        if dtype is self.dtype:
+            return self
+        value = self.base_const()
+        if value is not None and not isinstance(value, Expr):
+            folded = fold_cast(value, self.dtype, dtype)
+            if folded is not None:
+                return LazyBuffer.const(folded, dtype, self.shape, self.device)
+        return self.e(UnaryOps.CAST, arg=dtype)
+
+    def bitcast(self, dtype: DType) -> LazyBuffer:
+        """The bits of each element read as a `dtype` of the same size."""
+        if dtype is self.dtype:
+            return self
+        value = self.base_const()
+        if value is not None and not isinstance(value, Expr) and dtype.bits == self.dtype.bits:
+            folded = fold_bitcast(value, self.dtype, dtype)
+            if folded is not None:
+                return LazyBuffer.const(folded, dtype, self.shape, self.device)
+        return self.e(UnaryOps.CAST, arg=(dtype, True))
+
+    # -- reduces ---------------------------------------------------------------------------------
+
+    def r(self, op: ReduceOps, axes: Iterable[int]) -> LazyBuffer:
+        """The elements along `axes` combined; a reduced axis stays, with size 1."""
+        chosen = set(axes)
+        wrong = [axis for axis in chosen if not 0 <= axis < len(self.shape)]
+        if wrong:
+            raise ShapeError(
+                f"{op}: axis {wrong[0]} is out of range for shape {self.shape}, "
+                f"which has {len(self.shape)} axes"
+            )
+        shape = tuple([1 if axis in chosen else n for axis, n in enumerate(self.shape)])
+        if shape == self.shape:
+            return self
+        key = (op, (self,), shape)
+        found = _find(key)
+        if found is not None:
+            return found
+        infer(op, [(self.shape, self.dtype)], shape)
+        value = _reduced_const(op, self, shape)
+        if value is not None:
+            return LazyBuffer.const(value, self.dtype, shape, self.device)
+        return _make(op, (self,), shape, shape, self.dtype, self.device, key)
+
+    def scatter(self, index: LazyBuffer, axis: int, size: sint) -> LazyBuffer:
+        """Zeros with `size` at `axis`, to which each element is added at its `index` on that axis."""
+        return self._two(ReduceOps.SCATTER, index, (axis, as_int(size)))
+
+    def gather(self, index: LazyBuffer, axis: int) -> LazyBuffer:
+        """NumPy's `take_along_axis`; an index out of range reads 0."""
+        return self._two(MovementOps.GATHER, index, axis)
+
+    def _two(self, op: Op, index: LazyBuffer, arg: Any) -> LazyBuffer:
+        if index.device != self.device:
+            raise _device_mismatch(op, self, index)
+        srcs = (self, index)
+        key = (op, srcs, arg)
+        found = _find(key)
+        if found is not None:
+            return found
+        shape, dtype = infer(op, [(s.shape, s.dtype) for s in srcs], arg)
+        if _is_empty(shape):
+            return LazyBuffer.const(0, dtype, shape, self.device)
+        return _make(op, srcs, arg, shape, dtype, self.device, key)
+
+    # -- movement --------------------------------------------------------------------------------
+
+    def reshape(self, shape: Sequence[sint]) -> LazyBuffer:
+        """The same elements, row-major, under another shape."""
+        arg = tuple([as_int(size) for size in shape])
+        source = self
+        if source.op is MovementOps.RESHAPE and source.srcs:
+            source = source.srcs[0]
+        if arg == source.shape:
+            return source
+        return _moved(source, MovementOps.RESHAPE, arg)
+
+    def permute(self, axes: Sequence[int]) -> LazyBuffer:
+        """Axis i of the result is axis `axes[i]` of this."""
+        arg = tuple(axes)
+        source = self
+        if source.op is MovementOps.PERMUTE and source.srcs and len(arg) == len(source.shape):
+            inner = source.arg
+            if all(0 <= axis < len(inner) for axis in arg):
+                arg = tuple([inner[axis] for axis in arg])
+                source = source.srcs[0]
+        if arg == tuple(range(len(source.shape))):
+            return source
+        return _moved(source, MovementOps.PERMUTE, arg)
+
+    def expand(self, shape: Sequence[sint]) -> LazyBuffer:
+        """Axes of size 1 repeat."""
+        arg = tuple([as_int(size) for size in shape])
+        if arg == self.shape:
+            return self
+        source = self
+        if source.op is MovementOps.EXPAND and source.srcs:
+            infer(MovementOps.EXPAND, [(source.shape, source.dtype)], arg)
+            source = source.srcs[0]
+        return _moved(source, MovementOps.EXPAND, arg)
+
+    def pad(self, arg: Sequence[tuple[sint, sint]]) -> LazyBuffer:
+        """`(before, after)` zeros are added on each axis."""
+        pairs = tuple([(as_int(before), as_int(after)) for before, after in arg])
+        if pairs == ((0, 0),) * len(self.shape):
+            return self
+        return _moved(self, MovementOps.PAD, pairs)
+
+    def shrink(self, arg: Sequence[tuple[sint, sint]]) -> LazyBuffer:
+        """The elements `start` to `stop - 1` of each axis."""
+        pairs = tuple([(as_int(start), as_int(stop)) for start, stop in arg])
+        if pairs == tuple([(0, size) for size in self.shape]):
+            return self
+        source = self
+        if source.op is MovementOps.SHRINK and source.srcs:
+            infer(MovementOps.SHRINK, [(source.shape, source.dtype)], pairs)
+            firsts = [start for start, _ in source.arg]
+            moved = zip(pairs, firsts, strict=True)
+            pairs = tuple([(as_int(a + first), as_int(b + first)) for (a, b), first in moved])
+            source = source.srcs[0]
+        return _moved(source, MovementOps.SHRINK, pairs)
+
+    def stride(self, arg: Sequence[int]) -> LazyBuffer:
+        """Every `arg[i]`-th element of axis i, from the end if that is negative."""
+        steps = tuple(arg)
+        if steps == (1,) * len(self.shape):
+            return self
+        return _moved(self, MovementOps.STRIDE, steps)
+
+    def as_strided(
+        self, shape: Sequence[sint], strides: Sequence[sint], offset: sint = 0
+    ) -> LazyBuffer:
+        """The elements at `offset + sum(i[k] * strides[k])` of this value, taken as flat."""
+        return _moved(self, MovementOps.AS_STRIDED, (tuple(shape), tuple(strides), offset))
+
+    def window(self, axis: int, size: int, stride: int = 1, dilation: int = 1) -> LazyBuffer:
+        """`axis` becomes the positions of a window; a last axis counts inside the window."""
+        return _moved(self, MovementOps.WINDOW, (axis, size, stride, dilation))
+
+    def unwindow(self, axis: int, length: sint, stride: int = 1, dilation: int = 1) -> LazyBuffer:
+        """Each element at the place in `axis` that `window` took it from, zeros elsewhere."""
+        return _moved(self, MovementOps.UNWINDOW, (axis, as_int(length), stride, dilation))
+
+    # -- memory ----------------------------------------------------------------------------------
+
+    @property
+    def owns_memory(self) -> bool:
+        """Whether the node has memory, or is sure to get it, rather than being only a value."""
+        return self.realized is not None or self.op in _MEMORY
+
+    def contiguous(self) -> LazyBuffer:
+        """The same value in memory of its own."""
+        if self.owns_memory or self.op is LoadOps.CONTIGUOUS:
+            return self
+        key = (LoadOps.CONTIGUOUS, (self,), None)
+        found = _find(key)
+        if found is not None:
+            return found
+        arguments = (self.shape, self.dtype, self.device, key)
+        return _make(LoadOps.CONTIGUOUS, (self,), None, *arguments)
+
+    def copy_to(self, device: str) -> LazyBuffer:
+        """The same value on `device`."""
+        if device == self.device:
+            return self
+        if self.base_const() is not None:
+            return LazyBuffer.const(self.arg, self.dtype, self.shape, device)
+        source = self.contiguous()
+        key = (LoadOps.FROM, (source,), device)
+        found = _find(key)
+        if found is not None:
+            return found
+        return _make(LoadOps.FROM, (source,), device, self.shape, self.dtype, device, key)
+
+    def assign(self, value: LazyBuffer, region: View | None = None) -> LazyBuffer:
+        """The next version of this memory: the part at `region`, or all of it, replaced by `value`.
+
+        `region` says where in the flat memory the elements of `value` go, each in a place of its own. Raises `ShapeError` if they do not fit.
+        """
+        _check_assign(self, value, region)
+        return _make(
+            LoadOps.ASSIGN, (self, value), region, self.shape, self.dtype, self.device
+        )
+
+    def set_realized(self, buffer: Buffer) -> None:
+        """From now on the node is what is in `buffer`; it needs its sources no longer."""
+        self.realized = buffer
+        if self._key is not None:
+            entry = _nodes.get(self._key)
+            if entry is not None and entry() is self:
+                del _nodes[self._key]
+            self._key = None
+        self.op = LoadOps.EMPTY
+        self.srcs = ()
+        self.arg = None
+
+
+_NAN: Final = float("nan")
+
+
+def _find(key: Any) -> LazyBuffer | None:
+    entry = _nodes.get(key)
+    return None if entry is None else entry()
+
+
+def _make(
+    op: Op,
+    srcs: tuple[LazyBuffer, ...],
+    arg: Any,
+    shape: Shape,
+    dtype: DType,
+    device: str,
+    key: Any = None,
+) -> LazyBuffer:
+    """A new node; with a `key` it is found again by it."""
+    node = object.__new__(LazyBuffer)
+    node.op = op
+    node.srcs = srcs
+    node.arg = arg
+    node.shape = shape
+    node.dtype = dtype
+    node.device = device
+    node.realized = None
+    node.owner = None
+    node._key = key
+    if key is not None:
+        entry = _Entry(node, _forget)
+        entry.key = key
+        _nodes[key] = entry
+    return node
+
+
+def _device_mismatch(op: Op, a: LazyBuffer, b: LazyBuffer) -> DeviceMismatchError:
+    return DeviceMismatchError(
+        f"{op}: one operand is on {a.device}, another on {b.device}; "
+        "copy one of them to the other's device first"
+    )
+
+
+def _check_assign(old: LazyBuffer, value: LazyBuffer, region: View | None) -> None:
+    if old.device != value.device:
+        raise _device_mismatch(LoadOps.ASSIGN, old, value)
+    shape = old.shape if region is None else region.shape
+    if value.shape != shape:
+        raise ShapeError(
+            f"assign: a value of shape {value.shape} does not fill a region of shape {shape}; "
+            "reshape or expand it first"
+        )
+    if value.dtype is not old.dtype:
+        raise ShapeError(
+            f"assign: a value of {value.dtype} does not go into memory of {old.dtype}; "
+            "cast it first"
+        )
+    if region is not None and (region.mask is not None or not region.is_injective):
+        raise ShapeError(
+            f"assign: {region} names some elements twice, or none; write to each element once"
+        )
+
+
+# *** simpler forms ***
+
+
+def _needs_rules(op: Op, srcs: tuple[LazyBuffer, ...]) -> bool:
+    """False only for the commonest right case: two floats of one shape and dtype."""
+    if len(srcs) != 2 or not isinstance(op, BinaryOps):
+        return True
+    a, b = srcs
+    same = a.shape == b.shape and a.dtype is b.dtype
+    return not same or op not in _PLAIN or a.dtype.exponent_bits == 0
+
+
+_PLAIN: Final = frozenset(
+    {
+        BinaryOps.ADD,
+        BinaryOps.SUB,
+        BinaryOps.MUL,
+        BinaryOps.DIV,
+        BinaryOps.MAX,
+        BinaryOps.CMPLT,
+        BinaryOps.CMPNE,
+    }
+)
+
+
+def _simplify(
+    op: Op, srcs: tuple[LazyBuffer, ...], shape: Shape, dtype: DType
+) -> LazyBuffer | None:
+    """A simpler node with the same bits, if there is one."""
+    if _is_empty(shape):
+        return LazyBuffer.const(0, dtype, shape, srcs[0].device)
+    if op is TernaryOps.WHERE:
+        return _simplify_where(srcs)
+    if op is UnaryOps.NEG:
+        inner = srcs[0]
+        if inner.op is UnaryOps.NEG and inner.srcs:
+            return inner.srcs[0]
+    elif op is UnaryOps.CAST:
+        return None
+    known = [source.base_const() for source in srcs]
+    values = [value for value in known if value is not None and not isinstance(value, Expr)]
+    if not values:
+        return None
+    if len(values) == len(srcs):
+        result = fold(op, srcs[0].dtype, values)
+        return None if result is None else LazyBuffer.const(result, dtype, shape, srcs[0].device)
+    if len(srcs) == 2 and isinstance(op, BinaryOps):
+        return _simplify_binary(op, srcs, known)
+    return None
+
+
+def _simplify_where(srcs: tuple[LazyBuffer, ...]) -> LazyBuffer | None:
+    condition, a, b = srcs
+    if a is b:
+        return a
+    value = condition.base_const()
+    if value is None or isinstance(value, Expr):
+        return None
+    return a if value != 0 else b
+
+
+def _simplify_binary(
+    op: BinaryOps, srcs: tuple[LazyBuffer, ...], known: Sequence[Scalar | Expr | None]
+) -> LazyBuffer | None:
+    """One operand is a constant: laws that hold for every value of the other, bit by bit."""
+    right = known[1] is not None
+    other = srcs[0] if right else srcs[1]
+    value = known[1] if right else known[0]
+    assert value is not None and not isinstance(value, Expr)
+    is_identity = _IDENTITY.get(op)
+    if is_identity is not None and is_identity(value, other.dtype):
+        return other if right or op in _COMMUTATIVE else None
+    if op is BinaryOps.MUL and value == 0 and not dtypes.is_float(other.dtype):
+        return srcs[1] if right else srcs[0]
+    return None
+
+
+def _is_zero(value: Scalar, dtype: DType) -> bool:
+    return value == 0
+
+
+def _is_one(value: Scalar, dtype: DType) -> bool:
+    return value == 1
+
+
+_COMMUTATIVE: Final = frozenset(
+    {BinaryOps.ADD, BinaryOps.MUL, BinaryOps.MAX, BinaryOps.XOR, BinaryOps.OR}
+)
+# x op value is x, whatever x is. Of the two zeros only -0.0 leaves -0.0 as it is when added, only 0.0 when subtracted.
+_IDENTITY: Final[dict[BinaryOps, Callable[[Scalar, DType], bool]]] = {
+    BinaryOps.ADD: lambda v, d: v == 0 and (not dtypes.is_float(d) or is_negative_zero(v)),
+    BinaryOps.SUB: lambda v, d: v == 0 and not is_negative_zero(v),
+    BinaryOps.MUL: _is_one,
+    BinaryOps.DIV: _is_one,
+    BinaryOps.MAX: lambda v, d: v == dtypes.min(d),
+    BinaryOps.XOR: _is_zero,
+    BinaryOps.OR: _is_zero,
+    BinaryOps.SHL: _is_zero,
+    BinaryOps.SHR: _is_zero,
+}
+
+
+def _reduced_const(op: ReduceOps, source: LazyBuffer, shape: Shape) -> Scalar | None:
+    """The value of a reduce of nothing, or of a constant where its rounding is known."""
+    dtype = source.dtype
+    if _is_empty(source.shape):
+        if op is ReduceOps.MAX:
+            return dtypes.min(dtype)
+        return 1 if op is ReduceOps.PROD else 0
+    value = source.base_const()
+    sizes = source.shape
+    if value is None or isinstance(value, Expr) or not all(isinstance(n, int) for n in sizes):
+        return None
+    if op is ReduceOps.MAX:
+        return value
+    if op is ReduceOps.PROD:
+        return value if value in (0, 1) and not is_negative_zero(value) else None
+    total = value * (source.size // storage_size(shape))
+    if dtype is dtypes.bool or not isinstance(value, float):
+        return truncate(dtype, total)
+    whole = abs(total) < 1 << (dtype.mantissa_bits + 1) and value.is_integer()
+    return total + 0.0 if whole else None
+
+
+def _moved(source: LazyBuffer, op: MovementOps, arg: Any) -> LazyBuffer:
+    key = (op, (source,), arg)
+    entry = _nodes.get(key)
+    found = None if entry is None else entry()
+    if found is not None:
+        return found
+    shape, dtype = infer(op, [(source.shape, source.dtype)], arg)
+    device = source.device
+    if _is_empty(shape):
+        return LazyBuffer.const(0, dtype, shape, device)
+    value = source.base_const()
+    if value is not None and (op not in _ADDS_ZEROS or _is_plain_zero(value)):
+        return LazyBuffer.const(value, dtype, shape, device)
+    return _make(op, (source,), arg, shape, dtype, device, key)
+
+
+_ADDS_ZEROS: Final = frozenset({MovementOps.PAD, MovementOps.UNWINDOW})
+
+
+def _is_plain_zero(value: Scalar | Expr) -> bool:
+    return not isinstance(value, Expr) and value == 0 and not is_negative_zero(value)
+
+
+# *** versions ***
+
+
+@final
+class Storage:
+    """The memory behind a tensor and its views: `node` is the version that holds now."""
+
+    __slots__ = ("__weakref__", "node", "token")
+
+    node: LazyBuffer
+    token: object
+
+    def __init__(self, node: LazyBuffer) -> None:
+        self.node = node
+        self.token = object()
+        if node.owner is None:
+            node.owner = self.token
+
+    def write(self, value: LazyBuffer, region: View | None = None) -> None:
+        """Replaces the part at `region`, or all, by `value`; what was read before keeps its meaning.
+
+        Raises `ShapeError`, `DeviceMismatchError` as `LazyBuffer.assign` does.
+        """
+        old = self.node
+        _check_assign(old, value, region)
+        if region is not None and region == View.create(region.shape) and region.size == old.size:
+            value = value.reshape(old.shape)
+            region = None
+        started = old.realized is not None or old.op is LoadOps.ASSIGN
+        if region is None and not started and not value.owns_memory:
+            self.node = value  # there is no memory yet that other versions could be in
+        else:
+            memory = old if old.owns_memory else _in_new_memory(old)
+            self.node = memory.assign(value, region)
+        if self.node.owner is None:
+            self.node.owner = self.token
+        if self.node.op is LoadOps.ASSIGN:
+            _written.add(self)
+
+
+def _in_new_memory(value: LazyBuffer) -> LazyBuffer:
+    """`value` in memory that no other node can come to share."""
+    if value.op is LoadOps.CONTIGUOUS:
+        value = value.srcs[0]
+    memory = LazyBuffer.empty(value.shape, value.dtype, value.device)
+    return memory.assign(value)
+
+
+_written: weakref.WeakSet[Storage] = weakref.WeakSet()
+
+
+def pending_writes() -> list[Storage]:
+    """All live storages whose node is an ASSIGN that has not run."""
+    pending = [storage for storage in _written if storage.node.op is LoadOps.ASSIGN]
+    if len(pending) < len(_written):
+        _written.clear()
+        _written.update(pending)
+    return pending
