@@ -82,6 +82,16 @@ def put(table: str, key: str, value: bytes) -> None:
     _cache_of(config().FERRULE_CACHE_DIR).put(table, key, value)
 
 
+def usage() -> tuple[int, int]:
+    """How many entries there are, and how many bytes they take on the disk."""
+    return _cache_of(config().FERRULE_CACHE_DIR).usage()
+
+
+def clear() -> int | None:
+    """Removes all entries; gives how many there were, None where they cannot be removed."""
+    return _cache_of(config().FERRULE_CACHE_DIR).clear()
+
+
 def _note(text: str) -> None:
     if config().DEBUG >= 1:
         print(f"disk cache: {text}")
@@ -152,6 +162,14 @@ class DiskCache:
 
         if self._attempt(write, False):
             self._puts += 1
+
+    def usage(self) -> tuple[int, int]:
+        """How many entries there are, and how many bytes they take on the disk."""
+        return self._attempt(lambda database: (_count(database), _size(database)), (0, 0))
+
+    def clear(self) -> int | None:
+        """Removes all entries; gives how many there were, None where they cannot be removed."""
+        return self._attempt(_remove_all, None)
 
     def close(self) -> None:
         """Closes the file; the next use opens it again."""
@@ -298,6 +316,17 @@ def _size(database: sqlite3.Connection) -> int:
     pragmas = ("page_count", "freelist_count", "page_size")
     pages, free, page_size = (database.execute(f"PRAGMA {name}").fetchone()[0] for name in pragmas)
     return int((pages - free) * page_size)
+
+
+def _count(database: sqlite3.Connection) -> int:
+    return int(database.execute("SELECT count(*) FROM entries").fetchone()[0])
+
+
+def _remove_all(database: sqlite3.Connection) -> int | None:
+    removed = _count(database)
+    database.execute("DELETE FROM entries")
+    database.execute("VACUUM")
+    return removed
 
 
 def _evict(database: sqlite3.Connection, largest_bytes: int) -> None:

@@ -341,3 +341,17 @@ def test_threads_share_one_cache(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert not failures
+
+
+def test_clear_removes_all_entries(tmp_path: Path) -> None:
+    cache = DiskCache(str(tmp_path))
+    cache.put("a", "key", b"x" * 100_000)
+    cache.put("b", "key", b"y")
+    entries, size = cache.usage()
+    assert entries == 2
+    assert size > 100_000
+    assert cache.clear() == 2
+    assert cache.get("a", "key") is None
+    entries, smaller = cache.usage()
+    assert entries == 0
+    assert smaller < size

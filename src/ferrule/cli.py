@@ -1,0 +1,145 @@
+"""The command line: `python -m ferrule …`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+
+from ferrule import diskcache
+from ferrule.buffer import readable_bytes
+from ferrule.config import Context, config
+from ferrule.demo import digits
+from ferrule.device import Compiled, Device, DeviceUnavailableError, UnknownDeviceError
+
+Command = Callable[[argparse.Namespace], int]
+
+MISUSED = 2
+"""The exit status for a command that cannot be carried out."""
+INTERRUPTED = 130
+"""The exit status after Ctrl-C."""
+
+
+def installed_version() -> str:
+    """The version that is installed."""
+    try:
+        return version("ferrule")
+    except PackageNotFoundError:
+        return "not installed as a package"
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return number
+
+
+def _natural(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is negative")
+    return number
+
+
+# Commands
+
+
+def _demo_digits(arguments: argparse.Namespace) -> int:
+    options = digits.Options(arguments.device, arguments.epochs, arguments.seed)
+    digits.run(options, sys.stdout)
+    return 0
+
+
+def _info(arguments: argparse.Namespace) -> int:
+    with Context(**({"FERRULE_DEVICE": arguments.device} if arguments.device else {})):
+        lines = [
+            ("version", installed_version()),
+            ("default device", Device.DEFAULT),
+            *((f"device {name}", _device_line(name)) for name in Device.names()),
+            ("threads", str(config().FERRULE_NUM_THREADS)),
+            ("cache", _cache_line()),
+        ]
+    for name, text in lines:
+        print(f"{name:<16s} {text}")
+    return 0
+
+
+def _device_line(name: str) -> str:
+    try:
+        device = Device[name]
+    except DeviceUnavailableError as error:
+        return f"unavailable: {error}"
+    if not isinstance(device, Compiled):
+        return "interprets kernels"
+    target = device.linearizer_opts
+    return f"compiles kernels for {target.name}: {target.features}"
+
+
+def _cache_line() -> str:
+    entries, size = diskcache.usage()
+    return f"{config().FERRULE_CACHE_DIR}: {entries} entries, {readable_bytes(size)}"
+
+
+def _cache_info(arguments: argparse.Namespace) -> int:
+    del arguments
+    print(_cache_line())
+    return 0
+
+
+def _cache_clear(arguments: argparse.Namespace) -> int:
+    del arguments
+    removed = diskcache.clear()
+    if removed is None:
+        return _fail(f"the cache in {config().FERRULE_CACHE_DIR} cannot be written")
+    print(f"{removed} entries removed from {config().FERRULE_CACHE_DIR}")
+    return 0
+
+
+# Parsing
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="ferrule", description="A tensor compiler in Python.")
+    parser.add_argument("--version", action="version", version=f"ferrule {installed_version()}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_demo(commands.add_parser("demo", help="run a demonstration"))
+    info = commands.add_parser("info", help="show devices, threads and the cache")
+    info.add_argument("--device", help="the default device to show")
+    info.set_defaults(command=_info)
+    _add_cache(commands.add_parser("cache", help="show or clear the cache of compiled kernels"))
+    return parser
+
+
+def _add_demo(parser: argparse.ArgumentParser) -> None:
+    names = parser.add_subparsers(metavar="NAME", required=True)
+    demo = names.add_parser("digits", help="train a small network on handwritten digits")
+    demo.add_argument("--device", help="such as CPU or NUMPY; default: the first that opens")
+    demo.add_argument("--epochs", type=_positive, default=digits.Options.epochs)
+    demo.add_argument("--seed", type=_natural, default=digits.Options.seed)
+    demo.set_defaults(command=_demo_digits)
+
+
+def _add_cache(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    actions.add_parser("info", help="where it is, and how large").set_defaults(command=_cache_info)
+    actions.add_parser("clear", help="remove all entries").set_defaults(command=_cache_clear)
+
+
+def _fail(reason: object) -> int:
+    print(f"ferrule: {reason}", file=sys.stderr)
+    return MISUSED
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; gives the exit status."""
+    parsed = _parser().parse_args(arguments)
+    command: Command = parsed.command
+    try:
+        return command(parsed)
+    except (UnknownDeviceError, DeviceUnavailableError) as error:
+        return _fail(error)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
