@@ -68,6 +68,18 @@ UNBOUNDED: Final = (-(2**63), 2**63 - 1)
 NO_RANGES: Final[frozenset[Expr]] = frozenset()
 
 
+def _free_ranges(node: Expr) -> frozenset[Expr]:
+    if node.op is ExprOp.RANGE:
+        return frozenset((node,)) | node.src[0].ranges
+    below = NO_RANGES
+    for s in node.src:
+        if s.ranges:
+            below = below | s.ranges if below else s.ranges
+    if node.op is ExprOp.REDUCE:
+        below = below - frozenset(node.arg[1])
+    return below
+
+
 class Expr:
     """One node: an operation, its dtype, its operands and a literal argument.
 
@@ -96,14 +108,10 @@ class Expr:
     _bounds: tuple[int, int] | None
     _linear: tuple[dict[Expr, int], int] | None
 
-    _interned: ClassVar[weakref.WeakValueDictionary[Any, Expr]] = (
-        weakref.WeakValueDictionary()
-    )
+    _interned: ClassVar[weakref.WeakValueDictionary[Any, Expr]] = weakref.WeakValueDictionary()
     _count = 0
 
-    def __new__(
-        cls, op: ExprOp, dtype: DType, src: tuple[Expr, ...] = (), arg: Any = None
-    ) -> Expr:
+    def __new__(cls, op: ExprOp, dtype: DType, src: tuple[Expr, ...] = (), arg: Any = None) -> Self:
         key = (op, dtype, src, type(arg), arg.hex() if type(arg) is float else arg)
         found = cls._interned.get(key)
         if found is not None:
@@ -252,14 +260,10 @@ class Expr:
                     f"variable {self.name} has no value; bind it, or pass it in var_vals"
                 )
             return values[self]
-        replaced = self.substitute(
-            {v: const(values[v]) for v in self.vars() if v in values}
-        )
+        replaced = self.substitute({v: const(values[v]) for v in self.vars() if v in values})
         if not replaced.is_const:
             missing = sorted(v.name for v in replaced.vars())
-            raise KeyError(
-                f"no value for {missing} in {self}; bind them, or pass them in var_vals"
-            )
+            raise KeyError(f"no value for {missing} in {self}; bind them, or pass them in var_vals")
         return int(replaced.arg)
 
 
@@ -275,9 +279,7 @@ class Variable(Expr):
 
     def __new__(cls, name: str, min: int, max: int) -> Self:
         if min > max:
-            raise ValueError(
-                f"Variable {name}: min {min} is above max {max}; swap them"
-            )
+            raise ValueError(f"Variable {name}: min {min} is above max {max}; swap them")
         return super().__new__(cls, ExprOp.VARIABLE, INDEX, (), (name, min, max))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -294,9 +296,7 @@ class Variable(Expr):
     @property
     def val(self) -> int:
         """The bound value; an unbound variable has none."""
-        raise ValueError(
-            f"variable {self.name} is not bound; use {self.name}.bind(value)"
-        )
+        raise ValueError(f"variable {self.name} is not bound; use {self.name}.bind(value)")
 
 
 class BoundVariable(Expr):
@@ -307,12 +307,8 @@ class BoundVariable(Expr):
     def __new__(cls, variable: Variable, value: int) -> Self:
         name, low, high = variable.arg
         if not low <= value <= high:
-            raise ValueError(
-                f"cannot bind {name} to {value}: it goes from {low} to {high}"
-            )
-        node = Expr.__new__(
-            cls, ExprOp.VARIABLE, INDEX, (variable,), (name, low, high, int(value))
-        )
+            raise ValueError(f"cannot bind {name} to {value}: it goes from {low} to {high}")
+        node = Expr.__new__(cls, ExprOp.VARIABLE, INDEX, (variable,), (name, low, high, int(value)))
         assert isinstance(node, BoundVariable)
         return node
 
@@ -486,17 +482,11 @@ def index_mul(a: Expr, b: Expr) -> Expr:
         if factor == 0:
             return const(0)
         terms, constant = a.linear()
-        return _from_linear(
-            {x: c * factor for x, c in terms.items()}, constant * factor
-        )
+        return _from_linear({x: c * factor for x, c in terms.items()}, constant * factor)
     if a.op is ExprOp.ADD or b.op is ExprOp.ADD:  # distribute: sizes may be symbolic
         left, left_constant = a.linear()
         right, right_constant = b.linear()
-        out = (
-            b * left_constant
-            + a * right_constant
-            - const(left_constant * right_constant)
-        )
+        out = b * left_constant + a * right_constant - const(left_constant * right_constant)
         for x, c in left.items():
             for y, d in right.items():
                 out = out + _product(x, y) * (c * d)
@@ -520,9 +510,7 @@ def _factors(x: Expr) -> list[Expr]:
     return [x]
 
 
-def _bounds_of_terms(
-    terms: Iterable[tuple[Expr, int]], constant: int
-) -> tuple[int, int]:
+def _bounds_of_terms(terms: Iterable[tuple[Expr, int]], constant: int) -> tuple[int, int]:
     low = high = constant
     for atom, coefficient in terms:
         least, greatest = atom.bounds()
@@ -574,9 +562,7 @@ def index_div(a: Expr, b: Expr) -> Expr:
     found = _small_part(rest, constant, n)
     if found is not None:
         g, small = found
-        inner = _from_linear(
-            {x: c // g for x, c in rest.items() if x not in small}, constant // g
-        )
+        inner = _from_linear({x: c // g for x, c in rest.items() if x not in small}, constant // g)
         part = index_div(inner, const(n // g))
     else:
         inner = _from_linear(dict(rest), constant)
@@ -620,9 +606,7 @@ def index_mod(a: Expr, b: Expr) -> Expr:
     found = _small_part(rest, constant, n)
     if found is not None:
         g, small = found
-        inner = _from_linear(
-            {x: c // g for x, c in rest.items() if x not in small}, constant // g
-        )
+        inner = _from_linear({x: c // g for x, c in rest.items() if x not in small}, constant // g)
         return index_add(
             index_mul(index_mod(inner, const(n // g)), const(g)),
             _from_linear(dict(small), constant % g),
@@ -741,11 +725,7 @@ def minimum(a: sint, b: sint) -> Expr:
 def _compute_bounds(node: Expr) -> tuple[int, int]:
     match node.op:
         case ExprOp.CONST:
-            return (
-                (int(node.arg), int(node.arg))
-                if not isinstance(node.arg, float)
-                else UNBOUNDED
-            )
+            return (int(node.arg), int(node.arg)) if not isinstance(node.arg, float) else UNBOUNDED
         case ExprOp.VARIABLE:
             return node.arg[1], node.arg[2]
         case ExprOp.RANGE:
@@ -753,9 +733,7 @@ def _compute_bounds(node: Expr) -> tuple[int, int]:
         case ExprOp.ADD | ExprOp.MUL if node.dtype is INDEX:
             return _arithmetic_bounds(node)
         case ExprOp.IDIV if node.src[1].min > 0:
-            quotients = [
-                a // b for a in node.src[0].bounds() for b in node.src[1].bounds()
-            ]
+            quotients = [a // b for a in node.src[0].bounds() for b in node.src[1].bounds()]
             return min(quotients), max(quotients)
         case ExprOp.MOD if node.src[1].min > 0:
             low, high = node.src[0].bounds()
@@ -810,23 +788,26 @@ def alu(op: ExprOp, *src: Expr, dtype: DType | None = None) -> Expr:
     return Expr(op, out, src)
 
 
+def select(condition: Expr, value: Expr, otherwise: Expr) -> Expr:
+    """A WHERE; left out where the value is a load that gives 0 under the same mask anyway."""
+    if value.op is ExprOp.LOAD and otherwise.op is ExprOp.CONST and otherwise.arg == 0:
+        mask = conjuncts(value.src[1])
+        if all(c in mask for c in conjuncts(condition)):
+            return value
+    return alu(ExprOp.WHERE, condition, value, otherwise)
+
+
 def cast(x: Expr, dtype: DType) -> Expr:
     """The value in another dtype."""
     if x.dtype is dtype:
         return x
-    if x.op is ExprOp.CONST and not (
-        isinstance(x.arg, float) and not math.isfinite(x.arg)
-    ):
+    if x.op is ExprOp.CONST and not (isinstance(x.arg, float) and not math.isfinite(x.arg)):
         return const(x.arg, dtype)
     return Expr(ExprOp.CAST, dtype, (x,))
 
 
 def _fold(op: ExprOp, dtype: DType, src: Sequence[Expr]) -> Expr | None:
-    if (
-        dtype is dtypes.float64
-        or not dtypes.is_float(src[-1].dtype)
-        or op in COMPARISONS
-    ):
+    if dtype is dtypes.float64 or not dtypes.is_float(src[-1].dtype) or op in COMPARISONS:
         value = _FOLD[op](*[s.arg for s in src])
         return const(value, dtype)
     if op in (ExprOp.ADD, ExprOp.SUB, ExprOp.MUL, ExprOp.NEG, ExprOp.MAX, ExprOp.MIN):
@@ -870,656 +851,6 @@ def toposort(roots: Iterable[Expr]) -> list[Expr]:
         stack.append((node, True))
         stack.extend((s, False) for s in node.src if s not in order)
     return list(order)
-
-
-def substitute(self, mapping: Mapping[Expr, Expr]) -> Expr:
-        """The expression with some nodes replaced, simplified again on the way up."""
-        return substitute([self], mapping)[0]
-
-    def infer(self, values: Mapping[Expr, int]) -> int:
-        """The value of an integer expression, its variables taken from `values`.
-
-        Raises:
-            KeyError: a variable has no value.
-        """
-        if self.op is ExprOp.CONST:
-            return int(self.arg)
-        if self.op is ExprOp.VARIABLE:
-            if self not in values:
-                raise KeyError(
-                    f"variable {self.name} has no value; bind it, or pass it in var_vals"
-                )
-            return values[self]
-        replaced = self.substitute(
-            {v: const(values[v]) for v in self.vars() if v in values}
-        )
-        if not replaced.is_const:
-            missing = sorted(v.name for v in replaced.vars())
-            raise KeyError(
-                f"no value for {missing} in {self}; bind them, or pass them in var_vals"
-            )
-        return int(replaced.arg)
-
-
-class Variable(Expr):
-    """A named integer with bounds, for shapes that change from call to call.
-
-    >>> n = Variable("n", 1, 10)
-    >>> n.bind(3).unbind()
-    (n, 3)
-    """
-
-    __slots__ = ()
-
-    def __new__(cls, name: str, min: int, max: int) -> Self:
-        if min > max:
-            raise ValueError(
-                f"Variable {name}: min {min} is above max {max}; swap them"
-            )
-        return super().__new__(cls, ExprOp.VARIABLE, INDEX, (), (name, min, max))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (Variable, self.arg)
-
-    def bind(self, value: int) -> BoundVariable:
-        """The variable with a value, to be used as a size or passed to a captured function.
-
-        Raises:
-            ValueError: the value is outside the bounds.
-        """
-        return BoundVariable(self, value)
-
-    @property
-    def val(self) -> int:
-        """The bound value; an unbound variable has none."""
-        raise ValueError(
-            f"variable {self.name} is not bound; use {self.name}.bind(value)"
-        )
-
-
-class BoundVariable(Expr):
-    """A `Variable` together with its present value; it is an expression like the variable itself."""
-
-    __slots__ = ()
-
-    def __new__(cls, variable: Variable, value: int) -> Self:
-        name, low, high = variable.arg
-        if not low <= value <= high:
-            raise ValueError(
-                f"cannot bind {name} to {value}: it goes from {low} to {high}"
-            )
-        node = Expr.__new__(
-            cls, ExprOp.VARIABLE, INDEX, (variable,), (name, low, high, int(value))
-        )
-        assert isinstance(node, BoundVariable)
-        return node
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (BoundVariable, (self.src[0], self.arg[3]))
-
-    @property
-    def val(self) -> int:
-        """The bound value."""
-        return int(self.arg[3])
-
-    def unbind(self) -> tuple[Variable, int]:
-        """The variable and its value."""
-        variable = self.src[0]
-        assert isinstance(variable, Variable)
-        return variable, self.val
-
-
-sint = Union[int, Expr]  # noqa: UP007 - a type alias that also works in annotations evaluated late
-Node = Expr
-
-
-def unbind(node: sint) -> tuple[sint, dict[Variable, int]]:
-    """An expression without bound values, and the values."""
-    if isinstance(node, int):
-        return node, {}
-    values: dict[Variable, int] = {}
-    replace: dict[Expr, Expr] = {}
-    for below in toposort([node]):
-        if isinstance(below, BoundVariable):
-            variable, value = below.unbind()
-            if values.setdefault(variable, value) != value:
-                raise ValueError(
-                    f"variable {variable.name} is bound to {values[variable]} and {value} at once; "
-                    "use one value, or two variables"
-                )
-            replace[below] = variable
-    return (node.substitute(replace) if replace else node), values
-
-
-# -- leaves ------------------------------------------------------------------------------------------
-
-_small: dict[int, Expr] = {}
-
-
-def const(value: float | bool, dtype: DType = INDEX) -> Expr:
-    """A literal of a dtype, as the dtype would hold it."""
-    if dtype is INDEX:
-        found = _small.get(value)  # type: ignore[arg-type]
-        if found is not None:
-            return found
-        node = Expr(ExprOp.CONST, INDEX, (), int(value))
-        if len(_small) < 4096:
-            _small[node.arg] = node
-        return node
-    return Expr(ExprOp.CONST, dtype, (), truncate(dtype, value))
-
-
-TRUE: Final = Expr(ExprOp.CONST, BOOL, (), True)
-FALSE: Final = Expr(ExprOp.CONST, BOOL, (), False)
-
-
-def as_expr(value: sint) -> Expr:
-    """An index expression from an int or an expression."""
-    return value if isinstance(value, Expr) else const(value)
-
-
-def as_int(value: sint) -> sint:
-    """An int where the expression is a constant."""
-    return int(value.arg) if isinstance(value, Expr) and value.is_const else value
-
-
-def range_(name: str, size: sint) -> Expr:
-    """A loop counter from 0 to size-1."""
-    return Expr(ExprOp.RANGE, INDEX, (as_expr(size),), name)
-
-
-# -- index arithmetic --------------------------------------------------------------------------------
-
-
-def _from_linear(terms: dict[Expr, int], constant: int) -> Expr:
-    """The normal form: terms in order of creation, the constant last."""
-    _recombine(terms)
-    out: Expr | None = None
-    for atom in sorted(terms, key=lambda a: a.serial):
-        coefficient = terms[atom]
-        if coefficient == 0:
-            continue
-        if coefficient == 1:
-            term = atom
-        else:
-            term = Expr(ExprOp.MUL, INDEX, (atom, const(coefficient)))
-        out = term if out is None else Expr(ExprOp.ADD, INDEX, (out, term))
-    if out is None:
-        return const(constant)
-    return out if constant == 0 else Expr(ExprOp.ADD, INDEX, (out, const(constant)))
-
-
-def _recombine(terms: dict[Expr, int]) -> None:
-    """`(x // n) * n + x % n -> x`, wherever both halves are there with matching coefficients."""
-    changed = True
-    while changed:
-        changed = False
-        for atom in [a for a in terms if a.op is ExprOp.MOD]:
-            x, n = atom.src
-            if not n.is_const:
-                continue
-            coefficient = terms[atom]
-            quotient = index_div(x, n)
-            if (
-                coefficient
-                and quotient.op is not ExprOp.CONST
-                and terms.get(quotient) == coefficient * n.arg
-            ):
-                del terms[atom]
-                del terms[quotient]
-                more, constant = x.linear()
-                if constant:
-                    more = {x: 1}
-                for node, times in more.items():
-                    terms[node] = terms.get(node, 0) + times * coefficient
-                changed = True
-                break
-
-
-def _compute_linear(node: Expr) -> tuple[dict[Expr, int], int]:
-    match node.op:
-        case ExprOp.CONST:
-            return {}, int(node.arg)
-        case ExprOp.ADD:
-            terms = dict(node.src[0].linear()[0])
-            constant = node.src[0].linear()[1]
-            more, plus = node.src[1].linear()
-            for atom, coefficient in more.items():
-                terms[atom] = terms.get(atom, 0) + coefficient
-            return terms, constant + plus
-        case ExprOp.MUL if node.src[1].is_const:
-            terms, constant = node.src[0].linear()
-            factor = int(node.src[1].arg)
-            return {a: c * factor for a, c in terms.items()}, constant * factor
-        case _:
-            return {node: 1}, 0
-
-
-def index_add(a: Expr, b: Expr) -> Expr:
-    """`a + b` in normal form."""
-    if a.op is ExprOp.CONST and b.op is ExprOp.CONST:
-        return const(a.arg + b.arg)
-    if b.op is ExprOp.CONST and b.arg == 0:
-        return a
-    if a.op is ExprOp.CONST and a.arg == 0:
-        return b
-    terms, constant = a.linear()
-    terms = dict(terms)
-    more, plus = b.linear()
-    for atom, coefficient in more.items():
-        terms[atom] = terms.get(atom, 0) + coefficient
-    return _from_linear(terms, constant + plus)
-
-
-def index_mul(a: Expr, b: Expr) -> Expr:
-    """`a * b`; a product with a constant is distributed over the sum."""
-    if a.op is ExprOp.CONST:
-        a, b = b, a
-    if b.op is ExprOp.CONST:
-        factor = int(b.arg)
-        if a.op is ExprOp.CONST:
-            return const(a.arg * factor)
-        if factor == 1:
-            return a
-        if factor == 0:
-            return const(0)
-        terms, constant = a.linear()
-        return _from_linear(
-            {x: c * factor for x, c in terms.items()}, constant * factor
-        )
-    if a.op is ExprOp.ADD or b.op is ExprOp.ADD:  # distribute: sizes may be symbolic
-        left, left_constant = a.linear()
-        right, right_constant = b.linear()
-        out = (
-            b * left_constant
-            + a * right_constant
-            - const(left_constant * right_constant)
-        )
-        for x, c in left.items():
-            for y, d in right.items():
-                out = out + _product(x, y) * (c * d)
-        return out
-    left, _ = a.linear()
-    right, _ = b.linear()
-    ((x, c),) = left.items()
-    ((y, d),) = right.items()
-    return _product(x, y) * (c * d)
-
-
-def _product(x: Expr, y: Expr) -> Expr:
-    """A product of atoms, flat and in order of creation."""
-    factors = sorted([*_factors(x), *_factors(y)], key=lambda f: f.serial)
-    return reduce(lambda p, f: Expr(ExprOp.MUL, INDEX, (p, f)), factors)
-
-
-def _factors(x: Expr) -> list[Expr]:
-    if x.op is ExprOp.MUL and not x.src[1].is_const:
-        return [*_factors(x.src[0]), *_factors(x.src[1])]
-    return [x]
-
-
-def _bounds_of_terms(
-    terms: Iterable[tuple[Expr, int]], constant: int
-) -> tuple[int, int]:
-    low = high = constant
-    for atom, coefficient in terms:
-        least, greatest = atom.bounds()
-        if coefficient >= 0:
-            low += least * coefficient
-            high += greatest * coefficient
-        else:
-            low += greatest * coefficient
-            high += least * coefficient
-    return low, high
-
-
-def _small_part(
-    terms: dict[Expr, int], constant: int, n: int
-) -> tuple[int, dict[Expr, int]] | None:
-    """A divisor g of n such that all terms are multiples of g but for some that stay in [0, g)."""
-    for g in sorted(
-        {abs(c) for c in terms.values()} | {math.gcd(n, *terms.values())}, reverse=True
-    ):
-        if g <= 1 or n % g:
-            continue
-        rest = {a: c for a, c in terms.items() if c % g}
-        low, high = _bounds_of_terms(rest.items(), constant % g)
-        if 0 <= low and high < g:
-            return g, rest
-    return None
-
-
-def index_div(a: Expr, b: Expr) -> Expr:
-    """`a // b`, floored; b is positive."""
-    if b.op is not ExprOp.CONST:
-        return _symbolic_div(a, b)
-    n = int(b.arg)
-    if n == 0:
-        raise ZeroDivisionError(f"index {a} is divided by 0")
-    if a.op is ExprOp.CONST:
-        return const(a.arg // n)
-    if n == 1:
-        return a
-    if n < 0:
-        return Expr(ExprOp.IDIV, INDEX, (a, b))
-    terms, constant = a.linear()
-    quotient = {x: c // n for x, c in terms.items() if c % n == 0}
-    rest = {x: c for x, c in terms.items() if c % n}
-    whole, constant = divmod(constant, n)
-    low, high = _bounds_of_terms(rest.items(), constant)
-    if low // n == high // n:
-        return _from_linear(quotient, whole + low // n)
-    found = _small_part(rest, constant, n)
-    if found is not None:
-        g, small = found
-        inner = _from_linear(
-            {x: c // g for x, c in rest.items() if x not in small}, constant // g
-        )
-        part = index_div(inner, const(n // g))
-    else:
-        inner = _from_linear(dict(rest), constant)
-        if inner.op is ExprOp.IDIV and inner.src[1].is_const:
-            part = index_div(inner.src[0], const(inner.src[1].arg * n))
-        else:
-            part = Expr(ExprOp.IDIV, INDEX, (inner, b))
-    return index_add(_from_linear(quotient, whole), part)
-
-
-def index_mod(a: Expr, b: Expr) -> Expr:
-    """`a % b`, floored; b is positive."""
-    if b.op is not ExprOp.CONST:
-        return _symbolic_mod(a, b)
-    n = int(b.arg)
-    if n == 0:
-        raise ZeroDivisionError(f"index {a} is taken modulo 0")
-    if a.op is ExprOp.CONST:
-        return const(a.arg % n)
-    if n == 1:
-        return const(0)
-    if n < 0:
-        return Expr(ExprOp.MOD, INDEX, (a, b))
-    terms, constant = a.linear()
-    rest: dict[Expr, int] = {}
-    for x, c in terms.items():
-        if c % n == 0:
-            continue
-        if x.op is ExprOp.MOD and x.src[1].is_const and (c * x.src[1].arg) % n == 0:
-            more, plus = x.src[0].linear()  # (x % (n*m)) % n -> x % n
-            for y, d in more.items():
-                rest[y] = rest.get(y, 0) + c * d
-            constant += plus * c
-            continue
-        rest[x] = rest.get(x, 0) + c
-    rest = {x: c for x, c in rest.items() if c % n}
-    constant %= n
-    low, high = _bounds_of_terms(rest.items(), constant)
-    if low // n == high // n:
-        return _from_linear(rest, constant - (low // n) * n)
-    found = _small_part(rest, constant, n)
-    if found is not None:
-        g, small = found
-        inner = _from_linear(
-            {x: c // g for x, c in rest.items() if x not in small}, constant // g
-        )
-        return index_add(
-            index_mul(index_mod(inner, const(n // g)), const(g)),
-            _from_linear(dict(small), constant % g),
-        )
-    return Expr(ExprOp.MOD, INDEX, (_from_linear(rest, constant), b))
-
-
-def _split_by_factor(a: Expr, b: Expr) -> tuple[Expr, Expr]:
-    """`a` as `q * b + rest`, for a symbolic b."""
-    quotient = const(0)
-    rest = const(0)
-    by = _factors(b)
-    terms, constant = a.linear()
-    for atom, coefficient in terms.items():
-        factors = _factors(atom)
-        remaining = list(factors)
-        for f in by:
-            if f not in remaining:
-                break
-            remaining.remove(f)
-        else:
-            part = reduce(index_mul, remaining, const(1))
-            quotient = quotient + part * coefficient
-            continue
-        rest = rest + atom * coefficient
-    return quotient, rest + constant
-
-
-def _within(a: Expr, b: Expr) -> bool:
-    """Whether 0 <= a < b is certain."""
-    return a.min >= 0 and (b - a).min > 0 or (a.op is ExprOp.RANGE and a.size is b)
-
-
-def _symbolic_div(a: Expr, b: Expr) -> Expr:
-    if a is b:
-        return const(1)
-    if len(b.linear()[0]) != 1 or b.linear()[1]:
-        return const(0) if _within(a, b) else Expr(ExprOp.IDIV, INDEX, (a, b))
-    quotient, rest = _split_by_factor(a, b)
-    if _within(rest, b):
-        return quotient
-    return quotient + Expr(ExprOp.IDIV, INDEX, (rest, b))
-
-
-def _symbolic_mod(a: Expr, b: Expr) -> Expr:
-    if a is b:
-        return const(0)
-    if len(b.linear()[0]) != 1 or b.linear()[1]:
-        return a if _within(a, b) else Expr(ExprOp.MOD, INDEX, (a, b))
-    _, rest = _split_by_factor(a, b)
-    return rest if _within(rest, b) else Expr(ExprOp.MOD, INDEX, (rest, b))
-
-
-def less(a: Expr, b: Expr) -> Expr:
-    """`a < b`, decided where the bounds decide it."""
-    difference = a - b
-    low, high = difference.bounds()
-    if high < 0:
-        return TRUE
-    if low >= 0:
-        return FALSE
-    terms, constant = difference.linear()
-    g = math.gcd(*terms.values())
-    if g > 1:  # g*x + c < 0  <=>  x < ceil(-c / g)
-        return Expr(
-            ExprOp.CMPLT,
-            BOOL,
-            (
-                _from_linear({x: c // g for x, c in terms.items()}, 0),
-                const(-(constant // g)),
-            ),
-        )
-    return Expr(ExprOp.CMPLT, BOOL, (_from_linear(dict(terms), 0), const(-constant)))
-
-
-def both(a: Expr, b: Expr) -> Expr:
-    """`a and b`, flat, without repeats, in order of creation."""
-    if a is TRUE:
-        return b
-    if b is TRUE or a is b:
-        return a
-    if a is FALSE or b is FALSE:
-        return FALSE
-    parts = {*conjuncts(a), *conjuncts(b)}
-    ordered = sorted(parts, key=lambda p: p.serial)
-    return reduce(lambda x, y: Expr(ExprOp.AND, BOOL, (x, y)), ordered)
-
-
-def conjuncts(valid: Expr) -> list[Expr]:
-    """The conditions that must all hold; none for TRUE."""
-    if valid is TRUE:
-        return []
-    if valid.op is ExprOp.AND:
-        return [*conjuncts(valid.src[0]), *conjuncts(valid.src[1])]
-    return [valid]
-
-
-def all_of(conditions: Iterable[Expr]) -> Expr:
-    """The conjunction."""
-    return reduce(both, conditions, TRUE)
-
-
-def minimum(a: sint, b: sint) -> Expr:
-    """The smaller index."""
-    a, b = as_expr(a), as_expr(b)
-    if a.max <= b.min:
-        return a
-    if b.max <= a.min:
-        return b
-    return Expr(ExprOp.MIN, INDEX, (a, b))
-
-
-# -- bounds ------------------------------------------------------------------------------------------
-
-
-def _compute_bounds(node: Expr) -> tuple[int, int]:
-    match node.op:
-        case ExprOp.CONST:
-            return (
-                (int(node.arg), int(node.arg))
-                if not isinstance(node.arg, float)
-                else UNBOUNDED
-            )
-        case ExprOp.VARIABLE:
-            return node.arg[1], node.arg[2]
-        case ExprOp.RANGE:
-            return 0, max(node.src[0].max - 1, 0)
-        case ExprOp.ADD | ExprOp.MUL if node.dtype is INDEX:
-            return _arithmetic_bounds(node)
-        case ExprOp.IDIV if node.src[1].min > 0:
-            quotients = [
-                a // b for a in node.src[0].bounds() for b in node.src[1].bounds()
-            ]
-            return min(quotients), max(quotients)
-        case ExprOp.MOD if node.src[1].min > 0:
-            low, high = node.src[0].bounds()
-            top = node.src[1].max - 1
-            return (0, min(high, top)) if low >= 0 else (0, top)
-        case ExprOp.MIN:
-            (a, b), (c, d) = node.src[0].bounds(), node.src[1].bounds()
-            return min(a, c), min(b, d)
-        case ExprOp.MAX:
-            (a, b), (c, d) = node.src[0].bounds(), node.src[1].bounds()
-            return max(a, c), max(b, d)
-        case ExprOp.WHERE:
-            (a, b), (c, d) = node.src[1].bounds(), node.src[2].bounds()
-            return min(a, c), max(b, d)
-        case _:
-            if node.dtype is BOOL:
-                return 0, 1
-            if dtypes.is_int(node.dtype):
-                return int(dtypes.min(node.dtype)), int(dtypes.max(node.dtype))
-            return UNBOUNDED
-
-
-def _arithmetic_bounds(node: Expr) -> tuple[int, int]:
-    (a, b), (c, d) = node.src[0].bounds(), node.src[1].bounds()
-    if node.op is ExprOp.ADD:
-        low, high = a + c, b + d
-    else:
-        products = (a * c, a * d, b * c, b * d)
-        low, high = min(products), max(products)
-    if low < UNBOUNDED[0] or high > UNBOUNDED[1]:
-        return UNBOUNDED
-    return low, high
-
-
-# -- values ------------------------------------------------------------------------------------------
-
-
-def alu(op: ExprOp, *src: Expr, dtype: DType | None = None) -> Expr:
-    """A value operation, with constants folded in the dtype's own arithmetic and nothing else."""
-    out = dtype or (BOOL if op in COMPARISONS else src[-1].dtype)
-    if all(s.op is ExprOp.CONST for s in src) and op in _FOLD:
-        folded = _fold(op, out, src)
-        if folded is not None:
-            return folded
-    if op is ExprOp.WHERE:
-        if src[0].op is ExprOp.CONST:
-            return src[1] if src[0].arg else src[2]
-        if src[1] is src[2]:
-            return src[1]
-    if op is ExprOp.AND and out is BOOL:
-        return both(*src)
-    return Expr(op, out, src)
-
-
-def cast(x: Expr, dtype: DType) -> Expr:
-    """The value in another dtype."""
-    if x.dtype is dtype:
-        return x
-    if x.op is ExprOp.CONST and not (
-        isinstance(x.arg, float) and not math.isfinite(x.arg)
-    ):
-        return const(x.arg, dtype)
-    return Expr(ExprOp.CAST, dtype, (x,))
-
-
-def _fold(op: ExprOp, dtype: DType, src: Sequence[Expr]) -> Expr | None:
-    if (
-        dtype is dtypes.float64
-        or not dtypes.is_float(src[-1].dtype)
-        or op in COMPARISONS
-    ):
-        value = _FOLD[op](*[s.arg for s in src])
-        return const(value, dtype)
-    if op in (ExprOp.ADD, ExprOp.SUB, ExprOp.MUL, ExprOp.NEG, ExprOp.MAX, ExprOp.MIN):
-        # exact in double for two float32 (or narrower) operands but for the final rounding
-        return const(_FOLD[op](*[s.arg for s in src]), dtype)
-    return None
-
-
-_FOLD: Final[dict[ExprOp, Callable[..., Any]]] = {
-    ExprOp.ADD: lambda a, b: a + b,
-    ExprOp.SUB: lambda a, b: a - b,
-    ExprOp.MUL: lambda a, b: a * b,
-    ExprOp.NEG: lambda a: -a,
-    ExprOp.CMPLT: lambda a, b: a < b,
-    ExprOp.CMPNE: lambda a, b: a != b,
-    ExprOp.NOT: lambda a: not a,
-}
-
-
-def load(slot: int, dtype: DType, index: Expr, valid: Expr = TRUE) -> Expr:
-    """An element of a buffer; 0 where `valid` is false."""
-    if valid is FALSE:
-        return const(0, dtype)
-    return Expr(ExprOp.LOAD, dtype, (index, valid), slot)
-
-
-# -- graphs ------------------------------------------------------------------------------------------
-
-
-def toposort(roots: Iterable[Expr]) -> list[Expr]:
-    """Every node below the roots, operands first; no recursion."""
-    order: dict[Expr, None] = {}
-    stack: list[tuple[Expr, bool]] = [(root, False) for root in roots]
-    while stack:
-        node, ready = stack.pop()
-        if node in order:
-            continue
-        if ready:
-            order[node] = None
-            continue
-        stack.append((node, True))
-        stack.extend((s, False) for s in node.src if s not in order)
-    return list(order)
-
-
-def _free_ranges(node: Expr) -> frozenset[Expr]:
-    if node.op is ExprOp.RANGE:
-        return frozenset((node,)) | node.src[0].ranges
-    below = NO_RANGES
-    for s in node.src:
-        if s.ranges:
-            below = below | s.ranges if below else s.ranges
-    if node.op is ExprOp.REDUCE:
-        below = below - frozenset(node.arg[1])
-    return below
 
 
 def substitute(roots: Sequence[Expr], mapping: Mapping[Expr, Expr]) -> list[Expr]:
@@ -1535,9 +866,7 @@ def substitute(roots: Sequence[Expr], mapping: Mapping[Expr, Expr]) -> list[Expr
             continue
         src = tuple(done[s] for s in node.src)
         done[node] = (
-            node
-            if all(a is b for a, b in zip(src, node.src, strict=True))
-            else rebuild(node, src)
+            node if all(a is b for a, b in zip(src, node.src, strict=True)) else rebuild(node, src)
         )
     return [done[r] for r in roots]
 
@@ -1598,11 +927,7 @@ def render(node: Expr) -> str:
         case ExprOp.CONST:
             return repr(node.arg)
         case ExprOp.VARIABLE:
-            return (
-                f"{node.name}={node.arg[3]}"
-                if isinstance(node, BoundVariable)
-                else node.name
-            )
+            return f"{node.name}={node.arg[3]}" if isinstance(node, BoundVariable) else node.name
         case ExprOp.RANGE:
             return node.name
         case ExprOp.LOAD:

@@ -74,9 +74,7 @@ def verify(uops: Sequence[UOp]) -> None:
     for position, u in enumerate(uops):
         for s in u.src:
             if s not in seen:
-                raise ProgramError(
-                    f"{position}: {u.op.name} uses {s.op.name} before it is defined"
-                )
+                raise ProgramError(f"{position}: {u.op.name} uses {s.op.name} before it is defined")
         problem = _problem(u, open_blocks)
         if problem:
             raise ProgramError(f"{position}: {u.op.name}: {problem}")
@@ -138,9 +136,7 @@ def _load_problem(u: UOp) -> str:
         return "does not load the pointer's elements"
     if index.dtype is not dtypes.int64 or index.lanes not in (1, u.lanes):
         return "the index must be int64, scalar or one for each lane"
-    if len(u.src) > 2 and (
-        u.src[2].dtype is not dtypes.bool or u.src[2].lanes != u.lanes
-    ):
+    if len(u.src) > 2 and (u.src[2].dtype is not dtypes.bool or u.src[2].lanes != u.lanes):
         return "the mask must be bool, one for each lane"
     return ""
 
@@ -151,9 +147,7 @@ def _store_problem(u: UOp) -> str:
         return "does not store the pointer's elements"
     if index.dtype is not dtypes.int64 or index.lanes not in (1, value.lanes):
         return "the index must be int64, scalar or one for each lane"
-    if len(u.src) > 3 and (
-        u.src[3].dtype is not dtypes.bool or u.src[3].lanes != value.lanes
-    ):
+    if len(u.src) > 3 and (u.src[3].dtype is not dtypes.bool or u.src[3].lanes != value.lanes):
         return "the mask must be bool, one for each lane"
     return ""
 
@@ -166,21 +160,11 @@ def show(uops: Sequence[UOp]) -> str:
     for u in uops:
         if u.op in (UOps.END, UOps.ENDIF):
             depth -= 1
-        kind = (
-            ""
-            if u.dtype is None
-            else u.dtype.name + (f"x{u.lanes}" if u.lanes > 1 else "")
-        )
-        arg = (
-            ""
-            if u.arg is None
-            else (u.arg.name if isinstance(u.arg, ExprOp) else repr(u.arg))
-        )
+        kind = "" if u.dtype is None else u.dtype.name + (f"x{u.lanes}" if u.lanes > 1 else "")
+        arg = "" if u.arg is None else (u.arg.name if isinstance(u.arg, ExprOp) else repr(u.arg))
         operands = ", ".join(names[s] for s in u.src)
         target = f"{names[u]} = " if u.op not in NO_VALUE else ""
-        lines.append(
-            f"{'  ' * depth}{target}{u.op.name} {kind} {arg} {operands}".rstrip()
-        )
+        lines.append(f"{'  ' * depth}{target}{u.op.name} {kind} {arg} {operands}".rstrip())
         if u.op in (UOps.LOOP, UOps.IF):
             depth += 1
     return "\n".join(lines)

@@ -1,0 +1,266 @@
+"""The kernel before it is a program: loop nests, what each computes, and where each hangs in another.
+
+A `Kernel` is immutable. Scheduling primitives (`opt.py`) make a new one from an old one; nothing in here chooses anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from functools import cached_property
+
+from ferrule.dtype import DType, dtypes
+from ferrule.expr import TRUE, Expr, ExprOp, Variable, const, toposort
+
+
+class Kind(Enum):
+    """How a loop is run."""
+
+    SERIAL = auto()
+    PARALLEL = auto()
+    UNROLL = auto()
+    VECTOR = auto()
+
+    __hash__ = object.__hash__
+
+
+LANES_OR_COPIES = frozenset({Kind.UNROLL, Kind.VECTOR})
+
+
+@dataclass(frozen=True)
+class Monoid:
+    """How a reduce combines values: an associative operation with an identity."""
+
+    name: str
+    op: ExprOp
+
+    def identity(self, dtype: DType) -> Expr:
+        """The value that changes nothing."""
+        if self.op is ExprOp.ADD:
+            return const(0, dtype)
+        if self.op is ExprOp.MUL:
+            return const(1, dtype)
+        if self.op is ExprOp.OR:
+            return const(False, dtype)
+        return const(dtypes.min(dtype), dtype)
+
+
+MONOIDS = {
+    "sum": Monoid("sum", ExprOp.ADD),
+    "max": Monoid("max", ExprOp.MAX),
+    "prod": Monoid("prod", ExprOp.MUL),
+    "any": Monoid("any", ExprOp.OR),
+    "all": Monoid("all", ExprOp.AND),
+}
+
+
+@dataclass(frozen=True)
+class Loop:
+    """One loop over a range. Where `peel` is set, that condition holds in all iterations but the last."""
+
+    range: Expr
+    kind: Kind = Kind.SERIAL
+    peel: Expr | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of iterations, where it is constant."""
+        return int(self.range.size.arg)
+
+
+@dataclass(frozen=True)
+class Store:
+    """A write to a buffer."""
+
+    slot: int
+    index: Expr
+    valid: Expr = TRUE
+    nontemporal: bool = False
+
+
+@dataclass(frozen=True)
+class Compute:
+    """A value for every point of a nest: stored to a buffer, kept under `name`, or combined by a monoid first.
+
+    `ranges` are the axes of what is kept, outermost first; a reduce's other loops are those it combines over.
+    """
+
+    name: str
+    value: Expr
+    ranges: tuple[Expr, ...] = ()
+    monoid: Monoid | None = None
+    store: Store | None = None
+
+
+@dataclass(frozen=True)
+class Nest:
+    """Computes that share loops. `at` is (consumer nest, number of its loops that are open)."""
+
+    name: str
+    computes: tuple[Compute, ...]
+    loops: tuple[Loop, ...]
+    at: tuple[str, int] | None = None
+
+    def position(self, range_name: str) -> int:
+        """The depth of the loop over a range."""
+        for depth, loop in enumerate(self.loops):
+            if loop.range.name == range_name:
+                return depth
+        raise KeyError(range_name)
+
+    @property
+    def spatial(self) -> frozenset[Expr]:
+        """The loops that are axes of what is kept or stored."""
+        kept = frozenset(r for c in self.computes for r in c.ranges)
+        if all(c.monoid is None for c in self.computes):
+            return kept | frozenset(loop.range for loop in self.loops)
+        return kept
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """All nests, producers before their consumers; `slots` gives the dtype of every buffer."""
+
+    name: str
+    nests: tuple[Nest, ...]
+    slots: tuple[DType, ...]
+    variables: tuple[Variable, ...] = ()
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Nest]:
+        """Nests by name."""
+        return {nest.name: nest for nest in self.nests}
+
+    @cached_property
+    def computes(self) -> Mapping[str, Compute]:
+        """What READ nodes refer to."""
+        return {c.name: c for nest in self.nests for c in nest.computes}
+
+    @cached_property
+    def owner(self) -> Mapping[str, Nest]:
+        """The nest that computes each name."""
+        return {c.name: nest for nest in self.nests for c in nest.computes}
+
+    @property
+    def roots(self) -> list[Nest]:
+        """The nests that hang in no other."""
+        return [nest for nest in self.nests if nest.at is None]
+
+    def children(self, nest: str, depth: int) -> list[Nest]:
+        """The nests that are computed inside a nest when `depth` of its loops are open."""
+        return [child for child in self.nests if child.at == (nest, depth)]
+
+    def path(self, nest: Nest) -> list[tuple[str, int, Loop]]:
+        """The loops around the body of a nest, outermost first, as (nest, depth, loop)."""
+        outer: list[tuple[str, int, Loop]] = []
+        if nest.at is not None:
+            parent, depth = nest.at
+            outer = [p for p in self.path(self.by_name[parent]) if p[0] != parent or p[1] < depth]
+        return outer + [(nest.name, d, loop) for d, loop in enumerate(nest.loops)]
+
+    def with_nest(self, nest: Nest) -> Kernel:
+        """The kernel with the nest of that name exchanged."""
+        return replace(self, nests=tuple(nest if n.name == nest.name else n for n in self.nests))
+
+    def insert_before(self, consumer: str, nest: Nest) -> Kernel:
+        """The kernel with one more nest, ahead of its consumer."""
+        at = next(i for i, n in enumerate(self.nests) if n.name == consumer)
+        return replace(self, nests=(*self.nests[:at], nest, *self.nests[at:]))
+
+
+class KernelError(AssertionError):
+    """A kernel that breaks the rules: a mistake in the compiler, never in the user's code."""
+
+
+def expressions(nest: Nest) -> list[Expr]:
+    """Every expression of a nest."""
+    out: list[Expr] = []
+    for c in nest.computes:
+        out.append(c.value)
+        if c.store is not None:
+            out.extend((c.store.index, c.store.valid))
+    return out
+
+
+def reads(exprs: Sequence[Expr]) -> Iterator[Expr]:
+    """The READ nodes below."""
+    return (e for e in toposort(exprs) if e.op is ExprOp.READ)
+
+
+def verify(kernel: Kernel) -> None:
+    """Check that every range is open where it is used and every value is ready where it is read.
+
+    Raises:
+        KernelError: it is not.
+    """
+    position = {nest.name: i for i, nest in enumerate(kernel.nests)}
+    if len(position) != len(kernel.nests):
+        raise KernelError(f"two nests of one name in {sorted(n.name for n in kernel.nests)}")
+    seen_ranges: set[Expr] = set()
+    for nest in kernel.nests:
+        if nest.at is not None:
+            parent = kernel.by_name.get(nest.at[0])
+            if parent is None or nest.at[1] > len(parent.loops):
+                raise KernelError(f"nest {nest.name} hangs at {nest.at}, which is no place")
+            if position[nest.at[0]] < position[nest.name]:
+                raise KernelError(f"nest {nest.name} comes after {nest.at[0]}, which reads it")
+        _verify_nest(kernel, nest, seen_ranges)
+
+
+def _verify_nest(kernel: Kernel, nest: Nest, seen_ranges: set[Expr]) -> None:
+    open_ranges = {loop.range for _, _, loop in kernel.path(nest)}
+    for loop in nest.loops:
+        if loop.range in seen_ranges:
+            raise KernelError(f"range {loop.range} is a loop twice")
+        seen_ranges.add(loop.range)
+        if loop.kind in LANES_OR_COPIES and not loop.range.size.is_const:
+            raise KernelError(f"loop {loop.range} of unknown size is {loop.kind.name}")
+    for c in nest.computes:
+        for e in (c.value, *((c.store.index, c.store.valid) if c.store else ())):
+            unbound = e.ranges - open_ranges
+            if unbound:
+                raise KernelError(
+                    f"{nest.name}.{c.name}: ranges {sorted(r.name for r in unbound)} are not open"
+                )
+        for r in c.ranges:
+            if r not in {loop.range for loop in nest.loops}:
+                raise KernelError(f"{c.name}: axis {r} is no loop of its nest")
+    for read in reads(expressions(nest)):
+        source = kernel.computes.get(read.arg)
+        if source is None:
+            raise KernelError(f"{nest.name} reads {read.arg}, which nothing computes")
+        if len(read.src) != len(source.ranges):
+            raise KernelError(
+                f"{nest.name} reads {read.arg} with {len(read.src)} indices of {len(source.ranges)}"
+            )
+
+
+def show(kernel: Kernel) -> str:
+    """The loop tree as readable text."""
+    lines = [
+        f"kernel {kernel.name}({', '.join(f'b{i}: {d.name}' for i, d in enumerate(kernel.slots))})"
+    ]
+    for root in kernel.roots:
+        lines.extend(_show_nest(kernel, root, 1))
+    return "\n".join(lines)
+
+
+def _show_nest(kernel: Kernel, nest: Nest, indent: int) -> Iterator[str]:
+    pad = "  "
+    yield f"{pad * indent}# {nest.name}"
+    for depth in range(len(nest.loops) + 1):
+        for child in kernel.children(nest.name, depth):
+            yield from _show_nest(kernel, child, indent + depth)
+        if depth < len(nest.loops):
+            loop = nest.loops[depth]
+            kind = "" if loop.kind is Kind.SERIAL else f" {loop.kind.name.lower()}"
+            peel = "" if loop.peel is None else f" peel {loop.peel}"
+            yield f"{pad * (indent + depth)}for {loop.range.name} in {loop.range.size}{kind}{peel}:"
+    for c in nest.computes:
+        target = c.name if not c.ranges else f"{c.name}[{', '.join(r.name for r in c.ranges)}]"
+        if c.store is not None:
+            mask = "" if c.store.valid is TRUE else f" if {c.store.valid}"
+            target = f"b{c.store.slot}[{c.store.index}]{mask}"
+        sign = "=" if c.monoid is None else f"{c.monoid.name}="
+        yield f"{pad * (indent + len(nest.loops))}{target} {sign} {c.value}"

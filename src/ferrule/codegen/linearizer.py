@@ -1,0 +1,734 @@
+"""`Kernel -> list[UOp]`: loops opened in order, every value in the outermost loop where its operands are known.
+
+Vector loops become lanes, unrolled loops become copies, and accumulators become registers where the loops inside a reduce are all lanes or copies; otherwise they live
+in scratch memory and are held in registers across the innermost reduce loop.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from ferrule.codegen.heuristic import choose
+from ferrule.codegen.kernel import (
+    LANES_OR_COPIES,
+    Compute,
+    Kernel,
+    Kind,
+    Loop,
+    Monoid,
+    Nest,
+    expressions,
+    reads,
+)
+from ferrule.codegen.lower import lower, stores_of
+from ferrule.codegen.opt import Opt, apply_opts
+from ferrule.codegen.transcendental import expand_transcendental
+from ferrule.codegen.uops import UOp, UOps
+from ferrule.dtype import DType, dtypes
+from ferrule.expr import (
+    FALSE,
+    INDEX,
+    TRUE,
+    Expr,
+    ExprOp,
+    conjuncts,
+    const,
+    substitute,
+)
+from ferrule.ops import LazyOp, ReduceOps
+from ferrule.target import Target
+
+I64 = dtypes.int64
+LANE = -1  # stands for "every lane" in the place of an index
+
+
+@dataclass
+class _Scope:
+    """The body of an open loop: its code so far, and the values that are known in it."""
+
+    items: list[UOp] = field(default_factory=list)
+    values: dict[Expr, UOp] = field(default_factory=dict)
+    ranges: dict[Expr, UOp] = field(default_factory=dict)
+
+
+def memory_dtype(dtype: DType) -> DType:
+    """The dtype of a value in a UOp: index arithmetic is int64 by now."""
+    return I64 if dtype is INDEX else dtype
+
+
+class Linearizer:
+    """An AST on its way to a program for a target: `kernel`, the `opts` chosen for it, and its `uops`.
+
+    >>> from ferrule.target import detect_cpu
+    >>> from ferrule.ops import BufferOps, LazyOp, MemBuffer, UnaryOps
+    >>> from ferrule.shape.shapetracker import ShapeTracker
+    >>> x = LazyOp(BufferOps.LOAD, (), MemBuffer(1, dtypes.float32, ShapeTracker.from_shape((4,))))
+    >>> Linearizer(LazyOp(UnaryOps.NEG, (x,)), detect_cpu()).linearize().uops[0].op.name
+    'CONST'
+    """
+
+    def __init__(
+        self,
+        ast: LazyOp,
+        target: Target,
+        opts: Sequence[Opt] | None = None,
+        name: str | None = None,
+    ) -> None:
+        self.ast = ast
+        self.target = target
+        self.name = name or kernel_name(ast)
+        self.kernel = lower(ast, self.name)
+        self.opts = tuple(opts) if opts is not None else choose(self.kernel, target)
+        self.scheduled = apply_opts(self.kernel, self.opts)
+        self.uops: list[UOp] = []
+
+    def linearize(self) -> Linearizer:
+        """Fill in `uops`."""
+        if not self.uops:
+            self.uops = linearize(self.scheduled)
+        return self
+
+
+def kernel_name(ast: LazyOp) -> str:
+    """A readable name and a digest: equal ASTs have equal names."""
+    stores = stores_of(ast)
+    shape = "x".join(str(n) if isinstance(n, int) else "n" for n in stores[0].shape) or "1"
+    found = [
+        node for store in stores for node in store.toposort() if isinstance(node.op, ReduceOps)
+    ]
+    what = found[-1].op.name.lower() if found else "map"
+    return f"{what}_{shape}_{ast.key[:8]}"
+
+
+def linearize(kernel: Kernel) -> list[UOp]:
+    """The program of a kernel."""
+    return _Linearizer(expand(kernel)).run()
+
+
+def expand(kernel: Kernel) -> Kernel:
+    """The kernel with its transcendental functions written out."""
+    nests = []
+    for nest in kernel.nests:
+        computes = tuple(replace(c, value=expand_transcendental(c.value)) for c in nest.computes)
+        nests.append(replace(nest, computes=computes))
+    return replace(kernel, nests=tuple(nests))
+
+
+class _Linearizer:
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.prelude: list[UOp] = []
+        self.scopes: list[_Scope] = [_Scope()]
+        self.params: dict[int, UOp] = {}
+        self.locals: dict[str, UOp] = {}
+        self.constants: dict[tuple[DType, int, str], UOp] = {}
+        self.splats: dict[tuple[UOp, int], UOp] = {}
+        self.level: dict[UOp, int] = {}
+        self.lane: Expr | None = None
+        self.copies: dict[Expr, Expr] = {}
+        self.kept: list[dict[tuple[str, tuple[int, ...]], UOp]] = [{}]
+        self.in_registers = _registers(kernel)
+        self.filled: dict[str, int] = {}
+        self.names = itertools.count()
+        self.stores = frozenset(c.store.slot for n in kernel.nests for c in n.computes if c.store)
+
+    # -- the whole ---------------------------------------------------------------------------------
+
+    def run(self) -> list[UOp]:
+        for slot, variable in enumerate(self.kernel.variables):
+            u = self._top(UOp(UOps.VALUE, I64, arg=len(self.kernel.slots) + slot))
+            self.scopes[0].values[variable] = u
+        roots = self.kernel.roots
+        shared = [nest for nest in roots if nest.loops and nest.loops[0].kind is Kind.PARALLEL]
+        offsets: list[Expr] = [const(0)]
+        for nest in shared:
+            offsets.append(offsets[-1] + nest.loops[0].range.size)
+        extent = self.value(offsets[-1] if shared else const(1))
+        self._top(UOp(UOps.EXTENT, src=(extent,)))
+        start = self._top(UOp(UOps.START, I64))
+        stop = self._top(UOp(UOps.STOP, I64))
+        for slot, dtype in enumerate(self.kernel.slots):
+            self.params[slot] = self._top(UOp(UOps.PARAM, dtype, arg=slot))
+        for nest in roots:
+            if nest in shared:
+                offset = offsets[shared.index(nest)]
+                self._shared_root(nest, start, stop, offset, alone=len(shared) == 1)
+            else:
+                self._first_chunk_only(nest, start, stop, bool(shared))
+        return self.scopes[0].items
+
+    def _shared_root(self, nest: Nest, start: UOp, stop: UOp, offset: Expr, *, alone: bool) -> None:
+        """The chunks [offset, offset + size) of a kernel belong to this nest."""
+        if alone:
+            self._loops(nest, 0, bounds=(start, stop))
+            return
+        size = self.value(nest.loops[0].range.size)
+        before = self.value(offset)
+        zero = self.constant(0, I64, 1)
+        first = self._top(UOp(UOps.ALU, I64, 1, (start, before), ExprOp.SUB))
+        first = self._top(UOp(UOps.ALU, I64, 1, (first, zero), ExprOp.MAX))
+        last = self._top(UOp(UOps.ALU, I64, 1, (stop, before), ExprOp.SUB))
+        last = self._top(UOp(UOps.ALU, I64, 1, (last, size), ExprOp.MIN))
+        self._loops(nest, 0, bounds=(first, last))
+
+    def _first_chunk_only(self, nest: Nest, start: UOp, stop: UOp, guarded: bool) -> None:
+        if not guarded:
+            self._loops(nest, 0)
+            return
+        zero = self.constant(0, I64, 1)
+        one = self.constant(1, I64, 1)
+        last = self._top(UOp(UOps.ALU, I64, 1, (stop, one), ExprOp.MIN))
+        first = self._top(UOp(UOps.ALU, I64, 1, (start, zero), ExprOp.MAX))
+        self._open(None, first, last)
+        self._loops(nest, 0)
+        self._close()
+
+    # -- loops -------------------------------------------------------------------------------------
+
+    def _open(self, loop: Loop | None, start: UOp, stop: UOp) -> None:
+        step = self.constant(1, I64, 1)
+        name = loop.range.name if loop is not None else "once"
+        counter = UOp(UOps.LOOP, I64, 1, (start, stop, step), name)
+        scope = _Scope([counter])
+        self.scopes.append(scope)
+        self.kept.append({})
+        self.level[counter] = len(self.scopes) - 1
+        if loop is not None:
+            scope.values[loop.range] = counter
+
+    def _close(self) -> None:
+        scope = self.scopes.pop()
+        self.kept.pop()
+        counter = scope.items[0]
+        self.scopes[-1].items.extend([*scope.items, UOp(UOps.END, src=(counter,))])
+
+    def _loops(self, nest: Nest, depth: int, bounds: tuple[UOp, UOp] | None = None) -> None:
+        """The loops of a nest from a depth on, and its body."""
+        for child in self.kernel.children(nest.name, depth):
+            self._child(child)
+        if depth == _first_reduce(nest):
+            self._reduce(nest, depth)
+            return
+        if depth == len(nest.loops):
+            self._body(nest)
+            return
+        loop = nest.loops[depth]
+        if loop.kind is Kind.UNROLL:
+            for copy in range(loop.size):
+                self.copies[loop.range] = const(copy)
+                self._loops(nest, depth + 1)
+            del self.copies[loop.range]
+        elif loop.kind is Kind.VECTOR:
+            outside, self.lane = self.lane, loop.range
+            self._loops(nest, depth + 1)
+            self.lane = outside
+        else:
+            self._serial(loop, bounds, lambda: self._loops(nest, depth + 1))
+
+    def _child(self, nest: Nest) -> None:
+        outside, self.lane = self.lane, None
+        for c in nest.computes:
+            self.filled.pop(c.name, None)
+        self._loops(nest, 0)
+        for c in nest.computes:
+            self.filled[c.name] = len(self.scopes) - 1
+        self.lane = outside
+
+    def _serial(self, loop: Loop, bounds: tuple[UOp, UOp] | None, body: Callable[[], None]) -> None:
+        if loop.peel is None or bounds is not None:
+            start, stop = bounds or (self.constant(0, I64, 1), self.value(loop.range.size))
+            self._open(loop, start, stop)
+            body()
+            self._close()
+            return
+        last = loop.range.size - 1
+        if last.max > 0:
+            self._open(loop, self.constant(0, I64, 1), self.value(last))
+            self.copies[loop.peel] = TRUE
+            body()
+            del self.copies[loop.peel]
+            self._close()
+        self._open(loop, self.value(last), self.value(loop.range.size))
+        body()
+        self._close()
+
+    # -- reduces -----------------------------------------------------------------------------------
+
+    def _reduce(self, nest: Nest, depth: int) -> None:
+        """Accumulate: in registers from `hold` on, which is where only reduces, lanes and copies remain."""
+        hold = _hold_depth(nest)
+        if hold == depth:
+            accumulators = self._registers(nest, hold, None)
+            self._accumulate(nest, hold, accumulators)
+            self._finish(nest, hold, accumulators)
+            return
+        self._fill_identity(nest, depth)
+        self._reduce_outer(nest, depth, hold)
+
+    def _reduce_outer(self, nest: Nest, depth: int, hold: int) -> None:
+        if depth == hold:
+            accumulators = self._registers(nest, hold, "memory")
+            self._accumulate(nest, hold, accumulators)
+            self._finish(nest, hold, accumulators)
+            return
+        if depth > _first_reduce(nest):
+            for child in self.kernel.children(nest.name, depth):
+                self._child(child)
+        loop = nest.loops[depth]
+        self._serial(loop, None, lambda: self._reduce_outer(nest, depth + 1, hold))
+
+    def _fill_identity(self, nest: Nest, depth: int) -> None:
+        """Scratch accumulators start as the identity."""
+        for c in nest.computes:
+            inner = [loop for loop in nest.loops[depth:] if loop.range in c.ranges]
+            identity = c.monoid.identity(c.value.dtype) if c.monoid else const(0, c.value.dtype)
+            fill = Nest(c.name, (Compute(c.name, identity, c.ranges),), tuple(inner))
+            self._loops_plain(fill, 0)
+
+    def _loops_plain(self, nest: Nest, depth: int) -> None:
+        """Loops without children or reduces."""
+        if depth == len(nest.loops):
+            for c in nest.computes:
+                self._keep(c, self.vector(c.value))
+            return
+        loop = nest.loops[depth]
+        if loop.kind is Kind.UNROLL:
+            for copy in range(loop.size):
+                self.copies[loop.range] = const(copy)
+                self._loops_plain(nest, depth + 1)
+            del self.copies[loop.range]
+        elif loop.kind is Kind.VECTOR:
+            outside, self.lane = self.lane, loop.range
+            self._loops_plain(nest, depth + 1)
+            self.lane = outside
+        else:
+            self._open(loop, self.constant(0, I64, 1), self.value(loop.range.size))
+            self._loops_plain(nest, depth + 1)
+            self._close()
+
+    def _combinations(self, loops: Sequence[Loop]) -> Iterator[dict[Expr, Expr]]:
+        """All copies of unrolled loops."""
+        unrolled = [loop for loop in loops if loop.kind is Kind.UNROLL]
+        for choice in itertools.product(*(range(loop.size) for loop in unrolled)):
+            yield {loop.range: const(i) for loop, i in zip(unrolled, choice, strict=True)}
+
+    def _registers(
+        self, nest: Nest, hold: int, source: str | None
+    ) -> dict[tuple[str, tuple[int, ...]], UOp]:
+        """A register for every copy of every accumulator, with its first value."""
+        out: dict[tuple[str, tuple[int, ...]], UOp] = {}
+        for c in nest.computes:
+            if c.monoid is None:
+                continue
+            inner = [loop for loop in nest.loops[hold:] if loop.range in c.ranges]
+            lanes = prod(loop.size for loop in inner if loop.kind is Kind.VECTOR)
+            outside = self.lane
+            self.lane = next((loop.range for loop in inner if loop.kind is Kind.VECTOR), outside)
+            for copies in self._combinations(inner):
+                self.copies.update(copies)
+                if source is None:
+                    first = self.constant(
+                        c.monoid.identity(c.value.dtype).arg, c.value.dtype, lanes
+                    )
+                else:
+                    first = self._widen(self._read_memory(self._own_read(c)), lanes)
+                name = f"{c.name}.{next(self.names)}"
+                register = self._emit(
+                    UOp(UOps.REG, memory_dtype(c.value.dtype), lanes, (first,), name)
+                )
+                out[(c.name, self._key(c))] = register
+                for r in copies:
+                    del self.copies[r]
+            self.lane = outside
+        return out
+
+    def _own_read(self, c: Compute) -> Expr:
+        read = Expr(ExprOp.READ, c.value.dtype, c.ranges, c.name)
+        return read.substitute(self.copies) if self.copies else read
+
+    def _key(self, c: Compute) -> tuple[int, ...]:
+        """Which copy of an accumulator is meant now."""
+        return tuple(int(self.copies[r].arg) if r in self.copies else LANE for r in c.ranges)
+
+    def _accumulate(
+        self, nest: Nest, depth: int, registers: dict[tuple[str, tuple[int, ...]], UOp]
+    ) -> None:
+        """The loops from `depth` on; the innermost lanes and copies update the registers."""
+        if depth > _first_reduce(nest):
+            for child in self.kernel.children(nest.name, depth):
+                self._child(child)
+        rest = nest.loops[depth:]
+        if all(loop.kind in LANES_OR_COPIES for loop in rest):
+            self._update(nest, rest, registers)
+            return
+        loop = nest.loops[depth]
+        if loop.kind in LANES_OR_COPIES:
+            raise AssertionError(
+                f"{nest.name}: the serial loops must be outside of lanes and copies"
+            )
+        self._serial(loop, None, lambda: self._accumulate(nest, depth + 1, registers))
+
+    def _update(
+        self, nest: Nest, rest: Sequence[Loop], registers: dict[tuple[str, tuple[int, ...]], UOp]
+    ) -> None:
+        outside = self.lane
+        self.lane = next((loop.range for loop in rest if loop.kind is Kind.VECTOR), outside)
+        for c in nest.computes:
+            if c.monoid is None:
+                self._keep_all(c, rest)
+                continue
+            kept = [loop for loop in rest if loop.range in c.ranges]
+            combined = [loop for loop in rest if loop.range not in c.ranges]
+            if len(combined) > 0 and not kept:
+                self._update_tree(c, combined, registers)
+                continue
+            for step in self._combinations(combined):
+                self.copies.update(step)
+                for copies in self._combinations(kept):
+                    self.copies.update(copies)
+                    self._combine(c, registers[(c.name, self._key(c))])
+                    for r in copies:
+                        del self.copies[r]
+                for r in step:
+                    del self.copies[r]
+        self.lane = outside
+
+    def _keep_all(self, c: Compute, rest: Sequence[Loop]) -> None:
+        for copies in self._combinations(rest):
+            self.copies.update(copies)
+            self._keep(c, self.vector(c.value))
+            for r in copies:
+                del self.copies[r]
+
+    def _update_tree(
+        self,
+        c: Compute,
+        combined: Sequence[Loop],
+        registers: dict[tuple[str, tuple[int, ...]], UOp],
+    ) -> None:
+        """Combine all copies, then all lanes, and last the register: short chains of dependent operations."""
+        assert c.monoid is not None
+        values = []
+        for step in self._combinations(combined):
+            self.copies.update(step)
+            values.append(self.vector(c.value))
+            for r in step:
+                del self.copies[r]
+        while len(values) > 1:
+            pairs = [
+                self._alu(c.monoid.op, a, b)
+                for a, b in zip(values[::2], values[1::2], strict=False)
+            ]
+            values = pairs + ([values[-1]] if len(values) % 2 else [])
+        total = values[0]
+        if total.lanes > 1 and any(loop.kind is Kind.VECTOR for loop in combined):
+            total = self._emit(UOp(UOps.HREDUCE, total.dtype, 1, (total,), c.monoid.op))
+        elif any(loop.kind is Kind.VECTOR for loop in combined):
+            total = self._repeat(
+                c.monoid, total, next(o for o in combined if o.kind is Kind.VECTOR).size
+            )
+        register = registers[(c.name, self._key(c))]
+        old = self._emit(UOp(UOps.GET, register.dtype, register.lanes, (register,)))
+        self._emit(UOp(UOps.SET, src=(register, self._alu(c.monoid.op, old, total))))
+
+    def _repeat(self, monoid: Monoid, value: UOp, times: int) -> UOp:
+        """A value that is the same in all lanes, combined with itself."""
+        vector = self._widen(value, times)
+        return self._emit(UOp(UOps.HREDUCE, vector.dtype, 1, (vector,), monoid.op))
+
+    def _combine(self, c: Compute, register: UOp) -> None:
+        assert c.monoid is not None
+        old = self._emit(UOp(UOps.GET, register.dtype, register.lanes, (register,)))
+        product = self._current(c.value)
+        if (
+            c.monoid.op is ExprOp.ADD
+            and product.op is ExprOp.MUL
+            and dtypes.is_float(product.dtype)
+        ):
+            a, b = (self._widen(self.value(s), register.lanes) for s in product.src)
+            new = self._emit(
+                UOp(UOps.ALU, register.dtype, register.lanes, (a, b, old), ExprOp.MULACC)
+            )
+        else:
+            new = self._alu(c.monoid.op, old, self._widen(self.value(product), register.lanes))
+        self._emit(UOp(UOps.SET, src=(register, new)))
+
+    def _finish(
+        self, nest: Nest, hold: int, registers: dict[tuple[str, tuple[int, ...]], UOp]
+    ) -> None:
+        """After the loops: the values stay in registers, or go to scratch."""
+        outside = self.lane
+        for c in nest.computes:
+            if c.monoid is None:
+                continue
+            inner = [loop for loop in nest.loops[hold:] if loop.range in c.ranges]
+            self.lane = next((loop.range for loop in inner if loop.kind is Kind.VECTOR), outside)
+            for copies in self._combinations(inner):
+                self.copies.update(copies)
+                register = registers[(c.name, self._key(c))]
+                value = self._emit(UOp(UOps.GET, register.dtype, register.lanes, (register,)))
+                self._keep(c, value)
+                for r in copies:
+                    del self.copies[r]
+        self.lane = outside
+
+    # -- bodies ------------------------------------------------------------------------------------
+
+    def _body(self, nest: Nest) -> None:
+        for c in nest.computes:
+            if c.store is None:
+                self._keep(c, self.vector(c.value))
+                continue
+            valid = self._current(c.store.valid)
+            if valid is FALSE:
+                continue
+            value = self.vector(c.value)
+            pointer = self.params[c.store.slot]
+            hint = "nontemporal" if c.store.nontemporal else None
+            self._store(pointer, self._current(c.store.index), value, valid, hint)
+
+    def _store(
+        self, pointer: UOp, index: Expr, value: UOp, valid: Expr, hint: str | None = None
+    ) -> None:
+        lanes = value.lanes
+        if self.lane is not None and (self.lane in index.ranges or self.lane in valid.ranges):
+            lanes = int(self.lane.size.arg)
+        base, vector_index = self._split_index(index)
+        mask = self._mask(valid, lanes)
+        at = (
+            self.value(base)
+            if vector_index is None
+            else self._widen(self.value(vector_index), lanes)
+        )
+        src = (pointer, at, self._widen(value, lanes), *([mask] if mask is not None else []))
+        self._emit(UOp(UOps.STORE, src=src, arg=hint))
+
+    def _keep(self, c: Compute, value: UOp) -> None:
+        """Remember a value of this iteration under the compute's name, in a register or in scratch."""
+        if c.name in self.in_registers:
+            self.kept[-1][(c.name, self._key(c))] = value
+            return
+        index = self._local_index(c, [self._current(r) for r in c.ranges])
+        self._store(self._local(c), index, value, TRUE)
+
+    def _local(self, c: Compute) -> UOp:
+        found = self.locals.get(c.name)
+        if found is None:
+            size = prod(r.size.max for r in c.ranges)
+            found = self._top(UOp(UOps.LOCAL, memory_dtype(c.value.dtype), arg=(c.name, size)))
+            self.locals[c.name] = found
+        return found
+
+    def _local_index(self, c: Compute, idx: Sequence[Expr]) -> Expr:
+        out = const(0)
+        for i, r in zip(idx, c.ranges, strict=True):
+            out = out * r.size.max + i
+        return out
+
+    # -- values ------------------------------------------------------------------------------------
+
+    def vector(self, node: Expr) -> UOp:
+        """The value of an expression now: its copies chosen, scalars where it is the same in all lanes."""
+        return self.value(self._current(node))
+
+    def _current(self, node: Expr) -> Expr:
+        if not self.copies:
+            return node
+        relevant = {
+            k: v for k, v in self.copies.items() if k.op is not ExprOp.RANGE or k in node.ranges
+        }
+        return substitute([node], relevant)[0] if relevant else node
+
+    def value(self, node: Expr) -> UOp:
+        """The UOp of an expression, made in the outermost open loop where its operands are known."""
+        for scope in reversed(self.scopes):
+            found = scope.values.get(node)
+            if found is not None:
+                return found
+        u = self._make(node)
+        level = self.level.get(u, 0)
+        self.scopes[level].values[node] = u
+        return u
+
+    def _make(self, node: Expr) -> UOp:
+        lanes = self._lanes(node)
+        dtype = memory_dtype(node.dtype)
+        match node.op:
+            case ExprOp.CONST:
+                return self.constant(node.arg, dtype, 1)
+            case ExprOp.RANGE:
+                assert node is self.lane, f"range {node} is not open"
+                return self._top(UOp(UOps.IOTA, I64, lanes))
+            case ExprOp.LOAD:
+                index, valid = node.src
+                return self._load(self.params[node.arg], index, valid, lanes)
+            case ExprOp.READ:
+                return self._read(node)
+            case ExprOp.CAST | ExprOp.BITCAST:
+                return self._convert(node, lanes)
+            case _:
+                src = tuple(self._widen(self.value(s), lanes) for s in node.src)
+                return self._emit(UOp(UOps.ALU, dtype, lanes, src, node.op))
+
+    def _convert(self, node: Expr, lanes: int) -> UOp:
+        x = self.value(node.src[0])
+        dtype = memory_dtype(node.dtype)
+        if x.dtype is dtype:
+            return x
+        op = UOps.CAST if node.op is ExprOp.CAST else UOps.BITCAST
+        return self._emit(UOp(op, dtype, x.lanes, (x,)))
+
+    def _lanes(self, node: Expr) -> int:
+        return int(self.lane.size.arg) if self.lane is not None and self.lane in node.ranges else 1
+
+    def _load(self, pointer: UOp, index: Expr, valid: Expr, lanes: int) -> UOp:
+        base, vector_index = self._split_index(index) if lanes > 1 else (index, None)
+        mask = self._mask(valid, lanes)
+        at = (
+            self.value(base)
+            if vector_index is None
+            else self._widen(self.value(vector_index), lanes)
+        )
+        src = (pointer, at, *([mask] if mask is not None else []))
+        return self._emit(UOp(UOps.LOAD, pointer.dtype, lanes, src))
+
+    def _split_index(self, index: Expr) -> tuple[Expr, Expr | None]:
+        """(first index, None) where the lanes are neighbours; else (_, an index for each lane)."""
+        if self.lane is None:
+            return index, None
+        terms, _ = index.linear()
+        if terms.get(self.lane, 0) == 1:
+            base = index - self.lane
+            if self.lane not in base.ranges:
+                return base, None
+        return index, index
+
+    def _mask(self, valid: Expr, lanes: int) -> UOp | None:
+        if valid is TRUE:
+            return None
+        parts = conjuncts(valid)
+        uniform = [p for p in parts if self.lane is None or self.lane not in p.ranges]
+        by_lane = [p for p in parts if p not in uniform]
+        masks = [self._all(uniform)] if uniform else []
+        masks.extend([self._all(by_lane)] if by_lane else [])
+        out = self._widen(masks[0], lanes)
+        for mask in masks[1:]:
+            out = self._alu(ExprOp.AND, out, self._widen(mask, lanes))
+        return out
+
+    def _all(self, conditions: Sequence[Expr]) -> UOp:
+        out = self.value(conditions[0])
+        for condition in conditions[1:]:
+            out = self._alu(ExprOp.AND, out, self.value(condition))
+        return out
+
+    def _read(self, node: Expr) -> UOp:
+        if node.arg in self.in_registers:
+            key = tuple(int(i.arg) if i.is_const else LANE for i in node.src)
+            for kept in reversed(self.kept):
+                if (node.arg, key) in kept:
+                    return kept[(node.arg, key)]
+            raise AssertionError(f"{node} is read before it is computed")
+        return self._read_memory(node)
+
+    def _read_memory(self, node: Expr) -> UOp:
+        c = self.kernel.computes[node.arg]
+        index = self._local_index(c, node.src)
+        return self._load_local(c, index, self._lanes(node))
+
+    def _load_local(self, c: Compute, index: Expr, lanes: int) -> UOp:
+        base, vector_index = self._split_index(index) if lanes > 1 else (index, None)
+        at = (
+            self.value(base)
+            if vector_index is None
+            else self._widen(self.value(vector_index), lanes)
+        )
+        u = UOp(UOps.LOAD, memory_dtype(c.value.dtype), lanes, (self._local(c), at))
+        return self._place(u, max(self.level.get(at, 0), self._filled_at(c.name)))
+
+    def _filled_at(self, name: str) -> int:
+        """The scope in which a scratch array was filled: it changes from one iteration of that loop to the next."""
+        return self.filled.get(name, len(self.scopes) - 1)
+
+    # -- emitting ----------------------------------------------------------------------------------
+
+    def constant(self, value: object, dtype: DType, lanes: int) -> UOp:
+        key = (dtype, lanes, repr(value))
+        found = self.constants.get(key)
+        if found is None:
+            found = self._top(UOp(UOps.CONST, dtype, lanes, (), value))
+            self.constants[key] = found
+        return found
+
+    def _widen(self, u: UOp, lanes: int) -> UOp:
+        if u.lanes == lanes:
+            return u
+        assert u.lanes == 1, f"{u.lanes} lanes where {lanes} are needed"
+        if u.op is UOps.CONST:
+            return self.constant(u.arg, u.dtype or I64, lanes)
+        found = self.splats.get((u, lanes))
+        if found is None or self.level.get(found, 0) >= len(self.scopes):
+            found = self._emit(UOp(UOps.SPLAT, u.dtype, lanes, (u,)))
+            self.splats[(u, lanes)] = found
+        return found
+
+    def _alu(self, op: ExprOp, a: UOp, b: UOp) -> UOp:
+        return self._emit(UOp(UOps.ALU, a.dtype, a.lanes, (a, b), op))
+
+    def _top(self, u: UOp) -> UOp:
+        """Put a UOp at the very front: it depends on nothing."""
+        return self._place(u, 0)
+
+    def _emit(self, u: UOp) -> UOp:
+        """Put a UOp where its operands are known; one with an effect goes to the innermost loop."""
+        if u.op in (UOps.STORE, UOps.SET, UOps.GET, UOps.REG):
+            return self._place(u, len(self.scopes) - 1)
+        return self._place(u, max((self.level.get(s, 0) for s in u.src), default=0))
+
+    def _place(self, u: UOp, level: int) -> UOp:
+        self.level[u] = level
+        self.scopes[level].items.append(u)
+        return u
+
+
+def _first_reduce(nest: Nest) -> int:
+    """The depth of the first loop that is combined over; -1 if there is none."""
+    if all(c.monoid is None for c in nest.computes):
+        return -1
+    kept = frozenset(r for c in nest.computes for r in c.ranges if c.monoid is not None)
+    for depth, loop in enumerate(nest.loops):
+        if loop.range not in kept:
+            return depth
+    return len(nest.loops)
+
+
+def _hold_depth(nest: Nest) -> int:
+    """The depth from which no serial loop over a kept axis follows."""
+    first = _first_reduce(nest)
+    kept = frozenset(r for c in nest.computes for r in c.ranges if c.monoid is not None)
+    depth = first
+    for d in range(first, len(nest.loops)):
+        loop = nest.loops[d]
+        if loop.range in kept and loop.kind not in LANES_OR_COPIES:
+            depth = d + 1
+    return depth
+
+
+def _registers(kernel: Kernel) -> frozenset[str]:
+    """The computes whose values need no memory: scalars, lanes and copies, read exactly as they were made."""
+    out = set()
+    for nest in kernel.nests:
+        kinds = {loop.range: loop.kind for loop in nest.loops}
+        for c in nest.computes:
+            if c.store is None and all(kinds[r] in LANES_OR_COPIES for r in c.ranges):
+                out.add(c.name)
+    kind_of = {loop.range: loop.kind for nest in kernel.nests for loop in nest.loops}
+    for nest in kernel.nests:
+        for read in reads(expressions(nest)):
+            for i, r in zip(read.src, kernel.computes[read.arg].ranges, strict=True):
+                if not (i.op is ExprOp.RANGE and kind_of[i] is kind_of[r]):
+                    out.discard(read.arg)
+    return frozenset(out)

@@ -1,0 +1,436 @@
+"""`LazyOp -> Kernel`: every value becomes a scalar expression over ranges.
+
+`lower(node, index, valid)` is memoised on all three. Movement ops only transform the index; every load carries the whole condition under which it happens, so that a
+value may be computed, or hoisted, anywhere. A reduce introduces ranges of its own, so that softmax or layernorm come out as one kernel without any rule for them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Generator
+from typing import Any, assert_never
+
+from ferrule.codegen.kernel import MONOIDS, Compute, Kernel, Loop, Monoid, Nest, Store, expressions
+from ferrule.dtype import DType, dtypes
+from ferrule.expr import (
+    BOOL,
+    INDEX,
+    TRUE,
+    Expr,
+    ExprOp,
+    alu,
+    as_expr,
+    both,
+    cast,
+    const,
+    less,
+    load,
+    range_,
+    select,
+    toposort,
+)
+from ferrule.ops import (
+    BinaryOps,
+    BufferOps,
+    ConstBuffer,
+    LazyOp,
+    LoadOps,
+    MemBuffer,
+    MovementOps,
+    ReduceOps,
+    TernaryOps,
+    UnaryOps,
+)
+from ferrule.shape import movement
+from ferrule.shape.movement import Index
+from ferrule.shape.shapetracker import ShapeTracker
+
+Visit = tuple[LazyOp, Index, Expr]
+Rule = Generator[Visit, Expr, Expr]
+
+_HALF = (dtypes.float16, dtypes.bfloat16)
+_UNARY = {
+    UnaryOps.EXP2: ExprOp.EXP2,
+    UnaryOps.LOG2: ExprOp.LOG2,
+    UnaryOps.SIN: ExprOp.SIN,
+    UnaryOps.SQRT: ExprOp.SQRT,
+    UnaryOps.RECIP: ExprOp.RECIP,
+    UnaryOps.NEG: ExprOp.NEG,
+    UnaryOps.TRUNC: ExprOp.TRUNC,
+}
+_BINARY = {
+    BinaryOps.ADD: ExprOp.ADD,
+    BinaryOps.SUB: ExprOp.SUB,
+    BinaryOps.MUL: ExprOp.MUL,
+    BinaryOps.MAX: ExprOp.MAX,
+    BinaryOps.CMPLT: ExprOp.CMPLT,
+    BinaryOps.CMPNE: ExprOp.CMPNE,
+    BinaryOps.XOR: ExprOp.XOR,
+    BinaryOps.AND: ExprOp.AND,
+    BinaryOps.OR: ExprOp.OR,
+    BinaryOps.SHL: ExprOp.SHL,
+    BinaryOps.SHR: ExprOp.SHR,
+}
+_BOOL_BINARY = {BinaryOps.ADD: ExprOp.OR, BinaryOps.MAX: ExprOp.OR, BinaryOps.MUL: ExprOp.AND}
+
+
+class Lowering:
+    """The lowering of one AST. `visits` maps every node to the index tuples at which it was needed."""
+
+    def __init__(self) -> None:
+        self.memo: dict[Visit, Expr] = {}
+        self.visits: dict[LazyOp, set[Index]] = {}
+        self._reduce_ranges: dict[LazyOp, tuple[Expr, ...]] = {}
+        self._number = itertools.count()
+
+    def lower(self, root: LazyOp, idx: Index, valid: Expr = TRUE) -> Expr:
+        """The value of a node at an index; a stack of generators instead of recursion."""
+        stack: list[tuple[Visit, Rule]] = []
+        pending: Visit | None = (root, idx, valid)
+        result: Expr | None = None
+        while True:
+            if pending is not None:
+                result = self.memo.get(pending)
+                if result is None:
+                    self.visits.setdefault(pending[0], set()).add(pending[1])
+                    stack.append((pending, self._rule(*pending)))
+            pending = None
+            if not stack:
+                assert result is not None
+                return result
+            visit, rule = stack[-1]
+            try:
+                pending = next(rule) if result is None else rule.send(result)
+                result = None
+            except StopIteration as done:
+                stack.pop()
+                result = self.memo[visit] = done.value
+
+    def _rule(self, node: LazyOp, idx: Index, valid: Expr) -> Rule:
+        match node.op:
+            case BufferOps():
+                return self._leaf(node, idx, valid)
+            case MovementOps():
+                return self._move(node, idx, valid)
+            case ReduceOps():
+                return self._reduce(node, idx, valid)
+            case UnaryOps() | BinaryOps() | TernaryOps():
+                return self._elementwise(node, idx, valid)
+            case LoadOps():
+                raise ValueError(f"{node.op} belongs to the graph; a kernel's AST has no such node")
+            case _:
+                assert_never(node.op)
+
+    def _leaf(self, node: LazyOp, idx: Index, valid: Expr) -> Rule:
+        yield from ()
+        if node.op is BufferOps.CONST:
+            arg: ConstBuffer = node.arg
+            value = (
+                cast(arg.val, arg.dtype) if isinstance(arg.val, Expr) else const(arg.val, arg.dtype)
+            )
+            _, inside = index_of(arg.st, idx)
+            return (
+                value if inside is TRUE else alu(ExprOp.WHERE, inside, value, const(0, arg.dtype))
+            )
+        mem: MemBuffer = node.arg
+        offset, inside = index_of(mem.st, idx)
+        return load(mem.idx, mem.dtype, offset, both(valid, inside))
+
+    def _move(self, node: LazyOp, idx: Index, valid: Expr) -> Rule:
+        source: LazyOp = node.src[0]
+        match node.op:
+            case MovementOps.RESHAPE:
+                return (yield source, movement.reshape(idx, node.shape, source.shape), valid)
+            case MovementOps.PERMUTE:
+                return (yield source, movement.permute(idx, node.arg), valid)
+            case MovementOps.EXPAND:
+                return (yield source, movement.expand(idx, node.shape, source.shape), valid)
+            case MovementOps.SHRINK:
+                return (yield source, movement.shrink(idx, node.arg), valid)
+            case MovementOps.STRIDE:
+                return (yield source, movement.stride(idx, node.arg, source.shape), valid)
+            case MovementOps.AS_STRIDED:
+                return (yield source, movement.as_strided(idx, node.arg, source.shape), valid)
+            case MovementOps.WINDOW:
+                return (yield source, movement.window(idx, node.arg), valid)
+            case MovementOps.PAD:
+                inner, inside = movement.pad(idx, node.arg, source.shape)
+            case MovementOps.UNWINDOW:
+                inner, inside = movement.unwindow(idx, node.arg, source.shape)
+            case MovementOps.GATHER:
+                position = yield node.src[1], idx, valid
+                axis: int = node.arg
+                at = cast(position, INDEX)
+                size = as_expr(source.shape[axis])
+                inside = both(less(const(-1), at), less(at, size))
+                inner = (*idx[:axis], at, *idx[axis + 1 :])
+            case _:
+                raise AssertionError(node.op)
+        value = yield source, inner, both(valid, inside)
+        return select(inside, value, const(0, value.dtype))
+
+    def _reduce(self, node: LazyOp, idx: Index, valid: Expr) -> Rule:
+        source: LazyOp = node.src[0]
+        axes = reduced_axes(node)
+        ranges = self._reduce_ranges.get(node)
+        if ranges is None:
+            number = next(self._number)
+            ranges = tuple(range_(f"r{number}.{a}", source.shape[a]) for a in axes)
+            self._reduce_ranges[node] = ranges
+        at = dict(zip(axes, ranges, strict=True))
+        body = yield source, tuple(at.get(a, i) for a, i in enumerate(idx)), valid
+        wide = dtypes.float32 if node.dtype in _HALF else node.dtype
+        monoid = monoid_of(node)
+        if not ranges:
+            return body
+        return cast(
+            Expr(ExprOp.REDUCE, wide, (cast(body, wide),), (monoid.name, ranges)), node.dtype
+        )
+
+    def _elementwise(self, node: LazyOp, idx: Index, valid: Expr) -> Rule:
+        operands = []
+        for source in node.src:
+            operands.append((yield source, idx, valid))
+        return elementwise(node.op, operands, node.arg)
+
+
+def monoid_of(node: LazyOp) -> Monoid:
+    """The monoid of a REDUCE node."""
+    if node.op is ReduceOps.SUM:
+        return MONOIDS["any" if node.dtype is BOOL else "sum"]
+    if node.op is ReduceOps.MAX:
+        return MONOIDS["any" if node.dtype is BOOL else "max"]
+    assert node.op is ReduceOps.PROD, f"{node.op} is only ever the root of a kernel"
+    return MONOIDS["all" if node.dtype is BOOL else "prod"]
+
+
+def reduced_axes(node: LazyOp) -> list[int]:
+    """The axes that a REDUCE node combines (those of size 1 need no loop)."""
+    before = node.src[0].shape
+    return [
+        a for a, (n, m) in enumerate(zip(before, node.shape, strict=True)) if n is not m and n != m
+    ]
+
+
+def index_of(st: ShapeTracker, idx: Index) -> tuple[Expr, Expr]:
+    """The offset into the buffer and the condition."""
+    return st.index(idx)
+
+
+def elementwise(op: Any, operands: list[Expr], arg: Any) -> Expr:
+    """One element-wise op on values; half precision computes in float32 and rounds at once."""
+    dtype = operands[-1].dtype
+    if op is UnaryOps.CAST:
+        return _cast(operands[0], arg)
+    if dtype in _HALF and op not in (BinaryOps.CMPLT, BinaryOps.CMPNE, TernaryOps.WHERE):
+        wide = [cast(x, dtypes.float32) for x in operands]
+        return cast(_in_dtype(op, wide), dtype)
+    if dtype in _HALF and op in (BinaryOps.CMPLT, BinaryOps.CMPNE):
+        operands = [cast(x, dtypes.float32) for x in operands]
+    return _in_dtype(op, operands)
+
+
+def _in_dtype(op: Any, operands: list[Expr]) -> Expr:
+    dtype = operands[-1].dtype
+    if op is TernaryOps.WHERE:
+        return alu(ExprOp.WHERE, _truth(operands[0]), *operands[1:])
+    if op is TernaryOps.MULACC:
+        if dtypes.is_float(dtype):
+            return alu(ExprOp.MULACC, *operands)
+        return alu(ExprOp.ADD, alu(ExprOp.MUL, *operands[:2]), operands[2])
+    if op is BinaryOps.DIV:
+        return alu(ExprOp.FDIV if dtypes.is_float(dtype) else ExprOp.TDIV, *operands)
+    if op is BinaryOps.MOD:
+        return alu(ExprOp.FMOD if dtypes.is_float(dtype) else ExprOp.TMOD, *operands)
+    if dtype is BOOL and op is UnaryOps.NEG:
+        return alu(ExprOp.NOT, *operands)
+    if dtype is BOOL and op in _BOOL_BINARY:
+        return alu(_BOOL_BINARY[op], *operands)
+    return alu(_UNARY[op] if op in _UNARY else _BINARY[op], *operands)
+
+
+def _truth(x: Expr) -> Expr:
+    return x if x.dtype is BOOL else alu(ExprOp.CMPNE, x, const(0, x.dtype))
+
+
+def _cast(x: Expr, arg: Any) -> Expr:
+    dtype, bitcast = arg if isinstance(arg, tuple) else (arg, False)
+    if bitcast:
+        return x if x.dtype is dtype else Expr(ExprOp.BITCAST, dtype, (x,))
+    if dtype is BOOL:
+        return _truth(x)
+    return cast(x, dtype)
+
+
+# -- from expressions to nests -----------------------------------------------------------------------
+
+
+def lower(ast: LazyOp, name: str) -> Kernel:
+    """The kernel of an AST, in loop order, with every reduce in the innermost loop that it varies with."""
+    lowering = Lowering()
+    builder = _Builder()
+    for number, store in enumerate(stores_of(ast)):
+        builder.add_store(lowering, number, store)
+    return Kernel(name, tuple(builder.nests), _slots(ast), tuple(ast.vars()))
+
+
+def stores_of(ast: LazyOp) -> list[LazyOp]:
+    """The STORE nodes of an AST; a bare value is stored, row-major, to buffer 0."""
+    if ast.op is BufferOps.SINK:
+        return list(ast.src)
+    if ast.op is BufferOps.STORE:
+        return [ast]
+    return [
+        LazyOp(BufferOps.STORE, (ast,), MemBuffer(0, ast.dtype, ShapeTracker.from_shape(ast.shape)))
+    ]
+
+
+def _slots(ast: LazyOp) -> tuple[DType, ...]:
+    dtype_of: dict[int, DType] = {}
+    stores = stores_of(ast)
+    for root in stores:
+        for node in root.toposort():
+            if node.op in (BufferOps.LOAD, BufferOps.STORE):
+                dtype_of[node.arg.idx] = node.arg.dtype
+    return tuple(dtype_of.get(i, dtypes.float32) for i in range(max(dtype_of) + 1))
+
+
+class _Builder:
+    """Collects nests; a REDUCE expression becomes a nest once for each place where it is needed."""
+
+    def __init__(self) -> None:
+        self.nests: list[Nest] = []
+        self._placed: dict[tuple[Expr, tuple[str, int]], str] = {}
+        self._used: set[Expr] = set()
+        self._number = itertools.count()
+        self._roots: dict[tuple[Any, ...], tuple[int, tuple[Expr, ...]]] = {}
+
+    def add_store(self, lowering: Lowering, number: int, node: LazyOp) -> None:
+        """A root nest for a STORE; STOREs of one shape without reduces share a nest."""
+        value: LazyOp = node.src[0]
+        if value.op is ReduceOps.SCATTER:
+            self._add_scatter(lowering, number, node)
+            return
+        shape = node.shape
+        found = self._roots.get(shape)
+        if found is not None:
+            idx = found[1]
+            compute = _store(f"out{number}", node, lowering.lower(value, idx), idx)
+            if not any(e.op is ExprOp.REDUCE for e in toposort([compute.value])):
+                nest = self.nests[found[0]]
+                self.nests[found[0]] = Nest(nest.name, (*nest.computes, compute), nest.loops)
+                return
+        idx = tuple(
+            const(0) if n == 1 else range_(f"i{number}.{a}", n) for a, n in enumerate(shape)
+        )
+        compute = _store(f"out{number}", node, lowering.lower(value, idx), idx)
+        order = self._chain_order(compute.value, [i for i in idx if not i.is_const])
+        loops = tuple(Loop(r) for r in order)
+        self._used.update(order)
+        nest = self._place(Nest(f"out{number}", (compute,), loops), [(f"out{number}", order)])
+        self.nests.append(nest)
+        if len(nest.computes) == 1 and not any(
+            e.op is ExprOp.READ for e in toposort(expressions(nest))
+        ):
+            self._roots.setdefault(shape, (len(self.nests) - 1, idx))
+
+    def _add_scatter(self, lowering: Lowering, number: int, node: LazyOp) -> None:
+        """Zeros first, then one pass over the source in index order."""
+        scatter: LazyOp = node.src[0]
+        value, index = scatter.src
+        axis, size = scatter.arg
+        name = f"out{number}"
+        zero_idx = tuple(
+            const(0) if n == 1 else range_(f"z{number}.{a}", n) for a, n in enumerate(node.shape)
+        )
+        zero = _store(f"{name}z", node, const(0, node.dtype), zero_idx)
+        zero_loops = tuple(Loop(r) for r in zero_idx if not r.is_const)
+        idx = tuple(
+            const(0) if n == 1 else range_(f"i{number}.{a}", n) for a, n in enumerate(value.shape)
+        )
+        at = cast(lowering.lower(index, idx), INDEX)
+        inside = both(less(const(-1), at), less(at, as_expr(size)))
+        target = (*idx[:axis], at, *idx[axis + 1 :])
+        offset, valid = index_of(node.arg.st, target)
+        added = lowering.lower(value, idx)
+        old = load(node.arg.idx, node.dtype, offset, both(valid, inside))
+        compute = Compute(
+            name,
+            alu(ExprOp.ADD if node.dtype is not BOOL else ExprOp.OR, old, added),
+            store=Store(node.arg.idx, offset, both(valid, inside)),
+        )
+        order = [i for i in idx if not i.is_const]
+        nest = self._place(Nest(name, (compute,), tuple(Loop(r) for r in order)), [(name, order)])
+        self.nests.extend((Nest(zero.name, (zero,), zero_loops), nest))
+
+    def _chain_order(self, value: Expr, ranges: list[Expr]) -> list[Expr]:
+        """The loop order in which every reduce can be computed as far out as possible."""
+        sets = [e.ranges for e in toposort([value]) if e.op is ExprOp.REDUCE]
+        return sorted(ranges, key=lambda r: -sum(r in s for s in sets))
+
+    def _place(self, nest: Nest, path: list[tuple[str, list[Expr]]]) -> Nest:
+        """Make nests of the reduces below, and let the nest read them."""
+        computes = []
+        for c in nest.computes:
+            value = self._extract(c.value, path)
+            store = c.store
+            if store is not None:
+                index, valid = (self._extract(e, path) for e in (store.index, store.valid))
+                store = Store(store.slot, index, valid, store.nontemporal)
+            computes.append(Compute(c.name, value, c.ranges, c.monoid, store))
+        return Nest(nest.name, tuple(computes), nest.loops, nest.at)
+
+    def _extract(self, value: Expr, path: list[tuple[str, list[Expr]]]) -> Expr:
+        outermost = _outermost_reduces(value)
+        mapping = {e: Expr(ExprOp.READ, e.dtype, (), self._reduce_nest(e, path)) for e in outermost}
+        return value.substitute(mapping) if mapping else value
+
+    def _reduce_nest(self, node: Expr, path: list[tuple[str, list[Expr]]]) -> str:
+        depth_of = [(name, d + 1, r) for name, ranges in path for d, r in enumerate(ranges)]
+        place = (path[0][0], 0)
+        for name, depth, r in depth_of:
+            if r in node.ranges:
+                place = (name, depth)
+        key = (node, place)
+        if key in self._placed:
+            return self._placed[key]
+        monoid_name, ranges = node.arg
+        name = f"{monoid_name}{next(self._number)}"
+        body = node.src[0]
+        if any(r in self._used for r in ranges):  # ranges belong to the node, loops to each use
+            fresh = {r: range_(f"{r.name}@{name}", r.size) for r in ranges}
+            body = body.substitute(fresh)
+            ranges = tuple(fresh.values())
+        self._used.update(ranges)
+        kept = list(itertools.takewhile(lambda p: p[0] != place[0], path))
+        outer = [*kept, (place[0], dict(path)[place[0]][: place[1]])]
+        nest = Nest(
+            name,
+            (Compute(name, body, (), MONOIDS[monoid_name]),),
+            tuple(Loop(r) for r in ranges),
+            place,
+        )
+        self._placed[key] = name
+        self.nests.append(self._place(nest, [*outer, (name, list(ranges))]))
+        return name
+
+
+def _outermost_reduces(value: Expr) -> list[Expr]:
+    out: dict[Expr, None] = {}
+    seen: set[Expr] = set()
+    stack = [value]
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.op is ExprOp.REDUCE:
+            out[node] = None
+        else:
+            stack.extend(reversed(node.src))
+    return list(out)
+
+
+def _store(name: str, node: LazyOp, value: Expr, idx: Index) -> Compute:
+    offset, valid = index_of(node.arg.st, idx)
+    return Compute(name, value, store=Store(node.arg.idx, offset, valid))

@@ -1,0 +1,607 @@
+"""The scheduling primitives: pure functions `Kernel -> Kernel`, and `Opt`, the data that names one.
+
+An `Opt` prints, hashes, goes to JSON and back; `apply_opts` replays a tuple of them. Nests and ranges are named by stable paths (`out0`, `sum0`; `i0.1`, `r0.2`; a split
+range `r` becomes `r.o` and `r.i`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from ferrule.codegen.kernel import (
+    Compute,
+    Kernel,
+    Kind,
+    Loop,
+    Nest,
+    expressions,
+    reads,
+    verify,
+)
+from ferrule.expr import (
+    TRUE,
+    Expr,
+    ExprOp,
+    both,
+    less,
+    load,
+    minimum,
+    range_,
+    rebuild,
+    select,
+    substitute,
+    toposort,
+)
+
+
+class ScheduleError(ValueError):
+    """A scheduling primitive that is not legal on this kernel."""
+
+
+@dataclass(frozen=True)
+class Opt:
+    """One application of a primitive: its name and its literal arguments.
+
+    >>> Opt("split", ("out0", "i0.1", 16, "mask"))
+    split('out0', 'i0.1', 16, 'mask')
+    """
+
+    primitive: str
+    args: tuple[Any, ...]
+
+    def __repr__(self) -> str:
+        return f"{self.primitive}({', '.join(map(repr, self.args))})"
+
+    def to_json(self) -> str:
+        """The opt as JSON text."""
+        return json.dumps([self.primitive, *self.args])
+
+    @staticmethod
+    def from_json(text: str) -> Opt:
+        """The opt that `to_json` wrote."""
+        primitive, *args = json.loads(text)
+        return Opt(primitive, tuple(tuple(a) if isinstance(a, list) else a for a in args))
+
+
+def apply_opts(kernel: Kernel, opts: Sequence[Opt]) -> Kernel:
+    """The kernel with every opt applied in turn.
+
+    Raises:
+        ScheduleError: one is unknown, or not legal.
+    """
+    for opt in opts:
+        primitive = PRIMITIVES.get(opt.primitive)
+        if primitive is None:
+            raise ScheduleError(
+                f"unknown primitive {opt.primitive}; known are {sorted(PRIMITIVES)}"
+            )
+        kernel = primitive(kernel, *opt.args)
+    verify(kernel)
+    return kernel
+
+
+# -- finding -----------------------------------------------------------------------------------------
+
+
+def _nest(kernel: Kernel, name: str) -> Nest:
+    found = kernel.by_name.get(name)
+    if found is None:
+        raise ScheduleError(
+            f"no nest {name} in kernel {kernel.name}; there are {sorted(kernel.by_name)}"
+        )
+    return found
+
+
+def _depth(kernel: Kernel, nest: Nest, name: str) -> int:
+    for depth, loop in enumerate(nest.loops):
+        if loop.range.name == name:
+            return depth
+    names = [loop.range.name for loop in nest.loops]
+    raise ScheduleError(
+        f"no loop {name} in nest {nest.name} of kernel {kernel.name}; there are {names}"
+    )
+
+
+def _is_combined(nest: Nest, r: Expr) -> bool:
+    """Whether the nest reduces over a range."""
+    monoids = [c for c in nest.computes if c.monoid is not None]
+    return bool(monoids) and all(r not in c.ranges for c in monoids)
+
+
+# -- rewriting ---------------------------------------------------------------------------------------
+
+
+def _map_expressions(nest: Nest, mapping: Mapping[Expr, Expr]) -> Nest:
+    computes = tuple(_map_compute(c, mapping) for c in nest.computes)
+    loops = tuple(
+        replace(loop, peel=loop.peel.substitute(mapping)) if loop.peel is not None else loop
+        for loop in nest.loops
+    )
+    return Nest(nest.name, computes, loops, nest.at)
+
+
+def _map_compute(c: Compute, mapping: Mapping[Expr, Expr]) -> Compute:
+    if c.store is None:
+        return replace(c, value=c.value.substitute(mapping))
+    value, index, valid = substitute([c.value, c.store.index, c.store.valid], mapping)
+    return replace(c, value=value, store=replace(c.store, index=index, valid=valid))
+
+
+def _map_all(kernel: Kernel, mapping: Mapping[Expr, Expr]) -> Kernel:
+    return replace(kernel, nests=tuple(_map_expressions(n, mapping) for n in kernel.nests))
+
+
+def _retarget(e: Expr, r: Expr, position: Expr, condition: Expr, *, clamp: bool) -> Expr:
+    """`r` replaced by `position`; loads that vary with it stay in bounds, by a mask or by a clamp."""
+    if r not in e.ranges:
+        return e
+    inside = {r: minimum(position, r.size - 1)} if clamp else {r: position}
+    done: dict[Expr, Expr] = {r: position}
+    for node in toposort([e]):
+        if node in done:
+            continue
+        if node.op is ExprOp.LOAD and r in node.ranges and condition is not TRUE:
+            index, valid = substitute(node.src, inside)
+            done[node] = load(
+                node.arg, node.dtype, index, valid if clamp else both(valid, condition)
+            )
+            continue
+        src = tuple(done[s] for s in node.src)
+        same = all(a is b for a, b in zip(src, node.src, strict=True))
+        done[node] = node if same else rebuild(node, src)
+    return done[e]
+
+
+def descendants(kernel: Kernel, name: str) -> set[str]:
+    """The nests that hang, directly or not, in a nest, and itself."""
+    out = {name}
+    for nest in reversed(kernel.nests):  # producers come first
+        if nest.at is not None and nest.at[0] in out:
+            out.add(nest.name)
+    return out
+
+
+def _map_reads(
+    kernel: Kernel, names: set[str], new: Callable[[Expr], Expr], skip: set[str]
+) -> Kernel:
+    """Replace the READs of some names everywhere but in the nests of `skip`."""
+    nests = []
+    for nest in kernel.nests:
+        found = [e for e in reads(expressions(nest)) if e.arg in names]
+        if found and nest.name not in skip:
+            nest = _map_expressions(nest, {e: new(e) for e in found})
+        nests.append(nest)
+    return replace(kernel, nests=tuple(nests))
+
+
+# -- primitives --------------------------------------------------------------------------------------
+
+
+def split(kernel: Kernel, nest_name: str, name: str, factor: int, tail: str = "mask") -> Kernel:
+    """`for i in n` -> `for i.o in ceil(n / factor): for i.i in factor`, with `i = i.o * factor + i.i`.
+
+    Where the factor does not divide n, `tail` says what happens beyond it: "mask" guards loads and stores; "peel" does so in a copy of the body for
+    the last iteration; "clamp" lets loads repeat the last element and guards stores only (not for a range that is combined over). Exact.
+    """
+    nest = _nest(kernel, nest_name)
+    depth = _depth(kernel, nest, name)
+    loop = nest.loops[depth]
+    r = loop.range
+    combined = _is_combined(nest, r)
+    if factor < 1 or tail not in ("mask", "peel", "clamp"):
+        raise ScheduleError(
+            f"split({name}, {factor}, {tail!r}) in kernel {kernel.name}: the factor is at least 1, the tail mask, peel or clamp"
+        )
+    if tail == "clamp" and combined:
+        raise ScheduleError(
+            f"split({name}, clamp) in kernel {kernel.name}: a range that is combined over cannot repeat elements; use mask or peel"
+        )
+    outer = range_(f"{name}.o", (r.size + (factor - 1)) // factor)
+    inner = range_(f"{name}.i", factor)
+    position = outer * factor + inner
+    exact = r.size.is_const and r.size.arg % factor == 0
+    condition = TRUE if exact else less(position, r.size)
+    guard = _Split(r, position, condition, tail == "clamp")
+    nests = [guard.apply(n, owns=n.name == nest_name, combined=combined) for n in kernel.nests]
+    kernel = replace(kernel, nests=tuple(nests))
+    nest = _nest(kernel, nest_name)
+    peel = condition if tail == "peel" and condition is not TRUE else None
+    loops = (
+        *nest.loops[:depth],
+        Loop(outer, loop.kind, peel),
+        Loop(inner),
+        *nest.loops[depth + 1 :],
+    )
+    axes = {c.name: c.ranges.index(r) for c in nest.computes if r in c.ranges}
+    computes = tuple(
+        replace(c, ranges=_replace_axis(c.ranges, r, (outer, inner))) for c in nest.computes
+    )
+    kernel = kernel.with_nest(Nest(nest.name, computes, loops, nest.at))
+    kernel = _move_children(kernel, nest_name, lambda d: d if d <= depth else d + 1)
+    return _map_reads(kernel, set(axes), lambda e: _split_read(e, axes[e.arg], factor), set())
+
+
+@dataclass(frozen=True)
+class _Split:
+    """What a split does to the expressions of a nest."""
+
+    range: Expr
+    position: Expr
+    condition: Expr
+    clamp: bool
+
+    def expression(self, e: Expr) -> Expr:
+        return _retarget(e, self.range, self.position, self.condition, clamp=self.clamp)
+
+    def apply(self, nest: Nest, *, owns: bool, combined: bool) -> Nest:
+        computes = []
+        for c in nest.computes:
+            value = self.expression(c.value)
+            store = c.store
+            if owns and combined and c.monoid is not None:
+                value = select(self.condition, value, c.monoid.identity(value.dtype))
+            if store is not None:
+                valid = self.expression(store.valid)
+                valid = both(valid, self.condition) if owns else valid
+                store = replace(store, index=self.expression(store.index), valid=valid)
+            computes.append(replace(c, value=value, store=store))
+        peel = {self.range: self.position}
+        loops = tuple(
+            replace(loop, peel=loop.peel.substitute(peel)) if loop.peel is not None else loop
+            for loop in nest.loops
+        )
+        return Nest(nest.name, tuple(computes), loops, nest.at)
+
+
+def _replace_axis(ranges: tuple[Expr, ...], old: Expr, new: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    out: list[Expr] = []
+    for r in ranges:
+        out.extend(new if r is old else (r,))
+    return tuple(out)
+
+
+def _split_read(e: Expr, axis: int, factor: int) -> Expr:
+    at = e.src[axis]
+    return Expr(
+        ExprOp.READ, e.dtype, (*e.src[:axis], at // factor, at % factor, *e.src[axis + 1 :]), e.arg
+    )
+
+
+def fuse(kernel: Kernel, nest_name: str, name: str) -> Kernel:
+    """`for i in n: for j in m` -> `for i*j in n*m`, with i the quotient and j the remainder by m; `name` is i. Exact."""
+    nest = _nest(kernel, nest_name)
+    depth = _depth(kernel, nest, name)
+    if depth + 1 >= len(nest.loops):
+        raise ScheduleError(
+            f"fuse({name}) in kernel {kernel.name}: no loop follows it in nest {nest_name}"
+        )
+    a, b = nest.loops[depth].range, nest.loops[depth + 1].range
+    if any(r in c.ranges for c in nest.computes for r in (a, b)):
+        raise ScheduleError(
+            f"fuse({name}) in kernel {kernel.name}: {a} or {b} is an axis of a kept value"
+        )
+    if any(child.at == (nest_name, depth + 1) for child in kernel.nests):
+        raise ScheduleError(
+            f"fuse({name}) in kernel {kernel.name}: something is computed between {a} and {b}"
+        )
+    both_ranges = range_(f"{a.name}*{b.name}", a.size * b.size)
+    kernel = _map_all(kernel, {a: both_ranges // b.size, b: both_ranges % b.size})
+    nest = _nest(kernel, nest_name)
+    loops = (*nest.loops[:depth], Loop(both_ranges), *nest.loops[depth + 2 :])
+    kernel = kernel.with_nest(replace(nest, loops=loops))
+    return _move_children(kernel, nest_name, lambda d: d if d <= depth else d - 1)
+
+
+def _move_children(kernel: Kernel, nest_name: str, new_depth: Callable[[int], int]) -> Kernel:
+    nests = []
+    for n in kernel.nests:
+        if n.at is not None and n.at[0] == nest_name:
+            n = replace(n, at=(nest_name, new_depth(n.at[1])))
+        nests.append(n)
+    return replace(kernel, nests=tuple(nests))
+
+
+def reorder(kernel: Kernel, nest_name: str, names: Sequence[str]) -> Kernel:
+    """The loops of a nest in another order; what hangs in it moves out to where all its ranges are still open.
+
+    Exact for ranges that are kept. Ranges that are combined over keep their order among themselves.
+    """
+    nest = _nest(kernel, nest_name)
+    old = [loop.range.name for loop in nest.loops]
+    if sorted(names) != sorted(old):
+        raise ScheduleError(
+            f"reorder({list(names)}) in kernel {kernel.name}: nest {nest_name} has the loops {old}"
+        )
+    before = [n for n in old if _is_combined(nest, nest.loops[old.index(n)].range)]
+    after = [n for n in names if n in before]
+    if before != after:
+        raise ScheduleError(
+            f"reorder({list(names)}) in kernel {kernel.name}: {before} are combined over in this order"
+        )
+    loops = tuple(nest.loops[old.index(n)] for n in names)
+    kernel = kernel.with_nest(replace(nest, loops=loops))
+    position = {loop.range: d + 1 for d, loop in enumerate(loops)}
+    nests = []
+    for n in kernel.nests:
+        if n.at is not None and n.at[0] == nest_name:
+            used = {
+                r
+                for m in descendants(kernel, n.name)
+                for e in expressions(kernel.by_name[m])
+                for r in e.ranges
+            }
+            n = replace(
+                n, at=(nest_name, max((position[r] for r in used if r in position), default=0))
+            )
+        nests.append(n)
+    return replace(kernel, nests=tuple(nests))
+
+
+def _set_kind(kernel: Kernel, nest_name: str, name: str, kind: Kind) -> Kernel:
+    nest = _nest(kernel, nest_name)
+    depth = _depth(kernel, nest, name)
+    loop = nest.loops[depth]
+    if kind is not Kind.PARALLEL and not loop.range.size.is_const:
+        raise ScheduleError(
+            f"{kind.name.lower()}({name}) in kernel {kernel.name}: its size {loop.range.size} is not constant; split it first"
+        )
+    loops = (*nest.loops[:depth], replace(loop, kind=kind), *nest.loops[depth + 1 :])
+    return kernel.with_nest(replace(nest, loops=loops))
+
+
+def vectorize(kernel: Kernel, nest_name: str, name: str) -> Kernel:
+    """The iterations of a loop become the lanes of vectors. Its size is constant. Exact."""
+    return _set_kind(kernel, nest_name, name, Kind.VECTOR)
+
+
+def unroll(kernel: Kernel, nest_name: str, name: str) -> Kernel:
+    """The iterations of a loop become copies of its body. Its size is constant. Exact."""
+    return _set_kind(kernel, nest_name, name, Kind.UNROLL)
+
+
+def parallel(kernel: Kernel, nest_name: str, name: str) -> Kernel:
+    """The iterations of a root nest's outermost loop become the kernel's independent chunks. Exact."""
+    nest = _nest(kernel, nest_name)
+    depth = _depth(kernel, nest, name)
+    if nest.at is not None or depth != 0 or _is_combined(nest, nest.loops[0].range):
+        raise ScheduleError(
+            f"parallel({name}) in kernel {kernel.name}: only the outermost loop of a root nest can be shared out"
+        )
+    return _set_kind(kernel, nest_name, name, Kind.PARALLEL)
+
+
+def compute_at(kernel: Kernel, nest_name: str, depth: int) -> Kernel:
+    """Compute a nest further out: it gets a loop of its own for each of its consumer's loops that it leaves, and keeps a tile of values.
+
+    The tile is in registers if those loops are lanes and copies. Exact.
+    """
+    nest = _nest(kernel, nest_name)
+    if nest.at is None or not 0 <= depth <= nest.at[1]:
+        raise ScheduleError(
+            f"compute_at({nest_name}, {depth}) in kernel {kernel.name}: it hangs at {nest.at}"
+        )
+    parent = kernel.by_name[nest.at[0]]
+    family = descendants(kernel, nest_name)
+    used = {r for n in family for e in expressions(kernel.by_name[n]) for r in e.ranges}
+    left = [loop for loop in parent.loops[depth : nest.at[1]] if loop.range in used]
+    clones = {
+        loop.range: range_(f"{loop.range.name}@{nest_name}", loop.range.size) for loop in left
+    }
+    nests = tuple(_map_expressions(n, clones) if n.name in family else n for n in kernel.nests)
+    kernel = replace(kernel, nests=nests)
+    own = {c.name for c in nest.computes}
+    extra = tuple(loop.range for loop in left)
+    kernel = _map_reads(
+        kernel, own, lambda e: Expr(ExprOp.READ, e.dtype, e.src + extra, e.arg), family
+    )
+    nest = _nest(kernel, nest_name)
+    axes = tuple(clones[loop.range] for loop in left)
+    computes = tuple(replace(c, ranges=c.ranges + axes) for c in nest.computes)
+    new_loops = tuple(
+        Loop(
+            clones[loop.range],
+            loop.kind,
+            None if loop.peel is None else loop.peel.substitute(clones),
+        )
+        for loop in left
+    )
+    return kernel.with_nest(Nest(nest.name, computes, nest.loops + new_loops, (parent.name, depth)))
+
+
+def group(kernel: Kernel, nest_name: str, names: Sequence[str]) -> Kernel:
+    """Partial results for each value of some ranges that are combined over, then one reduce over these. Re-associates.
+
+    The partial nest is called `<nest>.p`; it keeps the loops, the named ones last and as axes of what it keeps.
+    """
+    nest = _nest(kernel, nest_name)
+    named = [nest.loops[_depth(kernel, nest, n)] for n in names]
+    if not all(_is_combined(nest, loop.range) for loop in named):
+        raise ScheduleError(
+            f"group({list(names)}) in kernel {kernel.name}: nest {nest_name} does not combine over all of them"
+        )
+    partial_name = f"{nest_name}.p"
+    first = tuple(loop for loop in nest.loops if loop not in named)
+    axes = tuple(loop.range for loop in named)
+    partials = []
+    finals = []
+    fresh = {
+        loop.range: range_(f"{loop.range.name}@{nest_name}", loop.range.size) for loop in nest.loops
+    }
+    for c in nest.computes:
+        if c.monoid is None:
+            partials.append(c)
+            continue
+        name = f"{c.name}.p"
+        partials.append(replace(c, name=name, ranges=c.ranges + axes))
+        kept = tuple(fresh[r] for r in c.ranges)
+        read = Expr(ExprOp.READ, c.value.dtype, (*kept, *(fresh[r] for r in axes)), name)
+        finals.append(Compute(c.name, read, kept, c.monoid))
+    kept_loops = [loop for loop in first if not _is_combined(nest, loop.range)]
+    final_loops = tuple(Loop(fresh[loop.range], loop.kind) for loop in [*kept_loops, *named])
+    final = Nest(nest_name, tuple(finals), final_loops, nest.at)
+    partial = Nest(partial_name, tuple(partials), (*first, *named), nest.at)
+    kernel = kernel.with_nest(final).insert_before(nest_name, partial)
+    nests = tuple(
+        replace(n, at=(partial_name, n.at[1])) if n.at is not None and n.at[0] == nest_name else n
+        for n in kernel.nests
+    )
+    return replace(kernel, nests=nests)
+
+
+def stage(
+    kernel: Kernel, nest_name: str, slot: int, at: str, depth: int, order: Sequence[str], name: str
+) -> Kernel:
+    """Copy what a nest loads from a buffer inside some loops of `at` to scratch, once, in the layout given by `order`; `pack`.
+
+    `order` names the ranges, outermost first, that become the axes of the copy: all those inside that the load varies with. Masked elements are
+    0 in the copy, so that its readers need no mask. Exact.
+    """
+    nest = _nest(kernel, nest_name)
+    found = [e for e in toposort(expressions(nest)) if e.op is ExprOp.LOAD and e.arg == slot]
+    if len(found) != 1:
+        raise ScheduleError(
+            f"stage(b{slot}) in kernel {kernel.name}: nest {nest_name} has {len(found)} different loads of it, not one"
+        )
+    element = found[0]
+    path = kernel.path(nest)
+    opened = {loop.range for n, d, loop in path if not (n == at and d >= depth)}
+    for n, d, loop in path:  # loops of nests that hang deeper than `at`
+        if n != at and _hangs_below(kernel, n, at, depth):
+            opened.discard(loop.range)
+    inside = {
+        loop.range.name: loop.range for _, _, loop in path if loop.range in element.ranges - opened
+    }
+    if sorted(order) != sorted(inside):
+        raise ScheduleError(
+            f"stage(b{slot}) in kernel {kernel.name}: it varies inside with {sorted(inside)}, not {sorted(order)}"
+        )
+    ranges = [inside[n] for n in order]
+    clones = {r: range_(f"{r.name}@{name}", r.size) for r in ranges}
+    copy = Compute(name, element.substitute(clones), tuple(clones.values()))
+    fill = Nest(name, (copy,), tuple(Loop(r) for r in clones.values()), (at, depth))
+    read = Expr(ExprOp.READ, element.dtype, tuple(ranges), name)
+    kernel = kernel.with_nest(_map_expressions(nest, {element: read}))
+    first = next(
+        n.name
+        for n in kernel.nests
+        if n.name == nest_name or n.name in descendants(kernel, nest_name)
+    )
+    return kernel.insert_before(first, fill)
+
+
+def _hangs_below(kernel: Kernel, name: str, at: str, depth: int) -> bool:
+    """Whether a nest is computed inside `at` with at least `depth` of its loops open."""
+    nest = kernel.by_name[name]
+    while nest.at is not None:
+        if nest.at[0] == at:
+            return nest.at[1] >= depth
+        nest = kernel.by_name[nest.at[0]]
+    return False
+
+
+def keep(kernel: Kernel, reduce_name: str, consumer_name: str) -> Kernel:
+    """Keep a row of what a reduce computes on the way, for a consumer that computes it again at the same place.
+
+    Both have one loop left at the place where the reduce hangs, of one size. What is kept is the largest costly value that both share. Exact.
+    """
+    nest = _nest(kernel, reduce_name)
+    consumer = _nest(kernel, consumer_name)
+    shared = shared_row(kernel, nest, consumer)
+    if shared is None:
+        raise ScheduleError(
+            f"keep({reduce_name}, {consumer_name}) in kernel {kernel.name}: they share no costly value"
+        )
+    mine, theirs = shared
+    r = nest.loops[-1].range
+    j = consumer.loops[-1].range
+    name = f"{reduce_name}.row"
+    row = Compute(name, mine, (r,))
+    kernel = kernel.with_nest(replace(nest, computes=(row, *nest.computes)))
+    read = Expr(ExprOp.READ, theirs.dtype, (j,), name)
+    return kernel.with_nest(_map_expressions(_nest(kernel, consumer_name), {theirs: read}))
+
+
+COSTLY = frozenset({ExprOp.EXP2, ExprOp.LOG2, ExprOp.SIN})
+
+
+def shared_row(kernel: Kernel, nest: Nest, consumer: Nest) -> tuple[Expr, Expr] | None:
+    """The largest value with a transcendental in it that a reduce and its consumer both compute, in the ranges of each."""
+    if len(nest.loops) != 1 or not consumer.loops or len(nest.computes) != 1:
+        return None
+    r = nest.loops[0].range
+    j = consumer.loops[-1].range
+    if nest.at != (consumer.name, len(consumer.loops) - 1) or r.size is not j.size:
+        return None
+    below = set(toposort([nest.computes[0].value]))
+    candidates = toposort([c.value for c in consumer.computes])
+    for e in reversed(candidates):
+        if (
+            j in e.ranges
+            and e.op is not ExprOp.RANGE
+            and any(x.op in COSTLY for x in toposort([e]))
+        ):
+            mine = e.substitute({j: r})
+            if mine in below:
+                return mine, e
+    return None
+
+
+def merge(kernel: Kernel, first_name: str, second_name: str) -> Kernel:
+    """Two nests at one place with loops of equal sizes, neither needing the other's result, become one pass. Exact."""
+    first = _nest(kernel, first_name)
+    second = _nest(kernel, second_name)
+    if not mergeable(first, second):
+        raise ScheduleError(
+            f"merge({first_name}, {second_name}) in kernel {kernel.name}: their places or loops differ, or one needs the other"
+        )
+    mapping = {b.range: a.range for a, b in zip(first.loops, second.loops, strict=True)}
+    moved = _map_expressions(second, mapping)
+    computes = tuple(replace(c, ranges=tuple(mapping[r] for r in c.ranges)) for c in moved.computes)
+    merged = Nest(second_name, first.computes + computes, first.loops, first.at)
+    nests = [merged if n.name == second_name else n for n in kernel.nests if n.name != first_name]
+    renamed = tuple(
+        replace(n, at=(second_name, n.at[1])) if n.at is not None and n.at[0] == first_name else n
+        for n in nests
+    )
+    return replace(kernel, nests=renamed)
+
+
+def mergeable(first: Nest, second: Nest) -> bool:
+    """Whether two nests can share their loops."""
+    if first.at is None or first.at != second.at or len(first.loops) != len(second.loops):
+        return False
+    if any(
+        a.range.size is not b.range.size for a, b in zip(first.loops, second.loops, strict=True)
+    ):
+        return False
+    names = {c.name for c in first.computes}
+    return not any(e.arg in names for e in reads(expressions(second)))
+
+
+def nontemporal(kernel: Kernel, nest_name: str) -> Kernel:
+    """The stores of a nest bypass the caches: for plain streaming outputs much larger than they are. Exact."""
+    nest = _nest(kernel, nest_name)
+    computes = tuple(
+        replace(c, store=replace(c.store, nontemporal=True)) if c.store is not None else c
+        for c in nest.computes
+    )
+    return kernel.with_nest(replace(nest, computes=computes))
+
+
+PRIMITIVES: Final[dict[str, Callable[..., Kernel]]] = {
+    "compute_at": compute_at,
+    "fuse": fuse,
+    "group": group,
+    "keep": keep,
+    "merge": merge,
+    "nontemporal": nontemporal,
+    "parallel": parallel,
+    "reorder": reorder,
+    "split": split,
+    "stage": stage,
+    "unroll": unroll,
+    "vectorize": vectorize,
+}
