@@ -482,9 +482,9 @@ class _Contraction:
         plan.do("reorder", self.name, (*batch, *outer, *row_inner, *inner))
         depth = len(batch) + len(outer)
         plan.do("compute_at", self.reduce, depth)
-        self._reduce_loops(depth)
         panel = len(batch) + len(outer) - (1 if self.m is not None else 0)
         self._stages(panel)
+        self._unroll_reduce()
         self._share(panel)
 
     def _row_blocks(self, outer: Sequence[str], batch: Sequence[str], threads: int) -> int:
@@ -498,7 +498,7 @@ class _Contraction:
             blocks *= 2
         return blocks
 
-    def _reduce_loops(self, depth: int) -> None:
+    def _unroll_reduce(self) -> None:
         """Unroll the innermost loop that is combined over."""
         plan = self.plan
         nest = plan.nest(self.reduce)
@@ -537,10 +537,21 @@ class _Contraction:
         if len(same_slot) != 1:
             return
         name = f"{self.reduce}.pack{e.arg}"
-        plan.do("stage", self.reduce, e.arg, self.name, panel, tuple(r.name for r in axes), name)
+        order = tuple(r.name for r in axes)
+        plan.do("stage", self.reduce, e.arg, self.name, panel, order, name)
         lane = f"{axes[-1].name}@{name}"
         if _step(e.src[0], axes[-1]) == 1:
             plan.do("vectorize", name, lane)
+            return
+        along = next((r for r in combined if _step(e.src[0], r) == 1), None)
+        size = axes[-1].size.arg
+        if along is not None and along.size.max >= size:
+            k = f"{along.name}@{name}"
+            plan.do("split", name, k, size, "peel")
+            names = [loop.range.name for loop in plan.nest(name).loops]
+            last = (f"{k}.i", lane)
+            plan.do("reorder", name, (*(x for x in names if x not in last), *last))
+            plan.do("transpose", name, *last)
 
     def _share(self, panel: int) -> None:
         plan = self.plan

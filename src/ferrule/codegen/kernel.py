@@ -15,12 +15,13 @@ from ferrule.expr import TRUE, Expr, ExprOp, Variable, const, toposort
 
 
 class Kind(Enum):
-    """How a loop is run."""
+    """How a loop is run. TRANSPOSE is the loop around a VECTOR one along which the values are loaded."""
 
     SERIAL = auto()
     PARALLEL = auto()
     UNROLL = auto()
     VECTOR = auto()
+    TRANSPOSE = auto()
 
     __hash__ = object.__hash__
 

@@ -7,10 +7,12 @@ in scratch memory and are held in registers across the innermost reduce loop.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
+from ferrule.codegen import transcendental
 from ferrule.codegen.heuristic import choose
 from ferrule.codegen.kernel import (
     LANES_OR_COPIES,
@@ -24,8 +26,7 @@ from ferrule.codegen.kernel import (
     reads,
 )
 from ferrule.codegen.lower import lower, stores_of
-from ferrule.codegen.opt import Opt, apply_opts
-from ferrule.codegen.transcendental import expand_transcendental
+from ferrule.codegen.opt import COSTLY, Opt, apply_opts
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import (
@@ -36,7 +37,9 @@ from ferrule.expr import (
     ExprOp,
     conjuncts,
     const,
+    rebuild,
     substitute,
+    toposort,
 )
 from ferrule.ops import LazyOp, ReduceOps
 from ferrule.target import Target
@@ -112,9 +115,32 @@ def expand(kernel: Kernel) -> Kernel:
     """The kernel with its transcendental functions written out."""
     nests = []
     for nest in kernel.nests:
-        computes = tuple(replace(c, value=expand_transcendental(c.value)) for c in nest.computes)
+        computes = tuple(replace(c, value=_expand(c.value)) for c in nest.computes)
         nests.append(replace(nest, computes=computes))
     return replace(kernel, nests=tuple(nests))
+
+
+def _expand(e: Expr) -> Expr:
+    nodes = toposort([e])
+    if not any(node.op in COSTLY for node in nodes):
+        return e
+    done: dict[Expr, Expr] = {}
+    for node in nodes:
+        src = tuple(done[s] for s in node.src)
+        if node.op in COSTLY:
+            x = node.src[0]
+            if node.op is ExprOp.EXP2 and x.op is ExprOp.MUL and x.src[1] is _log2_e(x.dtype):
+                done[node] = transcendental.exp(done[x.src[0]])
+            else:
+                done[node] = transcendental.expand(node.op, src[0])
+        else:
+            same = all(a is b for a, b in zip(src, node.src, strict=True))
+            done[node] = node if same else rebuild(node, src)
+    return done[e]
+
+
+def _log2_e(dtype: DType) -> Expr:
+    return const(1 / math.log(2), dtype)
 
 
 class _Linearizer:
@@ -225,6 +251,8 @@ class _Linearizer:
             outside, self.lane = self.lane, loop.range
             self._loops(nest, depth + 1)
             self.lane = outside
+        elif loop.kind is Kind.TRANSPOSE:
+            self._transpose(nest, loop, nest.loops[depth + 1])
         else:
             self._serial(loop, bounds, lambda: self._loops(nest, depth + 1))
 
@@ -254,6 +282,37 @@ class _Linearizer:
         self._open(loop, self.value(last), self.value(loop.range.size))
         body()
         self._close()
+
+    def _transpose(self, nest: Nest, along: Loop, across: Loop) -> None:
+        """A square of values, loaded as vectors along one range and kept as vectors along the other."""
+        (c,) = nest.computes
+        rows = []
+        self.lane = along.range
+        for i in range(across.size):
+            self.copies[across.range] = const(i)
+            rows.append(self._widen(self.vector(c.value), along.size))
+        del self.copies[across.range]
+        self.lane = across.range
+        for i, column in enumerate(self._transposed(rows)):
+            self.copies[along.range] = const(i)
+            self._keep(c, column)
+        del self.copies[along.range]
+        self.lane = None
+
+    def _transposed(self, rows: list[UOp]) -> list[UOp]:
+        """Swap the off-diagonal blocks of 2n x 2n squares, for n from half the size down to 1."""
+        size = len(rows)
+        half = size // 2
+        while half:
+            upper = tuple(i if not i & half else size + i - half for i in range(size))
+            lower = tuple(i + half if not i & half else size + i for i in range(size))
+            for i in range(size):
+                if not i & half:
+                    a, b = rows[i], rows[i + half]
+                    rows[i] = self._emit(UOp(UOps.SHUFFLE, a.dtype, size, (a, b), upper))
+                    rows[i + half] = self._emit(UOp(UOps.SHUFFLE, a.dtype, size, (a, b), lower))
+            half //= 2
+        return rows
 
     # -- reduces -----------------------------------------------------------------------------------
 

@@ -362,6 +362,29 @@ def unroll(kernel: Kernel, nest_name: str, name: str) -> Kernel:
     return _set_kind(kernel, nest_name, name, Kind.UNROLL)
 
 
+def transpose(kernel: Kernel, nest_name: str, along: str, across: str) -> Kernel:
+    """A square of a copy is loaded as vectors along one range and stored as vectors along the other.
+
+    Both are the last loops, of one constant size, a power of two. Exact.
+    """
+    nest = _nest(kernel, nest_name)
+    last = nest.loops[-2:]
+    sizes = [loop.range.size for loop in last]
+    fits = [loop.range.name for loop in last] == [along, across] and sizes[0] is sizes[-1]
+    single = len(nest.computes) == 1 and nest.computes[0].store is None
+    if not (fits and single and sizes[0].is_const and sizes[0].arg & (sizes[0].arg - 1) == 0):
+        raise ScheduleError(
+            f"transpose({along}, {across}) in kernel {kernel.name}: these must be the last two loops "
+            f"of a copy, of one size that is a power of two; {nest_name} ends with {last}"
+        )
+    loops = (
+        *nest.loops[:-2],
+        replace(last[0], kind=Kind.TRANSPOSE),
+        replace(last[1], kind=Kind.VECTOR),
+    )
+    return kernel.with_nest(replace(nest, loops=loops))
+
+
 def parallel(kernel: Kernel, nest_name: str, name: str) -> Kernel:
     """The iterations of a root nest's outermost loop become the kernel's independent chunks. Exact."""
     nest = _nest(kernel, nest_name)
@@ -602,6 +625,7 @@ PRIMITIVES: Final[dict[str, Callable[..., Kernel]]] = {
     "reorder": reorder,
     "split": split,
     "stage": stage,
+    "transpose": transpose,
     "unroll": unroll,
     "vectorize": vectorize,
 }
