@@ -1,0 +1,99 @@
+"""Index arithmetic, simplified as it is built, means what Python's integers mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ferrule.expr import BOOL, Expr, Variable, as_expr, const, less, minimum, range_
+
+SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
+RANGES = [range_(f"r{size}", size) for size in SIZES]
+N = Variable("n", 1, 9)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """An expression, and how to compute it from the values of its leaves."""
+
+    node: Expr
+    compute: Callable[[dict[Expr, int]], int]
+
+
+def leaves() -> st.SearchStrategy[Sample]:
+    ranges = st.sampled_from([*RANGES, N]).map(lambda r: Sample(r, lambda env: env[r]))
+    numbers = st.integers(-20, 20).map(lambda k: Sample(const(k), lambda env: k))
+    return ranges | numbers
+
+
+def grown(below: st.SearchStrategy[Sample]) -> st.SearchStrategy[Sample]:
+    pairs = st.tuples(below, below)
+    scaled = st.tuples(below, st.sampled_from([1, 2, 3, 4, 6, 8, 12, 24, 64]))
+    return st.one_of(
+        pairs.map(lambda p: Sample(p[0].node + p[1].node, lambda e: p[0].compute(e) + p[1].compute(e))),
+        pairs.map(lambda p: Sample(p[0].node - p[1].node, lambda e: p[0].compute(e) - p[1].compute(e))),
+        pairs.map(lambda p: Sample(p[0].node * p[1].node, lambda e: p[0].compute(e) * p[1].compute(e))),
+        scaled.map(lambda p: Sample(p[0].node * p[1], lambda e: p[0].compute(e) * p[1])),
+        scaled.map(lambda p: Sample(p[0].node // p[1], lambda e: p[0].compute(e) // p[1])),
+        scaled.map(lambda p: Sample(p[0].node % p[1], lambda e: p[0].compute(e) % p[1])),
+        below.map(lambda p: Sample(p.node // N, lambda e: p.compute(e) // e[N])),
+        below.map(lambda p: Sample(p.node % N, lambda e: p.compute(e) % e[N])),
+        pairs.map(
+            lambda p: Sample(
+                minimum(p[0].node, p[1].node), lambda e: min(p[0].compute(e), p[1].compute(e))
+            )
+        ),
+    )
+
+
+def samples() -> st.SearchStrategy[Sample]:
+    return st.recursive(leaves(), grown, max_leaves=8)
+
+
+def environments() -> st.SearchStrategy[dict[Expr, int]]:
+    values = {r: st.integers(0, size - 1) for r, size in zip(RANGES, SIZES, strict=True)}
+    return st.fixed_dictionaries({**values, N: st.integers(1, 9)})
+
+
+def evaluate(node: Expr, env: dict[Expr, int]) -> int:
+    replaced = node.substitute({leaf: const(value) for leaf, value in env.items()})
+    assert replaced.is_const, f"{node} became {replaced}"
+    return int(replaced.arg)
+
+
+@given(samples(), environments())
+@settings(max_examples=300, deadline=None)
+def test_simplified_arithmetic_is_exact(sample: Sample, env: dict[Expr, int]) -> None:
+    expected = sample.compute(env)
+    low, high = sample.node.bounds()
+    assert low <= expected <= high
+    assert evaluate(sample.node, env) == expected
+
+
+@given(samples(), samples(), environments())
+@settings(max_examples=200, deadline=None)
+def test_comparisons_are_exact(a: Sample, b: Sample, env: dict[Expr, int]) -> None:
+    condition = less(a.node, b.node)
+    assert condition.dtype is BOOL
+    assert evaluate(condition, env) == int(a.compute(env) < b.compute(env))
+
+
+@given(st.lists(st.sampled_from(SIZES), min_size=1, max_size=4))
+@settings(max_examples=50, deadline=None)
+def test_splitting_and_joining_an_index_is_nothing(sizes: list[int]) -> None:
+    total = 1
+    for size in sizes:
+        total *= size
+    whole = range_("whole", total)
+    parts = []
+    rest: Expr = whole
+    for size in reversed(sizes):
+        parts.append(rest % size)
+        rest = rest // size
+    joined = as_expr(0)
+    for size, part in zip(sizes, reversed(parts), strict=True):
+        joined = joined * size + part
+    assert joined is (whole if total > 1 else const(0)) or joined is whole
