@@ -9,7 +9,7 @@ INSTALL := python -m pip install --quiet --disable-pip-version-check
 LOWEST := numpy==2.0.0 ml_dtypes==0.5.0 llvmlite==0.46.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-wheel test-lowest lint format docs
+.PHONY: help demo test test-wheel test-lowest lint format bench bench-quick docs
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,17 @@ lint: $(VENV)/.dev ## Check format, lint and types
 format: $(VENV)/.dev ## Format the code, and fix what the linter can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# PyTorch and JAX to compare with, in an environment of their own.
+.bench-venv/.ready: pyproject.toml bench/setup.sh
+	PYTHON=$(PYTHON) sh bench/setup.sh
+	@touch $@
+
+bench: .bench-venv/.ready ## Measure against PyTorch and JAX, and print the table
+	.bench-venv/bin/python bench/run.py
+
+bench-quick: .bench-venv/.ready ## The same in short blocks: rough figures
+	.bench-venv/bin/python bench/run.py --quick
 
 docs: $(VENV)/.dev ## Run every example in the documentation
 	$(BIN)/pytest -W error tests/docs

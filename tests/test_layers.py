@@ -11,21 +11,24 @@ SOURCE = ROOT / "src" / "ferrule"
 
 # Lower layers first, one line a layer; inside a layer, earlier modules first.
 LAYERS = """
-    shape codegen renderer runtime runtime.graph
+    shape codegen renderer runtime runtime.graph demo
     helpers config diskcache
     dtype target
-    expr rewrite simplify shape.movement shape.view shape.shapetracker
+    expr shape.movement shape.view shape.shapetracker
     buffer
-    opkinds ops
+    opkinds ops fold
     codegen.kernel codegen.lower codegen.opt codegen.heuristic codegen.search
-    codegen.uops codegen.linearizer codegen.interpret
+    codegen.uops codegen.transcendental codegen.linearizer codegen.interpret
     renderer.base renderer.llvmir renderer.cstyle
     runner device capture
-    runtime.cpu runtime.numpy runtime.cuda runtime.opencl
+    runtime.elf runtime.native runtime.pool runtime.llvm
     runtime.graph.cpu runtime.graph.cuda
-    lazy schedule memory realize
-    gradient tensor random jit nn
-    cli __init__ __main__
+    runtime.cpu runtime.numpy runtime.cuda runtime.opencl
+    lazy schedule.graph schedule.views schedule.tasks schedule.slots schedule.cut schedule.trees
+    schedule.hazards schedule memory realize
+    gradient tensor.data tensor.base tensor.special tensor.elementwise tensor.functions tensor
+    random jit nn.layers nn.optim nn.state nn
+    demo.terminal demo.digits cli __init__ __main__
 """
 ORDER = {name: place for place, name in enumerate(LAYERS.split())}
 
