@@ -6,7 +6,7 @@ import math
 import sys
 import time
 from dataclasses import dataclass, field
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, TextIO, final
 
 import numpy as np
@@ -25,6 +25,7 @@ from ferrule.tensor import Tensor
 
 Array = npt.NDArray[Any]
 
+DATA_FILE = Path(__file__).with_name("data") / "digits.npz"
 BATCH = 128
 PEAK_RATE = 0.006
 HELD_OUT = 0.2
@@ -81,8 +82,7 @@ class Result:
 
 def load(rng: np.random.Generator) -> Data:
     """The data set, split so that a fifth of each digit's images is held out for the test."""
-    with (files("ferrule.demo.data") / "digits.npz").open("rb") as stream:
-        archive = np.load(stream)
+    with np.load(DATA_FILE) as archive:
         images, labels = archive["images"].astype(np.float32), archive["labels"].astype(np.int32)
     train, test = [], []
     for digit in range(10):

@@ -11,15 +11,40 @@ from collections.abc import Callable
 from math import prod, sqrt
 from typing import final
 
+import numpy as np
+
 from ferrule.dtype import DType, dtypes
-from ferrule.shape_error import ShapeError
+from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
 
 
 def _uniform(
     shape: tuple[int, ...], bound: float, dtype: DType | None, device: str | None
 ) -> Tensor:
-    return Tensor.uniform(*shape, low=-bound, high=bound, dtype=dtype, device=device)
+    values = Tensor.uniform(*shape, low=-bound, high=bound, dtype=dtype, device=device)
+    return values.requires_grad_()
+
+
+def _filled(
+    shape: tuple[int, ...], value: float, dtype: DType | None, device: str | None
+) -> Tensor:
+    """A tensor with memory of its own; copied from the host, it needs no kernel."""
+    kind = dtypes.default_float if dtype is None else dtype
+    return Tensor(np.full(shape, value, kind.np), device=device)
+
+
+def _constant(
+    shape: tuple[int, ...], value: float, dtype: DType | None, device: str | None
+) -> Tensor:
+    """A parameter that starts with the same value everywhere."""
+    return _filled(shape, value, dtype, device).requires_grad_()
+
+
+def _statistic(
+    shape: tuple[int, ...], value: float, dtype: DType | None, device: str | None
+) -> Tensor:
+    """A tensor that is saved with the parameters, and that optimisers leave alone."""
+    return _filled(shape, value, dtype, device).requires_grad_(False)
 
 
 def _pair(name: str, value: int | tuple[int, int]) -> tuple[int, int]:
@@ -139,15 +164,13 @@ class BatchNorm:
         self.num_features = num_features
         self.eps = eps
         self.momentum = momentum
-        self.weight = Tensor.ones(num_features, dtype=dtype, device=device) if affine else None
-        self.bias = Tensor.zeros(num_features, dtype=dtype, device=device) if affine else None
+        self.weight = _constant((num_features,), 1.0, dtype, device) if affine else None
+        self.bias = _constant((num_features,), 0.0, dtype, device) if affine else None
         self.track_running_stats = track_running_stats
         if track_running_stats:
-            self.running_mean = _statistic(Tensor.zeros(num_features, dtype=dtype, device=device))
-            self.running_var = _statistic(Tensor.ones(num_features, dtype=dtype, device=device))
-            self.num_batches_tracked = _statistic(
-                Tensor.zeros(1, dtype=dtypes.int64, device=device).reshape(())
-            )
+            self.running_mean = _statistic((num_features,), 0.0, dtype, device)
+            self.running_var = _statistic((num_features,), 1.0, dtype, device)
+            self.num_batches_tracked = _statistic((), 0, dtypes.int64, device)
 
     def __call__(self, x: Tensor) -> Tensor:
         """The layer applied to `x`."""
@@ -191,13 +214,6 @@ class BatchNorm:
 BatchNorm2d = BatchNorm
 
 
-def _statistic(initial: Tensor) -> Tensor:
-    """A tensor with memory of its own that optimisers leave alone."""
-    statistic = initial.contiguous().realize()
-    statistic.requires_grad = False
-    return statistic
-
-
 @final
 class LayerNorm:
     """Normalises over the last axes, those of `normalized_shape`.
@@ -222,8 +238,8 @@ class LayerNorm:
         self.weight: Tensor | None = None
         self.bias: Tensor | None = None
         if elementwise_affine:
-            self.weight = Tensor.ones(*self.normalized_shape, dtype=dtype, device=device)
-            self.bias = Tensor.zeros(*self.normalized_shape, dtype=dtype, device=device)
+            self.weight = _constant(self.normalized_shape, 1.0, dtype, device)
+            self.bias = _constant(self.normalized_shape, 0.0, dtype, device)
 
     def __call__(self, x: Tensor) -> Tensor:
         """The layer applied to `x`."""
@@ -263,8 +279,8 @@ class GroupNorm:
         self.num_groups = num_groups
         self.num_channels = num_channels
         self.eps = eps
-        self.weight = Tensor.ones(num_channels, dtype=dtype, device=device) if affine else None
-        self.bias = Tensor.zeros(num_channels, dtype=dtype, device=device) if affine else None
+        self.weight = _constant((num_channels,), 1.0, dtype, device) if affine else None
+        self.bias = _constant((num_channels,), 0.0, dtype, device) if affine else None
 
     def __call__(self, x: Tensor) -> Tensor:
         """The layer applied to `x`."""
@@ -297,7 +313,7 @@ class RMSNorm:
         device: str | None = None,
     ) -> None:
         self.eps = eps
-        self.weight = Tensor.ones(dim, dtype=dtype, device=device) if elementwise_affine else None
+        self.weight = _constant((dim,), 1.0, dtype, device) if elementwise_affine else None
 
     def __call__(self, x: Tensor) -> Tensor:
         """The layer applied to `x`."""
@@ -324,7 +340,8 @@ class Embedding:
         dtype: DType | None = None,
         device: str | None = None,
     ) -> None:
-        self.weight = Tensor.randn(num_embeddings, embedding_dim, dtype=dtype, device=device)
+        values = Tensor.randn(num_embeddings, embedding_dim, dtype=dtype, device=device)
+        self.weight = values.requires_grad_()
 
     def __call__(self, indices: Tensor) -> Tensor:
         """The rows at `indices`."""

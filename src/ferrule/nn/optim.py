@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import final
 
+import numpy as np
+
 from ferrule.dtype import DType, dtypes, promote
 from ferrule.tensor import Tensor
 
@@ -19,19 +21,26 @@ class OptimizerError(ValueError):
     """An optimiser that cannot do what it is asked, such as a step without gradients."""
 
 
+def _problem(param: object) -> str | None:
+    """Why `param` cannot be optimised; None if it can."""
+    if not isinstance(param, Tensor):
+        return f"is {type(param).__name__}, not a Tensor; pass nn.state.get_parameters(model)"
+    if not dtypes.is_float(param.dtype):
+        return f"has dtype {param.dtype.name}, and only floats have gradients; leave it out"
+    if not param.is_leaf:
+        return "is computed from other tensors; optimise those, or pass its detach()"
+    return None
+
+
 def _distinct(name: str, params: Iterable[Tensor]) -> list[Tensor]:
+    """The parameters that are to be optimised, each once."""
     found: dict[int, Tensor] = {}
     for position, param in enumerate(params):
-        if not isinstance(param, Tensor):
-            raise OptimizerError(
-                f"{name}: parameter {position} is {type(param).__name__}, not a Tensor;"
-                " pass nn.state.get_parameters(model)"
-            )
-        if not dtypes.is_float(param.dtype):
-            raise OptimizerError(
-                f"{name}: parameter {position} has dtype {param.dtype.name}, and only floats"
-                " have gradients; leave it out"
-            )
+        if isinstance(param, Tensor) and param.requires_grad is False:
+            continue  # a statistic, such as a running mean
+        problem = _problem(param)
+        if problem is not None:
+            raise OptimizerError(f"{name}: parameter {position} {problem}")
         found[id(param)] = param
     if not found:
         raise OptimizerError(f"{name}: there are no parameters to optimise")
@@ -56,10 +65,9 @@ def _state_dtype(param: Tensor) -> DType:
 
 
 def _zeros_for(params: Sequence[Tensor]) -> list[Tensor]:
+    # Copied from the host: that needs no kernel, and so no compilation, for each shape.
     return [
-        Tensor.zeros(*param.shape, dtype=_state_dtype(param), device=param.device)
-        .contiguous()
-        .realize()
+        Tensor(np.zeros(param.shape, _state_dtype(param).np), device=param.device)
         for param in params
     ]
 
@@ -75,7 +83,10 @@ class Optimizer(ABC):
         self.params = _distinct(self._name, params)
         for param in self.params:
             param.requires_grad = True
+        self._scalar_dtype = promote(*(_state_dtype(param) for param in self.params))
         self._lr = self._rate_tensor(lr)
+        # What a captured step updates in place must have memory before it.
+        Tensor.realize(*self.params)
 
     @property
     def _name(self) -> str:
@@ -84,9 +95,11 @@ class Optimizer(ABC):
     def _rate_tensor(self, lr: float | Tensor) -> Tensor:
         if isinstance(lr, Tensor):
             return lr.detach().reshape(1)
-        _at_least(self._name, "lr", lr, 0.0)
-        device = self.params[0].device
-        return Tensor([lr], dtype=dtypes.float32, device=device).realize()
+        return self._scalar(_at_least(self._name, "lr", lr, 0.0))
+
+    def _scalar(self, value: float) -> Tensor:
+        """A tensor of one element with memory of its own."""
+        return Tensor([value], dtype=self._scalar_dtype, device=self.params[0].device)
 
     @property
     def lr(self) -> Tensor:
@@ -102,7 +115,7 @@ class Optimizer(ABC):
         if isinstance(value, Tensor):
             self._lr = self._rate_tensor(value)
         else:
-            self._lr.assign(self._rate_tensor(value)).realize()
+            self._lr.assign(_at_least(self._name, "lr", value, 0.0)).realize()
 
     def zero_grad(self) -> None:
         """Forgets all gradients, so that the next `backward()` starts afresh."""
@@ -115,7 +128,8 @@ class Optimizer(ABC):
         Raises `OptimizerError` where a parameter has none; nothing is changed then.
         """
         gradients = [self._gradient(position) for position in range(len(self.params))]
-        written = self._update(gradients)
+        with Tensor.no_grad():
+            written = self._update(gradients)
         Tensor.realize(*self.params, *written)
 
     def _gradient(self, position: int) -> Tensor:
@@ -201,15 +215,11 @@ class _Adam(Optimizer):
         weight_decay: float,
     ) -> None:
         super().__init__(params, lr)
-        self.betas = (
-            _rate(self._name, "betas[0]", betas[0]),
-            _rate(self._name, "betas[1]", betas[1]),
-        )
+        self.betas = tuple(_rate(self._name, "betas", beta) for beta in betas)
         self.eps = _at_least(self._name, "eps", eps, 0.0)
         self.weight_decay = _at_least(self._name, "weight_decay", weight_decay, 0.0)
-        device = self.params[0].device
-        self.mean_weight = Tensor([0.0], dtype=dtypes.float32, device=device).realize()
-        self.square_weight = Tensor([0.0], dtype=dtypes.float32, device=device).realize()
+        self.mean_weight = self._scalar(0.0)
+        self.square_weight = self._scalar(0.0)
         self.means = _zeros_for(self.params)
         self.squares = _zeros_for(self.params)
 

@@ -123,7 +123,9 @@ def _shape_problems(model: Mapping[str, Tensor], state: Mapping[str, Tensor | Ar
 
 def _adapted(value: Tensor | Array, parameter: Tensor) -> Tensor:
     tensor = value if isinstance(value, Tensor) else Tensor(value, device=parameter.device)
-    return tensor.detach().to(parameter.device).cast(parameter.dtype)
+    moved = tensor.detach().to(parameter.device).cast(parameter.dtype)
+    # A copy: the value may be a view of another parameter, which is written before this one.
+    return moved.clone()
 
 
 def load_state_dict(
@@ -161,8 +163,9 @@ def _assign_all(parameters: Mapping[str, Tensor], state_dict: Mapping[str, Tenso
     if not values:
         return
     Tensor.realize(*values.values())
-    for name, tensor in parameters.items():
-        tensor.assign(values[name])
+    with Tensor.no_grad():
+        for name, tensor in parameters.items():
+            tensor.assign(values[name])
     Tensor.realize(*parameters.values())
 
 

@@ -1,1 +1,0 @@
-"""Data files of the demonstrations; their sources and licences are in NOTICE."""

@@ -1,0 +1,50 @@
+"""Every Python block of the README and of docs/ runs; where a comment shows a result, it is that.
+
+The blocks of one page share their names, as a reader would expect who follows it from the top. A
+line `print(...)  # text` promises what it prints. A block after `<!-- not run -->` is left out.
+"""
+
+import io
+import re
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"(<!-- not run -->\n)?^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PROMISE = re.compile(r"^print\(.*\)  # (.+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One piece of Python in a page, and the line that it starts at."""
+
+    code: str
+    line: int
+
+
+def blocks_of(page: Path) -> list[Block]:
+    text = page.read_text()
+    found = [match for match in BLOCK.finditer(text) if match[1] is None]
+    return [Block(match[2], text.count("\n", 0, match.start(2)) + 1) for match in found]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_the_python_blocks_of_a_page_run(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    names = {"__name__": page.stem}
+    for block in blocks_of(page):
+        # The empty lines make the line numbers of a traceback those of the page.
+        code = compile("\n" * (block.line - 1) + block.code, str(page), "exec")
+        printed = io.StringIO()
+        with redirect_stdout(printed):
+            exec(code, names)
+        for promise in PROMISE.findall(block.code):
+            assert promise in printed.getvalue().splitlines(), f"{page}:{block.line}: {promise}"
+
+
+def test_the_readme_has_an_example() -> None:
+    assert blocks_of(ROOT / "README.md")

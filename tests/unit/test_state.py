@@ -1,0 +1,262 @@
+"""The names of a model's tensors, loading into them, and safetensors files."""
+
+import re
+import sys
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from ferrule import Tensor, dtypes
+from ferrule.config import Context
+from ferrule.nn.state import (
+    Mismatch,
+    MissingExtraError,
+    StateError,
+    get_parameters,
+    get_state_dict,
+    load_state_dict,
+    safe_load,
+    safe_save,
+)
+
+Pair = namedtuple("Pair", ["left", "right"])
+
+
+@pytest.fixture(autouse=True)
+def numpy_device() -> Any:
+    with Context(FERRULE_DEVICE="NUMPY"):
+        yield
+
+
+class Layer:
+    def __init__(self, *values: float) -> None:
+        self.weight = Tensor(list(values))
+        self.size = len(values)
+        self.bias: Tensor | None = None
+
+
+class Model:
+    kind = Layer
+
+    def __init__(self) -> None:
+        self.layers = [Layer(1.0), Layer(2.0, 3.0)]
+        self.heads = {"a": Layer(4.0), 7: (Tensor([5.0]),)}
+        self.pair = Pair(Layer(6.0), None)
+        self.owner = self  # a cycle
+
+
+NAMES = ["layers.0.weight", "layers.1.weight", "heads.a.weight", "heads.7.0", "pair.left.weight"]
+
+
+def test_names_follow_the_structure() -> None:
+    state = get_state_dict(Model())
+    assert list(state) == NAMES
+    assert [tensor.tolist() for tensor in state.values()] == [
+        [1.0],
+        [2.0, 3.0],
+        [4.0],
+        [5.0],
+        [6.0],
+    ]
+
+
+def test_a_prefix_is_put_before_the_names() -> None:
+    assert list(get_state_dict(Layer(1.0), "model.")) == ["model.weight"]
+    assert list(get_state_dict(Tensor([1.0]), "x")) == ["x"]
+
+
+def test_tied_weights_have_two_names_and_are_one_parameter() -> None:
+    layer = Layer(1.0)
+    assert list(get_state_dict([layer, layer])) == ["0.weight", "1.weight"]
+    assert get_parameters([layer, layer]) == [layer.weight]
+
+
+def test_one_name_for_two_tensors_is_an_error() -> None:
+    with pytest.raises(StateError, match=r"two tensors are called 'a.b'; rename one of them"):
+        get_state_dict({"a": {"b": Tensor([1.0])}, "a.b": Tensor([2.0])})
+
+
+def test_tensors_and_arrays_are_loaded() -> None:
+    model = [Layer(1.0), Layer(2.0, 3.0)]
+    state = {"0.weight": Tensor([10.0]), "1.weight": np.array([20.0, 30.0])}
+    assert load_state_dict(model, state) == Mismatch((), ())
+    assert model[0].weight.tolist() == [10.0]
+    assert model[1].weight.tolist() == [20.0, 30.0]
+
+
+def test_values_take_the_dtype_of_the_parameter() -> None:
+    layer = Layer(1.0, 2.0)
+    load_state_dict(layer, {"weight": np.array([3, 4])})
+    assert layer.weight.dtype is dtypes.float32
+    assert layer.weight.tolist() == [3.0, 4.0]
+
+
+def test_views_and_gradients_stay_with_the_parameter() -> None:
+    layer = Layer(1.0, 2.0)
+    layer.weight.requires_grad = True
+    first = layer.weight.detach()[0]
+    load_state_dict(layer, {"weight": Tensor([5.0, 6.0])})
+    assert first.item() == 5.0
+    assert layer.weight.requires_grad
+
+
+def test_parameters_may_be_swapped() -> None:
+    model = [Layer(1.0), Layer(2.0)]
+    load_state_dict(model, {"0.weight": model[1].weight, "1.weight": model[0].weight})
+    assert [layer.weight.item() for layer in model] == [2.0, 1.0]
+
+
+def test_what_is_loaded_is_a_copy() -> None:
+    layer, value = Layer(1.0), Tensor([2.0])
+    load_state_dict(layer, {"weight": value})
+    value.assign([3.0])
+    assert layer.weight.item() == 2.0
+
+
+def test_all_mismatches_are_named_and_nothing_is_loaded() -> None:
+    model = [Layer(1.0), Layer(2.0, 3.0), Layer(4.0)]
+    state = {"0.weight": Tensor([9.0]), "1.weight": Tensor([9.0]), "extra": Tensor([9.0])}
+    message = (
+        "load_state_dict: 1.weight has shape (1,) where the model has (2,); missing 2.weight;"
+        " unexpected extra (strict=False loads the rest)"
+    )
+    with pytest.raises(StateError, match=re.escape(message)):
+        load_state_dict(model, state)
+    assert model[0].weight.item() == 1.0
+
+
+def test_long_lists_of_names_are_cut() -> None:
+    with pytest.raises(StateError, match=r"missing 0.weight, .*, 4.weight and 3 more"):
+        load_state_dict([Layer(1.0) for _ in range(8)], {})
+
+
+def test_a_value_that_cannot_be_converted_changes_nothing() -> None:
+    model = [Layer(1.0), Layer(2.0)]
+    with pytest.raises(TypeError):
+        load_state_dict(model, {"0.weight": Tensor([9.0]), "1.weight": np.array(["text"])})
+    assert model[0].weight.item() == 1.0
+
+
+def test_loading_loosely_reports_what_was_left() -> None:
+    model = [Layer(1.0), Layer(2.0)]
+    left = load_state_dict(model, {"0.weight": Tensor([9.0]), "x": Tensor([0.0])}, strict=False)
+    assert left == Mismatch(missing=("1.weight",), unexpected=("x",))
+    assert [layer.weight.item() for layer in model] == [9.0, 2.0]
+
+
+def test_a_wrong_shape_is_an_error_even_loosely() -> None:
+    with pytest.raises(StateError, match=r"weight has shape \(2,\) where the model has \(1,\)"):
+        load_state_dict(Layer(1.0), {"weight": Tensor([1.0, 2.0])}, strict=False)
+
+
+# Files
+
+FILE_DTYPES = [
+    dtypes.bool,
+    dtypes.int8,
+    dtypes.int16,
+    dtypes.int32,
+    dtypes.int64,
+    dtypes.uint8,
+    dtypes.uint16,
+    dtypes.uint32,
+    dtypes.uint64,
+    dtypes.float16,
+    dtypes.bfloat16,
+    dtypes.float32,
+    dtypes.float64,
+    dtypes.float8_e4m3,
+    dtypes.float8_e5m2,
+]
+
+
+@pytest.mark.parametrize("dtype", FILE_DTYPES, ids=lambda dtype: dtype.name)
+def test_files_keep_dtype_shape_and_bits(dtype: Any, tmp_path: Path) -> None:
+    values = np.array([[0, 1, 2], [0, 0, 1]]).astype(dtype.np)
+    safe_save({"a.b": Tensor(values), "empty": Tensor(values[:0])}, tmp_path / "x.safetensors")
+    loaded = safe_load(tmp_path / "x.safetensors")
+    assert set(loaded) == {"a.b", "empty"}
+    assert loaded["a.b"].dtype is dtype
+    assert loaded["a.b"].numpy().tobytes() == values.tobytes()
+    assert loaded["empty"].shape == (0, 3)
+
+
+def test_numbers_without_axes_and_transposed_tensors_are_saved(tmp_path: Path) -> None:
+    matrix = np.arange(6, dtype=np.float32).reshape(2, 3)
+    safe_save({"t": Tensor(matrix).T, "n": Tensor(2.5)}, tmp_path / "x")
+    loaded = safe_load(tmp_path / "x")
+    np.testing.assert_array_equal(loaded["t"].numpy(), matrix.T)
+    assert loaded["n"].shape == ()
+    assert loaded["n"].item() == 2.5
+
+
+def test_other_programs_read_the_files(tmp_path: Path) -> None:
+    from safetensors import safe_open
+
+    path = tmp_path / "x.safetensors"
+    safe_save({"x": Tensor([1.5, 2.5])}, path, metadata={"made by": "a test"})
+    with safe_open(path, framework="np") as archive:
+        assert archive.metadata() == {"made by": "a test"}
+        assert archive.get_tensor("x").tolist() == [1.5, 2.5]
+
+
+def test_files_of_other_programs_are_read(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    values = np.array([1, -2], dtype=ml_dtypes.bfloat16)
+    save_file({"x": values}, tmp_path / "x")
+    assert safe_load(tmp_path / "x")["x"].tolist() == [1.0, -2.0]
+
+
+def test_a_failed_save_leaves_the_old_file_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.safetensors"
+    safe_save({"x": Tensor([1.0])}, path)
+
+    def fail(arrays: Any, target: Path, metadata: Any = None) -> None:
+        target.write_bytes(b"half a file")
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("safetensors.numpy.save_file", fail)
+    with pytest.raises(OSError, match="no space left"):
+        safe_save({"x": Tensor([2.0])}, path)
+    assert safe_load(path)["x"].tolist() == [1.0]
+    assert [found.name for found in tmp_path.iterdir()] == ["x.safetensors"]
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "header", "noise"])
+def test_damaged_files_are_named(damage: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    safe_save({"x": Tensor([1.0, 2.0])}, path)
+    whole = path.read_bytes()
+    contents = {"empty": b"", "cut": whole[:-1], "header": whole[:12], "noise": b"\xff" * 64}
+    path.write_bytes(contents[damage])
+    with pytest.raises(StateError, match=r"x.safetensors is not a whole safetensors file: "):
+        safe_load(path)
+
+
+def test_a_dtype_that_ferrule_lacks_is_named(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    save_file({"x": np.zeros(2, np.complex64)}, tmp_path / "x")
+    with pytest.raises(StateError, match="x has dtype C64; ferrule reads BOOL, I8, "):
+        safe_load(tmp_path / "x")
+
+
+def test_a_missing_file_is_file_not_found(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        safe_load(tmp_path / "nothing")
+
+
+def test_a_missing_library_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'ferrule\[safetensors\]'"):
+        safe_save({"x": Tensor([1.0])}, tmp_path / "x")
+    with pytest.raises(MissingExtraError, match="safetensors files need the safetensors library"):
+        safe_load(tmp_path / "x")
