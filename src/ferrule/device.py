@@ -111,6 +111,10 @@ class _Devices:
             self._canonical[name] = known
         return known
 
+    def names(self) -> list[str]:
+        """The devices that are known, whether they can be opened here or not."""
+        return list(self._loaders())
+
     def _loaders(self) -> dict[str, Callable[[], Callable[[str], Compiled | Interpreted]]]:
         """How to get the function that opens a device, for every device that is known."""
         own = {name: _loader(path) for name, path in _TABLE.items()}
