@@ -10,6 +10,7 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable
+from contextvars import ContextVar
 from itertools import count
 from threading import RLock
 from typing import TYPE_CHECKING, Any, final
@@ -208,6 +209,12 @@ class _Allocators(dict[str, Allocator]):
 
 
 allocators = _Allocators()
+
+# Called before a buffer's contents go to the host; a capture forbids that, since its replays would
+# not see other contents.
+read_guard: ContextVar[Callable[[Buffer], None] | None] = ContextVar(
+    "ferrule_read_guard", default=None
+)
 _serials = count(1)
 
 
@@ -215,8 +222,9 @@ _serials = count(1)
 class Buffer:
     """`size` elements of `dtype` in the memory of `device`, given back when nothing refers to it.
 
-    `serial` is unique and never used again. An `opaque` handle that is passed in belongs to the
-    caller and is not freed. A buffer of size 0 has no memory: its `_buf` is None.
+    `serial` is unique and never used again; `filled` tells whether the host has put something in.
+    An `opaque` handle that is passed in belongs to the caller and is not freed. A buffer of size 0
+    has no memory: its `_buf` is None.
 
     Raises `BufferUseError` for a negative size, `MemoryError` where the device has no room.
     """
@@ -230,6 +238,7 @@ class Buffer:
         "byte_offset",
         "device",
         "dtype",
+        "filled",
         "nbytes",
         "serial",
         "size",
@@ -244,6 +253,7 @@ class Buffer:
         self._base = None
         self._exports = 0
         self.byte_offset = 0
+        self.filled = False
         self.device = device
         self.size = size
         self.dtype = dtype
@@ -317,6 +327,7 @@ class Buffer:
         part.byte_offset = byte_offset
         part.device = self.device
         part.dtype = dtype
+        part.filled = False
         part.nbytes = size * dtype.itemsize
         part.serial = next(_serials)
         part.size = size
@@ -341,6 +352,7 @@ class Buffer:
             raise BufferUseError(f"copyin: {mv.nbytes} bytes do not fill the {self._description()}")
         if not mv.c_contiguous:
             raise BufferUseError("copyin: the memory is not contiguous; copy it first")
+        self.base.filled = True
         if self.size != 0:
             allocators[self.device].copyin(self._buf, mv.cast("B"))
         return self
@@ -353,6 +365,7 @@ class Buffer:
             )
         if not mv.c_contiguous:
             raise BufferUseError("copyout: the memory is not contiguous")
+        _announce_read(self)
         if self.size != 0:
             allocators[self.device].copyout(mv.cast("B"), self._buf)
         return mv
@@ -365,6 +378,7 @@ class Buffer:
         """
         import numpy
 
+        _announce_read(self)
         if self.size == 0:
             return numpy.empty(0, self.dtype.np)
         as_buffer = getattr(allocators[self.device], "as_buffer", None)
@@ -387,6 +401,12 @@ class Buffer:
         buffer = Buffer(device, x.size, dtypes.from_np(x.dtype))
         flat = numpy.ascontiguousarray(x).reshape(-1)
         return buffer.copyin(flat.view(numpy.uint8).data)
+
+
+def _announce_read(buffer: Buffer) -> None:
+    guard = read_guard.get()
+    if guard is not None:
+        guard(buffer)
 
 
 def _end_export(base: Buffer) -> None:

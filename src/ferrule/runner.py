@@ -15,7 +15,7 @@ from ferrule.buffer import Buffer, allocators, readable_bytes
 from ferrule.config import config
 from ferrule.expr import Variable, sint
 from ferrule.helpers import GlobalCounters, ansi_length, colored
-from ferrule.ops import BufferOps, LazyOp, MemBuffer, get_lazyop_info
+from ferrule.ops import BufferOps, LazyOp, get_lazyop_info
 
 
 class RunnerError(ValueError):
@@ -82,9 +82,9 @@ def update_stats(
 
 # *** runners ***
 
-Observer: TypeAlias = "Callable[[JITRunner, Sequence[Buffer], dict[Variable, int]], None]"
+Observer: TypeAlias = "Callable[[JITRunner, Sequence[Buffer], dict[Variable, int]], float | None]"
 
-# Called after each run in this context; a capture puts itself here.
+# Called in place of each run in this context, and runs it; a capture puts itself here.
 observer: ContextVar[Observer | None] = ContextVar("ferrule_observer", default=None)
 
 
@@ -96,6 +96,10 @@ class JITRunner:
     op_estimate: sint = 0
     mem_estimate: sint = 0
     vars: tuple[Variable, ...] = ()
+    writes: frozenset[int] = frozenset({0})
+    """Which of its buffers, by position, a run changes."""
+    reads: frozenset[int] | None = None
+    """Which it looks at; None: all that it does not change."""
 
     def exec(
         self, rawbufs: Sequence[Buffer], var_vals: dict[Variable, int] | None = None
@@ -105,11 +109,10 @@ class JITRunner:
         Gives the seconds it took, where that was measured.
         """
         values = {} if var_vals is None else var_vals
-        seconds = self(rawbufs, values)
         watching = observer.get()
-        if watching is not None:
-            watching(self, rawbufs, values)
-        return seconds
+        if watching is None:
+            return self(rawbufs, values)
+        return watching(self, rawbufs, values)
 
     def __call__(
         self,
@@ -121,25 +124,40 @@ class JITRunner:
         """Runs; `wait` measures the time, `jit` marks a replay in the statistics."""
         raise NotImplementedError(f"{type(self).__name__} does not define __call__")
 
-    def _check_buffers(self, rawbufs: Sequence[Buffer], needed: int) -> None:
-        if len(rawbufs) < needed:
-            raise RunnerError(f"kernel {self.name} takes {needed} buffers, got {len(rawbufs)}")
-
 
 def _values(variables: Iterable[Variable], var_vals: Mapping[Any, int]) -> tuple[int, ...]:
     return tuple([variable.infer(var_vals) for variable in variables])
 
 
-def _buffer_args(ast: LazyOp) -> dict[int, MemBuffer]:
-    """What the kernel touches, by buffer index."""
-    nodes = (node for node in ast.toposort() if isinstance(node.arg, MemBuffer))
-    found = {node.arg.idx: node.arg for node in nodes}
-    if ast.op not in (BufferOps.STORE, BufferOps.SINK):
-        found[0] = MemBuffer(0, ast.dtype, ast.st)
-    return found
+def _positions(ast: LazyOp, op: BufferOps) -> frozenset[int]:
+    """The buffers that a kernel loads, or stores, by position."""
+    return frozenset(node.arg.idx for node in ast.toposort() if node.op is op)
 
 
-class CompiledASTRunner(JITRunner):
+class ASTRunner(JITRunner):
+    """What the runners of kernels have in common: what the AST says about a run."""
+
+    def __init__(self, ast: LazyOp | None, name: str) -> None:
+        self.ast = ast
+        self.name = name
+        self._needed = 0
+        if ast is not None:
+            info = get_lazyop_info(ast)
+            self.op_estimate = info.flops
+            self.mem_estimate = info.mem_estimate
+            self.vars = tuple(ast.vars())
+            self.writes = _positions(ast, BufferOps.STORE) or frozenset({0})
+            self.reads = _positions(ast, BufferOps.LOAD)
+            self._needed = 1 + max(self.writes | self.reads)
+
+    def _check_buffers(self, rawbufs: Sequence[Buffer]) -> None:
+        if len(rawbufs) < self._needed:
+            raise RunnerError(
+                f"kernel {self.name} takes {self._needed} buffers, got {len(rawbufs)}"
+            )
+
+
+class CompiledASTRunner(ASTRunner):
     """A compiled kernel. `prg` is its source, empty where it came from the disk cache.
 
     `global_size` and `local_size` may hold symbolic sizes; `runtime_args` go to the program at each
@@ -155,8 +173,7 @@ class CompiledASTRunner(JITRunner):
         local_size: list[sint] | None = None,
         runtime_args: dict[str, Any] | None = None,
     ) -> None:
-        self.ast = ast
-        self.name = name
+        super().__init__(ast, name)
         self.prg = prg
         self.global_size = global_size
         self.local_size = local_size
@@ -164,14 +181,6 @@ class CompiledASTRunner(JITRunner):
         self.lib = b""
         self.program: Any = None
         self._fresh = True
-        if ast is not None:
-            info = get_lazyop_info(ast)
-            self.op_estimate = info.flops
-            self.mem_estimate = info.mem_estimate
-            self.vars = tuple(ast.vars())
-            self._needed = 1 + max(_buffer_args(ast))
-        else:
-            self._needed = 0
 
     def launch_dims(self, var_vals: Mapping[Any, int]) -> tuple[list[int] | None, list[int] | None]:
         """The global and the local size, padded to three, with the variables' values put in."""
@@ -188,7 +197,7 @@ class CompiledASTRunner(JITRunner):
 
         Raises `RunnerError` for too few buffers, `KeyError` for a missing variable.
         """
-        self._check_buffers(rawbufs, self._needed)
+        self._check_buffers(rawbufs)
         wait = wait or config().DEBUG >= 2
         sizes = self._launch_args(var_vals) if self.global_size is not None else {}
         handles = [buffer._buf for buffer in rawbufs]
@@ -223,18 +232,12 @@ def _launch_size(sizes: Sequence[sint] | None, var_vals: Mapping[Any, int]) -> l
     return known + [1] * (3 - len(known))
 
 
-class InterpretedASTRunner(JITRunner):
+class InterpretedASTRunner(ASTRunner):
     """A kernel as one Python function `fxn(handles, var_vals)`."""
 
     def __init__(self, ast: LazyOp, fxn: Callable[..., Any]) -> None:
-        self.ast = ast
+        super().__init__(ast, f"interpret_{ast.key[:8]}")
         self.fxn = fxn
-        self.name = f"interpret_{ast.key[:8]}"
-        info = get_lazyop_info(ast)
-        self.op_estimate = info.flops
-        self.mem_estimate = info.mem_estimate
-        self.vars = tuple(ast.vars())
-        self._needed = 1 + max(_buffer_args(ast))
 
     def __call__(
         self,
@@ -247,7 +250,7 @@ class InterpretedASTRunner(JITRunner):
 
         Raises `RunnerError` for too few buffers, `KeyError` for a missing variable.
         """
-        self._check_buffers(rawbufs, self._needed)
+        self._check_buffers(rawbufs)
         values = dict(zip(self.vars, _values(self.vars, var_vals), strict=True))
         start = time.perf_counter()
         self.fxn([buffer._buf for buffer in rawbufs], values)
