@@ -1,6 +1,7 @@
 """Element-wise operations on known values, in the arithmetic of their dtype.
 
-Only what every device rounds alike is computed here: EXP2, LOG2 and SIN are left to the device, whose last bit may differ.
+Only what every device rounds alike is computed here: EXP2, LOG2 and SIN are left to the device,
+whose last bit may differ.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from ferrule.opkinds import BinaryOps, Op, TernaryOps, UnaryOps
 
 Scalar: TypeAlias = bool | int | float
 
-# A Python float holds every integer up to here; above it, a cast to a narrower float would round twice.
+# A Python float holds every integer up to here; above it, a cast to a narrower float would round
+# twice.
 _EXACT_INTEGERS = 1 << 53
 
 
@@ -103,17 +105,21 @@ _BOOL: dict[Op, Callable[..., Scalar | None]] = {
 _COMPARISONS = frozenset({BinaryOps.CMPLT, BinaryOps.CMPNE})
 
 
+def _rules_of(dtype: DType) -> dict[Op, Callable[..., Scalar | None]]:
+    if dtype is dtypes.bool:
+        return _BOOL
+    return _FLOAT if dtypes.is_float(dtype) else _INT
+
+
 def fold(op: Op, dtype: DType, values: Sequence[Scalar]) -> Scalar | None:
     """`op` on values of `dtype`; None where the device is to compute it.
 
-    >>> fold(BinaryOps.ADD, dtypes.uint8, [200, 100]), fold(BinaryOps.DIV, dtypes.float32, [1.0, 0.0])
-    (44, inf)
+    >>> fold(BinaryOps.ADD, dtypes.uint8, [200, 100])
+    44
+    >>> fold(BinaryOps.DIV, dtypes.float32, [1.0, 0.0])
+    inf
     """
-    if dtype is dtypes.bool:
-        rules = _BOOL
-    else:
-        rules = _FLOAT if dtypes.is_float(dtype) else _INT
-    rule = rules.get(op)
+    rule = _rules_of(dtype).get(op)
     if rule is None:
         return None
     result = rule(*values)

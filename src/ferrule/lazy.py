@@ -1,15 +1,19 @@
-"""The lazy graph: `LazyBuffer`, a value that is not computed yet, and `Storage`, memory with versions.
+"""The lazy graph: `LazyBuffer`, a value not computed yet; `Storage`, memory with versions.
 
-A node is `(op, srcs, arg)` with a shape, a dtype and a device. Equal nodes are one object, so that equality is identity and an expression that is written twice is
-computed once. Building a node does no work but to check its operands and to fold constants. A node that was computed holds a `Buffer` and forgets its sources.
+A node is `(op, srcs, arg)` with a shape, a dtype and a device. Equal nodes are one object, so that
+equality is identity and an expression that is written twice is computed once. Building a node does
+no work but to check its operands and to fold constants. A node that was computed holds a `Buffer`
+and forgets its sources.
 
-Writing is functional: `ASSIGN(old, value)` is the next version of `old`. Whether it happens in place is for the scheduler to find out.
+Writing is functional: `ASSIGN(old, value)` is the next version of `old`. Whether it happens in
+place is for the scheduler to find out.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from itertools import count
 from typing import Any, Final, TypeAlias, final
 
 from ferrule.buffer import Buffer
@@ -24,7 +28,6 @@ from ferrule.ops import (
     ReduceOps,
     TernaryOps,
     UnaryOps,
-    cast_arg,
     infer,
 )
 from ferrule.shape.view import ShapeError, View, row_major
@@ -65,6 +68,7 @@ class _Entry(weakref.ref["LazyBuffer"]):
 
 
 _nodes: dict[Any, _Entry] = {}
+_serials = count()
 
 
 def _forget(entry: weakref.ref[LazyBuffer]) -> None:
@@ -78,7 +82,8 @@ def _is_empty(shape: Shape) -> bool:
 
 
 _COMPARISONS: Final = frozenset({BinaryOps.CMPLT, BinaryOps.CMPNE})
-# These own memory from the start. All others are values, which get memory when the scheduler decides so.
+# These own memory from the start. All others are values, which get memory when the scheduler
+# decides so.
 _MEMORY: Final = frozenset({LoadOps.EMPTY, LoadOps.FROM, LoadOps.CUSTOM, LoadOps.ASSIGN})
 
 
@@ -86,8 +91,9 @@ _MEMORY: Final = frozenset({LoadOps.EMPTY, LoadOps.FROM, LoadOps.CUSTOM, LoadOps
 class LazyBuffer:
     """A value in the graph: `op` on `srcs`, or, once `realized` is a Buffer, what is in that.
 
-    Operands must agree in shape, dtype and device: broadcasting and promotion are up to the caller. Methods raise `OpError` for operands or arguments that do
-    not fit, `DeviceMismatchError` for operands on different devices.
+    Operands must agree in shape, dtype and device: broadcasting and promotion are up to the caller.
+    Methods raise `OpError` for operands or arguments that do not fit, `DeviceMismatchError` for
+    operands on different devices.
 
     >>> x = LazyBuffer.const(2, dtypes.int32, (2, 3), "CPU")
     >>> x.e(BinaryOps.ADD, x).base_const(), x.permute((1, 0)).shape
@@ -103,6 +109,7 @@ class LazyBuffer:
         "op",
         "owner",
         "realized",
+        "serial",
         "shape",
         "srcs",
     )
@@ -116,6 +123,8 @@ class LazyBuffer:
     realized: Buffer | None
     owner: object | None
     """The token of the `Storage` whose version this is."""
+    serial: int
+    """Counts nodes as they are made."""
     _key: Any
 
     def __init__(self) -> None:
@@ -240,7 +249,8 @@ class LazyBuffer:
         shape = tuple([1 if axis in chosen else n for axis, n in enumerate(self.shape)])
         if shape == self.shape:
             return self
-        key = (op, (self,), shape)
+        srcs = (self,)
+        key = (op, srcs, shape)
         found = _find(key)
         if found is not None:
             return found
@@ -248,10 +258,10 @@ class LazyBuffer:
         value = _reduced_const(op, self, shape)
         if value is not None:
             return LazyBuffer.const(value, self.dtype, shape, self.device)
-        return _make(op, (self,), shape, shape, self.dtype, self.device, key)
+        return _make(op, srcs, shape, shape, self.dtype, self.device, key)
 
     def scatter(self, index: LazyBuffer, axis: int, size: sint) -> LazyBuffer:
-        """Zeros with `size` at `axis`, to which each element is added at its `index` on that axis."""
+        """Zeros with `size` at `axis`; each element is added to them at its `index` there."""
         return self._two(ReduceOps.SCATTER, index, (axis, as_int(size)))
 
     def gather(self, index: LazyBuffer, axis: int) -> LazyBuffer:
@@ -360,12 +370,12 @@ class LazyBuffer:
         """The same value in memory of its own."""
         if self.owns_memory or self.op is LoadOps.CONTIGUOUS:
             return self
-        key = (LoadOps.CONTIGUOUS, (self,), None)
+        srcs = (self,)
+        key = (LoadOps.CONTIGUOUS, srcs, None)
         found = _find(key)
         if found is not None:
             return found
-        arguments = (self.shape, self.dtype, self.device, key)
-        return _make(LoadOps.CONTIGUOUS, (self,), None, *arguments)
+        return _make(LoadOps.CONTIGUOUS, srcs, None, self.shape, self.dtype, self.device, key)
 
     def copy_to(self, device: str) -> LazyBuffer:
         """The same value on `device`."""
@@ -373,22 +383,24 @@ class LazyBuffer:
             return self
         if self.base_const() is not None:
             return LazyBuffer.const(self.arg, self.dtype, self.shape, device)
-        source = self.contiguous()
-        key = (LoadOps.FROM, (source,), device)
+        srcs = (self.contiguous(),)
+        key = (LoadOps.FROM, srcs, device)
         found = _find(key)
         if found is not None:
             return found
-        return _make(LoadOps.FROM, (source,), device, self.shape, self.dtype, device, key)
+        return _make(LoadOps.FROM, srcs, device, self.shape, self.dtype, device, key)
 
     def assign(self, value: LazyBuffer, region: View | None = None) -> LazyBuffer:
         """The next version of this memory: the part at `region`, or all of it, replaced by `value`.
 
-        `region` says where in the flat memory the elements of `value` go, each in a place of its own. Raises `ShapeError` if they do not fit.
+        `region` says where in the flat memory the elements of `value` go, each in a place of its
+        own. Raises `ShapeError` if they do not fit.
         """
         _check_assign(self, value, region)
-        return _make(
-            LoadOps.ASSIGN, (self, value), region, self.shape, self.dtype, self.device
-        )
+        if _is_empty(value.shape):
+            return self
+        srcs = (self, value)
+        return _make(LoadOps.ASSIGN, srcs, region, self.shape, self.dtype, self.device)
 
     def set_realized(self, buffer: Buffer) -> None:
         """From now on the node is what is in `buffer`; it needs its sources no longer."""
@@ -420,7 +432,10 @@ def _make(
     device: str,
     key: Any = None,
 ) -> LazyBuffer:
-    """A new node; with a `key` it is found again by it."""
+    """A new node; with a `key`, which must hold the very tuple `srcs`, it is found again.
+
+    A second tuple would be a second reference to the sources, and the scheduler counts references.
+    """
     node = object.__new__(LazyBuffer)
     node.op = op
     node.srcs = srcs
@@ -430,6 +445,7 @@ def _make(
     node.device = device
     node.realized = None
     node.owner = None
+    node.serial = next(_serials)
     node._key = key
     if key is not None:
         entry = _Entry(node, _forget)
@@ -533,7 +549,8 @@ def _simplify_binary(
     right = known[1] is not None
     other = srcs[0] if right else srcs[1]
     value = known[1] if right else known[0]
-    assert value is not None and not isinstance(value, Expr)
+    assert value is not None
+    assert not isinstance(value, Expr)
     is_identity = _IDENTITY.get(op)
     if is_identity is not None and is_identity(value, other.dtype):
         return other if right or op in _COMMUTATIVE else None
@@ -553,7 +570,8 @@ def _is_one(value: Scalar, dtype: DType) -> bool:
 _COMMUTATIVE: Final = frozenset(
     {BinaryOps.ADD, BinaryOps.MUL, BinaryOps.MAX, BinaryOps.XOR, BinaryOps.OR}
 )
-# x op value is x, whatever x is. Of the two zeros only -0.0 leaves -0.0 as it is when added, only 0.0 when subtracted.
+# x op value is x, whatever x is. Of the two zeros only -0.0 leaves -0.0 as it is when added, only
+# 0.0 when subtracted.
 _IDENTITY: Final[dict[BinaryOps, Callable[[Scalar, DType], bool]]] = {
     BinaryOps.ADD: lambda v, d: v == 0 and (not dtypes.is_float(d) or is_negative_zero(v)),
     BinaryOps.SUB: lambda v, d: v == 0 and not is_negative_zero(v),
@@ -590,7 +608,8 @@ def _reduced_const(op: ReduceOps, source: LazyBuffer, shape: Shape) -> Scalar | 
 
 
 def _moved(source: LazyBuffer, op: MovementOps, arg: Any) -> LazyBuffer:
-    key = (op, (source,), arg)
+    srcs = (source,)
+    key = (op, srcs, arg)
     entry = _nodes.get(key)
     found = None if entry is None else entry()
     if found is not None:
@@ -602,7 +621,7 @@ def _moved(source: LazyBuffer, op: MovementOps, arg: Any) -> LazyBuffer:
     value = source.base_const()
     if value is not None and (op not in _ADDS_ZEROS or _is_plain_zero(value)):
         return LazyBuffer.const(value, dtype, shape, device)
-    return _make(op, (source,), arg, shape, dtype, device, key)
+    return _make(op, srcs, arg, shape, dtype, device, key)
 
 
 _ADDS_ZEROS: Final = frozenset({MovementOps.PAD, MovementOps.UNWINDOW})
@@ -631,12 +650,14 @@ class Storage:
             node.owner = self.token
 
     def write(self, value: LazyBuffer, region: View | None = None) -> None:
-        """Replaces the part at `region`, or all, by `value`; what was read before keeps its meaning.
+        """Replaces the part at `region`, or all, by `value`; earlier reads keep their meaning.
 
         Raises `ShapeError`, `DeviceMismatchError` as `LazyBuffer.assign` does.
         """
         old = self.node
         _check_assign(old, value, region)
+        if _is_empty(value.shape) or (value is old and region is None):
+            return
         if region is not None and region == View.create(region.shape) and region.size == old.size:
             value = value.reshape(old.shape)
             region = None

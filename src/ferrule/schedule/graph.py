@@ -1,0 +1,217 @@
+"""What a schedule has to do: the nodes to compute, and what else in the process still needs them.
+
+Old versions of memory may be overwritten only when nothing will read them later. Readers in this
+schedule can be put first; to find all others, the references to a node that this schedule knows of
+are counted and compared with the interpreter's count. A reference that cannot be explained counts
+as a reader.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import final
+
+from ferrule.dtype import dtypes
+from ferrule.expr import Expr
+from ferrule.lazy import LazyBuffer, pending_writes, storage_size
+from ferrule.ops import LoadOps
+
+
+@final
+@dataclass
+class Graph:
+    """The nodes of one schedule; collections of nodes are in order, sources before users."""
+
+    order: list[LazyBuffer]
+    """Every node that must be computed or read."""
+    requested: dict[LazyBuffer, None]
+    """The nodes that must have a buffer afterwards."""
+    external: set[LazyBuffer] = field(default_factory=set)
+    """The nodes that something outside the schedule refers to."""
+    moved_out: list[LazyBuffer] = field(default_factory=list)
+    """The old versions that are read later: they must be copied before they are overwritten."""
+    symbolic: bool = False
+    """Whether any size or argument is symbolic."""
+
+
+def value_sources(node: LazyBuffer) -> tuple[LazyBuffer, ...]:
+    """The nodes whose contents a node is made of: a version that is replaced as a whole is none."""
+    if node.op is LoadOps.ASSIGN and node.arg is None:
+        return node.srcs[1:]
+    return node.srcs
+
+
+def toposort(roots: Iterable[LazyBuffer], everything: bool = False) -> list[LazyBuffer]:
+    """The nodes that `roots` are made of, sources first.
+
+    `everything` includes versions that are replaced as a whole.
+    """
+    order: list[LazyBuffer] = []
+    seen: set[LazyBuffer] = set()
+    stack: list[tuple[LazyBuffer, bool]] = [(root, False) for root in roots]
+    stack.reverse()
+    while stack:
+        node, expanded = stack.pop()
+        if expanded:
+            order.append(node)
+            continue
+        if node in seen:
+            continue
+        seen.add(node)
+        srcs = node.srcs if everything else value_sources(node)
+        if not srcs:
+            order.append(node)
+            continue
+        stack.append((node, True))
+        for source in reversed(srcs):
+            if source not in seen:
+                stack.append((source, False))
+    return order
+
+
+def build_graph(roots: Sequence[LazyBuffer]) -> Graph:
+    """The graph of `roots` and of the pending writes that replace something they read."""
+    requested = dict.fromkeys(node for node in roots if node.realized is None)
+    order = _with_pending_writes(requested)
+    graph = Graph(order, requested)
+    graph.symbolic = any(_is_symbolic(node) for node in order)
+    if any(node.op is LoadOps.ASSIGN for node in order):
+        everything = toposort(requested, everything=True)
+    else:
+        everything = order
+    graph.external = _referenced_from_outside(everything, order)
+    _find_late_readers(graph, everything)
+    return graph
+
+
+def _with_pending_writes(requested: dict[LazyBuffer, None]) -> list[LazyBuffer]:
+    """Adds the versions that replace what is read; gives all nodes in order."""
+    order = toposort(requested)
+    waiting = {storage.node for storage in pending_writes()} - set(requested)
+    while waiting:
+        present = set(order)
+        joining = [node for node in waiting if _replaces_one_of(node, present)]
+        if not joining:
+            break
+        joining.sort(key=_serial)
+        requested.update(dict.fromkeys(joining))
+        waiting.difference_update(joining)
+        order = toposort(requested)
+    return order
+
+
+def _serial(node: LazyBuffer) -> int:
+    """A key to sort by, so that nothing depends on how a set is ordered."""
+    return node.serial
+
+
+def _replaces_one_of(version: LazyBuffer, present: set[LazyBuffer]) -> bool:
+    while version.op is LoadOps.ASSIGN:
+        version = version.srcs[0]
+        if version in present:
+            return True
+    return False
+
+
+def _is_symbolic(node: LazyBuffer) -> bool:
+    return _has_expr(node.shape) or _has_expr(node.arg)
+
+
+def _has_expr(arg: object) -> bool:
+    if isinstance(arg, tuple):
+        return any(_has_expr(part) for part in arg)
+    return isinstance(arg, Expr)
+
+
+# *** readers that this schedule does not know ***
+
+
+def _referenced_from_outside(
+    everything: list[LazyBuffer], order: list[LazyBuffer]
+) -> set[LazyBuffer]:
+    """The nodes that are referred to by more than their users in `everything`, and these lists."""
+    known = dict.fromkeys(everything, 0)
+    for node in everything:
+        for source in node.srcs:
+            known[source] += 1
+    if order is not everything:
+        for node in order:
+            known[node] += 1
+    # A node that nothing else refers to shows how many references the counting itself makes.
+    everything.append(LazyBuffer.empty((), dtypes.float32, ""))
+    known[everything[-1]] = 0
+    own = -1
+    outside: set[LazyBuffer] = set()
+    for node in reversed(everything):
+        references = sys.getrefcount(node) - known[node]
+        if own < 0:
+            own = references
+        elif references > own:
+            outside.add(node)
+    everything.pop()
+    return outside
+
+
+def _find_late_readers(graph: Graph, everything: list[LazyBuffer]) -> None:
+    """Decides what happens to old versions that are needed after this schedule.
+
+    A node outside that was built on an old version either gets its value now, or the old version is
+    copied: whichever is less memory.
+    """
+    present = set(graph.order)
+    replaced = _replaced_versions(graph)
+    if not replaced:
+        return
+    readers = _late_readers(graph, everything)
+    needed = [version for version in replaced if readers[version]]
+    behind = {reader for version in needed for reader in readers[version]}
+    if not behind:
+        return
+    can_compute = behind <= present and not behind & set(replaced)
+    copies = sum(_nbytes(version) for version in needed)
+    if can_compute and sum(map(_nbytes, behind)) <= copies:
+        for reader in sorted(behind, key=_serial):
+            graph.requested[reader] = None
+    else:
+        graph.moved_out = needed
+
+
+def _replaced_versions(graph: Graph) -> list[LazyBuffer]:
+    """What the ASSIGNs of the schedule write over, as far as it has contents."""
+    found: dict[LazyBuffer, None] = {}
+    for node in graph.order:
+        if node.op is LoadOps.ASSIGN and node.realized is None:
+            old = node.srcs[0]
+            while True:
+                found[old] = None
+                if old.op is not LoadOps.ASSIGN or old in graph.requested:
+                    break
+                old = old.srcs[0]
+    return list(found)
+
+
+def _late_readers(
+    graph: Graph, everything: list[LazyBuffer]
+) -> dict[LazyBuffer, frozenset[LazyBuffer]]:
+    """For each node, those referred to from outside that are made of it after this schedule."""
+    none: frozenset[LazyBuffer] = frozenset()
+    readers: dict[LazyBuffer, frozenset[LazyBuffer]] = {}
+    inherited: dict[LazyBuffer, frozenset[LazyBuffer]] = {}
+    for node in reversed(everything):
+        below = inherited.pop(node, none)
+        requested = node in graph.requested
+        if requested or node in graph.external:
+            below = below | {node}
+        readers[node] = below
+        # A requested node has its value afterwards: its users read that, and not its sources.
+        if below and not requested:
+            for source in node.srcs:
+                known = inherited.get(source)
+                inherited[source] = below if known is None else known | below
+    return readers
+
+
+def _nbytes(node: LazyBuffer) -> int:
+    return storage_size(node.shape) * node.dtype.itemsize

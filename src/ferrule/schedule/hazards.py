@@ -1,0 +1,206 @@
+"""Where versions live, and in which order tasks may run.
+
+A task runs after those that produce what it reads, and a task that writes over an old version runs
+after all who read that version. Where the second rule contradicts the first, the old version is
+copied, and its readers read the copy.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable
+from typing import final
+
+from ferrule.lazy import LazyBuffer
+from ferrule.ops import LoadOps
+from ferrule.schedule.graph import Graph
+from ferrule.schedule.slots import Slots
+from ferrule.schedule.tasks import Reader, Task
+
+
+@final
+class Hazards:
+    """Gives roots their slots, adds the copies that writing in place needs, orders the tasks."""
+
+    def __init__(self, graph: Graph, tasks: list[Task], reader: Reader) -> None:
+        self.graph = graph
+        self.tasks = tasks
+        self.reader = reader
+        self.slots = Slots()
+        self.copies: dict[LazyBuffer, LazyBuffer] = {}
+        """For the old versions that are read later: their copies."""
+        self._producer = {root: task for task in tasks for root in task.outputs}
+        self._position = {node: place for place, node in enumerate(graph.order)}
+        self._place_roots()
+        for task in tasks:
+            reader.find_reads(task)
+        self._keep_late_readers()
+        for task in list(tasks):
+            self._avoid_reads_of_what_is_written(task)
+
+    # -- placing ---------------------------------------------------------------------------------
+
+    def _place_roots(self) -> None:
+        for node in self.graph.order:
+            if node in self.reader.roots:
+                if node.op is LoadOps.ASSIGN:
+                    self._place_version(node)
+                else:
+                    self.slots.add(node)
+
+    def _place_version(self, version: LazyBuffer) -> None:
+        old = self.slots.previous(version)
+        if self.slots.may_overwrite(version, old):
+            self.slots.overwrite(version, old)
+        elif version.arg is None:
+            self.slots.add(version)
+        else:
+            self.slots.overwrite(version, self._copy(old))
+
+    def _copy(self, old: LazyBuffer) -> LazyBuffer:
+        """A copy of a version, in new memory, and the task that makes it."""
+        copy = LazyBuffer.empty(old.shape, old.dtype, old.device).assign(old)
+        self._add_root(copy, self._position.get(old, -1))
+        self._add_task(Task([copy], reads=[old]))
+        return copy
+
+    def _add_root(self, root: LazyBuffer, position: int) -> None:
+        self.reader.roots.add(root)
+        self.slots.add(root)
+        self._position[root] = position
+
+    def _add_task(self, task: Task) -> None:
+        self.tasks.append(task)
+        for root in task.outputs:
+            self._producer[root] = task
+
+    def _read_copy_instead(self, old: LazyBuffer, writer: Task) -> None:
+        """All tasks but the writer, and the one that copies, read a copy of `old`."""
+        copy = self._copy(old)
+        self.copies[old] = copy
+        copying = self._producer[copy]
+        for task in self.tasks:
+            if task is not writer and task is not copying and old in task.reads:
+                task.instead[old] = copy
+                self.reader.find_reads(task)
+
+    def _keep_late_readers(self) -> None:
+        needed_later = set(self.graph.moved_out)
+        for version, old in list(self.slots.overwrites.items()):
+            if old in needed_later:
+                self._read_copy_instead(old, self._producer[version])
+
+    # -- inside one task -------------------------------------------------------------------------
+
+    def _avoid_reads_of_what_is_written(self, task: Task) -> None:
+        """A task may read memory that it writes only at the very place that it writes.
+
+        Otherwise the value goes to memory of its own first, and is copied from there.
+        """
+        for root in list(task.outputs):
+            if root in self.slots.overwrites and not self._is_safe(task, root):
+                self._write_through_temporary(task, root)
+
+    def _is_safe(self, task: Task, version: LazyBuffer) -> bool:
+        slot = self.slots[version]
+        touched = [leaf for leaf in task.reads if self.slots[leaf].overlaps(slot)]
+        if not touched:
+            return True
+        place = self.reader.stored(task, version)[1]
+        for root in task.outputs:
+            views = self.reader.aligned_views(task, root)
+            for leaf in touched:
+                if leaf in views and (views[leaf] != place or self.slots[leaf] is not slot):
+                    return False
+        return True
+
+    def _write_through_temporary(self, task: Task, version: LazyBuffer) -> None:
+        value = task.sources(version)[0]
+        memory = LazyBuffer.empty(value.shape, value.dtype, value.device)
+        temporary = memory.assign(value)
+        self._add_root(temporary, self._position[version])
+        task.outputs[task.outputs.index(version)] = temporary
+        task.instead[version] = temporary
+        self._producer[temporary] = task
+        self._add_task(Task([version], {value: temporary}, [temporary]))
+        self.reader.find_reads(task)
+
+    # -- between tasks ---------------------------------------------------------------------------
+
+    def ordered(self) -> list[Task]:
+        """The tasks in an order in which each may run, near the order of the graph."""
+        while True:
+            after = self.successors()
+            order = _kahn(self.tasks, after, self._priority)
+            if len(order) == len(self.tasks):
+                return order
+            self._break_cycle(set(self.tasks) - set(order))
+
+    def _priority(self, task: Task) -> int:
+        return max(self._position[root] for root in task.outputs)
+
+    def successors(self) -> dict[Task, set[Task]]:
+        """For each task, those that must run after it."""
+        after: dict[Task, set[Task]] = {task: set() for task in self.tasks}
+        readers: dict[LazyBuffer, list[Task]] = {}
+        for task in self.tasks:
+            for leaf in task.reads:
+                readers.setdefault(leaf, []).append(task)
+                producer = self._producer.get(leaf)
+                if producer is not None and producer is not task:
+                    after[producer].add(task)
+        for version, old in self.slots.overwrites.items():
+            writer = self._producer[version]
+            for earlier in self._users_of_old_contents(version, old, readers):
+                if earlier is not writer:
+                    after[earlier].add(writer)
+        return after
+
+    def _users_of_old_contents(
+        self, version: LazyBuffer, old: LazyBuffer, readers: dict[LazyBuffer, list[Task]]
+    ) -> Iterable[Task]:
+        """The task that made what `version` replaces, and all that read it."""
+        producer = self._producer.get(old)
+        if producer is not None:
+            yield producer
+        yield from readers.get(old, [])
+        slot = self.slots[version]
+        if slot.buffer is None:
+            return
+        # What other nodes hold in the same memory was there before this schedule.
+        for leaf, users in readers.items():
+            if leaf is not old and leaf.realized is not None and self.slots[leaf].overlaps(slot):
+                yield from users
+
+    def _break_cycle(self, stuck: set[Task]) -> None:
+        """One version that a stuck task reads, and another overwrites, is copied."""
+        for version, old in self.slots.overwrites.items():
+            writer = self._producer[version]
+            if writer not in stuck or old in self.copies:
+                continue
+            if any(old in task.reads for task in stuck if task is not writer):
+                self._read_copy_instead(old, writer)
+                return
+        raise AssertionError(f"kernels that wait for each other: {[t.outputs for t in stuck]}")
+
+
+def _kahn(
+    tasks: list[Task], after: dict[Task, set[Task]], priority: Callable[[Task], int]
+) -> list[Task]:
+    """A topological order, small priorities first; shorter than `tasks` if there is a cycle."""
+    number = {task: place for place, task in enumerate(tasks)}
+    waiting = dict.fromkeys(tasks, 0)
+    for followers in after.values():
+        for follower in followers:
+            waiting[follower] += 1
+    ready = [(priority(task), number[task]) for task in tasks if waiting[task] == 0]
+    heapq.heapify(ready)
+    order: list[Task] = []
+    while ready:
+        task = tasks[heapq.heappop(ready)[1]]
+        order.append(task)
+        for follower in after[task]:
+            waiting[follower] -= 1
+            if waiting[follower] == 0:
+                heapq.heappush(ready, (priority(follower), number[follower]))
+    return order

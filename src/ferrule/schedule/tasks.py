@@ -1,0 +1,145 @@
+"""Tasks: what one kernel, or one copy, writes and reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import final
+
+from ferrule.lazy import LazyBuffer
+from ferrule.ops import BinaryOps, LoadOps, MovementOps, ReduceOps, TernaryOps, UnaryOps
+from ferrule.schedule.graph import Graph
+from ferrule.schedule.views import Views, dense
+from ferrule.shape.view import View
+
+
+@final
+@dataclass(eq=False)
+class Task:
+    """One kernel, or one copy: computes `outputs` from `reads`.
+
+    `instead` replaces nodes for this task alone: an old version by its copy, a value by its
+    temporary.
+    """
+
+    outputs: list[LazyBuffer]
+    instead: dict[LazyBuffer, LazyBuffer] = field(default_factory=dict)
+    reads: list[LazyBuffer] = field(default_factory=list)
+
+    @property
+    def is_kernel(self) -> bool:
+        """Whether there is an AST to run, rather than a copy or a runner of the user's."""
+        return self.outputs[0].op not in (LoadOps.FROM, LoadOps.CUSTOM)
+
+    def sources(self, node: LazyBuffer) -> tuple[LazyBuffer, ...]:
+        """What the task computes a node from."""
+        if node.op is LoadOps.ASSIGN:
+            return node.srcs[1:]
+        return node.srcs
+
+
+_KEEPS_INDEX = (UnaryOps, BinaryOps, TernaryOps)
+_PASSES_ON = (LoadOps.ASSIGN, LoadOps.CONTIGUOUS)
+
+
+def memory_roots(graph: Graph) -> set[LazyBuffer]:
+    """The nodes that must be in memory, whatever else is fused."""
+    found = set(graph.requested)
+    for node in graph.order:
+        if node.realized is not None:
+            continue
+        if node.op is LoadOps.ASSIGN:
+            found.add(node)
+            if node.arg is not None:
+                found.add(node.srcs[0])
+        elif node.op in (LoadOps.FROM, LoadOps.CUSTOM):
+            found.add(node)
+            found.update(node.srcs)
+        elif node.op in (LoadOps.CONTIGUOUS, LoadOps.EMPTY, ReduceOps.SCATTER):
+            found.add(node)
+    return {node for node in found if node.realized is None}
+
+
+@final
+class Reader:
+    """Finds what tasks read. `roots` are the nodes that have, or get, memory of their own."""
+
+    def __init__(self, roots: set[LazyBuffer]) -> None:
+        self.roots = roots
+        self.views = Views(roots)
+
+    def is_leaf(self, node: LazyBuffer, task: Task) -> bool:
+        """Whether the task loads the node, rather than computing it."""
+        if node.realized is not None:
+            return True
+        if node.op is LoadOps.CONST:
+            return False
+        return node in self.roots and node not in task.outputs
+
+    def leaf_view(self, node: LazyBuffer, task: Task) -> tuple[LazyBuffer, View] | None:
+        """The leaf and the view of it that a load of `node` needs, if a load is all it takes."""
+        if self.is_leaf(node, task):
+            return node, dense(node.shape)
+        found = self.views.of(node)
+        if found is None:
+            return None
+        base = task.instead.get(found[0], found[0])
+        return (base, found[1]) if self.is_leaf(base, task) else None
+
+    def find_reads(self, task: Task) -> None:
+        """Fills in `task.reads`, in the order in which a walk from the outputs meets them."""
+        found: dict[LazyBuffer, None] = {}
+        seen: set[LazyBuffer] = set()
+        stack = [source for root in reversed(task.outputs) for source in task.sources(root)[::-1]]
+        while stack:
+            node = stack.pop()
+            node = task.instead.get(node, node)
+            if node in seen:
+                continue
+            seen.add(node)
+            if self.is_leaf(node, task) or not task.is_kernel:
+                found[node] = None
+            else:
+                stack.extend(task.sources(node)[::-1])
+        task.reads = list(found)
+
+    def stored(self, task: Task, root: LazyBuffer) -> tuple[LazyBuffer, View]:
+        """The value that the task stores for a root, and where it goes in the root's memory.
+
+        A RESHAPE at the end is left out where it changes nothing in memory.
+        """
+        value = task.sources(root)[0] if root.op in _PASSES_ON else root
+        is_region = root.op is LoadOps.ASSIGN and root.arg is not None
+        view = root.arg if is_region else dense(root.shape)
+        while value.op is MovementOps.RESHAPE and value.realized is None:
+            below = value.srcs[0]
+            if value is not root and (value in self.roots or value in task.instead):
+                break
+            narrower = view.reshape(below.shape)
+            if narrower is None:
+                break
+            value, view = below, narrower
+        return task.instead.get(value, value), view
+
+    def aligned_views(self, task: Task, root: LazyBuffer) -> dict[LazyBuffer, View | None]:
+        """For the leaves below one root: the view by which each is read at the root's own index.
+
+        None where it is read at another index, or through different views.
+        """
+        found: dict[LazyBuffer, View | None] = {}
+        seen: set[tuple[LazyBuffer, bool]] = set()
+        stack = [(self.stored(task, root)[0], True)]
+        while stack:
+            node, aligned = stack.pop()
+            node = task.instead.get(node, node)
+            if (node, aligned) in seen:
+                continue
+            seen.add((node, aligned))
+            loaded = self.leaf_view(node, task)
+            if loaded is not None:
+                leaf, view = loaded
+                same = aligned and found.get(leaf, view) == view
+                found[leaf] = view if same else None
+                continue
+            below = aligned and (isinstance(node.op, _KEEPS_INDEX) or node.op in _PASSES_ON)
+            stack.extend((source, below) for source in task.sources(node))
+        return found

@@ -1,0 +1,130 @@
+"""The AST of a task: its nodes as `LazyOp`s, with a STORE for each output.
+
+Buffers are numbered as they are met, outputs first, so that tasks which do the same have one AST.
+"""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from ferrule.expr import Expr, Variable, unbind
+from ferrule.lazy import LazyBuffer
+from ferrule.ops import BufferOps, ConstBuffer, LazyOp, LoadOps, MemBuffer, MovementOps
+from ferrule.schedule.slots import Slot, Slots
+from ferrule.schedule.tasks import Reader, Task
+from ferrule.shape.shapetracker import ShapeTracker
+from ferrule.shape.view import ShapeError, View
+
+
+@final
+class TreeBuilder:
+    """Builds the AST of one task. `slots` lists the memory that the AST's buffer numbers mean."""
+
+    def __init__(self, task: Task, reader: Reader, slots: Slots, symbolic: bool) -> None:
+        self.task = task
+        self.reader = reader
+        self.symbolic = symbolic
+        self.var_vals: dict[Variable, int] = {}
+        self.slots: list[Slot] = []
+        self._slot_of = slots
+        self._number: dict[Slot, int] = {}
+        self._done: dict[LazyBuffer, LazyOp] = {}
+
+    def build(self) -> LazyOp:
+        """The AST: one STORE, or a SINK of several."""
+        for root in self.task.outputs:
+            self._index(self._slot_of[root])
+        stores = [self._store(root) for root in self.task.outputs]
+        return stores[0] if len(stores) == 1 else LazyOp(BufferOps.SINK, tuple(stores))
+
+    def _store(self, root: LazyBuffer) -> LazyOp:
+        value, view = self.reader.stored(self.task, root)
+        memory = MemBuffer(self._index(self._slot_of[root]), root.dtype, self._tracker(view))
+        return LazyOp(BufferOps.STORE, (self._tree(value),), memory)
+
+    def _index(self, slot: Slot) -> int:
+        number = self._number.get(slot)
+        if number is None:
+            number = self._number[slot] = len(self.slots)
+            self.slots.append(slot)
+        return number
+
+    def _tree(self, value: LazyBuffer) -> LazyOp:
+        done = self._done
+        stack = [value]
+        while stack:
+            node = stack[-1]
+            if node in done:
+                stack.pop()
+                continue
+            leaf = self._leaf(node)
+            if leaf is not None:
+                done[node] = leaf
+                stack.pop()
+                continue
+            srcs = [self.task.instead.get(s, s) for s in self.task.sources(node)]
+            waiting = [source for source in srcs if source not in done]
+            if waiting:
+                stack.extend(reversed(waiting))
+                continue
+            done[node] = self._node(node, tuple([done[source] for source in srcs]))
+            stack.pop()
+        return done[value]
+
+    def _node(self, node: LazyBuffer, srcs: tuple[LazyOp, ...]) -> LazyOp:
+        if node.op in (LoadOps.ASSIGN, LoadOps.CONTIGUOUS):
+            return srcs[0]
+        arg = self._unbound(node.arg) if self.symbolic else node.arg
+        return LazyOp(node.op, srcs, arg)
+
+    def _leaf(self, node: LazyBuffer) -> LazyOp | None:
+        value = node.base_const()
+        if value is not None:
+            return self._const(node, node, None)
+        found = self.reader.leaf_view(node, self.task)
+        if found is None:
+            if not isinstance(node.op, MovementOps):
+                return None
+            moved = self.reader.views.of(node)
+            if moved is None or moved[0].base_const() is None:
+                return None
+            return self._const(node, moved[0], moved[1])
+        leaf, view = found
+        number = self._index(self._slot_of[leaf])
+        return LazyOp(BufferOps.LOAD, (), MemBuffer(number, leaf.dtype, self._tracker(view)))
+
+    def _const(self, node: LazyBuffer, base: LazyBuffer, view: View | None) -> LazyOp:
+        shape = self._unbound(node.shape) if self.symbolic else node.shape
+        # The strides of a constant mean nothing; without them equal kernels have equal ASTs.
+        strides = (0,) * len(shape)
+        mask = None if view is None else view.mask
+        tracker = self._tracker(View.create(shape, strides, 0, mask))
+        value = self._unbound(base.arg) if self.symbolic else base.arg
+        return LazyOp(BufferOps.CONST, (), ConstBuffer(value, base.dtype, tracker))
+
+    # -- symbolic sizes --------------------------------------------------------------------------
+
+    def _tracker(self, view: View) -> ShapeTracker:
+        tracker = ShapeTracker(view)
+        if not self.symbolic:
+            return tracker
+        free, values = tracker.unbind()
+        self._bind(values)
+        return free
+
+    def _unbound(self, arg: Any) -> Any:
+        if isinstance(arg, tuple):
+            return tuple([self._unbound(part) for part in arg])
+        if isinstance(arg, Expr):
+            free, values = unbind(arg)
+            self._bind(values)
+            return free
+        return arg
+
+    def _bind(self, values: dict[Variable, int]) -> None:
+        for variable, value in values.items():
+            if self.var_vals.setdefault(variable, value) != value:
+                raise ShapeError(
+                    f"variable {variable.name} is {self.var_vals[variable]} and {value} "
+                    "in one kernel; use one value, or two variables"
+                )

@@ -1,0 +1,97 @@
+"""Movements of memory that are only another view of it, so that a load can do them."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import final
+
+from ferrule.expr import sint
+from ferrule.lazy import LazyBuffer, storage_view
+from ferrule.ops import MovementOps
+from ferrule.shape.view import View
+
+dense = lru_cache(maxsize=4096)(storage_view)
+
+
+def move(view: View, node: LazyBuffer) -> View | None:
+    """The view after the movement `node`; None where no single view says it."""
+    arg = node.arg
+    match node.op:
+        case MovementOps.RESHAPE:
+            return view.reshape(arg)
+        case MovementOps.PERMUTE:
+            return view.permute(arg)
+        case MovementOps.EXPAND:
+            return view.expand(arg)
+        case MovementOps.PAD:
+            return view.pad(arg)
+        case MovementOps.SHRINK:
+            return view.shrink(arg)
+        case MovementOps.STRIDE:
+            return view.stride(arg)
+        case MovementOps.WINDOW:
+            return _window(view, node.shape, arg)
+        case MovementOps.AS_STRIDED:
+            return _as_strided(view, arg)
+        case _:
+            return None
+
+
+def _window(view: View, shape: tuple[sint, ...], arg: tuple[int, int, int, int]) -> View | None:
+    axis, _, stride, dilation = arg
+    if view.mask is not None:
+        return None
+    step = view.strides[axis]
+    strides = (*view.strides[:axis], step * stride, *view.strides[axis + 1 :], step * dilation)
+    return View.create(shape, strides, view.offset)
+
+
+def _as_strided(view: View, arg: tuple[tuple[sint, ...], tuple[sint, ...], sint]) -> View | None:
+    shape, strides, offset = arg
+    return View.create(shape, strides, offset) if view.contiguous else None
+
+
+@final
+class Views:
+    """For chains of movements, where they end, and the view that they make of it."""
+
+    def __init__(self, roots: set[LazyBuffer]) -> None:
+        self._roots = roots
+        self._known: dict[LazyBuffer, tuple[LazyBuffer, View] | None] = {}
+
+    def of(self, node: LazyBuffer) -> tuple[LazyBuffer, View] | None:
+        """The first node below a chain of movements from `node` on that is none, or is in memory.
+
+        With the view of it that the chain makes; None if no single view does. A node that is no
+        movement ends its own chain.
+        """
+        chain: list[LazyBuffer] = []
+        below = node
+        while below not in self._known and _is_movement(below):
+            chain.append(below)
+            below = below.srcs[0]
+            if below in self._roots:
+                break
+        if chain and below in self._known and below not in self._roots:
+            found = self._known[below]
+        else:
+            found = (below, dense(below.shape)) if _may_be_loaded(below, self._roots) else None
+        for moved in reversed(chain):
+            if found is not None:
+                view = move(found[1], moved)
+                found = None if view is None else (found[0], view)
+            self._known[moved] = found
+        if not chain and below in self._known:
+            return self._known[below]
+        return found
+
+
+def _is_movement(node: LazyBuffer) -> bool:
+    if not isinstance(node.op, MovementOps) or node.realized is not None:
+        return False
+    return node.op is not MovementOps.GATHER
+
+
+def _may_be_loaded(node: LazyBuffer, roots: set[LazyBuffer]) -> bool:
+    """Whether a view of the node could ever be a load, or a constant."""
+    return node.realized is not None or node in roots or node.base_const() is not None
