@@ -266,22 +266,27 @@ class _Linearizer:
         self.lane = outside
 
     def _serial(self, loop: Loop, bounds: tuple[UOp, UOp] | None, body: Callable[[], None]) -> None:
-        if loop.peel is None or bounds is not None:
-            start, stop = bounds or (self.constant(0, I64, 1), self.value(loop.range.size))
+        start, stop = bounds or (self.constant(0, I64, 1), self.value(loop.range.size))
+        if loop.peel is None:
             self._open(loop, start, stop)
             body()
             self._close()
             return
-        last = loop.range.size - 1
-        if last.max > 0:
-            self._open(loop, self.constant(0, I64, 1), self.value(last))
-            self.copies[loop.peel] = TRUE
+        last = self.value(loop.range.size - 1)
+        self.copies[loop.peel] = TRUE
+        if (loop.range.size - 1).max > 0:
+            self._open(loop, start, self._least(stop, last) if bounds else last)
             body()
-            del self.copies[loop.peel]
             self._close()
-        self._open(loop, self.value(last), self.value(loop.range.size))
+        del self.copies[loop.peel]
+        if bounds:
+            last = self._emit(UOp(UOps.ALU, I64, 1, (start, last), ExprOp.MAX))
+        self._open(loop, last, stop)
         body()
         self._close()
+
+    def _least(self, a: UOp, b: UOp) -> UOp:
+        return self._emit(UOp(UOps.ALU, I64, 1, (a, b), ExprOp.MIN))
 
     def _transpose(self, nest: Nest, along: Loop, across: Loop) -> None:
         """A square of values, loaded as vectors along one range and kept as vectors along the other."""

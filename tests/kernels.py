@@ -1,0 +1,193 @@
+"""ASTs that the compiler's tests share, with NumPy's answer for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ferrule.dtype import DType, dtypes
+from ferrule.ops import (
+    BinaryOps,
+    BufferOps,
+    ConstBuffer,
+    LazyOp,
+    MemBuffer,
+    ReduceOps,
+    UnaryOps,
+)
+from ferrule.shape.shapetracker import ShapeTracker
+
+Array = np.ndarray
+LOG2_E = 1.4426950408889634
+
+
+@dataclass(frozen=True)
+class Case:
+    """An AST, the shapes of its inputs (buffers 1, 2, ...), and the expected result."""
+
+    name: str
+    ast: LazyOp
+    inputs: tuple[tuple[int, ...], ...]
+    expected: Callable[..., Array]
+
+
+def load(index: int, *shape: int, dtype: DType = dtypes.float32) -> LazyOp:
+    return LazyOp(BufferOps.LOAD, (), MemBuffer(index, dtype, ShapeTracker.from_shape(shape)))
+
+
+def constant(value: float, shape: tuple[int, ...], dtype: DType = dtypes.float32) -> LazyOp:
+    st = ShapeTracker.from_shape((1,) * len(shape)).expand(shape)
+    return LazyOp(BufferOps.CONST, (), ConstBuffer(value, dtype, st))
+
+
+def store(value: LazyOp, index: int = 0) -> LazyOp:
+    st = ShapeTracker.from_shape(value.shape)
+    return LazyOp(BufferOps.STORE, (value,), MemBuffer(index, value.dtype, st))
+
+
+def add(a: LazyOp, b: LazyOp) -> LazyOp:
+    return LazyOp(BinaryOps.ADD, (a, b))
+
+
+def sub(a: LazyOp, b: LazyOp) -> LazyOp:
+    return LazyOp(BinaryOps.SUB, (a, b))
+
+
+def mul(a: LazyOp, b: LazyOp) -> LazyOp:
+    return LazyOp(BinaryOps.MUL, (a, b))
+
+
+def exp(x: LazyOp) -> LazyOp:
+    return LazyOp(UnaryOps.EXP2, (mul(x, constant(LOG2_E, x.shape)),))
+
+
+def reduce(op: ReduceOps, x: LazyOp, *axes: int) -> LazyOp:
+    shape = tuple(1 if axis in axes else size for axis, size in enumerate(x.shape))
+    return LazyOp(op, (x,), shape)
+
+
+def total(x: LazyOp, *axes: int) -> LazyOp:
+    return reduce(ReduceOps.SUM, x, *axes)
+
+
+def softmax(x: LazyOp, axis: int) -> LazyOp:
+    largest = reduce(ReduceOps.MAX, x, axis).expand(x.shape)
+    powers = exp(sub(x, largest))
+    inverse = LazyOp(UnaryOps.RECIP, (total(powers, axis),))
+    return mul(powers, inverse.expand(x.shape))
+
+
+def layernorm(x: LazyOp) -> LazyOp:
+    rows, columns = x.shape
+    scale = constant(1 / columns, (rows, 1))
+    centred = sub(x, mul(total(x, 1), scale).expand(x.shape))
+    variance = mul(total(mul(centred, centred), 1), scale)
+    deviation = LazyOp(UnaryOps.SQRT, (add(variance, constant(1e-5, (rows, 1))),))
+    return mul(centred, LazyOp(UnaryOps.RECIP, (deviation,)).expand(x.shape))
+
+
+def matmul(a: LazyOp, b: LazyOp) -> LazyOp:
+    rows, inner = a.shape
+    columns = b.shape[1]
+    left = a.reshape((rows, 1, inner)).expand((rows, columns, inner))
+    right = b.permute((1, 0)).reshape((1, columns, inner)).expand((rows, columns, inner))
+    return total(mul(left, right), 2).reshape((rows, columns))
+
+
+def convolution(x: LazyOp, w: LazyOp) -> LazyOp:
+    """3x3, padding 1, on (batch, channels, height, width) and (filters, channels, 3, 3)."""
+    batch, channels, height, width = x.shape
+    filters = w.shape[0]
+    padded = x.pad(((0, 0), (0, 0), (1, 1), (1, 1)))
+    windows = padded.window(2, 3).window(3, 3)
+    full = (batch, filters, channels, height, width, 3, 3)
+    left = windows.reshape((batch, 1, channels, height, width, 3, 3)).expand(full)
+    right = w.reshape((1, filters, channels, 1, 1, 3, 3)).expand(full)
+    return total(mul(left, right), 2, 5, 6).reshape((batch, filters, height, width))
+
+
+def numpy_softmax(x: Array, axis: int) -> Array:
+    powers = np.exp(x - x.max(axis, keepdims=True))
+    return powers / powers.sum(axis, keepdims=True)
+
+
+def numpy_layernorm(x: Array) -> Array:
+    return (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5)
+
+
+def numpy_convolution(x: Array, w: Array) -> Array:
+    height, width = x.shape[2:]
+    padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    out = np.zeros((x.shape[0], w.shape[0], height, width), x.dtype)
+    for ky in range(3):
+        for kx in range(3):
+            part = padded[:, :, ky : ky + height, kx : kx + width]
+            out += np.einsum("ncyx,fc->nfyx", part, w[:, :, ky, kx])
+    return out
+
+
+def _outer_of_sums() -> LazyOp:
+    sums = total(load(1, 5, 8), 1)
+    return mul(sums.expand((5, 5)), sums.permute((1, 0)).expand((5, 5)))
+
+
+CASES = [
+    Case("add", store(add(load(1, 7, 33), load(2, 7, 33))), ((7, 33), (7, 33)), np.add),
+    Case(
+        "add_row",
+        store(add(load(1, 7, 33), load(2, 1, 33).expand((7, 33)))),
+        ((7, 33), (1, 33)),
+        np.add,
+    ),
+    Case("transpose", store(load(1, 20, 13).permute((1, 0))), ((20, 13),), lambda x: x.T),
+    Case("long", store(add(load(1, 20001), load(2, 20001))), ((20001,), (20001,)), np.add),
+    Case(
+        "pad_exp",
+        store(exp(load(1, 5)).pad(((2, 3),))),
+        ((5,),),
+        lambda x: np.pad(np.exp(x), (2, 3)),
+    ),
+    Case(
+        "pad_sum",
+        store(total(load(1, 5, 6), 1).pad(((2, 3), (0, 0)))),
+        ((5, 6),),
+        lambda x: np.pad(x.sum(1, keepdims=True), ((2, 3), (0, 0))),
+    ),
+    Case("sum_rows", store(total(load(1, 9, 77), 1)), ((9, 77),), lambda x: x.sum(1)),
+    Case("sum_columns", store(total(load(1, 77, 35), 0)), ((77, 35),), lambda x: x.sum(0)),
+    Case("sum_all", store(total(load(1, 9, 31), 0, 1)), ((9, 31),), lambda x: x.sum()),
+    Case("softmax", store(softmax(load(1, 6, 100), 1)), ((6, 100),), lambda x: numpy_softmax(x, 1)),
+    Case(
+        "softmax_columns",
+        store(softmax(load(1, 30, 40), 0)),
+        ((30, 40),),
+        lambda x: numpy_softmax(x, 0),
+    ),
+    Case("layernorm", store(layernorm(load(1, 5, 130))), ((5, 130),), numpy_layernorm),
+    Case("outer_of_sums", store(_outer_of_sums()), ((5, 8),), lambda x: np.outer(x.sum(1), x.sum(1))),
+    Case(
+        "matmul",
+        store(matmul(load(1, 13, 35), load(2, 35, 70))),
+        ((13, 35), (35, 70)),
+        np.matmul,
+    ),
+    Case(
+        "matmul_transposed",
+        store(matmul(load(1, 29, 40), load(2, 66, 40).permute((1, 0)))),
+        ((29, 40), (66, 40)),
+        lambda a, b: a @ b.T,
+    ),
+    Case(
+        "convolution",
+        store(convolution(load(1, 2, 3, 9, 9), load(2, 5, 3, 3, 3))),
+        ((2, 3, 9, 9), (5, 3, 3, 3)),
+        numpy_convolution,
+    ),
+]
+
+
+def make_inputs(case: Case, seed: int = 0) -> list[Array]:
+    generator = np.random.default_rng(seed)
+    return [generator.standard_normal(shape).astype(np.float32) for shape in case.inputs]

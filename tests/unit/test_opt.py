@@ -1,0 +1,111 @@
+"""The scheduling primitives: what they make, and what they refuse."""
+
+from __future__ import annotations
+
+import pytest
+
+from ferrule.codegen.kernel import Kernel, Kind, KernelError, show, verify
+from ferrule.codegen.lower import lower
+from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
+from tests.kernels import load, matmul, softmax, store, total
+
+
+def product() -> Kernel:
+    return lower(store(matmul(load(1, 12, 20), load(2, 20, 32))), "product")
+
+
+TILED = (
+    Opt("split", ("out0", "i0.0", 5, "clamp")),
+    Opt("split", ("out0", "i0.1", 16, "mask")),
+    Opt("reorder", ("out0", ("i0.0.o", "i0.1.o", "i0.0.i", "i0.1.i"))),
+    Opt("unroll", ("out0", "i0.0.i")),
+    Opt("vectorize", ("out0", "i0.1.i")),
+    Opt("compute_at", ("sum0", 2)),
+)
+
+
+def test_opts_are_data() -> None:
+    for opt in TILED:
+        assert Opt.from_json(opt.to_json()) == opt
+        assert hash(Opt.from_json(opt.to_json())) == hash(opt)
+
+
+def test_opts_read_from_json_give_the_same_kernel() -> None:
+    again = tuple(Opt.from_json(opt.to_json()) for opt in TILED)
+    assert apply_opts(product(), again) == apply_opts(product(), TILED)
+
+
+def test_the_reduce_gets_a_tile_of_registers() -> None:
+    kernel = apply_opts(product(), TILED)
+    nest = kernel.by_name["sum0"]
+    assert [loop.kind for loop in nest.loops] == [Kind.SERIAL, Kind.UNROLL, Kind.VECTOR]
+    assert [r.name for r in nest.computes[0].ranges] == ["i0.0.i@sum0", "i0.1.i@sum0"]
+    assert nest.at == ("out0", 2)
+
+
+def test_split_shows_its_tail() -> None:
+    text = show(apply_opts(product(), TILED[:1]))
+    assert "for i0.0.o in 3" in text
+    assert "for i0.0.i in 5" in text
+    assert "min(((i0.0.o * 5) + i0.0.i), 11)" in text.replace("  ", " ")
+
+
+def test_an_exact_split_has_no_tail() -> None:
+    text = show(apply_opts(product(), [Opt("split", ("out0", "i0.0", 4, "mask"))]))
+    assert " if " not in text
+
+
+@pytest.mark.parametrize(
+    ("opt", "message"),
+    [
+        (Opt("split", ("out0", "i0.7", 4, "mask")), "no loop i0.7 in nest out0 of kernel product"),
+        (Opt("split", ("out9", "i0.0", 4, "mask")), "no nest out9 in kernel product"),
+        (Opt("split", ("out0", "i0.0", 0, "mask")), "the factor is at least 1"),
+        (Opt("split", ("sum0", "r0.2", 3, "clamp")), "cannot repeat elements; use mask or peel"),
+        (Opt("reorder", ("out0", ("i0.1",))), "nest out0 has the loops"),
+        (Opt("parallel", ("out0", "i0.1")), "only the outermost loop of a root nest"),
+        (Opt("fuse", ("out0", "i0.1")), "no loop follows it"),
+        (Opt("compute_at", ("out0", 0)), "it hangs at None"),
+        (Opt("group", ("out0", ("i0.0",))), "does not combine over all of them"),
+        (Opt("stage", ("sum0", 7, "out0", 1, (), "copy")), "0 different loads of it, not one"),
+        (Opt("stage", ("sum0", 2, "out0", 1, ("r0.2",), "copy")), "it varies inside with"),
+        (Opt("merge", ("sum0", "out0")), "their places or loops differ"),
+        (Opt("keep", ("sum0", "out0")), "they share no costly value"),
+        (Opt("transpose", ("out0", "i0.0", "i0.1")), "must be the last two loops"),
+        (Opt("tile", ()), "unknown primitive tile"),
+    ],
+)
+def test_refusals(opt: Opt, message: str) -> None:
+    with pytest.raises(ScheduleError) as caught:
+        apply_opts(product(), [opt])
+    assert message in str(caught.value)
+
+
+def test_reduces_keep_their_order() -> None:
+    kernel = lower(store(total(load(1, 3, 4, 5), 1, 2)), "rows")
+    with pytest.raises(ScheduleError, match="are combined over in this order"):
+        apply_opts(kernel, [Opt("reorder", ("sum0", ("r0.2", "r0.1")))])
+
+
+def test_siblings_merge_into_one_pass() -> None:
+    x = load(1, 4, 6)
+    both = store(total(x, 1), 0)
+    kernel = lower(both, "one")
+    assert [nest.name for nest in kernel.nests] == ["sum0", "out0"]
+    rows = lower(store(softmax(x, 1)), "softmax")
+    with pytest.raises(ScheduleError, match="one needs the other"):
+        apply_opts(rows, [Opt("merge", ("max0", "sum1"))])
+
+
+def test_keep_lets_the_output_read_what_the_sum_computed() -> None:
+    rows = apply_opts(lower(store(softmax(load(1, 4, 6), 1)), "softmax"), [Opt("keep", ("sum1", "out0"))])
+    text = show(rows)
+    assert text.count("exp2(") == 2  # in the pass of the sum: once kept, once added
+    assert "sum1.row[i0.1] * recip(sum1[])" in text
+
+
+def test_verify_finds_a_range_that_is_not_open() -> None:
+    kernel = product()
+    broken = Kernel(kernel.name, kernel.nests[1:], kernel.slots)
+    with pytest.raises(KernelError, match="reads sum0, which nothing computes"):
+        verify(broken)
