@@ -1,0 +1,1 @@
+"""The devices: one module each, and what they stand on."""

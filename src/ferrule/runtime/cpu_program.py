@@ -1,0 +1,80 @@
+"""Native kernels as programs: loaded, launched, timed."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Sequence
+from functools import cache
+from struct import Struct
+from typing import final
+
+from ferrule.runtime import native, pool
+from ferrule.runtime.cpu_memory import CPUMemory
+from ferrule.runtime.llvm import host_compiler, load_object
+
+
+@cache
+def native_runtime() -> pool.NativeRuntime:
+    """The thread pool and the launch functions of this process, from the disk cache if they are
+    there. Raises `CompileError` where they are not and LLVM cannot be had."""
+    compiler = host_compiler()
+    arch = compiler.target.arch
+    lib = compiler.compile_cached(pool.runtime_source(arch))
+    code = load_object(lib, pool.runtime_externals(), pool.runtime_functions())
+    return pool.NativeRuntime(code, arch)
+
+
+@cache
+def table_packer(n_slots: int) -> Struct:
+    """What packs an argument table of `n_slots` addresses and values."""
+    return Struct(f"={n_slots}q")
+
+
+_BODY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+
+
+@final
+class CPUProgram:
+    """A compiled kernel, ready to run: `lib` is an object file that defines `name` and
+    `name.extent`, as the CPU's binary interface says (docs/design/interfaces.md, §3).
+
+    `fxn(table, start, stop)` is the kernel itself, `mem` its machine code, read-only (empty where
+    LLVM loaded it), `helper_handle` where the functions are that it may call.
+
+    Raises `ObjectError` for a file that is malformed or lacks the two functions.
+    """
+
+    helper_handle = pool.process
+
+    def __init__(self, name: str, lib: bytes) -> None:
+        self.name = name
+        self.lib = lib
+        runtime = native_runtime()
+        extent_name = f"{name}.extent"
+        self._code = load_object(lib, pool.kernel_externals, (name, extent_name))
+        self.mem = self._code.mem
+        self.body = self._code.address(name)
+        self.extent = self._code.address(extent_name)
+        self.fxn = _BODY(self.body)
+        self._threads = runtime.threads
+        self._record, address = pool.record(native.PROGRAM_BYTES)
+        self._record[:] = [self.body, self.extent, runtime.pool]
+        self._launch = runtime.launcher(address)
+
+    def __call__(
+        self, *bufs: CPUMemory, vals: Sequence[int] = (), wait: bool = False
+    ) -> float | None:
+        """Runs the kernel on the blocks `bufs` with the variables' values `vals`.
+
+        Gives the seconds it took if `wait`. It is finished on return either way.
+        """
+        # A table of its own for each call, so that any number of threads may call at once.
+        table = table_packer(len(bufs) + len(vals)).pack(*[buf.address for buf in bufs], *vals)
+        threads = self._threads()
+        started = time.perf_counter() if wait else 0.0
+        chunk = self._launch(table, 0, threads)
+        while chunk:
+            # Its slice of time was over; here Python handles signals.
+            chunk = self._launch(table, chunk, threads)
+        return time.perf_counter() - started if wait else None

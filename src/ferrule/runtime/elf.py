@@ -1,0 +1,339 @@
+"""Loads relocatable object files (ELF, x86-64, as LLVM emits them) without LLVM.
+
+A process whose kernels are all in the disk cache needs no compiler, only this. An object becomes
+one mapping: first what is read or executed, then, from a page of its own, what is written. The
+mapping is filled while it is writable and the first part is then made executable and read-only;
+no page is ever both. Objects of other formats and processors are left to LLVM (`supports`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from struct import Struct
+from struct import error as StructError
+from typing import final
+
+from ferrule.helpers import round_up
+
+
+class ObjectError(ValueError):
+    """An object file that is malformed, or that asks for something the loader does not do."""
+
+
+_MAGIC = b"\x7fELF\x02\x01\x01"  # 64 bits, little endian, version 1
+_RELOCATABLE, _X86_64 = 1, 62
+_HEADER = Struct("<16sHHIQQQIHHHHHH")
+_SECTION = Struct("<IIQQQQIIQQ")
+_SYMBOL = Struct("<IBBHQQ")
+_RELOCATION = Struct("<QIIq")
+
+_SYMBOL_TABLE, _RELOCATIONS_WITH_ADDEND, _NO_BITS, _RELOCATIONS_WITHOUT = 2, 4, 8, 9
+_INITIALISERS = (14, 15, 16)
+_UNWIND = 0x70000001
+_WRITE, _ALLOCATE, _EXECUTE, _THREAD_LOCAL = 1, 2, 4, 0x400
+_UNDEFINED, _ABSOLUTE, _FIRST_RESERVED = 0, 0xFFF1, 0xFF00
+_GLOBAL_BINDINGS = (1, 2)
+
+_LARGEST_IMAGE = 1 << 30
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Section:
+    kind: int
+    flags: int
+    data: bytes
+    size: int
+    link: int
+    info: int
+    alignment: int
+
+    @property
+    def loaded(self) -> bool:
+        # Unwind tables are for exceptions, which kernels do not throw.
+        return bool(self.flags & _ALLOCATE) and self.kind != _UNWIND and self.size > 0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Symbol:
+    name: str
+    section: int
+    value: int
+    is_global: bool
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LoadedObject:
+    """Code in memory. It stays there as long as this object, or a view of `mem`, does."""
+
+    symbols: Mapping[str, int]
+    """The addresses of the functions and variables that the object defines for others."""
+    mem: memoryview
+    """The executable part, read-only; empty where LLVM loaded the object."""
+    owner: object
+    """What keeps the memory mapped."""
+
+    def address(self, name: str) -> int:
+        """Where `name` is. Raises `ObjectError` if the object does not define it."""
+        if name not in self.symbols:
+            defined = ", ".join(sorted(self.symbols)) or "nothing"
+            raise ObjectError(f"object file: no symbol {name!r}; it defines {defined}")
+        return self.symbols[name]
+
+
+def supports(data: bytes) -> bool:
+    """Whether `load` is meant for this kind of object file, whatever its state."""
+    if len(data) < _HEADER.size or not data.startswith(_MAGIC):
+        return False
+    return int.from_bytes(data[18:20], "little") == _X86_64
+
+
+def load(data: bytes, externals: Mapping[str, int]) -> LoadedObject:
+    """Maps the object file `data`, resolving what it does not define by `externals`.
+
+    Raises `ObjectError` if the file is malformed, needs a symbol that is not in `externals`, or
+    uses a feature that kernels have no need of; `OSError` if the system refuses the memory.
+    """
+    try:
+        sections = _read_sections(data)
+        symbols = _read_symbols(sections)
+        return _Image(sections, symbols, externals).load()
+    except (StructError, IndexError) as cut_short:
+        raise ObjectError(f"object file: truncated or malformed: {cut_short}") from cut_short
+
+
+def _slice(data: bytes, start: int, size: int, what: str) -> bytes:
+    if start + size > len(data):
+        raise ObjectError(
+            f"object file: {what} at {start}..{start + size} is outside of its {len(data)} bytes"
+        )
+    return data[start : start + size]
+
+
+def _read_sections(data: bytes) -> list[_Section]:
+    if not data.startswith(_MAGIC):
+        raise ObjectError(f"object file: not 64-bit little-endian ELF, it starts {data[:7]!r}")
+    header = _HEADER.unpack_from(data)
+    kind, machine, table, entry_size, count = header[1], header[2], header[6], *header[11:13]
+    if kind != _RELOCATABLE or machine != _X86_64:
+        raise ObjectError(
+            f"object file: kind {kind} for machine {machine}, expected a relocatable one"
+            f" ({_RELOCATABLE}) for x86-64 ({_X86_64})"
+        )
+    if entry_size != _SECTION.size:
+        raise ObjectError(f"object file: section headers of {entry_size} bytes, expected 64")
+    rows = _SECTION.iter_unpack(_slice(data, table, count * entry_size, "the section table"))
+    return [_read_section(data, *row) for row in rows]
+
+
+def _read_section(
+    data: bytes,
+    _name: int,
+    kind: int,
+    flags: int,
+    _address: int,
+    offset: int,
+    size: int,
+    link: int,
+    info: int,
+    alignment: int,
+    _entry_size: int,
+) -> _Section:
+    alignment = max(alignment, 1)
+    if alignment & (alignment - 1) or alignment > mmap.PAGESIZE:
+        raise ObjectError(f"object file: a section aligned to {alignment} bytes")
+    if size > _LARGEST_IMAGE:
+        raise ObjectError(f"object file: a section of {size} bytes")
+    if flags & _ALLOCATE and (flags & _THREAD_LOCAL or kind in _INITIALISERS):
+        raise ObjectError("object file: thread-local data and initialisers are not supported")
+    contents = b"" if kind == _NO_BITS else _slice(data, offset, size, "a section")
+    return _Section(kind, flags, contents, size, link, info, alignment)
+
+
+def _read_symbols(sections: list[_Section]) -> list[_Symbol]:
+    for section in sections:
+        if section.kind == _SYMBOL_TABLE:
+            names = sections[section.link].data
+            rows = _SYMBOL.iter_unpack(section.data)
+            return [_read_symbol(names, row, len(sections)) for row in rows]
+    return []
+
+
+def _read_symbol(
+    names: bytes, row: tuple[int, int, int, int, int, int], n_sections: int
+) -> _Symbol:
+    name_offset, info, _, section, value, _ = row
+    end = names.find(b"\0", name_offset)
+    if end < 0:
+        raise ObjectError(f"object file: a symbol's name at {name_offset} does not end")
+    name = names[name_offset:end].decode("utf-8", "replace")
+    is_reserved = section >= _FIRST_RESERVED and section != _ABSOLUTE
+    if is_reserved or n_sections <= section < _FIRST_RESERVED:
+        # Source file names are absolute; common symbols and the like never come from LLVM IR.
+        raise ObjectError(f"object file: symbol {name!r} is in section {section:#x}")
+    return _Symbol(name, section, value, info >> 4 in _GLOBAL_BINDINGS)
+
+
+# Relocations of x86-64. S: the symbol, A: the addend, P: the place, G: a cell that holds S.
+_NONE = 0
+_ABSOLUTE_64 = 1  # S + A
+_RELATIVE_32 = 2  # S + A - P
+_CALL_32 = 4  # S + A - P, where S may be reached through a stub
+_RELATIVE_64 = 24  # S + A - P
+_CELL_RELATIVE_32 = (9, 41, 42)  # G + A - P
+
+_WORD = Struct("<Q")
+_SIGNED_WORD = Struct("<q")
+_SIGNED_HALF = Struct("<i")
+
+# jmp *2(%rip); two bytes of padding; the address. Calls reach libc this way from 2 GB and
+# further; the address doubles as the cell for code that loads it.
+_STUB = Struct("<6s2xQ")
+_JUMP = b"\xff\x25\x02\x00\x00\x00"
+_STUB_CELL = 8
+
+
+class _Image:
+    """One object on its way into memory."""
+
+    def __init__(
+        self, sections: list[_Section], symbols: list[_Symbol], externals: Mapping[str, int]
+    ) -> None:
+        self.sections = sections
+        self.symbols = symbols
+        self.externals = externals
+        self.offsets: dict[int, int] = {}
+        self.stubs: dict[int, int] = {}
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        end = self._place(0, writable=False)
+        first_stub = round_up(end, _STUB.size)
+        for number, index in enumerate(self._symbols_with_stubs()):
+            self.stubs[index] = first_stub + number * _STUB.size
+        self.protected = round_up(first_stub + len(self.stubs) * _STUB.size, mmap.PAGESIZE)
+        self.size = round_up(self._place(self.protected, writable=True), mmap.PAGESIZE)
+        if not 0 < self.size <= _LARGEST_IMAGE:
+            raise ObjectError(f"object file: {self.size} bytes to load")
+
+    def _place(self, end: int, writable: bool) -> int:
+        for index, section in enumerate(self.sections):
+            if section.loaded and bool(section.flags & _WRITE) == writable:
+                if writable and section.flags & _EXECUTE:
+                    raise ObjectError("object file: a section is both writable and executable")
+                self.offsets[index] = round_up(end, section.alignment)
+                end = self.offsets[index] + section.size
+        return end
+
+    def _relocations(self) -> list[tuple[int, int, int, int, int]]:
+        """For each relocation: section, offset in it, kind, symbol, addend."""
+        found = []
+        for section in self.sections:
+            if section.kind == _RELOCATIONS_WITHOUT and section.info in self.offsets:
+                raise ObjectError("object file: relocations without addends")
+            if section.kind == _RELOCATIONS_WITH_ADDEND and section.info in self.offsets:
+                for offset, kind, symbol, addend in _RELOCATION.iter_unpack(section.data):
+                    found.append((section.info, offset, kind, symbol, addend))
+        return found
+
+    def _symbols_with_stubs(self) -> list[int]:
+        needed: dict[int, None] = {}
+        for _, _, kind, index, _ in self._relocations():
+            is_call_out = kind == _CALL_32 and self.symbols[index].section == _UNDEFINED
+            if is_call_out or kind in _CELL_RELATIVE_32:
+                needed[index] = None
+        return list(needed)
+
+    def load(self) -> LoadedObject:
+        """Maps memory, fills it, and makes the code executable."""
+        image = mmap.mmap(-1, self.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.base = ctypes.addressof(ctypes.c_char.from_buffer(image))
+        for index, offset in self.offsets.items():
+            data = self.sections[index].data
+            image[offset : offset + len(data)] = data
+        for index, offset in self.stubs.items():
+            _STUB.pack_into(image, offset, _JUMP, self._symbol_address(self.symbols[index]))
+        for relocation in self._relocations():
+            self._relocate(image, *relocation)
+        _make_executable(self.base, self.protected)
+        defined = {
+            symbol.name: self._symbol_address(symbol)
+            for symbol in self.symbols
+            if symbol.is_global and symbol.section in self.offsets
+        }
+        code = memoryview(image).toreadonly()[: self.protected]
+        return LoadedObject(defined, code, image)
+
+    def _symbol_address(self, symbol: _Symbol) -> int:
+        if symbol.section == _UNDEFINED:
+            if symbol.name not in self.externals:
+                known = ", ".join(sorted(self.externals)) or "nothing"
+                raise ObjectError(
+                    f"object file: it needs {symbol.name!r} from outside; there is {known}"
+                )
+            return self.externals[symbol.name]
+        if symbol.section == _ABSOLUTE:
+            return symbol.value
+        if symbol.section not in self.offsets or symbol.value > _LARGEST_IMAGE:
+            raise ObjectError(f"object file: symbol {symbol.name!r} is not in memory")
+        return self.base + self.offsets[symbol.section] + symbol.value
+
+    def _relocate(
+        self, image: mmap.mmap, section: int, offset: int, kind: int, index: int, addend: int
+    ) -> None:
+        symbol = self.symbols[index]
+        if kind == _NONE:
+            return
+        width = 8 if kind in (_ABSOLUTE_64, _RELATIVE_64) else 4
+        if offset + width > self.sections[section].size:
+            raise ObjectError(f"object file: a relocation at {offset} is outside of its section")
+        position = self.offsets[section] + offset
+        place = self.base + position
+        if kind in _CELL_RELATIVE_32:
+            cell = self.base + self.stubs[index] + _STUB_CELL
+            _pack_relative(image, position, cell + addend - place, symbol)
+        elif kind == _CALL_32 and index in self.stubs:
+            stub = self.base + self.stubs[index]
+            _pack_relative(image, position, stub + addend - place, symbol)
+        elif kind in (_RELATIVE_32, _CALL_32):
+            target = self._symbol_address(symbol) + addend
+            _pack_relative(image, position, target - place, symbol)
+        elif kind == _ABSOLUTE_64:
+            target = self._symbol_address(symbol) + addend
+            _WORD.pack_into(image, position, target & (2**64 - 1))
+        elif kind == _RELATIVE_64:
+            target = self._symbol_address(symbol) + addend
+            _SIGNED_WORD.pack_into(image, position, target - place)
+        else:
+            raise ObjectError(
+                f"object file: relocation of kind {kind} against {symbol.name!r};"
+                " compile position-independent code in the small code model"
+            )
+
+
+def _pack_relative(image: mmap.mmap, position: int, distance: int, symbol: _Symbol) -> None:
+    if not -(2**31) <= distance < 2**31:
+        raise ObjectError(f"object file: {symbol.name!r} is {distance} bytes away, too far")
+    _SIGNED_HALF.pack_into(image, position, distance)
+
+
+_PROT_READ, _PROT_EXECUTE = 1, 4
+_mprotect = None
+
+
+def _make_executable(address: int, size: int) -> None:
+    global _mprotect
+    if _mprotect is None:
+        _mprotect = ctypes.CDLL(None, use_errno=True).mprotect
+        _mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    if _mprotect(address, size, _PROT_READ | _PROT_EXECUTE) != 0:
+        raise OSError(
+            ctypes.get_errno(),
+            "the system does not let this process execute memory that it has written;"
+            " native kernels need that (SELinux: allow execmem)",
+        )

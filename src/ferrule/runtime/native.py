@@ -1,0 +1,710 @@
+"""The native side of running kernels, as LLVM IR text: thread pool, launch, replay of a batch.
+
+It is compiled and cached as kernels are, and the module that calls it is `pool`. All state lives
+in three records of 8-byte slots, whose offsets are the constants below.
+
+A **pool** is worker threads that wait at a gate. The gate is one 64-bit word:
+
+    bit 0        open: workers may enter
+    bits 1-15    how many workers are inside
+    bits 16-31   how many more may enter
+    bits 32-63   the number of the job
+
+A job is published by one store that opens the gate. A worker enters by a compare-and-swap, takes
+blocks of chunks from a counter until none is left, and leaves. The caller takes blocks as well;
+then it closes the gate and waits for those inside. It never waits for a worker that has not come:
+on a busy machine one may be off its core for milliseconds.
+
+Every call has a **slice** of time. Past it no more blocks are handed out and the call returns
+where it stopped, so that Python can handle signals, and then go on from there. Chunks may be run
+in any partition and order (the ABI of kernels says so), hence no bit depends on any of this.
+"""
+
+from __future__ import annotations
+
+from string import Template
+
+# Records. A pool's parts that different threads write are in cache lines of their own.
+POOL_GATE, POOL_JOB = 0, 4
+POOL_BODY, POOL_TABLE, POOL_TOTAL, POOL_BLOCK = 8, 16, 24, 32
+POOL_NEXT = 64
+POOL_SLEEPERS, POOL_QUIT, POOL_MUTEX, POOL_CONDITION = 128, 132, 136, 200
+POOL_BUSY, POOL_SLICE, POOL_SPIN = 320, 328, 336
+POOL_BYTES = 384
+ALIGNMENT = 64
+
+PROGRAM_BODY, PROGRAM_EXTENT, PROGRAM_POOL = 0, 8, 16
+PROGRAM_BYTES = 24
+
+BATCH_ITEMS, BATCH_N_ITEMS, BATCH_PATCHES, BATCH_N_PATCHES = 0, 8, 16, 24
+BATCH_POOL, BATCH_ITEM, BATCH_CHUNK = 32, 40, 48
+BATCH_BYTES = 56
+
+ITEM_BODY, ITEM_EXTENT, ITEM_TABLE = 0, 8, 16
+ITEM_BYTES = 24
+
+PATCH_SLOT, PATCH_INPUT = 0, 8
+PATCH_BYTES = 16
+
+WORKER, STOP = "ferrule.worker", "ferrule.stop"
+LAUNCH, REPLAY = "ferrule.launch", "ferrule.replay"
+PYTHON_LAUNCH, PYTHON_REPLAY = "ferrule.python_launch", "ferrule.python_replay"
+
+PYTHON_FUNCTIONS = (
+    "PyBytes_AsString",
+    "PyErr_BadArgument",
+    "PyErr_Occurred",
+    "PyEval_RestoreThread",
+    "PyEval_SaveThread",
+    "PyLong_AsLongLong",
+    "PyLong_AsVoidPtr",
+    "PyLong_FromLongLong",
+)
+"""What `python_ir` calls in the interpreter: all of them are in the limited API."""
+
+BLOCKS_A_THREAD = 16
+BLOCKS_ALONE = 64
+SPINS_BETWEEN_CLOCKS = 32
+
+# The names that the text below may use: all constants so far.
+_CONSTANTS = {name: value for name, value in vars().items() if isinstance(value, int | str)}
+
+# How to wait for a job, and how to wake who waits. The worker has already spun for a while.
+_FUTEX = """
+declare i64 @syscall(i64, ...)
+
+define internal void @park(ptr %pool, i32 %seen) nounwind {
+  %job = getelementptr i8, ptr %pool, i64 $POOL_JOB
+  %sleepers = getelementptr i8, ptr %pool, i64 $POOL_SLEEPERS
+  %up = atomicrmw add ptr %sleepers, i32 1 seq_cst
+  %wait = call i64 (i64, ...) @syscall(
+    i64 $FUTEX, ptr %job, i64 128, i32 %seen, ptr null, ptr null, i32 0)
+  %down = atomicrmw sub ptr %sleepers, i32 1 seq_cst
+  ret void
+}
+
+define internal void @wake(ptr %pool, i64 %count) nounwind {
+  %sleepers = getelementptr i8, ptr %pool, i64 $POOL_SLEEPERS
+  %asleep = load atomic i32, ptr %sleepers seq_cst, align 4
+  %any = icmp sgt i32 %asleep, 0
+  br i1 %any, label %call, label %done
+call:
+  %job = getelementptr i8, ptr %pool, i64 $POOL_JOB
+  %woken = call i64 (i64, ...) @syscall(
+    i64 $FUTEX, ptr %job, i64 129, i64 %count, ptr null, ptr null, i32 0)
+  br label %done
+done:
+  ret void
+}
+"""
+
+# Without futexes. The lock around the test makes a wake-up between test and wait impossible.
+_CONDITION = """
+declare i32 @pthread_mutex_lock(ptr)
+declare i32 @pthread_mutex_unlock(ptr)
+declare i32 @pthread_cond_wait(ptr, ptr)
+declare i32 @pthread_cond_broadcast(ptr)
+
+define internal void @park(ptr %pool, i32 %seen) nounwind {
+entry:
+  %job = getelementptr i8, ptr %pool, i64 $POOL_JOB
+  %sleepers = getelementptr i8, ptr %pool, i64 $POOL_SLEEPERS
+  %mutex = getelementptr i8, ptr %pool, i64 $POOL_MUTEX
+  %condition = getelementptr i8, ptr %pool, i64 $POOL_CONDITION
+  %up = atomicrmw add ptr %sleepers, i32 1 seq_cst
+  %locked = call i32 @pthread_mutex_lock(ptr %mutex)
+  br label %test
+test:
+  %now = load atomic i32, ptr %job seq_cst, align 4
+  %same = icmp eq i32 %now, %seen
+  br i1 %same, label %wait, label %leave
+wait:
+  %waited = call i32 @pthread_cond_wait(ptr %condition, ptr %mutex)
+  br label %test
+leave:
+  %unlocked = call i32 @pthread_mutex_unlock(ptr %mutex)
+  %down = atomicrmw sub ptr %sleepers, i32 1 seq_cst
+  ret void
+}
+
+define internal void @wake(ptr %pool, i64 %count) nounwind {
+entry:
+  %sleepers = getelementptr i8, ptr %pool, i64 $POOL_SLEEPERS
+  %asleep = load atomic i32, ptr %sleepers seq_cst, align 4
+  %any = icmp sgt i32 %asleep, 0
+  br i1 %any, label %call, label %done
+call:
+  %mutex = getelementptr i8, ptr %pool, i64 $POOL_MUTEX
+  %condition = getelementptr i8, ptr %pool, i64 $POOL_CONDITION
+  %locked = call i32 @pthread_mutex_lock(ptr %mutex)
+  %unlocked = call i32 @pthread_mutex_unlock(ptr %mutex)
+  %woken = call i32 @pthread_cond_broadcast(ptr %condition)
+  br label %done
+done:
+  ret void
+}
+"""
+
+# x86-64: the time stamp counter, in 10 ns; the rounding mode is set to the default and put back,
+# since a library may have left this thread flushing denormals to zero, and results are not to
+# depend on which thread computes them.
+_X86_64 = """
+declare i64 @llvm.readcyclecounter()
+declare void @llvm.x86.sse2.pause()
+declare void @llvm.x86.sse.stmxcsr(ptr)
+declare void @llvm.x86.sse.ldmxcsr(ptr)
+
+define internal i64 @ticks() nounwind {
+  %now = call i64 @llvm.readcyclecounter()
+  ret i64 %now
+}
+
+define internal void @pause() nounwind {
+  call void @llvm.x86.sse2.pause()
+  ret void
+}
+
+define internal i32 @default_float_mode() nounwind {
+entry:
+  %place = alloca i32
+  call void @llvm.x86.sse.stmxcsr(ptr %place)
+  %mode = load i32, ptr %place
+  %settings = and i32 %mode, 65472
+  %usual = icmp eq i32 %settings, 8064
+  br i1 %usual, label %done, label %change
+change:
+  store i32 8064, ptr %place
+  call void @llvm.x86.sse.ldmxcsr(ptr %place)
+  br label %done
+done:
+  ret i32 %mode
+}
+
+define internal void @restore_float_mode(i32 %mode) nounwind {
+entry:
+  %settings = and i32 %mode, 65472
+  %usual = icmp eq i32 %settings, 8064
+  br i1 %usual, label %done, label %change
+change:
+  %place = alloca i32
+  store i32 %mode, ptr %place
+  call void @llvm.x86.sse.ldmxcsr(ptr %place)
+  br label %done
+done:
+  ret void
+}
+"""
+
+# Elsewhere: the system's monotonic clock in nanoseconds, 25 ns.
+_ANY_PROCESSOR = """
+declare i32 @clock_gettime(i32, ptr)
+
+define internal i64 @ticks() nounwind {
+  %time = alloca [2 x i64]
+  %failed = call i32 @clock_gettime(i32 $MONOTONIC, ptr %time)
+  %seconds = load i64, ptr %time
+  %rest_at = getelementptr i8, ptr %time, i64 8
+  %rest = load i64, ptr %rest_at
+  %whole = mul i64 %seconds, 1000000000
+  %now = add i64 %whole, %rest
+  ret i64 %now
+}
+
+define internal void @pause() nounwind {
+  fence seq_cst
+  ret void
+}
+
+define internal i32 @default_float_mode() nounwind {
+  ret i32 0
+}
+
+define internal void @restore_float_mode(i32 %mode) nounwind {
+  ret void
+}
+"""
+
+_POOL = """
+declare i32 @sched_yield()
+
+; The body of a worker thread; returns when the pool is told to quit.
+define void @"$WORKER"(ptr %pool) nounwind {
+entry:
+  %job_at = getelementptr i8, ptr %pool, i64 $POOL_JOB
+  %next = getelementptr i8, ptr %pool, i64 $POOL_NEXT
+  %quit_at = getelementptr i8, ptr %pool, i64 $POOL_QUIT
+  %body_at = getelementptr i8, ptr %pool, i64 $POOL_BODY
+  %table_at = getelementptr i8, ptr %pool, i64 $POOL_TABLE
+  %total_at = getelementptr i8, ptr %pool, i64 $POOL_TOTAL
+  %block_at = getelementptr i8, ptr %pool, i64 $POOL_BLOCK
+  %spin_at = getelementptr i8, ptr %pool, i64 $POOL_SPIN
+  %spin = load i64, ptr %spin_at
+  %mode = call i32 @default_float_mode()
+  br label %idle
+idle:
+  %seen = phi i32 [ 0, %entry ], [ %job, %passed ], [ %job, %leave ], [ %seen, %parked ]
+  %now = call i64 @ticks()
+  %until = add i64 %now, %spin
+  br label %look
+look:
+  %count = phi i32 [ 0, %idle ], [ %count_more, %wait ], [ 0, %clock ], [ %count, %enter ]
+  %gate = load atomic i64, ptr %pool acquire, align 64
+  %gate_high = lshr i64 %gate, 32
+  %job = trunc i64 %gate_high to i32
+  %new = icmp ne i32 %job, %seen
+  br i1 %new, label %arrive, label %wait
+wait:
+  call void @pause()
+  %count_more = add i32 %count, 1
+  %enough = icmp uge i32 %count_more, $SPINS_BETWEEN_CLOCKS
+  br i1 %enough, label %clock, label %look
+clock:
+  %later = call i64 @ticks()
+  %tired = icmp sgt i64 %later, %until
+  br i1 %tired, label %sleep, label %look
+sleep:
+  call void @park(ptr %pool, i32 %seen)
+  br label %parked
+parked:
+  br label %idle
+arrive:
+  %quit = load atomic i32, ptr %quit_at acquire, align 4
+  %quits = icmp ne i32 %quit, 0
+  br i1 %quits, label %end, label %may
+may:
+  %open_bit = and i64 %gate, 1
+  %open = icmp ne i64 %open_bit, 0
+  %places_and_more = and i64 %gate, 4294901760
+  %places = icmp ne i64 %places_and_more, 0
+  %wanted = and i1 %open, %places
+  br i1 %wanted, label %enter, label %passed
+passed:
+  br label %idle
+enter:
+  ; one more inside, one place less
+  %entered = add i64 %gate, -65534
+  %swap = cmpxchg ptr %pool, i64 %gate, i64 %entered acq_rel acquire
+  %inside = extractvalue { i64, i1 } %swap, 1
+  br i1 %inside, label %work, label %look
+work:
+  %body = load ptr, ptr %body_at
+  %table = load ptr, ptr %table_at
+  %total = load i64, ptr %total_at
+  %block = load i64, ptr %block_at
+  br label %take
+take:
+  %start = atomicrmw add ptr %next, i64 %block monotonic
+  %left = icmp slt i64 %start, %total
+  br i1 %left, label %run, label %leave
+run:
+  %full = add i64 %start, %block
+  %over = icmp sgt i64 %full, %total
+  %stop = select i1 %over, i64 %total, i64 %full
+  call void %body(ptr %table, i64 %start, i64 %stop)
+  br label %take
+leave:
+  %before = atomicrmw sub ptr %pool, i64 2 release
+  br label %idle
+end:
+  ret void
+}
+
+; Makes all workers return, those asleep included.
+define void @"$STOP"(ptr %pool) nounwind {
+  %quit_at = getelementptr i8, ptr %pool, i64 $POOL_QUIT
+  store atomic i32 1, ptr %quit_at seq_cst, align 4
+  %gate = atomicrmw add ptr %pool, i64 4294967296 seq_cst
+  call void @wake(ptr %pool, i64 2147483647)
+  ret void
+}
+
+; Runs chunks from %start with the pool's workers; returns the first chunk not handed out.
+define internal i64 @share(
+    ptr %pool, ptr %body, ptr %table, i64 %total, i64 %start, i64 %threads, i64 %deadline
+) nounwind {
+entry:
+  %next = getelementptr i8, ptr %pool, i64 $POOL_NEXT
+  %body_at = getelementptr i8, ptr %pool, i64 $POOL_BODY
+  %table_at = getelementptr i8, ptr %pool, i64 $POOL_TABLE
+  %total_at = getelementptr i8, ptr %pool, i64 $POOL_TOTAL
+  %block_at = getelementptr i8, ptr %pool, i64 $POOL_BLOCK
+  %chunks = sub i64 %total, %start
+  %ways = mul i64 %threads, $BLOCKS_A_THREAD
+  %even = sdiv i64 %total, %ways
+  %block = call i64 @llvm.smax.i64(i64 %even, i64 1)
+  %others = add i64 %threads, -1
+  %helpful = add i64 %chunks, -1
+  %places = call i64 @llvm.smin.i64(i64 %others, i64 %helpful)
+  store ptr %body, ptr %body_at
+  store ptr %table, ptr %table_at
+  store i64 %total, ptr %total_at
+  store i64 %block, ptr %block_at
+  store atomic i64 %start, ptr %next monotonic, align 64
+  %closed = load atomic i64, ptr %pool monotonic, align 64
+  %job = and i64 %closed, -4294967296
+  %new_job = add i64 %job, 4294967296
+  %places_field = shl i64 %places, 16
+  %with_places = or i64 %new_job, %places_field
+  %open = or i64 %with_places, 1
+  %old = atomicrmw xchg ptr %pool, i64 %open seq_cst
+  call void @wake(ptr %pool, i64 %places)
+  br label %take
+take:
+  %from = atomicrmw add ptr %next, i64 %block monotonic
+  %left = icmp slt i64 %from, %total
+  br i1 %left, label %run, label %close
+run:
+  %full = add i64 %from, %block
+  %over = icmp sgt i64 %full, %total
+  %stop = select i1 %over, i64 %total, i64 %full
+  call void %body(ptr %table, i64 %from, i64 %stop)
+  %now = call i64 @ticks()
+  %late = icmp sgt i64 %now, %deadline
+  br i1 %late, label %interrupt, label %take
+interrupt:
+  ; whoever asks from now on gets nothing
+  %reached = atomicrmw xchg ptr %next, i64 4611686018427387904 monotonic
+  br label %close
+close:
+  %first_left = phi i64 [ %total, %take ], [ %reached, %interrupt ]
+  %before = atomicrmw and ptr %pool, i64 -4294901762 acq_rel
+  br label %join
+join:
+  %tries = phi i32 [ 0, %close ], [ %tries_more, %spin ], [ 0, %give_way ]
+  %gate = load atomic i64, ptr %pool acquire, align 64
+  %inside = and i64 %gate, 65534
+  %empty = icmp eq i64 %inside, 0
+  br i1 %empty, label %done, label %spin
+spin:
+  call void @pause()
+  %tries_more = add i32 %tries, 1
+  %patient = icmp ult i32 %tries_more, 2048
+  br i1 %patient, label %join, label %give_way
+give_way:
+  ; more threads than cores: let the worker have this one
+  %yielded = call i32 @sched_yield()
+  br label %join
+done:
+  %result = call i64 @llvm.smin.i64(i64 %first_left, i64 %total)
+  ret i64 %result
+}
+
+; The same by this thread alone.
+define internal i64 @alone(ptr %body, ptr %table, i64 %total, i64 %start, i64 %deadline) nounwind {
+entry:
+  %even = sdiv i64 %total, $BLOCKS_ALONE
+  %block = call i64 @llvm.smax.i64(i64 %even, i64 1)
+  br label %run
+run:
+  %from = phi i64 [ %start, %entry ], [ %stop, %more ]
+  %full = add i64 %from, %block
+  %stop = call i64 @llvm.smin.i64(i64 %full, i64 %total)
+  call void %body(ptr %table, i64 %from, i64 %stop)
+  %left = icmp slt i64 %stop, %total
+  br i1 %left, label %more, label %done
+more:
+  %now = call i64 @ticks()
+  %late = icmp sgt i64 %now, %deadline
+  br i1 %late, label %done, label %run
+done:
+  ret i64 %stop
+}
+
+declare i64 @llvm.smax.i64(i64, i64)
+declare i64 @llvm.smin.i64(i64, i64)
+
+; One kernel from chunk %start; %threads is 1 unless the pool is ours.
+define internal i64 @run_item(
+    ptr %pool, ptr %body, ptr %table, i64 %total, i64 %start, i64 %threads, i64 %deadline
+) nounwind {
+entry:
+  %chunks = sub i64 %total, %start
+  %several = icmp sgt i64 %chunks, 1
+  %helped = icmp sgt i64 %threads, 1
+  %both = and i1 %several, %helped
+  br i1 %both, label %together, label %test
+together:
+  %shared = call i64 @share(
+    ptr %pool, ptr %body, ptr %table, i64 %total, i64 %start, i64 %threads, i64 %deadline)
+  ret i64 %shared
+test:
+  %any = icmp sgt i64 %chunks, 0
+  br i1 %any, label %single, label %none
+single:
+  %finished = call i64 @alone(ptr %body, ptr %table, i64 %total, i64 %start, i64 %deadline)
+  ret i64 %finished
+none:
+  ret i64 %total
+}
+
+; Only one caller can have the workers; the others do their chunks themselves.
+define internal i64 @acquire(ptr %pool, i64 %threads) nounwind {
+entry:
+  %helped = icmp sgt i64 %threads, 1
+  br i1 %helped, label %try, label %no
+try:
+  %busy_at = getelementptr i8, ptr %pool, i64 $POOL_BUSY
+  %swap = cmpxchg ptr %busy_at, i32 0, i32 1 acquire monotonic
+  %mine = extractvalue { i32, i1 } %swap, 1
+  br i1 %mine, label %yes, label %no
+yes:
+  ret i64 %threads
+no:
+  ret i64 1
+}
+
+define internal void @release(ptr %pool, i64 %threads) nounwind {
+entry:
+  %mine = icmp sgt i64 %threads, 1
+  br i1 %mine, label %free, label %done
+free:
+  %busy_at = getelementptr i8, ptr %pool, i64 $POOL_BUSY
+  store atomic i32 0, ptr %busy_at release, align 4
+  br label %done
+done:
+  ret void
+}
+
+define internal i64 @deadline(ptr %pool) nounwind {
+  %slice_at = getelementptr i8, ptr %pool, i64 $POOL_SLICE
+  %slice = load i64, ptr %slice_at
+  %now = call i64 @ticks()
+  %end = add i64 %now, %slice
+  ret i64 %end
+}
+"""
+
+_LAUNCH = """
+; One kernel from chunk %start. 0: finished; else call again with the chunk returned.
+define i64 @"$LAUNCH"(ptr %program, ptr %table, i64 %start, i64 %threads) nounwind {
+entry:
+  %body = load ptr, ptr %program
+  %extent_at = getelementptr i8, ptr %program, i64 $PROGRAM_EXTENT
+  %extent = load ptr, ptr %extent_at
+  %mode = call i32 @default_float_mode()
+  %total = call i64 %extent(ptr %table)
+  %one = icmp eq i64 %total, 1
+  br i1 %one, label %direct, label %several
+direct:
+  call void %body(ptr %table, i64 0, i64 1)
+  call void @restore_float_mode(i32 %mode)
+  ret i64 0
+several:
+  %pool_at = getelementptr i8, ptr %program, i64 $PROGRAM_POOL
+  %pool = load ptr, ptr %pool_at
+  %mine = call i64 @acquire(ptr %pool, i64 %threads)
+  %deadline = call i64 @deadline(ptr %pool)
+  %reached = call i64 @run_item(
+    ptr %pool, ptr %body, ptr %table, i64 %total, i64 %start, i64 %mine, i64 %deadline)
+  call void @release(ptr %pool, i64 %mine)
+  call void @restore_float_mode(i32 %mode)
+  %finished = icmp sge i64 %reached, %total
+  %result = select i1 %finished, i64 0, i64 %reached
+  ret i64 %result
+}
+"""
+
+_REPLAY = """
+; Writes the inputs to the argument tables that hold them.
+define internal void @patch(ptr %batch, ptr %inputs) nounwind {
+entry:
+  %patches_at = getelementptr i8, ptr %batch, i64 $BATCH_PATCHES
+  %count_at = getelementptr i8, ptr %batch, i64 $BATCH_N_PATCHES
+  %patches = load ptr, ptr %patches_at
+  %count = load i64, ptr %count_at
+  %any = icmp sgt i64 %count, 0
+  br i1 %any, label %next, label %done
+next:
+  %index = phi i64 [ 0, %entry ], [ %index_more, %next ]
+  %offset = mul i64 %index, $PATCH_BYTES
+  %patch = getelementptr i8, ptr %patches, i64 %offset
+  %slot = load ptr, ptr %patch
+  %input_at = getelementptr i8, ptr %patch, i64 $PATCH_INPUT
+  %input = load i64, ptr %input_at
+  %value_at = getelementptr i64, ptr %inputs, i64 %input
+  %value = load i64, ptr %value_at, align 1
+  store i64 %value, ptr %slot
+  %index_more = add i64 %index, 1
+  %more = icmp slt i64 %index_more, %count
+  br i1 %more, label %next, label %done
+done:
+  ret void
+}
+
+; Runs a batch: from the start with new inputs, or, if %inputs is null, from where it stopped.
+; 0: finished; 1: call again, without inputs.
+define i64 @"$REPLAY"(ptr %batch, ptr %inputs, i64 %threads) nounwind {
+entry:
+  %items_at = getelementptr i8, ptr %batch, i64 $BATCH_ITEMS
+  %count_at = getelementptr i8, ptr %batch, i64 $BATCH_N_ITEMS
+  %pool_at = getelementptr i8, ptr %batch, i64 $BATCH_POOL
+  %item_at = getelementptr i8, ptr %batch, i64 $BATCH_ITEM
+  %chunk_at = getelementptr i8, ptr %batch, i64 $BATCH_CHUNK
+  %items = load ptr, ptr %items_at
+  %count = load i64, ptr %count_at
+  %pool = load ptr, ptr %pool_at
+  %going_on = icmp eq ptr %inputs, null
+  br i1 %going_on, label %begin, label %first
+first:
+  call void @patch(ptr %batch, ptr %inputs)
+  store i64 0, ptr %item_at
+  store i64 0, ptr %chunk_at
+  br label %begin
+begin:
+  %first_item = load i64, ptr %item_at
+  %first_chunk = load i64, ptr %chunk_at
+  %mode = call i32 @default_float_mode()
+  %mine = call i64 @acquire(ptr %pool, i64 %threads)
+  %deadline = call i64 @deadline(ptr %pool)
+  br label %test
+test:
+  %number = phi i64 [ %first_item, %begin ], [ %number_more, %after ]
+  %chunk = phi i64 [ %first_chunk, %begin ], [ 0, %after ]
+  %left = icmp slt i64 %number, %count
+  br i1 %left, label %run, label %end
+run:
+  %offset = mul i64 %number, $ITEM_BYTES
+  %item = getelementptr i8, ptr %items, i64 %offset
+  %extent_at = getelementptr i8, ptr %item, i64 $ITEM_EXTENT
+  %table_at = getelementptr i8, ptr %item, i64 $ITEM_TABLE
+  %body = load ptr, ptr %item
+  %extent = load ptr, ptr %extent_at
+  %table = load ptr, ptr %table_at
+  %total = call i64 %extent(ptr %table)
+  %one = icmp eq i64 %total, 1
+  br i1 %one, label %direct, label %several
+direct:
+  call void %body(ptr %table, i64 0, i64 1)
+  br label %after
+several:
+  %reached = call i64 @run_item(
+    ptr %pool, ptr %body, ptr %table, i64 %total, i64 %chunk, i64 %mine, i64 %deadline)
+  %finished = icmp sge i64 %reached, %total
+  br i1 %finished, label %after, label %interrupted
+after:
+  %number_more = add i64 %number, 1
+  %now = call i64 @ticks()
+  %late = icmp sgt i64 %now, %deadline
+  br i1 %late, label %between, label %test
+between:
+  %rest = icmp slt i64 %number_more, %count
+  br i1 %rest, label %interrupted, label %end
+interrupted:
+  %stop_item = phi i64 [ %number, %several ], [ %number_more, %between ]
+  %stop_chunk = phi i64 [ %reached, %several ], [ 0, %between ]
+  store i64 %stop_item, ptr %item_at
+  store i64 %stop_chunk, ptr %chunk_at
+  br label %end
+end:
+  %result = phi i64 [ 0, %test ], [ 0, %between ], [ 1, %interrupted ]
+  call void @release(ptr %pool, i64 %mine)
+  call void @restore_float_mode(i32 %mode)
+  ret i64 %result
+}
+"""
+
+# The same two functions as methods of Python (METH_FASTCALL), which cost a tenth of a call
+# through ctypes. `self` is an int, the record's address; tables and inputs are bytes.
+_PYTHON = """
+declare ptr @PyBytes_AsString(ptr)
+declare i32 @PyErr_BadArgument()
+declare ptr @PyErr_Occurred()
+declare void @PyEval_RestoreThread(ptr)
+declare ptr @PyEval_SaveThread()
+declare i64 @PyLong_AsLongLong(ptr)
+declare ptr @PyLong_AsVoidPtr(ptr)
+declare ptr @PyLong_FromLongLong(i64)
+
+; launch(table, start, threads) -> chunk
+define ptr @"$PYTHON_LAUNCH"(ptr %self, ptr %arguments, i64 %count) nounwind {
+entry:
+  %three = icmp eq i64 %count, 3
+  br i1 %three, label %convert, label %wrong
+wrong:
+  %set = call i32 @PyErr_BadArgument()
+  ret ptr null
+convert:
+  %program = call ptr @PyLong_AsVoidPtr(ptr %self)
+  %table_object = load ptr, ptr %arguments
+  %start_at = getelementptr i8, ptr %arguments, i64 8
+  %start_object = load ptr, ptr %start_at
+  %threads_at = getelementptr i8, ptr %arguments, i64 16
+  %threads_object = load ptr, ptr %threads_at
+  %table = call ptr @PyBytes_AsString(ptr %table_object)
+  %start = call i64 @PyLong_AsLongLong(ptr %start_object)
+  %threads = call i64 @PyLong_AsLongLong(ptr %threads_object)
+  %error = call ptr @PyErr_Occurred()
+  %failed = icmp ne ptr %error, null
+  br i1 %failed, label %raise, label %run
+raise:
+  ret ptr null
+run:
+  %thread = call ptr @PyEval_SaveThread()
+  %reached = call i64 @"$LAUNCH"(ptr %program, ptr %table, i64 %start, i64 %threads)
+  call void @PyEval_RestoreThread(ptr %thread)
+  %result = call ptr @PyLong_FromLongLong(i64 %reached)
+  ret ptr %result
+}
+
+; replay(inputs, threads) starts, replay(threads) goes on -> 0 or 1
+define ptr @"$PYTHON_REPLAY"(ptr %self, ptr %arguments, i64 %count) nounwind {
+entry:
+  %two = icmp eq i64 %count, 2
+  br i1 %two, label %with_inputs, label %test
+test:
+  %one = icmp eq i64 %count, 1
+  br i1 %one, label %convert, label %wrong
+wrong:
+  %set = call i32 @PyErr_BadArgument()
+  ret ptr null
+with_inputs:
+  %inputs_object = load ptr, ptr %arguments
+  %given = call ptr @PyBytes_AsString(ptr %inputs_object)
+  %after = getelementptr i8, ptr %arguments, i64 8
+  br label %convert
+convert:
+  %inputs = phi ptr [ %given, %with_inputs ], [ null, %test ]
+  %threads_at = phi ptr [ %after, %with_inputs ], [ %arguments, %test ]
+  %threads_object = load ptr, ptr %threads_at
+  %batch = call ptr @PyLong_AsVoidPtr(ptr %self)
+  %threads = call i64 @PyLong_AsLongLong(ptr %threads_object)
+  %error = call ptr @PyErr_Occurred()
+  %failed = icmp ne ptr %error, null
+  br i1 %failed, label %raise, label %run
+raise:
+  ret ptr null
+run:
+  %thread = call ptr @PyEval_SaveThread()
+  %more = call i64 @"$REPLAY"(ptr %batch, ptr %inputs, i64 %threads)
+  call void @PyEval_RestoreThread(ptr %thread)
+  %result = call ptr @PyLong_FromLongLong(i64 %more)
+  ret ptr %result
+}
+"""
+
+# System call numbers of Linux, and what systems call their monotonic clock.
+_FUTEX_NUMBERS = {"x86-64": 202, "aarch64": 98}
+_MONOTONIC_CLOCK = {"linux": 1, "darwin": 6}
+
+
+def ir(arch: str, system: str, for_python: bool) -> str:
+    """The source of the native runtime for a processor ("x86-64", …) and `sys.platform`.
+
+    `for_python` adds the functions that the interpreter can call directly. Linux sleeps by
+    futex, other systems by a POSIX condition variable.
+    """
+    has_futex = system == "linux" and arch in _FUTEX_NUMBERS
+    parts = [
+        _X86_64 if arch == "x86-64" else _ANY_PROCESSOR,
+        _FUTEX if has_futex else _CONDITION,
+        _POOL,
+        _LAUNCH,
+        _REPLAY,
+    ]
+    if for_python:
+        parts.append(_PYTHON)
+    return Template("".join(parts)).substitute(
+        _CONSTANTS,
+        FUTEX=_FUTEX_NUMBERS.get(arch),
+        MONOTONIC=_MONOTONIC_CLOCK.get(system, 1),
+    )
