@@ -1,0 +1,403 @@
+"""Recording what ran, so that it can run again: `Capture`, `JitItem`, and a plan for memory.
+
+A graph executor imports this module, never `ferrule.jit`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from collections.abc import Iterator, Sequence
+from contextvars import Token
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, final
+
+from ferrule.buffer import Buffer, read_guard
+from ferrule.device import BufferCopy, CompiledASTRunner, JITRunner, observer
+from ferrule.dtype import DType, dtypes
+from ferrule.expr import Variable, sint
+
+
+class JitError(RuntimeError):
+    """A function cannot be captured, or a captured one cannot be replayed."""
+
+
+class GraphException(Exception):
+    """A graph executor cannot take these items; they are replayed one by one instead.
+
+    `message` says why.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+
+
+@dataclass
+class JitItem:
+    """One captured run: a runner, or a graph executor, and its buffers (None: an input's place)."""
+
+    prg: JITRunner
+    rawbufs: list[Buffer | None]
+
+
+# *** the documented questions about a list of items ***
+
+
+def _place(buffer: Buffer) -> tuple[int, int, int]:
+    """The memory of a buffer: two are the same bytes if and only if these are equal."""
+    return buffer.base.serial, buffer.byte_offset, buffer.nbytes
+
+
+def get_input_replace(
+    jit_cache: list[JitItem], input_rawbuffers: Sequence[Buffer]
+) -> dict[tuple[int, int], int]:
+    """Where the inputs are used: `{(item, position among its buffers): number of the input}`."""
+    numbers: dict[tuple[int, int, int], int] = {}
+    for number, buffer in enumerate(input_rawbuffers):
+        numbers.setdefault(_place(buffer), number)
+    return {
+        (j, i): numbers[_place(buffer)]
+        for j, item in enumerate(jit_cache)
+        for i, buffer in enumerate(item.rawbufs)
+        if buffer is not None and _place(buffer) in numbers
+    }
+
+
+def get_jc_idxs_with_updatable_launch_dims(jit_cache: list[JitItem]) -> list[int]:
+    """The items whose launch size depends on a variable."""
+    return [
+        j
+        for j, item in enumerate(jit_cache)
+        if isinstance(item.prg, CompiledASTRunner)
+        and not all(isinstance(size, int) for size in _launch_sizes(item.prg))
+    ]
+
+
+def _launch_sizes(runner: CompiledASTRunner) -> list[sint]:
+    return [*(runner.global_size or []), *(runner.local_size or [])]
+
+
+def get_jc_idxs_with_updatable_var_vals(jit_cache: list[JitItem]) -> list[int]:
+    """The items whose kernel takes variables."""
+    return [
+        j
+        for j, item in enumerate(jit_cache)
+        if isinstance(item.prg, CompiledASTRunner) and item.prg.vars
+    ]
+
+
+def get_jit_stats(jit_cache: list[JitItem]) -> tuple[sint, sint]:
+    """The operations and the bytes of all items together; symbolic where an item's are."""
+    ops: sint = 0
+    mem: sint = 0
+    for item in jit_cache:
+        ops = ops + item.prg.op_estimate
+        mem = mem + item.prg.mem_estimate
+    return ops, mem
+
+
+# *** buffers that may be gone by the time of the replay ***
+
+
+@final
+class PlaceHolder:
+    """Stands for a buffer without keeping it alive: for the same bytes, and so for the same role.
+
+    Two are equal if the serial number of their memory, their byte range and their dtype are; never
+    by `id()`, which Python uses again.
+    """
+
+    __slots__ = ("byte_offset", "device", "dtype", "memory", "serial", "size", "whole")
+
+    def __init__(self, buf: Buffer) -> None:
+        self.device = buf.device
+        self.serial = buf.base.serial
+        self.byte_offset = buf.byte_offset
+        self.size = buf.size
+        self.dtype = buf.dtype
+        self.memory = weakref.ref(buf.base)
+        """The buffer that owns the memory, while something else refers to it."""
+        self.whole = self if buf.base is buf else PlaceHolder(buf.base)
+        """The place holder of the whole memory that this is a part of."""
+
+    def to_tuple(self) -> tuple[str, int, int, int, DType]:
+        """What makes two equal: device, serial number of the memory, first byte, size and dtype."""
+        return self.device, self.serial, self.byte_offset, self.size, self.dtype
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PlaceHolder) and self.to_tuple() == other.to_tuple()
+
+    def __hash__(self) -> int:
+        return hash(self.to_tuple())
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that this stands for."""
+        return self.size * self.dtype.itemsize
+
+    def alloc_if_needed(self, buffer_cache: dict[PlaceHolder, Buffer]) -> Buffer:
+        """The buffer itself while it is alive, else one new buffer for all that are equal."""
+        found = buffer_cache.get(self)
+        if found is not None:
+            return found
+        if self.whole is self:
+            buffer = self.memory() or Buffer(self.device, self.size, self.dtype)
+        else:
+            memory = self.whole.alloc_if_needed(buffer_cache)
+            buffer = memory.view(self.byte_offset // self.dtype.itemsize, self.size, self.dtype)
+        buffer_cache[self] = buffer
+        return buffer
+
+
+# *** the plan for memory ***
+
+
+@dataclass
+class _Recorded:
+    """One run, its buffers not resolved yet."""
+
+    prg: JITRunner
+    args: list[Buffer | PlaceHolder]
+
+    def accesses(self) -> Iterator[tuple[Buffer | PlaceHolder, bool, bool]]:
+        """Each buffer, and whether the run reads and writes it."""
+        runner = self.prg
+        for i, arg in enumerate(self.args):
+            writes = i in runner.writes
+            yield arg, (not writes if runner.reads is None else i in runner.reads), writes
+
+
+@dataclass
+class _Lifetime:
+    """From the first to the last use of some memory, in order of the list and of the hazards."""
+
+    whole: PlaceHolder
+    first: tuple[int, int]
+    last: tuple[int, int]
+
+    def use(self, position: int, level: int) -> None:
+        """Takes one more use in."""
+        self.first = (min(self.first[0], position), min(self.first[1], level))
+        self.last = (max(self.last[0], position), max(self.last[1], level))
+
+    def is_before(self, other: _Lifetime) -> bool:
+        """Whether this one is over when the other begins, in either order."""
+        return self.last[0] < other.first[0] and self.last[1] < other.first[1]
+
+
+def _memory_serial(arg: Buffer | PlaceHolder) -> int:
+    return arg.serial if isinstance(arg, PlaceHolder) else arg.base.serial
+
+
+def _hazard_levels(recorded: Sequence[_Recorded]) -> list[int]:
+    """For each run the length of the longest chain of runs that have to come before it.
+
+    Runs of one level may run at once: a plan that lets them share memory would forbid that.
+    """
+    written: dict[int, int] = {}
+    read: dict[int, int] = {}
+    levels = []
+    for record in recorded:
+        level = 0
+        for arg, _, writes in record.accesses():
+            serial = _memory_serial(arg)
+            level = max(level, written.get(serial, -1) + 1)
+            if writes:
+                level = max(level, read.get(serial, -1) + 1)
+        for arg, reads, writes in record.accesses():
+            serial = _memory_serial(arg)
+            if writes:
+                written[serial] = level
+            if reads:
+                read[serial] = max(read.get(serial, -1), level)
+        levels.append(level)
+    return levels
+
+
+def _lifetimes(recorded: Sequence[_Recorded]) -> list[_Lifetime]:
+    """The lifetimes of all memory that is gone by now, the largest first."""
+    found: dict[int, _Lifetime] = {}
+    levels = _hazard_levels(recorded)
+    for position, (record, level) in enumerate(zip(recorded, levels, strict=True)):
+        for arg in record.args:
+            if isinstance(arg, PlaceHolder) and arg.memory() is None:
+                here = (position, level)
+                lifetime = found.setdefault(arg.serial, _Lifetime(arg.whole, here, here))
+                lifetime.use(position, level)
+    return sorted(found.values(), key=lambda lifetime: -lifetime.whole.nbytes)
+
+
+def plan_memory(recorded: Sequence[_Recorded]) -> dict[PlaceHolder, Buffer]:
+    """A buffer for all memory that is gone, shared where lifetimes do not meet.
+
+    The largest are placed first, so that what shares with them fits.
+    """
+    shared: list[tuple[Buffer, list[_Lifetime]]] = []
+    plan: dict[PlaceHolder, Buffer] = {}
+    for lifetime in _lifetimes(recorded):
+        whole = lifetime.whole
+        for memory, users in reversed(shared):
+            fits = memory.device == whole.device and memory.nbytes >= whole.nbytes
+            if fits and all(_apart(lifetime, user) for user in users):
+                users.append(lifetime)
+                break
+        else:
+            memory = Buffer(whole.device, whole.size, whole.dtype)
+            shared.append((memory, [lifetime]))
+        same = memory.size == whole.size and memory.dtype is whole.dtype
+        plan[whole] = memory if same else memory.view(0, whole.size, whole.dtype)
+    return plan
+
+
+def _apart(a: _Lifetime, b: _Lifetime) -> bool:
+    return a.is_before(b) or b.is_before(a)
+
+
+# *** the capture ***
+
+_PACKAGE = str(Path(__file__).parent) + os.sep
+
+
+def user_location() -> str:
+    """`file:line` of the innermost caller outside this package."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return "an unknown line" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _forbid_reading(buffer: Buffer) -> None:
+    raise JitError(
+        f"{user_location()}: a tensor's values are read inside a captured function; a replay would "
+        "go on with the values of now. Return the tensor and read it outside, or compute with "
+        "tensors, for example x.where(a, b) in place of `if x.item():`"
+    )
+
+
+def is_capturing() -> bool:
+    """Whether runs are being recorded here and now."""
+    return observer.get() is not None
+
+
+@final
+@dataclass
+class Capture:
+    """A `with` block in which every run is recorded, and reading values raises `JitError`.
+
+    Buffers made inside are remembered by `PlaceHolder`s only, so that the block needs no more
+    memory than a plain run; all others are kept. Afterwards `items` gives the runs.
+    """
+
+    recorded: list[_Recorded] = field(default_factory=list)
+    var_vals: dict[Variable, int] = field(default_factory=dict)
+    updated: dict[int, Buffer] = field(default_factory=dict)
+    """The buffers from before the block that a run changed, by serial number."""
+    read: dict[int, Buffer] = field(default_factory=dict)
+    """The buffers from before the block that a run looked at, by serial number."""
+
+    _first_serial: int = 0
+    _produced: set[int] = field(default_factory=set)
+    _tokens: list[Token[Any]] = field(default_factory=list)
+
+    def __enter__(self) -> Capture:
+        if observer.get() is not None:
+            raise JitError(f"{user_location()}: a capture cannot begin inside another one")
+        # Serial numbers only grow: whatever is made from here on has a larger one.
+        self._first_serial = _next_serial()
+        self._tokens = [observer.set(self._run), read_guard.set(_forbid_reading)]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        observing, guarding = self._tokens
+        observer.reset(observing)
+        read_guard.reset(guarding)
+
+    def _run(
+        self, runner: JITRunner, rawbufs: Sequence[Buffer], var_vals: dict[Variable, int]
+    ) -> float | None:
+        """Records a run, then runs it; what a runner does inside is its own affair."""
+        self._note_values(runner, var_vals)
+        args = [self._remember(runner, i, buffer) for i, buffer in enumerate(rawbufs)]
+        self.recorded.append(_Recorded(runner, args))
+        observing = observer.set(None)
+        guarding = read_guard.set(None)
+        try:
+            return runner(rawbufs, var_vals)
+        finally:
+            observer.reset(observing)
+            read_guard.reset(guarding)
+
+    def _note_values(self, runner: JITRunner, var_vals: dict[Variable, int]) -> None:
+        for variable in runner.vars:
+            value = var_vals[variable]
+            if self.var_vals.setdefault(variable, value) != value:
+                raise JitError(
+                    f"{user_location()}: variable {variable.name} is {self.var_vals[variable]} in "
+                    f"one kernel and {value} in another of the same call; use two variables"
+                )
+
+    def is_new(self, buffer: Buffer) -> bool:
+        """Whether the memory was allocated inside the block."""
+        return buffer.base.serial > self._first_serial
+
+    def is_produced(self, buffer: Buffer) -> bool:
+        """Whether the memory was allocated inside the block and written by a recorded run."""
+        return buffer.base.serial in self._produced
+
+    def _remember(self, runner: JITRunner, i: int, buffer: Buffer) -> Buffer | PlaceHolder:
+        base = buffer.base
+        writes = i in runner.writes
+        reads = not writes if runner.reads is None else i in runner.reads
+        if not self.is_new(buffer):
+            if writes:
+                self.updated[base.serial] = base
+            if reads:
+                self.read[base.serial] = base
+            return buffer
+        if writes and base.serial not in self._produced:
+            if base.filled:
+                self._record_filling(base)
+            self._produced.add(base.serial)
+        # What only the host has put something in is a constant of the captured function.
+        return PlaceHolder(buffer) if base.serial in self._produced else buffer
+
+    def _record_filling(self, base: Buffer) -> None:
+        """A run is about to change what the host put in: a replay has to put it in again."""
+        contents = Buffer(base.device, base.size, base.dtype)
+        copy = BufferCopy(base.device, base.nbytes, base.device)
+        guarding = read_guard.set(None)
+        try:
+            copy([contents, base], {})
+        finally:
+            read_guard.reset(guarding)
+        for earlier in self.recorded:
+            earlier.args = [_as_placeholder(arg, base) for arg in earlier.args]
+        self.recorded.insert(0, _Recorded(copy, [PlaceHolder(base), contents]))
+
+    def items(self) -> list[JitItem]:
+        """The runs, with buffers to replay them on.
+
+        A buffer that is still alive stands for itself; all others share new memory, where their
+        lifetimes allow it.
+        """
+        buffers = plan_memory(self.recorded)
+        return [JitItem(record.prg, _resolved(record, buffers)) for record in self.recorded]
+
+
+def _resolved(record: _Recorded, buffers: dict[PlaceHolder, Buffer]) -> list[Buffer | None]:
+    return [
+        arg.alloc_if_needed(buffers) if isinstance(arg, PlaceHolder) else arg for arg in record.args
+    ]
+
+
+def _next_serial() -> int:
+    # A buffer of no elements takes a number and nothing else.
+    return Buffer("CPU", 0, dtypes.uint8).serial
+
+
+def _as_placeholder(arg: Buffer | PlaceHolder, base: Buffer) -> Buffer | PlaceHolder:
+    return PlaceHolder(arg) if isinstance(arg, Buffer) and arg.base is base else arg
