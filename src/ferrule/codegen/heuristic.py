@@ -314,7 +314,7 @@ class _Plan:
         if not any(_step(e.src[0], r) == 1 for c in nest.computes for e in _loads(c.value)):
             if not any(e.op is ExprOp.READ and e.src for e in toposort(expressions(nest))):
                 return
-        copies = max(c for c in (1, 2, 4) if r.size.max >= c * lanes)
+        copies = max((c for c in (2, 4) if r.size.max >= c * lanes), default=1)
         self.do("split", n, r.name, lanes * copies, "peel")
         inner = f"{r.name}.i"
         names = [inner]

@@ -227,6 +227,7 @@ def _verify_nest(kernel: Kernel, nest: Nest, seen_ranges: set[Expr]) -> None:
         for r in c.ranges:
             if r not in {loop.range for loop in nest.loops}:
                 raise KernelError(f"{c.name}: axis {r} is no loop of its nest")
+    places = _places(kernel, nest)
     for read in reads(expressions(nest)):
         source = kernel.computes.get(read.arg)
         if source is None:
@@ -235,6 +236,20 @@ def _verify_nest(kernel: Kernel, nest: Nest, seen_ranges: set[Expr]) -> None:
             raise KernelError(
                 f"{nest.name} reads {read.arg} with {len(read.src)} indices of {len(source.ranges)}"
             )
+        made_at = kernel.owner[read.arg].at
+        if made_at is not None and places.get(made_at[0], -1) < made_at[1]:
+            raise KernelError(
+                f"{nest.name} reads {read.arg} where it is not computed yet: {made_at}"
+            )
+
+
+def _places(kernel: Kernel, nest: Nest) -> dict[str, int]:
+    """How many loops of a nest, and of those that it hangs in, are open around its body."""
+    places = {nest.name: len(nest.loops)}
+    while nest.at is not None:
+        places[nest.at[0]] = nest.at[1]
+        nest = kernel.by_name[nest.at[0]]
+    return places
 
 
 def show(kernel: Kernel) -> str:

@@ -324,18 +324,17 @@ def reorder(kernel: Kernel, nest_name: str, names: Sequence[str]) -> Kernel:
     loops = tuple(nest.loops[old.index(n)] for n in names)
     kernel = kernel.with_nest(replace(nest, loops=loops))
     position = {loop.range: d + 1 for d, loop in enumerate(loops)}
+    place: dict[str, int] = {}
     nests = []
-    for n in kernel.nests:
+    for n in kernel.nests:  # producers come first, so that what they need is known
         if n.at is not None and n.at[0] == nest_name:
-            used = {
-                r
-                for m in descendants(kernel, n.name)
-                for e in expressions(kernel.by_name[m])
-                for r in e.ranges
-            }
-            n = replace(
-                n, at=(nest_name, max((position[r] for r in used if r in position), default=0))
-            )
+            family = [kernel.by_name[m] for m in descendants(kernel, n.name)]
+            found = [e for m in family for e in expressions(m)]
+            needed = [position[r] for e in found for r in e.ranges if r in position]
+            needed += [place[e.arg] for e in reads(found) if e.arg in place]
+            depth = max(needed, default=0)
+            place.update((c.name, depth) for c in n.computes)
+            n = replace(n, at=(nest_name, depth))
         nests.append(n)
     return replace(kernel, nests=tuple(nests))
 
@@ -431,7 +430,22 @@ def compute_at(kernel: Kernel, nest_name: str, depth: int) -> Kernel:
         )
         for loop in left
     )
-    return kernel.with_nest(Nest(nest.name, computes, nest.loops + new_loops, (parent.name, depth)))
+    loops = nest.loops + new_loops
+    kernel = kernel.with_nest(Nest(nest.name, computes, loops, (parent.name, depth)))
+    for child in [n for n in kernel.nests if n.at is not None and n.at[0] == nest_name]:
+        assert child.at is not None
+        inner = {
+            r
+            for n in descendants(kernel, child.name)
+            for e in expressions(kernel.by_name[n])
+            for r in e.ranges
+        }
+        if inner & set(axes):  # what hangs in the nest leaves the new loops in its turn
+            kernel = kernel.with_nest(
+                replace(kernel.by_name[child.name], at=(nest_name, len(loops)))
+            )
+            kernel = compute_at(kernel, child.name, child.at[1])
+    return kernel
 
 
 def group(kernel: Kernel, nest_name: str, names: Sequence[str]) -> Kernel:

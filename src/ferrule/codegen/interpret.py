@@ -1,0 +1,451 @@
+"""Runs a program in plain Python: what the program IR means, and the oracle of every renderer.
+
+Each value is a NumPy array with one element for each lane, in the value's own dtype, so that
+float32 arithmetic rounds to float32. The interpreter is strict where compiled code would quietly
+do something else: an access outside a buffer, a read of scratch that nobody wrote, a divisor of
+an index that is not positive, a shift by the width or more, an operation that needs expanding
+first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, Final, final
+
+import numpy
+
+from ferrule.codegen.uops import UOp, UOps, verify
+from ferrule.dtype import DType, dtypes
+from ferrule.expr import ExprOp
+
+Array = numpy.ndarray[Any, Any]
+
+
+class InterpretError(RuntimeError):
+    """A program that does what compiled code must not do: a mistake in the compiler."""
+
+
+class AccessError(InterpretError, IndexError):
+    """A load or a store outside its buffer, or a read of scratch before any write to it."""
+
+
+# -- operations on values --------------------------------------------------------------------------
+
+
+def _maximum(a: Array, b: Array) -> Array:
+    """The greater; NaN if either is; of two equal ones (a zero of either sign) the first."""
+    if a.dtype.kind == "b":
+        return a | b
+    return numpy.where((a < b) | (b != b), b, a)
+
+
+def _minimum(a: Array, b: Array) -> Array:
+    if a.dtype.kind == "b":
+        return a & b
+    return numpy.where((b < a) | (b != b), b, a)
+
+
+def _negative(a: Array) -> Array:
+    return ~a if a.dtype.kind == "b" else -a
+
+
+def _subtract(a: Array, b: Array) -> Array:
+    if a.dtype.kind == "b":
+        raise InterpretError("SUB of bool has no meaning; use XOR, or cast to an integer first")
+    return a - b
+
+
+def _positive(b: Array) -> Array:
+    if (b <= 0).any():
+        raise InterpretError(f"an index is divided by {b.min()}; divisors must be positive")
+    return b
+
+
+def _truncated_division(a: Array, b: Array) -> Array:
+    """Towards zero; x / 0 is 0; the quotient that does not fit wraps."""
+    safe = numpy.where((b == 0) | (b == -1 if b.dtype.kind == "i" else False), 1, b)
+    safe = safe.astype(b.dtype)
+    quotient = (a - numpy.fmod(a, safe)) // safe
+    negated = numpy.where(b == 0, 0, -a).astype(a.dtype)
+    return numpy.where(safe == b, quotient, negated).astype(a.dtype)
+
+
+def _truncated_remainder(a: Array, b: Array) -> Array:
+    """With the sign of a; x % 0 is x."""
+    safe = numpy.where((b == 0) | (b == -1 if b.dtype.kind == "i" else False), 1, b)
+    remainder = numpy.fmod(a, safe.astype(b.dtype))
+    return numpy.where(b == 0, a, remainder).astype(a.dtype)
+
+
+def _shift_count(a: Array, b: Array) -> Array:
+    width = 8 * a.dtype.itemsize
+    if (b < 0).any() or (b >= width).any():
+        raise InterpretError(f"a shift by {b.tolist()} of {width}-bit values; counts are below it")
+    return b
+
+
+def _fused_float32(a: Array, b: Array, c: Array) -> Array:
+    """Rounded once: the float64 sum is made odd where it is inexact, then rounds correctly."""
+    product = a.astype(numpy.float64) * b.astype(numpy.float64)
+    addend = c.astype(numpy.float64)
+    total = product + addend
+    shadow = total - product
+    lost = (product - (total - shadow)) + (addend - shadow)
+    even = (total.view(numpy.int64) & 1) == 0
+    inexact = numpy.isfinite(total) & (lost != 0) & even
+    towards = numpy.where(lost > 0, numpy.inf, -numpy.inf)
+    adjusted = numpy.where(inexact, numpy.nextafter(total, towards), total)
+    return adjusted.astype(numpy.float32)
+
+
+def _fused_scalar(a: float, b: float, c: float) -> float:
+    if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
+        return float(numpy.float64(a) * b + c)
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    if exact == 0:
+        return a * b + c  # for the sign of the zero
+    try:
+        return float(exact)
+    except OverflowError:
+        return math.copysign(math.inf, exact)
+
+
+def _fused(a: Array, b: Array, c: Array) -> Array:
+    """`a * b + c`, rounded once for floats."""
+    if a.dtype.kind == "b":
+        return (a & b) | c
+    if a.dtype == numpy.float32:
+        return _fused_float32(a, b, c)
+    if a.dtype == numpy.float64:
+        lanes = zip(a.tolist(), b.tolist(), c.tolist(), strict=True)
+        return numpy.array([_fused_scalar(*lane) for lane in lanes], numpy.float64)
+    return a * b + c
+
+
+_ALU: Final[dict[ExprOp, Callable[..., Array]]] = {
+    ExprOp.ADD: lambda a, b: a + b,
+    ExprOp.SUB: _subtract,
+    ExprOp.MUL: lambda a, b: a * b,
+    ExprOp.FDIV: lambda a, b: a / b,
+    ExprOp.IDIV: lambda a, b: a // _positive(b),
+    ExprOp.MOD: lambda a, b: a % _positive(b),
+    ExprOp.TDIV: _truncated_division,
+    ExprOp.TMOD: _truncated_remainder,
+    ExprOp.FMOD: numpy.fmod,
+    ExprOp.NEG: _negative,
+    ExprOp.MIN: _minimum,
+    ExprOp.MAX: _maximum,
+    ExprOp.CMPLT: numpy.less,
+    ExprOp.CMPNE: numpy.not_equal,
+    ExprOp.AND: numpy.bitwise_and,
+    ExprOp.OR: numpy.bitwise_or,
+    ExprOp.XOR: numpy.bitwise_xor,
+    ExprOp.SHL: lambda a, b: numpy.left_shift(a, _shift_count(a, b)),
+    ExprOp.SHR: lambda a, b: numpy.right_shift(a, _shift_count(a, b)),
+    ExprOp.NOT: numpy.invert,
+    ExprOp.WHERE: numpy.where,
+    ExprOp.MULACC: _fused,
+    ExprOp.RECIP: lambda a: numpy.ones_like(a) / a,
+    ExprOp.SQRT: numpy.sqrt,
+    ExprOp.TRUNC: numpy.trunc,
+    ExprOp.ROUND: numpy.rint,
+}
+_STORAGE_ONLY: Final = frozenset(
+    {dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2}
+)
+
+
+def _alu(op: ExprOp, operands: Sequence[Array], sources: Sequence[DType]) -> Array:
+    function = _ALU.get(op)
+    if function is None:
+        raise InterpretError(f"{op.name} is no operation of a program; expand it first")
+    if op is not ExprOp.WHERE and any(source in _STORAGE_ONLY for source in sources):
+        raise InterpretError(
+            f"{op.name} of {sources[0].name}: programs compute in float32; CAST before and after"
+        )
+    return function(*operands)
+
+
+def _round_to_odd_float32(x: Array) -> Array:
+    """float64 to float32, an inexact result made odd, so that one more rounding is right."""
+    near = x.astype(numpy.float32)
+    away = numpy.abs(near.astype(numpy.float64)) > numpy.abs(x)
+    inexact = numpy.isfinite(x) & (near.astype(numpy.float64) != x)
+    bits = near.view(numpy.int32) - away.astype(numpy.int32)
+    odd: Array = bits | inexact.astype(numpy.int32)
+    return odd.view(numpy.float32)
+
+
+def _cast(x: Array, source: DType, target: DType) -> Array:
+    if target is dtypes.bool:
+        nonzero: Array = x != numpy.zeros_like(x)
+        return nonzero
+    if dtypes.is_int(target) and dtypes.is_float(source):
+        wide = numpy.uint64 if target is dtypes.uint64 else numpy.int64
+        return x.astype(wide).astype(target.np)
+    if target in _STORAGE_ONLY and source is not dtypes.bool:
+        if source is dtypes.float64:
+            x = _round_to_odd_float32(x)
+        return x.astype(numpy.float32).astype(target.np)
+    return x.astype(target.np)
+
+
+def _halve(u: UOp, x: Array) -> Array:
+    dtype = u.src[0].dtype
+    assert dtype is not None
+    while len(x) > 1:
+        half = len(x) // 2
+        x = _alu(u.arg, (x[:half], x[half:]), (dtype, dtype))
+    return x
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+
+@final
+class _Memory:
+    """What a PARAM or a LOCAL points to."""
+
+    def __init__(self, name: str, data: Array, written: Array | None) -> None:
+        self.name = name
+        self.data = data
+        self.written = written  # one bool for each element of scratch; None: all is readable
+
+    def positions(self, index: Array, lanes: int, mask: Array | None, what: str) -> Array:
+        """The element for each lane whose mask is true, checked."""
+        every = index + numpy.arange(lanes) if len(index) == 1 else index
+        chosen = every if mask is None else every[mask]
+        outside = (chosen < 0) | (chosen >= len(self.data))
+        if outside.any():
+            raise AccessError(
+                f"{what} of {self.name}[{chosen[outside][0]}]: it has {len(self.data)} elements"
+            )
+        return chosen
+
+    def load(self, index: Array, lanes: int, mask: Array | None) -> Array:
+        chosen = self.positions(index, lanes, mask, "load")
+        if self.written is not None and not self.written[chosen].all():
+            first = chosen[~self.written[chosen]][0]
+            raise AccessError(f"load of {self.name}[{first}], which was never written")
+        if mask is None:
+            return self.data[chosen]
+        value = numpy.zeros(lanes, self.data.dtype)
+        value[mask] = self.data[chosen]
+        return value
+
+    def store(self, index: Array, value: Array, mask: Array | None) -> None:
+        chosen = self.positions(index, len(value), mask, "store")
+        self.data[chosen] = value if mask is None else value[mask]
+        if self.written is not None:
+            self.written[chosen] = True
+
+
+# -- the machine -----------------------------------------------------------------------------------
+
+
+@final
+class _Machine:
+    """One call of a program: its values so far, its registers, its scratch, its open loops."""
+
+    def __init__(
+        self,
+        uops: Sequence[UOp],
+        buffers: Sequence[Array],
+        values: Mapping[int, int],
+        bounds: tuple[int, int],
+    ) -> None:
+        self.uops = uops
+        self.buffers = buffers
+        self.values = values
+        self.bounds = bounds
+        self.known: dict[UOp, Array] = {}
+        self.memory: dict[UOp, _Memory] = {}
+        self.registers: dict[UOp, Array] = {}
+        self.place = {u: i for i, u in enumerate(uops)}
+        self.end = {u.src[0]: i for i, u in enumerate(uops) if u.op in (UOps.END, UOps.ENDIF)}
+
+    def value(self, u: UOp) -> Array:
+        if u not in self.known:
+            raise InterpretError(f"{u.op.name} is used outside the loop or if that computes it")
+        return self.known[u]
+
+    def number(self, u: UOp) -> int:
+        return int(self.value(u)[0])
+
+    def mask(self, u: UOp, position: int) -> Array | None:
+        return self.value(u.src[position]) if len(u.src) > position else None
+
+    def close(self, opening: UOp) -> None:
+        """Forget what was computed inside a block."""
+        for u in self.uops[self.place[opening] : self.end[opening]]:
+            self.known.pop(u, None)
+            self.registers.pop(u, None)
+
+    def run(self, stop_at: UOps | None = None) -> None:
+        position = 0
+        while position < len(self.uops):
+            u = self.uops[position]
+            if u.op is stop_at:
+                return
+            position = self.step(u, position)
+
+    def step(self, u: UOp, position: int) -> int:
+        """Do one UOp; gives the position of the next."""
+        match u.op:
+            case UOps.LOOP:
+                first, limit, step = (self.number(s) for s in u.src)
+                if step <= 0:
+                    raise InterpretError(f"loop {u.arg} has step {step}; steps are positive")
+                if first >= limit:
+                    return self.end[u] + 1
+                self.known[u] = numpy.array([first])
+            case UOps.END:
+                loop = u.src[0]
+                counter = self.number(loop) + self.number(loop.src[2])
+                limit = self.number(loop.src[1])
+                self.close(loop)
+                if counter < limit:
+                    self.known[loop] = numpy.array([counter])
+                    return self.place[loop] + 1
+            case UOps.IF:
+                if not self.number(u.src[0]):
+                    return self.end[u] + 1
+            case UOps.ENDIF:
+                self.close(u.src[0])
+            case UOps.PARAM | UOps.LOCAL:
+                self.memory[u] = self.pointer(u)
+            case UOps.STORE:
+                pointer, index, value = u.src[:3]
+                memory = self.memory[pointer]
+                memory.store(self.value(index), self.value(value), self.mask(u, 3))
+            case UOps.REG:
+                self.registers[u] = self.checked(u, self.value(u.src[0]))
+            case UOps.SET:
+                self.register(u.src[0])
+                self.registers[u.src[0]] = self.value(u.src[1])
+            case UOps.EXTENT:
+                pass
+            case _:
+                self.known[u] = self.checked(u, self.compute(u))
+        return position + 1
+
+    def register(self, u: UOp) -> Array:
+        if u not in self.registers:
+            raise InterpretError(f"register {u.arg} is used outside the block that has it")
+        return self.registers[u]
+
+    def checked(self, u: UOp, value: Array) -> Array:
+        assert u.dtype is not None
+        if value.shape != (u.lanes,) or value.dtype != numpy.dtype(u.dtype.np):
+            raise InterpretError(
+                f"{u.op.name} gives {value.dtype} with {value.shape[0]} lanes, "
+                f"not {u.dtype.name} with {u.lanes}"
+            )
+        return value
+
+    def pointer(self, u: UOp) -> _Memory:
+        assert u.dtype is not None
+        if u.op is UOps.LOCAL:
+            name, size = u.arg
+            return _Memory(name, numpy.zeros(size, u.dtype.np), numpy.zeros(size, bool))
+        if not 0 <= u.arg < len(self.buffers):
+            raise AccessError(f"buffer {u.arg} is not there: {len(self.buffers)} were given")
+        data = self.buffers[u.arg]
+        if data.dtype != numpy.dtype(u.dtype.np) or data.ndim != 1:
+            raise InterpretError(
+                f"buffer {u.arg} is a {data.ndim}-d array of {data.dtype}, "
+                f"not a flat one of {u.dtype.name}"
+            )
+        return _Memory(f"buffer {u.arg}", data, None)
+
+    def compute(self, u: UOp) -> Array:
+        """The value of a UOp that has one."""
+        assert u.dtype is not None
+        match u.op:
+            case UOps.VALUE:
+                if u.arg not in self.values:
+                    raise InterpretError(f"slot {u.arg} of the table has no value; pass it")
+                return numpy.array([self.values[u.arg]], numpy.int64)
+            case UOps.START:
+                return numpy.array([self.bounds[0]], numpy.int64)
+            case UOps.STOP:
+                return numpy.array([self.bounds[1]], numpy.int64)
+            case UOps.CONST:
+                return numpy.full(u.lanes, u.arg, u.dtype.np)
+            case UOps.IOTA:
+                return numpy.arange(u.lanes, dtype=numpy.int64)
+            case UOps.ALU:
+                sources = [s.dtype for s in u.src if s.dtype is not None]
+                return _alu(u.arg, [self.value(s) for s in u.src], sources)
+            case UOps.CAST:
+                source = u.src[0].dtype
+                assert source is not None
+                return _cast(self.value(u.src[0]), source, u.dtype)
+            case UOps.BITCAST:
+                return self.value(u.src[0]).view(u.dtype.np)
+            case UOps.SPLAT:
+                return numpy.repeat(self.value(u.src[0]), u.lanes)
+            case UOps.EXTRACT:
+                return self.value(u.src[0])[u.arg : u.arg + 1]
+            case UOps.SHUFFLE:
+                return numpy.concatenate([self.value(s) for s in u.src])[list(u.arg)]
+            case UOps.HREDUCE:
+                return _halve(u, self.value(u.src[0]))
+            case UOps.LOAD:
+                memory = self.memory[u.src[0]]
+                return memory.load(self.value(u.src[1]), u.lanes, self.mask(u, 2))
+            case UOps.GET:
+                return self.register(u.src[0])
+            case _:
+                raise InterpretError(f"{u.op.name} has no value")
+
+
+def _by_slot(
+    values: Mapping[int, int] | Sequence[int], buffers: Sequence[Array]
+) -> Mapping[int, int]:
+    if isinstance(values, Mapping):
+        return values
+    return {len(buffers) + i: value for i, value in enumerate(values)}
+
+
+def extent(
+    uops: Sequence[UOp], values: Mapping[int, int] | Sequence[int] = (), n_buffers: int = 0
+) -> int:
+    """The number of chunks of a program: what its EXTENT says.
+
+    `values` are as for `interpret`; `n_buffers` is needed where they are a list.
+    """
+    by_slot = _by_slot(values, [numpy.empty(0)] * n_buffers)
+    machine = _Machine(uops, (), by_slot, (0, 0))
+    verify(uops)
+    machine.run(stop_at=UOps.EXTENT)
+    (found,) = (u for u in uops if u.op is UOps.EXTENT)
+    return machine.number(found.src[0])
+
+
+def interpret(
+    uops: Sequence[UOp],
+    buffers: Sequence[Array],
+    values: Mapping[int, int] | Sequence[int] = (),
+    start: int = 0,
+    stop: int | None = None,
+) -> None:
+    """Do chunks `start` to `stop` - 1 of a program; all of them by default.
+
+    `buffers` are flat arrays, in the order of the PARAMs' slots; the stores change them. `values`
+    maps slots of the argument table to the variables' values; a list gives those of the slots
+    behind the buffers.
+
+    Raises:
+        ProgramError: the program breaks the rules of the IR (`verify`).
+        AccessError: a load or a store is out of range, or reads scratch that was never written.
+        InterpretError: anything else that compiled code must not do.
+    """
+    verify(uops)
+    by_slot = _by_slot(values, buffers)
+    if stop is None:
+        stop = extent(uops, by_slot)
+    with numpy.errstate(all="ignore"):
+        _Machine(uops, buffers, by_slot, (start, stop)).run()
