@@ -19,6 +19,8 @@ from ferrule.target import Target
 
 CHUNK = 8192  # elements of a stream that one thread takes at a time
 SERIAL_WORK = 40_000  # operations below which sharing out costs more than it gains
+FAR_BYTES = 4096  # between two steps of k: beyond this, blocks of rows are copied
+MOST_ROWS = 512  # of a tile's column of accumulators
 COSTLY_WORK = 12  # operations in a transcendental
 
 
@@ -452,49 +454,125 @@ class _Contraction:
     tile: _Tile
 
     def apply(self) -> None:
-        plan, tile, v = self.plan, self.tile, self.v.name
-        threads = plan.target.max_threads
-        columns = tile.columns
-        plan.do("split", self.name, v, columns, "mask")
+        names = [loop.range.name for loop in self.plan.nest(self.name).loops]
+        tiled = [r.name for r in (self.v, self.m) if r is not None]
+        batch = [x for x in names if x not in tiled]
+        first = [*batch, *self._copy_far_rows(batch)]
+        inner, v_outer = self._split_lanes()
+        row_inner, row_outer = self._split_rows(v_outer, first)
+        outer = [*first, *v_outer, *row_outer]
+        self.plan.do("reorder", self.name, (*outer, *row_inner, *inner))
+        panel = len(outer) - (1 if row_outer else 0)
+        if row_outer and self._block_reduce(panel, row_outer[0], (*row_inner, *inner)):
+            self._stages(self.reduce, 1, panel)
+        else:
+            self.plan.do("compute_at", self.reduce, len(outer))
+            self._stages(self.name, panel, panel)
+        self._unroll_reduce()
+        self._share(panel if len(first) == len(batch) else len(first))
+
+    def _panel_bytes(self, k: int) -> int:
+        """The size of a packed panel of the operand that runs along the lanes."""
+        return k * self.tile.columns * self.plan.nest(self.reduce).computes[0].value.dtype.itemsize
+
+    def _block_reduce(self, panel: int, row_outer: str, tile_loops: Sequence[str]) -> bool:
+        """Where a panel is too large for the cache: blocks of k outside of the rows.
+
+        The accumulators of all rows of a block then live in scratch memory between two blocks of k.
+        """
+        plan = self.plan
+        nest = plan.nest(self.reduce)
+        k = nest.loops[-1].range
+        limit = plan.target.l2_bytes // 2
+        if len(nest.loops) != 1 or not k.size.is_const or self._panel_bytes(k.size.arg) <= limit:
+            return False
+        blocks = -(-self._panel_bytes(k.size.arg) // limit)
+        block = next((n for n in range(blocks, 2 * blocks + 1) if k.size.arg % n == 0), blocks)
+        plan.do("split", self.reduce, k.name, -(-k.size.arg // block), "peel")
+        plan.do("compute_at", self.reduce, panel)
+        kept = [f"{x}@{self.reduce}" for x in (row_outer, *tile_loops)]
+        order = (f"{k.name}.o", kept[0], f"{k.name}.i", *kept[1:])
+        plan.do("reorder", self.reduce, order)
+        return True
+
+    def _split_lanes(self) -> tuple[list[str], list[str]]:
+        """The loops over vectors and lanes, and the loop over panels of columns."""
+        plan, v = self.plan, self.v.name
+        plan.do("split", self.name, v, self.tile.columns, "mask")
         inner = [f"{v}.i"]
-        if tile.vectors > 1:
-            plan.do("split", self.name, f"{v}.i", tile.lanes, "mask")
+        if self.tile.vectors > 1:
+            plan.do("split", self.name, f"{v}.i", self.tile.lanes, "mask")
             plan.do("unroll", self.name, f"{v}.i.o")
             inner = [f"{v}.i.o", f"{v}.i.i"]
         plan.do("vectorize", self.name, inner[-1])
-        outer = [f"{v}.o"]
-        row_inner: list[str] = []
-        if self.m is not None:
-            m = self.m.name
-            plan.do("split", self.name, m, tile.rows, "clamp")
-            plan.do("unroll", self.name, f"{m}.i")
-            row_inner = [f"{m}.i"]
-            outer.append(f"{m}.o")
-        names = [loop.range.name for loop in plan.nest(self.name).loops]
-        batch = [x for x in names if x not in (*outer, *inner, *row_inner)]
-        blocks = self._row_blocks(outer, batch, threads)
-        if blocks > 1:
-            assert self.m is not None
-            m_outer = next(o for o in plan.nest(self.name).loops if o.range.name == outer[1])
-            factor = -(-m_outer.range.size.max // blocks)
-            plan.do("split", self.name, outer[1], factor, "clamp")
-            outer = [outer[0], f"{outer[1]}.o", f"{outer[1]}.i"]
-        plan.do("reorder", self.name, (*batch, *outer, *row_inner, *inner))
-        depth = len(batch) + len(outer)
-        plan.do("compute_at", self.reduce, depth)
-        panel = len(batch) + len(outer) - (1 if self.m is not None else 0)
-        self._stages(panel)
-        self._unroll_reduce()
-        self._share(panel)
+        return inner, [f"{v}.o"]
 
-    def _row_blocks(self, outer: Sequence[str], batch: Sequence[str], threads: int) -> int:
-        """How many blocks of rows make enough chunks for all threads."""
+    def _split_rows(self, v_outer: list[str], first: Sequence[str]) -> tuple[list[str], list[str]]:
+        """The loop over the rows of a tile; its outer loop, in blocks where threads need more chunks."""
         if self.m is None:
-            return 1
+            return [], []
+        plan, m = self.plan, self.m.name
+        plan.do("split", self.name, m, self.tile.rows, "clamp")
+        plan.do("unroll", self.name, f"{m}.i")
+        blocks = self._row_blocks([*v_outer, f"{m}.o"], first)
+        if blocks == 1:
+            return [f"{m}.i"], [f"{m}.o"]
+        tiles = next(
+            o.range.size.max for o in plan.nest(self.name).loops if o.range.name == f"{m}.o"
+        )
+        plan.do("split", self.name, f"{m}.o", -(-tiles // blocks), "clamp")
+        v_outer.append(f"{m}.o.o")
+        return [f"{m}.i"], [f"{m}.o.i"]
+
+    def _copy_far_rows(self, batch: Sequence[str]) -> list[str]:
+        """Copy blocks of an operand whose rows are neighbours but whose steps of k are pages apart.
+
+        Each step of k would otherwise touch another page, and often the same cache set.
+        """
+        plan = self.plan
+        nest = plan.nest(self.reduce)
+        k = nest.loops[-1].range
+        if (
+            self.m is None
+            or len(nest.loops) != 1
+            or not k.size.is_const
+            or not self.m.size.is_const
+        ):
+            return []
+        far = [
+            e
+            for e in _loads(nest.computes[0].value)
+            if self.m in e.ranges and self.v not in e.ranges and _step(e.src[0], self.m) == 1
+            if _step(e.src[0], k) * e.dtype.itemsize >= FAR_BYTES
+        ]
+        if len(far) != 1 or k.size.arg < 64 or self.m.size.arg < 8 * self.tile.rows:
+            return []
+        m, rows = self.m.name, self.tile.rows
+        most = max(1, plan.target.l2_bytes * 2 // 5 // (k.size.arg * far[0].dtype.itemsize * rows))
+        threads = plan.target.max_threads
+        blocks = -(-self.m.size.arg // (rows * most))
+        blocks = -(-blocks // threads) * threads
+        block = -(-self.m.size.arg // (rows * blocks)) * rows
+        plan.do("split", self.name, m, block, "mask")
+        names = [loop.range.name for loop in plan.nest(self.name).loops]
+        rest = [x for x in names if x not in (*batch, f"{m}.o")]
+        plan.do("reorder", self.name, (*batch, f"{m}.o", *rest))
+        copy = f"{self.reduce}.rows"
+        plan.do(
+            "stage", self.reduce, far[0].arg, self.name, len(batch) + 1, (k.name, f"{m}.i"), copy
+        )
+        plan._vectorize_inner(copy, plan.nest(copy).loops[-1])
+        self.m = next(o.range for o in plan.nest(self.name).loops if o.range.name == f"{m}.i")
+        return [f"{m}.o"]
+
+    def _row_blocks(self, outer: Sequence[str], batch: Sequence[str]) -> int:
+        """How many blocks of rows make enough chunks for all threads."""
+        threads = self.plan.target.max_threads
         sizes = {o.range.name: o.range.size.max for o in self.plan.nest(self.name).loops}
         chunks = sizes[outer[0]] * prod(sizes[b] for b in batch)
-        blocks = 1
-        while chunks * blocks < 8 * threads and sizes[outer[1]] // (blocks * 2) >= 8:
+        tiles = sizes[outer[1]]
+        blocks = -(-tiles * self.tile.rows // MOST_ROWS)
+        while chunks * blocks < 8 * threads and tiles // (blocks * 2) >= 8:
             blocks *= 2
         return blocks
 
@@ -509,7 +587,7 @@ class _Contraction:
             plan.do("split", self.reduce, k.name, 4, "peel")
             plan.do("unroll", self.reduce, f"{k.name}.i")
 
-    def _stages(self, panel: int) -> None:
+    def _stages(self, at: str, depth: int, panel: int) -> None:
         """Pack what is loaded along the lanes, where it is used by many tiles of rows."""
         plan = self.plan
         nest = plan.nest(self.reduce)
@@ -522,23 +600,24 @@ class _Contraction:
             step = _step(e.src[0], along[0])
             if step == 1 and tiles < 4:
                 continue
-            self._pack(nest, e, panel)
+            self._pack(nest, e, at, depth)
 
-    def _pack(self, nest: Nest, e: Expr, panel: int) -> None:
+    def _pack(self, nest: Nest, e: Expr, at: str, depth: int) -> None:
         """A copy in the order in which the tile reads it: k outermost, lanes innermost."""
         plan = self.plan
         kept = nest.computes[0].ranges
+        opened = {loop.range for loop in nest.loops[:depth]} if at == nest.name else set()
         combined = [loop.range for loop in nest.loops if loop.range not in kept]
-        axes = [r for r in combined if r in e.ranges] + [r for r in kept if r in e.ranges]
+        axes = [r for r in combined if r in e.ranges - opened] + [r for r in kept if r in e.ranges]
         size = prod(r.size.max for r in axes) * e.dtype.itemsize
-        if size > plan.target.l2_bytes * 3 // 4 or any(not r.size.is_const for r in axes):
+        if size > plan.target.l2_bytes * 5 // 8 or any(not r.size.is_const for r in axes):
             return
         same_slot = [x for x in _loads(nest.computes[0].value) if x.arg == e.arg]
         if len(same_slot) != 1:
             return
         name = f"{self.reduce}.pack{e.arg}"
         order = tuple(r.name for r in axes)
-        plan.do("stage", self.reduce, e.arg, self.name, panel, order, name)
+        plan.do("stage", self.reduce, e.arg, at, depth, order, name)
         lane = f"{axes[-1].name}@{name}"
         if _step(e.src[0], axes[-1]) == 1:
             plan.do("vectorize", name, lane)
