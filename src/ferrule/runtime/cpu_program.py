@@ -9,7 +9,7 @@ from functools import cache
 from struct import Struct
 from typing import final
 
-from ferrule.runtime import native, pool
+from ferrule.runtime import pool
 from ferrule.runtime.cpu_memory import CPUMemory
 from ferrule.runtime.llvm import host_compiler, load_object
 
@@ -58,8 +58,7 @@ class CPUProgram:
         self.extent = self._code.address(extent_name)
         self.fxn = _BODY(self.body)
         self._threads = runtime.threads
-        self._record, address = pool.record(native.PROGRAM_BYTES)
-        self._record[:] = [self.body, self.extent, runtime.pool]
+        self._record, address = pool.record([self.body, self.extent, runtime.pool])
         self._launch = runtime.launcher(address)
 
     def __call__(

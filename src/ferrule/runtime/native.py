@@ -34,11 +34,9 @@ POOL_BYTES = 384
 ALIGNMENT = 64
 
 PROGRAM_BODY, PROGRAM_EXTENT, PROGRAM_POOL = 0, 8, 16
-PROGRAM_BYTES = 24
 
 BATCH_ITEMS, BATCH_N_ITEMS, BATCH_PATCHES, BATCH_N_PATCHES = 0, 8, 16, 24
 BATCH_POOL, BATCH_ITEM, BATCH_CHUNK = 32, 40, 48
-BATCH_BYTES = 56
 
 ITEM_BODY, ITEM_EXTENT, ITEM_TABLE = 0, 8, 16
 ITEM_BYTES = 24
@@ -60,10 +58,13 @@ PYTHON_FUNCTIONS = (
     "PyLong_AsVoidPtr",
     "PyLong_FromLongLong",
 )
-"""What `python_ir` calls in the interpreter: all of them are in the limited API."""
+"""What the methods for Python call in the interpreter: all of them are in the limited API."""
 
+# Blocks are for balance among threads, and for a look at the clock in between: many, but not so
+# many that handing them out takes longer than a block.
 BLOCKS_A_THREAD = 16
 BLOCKS_ALONE = 64
+LARGEST_BLOCK = 256
 SPINS_BETWEEN_CLOCKS = 32
 
 # The names that the text below may use: all constants so far.
@@ -331,7 +332,8 @@ entry:
   %chunks = sub i64 %total, %start
   %ways = mul i64 %threads, $BLOCKS_A_THREAD
   %even = sdiv i64 %total, %ways
-  %block = call i64 @llvm.smax.i64(i64 %even, i64 1)
+  %bounded = call i64 @llvm.smin.i64(i64 %even, i64 $LARGEST_BLOCK)
+  %block = call i64 @llvm.smax.i64(i64 %bounded, i64 1)
   %others = add i64 %threads, -1
   %helpful = add i64 %chunks, -1
   %places = call i64 @llvm.smin.i64(i64 %others, i64 %helpful)
@@ -393,7 +395,8 @@ done:
 define internal i64 @alone(ptr %body, ptr %table, i64 %total, i64 %start, i64 %deadline) nounwind {
 entry:
   %even = sdiv i64 %total, $BLOCKS_ALONE
-  %block = call i64 @llvm.smax.i64(i64 %even, i64 1)
+  %bounded = call i64 @llvm.smin.i64(i64 %even, i64 $LARGEST_BLOCK)
+  %block = call i64 @llvm.smax.i64(i64 %bounded, i64 1)
   br label %run
 run:
   %from = phi i64 [ %start, %entry ], [ %stop, %more ]

@@ -13,7 +13,8 @@ import mmap
 import os
 import sys
 import threading
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeAlias, final
 
@@ -105,10 +106,10 @@ def _python_method(name: bytes, address: int) -> Callable[[int], Any]:
     return bind
 
 
-def record(n_bytes: int) -> tuple[ctypes.Array[ctypes.c_int64], int]:
-    """Zeroed memory for a native record of 8-byte slots, and its address."""
-    slots = (ctypes.c_int64 * (n_bytes // 8))()
-    return slots, ctypes.addressof(slots)
+def record(slots: Iterable[int]) -> tuple[array[int], int]:
+    """Memory with these 8-byte values in it, as `native` lays out its records, and its address."""
+    memory = array("q", slots)
+    return memory, memory.buffer_info()[0]
 
 
 @final
@@ -145,13 +146,14 @@ class NativeRuntime:
         self._workers: list[threading.Thread] = []
         self._ready = 1
         self._most = _MOST_THREADS
-        self._set(native.POOL_SLICE, self.slice_ticks)
-        self._set(native.POOL_SPIN, self.spin_ticks)
+        self.apply_times()
         process.pthread_mutex_init(ctypes.c_void_p(self.pool + native.POOL_MUTEX), None)
         process.pthread_cond_init(ctypes.c_void_p(self.pool + native.POOL_CONDITION), None)
 
-    def _set(self, offset: int, value: int) -> None:
-        ctypes.c_int64.from_address(self.pool + offset).value = value
+    def apply_times(self) -> None:
+        """Makes `slice_ticks`, and for new workers `spin_ticks`, what they are now."""
+        ctypes.c_int64.from_address(self.pool + native.POOL_SLICE).value = self.slice_ticks
+        ctypes.c_int64.from_address(self.pool + native.POOL_SPIN).value = self.spin_ticks
 
     def threads(self) -> int:
         """How many threads the settings in force give to a kernel; they are started by then."""

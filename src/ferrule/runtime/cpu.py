@@ -1,0 +1,36 @@
+"""The device CPU: kernels are native code, run by this process on all its cores.
+
+`docs/design/cpu-runtime.md` says why it is as it is, with the measurements.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from ferrule.device import Compiled
+from ferrule.renderer.llvmir import LLVMRenderer
+from ferrule.runtime.cpu_memory import CPUAllocator, CPUMemory
+from ferrule.runtime.cpu_program import CPUProgram
+from ferrule.runtime.elf import ObjectError
+from ferrule.runtime.graph.cpu import CPUGraph
+from ferrule.runtime.llvm import CompileError, CPUCompiler, host_compiler
+
+__all__ = [
+    "CPUAllocator",
+    "CPUCompiler",
+    "CPUGraph",
+    "CPUMemory",
+    "CPUProgram",
+    "CompileError",
+    "ObjectError",
+    "device",
+]
+
+
+def device(name: str) -> Compiled:
+    """The CPU as a device. Raises `OSError` on a system that it does not run on."""
+    if sys.platform == "win32":
+        raise OSError("the CPU device does not run on Windows; use the device NUMPY")
+    compiler = host_compiler()
+    renderer = LLVMRenderer(compiler.target)
+    return Compiled(name, CPUAllocator(), renderer, compiler, CPUProgram, CPUGraph)

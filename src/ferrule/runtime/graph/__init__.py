@@ -1,0 +1,1 @@
+"""Graph executors: a whole batch of captured kernels, run by one call."""

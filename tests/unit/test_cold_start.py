@@ -1,0 +1,58 @@
+"""A process whose kernels are in the disk cache needs neither llvmlite nor much time."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from ferrule.runtime import llvm
+
+RUN = """
+import sys
+import numpy as np
+from ferrule.config import Context
+from ferrule.runtime.cpu_memory import CPUAllocator
+from ferrule.runtime.cpu_program import CPUProgram
+from ferrule.runtime.llvm import host_compiler
+
+SOURCE = '''{source}'''
+
+program = CPUProgram("count", host_compiler().compile_cached(SOURCE))
+memory = CPUAllocator().alloc(800)
+array = np.frombuffer(memory.view(), np.int64)
+array[:] = 0
+with Context(FERRULE_NUM_THREADS=2):
+    program(memory, vals=(100,))
+print(int(array.sum()), "llvmlite" in sys.modules)
+"""
+
+
+def run(code: str, folder: Path) -> str:
+    environment = {"FERRULE_CACHE_DIR": str(folder), "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stderr == ""
+    return done.stdout.strip()
+
+
+def test_llvmlite_is_imported_on_a_miss_only(
+    kernels: dict[str, Callable[..., str]], tmp_path: Path
+) -> None:
+    source = kernels["count_kernel"]("count", kernels["extent_from"](1))
+    code = RUN.format(source=source)
+    assert run(code, tmp_path) == "100 True"
+    # Other processors' objects are loaded by LLVM.
+    on_x86 = llvm.host_compiler().target.arch == "x86-64"
+    assert run(code, tmp_path) == f"100 {not on_x86}"
+
+
+def test_importing_the_device_does_not_import_llvmlite() -> None:
+    code = "import sys, ferrule.runtime.cpu; print('llvmlite' in sys.modules)"
+    assert run(code, Path(os.devnull)) == "False"

@@ -1,0 +1,356 @@
+"""Sharing chunks among threads: each is run once, whatever the threads, and Ctrl-C works."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ferrule.config import Context
+from ferrule.runtime import llvm, native, pool
+from ferrule.runtime.cpu_memory import CPUAllocator, CPUMemory
+from ferrule.runtime.cpu_program import CPUProgram, native_runtime
+
+Kernels = dict[str, Callable[..., str]]
+compiler = llvm.host_compiler()
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+may_fork = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+
+
+def program(name: str, source: str) -> CPUProgram:
+    return CPUProgram(name, compiler.compile_cached(source))
+
+
+def counters(size: int) -> tuple[CPUMemory, np.ndarray]:
+    memory = CPUAllocator().alloc(8 * size)
+    array = np.frombuffer(memory.view(), np.int64)
+    array[:] = 0
+    return memory, array
+
+
+@pytest.fixture
+def counting(kernels: Kernels) -> CPUProgram:
+    """out[i] += 1 for as many chunks as the variable says."""
+    return program("count", kernels["count_kernel"]("count", kernels["extent_from"](1)))
+
+
+@pytest.fixture
+def slow(kernels: Kernels) -> CPUProgram:
+    """The same, a fraction of a millisecond a chunk."""
+    extent = kernels["extent_from"](1)
+    return program("slow", kernels["count_kernel"]("slow", extent, busy=400_000))
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 3, 8])
+@pytest.mark.parametrize("n_chunks", [0, 1, 2, 5, 16, 33, 1000, 12345])
+def test_each_chunk_is_run_once(counting: CPUProgram, n_threads: int, n_chunks: int) -> None:
+    memory, array = counters(13_000)
+    with Context(FERRULE_NUM_THREADS=n_threads):
+        for _ in range(20):
+            counting(memory, vals=(n_chunks,))
+    assert (array[:n_chunks] == 20).all()
+    assert not array[n_chunks:].any()
+
+
+def test_a_negative_extent_runs_nothing(counting: CPUProgram) -> None:
+    memory, array = counters(8)
+    counting(memory, vals=(-3,))
+    assert not array.any()
+
+
+def test_workers_take_part(kernels: Kernels) -> None:
+    """Each chunk notes the stack that it ran on; a worker has its own."""
+    body = (
+        kernels["slot"]("out", 0)
+        + """
+  %place = alloca i64
+  %stack = ptrtoint ptr %place to i64
+  %at = getelementptr i64, ptr %out, i64 %i
+  store i64 %stack, ptr %at
+  br label %wait
+wait:
+  %turn = phi i64 [ 0, %chunk ], [ %turn.next, %wait ]
+  call void asm sideeffect "", ""()
+  %turn.next = add i64 %turn, 1
+  %again = icmp slt i64 %turn.next, 100000
+  br i1 %again, label %wait, label %end
+end:
+"""
+    )
+    stacks = program("stacks", kernels["kernel_source"]("stacks", body, "ret i64 64"))
+    memory, array = counters(64)
+    for _ in range(200):
+        with Context(FERRULE_NUM_THREADS=2):
+            stacks(memory)
+        if np.ptp(array) > 1 << 20:
+            return
+    pytest.fail("in 200 runs of 64 chunks no worker took one")
+
+
+def test_a_worker_that_sleeps_is_woken(slow: CPUProgram) -> None:
+    memory, array = counters(64)
+    with Context(FERRULE_NUM_THREADS=3):
+        for _ in range(5):
+            time.sleep(0.01)  # far longer than workers spin
+            slow(memory, vals=(16,))
+    assert (array[:16] == 5).all()
+
+
+def test_many_callers_at_once(counting: CPUProgram, slow: CPUProgram) -> None:
+    """One has the pool, the others run their kernels alone; nobody's chunks get lost."""
+    failures: list[str] = []
+
+    def call(kernel: CPUProgram, n_chunks: int) -> None:
+        memory, array = counters(n_chunks)
+        with Context(FERRULE_NUM_THREADS=3):
+            for round_number in range(1, 30):
+                kernel(memory, vals=(n_chunks,))
+                if not (array == round_number).all():
+                    failures.append(f"{kernel.name} {n_chunks} in round {round_number}")
+
+    callers = [
+        threading.Thread(target=call, args=(kernel, n_chunks))
+        for kernel, n_chunks in [(counting, 1000), (slow, 3), (counting, 7), (slow, 2)]
+    ]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not failures
+
+
+def test_a_caller_on_another_thread_flushing_denormals(kernels: Kernels) -> None:
+    """The mode of the calling thread must not change what a kernel computes."""
+    if compiler.target.arch != "x86-64":
+        pytest.skip("only x86-64 sets the mode")
+    body = (
+        kernels["slot"]("out", 0)
+        + """
+  %at = getelementptr float, ptr %out, i64 %i
+  %x = load float, ptr %at
+  %half = fmul float %x, 0.5
+  store float %half, ptr %at
+"""
+    )
+    halve = program("halve", kernels["kernel_source"]("halve", body))
+    mode = llvm.load_object(compiler.compile(MODE), {}, ("set_mode", "get_mode"))
+    set_mode = ctypes.CFUNCTYPE(None, ctypes.c_int32)(mode.address("set_mode"))
+    get_mode = ctypes.CFUNCTYPE(ctypes.c_int32)(mode.address("get_mode"))
+    memory = CPUAllocator().alloc(4)
+    value = np.frombuffer(memory.view(), np.float32)
+    value[:] = np.float32(1.5e-38)
+    usual = get_mode()
+    try:
+        set_mode(usual | 0x8040)
+        halve(memory)
+        flushing = get_mode()
+    finally:
+        set_mode(usual)
+    assert value[0] == np.float32(0.75e-38)
+    assert flushing & 0x8040 == 0x8040  # the caller has its mode back
+
+
+MODE = """
+declare void @llvm.x86.sse.stmxcsr(ptr)
+declare void @llvm.x86.sse.ldmxcsr(ptr)
+define void @set_mode(i32 %mode) {
+  %at = alloca i32
+  store i32 %mode, ptr %at
+  call void @llvm.x86.sse.ldmxcsr(ptr %at)
+  ret void
+}
+define i32 @get_mode() {
+  %at = alloca i32
+  call void @llvm.x86.sse.stmxcsr(ptr %at)
+  %mode = load i32, ptr %at
+  ret i32 %mode
+}
+"""
+
+
+@needs_fork
+@may_fork
+def test_a_forked_child_has_a_pool_of_its_own(counting: CPUProgram) -> None:
+    memory, array = counters(1000)
+    with Context(FERRULE_NUM_THREADS=3):
+        counting(memory, vals=(1000,))
+        child = os.fork()
+        if child == 0:
+            threads = threading.active_count()
+            counting(memory, vals=(1000,))
+            good = threads == 1 and threading.active_count() == 3 and (array == 2).all()
+            os._exit(0 if good else 1)
+        counting(memory, vals=(1000,))
+    assert os.waitpid(child, 0)[1] == 0
+    assert (array == 2).all()
+
+
+@needs_fork
+@may_fork
+def test_a_fork_while_another_thread_runs_a_kernel(slow: CPUProgram) -> None:
+    memory, _ = counters(2000)
+    stop = threading.Event()
+
+    def run() -> None:
+        with Context(FERRULE_NUM_THREADS=2):
+            while not stop.is_set():
+                slow(memory, vals=(100,))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        for _ in range(10):
+            child = os.fork()
+            if child == 0:
+                own, array = counters(50)
+                with Context(FERRULE_NUM_THREADS=2):
+                    slow(own, vals=(50,))
+                os._exit(0 if (array == 1).all() else 1)
+            assert os.waitpid(child, 0)[1] == 0
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_ctrl_c_stops_a_long_kernel(slow: CPUProgram) -> None:
+    memory, array = counters(10_000_000)
+    delay = 0.3
+    for n_threads in (1, 2):
+        array[:] = 0
+        timer = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT))
+        started = time.monotonic()
+        with Context(FERRULE_NUM_THREADS=n_threads):
+            timer.start()
+            with pytest.raises(KeyboardInterrupt):
+                slow(memory, vals=(10_000_000,))
+            assert time.monotonic() - started < delay + 5  # it would take minutes
+            timer.join()
+            done = int(array.sum())
+            assert 0 < done < 10_000_000
+            assert array.max() == 1
+            # The process, the program and the pool are as good as before.
+            array[:] = 0
+            slow(memory, vals=(100,))
+            assert int(array.sum()) == 100
+
+
+def test_a_kernel_is_continued_where_its_slice_ended(slow: CPUProgram) -> None:
+    """Slices of no time: every block of chunks is a call of its own."""
+    runtime = native_runtime()
+    memory, array = counters(500)
+    before = runtime.slice_ticks
+    try:
+        runtime.slice_ticks = 0
+        runtime.apply_times()
+        for n_threads in (1, 2, 3):
+            array[:] = 0
+            with Context(FERRULE_NUM_THREADS=n_threads):
+                slow(memory, vals=(500,))
+            assert (array == 1).all()
+    finally:
+        runtime.slice_ticks = before
+        runtime.apply_times()
+
+
+def test_the_time_is_given_when_asked_for(slow: CPUProgram) -> None:
+    memory, _ = counters(4)
+    assert slow(memory, vals=(4,)) is None
+    started = time.perf_counter()
+    seconds = slow(memory, vals=(4,), wait=True)
+    assert seconds is not None
+    assert 0 < seconds <= time.perf_counter() - started
+
+
+# The other way to sleep, and calls without PyCFunction: what other systems use.
+
+
+@pytest.fixture
+def portable(monkeypatch: pytest.MonkeyPatch) -> pool.NativeRuntime:
+    """A runtime with POSIX condition variables, the system's clock, and ctypes."""
+    monkeypatch.setattr(pool, "_has_python_calls", False)
+    source = native.ir("other", sys.platform, for_python=False)
+    names = pool.runtime_functions()
+    code = llvm.load_object(compiler.compile_cached(source), pool.runtime_externals(), names)
+    return pool.NativeRuntime(code, "other")
+
+
+def test_condition_variables_and_ctypes(portable: pool.NativeRuntime, kernels: Kernels) -> None:
+    source = kernels["count_kernel"]("count", kernels["extent_from"](1), busy=20_000)
+    code = llvm.load_object(
+        compiler.compile_cached(source), pool.kernel_externals, ("count", "count.extent")
+    )
+    functions = [code.address("count"), code.address("count.extent")]
+    record, address = pool.record([*functions, portable.pool])
+    assert len(record) == 3
+    launch = portable.launcher(address)
+    memory, array = counters(300)
+    table = b"".join(value.to_bytes(8, "little") for value in (memory.address, 300))
+    with Context(FERRULE_NUM_THREADS=3):
+        for round_number in range(1, 31):
+            if round_number % 10 == 0:
+                time.sleep(0.01)
+            chunk = launch(table, 0, portable.threads())
+            while chunk:
+                chunk = launch(table, chunk, portable.threads())
+            assert (array == round_number).all()
+    portable.stop()
+    assert portable.threads() == 1
+    assert launch(table, 0, 2) == 0
+    assert (array == 31).all()
+
+
+def test_other_processors_get_a_runtime_too() -> None:
+    for arch, system in [("aarch64", "linux"), ("aarch64", "darwin"), ("riscv64", "linux")]:
+        source = native.ir(arch, system, for_python=True)
+        assert "llvm.x86" not in source
+        assert ("@syscall" in source) == ((arch, system) == ("aarch64", "linux"))
+
+
+AT_EXIT = """
+import atexit, threading, time
+import numpy as np
+from ferrule.config import Context
+from ferrule.runtime import llvm
+from ferrule.runtime.cpu_memory import CPUAllocator
+from ferrule.runtime.cpu_program import CPUProgram
+
+SOURCE = '''{source}'''
+
+def run(n_chunks):
+    memory = CPUAllocator().alloc(8 * n_chunks)
+    array = np.frombuffer(memory.view(), np.int64)
+    array[:] = 0
+    with Context(FERRULE_NUM_THREADS=3):
+        kernel(memory, vals=(n_chunks,))
+    return int(array.sum())
+
+atexit.register(lambda: print("after the pool:", run(10)))
+kernel = CPUProgram("slow", llvm.host_compiler().compile_cached(SOURCE))
+print("before:", run(10))
+threading.Thread(target=run, args=(1_000_000,), daemon=True).start()
+time.sleep(0.05)
+"""
+
+
+def test_the_interpreter_exits_cleanly(kernels: Kernels, tmp_path: Path) -> None:
+    """With a daemon thread inside a long kernel, and a kernel run after the pool has ended."""
+    source = kernels["count_kernel"]("slow", kernels["extent_from"](1), busy=100_000)
+    environment = {"FERRULE_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", AT_EXIT.format(source=source)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stderr == ""
+    assert done.stdout == "before: 10\nafter the pool: 10\n"
+    assert done.returncode == 0
