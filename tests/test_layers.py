@@ -20,7 +20,8 @@ LAYERS = """
     opkinds ops fold
     codegen.kernel codegen.lower codegen.opt codegen.heuristic codegen.search
     codegen.uops codegen.transcendental codegen.linearizer codegen.interpret
-    renderer.base renderer.llvmir
+    renderer.base renderer.llvmvalue renderer.llvmexpand renderer.llvmalu renderer.llvmcast
+    renderer.llvmir
     runner device capture
     runtime.elf runtime.native runtime.pool runtime.llvm
     runtime.cpu_memory runtime.cpu_program runtime.graph.cpu runtime.cpu runtime.numpy

@@ -1,0 +1,1 @@
+"""From programs to the text that a compiler takes."""

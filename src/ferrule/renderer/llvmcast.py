@@ -1,0 +1,182 @@
+"""CAST and BITCAST in LLVM IR, between all dtypes but float8.
+
+| from | to | result |
+|---|---|---|
+| any | bool | not equal to 0; NaN is true |
+| integer | integer | wraps |
+| float | integer | the fraction is dropped; what does not fit is some number, the same each time |
+| integer, float | float | nearest, ties to even; from float64 in one rounding |
+
+bfloat16 is converted by shifts: the processors' own instruction flushes subnormals.
+"""
+
+from __future__ import annotations
+
+from ferrule.dtype import DType, dtypes
+from ferrule.renderer import llvmexpand
+from ferrule.renderer.base import RenderError
+from ferrule.renderer.llvmvalue import Code, Lanes, is_real, lanes_of, register_type
+from ferrule.target import Target
+
+_FLOAT8 = frozenset({dtypes.float8_e4m3, dtypes.float8_e5m2})
+_NARROW = frozenset({dtypes.float16, dtypes.bfloat16})
+
+
+def _has_half(target: Target) -> bool:
+    """Whether float16 and float32 convert in one instruction."""
+    return target.arch == "aarch64" or "+f16c" in target.features.split(",")
+
+
+def _widened(t: Lanes, dtype: DType, x: str) -> str:
+    """float32 from the bits of float16 or bfloat16."""
+    if dtype is dtypes.bfloat16:
+        whole = t.of("i32")
+        shifted = whole.op("shl", t.convert("zext", x, "i32"), whole.constant(16))
+        return whole.convert("bitcast", shifted, "float")
+    if not _has_half(t.code.target):
+        return llvmexpand.half_to_float(t, x)
+    half = t.convert("bitcast", x, "half")
+    return t.of("half").convert("fpext", half, "float")
+
+
+def _bfloat16_bits(real: Lanes, x: str) -> str:
+    whole = real.of("i32")
+    bits = real.convert("bitcast", x, "i32")
+    upper = whole.op("lshr", bits, whole.constant(16))
+    # Adding just under a half, or a half where the last bit kept is odd, rounds ties to even.
+    to_even = whole.op("add", whole.op("and", upper, whole.constant(1)), whole.constant(0x7FFF))
+    rounded = whole.op("lshr", whole.op("add", bits, to_even), whole.constant(16))
+    quiet = whole.op("or", upper, whole.constant(0x40))
+    result = whole.select(real.compare("uno", x, x), quiet, rounded)
+    return whole.convert("trunc", result, "i16")
+
+
+def _narrowed(real: Lanes, dtype: DType, x: str) -> str:
+    """The bits of float16 or bfloat16 from float32."""
+    if dtype is dtypes.bfloat16:
+        return _bfloat16_bits(real, x)
+    if not _has_half(real.code.target):
+        return llvmexpand.float_to_half(real, x)
+    half = real.convert("fptrunc", x, "half")
+    return real.of("half").convert("bitcast", half, "i16")
+
+
+def _odd_float(t: Lanes, x: str) -> str:
+    """float64 to float32, an inexact result made odd, so that one more rounding is right."""
+    real, whole = t.of("float"), t.of("i32")
+    near = t.convert("fptrunc", x, "float")
+    back = real.convert("fpext", near, "double")
+    size = t.intrinsic("fabs", x)
+    too_far = t.compare("ogt", t.intrinsic("fabs", back), size)
+    bits = real.convert("bitcast", near, "i32")
+    towards_zero = whole.op("sub", bits, t.of("i1").convert("zext", too_far, "i32"))
+    finite = t.compare("olt", size, t.constant(float("inf")))
+    inexact = t.of("i1").op("and", t.compare("one", back, x), finite)
+    odd = whole.op("or", towards_zero, t.of("i1").convert("zext", inexact, "i32"))
+    return whole.convert("bitcast", odd, "float")
+
+
+def _to_bool(t: Lanes, dtype: DType, x: str) -> str:
+    if dtype in _NARROW:  # the bits; both zeros have none but the sign
+        x = t.op("and", x, t.constant(0x7FFF))
+    return t.compare("une" if is_real(t.kind) else "ne", x, t.constant(0))
+
+
+def _from_bool(t: Lanes, target: DType, x: str) -> str:
+    to = lanes_of(t.code, target, t.lanes)
+    if target is dtypes.float16:
+        return to.select(x, to.constant(0x3C00), to.constant(0))
+    if target is dtypes.bfloat16:
+        return to.select(x, to.constant(0x3F80), to.constant(0))
+    if is_real(to.kind):
+        return to.select(x, to.constant(1.0), to.constant(0.0))
+    return t.convert("zext", x, to.kind)
+
+
+def _float_to_int(t: Lanes, target: DType, x: str) -> str:
+    """Through a wider signed integer where there is one, so that small negatives wrap."""
+    if target is dtypes.uint64:
+        wide, instruction = "i64", "fptoui"
+    elif target.itemsize < 4 or target is dtypes.int32:
+        wide, instruction = "i32", "fptosi"
+    else:
+        wide, instruction = "i64", "fptosi"
+    whole = t.of(wide)
+    converted = t.convert(instruction, x, wide)
+    # What does not fit is poison, that is, may differ from use to use; freeze settles it.
+    settled = whole.code.value(f"freeze {whole.type} {converted}")
+    if target.bits == int(wide[1:]):
+        return settled
+    return whole.convert("trunc", settled, register_type(target))
+
+
+def _int_to_float(t: Lanes, source: DType, target: DType, x: str) -> str:
+    instruction = "uitofp" if dtypes.is_unsigned(source) else "sitofp"
+    if target in _NARROW:
+        return _narrowed(t.of("float"), target, t.convert(instruction, x, "float"))
+    return t.convert(instruction, x, register_type(target))
+
+
+def _int_to_int(t: Lanes, source: DType, target: DType, x: str) -> str:
+    if source.itemsize == target.itemsize:
+        return x
+    if source.itemsize > target.itemsize:
+        return t.convert("trunc", x, register_type(target))
+    instruction = "zext" if dtypes.is_unsigned(source) else "sext"
+    return t.convert(instruction, x, register_type(target))
+
+
+def _float_to_float(t: Lanes, target: DType, x: str) -> str:
+    """From float32 or float64."""
+    if target in _NARROW:
+        if t.kind == "double":
+            x = _odd_float(t, x)
+        return _narrowed(t.of("float"), target, x)
+    kind = register_type(target)
+    if kind == t.kind:
+        return x
+    return t.convert("fptrunc" if kind == "float" else "fpext", x, kind)
+
+
+def cast(code: Code, x: str, source: DType, target: DType, lanes: int) -> str:
+    """The value in another dtype.
+
+    Raises:
+        RenderError: one of them is a float8.
+    """
+    for dtype in (source, target):
+        if dtype in _FLOAT8:
+            raise RenderError(
+                f"CAST of {source.name} to {target.name}: compiled code only moves {dtype.name}; "
+                "convert it on the host, with ml_dtypes"
+            )
+    t = lanes_of(code, source, lanes)
+    if source is target:
+        return x
+    if target is dtypes.bool:
+        return _to_bool(t, source, x)
+    if source is dtypes.bool:
+        return _from_bool(t, target, x)
+    if source in _NARROW:
+        x, t = _widened(t, source, x), t.of("float")
+    if not is_real(t.kind):
+        if dtypes.is_float(target):
+            return _int_to_float(t, source, target, x)
+        return _int_to_int(t, source, target, x)
+    if dtypes.is_float(target):
+        return _float_to_float(t, target, x)
+    return _float_to_int(t, target, x)
+
+
+def bitcast(code: Code, x: str, source: DType, target: DType, lanes: int) -> str:
+    """The same bits as another dtype of the same size."""
+    t = lanes_of(code, source, lanes)
+    if source is target:
+        return x
+    if source is dtypes.bool:
+        byte = t.convert("zext", x, "i8")
+        return bitcast(code, byte, dtypes.uint8, target, lanes)
+    if target is dtypes.bool:
+        return t.compare("ne", x, t.constant(0))
+    kind = register_type(target)
+    return x if kind == t.kind else t.convert("bitcast", x, kind)

@@ -1,0 +1,253 @@
+"""What some processors lack, in LLVM IR: fused multiply-add, rounding, fmod, float16.
+
+LLVM would call libm or its own runtime library for these, and a kernel's object must not need
+either. All of it is exact where the instruction would be, but for the range named at float64's
+multiply-add.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ferrule.renderer.llvmvalue import Lanes, literal
+
+
+def _bits_of(t: Lanes) -> Lanes:
+    return t.of("i32" if t.kind == "float" else "i64")
+
+
+def _two_sum(t: Lanes, a: str, b: str) -> tuple[str, str]:
+    """(a + b rounded, what the rounding lost)."""
+    total = t.op("fadd", a, b)
+    shadow = t.op("fsub", total, a)
+    lost_a = t.op("fsub", a, t.op("fsub", total, shadow))
+    return total, t.op("fadd", lost_a, t.op("fsub", b, shadow))
+
+
+def _made_odd(t: Lanes, total: str, lost: str) -> str:
+    """A finite sum with its last bit set where something was lost, on the side of the truth."""
+    whole = _bits_of(t)
+    bits = t.convert("bitcast", total, whole.kind)
+    even = whole.compare("eq", whole.op("and", bits, whole.constant(1)), whole.constant(0))
+    inexact = t.compare("one", lost, t.constant(0.0))
+    lost_bits = t.convert("bitcast", lost, whole.kind)
+    opposite = whole.compare("slt", whole.op("xor", bits, lost_bits), whole.constant(0))
+    step = whole.select(opposite, whole.constant(-1), whole.constant(1))
+    moved = whole.op("add", bits, step)
+    flags = t.of("i1")
+    chosen = whole.select(flags.op("and", even, inexact), moved, bits)
+    return whole.convert("bitcast", chosen, t.kind)
+
+
+def fused_by_double(t: Lanes, a: str, b: str, c: str) -> str:
+    """A float32 MULACC without the instruction: the product is exact in float64."""
+    wide = t.of("double")
+    a, b, c = (t.convert("fpext", x, "double") for x in (a, b, c))
+    total, lost = _two_sum(wide, wide.op("fmul", a, b), c)
+    return wide.convert("fptrunc", _made_odd(wide, total, lost), t.kind)
+
+
+def _split(t: Lanes, x: str) -> tuple[str, str]:
+    """A float64 as two of 26 bits (Veltkamp)."""
+    scaled = t.op("fmul", x, t.constant(2.0**27 + 1))
+    high = t.op("fsub", scaled, t.op("fsub", scaled, x))
+    return high, t.op("fsub", x, high)
+
+
+def fused_by_parts(t: Lanes, a: str, b: str, c: str) -> str:
+    """A float64 MULACC without the instruction (Dekker; Boldo and Melquiond).
+
+    It is rounded once unless a part of it leaves the range of float64; then it is rounded twice.
+    """
+    product = t.op("fmul", a, b)
+    (a_high, a_low), (b_high, b_low) = _split(t, a), _split(t, b)
+    error = t.op("fsub", t.op("fmul", a_high, b_high), product)
+    error = t.op("fadd", error, t.op("fmul", a_high, b_low))
+    error = t.op("fadd", error, t.op("fmul", a_low, b_high))
+    error = t.op("fadd", error, t.op("fmul", a_low, b_low))
+    low_total, low_lost = _two_sum(t, c, error)
+    total, lost = _two_sum(t, product, low_total)
+    rest, rest_lost = _two_sum(t, lost, low_lost)
+    once = t.op("fadd", total, _made_odd(t, rest, rest_lost))
+    twice = t.op("fadd", product, c)
+    return t.select(t.compare("ord", once, once), once, twice)
+
+
+def _with_sign_of(t: Lanes, magnitude: str, sign: str) -> str:
+    """A value that is not negative, with the sign of another."""
+    whole = _bits_of(t)
+    mask = whole.constant(1 << (int(whole.kind[1:]) - 1))
+    sign_bit = whole.op("and", t.convert("bitcast", sign, whole.kind), mask)
+    bits = whole.op("or", t.convert("bitcast", magnitude, whole.kind), sign_bit)
+    return whole.convert("bitcast", bits, t.kind)
+
+
+def _absolute(t: Lanes, x: str) -> str:
+    return t.intrinsic("fabs", x)
+
+
+def round_even(t: Lanes, x: str) -> str:
+    """To the nearest integer, ties to even."""
+    # Above `big` every float is an integer; adding it to a smaller one rounds off the fraction.
+    big = t.constant(2.0**23 if t.kind == "float" else 2.0**52)
+    size = _absolute(t, x)
+    rounded = t.op("fsub", t.op("fadd", size, big), big)
+    return t.select(t.compare("olt", size, big), _with_sign_of(t, rounded, x), x)
+
+
+def truncate(t: Lanes, x: str) -> str:
+    """To the nearest integer towards zero."""
+    size = _absolute(t, x)
+    rounded = round_even(t, size)
+    less = t.op("fsub", rounded, t.constant(1.0))
+    floor = t.select(t.compare("olt", size, rounded), less, rounded)
+    return _with_sign_of(t, floor, x)
+
+
+def remainder(t: Lanes, a: str, b: str) -> str:
+    """fmod in each lane, by a function that comes with the module."""
+    t.code.needed.add(_remainder_function(t.kind))
+    return _per_lane(t, f"ferrule.fmod.{t.kind}", (a, b))
+
+
+def _per_lane(t: Lanes, function: str, operands: Sequence[str]) -> str:
+    """A call of a scalar function for each lane."""
+    code = t.code
+
+    def called(arguments: Sequence[str]) -> str:
+        text = ", ".join(f"{t.kind} {argument}" for argument in arguments)
+        return code.value(f"call {t.kind} @{function}({text})")
+
+    if t.lanes == 1:
+        return called(operands)
+    result = "poison"
+    for lane in range(t.lanes):
+        picked = [code.value(f"extractelement {t.type} {x}, i64 {lane}") for x in operands]
+        one = called(picked)
+        result = code.value(f"insertelement {t.type} {result}, {t.kind} {one}, i64 {lane}")
+    return result
+
+
+def _remainder_function(kind: str) -> str:
+    """fmod of two floats, exactly: a long division in integers, one bit of the quotient a turn.
+
+    Both magnitudes are integers m * 2**e, 2**e being the unit of the smaller exponent. A float's
+    bits order as its magnitude does, so `a < b`, zeros, infinities and NaN are told by comparing.
+    """
+    whole, mantissa = ("i32", 23) if kind == "float" else ("i64", 52)
+    hidden = 1 << mantissa
+    sign = literal(whole, 1, 1 << (int(whole[1:]) - 1))
+    infinity = ((1 << (int(whole[1:]) - 1 - mantissa)) - 1) << mantissa
+    return f"""define internal {kind} @ferrule.fmod.{kind}({kind} %a, {kind} %b) #0 {{
+entry:
+  %a.bits = bitcast {kind} %a to {whole}
+  %b.bits = bitcast {kind} %b to {whole}
+  %sign = and {whole} %a.bits, {sign}
+  %x = xor {whole} %a.bits, %sign
+  %y = and {whole} %b.bits, {infinity | (hidden - 1)}
+  %x.wrong = icmp uge {whole} %x, {infinity}
+  %y.nan = icmp ugt {whole} %y, {infinity}
+  %y.zero = icmp eq {whole} %y, 0
+  %wrong.1 = or i1 %x.wrong, %y.nan
+  %wrong = or i1 %wrong.1, %y.zero
+  br i1 %wrong, label %invalid, label %valid
+invalid:
+  %product = fmul {kind} %a, %b
+  %nan = fdiv {kind} %product, %product
+  ret {kind} %nan
+valid:
+  %smaller = icmp ult {whole} %x, %y
+  br i1 %smaller, label %same, label %prepare
+same:
+  ret {kind} %a
+prepare:
+  %x.field = lshr {whole} %x, {mantissa}
+  %y.field = lshr {whole} %y, {mantissa}
+  %x.subnormal = icmp eq {whole} %x.field, 0
+  %y.subnormal = icmp eq {whole} %y.field, 0
+  %x.exponent = select i1 %x.subnormal, {whole} 1, {whole} %x.field
+  %y.exponent = select i1 %y.subnormal, {whole} 1, {whole} %y.field
+  %x.fraction = and {whole} %x, {hidden - 1}
+  %y.fraction = and {whole} %y, {hidden - 1}
+  %x.normal = or {whole} %x.fraction, {hidden}
+  %y.normal = or {whole} %y.fraction, {hidden}
+  %x.whole = select i1 %x.subnormal, {whole} %x.fraction, {whole} %x.normal
+  %y.whole = select i1 %y.subnormal, {whole} %y.fraction, {whole} %y.normal
+  br label %divide
+divide:
+  %rest = phi {whole} [ %x.whole, %prepare ], [ %doubled, %next ]
+  %exponent = phi {whole} [ %x.exponent, %prepare ], [ %lower, %next ]
+  %less = sub {whole} %rest, %y.whole
+  %fits = icmp uge {whole} %rest, %y.whole
+  %reduced = select i1 %fits, {whole} %less, {whole} %rest
+  %more = icmp ugt {whole} %exponent, %y.exponent
+  br i1 %more, label %next, label %normalise
+next:
+  %doubled = shl {whole} %reduced, 1
+  %lower = sub {whole} %exponent, 1
+  br label %divide
+normalise:
+  %value = phi {whole} [ %reduced, %divide ], [ %twice, %raise ]
+  %field = phi {whole} [ %y.exponent, %divide ], [ %down, %raise ]
+  %low = icmp ult {whole} %value, {hidden}
+  %room = icmp ugt {whole} %field, 1
+  %nonzero = icmp ne {whole} %value, 0
+  %raise.1 = and i1 %low, %room
+  %raises = and i1 %raise.1, %nonzero
+  br i1 %raises, label %raise, label %finish
+raise:
+  %twice = shl {whole} %value, 1
+  %down = sub {whole} %field, 1
+  br label %normalise
+finish:
+  %subnormal = icmp ult {whole} %value, {hidden}
+  %placed = shl {whole} %field, {mantissa}
+  %base = sub {whole} %placed, {hidden}
+  %packed = add {whole} %base, %value
+  %magnitude = select i1 %subnormal, {whole} %value, {whole} %packed
+  %result = or {whole} %magnitude, %sign
+  %out = bitcast {whole} %result to {kind}
+  ret {kind} %out
+}}"""
+
+
+# -- float16 ---------------------------------------------------------------------------------------
+
+
+def half_to_float(bits: Lanes, x: str) -> str:
+    """float32 from the bits of float16, i16."""
+    whole, real = bits.of("i32"), bits.of("float")
+    wide = bits.convert("zext", x, "i32")
+    magnitude = whole.op("and", wide, whole.constant(0x7FFF))
+    shifted = whole.op("shl", magnitude, whole.constant(13))
+    # The exponent's bias differs by 112; a multiplication corrects subnormals too.
+    scaled = real.op("fmul", whole.convert("bitcast", shifted, "float"), real.constant(2.0**112))
+    special = whole.compare("uge", magnitude, whole.constant(0x7C00))
+    all_ones = whole.op("or", shifted, whole.constant(0x7F800000))
+    finite = real.convert("bitcast", scaled, "i32")
+    sign = whole.op("shl", whole.op("and", wide, whole.constant(0x8000)), whole.constant(16))
+    result = whole.op("or", whole.select(special, all_ones, finite), sign)
+    return whole.convert("bitcast", result, "float")
+
+
+def float_to_half(real: Lanes, x: str) -> str:
+    """The bits of float16, i16, nearest to a float32; ties to even."""
+    whole = real.of("i32")
+    bits = real.convert("bitcast", x, "i32")
+    magnitude = whole.op("and", bits, whole.constant(0x7FFFFFFF))
+    last = whole.op("and", whole.op("lshr", magnitude, whole.constant(13)), whole.constant(1))
+    # 112 is the difference of the biases; 0xFFF and the last bit round to even.
+    biased = whole.op("add", whole.op("add", magnitude, last), whole.constant(0xFFF - (112 << 23)))
+    normal = whole.op("lshr", biased, whole.constant(13))
+    # 0.5 has float16's smallest subnormal as its unit: adding it rounds, and leaves the bits.
+    size = whole.convert("bitcast", magnitude, "float")
+    placed = real.convert("bitcast", real.op("fadd", size, real.constant(0.5)), "i32")
+    subnormal = whole.op("sub", placed, whole.constant(0x3F000000))
+    is_small = whole.compare("ult", magnitude, whole.constant(0x38800000))
+    result = whole.select(is_small, subnormal, normal)
+    is_large = whole.compare("uge", magnitude, whole.constant(0x47800000))
+    result = whole.select(is_large, whole.constant(0x7C00), result)
+    is_nan = whole.compare("ugt", magnitude, whole.constant(0x7F800000))
+    result = whole.select(is_nan, whole.constant(0x7E00), result)
+    sign = whole.op("and", whole.op("lshr", bits, whole.constant(16)), whole.constant(0x8000))
+    return whole.convert("trunc", whole.op("or", result, sign), "i16")

@@ -1,0 +1,446 @@
+"""Programs as LLVM IR, for LLVM 19 to 22.
+
+A module has two functions, as `docs/design/interfaces.md` says: `void NAME(ptr, i64, i64)` and
+`i64 NAME.extent(ptr)`. Vectors are explicit and loops are marked not to be unrolled or vectorised
+again, so that the only pass worth running is `sroa`, which turns the registers' memory into SSA.
+The module names no triple and no data layout: the compiler sets its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final, final
+
+from ferrule.codegen.uops import UOp, UOps
+from ferrule.dtype import DType, dtypes
+from ferrule.expr import ExprOp
+from ferrule.renderer.base import Renderer, RenderError
+from ferrule.renderer.llvmalu import alu
+from ferrule.renderer.llvmcast import bitcast, cast
+from ferrule.renderer.llvmvalue import (
+    STORAGE_ONLY,
+    Code,
+    lanes_of,
+    literal,
+    memory_type,
+    register_type,
+    storage_bits,
+    vector,
+)
+from ferrule.target import Target
+
+# A thread's stack has 8 MiB as a rule; scratch may take half of it.
+MAX_LOCAL_BYTES: Final = 4 << 20
+_SLOT_BYTES: Final = 8
+
+
+def _plain(name: object) -> str:
+    """A part of an identifier."""
+    return re.sub(r"[^A-Za-z0-9_.]", "_", str(name))
+
+
+def _dtype(u: UOp) -> DType:
+    assert u.dtype is not None, u
+    return u.dtype
+
+
+@final
+class _Function:
+    """The body of one of the two functions, rendered UOp by UOp."""
+
+    def __init__(self, target: Target, needed: set[str], metadata: list[str]) -> None:
+        self.target = target
+        self.code = Code(target, needed)
+        self.metadata = metadata
+        self.entry: list[str] = []
+        self.names: dict[UOp, str] = {}
+        self.blocks: dict[UOp, int] = {}
+        self.block = "entry"
+        self.local_bytes = 0
+        self.streams = False
+
+    # -- names -------------------------------------------------------------------------------------
+
+    def name(self, u: UOp) -> str:
+        return self.names[u]
+
+    def type_of(self, u: UOp) -> str:
+        return vector(register_type(_dtype(u)), u.lanes)
+
+    def typed(self, u: UOp) -> str:
+        """Type and operand."""
+        return f"{self.type_of(u)} {self.name(u)}"
+
+    def label(self, name: str) -> None:
+        self.code.label(name)
+        self.block = name
+
+    # -- the UOps ----------------------------------------------------------------------------------
+
+    def add(self, u: UOp) -> None:
+        """Render one UOp."""
+        match u.op:
+            case UOps.STORE:
+                self.store(u)
+            case UOps.SET:
+                register = self.name(u.src[0])
+                self.code.emit(f"store {self.typed(u.src[1])}, ptr {register}")
+            case UOps.LOOP:
+                self.open_loop(u)
+            case UOps.END:
+                self.close_loop(u.src[0])
+            case UOps.IF:
+                self.open_if(u)
+            case UOps.ENDIF:
+                number = self.blocks[u.src[0]]
+                self.code.emit(f"br label %endif.{number}")
+                self.label(f"endif.{number}")
+            case UOps.EXTENT:
+                pass
+            case _:
+                self.names[u] = self.value(u)
+
+    def value(self, u: UOp) -> str:
+        """The operand that stands for the value of a UOp."""
+        match u.op:
+            case UOps.PARAM:
+                return self.code.value(f"load ptr, ptr {self.slot(u)}, align 8")
+            case UOps.VALUE:
+                return self.code.value(f"load i64, ptr {self.slot(u)}, align 8")
+            case UOps.START:
+                return "%start"
+            case UOps.STOP:
+                return "%stop"
+            case UOps.CONST:
+                return self.constant(u)
+            case UOps.IOTA:
+                numbers = ", ".join(f"i64 {lane}" for lane in range(u.lanes))
+                return "0" if u.lanes == 1 else f"<{numbers}>"
+            case UOps.ALU:
+                return self.alu(u)
+            case UOps.CAST | UOps.BITCAST:
+                function = cast if u.op is UOps.CAST else bitcast
+                x = u.src[0]
+                return function(self.code, self.name(x), _dtype(x), _dtype(u), u.lanes)
+            case UOps.SPLAT:
+                return self.splat(u)
+            case UOps.EXTRACT:
+                return self.extract(u.src[0], u.arg)
+            case UOps.SHUFFLE:
+                return self.shuffle(u)
+            case UOps.HREDUCE:
+                return self.halve(u)
+            case UOps.LOCAL:
+                return self.local(u)
+            case UOps.LOAD:
+                return self.load(u)
+            case UOps.REG:
+                return self.register(u)
+            case UOps.GET:
+                return self.code.value(f"load {self.type_of(u)}, ptr {self.name(u.src[0])}")
+            case _:
+                raise RenderError(f"{u.op.name} has no value")
+
+    def slot(self, u: UOp) -> str:
+        offset = _SLOT_BYTES * u.arg
+        return self.code.value(f"getelementptr i8, ptr %args, i64 {offset}") if offset else "%args"
+
+    def constant(self, u: UOp) -> str:
+        dtype = _dtype(u)
+        value = storage_bits(dtype, u.arg) if dtype in STORAGE_ONLY else u.arg
+        return literal(register_type(dtype), u.lanes, value)
+
+    def alu(self, u: UOp) -> str:
+        operand = u.src[1] if u.arg is ExprOp.WHERE else u.src[0]
+        names = [self.name(s) for s in u.src]
+        return alu(self.code, u.arg, _dtype(operand), u.lanes, names)
+
+    def splat(self, u: UOp) -> str:
+        scalar = self.name(u.src[0])
+        if u.lanes == 1:
+            return scalar
+        kind = register_type(_dtype(u))
+        if not scalar.startswith("%"):
+            return f"splat ({kind} {scalar})"
+        whole = vector(kind, u.lanes)
+        first = self.code.value(f"insertelement {whole} poison, {kind} {scalar}, i64 0")
+        zeros = f"<{u.lanes} x i32> zeroinitializer"
+        return self.code.value(f"shufflevector {whole} {first}, {whole} poison, {zeros}")
+
+    def extract(self, x: UOp, lane: int) -> str:
+        if x.lanes == 1:
+            return self.name(x)
+        return self.code.value(f"extractelement {self.typed(x)}, i64 {lane}")
+
+    def shuffle(self, u: UOp) -> str:
+        first = u.src[0]
+        if first.lanes == 1 or u.lanes == 1:
+            raise RenderError("SHUFFLE is from vector to vector; use SPLAT or EXTRACT for scalars")
+        second = self.typed(u.src[1]) if len(u.src) > 1 else f"{self.type_of(first)} poison"
+        return self.pick(f"{self.typed(first)}, {second}", u.arg)
+
+    def pick(self, vectors: str, lanes: Sequence[int]) -> str:
+        numbers = ", ".join(f"i32 {lane}" for lane in lanes)
+        return self.code.value(f"shufflevector {vectors}, <{len(lanes)} x i32> <{numbers}>")
+
+    def halve(self, u: UOp) -> str:
+        """Combine the lower half of the lanes with the upper until one is left."""
+        dtype, lanes = _dtype(u), u.src[0].lanes
+        kind = register_type(dtype)
+        value = self.name(u.src[0])
+        while lanes > 1:
+            whole = f"{vector(kind, lanes)} {value}"
+            lanes //= 2
+            if lanes == 1:
+                halves = [self.code.value(f"extractelement {whole}, i64 {i}") for i in (0, 1)]
+            else:
+                vectors = f"{whole}, {vector(kind, 2 * lanes)} poison"
+                halves = [self.pick(vectors, range(i, i + lanes)) for i in (0, lanes)]
+            value = alu(self.code, u.arg, dtype, lanes, halves)
+        return value
+
+    # -- memory ------------------------------------------------------------------------------------
+
+    def local(self, u: UOp) -> str:
+        dtype = _dtype(u)
+        name, size = u.arg
+        self.local_bytes += size * dtype.itemsize
+        if self.local_bytes > MAX_LOCAL_BYTES:
+            raise RenderError(
+                f"scratch {name}: {self.local_bytes} bytes in all do not fit the stack of a "
+                f"thread; keep it below {MAX_LOCAL_BYTES}, by smaller tiles"
+            )
+        pointer = f"%{_plain(name)}.{self.code.number()}"
+        self.entry.append(f"  {pointer} = alloca [{size} x {memory_type(dtype)}], align 64")
+        return pointer
+
+    def register(self, u: UOp) -> str:
+        pointer = f"%{_plain(u.arg)}.{self.code.number()}"
+        self.entry.append(f"  {pointer} = alloca {self.type_of(u)}")
+        self.code.emit(f"store {self.typed(u.src[0])}, ptr {pointer}")
+        return pointer
+
+    def address(self, pointer: UOp, index: UOp) -> str:
+        """The element's address, or a vector of them.
+
+        Not `inbounds`: the address of a masked access may be outside where the mask is false.
+        """
+        kind = memory_type(_dtype(pointer))
+        base = f"getelementptr {kind}, ptr {self.name(pointer)}"
+        return self.code.value(f"{base}, {self.typed(index)}")
+
+    def mask(self, u: UOp, position: int, lanes: int) -> str:
+        """The mask operand for an intrinsic, which takes vectors only."""
+        if len(u.src) <= position:
+            return literal("i1", lanes, True) if lanes > 1 else "<i1 true>"
+        name = self.name(u.src[position])
+        if lanes > 1:
+            return name
+        return self.code.value(f"insertelement <1 x i1> poison, i1 {name}, i64 0")
+
+    def load(self, u: UOp) -> str:
+        dtype = _dtype(u)
+        pointer, index = u.src[:2]
+        address = self.address(pointer, index)
+        kind = memory_type(dtype)
+        if len(u.src) == 2 and index.lanes == 1:
+            whole = vector(kind, u.lanes)
+            value = self.code.value(f"load {whole}, ptr {address}, align {dtype.itemsize}")
+        else:
+            value = self.masked_load(u, kind, address)
+        if dtype is dtypes.bool:
+            return lanes_of(self.code, dtypes.uint8, u.lanes).compare(
+                "ne", value, literal("i8", u.lanes, 0)
+            )
+        return value
+
+    def masked_load(self, u: UOp, kind: str, address: str) -> str:
+        gather = u.src[1].lanes > 1
+        whole = f"<{u.lanes} x {kind}>"
+        pointers = f"<{u.lanes} x ptr>" if gather else "ptr"
+        mask = self.mask(u, 2, u.lanes)
+        name = "gather" if gather else "load"
+        suffix = f"v{u.lanes}p0" if gather else "p0"
+        value = self.code.call(
+            f"llvm.masked.{name}.v{u.lanes}{_letter(kind)}.{suffix}",
+            whole,
+            (pointers, address),
+            ("i32", str(_dtype(u).itemsize)),
+            (f"<{u.lanes} x i1>", mask),
+            (whole, "zeroinitializer"),
+        )
+        if u.lanes > 1:
+            return value
+        return self.code.value(f"extractelement {whole} {value}, i64 0")
+
+    def store(self, u: UOp) -> None:
+        pointer, index, value = u.src[:3]
+        dtype = _dtype(value)
+        name = self.name(value)
+        kind = memory_type(dtype)
+        if dtype is dtypes.bool:
+            name = lanes_of(self.code, dtype, value.lanes).convert("zext", name, "i8")
+        address = self.address(pointer, index)
+        whole = vector(kind, value.lanes)
+        if len(u.src) > 3 or index.lanes > 1:
+            self.masked_store(u, kind, name, address)
+        elif u.arg == "nontemporal" and self.can_stream(value.lanes * dtype.itemsize):
+            self.streaming_store(f"{whole} {name}", address, dtype, value.lanes)
+        else:
+            self.code.emit(f"store {whole} {name}, ptr {address}, align {dtype.itemsize}")
+
+    def masked_store(self, u: UOp, kind: str, name: str, address: str) -> None:
+        value = u.src[2]
+        scatter = u.src[1].lanes > 1
+        whole = f"<{value.lanes} x {kind}>"
+        if value.lanes == 1:
+            name = self.code.value(f"insertelement {whole} poison, {kind} {name}, i64 0")
+        pointers = f"<{value.lanes} x ptr>" if scatter else "ptr"
+        mask = self.mask(u, 3, value.lanes)
+        operation = "scatter" if scatter else "store"
+        suffix = f"v{value.lanes}p0" if scatter else "p0"
+        intrinsic = f"llvm.masked.{operation}.v{value.lanes}{_letter(kind)}.{suffix}"
+        masks = f"<{value.lanes} x i1>"
+        self.code.needed.add(f"declare void @{intrinsic}({whole}, {pointers}, i32, {masks})")
+        align = _dtype(value).itemsize
+        self.code.emit(
+            f"call void @{intrinsic}"
+            f"({whole} {name}, {pointers} {address}, i32 {align}, {masks} {mask})"
+        )
+
+    def can_stream(self, size: int) -> bool:
+        """Whether a store of `size` bytes can bypass the caches."""
+        return self.target.arch == "x86-64" and size in (16, 32, 64)
+
+    def streaming_store(self, value: str, address: str, dtype: DType, lanes: int) -> None:
+        """A store past the caches needs its natural alignment, which a view may lack: ask first."""
+        self.streams = True
+        size = lanes * dtype.itemsize
+        number = self.code.number()
+        bits = self.code.value(f"ptrtoint ptr {address} to i64")
+        low = self.code.value(f"and i64 {bits}, {size - 1}")
+        aligned = self.code.value(f"icmp eq i64 {low}, 0")
+        self.code.emit(f"br i1 {aligned}, label %stream.{number}, label %plain.{number}")
+        self.label(f"stream.{number}")
+        node = self.node("!{i32 1}")
+        self.code.emit(f"store {value}, ptr {address}, align {size}, !nontemporal {node}")
+        self.code.emit(f"br label %stored.{number}")
+        self.label(f"plain.{number}")
+        self.code.emit(f"store {value}, ptr {address}, align {dtype.itemsize}")
+        self.code.emit(f"br label %stored.{number}")
+        self.label(f"stored.{number}")
+
+    # -- control -----------------------------------------------------------------------------------
+
+    def node(self, text: str) -> str:
+        """A metadata node; equal ones are shared unless they are distinct."""
+        if text.startswith("distinct") or text not in self.metadata:
+            self.metadata.append(text)
+            return f"!{len(self.metadata) - 1}"
+        return f"!{self.metadata.index(text)}"
+
+    def open_loop(self, u: UOp) -> None:
+        """`for (i = first; i < limit; i += step)`, tested at its end and once before it."""
+        first, limit, _ = u.src
+        number = self.code.number()
+        self.blocks[u] = number
+        counter = f"%{_plain(u.arg)}.{number}"
+        body, end = f"loop.{number}", f"done.{number}"
+        if first.op is UOps.CONST and limit.op is UOps.CONST and first.arg < limit.arg:
+            self.code.emit(f"br label %{body}")
+        else:
+            some = self.code.value(f"icmp slt i64 {self.name(first)}, {self.name(limit)}")
+            self.code.emit(f"br i1 {some}, label %{body}, label %{end}")
+        incoming = f"[ {self.name(first)}, %{self.block} ], [ {counter}.next, %next.{number} ]"
+        self.label(body)
+        self.code.emit(f"{counter} = phi i64 {incoming}")
+        self.names[u] = counter
+
+    def close_loop(self, u: UOp) -> None:
+        _, limit, step = u.src
+        number = self.blocks[u]
+        counter = self.name(u)
+        self.code.emit(f"br label %next.{number}")
+        self.label(f"next.{number}")
+        self.code.emit(f"{counter}.next = add nsw i64 {counter}, {self.name(step)}")
+        more = self.code.value(f"icmp slt i64 {counter}.next, {self.name(limit)}")
+        target = f"label %loop.{number}, label %done.{number}"
+        self.code.emit(f"br i1 {more}, {target}, !llvm.loop {self.loop_node()}")
+        self.label(f"done.{number}")
+
+    def loop_node(self) -> str:
+        unroll = self.node('!{!"llvm.loop.unroll.disable"}')
+        vectorize = self.node('!{!"llvm.loop.vectorize.enable", i1 false}')
+        own = f"!{len(self.metadata)}"
+        return self.node(f"distinct !{{{own}, {unroll}, {vectorize}}}")
+
+    def open_if(self, u: UOp) -> None:
+        number = self.code.number()
+        self.blocks[u] = number
+        condition = self.name(u.src[0])
+        self.code.emit(f"br i1 {condition}, label %then.{number}, label %endif.{number}")
+        self.label(f"then.{number}")
+
+    def text(self, header: str) -> str:
+        return "\n".join([f"define {header} #0 {{", "entry:", *self.entry, *self.code.lines, "}"])
+
+
+def _letter(kind: str) -> str:
+    return {"float": "f32", "double": "f64"}.get(kind, kind)
+
+
+def _extent_function(target: Target, needed: set[str], name: str, uops: Sequence[UOp]) -> str:
+    function = _Function(target, needed, [])
+    for u in uops:
+        if u.op is UOps.EXTENT:
+            function.code.emit(f"ret i64 {function.name(u.src[0])}")
+            return function.text(f'i64 @"{name}.extent"(ptr %args)')
+        function.add(u)
+    raise RenderError(f"kernel {name} has no EXTENT; put one behind what computes it")
+
+
+def _main_function(
+    target: Target, needed: set[str], metadata: list[str], name: str, uops: Sequence[UOp]
+) -> str:
+    function = _Function(target, needed, metadata)
+    for u in uops:
+        function.add(u)
+    if function.streams:
+        # Stores past the caches are not ordered with others; the reader may be another thread.
+        needed.add("declare void @llvm.x86.sse.sfence()")
+        function.code.emit("call void @llvm.x86.sse.sfence()")
+    function.code.emit("ret void")
+    return function.text(f'void @"{name}"(ptr %args, i64 %start, i64 %stop)')
+
+
+def _attributes(target: Target) -> str:
+    bits = 8 * target.vector_bytes
+    return (
+        "attributes #0 = { nounwind "
+        f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}" '
+        '"no-trapping-math"="true" "denormal-fp-math"="ieee,ieee" }'
+    )
+
+
+@final
+class LLVMRenderer(Renderer):
+    """Renders programs as LLVM IR for one target."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+
+    def render(self, name: str, uops: Sequence[UOp]) -> str:
+        """The module of the kernel `name`: LLVM IR, as text.
+
+        Raises:
+            RenderError: no EXTENT, arithmetic on a dtype that is for storage only, scratch that
+                does not fit the stack, or an operation that has to be expanded first.
+        """
+        needed: set[str] = set()
+        metadata: list[str] = []
+        main = _main_function(self.target, needed, metadata, name, uops)
+        extent = _extent_function(self.target, needed, name, uops)
+        nodes = [f"!{i} = {text}" for i, text in enumerate(metadata)]
+        parts = [main, extent, *sorted(needed), _attributes(self.target), *nodes]
+        return "\n".join(parts) + "\n"
