@@ -166,7 +166,9 @@ CASES = [
         lambda x: numpy_softmax(x, 0),
     ),
     Case("layernorm", store(layernorm(load(1, 5, 130))), ((5, 130),), numpy_layernorm),
-    Case("outer_of_sums", store(_outer_of_sums()), ((5, 8),), lambda x: np.outer(x.sum(1), x.sum(1))),
+    Case(
+        "outer_of_sums", store(_outer_of_sums()), ((5, 8),), lambda x: np.outer(x.sum(1), x.sum(1))
+    ),
     Case(
         "matmul",
         store(matmul(load(1, 13, 35), load(2, 35, 70))),

@@ -1,7 +1,9 @@
 """One interned scalar expression for symbolic shapes, indices and kernel code.
 
-An `Expr` is an immutable node of a DAG; equal nodes are the same object, so equality is identity. Integer index arithmetic (`+ - * // %` and comparisons) is kept
-in a normal form as it is built: a sum of `coefficient * atom` and a constant, with floor division and modulo simplified by the bounds of their operands.
+An `Expr` is an immutable node of a DAG; equal nodes are the same object, so equality is identity.
+Integer index arithmetic (`+ - * // %` and comparisons) is kept in a normal form as it is built: a
+sum of `coefficient * atom` and a constant, with floor division and modulo simplified by the bounds
+of their operands.
 """
 
 from __future__ import annotations
@@ -61,7 +63,8 @@ class ExprOp(Enum):
 
 
 COMPARISONS: Final = frozenset({ExprOp.CMPLT, ExprOp.CMPNE})
-# Index arithmetic never overflows, so it may be simplified as integers are; a user's int64 wraps, so it may not. Hence a dtype of its own.
+# Index arithmetic never overflows, so it may be simplified as integers are; a user's int64 wraps,
+# so it may not. Hence a dtype of its own.
 INDEX: Final = DType(7, 8, "index", "q", "numpy.int64")
 BOOL: Final = dtypes.bool
 UNBOUNDED: Final = (-(2**63), 2**63 - 1)
@@ -83,8 +86,9 @@ def _free_ranges(node: Expr) -> frozenset[Expr]:
 class Expr:
     """One node: an operation, its dtype, its operands and a literal argument.
 
-    `arg` is the value of a CONST, `(name, min, max)` of a VARIABLE, the name of a RANGE (whose size is `src[0]`), the buffer slot of a LOAD
-    (`src = (index, valid)`), `(monoid name, ranges)` of a REDUCE and the stage name of a READ.
+    `arg` is the value of a CONST, `(name, min, max)` of a VARIABLE, the name of a RANGE (whose size
+    is `src[0]`), the buffer slot of a LOAD (`src = (index, valid)`), `(monoid name, ranges)` of a
+    REDUCE and the stage name of a READ.
     """
 
     __slots__ = (
@@ -300,7 +304,10 @@ class Variable(Expr):
 
 
 class BoundVariable(Expr):
-    """A `Variable` together with its present value; it is an expression like the variable itself."""
+    """A `Variable` together with its present value.
+
+    It is an expression like the variable itself.
+    """
 
     __slots__ = ()
 
@@ -349,7 +356,8 @@ def unbind(node: sint) -> tuple[sint, dict[Variable, int]]:
     return (node.substitute(replace) if replace else node), values
 
 
-# -- leaves ------------------------------------------------------------------------------------------
+# -- leaves
+# ------------------------------------------------------------------------------------------
 
 _small: dict[int, Expr] = {}
 
@@ -386,7 +394,8 @@ def range_(name: str, size: sint) -> Expr:
     return Expr(ExprOp.RANGE, INDEX, (as_expr(size),), name)
 
 
-# -- index arithmetic --------------------------------------------------------------------------------
+# -- index arithmetic
+# --------------------------------------------------------------------------------
 
 
 def _from_linear(terms: dict[Expr, int], constant: int) -> Expr:
@@ -397,10 +406,7 @@ def _from_linear(terms: dict[Expr, int], constant: int) -> Expr:
         coefficient = terms[atom]
         if coefficient == 0:
             continue
-        if coefficient == 1:
-            term = atom
-        else:
-            term = Expr(ExprOp.MUL, INDEX, (atom, const(coefficient)))
+        term = atom if coefficient == 1 else Expr(ExprOp.MUL, INDEX, (atom, const(coefficient)))
         out = term if out is None else Expr(ExprOp.ADD, INDEX, (out, term))
     if out is None:
         return const(constant)
@@ -637,7 +643,7 @@ def _split_by_factor(a: Expr, b: Expr) -> tuple[Expr, Expr]:
 
 def _within(a: Expr, b: Expr) -> bool:
     """Whether 0 <= a < b is certain."""
-    return a.min >= 0 and (b - a).min > 0 or (a.op is ExprOp.RANGE and a.size is b)
+    return (a.min >= 0 and (b - a).min > 0) or (a.op is ExprOp.RANGE and a.size is b)
 
 
 def _symbolic_div(a: Expr, b: Expr) -> Expr:
@@ -719,7 +725,8 @@ def minimum(a: sint, b: sint) -> Expr:
     return Expr(ExprOp.MIN, INDEX, (a, b))
 
 
-# -- bounds ------------------------------------------------------------------------------------------
+# -- bounds
+# ------------------------------------------------------------------------------------------
 
 
 def _compute_bounds(node: Expr) -> tuple[int, int]:
@@ -768,7 +775,8 @@ def _arithmetic_bounds(node: Expr) -> tuple[int, int]:
     return low, high
 
 
-# -- values ------------------------------------------------------------------------------------------
+# -- values
+# ------------------------------------------------------------------------------------------
 
 
 def alu(op: ExprOp, *src: Expr, dtype: DType | None = None) -> Expr:
@@ -834,7 +842,8 @@ def load(slot: int, dtype: DType, index: Expr, valid: Expr = TRUE) -> Expr:
     return Expr(ExprOp.LOAD, dtype, (index, valid), slot)
 
 
-# -- graphs ------------------------------------------------------------------------------------------
+# -- graphs
+# ------------------------------------------------------------------------------------------
 
 
 def toposort(roots: Iterable[Expr]) -> list[Expr]:
@@ -902,7 +911,8 @@ def rebuild(node: Expr, src: tuple[Expr, ...]) -> Expr:
             return Expr(node.op, node.dtype, src, node.arg)
 
 
-# -- printing ----------------------------------------------------------------------------------------
+# -- printing
+# ----------------------------------------------------------------------------------------
 
 _SYMBOL: Final = {
     ExprOp.ADD: "+",

@@ -33,9 +33,15 @@ def grown(below: st.SearchStrategy[Sample]) -> st.SearchStrategy[Sample]:
     pairs = st.tuples(below, below)
     scaled = st.tuples(below, st.sampled_from([1, 2, 3, 4, 6, 8, 12, 24, 64]))
     return st.one_of(
-        pairs.map(lambda p: Sample(p[0].node + p[1].node, lambda e: p[0].compute(e) + p[1].compute(e))),
-        pairs.map(lambda p: Sample(p[0].node - p[1].node, lambda e: p[0].compute(e) - p[1].compute(e))),
-        pairs.map(lambda p: Sample(p[0].node * p[1].node, lambda e: p[0].compute(e) * p[1].compute(e))),
+        pairs.map(
+            lambda p: Sample(p[0].node + p[1].node, lambda e: p[0].compute(e) + p[1].compute(e))
+        ),
+        pairs.map(
+            lambda p: Sample(p[0].node - p[1].node, lambda e: p[0].compute(e) - p[1].compute(e))
+        ),
+        pairs.map(
+            lambda p: Sample(p[0].node * p[1].node, lambda e: p[0].compute(e) * p[1].compute(e))
+        ),
         scaled.map(lambda p: Sample(p[0].node * p[1], lambda e: p[0].compute(e) * p[1])),
         scaled.map(lambda p: Sample(p[0].node // p[1], lambda e: p[0].compute(e) // p[1])),
         scaled.map(lambda p: Sample(p[0].node % p[1], lambda e: p[0].compute(e) % p[1])),

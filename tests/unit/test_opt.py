@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.kernels import load, matmul, softmax, store, total
 
-from ferrule.codegen.kernel import Kernel, Kind, KernelError, show, verify
+from ferrule.codegen.kernel import Kernel, KernelError, Kind, show, verify
 from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
-from tests.kernels import load, matmul, softmax, store, total
 
 
 def product() -> Kernel:
@@ -98,7 +98,9 @@ def test_siblings_merge_into_one_pass() -> None:
 
 
 def test_keep_lets_the_output_read_what_the_sum_computed() -> None:
-    rows = apply_opts(lower(store(softmax(load(1, 4, 6), 1)), "softmax"), [Opt("keep", ("sum1", "out0"))])
+    rows = apply_opts(
+        lower(store(softmax(load(1, 4, 6), 1)), "softmax"), [Opt("keep", ("sum1", "out0"))]
+    )
     text = show(rows)
     assert text.count("exp2(") == 2  # in the pass of the sum: once kept, once added
     assert "sum1.row[i0.1] * recip(sum1[])" in text

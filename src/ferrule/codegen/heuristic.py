@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ferrule.codegen import opt
-from ferrule.codegen.kernel import Kernel, Loop, Nest, expressions, reads
+from ferrule.codegen.kernel import Kernel, Kind, Loop, Nest, expressions, reads
 from ferrule.codegen.opt import COSTLY, Opt
 from ferrule.expr import Expr, ExprOp, toposort
 from ferrule.target import Target
@@ -96,10 +96,9 @@ class _Plan:
             self._stream(name)
             return
         contraction = next((n for n in below if self._is_contraction(nest, self.nest(n))), None)
-        if contraction is not None and len(below) == 1:
-            if self._contraction(name, contraction):
-                return
-        self._rows(name, below)
+        tiled = contraction is not None and len(below) == 1 and self._contraction(name, contraction)
+        if not tiled:
+            self._rows(name, below)
 
     def _below(self, name: str) -> list[str]:
         """The nests inside a root, producers first."""
@@ -178,7 +177,9 @@ class _Plan:
         return best
 
     def _lanes(self, nest: Nest, size: int) -> int:
-        """How many lanes suit a loop of a size: a full vector, or the next power of two for a short one."""
+        """How many lanes suit a loop of a size: a full vector, or the next power of two for a short
+        one.
+        """
         widest = max(
             (
                 e.dtype.itemsize
@@ -227,7 +228,7 @@ class _Plan:
                     self.do("merge", first, second)
 
     def _ready(self, first: str, second: str) -> bool:
-        """Whether nothing between two siblings reads the first, which moves to the second's place."""
+        """Whether no nest between two siblings reads the first, which moves down to the second."""
         order = [n.name for n in self.kernel.nests]
         a, b = order.index(first), order.index(second)
         if a > b:
@@ -313,9 +314,9 @@ class _Plan:
         lanes = self._lanes(nest, r.size.max)
         if lanes == 1 or any(c.at is not None and c.at[0] == n for c in self.kernel.nests):
             return
-        if not any(_step(e.src[0], r) == 1 for c in nest.computes for e in _loads(c.value)):
-            if not any(e.op is ExprOp.READ and e.src for e in toposort(expressions(nest))):
-                return
+        contiguous = any(_step(e.src[0], r) == 1 for c in nest.computes for e in _loads(c.value))
+        if not contiguous and not any(e.src for e in reads(expressions(nest))):
+            return
         copies = max((c for c in (2, 4) if r.size.max >= c * lanes), default=1)
         self.do("split", n, r.name, lanes * copies, "peel")
         inner = f"{r.name}.i"
@@ -346,7 +347,7 @@ class _Plan:
         nest = self.nest(name)
         if not nest.loops or self.work(name) < SERIAL_WORK:
             return
-        if nest.loops[0].kind.name == "SERIAL" and nest.loops[0].range.size.max > 1:
+        if nest.loops[0].kind is Kind.SERIAL and nest.loops[0].range.size.max > 1:
             inner_reduces = any(n.at == (name, 0) for n in self.kernel.nests)
             if not inner_reduces:
                 while self._can_fuse_rows(name):
@@ -357,7 +358,7 @@ class _Plan:
         nest = self.nest(name)
         if len(nest.loops) < 2 or nest.loops[0].range.size.max >= 8 * self.target.max_threads:
             return False
-        if nest.loops[1].kind.name != "SERIAL" or nest.loops[0].peel or nest.loops[1].peel:
+        if nest.loops[1].kind is not Kind.SERIAL or any(o.peel is not None for o in nest.loops[:2]):
             return False
         return not any(n.at in ((name, 0), (name, 1)) for n in self.kernel.nests)
 
@@ -389,7 +390,9 @@ class _Plan:
         return True
 
     def _vector_axis(self, root: Nest, found: Sequence[Expr]) -> Expr | None:
-        """The axis of the lanes: the store is contiguous along it, and some load does not vary with it."""
+        """The axis of the lanes: the store is contiguous along it, and some load does not vary with
+        it.
+        """
         best: Expr | None = None
         best_score = 0
         for loop in root.loops:
@@ -434,7 +437,9 @@ class _Plan:
 
 
 def _tile_cost(tile: _Tile, rows: int, columns: int, full: int) -> float:
-    """Relative time for rows x columns, one step of k: two multiply-adds and two loads a cycle, latency 4."""
+    """Relative time for rows x columns, one step of k: two multiply-adds and two loads a cycle,
+    latency 4.
+    """
     tiles = -(-rows // tile.rows) * -(-columns // tile.columns)
     chains = tile.rows * tile.vectors
     loads = tile.vectors + tile.rows
@@ -508,7 +513,10 @@ class _Contraction:
         return inner, [f"{v}.o"]
 
     def _split_rows(self, v_outer: list[str], first: Sequence[str]) -> tuple[list[str], list[str]]:
-        """The loop over the rows of a tile; its outer loop, in blocks where threads need more chunks."""
+        """The loop over the rows of a tile.
+
+        Its outer loop, in blocks where threads need more chunks.
+        """
         if self.m is None:
             return [], []
         plan, m = self.plan, self.m.name
@@ -594,7 +602,7 @@ class _Contraction:
         root = plan.nest(self.name)
         tiles = root.loops[panel].range.size.max if self.m is not None else 1
         for e in _loads(nest.computes[0].value):
-            along = [loop.range for loop in nest.loops if loop.kind.name == "VECTOR"]
+            along = [loop.range for loop in nest.loops if loop.kind is Kind.VECTOR]
             if not along or along[0] not in e.ranges or tiles < 2:
                 continue
             step = _step(e.src[0], along[0])
@@ -647,7 +655,10 @@ def _loads(value: Expr) -> list[Expr]:
 
 
 def _step(index: Expr, r: Expr) -> int:
-    """How far an index moves along a range; 0 where it does not depend on it, -1 where it is not linear in it."""
+    """How far an index moves along a range.
+
+    0 where it does not depend on it, -1 where it is not linear in it.
+    """
     if r not in index.ranges:
         return 0
     terms, _ = index.linear()

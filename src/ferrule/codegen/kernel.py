@@ -1,6 +1,8 @@
-"""The kernel before it is a program: loop nests, what each computes, and where each hangs in another.
+"""The kernel before it is a program: loop nests, what each computes, and where each hangs in
+another.
 
-A `Kernel` is immutable. Scheduling primitives (`opt.py`) make a new one from an old one; nothing in here chooses anything.
+A `Kernel` is immutable. Scheduling primitives (`opt.py`) make a new one from an old one; nothing in
+here chooses anything.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from ferrule.expr import TRUE, Expr, ExprOp, Variable, const, toposort
 
 
 class Kind(Enum):
-    """How a loop is run. TRANSPOSE is the loop around a VECTOR one along which the values are loaded."""
+    """How a loop is run. TRANSPOSE is the loop around a VECTOR one along which the values are
+    loaded.
+    """
 
     SERIAL = auto()
     PARALLEL = auto()
@@ -58,7 +62,9 @@ MONOIDS = {
 
 @dataclass(frozen=True)
 class Loop:
-    """One loop over a range. Where `peel` is set, that condition holds in all iterations but the last."""
+    """One loop over a range. Where `peel` is set, that condition holds in all iterations but the
+    last.
+    """
 
     range: Expr
     kind: Kind = Kind.SERIAL
@@ -82,9 +88,11 @@ class Store:
 
 @dataclass(frozen=True)
 class Compute:
-    """A value for every point of a nest: stored to a buffer, kept under `name`, or combined by a monoid first.
+    """A value for every point of a nest: stored to a buffer, kept under `name`, or combined by a
+    monoid first.
 
-    `ranges` are the axes of what is kept, outermost first; a reduce's other loops are those it combines over.
+    `ranges` are the axes of what is kept, outermost first; a reduce's other loops are those it
+    combines over.
     """
 
     name: str

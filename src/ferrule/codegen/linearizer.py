@@ -1,7 +1,9 @@
-"""`Kernel -> list[UOp]`: loops opened in order, every value in the outermost loop where its operands are known.
+"""`Kernel -> list[UOp]`: loops opened in order, every value in the outermost loop where its
+operands are known.
 
-Vector loops become lanes, unrolled loops become copies, and accumulators become registers where the loops inside a reduce are all lanes or copies; otherwise they live
-in scratch memory and are held in registers across the innermost reduce loop.
+Vector loops become lanes, unrolled loops become copies, and accumulators become registers where the
+loops inside a reduce are all lanes or copies; otherwise they live in scratch memory and are held in
+registers across the innermost reduce loop.
 """
 
 from __future__ import annotations
@@ -63,7 +65,8 @@ def memory_dtype(dtype: DType) -> DType:
 
 
 class Linearizer:
-    """An AST on its way to a program for a target: `kernel`, the `opts` chosen for it, and its `uops`.
+    """An AST on its way to a program for a target: `kernel`, the `opts` chosen for it, and its
+    `uops`.
 
     >>> from ferrule.target import detect_cpu
     >>> from ferrule.ops import BufferOps, LazyOp, MemBuffer, UnaryOps
@@ -289,7 +292,9 @@ class _Linearizer:
         return self._emit(UOp(UOps.ALU, I64, 1, (a, b), ExprOp.MIN))
 
     def _transpose(self, nest: Nest, along: Loop, across: Loop) -> None:
-        """A square of values, loaded as vectors along one range and kept as vectors along the other."""
+        """A square of values, loaded as vectors along one range and kept as vectors along the
+        other.
+        """
         (c,) = nest.computes
         rows = []
         self.lane = along.range
@@ -322,7 +327,9 @@ class _Linearizer:
     # -- reduces -----------------------------------------------------------------------------------
 
     def _reduce(self, nest: Nest, depth: int) -> None:
-        """Accumulate: in registers from `hold` on, which is where only reduces, lanes and copies remain."""
+        """Accumulate: in registers from `hold` on, which is where only reduces, lanes and copies
+        remain.
+        """
         hold = _hold_depth(nest)
         if hold == depth:
             accumulators = self._registers(nest, hold, None)
@@ -473,7 +480,9 @@ class _Linearizer:
         combined: Sequence[Loop],
         registers: dict[tuple[str, tuple[int, ...]], UOp],
     ) -> None:
-        """Combine all copies, then all lanes, and last the register: short chains of dependent operations."""
+        """Combine all copies, then all lanes, and last the register: short chains of dependent
+        operations.
+        """
         assert c.monoid is not None
         values = []
         for step in self._combinations(combined):
@@ -571,7 +580,7 @@ class _Linearizer:
         self._emit(UOp(UOps.STORE, src=src, arg=hint))
 
     def _keep(self, c: Compute, value: UOp) -> None:
-        """Remember a value of this iteration under the compute's name, in a register or in scratch."""
+        """Remember a value of this iteration under its name, in a register or in scratch."""
         if c.name in self.in_registers:
             self.kept[-1][(c.name, self._key(c))] = value
             return
@@ -595,7 +604,9 @@ class _Linearizer:
     # -- values ------------------------------------------------------------------------------------
 
     def vector(self, node: Expr) -> UOp:
-        """The value of an expression now: its copies chosen, scalars where it is the same in all lanes."""
+        """The value of an expression now: its copies chosen, scalars where it is the same in all
+        lanes.
+        """
         return self.value(self._current(node))
 
     def _current(self, node: Expr) -> Expr:
@@ -607,7 +618,7 @@ class _Linearizer:
         return substitute([node], relevant)[0] if relevant else node
 
     def value(self, node: Expr) -> UOp:
-        """The UOp of an expression, made in the outermost open loop where its operands are known."""
+        """The UOp of an expression, in the outermost open loop where its operands are known."""
         for scope in reversed(self.scopes):
             found = scope.values.get(node)
             if found is not None:
@@ -714,7 +725,9 @@ class _Linearizer:
         return self._place(u, max(self.level.get(at, 0), self._filled_at(c.name)))
 
     def _filled_at(self, name: str) -> int:
-        """The scope in which a scratch array was filled: it changes from one iteration of that loop to the next."""
+        """The scope in which a scratch array was filled: it changes from one iteration of that loop
+        to the next.
+        """
         return self.filled.get(name, len(self.scopes) - 1)
 
     # -- emitting ----------------------------------------------------------------------------------
@@ -782,7 +795,9 @@ def _hold_depth(nest: Nest) -> int:
 
 
 def _registers(kernel: Kernel) -> frozenset[str]:
-    """The computes whose values need no memory: scalars, lanes and copies, read exactly as they were made."""
+    """The computes whose values need no memory: scalars, lanes and copies, read exactly as they
+    were made.
+    """
     out = set()
     for nest in kernel.nests:
         kinds = {loop.range: loop.kind for loop in nest.loops}

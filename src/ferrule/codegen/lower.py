@@ -1,7 +1,9 @@
 """`LazyOp -> Kernel`: every value becomes a scalar expression over ranges.
 
-`lower(node, index, valid)` is memoised on all three. Movement ops only transform the index; every load carries the whole condition under which it happens, so that a
-value may be computed, or hoisted, anywhere. A reduce introduces ranges of its own, so that softmax or layernorm come out as one kernel without any rule for them.
+`lower(node, index, valid)` is memoised on all three. Movement ops only transform the index; every
+load carries the whole condition under which it happens, so that a value may be computed, or
+hoisted, anywhere. A reduce introduces ranges of its own, so that softmax or layernorm come out as
+one kernel without any rule for them.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ _BOOL_BINARY = {BinaryOps.ADD: ExprOp.OR, BinaryOps.MAX: ExprOp.OR, BinaryOps.MU
 
 
 class Lowering:
-    """The lowering of one AST. `visits` maps every node to the index tuples at which it was needed."""
+    """The lowering of one AST. `visits` maps a node to the index tuples at which it was needed."""
 
     def __init__(self) -> None:
         self.memo: dict[Visit, Expr] = {}
@@ -262,11 +264,14 @@ def _cast(x: Expr, arg: Any) -> Expr:
     return cast(x, dtype)
 
 
-# -- from expressions to nests -----------------------------------------------------------------------
+# -- from expressions to nests
+# -----------------------------------------------------------------------
 
 
 def lower(ast: LazyOp, name: str) -> Kernel:
-    """The kernel of an AST, in loop order, with every reduce in the innermost loop that it varies with."""
+    """The kernel of an AST, in loop order, with every reduce in the innermost loop that it varies
+    with.
+    """
     lowering = Lowering()
     builder = _Builder()
     for number, store in enumerate(stores_of(ast)):

@@ -1,7 +1,8 @@
 """The scheduling primitives: pure functions `Kernel -> Kernel`, and `Opt`, the data that names one.
 
-An `Opt` prints, hashes, goes to JSON and back; `apply_opts` replays a tuple of them. Nests and ranges are named by stable paths (`out0`, `sum0`; `i0.1`, `r0.2`; a split
-range `r` becomes `r.o` and `r.i`).
+An `Opt` prints, hashes, goes to JSON and back; `apply_opts` replays a tuple of them. Nests and
+ranges are named by stable paths (`out0`, `sum0`; `i0.1`, `r0.2`; a split range `r` becomes `r.o`
+and `r.i`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ferrule.expr import (
     TRUE,
     Expr,
     ExprOp,
+    alu,
     both,
     less,
     load,
@@ -83,7 +85,8 @@ def apply_opts(kernel: Kernel, opts: Sequence[Opt]) -> Kernel:
     return kernel
 
 
-# -- finding -----------------------------------------------------------------------------------------
+# -- finding
+# -----------------------------------------------------------------------------------------
 
 
 def _nest(kernel: Kernel, name: str) -> Nest:
@@ -111,7 +114,8 @@ def _is_combined(nest: Nest, r: Expr) -> bool:
     return bool(monoids) and all(r not in c.ranges for c in monoids)
 
 
-# -- rewriting ---------------------------------------------------------------------------------------
+# -- rewriting
+# ---------------------------------------------------------------------------------------
 
 
 def _map_expressions(nest: Nest, mapping: Mapping[Expr, Expr]) -> Nest:
@@ -135,19 +139,25 @@ def _map_all(kernel: Kernel, mapping: Mapping[Expr, Expr]) -> Kernel:
 
 
 def _retarget(e: Expr, r: Expr, position: Expr, condition: Expr, *, clamp: bool) -> Expr:
-    """`r` replaced by `position`; loads that vary with it stay in bounds, by a mask or by a clamp."""
+    """`r` replaced by `position`.
+
+    Loads that vary with it stay in bounds, by a mask or by a clamp.
+    """
     if r not in e.ranges:
         return e
     inside = {r: minimum(position, r.size - 1)} if clamp else {r: position}
+    kept = {r: alu(ExprOp.WHERE, condition, position, r.size - 1)}
     done: dict[Expr, Expr] = {r: position}
     for node in toposort([e]):
         if node in done:
             continue
         if node.op is ExprOp.LOAD and r in node.ranges and condition is not TRUE:
             index, valid = substitute(node.src, inside)
-            done[node] = load(
-                node.arg, node.dtype, index, valid if clamp else both(valid, condition)
-            )
+            valid = valid if clamp else both(valid, condition)
+            done[node] = load(node.arg, node.dtype, index, valid)
+            continue
+        if node.op is ExprOp.READ and r in node.ranges and condition is not TRUE:
+            done[node] = Expr(ExprOp.READ, node.dtype, tuple(substitute(node.src, kept)), node.arg)
             continue
         src = tuple(done[s] for s in node.src)
         same = all(a is b for a, b in zip(src, node.src, strict=True))
@@ -177,14 +187,17 @@ def _map_reads(
     return replace(kernel, nests=tuple(nests))
 
 
-# -- primitives --------------------------------------------------------------------------------------
+# -- primitives
+# --------------------------------------------------------------------------------------
 
 
 def split(kernel: Kernel, nest_name: str, name: str, factor: int, tail: str = "mask") -> Kernel:
-    """`for i in n` -> `for i.o in ceil(n / factor): for i.i in factor`, with `i = i.o * factor + i.i`.
+    """`for i in n` -> `for i.o in ceil(n / factor): for i.i in factor`, with `i = i.o * factor +
+    i.i`.
 
-    Where the factor does not divide n, `tail` says what happens beyond it: "mask" guards loads and stores; "peel" does so in a copy of the body for
-    the last iteration; "clamp" lets loads repeat the last element and guards stores only (not for a range that is combined over). Exact.
+    Where the factor does not divide n, `tail` says what happens beyond it: "mask" guards loads and
+    stores; "peel" does so in a copy of the body for the last iteration; "clamp" lets loads repeat
+    the last element and guards stores only (not for a range that is combined over). Exact.
     """
     nest = _nest(kernel, nest_name)
     depth = _depth(kernel, nest, name)
@@ -193,11 +206,13 @@ def split(kernel: Kernel, nest_name: str, name: str, factor: int, tail: str = "m
     combined = _is_combined(nest, r)
     if factor < 1 or tail not in ("mask", "peel", "clamp"):
         raise ScheduleError(
-            f"split({name}, {factor}, {tail!r}) in kernel {kernel.name}: the factor is at least 1, the tail mask, peel or clamp"
+            f"split({name}, {factor}, {tail!r}) in kernel {kernel.name}: the factor is at least "
+            "1, the tail mask, peel or clamp"
         )
     if tail == "clamp" and combined:
         raise ScheduleError(
-            f"split({name}, clamp) in kernel {kernel.name}: a range that is combined over cannot repeat elements; use mask or peel"
+            f"split({name}, clamp) in kernel {kernel.name}: a range that is combined over "
+            "cannot repeat elements; use mask or peel"
         )
     outer = range_(f"{name}.o", (r.size + (factor - 1)) // factor)
     inner = range_(f"{name}.i", factor)
@@ -271,7 +286,10 @@ def _split_read(e: Expr, axis: int, factor: int) -> Expr:
 
 
 def fuse(kernel: Kernel, nest_name: str, name: str) -> Kernel:
-    """`for i in n: for j in m` -> `for i*j in n*m`, with i the quotient and j the remainder by m; `name` is i. Exact."""
+    """`for i in n: for j in m` -> `for i*j in n*m`, with i the quotient and j the remainder by m.
+
+    `name` is i. Exact.
+    """
     nest = _nest(kernel, nest_name)
     depth = _depth(kernel, nest, name)
     if depth + 1 >= len(nest.loops):
@@ -305,7 +323,8 @@ def _move_children(kernel: Kernel, nest_name: str, new_depth: Callable[[int], in
 
 
 def reorder(kernel: Kernel, nest_name: str, names: Sequence[str]) -> Kernel:
-    """The loops of a nest in another order; what hangs in it moves out to where all its ranges are still open.
+    """The loops of a nest in another order; what hangs in it moves out to where all its ranges are
+    still open.
 
     Exact for ranges that are kept. Ranges that are combined over keep their order among themselves.
     """
@@ -319,7 +338,8 @@ def reorder(kernel: Kernel, nest_name: str, names: Sequence[str]) -> Kernel:
     after = [n for n in names if n in before]
     if before != after:
         raise ScheduleError(
-            f"reorder({list(names)}) in kernel {kernel.name}: {before} are combined over in this order"
+            f"reorder({list(names)}) in kernel {kernel.name}: {before} are combined over in "
+            "this order"
         )
     loops = tuple(nest.loops[old.index(n)] for n in names)
     kernel = kernel.with_nest(replace(nest, loops=loops))
@@ -345,7 +365,8 @@ def _set_kind(kernel: Kernel, nest_name: str, name: str, kind: Kind) -> Kernel:
     loop = nest.loops[depth]
     if kind is not Kind.PARALLEL and not loop.range.size.is_const:
         raise ScheduleError(
-            f"{kind.name.lower()}({name}) in kernel {kernel.name}: its size {loop.range.size} is not constant; split it first"
+            f"{kind.name.lower()}({name}) in kernel {kernel.name}: its size {loop.range.size} "
+            "is not constant; split it first"
         )
     loops = (*nest.loops[:depth], replace(loop, kind=kind), *nest.loops[depth + 1 :])
     return kernel.with_nest(replace(nest, loops=loops))
@@ -362,7 +383,8 @@ def unroll(kernel: Kernel, nest_name: str, name: str) -> Kernel:
 
 
 def transpose(kernel: Kernel, nest_name: str, along: str, across: str) -> Kernel:
-    """A square of a copy is loaded as vectors along one range and stored as vectors along the other.
+    """A square of a copy is loaded as vectors along one range and stored as vectors along the
+    other.
 
     Both are the last loops, of one constant size, a power of two. Exact.
     """
@@ -373,7 +395,8 @@ def transpose(kernel: Kernel, nest_name: str, along: str, across: str) -> Kernel
     single = len(nest.computes) == 1 and nest.computes[0].store is None
     if not (fits and single and sizes[0].is_const and sizes[0].arg & (sizes[0].arg - 1) == 0):
         raise ScheduleError(
-            f"transpose({along}, {across}) in kernel {kernel.name}: these must be the last two loops "
+            f"transpose({along}, {across}) in kernel {kernel.name}: these must be the last two "
+            "loops "
             f"of a copy, of one size that is a power of two; {nest_name} ends with {last}"
         )
     loops = (
@@ -385,18 +408,20 @@ def transpose(kernel: Kernel, nest_name: str, along: str, across: str) -> Kernel
 
 
 def parallel(kernel: Kernel, nest_name: str, name: str) -> Kernel:
-    """The iterations of a root nest's outermost loop become the kernel's independent chunks. Exact."""
+    """The iterations of a root nest's outermost loop become the kernel's chunks. Exact."""
     nest = _nest(kernel, nest_name)
     depth = _depth(kernel, nest, name)
     if nest.at is not None or depth != 0 or _is_combined(nest, nest.loops[0].range):
         raise ScheduleError(
-            f"parallel({name}) in kernel {kernel.name}: only the outermost loop of a root nest can be shared out"
+            f"parallel({name}) in kernel {kernel.name}: only the outermost loop of a root nest "
+            "can be shared out"
         )
     return _set_kind(kernel, nest_name, name, Kind.PARALLEL)
 
 
 def compute_at(kernel: Kernel, nest_name: str, depth: int) -> Kernel:
-    """Compute a nest further out: it gets a loop of its own for each of its consumer's loops that it leaves, and keeps a tile of values.
+    """Compute a nest further out: it gets a loop of its own for each of its consumer's loops that
+    it leaves, and keeps a tile of values.
 
     The tile is in registers if those loops are lanes and copies. Exact.
     """
@@ -449,15 +474,18 @@ def compute_at(kernel: Kernel, nest_name: str, depth: int) -> Kernel:
 
 
 def group(kernel: Kernel, nest_name: str, names: Sequence[str]) -> Kernel:
-    """Partial results for each value of some ranges that are combined over, then one reduce over these. Re-associates.
+    """Partial results for each value of some ranges that are combined over, then one reduce over
+    these. Re-associates.
 
-    The partial nest is called `<nest>.p`; it keeps the loops, the named ones last and as axes of what it keeps.
+    The partial nest is called `<nest>.p`; it keeps the loops, the named ones last and as axes of
+    what it keeps.
     """
     nest = _nest(kernel, nest_name)
     named = [nest.loops[_depth(kernel, nest, n)] for n in names]
     if not all(_is_combined(nest, loop.range) for loop in named):
         raise ScheduleError(
-            f"group({list(names)}) in kernel {kernel.name}: nest {nest_name} does not combine over all of them"
+            f"group({list(names)}) in kernel {kernel.name}: nest {nest_name} does not combine "
+            "over all of them"
         )
     partial_name = f"{nest_name}.p"
     first = tuple(loop for loop in nest.loops if loop not in named)
@@ -491,21 +519,24 @@ def group(kernel: Kernel, nest_name: str, names: Sequence[str]) -> Kernel:
 def stage(
     kernel: Kernel, nest_name: str, slot: int, at: str, depth: int, order: Sequence[str], name: str
 ) -> Kernel:
-    """Copy what a nest loads from a buffer inside some loops of `at` to scratch, once, in the layout given by `order`; `pack`.
+    """Copy what a nest loads from a buffer inside some loops of `at` to scratch, once, in the
+    layout given by `order`; `pack`.
 
-    `order` names the ranges, outermost first, that become the axes of the copy: all those inside that the load varies with. Masked elements are
-    0 in the copy, so that its readers need no mask. Exact.
+    `order` names the ranges, outermost first, that become the axes of the copy: all those inside
+    that the load varies with. Masked elements are 0 in the copy, so that its readers need no mask.
+    Exact.
     """
     nest = _nest(kernel, nest_name)
     found = [e for e in toposort(expressions(nest)) if e.op is ExprOp.LOAD and e.arg == slot]
     if len(found) != 1:
         raise ScheduleError(
-            f"stage(b{slot}) in kernel {kernel.name}: nest {nest_name} has {len(found)} different loads of it, not one"
+            f"stage(b{slot}) in kernel {kernel.name}: nest {nest_name} has {len(found)} "
+            "different loads of it, not one"
         )
     element = found[0]
     path = kernel.path(nest)
     opened = {loop.range for n, d, loop in path if not (n == at and d >= depth)}
-    for n, d, loop in path:  # loops of nests that hang deeper than `at`
+    for n, _d, loop in path:  # loops of nests that hang deeper than `at`
         if n != at and _hangs_below(kernel, n, at, depth):
             opened.discard(loop.range)
     inside = {
@@ -513,7 +544,8 @@ def stage(
     }
     if sorted(order) != sorted(inside):
         raise ScheduleError(
-            f"stage(b{slot}) in kernel {kernel.name}: it varies inside with {sorted(inside)}, not {sorted(order)}"
+            f"stage(b{slot}) in kernel {kernel.name}: it varies inside with {sorted(inside)}, "
+            f"not {sorted(order)}"
         )
     ranges = [inside[n] for n in order]
     clones = {r: range_(f"{r.name}@{name}", r.size) for r in ranges}
@@ -540,16 +572,19 @@ def _hangs_below(kernel: Kernel, name: str, at: str, depth: int) -> bool:
 
 
 def keep(kernel: Kernel, reduce_name: str, consumer_name: str) -> Kernel:
-    """Keep a row of what a reduce computes on the way, for a consumer that computes it again at the same place.
+    """Keep a row of what a reduce computes on the way, for a consumer that computes it again at the
+    same place.
 
-    Both have one loop left at the place where the reduce hangs, of one size. What is kept is the largest costly value that both share. Exact.
+    Both have one loop left at the place where the reduce hangs, of one size. What is kept is the
+    largest costly value that both share. Exact.
     """
     nest = _nest(kernel, reduce_name)
     consumer = _nest(kernel, consumer_name)
     shared = shared_row(kernel, nest, consumer)
     if shared is None:
         raise ScheduleError(
-            f"keep({reduce_name}, {consumer_name}) in kernel {kernel.name}: they share no costly value"
+            f"keep({reduce_name}, {consumer_name}) in kernel {kernel.name}: they share no "
+            "costly value"
         )
     mine, theirs = shared
     r = nest.loops[-1].range
@@ -565,7 +600,9 @@ COSTLY = frozenset({ExprOp.EXP2, ExprOp.LOG2, ExprOp.SIN})
 
 
 def shared_row(kernel: Kernel, nest: Nest, consumer: Nest) -> tuple[Expr, Expr] | None:
-    """The largest value with a transcendental in it that a reduce and its consumer both compute, in the ranges of each."""
+    """The largest value with a transcendental in it that a reduce and its consumer both compute, in
+    the ranges of each.
+    """
     if len(nest.loops) != 1 or not consumer.loops or len(nest.computes) != 1:
         return None
     r = nest.loops[0].range
@@ -587,12 +624,15 @@ def shared_row(kernel: Kernel, nest: Nest, consumer: Nest) -> tuple[Expr, Expr] 
 
 
 def merge(kernel: Kernel, first_name: str, second_name: str) -> Kernel:
-    """Two nests at one place with loops of equal sizes, neither needing the other's result, become one pass. Exact."""
+    """Two nests at one place with loops of equal sizes, neither needing the other's result, become
+    one pass. Exact.
+    """
     first = _nest(kernel, first_name)
     second = _nest(kernel, second_name)
     if not mergeable(first, second):
         raise ScheduleError(
-            f"merge({first_name}, {second_name}) in kernel {kernel.name}: their places or loops differ, or one needs the other"
+            f"merge({first_name}, {second_name}) in kernel {kernel.name}: their places or loops "
+            "differ, or one needs the other"
         )
     mapping = {b.range: a.range for a, b in zip(first.loops, second.loops, strict=True)}
     moved = _map_expressions(second, mapping)
@@ -619,7 +659,9 @@ def mergeable(first: Nest, second: Nest) -> bool:
 
 
 def nontemporal(kernel: Kernel, nest_name: str) -> Kernel:
-    """The stores of a nest bypass the caches: for plain streaming outputs much larger than they are. Exact."""
+    """The stores of a nest bypass the caches: for plain streaming outputs much larger than they
+    are. Exact.
+    """
     nest = _nest(kernel, nest_name)
     computes = tuple(
         replace(c, store=replace(c.store, nontemporal=True)) if c.store is not None else c

@@ -405,12 +405,8 @@ def _sin_float32(x: Expr) -> Expr:
     mirrored = _sub(const(0.5, dtypes.float64), size)
     folded = _where(_less(mirrored, size), mirrored, size)
     value = cast(_sine_of_turns(folded), dtypes.float32)
-    sign = _sign(_FLOAT32, _bitcast(_xor_signs(cast(turns, dtypes.float32), x), dtypes.float32))
+    sign = _xor(_sign(_FLOAT32, cast(turns, dtypes.float32)), _sign(_FLOAT32, x))
     return _bitcast(_xor(_bitcast(value, dtypes.uint32), sign), dtypes.float32)
-
-
-def _xor_signs(a: Expr, b: Expr) -> Expr:
-    return _xor(_bitcast(a, dtypes.uint32), _bitcast(b, dtypes.uint32))
 
 
 def _cos_float32(x: Expr) -> Expr:
@@ -423,6 +419,7 @@ def _cos_float32(x: Expr) -> Expr:
 # Above this, the integer path; below, pi/2 in three parts is exact enough.
 _HUGE: Final = 2.0**30
 _HALF_PI_PARTS: Final = (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33)
+_TWO_PI_PARTS: Final = (4 * _HALF_PI_PARTS[0], 4 * _HALF_PI_PARTS[1])
 # (sin(r)/r - 1) / r**2 and (cos(r) - 1 + r**2/2) / r**4, over r**2, for |r| <= pi/4.
 _SINE: Final = (
     -0.1666666666666663,
@@ -519,12 +516,22 @@ def _reduce_huge(x: Expr) -> tuple[Expr, Expr]:
     quadrant = _shr(_add(turns, const(1 << 61, dtypes.uint64)), 62)
     rest = _bitcast(_sub(turns, _shl(quadrant, 62)), dtypes.int64)
     rest_low = _bitcast(_shr(low, 11), dtypes.int64)
-    fraction = _fma(
-        cast(rest_low, dtypes.float64),
-        const(2.0**-53, dtypes.float64),
-        cast(rest, dtypes.float64),
-    )
-    return _mul(fraction, const(2 * math.pi * 2.0**-64, dtypes.float64)), quadrant
+    return _radians(rest, rest_low), quadrant
+
+
+def _radians(high: Expr, low: Expr) -> Expr:
+    """`(high * 2**-64 + low * 2**-117) * 2*pi` in float64, from int64: rounded once but for a hair.
+
+    The leading 29 bits of `high` are a float exactly, and so what their product with 2*pi loses in
+    rounding is a float too, which a fused multiply-add gives. The rest adds to that.
+    """
+    leading = cast(_and(high, const(-(1 << 32), dtypes.int64)), dtypes.float64)
+    following = cast(_and(high, const((1 << 32) - 1, dtypes.int64)), dtypes.float64)
+    following = _fma(cast(low, dtypes.float64), const(2.0**-53, dtypes.float64), following)
+    unit, unit_rest = (const(part * 2.0**-64, dtypes.float64) for part in _TWO_PI_PARTS)
+    product = _mul(leading, unit)
+    lost = _fma(leading, unit, alu(ExprOp.NEG, product))
+    return _add(product, _fma(leading, unit_rest, _fma(following, unit, lost)))
 
 
 def _reduce_small(x: Expr) -> tuple[Expr, Expr]:

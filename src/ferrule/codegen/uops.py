@@ -1,4 +1,7 @@
-"""The program IR: a flat list of `UOp`s in order, with explicit vectors; its checker and its printer."""
+"""The program IR: a flat list of `UOp`s in order, with explicit vectors.
+
+Its checker and its printer.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,10 @@ class UOps(Enum):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class UOp:
-    """One instruction. `lanes` 1 is a scalar; `dtype` None is no value (a pointer has its elements' dtype)."""
+    """One instruction. `lanes` 1 is a scalar.
+
+    `dtype` None is no value (a pointer has its elements' dtype).
+    """
 
     op: UOps
     dtype: DType | None = None
@@ -58,13 +64,16 @@ NO_VALUE = frozenset({UOps.STORE, UOps.SET, UOps.END, UOps.IF, UOps.ENDIF, UOps.
 
 
 class ProgramError(AssertionError):
-    """A program that breaks the rules of the IR: a mistake in the compiler, never in the user's code."""
+    """A program that breaks the rules of the IR: a mistake in the compiler, never in the user's
+    code.
+    """
 
 
 def verify(uops: Sequence[UOp]) -> None:
     """Check a program.
 
-    The first UOps, up to EXTENT, may only be VALUE, CONST, ALU: they compute the number of chunks (`EXTENT.src[0]`, scalar int64).
+    The first UOps, up to EXTENT, may only be VALUE, CONST, ALU: they compute the number of chunks
+    (`EXTENT.src[0]`, scalar int64).
 
     Raises:
         ProgramError: an operand comes too late, a loop is not closed, lanes or dtypes do not fit.

@@ -1,7 +1,9 @@
-"""What the movement ops mean: each is a function from an index into the result to an index into the source.
+"""What the movement ops mean: each is a function from an index into the result to an index into the
+source.
 
-`idx` is a tuple of index expressions, one for each axis of the result. The answer is the index into the source and, where the result is not always read from the
-source, the condition under which it is (elsewhere the result is 0).
+`idx` is a tuple of index expressions, one for each axis of the result. The answer is the index into
+the source and, where the result is not always read from the source, the condition under which it is
+(elsewhere the result is 0).
 """
 
 from __future__ import annotations
@@ -74,17 +76,13 @@ def expand(idx: Index, shape: Sequence[sint], source: Sequence[sint]) -> Index:
     )
 
 
-def pad(
-    idx: Index, arg: Sequence[tuple[sint, sint]], source: Sequence[sint]
-) -> tuple[Index, Expr]:
+def pad(idx: Index, arg: Sequence[tuple[sint, sint]], source: Sequence[sint]) -> tuple[Index, Expr]:
     """`arg` holds (before, after) for each axis."""
     inner = tuple(i - before for i, (before, _) in zip(idx, arg, strict=True))
     return inner, _inside(inner, source, arg)
 
 
-def _inside(
-    idx: Index, shape: Sequence[sint], arg: Sequence[tuple[sint, sint]]
-) -> Expr:
+def _inside(idx: Index, shape: Sequence[sint], arg: Sequence[tuple[sint, sint]]) -> Expr:
     conditions: list[Expr] = []
     for i, size, (before, after) in zip(idx, shape, arg, strict=True):
         if not _same(before, 0):
@@ -119,7 +117,10 @@ def as_strided(
 
 
 def window(idx: Index, arg: tuple[int, int, int, int]) -> Index:
-    """`arg` is (axis, size, stride, dilation); the last axis of the result counts inside the window."""
+    """`arg` is (axis, size, stride, dilation).
+
+    The last axis of the result counts inside the window.
+    """
     axis, _, step, dilation = arg
     return (*idx[:axis], idx[axis] * step + idx[-1] * dilation, *idx[axis + 1 : -1])
 
@@ -127,7 +128,7 @@ def window(idx: Index, arg: tuple[int, int, int, int]) -> Index:
 def unwindow(
     idx: Index, arg: tuple[int, sint, int, int], source: Sequence[sint]
 ) -> tuple[Index, Expr]:
-    """`arg` is (axis, length, stride, dilation): the positions that a window of `window` came from."""
+    """`arg` is (axis, length, stride, dilation): where in `window` a position came from."""
     axis, _, step, dilation = arg
     distance = idx[axis] - idx[-1] * dilation
     position = distance // step
