@@ -23,7 +23,7 @@ LAYERS = """
     renderer.base renderer.llvmvalue renderer.llvmexpand renderer.llvmalu renderer.llvmcast
     renderer.llvmir
     runner device capture
-    runtime.elf runtime.native runtime.pool runtime.llvm
+    runtime.elf runtime.native_parts runtime.native runtime.pool runtime.llvm
     runtime.cpu_memory runtime.cpu_program runtime.graph.cpu runtime.cpu runtime.numpy
     lazy schedule.graph schedule.views schedule.tasks schedule.slots schedule.cut schedule.trees
     schedule.hazards schedule memory realize

@@ -186,12 +186,33 @@ def test_a_batch_of_nothing() -> None:
     assert CPUGraph([], [], {})([], {}, wait=True) is not None
 
 
+@pytest.mark.parametrize("size", [1, 1000, 3_000_000])
+def test_copies_are_items_too(add: CompiledASTRunner, size: int) -> None:
+    generator = np.random.default_rng(2)
+    numbers = generator.standard_normal(size).astype(np.float32)
+    x, middle, last = (buffer(0, size=size) for _ in range(3))
+    first_copy = BufferCopy("CPU", x.nbytes, "CPU")
+    items = [JitItem(first_copy, [middle, x]), JitItem(first_copy, [last, middle])]
+    graph = CPUGraph(items, [x], {})
+    other = Buffer("CPU", size, dtypes.float32).copyin(numbers.data.cast("B"))
+    graph([other], {})
+    np.testing.assert_array_equal(values(last), numbers)
+    assert not values(x).any()
+
+
 def test_other_items_are_refused(add: CompiledASTRunner) -> None:
-    x = buffer()
-    copy = BufferCopy("CPU", x.nbytes, "CPU")
-    message = r"CPUGraph: copy 256 bytes, CPU <- CPU is not a kernel of the CPU"
+    x, elsewhere = buffer(), Buffer("NUMPY", SIZE, dtypes.float32)
+    copy = BufferCopy("CPU", x.nbytes, "NUMPY")
+    message = (
+        r"CPUGraph: copy 256 bytes, CPU <- NUMPY is neither a kernel of the CPU nor a copy inside"
+    )
     with pytest.raises(GraphException, match=message):
-        CPUGraph([JitItem(add, [x, x, x]), JitItem(copy, [x, x])], [], {})
+        CPUGraph([JitItem(add, [x, x, x]), JitItem(copy, [x, elsewhere])], [], {})
+    with pytest.raises(GraphException, match="a copy of 400 bytes to 256 bytes"):
+        CPUGraph([JitItem(copy, [x, buffer(size=100)])], [], {})
+    whole = buffer()
+    with pytest.raises(GraphException, match="a copy of 80 bytes to 80 bytes, 40 bytes away"):
+        CPUGraph([JitItem(copy, [whole.view(0, 20), whole.view(10, 20)])], [], {})
 
 
 def test_one_line_of_statistics_for_all(

@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import shutil
 import sys
 import threading
 import weakref
@@ -170,10 +171,10 @@ def test_without_the_unlocked_entry_it_is_the_same(
 def test_disassembly_shows_the_code(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
     lib = compiler.compile(kernels["add_kernel"]("add"))
     shown = compiler.disassemble(lib)
-    if llvm.shutil.which("objdump") and compiler.target.arch == "x86-64":
+    if shutil.which("objdump") and compiler.target.arch == "x86-64":
         assert "<add.extent>:" in shown
         assert "ret" in shown
-    monkeypatch.setattr(llvm.shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     assert compiler.disassemble(b"\x7fELF" + bytes(14)).splitlines() == [
         "000000  7f 45 4c 46 00 00 00 00 00 00 00 00 00 00 00 00",
         "000010  00 00",

@@ -14,12 +14,8 @@ from __future__ import annotations
 import ctypes
 import platform
 import re
-import shutil
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.util import find_spec
 from itertools import count
@@ -154,12 +150,18 @@ class CPUCompiler(Compiler):
         n_threads = min(config().FERRULE_NUM_THREADS, len(sources))
         if n_threads <= 1:
             return [self.compile(src) for src in sources]
+        from concurrent.futures import ThreadPoolExecutor
+
         _emitter()
         with ThreadPoolExecutor(n_threads, "ferrule-compile") as threads:
             return list(threads.map(self.compile, sources))
 
     def disassemble(self, lib: bytes) -> str:
         """The machine code of an object file: by objdump where that is installed, else as bytes."""
+        import shutil
+        import subprocess
+        import tempfile
+
         objdump = shutil.which("objdump") or shutil.which("llvm-objdump")
         if objdump is None:
             return _hex_dump(lib)

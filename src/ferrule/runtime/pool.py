@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, TypeAlias, final
 
 from ferrule.config import config
-from ferrule.runtime import native
+from ferrule.runtime import native, native_parts
 from ferrule.runtime.elf import LoadedObject
 
 Launch: TypeAlias = Callable[[bytes, int, int], int]
@@ -70,14 +70,17 @@ def runtime_externals() -> dict[str, int]:
     """What the native runtime calls, with the addresses."""
     found = _addresses(process, _MEMORY + _THREADS + _POSIX_THREADS)
     if _has_python_calls:
-        found |= _addresses(ctypes.pythonapi, native.PYTHON_FUNCTIONS)
+        found |= _addresses(ctypes.pythonapi, native_parts.PYTHON_FUNCTIONS)
     return found
 
 
 def runtime_functions() -> tuple[str, ...]:
     """What the native runtime defines."""
-    own = (native.WORKER, native.STOP, native.LAUNCH, native.REPLAY)
-    return (*own, native.PYTHON_LAUNCH, native.PYTHON_REPLAY) if _has_python_calls else own
+    names = [native.WORKER, native.STOP, native.LAUNCH, native.REPLAY]
+    names += [native.COPY, native.COPY_EXTENT]
+    if _has_python_calls:
+        names += [native.PYTHON_LAUNCH, native.PYTHON_REPLAY]
+    return tuple(names)
 
 
 class _MethodDefinition(ctypes.Structure):
@@ -126,6 +129,8 @@ class NativeRuntime:
         on_x86 = arch == "x86-64"
         self.slice_ticks = 1 << 28 if on_x86 else 60_000_000  # 54 to 130 ms
         self.spin_ticks = 1 << 18 if on_x86 else 60_000  # 54 to 130 us
+        self.copy = code.address(native.COPY), code.address(native.COPY_EXTENT)
+        """The kernel that copies, and its extent: destination, source, bytes."""
         self._memory = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.pool = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self._worker = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(code.address(native.WORKER))

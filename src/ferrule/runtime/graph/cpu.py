@@ -11,14 +11,16 @@ import os
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from threading import Lock, get_ident
 from typing import Any, final
 
 from ferrule.buffer import Buffer
 from ferrule.capture import GraphException, JitItem, get_input_replace, get_jit_stats
 from ferrule.config import config
-from ferrule.device import CompiledASTRunner, update_stats
+from ferrule.device import BufferCopy, CompiledASTRunner, update_stats
 from ferrule.expr import Variable
+from ferrule.runtime.cpu_memory import CPUMemory
 from ferrule.runtime.cpu_program import CPUProgram, native_runtime, table_packer
 from ferrule.runtime.pool import record
 
@@ -30,13 +32,26 @@ class GraphReentryError(RuntimeError):
 
 
 @final
+@dataclass(frozen=True)
+class _Step:
+    """One item as the native code sees it: two functions, and a table that they take."""
+
+    body: int
+    extent: int
+    table: list[int]
+    n_buffers: int
+    """How many slots of the table are addresses; the values of `variables` follow."""
+    variables: tuple[Variable, ...]
+
+
+@final
 class CPUGraph:
     """`jit_cache`, ready to be replayed with other inputs and other values.
 
     Where an item uses one of `input_rawbuffers`, each call puts its own input of that number; all
     other buffers are those of the items, which the graph keeps alive.
 
-    Raises `GraphException` where an item is not a kernel of the CPU.
+    Raises `GraphException` where an item is neither a kernel of the CPU nor a copy inside it.
     """
 
     def __init__(
@@ -45,56 +60,45 @@ class CPUGraph:
         input_rawbuffers: Sequence[Buffer],
         var_vals: dict[Any, int],
     ) -> None:
-        runners = [_cpu_runner(item) for item in jit_cache]
-        self._programs = [runner.program for runner in runners]
         replaced = get_input_replace(jit_cache, input_rawbuffers)
+        steps = [_step(item, var_vals) for item in jit_cache]
         self._inputs = sorted(set(replaced.values()))
-        self._variables = _all_variables(runners)
+        self._variables = list(dict.fromkeys(v for step in steps for v in step.variables))
         self._kept = [
-            buffer
+            (item.prg, [b for i, b in enumerate(item.rawbufs) if (j, i) not in replaced])
             for j, item in enumerate(jit_cache)
-            for i, buffer in enumerate(item.rawbufs)
-            if (j, i) not in replaced
         ]
-        tables = [
-            _table(item, runner, var_vals) for item, runner in zip(jit_cache, runners, strict=True)
-        ]
-        self._build(tables, runners, replaced)
+        self._build(steps, replaced)
         self._pack = table_packer(len(self._inputs) + len(self._variables)).pack
         self._name = f"<batch of {len(jit_cache)}>"
         self._op_estimate, self._mem_estimate = get_jit_stats(jit_cache)
-        self._device = runners[0].device if runners else ""
+        self._device = jit_cache[0].prg.device if jit_cache else ""
+        self._n_kernels = len(jit_cache)
         self._threads = native_runtime().threads
         self._forget_callers()
         _graphs.add(self)
 
-    def _build(
-        self,
-        tables: list[list[int]],
-        runners: list[CompiledASTRunner],
-        replaced: Mapping[tuple[int, int], int],
-    ) -> None:
+    def _build(self, steps: list[_Step], replaced: Mapping[tuple[int, int], int]) -> None:
         """Lays out the native records: tables, items, patches, and the batch that has them all."""
         runtime = native_runtime()
-        self._tables, address = record(value for table in tables for value in table)
+        self._tables, address = record(value for step in steps for value in step.table)
         places = {number: place for place, number in enumerate(self._inputs)}
         items: list[int] = []
         patches: list[int] = []
-        for j, (table, runner) in enumerate(zip(tables, runners, strict=True)):
-            items += [runner.program.body, runner.program.extent, address]
-            n_buffers = len(table) - len(runner.vars)
-            for i in range(n_buffers):
+        for j, step in enumerate(steps):
+            items += [step.body, step.extent, address]
+            for i in range(step.n_buffers):
                 if (j, i) in replaced:
                     patches += [address + _SLOT_BYTES * i, places[replaced[j, i]]]
-            for i, variable in enumerate(runner.vars, start=n_buffers):
+            for i, variable in enumerate(step.variables, start=step.n_buffers):
                 place = len(places) + self._variables.index(variable)
                 patches += [address + _SLOT_BYTES * i, place]
-            address += _SLOT_BYTES * len(table)
+            address += _SLOT_BYTES * len(step.table)
         self._items, items_address = record(items)
         self._patches, patches_address = record(patches)
         n_patches = len(patches) // 2
         self._batch, batch_address = record(
-            [items_address, len(tables), patches_address, n_patches, runtime.pool, 0, 0]
+            [items_address, len(steps), patches_address, n_patches, runtime.pool, 0, 0]
         )
         self._replay = runtime.replayer(batch_address)
 
@@ -146,30 +150,34 @@ class CPUGraph:
             seconds,
             len(input_rawbuffers),
             jit=jit,
-            num_kernels=len(self._programs),
+            num_kernels=self._n_kernels,
             device=self._device,
         )
         return seconds
 
 
-def _cpu_runner(item: JitItem) -> CompiledASTRunner:
+def _step(item: JitItem, var_vals: dict[Any, int]) -> _Step:
     runner: Any = item.prg
-    if not isinstance(runner, CompiledASTRunner) or not isinstance(runner.program, CPUProgram):
-        name = runner.name or type(runner).__name__
-        raise GraphException(f"CPUGraph: {name} is not a kernel of the CPU")
-    return runner
+    handles: list[Any] = [None if buffer is None else buffer._buf for buffer in item.rawbufs]
+    if isinstance(runner, CompiledASTRunner) and isinstance(runner.program, CPUProgram):
+        addresses = [0 if handle is None else handle.address for handle in handles]
+        values = [variable.infer(var_vals) for variable in runner.vars]
+        program = runner.program
+        return _Step(program.body, program.extent, addresses + values, len(handles), runner.vars)
+    if isinstance(runner, BufferCopy) and all(isinstance(handle, CPUMemory) for handle in handles):
+        return _copy_step(*handles)
+    name = runner.name or type(runner).__name__
+    raise GraphException(f"CPUGraph: {name} is neither a kernel of the CPU nor a copy inside it")
 
 
-def _all_variables(runners: Sequence[CompiledASTRunner]) -> list[Variable]:
-    """The variables of all kernels, each once."""
-    return list(dict.fromkeys(variable for runner in runners for variable in runner.vars))
-
-
-def _table(item: JitItem, runner: CompiledASTRunner, var_vals: dict[Any, int]) -> list[int]:
-    """A kernel's argument table as it was captured."""
-    handles = [None if buffer is None else buffer._buf for buffer in item.rawbufs]
-    addresses = [0 if handle is None else handle.address for handle in handles]
-    return addresses + [variable.infer(var_vals) for variable in runner.vars]
+def _copy_step(dest: CPUMemory, src: CPUMemory) -> _Step:
+    distance = abs(dest.address - src.address)
+    if dest.nbytes != src.nbytes or 0 < distance < src.nbytes:
+        raise GraphException(
+            f"CPUGraph: a copy of {src.nbytes} bytes to {dest.nbytes} bytes, {distance} bytes away"
+        )
+    body, extent = native_runtime().copy
+    return _Step(body, extent, [dest.address, src.address, src.nbytes], 2, ())
 
 
 _graphs: weakref.WeakSet[CPUGraph] = weakref.WeakSet()

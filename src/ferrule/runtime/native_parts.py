@@ -1,0 +1,252 @@
+"""The parts of the native runtime that depend on the system, the processor and the interpreter.
+
+LLVM IR text for `native`, which has the rest and fills in the $NAMES.
+"""
+
+from __future__ import annotations
+
+# How to wait for a job, and how to wake who waits. The worker has already spun for a while.
+FUTEX = """
+declare i64 @syscall(i64, ...)
+
+define internal void @park(ptr %pool, i32 %seen) nounwind {
+  %job = getelementptr i8, ptr %pool, i64 $POOL_JOB
+  %sleepers = getelementptr i8, ptr %pool, i64 $POOL_SLEEPERS
+  %up = atomicrmw add ptr %sleepers, i32 1 seq_cst
+  %wait = call i64 (i64, ...) @syscall(
+    i64 $FUTEX, ptr %job, i64 128, i32 %seen, ptr null, ptr null, i32 0)
+  %down = atomicrmw sub ptr %sleepers, i32 1 seq_cst
+  ret void
+}
+
+define internal void @wake(ptr %pool, i64 %count) nounwind {
+  %sleepers = getelementptr i8, ptr %pool, i64 $POOL_SLEEPERS
+  %asleep = load atomic i32, ptr %sleepers seq_cst, align 4
+  %any = icmp sgt i32 %asleep, 0
+  br i1 %any, label %call, label %done
+call:
+  %job = getelementptr i8, ptr %pool, i64 $POOL_JOB
+  %woken = call i64 (i64, ...) @syscall(
+    i64 $FUTEX, ptr %job, i64 129, i64 %count, ptr null, ptr null, i32 0)
+  br label %done
+done:
+  ret void
+}
+"""
+
+# Without futexes. The lock around the test makes a wake-up between test and wait impossible.
+CONDITION = """
+declare i32 @pthread_mutex_lock(ptr)
+declare i32 @pthread_mutex_unlock(ptr)
+declare i32 @pthread_cond_wait(ptr, ptr)
+declare i32 @pthread_cond_broadcast(ptr)
+
+define internal void @park(ptr %pool, i32 %seen) nounwind {
+entry:
+  %job = getelementptr i8, ptr %pool, i64 $POOL_JOB
+  %sleepers = getelementptr i8, ptr %pool, i64 $POOL_SLEEPERS
+  %mutex = getelementptr i8, ptr %pool, i64 $POOL_MUTEX
+  %condition = getelementptr i8, ptr %pool, i64 $POOL_CONDITION
+  %up = atomicrmw add ptr %sleepers, i32 1 seq_cst
+  %locked = call i32 @pthread_mutex_lock(ptr %mutex)
+  br label %test
+test:
+  %now = load atomic i32, ptr %job seq_cst, align 4
+  %same = icmp eq i32 %now, %seen
+  br i1 %same, label %wait, label %leave
+wait:
+  %waited = call i32 @pthread_cond_wait(ptr %condition, ptr %mutex)
+  br label %test
+leave:
+  %unlocked = call i32 @pthread_mutex_unlock(ptr %mutex)
+  %down = atomicrmw sub ptr %sleepers, i32 1 seq_cst
+  ret void
+}
+
+define internal void @wake(ptr %pool, i64 %count) nounwind {
+entry:
+  %sleepers = getelementptr i8, ptr %pool, i64 $POOL_SLEEPERS
+  %asleep = load atomic i32, ptr %sleepers seq_cst, align 4
+  %any = icmp sgt i32 %asleep, 0
+  br i1 %any, label %call, label %done
+call:
+  %mutex = getelementptr i8, ptr %pool, i64 $POOL_MUTEX
+  %condition = getelementptr i8, ptr %pool, i64 $POOL_CONDITION
+  %locked = call i32 @pthread_mutex_lock(ptr %mutex)
+  %unlocked = call i32 @pthread_mutex_unlock(ptr %mutex)
+  %woken = call i32 @pthread_cond_broadcast(ptr %condition)
+  br label %done
+done:
+  ret void
+}
+"""
+
+# x86-64: the time stamp counter, in 10 ns; the rounding mode is set to the default and put back,
+# since a library may have left this thread flushing denormals to zero, and results are not to
+# depend on which thread computes them.
+X86_64 = """
+declare i64 @llvm.readcyclecounter()
+declare void @llvm.x86.sse2.pause()
+declare void @llvm.x86.sse.stmxcsr(ptr)
+declare void @llvm.x86.sse.ldmxcsr(ptr)
+
+define internal i64 @ticks() nounwind {
+  %now = call i64 @llvm.readcyclecounter()
+  ret i64 %now
+}
+
+define internal void @pause() nounwind {
+  call void @llvm.x86.sse2.pause()
+  ret void
+}
+
+define internal i32 @default_float_mode() nounwind {
+entry:
+  %place = alloca i32
+  call void @llvm.x86.sse.stmxcsr(ptr %place)
+  %mode = load i32, ptr %place
+  %settings = and i32 %mode, 65472
+  %usual = icmp eq i32 %settings, 8064
+  br i1 %usual, label %done, label %change
+change:
+  store i32 8064, ptr %place
+  call void @llvm.x86.sse.ldmxcsr(ptr %place)
+  br label %done
+done:
+  ret i32 %mode
+}
+
+define internal void @restore_float_mode(i32 %mode) nounwind {
+entry:
+  %settings = and i32 %mode, 65472
+  %usual = icmp eq i32 %settings, 8064
+  br i1 %usual, label %done, label %change
+change:
+  %place = alloca i32
+  store i32 %mode, ptr %place
+  call void @llvm.x86.sse.ldmxcsr(ptr %place)
+  br label %done
+done:
+  ret void
+}
+"""
+
+# Elsewhere: the system's monotonic clock in nanoseconds, 25 ns.
+ANY_PROCESSOR = """
+declare i32 @clock_gettime(i32, ptr)
+
+define internal i64 @ticks() nounwind {
+  %time = alloca [2 x i64]
+  %failed = call i32 @clock_gettime(i32 $MONOTONIC, ptr %time)
+  %seconds = load i64, ptr %time
+  %rest_at = getelementptr i8, ptr %time, i64 8
+  %rest = load i64, ptr %rest_at
+  %whole = mul i64 %seconds, 1000000000
+  %now = add i64 %whole, %rest
+  ret i64 %now
+}
+
+define internal void @pause() nounwind {
+  fence seq_cst
+  ret void
+}
+
+define internal i32 @default_float_mode() nounwind {
+  ret i32 0
+}
+
+define internal void @restore_float_mode(i32 %mode) nounwind {
+  ret void
+}
+"""
+
+# The same two functions as methods of Python (METH_FASTCALL), which cost a tenth of a call
+# through ctypes. `self` is an int, the record's address; tables and inputs are bytes.
+PYTHON = """
+declare ptr @PyBytes_AsString(ptr)
+declare i32 @PyErr_BadArgument()
+declare ptr @PyErr_Occurred()
+declare void @PyEval_RestoreThread(ptr)
+declare ptr @PyEval_SaveThread()
+declare i64 @PyLong_AsLongLong(ptr)
+declare ptr @PyLong_AsVoidPtr(ptr)
+declare ptr @PyLong_FromLongLong(i64)
+
+; launch(table, start, threads) -> chunk
+define ptr @"$PYTHON_LAUNCH"(ptr %self, ptr %arguments, i64 %count) nounwind {
+entry:
+  %three = icmp eq i64 %count, 3
+  br i1 %three, label %convert, label %wrong
+wrong:
+  %set = call i32 @PyErr_BadArgument()
+  ret ptr null
+convert:
+  %program = call ptr @PyLong_AsVoidPtr(ptr %self)
+  %table_object = load ptr, ptr %arguments
+  %start_at = getelementptr i8, ptr %arguments, i64 8
+  %start_object = load ptr, ptr %start_at
+  %threads_at = getelementptr i8, ptr %arguments, i64 16
+  %threads_object = load ptr, ptr %threads_at
+  %table = call ptr @PyBytes_AsString(ptr %table_object)
+  %start = call i64 @PyLong_AsLongLong(ptr %start_object)
+  %threads = call i64 @PyLong_AsLongLong(ptr %threads_object)
+  %error = call ptr @PyErr_Occurred()
+  %failed = icmp ne ptr %error, null
+  br i1 %failed, label %raise, label %run
+raise:
+  ret ptr null
+run:
+  %thread = call ptr @PyEval_SaveThread()
+  %reached = call i64 @"$LAUNCH"(ptr %program, ptr %table, i64 %start, i64 %threads)
+  call void @PyEval_RestoreThread(ptr %thread)
+  %result = call ptr @PyLong_FromLongLong(i64 %reached)
+  ret ptr %result
+}
+
+; replay(inputs, threads) starts, replay(threads) goes on -> 0 or 1
+define ptr @"$PYTHON_REPLAY"(ptr %self, ptr %arguments, i64 %count) nounwind {
+entry:
+  %two = icmp eq i64 %count, 2
+  br i1 %two, label %with_inputs, label %test
+test:
+  %one = icmp eq i64 %count, 1
+  br i1 %one, label %convert, label %wrong
+wrong:
+  %set = call i32 @PyErr_BadArgument()
+  ret ptr null
+with_inputs:
+  %inputs_object = load ptr, ptr %arguments
+  %given = call ptr @PyBytes_AsString(ptr %inputs_object)
+  %after = getelementptr i8, ptr %arguments, i64 8
+  br label %convert
+convert:
+  %inputs = phi ptr [ %given, %with_inputs ], [ null, %test ]
+  %threads_at = phi ptr [ %after, %with_inputs ], [ %arguments, %test ]
+  %threads_object = load ptr, ptr %threads_at
+  %batch = call ptr @PyLong_AsVoidPtr(ptr %self)
+  %threads = call i64 @PyLong_AsLongLong(ptr %threads_object)
+  %error = call ptr @PyErr_Occurred()
+  %failed = icmp ne ptr %error, null
+  br i1 %failed, label %raise, label %run
+raise:
+  ret ptr null
+run:
+  %thread = call ptr @PyEval_SaveThread()
+  %more = call i64 @"$REPLAY"(ptr %batch, ptr %inputs, i64 %threads)
+  call void @PyEval_RestoreThread(ptr %thread)
+  %result = call ptr @PyLong_FromLongLong(i64 %more)
+  ret ptr %result
+}
+"""
+
+PYTHON_FUNCTIONS = (
+    "PyBytes_AsString",
+    "PyErr_BadArgument",
+    "PyErr_Occurred",
+    "PyEval_RestoreThread",
+    "PyEval_SaveThread",
+    "PyLong_AsLongLong",
+    "PyLong_AsVoidPtr",
+    "PyLong_FromLongLong",
+)
+"""What the methods for Python call in the interpreter: all of them are in the limited API."""
