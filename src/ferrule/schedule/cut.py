@@ -1,31 +1,390 @@
-"""Where the graph is cut into kernels."""
+"""Where the graph is cut into kernels: evaluations against bytes.
+
+Nodes are decided from the outputs down, each after all its users. By then it is known which kernels
+would evaluate a node, at which indices and how often. A node is fused into all of them if the extra
+evaluations cost less time than its trip through memory; else it becomes the root of a kernel of its
+own. As the walk comes from above, the cut falls at the narrowest place after an expensive reduce:
+its element-wise epilogue is met first.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Final, TypeAlias, final
+
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import LoadOps, MovementOps, ReduceOps
+from ferrule.schedule.costs import Cost, Costs, nbytes
 from ferrule.schedule.graph import Graph, value_sources
+from ferrule.schedule.signature import Signature, Space, is_pass_through, ranges_shape
 from ferrule.schedule.tasks import memory_roots
 from ferrule.target import Target
+
+# How long it takes to start one more kernel.
+_LAUNCH_SECONDS: Final = 2e-6
+# A reduce that keeps others waiting must leave this many iterations for each thread to share out.
+_ITERATIONS_PER_THREAD: Final = 4
+# Kernels of fewer operations than this need no sharing out.
+_SMALL_KERNEL: Final = 32768
+_MOST_NODES: Final = 400
+_MOST_BUFFERS: Final = 28
+_MOST_INDICES: Final = 8
+# A kernel that writes one of these writes nothing else.
+_SINGLE: Final = frozenset({LoadOps.FROM, LoadOps.CUSTOM, LoadOps.EMPTY, ReduceOps.SCATTER})
+# With more kernels than this, the bookkeeping for several outputs would take too long.
+_MOST_KERNELS: Final = 4096
+
+
+@final
+class Fusion:
+    """One kernel as it grows: what it computes, reads and loops over."""
+
+    def __init__(self, number: int, root: LazyBuffer, value: LazyBuffer) -> None:
+        self.number = number
+        self.outputs = [root]
+        self.value = value
+        self.space = Space(ranges_shape(value))
+        self.nodes = 0
+        self.buffers: set[LazyBuffer] = set()
+        self.reduces: list[int] = []
+        """For each fused reduce, the output ranges that it depends on."""
+        self.contraction: LazyBuffer | None = None
+        self.users = 0
+        """The kernels that need this one, directly or not, as bits."""
+        self.takes_outputs = root.op not in _SINGLE and root.shape == value.shape
+        """Whether nodes at the kernel's own index may be stored beside the root."""
+
+    @property
+    def bit(self) -> int:
+        return 1 << self.number
+
+
+Visits: TypeAlias = dict[Fusion, dict[Signature, bool]]
+"""The kernels that would evaluate a node: at which indices, and whether inside a reduce."""
 
 
 def cut(graph: Graph, target: Target) -> tuple[set[LazyBuffer], list[list[LazyBuffer]]]:
     """The nodes that get memory, and those of them that are computed together."""
-    roots = memory_roots(graph)
-    users = dict.fromkeys(graph.order, 0)
-    for node in graph.order:
-        for source in value_sources(node):
-            users[source] += 1
-    for node in graph.order:
-        if node.realized is not None or node.op is LoadOps.CONST:
-            continue
-        if isinstance(node.op, ReduceOps):
-            roots.add(node)
-        elif users[node] > 1 and not isinstance(node.op, MovementOps):
-            roots.add(node)
-    return roots, [[node] for node in graph.order if node in roots and is_computed(node)]
+    cutter = _Cutter(graph, target)
+    cutter.run()
+    return cutter.roots, [fusion.outputs for fusion in reversed(cutter.fusions)]
+
+
+def _memory(node: LazyBuffer) -> LazyBuffer:
+    """The first of the versions that are in one place."""
+    while node.op is LoadOps.ASSIGN:
+        node = node.srcs[0]
+    return node
 
 
 def is_computed(node: LazyBuffer) -> bool:
-    """Whether it takes a kernel to fill the node's memory."""
+    """Whether it takes a task to fill the node's memory."""
     return node.op is not LoadOps.EMPTY and 0 not in node.shape
+
+
+@final
+@dataclass(frozen=True)
+class _Below:
+    """What it takes to compute a node once."""
+
+    work: float
+    """Operations."""
+    loaded: int
+    """Bytes of memory to read."""
+    reading: int
+    """How many of the kernels that want the node read most of that memory anyway."""
+
+
+_ALWAYS_FUSED: Final = frozenset(
+    {
+        MovementOps.RESHAPE,
+        MovementOps.PERMUTE,
+        MovementOps.EXPAND,
+        MovementOps.PAD,
+        MovementOps.WINDOW,
+        MovementOps.UNWINDOW,
+    }
+)
+
+
+@final
+class _Cutter:
+    def __init__(self, graph: Graph, target: Target) -> None:
+        self.graph = graph
+        self.roots = memory_roots(graph)
+        self.costs = Costs(graph, set(self.roots))
+        self.fusions: list[Fusion] = []
+        self.visits: dict[LazyBuffer, Visits] = {}
+        self.operation_seconds = 2 / (target.flops_per_second * target.max_threads)
+        self.byte_seconds = 1 / (target.bytes_per_second * target.max_threads)
+        self.iterations = _ITERATIONS_PER_THREAD * target.max_threads
+        self.near_bytes = target.l2_bytes
+        self.most_buffers = _MOST_BUFFERS
+        if target.max_buffers is not None:
+            self.most_buffers = min(_MOST_BUFFERS, target.max_buffers - 2)
+
+    def run(self) -> None:
+        for node in reversed(self.graph.order):
+            visits = self.visits.pop(node, {})
+            if node.realized is not None:
+                self._load(node, visits)
+            elif node in self.roots:
+                if node.op is not LoadOps.CONST:
+                    self._load(node, visits)
+                if is_computed(node):
+                    self._make_root(node, visits)
+            elif node.op is LoadOps.CONST:
+                continue
+            elif visits and self._is_fused(node, visits):
+                self._fuse(node, visits)
+            elif visits:
+                self.roots.add(node)
+                self._load(node, visits)
+                self._make_root(node, visits)
+
+    # -- what happens to a node ------------------------------------------------------------------
+
+    def _load(self, node: LazyBuffer, visits: Visits) -> None:
+        for fusion in visits:
+            fusion.buffers.add(node)
+
+    def _fuse(self, node: LazyBuffer, visits: Visits) -> None:
+        cost = self.costs[node]
+        for fusion, indices in visits.items():
+            for signature, nested in indices.items():
+                self._note_reduce(node, cost, fusion, signature)
+                self._visit_sources(node, fusion, signature, nested)
+
+    def _note_reduce(
+        self, node: LazyBuffer, cost: Cost, fusion: Fusion, signature: Signature
+    ) -> None:
+        if isinstance(node.op, ReduceOps):
+            fusion.reduces.append(self._depends_on(fusion, signature))
+            if cost.contraction:
+                fusion.contraction = node
+
+    def _depends_on(self, fusion: Fusion, signature: Signature) -> int:
+        """The output ranges around the loops of a reduce at `signature`."""
+        space = fusion.space
+        return space.closure(space.ranges(signature)) & space.outputs
+
+    def _visit_sources(
+        self, node: LazyBuffer, fusion: Fusion, signature: Signature, nested: bool
+    ) -> None:
+        fusion.nodes += 1
+        nested = nested or isinstance(node.op, ReduceOps)
+        for place, source in enumerate(value_sources(node)):
+            at = fusion.space.source_signature(node, signature, place)
+            indices = self.visits.setdefault(source, {}).setdefault(fusion, {})
+            indices[at] = indices.get(at, False) or nested
+
+    def _make_root(self, node: LazyBuffer, visits: Visits) -> None:
+        joined = self._joinable(node, visits)
+        if joined is not None:
+            self._join(node, joined, visits)
+            return
+        value = value_sources(node)[-1] if is_pass_through(node) else node
+        while value.op is MovementOps.RESHAPE and value.realized is None:
+            if value is not node and value in self.roots:
+                break
+            value = value.srcs[0]
+        fusion = Fusion(len(self.fusions), node, value)
+        self.fusions.append(fusion)
+        if len(self.fusions) <= _MOST_KERNELS:
+            for user in visits:
+                fusion.users |= user.users | user.bit
+        self._enter(node, value, fusion)
+
+    def _enter(self, node: LazyBuffer, value: LazyBuffer, fusion: Fusion) -> None:
+        """The sources of a new kernel are wanted by it."""
+        if node.op in (LoadOps.FROM, LoadOps.CUSTOM):
+            for source in node.srcs:
+                self.visits.setdefault(source, {}).setdefault(fusion, {})
+            return
+        if node.op is LoadOps.ASSIGN and node.arg is not None:
+            self.visits.setdefault(node.srcs[0], {}).setdefault(fusion, {})
+        identity = fusion.space.identity
+        if value is node:
+            self._note_reduce(node, self.costs[node], fusion, identity)
+            self._visit_sources(node, fusion, identity, False)
+        else:
+            indices = self.visits.setdefault(value, {}).setdefault(fusion, {})
+            indices.setdefault(identity, False)
+
+    # -- whether to fuse -------------------------------------------------------------------------
+
+    def _is_fused(self, node: LazyBuffer, visits: Visits) -> bool:
+        if isinstance(node.op, MovementOps):
+            if node.op in _ALWAYS_FUSED or self._moves_a_load(node):
+                return True
+        if is_pass_through(node):
+            return True
+        cost = self.costs[node]
+        return self._is_allowed(node, cost, visits) and self._pays(node, cost, visits)
+
+    def _moves_a_load(self, node: LazyBuffer) -> bool:
+        while isinstance(node.op, MovementOps) and node.op is not MovementOps.GATHER:
+            node = node.srcs[0]
+            if self.costs.is_load(node):
+                return True
+        return False
+
+    def _is_allowed(self, node: LazyBuffer, cost: Cost, visits: Visits) -> bool:
+        """What the structure of kernels permits, whatever it would gain."""
+        for fusion, indices in visits.items():
+            if fusion.nodes > _MOST_NODES or len(indices) > _MOST_INDICES:
+                return False
+            if len(fusion.buffers) > self.most_buffers:
+                return False
+        if not cost.reduces:
+            return True
+        if cost.epilogue and not self._can_be_tiled(cost, visits):
+            return False
+        for reduce in cost.reduces:
+            if not self.costs[reduce].contraction and not self._can_hold(cost, visits):
+                return False
+        return True
+
+    def _can_be_tiled(self, cost: Cost, visits: Visits) -> bool:
+        """Whether a contraction is computed once, for exactly the elements that a kernel stores.
+
+        Only then can the kernel keep a tile of them in registers.
+        """
+        if len(visits) != 1:
+            return False
+        (fusion,) = visits
+        indices = visits[fusion]
+        if len(indices) != 1 or fusion.reduces or len(fusion.outputs) > 1:
+            return False
+        (signature,) = indices
+        space = fusion.space
+        ranges = space.ranges(signature)
+        once = space.evals(ranges) == space.size and space.closure(ranges) == space.outputs
+        return once and not indices[signature]
+
+    def _can_hold(self, cost: Cost, visits: Visits) -> bool:
+        """Whether every kernel has a place for a reduce in its loops."""
+        for fusion, indices in visits.items():
+            if fusion.contraction is not None or len(fusion.outputs) > 1:
+                return False
+            for signature, nested in indices.items():
+                depends = self._depends_on(fusion, signature)
+                if not self._is_chain(fusion.reduces, depends):
+                    return False
+                waited_for = nested or depends != fusion.space.outputs
+                if waited_for and cost.most > _SMALL_KERNEL:
+                    if fusion.space.evals(depends) < self.iterations:
+                        return False
+        return True
+
+    def _is_chain(self, others: list[int], depends: int) -> bool:
+        """Whether one loop order serves all reduces: the ranges they vary with are nested sets."""
+        return all(depends & other in (depends, other) for other in others)
+
+    def _pays(self, node: LazyBuffer, cost: Cost, visits: Visits) -> bool:
+        """Whether evaluating the node wherever it is needed beats its trip through memory."""
+        evals = 0
+        for fusion, indices in visits.items():
+            space = fusion.space
+            for signature in indices:
+                evals += space.evals(space.ranges(signature))
+        extra = evals - cost.size
+        if len(visits) == 1 and extra <= 0:
+            return True
+        below = self._below(node, visits)
+        size = nbytes(node)
+        through_memory = below.loaded + size * (1 + len(visits))
+        rereads = 0
+        if cost.reduces and below.loaded > self.near_bytes * cost.size:
+            rereads = below.reading  # the second pass over a row finds it no longer in the cache
+        fused = below.loaded * (len(visits) - below.reading + rereads)
+        seconds = (through_memory - fused) * self.byte_seconds + _LAUNCH_SECONDS
+        return extra * below.work / max(cost.size, 1) * self.operation_seconds <= seconds
+
+    def _below(self, node: LazyBuffer, visits: Visits) -> _Below:
+        """What computing the node once takes, down to what is in memory or surely will be."""
+        work = 0.0
+        loads: dict[LazyBuffer, None] = {}
+        inner: list[LazyBuffer] = []
+        seen = {node}
+        stack = [node]
+        while stack and len(seen) < _MOST_NODES:
+            current = stack.pop()
+            cost = self.costs[current]
+            work += cost.each * cost.size
+            inner.append(current)
+            for source in value_sources(current):
+                if source in seen:
+                    continue
+                seen.add(source)
+                if self.costs.is_load(source) or self.costs[source].contraction:
+                    loads[source] = None
+                elif source.op is not LoadOps.CONST:
+                    stack.append(source)
+        loaded = sum([nbytes(load) for load in loads])
+        work += sum([self.costs[load].size for load in loads])
+        wide = max([self.costs[load].size for load in loads], default=0)
+        reading = self._count_reading(visits, [*inner[1:], *loads], wide)
+        return _Below(work if not stack else self.costs[node].most, loaded, reading)
+
+    def _count_reading(self, visits: Visits, nodes: list[LazyBuffer], wide: int) -> int:
+        """How many of the kernels compute, or load, one of the widest `nodes` anyway."""
+        widest = [node for node in nodes if 2 * self.costs[node].size > wide]
+        count = 0
+        for fusion in visits:
+            for node in widest:
+                if node in fusion.buffers or fusion in self.visits.get(node, ()):
+                    count += 1
+                    break
+        return count
+
+    # -- several outputs -------------------------------------------------------------------------
+
+    def _joinable(self, node: LazyBuffer, visits: Visits) -> tuple[Fusion, Signature] | None:
+        """A kernel that computes the root at its own index anyway, and so may store it too."""
+        if node.op in _SINGLE or (node.op is LoadOps.ASSIGN and node.arg is not None):
+            return None
+        if len(self.fusions) > _MOST_KERNELS:
+            return None
+        value = value_sources(node)[-1] if is_pass_through(node) else node
+        cost = self.costs.of_source(value) if value is not node else self.costs[node]
+        if cost.epilogue or any(not self.costs[r].contraction for r in cost.reduces):
+            return None
+        for fusion, indices in visits.items():
+            if len(indices) != 1 or not self._takes(fusion, node):
+                continue
+            (signature,) = indices
+            space = fusion.space
+            same = space.digits_of(signature, node.shape) == space.digits
+            if same and not indices[signature] and self._stays_acyclic(fusion, visits):
+                return fusion, signature
+        return None
+
+    def _takes(self, fusion: Fusion, node: LazyBuffer) -> bool:
+        if not fusion.takes_outputs or fusion.reduces or fusion.value.shape != node.shape:
+            return False
+        if any(_memory(output) is _memory(node) for output in fusion.outputs):
+            return False  # two versions in one place
+        return fusion.nodes < _MOST_NODES and len(fusion.buffers) < self.most_buffers
+
+    def _stays_acyclic(self, fusion: Fusion, visits: Visits) -> bool:
+        """Whether none of the node's other users is needed by the kernel that would store it."""
+        return not any(user.users & fusion.bit for user in visits if user is not fusion)
+
+    def _join(self, node: LazyBuffer, at: tuple[Fusion, Signature], visits: Visits) -> None:
+        fusion, signature = at
+        fusion.outputs.append(node)
+        fusion.buffers.discard(node)
+        users = 0
+        for user in visits:
+            if user is not fusion:
+                users |= user.users | user.bit
+        fusion.users |= users
+        for other in self.fusions:
+            if other.users & fusion.bit:
+                other.users |= users
+        if is_pass_through(node):
+            indices = self.visits.setdefault(node.srcs[-1], {}).setdefault(fusion, {})
+            indices.setdefault(signature, False)
+        else:
+            self._visit_sources(node, fusion, signature, False)

@@ -47,10 +47,9 @@ def memory_roots(graph: Graph) -> set[LazyBuffer]:
     for node in graph.order:
         if node.realized is not None:
             continue
-        if node.op is LoadOps.ASSIGN:
-            found.add(node)
-            if node.arg is not None:
-                found.add(node.srcs[0])
+        if node.op is LoadOps.ASSIGN and node.arg is not None:
+            # A version that is whole, and only read on the way to others, is a value like any other.
+            found.update((node, node.srcs[0]))
         elif node.op in (LoadOps.FROM, LoadOps.CUSTOM):
             found.add(node)
             found.update(node.srcs)

@@ -1,0 +1,180 @@
+"""What nodes cost, from the leaves up, as if everything above memory were fused.
+
+Operations are counted in units of one addition; a load counts one, so that evaluating something
+twice is never free.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, final
+
+from ferrule.dtype import dtypes
+from ferrule.lazy import LazyBuffer, storage_size
+from ferrule.ops import BinaryOps, LoadOps, MovementOps, Op, ReduceOps, UnaryOps
+from ferrule.schedule.graph import Graph, value_sources
+
+_OPERATIONS: Final[dict[Op, float]] = {
+    UnaryOps.EXP2: 10,
+    UnaryOps.LOG2: 12,
+    UnaryOps.SIN: 20,
+    UnaryOps.SQRT: 5,
+    UnaryOps.RECIP: 4,
+    BinaryOps.DIV: 4,
+    BinaryOps.MOD: 8,
+}
+_INTEGER_DIVISION: Final = 20.0
+# Above this many reads of each element that is loaded, a reduce is worth tiling for registers.
+_REUSE: Final = 4
+# A bound keeps sums over shared nodes, which double at each level, inside the floats.
+_MOST_WORK: Final = 1e30
+
+NONE: Final[frozenset[LazyBuffer]] = frozenset()
+
+
+@final
+@dataclass(slots=True)
+class Cost:
+    """Of one node."""
+
+    size: int
+    """How many elements it has."""
+    each: float
+    """Operations for each of its own evaluations, its sources not counted."""
+    least: float
+    """A lower bound of the operations to compute it, all that is fused below it included."""
+    most: float
+    """An upper bound: what is shared below it counts once for each user."""
+    distinct: int
+    """About how many different elements its widest source in memory has."""
+    repeats: bool
+    """Whether an EXPAND below it, and above any reduce, repeats elements."""
+    reduces: frozenset[LazyBuffer]
+    """The reduces of which it is an epilogue: at the same index, up to reshapes."""
+    contraction: bool = False
+    """Whether it is a reduce that reads what it loads many times, as a matrix product does."""
+    epilogue: bool = False
+    """Whether it is a contraction, or the end of a chain from one that has no other users."""
+
+
+def operations(node: LazyBuffer) -> float:
+    """What one evaluation of an element-wise node takes."""
+    if node.op in (BinaryOps.DIV, BinaryOps.MOD) and not dtypes.is_float(node.dtype):
+        return _INTEGER_DIVISION
+    return _OPERATIONS.get(node.op, 1.0)
+
+
+def nbytes(node: LazyBuffer) -> int:
+    """The memory of a value."""
+    return storage_size(node.shape) * node.dtype.itemsize
+
+
+@final
+class Costs:
+    """The costs of all nodes of a graph. What is in memory, or will surely be, costs its load."""
+
+    def __init__(self, graph: Graph, roots: set[LazyBuffer]) -> None:
+        self.roots = roots
+        self.users = dict.fromkeys(graph.order, 0)
+        self._costs: dict[LazyBuffer, Cost] = {}
+        self._loads: dict[LazyBuffer, Cost] = {}
+        for node in graph.order:
+            for source in value_sources(node):
+                self.users[source] += 1
+        for node in graph.order:
+            self._costs[node] = self._cost(node)
+
+    def __getitem__(self, node: LazyBuffer) -> Cost:
+        """What it takes to compute the node."""
+        return self._costs[node]
+
+    def of_source(self, node: LazyBuffer) -> Cost:
+        """What the node costs a kernel that uses it: a load, if it is in memory."""
+        if node not in self.roots:
+            return self._costs[node]
+        load = self._loads.get(node)
+        if load is None:
+            load = self._loads[node] = _load(node)
+        return load
+
+    def is_load(self, node: LazyBuffer) -> bool:
+        """Whether a kernel that uses the node finds it in memory."""
+        return node.realized is not None or node in self.roots
+
+    def _cost(self, node: LazyBuffer) -> Cost:
+        if node.realized is not None or not node.srcs:
+            return _const(node) if node.op is LoadOps.CONST else _load(node)
+        sources = [self.of_source(source) for source in value_sources(node)]
+        if isinstance(node.op, MovementOps):
+            return self._movement(node, sources)
+        if isinstance(node.op, ReduceOps):
+            return self._reduce(node, sources)
+        return self._elementwise(node, sources)
+
+    def _continues(self, source: LazyBuffer, cost: Cost) -> bool:
+        """Whether a contraction's epilogue goes on in the only user of `source`."""
+        return cost.epilogue and self.users[source] == 1
+
+    def _elementwise(self, node: LazyBuffer, sources: list[Cost]) -> Cost:
+        size = storage_size(node.shape)
+        own = size * operations(node)
+        unique = {id(cost): cost for cost in sources}.values()
+        reduces = NONE
+        for cost in unique:
+            if cost.reduces:
+                reduces = reduces | cost.reduces if reduces else cost.reduces
+        pairs = zip(value_sources(node), sources, strict=True)
+        return Cost(
+            size,
+            operations(node),
+            max([cost.least for cost in sources]) + own,
+            min(sum([cost.most for cost in unique]) + own, _MOST_WORK),
+            max([cost.distinct for cost in sources]),
+            any([cost.repeats for cost in sources]),
+            reduces,
+            epilogue=any([self._continues(source, cost) for source, cost in pairs]),
+        )
+
+    def _movement(self, node: LazyBuffer, sources: list[Cost]) -> Cost:
+        size = storage_size(node.shape)
+        source = sources[0]
+        keeps = node.op in (MovementOps.RESHAPE, MovementOps.PERMUTE)
+        smaller = size < source.size and node.op is not MovementOps.GATHER
+        part = size / source.size if smaller and source.size else 1.0
+        below = sum([cost.most for cost in sources])
+        return Cost(
+            size,
+            0.0,
+            source.least * part,
+            min(below * part, _MOST_WORK),
+            min(size, source.distinct),
+            any([c.repeats for c in sources])
+            or (node.op is MovementOps.EXPAND and size > source.size),
+            source.reduces if keeps else NONE,
+            epilogue=keeps and self._continues(node.srcs[0], source),
+        )
+
+    def _reduce(self, node: LazyBuffer, sources: list[Cost]) -> Cost:
+        body = sources[0]
+        size = storage_size(node.shape)
+        reused = body.repeats and body.size >= _REUSE * max(body.distinct, 1)
+        return Cost(
+            size,
+            body.size / size if size else 0.0,
+            body.least + body.size,
+            min(sum([cost.most for cost in sources]) + body.size, _MOST_WORK),
+            size,
+            False,
+            frozenset((node,)),
+            contraction=reused,
+            epilogue=reused,
+        )
+
+
+def _const(node: LazyBuffer) -> Cost:
+    return Cost(storage_size(node.shape), 0.0, 0.0, 0.0, 1, False, NONE)
+
+
+def _load(node: LazyBuffer) -> Cost:
+    size = storage_size(node.shape)
+    return Cost(size, 1.0, float(size), float(size), size, False, NONE)
