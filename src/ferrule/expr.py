@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from functools import reduce
 from typing import Any, ClassVar, Final, Self, Union
+from zlib import crc32
 
 from ferrule.dtype import DType, dtypes, truncate
 
@@ -95,11 +96,11 @@ class Expr:
         "__weakref__",
         "_bounds",
         "_linear",
+        "_rank",
         "arg",
         "dtype",
         "op",
         "ranges",
-        "serial",
         "src",
     )
 
@@ -108,12 +109,11 @@ class Expr:
     src: tuple[Expr, ...]
     arg: Any
     ranges: frozenset[Expr]
-    serial: int
+    _rank: int | None
     _bounds: tuple[int, int] | None
     _linear: tuple[dict[Expr, int], int] | None
 
     _interned: ClassVar[weakref.WeakValueDictionary[Any, Expr]] = weakref.WeakValueDictionary()
-    _count = 0
 
     def __new__(cls, op: ExprOp, dtype: DType, src: tuple[Expr, ...] = (), arg: Any = None) -> Self:
         key = (op, dtype, src, type(arg), arg.hex() if type(arg) is float else arg)
@@ -128,9 +128,8 @@ class Expr:
         self.arg = arg
         self._bounds = None
         self._linear = None
+        self._rank = None
         self.ranges = _free_ranges(self)
-        Expr._count += 1
-        self.serial = Expr._count
         cls._interned[key] = self
         return self
 
@@ -168,6 +167,18 @@ class Expr:
     def vars(self) -> set[Expr]:
         """The variables below, unbound."""
         return {node for node in toposort([self]) if node.op is ExprOp.VARIABLE}
+
+    @property
+    def rank(self) -> int:
+        """A number that orders nodes in the same way in every process, whatever was built before."""
+        if self._rank is None:
+            for node in toposort([self]):
+                if node._rank is None:
+                    label = f"{node.op.name} {node.dtype.name} {_label(node.arg)}"
+                    below = tuple(s._rank for s in node.src)
+                    node._rank = hash((crc32(label.encode()), *below))
+        assert self._rank is not None
+        return self._rank
 
     def linear(self) -> tuple[dict[Expr, int], int]:
         """The node as ({atom: coefficient}, constant)."""
@@ -269,6 +280,13 @@ class Expr:
             missing = sorted(v.name for v in replaced.vars())
             raise KeyError(f"no value for {missing} in {self}; bind them, or pass them in var_vals")
         return int(replaced.arg)
+
+
+def _label(arg: Any) -> str:
+    """An argument as text that does not depend on the process."""
+    if isinstance(arg, tuple):
+        return " ".join(_label(part) for part in arg)
+    return arg.name if isinstance(arg, Expr) else repr(arg)
 
 
 class Variable(Expr):
@@ -399,10 +417,10 @@ def range_(name: str, size: sint) -> Expr:
 
 
 def _from_linear(terms: dict[Expr, int], constant: int) -> Expr:
-    """The normal form: terms in order of creation, the constant last."""
+    """The normal form: the largest coefficients first, the constant last."""
     _recombine(terms)
     out: Expr | None = None
-    for atom in sorted(terms, key=lambda a: a.serial):
+    for atom in sorted(terms, key=lambda a: (-abs(terms[a]), a.rank)):
         coefficient = terms[atom]
         if coefficient == 0:
             continue
@@ -505,8 +523,8 @@ def index_mul(a: Expr, b: Expr) -> Expr:
 
 
 def _product(x: Expr, y: Expr) -> Expr:
-    """A product of atoms, flat and in order of creation."""
-    factors = sorted([*_factors(x), *_factors(y)], key=lambda f: f.serial)
+    """A product of atoms, flat and in one order."""
+    factors = sorted([*_factors(x), *_factors(y)], key=lambda f: f.rank)
     return reduce(lambda p, f: Expr(ExprOp.MUL, INDEX, (p, f)), factors)
 
 
@@ -689,7 +707,7 @@ def less(a: Expr, b: Expr) -> Expr:
 
 
 def both(a: Expr, b: Expr) -> Expr:
-    """`a and b`, flat, without repeats, in order of creation."""
+    """`a and b`, flat, without repeats, in one order."""
     if a is TRUE:
         return b
     if b is TRUE or a is b:
@@ -697,7 +715,7 @@ def both(a: Expr, b: Expr) -> Expr:
     if a is FALSE or b is FALSE:
         return FALSE
     parts = {*conjuncts(a), *conjuncts(b)}
-    ordered = sorted(parts, key=lambda p: p.serial)
+    ordered = sorted(parts, key=lambda p: p.rank)
     return reduce(lambda x, y: Expr(ExprOp.AND, BOOL, (x, y)), ordered)
 
 

@@ -1,0 +1,67 @@
+"""Curated kernels, as text: a change of what the compiler makes shows in a diff.
+
+`pytest tests/golden --update-golden` writes the files anew.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ferrule.codegen.kernel import show as show_kernel
+from ferrule.codegen.linearizer import Linearizer
+from ferrule.codegen.uops import show as show_program
+from ferrule.renderer.llvmir import LLVMRenderer
+from ferrule.target import Target
+from tests.kernels import CASES, Case
+
+FOLDER = Path(__file__).parent
+
+# A target of the tests' own, so that the files do not depend on the machine.
+TARGET = Target(
+    name="x86-64-avx512",
+    arch="x86-64",
+    features="+avx512f,+fma",
+    vector_bytes=64,
+    n_vector_registers=32,
+    max_threads=2,
+    l1_bytes=48 * 1024,
+    l2_bytes=1024 * 1024,
+    has_fma=True,
+    flops_per_second=2e11,
+    bytes_per_second=2e10,
+    native_ops=frozenset({"MULACC", "ROUND", "SQRT", "TRUNC"}),
+)
+
+SMALL = ["add", "pad_exp", "sum_rows", "softmax_columns"]
+
+
+def compare(path: Path, text: str, update: bool) -> None:
+    if update:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert path.exists(), f"{path.name} is missing; run pytest tests/golden --update-golden"
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_schedule(case: Case, update_golden: bool) -> None:
+    linearizer = Linearizer(case.ast, TARGET, name=case.name)
+    opts = "\n".join(opt.to_json() for opt in linearizer.opts)
+    text = f"{opts}\n\n{show_kernel(linearizer.scheduled)}\n"
+    compare(FOLDER / "kernels" / f"{case.name}.txt", text, update_golden)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.name in SMALL], ids=lambda case: case.name)
+def test_program(case: Case, update_golden: bool) -> None:
+    linearizer = Linearizer(case.ast, TARGET, name=case.name).linearize()
+    text = show_program(linearizer.uops) + "\n"
+    compare(FOLDER / "programs" / f"{case.name}.txt", text, update_golden)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.name in SMALL], ids=lambda case: case.name)
+def test_source(case: Case, update_golden: bool) -> None:
+    linearizer = Linearizer(case.ast, TARGET, name=case.name).linearize()
+    text = LLVMRenderer(TARGET).render(case.name, linearizer.uops)
+    compare(FOLDER / "sources" / f"{case.name}.ll", text, update_golden)
