@@ -355,7 +355,7 @@ def _show_kernel(k: Linearizer, source: str) -> None:
     if debug >= 5:
         print(k)
     if debug >= 6:
-        print("\n".join(str(uop) for uop in k.uops))
+        print(k.program())
     if debug >= 4:
         print(source)
 

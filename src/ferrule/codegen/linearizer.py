@@ -26,10 +26,12 @@ from ferrule.codegen.kernel import (
     Nest,
     expressions,
     reads,
+    show,
 )
 from ferrule.codegen.lower import lower, stores_of
 from ferrule.codegen.opt import COSTLY, Opt, apply_opts
 from ferrule.codegen.uops import UOp, UOps
+from ferrule.codegen.uops import show as show_program
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import (
     FALSE,
@@ -90,6 +92,14 @@ class Linearizer:
         self.opts = tuple(opts) if opts is not None else choose(self.kernel, target)
         self.scheduled = apply_opts(self.kernel, self.opts)
         self.uops: list[UOp] = []
+
+    def __str__(self) -> str:
+        """The loop tree, as scheduled."""
+        return show(self.scheduled)
+
+    def program(self) -> str:
+        """The UOps as text."""
+        return show_program(self.uops)
 
     def linearize(self) -> Linearizer:
         """Fill in `uops`."""
