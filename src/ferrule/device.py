@@ -290,13 +290,20 @@ class Compiled:
 
     def to_program(self, k: Linearizer) -> CompiledASTRunner:
         """Linearizes, renders, compiles and loads a kernel."""
+        source = self._source(k)
+        return self._runner(k, source, self.compiler.compile_cached(source))
+
+    def _source(self, k: Linearizer) -> str:
         k.linearize()
-        source = self.renderer.render(k.name, k.uops)
+        source: str = self.renderer.render(k.name, k.uops)
         _show_kernel(k, source)
+        return source
+
+    def _runner(self, k: Linearizer, source: str, lib: bytes) -> CompiledASTRunner:
         runner = CompiledASTRunner(k.ast, k.name, source)
-        self._load(runner, self.compiler.compile_cached(source))
+        self._load(runner, lib)
         if config().DEBUG >= 7:
-            print(self.compiler.disassemble(runner.lib))
+            print(self.compiler.disassemble(lib))
         return runner
 
     def get_runner(self, ast: LazyOp) -> CompiledASTRunner:
@@ -306,34 +313,48 @@ class Compiled:
         """
         runner = self._runners.get(ast)
         if runner is None:
-            runner = self._from_cache(ast) or self._compile(ast)
-            self._runners[ast] = runner
+            self._take_from_cache([ast])
+            runner = self._runners.get(ast) or self._compile(ast)
         return runner
 
     def prepare(self, asts: Sequence[LazyOp]) -> None:
-        """Makes the runners of all `asts` that have none yet."""
-        for ast in asts:
-            self.get_runner(ast)
+        """Makes the runners of all `asts` that have none yet.
+
+        One kernel is compiled while the next one is lowered.
+        """
+        missing = [ast for ast in dict.fromkeys(asts) if ast not in self._runners]
+        self._take_from_cache(missing)
+        missing = [ast for ast in missing if ast not in self._runners]
+        if len(missing) < 2:
+            for ast in missing:
+                self.get_runner(ast)
+            return
+        from concurrent.futures import Future, ThreadPoolExecutor
+
+        started: list[tuple[Linearizer, str, Future[bytes]]] = []
+        with ThreadPoolExecutor(config().FERRULE_NUM_THREADS, "ferrule-compile") as threads:
+            for ast in missing:
+                k = self.get_linearizer(ast)
+                source = self._source(k)
+                started.append((k, source, threads.submit(self.compiler.compile_cached, source)))
+        for k, source, lib in started:
+            self._remember(k.ast, self._runner(k, source, lib.result()))
 
     def _cache_key(self, ast: LazyOp) -> str:
         search = f"BEAM={config().BEAM}"
         parts = (ast.key, self.linearizer_opts.key, self.compiler.cachekey, search)
         return f"{parts} {codegen_fingerprint()}"
 
-    def _from_cache(self, ast: LazyOp) -> CompiledASTRunner | None:
-        """The runner from the disk cache.
-
-        None where it is not there, or its source is to be shown.
-        """
-        if self.compiler.cachekey is None or config().DEBUG >= 3:
-            return None
-        entry = diskcache.get(_KERNEL_TABLE, self._cache_key(ast))
-        if entry is None:
-            return None
-        name, _, lib = entry.partition(b"\0")
-        runner = CompiledASTRunner(ast, name.decode(), "")
-        self._load(runner, lib)
-        return runner
+    def _take_from_cache(self, asts: Sequence[LazyOp]) -> None:
+        """The runners that the disk cache has; none where their sources are to be shown."""
+        if self.compiler.cachekey is None or config().DEBUG >= 3 or not asts:
+            return
+        keys = {self._cache_key(ast): ast for ast in asts}
+        for key, entry in diskcache.get_many(_KERNEL_TABLE, list(keys)).items():
+            name, _, lib = entry.partition(b"\0")
+            runner = CompiledASTRunner(keys[key], name.decode(), "")
+            self._load(runner, lib)
+            self._runners[keys[key]] = runner
 
     def _load(self, runner: CompiledASTRunner, lib: bytes) -> None:
         runner.device = self.device
@@ -341,7 +362,11 @@ class Compiled:
         runner.program = self.runtime(runner.name, lib)
 
     def _compile(self, ast: LazyOp) -> CompiledASTRunner:
-        runner = self.to_program(self.get_linearizer(ast))
+        return self._remember(ast, self.to_program(self.get_linearizer(ast)))
+
+    def _remember(self, ast: LazyOp, runner: CompiledASTRunner) -> CompiledASTRunner:
+        """Keeps a runner, and its program on disk."""
+        self._runners[ast] = runner
         if self.compiler.cachekey is not None:
             entry = runner.name.encode() + b"\0" + runner.lib
             diskcache.put(_KERNEL_TABLE, self._cache_key(ast), entry)
