@@ -51,10 +51,10 @@ class Cost:
     """Whether an EXPAND below it, and above any reduce, repeats elements."""
     reduces: frozenset[LazyBuffer]
     """The reduces of which it is an epilogue: at the same index, up to reshapes."""
+    owned: frozenset[LazyBuffer]
+    """Those of the `reduces` whose only user it is, through others that have only one user."""
     contraction: bool = False
     """Whether it is a reduce that reads what it loads many times, as a matrix product does."""
-    epilogue: bool = False
-    """Whether it is a contraction, or the end of a chain from one that has no other users."""
 
 
 def operations(node: LazyBuffer) -> float:
@@ -89,12 +89,19 @@ class Costs:
         return self._costs[node]
 
     def of_source(self, node: LazyBuffer) -> Cost:
-        """What the node costs a kernel that uses it: a load, if it is in memory."""
-        if node not in self.roots:
-            return self._costs[node]
+        """What the node costs its users: a load, if it is in memory.
+
+        A contraction is never computed twice, so that its users do not pay for it either.
+        """
+        cost = self._costs[node]
+        in_memory = node in self.roots
+        if not in_memory and not cost.contraction:
+            return cost
         load = self._loads.get(node)
         if load is None:
             load = self._loads[node] = _load(node)
+            if not in_memory:
+                load.reduces = load.owned = cost.reduces
         return load
 
     def is_load(self, node: LazyBuffer) -> bool:
@@ -111,19 +118,19 @@ class Costs:
             return self._reduce(node, sources)
         return self._elementwise(node, sources)
 
-    def _continues(self, source: LazyBuffer, cost: Cost) -> bool:
-        """Whether a contraction's epilogue goes on in the only user of `source`."""
-        return cost.epilogue and self.users[source] == 1
+    def _owned(self, source: LazyBuffer, cost: Cost) -> frozenset[LazyBuffer]:
+        """The reduces that a user of `source` owns."""
+        return cost.owned if self.users[source] == 1 else NONE
 
     def _elementwise(self, node: LazyBuffer, sources: list[Cost]) -> Cost:
         size = storage_size(node.shape)
         own = size * operations(node)
         unique = {id(cost): cost for cost in sources}.values()
-        reduces = NONE
-        for cost in unique:
+        reduces = owned = NONE
+        for source, cost in zip(value_sources(node), sources, strict=True):
             if cost.reduces:
-                reduces = reduces | cost.reduces if reduces else cost.reduces
-        pairs = zip(value_sources(node), sources, strict=True)
+                reduces = reduces | cost.reduces
+                owned = owned | self._owned(source, cost)
         return Cost(
             size,
             operations(node),
@@ -132,7 +139,7 @@ class Costs:
             max([cost.distinct for cost in sources]),
             any([cost.repeats for cost in sources]),
             reduces,
-            epilogue=any([self._continues(source, cost) for source, cost in pairs]),
+            owned,
         )
 
     def _movement(self, node: LazyBuffer, sources: list[Cost]) -> Cost:
@@ -151,12 +158,13 @@ class Costs:
             any([c.repeats for c in sources])
             or (node.op is MovementOps.EXPAND and size > source.size),
             source.reduces if keeps else NONE,
-            epilogue=keeps and self._continues(node.srcs[0], source),
+            self._owned(node.srcs[0], source) if keeps else NONE,
         )
 
     def _reduce(self, node: LazyBuffer, sources: list[Cost]) -> Cost:
         body = sources[0]
         size = storage_size(node.shape)
+        itself = frozenset((node,))
         reused = body.repeats and body.size >= _REUSE * max(body.distinct, 1)
         return Cost(
             size,
@@ -165,16 +173,16 @@ class Costs:
             min(sum([cost.most for cost in sources]) + body.size, _MOST_WORK),
             size,
             False,
-            frozenset((node,)),
-            contraction=reused,
-            epilogue=reused,
+            itself,
+            itself,
+            reused,
         )
 
 
 def _const(node: LazyBuffer) -> Cost:
-    return Cost(storage_size(node.shape), 0.0, 0.0, 0.0, 1, False, NONE)
+    return Cost(storage_size(node.shape), 0.0, 0.0, 0.0, 1, False, NONE, NONE)
 
 
 def _load(node: LazyBuffer) -> Cost:
     size = storage_size(node.shape)
-    return Cost(size, 1.0, float(size), float(size), size, False, NONE)
+    return Cost(size, 1.0, float(size), float(size), size, False, NONE, NONE)

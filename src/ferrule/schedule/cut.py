@@ -236,16 +236,15 @@ class _Cutter:
                 return False
             if len(fusion.buffers) > self.most_buffers:
                 return False
-        if not cost.reduces:
-            return True
-        if cost.epilogue and not self._can_be_tiled(cost, visits):
-            return False
-        for reduce in cost.reduces:
-            if not self.costs[reduce].contraction and not self._can_hold(cost, visits):
+        # What a reduce may do is decided at the end of its epilogue, before its users part.
+        for reduce in cost.owned:
+            is_contraction = self.costs[reduce].contraction
+            fits = self._can_be_tiled(visits) if is_contraction else self._can_hold(cost, visits)
+            if not fits:
                 return False
         return True
 
-    def _can_be_tiled(self, cost: Cost, visits: Visits) -> bool:
+    def _can_be_tiled(self, visits: Visits) -> bool:
         """Whether a contraction is computed once, for exactly the elements that a kernel stores.
 
         Only then can the kernel keep a tile of them in registers.
@@ -348,8 +347,8 @@ class _Cutter:
             return None
         value = value_sources(node)[-1] if is_pass_through(node) else node
         cost = self.costs.of_source(value) if value is not node else self.costs[node]
-        if cost.epilogue or any(not self.costs[r].contraction for r in cost.reduces):
-            return None
+        if cost.owned:
+            return None  # it is better off as the epilogue of its reduces
         for fusion, indices in visits.items():
             if len(indices) != 1 or not self._takes(fusion, node):
                 continue

@@ -128,14 +128,20 @@ def _has_expr(arg: object) -> bool:
 # *** readers that this schedule does not know ***
 
 
-def _referenced_from_outside(
-    everything: list[LazyBuffer], order: list[LazyBuffer]
-) -> set[LazyBuffer]:
-    """The nodes that are referred to by more than their users in `everything`, and these lists."""
+def _known_references(everything: list[LazyBuffer]) -> dict[LazyBuffer, int]:
+    """How often each node is a source. A function of its own, so that no loop variable lives on."""
     known = dict.fromkeys(everything, 0)
     for node in everything:
         for source in node.srcs:
             known[source] += 1
+    return known
+
+
+def _referenced_from_outside(
+    everything: list[LazyBuffer], order: list[LazyBuffer]
+) -> set[LazyBuffer]:
+    """The nodes that are referred to by more than their users in `everything`, and these lists."""
+    known = _known_references(everything)
     if order is not everything:
         for node in order:
             known[node] += 1

@@ -14,6 +14,7 @@ from typing import final
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import LoadOps
 from ferrule.schedule.graph import Graph
+from ferrule.schedule.merge import merge_small
 from ferrule.schedule.slots import Slots
 from ferrule.schedule.tasks import Reader, Task
 
@@ -128,12 +129,21 @@ class Hazards:
     # -- between tasks ---------------------------------------------------------------------------
 
     def ordered(self) -> list[Task]:
-        """The tasks in an order in which each may run, near the order of the graph."""
+        """The tasks, small ones merged, in an order in which each may run."""
+        order, after = self._in_order()
+        self.tasks = merge_small(order, after, self.slots)
+        if len(self.tasks) == len(order):
+            return order
+        self._producer = {root: task for task in self.tasks for root in task.outputs}
+        return self._in_order()[0]
+
+    def _in_order(self) -> tuple[list[Task], dict[Task, set[Task]]]:
+        """An order near that of the graph, and what must run after each task."""
         while True:
             after = self.successors()
             order = _kahn(self.tasks, after, self._priority)
             if len(order) == len(self.tasks):
-                return order
+                return order, after
             self._break_cycle(set(self.tasks) - set(order))
 
     def _priority(self, task: Task) -> int:

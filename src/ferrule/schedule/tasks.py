@@ -24,6 +24,8 @@ class Task:
     outputs: list[LazyBuffer]
     instead: dict[LazyBuffer, LazyBuffer] = field(default_factory=dict)
     reads: list[LazyBuffer] = field(default_factory=list)
+    has_reduce: bool = False
+    nodes: int = 0
 
     @property
     def is_kernel(self) -> bool:
@@ -48,7 +50,8 @@ def memory_roots(graph: Graph) -> set[LazyBuffer]:
         if node.realized is not None:
             continue
         if node.op is LoadOps.ASSIGN and node.arg is not None:
-            # A version that is whole, and only read on the way to others, is a value like any other.
+            # A version that is whole, and only read on the way to others, is a value like any
+            # other.
             found.update((node, node.srcs[0]))
         elif node.op in (LoadOps.FROM, LoadOps.CUSTOM):
             found.add(node)
@@ -85,9 +88,10 @@ class Reader:
         return (base, found[1]) if self.is_leaf(base, task) else None
 
     def find_reads(self, task: Task) -> None:
-        """Fills in `task.reads`, in the order in which a walk from the outputs meets them."""
+        """Fills in what the task reads, in the order in which a walk from the outputs meets it."""
         found: dict[LazyBuffer, None] = {}
         seen: set[LazyBuffer] = set()
+        task.has_reduce = any(isinstance(root.op, ReduceOps) for root in task.outputs)
         stack = [source for root in reversed(task.outputs) for source in task.sources(root)[::-1]]
         while stack:
             node = stack.pop()
@@ -98,8 +102,10 @@ class Reader:
             if self.is_leaf(node, task) or not task.is_kernel:
                 found[node] = None
             else:
+                task.has_reduce = task.has_reduce or isinstance(node.op, ReduceOps)
                 stack.extend(task.sources(node)[::-1])
         task.reads = list(found)
+        task.nodes = len(seen)
 
     def stored(self, task: Task, root: LazyBuffer) -> tuple[LazyBuffer, View]:
         """The value that the task stores for a root, and where it goes in the root's memory.

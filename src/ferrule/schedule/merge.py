@@ -1,0 +1,115 @@
+"""Small element-wise tasks that do not depend on one another become one kernel.
+
+Its outputs are theirs.
+
+What is saved is the start of a kernel, so that only tasks which take not much longer than that are
+merged: the updates of many small parameters, for instance.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from ferrule.schedule.slots import Slots
+from ferrule.schedule.tasks import Task
+
+_MOST_BYTES: Final = 1 << 20
+_MOST_BUFFERS: Final = 64
+_MOST_NODES: Final = 1000
+# Merging looks at each pair of a task and a group; beyond this it would cost more than it saves.
+_MOST_TASKS: Final = 2000
+
+
+@final
+class _Group:
+    """Tasks that will be one. `members` and `before` are sets of tasks, as bits."""
+
+    def __init__(self, task: Task, member: int, before: int) -> None:
+        self.tasks = [task]
+        self.members = member
+        self.before = before
+        self.buffers = len(task.outputs) + len(task.reads)
+        self.nodes = task.nodes
+
+    def has_room(self, task: Task) -> bool:
+        first = self.tasks[0]
+        if task.outputs[0].device != first.outputs[0].device or task.instead != first.instead:
+            return False
+        buffers = self.buffers + len(task.outputs) + len(task.reads)
+        return buffers <= _MOST_BUFFERS and self.nodes + task.nodes <= _MOST_NODES
+
+
+def merge_small(order: list[Task], after: dict[Task, set[Task]], slots: Slots) -> list[Task]:
+    """The tasks of `order`, some of them merged; to be ordered again.
+
+    `after` has, for each task, those that must run after it.
+    """
+    candidates = [task for task in order if _is_small(task, slots)]
+    if len(candidates) < 2 or len(order) > _MOST_TASKS:
+        return order
+    bit = {task: 1 << place for place, task in enumerate(order)}
+    before = _all_before(order, after, bit)
+    groups: list[_Group] = []
+    for task in candidates:
+        group = _find_group(groups, task, bit[task], before[task])
+        if group is None:
+            groups.append(_Group(task, bit[task], before[task]))
+        else:
+            _add(group, task, bit[task], before)
+            for other in groups:
+                if other.before & group.members:
+                    other.before |= group.before | group.members
+    merged = {task: group for group in groups for task in group.tasks}
+    rest = [task for task in order if task not in merged]
+    return rest + [_as_one(group) for group in groups]
+
+
+def _is_small(task: Task, slots: Slots) -> bool:
+    if not task.is_kernel or task.has_reduce:
+        return False
+    return sum(slots[node].nbytes for node in (*task.outputs, *task.reads)) <= _MOST_BYTES
+
+
+def _all_before(
+    order: list[Task], after: dict[Task, set[Task]], bit: dict[Task, int]
+) -> dict[Task, int]:
+    """For each task, all that must run before it, directly or not."""
+    before = dict.fromkeys(order, 0)
+    for task in order:
+        upto = before[task] | bit[task]
+        for follower in after[task]:
+            before[follower] |= upto
+    return before
+
+
+def _find_group(groups: list[_Group], task: Task, member: int, before: int) -> _Group | None:
+    for group in groups:
+        if group.before & member or before & group.members:
+            continue
+        if group.has_room(task):
+            return group
+    return None
+
+
+def _add(group: _Group, task: Task, member: int, before: dict[Task, int]) -> None:
+    """The group grows, and what runs after one of its members runs after all of them."""
+    group.tasks.append(task)
+    group.members |= member
+    group.before |= before[task]
+    group.buffers += len(task.outputs) + len(task.reads)
+    group.nodes += task.nodes
+    upto = group.before | group.members
+    for other, known in before.items():
+        if known & group.members:
+            before[other] = known | upto
+    for merged in group.tasks:
+        before[merged] = group.before
+
+
+def _as_one(group: _Group) -> Task:
+    first = group.tasks[0]
+    if len(group.tasks) == 1:
+        return first
+    outputs = [output for task in group.tasks for output in task.outputs]
+    reads = dict.fromkeys([leaf for task in group.tasks for leaf in task.reads])
+    return Task(outputs, dict(first.instead), list(reads), nodes=group.nodes)
