@@ -109,7 +109,7 @@ def _fused_scalar(a: float, b: float, c: float) -> float:
     try:
         return float(exact)
     except OverflowError:
-        return math.copysign(math.inf, exact)
+        return math.inf if exact > 0 else -math.inf
 
 
 def _fused(a: Array, b: Array, c: Array) -> Array:

@@ -107,6 +107,8 @@ def truncate(t: Lanes, x: str) -> str:
 def remainder(t: Lanes, a: str, b: str) -> str:
     """fmod in each lane, by a function that comes with the module."""
     t.code.needed.add(_remainder_function(t.kind))
+    whole = _bits_of(t).kind
+    t.code.needed.add(f"declare {whole} @llvm.ctlz.{whole}({whole}, i1)")
     return _per_lane(t, f"ferrule.fmod.{t.kind}", (a, b))
 
 
@@ -131,8 +133,9 @@ def _per_lane(t: Lanes, function: str, operands: Sequence[str]) -> str:
 def _remainder_function(kind: str) -> str:
     """fmod of two floats, exactly: a long division in integers, one bit of the quotient a turn.
 
-    Both magnitudes are integers m * 2**e, 2**e being the unit of the smaller exponent. A float's
-    bits order as its magnitude does, so `a < b`, zeros, infinities and NaN are told by comparing.
+    Both magnitudes are integers times powers of two, the divisor's normalised so that one
+    subtraction reduces. A float's bits order as its magnitude does, so `a < b`, zeros, infinities
+    and NaN are told by comparing.
     """
     whole, mantissa = ("i32", 23) if kind == "float" else ("i64", 52)
     hidden = 1 << mantissa
@@ -166,13 +169,17 @@ prepare:
   %x.subnormal = icmp eq {whole} %x.field, 0
   %y.subnormal = icmp eq {whole} %y.field, 0
   %x.exponent = select i1 %x.subnormal, {whole} 1, {whole} %x.field
-  %y.exponent = select i1 %y.subnormal, {whole} 1, {whole} %y.field
+  %y.unit = select i1 %y.subnormal, {whole} 1, {whole} %y.field
   %x.fraction = and {whole} %x, {hidden - 1}
   %y.fraction = and {whole} %y, {hidden - 1}
   %x.normal = or {whole} %x.fraction, {hidden}
   %y.normal = or {whole} %y.fraction, {hidden}
   %x.whole = select i1 %x.subnormal, {whole} %x.fraction, {whole} %x.normal
-  %y.whole = select i1 %y.subnormal, {whole} %y.fraction, {whole} %y.normal
+  %y.some = select i1 %y.subnormal, {whole} %y.fraction, {whole} %y.normal
+  %y.zeros = call {whole} @llvm.ctlz.{whole}({whole} %y.some, i1 true)
+  %y.shift = sub {whole} %y.zeros, {int(whole[1:]) - 1 - mantissa}
+  %y.whole = shl {whole} %y.some, %y.shift
+  %y.exponent = sub {whole} %y.unit, %y.shift
   br label %divide
 divide:
   %rest = phi {whole} [ %x.whole, %prepare ], [ %doubled, %next ]
@@ -180,7 +187,7 @@ divide:
   %less = sub {whole} %rest, %y.whole
   %fits = icmp uge {whole} %rest, %y.whole
   %reduced = select i1 %fits, {whole} %less, {whole} %rest
-  %more = icmp ugt {whole} %exponent, %y.exponent
+  %more = icmp sgt {whole} %exponent, %y.exponent
   br i1 %more, label %next, label %normalise
 next:
   %doubled = shl {whole} %reduced, 1
@@ -190,7 +197,7 @@ normalise:
   %value = phi {whole} [ %reduced, %divide ], [ %twice, %raise ]
   %field = phi {whole} [ %y.exponent, %divide ], [ %down, %raise ]
   %low = icmp ult {whole} %value, {hidden}
-  %room = icmp ugt {whole} %field, 1
+  %room = icmp sgt {whole} %field, 1
   %nonzero = icmp ne {whole} %value, 0
   %raise.1 = and i1 %low, %room
   %raises = and i1 %raise.1, %nonzero
@@ -200,11 +207,16 @@ raise:
   %down = sub {whole} %field, 1
   br label %normalise
 finish:
-  %subnormal = icmp ult {whole} %value, {hidden}
-  %placed = shl {whole} %field, {mantissa}
+  %below = icmp slt {whole} %field, 1
+  %missing = sub {whole} 1, %field
+  %drop = select i1 %below, {whole} %missing, {whole} 0
+  %final = lshr {whole} %value, %drop
+  %biased = select i1 %below, {whole} 1, {whole} %field
+  %subnormal = icmp ult {whole} %final, {hidden}
+  %placed = shl {whole} %biased, {mantissa}
   %base = sub {whole} %placed, {hidden}
-  %packed = add {whole} %base, %value
-  %magnitude = select i1 %subnormal, {whole} %value, {whole} %packed
+  %packed = add {whole} %base, %final
+  %magnitude = select i1 %subnormal, {whole} %final, {whole} %packed
   %result = or {whole} %magnitude, %sign
   %out = bitcast {whole} %result to {kind}
   ret {kind} %out

@@ -1,0 +1,628 @@
+"""Programs as LLVM IR: what compiled code does is what the interpreter does, bit for bit."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.programs import HOST, I64, Array, Builder, Compiled, bits, elementwise, run_both
+
+from ferrule.codegen.uops import UOp, UOps
+from ferrule.dtype import DType, dtypes
+from ferrule.expr import COMPARISONS, ExprOp
+from ferrule.renderer.base import RenderError
+from ferrule.renderer.llvmir import MAX_LOCAL_BYTES, LLVMRenderer
+from ferrule.target import Target
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "llvmir"
+SIZE = 96
+INTS = [d for d in dtypes.all if dtypes.is_int(d)]
+REALS = [dtypes.float32, dtypes.float64]
+NARROW = [dtypes.float16, dtypes.bfloat16]
+COMPUTED = [dtypes.bool, *INTS, *REALS]
+
+
+def x86(vector_bytes: int, features: str) -> Target:
+    """A lesser x86 than this machine's, whose code this machine can run."""
+    has_fma = "+fma" in features
+    native = {"SQRT"} | ({"MULACC"} if has_fma else set())
+    if "+sse4.1" in features:
+        native |= {"TRUNC", "ROUND"}
+    return Target(
+        name="x86-64-test",
+        arch="x86-64",
+        features=features,
+        vector_bytes=vector_bytes,
+        n_vector_registers=16,
+        max_threads=1,
+        l1_bytes=32768,
+        l2_bytes=1 << 20,
+        has_fma=has_fma,
+        flops_per_second=1e11,
+        bytes_per_second=1e10,
+        native_ops=frozenset(native),
+    )
+
+
+SSE2 = x86(16, "")
+AVX2 = x86(32, "+avx2,+f16c,+fma,+sse4.1")
+TARGETS = [HOST]
+if HOST.arch == "x86-64":
+    TARGETS.append(SSE2)
+    if {"+avx2", "+f16c", "+fma"} <= set(HOST.features.split(",")):
+        TARGETS.append(AVX2)
+
+
+@pytest.fixture(params=TARGETS, ids=lambda t: f"{t.name}-{t.vector_bytes}")
+def target(request: pytest.FixtureRequest) -> Target:
+    return request.param
+
+
+def special(dtype: DType) -> list[float]:
+    """Values at which operations differ from the rule."""
+    if dtype is dtypes.bool:
+        return [False, True]
+    if not dtypes.is_float(dtype):
+        low, high = dtypes.min(dtype), dtypes.max(dtype)
+        return [low, low + 1, 0, 1, 2, 7, high - 1, high, *([] if low == 0 else [-1, -2, -7])]
+    info = np.finfo(dtype.np) if dtype is not dtypes.bfloat16 else np.finfo(np.float32)
+    finite = [0.0, 0.5, 1.0, 1.5, 2.5, 3.0, 7.75, 1e-3, 2.0**23 - 0.5, 2.0**52 - 0.5]
+    edges = [float(info.tiny), float(info.tiny) / 8, float(info.max), math.inf]
+    return [*finite, *(-x for x in finite), *edges, *(-x for x in edges), math.nan]
+
+
+def sample(dtype: DType, size: int, seed: int) -> Array:
+    """Special values first, then any."""
+    generator = np.random.default_rng(seed)
+    if dtype is dtypes.bool:
+        return generator.integers(0, 2, size).astype(bool)
+    if dtypes.is_float(dtype):
+        drawn = (generator.standard_normal(size) * 10.0 ** generator.integers(-3, 4, size)).tolist()
+    else:
+        low, high = int(dtypes.min(dtype)), int(dtypes.max(dtype))
+        drawn = [low + int(u * (high - low)) for u in generator.random(size)]
+    with np.errstate(over="ignore"):
+        array = np.array(drawn, dtype.np)
+        array[: size // 2] = generator.choice(np.array(special(dtype), dtype.np), size // 2)
+    generator.shuffle(array)
+    return array
+
+
+def operations(dtype: DType) -> list[ExprOp]:
+    """What programs may do with values of a dtype."""
+    common = [ExprOp.ADD, ExprOp.MUL, ExprOp.MIN, ExprOp.MAX, ExprOp.NEG, ExprOp.WHERE]
+    common += [ExprOp.CMPLT, ExprOp.CMPNE, ExprOp.MULACC]
+    bitwise = [ExprOp.AND, ExprOp.OR, ExprOp.XOR, ExprOp.NOT]
+    if dtype is dtypes.bool:
+        return common + bitwise
+    if dtypes.is_float(dtype):
+        real = [ExprOp.FDIV, ExprOp.FMOD, ExprOp.RECIP, ExprOp.SQRT, ExprOp.TRUNC, ExprOp.ROUND]
+        return [*common, ExprOp.SUB, *real]
+    return [*common, *bitwise, ExprOp.SUB, ExprOp.TDIV, ExprOp.TMOD, ExprOp.SHL, ExprOp.SHR]
+
+
+def operand_count(op: ExprOp) -> int:
+    if op in (ExprOp.MULACC, ExprOp.WHERE):
+        return 3
+    unary = (ExprOp.NEG, ExprOp.NOT, ExprOp.RECIP, ExprOp.SQRT, ExprOp.TRUNC, ExprOp.ROUND)
+    return 1 if op in unary else 2
+
+
+def every_operation(dtype: DType, lanes: int) -> tuple[list[UOp], list[DType]]:
+    """A program that does each operation on buffers 0, 1, 2, and the dtypes of what it stores."""
+    b = Builder(SIZE // lanes)
+    chunks = b.add(UOps.START, I64), b.add(UOps.STOP, I64)
+    inputs = [b.param(slot, dtype) for slot in range(3)]
+    loop = b.loop(*chunks)
+    index = b.alu(ExprOp.MUL, loop, b.const(lanes))
+    values = [b.load(pointer, index, lanes) for pointer in inputs]
+    results = []
+    for op in operations(dtype):
+        operands = values[: operand_count(op)]
+        if op is ExprOp.WHERE:
+            operands = [b.alu(ExprOp.CMPLT, values[0], values[1]), *values[1:]]
+        if op in (ExprOp.SHL, ExprOp.SHR):
+            below_width = b.const(dtype.bits - 1, dtype, lanes)
+            operands = [values[0], b.alu(ExprOp.AND, values[1], below_width)]
+        results.append(b.alu(op, *operands))
+    stored = [dtypes.bool if op in COMPARISONS else dtype for op in operations(dtype)]
+    for slot, (result, kind) in enumerate(zip(results, stored, strict=True)):
+        b.store(b.param(3 + slot, kind), index, result)
+    b.end(loop)
+    return b.uops, stored
+
+
+@pytest.mark.parametrize("lanes", [1, 8])
+@pytest.mark.parametrize("dtype", COMPUTED, ids=lambda d: d.name)
+def test_every_operation(dtype: DType, lanes: int, target: Target) -> None:
+    uops, stored = every_operation(dtype, lanes)
+    inputs = [sample(dtype, SIZE, seed) for seed in range(3)]
+    outputs = [np.zeros(SIZE, kind.np) for kind in stored]
+    run_both(uops, [*inputs, *outputs], target=target)
+
+
+@pytest.mark.parametrize("dtype", REALS, ids=lambda d: d.name)
+def test_fused_multiply_add_rounds_once(dtype: DType, target: Target) -> None:
+    """Also where there is no such instruction, and the product nearly cancels the addend."""
+    generator = np.random.default_rng(5)
+    size = 2048
+    a = generator.standard_normal(size).astype(dtype.np)
+    b = generator.standard_normal(size).astype(dtype.np)
+    c = (-a * b * (1 + generator.integers(-2, 3, size) * np.finfo(dtype.np).eps)).astype(dtype.np)
+    c[::4] = (generator.standard_normal(len(c[::4])) * 1e-8).astype(dtype.np)
+
+    def body(builder: Builder, values: Sequence[UOp]) -> UOp:
+        return builder.alu(ExprOp.MULACC, *values)
+
+    uops = elementwise(body, [dtype] * 3, 8, size // 8)
+    found = run_both(uops, [np.zeros_like(a), a, b, c], target=target)[0]
+    assert (found != a * b + c).any()
+
+
+@pytest.mark.parametrize("lanes", [1, 8])
+@pytest.mark.parametrize("divisor", [1, 3, 8, 10, 1 << 20])
+def test_index_division_floors(divisor: int, lanes: int) -> None:
+    x = np.array([*range(-20, 20), -(2**40), 2**40, 2**62, -(2**62), 5, 6, 7, 8], np.int64)
+    d = np.full(len(x), divisor, np.int64)
+
+    def divided(op: ExprOp, constant: bool) -> Array:
+        def body(b: Builder, values: Sequence[UOp]) -> UOp:
+            by = b.const(divisor, I64, lanes) if constant else values[1]
+            return b.alu(op, values[0], by)
+
+        uops = elementwise(body, [I64, I64], lanes, len(x) // lanes)
+        return run_both(uops, [np.zeros_like(x), x, d])[0]
+
+    for constant in (False, True):
+        np.testing.assert_array_equal(divided(ExprOp.IDIV, constant), x // divisor)
+        np.testing.assert_array_equal(divided(ExprOp.MOD, constant), x % divisor)
+
+
+@pytest.mark.parametrize("divisor", [1, 3, 8, -1, -3, 0])
+@pytest.mark.parametrize("dtype", [dtypes.int32, dtypes.int64], ids=lambda d: d.name)
+def test_integer_division_by_a_constant(dtype: DType, divisor: int) -> None:
+    x = sample(dtype, SIZE, 1)
+    for op in (ExprOp.TDIV, ExprOp.TMOD):
+
+        def body(b: Builder, values: Sequence[UOp], op: ExprOp = op) -> UOp:
+            return b.alu(op, values[0], b.const(divisor, dtype, 4))
+
+        run_both(elementwise(body, [dtype], 4, SIZE // 4), [np.zeros_like(x), x])
+
+
+def in_range(x: Array, target: DType) -> Array:
+    """The values that a cast to an integer type defines: whole ones within it."""
+    if not dtypes.is_int(target):
+        return x
+    wide = x.astype(np.float64)
+    low = max(float(dtypes.min(target)), -(2.0**62))
+    high = min(float(dtypes.max(target)), 2.0**62)
+    return np.where(np.isfinite(wide) & (wide >= low) & (wide <= high), x, x.dtype.type(1))
+
+
+@pytest.mark.parametrize("lanes", [1, 8])
+@pytest.mark.parametrize("source", [*COMPUTED, *NARROW], ids=lambda d: d.name)
+def test_every_cast(source: DType, lanes: int, target: Target) -> None:
+    kinds = [*COMPUTED, *NARROW]
+    b = Builder(SIZE // lanes)
+    start, stop = b.add(UOps.START, I64), b.add(UOps.STOP, I64)
+    loop = b.loop(start, stop)
+    index = b.alu(ExprOp.MUL, loop, b.const(lanes))
+    inputs = []
+    for slot, kind in enumerate(kinds):
+        value = b.load(b.param(2 * slot, source), index, lanes)
+        result = b.add(UOps.CAST, kind, lanes, (value,))
+        b.store(b.param(2 * slot + 1, kind), index, result)
+        x = sample(source, SIZE, slot)
+        inputs += [in_range(x, kind) if dtypes.is_float(source) else x, np.zeros(SIZE, kind.np)]
+    b.end(loop)
+    run_both(b.uops, inputs, target=target)
+
+
+@pytest.mark.parametrize("kind", NARROW, ids=lambda d: d.name)
+def test_narrow_floats_round_to_nearest_even(kind: DType, target: Target) -> None:
+    """From values of the narrow type, from the middles between them and from beside those."""
+    every = np.arange(1 << 16, dtype=np.uint16).view(kind.np)
+    every = every[np.isfinite(every.astype(np.float32))]
+    values = np.sort(every.astype(np.float64))
+    middles = (values[1:] + values[:-1]) / 2
+    near = [np.nextafter(middles, side) for side in (-np.inf, np.inf)]
+    x = np.concatenate([part[::5] for part in (values, middles, *near)])
+    x = np.concatenate([x, np.zeros(-len(x) % 16)])
+    for source in REALS:
+
+        def body(b: Builder, loaded: Sequence[UOp]) -> UOp:
+            return b.add(UOps.CAST, kind, 16, (loaded[0],))
+
+        uops = elementwise(body, [source], 16, len(x) // 16)
+        inputs = x.astype(source.np)
+        run_both(uops, [np.zeros(len(x), kind.np), inputs], target=target)
+
+
+def test_bitcasts() -> None:
+    pairs = [(dtypes.float32, dtypes.int32), (dtypes.uint64, dtypes.float64)]
+    pairs += [(dtypes.bfloat16, dtypes.uint16), (dtypes.int16, dtypes.float16)]
+    pairs += [(dtypes.bool, dtypes.uint8), (dtypes.int32, dtypes.uint32)]
+    for source, target in pairs:
+
+        def body(b: Builder, values: Sequence[UOp], target: DType = target) -> UOp:
+            return b.add(UOps.BITCAST, target, 8, (values[0],))
+
+        x = sample(source, SIZE, 0)
+        uops = elementwise(body, [source], 8, SIZE // 8)
+        found = run_both(uops, [np.zeros(SIZE, target.np), x])[0]
+        np.testing.assert_array_equal(found.view(np.uint8), x.view(np.uint8))
+
+
+# -- reductions ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 4, 16])
+@pytest.mark.parametrize("op", [ExprOp.ADD, ExprOp.MUL, ExprOp.MAX, ExprOp.MIN])
+def test_horizontal_reductions_halve(op: ExprOp, lanes: int) -> None:
+    def body(b: Builder, values: Sequence[UOp]) -> UOp:
+        reduced = b.add(UOps.HREDUCE, dtypes.float32, 1, (values[0],), op)
+        return b.splat(reduced, lanes)
+
+    x = np.random.default_rng(0).standard_normal(SIZE).astype(np.float32)
+    found = run_both(elementwise(body, [dtypes.float32], lanes, SIZE // lanes), [x * 0, x])[0]
+    if op is ExprOp.ADD:
+        rows = x.reshape(-1, lanes)
+        while rows.shape[1] > 1:
+            half = rows.shape[1] // 2
+            rows = rows[:, :half] + rows[:, half:]
+        np.testing.assert_array_equal(found.reshape(-1, lanes)[:, :1], rows)
+
+
+def test_maximum_keeps_nan_on_either_side() -> None:
+    def body(b: Builder, values: Sequence[UOp]) -> UOp:
+        return b.alu(ExprOp.MAX, *values)
+
+    a = np.array([np.nan, 1, np.nan, 2, -0.0, 0.0, -np.inf, np.inf], np.float32)
+    c = np.array([1, np.nan, np.nan, 3, 0.0, -0.0, np.nan, 1], np.float32)
+    uops = elementwise(body, [dtypes.float32] * 2, 8, 1)
+    found = run_both(uops, [np.zeros_like(a), a, c])[0]
+    np.testing.assert_array_equal(found, np.maximum(a, c))
+
+
+def test_maximum_with_a_constant_is_one_instruction() -> None:
+    def body(b: Builder, values: Sequence[UOp]) -> UOp:
+        return b.alu(ExprOp.MAX, values[0], b.const(0.0, dtypes.float32, 8))
+
+    uops = elementwise(body, [dtypes.float32], 8, 1)
+    assert "uno" not in LLVMRenderer(HOST).render("relu", uops)
+    x = np.array([np.nan, 1, -1, -0.0, 0.0, np.inf, -np.inf, 2], np.float32)
+    np.testing.assert_array_equal(run_both(uops, [np.zeros_like(x), x])[0], np.maximum(x, 0))
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [dtypes.bool, dtypes.int8, *NARROW, *REALS], ids=lambda d: d.name)
+@pytest.mark.parametrize("lanes", [1, 4, 16])
+def test_masks_keep_accesses_inside(dtype: DType, lanes: int, target: Target) -> None:
+    """out[i] = in[i - 3] where that is there: the first and the last vectors are masked."""
+    size = 37
+    b = Builder(-(-size // lanes))
+    start, stop = b.add(UOps.START, I64), b.add(UOps.STOP, I64)
+    out, x = b.param(0, dtype), b.param(1, dtype)
+    loop = b.loop(start, stop)
+    base = b.alu(ExprOp.MUL, loop, b.const(lanes))
+    iota = b.add(UOps.IOTA, I64, lanes)
+    index = b.alu(ExprOp.ADD, b.splat(base, lanes), iota)
+    inside = b.alu(ExprOp.CMPLT, index, b.const(size, I64, lanes))
+    behind = b.alu(ExprOp.CMPLT, b.const(2, I64, lanes), index)
+    source = b.alu(ExprOp.SUB, base, b.const(3))
+    value = b.load(x, source, lanes, b.alu(ExprOp.AND, behind, inside))
+    b.store(out, base, value, inside)
+    b.end(loop)
+    data = sample(dtype, size, 2)
+    found = run_both(b.uops, [np.ones(size, dtype.np), data], target=target)[0]
+    expected = np.concatenate([np.zeros(3, dtype.np), data[:-3]])
+    np.testing.assert_array_equal(bits(found), bits(expected))
+
+
+@pytest.mark.parametrize("lanes", [4, 16])
+@pytest.mark.parametrize("masked", [False, True])
+def test_gather_and_scatter(lanes: int, masked: bool, target: Target) -> None:
+    """out[where[i]] = in[from[i]]; of two lanes with one place the higher stays."""
+    dtype = dtypes.float32
+    generator = np.random.default_rng(1)
+    origin = generator.integers(0, 50, lanes).astype(np.int64)
+    place = generator.integers(0, 8, lanes).astype(np.int64)
+    enabled = generator.random(lanes) < 0.6
+    if masked:
+        origin[~enabled] = 10**9
+        place[~enabled] = -(10**9)
+    b = Builder()
+    zero = b.const(0)
+    at = b.load(b.param(1, I64), zero, lanes)
+    to = b.load(b.param(2, I64), zero, lanes)
+    mask = b.load(b.param(3, dtypes.bool), zero, lanes) if masked else None
+    value = b.load(b.param(4, dtype), at, lanes, mask)
+    b.store(b.param(0, dtype), to, value, mask)
+    buffers = [np.zeros(8, np.float32), origin, place, enabled, np.arange(50, dtype=np.float32)]
+    run_both(b.uops, buffers, target=target)
+
+
+def test_scratch_and_shuffles() -> None:
+    """A 4x4 transpose by shuffles, and one through scratch: the same."""
+    b = Builder()
+    x, out = b.param(0, dtypes.float32), b.param(1, dtypes.float32)
+    scratch = b.add(UOps.LOCAL, dtypes.float32, arg=("tile", 16))
+    rows = [b.load(x, b.const(4 * i), 4) for i in range(4)]
+    for i, row in enumerate(rows):
+        for j in range(4):
+            lane = b.add(UOps.EXTRACT, dtypes.float32, 1, (row,), j)
+            b.store(scratch, b.const(4 * j + i), lane)
+    halves = []
+    for a, c in ((rows[0], rows[2]), (rows[1], rows[3])):
+        for lanes in ((0, 4, 1, 5), (2, 6, 3, 7)):
+            halves.append(b.add(UOps.SHUFFLE, dtypes.float32, 4, (a, c), lanes))
+    for i, (a, c) in enumerate((halves[k], halves[k + 2]) for k in (0, 1)):
+        for j, lanes in enumerate(((0, 4, 1, 5), (2, 6, 3, 7))):
+            column = b.add(UOps.SHUFFLE, dtypes.float32, 4, (a, c), lanes)
+            saved = b.load(scratch, b.const(4 * (2 * i + j)), 4)
+            b.store(out, b.const(8 * (2 * i + j)), column)
+            b.store(out, b.const(8 * (2 * i + j) + 4), saved)
+    data = np.arange(16, dtype=np.float32)
+    found = run_both(b.uops, [data, np.zeros(32, np.float32)])[1].reshape(4, 2, 4)
+    for way in range(2):
+        np.testing.assert_array_equal(found[:, way], data.reshape(4, 4).T)
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+def test_streaming_stores_need_no_alignment(offset: int) -> None:
+    b = Builder()
+    x, out = b.param(0, dtypes.float32), b.param(1, dtypes.float32)
+    loop = b.loop(b.const(0), b.const(64), 16)
+    b.store(out, loop, b.load(x, loop, 16), arg="nontemporal")
+    b.end(loop)
+    aligned = np.zeros(64 + 32, np.float32)
+    first = (-aligned.ctypes.data // 4) % 16 + offset
+    data = np.arange(64, dtype=np.float32)
+    out_view = aligned[first : first + 64]
+    compiled = Compiled(b.uops)
+    compiled([data, out_view])
+    np.testing.assert_array_equal(out_view, data)
+    assert ("!nontemporal" in compiled.source) == (HOST.arch == "x86-64")
+
+
+# -- control ---------------------------------------------------------------------------------------
+
+
+def dot(size: int, lanes: int) -> list[UOp]:
+    """out[chunk] = sum of a[i] * b[i] over a row, in a vector register."""
+    b = Builder(0)
+    b.add(UOps.EXTENT, src=(b.add(UOps.VALUE, I64, arg=3),))
+    start, stop = b.add(UOps.START, I64), b.add(UOps.STOP, I64)
+    out, x, y = (b.param(slot, dtypes.float32) for slot in range(3))
+    row = b.loop(start, stop, name="row")
+    zero = b.const(0.0, dtypes.float32, lanes)
+    register = b.add(UOps.REG, dtypes.float32, lanes, (zero,), "sum")
+    base = b.alu(ExprOp.MUL, row, b.const(size))
+    inner = b.loop(b.const(0), b.const(size), lanes, "k")
+    index = b.alu(ExprOp.ADD, base, inner)
+    old = b.add(UOps.GET, dtypes.float32, lanes, (register,))
+    new = b.alu(ExprOp.MULACC, b.load(x, index, lanes), b.load(y, index, lanes), old)
+    b.add(UOps.SET, src=(register, new))
+    b.end(inner)
+    last = b.add(UOps.GET, dtypes.float32, lanes, (register,))
+    reduced = b.add(UOps.HREDUCE, dtypes.float32, 1, (last,), ExprOp.ADD)
+    b.store(out, row, reduced)
+    b.end(row)
+    return b.uops
+
+
+def test_registers_in_nested_loops() -> None:
+    generator = np.random.default_rng(0)
+    x, y = generator.standard_normal((2, 6 * 64)).astype(np.float32)
+    found = run_both(dot(64, 16), [np.zeros(6, np.float32), x, y], [6])[0]
+    expected = (x.astype(np.float64) * y).reshape(6, 64).sum(1)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_any_partition_of_the_chunks_gives_the_same() -> None:
+    x, y = np.random.default_rng(0).standard_normal((2, 6 * 64)).astype(np.float32)
+    compiled = Compiled(dot(64, 16))
+    whole, parts = np.zeros(6, np.float32), np.zeros(6, np.float32)
+    compiled([whole, x, y], [6])
+    for start, stop in ((4, 6), (0, 1), (1, 1), (1, 4)):
+        compiled([parts, x, y], [6], start, stop)
+    np.testing.assert_array_equal(parts, whole)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_loops_may_run_not_at_all(count: int) -> None:
+    """The bounds come from variables: n iterations of a loop within n iterations."""
+    b = Builder()
+    n = b.add(UOps.VALUE, I64, arg=1)
+    out = b.param(0, I64)
+    register = b.add(UOps.REG, I64, 1, (b.const(0),), "count")
+    outer = b.loop(b.const(0), n, name="outer loop!")  # any name will do
+    inner = b.loop(outer, n)
+    old = b.add(UOps.GET, I64, 1, (register,))
+    b.add(UOps.SET, src=(register, b.alu(ExprOp.ADD, old, inner)))
+    b.end(inner)
+    b.end(outer)
+    b.store(out, b.const(0), b.add(UOps.GET, I64, 1, (register,)))
+    found = run_both(b.uops, [np.full(1, 99)], [count])[0]
+    assert found[0] == sum(j for i in range(count) for j in range(i, count))
+
+
+@pytest.mark.parametrize("value", [3, 12])
+def test_conditions(value: int) -> None:
+    b = Builder()
+    n = b.add(UOps.VALUE, I64, arg=1)
+    out = b.param(0, I64)
+    small = b.add(UOps.IF, src=(b.alu(ExprOp.CMPLT, n, b.const(10)),))
+    b.store(out, b.const(0), n)
+    inner = b.add(UOps.IF, src=(b.alu(ExprOp.CMPNE, n, b.const(3)),))
+    b.store(out, b.const(1), n)
+    b.end(inner)
+    b.end(small)
+    found = run_both(b.uops, [np.zeros(2, np.int64)], [value])[0]
+    assert list(found) == ([3, 0] if value == 3 else [0, 0])
+
+
+def test_extent_is_computed_from_variables() -> None:
+    b = Builder(0)
+    n = b.add(UOps.VALUE, I64, arg=1)
+    rounded = b.alu(ExprOp.IDIV, b.alu(ExprOp.ADD, n, b.const(15)), b.const(16))
+    b.add(UOps.EXTENT, src=(rounded,))
+    b.store(b.param(0, I64), b.const(0), rounded)
+    compiled = Compiled(b.uops)
+    buffer = np.zeros(1, np.int64)
+    assert [compiled.extent([buffer], [n]) for n in (1, 16, 17, 160)] == [1, 1, 2, 10]
+    run_both(b.uops, [buffer], [100])
+
+
+# -- random programs -------------------------------------------------------------------------------
+
+_CLOSED = [ExprOp.ADD, ExprOp.SUB, ExprOp.MUL, ExprOp.MAX, ExprOp.MIN, ExprOp.NEG, ExprOp.MULACC]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_expressions(seed: int) -> None:
+    """A DAG of thirty operations on values of several dtypes, with casts between them."""
+    generator = np.random.default_rng(seed)
+    kinds = [dtypes.float32, dtypes.float64, dtypes.int32, dtypes.int64, dtypes.uint8]
+    lanes = int(generator.choice([1, 4, 16]))
+
+    def body(b: Builder, values: Sequence[UOp]) -> UOp:
+        known = list(values)
+        for _ in range(30):
+            dtype = kinds[generator.integers(len(kinds))]
+            same = [u for u in known if u.dtype is dtype]
+            op = _CLOSED[generator.integers(len(_CLOSED))]
+            operands = [same[generator.integers(len(same))] for _ in range(operand_count(op))]
+            made = b.alu(op, *operands)
+            if generator.random() < 0.3:
+                less = b.alu(ExprOp.CMPLT, operands[0], made)
+                made = b.alu(ExprOp.WHERE, less, operands[-1], made)
+            known.append(made)
+            if not dtypes.is_float(dtype):
+                wider = kinds[generator.integers(4)]
+                known.append(b.add(UOps.CAST, wider, lanes, (made,)))
+        last = [u for u in known if u.dtype is dtypes.float64][-1]
+        return b.alu(ExprOp.ADD, last, b.add(UOps.CAST, dtypes.float64, lanes, (known[-1],)))
+
+    inputs = [sample(dtype, 64, seed + i) for i, dtype in enumerate(kinds)]
+    uops = elementwise(body, kinds, lanes, 64 // lanes)
+    run_both(uops, [np.zeros(64), *inputs])
+
+
+# -- text ------------------------------------------------------------------------------------------
+
+
+def tail(size: int, lanes: int) -> list[UOp]:
+    """out[i] = max(in[i], 0) of bfloat16, the last vector masked."""
+    b = Builder()
+    out, x = b.param(0, dtypes.bfloat16), b.param(1, dtypes.bfloat16)
+    loop = b.loop(b.const(0), b.const(size), lanes)
+    iota = b.add(UOps.IOTA, I64, lanes)
+    index = b.alu(ExprOp.ADD, b.splat(loop, lanes), iota)
+    mask = b.alu(ExprOp.CMPLT, index, b.const(size, I64, lanes))
+    wide = b.add(UOps.CAST, dtypes.float32, lanes, (b.load(x, loop, lanes, mask),))
+    positive = b.alu(ExprOp.MAX, wide, b.const(0.0, dtypes.float32, lanes))
+    b.store(out, loop, b.add(UOps.CAST, dtypes.bfloat16, lanes, (positive,)), mask)
+    b.end(loop)
+    return b.uops
+
+
+def stream() -> list[UOp]:
+    """out[i] = in[i] + 1, past the caches."""
+    b = Builder()
+    out, x = b.param(0, dtypes.float32), b.param(1, dtypes.float32)
+    value = b.load(x, b.const(0), 8)
+    one = b.const(1.0, dtypes.float32, 8)
+    b.store(out, b.const(0), b.alu(ExprOp.ADD, value, one), arg="nontemporal")
+    return b.uops
+
+
+@pytest.mark.parametrize(
+    ("name", "uops"), [("dot", dot(64, 8)), ("tail", tail(21, 8)), ("stream", stream())]
+)
+def test_golden_text(name: str, uops: list[UOp], update_golden: bool) -> None:
+    text = LLVMRenderer(AVX2).render(name, uops)
+    path = GOLDEN / f"{name}.ll"
+    if update_golden:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+def test_equal_programs_give_equal_text() -> None:
+    assert LLVMRenderer(HOST).render("k", dot(64, 8)) == LLVMRenderer(HOST).render("k", dot(64, 8))
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+
+def render(body: Builder) -> str:
+    return LLVMRenderer(HOST).render("k", body.uops)
+
+
+def test_arithmetic_on_narrow_floats_is_refused() -> None:
+    b = Builder()
+    x = b.const(1.0, dtypes.float16)
+    b.alu(ExprOp.ADD, x, x)
+    with pytest.raises(
+        RenderError,
+        match=r"^ADD of float16: programs compute in float32; CAST before and after$",
+    ):
+        render(b)
+
+
+def test_functions_must_be_expanded_first() -> None:
+    b = Builder()
+    b.alu(ExprOp.EXP2, b.const(1.0, dtypes.float32))
+    with pytest.raises(RenderError, match=r"^EXP2 is no operation of a program; expand it first$"):
+        render(b)
+
+
+def test_float8_is_only_moved() -> None:
+    b = Builder()
+    x = b.load(b.param(0, dtypes.float8_e5m2), b.const(0), 4)
+    b.store(b.param(1, dtypes.float8_e5m2), b.const(0), x)
+    data = np.arange(4).astype(dtypes.float8_e5m2.np)
+    assert (run_both(b.uops, [data, np.zeros_like(data)])[1] == data).all()
+    b.add(UOps.CAST, dtypes.float32, 4, (x,))
+    with pytest.raises(
+        RenderError,
+        match=r"^CAST of float8_e5m2 to float32: compiled code only moves float8_e5m2; "
+        r"convert it on the host, with ml_dtypes$",
+    ):
+        render(b)
+
+
+def test_scratch_must_fit_the_stack() -> None:
+    b = Builder()
+    b.add(UOps.LOCAL, dtypes.float32, arg=("panel", MAX_LOCAL_BYTES // 4 + 1))
+    with pytest.raises(
+        RenderError,
+        match=r"^scratch panel: 4194308 bytes in all do not fit the stack of a thread; "
+        r"keep it below 4194304, by smaller tiles$",
+    ):
+        render(b)
+
+
+def test_subtracting_bools_is_refused() -> None:
+    b = Builder()
+    b.alu(ExprOp.SUB, b.const(True, dtypes.bool), b.const(True, dtypes.bool))
+    with pytest.raises(RenderError, match=r"^SUB of bool has no meaning; use XOR"):
+        render(b)
+
+
+def test_a_program_needs_an_extent() -> None:
+    with pytest.raises(RenderError, match=r"^kernel k has no EXTENT"):
+        render(Builder(0))
+
+
+def test_shuffles_are_from_vector_to_vector() -> None:
+    b = Builder()
+    x = b.const(1.0, dtypes.float32, 4)
+    b.add(UOps.SHUFFLE, dtypes.float32, 1, (x,), (0,))
+    with pytest.raises(RenderError, match=r"^SHUFFLE is from vector to vector"):
+        render(b)
