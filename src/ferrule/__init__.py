@@ -1,1 +1,73 @@
-"""ferrule: a tensor compiler in Python."""
+"""ferrule: a tensor compiler in Python.
+
+The names below are all that most programs need. They are imported when they are first used, so that
+`import ferrule` costs almost nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ferrule import nn
+    from ferrule.config import Context
+    from ferrule.device import Device
+    from ferrule.dtype import dtypes
+    from ferrule.expr import Variable
+    from ferrule.helpers import GlobalCounters
+    from ferrule.jit import TinyJit
+    from ferrule.tensor import Tensor
+
+__all__ = ["Context", "Device", "GlobalCounters", "Tensor", "TinyJit", "Variable", "dtypes", "nn"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(
+            f"ferrule has no attribute {name!r}; its names are {', '.join(__all__)}, "
+            "and those of its submodules"
+        )
+    found = _load(name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _load(name: str) -> Any:
+    """The object behind a name of the façade."""
+    match name:
+        case "Context":
+            from ferrule.config import Context
+
+            return Context
+        case "Device":
+            from ferrule.device import Device
+
+            return Device
+        case "GlobalCounters":
+            from ferrule.helpers import GlobalCounters
+
+            return GlobalCounters
+        case "Tensor":
+            from ferrule.tensor import Tensor
+
+            return Tensor
+        case "TinyJit":
+            from ferrule.jit import TinyJit
+
+            return TinyJit
+        case "Variable":
+            from ferrule.expr import Variable
+
+            return Variable
+        case "dtypes":
+            from ferrule.dtype import dtypes
+
+            return dtypes
+        case _:
+            import ferrule.nn as nn
+
+            return nn

@@ -1,0 +1,47 @@
+"""The numbers 0, 1, 2, … as values.
+
+No op gives an element's own position, so each device keeps one small buffer with the numbers below
+4096, which stays in the nearest cache. Larger numbers are put together from digits in that base:
+position i is `digits[i // 4096] * 4096 + digits[i % 4096]`, and nothing large is read.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ferrule.buffer import Buffer
+from ferrule.dtype import DType
+from ferrule.expr import sint
+from ferrule.gradient import Value
+from ferrule.lazy import LazyBuffer, storage_size
+
+_BASE = 4096
+_digits: dict[str, LazyBuffer] = {}
+
+
+def _digits_on(device: str) -> Value:
+    node = _digits.get(device)
+    if node is None:
+        numbers = np.arange(_BASE, dtype=np.int32)
+        node = LazyBuffer.from_buffer(Buffer.fromCPU(device, numbers), (_BASE,))
+        _digits[device] = node
+    return Value(node)
+
+
+def count_to(size: sint, dtype: DType, device: str) -> Value:
+    """0 to size - 1, of shape (size,); wide enough for any size if the dtype is.
+
+    >>> count_to(5000, dtypes.int32, "NUMPY").shape
+    (5000,)
+    """
+    largest = storage_size((size,))
+    digits = _digits_on(device)
+    numbers = digits.cast(dtype)
+    reach = _BASE
+    while reach < largest:
+        higher = digits.cast(dtype) * reach
+        numbers = numbers.reshape((1, reach)).expand((_BASE, reach))
+        numbers = numbers + higher.reshape((_BASE, 1)).expand((_BASE, reach))
+        numbers = numbers.reshape((_BASE * reach,))
+        reach *= _BASE
+    return numbers.shrink(((0, size),))

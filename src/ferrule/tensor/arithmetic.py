@@ -1,0 +1,380 @@
+"""Arithmetic with NumPy's broadcasting, between tensors and with Python numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Self, TypeAlias
+
+import numpy as np
+
+from ferrule.dtype import DType, DTypeError, dtypes, promote
+from ferrule.expr import Expr
+from ferrule.gradient import Number, Value
+from ferrule.ops import BinaryOps, UnaryOps
+from ferrule.shape.view import ShapeError
+from ferrule.tensor import special
+from ferrule.tensor.autograd import Autograd
+from ferrule.tensor.base import TensorBase
+from ferrule.tensor.broadcast import broadcast, check_devices
+from ferrule.tensor.data import constant, from_host, scalar_dtype
+
+Operand: TypeAlias = TensorBase | Number | Any
+WEAK = (bool, int, float, Expr)
+
+
+def weak_dtype(dtype: DType, number: object) -> DType:
+    """The dtype in which a tensor meets a Python number: the number gives way where it can."""
+    kind = scalar_dtype(number)
+    if dtypes.is_float(dtype) or kind is dtypes.bool:
+        return dtype
+    if dtypes.is_float(kind) or dtype is dtypes.bool:
+        return kind
+    return dtype
+
+
+# *** what the methods compute, on values of one dtype and shape ***
+
+
+def floor(value: Value) -> Value:
+    """The largest whole number that is not larger."""
+    whole = value.alu(UnaryOps.TRUNC)
+    return whole - (value < whole).cast(value.dtype)
+
+
+def _signs_differ(rest: Value, divisor: Value) -> Value:
+    """Where a remainder is not 0 and has not the sign of the divisor."""
+    opposite = (rest < 0).alu(BinaryOps.XOR, divisor < 0)
+    return rest.differs(0).alu(BinaryOps.AND, opposite)
+
+
+def floor_mod(a: Value, b: Value) -> Value:
+    """The remainder with the sign of the divisor."""
+    rest = a.alu(BinaryOps.MOD, b)
+    if dtypes.is_unsigned(a.dtype):
+        return rest
+    return _signs_differ(rest, b).where(rest + b, rest)
+
+
+def floor_div(a: Value, b: Value) -> Value:
+    """The quotient, rounded down; integers by 0 give 0."""
+    if dtypes.is_float(a.dtype):
+        a, b = a.detach(), b.detach()
+        quotient = (a - floor_mod(a, b)) / b
+        whole = floor(quotient)
+        whole = whole + (quotient - whole > 0.5).cast(whole.dtype)
+        return b.equals(0).where(a / b, whole)
+    quotient = a.alu(BinaryOps.DIV, b)
+    if dtypes.is_unsigned(a.dtype):
+        return quotient
+    return quotient - _signs_differ(a.alu(BinaryOps.MOD, b), b).cast(a.dtype)
+
+
+def integer_power(base: Value, exponent: int) -> Value:
+    """base**exponent for a whole exponent of at least 1, by squaring."""
+    result: Value | None = None
+    while True:
+        if exponent & 1:
+            result = base if result is None else result * base
+        exponent >>= 1
+        if not exponent:
+            assert result is not None
+            return result
+        base = base * base
+
+
+def _integer_powers(base: Value, exponent: Value) -> Value:
+    """base**exponent for integers, bit by bit of the exponent; 0 where that is negative."""
+    result = base.full(1)
+    rest = exponent
+    for _ in range(base.dtype.bits - 1):
+        odd = rest.alu(BinaryOps.AND, rest.full(1)).differs(0)
+        result = odd.where(result * base, result)
+        rest = rest.alu(BinaryOps.SHR, rest.full(1))
+        base = base * base
+    if dtypes.is_unsigned(exponent.dtype):
+        return result
+    return (exponent < 0).where(result.full(0), result)
+
+
+def _power(base: Value, exponent: Value) -> Value:
+    """base**exponent for floats or integers; bools count as int32."""
+    if dtypes.is_float(base.dtype):
+        return special.power(base, exponent)
+    if base.dtype is dtypes.bool:
+        base, exponent = base.cast(dtypes.int32), exponent.cast(dtypes.int32)
+    return _integer_powers(base, exponent)
+
+
+def _not_bool(value: Value, what: str, instead: str) -> None:
+    if value.dtype is dtypes.bool:
+        raise DTypeError(f"[{what}] is not defined for bool; use {instead}")
+
+
+class Arithmetic(Autograd):
+    """Arithmetic operators, their reflected forms, and in place."""
+
+    __slots__ = ()
+
+    # -- operands --------------------------------------------------------------------------------
+
+    def _operands(self, other: Operand, what: str) -> tuple[Value, Value]:
+        """This tensor and another operand, brought to one dtype and shape."""
+        a = self._read()
+        if isinstance(other, TensorBase):
+            b = other._read()
+        elif isinstance(other, WEAK):
+            return self._weak_operands(a, other)
+        elif isinstance(other, np.ndarray | np.generic | list | tuple):
+            b = from_host(other, None, a.node.device)
+        else:
+            raise TypeError(
+                f"[{what}] {type(other).__name__} is no operand; "
+                "use a tensor, a Python number or a NumPy array"
+            )
+        if a.node.dtype is not b.node.dtype:
+            dtype = promote(a.node.dtype, b.node.dtype)
+            a, b = a.cast(dtype), b.cast(dtype)
+        check_devices(a, b, what)
+        return broadcast(a, b, what)
+
+    @staticmethod
+    def _weak_operands(a: Value, number: Any) -> tuple[Value, Value]:
+        node = a.node
+        dtype = weak_dtype(node.dtype, number)
+        other = constant(number, dtype, node.shape, node.device)
+        return a.cast(dtype), Value(other)
+
+    def _binary(self, op: BinaryOps, other: Operand, what: str) -> Self:
+        a, b = self._operands(other, what)
+        return self._wrap(a.alu(op, b))
+
+    def _reflected(self, op: BinaryOps, other: Operand, what: str) -> Self:
+        b, a = self._operands(other, what)
+        return self._wrap(a.alu(op, b))
+
+    def _float(self) -> Value:
+        """The value as a float: integers and bools become the default float."""
+        value = self._read()
+        return value if dtypes.is_float(value.dtype) else value.cast(dtypes.default_float)
+
+    def _apply(self, function: Callable[[Value], Value]) -> Self:
+        """A function of floats, of each element."""
+        return self._wrap(function(self._float()))
+
+    # -- arithmetic ------------------------------------------------------------------------------
+
+    def add(self, other: Operand) -> Self:
+        """self + other.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2]).add(10).tolist()
+        [11, 12]
+        """
+        return self._binary(BinaryOps.ADD, other, "add")
+
+    def sub(self, other: Operand) -> Self:
+        """self - other; not defined for two bools.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2]).sub(10).tolist()
+        [-9, -8]
+        """
+        a, b = self._operands(other, "sub")
+        _not_bool(a, "sub", "^, or cast them")
+        return self._wrap(a - b)
+
+    def mul(self, other: Operand) -> Self:
+        """self * other.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2]).mul(1.5).tolist()
+        [1.5, 3.0]
+        """
+        return self._binary(BinaryOps.MUL, other, "mul")
+
+    def div(self, other: Operand) -> Self:
+        """self / other, as floats.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2]).div(2).tolist()
+        [0.5, 1.0]
+        """
+        a, b = self._divisible(other, "div")
+        return self._wrap(a / b)
+
+    def _divisible(self, other: Operand, what: str) -> tuple[Value, Value]:
+        a, b = self._operands(other, what)
+        if not dtypes.is_float(a.dtype):
+            a, b = a.cast(dtypes.default_float), b.cast(dtypes.default_float)
+        return a, b
+
+    def floordiv(self, other: Operand) -> Self:
+        """self // other: the quotient rounded down, as Python's.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([7, -7]).floordiv(2).tolist()
+        [3, -4]
+        """
+        a, b = self._operands(other, "floordiv")
+        _not_bool(a, "floordiv", "cast them")
+        return self._wrap(floor_div(a, b))
+
+    def mod(self, other: Operand) -> Self:
+        """self % other: the remainder with the sign of the divisor, as Python's.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([7, -7]).mod(3).tolist()
+        [1, 2]
+        """
+        a, b = self._operands(other, "mod")
+        _not_bool(a, "mod", "cast them")
+        return self._wrap(floor_mod(a, b))
+
+    def pow(self, other: Operand) -> Self:
+        """self ** other.
+
+        Whole Python exponents multiply, others go through exp2 and log2. Integers stay integers.
+
+        Raises `ValueError` for an integer tensor and a negative Python int.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2, 3]).pow(2).tolist(), Tensor([4.0]).pow(-0.5).tolist()
+        ([1, 4, 9], [0.5])
+        """
+        if isinstance(other, bool | int | float):
+            return self._pow_number(other)
+        a, b = self._operands(other, "pow")
+        return self._wrap(_power(a, b))
+
+    def _pow_number(self, exponent: Number) -> Self:
+        value = self._read()
+        value = value.cast(weak_dtype(value.dtype, exponent))
+        is_float = dtypes.is_float(value.dtype)
+        if exponent < 0 and not is_float:
+            raise ValueError(
+                f"[pow] a tensor of {value.dtype} to the power {exponent} is no integer; "
+                "cast it to a float first"
+            )
+        if exponent == 0:
+            return self._wrap(value.full(1))
+        if exponent == int(exponent) if math.isfinite(exponent) else False:
+            if abs(exponent) <= 32 or not is_float:
+                power = integer_power(value, abs(int(exponent)))
+                return self._wrap(power if exponent > 0 else power.alu(UnaryOps.RECIP))
+        if abs(exponent) == 0.5:
+            root = value.alu(UnaryOps.SQRT)
+            return self._wrap(root if exponent > 0 else root.alu(UnaryOps.RECIP))
+        return self._wrap(special.power(value, value.full(exponent)))
+
+    def neg(self) -> Self:
+        """-self.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, -2]).neg().tolist()
+        [-1, 2]
+        """
+        value = self._read()
+        _not_bool(value, "neg", "~, or logical_not()")
+        return self._wrap(-value)
+
+    def __add__(self, other: Operand) -> Self:
+        return self._binary(BinaryOps.ADD, other, "add")
+
+    def __radd__(self, other: Operand) -> Self:
+        return self._reflected(BinaryOps.ADD, other, "add")
+
+    def __sub__(self, other: Operand) -> Self:
+        return self.sub(other)
+
+    def __rsub__(self, other: Operand) -> Self:
+        b, a = self._operands(other, "sub")
+        _not_bool(a, "sub", "^, or cast them")
+        return self._wrap(a - b)
+
+    def __mul__(self, other: Operand) -> Self:
+        return self._binary(BinaryOps.MUL, other, "mul")
+
+    def __rmul__(self, other: Operand) -> Self:
+        return self._reflected(BinaryOps.MUL, other, "mul")
+
+    def __truediv__(self, other: Operand) -> Self:
+        return self.div(other)
+
+    def __rtruediv__(self, other: Operand) -> Self:
+        b, a = self._divisible(other, "div")
+        return self._wrap(a / b)
+
+    def __floordiv__(self, other: Operand) -> Self:
+        return self.floordiv(other)
+
+    def __rfloordiv__(self, other: Operand) -> Self:
+        b, a = self._operands(other, "floordiv")
+        _not_bool(a, "floordiv", "cast them")
+        return self._wrap(floor_div(a, b))
+
+    def __mod__(self, other: Operand) -> Self:
+        return self.mod(other)
+
+    def __rmod__(self, other: Operand) -> Self:
+        b, a = self._operands(other, "mod")
+        _not_bool(a, "mod", "cast them")
+        return self._wrap(floor_mod(a, b))
+
+    def __pow__(self, other: Operand) -> Self:
+        return self.pow(other)
+
+    def __rpow__(self, other: Operand) -> Self:
+        b, a = self._operands(other, "pow")
+        if isinstance(other, int | float) and other == 2 and dtypes.is_float(b.dtype):
+            return self._wrap(b.alu(UnaryOps.EXP2))
+        return self._wrap(_power(a, b))
+
+    def __neg__(self) -> Self:
+        return self.neg()
+
+    def __pos__(self) -> Self:
+        return self
+
+    # -- in place --------------------------------------------------------------------------------
+
+    def _update(self, result: Self, what: str) -> Self:
+        """Writes the result of `self op other` to this tensor."""
+        own, new = self.dtype, result.dtype
+        loses = dtypes.is_float(new) and not dtypes.is_float(own)
+        if loses or (own is dtypes.bool and new is not own):
+            raise DTypeError(
+                f"[{what}] a result of {new} does not go into a tensor of {own}; "
+                f"write x = x {what.rstrip('=')} y instead, or cast the operand"
+            )
+        if result._shape != self._shape:
+            raise self._does_not_fit(result, what)
+        self._store(result._read().cast(own), what)
+        return self
+
+    def _does_not_fit(self, result: Self, what: str) -> Exception:
+        return ShapeError(
+            f"[{what}] a result of shape {result._shape} does not go into a tensor of shape "
+            f"{self._shape}; write x = x {what.rstrip('=')} y instead"
+        )
+
+    def __iadd__(self, other: Operand) -> Self:
+        return self._update(self + other, "+=")
+
+    def __isub__(self, other: Operand) -> Self:
+        return self._update(self - other, "-=")
+
+    def __imul__(self, other: Operand) -> Self:
+        return self._update(self * other, "*=")
+
+    def __itruediv__(self, other: Operand) -> Self:
+        return self._update(self / other, "/=")
+
+    def __ifloordiv__(self, other: Operand) -> Self:
+        return self._update(self // other, "//=")
+
+    def __imod__(self, other: Operand) -> Self:
+        return self._update(self % other, "%=")
+
+    def __ipow__(self, other: Operand) -> Self:
+        return self._update(self.pow(other), "**=")

@@ -1,0 +1,177 @@
+"""Gradients of tensors: `.grad`, `backward`, `gradient`."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from ferrule.gradient import Edge, GradientError, Leaf, Shape, Value, no_grad, pull_back
+from ferrule.shape.view import ShapeError, prod_sint
+from ferrule.tensor.base import TensorBase
+
+
+class Autograd(TensorBase):
+    """What a tensor has to do with gradients."""
+
+    __slots__ = ()
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Sets `requires_grad`, and returns the tensor.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1.0]).requires_grad_().requires_grad
+        True
+        """
+        self.requires_grad = requires_grad
+        return self
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether this is where the tape ends, not the result of recorded operations."""
+        return self._leaf is not None or self._read().edge is None
+
+    @property
+    def grad(self) -> Self | None:
+        """The gradient that `backward` accumulated, None before."""
+        grad: Self | None = self._grad
+        return grad
+
+    @grad.setter
+    def grad(self, value: Self | None) -> None:
+        if value is not None:
+            if not isinstance(value, TensorBase):
+                raise TypeError(f"[grad] a gradient is a Tensor or None, not {type(value)}")
+            if value._shape != self._shape:
+                raise ShapeError(
+                    f"[grad] a gradient of shape {value._shape} does not fit a tensor of shape "
+                    f"{self._shape}"
+                )
+        self._grad = value
+
+    def zero_grad(self) -> None:
+        """Forgets the gradient.
+
+        >>> from ferrule import Tensor
+        >>> x = Tensor([1.0], requires_grad=True)
+        >>> x.sum().backward().zero_grad()
+        >>> x.zero_grad()
+        >>> x.grad is None
+        True
+        """
+        self._grad = None
+
+    def clone(self) -> Self:
+        """The same elements in memory of its own; gradients flow through.
+
+        >>> from ferrule import Tensor
+        >>> x = Tensor([1, 2])
+        >>> y = x.clone()
+        >>> y[0] = 5
+        >>> x.tolist()
+        [1, 2]
+        """
+        return self._wrap(self._read())
+
+    def contiguous(self) -> Self:
+        """The same elements in memory of its own, row-major; later operations do not fuse with it.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([[1, 2], [3, 4]]).T.contiguous().tolist()
+        [[1, 3], [2, 4]]
+        """
+        return self._wrap(self._read().contiguous())
+
+    def backward(self, gradient: TensorBase | None = None, retain_graph: bool = False) -> Self:
+        """Adds the gradients of this tensor to `.grad` of all tensors below that require one.
+
+        `gradient` is that of this tensor; a tensor of one element has 1. What was recorded is freed
+        unless `retain_graph`.
+
+        Raises `GradientError` if nothing was recorded, or it was freed before.
+
+        >>> from ferrule import Tensor
+        >>> x = Tensor([1.0, 2.0, 3.0], requires_grad=True)
+        >>> _ = (x * x).sum().backward()
+        >>> x.grad.tolist()
+        [2.0, 4.0, 6.0]
+        """
+        value = self._read()
+        if value.edge is None:
+            raise GradientError(
+                f"[backward] this tensor of shape {self._shape} does not depend on one that "
+                "requires a gradient; make the parameters with requires_grad=True, and compute "
+                "outside Tensor.no_grad()"
+            )
+        seed = self._seed(gradient, "backward")
+        for edge, grad in pull_back([value], [seed], retain=retain_graph).items():
+            owner = edge.owner() if isinstance(edge, Leaf) else None
+            if isinstance(owner, Autograd):
+                owner._accumulate(grad)
+        return self
+
+    def _accumulate(self, grad: Value) -> None:
+        before = self._grad
+        if before is None:
+            self._grad = self._wrap(grad)
+            return
+        with no_grad():
+            before._store(before._read() + grad, "backward")
+
+    def _seed(self, gradient: TensorBase | None, what: str) -> Value:
+        value = self._read()
+        if gradient is not None:
+            if gradient._shape != value.shape:
+                raise ShapeError(
+                    f"[{what}] a gradient of shape {gradient._shape} does not fit a tensor of "
+                    f"shape {value.shape}"
+                )
+            return gradient._read().cast(value.dtype)
+        if prod_sint(self._shape) != 1:
+            raise ShapeError(
+                f"[{what}] a tensor of shape {self._shape} is not one element; reduce it first, "
+                "for example by .sum(), or pass the gradient of this tensor"
+            )
+        return value.full(1)
+
+    def gradient(
+        self,
+        *targets: TensorBase,
+        gradient: TensorBase | None = None,
+        retain_graph: bool = True,
+        create_graph: bool = False,
+    ) -> list[Self]:
+        """The gradients of this tensor with respect to the targets; no `.grad` is changed.
+
+        A target is any tensor that this one was computed from, and that requires a gradient. With
+        `create_graph` the gradients can be differentiated again.
+
+        Raises `GradientError` for a target that this tensor does not depend on.
+
+        >>> from ferrule import Tensor
+        >>> x = Tensor([3.0], requires_grad=True)
+        >>> (g,) = (x * x * x).gradient(x, create_graph=True)
+        >>> g.item(), g.gradient(x)[0].item()
+        (27.0, 18.0)
+        """
+        value = self._read()
+        edges = [target._read().edge for target in targets]
+        wanted = [edge for edge in edges if edge is not None]
+        seed = self._seed(gradient, "gradient")
+        found = pull_back([value], [seed], wanted, retain=retain_graph, create_graph=create_graph)
+        return [
+            self._wrap(_found(found, edge, position, target._shape))
+            for position, (edge, target) in enumerate(zip(edges, targets, strict=True))
+        ]
+
+
+def _found(found: dict[Edge, Value], edge: Edge | None, position: int, shape: Shape) -> Value:
+    if edge is None:
+        raise GradientError(
+            f"[gradient] target {position}, of shape {shape}, does not require a gradient; "
+            "make it with requires_grad=True before computing with it"
+        )
+    if edge not in found:
+        raise GradientError(
+            f"[gradient] the tensor does not depend on target {position}, of shape {shape}; "
+            "its gradient would be zeros: use Tensor.zeros_like(target)"
+        )
+    return found[edge]

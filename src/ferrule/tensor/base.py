@@ -1,0 +1,562 @@
+"""The core of `Tensor`: memory that views share, reading and writing it, and its place in autograd.
+
+A tensor is a handle on a `Cell`, and for a view also a movement of another handle, its parent. It
+is resolved to a `Value` when it is used: a write through any handle is seen by all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
+from weakref import WeakSet
+
+import numpy as np
+
+from ferrule.dtype import DType, DTypeError, dtypes
+from ferrule.expr import sint
+from ferrule.gradient import (
+    GradientError,
+    Leaf,
+    Shape,
+    Value,
+    is_recording,
+    no_grad,
+)
+from ferrule.lazy import LazyBuffer, storage_shape, storage_view
+from ferrule.ops import MovementOps
+from ferrule.realize import realize
+from ferrule.shape.view import ShapeError, View, prod_sint
+from ferrule.tensor.broadcast import fit_shape
+from ferrule.tensor.cell import MOVES, Cache, Cell, Move, Part, still_holds
+from ferrule.tensor.data import Array, bound_shape, from_host, to_device, to_dtype
+
+
+class TensorBase:
+    """What every tensor can do before any arithmetic: hold memory, share it, read and write it."""
+
+    __slots__ = (
+        "__weakref__",
+        "_cache",
+        "_cell",
+        "_detached",
+        "_grad",
+        "_leaf",
+        "_move",
+        "_parent",
+        "_requires_grad",
+        "_shape",
+        "_view",
+    )
+    __array_priority__ = 1000  # numpy_array + tensor is a tensor
+    __array_ufunc__ = None
+
+    training: ClassVar[bool] = False
+    """Whether layers such as dropout and batch normalisation behave as in training."""
+    no_grad = no_grad
+
+    _cell: Cell
+    _shape: Shape
+    _parent: TensorBase | None
+    _move: Move | None
+    _cache: Cache | None
+    _view: View | None
+    _leaf: Leaf | None
+    _detached: bool
+    _requires_grad: bool | None
+    _grad: Any
+
+    def __init__(
+        self,
+        data: Any,
+        device: str | None = None,
+        dtype: DType | str | None = None,
+        requires_grad: bool | None = None,
+    ) -> None:
+        """A tensor of `data`: a number, nested lists, bytes, a NumPy array, another tensor.
+
+        Lists of floats become float32, of ints int32, of bools bool; arrays keep their dtype. The
+        data is copied.
+
+        Raises `ShapeError` for ragged lists, `TypeError` for other objects.
+
+        >>> from ferrule import Tensor, dtypes
+        >>> Tensor([[1, 2], [3, 4]]).shape, Tensor([1.0, 2.0], dtype=dtypes.float64).dtype
+        ((2, 2), dtypes.float64)
+        """
+        chosen = None if dtype is None else to_dtype(dtype)
+        if isinstance(data, TensorBase):
+            value = data._read()
+            value = value if device is None else value.copy_to(to_device(device))
+        elif isinstance(data, LazyBuffer):
+            value = Value(data)
+        else:
+            value = from_host(data, chosen, to_device(device))
+        self._set(Cell(value if chosen is None else value.cast(chosen)))
+        if requires_grad is not None:
+            self.requires_grad = requires_grad
+
+    def _set(self, cell: Cell) -> None:
+        self._cell = cell
+        self._shape = cell.value.node.shape
+        self._parent = None
+        self._move = None
+        self._cache = None
+        self._view = None
+        self._leaf = None
+        self._detached = False
+        self._requires_grad = None
+        self._grad = None
+
+    @classmethod
+    def _wrap(cls, value: Value) -> Self:
+        """A tensor with memory of its own that holds a value."""
+        tensor = object.__new__(cls)
+        tensor._set(Cell(value))
+        return tensor
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def _read(self) -> Value:
+        """The value now, with its edge where a gradient is to flow to it."""
+        if self._parent is not None:
+            return self._read_view()
+        value = self._cell.value
+        if self._leaf is not None:
+            return Value(value.node, self._leaf)
+        if self._detached:
+            return value.detach()
+        return value
+
+    def _read_view(self) -> Value:
+        """The parents' values from the top down: without recursion, for long chains of views."""
+        chain: list[TensorBase] = []
+        handle: TensorBase = self
+        while handle._parent is not None:
+            chain.append(handle)
+            handle = handle._parent
+        value = handle._read()
+        for view in reversed(chain):
+            value = view._moved(value)
+        return value
+
+    def _moved(self, source: Value) -> Value:
+        """This view of its parent's value, made anew only if that has changed."""
+        cache = self._cache
+        value = None if cache is None or cache.value is None else cache.value
+        if value is None or not still_holds(cache, source):
+            assert self._move is not None
+            op, arg = self._move
+            value = MOVES[op](source, arg)
+            self._remember(value, source)
+        if self._leaf is not None:
+            return Value(value.node, self._leaf)
+        return value.detach() if self._detached else value
+
+    def _remember(self, value: Value, source: Value) -> None:
+        cache = self._cache
+        if cache is None:
+            cache = self._cache = Cache(value, source)
+        cache.value = value
+        cache.source = source
+        cell = self._cell
+        if cell.caches is None:
+            cell.caches = WeakSet()
+        cell.caches.add(cache)
+
+    def _view_of(self, op: MovementOps, arg: Any) -> Self:
+        """A movement of this tensor that shares its memory."""
+        source = self._read()
+        value: Value = MOVES[op](source, arg)
+        tensor = object.__new__(type(self))
+        tensor._set(self._cell)
+        tensor._shape = value.node.shape
+        tensor._parent = self
+        tensor._move = (op, arg)
+        tensor._detached = not is_recording()
+        tensor._remember(value, source)
+        return tensor
+
+    @property
+    def lazydata(self) -> LazyBuffer:
+        """The node of the lazy graph that this tensor is now."""
+        return self._read().node
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def _layout(self) -> View:
+        """Where in the memory of its cell this tensor's elements are."""
+        chain: list[TensorBase] = []
+        handle: TensorBase = self
+        while handle._view is None and handle._parent is not None:
+            chain.append(handle)
+            handle = handle._parent
+        view = storage_view(handle._shape) if handle._view is None else handle._view
+        for part in reversed(chain):
+            assert part._move is not None
+            op, arg = part._move
+            moved: View | None = MOVES[op](view, arg)
+            assert moved is not None, f"{op} of {view} is not a view"
+            view = part._view = moved
+        return view
+
+    def _part(self) -> Part | None:
+        """What a write to this tensor replaces; None for all of the memory."""
+        moves: list[Move] = []
+        handle: TensorBase = self
+        while handle._parent is not None:
+            assert handle._move is not None
+            moves.append(handle._move)
+            handle = handle._parent
+        return Part(moves[::-1], self._layout()) if moves else None
+
+    def _store(self, value: Value, what: str) -> None:
+        """Writes a value of this tensor's shape and dtype."""
+        part = self._part()
+        if part is not None and not part.view.is_injective:
+            raise ShapeError(
+                f"[{what}] several elements of this tensor of shape {self._shape} share one place "
+                "in memory, because it was expanded; write to a copy: x.contiguous()"
+            )
+        recorded = is_recording() and self._is_recorded_write(value, part, what)
+        self._cell.write(value, part, recorded)
+
+    def _is_recorded_write(self, value: Value, part: Part | None, what: str) -> bool:
+        """Whether the tape sees a write; raises where PyTorch's rules forbid it."""
+        handle: TensorBase | None = self
+        detached = False
+        while handle is not None:
+            detached = detached or handle._detached
+            if handle._leaf is not None and not detached:
+                if part is None and value.edge is None and what == "assign":
+                    return False
+                raise GradientError(
+                    f"[{what}] a tensor that requires a gradient, of shape {self._shape}, is not "
+                    "written in place while gradients are recorded; do it under "
+                    "Tensor.no_grad(), or on x.detach()"
+                )
+            handle = handle._parent
+        if detached and value.edge is not None:
+            raise GradientError(
+                f"[{what}] a value that needs a gradient cannot be written through a detached "
+                "tensor: the gradient would be lost; write x.detach() of the value"
+            )
+        return not detached
+
+    def assign(self, value: Any) -> Self:
+        """Replaces this tensor's elements, in memory shared with all views; returns the tensor.
+
+        The value is broadcast to this tensor's shape and cast to its dtype.
+
+        Raises `ShapeError` if it does not fit, `GradientError` for a tensor that requires a
+        gradient and a value that needs one.
+
+        >>> from ferrule import Tensor
+        >>> x = Tensor([1, 2, 3, 4])
+        >>> _ = x[::2].assign([0, 0])
+        >>> x.tolist()
+        [0, 2, 0, 4]
+        """
+        self._store(self._fitted(value, "assign"), "assign")
+        return self
+
+    def _fitted(self, value: Any, what: str) -> Value:
+        """A value for this tensor's elements, of its device, dtype and shape."""
+        node = self._cell.value.node
+        if isinstance(value, TensorBase):
+            new = value._read()
+        else:
+            dtype = node.dtype if isinstance(value, bool | int | float | list | tuple) else None
+            new = from_host(value, dtype, node.device)
+        if new.node.device != node.device:
+            raise ValueError(
+                f"[{what}] the tensor is on {node.device}, the value on {new.node.device}; "
+                f"move it first: value.to({node.device!r})"
+            )
+        return fit_shape(new.cast(node.dtype), self._shape, what)
+
+    def replace(self, other: TensorBase) -> Self:
+        """Makes this tensor a handle on the memory of `other`; other views of its own stay behind.
+
+        >>> from ferrule import Tensor
+        >>> x = Tensor([1])
+        >>> x.replace(Tensor([2, 3])).tolist()
+        [2, 3]
+        """
+        self._set_like(other)
+        return self
+
+    def _set_like(self, other: TensorBase) -> None:
+        leaf, requires_grad, grad = self._leaf, self._requires_grad, self._grad
+        self._set(other._cell)
+        self._shape = other._shape
+        self._parent = other._parent
+        self._move = other._move
+        self._detached = other._detached
+        self._leaf, self._requires_grad, self._grad = leaf, requires_grad, grad
+
+    # -- what it is ------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> Any:
+        """The size of each axis.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([[1, 2, 3]]).shape
+        (1, 3)
+        """
+        return self._shape
+
+    @property
+    def dtype(self) -> DType:
+        """The number type of the elements."""
+        return self._cell.value.node.dtype
+
+    @property
+    def device(self) -> str:
+        """The name of the device that holds the elements."""
+        return self._cell.value.node.device
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self._shape)
+
+    def dim(self) -> int:
+        """The number of axes, as a method.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([[1.0]]).dim()
+        2
+        """
+        return len(self._shape)
+
+    def size(self, dim: int | None = None) -> Any:
+        """The shape, or the size of one axis.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([[1, 2, 3]]).size(), Tensor([[1, 2, 3]]).size(1)
+        ((1, 3), 3)
+        """
+        return self._shape if dim is None else self._shape[self._axis(dim, "size")]
+
+    def numel(self) -> sint:
+        """The number of elements.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([[1, 2, 3]]).numel()
+        3
+        """
+        return prod_sint(self._shape)
+
+    def element_size(self) -> int:
+        """The bytes of one element.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1.0]).element_size()
+        4
+        """
+        return self.dtype.itemsize
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes of one element."""
+        return self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> sint:
+        """The bytes of all elements."""
+        return self.numel() * self.dtype.itemsize
+
+    def is_floating_point(self) -> bool:
+        """Whether the dtype is a float.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1.0]).is_floating_point(), Tensor([1]).is_floating_point()
+        (True, False)
+        """
+        return dtypes.is_float(self.dtype)
+
+    def __len__(self) -> int:
+        if not self._shape:
+            raise TypeError("[len] a tensor without axes has no length; use .item() or .reshape(1)")
+        return bound_shape(self._shape[:1], "len")[0]
+
+    def __bool__(self) -> bool:
+        if self._shape and self.numel() != 1:
+            raise TypeError(
+                f"[bool] the truth of a tensor of shape {self._shape} is not one value; "
+                "use .any(), .all() or .item()"
+            )
+        return bool(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __index__(self) -> int:
+        if dtypes.is_float(self.dtype):
+            raise TypeError(f"[index] a tensor of {self.dtype} is no index; cast it to int32")
+        return int(self.item())
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self) -> str:
+        node = self.lazydata
+        grad = ", requires_grad=True" if self.requires_grad else ""
+        state = "lazy " if node.realized is None else ""
+        return f"<Tensor {self._shape} {node.dtype} on {node.device}, {state}{node.op.name}{grad}>"
+
+    def _axis(self, axis: int, what: str) -> int:
+        """An axis counted from the front."""
+        rank = len(self._shape)
+        if not -rank <= axis < rank:
+            raise ShapeError(
+                f"[{what}] axis {axis} is out of range for shape {self._shape}, "
+                f"whose axes are {-rank} to {rank - 1}"
+                if rank
+                else f"[{what}] axis {axis}: a tensor without axes has none"
+            )
+        return axis % rank
+
+    def _axes(self, axes: int | Sequence[int] | None, what: str) -> tuple[int, ...]:
+        """Axes counted from the front, in order; all of them for None."""
+        if axes is None:
+            return tuple(range(len(self._shape)))
+        wanted = (axes,) if isinstance(axes, int) else tuple(axes)
+        found = sorted(self._axis(axis, what) for axis in wanted)
+        if len(set(found)) < len(found):
+            raise ShapeError(f"[{what}] the axes {wanted} of shape {self._shape} repeat one")
+        return tuple(found)
+
+    # -- running and reading back ----------------------------------------------------------------
+
+    def _root(self) -> LazyBuffer:
+        """The node to run for this tensor: its whole memory, where that exists anyway."""
+        memory = self._cell.value.node
+        return memory if memory.owns_memory else self.lazydata
+
+    def realize(self, *others: TensorBase) -> Self:
+        """Computes this tensor and the others now, together; returns this one.
+
+        >>> from ferrule import Tensor
+        >>> (Tensor([1, 2]) + 1).realize().lazydata.realized is not None
+        True
+        """
+        tensors: list[TensorBase] = [self, *others]
+        realize([tensor._root() for tensor in tensors])
+        return self
+
+    def numpy(self, copy: bool = True) -> Array:
+        """The elements as a NumPy array; runs what is needed.
+
+        The array is the caller's own. With `copy=False` it is read-only, and shares the tensor's
+        memory where the host can address that; it keeps its contents whatever the tensor becomes.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([[1, 2], [3, 4]]).numpy().sum()
+        np.int64(10)
+        """
+        node = self.lazydata
+        shape = bound_shape(node.shape, "numpy")
+        known = node.base_const()
+        if known is not None and not hasattr(known, "bounds"):
+            return np.full(shape, known, node.dtype.np)
+        realize([node])
+        assert node.realized is not None
+        array = node.realized.toCPU().reshape(storage_shape(node.shape))
+        if array.shape != shape:
+            array = array[tuple([slice(0, size) for size in shape])]
+        return array.copy() if copy else array
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype)
+
+    def item(self) -> Any:
+        """The only element, as a Python number.
+
+        Raises `ShapeError` for a tensor with more elements, or none.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([[2.5]]).item()
+        2.5
+        """
+        if any(size != 1 for size in bound_shape(self._shape, "item")):
+            raise ShapeError(
+                f"[item] a tensor of shape {self._shape} is not one element; "
+                "use .tolist() or .numpy(), or take an element first"
+            )
+        return self.numpy(copy=False).reshape(()).item()
+
+    def tolist(self) -> Any:
+        """The elements as nested lists of Python numbers; a number for a tensor without axes.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([[1, 2], [3, 4]]).tolist()
+        [[1, 2], [3, 4]]
+        """
+        return self.numpy(copy=False).tolist()
+
+    def data(self) -> memoryview:
+        """The elements as a read-only memoryview with the tensor's shape.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([[1, 2], [3, 4]]).data().tolist()
+        [[1, 2], [3, 4]]
+        """
+        if self.dtype.fmt is None:
+            raise DTypeError(f"[data] {self.dtype} has no memoryview format; cast it to float32")
+        array = self.numpy()
+        array.flags.writeable = False
+        return array.data
+
+    # -- autograd --------------------------------------------------------------------------------
+
+    @property
+    def requires_grad(self) -> bool | None:
+        """Whether `backward` computes a gradient here: True, False, or None for not said.
+
+        Only floats may require one. What is computed from such a tensor requires one too.
+        """
+        if self._leaf is not None:
+            return True
+        if not self._detached and self._read().edge is not None:
+            return True
+        return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool | None) -> None:
+        if value and not dtypes.is_float(self.dtype):
+            raise DTypeError(
+                f"[requires_grad] only floats have gradients, not {self.dtype}; cast it first"
+            )
+        if value:
+            if self._leaf is None and (self._detached or self._read().edge is None):
+                self._leaf = Leaf(self)
+        elif self._leaf is not None:
+            self._leaf = None
+        elif not self._detached and self._read().edge is not None and value is False:
+            raise GradientError(
+                "[requires_grad] a result of tensors that require a gradient requires one too; "
+                "use x.detach()"
+            )
+        self._requires_grad = value
+
+    def detach(self) -> Self:
+        """The same memory, outside autograd: what is computed from it is not recorded.
+
+        >>> from ferrule import Tensor
+        >>> (Tensor([1.0], requires_grad=True).detach() * 2).requires_grad
+        >>>
+        """
+        tensor = object.__new__(type(self))
+        tensor._set(self._cell)
+        tensor._shape = self._shape
+        tensor._parent = self._parent
+        tensor._move = self._move
+        tensor._view = self._view
+        tensor._detached = True
+        return tensor

@@ -1,0 +1,83 @@
+"""Shapes and devices that must fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ferrule.expr import sint
+from ferrule.gradient import Shape, Value
+from ferrule.lazy import DeviceMismatchError
+from ferrule.shape.view import ShapeError
+
+
+def broadcast_shape(shapes: Sequence[Shape], what: str) -> Shape:
+    """The shape to which all shapes broadcast by NumPy's rules; raises `ShapeError`."""
+    rank = max(len(shape) for shape in shapes)
+    result: list[sint] = [1] * rank
+    for shape in shapes:
+        for axis, size in enumerate(shape, rank - len(shape)):
+            if result[axis] == 1:
+                result[axis] = size
+            elif size != 1 and size != result[axis]:
+                raise ShapeError(_no_broadcast(shapes, what))
+    return tuple(result)
+
+
+def _no_broadcast(shapes: Sequence[Shape], what: str) -> str:
+    listed = " and ".join(str(shape) for shape in shapes)
+    return (
+        f"[{what}] the shapes {listed} do not broadcast: aligned at the right, "
+        "sizes must be equal or 1; reshape one of them, for example by .unsqueeze(axis)"
+    )
+
+
+def known_size(size: sint, what: str) -> int:
+    """A size that must be a number; raises `ShapeError` for a symbolic one."""
+    if isinstance(size, int):
+        return size
+    raise ShapeError(f"[{what}] the size {size} is symbolic, and a known one is needed here")
+
+
+def fit_shape(value: Value, shape: Shape, what: str) -> Value:
+    """The value broadcast to a given shape; raises `ShapeError`."""
+    own = value.node.shape
+    if own == shape:
+        return value
+    rank = len(shape)
+    extra = len(own) - rank
+    if extra > 0 and all(size == 1 for size in own[:extra]):
+        own = own[extra:]
+    fits = len(own) <= rank and all(
+        size == 1 or size == wide for size, wide in zip(own, shape[rank - len(own) :], strict=True)
+    )
+    if not fits:
+        raise ShapeError(
+            f"[{what}] a value of shape {value.node.shape} does not broadcast to {shape}; "
+            "reshape it first"
+        )
+    return value.reshape((1,) * (rank - len(own)) + own).expand(shape)
+
+
+def broadcast(a: Value, b: Value, what: str) -> tuple[Value, Value]:
+    """Both values with the shape that they broadcast to."""
+    shape_a, shape_b = a.node.shape, b.node.shape
+    if shape_a == shape_b:
+        return a, b
+    shape = broadcast_shape((shape_a, shape_b), what)
+    return expanded(a, shape), expanded(b, shape)
+
+
+def expanded(value: Value, shape: Shape) -> Value:
+    missing = len(shape) - len(value.node.shape)
+    if missing:
+        value = value.reshape((1,) * missing + value.node.shape)
+    return value.expand(shape)
+
+
+def check_devices(a: Value, b: Value, what: str) -> None:
+    """Raises unless both values are on one device."""
+    if a.node.device != b.node.device:
+        raise DeviceMismatchError(
+            f"[{what}] one tensor is on {a.node.device}, the other on {b.node.device}; "
+            f"move one of them first: x.to({a.node.device!r})"
+        )

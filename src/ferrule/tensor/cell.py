@@ -1,0 +1,93 @@
+"""Memory that a tensor shares with its views."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, final
+from weakref import WeakSet
+
+from ferrule.gradient import Value, is_recording
+from ferrule.lazy import Storage
+from ferrule.ops import MovementOps
+from ferrule.shape.view import View
+
+Move: TypeAlias = tuple[MovementOps, Any]
+
+MOVES: dict[MovementOps, Callable[[Any, Any], Any]] = {
+    MovementOps.RESHAPE: lambda value, arg: value.reshape(arg),
+    MovementOps.PERMUTE: lambda value, arg: value.permute(arg),
+    MovementOps.EXPAND: lambda value, arg: value.expand(arg),
+    MovementOps.SHRINK: lambda value, arg: value.shrink(arg),
+    MovementOps.STRIDE: lambda value, arg: value.stride(arg),
+}
+
+
+@final
+class Cache:
+    """What a view read last, and from which value of its parent."""
+
+    __slots__ = ("__weakref__", "source", "value")
+
+    def __init__(self, value: Value, source: Value) -> None:
+        self.value: Value | None = value
+        self.source: Value | None = source
+
+
+@final
+class Cell:
+    """The memory of a tensor and all its views: its current version, and that version's edge."""
+
+    __slots__ = ("__weakref__", "caches", "storage", "value")
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+        self.storage: Storage | None = None
+        self.caches: WeakSet[Cache] | None = None
+
+    def write(self, value: Value, part: Part | None, recorded: bool) -> None:
+        """Makes the next version: `value` in a part, or in all of the memory.
+
+        If the write is not recorded, the edge stays: a gradient flows as if nothing was written.
+        """
+        old = self.value
+        # A stale copy of the old version would keep the write from being done in place.
+        if self.caches is not None:
+            for cache in self.caches:
+                cache.value = cache.source = None
+            self.caches.clear()
+        if self.storage is None:
+            self.storage = Storage(old.node)
+        self.storage.write(value.node, None if part is None else part.view)
+        node = self.storage.node
+        if not recorded:
+            self.value = Value(node, old.edge)
+        elif part is None:
+            self.value = Value(node, value.edge)
+        else:
+            self.value = old.assign(value, part, node)
+
+
+@final
+class Part:
+    """A part of a cell's memory: the movements that read it, and the view to write it by."""
+
+    __slots__ = ("moves", "view")
+
+    def __init__(self, moves: Sequence[Move], view: View) -> None:
+        self.moves = moves
+        self.view = view
+
+    def read(self, value: Value) -> Value:
+        """The part of a value with the shape of the whole memory."""
+        for op, arg in self.moves:
+            value = MOVES[op](value, arg)
+        return value
+
+
+def still_holds(cache: Cache | None, source: Value) -> bool:
+    """Whether a view's value still is that of its parent, and recorded if need be."""
+    if cache is None or cache.source is None or cache.value is None:
+        return False
+    if cache.source.node is not source.node or cache.source.edge is not source.edge:
+        return False
+    return source.edge is None or cache.value.edge is not None or not is_recording()

@@ -1,0 +1,564 @@
+"""Making tensors: constants, sequences, random numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from ferrule.counting import count_to
+from ferrule.dtype import DType, DTypeError, dtypes
+from ferrule.expr import Expr, as_int, sint
+from ferrule.gradient import Number, Shape, Value
+from ferrule.lazy import LazyBuffer
+from ferrule.ops import BinaryOps, UnaryOps
+from ferrule.random import manual_seed, random_words, uniform_from
+from ferrule.shape.view import ShapeError, prod_sint
+from ferrule.tensor import special
+from ferrule.tensor.data import constant, scalar_dtype, to_device, to_dtype
+from ferrule.tensor.movement import listed
+from ferrule.tensor.reduce import Reduce
+
+
+def _shape(sizes: Sequence[Any], what: str) -> Shape:
+    shape = tuple([as_int(size) for size in listed(sizes)])
+    for size in shape:
+        if not isinstance(size, int | Expr) or isinstance(size, bool):
+            raise TypeError(f"[{what}] a size is a whole number, not {size!r}")
+        if isinstance(size, int) and size < 0:
+            raise ShapeError(f"[{what}] the shape {shape} has a negative size; sizes start at 0")
+    return shape
+
+
+def _float_dtype(dtype: DType | str | None, what: str) -> DType:
+    chosen = dtypes.default_float if dtype is None else to_dtype(dtype)
+    if not dtypes.is_float(chosen):
+        raise DTypeError(f"[{what}] gives floats, not {chosen}; cast the result")
+    return chosen
+
+
+class Creation(Reduce):
+    """Constants, sequences, random numbers."""
+
+    __slots__ = ()
+
+    @classmethod
+    def _made(cls, value: Value, requires_grad: bool | None) -> Self:
+        tensor = cls._wrap(value)
+        if requires_grad is not None:
+            tensor.requires_grad = requires_grad
+        return tensor
+
+    # -- constants -------------------------------------------------------------------------------
+
+    @classmethod
+    def empty(
+        cls,
+        *shape: Any,
+        device: str | None = None,
+        dtype: DType | str | None = None,
+        requires_grad: bool | None = None,
+    ) -> Self:
+        """Memory with no particular contents.
+
+        >>> from ferrule import Tensor
+        >>> Tensor.empty(2, 3).shape
+        (2, 3)
+        """
+        chosen = dtypes.default_float if dtype is None else to_dtype(dtype)
+        node = LazyBuffer.empty(_shape(shape, "empty"), chosen, to_device(device))
+        return cls._made(Value(node), requires_grad)
+
+    @classmethod
+    def full(
+        cls,
+        shape: Any,
+        fill_value: Number,
+        device: str | None = None,
+        dtype: DType | str | None = None,
+        requires_grad: bool | None = None,
+    ) -> Self:
+        """Every element is one value; without `dtype`, of the type that goes with the value.
+
+        >>> from ferrule import Tensor
+        >>> Tensor.full((2, 2), 7).tolist()
+        [[7, 7], [7, 7]]
+        """
+        sizes = (shape,) if isinstance(shape, int | Expr) else shape
+        chosen = scalar_dtype(fill_value) if dtype is None else to_dtype(dtype)
+        node = constant(fill_value, chosen, _shape(sizes, "full"), to_device(device))
+        return cls._made(Value(node), requires_grad)
+
+    @classmethod
+    def zeros(
+        cls,
+        *shape: Any,
+        device: str | None = None,
+        dtype: DType | str | None = None,
+        requires_grad: bool | None = None,
+    ) -> Self:
+        """Zeros, float32 unless told otherwise.
+
+        >>> from ferrule import Tensor
+        >>> Tensor.zeros(3).tolist()
+        [0.0, 0.0, 0.0]
+        """
+        chosen = dtypes.default_float if dtype is None else dtype
+        return cls.full(_shape(shape, "zeros"), 0, device, chosen, requires_grad)
+
+    @classmethod
+    def ones(
+        cls,
+        *shape: Any,
+        device: str | None = None,
+        dtype: DType | str | None = None,
+        requires_grad: bool | None = None,
+    ) -> Self:
+        """Ones, float32 unless told otherwise.
+
+        >>> from ferrule import Tensor
+        >>> Tensor.ones(3).tolist()
+        [1.0, 1.0, 1.0]
+        """
+        chosen = dtypes.default_float if dtype is None else dtype
+        return cls.full(_shape(shape, "ones"), 1, device, chosen, requires_grad)
+
+    def full_like(
+        self,
+        fill_value: Number,
+        device: str | None = None,
+        dtype: DType | str | None = None,
+        requires_grad: bool | None = None,
+    ) -> Self:
+        """One value with this tensor's shape, dtype and device.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2]).full_like(7).tolist()
+        [7, 7]
+        """
+        return self.full(
+            self._shape, fill_value, device or self.device, dtype or self.dtype, requires_grad
+        )
+
+    def zeros_like(
+        self,
+        device: str | None = None,
+        dtype: DType | str | None = None,
+        requires_grad: bool | None = None,
+    ) -> Self:
+        """Zeros with this tensor's shape, dtype and device.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2]).zeros_like().tolist()
+        [0, 0]
+        """
+        return self.full_like(0, device, dtype, requires_grad)
+
+    def ones_like(
+        self,
+        device: str | None = None,
+        dtype: DType | str | None = None,
+        requires_grad: bool | None = None,
+    ) -> Self:
+        """Ones with this tensor's shape, dtype and device.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2]).ones_like().tolist()
+        [1, 1]
+        """
+        return self.full_like(1, device, dtype, requires_grad)
+
+    # -- sequences -------------------------------------------------------------------------------
+
+    @classmethod
+    def arange(
+        cls,
+        start: Any,
+        stop: Any = None,
+        step: Number = 1,
+        device: str | None = None,
+        dtype: DType | str | None = None,
+        requires_grad: bool | None = None,
+    ) -> Self:
+        """start, start + step, … below stop; with one argument, from 0. int32 if all are ints.
+
+        >>> from ferrule import Tensor
+        >>> Tensor.arange(3).tolist(), Tensor.arange(5, 0, -2).tolist()
+        ([0, 1, 2], [5, 3, 1])
+        """
+        if stop is None:
+            start, stop = 0, start
+        if step == 0:
+            raise ValueError("[arange] step is 0; use Tensor.full for a constant")
+        whole = all(isinstance(part, int | Expr) for part in (start, stop, step))
+        natural = dtypes.default_int if whole else dtypes.default_float
+        chosen = natural if dtype is None else to_dtype(dtype)
+        size: sint
+        if isinstance(start, Expr) or isinstance(stop, Expr):
+            size = as_int((stop - start + (step - 1)) // step)
+        else:
+            size = max(math.ceil((stop - start) / step), 0)
+        where = to_device(device)
+        if size == 0:
+            return cls._made(Value(LazyBuffer.const(0, chosen, (0,), where)), requires_grad)
+        numbers = count_to(size, dtypes.int32 if whole else dtypes.float64, where)
+        if whole and chosen.itemsize > 4 and not dtypes.is_float(chosen):
+            numbers = numbers.cast(chosen)
+        scaled = numbers * step if step != 1 else numbers
+        if not isinstance(start, int | float) or start != 0:
+            node = numbers.node
+            first = LazyBuffer.const(start, node.dtype, node.shape, node.device)
+            scaled = scaled + Value(first)
+        return cls._made(scaled.cast(chosen), requires_grad)
+
+    @classmethod
+    def linspace(
+        cls,
+        start: float,
+        stop: float,
+        steps: int,
+        device: str | None = None,
+        dtype: DType | str | None = None,
+        requires_grad: bool | None = None,
+    ) -> Self:
+        """`steps` numbers from start to stop, both included.
+
+        >>> from ferrule import Tensor
+        >>> Tensor.linspace(0, 1, 5).tolist()
+        [0.0, 0.25, 0.5, 0.75, 1.0]
+        """
+        if steps < 0:
+            raise ShapeError(f"[linspace] the number of steps is at least 0, not {steps}")
+        chosen = dtypes.default_float if dtype is None else to_dtype(dtype)
+        where = to_device(device)
+        if steps < 2:
+            return cls.full((steps,), start, where, chosen, requires_grad)
+        numbers = count_to(steps, dtypes.float64, where)
+        scaled = numbers * ((stop - start) / (steps - 1)) + start
+        last = numbers.equals(steps - 1).where(scaled.full(stop), scaled)
+        return cls._made(last.cast(chosen), requires_grad)
+
+    @classmethod
+    def eye(
+        cls,
+        n: int,
+        m: int | None = None,
+        device: str | None = None,
+        dtype: DType | str | None = None,
+        requires_grad: bool | None = None,
+    ) -> Self:
+        """Ones on the diagonal of an n x m matrix, zeros elsewhere.
+
+        >>> from ferrule import Tensor
+        >>> Tensor.eye(2, 3).tolist()
+        [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
+        """
+        columns = n if m is None else m
+        if n < 0 or columns < 0:
+            raise ShapeError(f"[eye] the sizes {n} and {columns} must not be negative")
+        chosen = dtypes.default_float if dtype is None else to_dtype(dtype)
+        where = to_device(device)
+        # A column of ones, then `columns` zeros after each: the rows of this are one too long.
+        ones = Value(LazyBuffer.const(1, chosen, (n, 1), where))
+        flat = ones.pad(((0, 0), (0, columns))).reshape((n * (columns + 1),))
+        square = flat.shrink(((0, n * columns),)).reshape((n, columns))
+        return cls._made(square, requires_grad)
+
+    def tril(self, diagonal: int = 0) -> Self:
+        """Zeros above a diagonal of the last two axes.
+
+        >>> from ferrule import Tensor
+        >>> Tensor.ones(2, 2, dtype="int32").tril().tolist()
+        [[1, 0], [1, 1]]
+        """
+        value = self._read()
+        zero = value.full(0)
+        return self._wrap(self._above(diagonal + 1, "tril").where(zero, value))
+
+    def triu(self, diagonal: int = 0) -> Self:
+        """Zeros below a diagonal of the last two axes.
+
+        >>> from ferrule import Tensor
+        >>> Tensor.ones(2, 2, dtype="int32").triu().tolist()
+        [[1, 1], [0, 1]]
+        """
+        value = self._read()
+        return self._wrap(self._above(diagonal, "triu").where(value, 0))
+
+    def _above(self, diagonal: int, what: str) -> Value:
+        """Where the column is at least the row + diagonal."""
+        if len(self._shape) < 2:
+            raise ShapeError(f"[{what}] shape {self._shape} has less than two axes")
+        rows, columns = self._shape[-2:]
+        row = count_to(rows, dtypes.int32, self.device).reshape((rows, 1)).expand((rows, columns))
+        column = count_to(columns, dtypes.int32, self.device).reshape((1, columns))
+        above = row + (diagonal - 1) < column.expand((rows, columns))
+        rank = len(self._shape)
+        return above.reshape((1,) * (rank - 2) + (rows, columns)).expand(self._shape)
+
+    def one_hot(self, num_classes: int = -1) -> Self:
+        """Each class index as a row that is 1 there and 0 elsewhere; int32.
+
+        Without `num_classes` it is the largest index + 1, for which the tensor is computed now.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([0, 2]).one_hot(3).tolist()
+        [[1, 0, 0], [0, 0, 1]]
+        """
+        if dtypes.is_float(self.dtype):
+            raise DTypeError(f"[one_hot] class indices are integers, not {self.dtype}")
+        classes = int(self.max().item()) + 1 if num_classes == -1 else num_classes
+        return self._wrap(self._is_class(classes).cast(dtypes.default_int))
+
+    def _is_class(self, classes: int) -> Value:
+        """For each index and class whether they are the same, as a new last axis."""
+        value = self._read()
+        if dtypes.is_unsigned(value.dtype) or value.dtype.itemsize < 4:
+            value = value.cast(dtypes.int64 if value.dtype.itemsize > 4 else dtypes.int32)
+        shape = (*value.shape, classes)
+        numbers = count_to(classes, value.dtype, self.device) if classes else value.full(0, (0,))
+        numbers = numbers.reshape((1,) * len(value.shape) + (classes,)).expand(shape)
+        return value.reshape((*value.shape, 1)).expand(shape).equals(numbers)
+
+    def meshgrid(self, *others: Self, indexing: str = "ij") -> tuple[Self, ...]:
+        """The coordinates of a grid whose axes are given by this and other vectors.
+
+        >>> from ferrule import Tensor
+        >>> [part.tolist() for part in Tensor([1, 2]).meshgrid(Tensor([3, 4]))]
+        [[[1, 1], [2, 2]], [[3, 4], [3, 4]]]
+        """
+        if indexing not in ("ij", "xy"):
+            raise ValueError(f"[meshgrid] indexing is 'ij' or 'xy', not {indexing!r}")
+        vectors = [self, *others]
+        order = list(range(len(vectors)))
+        if indexing == "xy" and len(vectors) > 1:
+            order[:2] = [1, 0]
+        shape = [prod_sint(vectors[place]._shape) for place in order]
+        grids = []
+        for place, vector in enumerate(vectors):
+            own = [-1 if axis == order.index(place) else 1 for axis in range(len(vectors))]
+            grids.append(vector.reshape(own).expand(shape))
+        return tuple(grids)
+
+    # -- random numbers --------------------------------------------------------------------------
+
+    @staticmethod
+    def manual_seed(seed: int = 0) -> None:
+        """Starts the random numbers of all devices anew; equal seeds give equal numbers.
+
+        >>> from ferrule import Tensor
+        >>> Tensor.manual_seed(1)
+        """
+        manual_seed(seed)
+
+    @classmethod
+    def rand(
+        cls,
+        *shape: Any,
+        device: str | None = None,
+        dtype: DType | str | None = None,
+        requires_grad: bool | None = None,
+    ) -> Self:
+        """Uniform random numbers in [0, 1).
+
+        >>> from ferrule import Tensor
+        >>> x = Tensor.rand(100)
+        >>> bool((x >= 0).all() & (x < 1).all())
+        True
+        """
+        chosen = _float_dtype(dtype, "rand")
+        words = random_words(_shape(shape, "rand"), to_device(device))
+        return cls._made(uniform_from(words, chosen), requires_grad)
+
+    def rand_like(self, dtype: DType | str | None = None, **kwargs: Any) -> Self:
+        """Uniform random numbers in [0, 1) with this tensor's shape, dtype and device.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1.0, 2.0]).rand_like().shape
+        (2,)
+        """
+        kwargs.setdefault("device", self.device)
+        return self.rand(self._shape, dtype=dtype or self.dtype, **kwargs)
+
+    @classmethod
+    def randn(
+        cls,
+        *shape: Any,
+        device: str | None = None,
+        dtype: DType | str | None = None,
+        requires_grad: bool | None = None,
+    ) -> Self:
+        """Normally distributed random numbers with mean 0 and standard deviation 1.
+
+        >>> from ferrule import Tensor
+        >>> Tensor.randn(2, 3).shape
+        (2, 3)
+        """
+        chosen = _float_dtype(dtype, "randn")
+        words = random_words(_shape(shape, "randn"), to_device(device))
+        wide = dtypes.float64 if chosen is dtypes.float64 else dtypes.float32
+        # Box and Muller: a radius from a number in (0, 1], an angle from the second word.
+        radius = special.log((words[0].cast(wide) + 1.0) * 2.0**-32) * -2.0
+        angle = uniform_from((words[1], words[1]), dtypes.float32).cast(wide) * (2 * math.pi)
+        normal = radius.alu(UnaryOps.SQRT) * special.cos(angle)
+        return cls._made(normal.cast(chosen), requires_grad)
+
+    def randn_like(self, dtype: DType | str | None = None, **kwargs: Any) -> Self:
+        """Normally distributed random numbers with this tensor's shape, dtype and device.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1.0, 2.0]).randn_like().shape
+        (2,)
+        """
+        kwargs.setdefault("device", self.device)
+        return self.randn(self._shape, dtype=dtype or self.dtype, **kwargs)
+
+    @classmethod
+    def randint(
+        cls,
+        *shape: Any,
+        low: int = 0,
+        high: int = 10,
+        device: str | None = None,
+        dtype: DType | str | None = None,
+        requires_grad: bool | None = None,
+    ) -> Self:
+        """Random integers from low to high - 1; int32 unless told otherwise.
+
+        >>> from ferrule import Tensor
+        >>> x = Tensor.randint(100, low=-2, high=3)
+        >>> x.min().item() >= -2, x.max().item() <= 2
+        (True, True)
+        """
+        chosen = dtypes.default_int if dtype is None else to_dtype(dtype)
+        if not dtypes.is_int(chosen):
+            raise DTypeError(f"[randint] gives integers, not {chosen}; cast the result")
+        if not low < high:
+            raise ValueError(f"[randint] low {low} is not below high {high}")
+        if low < dtypes.min(chosen) or high - 1 > dtypes.max(chosen):
+            raise OverflowError(f"[randint] {low} to {high - 1} do not fit {chosen}")
+        first, second = random_words(_shape(shape, "randint"), to_device(device))
+        word = first.cast(dtypes.uint64)
+        if high - low <= 1 << 32:
+            scaled = (word * (high - low)).alu(BinaryOps.SHR, word.full(32))
+        else:
+            joined = word.alu(BinaryOps.SHL, word.full(32))
+            joined = joined.alu(BinaryOps.OR, second.cast(dtypes.uint64))
+            scaled = joined.alu(BinaryOps.MOD, joined.full(high - low))
+        offset = scaled.cast(dtypes.int64) + _signed(low)
+        return cls._made(offset.cast(chosen), requires_grad)
+
+    @classmethod
+    def randperm(cls, n: int, device: str | None = None, dtype: DType | str | None = None) -> Self:
+        """The numbers 0 to n - 1 in random order. Takes n * n comparisons.
+
+        >>> from ferrule import Tensor
+        >>> sorted(Tensor.randperm(5).tolist())
+        [0, 1, 2, 3, 4]
+        """
+        chosen = dtypes.default_int if dtype is None else to_dtype(dtype)
+        where = to_device(device)
+        if n < 2:
+            return cls.zeros(n, device=where, dtype=chosen)
+        key, _ = random_words((n,), where)
+        place = count_to(n, dtypes.int32, where)
+        mine, others = _pairs(key)
+        here, there = _pairs(place)
+        before = (others < mine).alu(
+            BinaryOps.OR, mine.equals(others).alu(BinaryOps.AND, there < here)
+        )
+        return cls._wrap(before.cast(dtypes.int32).sum((1,)).reshape((n,)).cast(chosen))
+
+    @classmethod
+    def uniform(cls, *shape: Any, low: float = 0.0, high: float = 1.0, **kwargs: Any) -> Self:
+        """Uniform random numbers in [low, high); takes the keyword arguments of `rand`.
+
+        >>> from ferrule import Tensor
+        >>> Tensor.uniform(2, 3, low=-1, high=1).shape
+        (2, 3)
+        """
+        requires_grad = kwargs.pop("requires_grad", None)
+        dtype = kwargs.pop("dtype", None)
+        wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
+        drawn = wanted if dtypes.is_float(wanted) else dtypes.default_float
+        value = cls.rand(*shape, dtype=drawn, **kwargs)._read()
+        return cls._made((value * (high - low) + low).cast(wanted), requires_grad)
+
+    @classmethod
+    def normal(cls, *shape: Any, mean: float = 0.0, std: float = 1.0, **kwargs: Any) -> Self:
+        """Normally distributed random numbers; takes the keyword arguments of `randn`.
+
+        >>> from ferrule import Tensor
+        >>> Tensor.normal(2, 3, mean=10, std=0.1).shape
+        (2, 3)
+        """
+        requires_grad = kwargs.pop("requires_grad", None)
+        value = cls.randn(*shape, **kwargs)._read()
+        return cls._made(value * std + mean, requires_grad)
+
+    @classmethod
+    def scaled_uniform(cls, *shape: Any, **kwargs: Any) -> Self:
+        """Uniform in [-1, 1) over the square root of the number of elements.
+
+        >>> from ferrule import Tensor
+        >>> bool((Tensor.scaled_uniform(4, 4).abs() <= 0.25).all())
+        True
+        """
+        bound = _elements(_shape(shape, "scaled_uniform")) ** -0.5
+        return cls.uniform(*shape, low=-bound, high=bound, **kwargs)
+
+    @classmethod
+    def glorot_uniform(cls, *shape: Any, **kwargs: Any) -> Self:
+        """Glorot's uniform initialisation: the bound is sqrt(6 / (fan in + fan out)).
+
+        >>> from ferrule import Tensor
+        >>> Tensor.glorot_uniform(4, 4).shape
+        (4, 4)
+        """
+        sizes = _shape(shape, "glorot_uniform")
+        bound = (6 / max(_elements(sizes[:1]) + _elements(sizes[1:]), 1)) ** 0.5
+        return cls.uniform(*shape, low=-bound, high=bound, **kwargs)
+
+    @classmethod
+    def kaiming_uniform(cls, *shape: Any, a: float = 0.01, **kwargs: Any) -> Self:
+        """He's uniform initialisation for a leaky_relu of slope `a`.
+
+        >>> from ferrule import Tensor
+        >>> Tensor.kaiming_uniform(4, 4).shape
+        (4, 4)
+        """
+        bound = 3**0.5 * _kaiming_std(_shape(shape, "kaiming_uniform"), a)
+        return cls.uniform(*shape, low=-bound, high=bound, **kwargs)
+
+    @classmethod
+    def kaiming_normal(cls, *shape: Any, a: float = 0.01, **kwargs: Any) -> Self:
+        """He's normal initialisation for a leaky_relu of slope `a`.
+
+        >>> from ferrule import Tensor
+        >>> Tensor.kaiming_normal(4, 4).shape
+        (4, 4)
+        """
+        return cls.normal(*shape, std=_kaiming_std(_shape(shape, "kaiming_normal"), a), **kwargs)
+
+
+def _signed(number: int) -> int:
+    """A number as int64 holds it."""
+    return int(np.array(number & 0xFFFFFFFFFFFFFFFF, np.uint64).astype(np.int64))
+
+
+def _pairs(value: Value) -> tuple[Value, Value]:
+    """A vector along the rows, and along the columns, of a square."""
+    (size,) = value.shape
+    square = (size, size)
+    return value.reshape((size, 1)).expand(square), value.reshape((1, size)).expand(square)
+
+
+def _elements(shape: Shape) -> int:
+    size = prod_sint(shape)
+    return size if isinstance(size, int) else size.max
+
+
+def _kaiming_std(shape: Shape, a: float) -> float:
+    return math.sqrt(2 / (1 + a**2) / max(_elements(shape[1:]), 1))

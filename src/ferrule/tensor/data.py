@@ -1,0 +1,173 @@
+"""Data of the host as values: Python numbers, nested lists, bytes and NumPy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ferrule.buffer import Buffer
+from ferrule.device import Device
+from ferrule.dtype import DType, DTypeError, dtypes
+from ferrule.expr import Expr, sint, unbind
+from ferrule.gradient import Number, Value
+from ferrule.lazy import LazyBuffer
+from ferrule.shape.view import ShapeError
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+
+def to_dtype(dtype: DType | str) -> DType:
+    """A dtype, or the one with a name such as "float32"."""
+    if isinstance(dtype, DType):
+        return dtype
+    if isinstance(dtype, str):
+        return dtypes.from_name(dtype)
+    raise DTypeError(
+        f"{dtype!r} is no dtype; use one of ferrule's, such as dtypes.float32, or its name"
+    )
+
+
+def to_device(device: str | None) -> str:
+    """The one spelling of a device's name; the default device for None."""
+    if device is None or isinstance(device, str):
+        return Device.canonicalize(device)
+    raise TypeError(f"{device!r} is no device; pass its name, such as 'CPU', or None")
+
+
+def scalar_dtype(number: object) -> DType:
+    """The dtype that a Python number has on its own."""
+    if isinstance(number, bool):
+        return dtypes.bool
+    if isinstance(number, int | Expr):
+        return dtypes.default_int
+    return dtypes.default_float
+
+
+def constant(number: Any, dtype: DType, shape: Sequence[sint], device: str) -> LazyBuffer:
+    """A number for every element; raises `OverflowError` for an int that the dtype cannot hold."""
+    if type(number) is int and dtypes.is_int(dtype):
+        check_range(number, dtype)
+    return LazyBuffer.const(number, dtype, shape, device)
+
+
+def check_range(number: int, dtype: DType) -> None:
+    """Raises `OverflowError` if the integer type cannot hold the number."""
+    if not dtypes.min(dtype) <= number <= dtypes.max(dtype):
+        raise OverflowError(
+            f"{number} does not fit {dtype} ({dtypes.min(dtype)} to {dtypes.max(dtype)}); "
+            "use a wider dtype, or cast the tensor first"
+        )
+
+
+def from_host(data: Any, dtype: DType | None, device: str) -> Value:
+    """The value of anything that is no tensor.
+
+    Raises `ShapeError` for ragged lists, `TypeError` for what holds no numbers, `DTypeError` for
+    NumPy dtypes that ferrule lacks, `OverflowError` for integers that do not fit.
+    """
+    if isinstance(data, bool | int | float | Expr):
+        chosen = scalar_dtype(data) if dtype is None else dtype
+        return Value(constant(data, chosen, (), device))
+    array = _to_array(data, dtype)
+    if dtype is not None and array.dtype != dtype.np:
+        array = array.astype(dtype.np)
+    return Value(LazyBuffer.from_buffer(Buffer.fromCPU(device, array), array.shape))
+
+
+def _to_array(data: Any, dtype: DType | None) -> Array:
+    if isinstance(data, np.ndarray | np.generic):
+        array = np.asarray(data)
+        dtypes.from_np(array.dtype)  # raises for dtypes that ferrule lacks
+        return array
+    if isinstance(data, bytes | bytearray | memoryview):
+        return np.frombuffer(data, np.uint8)
+    if isinstance(data, list | tuple | range):
+        return _from_sequence(data, dtype)
+    if hasattr(data, "__array__"):
+        return _to_array(np.asarray(data), dtype)
+    raise TypeError(
+        f"[Tensor] cannot be made of {type(data).__name__}; pass a number, a nested list of "
+        "numbers, bytes, a NumPy array or a tensor"
+    )
+
+
+def _from_sequence(data: Sequence[Any], dtype: DType | None) -> Array:
+    shape = _nested_shape(data, ())
+    numbers = list(_leaves(data, len(shape)))
+    chosen = _common_dtype(numbers) if dtype is None else dtype
+    if dtypes.is_int(chosen):
+        for number in numbers:
+            if isinstance(number, int):
+                check_range(number, chosen)
+    return np.array(numbers, chosen.np).reshape(shape)
+
+
+def _nested_shape(data: Any, place: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of nested lists; `place` is where in the whole `data` is, for the message."""
+    if not isinstance(data, list | tuple | range):
+        return ()
+    if len(data) == 0:
+        return (0,)
+    first = _nested_shape(data[0], (*place, 0))
+    for position in range(1, len(data)):
+        shape = _nested_shape(data[position], (*place, position))
+        if shape != first:
+            here = "".join(f"[{step}]" for step in place)
+            raise ShapeError(
+                f"[Tensor] the list is ragged: data{here}[0] has shape {first}, "
+                f"data{here}[{position}] has {shape}; pad the shorter ones"
+            )
+    return (len(data), *first)
+
+
+def _leaves(data: Any, rank: int) -> Any:
+    if rank == 0:
+        yield _number(data)
+        return
+    for part in data:
+        yield from _leaves(part, rank - 1)
+
+
+def _number(item: Any) -> Number:
+    if isinstance(item, bool | int | float):
+        return item
+    if isinstance(item, np.generic) or (isinstance(item, np.ndarray) and item.ndim == 0):
+        number: Number = item.item()
+        return number
+    raise TypeError(
+        f"[Tensor] a list may hold numbers only, found {type(item).__name__}; "
+        "for a list of tensors use Tensor.stack(*tensors)"
+    )
+
+
+def _common_dtype(numbers: Sequence[Number]) -> DType:
+    kinds = {type(number) for number in numbers}
+    if kinds == {bool}:
+        return dtypes.bool
+    if kinds and kinds <= {bool, int}:
+        return dtypes.default_int
+    return dtypes.default_float
+
+
+# *** back to the host ***
+
+
+def bound_shape(shape: Sequence[sint], what: str) -> tuple[int, ...]:
+    """The sizes as numbers, symbolic ones by the values that their variables are bound to."""
+    return tuple([size if isinstance(size, int) else _bound(size, what) for size in shape])
+
+
+def _bound(size: Expr, what: str) -> int:
+    free, values = unbind(size)
+    if isinstance(free, int):
+        return free
+    missing = sorted(variable.name for variable in free.vars() - set(values))
+    if missing:
+        raise ShapeError(
+            f"[{what}] the size {free} is symbolic, and {', '.join(missing)} has no value; "
+            "use variable.bind(value) in the shape"
+        )
+    known: dict[Expr, int] = {variable: value for variable, value in values.items()}
+    return free.infer(known)

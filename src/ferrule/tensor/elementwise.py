@@ -1,0 +1,312 @@
+"""Comparison, choice, and operations on bits and truth values."""
+
+from __future__ import annotations
+
+import math
+from typing import Self
+
+from ferrule.dtype import DTypeError, dtypes, promote
+from ferrule.gradient import Value
+from ferrule.ops import BinaryOps, UnaryOps
+from ferrule.tensor.arithmetic import WEAK, Arithmetic, Operand, weak_dtype
+from ferrule.tensor.base import TensorBase
+from ferrule.tensor.broadcast import broadcast_shape, check_devices, expanded
+from ferrule.tensor.data import constant, from_host, scalar_dtype
+
+
+def less_or_equal(a: Value, b: Value) -> Value:
+    """a <= b; false for NaN."""
+    if dtypes.is_float(a.dtype):
+        return (a < b).alu(BinaryOps.OR, a.equals(b))
+    return (b < a).alu(UnaryOps.NEG)
+
+
+def minimum(a: Value, b: Value) -> Value:
+    """The smaller of two; NaN if either is. The complement reverses the order of integers."""
+    if dtypes.is_float(a.dtype):
+        return -(-a).maximum(-b)
+    return complement(complement(a).maximum(complement(b)))
+
+
+def complement(value: Value) -> Value:
+    """All bits inverted; a bool is negated."""
+    if value.dtype is dtypes.bool:
+        return value.alu(UnaryOps.NEG)
+    ones = dtypes.max(value.dtype) if dtypes.is_unsigned(value.dtype) else -1
+    return value.alu(BinaryOps.XOR, value.full(ones))
+
+
+class Elementwise(Arithmetic):
+    """Comparisons, bits, truth values, choices."""
+
+    __slots__ = ()
+
+    # -- comparison ------------------------------------------------------------------------------
+
+    def __lt__(self, other: Operand) -> Self:
+        return self._binary(BinaryOps.CMPLT, other, "<")
+
+    def __gt__(self, other: Operand) -> Self:
+        return self._reflected(BinaryOps.CMPLT, other, ">")
+
+    def __le__(self, other: Operand) -> Self:
+        return self._wrap(less_or_equal(*self._operands(other, "<=")))
+
+    def __ge__(self, other: Operand) -> Self:
+        b, a = self._operands(other, ">=")
+        return self._wrap(less_or_equal(a, b))
+
+    def __eq__(self, other: object) -> Self:  # type: ignore[override]
+        a, b = self._operands(other, "==")
+        return self._wrap(a.equals(b))
+
+    def __ne__(self, other: object) -> Self:  # type: ignore[override]
+        return self._binary(BinaryOps.CMPNE, other, "!=")
+
+    __hash__ = TensorBase.__hash__
+
+    def maximum(self, other: Operand) -> Self:
+        """The larger of two elements; NaN if either is. Of equal ones each gets half the gradient.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 5]).maximum(3).tolist()
+        [3, 5]
+        """
+        return self._binary(BinaryOps.MAX, other, "maximum")
+
+    def minimum(self, other: Operand) -> Self:
+        """The smaller of two elements; NaN if either is. Of equal ones each gets half the gradient.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 5]).minimum(3).tolist()
+        [1, 3]
+        """
+        return self._wrap(minimum(*self._operands(other, "minimum")))
+
+    def clamp(self, min: Operand | None = None, max: Operand | None = None) -> Self:
+        """Each element, but no less than `min` and no more than `max`. NaN stays.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([-2, 0, 7]).clamp(-1, 5).tolist()
+        [-1, 0, 5]
+        """
+        if min is None and max is None:
+            raise ValueError("[clamp] neither min nor max is given; pass at least one")
+        result = self
+        if min is not None:
+            a, low = result._operands(min, "clamp")
+            result = self._wrap((a < low).where(low, a))
+        if max is not None:
+            a, high = result._operands(max, "clamp")
+            result = self._wrap((high < a).where(high, a))
+        return result
+
+    def clip(self, min: Operand | None = None, max: Operand | None = None) -> Self:
+        """The same as `clamp`.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([-2, 0, 7]).clip(max=5).tolist()
+        [-2, 0, 5]
+        """
+        return self.clamp(min, max)
+
+    def isclose(
+        self, other: Operand, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+    ) -> Self:
+        """Whether elements are equal but for `atol + rtol * abs(other)`.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1.0, 1.1]).isclose(Tensor([1.0, 1.0])).tolist()
+        [True, False]
+        """
+        a, b = self._divisible(other, "isclose")
+        near = less_or_equal((a - b).absolute(), b.absolute() * rtol + atol)
+        near = near.alu(BinaryOps.AND, b.absolute() < math.inf)
+        near = near.alu(BinaryOps.OR, a.equals(b))
+        if equal_nan:
+            near = near.alu(BinaryOps.OR, a.differs(a).alu(BinaryOps.AND, b.differs(b)))
+        return self._wrap(near)
+
+    # -- bits and truth --------------------------------------------------------------------------
+
+    def _bitwise(self, op: BinaryOps, other: Operand, what: str, swap: bool = False) -> Self:
+        a, b = self._operands(other, what)
+        shifts = op is BinaryOps.SHL or op is BinaryOps.SHR
+        if dtypes.is_float(a.dtype) or (shifts and a.dtype is dtypes.bool):
+            kinds = "integers" if shifts else "integers and bools"
+            raise DTypeError(f"[{what}] is defined for {kinds}, not {a.dtype}; cast it first")
+        if swap:
+            a, b = b, a
+        return self._wrap(a.alu(op, b))
+
+    def __and__(self, other: Operand) -> Self:
+        return self._bitwise(BinaryOps.AND, other, "&")
+
+    def __or__(self, other: Operand) -> Self:
+        return self._bitwise(BinaryOps.OR, other, "|")
+
+    def __xor__(self, other: Operand) -> Self:
+        return self._bitwise(BinaryOps.XOR, other, "^")
+
+    __rand__ = __and__
+    __ror__ = __or__
+    __rxor__ = __xor__
+
+    def __lshift__(self, other: Operand) -> Self:
+        return self._bitwise(BinaryOps.SHL, other, "<<")
+
+    def __rlshift__(self, other: Operand) -> Self:
+        return self._bitwise(BinaryOps.SHL, other, "<<", swap=True)
+
+    def __rshift__(self, other: Operand) -> Self:
+        return self._bitwise(BinaryOps.SHR, other, ">>")
+
+    def __rrshift__(self, other: Operand) -> Self:
+        return self._bitwise(BinaryOps.SHR, other, ">>", swap=True)
+
+    def __iand__(self, other: Operand) -> Self:
+        return self._update(self & other, "&=")
+
+    def __ior__(self, other: Operand) -> Self:
+        return self._update(self | other, "|=")
+
+    def __ixor__(self, other: Operand) -> Self:
+        return self._update(self ^ other, "^=")
+
+    def __ilshift__(self, other: Operand) -> Self:
+        return self._update(self << other, "<<=")
+
+    def __irshift__(self, other: Operand) -> Self:
+        return self._update(self >> other, ">>=")
+
+    def __invert__(self) -> Self:
+        value = self._read()
+        if dtypes.is_float(value.dtype):
+            raise DTypeError(f"[~] is defined for integers and bools, not {value.dtype}")
+        return self._wrap(complement(value))
+
+    def logical_not(self) -> Self:
+        """Whether each element is 0.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([0.0, 2.0]).logical_not().tolist()
+        [True, False]
+        """
+        return self._wrap(self._read().equals(0))
+
+    def logical_and(self, other: Operand) -> Self:
+        """Whether both elements are other than 0.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([0.0, 2.0]).logical_and(1).tolist()
+        [False, True]
+        """
+        a, b = self._operands(other, "logical_and")
+        return self._wrap(a.cast(dtypes.bool).alu(BinaryOps.AND, b.cast(dtypes.bool)))
+
+    def logical_or(self, other: Operand) -> Self:
+        """Whether at least one of two elements is other than 0.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([0.0, 2.0]).logical_or(0).tolist()
+        [False, True]
+        """
+        a, b = self._operands(other, "logical_or")
+        return self._wrap(a.cast(dtypes.bool).alu(BinaryOps.OR, b.cast(dtypes.bool)))
+
+    def isnan(self) -> Self:
+        """Whether each element is NaN.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1.0, float("nan")]).isnan().tolist()
+        [False, True]
+        """
+        value = self._read()
+        return self._wrap(value.differs(value))
+
+    def isinf(self) -> Self:
+        """Whether each element is infinite.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1.0, float("-inf")]).isinf().tolist()
+        [False, True]
+        """
+        return self._wrap(self._float().absolute().equals(math.inf))
+
+    def isfinite(self) -> Self:
+        """Whether each element is neither infinite nor NaN.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1.0, float("nan")]).isfinite().tolist()
+        [True, False]
+        """
+        return self._wrap(self._float().absolute() < math.inf)
+
+    # -- choice ----------------------------------------------------------------------------------
+
+    def where(self, input: Operand, other: Operand) -> Self:
+        """`input` where this condition holds, `other` elsewhere.
+
+        >>> from ferrule import Tensor
+        >>> x = Tensor([-1.0, 2.0])
+        >>> (x > 0).where(x, 0).tolist()
+        [0.0, 2.0]
+        """
+        condition = self._read()
+        if condition.dtype is not dtypes.bool:
+            condition = condition.differs(0)
+        yes, no = self._branches(input, other)
+        check_devices(condition, yes, "where")
+        shape = broadcast_shape((condition.shape, yes.shape, no.shape), "where")
+        condition, yes, no = (expanded(value, shape) for value in (condition, yes, no))
+        return self._wrap(condition.where(yes, no))
+
+    def _branches(self, yes: Operand, no: Operand) -> tuple[Value, Value]:
+        """The two branches in one dtype."""
+        if isinstance(yes, Elementwise):
+            return yes._unbroadcast(no)
+        if isinstance(no, Elementwise):
+            b, a = no._unbroadcast(yes)
+            return a, b
+        device = self.device
+        if isinstance(yes, WEAK) and isinstance(no, WEAK):
+            dtype = weak_dtype(scalar_dtype(yes), no)
+            return from_host(yes, dtype, device), from_host(no, dtype, device)
+        first = self._wrap(from_host(no if isinstance(yes, WEAK) else yes, None, device))
+        return self._branches(yes, first) if isinstance(yes, WEAK) else self._branches(first, no)
+
+    def _unbroadcast(self, other: Operand) -> tuple[Value, Value]:
+        """This tensor and another operand in one dtype, each with its own shape."""
+        a = self._read()
+        if isinstance(other, WEAK):
+            dtype = weak_dtype(a.dtype, other)
+            return a.cast(dtype), Value(constant(other, dtype, (), a.node.device))
+        b = other._read() if isinstance(other, TensorBase) else from_host(other, None, self.device)
+        check_devices(a, b, "where")
+        dtype = promote(a.dtype, b.dtype)
+        return a.cast(dtype), b.cast(dtype)
+
+    def masked_fill(self, mask: Operand, value: Operand) -> Self:
+        """`value` where the mask holds, this tensor elsewhere; the dtype stays.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2, 3]).masked_fill(Tensor([True, False, True]), 0).tolist()
+        [0, 2, 0]
+        """
+        condition = (
+            mask
+            if isinstance(mask, Elementwise)
+            else self._wrap(from_host(mask, None, self.device))
+        )
+        filled = condition.where(value, self)
+        return self._wrap(filled._read().cast(self.dtype))
+
+    def lerp(self, end: Operand, weight: Operand) -> Self:
+        """self + (end - self) * weight.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([0.0, 10.0]).lerp(Tensor([10.0, 20.0]), 0.5).tolist()
+        [5.0, 15.0]
+        """
+        end = end if isinstance(end, Elementwise) else self._wrap(from_host(end, None, self.device))
+        return self + (end - self) * weight

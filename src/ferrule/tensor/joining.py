@@ -1,0 +1,345 @@
+"""Padding, joining, splitting, repeating: values made of parts of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+from ferrule.dtype import dtypes, promote
+from ferrule.expr import as_int, sint
+from ferrule.gradient import Entry, Gradients, Number, Rule, Shape, Value, record
+from ferrule.lazy import LazyBuffer
+from ferrule.shape.view import ShapeError, same
+from ferrule.tensor.base import TensorBase
+from ferrule.tensor.broadcast import check_devices, known_size
+from ferrule.tensor.movement import Movement, listed
+
+
+class Joining(Movement):
+    """Padding, joining, splitting, repeating."""
+
+    __slots__ = ()
+
+    # -- padding ---------------------------------------------------------------------------------
+
+    def pad(self, padding: Any, mode: str = "constant", value: Number = 0.0) -> Self:
+        """More elements around: copies of `value`, or of the tensor itself.
+
+        `padding` is PyTorch's flat tuple, (left, right, top, bottom, …) from the last axis on, or
+        one (before, after) or None for each axis. Negative amounts cut. `mode` is "constant",
+        "reflect", "replicate" or "circular".
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2]).pad((1, 2)).tolist()
+        [0, 1, 2, 0, 0]
+        >>> Tensor([1, 2, 3]).pad(((2, 0),), "reflect").tolist()
+        [3, 2, 1, 2, 3]
+        """
+        pairs = pad_pairs(padding, self._shape)
+        if mode == "constant":
+            return self._padded(pairs, value)
+        if mode not in _PAD_MODES:
+            modes = ", ".join(repr(name) for name in ("constant", *_PAD_MODES))
+            raise ValueError(f"[pad] mode {mode!r} is not one of {modes}")
+        return self._padded_by_itself(pairs, mode)
+
+    def _padded(self, pairs: Sequence[tuple[sint, sint]], value: Number) -> Self:
+        source = self._cut(pairs)
+        added = [(_positive(before), _positive(after)) for before, after in pairs]
+        if all(same(n, 0) for pair in added for n in pair):
+            return source
+        inner = source._read()
+        if value == 0:
+            return source._wrap(inner.pad(added))
+        inside = Value(_all_true(inner)).pad(added)
+        return self._wrap(inside.where(inner.pad(added), value))
+
+    def _cut(self, pairs: Sequence[tuple[sint, sint]]) -> Self:
+        """Without what negative amounts of padding remove."""
+        if not any(isinstance(n, int) and n < 0 for pair in pairs for n in pair):
+            return self
+        return self.shrink(
+            [
+                (_positive(-before), size - _positive(-after))
+                for (before, after), size in zip(pairs, self._shape, strict=True)
+            ]
+        )
+
+    def _padded_by_itself(self, pairs: Sequence[tuple[sint, sint]], mode: str) -> Self:
+        result = self._cut(pairs)
+        for axis, (before, after) in enumerate(pairs):
+            if not isinstance(before, int) or not isinstance(after, int):
+                raise ShapeError(f"[pad] mode {mode!r} needs sizes that are known, not {pairs}")
+            result = result._border(axis, max(before, 0), max(after, 0), mode)
+        return result
+
+    def _border(self, axis: int, before: int, after: int, mode: str) -> Self:
+        size = self._shape[axis]
+        limit = {"reflect": size - 1, "circular": size}.get(mode)
+        if limit is not None and max(before, after) > limit:
+            raise ShapeError(
+                f"[pad] mode {mode!r} can add at most {limit} on an axis of size {size}, "
+                f"not {max(before, after)}"
+            )
+        parts = [self]
+        if before:
+            parts.insert(0, self._edge(axis, before, mode, first=True))
+        if after:
+            parts.append(self._edge(axis, after, mode, first=False))
+        return parts[0] if len(parts) == 1 else parts[0].cat(*parts[1:], dim=axis)
+
+    def _edge(self, axis: int, count: int, mode: str, first: bool) -> Self:
+        """What comes before the first, or after the last, element of an axis."""
+        size = known_size(self._shape[axis], "pad")
+        if mode == "reflect":
+            start = 1 if first else size - 1 - count
+            return self.narrow(axis, start, count).flip(axis)
+        if mode == "circular":
+            return self.narrow(axis, size - count if first else 0, count)
+        shape = [n if i != axis else count for i, n in enumerate(self._shape)]
+        return self.narrow(axis, 0 if first else size - 1, 1).expand(shape)
+
+    # -- joining and splitting -------------------------------------------------------------------
+
+    def cat(self, *others: Any, dim: int = 0) -> Self:
+        """This tensor and others one after the other along an axis.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2]).cat(Tensor([3])).tolist()
+        [1, 2, 3]
+        >>> Tensor.cat(Tensor([[1]]), Tensor([[2]]), dim=1).tolist()
+        [[1, 2]]
+        """
+        parts = [self, *listed(others)]
+        axis = self._axis(dim, "cat")
+        for part in parts[1:]:
+            _check_joinable(self, part, axis)
+        dtype = promote(*[part.dtype for part in parts])
+        values = [part._read().cast(dtype) for part in parts]
+        for value in values[1:]:
+            check_devices(values[0], value, "cat")
+        return self._wrap(concatenated(values, axis))
+
+    def stack(self, *others: Any, dim: int = 0) -> Self:
+        """This tensor and others of its shape along a new axis.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2]).stack(Tensor([3, 4])).tolist()
+        [[1, 2], [3, 4]]
+        """
+        parts = [self, *listed(others)]
+        for part in parts[1:]:
+            if part._shape != self._shape:
+                raise ShapeError(
+                    f"[stack] the shapes {self._shape} and {part._shape} differ; "
+                    "use .cat() to join along an axis that is there"
+                )
+        axis = dim if dim >= 0 else dim + self.ndim + 1
+        first, *rest = [part.unsqueeze(axis) for part in parts]
+        joined: Self = first.cat(*rest, dim=axis)
+        return joined
+
+    def split(self, sizes: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
+        """Parts of an axis: each of one size (the last may be smaller), or of the sizes given.
+
+        >>> from ferrule import Tensor
+        >>> [part.tolist() for part in Tensor([1, 2, 3, 4, 5]).split(2)]
+        [[1, 2], [3, 4], [5]]
+        """
+        axis = self._axis(dim, "split")
+        length = known_size(self._shape[axis], "split")
+        if isinstance(sizes, int):
+            if sizes < 1:
+                raise ShapeError(f"[split] the size of a part is at least 1, not {sizes}")
+            full, rest = divmod(length, sizes)
+            sizes = [sizes] * full + [rest] * (rest > 0) or [0]
+        if sum(sizes) != length:
+            raise ShapeError(
+                f"[split] the sizes {list(sizes)} add up to {sum(sizes)}, and axis {dim} of shape "
+                f"{self._shape} has {length}"
+            )
+        stops = [sum(sizes[: count + 1]) for count in range(len(sizes))]
+        return tuple([self.narrow(axis, stop - n, n) for stop, n in zip(stops, sizes, strict=True)])
+
+    def chunk(self, chunks: int, dim: int = 0) -> tuple[Self, ...]:
+        """At most `chunks` parts of an axis, of equal size but for the last.
+
+        >>> from ferrule import Tensor
+        >>> [part.tolist() for part in Tensor([1, 2, 3, 4, 5]).chunk(2)]
+        [[1, 2, 3], [4, 5]]
+        """
+        if chunks < 1:
+            raise ShapeError(f"[chunk] the number of chunks is at least 1, not {chunks}")
+        length = known_size(self._shape[self._axis(dim, "chunk")], "chunk")
+        return self.split(max(-(-length // chunks), 1), dim)
+
+    def unbind(self, dim: int = 0) -> tuple[Self, ...]:
+        """The elements of an axis one by one, without it. Views.
+
+        >>> from ferrule import Tensor
+        >>> [part.tolist() for part in Tensor([[1, 2], [3, 4]]).unbind()]
+        [[1, 2], [3, 4]]
+        """
+        axis = self._axis(dim, "unbind")
+        parts = [
+            self.narrow(axis, place, 1) for place in range(known_size(self._shape[axis], "unbind"))
+        ]
+        rest = self._shape[:axis] + self._shape[axis + 1 :]
+        return tuple([part._reshaped(rest) for part in parts])
+
+    def repeat(self, *repeats: Any) -> Self:
+        """The whole tensor several times along each axis; new axes come in front.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2]).repeat(2, 2).tolist()
+        [[1, 2, 1, 2], [1, 2, 1, 2]]
+        """
+        counts = listed(repeats)
+        missing = len(counts) - len(self._shape)
+        if missing < 0:
+            raise ShapeError(
+                f"[repeat] {counts} has fewer counts than shape {self._shape} has axes"
+            )
+        own = (1,) * missing + self._shape
+        apart: list[sint] = [n for size in own for n in (1, size)]
+        wide = [n for count, size in zip(counts, own, strict=True) for n in (count, size)]
+        value = self._read().reshape(tuple(apart)).expand(tuple(wide))
+        total = [count * size for count, size in zip(counts, own, strict=True)]
+        return self._wrap(value.reshape(tuple(total)))
+
+    def repeat_interleave(self, repeats: int, dim: int | None = None) -> Self:
+        """Each element several times, one after the other; without an axis, of the flat tensor.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2]).repeat_interleave(2).tolist()
+        [1, 1, 2, 2]
+        """
+        if dim is None:
+            return self.flatten().repeat_interleave(repeats, 0)
+        axis = self._axis(dim, "repeat_interleave")
+        before, size, after = self._shape[:axis], self._shape[axis], self._shape[axis + 1 :]
+        value = self._read().reshape((*before, size, 1, *after))
+        value = value.expand((*before, size, repeats, *after))
+        return self._wrap(value.reshape((*before, size * repeats, *after)))
+
+    def roll(self, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Self:
+        """The elements moved along an axis; those that leave at one end come back at the other.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2, 3, 4]).roll(1).tolist()
+        [4, 1, 2, 3]
+        """
+        if dims is None:
+            if not isinstance(shifts, int):
+                raise ShapeError("[roll] several shifts need as many dims")
+            return self.flatten().roll(shifts, 0).reshape(self._shape)
+        moves = [shifts] if isinstance(shifts, int) else list(shifts)
+        axes = [dims] if isinstance(dims, int) else list(dims)
+        if len(moves) != len(axes):
+            raise ShapeError(f"[roll] {len(moves)} shifts for {len(axes)} dims")
+        result = self
+        for shift, dim in zip(moves, axes, strict=True):
+            axis = self._axis(dim, "roll")
+            size = known_size(self._shape[axis], "roll")
+            start = -shift % size if size else 0
+            if start:
+                front, back = result.split([start, size - start], axis)
+                result = back.cat(front, dim=axis)
+        return result
+
+    def unfold(self, dim: int, size: int, step: int) -> Self:
+        """Windows of `size` elements of an axis, `step` apart, as a new last axis.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2, 3, 4]).unfold(0, 2, 1).tolist()
+        [[1, 2], [2, 3], [3, 4]]
+        """
+        axis = self._axis(dim, "unfold")
+        length = self._shape[axis]
+        if size < 0 or step < 1 or (isinstance(length, int) and size > length):
+            raise ShapeError(
+                f"[unfold] windows of {size} elements, {step} apart, do not fit axis {dim} of "
+                f"shape {self._shape}"
+            )
+        return self._wrap(self._read().window(axis, size, step))
+
+
+_PAD_MODES = ("reflect", "replicate", "circular")
+
+
+def _positive(count: sint) -> sint:
+    return max(count, 0) if isinstance(count, int) else count
+
+
+def pad_pairs(padding: Any, shape: Shape) -> list[tuple[sint, sint]]:
+    """One (before, after) for each axis, from either way to write padding."""
+    rank = len(shape)
+    given = list(padding)
+    if any(pair is None or isinstance(pair, list | tuple) for pair in given):
+        if len(given) != rank:
+            raise ShapeError(
+                f"[pad] {len(given)} pairs for the {rank} axes of shape {shape}; "
+                "give one for each, or a flat tuple from the last axis on"
+            )
+        return [(0, 0) if pair is None else (pair[0], pair[1]) for pair in given]
+    if len(given) % 2 or len(given) > 2 * rank:
+        raise ShapeError(
+            f"[pad] a flat tuple of {len(given)} amounts does not fit shape {shape}; "
+            "it has two for each axis, from the last one on"
+        )
+    pairs = [(given[place], given[place + 1]) for place in range(0, len(given), 2)]
+    return [(0, 0)] * (rank - len(pairs)) + pairs[::-1]
+
+
+def _check_joinable(first: TensorBase, part: Any, axis: int) -> None:
+    if not isinstance(part, TensorBase):
+        raise TypeError(f"[cat] {type(part).__name__} is no tensor; make it one with Tensor(...)")
+    a, b = first._shape, part._shape
+    if len(a) != len(b) or a[:axis] != b[:axis] or a[axis + 1 :] != b[axis + 1 :]:
+        raise ShapeError(
+            f"[cat] the shapes {a} and {b} differ at other axes than {axis}, along which they are "
+            "joined; make the other sizes equal first"
+        )
+
+
+def concatenated(values: Sequence[Value], axis: int) -> Value:
+    """Values joined along an axis."""
+    values = [value for value in values if not same(value.shape[axis], 0)] or list(values[:1])
+    if len(values) == 1:
+        return values[0]
+    total: sint = 0
+    for value in values:
+        total = as_int(total + value.shape[axis])
+    result = _placed(values[0].detach(), axis, 0, total)
+    start: sint = values[0].shape[axis]
+    for value in values[1:]:
+        there = _placed(Value(_all_true(value)), axis, start, total)
+        result = there.where(_placed(value.detach(), axis, start, total), result)
+        start = as_int(start + value.shape[axis])
+    return record("cat", _CAT, values, result.node, axis)
+
+
+def _all_true(value: Value) -> LazyBuffer:
+    return LazyBuffer.const(True, dtypes.bool, value.shape, value.node.device)
+
+
+def _placed(value: Value, axis: int, start: sint, total: sint) -> Value:
+    """The value from `start` on along an axis of `total`, zeros elsewhere."""
+    padding: list[tuple[sint, sint]] = [(0, 0)] * len(value.shape)
+    padding[axis] = (start, as_int(total - start - value.shape[axis]))
+    return value.pad(padding)
+
+
+def _reverse_cat(grad: Value, entry: Entry) -> Gradients:
+    parts: list[Value | None] = []
+    start: sint = 0
+    for shape, parent in zip(entry.shapes, entry.parents, strict=True):
+        stop = as_int(start + shape[entry.arg])
+        arg: list[tuple[sint, sint]] = [(0, size) for size in shape]
+        arg[entry.arg] = (start, stop)
+        parts.append(None if parent is None else grad.shrink(arg))
+        start = stop
+    return tuple(parts)
+
+
+_CAT = Rule(_reverse_cat)

@@ -1,0 +1,346 @@
+"""Rearranging elements: shapes, axes, slices.
+
+Reshapes, permutations, slices, flips and expansions are views: they share the tensor's memory, as
+NumPy's do, and a write through either is seen by both. All else makes new values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self, TypeAlias
+
+from ferrule.expr import Expr, as_expr, as_int, sint, unbind
+from ferrule.gradient import Shape
+from ferrule.ops import MovementOps
+from ferrule.shape.view import ShapeError, prod_sint, same
+from ferrule.tensor.base import TensorBase
+from ferrule.tensor.functions import Functions
+
+Pads: TypeAlias = Sequence[tuple[sint, sint]]
+
+
+def listed(arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """Arguments that were given one by one, or as one sequence."""
+    if len(arguments) == 1 and isinstance(arguments[0], list | tuple):
+        return tuple(arguments[0])
+    return tuple(arguments)
+
+
+def resolve_shape(wanted: Sequence[sint], shape: Shape, what: str) -> Shape:
+    """The new shape, with -1 replaced by what is left of the elements; raises `ShapeError`."""
+    new = tuple([as_int(size) for size in wanted])
+    unknown = [axis for axis, size in enumerate(new) if same(size, -1)]
+    if len(unknown) > 1:
+        raise ShapeError(f"[{what}] only one size of {new} may be -1")
+    if any(isinstance(size, int) and size < -1 for size in new):
+        raise ShapeError(f"[{what}] {new} has a negative size; only one -1 is allowed")
+    total = prod_sint(shape)
+    if unknown:
+        (axis,) = unknown
+        rest = prod_sint(new[:axis] + new[axis + 1 :])
+        if not same(rest, 0) and same(as_int(total % rest), 0):
+            return (*new[:axis], as_int(total // rest), *new[axis + 1 :])
+    elif same(prod_sint(new), total):
+        return new
+    elif isinstance(total, Expr) or any(isinstance(size, Expr) for size in new):
+        return _bound_shape(new, shape, what)
+    raise ShapeError(
+        f"[{what}] {new} does not fit a tensor of shape {shape}, which has {total} elements; "
+        "the product of the sizes must be the same"
+    )
+
+
+def _bound_shape(new: Shape, shape: Shape, what: str) -> Shape:
+    """A shape that fits the old one with the values that its variables are bound to."""
+    if bound_size(new) == bound_size(shape):
+        return new
+    raise ShapeError(
+        f"[{what}] {new} does not fit a tensor of shape {shape} with the values bound now"
+    )
+
+
+def bound_size(shape: Shape) -> int | None:
+    """The number of elements with the values that variables are bound to, if all are."""
+    total = 1
+    for size in bound_sizes(shape):
+        if size is None:
+            return None
+        total *= size
+    return total
+
+
+def bound_sizes(shape: Shape) -> list[int | None]:
+    """The sizes with the values that variables are bound to; None where one is not bound."""
+    sizes: list[int | None] = []
+    for size in shape:
+        free, values = unbind(size)
+        bound: dict[Expr, int] = {variable: value for variable, value in values.items()}
+        known = isinstance(free, int) or free.vars() <= set(bound)
+        sizes.append(as_expr(free).infer(bound) if known else None)
+    return sizes
+
+
+class Movement(Functions):
+    """Shapes, axes, slices."""
+
+    __slots__ = ()
+
+    # -- shapes ----------------------------------------------------------------------------------
+
+    def reshape(self, *shape: Any) -> Self:
+        """The same elements in row-major order under another shape; one size may be -1.
+
+        A view wherever NumPy would make one, else a copy.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([[1, 2, 3], [4, 5, 6]]).reshape(3, -1).tolist()
+        [[1, 2], [3, 4], [5, 6]]
+        """
+        wanted = listed(shape)
+        new = resolve_shape(
+            [self._shape[axis] if size is None else size for axis, size in enumerate(wanted)],
+            self._shape,
+            "reshape",
+        )
+        return self._reshaped(new)
+
+    def _reshaped(self, new: Shape) -> Self:
+        if new == self._shape:
+            return self
+        if self._parent is not None and self._layout().reshape(new) is None:
+            return self._wrap(self._read().reshape(new))
+        return self._view_of(MovementOps.RESHAPE, new)
+
+    def view(self, *shape: Any) -> Self:
+        """The same as `reshape`.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2, 3, 4]).view(2, 2).tolist()
+        [[1, 2], [3, 4]]
+        """
+        return self.reshape(*shape)
+
+    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
+        """The axes from `start_dim` to `end_dim` as one.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([[1, 2], [3, 4]]).flatten().tolist()
+        [1, 2, 3, 4]
+        """
+        if not self._shape:
+            return self._reshaped((1,))
+        start = self._axis(start_dim, "flatten")
+        end = self._axis(end_dim, "flatten")
+        if end < start:
+            raise ShapeError(f"[flatten] axis {end_dim} is before axis {start_dim}; swap them")
+        sizes = self._shape
+        return self._reshaped(
+            (*sizes[:start], prod_sint(sizes[start : end + 1]), *sizes[end + 1 :])
+        )
+
+    def unflatten(self, dim: int, sizes: Sequence[sint]) -> Self:
+        """One axis as several; one size may be -1.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2, 3, 4]).unflatten(0, (2, -1)).tolist()
+        [[1, 2], [3, 4]]
+        """
+        axis = self._axis(dim, "unflatten")
+        parts = resolve_shape(sizes, (self._shape[axis],), "unflatten")
+        return self._reshaped((*self._shape[:axis], *parts, *self._shape[axis + 1 :]))
+
+    def squeeze(self, dim: int | Sequence[int] | None = None) -> Self:
+        """Without the axes of size 1: all of them, or those given that have it.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([[[1, 2]]]).squeeze().shape, Tensor([[[1, 2]]]).squeeze(0).shape
+        ((2,), (1, 2))
+        """
+        axes = self._axes(dim, "squeeze")
+        kept = [
+            size for axis, size in enumerate(self._shape) if axis not in axes or not same(size, 1)
+        ]
+        return self._reshaped(tuple(kept))
+
+    def unsqueeze(self, dim: int) -> Self:
+        """A new axis of size 1 at `dim`.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2]).unsqueeze(0).shape, Tensor([1, 2]).unsqueeze(-1).shape
+        ((1, 2), (2, 1))
+        """
+        rank = len(self._shape) + 1
+        if not -rank <= dim < rank:
+            raise ShapeError(
+                f"[unsqueeze] axis {dim} is out of range for a new axis in shape {self._shape}: "
+                f"{-rank} to {rank - 1}"
+            )
+        axis = dim % rank
+        return self._reshaped((*self._shape[:axis], 1, *self._shape[axis:]))
+
+    def expand(self, *shape: Any) -> Self:
+        """Axes of size 1 repeat, and new axes come in front; -1 keeps a size. A view.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2]).expand(2, -1).tolist()
+        [[1, 2], [1, 2]]
+        """
+        wanted = listed(shape)
+        own = self._shape
+        missing = len(wanted) - len(own)
+        if missing < 0:
+            raise ShapeError(
+                f"[expand] {wanted} has fewer axes than shape {own}; give -1 for those that stay"
+            )
+        own = (1,) * missing + own
+        new = tuple(
+            [size if same(as_int(wide), -1) else as_int(wide) for size, wide in zip(own, wanted)]  # noqa: B905
+        )
+        for size, wide in zip(own, new, strict=True):
+            if not same(size, wide) and not same(size, 1):
+                raise ShapeError(
+                    f"[expand] shape {self._shape} does not expand to {new}: only axes of size 1 "
+                    "repeat; use .repeat() to tile larger ones"
+                )
+        source = self._reshaped(own)
+        return source if new == own else source._view_of(MovementOps.EXPAND, new)
+
+    def broadcast_to(self, *shape: Any) -> Self:
+        """The same as `expand`.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2]).broadcast_to(2, 2).tolist()
+        [[1, 2], [1, 2]]
+        """
+        return self.expand(*shape)
+
+    def expand_as(self, other: TensorBase) -> Self:
+        """Expanded to the shape of another tensor.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1]).expand_as(Tensor([4, 5])).tolist()
+        [1, 1]
+        """
+        return self.expand(*other._shape)
+
+    # -- axes ------------------------------------------------------------------------------------
+
+    def permute(self, *axes: Any) -> Self:
+        """Axis i of the result is axis `axes[i]`. A view.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([[1, 2, 3]]).permute(1, 0).shape
+        (3, 1)
+        """
+        wanted = listed(axes)
+        order = tuple([self._axis(axis, "permute") for axis in wanted])
+        rank = len(self._shape)
+        if sorted(order) != list(range(rank)):
+            raise ShapeError(
+                f"[permute] {wanted} is no order of the {rank} axes of shape {self._shape}; "
+                "name each axis once"
+            )
+        if order == tuple(range(rank)):
+            return self
+        return self._view_of(MovementOps.PERMUTE, order)
+
+    def transpose(self, dim0: int = 1, dim1: int = 0) -> Self:
+        """Two axes swapped. A view.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([[1, 2], [3, 4]]).transpose(0, 1).tolist()
+        [[1, 3], [2, 4]]
+        """
+        order = list(range(len(self._shape)))
+        a, b = self._axis(dim0, "transpose"), self._axis(dim1, "transpose")
+        order[a], order[b] = order[b], order[a]
+        return self.permute(order)
+
+    @property
+    def T(self) -> Self:
+        """The axes in reverse order. A view."""
+        return self.permute(tuple(range(len(self._shape)))[::-1])
+
+    @property
+    def mT(self) -> Self:
+        """The last two axes swapped. A view."""
+        return self.transpose(-1, -2)
+
+    def movedim(self, source: int | Sequence[int], destination: int | Sequence[int]) -> Self:
+        """Some axes moved to other places, the others kept in order. A view.
+
+        >>> from ferrule import Tensor
+        >>> Tensor.zeros(2, 3, 4).movedim(0, -1).shape
+        (3, 4, 2)
+        """
+        origins = [source] if isinstance(source, int) else list(source)
+        places = [destination] if isinstance(destination, int) else list(destination)
+        if len(origins) != len(places):
+            raise ShapeError(f"[movedim] {origins} and {places} differ in length")
+        moved = {
+            self._axis(place, "movedim"): self._axis(origin, "movedim")
+            for origin, place in zip(origins, places, strict=True)
+        }
+        rest = iter([axis for axis in range(len(self._shape)) if axis not in moved.values()])
+        return self.permute([moved[i] if i in moved else next(rest) for i in range(self.ndim)])
+
+    def flip(self, *axes: Any) -> Self:
+        """Some axes reversed. A view.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2, 3]).flip(0).tolist()
+        [3, 2, 1]
+        """
+        chosen = self._axes(listed(axes), "flip")
+        if not chosen:
+            return self
+        steps = tuple([-1 if axis in chosen else 1 for axis in range(len(self._shape))])
+        return self._view_of(MovementOps.STRIDE, steps)
+
+    # -- parts -----------------------------------------------------------------------------------
+
+    def shrink(self, arg: Sequence[tuple[sint, sint] | None]) -> Self:
+        """The elements from start to stop - 1 of each axis; None keeps an axis. A view.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([[1, 2, 3], [4, 5, 6]]).shrink((None, (1, 3))).tolist()
+        [[2, 3], [5, 6]]
+        """
+        if len(arg) != len(self._shape):
+            raise ShapeError(
+                f"[shrink] {len(arg)} ranges for the {len(self._shape)} axes of shape {self._shape}"
+            )
+        pairs = tuple(
+            [
+                (0, size) if pair is None else (as_int(pair[0]), as_int(pair[1]))
+                for pair, size in zip(arg, self._shape, strict=True)
+            ]
+        )
+        for (start, stop), size in zip(pairs, self._shape, strict=True):
+            known = isinstance(start, int) and isinstance(stop, int) and isinstance(size, int)
+            if known and not 0 <= start <= stop <= size:
+                raise ShapeError(
+                    f"[shrink] ({start}, {stop}) is no part of an axis of size {size} in shape "
+                    f"{self._shape}"
+                )
+        if pairs == tuple([(0, size) for size in self._shape]):
+            return self
+        return self._view_of(MovementOps.SHRINK, pairs)
+
+    def narrow(self, dim: int, start: int, length: int) -> Self:
+        """`length` elements of one axis from `start` on. A view.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2, 3, 4]).narrow(0, 1, 2).tolist()
+        [2, 3]
+        """
+        axis = self._axis(dim, "narrow")
+        arg: list[tuple[sint, sint] | None] = [None] * len(self._shape)
+        arg[axis] = (start, start + length)
+        return self.shrink(arg)
+
+    def _strided(self, steps: tuple[int, ...]) -> Self:
+        """Every n-th element of each axis, from the end if negative. A view."""
+        if all(step == 1 for step in steps):
+            return self
+        return self._view_of(MovementOps.STRIDE, steps)

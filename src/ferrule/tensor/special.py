@@ -1,0 +1,576 @@
+"""Functions made of several primitive ops, to a few units in the last place.
+
+Each has a reverse rule of its own. The forward parts are written for float32 and float64; narrower
+types compute in float32 and round once. No value within range overflows on the way, and infinities
+give limits. The polynomials and rational functions were fitted for this file, by Chebyshev
+interpolation or weighted least squares of the function named beside them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ferrule.dtype import dtypes
+from ferrule.gradient import Entry, Gradients, Number, Rule, Value, record
+from ferrule.ops import BinaryOps, ReduceOps, UnaryOps
+
+Function = Callable[[Value], Value]
+_NARROW = (dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2)
+
+
+def _widened(x: Value) -> Value:
+    """The value outside the tape, in a type that the forward parts are written for."""
+    return x.detach().cast(dtypes.float32) if x.dtype in _NARROW else x.detach()
+
+
+def _function(
+    name: str,
+    forward: Function,
+    reverse: Callable[[Value, Entry], Gradients],
+    inputs: tuple[int, ...] = (),
+    output: bool = False,
+) -> Function:
+    """`forward` as one entry of the tape with the rule `reverse`."""
+    rule = Rule(reverse, inputs, output)
+
+    def function(x: Value) -> Value:
+        result = forward(_widened(x)).cast(x.dtype)
+        return record(name, rule, (x,), result.node, None)
+
+    function.__name__ = name
+    function.__doc__ = forward.__doc__
+    return function
+
+
+# *** what depends on the width of the float ***
+
+
+@dataclass(frozen=True, slots=True)
+class _Constants:
+    """`log2e` and `log2e_rest` add up to 1/ln(2); exp is 0 or infinite outside its limits."""
+
+    log2e: float
+    log2e_rest: float
+    exp_limits: tuple[float, float]
+    expm1: tuple[float, ...]  # (expm1(x) - x) / x**2 on [-0.5, 0.5]
+    erfc: tuple[float, ...]  # (1 + 2z) * exp(z**2) * erfc(z), in t = (z - pivot) / (z + pivot)
+    erfc_pivot: float
+    erfc_limit: float  # erfc is 0 beyond it
+
+
+_FLOAT32 = _Constants(
+    log2e=1.44269502162933349609375,
+    log2e_rest=1.925963033500547e-08,
+    exp_limits=(-104.0, 89.0),
+    expm1=(
+        0.5,
+        0.1666666716337204,
+        0.0416666679084301,
+        0.008333181962370872,
+        0.0013888737885281444,
+        0.00019962176156695932,
+        2.492243584129028e-05,
+    ),
+    erfc=(
+        1.2769783735275269,
+        -0.09276381880044937,
+        -0.1660310924053192,
+        0.16405050456523895,
+        -0.054211996495723724,
+        -0.008024739101529121,
+        0.00868925265967846,
+        0.001230503199622035,
+        -0.0013958050403743982,
+        -0.0003709284064825624,
+        0.00016084033995866776,
+        6.807514728279784e-05,
+    ),
+    erfc_pivot=2.0,
+    erfc_limit=10.1,
+)
+_FLOAT64 = _Constants(
+    log2e=1.4426950408889634,
+    log2e_rest=2.0355273740931033e-17,
+    exp_limits=(-746.0, 710.0),
+    expm1=(
+        0.5,
+        0.16666666666666666,
+        0.041666666666666664,
+        0.0083333333333334,
+        0.001388888888888893,
+        0.0001984126984105686,
+        2.4801587301454233e-05,
+        2.755731951602831e-06,
+        2.7557319406457273e-07,
+        2.50519137456348e-08,
+        2.0876635370907816e-09,
+        1.6121291390767837e-10,
+        1.1509642370665761e-11,
+    ),
+    erfc=(
+        1.2530080582697296,
+        -0.1356211061245812,
+        -0.04756229435341897,
+        0.12964515870276264,
+        -0.11927366341681594,
+        0.06830802734392144,
+        -0.023770514890662273,
+        0.002529391816799663,
+        0.0018886900908332905,
+        -0.0007798322772742547,
+        -0.00010515828085467254,
+        0.00012509937435915822,
+        4.944031214882928e-06,
+        -2.0100627664406107e-05,
+        -7.186149396303622e-07,
+        3.472520280065519e-06,
+        3.3649033965298255e-07,
+        -6.167709493550964e-07,
+        -1.2038713923616526e-07,
+        1.0195717375790894e-07,
+        2.7779061599708634e-08,
+        -1.3361953304404018e-08,
+        -3.169592039553522e-09,
+        9.948820947537195e-10,
+    ),
+    erfc_pivot=3.0,
+    erfc_limit=27.3,
+)
+# tanh(x) / x on [-9, 9], in x**2: numerator and denominator.
+_TANH = (
+    (
+        1.0,
+        0.1308402717113495,
+        0.003103974275290966,
+        1.115448867494706e-05,
+        -2.0225906283144468e-08,
+        5.278246589801583e-11,
+        -8.489399233504308e-14,
+    ),
+    (1.0, 0.4641735255718231, 0.02449525147676468, 0.00025461710174568),
+)
+# erf(x) / x on [-3.92, 3.92], in x**2: numerator and denominator.
+_ERF = (
+    (
+        1.1283791065216064,
+        0.19040535390377045,
+        0.05274847894906998,
+        0.0037655376363545656,
+        0.00028487551026046276,
+        2.0500272057688562e-06,
+    ),
+    (
+        1.0,
+        0.5020750761032104,
+        0.11410856246948242,
+        0.014969069510698318,
+        0.0011625058250501752,
+        3.809071131399833e-05,
+    ),
+)
+# erf(x) / x on [-1, 1], in x**2, for float64.
+_ERF_SMALL = (
+    1.1283791670955126,
+    -0.3761263890318375,
+    0.11283791670954879,
+    -0.026866170645076792,
+    0.0052239776248180145,
+    -0.000854832698083379,
+    0.0001205533111164271,
+    -1.4925595266831182e-05,
+    1.6461000484121368e-06,
+    -1.6350312701054695e-07,
+    1.4659775274047436e-08,
+    -1.1372848856791674e-09,
+    5.957176147748911e-11,
+)
+
+
+def _constants(x: Value) -> _Constants:
+    return _FLOAT64 if x.dtype is dtypes.float64 else _FLOAT32
+
+
+def polynomial(x: Value, coefficients: Sequence[float]) -> Value:
+    """The polynomial with these coefficients, the constant one first."""
+    result = x.full(coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        result = result.muladd(x, coefficient)
+    return result
+
+
+def at_least(x: Value, low: Number) -> Value:
+    """`x`, or `low` where it is smaller; NaN stays."""
+    bound = x.full(low)
+    return (x < bound).where(bound, x)
+
+
+def at_most(x: Value, high: Number) -> Value:
+    """`x`, or `high` where it is larger; NaN stays."""
+    bound = x.full(high)
+    return (bound < x).where(bound, x)
+
+
+def _within(x: Value, limits: tuple[float, float]) -> Value:
+    return at_most(at_least(x, limits[0]), limits[1])
+
+
+# *** exponentials and logarithms ***
+
+
+def _exp(x: Value) -> Value:
+    """e**x. The rounding error of x * log2(e), which exp2 would magnify, is made good."""
+    constants = _constants(x)
+    x = _within(x, constants.exp_limits)
+    exponent = x * constants.log2e
+    rest = x.muladd(constants.log2e, -exponent)
+    rest = x.muladd(constants.log2e_rest, rest)
+    return exponent.alu(UnaryOps.EXP2) * rest.muladd(math.log(2), 1.0)
+
+
+def _expm1(x: Value) -> Value:
+    """e**x - 1, without cancellation near 0."""
+    square = x * x
+    near = square.muladd(polynomial(x, _constants(x).expm1), x)
+    return (square < 0.25).where(near, _exp(x) - 1.0)
+
+
+def _log(x: Value) -> Value:
+    """The natural logarithm."""
+    return x.alu(UnaryOps.LOG2) * math.log(2)
+
+
+def _log1p(x: Value) -> Value:
+    """ln(1 + x): the part of x that 1 + x lost is added to first order."""
+    total = x + 1.0
+    lost = (x - (total - 1.0)) / total
+    usable = lost.equals(lost)  # not at -1 and infinity, where it is NaN
+    return _log(total) + usable.where(lost, 0.0)
+
+
+exp = _function("exp", _exp, lambda grad, entry: (grad * entry.result(),), output=True)
+expm1 = _function(
+    "expm1", _expm1, lambda grad, entry: (grad * (entry.result() + 1.0),), output=True
+)
+log = _function("log", _log, lambda grad, entry: (grad / entry.saved[0],), inputs=(0,))
+log1p = _function(
+    "log1p", _log1p, lambda grad, entry: (grad / (entry.saved[0] + 1.0),), inputs=(0,)
+)
+
+
+# *** trigonometric and hyperbolic functions ***
+
+
+def _half_turns(x: Value) -> tuple[Value, Value]:
+    """The whole k with x in [k pi, (k + 1) pi], and x - (k + 1/2) pi to full precision."""
+    quotient = x * (1 / math.pi)
+    whole = quotient.alu(UnaryOps.TRUNC)
+    whole = whole - (quotient < whole).cast(x.dtype)
+    middle = whole + 0.5
+    first = dtypes.truncate(x.dtype, math.pi)
+    second = dtypes.truncate(x.dtype, _PI_REST if x.dtype is dtypes.float64 else math.pi - first)
+    rest = middle.muladd(-second, middle.muladd(-first, x))
+    return whole, rest
+
+
+_PI_REST = 1.2246467991473532e-16  # pi less the nearest float64
+
+
+def _cos(x: Value) -> Value:
+    """The cosine: of moderate x through its distance from a zero, of large x through sin(x/2)."""
+    whole, rest = _half_turns(x)
+    moderate = x.absolute() < 1e4
+    sine = moderate.where(rest, x * 0.5).alu(UnaryOps.SIN)
+    halved = whole * 0.5
+    odd = halved.differs(halved.alu(UnaryOps.TRUNC))
+    return moderate.where(odd.where(sine, -sine), 1.0 - 2.0 * (sine * sine))
+
+
+def _reverse_sin(grad: Value, entry: Entry) -> Gradients:
+    return (grad * cos(entry.saved[0]),)
+
+
+def _reverse_cos(grad: Value, entry: Entry) -> Gradients:
+    return (-(grad * sin(entry.saved[0])),)
+
+
+def _tan(x: Value) -> Value:
+    """The tangent."""
+    return x.alu(UnaryOps.SIN) / _cos(x)
+
+
+def _reverse_tan(grad: Value, entry: Entry) -> Gradients:
+    result = entry.result()
+    return (grad * (result * result + 1.0),)
+
+
+def _tanh(x: Value) -> Value:
+    """The hyperbolic tangent; small x through x times an even function, or through expm1."""
+    if x.dtype is dtypes.float64:
+        power = _expm1(x.absolute() * -2.0)
+        positive = -power / (power + 2.0)
+        return (x < 0).where(-positive, positive)
+    x = _within(x, (-9.0, 9.0))
+    square = x * x
+    ratio = x * polynomial(square, _TANH[0]) / polynomial(square, _TANH[1])
+    return _within(ratio, (-1.0, 1.0))
+
+
+def _reverse_tanh(grad: Value, entry: Entry) -> Gradients:
+    result = entry.result()
+    return (grad * (1.0 - result * result),)
+
+
+def _sinh(x: Value) -> Value:
+    """The hyperbolic sine."""
+    size = x.absolute()
+    small = _expm1(size)
+    small = 0.5 * (small + small / (small + 1.0))
+    half = _exp(size * 0.5)
+    positive = (size < 1.0).where(small, 0.5 * half * half - 0.5 / half / half)
+    return (x < 0).where(-positive, positive)
+
+
+def _cosh(x: Value) -> Value:
+    """The hyperbolic cosine."""
+    half = _exp(x.absolute() * 0.5)
+    return 0.5 * half * half + 0.5 / half / half
+
+
+def _reverse_sinh(grad: Value, entry: Entry) -> Gradients:
+    return (grad * cosh(entry.saved[0]),)
+
+
+def _reverse_cosh(grad: Value, entry: Entry) -> Gradients:
+    return (grad * sinh(entry.saved[0]),)
+
+
+sin = _function("sin", lambda x: x.alu(UnaryOps.SIN), _reverse_sin, inputs=(0,))
+cos = _function("cos", _cos, _reverse_cos, inputs=(0,))
+tan = _function("tan", _tan, _reverse_tan, output=True)
+tanh = _function("tanh", _tanh, _reverse_tanh, output=True)
+sinh = _function("sinh", _sinh, _reverse_sinh, inputs=(0,))
+cosh = _function("cosh", _cosh, _reverse_cosh, inputs=(0,))
+
+
+# *** sigmoids ***
+
+
+def _relu(x: Value) -> Value:
+    """x where it is positive, else 0."""
+    return x.maximum(0)
+
+
+def _reverse_relu(grad: Value, entry: Entry) -> Gradients:
+    return ((entry.result() > 0).where(grad, 0),)
+
+
+def _sigmoid(x: Value) -> Value:
+    """1 / (1 + e**-x), through e**-|x|, which cannot overflow."""
+    power = _exp(-x.absolute())
+    positive = (power + 1.0).alu(UnaryOps.RECIP)
+    return (x < 0).where(power * positive, positive)
+
+
+def _reverse_sigmoid(grad: Value, entry: Entry) -> Gradients:
+    result = entry.result()
+    return (grad * (result * (1.0 - result)),)
+
+
+def _softplus(x: Value) -> Value:
+    """ln(1 + e**x)."""
+    return x.maximum(0.0) + _log1p(_exp(-x.absolute()))
+
+
+def _silu(x: Value) -> Value:
+    """x * sigmoid(x); the sigmoid is 0 below the bound."""
+    return at_least(x, -800.0) * _sigmoid(x)
+
+
+def _reverse_silu(grad: Value, entry: Entry) -> Gradients:
+    x = at_least(entry.saved[0], -800.0)
+    gate = sigmoid(x)
+    return (grad * (gate + x * gate * (1.0 - gate)),)
+
+
+relu = _function("relu", _relu, _reverse_relu, output=True)
+sigmoid = _function("sigmoid", _sigmoid, _reverse_sigmoid, output=True)
+softplus = _function(
+    "softplus", _softplus, lambda grad, entry: (grad * sigmoid(entry.saved[0]),), inputs=(0,)
+)
+silu = _function("silu", _silu, _reverse_silu, inputs=(0,))
+
+
+# *** the error function ***
+
+
+def _erfc_positive(z: Value) -> Value:
+    """1 - erf(z) for z >= 0; the rounding error of z * z, which exp would magnify, is made good."""
+    constants = _constants(z)
+    z = at_most(z, constants.erfc_limit)
+    square = z * z
+    lost = z.muladd(z, -square)
+    power = _exp(-square)
+    t = (z - constants.erfc_pivot) / (z + constants.erfc_pivot)
+    return power * (1.0 - lost) * polynomial(t, constants.erfc) / (2.0 * z + 1.0)
+
+
+def _erf(x: Value) -> Value:
+    """The error function."""
+    if x.dtype is not dtypes.float64:
+        x = _within(x, (-3.92, 3.92))
+        square = x * x
+        ratio = x * polynomial(square, _ERF[0]) / polynomial(square, _ERF[1])
+        return _within(ratio, (-1.0, 1.0))
+    square = x * x
+    near = x * polynomial(square, _ERF_SMALL)
+    positive = 1.0 - _erfc_positive(x.absolute())
+    return (square < 1.0).where(near, (x < 0).where(-positive, positive))
+
+
+def _reverse_erf(grad: Value, entry: Entry) -> Gradients:
+    x = entry.saved[0]
+    return (grad * (exp(-(x * x)) * (2 / math.sqrt(math.pi))),)
+
+
+def _gelu(x: Value) -> Value:
+    """x times the normal distribution's probability of less than x, through erfc in both tails."""
+    tail = 0.5 * _erfc_positive(x.absolute() * math.sqrt(0.5))
+    product = _within(x, (-50.0, 50.0)) * tail  # the tail is 0 outside
+    return (x < 0).where(product, x - product)
+
+
+def _reverse_gelu(grad: Value, entry: Entry) -> Gradients:
+    x = entry.saved[0]
+    density = exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))
+    below = (erf(x * math.sqrt(0.5)) + 1.0) * 0.5
+    return (grad * (below + _within(x, (-50.0, 50.0)) * density),)
+
+
+_GELU = (2 * math.sqrt(2 / math.pi), 2 * math.sqrt(2 / math.pi) * 0.044715)
+
+
+def _gelu_tanh(x: Value) -> Value:
+    """x * (1 + tanh(u)) / 2, u = sqrt(2/pi) * (x + 0.044715 x**3), as x * sigmoid(2u)."""
+    x = at_least(x, -40.0)
+    return x * _sigmoid(x * polynomial(x * x, _GELU))
+
+
+def _reverse_gelu_tanh(grad: Value, entry: Entry) -> Gradients:
+    x = _within(entry.saved[0], (-40.0, 40.0))
+    square = x * x
+    gate = sigmoid(x * polynomial(square, _GELU))
+    slope = polynomial(square, (_GELU[0], 3 * _GELU[1]))
+    return (grad * (gate + x * slope * gate * (1.0 - gate)),)
+
+
+erf = _function("erf", _erf, _reverse_erf, inputs=(0,))
+gelu = _function("gelu", _gelu, _reverse_gelu, inputs=(0,))
+gelu_tanh = _function("gelu_tanh", _gelu_tanh, _reverse_gelu_tanh, inputs=(0,))
+
+
+# *** powers ***
+
+
+def _power(base: Value, exponent: Value) -> Value:
+    """base**exponent for floats, with C's rules for zeros, infinities and negative bases."""
+    size = base.absolute().alu(UnaryOps.LOG2)
+    product = exponent * size
+    lost = exponent.muladd(size, -product)
+    lost = lost.equals(lost).where(lost, 0.0)
+    power = product.alu(UnaryOps.EXP2) * lost.muladd(math.log(2), 1.0)
+    power = (base < 0).where(_signed_power(power, exponent), power)
+    one = exponent.equals(0).alu(BinaryOps.OR, base.equals(1))
+    minus_one = base.equals(-1).alu(BinaryOps.AND, exponent.absolute().equals(math.inf))
+    return one.alu(BinaryOps.OR, minus_one).where(base.full(1), power)
+
+
+def _signed_power(power: Value, exponent: Value) -> Value:
+    """The power of a negative base, from that of its size: NaN unless the exponent is whole."""
+    whole = exponent.equals(exponent.alu(UnaryOps.TRUNC))
+    halved = exponent * 0.5
+    odd = halved.differs(halved.alu(UnaryOps.TRUNC))
+    infinite = exponent.absolute().equals(math.inf)
+    signed = odd.where(infinite.where(power, -power), power)
+    return whole.alu(BinaryOps.OR, infinite).where(signed, power.full(math.nan))
+
+
+def _reverse_power(grad: Value, entry: Entry) -> Gradients:
+    base, exponent = entry.saved
+    to_base = to_exponent = None
+    if entry.parents[0] is not None:
+        slope = exponent * power(base, exponent - 1.0)
+        to_base = grad * exponent.equals(0).where(base.full(0), slope)
+    if entry.parents[1] is not None:
+        slope = entry.result() * log(base)
+        to_exponent = grad * base.equals(0).where(base.full(0), slope)
+    return to_base, to_exponent
+
+
+_POWER = Rule(_reverse_power, inputs=(0, 1), output=True)
+
+
+def power(base: Value, exponent: Value) -> Value:
+    """base**exponent for floats of one type and shape."""
+    result = _power(_widened(base), _widened(exponent)).cast(base.dtype)
+    return record("power", _POWER, (base, exponent), result.node, None)
+
+
+# *** softmax and its relatives, along one axis or several ***
+
+
+def _shifted(x: Value, axes: tuple[int, ...]) -> tuple[Value, Value]:
+    """The largest value along the axes (0 if that is infinite), and x less it."""
+    largest = x.reduce(ReduceOps.MAX, axes)
+    finite = largest.absolute() < math.inf
+    largest = finite.alu(BinaryOps.OR, largest.differs(largest)).where(largest, 0.0)
+    return largest, x - largest.expand(x.shape)
+
+
+def softmax(x: Value, axes: tuple[int, ...]) -> Value:
+    """e**x divided by its sum along the axes; the largest x, subtracted first, is detached."""
+    wide = _widened(x)
+    powers = _exp(wide - wide.reduce(ReduceOps.MAX, axes).expand(wide.shape))
+    scale = powers.sum(axes).alu(UnaryOps.RECIP)
+    result = (powers * scale.expand(powers.shape)).cast(x.dtype)
+    return record("softmax", _SOFTMAX, (x,), result.node, axes)
+
+
+def _reverse_softmax(grad: Value, entry: Entry) -> Gradients:
+    weighted = grad * entry.result()
+    mean = weighted.sum(entry.arg).expand(grad.shape)
+    return (weighted - entry.result() * mean,)
+
+
+def log_softmax(x: Value, axes: tuple[int, ...]) -> Value:
+    """The logarithm of the softmax along the axes."""
+    wide = _widened(x)
+    _, rest = _shifted(wide, axes)
+    total = _log(_exp(rest).sum(axes))
+    result = (rest - total.expand(rest.shape)).cast(x.dtype)
+    return record("log_softmax", _LOG_SOFTMAX, (x,), result.node, axes)
+
+
+def _reverse_log_softmax(grad: Value, entry: Entry) -> Gradients:
+    total = grad.sum(entry.arg).expand(grad.shape)
+    return (grad - exp(entry.result()) * total,)
+
+
+def logsumexp(x: Value, axes: tuple[int, ...]) -> Value:
+    """The logarithm of the sum of e**x along the axes, which stay with size 1."""
+    wide = _widened(x)
+    largest, rest = _shifted(wide, axes)
+    result = (_log(_exp(rest).sum(axes)) + largest).cast(x.dtype)
+    return record("logsumexp", _LOGSUMEXP, (x,), result.node, axes)
+
+
+def _reverse_logsumexp(grad: Value, entry: Entry) -> Gradients:
+    x = entry.saved[0]
+    share = exp(x - entry.result().expand(x.shape))
+    return (grad.expand(x.shape) * share,)
+
+
+_SOFTMAX = Rule(_reverse_softmax, output=True)
+_LOG_SOFTMAX = Rule(_reverse_log_softmax, output=True)
+_LOGSUMEXP = Rule(_reverse_logsumexp, inputs=(0,), output=True)
