@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextvars import Token
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -157,11 +157,25 @@ class PlaceHolder:
 
 
 @dataclass
-class _Recorded:
+class Recorded:
     """One run, its buffers not resolved yet."""
 
     prg: JITRunner
     args: list[Buffer | PlaceHolder]
+
+    @staticmethod
+    def serial(arg: Buffer | PlaceHolder) -> int:
+        """The serial number of the memory that a buffer is in."""
+        return arg.serial if isinstance(arg, PlaceHolder) else arg.base.serial
+
+    @staticmethod
+    def place(arg: Buffer | PlaceHolder) -> tuple[int, int, int]:
+        """The memory of a buffer, its first byte and the number of bytes."""
+        return Recorded.serial(arg), arg.byte_offset, arg.nbytes
+
+    def written(self) -> set[int]:
+        """The serial numbers of the memory that the run writes to."""
+        return {self.serial(arg) for arg, _, writes in self.accesses() if writes}
 
     def accesses(self) -> Iterator[tuple[Buffer | PlaceHolder, bool, bool]]:
         """Each buffer, and whether the run reads and writes it."""
@@ -189,11 +203,7 @@ class _Lifetime:
         return self.last[0] < other.first[0] and self.last[1] < other.first[1]
 
 
-def _memory_serial(arg: Buffer | PlaceHolder) -> int:
-    return arg.serial if isinstance(arg, PlaceHolder) else arg.base.serial
-
-
-def _hazard_levels(recorded: Sequence[_Recorded]) -> list[int]:
+def _hazard_levels(recorded: Sequence[Recorded]) -> list[int]:
     """For each run the length of the longest chain of runs that have to come before it.
 
     Runs of one level may run at once: a plan that lets them share memory would forbid that.
@@ -204,12 +214,12 @@ def _hazard_levels(recorded: Sequence[_Recorded]) -> list[int]:
     for record in recorded:
         level = 0
         for arg, _, writes in record.accesses():
-            serial = _memory_serial(arg)
+            serial = record.serial(arg)
             level = max(level, written.get(serial, -1) + 1)
             if writes:
                 level = max(level, read.get(serial, -1) + 1)
         for arg, reads, writes in record.accesses():
-            serial = _memory_serial(arg)
+            serial = record.serial(arg)
             if writes:
                 written[serial] = level
             if reads:
@@ -218,27 +228,31 @@ def _hazard_levels(recorded: Sequence[_Recorded]) -> list[int]:
     return levels
 
 
-def _lifetimes(recorded: Sequence[_Recorded]) -> list[_Lifetime]:
-    """The lifetimes of all memory that is gone by now, the largest first."""
+def _lifetimes(recorded: Sequence[Recorded], released: Set[int]) -> list[_Lifetime]:
+    """The lifetimes of all memory that is gone by now, or released, the largest first."""
     found: dict[int, _Lifetime] = {}
     levels = _hazard_levels(recorded)
     for position, (record, level) in enumerate(zip(recorded, levels, strict=True)):
         for arg in record.args:
-            if isinstance(arg, PlaceHolder) and arg.memory() is None:
+            if not isinstance(arg, PlaceHolder):
+                continue
+            if arg.memory() is None or arg.serial in released:
                 here = (position, level)
                 lifetime = found.setdefault(arg.serial, _Lifetime(arg.whole, here, here))
                 lifetime.use(position, level)
     return sorted(found.values(), key=lambda lifetime: -lifetime.whole.nbytes)
 
 
-def plan_memory(recorded: Sequence[_Recorded]) -> dict[PlaceHolder, Buffer]:
-    """A buffer for all memory that is gone, shared where lifetimes do not meet.
+def plan_memory(
+    recorded: Sequence[Recorded], released: Set[int] = frozenset()
+) -> dict[PlaceHolder, Buffer]:
+    """A buffer for all memory that is gone, or released, shared where lifetimes do not meet.
 
     The largest are placed first, so that what shares with them fits.
     """
     shared: list[tuple[Buffer, list[_Lifetime]]] = []
     plan: dict[PlaceHolder, Buffer] = {}
-    for lifetime in _lifetimes(recorded):
+    for lifetime in _lifetimes(recorded, released):
         whole = lifetime.whole
         for memory, users in reversed(shared):
             fits = memory.device == whole.device and memory.nbytes >= whole.nbytes
@@ -292,7 +306,7 @@ class Capture:
     memory than a plain run; all others are kept. Afterwards `items` gives the runs.
     """
 
-    recorded: list[_Recorded] = field(default_factory=list)
+    recorded: list[Recorded] = field(default_factory=list)
     var_vals: dict[Variable, int] = field(default_factory=dict)
     updated: dict[int, Buffer] = field(default_factory=dict)
     """The buffers from before the block that a run changed, by serial number."""
@@ -322,7 +336,7 @@ class Capture:
         """Records a run, then runs it; what a runner does inside is its own affair."""
         self._note_values(runner, var_vals)
         args = [self._remember(runner, i, buffer) for i, buffer in enumerate(rawbufs)]
-        self.recorded.append(_Recorded(runner, args))
+        self.recorded.append(Recorded(runner, args))
         observing = observer.set(None)
         guarding = read_guard.set(None)
         try:
@@ -376,19 +390,19 @@ class Capture:
             read_guard.reset(guarding)
         for earlier in self.recorded:
             earlier.args = [_as_placeholder(arg, base) for arg in earlier.args]
-        self.recorded.insert(0, _Recorded(copy, [PlaceHolder(base), contents]))
+        self.recorded.insert(0, Recorded(copy, [PlaceHolder(base), contents]))
 
-    def items(self) -> list[JitItem]:
+    def items(self, released: Set[int] = frozenset()) -> list[JitItem]:
         """The runs, with buffers to replay them on.
 
-        A buffer that is still alive stands for itself; all others share new memory, where their
-        lifetimes allow it.
+        A buffer that is still alive stands for itself, unless its serial number is in `released`;
+        all others share new memory, where their lifetimes allow it.
         """
-        buffers = plan_memory(self.recorded)
+        buffers = plan_memory(self.recorded, released)
         return [JitItem(record.prg, _resolved(record, buffers)) for record in self.recorded]
 
 
-def _resolved(record: _Recorded, buffers: dict[PlaceHolder, Buffer]) -> list[Buffer | None]:
+def _resolved(record: Recorded, buffers: dict[PlaceHolder, Buffer]) -> list[Buffer | None]:
     return [
         arg.alloc_if_needed(buffers) if isinstance(arg, PlaceHolder) else arg for arg in record.args
     ]

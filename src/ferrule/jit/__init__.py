@@ -1,0 +1,197 @@
+"""`TinyJit`: a function is called once, captured the second time, and replayed from then on."""
+
+from __future__ import annotations
+
+import functools
+import types
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from threading import RLock
+from typing import Any, Generic, TypeVar, final
+
+from ferrule.capture import (
+    GraphException,
+    JitError,
+    JitItem,
+    PlaceHolder,
+    get_input_replace,
+    get_jc_idxs_with_updatable_launch_dims,
+    get_jc_idxs_with_updatable_var_vals,
+    get_jit_stats,
+    is_capturing,
+)
+from ferrule.config import config
+from ferrule.expr import Variable
+from ferrule.jit.inputs import Arguments, read_arguments
+from ferrule.jit.reach import reachable_tensors
+from ferrule.jit.record import NotReplayable, capture_call, memory_serials, settle_writes
+from ferrule.jit.replay import Replay
+
+__all__ = [
+    "GraphException",
+    "JitError",
+    "JitItem",
+    "PlaceHolder",
+    "ReturnType",
+    "TinyJit",
+    "get_input_replace",
+    "get_jc_idxs_with_updatable_launch_dims",
+    "get_jc_idxs_with_updatable_var_vals",
+    "get_jit_stats",
+]
+
+ReturnType = TypeVar("ReturnType")
+"""What the captured function returns."""
+
+_MOST_REPLAYS = 32
+
+
+class TinyJit(Generic[ReturnType]):
+    """A function of tensors whose kernels are recorded in one call and replayed in later ones.
+
+    The first call runs the function, the second runs and records it, all others replay what ran: no
+    Python of the function's own is executed. Results are new tensors each time. A call with other
+    shapes, dtypes, devices, views, aliases or Python values than before is recorded anew. With
+    `JIT=0` the function just runs.
+
+    On methods each instance has a state of its own.
+
+    Raises `JitError` where the function reads a tensor's values (`item`, `tolist`, `numpy`), or
+    returns anything but tensors.
+
+    >>> from ferrule import Tensor
+    >>> @TinyJit
+    ... def double(x):
+    ...     return x * 2
+    >>> [double(Tensor([i])).item() for i in range(4)]
+    [0, 2, 4, 6]
+    """
+
+    def __init__(self, fxn: Callable[..., ReturnType]) -> None:
+        functools.update_wrapper(self, fxn, updated=())
+        self.fxn = fxn
+        self._lock = RLock()
+        self._instances: dict[int, tuple[weakref.ref[Any], TinyJit[ReturnType]]] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets everything that was captured, and counts calls from 0 again."""
+        self.cnt = 0
+        """How many calls there were."""
+        self.jit_cache: list[JitItem] = []
+        """The items of the replay used last."""
+        self.input_replace: dict[tuple[int, int], int] = {}
+        """Where that replay's inputs and results go: `{(item, position): number}`."""
+        self.ret: ReturnType | None = None
+        """The result of the last call."""
+        self.expected_vals: tuple[Variable, ...] = ()
+        """The variables that the last call was given values for."""
+        self.expected_name_sts_dtype: tuple[Any, ...] = ()
+        """The signature of the last call: shapes, dtypes and whatever else replays depend on."""
+        self._replays: OrderedDict[tuple[Any, ...], Replay] = OrderedDict()
+        self._closed_over: set[int] = set()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> ReturnType:
+        """Calls the function, or replays it."""
+        return self._call(self.fxn, args, kwargs)
+
+    def _call(
+        self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> ReturnType:
+        if self.cnt == 0 or is_capturing() or not config().JIT:
+            # Inside another capture this one's kernels become part of that.
+            result = function(*args, **kwargs)
+        else:
+            with self._lock:
+                result = self._replay(function, args, kwargs)
+        self.cnt += 1
+        self.ret = result
+        return result
+
+    def _replay(
+        self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> ReturnType:
+        settle_writes()
+        arguments = read_arguments(args, kwargs, self._closed_over)
+        replay = self._replays.get(arguments.key)
+        if replay is not None:
+            problem = replay.problem(arguments)
+            if problem is None:
+                self._show(arguments, replay)
+                result: ReturnType = replay(arguments)
+                return result
+            del self._replays[arguments.key]
+            self._note(f"captured again: {problem}")
+        return self._capture(function, args, kwargs)
+
+    def _capture(
+        self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> ReturnType:
+        self._closed_over = memory_serials(reachable_tensors([function]))
+        arguments = read_arguments(args, kwargs, self._closed_over)
+        result: ReturnType
+        result, replay = capture_call(function, args, kwargs, arguments)
+        if isinstance(replay, NotReplayable):
+            self._note(f"not captured: {replay}")
+            return result
+        self._note(f"captured {len(replay.jit_cache)} items")
+        replay.objects = arguments.objects
+        self._replays[arguments.key] = replay
+        while len(self._replays) > _MOST_REPLAYS:
+            self._replays.popitem(last=False)
+        self._show(arguments, replay)
+        return result
+
+    def _show(self, arguments: Arguments, replay: Replay) -> None:
+        """Fills in the documented attributes."""
+        if self.expected_name_sts_dtype is not arguments.key:
+            self._replays.move_to_end(arguments.key)
+            self.jit_cache = replay.jit_cache
+            self.input_replace = replay.input_replace
+            self.expected_vals = tuple(sorted(arguments.var_vals, key=lambda v: v.name))
+            self.expected_name_sts_dtype = arguments.key
+
+    def _note(self, text: str) -> None:
+        if config().DEBUG >= 1:
+            print(f"TinyJit {getattr(self, '__name__', self.fxn)}: {text}")
+
+    # -- methods ---------------------------------------------------------------------------------
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """On an instance, the instance's own captured method."""
+        return self if instance is None else BoundJit(self._of(instance), instance)
+
+    def _of(self, instance: Any) -> TinyJit[ReturnType]:
+        """The state for one instance, which lives as long as that does."""
+        key = id(instance)
+        found = self._instances.get(key)
+        if found is None:
+            forget = functools.partial(_forget, weakref.ref(self), key)
+            found = weakref.ref(instance, forget), TinyJit(self.fxn)
+            self._instances[key] = found
+        return found[1]
+
+
+def _forget(jit: weakref.ref[TinyJit[Any]], key: int, _: object) -> None:
+    owner = jit()
+    if owner is not None:
+        owner._instances.pop(key, None)
+
+
+@final
+class BoundJit(Generic[ReturnType]):
+    """A captured method of one instance; it has all that a `TinyJit` has."""
+
+    __slots__ = ("_instance", "_jit")
+
+    def __init__(self, jit: TinyJit[ReturnType], instance: Any) -> None:
+        self._jit = jit
+        self._instance = instance
+
+    def __call__(self, *args: Any, **kwargs: Any) -> ReturnType:
+        """Calls the method, or replays it."""
+        return self._jit._call(types.MethodType(self._jit.fxn, self._instance), args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._jit, name)

@@ -1,0 +1,197 @@
+"""What a function is called with, as a capture sees it: tensors, variables, and Python values.
+
+Two calls may share a capture if their `Arguments.key` is equal. It holds everything that may change
+what the function does, but for the tensors' contents and the values of bound variables.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence, Set
+from typing import Any, TypeAlias, final
+
+import numpy as np
+
+from ferrule.buffer import Buffer
+from ferrule.expr import BoundVariable, Expr, Variable, unbind
+from ferrule.gradient import Value, is_recording
+from ferrule.lazy import LazyBuffer
+from ferrule.ops import MovementOps
+from ferrule.realize import realize
+from ferrule.tensor import Tensor
+
+Chain: TypeAlias = tuple[tuple[MovementOps, Any], ...]
+
+_PLAIN = frozenset({int, bool, str, bytes, complex, type(None), range, slice})
+_ONE_SOURCE = frozenset(MovementOps) - {MovementOps.GATHER}
+
+
+@final
+class Arguments:
+    """The tensors of a call, their memory, the variables' values, and the call's signature."""
+
+    __slots__ = ("buffers", "key", "objects", "tensors", "var_vals")
+
+    def __init__(self) -> None:
+        self.tensors: list[Tensor] = []
+        """All tensors, those in lists, tuples, dicts and dataclasses included, in order."""
+        self.buffers: list[Buffer] = []
+        """The memory that each of them is in."""
+        self.var_vals: dict[Variable, int] = {}
+        self.objects: list[object] = []
+        """The objects that the key identifies by `id()`, and that must therefore stay alive."""
+        self.key: tuple[Any, ...] = ()
+
+
+def read_arguments(
+    args: Sequence[Any], kwargs: Mapping[str, Any], closed_over: Set[int]
+) -> Arguments:
+    """What a function is called with; lazy tensors are computed first.
+
+    `closed_over` are the serial numbers of the memory that the function can reach by itself. An
+    argument in such memory makes a signature of its own: a kernel that reads that memory may have
+    meant the argument or the other.
+
+    Raises ValueError if one variable has two values.
+    """
+    arguments = Arguments()
+    parts: list[Any] = [Tensor.training, is_recording()]
+    for value in args:
+        _add(value, arguments, parts)
+    for name in sorted(kwargs):
+        parts.append(name)
+        _add(kwargs[name], arguments, parts)
+    _add_aliases(arguments, parts, closed_over)
+    arguments.key = tuple(parts)
+    return arguments
+
+
+def _add(value: Any, arguments: Arguments, parts: list[Any]) -> None:
+    """Adds one value to the signature, and what is in it."""
+    kind = type(value)
+    if kind in _PLAIN:
+        parts.append((kind, value))
+    elif isinstance(value, Tensor):
+        _add_tensor(value, arguments, parts)
+    elif kind is float:
+        parts.append((kind, value.hex()))
+    elif isinstance(value, list | tuple):
+        parts.append((kind, len(value)))
+        for part in value:
+            _add(part, arguments, parts)
+    elif isinstance(value, dict):
+        parts.append((kind, tuple(value)))
+        for part in value.values():
+            _add(part, arguments, parts)
+    elif isinstance(value, Expr):
+        parts.append(_unbound(value, arguments))
+    elif isinstance(value, np.ndarray | np.generic):
+        parts.append((kind, value.dtype.str, value.shape, value.tobytes()))
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts.append(kind)
+        for field in dataclasses.fields(value):
+            _add(getattr(value, field.name), arguments, parts)
+    else:
+        parts.append((kind, id(value)))
+        arguments.objects.append(value)
+
+
+def _unbound(value: Any, arguments: Arguments) -> Any:
+    """A size, or a tuple with sizes in it, without the values of its variables, which are noted."""
+    if isinstance(value, tuple):
+        return tuple([_unbound(part, arguments) for part in value])
+    if not isinstance(value, Expr):
+        return value
+    if isinstance(value, BoundVariable):
+        variable, number = value.unbind()
+        free: Any = variable
+        found = {variable: number}
+    else:
+        free, found = unbind(value)
+    for variable, number in found.items():
+        if arguments.var_vals.setdefault(variable, number) != number:
+            raise ValueError(
+                f"variable {variable.name} is {arguments.var_vals[variable]} in one argument and "
+                f"{number} in another; bind it to one value, or use two variables"
+            )
+    return free
+
+
+def _add_tensor(tensor: Tensor, arguments: Arguments, parts: list[Any]) -> None:
+    buffer, chain = memory_of(tensor)
+    value = tensor._read()
+    node = value.node
+    shape = node.shape
+    if any([type(size) is not int for size in shape]) or chain:
+        shape = _unbound(shape, arguments)
+        chain = _unbound(chain, arguments)
+    tape = (tensor._leaf is not None, value.edge is not None, tensor._detached)
+    parts.append((shape, node.dtype, node.device, chain, tape, buffer.nbytes))
+    arguments.tensors.append(tensor)
+    arguments.buffers.append(buffer)
+    # A backward pass inside adds to the gradient that is there.
+    if tensor._grad is None:
+        parts.append(None)
+    else:
+        _add_tensor(tensor._grad, arguments, parts)
+
+
+def _add_aliases(arguments: Arguments, parts: list[Any], closed_over: Set[int]) -> None:
+    """Which tensors share memory, with one another or with what the function can reach."""
+    first: dict[int, int] = {}
+    for number, buffer in enumerate(arguments.buffers):
+        serial = buffer.base.serial
+        earlier = first.setdefault(serial, number)
+        if earlier != number:
+            parts.append((number, earlier))
+        if serial in closed_over:
+            parts.append((number, "closed over", serial))
+
+
+# *** the memory of a tensor ***
+
+
+def memory_of(tensor: Tensor) -> tuple[Buffer, Chain]:
+    """The buffer that a tensor is in, and the movements that lead from there to the tensor.
+
+    What is not in memory yet is computed; a constant gets memory too, so that a replay can take
+    another value.
+    """
+    node = tensor.lazydata
+    if node.realized is not None:
+        return node.realized, ()
+    found = follow(node)
+    if found is None:
+        _give_memory(tensor)
+        found = follow(tensor.lazydata)
+    if found is None:
+        node = tensor.lazydata
+        realize([node])
+        found = follow(node)
+    assert found is not None, f"{tensor} has no memory after it was computed"
+    return found
+
+
+def follow(node: LazyBuffer) -> tuple[Buffer, Chain] | None:
+    """The buffer below a chain of movements, and the chain; None if there is no such buffer."""
+    chain: list[tuple[MovementOps, Any]] = []
+    while node.realized is None:
+        if not isinstance(node.op, MovementOps) or node.op not in _ONE_SOURCE:
+            return None
+        chain.append((node.op, node.arg))
+        node = node.srcs[0]
+    return node.realized, tuple(chain)
+
+
+def _give_memory(tensor: Tensor) -> None:
+    """Computes the memory that a tensor and all its views are in."""
+    cell = tensor._cell
+    value = cell.value
+    if not value.node.owns_memory:
+        # The same contents, so this changes nothing that anybody can see, gradients included.
+        node = value.node.contiguous()
+        cell.value = Value(node, value.edge)
+        if cell.storage is not None:
+            cell.storage.node = node
+            node.owner = cell.storage.token
+    realize([cell.value.node])

@@ -1,0 +1,202 @@
+"""One captured call, ready to run again.
+
+A replay is right as long as the memory that the captured kernels use is still what it was: `Watch`
+checks that before each one.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from ferrule.buffer import Buffer
+from ferrule.capture import GraphException, JitItem, get_input_replace
+from ferrule.config import config
+from ferrule.device import BufferCopy, Device, JITRunner
+from ferrule.expr import Variable
+from ferrule.jit.inputs import Arguments
+from ferrule.jit.results import Fresh, build_result
+from ferrule.realize import realize
+from ferrule.tensor.cell import Cell
+
+# *** what must not have changed ***
+
+
+@dataclass
+class _Watched:
+    """A tensor's memory in which the replay reads or writes."""
+
+    cell: weakref.ref[Cell]
+    node_serial: int
+    buffer: Buffer
+    readers: int | None
+    """Where the replay writes: what `_readers` was after the capture."""
+    may_be_gone: bool
+
+
+def _readers(cell: Cell) -> int:
+    """A count that grows with each reference to what the cell holds, other than the cell's own."""
+    node = cell.value.node
+    storage = cell.storage
+    own = 1 if storage is not None and storage.node is node else 0
+    return sys.getrefcount(node) - own
+
+
+@final
+class Watch:
+    """Everything outside the arguments that a replay depends on."""
+
+    def __init__(self) -> None:
+        self._watched: list[_Watched] = []
+
+    def add(self, cell: Cell, buffer: Buffer, written: bool, may_be_gone: bool) -> None:
+        """Watches the memory of one tensor and its views, which is now in `buffer`."""
+        serial = cell.value.node.serial
+        readers = _readers(cell) if written else None
+        watched = _Watched(weakref.ref(cell), serial, buffer, readers, may_be_gone)
+        self._watched.append(watched)
+
+    def problem(self) -> str | None:
+        """What makes the next replay wrong; None if nothing does."""
+        for watched in self._watched:
+            cell = watched.cell()
+            if cell is None:
+                if watched.may_be_gone:
+                    continue
+                return "a tensor that the function used is gone"
+            if cell.value.node.serial != watched.node_serial and not _is_back(watched, cell):
+                return "a tensor that the function used is in other memory now"
+            if watched.readers is not None:
+                if watched.buffer.exports:
+                    return "an array shares the memory of a tensor that the function writes"
+                if _readers(cell) > watched.readers:
+                    return "a lazy tensor is still to read what the function writes"
+        return None
+
+
+def _is_back(watched: _Watched, cell: Cell) -> bool:
+    """Whether a tensor that was written to is in the same memory as before."""
+    node = cell.value.node
+    realize([node])
+    watched.node_serial = node.serial
+    return node.realized is watched.buffer
+
+
+# *** the replay ***
+
+
+@final
+class Replay:
+    """What ran in one call, to be run with other arguments of the same signature."""
+
+    def __init__(
+        self,
+        jit_cache: list[JitItem],
+        fresh: Sequence[Fresh],
+        template: Any,
+        gradients: Mapping[int, Fresh],
+        watch: Watch,
+        var_vals: dict[Variable, int],
+    ) -> None:
+        self.jit_cache = jit_cache
+        self.input_replace: dict[tuple[int, int], int] = {}
+        self.var_vals = var_vals
+        self.objects: list[object] = []
+        self._fresh = fresh
+        self._template = template
+        self._gradients = gradients
+        self._watch = watch
+        self._written: list[tuple[int, int]] = []
+        self._graph: Callable[..., Any] | None = None
+        """The one graph that everything is in, if there is one."""
+
+    def batch(self, input_rawbuffers: Sequence[Buffer]) -> None:
+        """Hands runs of kernels to the devices' graph executors, and lets go of the inputs."""
+        if config().JIT < 2:
+            self.jit_cache = _batched(self.jit_cache, input_rawbuffers, self.var_vals)
+        if len(self.jit_cache) == 1 and not isinstance(self.jit_cache[0].prg, JITRunner):
+            self._graph = self.jit_cache[0].prg
+        self.input_replace = get_input_replace(self.jit_cache, input_rawbuffers)
+        for j, i in self.input_replace:
+            self.jit_cache[j].rawbufs[i] = None
+
+    def guard_inputs(self, arguments: Arguments, written: Iterable[int]) -> None:
+        """Notes which arguments the function writes to."""
+        self._written = [(number, _readers(arguments.tensors[number]._cell)) for number in written]
+
+    def problem(self, arguments: Arguments) -> str | None:
+        """Why the next replay would be wrong; None if it would not."""
+        for number, readers in self._written:
+            cell = arguments.tensors[number]._cell
+            if arguments.buffers[number].exports or _readers(cell) > readers:
+                return "something else reads the memory of an argument that the function writes"
+        return self._watch.problem()
+
+    def __call__(self, arguments: Arguments) -> Any:
+        """Runs everything again; the results are in new memory."""
+        var_vals = self.var_vals
+        if arguments.var_vals:
+            var_vals = {**var_vals, **arguments.var_vals}
+        fresh = [result.allocate() for result in self._fresh]
+        self._run([*arguments.buffers, *fresh], var_vals)
+        for number, gradient in self._gradients.items():
+            arguments.tensors[number].grad = gradient.tensor(fresh[gradient.index], var_vals)
+        return build_result(self._template, fresh, arguments.tensors, var_vals)
+
+    def _run(self, buffers: list[Buffer], var_vals: dict[Variable, int]) -> None:
+        items = self.jit_cache
+        if self._graph is not None:
+            self._graph(buffers, var_vals, jit=True)
+            return
+        for (j, i), number in self.input_replace.items():
+            items[j].rawbufs[i] = buffers[number]
+        try:
+            for item in items:
+                item.prg([b for b in item.rawbufs if b is not None], var_vals, jit=True)
+        finally:
+            for j, i in self.input_replace:
+                items[j].rawbufs[i] = None
+
+
+def _batched(
+    items: Sequence[JitItem], input_rawbuffers: Sequence[Buffer], var_vals: dict[Variable, int]
+) -> list[JitItem]:
+    """The items with consecutive ones of one device as one, where that device has an executor."""
+    batched: list[JitItem] = []
+    batch: list[JitItem] = []
+    for item in items:
+        if batch and item.prg.device != batch[0].prg.device:
+            batched += _graph(batch, input_rawbuffers, var_vals)
+            batch = []
+        if _graph_class(item) is None:
+            batched += _graph(batch, input_rawbuffers, var_vals)
+            batched.append(item)
+            batch = []
+        else:
+            batch.append(item)
+    return batched + _graph(batch, input_rawbuffers, var_vals)
+
+
+def _graph_class(item: JitItem) -> Callable[..., Any] | None:
+    if isinstance(item.prg, BufferCopy) or not item.prg.device:
+        return None
+    return Device[item.prg.device].graph
+
+
+def _graph(
+    batch: list[JitItem], input_rawbuffers: Sequence[Buffer], var_vals: dict[Variable, int]
+) -> list[JitItem]:
+    """The batch as one item; as it is, if there is no executor that can take it."""
+    graph_class = _graph_class(batch[0]) if batch else None
+    if graph_class is None:
+        return batch
+    try:
+        graph = graph_class(batch, input_rawbuffers, var_vals)
+    except GraphException as error:
+        if config().DEBUG >= 1:
+            print(f"replaying {len(batch)} kernels one by one: {error}")
+        return batch
+    return [JitItem(graph, list(input_rawbuffers))]

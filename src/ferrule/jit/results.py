@@ -1,0 +1,132 @@
+"""What a captured function returns: the shape of it, and how to make it again from a replay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from ferrule.buffer import Buffer
+from ferrule.capture import JitError, user_location
+from ferrule.dtype import DType
+from ferrule.expr import Expr, Variable, sint, unbind
+from ferrule.gradient import Value
+from ferrule.lazy import LazyBuffer
+from ferrule.tensor import Tensor
+
+
+def returned_tensors(result: Any) -> Iterator[Tensor]:
+    """The tensors in what a function returned, in order.
+
+    Raises `JitError` for anything but tensors, None, and tuples, lists and dicts of them: another
+    value would stay what it was in the captured call.
+    """
+    if isinstance(result, Tensor):
+        yield result
+    elif isinstance(result, list | tuple):
+        for part in result:
+            yield from returned_tensors(part)
+    elif isinstance(result, dict):
+        for part in result.values():
+            yield from returned_tensors(part)
+    elif result is not None:
+        raise JitError(
+            f"{user_location()}: the captured function returns {type(result).__name__} "
+            f"{result!r:.60}, which replays would return unchanged; return tensors (or None, or "
+            "tuples, lists and dicts of them), and compute other values outside"
+        )
+
+
+@final
+@dataclass(frozen=True)
+class Fresh:
+    """A result in memory of its own: `index` counts these."""
+
+    index: int
+    shape: tuple[sint, ...]
+    dtype: DType
+    device: str
+    size: int
+    symbolic: bool
+
+    @staticmethod
+    def of(index: int, node: LazyBuffer) -> Fresh:
+        """A result like `node`, whose bound variables take new values at each replay."""
+        free = tuple([unbind(size)[0] for size in node.shape])
+        symbolic = any(isinstance(size, Expr) for size in free)
+        return Fresh(index, free, node.dtype, node.device, node.size, symbolic)
+
+    def allocate(self) -> Buffer:
+        """Memory for one replay's result."""
+        return Buffer(self.device, self.size, self.dtype)
+
+    def tensor(self, buffer: Buffer, var_vals: Mapping[Variable, int]) -> Tensor:
+        """The result that is in `buffer`."""
+        shape = self.shape
+        if self.symbolic:
+            bound: dict[Expr, Expr] = {v: v.bind(value) for v, value in var_vals.items()}
+            shape = tuple(
+                [size.substitute(bound) if isinstance(size, Expr) else size for size in shape]
+            )
+        return Tensor._wrap(Value(LazyBuffer.from_buffer(buffer, shape)))
+
+
+@final
+@dataclass(frozen=True)
+class Given:
+    """The function returned its argument number `index` itself."""
+
+    index: int
+
+
+@final
+@dataclass(frozen=True)
+class Same:
+    """The function returned a tensor from before the call, such as a parameter it updates."""
+
+    tensor: Tensor
+
+
+Leaf = Fresh | Given | Same
+
+
+def map_result(result: Any, leaves: Iterator[Any]) -> Any:
+    """`result` with its tensors, or other leaves, replaced by `leaves`, in order."""
+    if isinstance(result, dict):
+        return {key: map_result(part, leaves) for key, part in result.items()}
+    if isinstance(result, list):
+        return [map_result(part, leaves) for part in result]
+    if isinstance(result, tuple):
+        parts = [map_result(part, leaves) for part in result]
+        make = getattr(type(result), "_make", tuple)
+        return make(parts)
+    return None if result is None else next(leaves)
+
+
+def build_result(
+    template: Any,
+    buffers: Sequence[Buffer],
+    given: Sequence[Tensor],
+    var_vals: Mapping[Variable, int],
+) -> Any:
+    """What the function returns, from a template with a `Leaf` in the place of each tensor."""
+    if type(template) is Fresh:
+        return template.tensor(buffers[template.index], var_vals)
+    if template is None:
+        return None
+    if type(template) is Given:
+        return given[template.index]
+    if type(template) is Same:
+        return template.tensor
+    leaves = (build_result(leaf, buffers, given, var_vals) for leaf in _leaves(template))
+    return map_result(template, leaves)
+
+
+def _leaves(template: Any) -> Iterator[Leaf]:
+    if isinstance(template, dict):
+        template = list(template.values())
+    if isinstance(template, list | tuple):
+        for part in template:
+            yield from _leaves(part)
+    elif template is not None:
+        yield template
