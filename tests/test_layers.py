@@ -27,8 +27,11 @@ LAYERS = """
     runtime.cpu_memory runtime.cpu_program runtime.graph.cpu runtime.cpu runtime.numpy
     lazy schedule.graph schedule.views schedule.tasks schedule.slots schedule.cut schedule.trees
     schedule.hazards schedule memory realize
-    gradient tensor.data tensor.base tensor.special tensor.elementwise tensor.functions tensor
-    random jit nn.layers nn.optim nn.state nn
+    gradient counting random
+    tensor.data tensor.special tensor.broadcast tensor.cell tensor.base tensor.autograd
+    tensor.arithmetic tensor.elementwise tensor.functions tensor.movement tensor.joining
+    tensor.reduce tensor.creation tensor.indexing tensor.linalg tensor.neural tensor.loss tensor
+    jit nn.layers nn.optim nn.state nn
     demo.terminal demo.digits cli __init__ __main__
 """
 ORDER = {name: place for place, name in enumerate(LAYERS.split())}
