@@ -130,7 +130,8 @@ class Optimizer(ABC):
         gradients = [self._gradient(position) for position in range(len(self.params))]
         with Tensor.no_grad():
             written = self._update(gradients)
-        Tensor.realize(*self.params, *written)
+        # The gradients too: they stay in `.grad`, and what they were made of is written over.
+        Tensor.realize(*self.params, *written, *gradients)
 
     def _gradient(self, position: int) -> Tensor:
         param = self.params[position]
