@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -555,6 +556,32 @@ def test_golden_text(name: str, uops: list[UOp], update_golden: bool) -> None:
 
 def test_equal_programs_give_equal_text() -> None:
     assert LLVMRenderer(HOST).render("k", dot(64, 8)) == LLVMRenderer(HOST).render("k", dot(64, 8))
+
+
+@pytest.mark.parametrize("dtype", [*COMPUTED, *NARROW], ids=lambda d: d.name)
+def test_arm_needs_no_library(dtype: DType) -> None:
+    """Compiled for a processor that is not here, no operation becomes a call of libm."""
+    binding = pytest.importorskip("llvmlite.binding")
+    binding.initialize_all_targets()
+    binding.initialize_all_asmprinters()
+    triple = "aarch64-unknown-linux-gnu"
+    try:
+        machine = binding.Target.from_triple(triple).create_target_machine(features="+neon")
+    except RuntimeError:
+        pytest.skip("this LLVM is built without AArch64")
+    native = frozenset({"SQRT", "MULACC", "TRUNC", "ROUND"})
+    arm = replace(SSE2, arch="aarch64", features="+neon", has_fma=True, native_ops=native)
+    if dtype in NARROW:
+        uops = elementwise(lambda b, v: b.add(UOps.CAST, dtype, 8, v), [dtypes.float64], 8, 1)
+    else:
+        uops, _ = every_operation(dtype, 8)
+    module = binding.parse_assembly(LLVMRenderer(arm).render("k", uops))
+    module.triple = triple
+    module.verify()
+    calls = [
+        line.split() for line in machine.emit_assembly(module).splitlines() if "\tbl\t" in line
+    ]
+    assert all(callee.startswith(("ferrule.", ".L")) for _, callee in calls), calls
 
 
 # -- errors ----------------------------------------------------------------------------------------
