@@ -77,6 +77,7 @@ def _llvm() -> Any:
         ) from error
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
+    binding.initialize_native_asmparser()  # without it, inline assembly ends the process
     return binding
 
 

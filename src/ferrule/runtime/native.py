@@ -31,7 +31,7 @@ POOL_GATE, POOL_JOB = 0, 4
 POOL_BODY, POOL_TABLE, POOL_TOTAL, POOL_BLOCK = 8, 16, 24, 32
 POOL_NEXT = 64
 POOL_SLEEPERS, POOL_QUIT, POOL_MUTEX, POOL_CONDITION = 128, 132, 136, 200
-POOL_BUSY, POOL_SLICE, POOL_SPIN = 320, 328, 336
+POOL_CORE, POOL_BUSY, POOL_SLICE, POOL_SPIN = 264, 320, 328, 336
 POOL_BYTES = 384
 ALIGNMENT = 64
 
@@ -474,7 +474,10 @@ define void @"$COPY"(ptr %args, i64 %start, i64 %stop) nounwind {
 """
 
 # System call numbers of Linux, and what systems call their monotonic clock.
-_FUTEX_NUMBERS = {"x86-64": 202, "aarch64": 98}
+_SYSTEM_CALLS = {
+    "x86-64": {"FUTEX": 202, "SET_AFFINITY": 203, "GET_AFFINITY": 204},
+    "aarch64": {"FUTEX": 98, "SET_AFFINITY": 122, "GET_AFFINITY": 123},
+}
 _MONOTONIC_CLOCK = {"linux": 1, "darwin": 6}
 
 
@@ -484,7 +487,7 @@ def ir(arch: str, system: str, for_python: bool) -> str:
     `for_python` adds the functions that the interpreter can call directly. Linux sleeps by
     futex, other systems by a POSIX condition variable.
     """
-    has_futex = system == "linux" and arch in _FUTEX_NUMBERS
+    has_futex = system == "linux" and arch in _SYSTEM_CALLS
     parts = [
         native_parts.X86_64 if arch == "x86-64" else native_parts.ANY_PROCESSOR,
         native_parts.FUTEX if has_futex else native_parts.CONDITION,
@@ -496,7 +499,6 @@ def ir(arch: str, system: str, for_python: bool) -> str:
     if for_python:
         parts.append(native_parts.PYTHON)
     return Template("".join(parts)).substitute(
-        _CONSTANTS,
-        FUTEX=_FUTEX_NUMBERS.get(arch),
+        _CONSTANTS | _SYSTEM_CALLS.get(arch, {}),
         MONOTONIC=_MONOTONIC_CLOCK.get(system, 1),
     )

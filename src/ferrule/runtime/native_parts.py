@@ -6,8 +6,46 @@ LLVM IR text for `native`, which has the rest and fills in the $NAMES.
 from __future__ import annotations
 
 # How to wait for a job, and how to wake who waits. The worker has already spun for a while.
+#
+# Linux without knowledge of shared caches (as in small virtual machines) wakes a thread on the
+# core it slept on, even if that is the caller's and another one is idle. Both then take turns
+# there, for milliseconds. So a worker that wakes on the caller's core leaves it: it forbids itself
+# that core, which moves it, and then allows it again.
 FUTEX = """
 declare i64 @syscall(i64, ...)
+declare i32 @sched_getcpu()
+
+define internal void @leave_core(i32 %core) nounwind {
+entry:
+  %mine = call i32 @sched_getcpu()
+  %same = icmp eq i32 %mine, %core
+  br i1 %same, label %look, label %done
+look:
+  %before = alloca [16 x i64], align 64
+  %after = alloca [16 x i64], align 64
+  %size = call i64 (i64, ...) @syscall(i64 $GET_AFFINITY, i32 0, i64 128, ptr %before)
+  %known = icmp sgt i64 %size, 0
+  %representable = icmp ult i32 %core, 1024
+  %both = and i1 %known, %representable
+  br i1 %both, label %leave, label %done
+leave:
+  %all = load [16 x i64], ptr %before
+  store [16 x i64] %all, ptr %after
+  %core64 = zext i32 %core to i64
+  %word = lshr i64 %core64, 6
+  %bit = and i64 %core64, 63
+  %at = getelementptr i64, ptr %after, i64 %word
+  %old = load i64, ptr %at
+  %one = shl i64 1, %bit
+  %others = xor i64 %one, -1
+  %new = and i64 %old, %others
+  store i64 %new, ptr %at
+  %moved = call i64 (i64, ...) @syscall(i64 $SET_AFFINITY, i32 0, i64 %size, ptr %after)
+  %put_back = call i64 (i64, ...) @syscall(i64 $SET_AFFINITY, i32 0, i64 %size, ptr %before)
+  br label %done
+done:
+  ret void
+}
 
 define internal void @park(ptr %pool, i32 %seen) nounwind {
   %job = getelementptr i8, ptr %pool, i64 $POOL_JOB
@@ -16,6 +54,9 @@ define internal void @park(ptr %pool, i32 %seen) nounwind {
   %wait = call i64 (i64, ...) @syscall(
     i64 $FUTEX, ptr %job, i64 128, i32 %seen, ptr null, ptr null, i32 0)
   %down = atomicrmw sub ptr %sleepers, i32 1 seq_cst
+  %core_at = getelementptr i8, ptr %pool, i64 $POOL_CORE
+  %core = load atomic i32, ptr %core_at monotonic, align 4
+  call void @leave_core(i32 %core)
   ret void
 }
 
@@ -25,6 +66,9 @@ define internal void @wake(ptr %pool, i64 %count) nounwind {
   %any = icmp sgt i32 %asleep, 0
   br i1 %any, label %call, label %done
 call:
+  %core = call i32 @sched_getcpu()
+  %core_at = getelementptr i8, ptr %pool, i64 $POOL_CORE
+  store atomic i32 %core, ptr %core_at monotonic, align 4
   %job = getelementptr i8, ptr %pool, i64 $POOL_JOB
   %woken = call i64 (i64, ...) @syscall(
     i64 $FUTEX, ptr %job, i64 129, i64 %count, ptr null, ptr null, i32 0)

@@ -254,6 +254,19 @@ def _sum_of_product(a: Array, b: Array, shape: tuple[int, ...]) -> Array:
     return result.transpose(np.argsort((*order, *ones)))
 
 
+def _exp2_of_product(a: Array, b: Array, arg: None) -> Array:
+    """EXP2 over MUL; exp where the factor is log2(e), as compiled devices have it.
+
+    Otherwise the rounding of the product would cost exp as many bits as its exponent has.
+    """
+    is_constant = b.size > 0 and not any(
+        step for step, size in zip(b.strides, b.shape, strict=True) if size > 1
+    )
+    if is_constant and b.dtype in _CONTRACTED and b.flat[0] == b.dtype.type(1 / np.log(2.0)):
+        return np.asarray(np.exp(a))
+    return np.asarray(_computed(np.exp2)(_multiply(a, b, None), None))
+
+
 Axes: TypeAlias = tuple[int, ...]
 
 
@@ -461,5 +474,8 @@ def _quiet(function: Function) -> Function:
 def device(name: str) -> Interpreted:
     """Opens the device."""
     functions = {op: _quiet(function) for op, function in _FUNCTIONS.items()}
-    fused: dict[tuple[Op, Op], Function] = {(ReduceOps.SUM, BinaryOps.MUL): _quiet(_sum_of_product)}
+    fused: dict[tuple[Op, Op], Function] = {
+        (ReduceOps.SUM, BinaryOps.MUL): _quiet(_sum_of_product),
+        (UnaryOps.EXP2, BinaryOps.MUL): _quiet(_exp2_of_product),
+    }
     return Interpreted(NumpyAllocator(), functions, name, fused)

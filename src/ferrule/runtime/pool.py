@@ -30,7 +30,7 @@ Replay: TypeAlias = Callable[..., int]
 
 # What the native code may call. Kernels have memory functions only.
 _MEMORY = ("memcpy", "memmove", "memset")
-_THREADS = ("sched_yield", "syscall", "clock_gettime")
+_THREADS = ("clock_gettime", "sched_getcpu", "sched_yield", "syscall")
 _POSIX_THREADS = (
     "pthread_cond_broadcast",
     "pthread_cond_wait",
