@@ -1,0 +1,766 @@
+"""`TinyJit` gives the numbers of the plain function, call after call, whatever the arguments."""
+
+import gc
+import weakref
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from ferrule.config import Context
+from ferrule.device import Device, GlobalCounters
+from ferrule.dtype import dtypes
+from ferrule.expr import Variable
+from ferrule.jit import JitItem, TinyJit, get_input_replace, get_jit_stats
+from ferrule.tensor import Tensor
+
+pytestmark = pytest.mark.usefixtures("device")
+
+
+def rows(*shape: int, start: int = 0) -> np.ndarray[Any, Any]:
+    return np.arange(start, start + int(np.prod(shape)), dtype=np.float32).reshape(shape)
+
+
+# *** calls and results ***
+
+
+def test_the_first_call_runs_the_second_captures_the_third_replays() -> None:
+    runs = []
+
+    @TinyJit
+    def double(x: Tensor) -> Tensor:
+        runs.append(x.shape)
+        return x * 2
+
+    for i in range(5):
+        assert double(Tensor([float(i), 1.0])).tolist() == [2.0 * i, 2.0]
+    assert len(runs) == 2
+    assert double.cnt == 5
+    assert len(double.jit_cache) == 1
+    assert double.ret is not None
+    assert len(double.expected_name_sts_dtype) > 0
+
+
+def test_results_keep_their_values_after_later_calls() -> None:
+    @TinyJit
+    def double(x: Tensor) -> Tensor:
+        return x + x
+
+    results = [double(Tensor([float(i)])) for i in range(5)]
+    assert [result.item() for result in results] == [0, 2, 4, 6, 8]
+
+
+def test_an_output_can_be_fed_back() -> None:
+    @TinyJit
+    def next_one(x: Tensor) -> Tensor:
+        return x * 2 + 1
+
+    x = Tensor([1.0, 2.0])
+    expected = np.array([1.0, 2.0])
+    seen = []
+    for _ in range(7):
+        x = next_one(x)
+        expected = expected * 2 + 1
+        seen.append((x, expected))
+    for result, value in seen:
+        assert result.tolist() == value.tolist()
+
+
+def test_several_outputs_in_containers() -> None:
+    class Pair(NamedTuple):
+        first: Tensor
+        second: Tensor
+
+    @TinyJit
+    def f(x: Tensor) -> Any:
+        y = x + 1
+        return {"a": y, "b": [y * 2, None], "c": (Pair(x, y.sum()),)}
+
+    for i in range(4):
+        x = Tensor([float(i), 3.0])
+        result = f(x)
+        assert result["a"].tolist() == [i + 1, 4]
+        assert result["b"][0].tolist() == [2 * i + 2, 8]
+        assert result["b"][1] is None
+        pair = result["c"][0]
+        assert type(pair) is Pair
+        assert pair.first is x
+        assert pair.second.item() == i + 5
+
+
+def test_one_tensor_returned_twice() -> None:
+    @TinyJit
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x + 1
+        return y, y
+
+    for i in range(4):
+        a, b = f(Tensor([i]))
+        assert (a.item(), b.item()) == (i + 1, i + 1)
+
+
+def test_a_returned_value_that_is_the_arguments_own_is_a_copy() -> None:
+    @TinyJit
+    def same_value(x: Tensor) -> Tensor:
+        return x * 1
+
+    results = []
+    for i in range(4):
+        x = Tensor([float(i)])
+        results.append(same_value(x))
+        x.assign(Tensor([-1.0])).realize()
+    assert [result.item() for result in results] == [0, 1, 2, 3]
+
+
+def test_a_constant_result() -> None:
+    @TinyJit
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        return Tensor.full((2, 2), 3.0), x + 1
+
+    for i in range(4):
+        constant, other = f(Tensor([i]))
+        assert constant.tolist() == [[3, 3], [3, 3]]
+        assert other.item() == i + 1
+        constant.assign(Tensor.zeros(2, 2)).realize()
+
+
+def test_a_tensor_made_of_python_numbers_inside() -> None:
+    @TinyJit
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        table = Tensor([1.0, 2.0, 3.0])
+        return table, table + x
+
+    for i in range(4):
+        table, result = f(Tensor([float(i)]))
+        assert table.tolist() == [1, 2, 3]
+        assert result.tolist() == [1 + i, 2 + i, 3 + i]
+        table.assign(Tensor([0.0, 0.0, 0.0])).realize()
+
+
+def test_host_data_made_inside_and_updated_in_place() -> None:
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        total = Tensor([1.0, 2.0]).realize()
+        total.assign(total + x).realize()
+        total.assign(total * 2)
+        return total
+
+    for i in range(5):
+        assert f(Tensor([float(i), float(i)])).tolist() == [2 * (1 + i), 2 * (2 + i)]
+
+
+def test_a_function_that_returns_nothing() -> None:
+    total = Tensor([0.0]).realize()
+
+    @TinyJit
+    def add(x: Tensor) -> None:
+        total.assign(total + x)
+
+    for i in range(5):
+        add(Tensor([float(i)]))
+        assert total.item() == sum(range(i + 1))
+
+
+# *** arguments ***
+
+
+def test_keyword_arguments_in_any_order() -> None:
+    @TinyJit
+    def f(first: Tensor, second: Tensor) -> Tensor:
+        return first - second
+
+    for i in range(5):
+        a, b = Tensor([float(i)]), Tensor([10.0])
+        result = f(first=a, second=b) if i % 2 else f(second=b, first=a)
+        assert result.item() == i - 10
+
+
+def test_tensors_in_nested_containers() -> None:
+    @dataclass
+    class Batch:
+        x: Tensor
+        scale: int
+
+    @TinyJit
+    def f(batch: Batch, parts: dict[str, Any]) -> Tensor:
+        return batch.x * batch.scale + parts["a"][0] - parts["b"][1][0]
+
+    for i in range(5):
+        parts = {"a": [Tensor([float(i)])], "b": (None, [Tensor([2.0])])}
+        assert f(Batch(Tensor([3.0]), 2), parts).item() == 6 + i - 2
+
+
+def test_constant_arguments() -> None:
+    @TinyJit
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        return x * y
+
+    for i in range(5):
+        assert f(Tensor.full((3,), float(i)), Tensor.ones(3)).tolist() == [i, i, i]
+
+
+def test_lazy_arguments() -> None:
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        return x + 1
+
+    for i in range(5):
+        lazy = (Tensor([float(i), 2.0]) * 3).exp2()
+        assert f(lazy).tolist() == [2.0 ** (3 * i) + 1, 65]
+
+
+def test_duplicate_arguments_and_then_different_ones() -> None:
+    @TinyJit
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        return x - y * 2
+
+    for i in range(8):
+        a = Tensor([float(i)])
+        b = a if i % 2 else Tensor([100.0])
+        assert f(a, b).item() == (i - 2 * i if i % 2 else i - 200)
+
+
+def test_views_of_one_memory_as_arguments() -> None:
+    @TinyJit
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        return x * 10 + y
+
+    for i in range(5):
+        whole = Tensor(rows(4, 2, start=i)).realize()
+        result = f(whole[:2], whole[2:])
+        expected = rows(4, 2, start=i)
+        np.testing.assert_equal(result.numpy(), expected[:2] * 10 + expected[2:])
+
+
+def test_another_view_is_another_signature() -> None:
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        return x * 2
+
+    data = rows(4, 4)
+    whole = Tensor(data).realize()
+    for _ in range(3):
+        np.testing.assert_equal(f(whole[:2, :2]).numpy(), data[:2, :2] * 2)
+        np.testing.assert_equal(f(whole[2:, 1:3]).numpy(), data[2:, 1:3] * 2)
+        np.testing.assert_equal(f(whole[:2, :2].T).numpy(), data[:2, :2].T * 2)
+
+
+def test_other_shapes_and_dtypes_are_captured_at_first_sight() -> None:
+    runs = []
+
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        runs.append(x.shape)
+        return x + x
+
+    for size in (2, 2, 2, 3, 3, 2, 3):
+        assert f(Tensor(rows(size))).tolist() == (rows(size) * 2).tolist()
+    assert runs == [(2,), (2,), (3,)]
+    for _ in range(3):
+        assert f(Tensor([1, 2])).dtype is dtypes.int32
+    assert runs == [(2,), (2,), (3,), (2,)]
+
+
+def test_python_values_are_part_of_the_signature() -> None:
+    @TinyJit
+    def f(x: Tensor, scale: float, flags: list[bool], mode: str | None = None) -> Tensor:
+        y = x * scale
+        return y + 1 if flags[0] and mode == "up" else y
+
+    for _ in range(3):
+        for scale in (2.0, 3.0, -0.0):
+            for flag in (True, False):
+                expected = 5.0 * scale + flag
+                assert f(Tensor([5.0]), scale, [flag], mode="up").item() == expected
+    assert np.signbit(f(Tensor([5.0]), -0.0, [False]).item())
+    assert not np.signbit(f(Tensor([5.0]), 0.0, [False]).item())
+
+
+def test_the_number_of_captures_is_bounded() -> None:
+    @TinyJit
+    def f(x: Tensor, i: int) -> Tensor:
+        return x + i
+
+    for i in range(50):
+        assert f(Tensor([1.0]), i).item() == 1 + i
+    assert len(f._replays) <= 32
+    assert f(Tensor([1.0]), 3).item() == 4
+
+
+def test_numpy_arguments_are_known_by_their_contents() -> None:
+    @TinyJit
+    def f(x: Tensor, table: np.ndarray[Any, Any]) -> Tensor:
+        return x + Tensor(table)
+
+    for i in (0, 1, 1, 0, 2):
+        assert f(Tensor([1.0]), np.array([i], np.float32)).item() == 1 + i
+
+
+def test_a_size_of_zero() -> None:
+    @TinyJit
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x + 1, x.sum()
+
+    for _ in range(4):
+        same, total = f(Tensor(np.zeros((0, 3), np.float32)))
+        assert same.shape == (0, 3)
+        assert total.item() == 0
+
+
+# *** memory from outside ***
+
+
+def test_a_tensor_from_outside_is_read_anew() -> None:
+    weight = Tensor([2.0, 3.0]).realize()
+
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        return x * weight
+
+    for i in range(6):
+        weight.assign(Tensor([float(i), 1.0]))
+        assert f(Tensor([2.0, 2.0])).tolist() == [2 * i, 2]
+
+
+def test_the_same_tensor_as_argument_and_from_outside() -> None:
+    weight = Tensor([2.0, 3.0]).realize()
+
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        return x * 10 + weight
+
+    for other in ([1.0, 1.0], [5.0, 6.0], [7.0, 8.0]):
+        for _ in range(2):
+            assert f(weight).tolist() == [22, 33]
+            assert f(Tensor(other)).tolist() == [other[0] * 10 + 2, other[1] * 10 + 3]
+
+
+def test_a_replaced_tensor_from_outside() -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.weight = Tensor([2.0]).realize()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.weight
+
+    model = Model()
+    forward = TinyJit(model.forward)
+    for i in range(8):
+        if i % 3 == 0:
+            model.weight = Tensor([float(i)])
+        assert forward(Tensor([2.0])).item() == 2 * (i - i % 3)
+
+
+def test_state_that_the_function_replaces_advances() -> None:
+    class Counter:
+        def __init__(self) -> None:
+            self.total = Tensor([0.0]).realize()
+
+        @TinyJit
+        def add(self, x: Tensor) -> Tensor:
+            self.total = self.total + x
+            return self.total
+
+    counter = Counter()
+    for i in range(6):
+        assert counter.add(Tensor([float(i)])).item() == sum(range(i + 1))
+        assert counter.total.item() == sum(range(i + 1))
+
+
+def test_state_is_updated_in_place() -> None:
+    class Counter:
+        def __init__(self) -> None:
+            self.total = Tensor([0.0]).realize()
+
+        @TinyJit
+        def add(self, x: Tensor) -> Tensor:
+            self.total.assign(self.total + x)
+            return self.total + 0.5
+
+    counter = Counter()
+    for i in range(6):
+        assert counter.add(Tensor([float(i)])).item() == sum(range(i + 1)) + 0.5
+        assert counter.total.item() == sum(range(i + 1))
+    assert len(counter.add.jit_cache) == 1
+
+
+def test_an_argument_is_updated_in_place() -> None:
+    @TinyJit
+    def bump(x: Tensor) -> None:
+        x.assign(x + 1)
+
+    x = Tensor([0.0]).realize()
+    for i in range(5):
+        bump(x)
+        assert x.item() == i + 1
+    other = Tensor([10.0]).realize()
+    bump(other)
+    assert (x.item(), other.item()) == (5, 11)
+
+
+def test_part_of_an_argument_is_updated_in_place() -> None:
+    @TinyJit
+    def fill(x: Tensor, value: Tensor) -> Tensor:
+        x[1:3] = value
+        return x.sum()
+
+    for i in range(5):
+        x = Tensor(rows(4)).realize()
+        assert fill(x, Tensor([float(i), 0.0])).item() == 3 + i
+        assert x.tolist() == [0, i, 0, 3]
+
+
+def test_a_lazy_reader_keeps_the_old_version() -> None:
+    state = Tensor([1.0]).realize()
+
+    @TinyJit
+    def double() -> None:
+        state.assign(state * 2)
+
+    lazy = []
+    for _ in range(6):
+        lazy.append(state + 0.5)
+        double()
+    assert state.item() == 64
+    assert [value.item() for value in lazy] == [1.5, 2.5, 4.5, 8.5, 16.5, 32.5]
+
+
+def test_a_shared_array_keeps_its_contents() -> None:
+    state = Tensor([1.0, 1.0]).realize()
+
+    @TinyJit
+    def double() -> Tensor:
+        state.assign(state * 2)
+        return state + 1
+
+    arrays = []
+    for _ in range(6):
+        arrays.append(state.numpy(copy=False))
+        double()
+    assert [array[0] for array in arrays] == [1, 2, 4, 8, 16, 32]
+
+
+def test_a_lazy_tensor_from_outside_is_computed_once() -> None:
+    source = Tensor([1.0]).realize()
+    lazy = source * 3
+
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        source.assign(source + 1)
+        return x + lazy
+
+    f(Tensor([0.0]))
+    late = source * 100
+    for i in range(5):
+        assert f(Tensor([float(i)])).item() == 3 + i
+    assert late.item() == 200
+
+
+def test_a_result_that_is_kept_as_well() -> None:
+    class Model:
+        last: Tensor | None = None
+
+        @TinyJit
+        def f(self, x: Tensor) -> Tensor:
+            self.last = x * 2
+            return self.last
+
+    model = Model()
+    results = []
+    for i in range(6):
+        results.append(model.f(Tensor([float(i)])))
+        assert model.last is not None
+        assert model.last.item() == 2 * i
+    assert [result.item() for result in results] == [0, 2, 4, 6, 8, 10]
+
+
+def test_pending_writes_come_first() -> None:
+    state = Tensor([0.0]).realize()
+
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        return state + x
+
+    for i in range(6):
+        state.assign(Tensor([float(i)]))
+        x = Tensor([1.0]).realize()
+        x.assign(Tensor([float(10 * i)]))
+        assert f(x).item() == 11 * i
+
+
+# *** methods, nesting, settings ***
+
+
+def test_each_instance_has_its_own_state() -> None:
+    class Scale:
+        def __init__(self, factor: float) -> None:
+            self.factor = Tensor([factor]).realize()
+
+        @TinyJit
+        def __call__(self, x: Tensor) -> Tensor:
+            return x * self.factor
+
+    a, b = Scale(2.0), Scale(3.0)
+    for i in range(5):
+        assert a(Tensor([float(i)])).item() == 2 * i
+        assert b(Tensor([float(i)])).item() == 3 * i
+    assert type(a).__call__.cnt == 0
+
+
+def test_an_instance_can_go() -> None:
+    class Model:
+        @TinyJit
+        def f(self, x: Tensor) -> Tensor:
+            return x + 1
+
+    model = Model()
+    for _ in range(4):
+        model.f(Tensor([1.0]))
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
+    assert not Model.__dict__["f"]._instances
+
+
+def test_a_jit_inside_a_jit() -> None:
+    @TinyJit
+    def inner(x: Tensor) -> Tensor:
+        return x * 2
+
+    @TinyJit
+    def outer(x: Tensor) -> Tensor:
+        return inner(x) + inner(x + 1)
+
+    for i in range(6):
+        assert outer(Tensor([float(i)])).item() == 4 * i + 2
+    assert inner(Tensor([5.0])).item() == 10
+
+
+def test_jit_0_runs_plainly() -> None:
+    runs = []
+
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        runs.append(1)
+        return x + 1
+
+    with Context(JIT=0):
+        for i in range(4):
+            assert f(Tensor([i])).item() == i + 1
+    assert len(runs) == 4
+    assert f.cnt == 4
+    assert not f.jit_cache
+
+
+def test_jit_2_makes_no_graphs() -> None:
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        return (x + 1).realize() * 2
+
+    with Context(JIT=2):
+        for i in range(4):
+            assert f(Tensor([float(i)])).item() == 2 * i + 2
+        assert len(f.jit_cache) == 2
+
+
+def test_reset_forgets() -> None:
+    runs = []
+
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        runs.append(1)
+        return x + 1
+
+    for _ in range(3):
+        f(Tensor([1]))
+    f.reset()
+    assert (f.cnt, f.jit_cache, f.input_replace, f.ret) == (0, [], {}, None)
+    assert f(Tensor([1])).item() == 2
+    assert len(runs) == 3
+
+
+def test_an_exception_leaves_the_jit_usable() -> None:
+    fail = [True]
+
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        y = (x + 1).realize()
+        if fail[0]:
+            raise ValueError("no")
+        return y * 2
+
+    fail[0] = False
+    f(Tensor([1.0]))
+    fail[0] = True
+    with pytest.raises(ValueError, match="no"):
+        f(Tensor([1.0]))
+    fail[0] = False
+    for i in range(4):
+        assert f(Tensor([float(i)])).item() == 2 * i + 2
+
+
+def test_counters_advance_in_a_replay() -> None:
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        return (x + 1).realize() * 2
+
+    x = Tensor(rows(8)).realize()
+    for _ in range(3):
+        f(x)
+    GlobalCounters.reset()
+    f(x)
+    assert GlobalCounters.kernel_count == 2
+    assert GlobalCounters.global_ops == 16
+
+
+# *** training ***
+
+
+def test_a_training_step_equals_the_plain_one() -> None:
+    rng = np.random.default_rng(0)
+    data = [rng.standard_normal((4, 3)).astype(np.float32) for _ in range(6)]
+    first = rng.standard_normal((3, 2)).astype(np.float32)
+
+    def train(captured: bool) -> tuple[list[float], Any, list[Any]]:
+        weight = Tensor(first, requires_grad=True)
+
+        def step(x: Tensor) -> Tensor:
+            weight.zero_grad()
+            loss = (x.matmul(weight) ** 2).mean()
+            loss.backward()
+            assert weight.grad is not None
+            weight.detach().assign(weight.detach() - weight.grad * 0.1)
+            return loss
+
+        run = TinyJit(step) if captured else step
+        losses, gradients = [], []
+        for x in data:
+            losses.append(run(Tensor(x)).item())
+            assert weight.grad is not None
+            gradients.append(weight.grad.numpy())
+        return losses, weight.numpy(), gradients
+
+    plain, captured = train(False), train(True)
+    np.testing.assert_array_equal(captured[0], plain[0])
+    np.testing.assert_array_equal(captured[1], plain[1])
+    np.testing.assert_array_equal(captured[2], plain[2])
+
+
+def test_the_gradient_of_an_argument() -> None:
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        loss = (x * x).sum()
+        loss.backward()
+        return loss
+
+    for i in range(5):
+        x = Tensor([float(i), 1.0], requires_grad=True)
+        assert f(x).item() == i * i + 1
+        assert x.grad is not None
+        assert x.grad.tolist() == [2 * i, 2]
+    for times in (2, 3):
+        f(x)
+        assert x.grad.tolist() == [times * 8, times * 2]
+
+
+# *** symbolic sizes ***
+
+
+@pytest.mark.parametrize("sizes", [(3, 4, 5, 1, 8)])
+def test_symbolic_sizes(sizes: tuple[int, ...]) -> None:
+    n = Variable("n", 1, 8)
+
+    @TinyJit
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        return (x + 1).matmul(y)
+
+    data = rows(8, 3)
+    whole = Tensor(data).realize()
+    for size in sizes:
+        x = whole[: n.bind(size)]
+        result = f(x, Tensor(rows(3, 2)))
+        np.testing.assert_allclose(result.numpy(), (data[:size] + 1) @ rows(3, 2))
+    assert f.cnt == len(sizes)
+    assert f.expected_vals == (n,)
+
+
+def test_a_bound_variable_as_argument() -> None:
+    position = Variable("position", 0, 7)
+    cache = Tensor(rows(8)).realize()
+
+    @TinyJit
+    def f(x: Tensor, at: Any) -> Tensor:
+        return cache.shrink(((at, at + 1),)) + x
+
+    for i in (1, 2, 3, 0, 7):
+        assert f(Tensor([100.0]), position.bind(i)).item() == 100 + i
+
+
+# *** the pieces ***
+
+
+def test_long_chains_share_memory() -> None:
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        for _ in range(20):
+            x = (x + 1).realize()
+        return x
+
+    with Context(JIT=2):
+        for i in range(4):
+            assert f(Tensor([float(i), 0.0])).tolist() == [i + 20, 20]
+        buffers = [buffer for item in f.jit_cache for buffer in item.rawbufs if buffer]
+        assert len({buffer.base.serial for buffer in buffers}) <= 3
+
+
+def test_inputs_are_let_go() -> None:
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        return x + 1
+
+    x = Tensor([1.0]).realize()
+    for _ in range(4):
+        f(x)
+    buffer = x.lazydata.realized
+    assert buffer is not None
+    gone = weakref.ref(buffer)
+    del x, buffer
+    gc.collect()
+    assert gone() is None
+
+
+def test_get_input_replace_and_stats() -> None:
+    x = (Tensor([1.0, 2.0]) + 1).realize()
+    buffer = x.lazydata.realized
+    assert buffer is not None
+    runner = type("Runner", (), {"op_estimate": 3, "mem_estimate": 8})()
+    items = [JitItem(runner, [buffer, None]), JitItem(runner, [None, buffer.view(0, 2)])]
+    assert get_input_replace(items, [buffer]) == {(0, 0): 0, (1, 1): 0}
+    assert get_jit_stats(items) == (6, 16)
+
+
+def test_the_device_is_part_of_the_signature() -> None:
+    names = [name for name in ("CPU", "NUMPY") if name in Device.names()]
+
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        return x + 1
+
+    for i in range(3):
+        for name in names:
+            result = f(Tensor([float(i)], device=name))
+            assert result.device == name
+            assert result.item() == i + 1
+
+
+def test_copies_between_devices_are_replayed(device: str) -> None:
+    other = "NUMPY" if device == "CPU" else "CPU"
+
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        return (x + 1).to(other) * 2
+
+    for i in range(4):
+        assert f(Tensor([float(i)])).item() == 2 * i + 2
