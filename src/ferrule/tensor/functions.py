@@ -530,7 +530,9 @@ class Functions(Elementwise):
         >>> Tensor([1.0]).softsign().tolist()
         [0.5]
         """
-        return self / (self.abs() + 1)
+        value = special.at_least(special.at_most(self._float(), 1e30), -1e30)
+        near = self._wrap(value)
+        return near / (near.abs() + 1)
 
     def hardtanh(self, min_val: float_ = -1, max_val: float_ = 1) -> Self:
         """Each element, within the limits.
@@ -557,4 +559,4 @@ class Functions(Elementwise):
         >>> Tensor([-4.0, 3.0]).hardswish().abs().tolist()
         [0.0, 3.0]
         """
-        return self * self.hardsigmoid()
+        return self.clamp(min=-3) * self.hardsigmoid()

@@ -49,11 +49,8 @@ def _function(
 
 @dataclass(frozen=True, slots=True)
 class _Constants:
-    """`log2e` and `log2e_rest` add up to 1/ln(2); exp is 0 or infinite outside its limits."""
+    """Coefficients, the constant one first, and limits."""
 
-    log2e: float
-    log2e_rest: float
-    exp_limits: tuple[float, float]
     expm1: tuple[float, ...]  # (expm1(x) - x) / x**2 on [-0.5, 0.5]
     erfc: tuple[float, ...]  # (1 + 2z) * exp(z**2) * erfc(z), in t = (z - pivot) / (z + pivot)
     erfc_pivot: float
@@ -61,9 +58,6 @@ class _Constants:
 
 
 _FLOAT32 = _Constants(
-    log2e=1.44269502162933349609375,
-    log2e_rest=1.925963033500547e-08,
-    exp_limits=(-104.0, 89.0),
     expm1=(
         0.5,
         0.1666666716337204,
@@ -91,9 +85,6 @@ _FLOAT32 = _Constants(
     erfc_limit=10.1,
 )
 _FLOAT64 = _Constants(
-    log2e=1.4426950408889634,
-    log2e_rest=2.0355273740931033e-17,
-    exp_limits=(-746.0, 710.0),
     expm1=(
         0.5,
         0.16666666666666666,
@@ -220,13 +211,8 @@ def _within(x: Value, limits: tuple[float, float]) -> Value:
 
 
 def _exp(x: Value) -> Value:
-    """e**x. The rounding error of x * log2(e), which exp2 would magnify, is made good."""
-    constants = _constants(x)
-    x = _within(x, constants.exp_limits)
-    exponent = x * constants.log2e
-    rest = x.muladd(constants.log2e, -exponent)
-    rest = x.muladd(constants.log2e_rest, rest)
-    return exponent.alu(UnaryOps.EXP2) * rest.muladd(math.log(2), 1.0)
+    """e**x. Devices take exp2 of a product with log2(e) as one: its rounding would be magnified."""
+    return (x * (1 / math.log(2))).alu(UnaryOps.EXP2)
 
 
 def _expm1(x: Value) -> Value:
@@ -406,14 +392,17 @@ silu = _function("silu", _silu, _reverse_silu, inputs=(0,))
 
 
 def _erfc_positive(z: Value) -> Value:
-    """1 - erf(z) for z >= 0; the rounding error of z * z, which exp would magnify, is made good."""
-    constants = _constants(z)
-    z = at_most(z, constants.erfc_limit)
+    """1 - erf(z) for z >= 0."""
+    z = at_most(z, _constants(z).erfc_limit)
     square = z * z
-    lost = z.muladd(z, -square)
-    power = _exp(-square)
+    return _tail(z, square, z.muladd(z, -square))
+
+
+def _tail(z: Value, square: Value, lost: Value) -> Value:
+    """erfc(z), where z * z is `square + lost`: exp would magnify the rounding of the square."""
+    constants = _constants(z)
     t = (z - constants.erfc_pivot) / (z + constants.erfc_pivot)
-    return power * (1.0 - lost) * polynomial(t, constants.erfc) / (2.0 * z + 1.0)
+    return _exp(-square) * (1.0 - lost) * polynomial(t, constants.erfc) / (2.0 * z + 1.0)
 
 
 def _erf(x: Value) -> Value:
@@ -435,9 +424,12 @@ def _reverse_erf(grad: Value, entry: Entry) -> Gradients:
 
 
 def _gelu(x: Value) -> Value:
-    """x times the normal distribution's probability of less than x, through erfc in both tails."""
-    tail = 0.5 * _erfc_positive(x.absolute() * math.sqrt(0.5))
-    product = _within(x, (-50.0, 50.0)) * tail  # the tail is 0 outside
+    """x times the normal distribution's probability of less than x, exact in both tails."""
+    near = _within(x, (-40.0, 40.0))  # the tail is 0 outside
+    square = near * near
+    lost = near.muladd(near, -square)
+    tail = 0.5 * _tail(near.absolute() * math.sqrt(0.5), square * 0.5, lost * 0.5)
+    product = near * tail
     return (x < 0).where(product, x - product)
 
 
