@@ -28,6 +28,25 @@ print(int(array.sum()), "llvmlite" in sys.modules)
 """
 
 
+KERNEL_OF_AN_AST = """
+import sys
+import numpy as np
+from ferrule.device import Buffer, Device
+from ferrule.dtype import dtypes
+from ferrule.ops import BinaryOps, BufferOps, LazyOp, MemBuffer
+from ferrule.shape.shapetracker import ShapeTracker
+
+st = ShapeTracker.from_shape((100,))
+x = LazyOp(BufferOps.LOAD, (), MemBuffer(1, dtypes.float32, st))
+total = LazyOp(BinaryOps.ADD, (x, x))
+ast = LazyOp(BufferOps.STORE, (total,), MemBuffer(0, dtypes.float32, st))
+out, source = (Buffer("CPU", 100, dtypes.float32) for _ in range(2))
+source.copyin(np.arange(100, dtype=np.float32).data.cast("B"))
+Device["CPU"].get_runner(ast).exec([out, source])
+print(out.toCPU().sum(), "llvmlite" in sys.modules)
+"""
+
+
 def run(code: str, folder: Path) -> str:
     environment = {"FERRULE_CACHE_DIR": str(folder), "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
@@ -51,6 +70,12 @@ def test_llvmlite_is_imported_on_a_miss_only(
     # Other processors' objects are loaded by LLVM.
     on_x86 = llvm.host_compiler().target.arch == "x86-64"
     assert run(code, tmp_path) == f"100 {not on_x86}"
+
+
+def test_the_whole_way_from_an_ast(tmp_path: Path) -> None:
+    assert run(KERNEL_OF_AN_AST, tmp_path) == "9900.0 True"
+    on_x86 = llvm.host_compiler().target.arch == "x86-64"
+    assert run(KERNEL_OF_AN_AST, tmp_path) == f"9900.0 {not on_x86}"
 
 
 def test_importing_the_device_does_not_import_llvmlite() -> None:

@@ -3,6 +3,7 @@
 import ctypes
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -124,6 +125,11 @@ def test_two_loads_share_nothing() -> None:
     assert function(second, "count")() == 48
 
 
+sees_mappings = pytest.mark.skipif(
+    not Path("/proc/self/maps").exists(), reason="the system does not list its mappings"
+)
+
+
 def mapping_of(address: int) -> str:
     """The permissions of the page at `address`."""
     with open("/proc/self/maps") as maps:
@@ -135,6 +141,7 @@ def mapping_of(address: int) -> str:
     raise AssertionError(f"{address:#x} is not mapped")
 
 
+@sees_mappings
 def test_no_page_is_writable_and_executable() -> None:
     loaded = load(EVERYTHING)
     assert mapping_of(loaded.address("count")) == "r-xp"
@@ -144,6 +151,7 @@ def test_no_page_is_writable_and_executable() -> None:
     assert len(loaded.mem) % 4096 == 0
 
 
+@sees_mappings
 def test_the_mapping_goes_with_the_object() -> None:
     loaded = load(ADD)
     address = loaded.address("add")

@@ -103,6 +103,24 @@ def test_a_worker_that_sleeps_is_woken(slow: CPUProgram) -> None:
     assert (array[:16] == 5).all()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux moves workers between cores")
+def test_workers_keep_their_right_to_all_cores(slow: CPUProgram) -> None:
+    """One that leaves its caller's core is allowed there again."""
+    memory, _ = counters(64)
+    with Context(FERRULE_NUM_THREADS=4):
+        for _ in range(30):
+            time.sleep(0.002)
+            slow(memory, vals=(8,))
+    time.sleep(0.01)
+    masks = {
+        line
+        for status in Path("/proc/self/task").glob("*/status")
+        for line in status.read_text().splitlines()
+        if line.startswith("Cpus_allowed:")
+    }
+    assert len(masks) == 1
+
+
 def test_many_callers_at_once(counting: CPUProgram, slow: CPUProgram) -> None:
     """One has the pool, the others run their kernels alone; nobody's chunks get lost."""
     failures: list[str] = []

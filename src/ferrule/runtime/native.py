@@ -499,6 +499,6 @@ def ir(arch: str, system: str, for_python: bool) -> str:
     if for_python:
         parts.append(native_parts.PYTHON)
     return Template("".join(parts)).substitute(
-        _CONSTANTS | _SYSTEM_CALLS.get(arch, {}),
+        {**_CONSTANTS, **_SYSTEM_CALLS.get(arch, {})},
         MONOTONIC=_MONOTONIC_CLOCK.get(system, 1),
     )
