@@ -14,13 +14,16 @@ from math import prod
 from ferrule.codegen import opt
 from ferrule.codegen.kernel import Kernel, Kind, Loop, Nest, expressions, reads
 from ferrule.codegen.opt import COSTLY, Opt
-from ferrule.expr import Expr, ExprOp, toposort
+from ferrule.expr import TRUE, Expr, ExprOp, toposort
 from ferrule.target import Target
 
 CHUNK = 8192  # elements of a stream that one thread takes at a time
 SERIAL_WORK = 40_000  # operations below which sharing out costs more than it gains
 FAR_BYTES = 4096  # between two steps of k: beyond this, blocks of rows are copied
 MOST_ROWS = 512  # of a tile's column of accumulators
+SCATTER_CYCLES = 1.5  # to store one element of a vector that goes to many places
+STRIDED_CYCLES = 1.0  # to copy one element from where its neighbours are far apart
+MASK_CYCLES = 3.0  # to load one element under a condition, inside a tile
 COSTLY_WORK = 12  # operations in a transcendental
 
 
@@ -207,7 +210,7 @@ class _Plan:
     def _rows(self, name: str, below: Sequence[str]) -> None:
         self._merge_siblings(below)
         below = self._below(name)
-        column = self._column_axis(name, below)
+        column = self._column_axis(name, below) or self._gather_axis(name, below)
         if column is not None:
             self._columns(name, below, column)
         else:
@@ -255,6 +258,24 @@ class _Plan:
             if along > across and along > best_score:
                 best, best_score = r, along
         return best
+
+    def _gather_axis(self, name: str, below: Sequence[str]) -> Expr | None:
+        """Where nothing is contiguous: the longest kept axis along which no condition changes."""
+        nest = self.nest(name)
+        direct = [self.nest(n) for n in below]
+        found = [e for n in direct for c in n.computes for e in _loads(c.value)]
+        inner = [n.loops[-1].range for n in direct]
+        if any(_step(e.src[0], r) == 1 and r.size.max >= 4 for e in found for r in inner):
+            return None
+        shortest = min((n.at[1] for n in direct if n.at is not None and n.at[0] == name), default=0)
+        fit = [
+            loop.range
+            for loop in nest.loops[:shortest]
+            if loop.range.size.max >= 8
+            and all(_step(e.src[0], loop.range) >= 0 for e in found)
+            and all(loop.range not in e.src[1].ranges for e in found)
+        ]
+        return max(fit, key=lambda r: r.size.max, default=None)
 
     def _columns(self, name: str, below: Sequence[str], r: Expr) -> None:
         """Lanes along a kept axis: every reduce keeps a vector of results."""
@@ -376,34 +397,39 @@ class _Plan:
     def _contraction(self, name: str, n: str) -> bool:
         root, nest = self.nest(name), self.nest(n)
         found = _loads(nest.computes[0].value)
-        v = self._vector_axis(root, found)
-        if v is None:
+        best: tuple[float, Expr, Expr | None, _Tile] | None = None
+        for loop in root.loops:
+            v = loop.range
+            if v.size.max < 2 or all(v in e.ranges for e in found):
+                continue
+            m = self._row_axis(root, found, v)
+            tile = self._tile(root, nest, v, m)
+            cost = self._contraction_cost(root, nest, v, m, tile)
+            if tile.lanes > 1 and (best is None or cost < best[0]):
+                best = cost, v, m, tile
+        if best is None or best[0] == float("inf"):
             return False
-        m = self._row_axis(root, found, v)
-        tile = self._tile(root, nest, v, m)
-        if tile.lanes == 1:
-            return False
-        strided = [e for e in found if v in e.ranges and _step(e.src[0], v) != 1]
-        if strided and (m is None or m.size.max < 4):
-            return False
-        _Contraction(self, name, n, v, m, tile).apply()
+        _Contraction(self, name, n, *best[1:]).apply()
         return True
 
-    def _vector_axis(self, root: Nest, found: Sequence[Expr]) -> Expr | None:
-        """The axis of the lanes: the store is contiguous along it, and some load does not vary with
-        it.
-        """
-        best: Expr | None = None
-        best_score = 0
-        for loop in root.loops:
-            r = loop.range
-            if not any(r not in e.ranges for e in found):
-                continue
-            score = sum(2 for c in root.computes if c.store and _step(c.store.index, r) == 1)
-            score += sum(_step(e.src[0], r) == 1 for e in found)
-            if score > best_score and r.size.max >= 4:
-                best, best_score = r, score
-        return best
+    def _contraction_cost(
+        self, root: Nest, nest: Nest, v: Expr, m: Expr | None, tile: _Tile
+    ) -> float:
+        """Cycles for a multiply-add, with lanes along `v`: the tile, the stores, the copies."""
+        rows = m.size.max if m is not None else 1
+        k = max(prod(loop.range.size.max for loop in nest.loops), 1)
+        full = max(1, self.target.vector_bytes // 4)
+        cost = _tile_cost(tile, rows, v.size.max, full) / (rows * v.size.max)
+        steps = [_step(c.store.index, v) for c in root.computes if c.store is not None]
+        cost += sum(0.1 if step == 1 else SCATTER_CYCLES for step in steps) / k
+        for e in _loads(nest.computes[0].value):
+            if v not in e.ranges:
+                cost += 0.0 if e.src[1] is TRUE else MASK_CYCLES / tile.columns
+            elif _step(e.src[0], v) != 1:
+                if rows < 4:
+                    return float("inf")
+                cost += STRIDED_CYCLES / rows
+        return cost
 
     def _row_axis(self, root: Nest, found: Sequence[Expr], v: Expr) -> Expr | None:
         """The axis of the tile's rows: what is loaded along the lanes does not vary with it."""
@@ -626,17 +652,23 @@ class _Contraction:
         name = f"{self.reduce}.pack{e.arg}"
         order = tuple(r.name for r in axes)
         plan.do("stage", self.reduce, e.arg, at, depth, order, name)
-        lane = f"{axes[-1].name}@{name}"
-        if _step(e.src[0], axes[-1]) == 1:
-            plan.do("vectorize", name, lane)
+        for d in reversed(range(len(axes) - 1)):
+            plan._try_fuse(name, d)
+        axes = [loop.range for loop in plan.nest(name).loops]
+        e = plan.nest(name).computes[0].value
+        lane = axes[-1]
+        if _step(e.src[0], lane) == 1:
+            plan._vectorize_inner(name, plan.nest(name).loops[-1])
             return
-        along = next((r for r in combined if _step(e.src[0], r) == 1), None)
-        size = axes[-1].size.arg
+        if lane.size.arg > self.tile.lanes:
+            plan.do("split", name, lane.name, self.tile.lanes, "mask")
+            lane = plan.nest(name).loops[-1].range
+        along = next((r for r in axes[:-1] if _step(e.src[0], r) == 1), None)
+        size = lane.size.arg
         if along is not None and along.size.max >= size:
-            k = f"{along.name}@{name}"
-            plan.do("split", name, k, size, "peel")
+            plan.do("split", name, along.name, size, "peel")
             names = [loop.range.name for loop in plan.nest(name).loops]
-            last = (f"{k}.i", lane)
+            last = (f"{along.name}.i", lane.name)
             plan.do("reorder", name, (*(x for x in names if x not in last), *last))
             plan.do("transpose", name, *last)
 

@@ -297,9 +297,11 @@ def fuse(kernel: Kernel, nest_name: str, name: str) -> Kernel:
             f"fuse({name}) in kernel {kernel.name}: no loop follows it in nest {nest_name}"
         )
     a, b = nest.loops[depth].range, nest.loops[depth + 1].range
-    if any(r in c.ranges for c in nest.computes for r in (a, b)):
+    kept = [c for c in nest.computes if a in c.ranges or b in c.ranges]
+    if any(not _follows(c.ranges, a, b) for c in kept):
         raise ScheduleError(
-            f"fuse({name}) in kernel {kernel.name}: {a} or {b} is an axis of a kept value"
+            f"fuse({name}) in kernel {kernel.name}: {a} and {b} are axes of a kept value, "
+            "but not neighbours"
         )
     if any(child.at == (nest_name, depth + 1) for child in kernel.nests):
         raise ScheduleError(
@@ -309,8 +311,25 @@ def fuse(kernel: Kernel, nest_name: str, name: str) -> Kernel:
     kernel = _map_all(kernel, {a: both_ranges // b.size, b: both_ranges % b.size})
     nest = _nest(kernel, nest_name)
     loops = (*nest.loops[:depth], Loop(both_ranges), *nest.loops[depth + 2 :])
-    kernel = kernel.with_nest(replace(nest, loops=loops))
-    return _move_children(kernel, nest_name, lambda d: d if d <= depth else d - 1)
+    axis = {c.name: c.ranges.index(a) for c in kept}
+    computes = tuple(
+        replace(c, ranges=(*c.ranges[: axis[c.name]], both_ranges, *c.ranges[axis[c.name] + 2 :]))
+        if c.name in axis
+        else c
+        for c in nest.computes
+    )
+    kernel = kernel.with_nest(replace(nest, computes=computes, loops=loops))
+    kernel = _move_children(kernel, nest_name, lambda d: d if d <= depth else d - 1)
+    return _map_reads(kernel, set(axis), lambda e: _fuse_read(e, axis[e.arg], b.size), set())
+
+
+def _follows(ranges: tuple[Expr, ...], a: Expr, b: Expr) -> bool:
+    return a in ranges and ranges[ranges.index(a) + 1 : ranges.index(a) + 2] == (b,)
+
+
+def _fuse_read(e: Expr, axis: int, size: Expr) -> Expr:
+    at = e.src[axis] * size + e.src[axis + 1]
+    return Expr(ExprOp.READ, e.dtype, (*e.src[:axis], at, *e.src[axis + 2 :]), e.arg)
 
 
 def _move_children(kernel: Kernel, nest_name: str, new_depth: Callable[[int], int]) -> Kernel:
