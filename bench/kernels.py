@@ -7,8 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from harness import Plan, Row, relative_error, run_script
 
-from ferrule import Tensor
-from ferrule.helpers import GlobalCounters
+from ferrule import GlobalCounters, Tensor
 
 Expression = Callable[..., Tensor]
 

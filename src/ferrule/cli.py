@@ -74,7 +74,8 @@ def _device_line(name: str) -> str:
     if not isinstance(device, Compiled):
         return "interprets kernels"
     target = device.linearizer_opts
-    return f"compiles kernels for {target.name}: {target.features}"
+    caches = f"L1 {readable_bytes(target.l1_bytes)}, L2 {readable_bytes(target.l2_bytes)}"
+    return f"compiles for {target.name}: {target.vector_bytes}-byte vectors, {caches}"
 
 
 def _cache_line() -> str:

@@ -161,7 +161,7 @@ class SGD(Optimizer):
 
     >>> weight = Tensor([1.0, -1.0])
     >>> optimizer = SGD([weight], lr=0.5)
-    >>> (weight * weight).sum().backward()
+    >>> _ = (weight * weight).sum().backward()
     >>> optimizer.step()
     >>> weight.tolist()
     [0.0, 0.0]
@@ -256,7 +256,7 @@ class Adam(_Adam):
 
     >>> weight = Tensor([1.0])
     >>> optimizer = Adam([weight], lr=0.25)
-    >>> (weight * 3).sum().backward()
+    >>> _ = (weight * 3).sum().backward()
     >>> optimizer.step()
     >>> weight.tolist()
     [0.75]
@@ -284,7 +284,7 @@ class AdamW(_Adam):
 
     >>> weight = Tensor([1.0])
     >>> optimizer = AdamW([weight], lr=0.25, weight_decay=1.0)
-    >>> (weight * 3).sum().backward()
+    >>> _ = (weight * 3).sum().backward()
     >>> optimizer.step()
     >>> weight.tolist()
     [0.5]
