@@ -26,9 +26,12 @@ _OPERATIONS: Final[dict[Op, float]] = {
 _INTEGER_DIVISION: Final = 20.0
 # Above this many reads of each element that is loaded, a reduce is worth tiling for registers.
 _REUSE: Final = 4
-# A bound keeps sums over shared nodes, which double at each level, inside the floats.
-_MOST_WORK: Final = 1e30
+# What is shared counts once for each user, and so doubles at each level: a bound for each element.
+_MOST_LOCAL: Final = 256
 
+_CHANGES_INDEX: Final = frozenset(
+    {*ReduceOps, *MovementOps} - {MovementOps.RESHAPE, MovementOps.PERMUTE}
+)
 NONE: Final[frozenset[LazyBuffer]] = frozenset()
 
 
@@ -41,10 +44,8 @@ class Cost:
     """How many elements it has."""
     each: float
     """Operations for each of its own evaluations, its sources not counted."""
-    least: float
-    """A lower bound of the operations to compute it, all that is fused below it included."""
-    most: float
-    """An upper bound: what is shared below it counts once for each user."""
+    local: float
+    """About what it takes from the nearest reduces, and loads, below it on."""
     distinct: int
     """About how many different elements its widest source in memory has."""
     repeats: bool
@@ -55,6 +56,12 @@ class Cost:
     """Those of the `reduces` whose only user it is, through others that have only one user."""
     contraction: bool = False
     """Whether it is a reduce that reads what it loads many times, as a matrix product does."""
+    is_reduce: bool = False
+
+    @property
+    def passed(self) -> float:
+        """What users count as local."""
+        return float(self.size) if self.is_reduce else self.local
 
 
 def operations(node: LazyBuffer) -> float:
@@ -78,9 +85,18 @@ class Costs:
         self.users = dict.fromkeys(graph.order, 0)
         self._costs: dict[LazyBuffer, Cost] = {}
         self._loads: dict[LazyBuffer, Cost] = {}
+        self.several_indices: set[LazyBuffer] = set()
+        """The nodes that are used both as they are and at another index, as `x` in `x / sum(x)`.
+
+        A kernel that fuses such a node evaluates it more than once.
+        """
+        moved: set[LazyBuffer] = set()
         for node in graph.order:
             for source in value_sources(node):
                 self.users[source] += 1
+                if node.op in _CHANGES_INDEX:
+                    moved.add(source)
+        self.several_indices = {node for node in moved if self.users[node] > 1}
         for node in graph.order:
             self._costs[node] = self._cost(node)
 
@@ -134,8 +150,7 @@ class Costs:
         return Cost(
             size,
             operations(node),
-            max([cost.least for cost in sources]) + own,
-            min(sum([cost.most for cost in unique]) + own, _MOST_WORK),
+            min(sum([cost.passed for cost in unique]) + own, _MOST_LOCAL * size),
             max([cost.distinct for cost in sources]),
             any([cost.repeats for cost in sources]),
             reduces,
@@ -148,12 +163,10 @@ class Costs:
         keeps = node.op in (MovementOps.RESHAPE, MovementOps.PERMUTE)
         smaller = size < source.size and node.op is not MovementOps.GATHER
         part = size / source.size if smaller and source.size else 1.0
-        below = sum([cost.most for cost in sources])
         return Cost(
             size,
             0.0,
-            source.least * part,
-            min(below * part, _MOST_WORK),
+            sum([cost.passed for cost in sources]) * part,
             min(size, source.distinct),
             any([c.repeats for c in sources])
             or (node.op is MovementOps.EXPAND and size > source.size),
@@ -169,20 +182,20 @@ class Costs:
         return Cost(
             size,
             body.size / size if size else 0.0,
-            body.least + body.size,
-            min(sum([cost.most for cost in sources]) + body.size, _MOST_WORK),
+            body.passed + body.size,
             size,
             False,
             itself,
             itself,
             reused,
+            True,
         )
 
 
 def _const(node: LazyBuffer) -> Cost:
-    return Cost(storage_size(node.shape), 0.0, 0.0, 0.0, 1, False, NONE, NONE)
+    return Cost(storage_size(node.shape), 0.0, 0.0, 1, False, NONE, NONE)
 
 
 def _load(node: LazyBuffer) -> Cost:
     size = storage_size(node.shape)
-    return Cost(size, 1.0, float(size), float(size), size, False, NONE, NONE)
+    return Cost(size, 1.0, float(size), size, False, NONE, NONE)

@@ -21,11 +21,12 @@ from ferrule.schedule.tasks import memory_roots
 from ferrule.target import Target
 
 # How long it takes to start one more kernel.
-_LAUNCH_SECONDS: Final = 2e-6
+_LAUNCH_SECONDS: Final = 1e-6
 # A reduce that keeps others waiting must leave this many iterations for each thread to share out.
 _ITERATIONS_PER_THREAD: Final = 4
 # Kernels of fewer operations than this need no sharing out.
 _SMALL_KERNEL: Final = 32768
+_CHANCES_TO_CUT: Final = 2
 _MOST_NODES: Final = 400
 _MOST_BUFFERS: Final = 28
 _MOST_INDICES: Final = 8
@@ -115,7 +116,8 @@ class _Cutter:
         self.costs = Costs(graph, set(self.roots))
         self.fusions: list[Fusion] = []
         self.visits: dict[LazyBuffer, Visits] = {}
-        self.operation_seconds = 2 / (target.flops_per_second * target.max_threads)
+        self.operation_seconds = 2 / target.flops_per_second
+        self.threads = target.max_threads
         self.byte_seconds = 1 / (target.bytes_per_second * target.max_threads)
         self.iterations = _ITERATIONS_PER_THREAD * target.max_threads
         self.near_bytes = target.l2_bytes
@@ -214,10 +216,7 @@ class _Cutter:
     # -- whether to fuse -------------------------------------------------------------------------
 
     def _is_fused(self, node: LazyBuffer, visits: Visits) -> bool:
-        if isinstance(node.op, MovementOps):
-            if node.op in _ALWAYS_FUSED or self._moves_a_load(node):
-                return True
-        if is_pass_through(node):
+        if node.op in _ALWAYS_FUSED or is_pass_through(node) or self._moves_a_load(node):
             return True
         cost = self.costs[node]
         return self._is_allowed(node, cost, visits) and self._pays(node, cost, visits)
@@ -238,8 +237,11 @@ class _Cutter:
                 return False
         # What a reduce may do is decided at the end of its epilogue, before its users part.
         for reduce in cost.owned:
-            is_contraction = self.costs[reduce].contraction
-            fits = self._can_be_tiled(visits) if is_contraction else self._can_hold(cost, visits)
+            below = self.costs[reduce]
+            if below.contraction:
+                fits = self._can_be_tiled(visits)
+            else:
+                fits = self._can_hold(below.local, visits)
             if not fits:
                 return False
         return True
@@ -261,8 +263,8 @@ class _Cutter:
         once = space.evals(ranges) == space.size and space.closure(ranges) == space.outputs
         return once and not indices[signature]
 
-    def _can_hold(self, cost: Cost, visits: Visits) -> bool:
-        """Whether every kernel has a place for a reduce in its loops."""
+    def _can_hold(self, work: float, visits: Visits) -> bool:
+        """Whether every kernel has a place in its loops for a reduce that takes `work`."""
         for fusion, indices in visits.items():
             if fusion.contraction is not None or len(fusion.outputs) > 1:
                 return False
@@ -271,9 +273,9 @@ class _Cutter:
                 if not self._is_chain(fusion.reduces, depends):
                     return False
                 waited_for = nested or depends != fusion.space.outputs
-                if waited_for and cost.most > _SMALL_KERNEL:
-                    if fusion.space.evals(depends) < self.iterations:
-                        return False
+                scarce = waited_for and fusion.space.evals(depends) < self.iterations
+                if scarce and work > _SMALL_KERNEL:
+                    return False
         return True
 
     def _is_chain(self, others: list[int], depends: int) -> bool:
@@ -298,17 +300,26 @@ class _Cutter:
             rereads = below.reading  # the second pass over a row finds it no longer in the cache
         fused = below.loaded * (len(visits) - below.reading + rereads)
         seconds = (through_memory - fused) * self.byte_seconds + _LAUNCH_SECONDS
-        return extra * below.work / max(cost.size, 1) * self.operation_seconds <= seconds
+        return self._seconds(extra * below.work / max(cost.size, 1)) <= seconds
+
+    def _seconds(self, work: float) -> float:
+        """How long so many operations take; few of them are not shared out."""
+        threads = min(self.threads, max(work / _SMALL_KERNEL, 1))
+        return work * self.operation_seconds / threads
 
     def _below(self, node: LazyBuffer, visits: Visits) -> _Below:
-        """What computing the node once takes, down to what is in memory or surely will be."""
+        """What computing the node once takes, down to what is in memory, or may well come to be.
+
+        Each node that is wanted at several indices is another chance to cut: after a few of them
+        there surely was one.
+        """
         work = 0.0
         loads: dict[LazyBuffer, None] = {}
         inner: list[LazyBuffer] = []
         seen = {node}
-        stack = [node]
+        stack = [(node, _CHANCES_TO_CUT)]
         while stack and len(seen) < _MOST_NODES:
-            current = stack.pop()
+            current, chances = stack.pop()
             cost = self.costs[current]
             work += cost.each * cost.size
             inner.append(current)
@@ -316,15 +327,16 @@ class _Cutter:
                 if source in seen:
                     continue
                 seen.add(source)
-                if self.costs.is_load(source) or self.costs[source].contraction:
+                left = chances - (source in self.costs.several_indices)
+                if left < 0 or self.costs.is_load(source) or self.costs[source].contraction:
                     loads[source] = None
                 elif source.op is not LoadOps.CONST:
-                    stack.append(source)
+                    stack.append((source, left))
         loaded = sum([nbytes(load) for load in loads])
         work += sum([self.costs[load].size for load in loads])
         wide = max([self.costs[load].size for load in loads], default=0)
         reading = self._count_reading(visits, [*inner[1:], *loads], wide)
-        return _Below(work if not stack else self.costs[node].most, loaded, reading)
+        return _Below(work, loaded, reading)
 
     def _count_reading(self, visits: Visits, nodes: list[LazyBuffer], wide: int) -> int:
         """How many of the kernels compute, or load, one of the widest `nodes` anyway."""

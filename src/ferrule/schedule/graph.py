@@ -190,11 +190,10 @@ def _replaced_versions(graph: Graph) -> list[LazyBuffer]:
     for node in graph.order:
         if node.op is LoadOps.ASSIGN and node.realized is None:
             old = node.srcs[0]
-            while True:
+            while old not in found:
                 found[old] = None
-                if old.op is not LoadOps.ASSIGN or old in graph.requested:
-                    break
-                old = old.srcs[0]
+                if old.op is LoadOps.ASSIGN and old not in graph.requested:
+                    old = old.srcs[0]
     return list(found)
 
 

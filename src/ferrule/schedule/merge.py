@@ -1,7 +1,5 @@
 """Small element-wise tasks that do not depend on one another become one kernel.
 
-Its outputs are theirs.
-
 What is saved is the start of a kernel, so that only tasks which take not much longer than that are
 merged: the updates of many small parameters, for instance.
 """
