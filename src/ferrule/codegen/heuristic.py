@@ -210,7 +210,9 @@ class _Plan:
     def _rows(self, name: str, below: Sequence[str]) -> None:
         self._merge_siblings(below)
         below = self._below(name)
-        column = self._column_axis(name, below) or self._gather_axis(name, below)
+        column = self._column_axis(name, below)
+        if column is None:
+            column = self._gather_axis(name, below)
         if column is not None:
             self._columns(name, below, column)
         else:
