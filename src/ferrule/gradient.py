@@ -540,13 +540,20 @@ def _reverse_unwindow(grad: Value, entry: Entry) -> Gradients:
     size = entry.shapes[0][-1]
     assert isinstance(size, int)
     reach = (entry.shapes[0][axis] - 1) * stride + dilation * (size - 1) + 1
-    missing = [(0, reach - length if place == axis else 0) for place in range(rank)]
-    windows = grad.pad(missing).window(axis, size, stride, dilation)
+    windows = _resized(grad, axis, length, reach).window(axis, size, stride, dilation)
     ones = grad.full(1, (size, 1))
     diagonal = ones.pad(((0, 0), (0, size))).reshape((size * (size + 1),))
     diagonal = diagonal.shrink(((0, size * size),)).reshape((1,) * (rank - 1) + (size, size))
     picked = (windows * diagonal.expand(windows.shape)).sum((rank,))
     return (picked.reshape(entry.shapes[0]),)
+
+
+def _resized(value: Value, axis: int, length: sint, wanted: sint) -> Value:
+    """The value with the size of an axis changed at its end, by zeros or by a cut."""
+    more = wanted - length
+    if isinstance(more, int) and more < 0:
+        return value.shrink([(0, wanted if i == axis else n) for i, n in enumerate(value.shape)])
+    return value.pad([(0, more if i == axis else 0) for i in range(len(value.shape))])
 
 
 def _reverse_gather(grad: Value, entry: Entry) -> Gradients:
