@@ -129,7 +129,7 @@ class Optimizer(ABC):
         """
         gradients = [self._gradient(position) for position in range(len(self.params))]
         with Tensor.no_grad():
-            written = self._update(gradients)
+            written = self._update([_wide(gradient) for gradient in gradients])
         # The gradients too: they stay in `.grad`, and what they were made of is written over.
         Tensor.realize(*self.params, *written, *gradients)
 
@@ -140,15 +140,16 @@ class Optimizer(ABC):
                 f"{self._name}.step: parameter {position}, of shape {tuple(param.shape)}, has no"
                 " gradient; call loss.backward() first, or leave the parameter out"
             )
-        return param.grad.detach().cast(_state_dtype(param))
+        return param.grad
 
     @abstractmethod
     def _update(self, gradients: list[Tensor]) -> list[Tensor]:
         """Assigns to all parameters and states, lazily; returns the states."""
 
 
-def _value(param: Tensor) -> Tensor:
-    return param.detach().cast(_state_dtype(param))
+def _wide(tensor: Tensor) -> Tensor:
+    """Outside autograd, and in the type that steps are computed in."""
+    return tensor.detach().cast(_state_dtype(tensor))
 
 
 def _store(param: Tensor, value: Tensor) -> None:
@@ -186,9 +187,9 @@ class SGD(Optimizer):
     def _update(self, gradients: list[Tensor]) -> list[Tensor]:
         for position, (param, gradient) in enumerate(zip(self.params, gradients, strict=True)):
             if self.weight_decay:
-                gradient = gradient + self.weight_decay * _value(param)
+                gradient = gradient + self.weight_decay * _wide(param)
             direction = self._direction(position, gradient) if self.momentum else gradient
-            _store(param, _value(param) - self._lr * direction)
+            _store(param, _wide(param) - self._lr * direction)
         return self.velocities
 
     def _direction(self, position: int, gradient: Tensor) -> Tensor:
@@ -230,7 +231,7 @@ class _Adam(Optimizer):
         rate = self._lr / mean_weight
         root_weight = square_weight.sqrt()
         for position, gradient in enumerate(gradients):
-            value, gradient = self._decayed(_value(self.params[position]), gradient)
+            value, gradient = self._decayed(_wide(self.params[position]), gradient)
             mean = _moved(self.means[position], gradient, self.betas[0])
             square = _moved(self.squares[position], gradient * gradient, self.betas[1])
             size = square.sqrt() / root_weight + self.eps
