@@ -528,4 +528,5 @@ def _with_store(ast: LazyOp) -> LazyOp:
     """An AST without a STORE gets the one that it means: row-major, to buffer 0."""
     if ast.op in (BufferOps.STORE, BufferOps.SINK):
         return ast
-    return LazyOp(BufferOps.STORE, (ast,), MemBuffer(0, ast.dtype, ast.st))
+    st = ShapeTracker.from_shape(ast.shape)
+    return LazyOp(BufferOps.STORE, (ast,), MemBuffer(0, ast.dtype, st))
