@@ -26,7 +26,7 @@ LAYERS = """
     runtime.elf runtime.native_parts runtime.native runtime.pool runtime.llvm
     runtime.cpu_memory runtime.cpu_program runtime.graph.cpu runtime.cpu runtime.numpy
     lazy schedule.graph schedule.views schedule.tasks schedule.slots schedule.cut schedule.trees
-    schedule.hazards schedule memory realize
+    schedule.hazards memory schedule realize
     gradient counting random
     tensor.data tensor.special tensor.broadcast tensor.cell tensor.base tensor.autograd
     tensor.arithmetic tensor.elementwise tensor.functions tensor.movement tensor.joining

@@ -9,8 +9,10 @@ from typing import final
 
 from ferrule.buffer import Buffer
 from ferrule.device import Device
+from ferrule.dtype import dtypes
 from ferrule.expr import Variable
 from ferrule.lazy import LazyBuffer
+from ferrule.memory import Lifetime, plan_memory
 from ferrule.ops import LazyOp, LoadOps, ScheduleItem
 from ferrule.schedule.cut import cut
 from ferrule.schedule.graph import Graph, build_graph
@@ -58,8 +60,8 @@ def make_schedule(nodes: Sequence[LazyBuffer]) -> Schedule:
     hazards = Hazards(graph, tasks, reader)
     order = hazards.ordered()
     works = [_work(task, reader, hazards.slots, graph.symbolic) for task in order]
+    results = [(node, _buffer(slot)) for node, slot in _results(graph, roots, hazards)]
     _allocate(works)
-    results = _results(graph, roots, hazards)
     return Schedule([work.item() for work in works], results)
 
 
@@ -101,9 +103,21 @@ def _work(task: Task, reader: Reader, slots: Slots, symbolic: bool) -> _Work:
 
 
 def _allocate(works: list[_Work]) -> None:
-    for work in works:
+    """Memory for the intermediate results of each device: parts of one arena."""
+    first: dict[Slot, int] = {}
+    last: dict[Slot, int] = {}
+    for step, work in enumerate(works):
         for slot in work.slots:
-            _buffer(slot)
+            if slot.buffer is None:
+                first.setdefault(slot, step)
+                last[slot] = step
+    devices = dict.fromkeys([slot.device for slot in first])
+    for device in devices:
+        slots = [slot for slot in first if slot.device == device]
+        plan = plan_memory([Lifetime(slot.nbytes, first[slot], last[slot]) for slot in slots])
+        arena = Buffer(device, plan.nbytes, dtypes.uint8)
+        for slot, offset in zip(slots, plan.offsets, strict=True):
+            slot.buffer = arena.view(offset // slot.dtype.itemsize, slot.size, slot.dtype)
 
 
 def _buffer(slot: Slot) -> Buffer:
@@ -114,11 +128,9 @@ def _buffer(slot: Slot) -> Buffer:
 
 def _results(
     graph: Graph, roots: set[LazyBuffer], hazards: Hazards
-) -> list[tuple[LazyBuffer, Buffer]]:
+) -> list[tuple[LazyBuffer, Slot]]:
     """The nodes that get a buffer: those asked for, and those still needed outside."""
-    found: list[tuple[LazyBuffer, Buffer]] = []
-    for old, copy in hazards.copies.items():
-        found.append((old, _buffer(hazards.slots[copy])))
+    found = [(old, hazards.slots[copy]) for old, copy in hazards.copies.items()]
     held: set[LazyBuffer] = set()
     for node in reversed(graph.order):
         needed = node in graph.external or node in held
@@ -127,7 +139,7 @@ def _results(
         requested = node in graph.requested
         if requested or (node in roots and node.op is not LoadOps.CONST):
             if (requested or needed) and node not in hazards.copies:
-                found.append((node, _buffer(hazards.slots[node])))
+                found.append((node, hazards.slots[node]))
         elif needed:
             held.update(node.srcs)
     return found

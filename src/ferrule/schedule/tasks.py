@@ -8,7 +8,7 @@ from typing import final
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import BinaryOps, LoadOps, MovementOps, ReduceOps, TernaryOps, UnaryOps
 from ferrule.schedule.graph import Graph
-from ferrule.schedule.views import Views, dense
+from ferrule.schedule.views import Views, dense, reshape
 from ferrule.shape.view import View
 
 
@@ -119,7 +119,7 @@ class Reader:
             below = value.srcs[0]
             if value is not root and (value in self.roots or value in task.instead):
                 break
-            narrower = view.reshape(below.shape)
+            narrower = reshape(view, below.shape)
             if narrower is None:
                 break
             value, view = below, narrower

@@ -8,7 +8,7 @@ from typing import final
 from ferrule.expr import sint
 from ferrule.lazy import LazyBuffer, storage_view
 from ferrule.ops import MovementOps
-from ferrule.shape.view import View
+from ferrule.shape.view import View, prod_sint
 
 dense = lru_cache(maxsize=4096)(storage_view)
 
@@ -18,7 +18,7 @@ def move(view: View, node: LazyBuffer) -> View | None:
     arg = node.arg
     match node.op:
         case MovementOps.RESHAPE:
-            return view.reshape(arg)
+            return reshape(view, arg)
         case MovementOps.PERMUTE:
             return view.permute(arg)
         case MovementOps.EXPAND:
@@ -35,6 +35,11 @@ def move(view: View, node: LazyBuffer) -> View | None:
             return _as_strided(view, arg)
         case _:
             return None
+
+
+def reshape(view: View, shape: tuple[sint, ...]) -> View | None:
+    """None, too, where symbolic sizes do not show that the numbers of elements agree."""
+    return view.reshape(shape) if prod_sint(view.shape) == prod_sint(shape) else None
 
 
 def _window(view: View, shape: tuple[sint, ...], arg: tuple[int, int, int, int]) -> View | None:
