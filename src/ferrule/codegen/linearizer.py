@@ -48,6 +48,7 @@ from ferrule.expr import (
 from ferrule.ops import LazyOp, ReduceOps
 from ferrule.target import Target
 
+I32 = dtypes.int32
 I64 = dtypes.int64
 LANE = -1  # stands for "every lane" in the place of an index
 
@@ -579,13 +580,8 @@ class _Linearizer:
         lanes = value.lanes
         if self.lane is not None and (self.lane in index.ranges or self.lane in valid.ranges):
             lanes = int(self.lane.size.arg)
-        base, vector_index = self._split_index(index)
+        at = self._address(index, lanes)
         mask = self._mask(valid, lanes)
-        at = (
-            self.value(base)
-            if vector_index is None
-            else self._widen(self.value(vector_index), lanes)
-        )
         src = (pointer, at, self._widen(value, lanes), *([mask] if mask is not None else []))
         self._emit(UOp(UOps.STORE, src=src, arg=hint))
 
@@ -646,7 +642,7 @@ class _Linearizer:
                 return self.constant(node.arg, dtype, 1)
             case ExprOp.RANGE:
                 assert node is self.lane, f"range {node} is not open"
-                return self._top(UOp(UOps.IOTA, I64, lanes))
+                return self._typed(self._top(UOp(UOps.IOTA, I64, lanes)), I32)
             case ExprOp.LOAD:
                 index, valid = node.src
                 return self._load(self.params[node.arg], index, valid, lanes)
@@ -655,11 +651,34 @@ class _Linearizer:
             case ExprOp.CAST | ExprOp.BITCAST:
                 return self._convert(node, lanes)
             case _:
-                src = tuple(self._widen(self.value(s), lanes) for s in node.src)
+                if lanes > 1 and _is_short(node):
+                    return self._short(node, lanes)
+                src = tuple(self._widen(self._plain(s), lanes) for s in node.src)
                 return self._emit(UOp(UOps.ALU, dtype, lanes, src, node.op))
 
+    def _plain(self, node: Expr) -> UOp:
+        """The value of an expression; of an index, as int64."""
+        u = self.value(node)
+        return self._typed(u, I64) if node.dtype is INDEX else u
+
+    def _short(self, node: Expr, lanes: int) -> UOp:
+        """Index arithmetic by lane in int32, where it fits: half the width, and cheap division."""
+        src = []
+        for s in node.src:
+            u = self.value(s)
+            src.append(self._widen(self._typed(u, I32) if s.dtype is INDEX else u, lanes))
+        dtype = I32 if node.dtype is INDEX else memory_dtype(node.dtype)
+        return self._emit(UOp(UOps.ALU, dtype, lanes, tuple(src), node.op))
+
+    def _typed(self, u: UOp, dtype: DType) -> UOp:
+        if u.dtype is dtype:
+            return u
+        if u.op is UOps.CONST:
+            return self.constant(u.arg, dtype, u.lanes)
+        return self._emit(UOp(UOps.CAST, dtype, u.lanes, (u,)))
+
     def _convert(self, node: Expr, lanes: int) -> UOp:
-        x = self.value(node.src[0])
+        x = self._plain(node.src[0])
         dtype = memory_dtype(node.dtype)
         if x.dtype is dtype:
             return x
@@ -670,26 +689,20 @@ class _Linearizer:
         return int(self.lane.size.arg) if self.lane is not None and self.lane in node.ranges else 1
 
     def _load(self, pointer: UOp, index: Expr, valid: Expr, lanes: int) -> UOp:
-        base, vector_index = self._split_index(index) if lanes > 1 else (index, None)
+        at = self._address(index, lanes)
         mask = self._mask(valid, lanes)
-        at = (
-            self.value(base)
-            if vector_index is None
-            else self._widen(self.value(vector_index), lanes)
-        )
         src = (pointer, at, *([mask] if mask is not None else []))
         return self._emit(UOp(UOps.LOAD, pointer.dtype, lanes, src))
 
-    def _split_index(self, index: Expr) -> tuple[Expr, Expr | None]:
-        """(first index, None) where the lanes are neighbours; else (_, an index for each lane)."""
-        if self.lane is None:
-            return index, None
-        terms, _ = index.linear()
-        if terms.get(self.lane, 0) == 1:
-            base = index - self.lane
-            if self.lane not in base.ranges:
-                return base, None
-        return index, index
+    def _address(self, index: Expr, lanes: int) -> UOp:
+        """The first index where the lanes are neighbours, else an index for each lane."""
+        if lanes > 1 and self.lane is not None:
+            terms, _ = index.linear()
+            base = index - self.lane if terms.get(self.lane, 0) == 1 else index
+            if base is index or self.lane in base.ranges:
+                return self._widen(self._plain(index), lanes)
+            index = base
+        return self._plain(index)
 
     def _mask(self, valid: Expr, lanes: int) -> UOp | None:
         if valid is TRUE:
@@ -725,12 +738,7 @@ class _Linearizer:
         return self._load_local(c, index, self._lanes(node))
 
     def _load_local(self, c: Compute, index: Expr, lanes: int) -> UOp:
-        base, vector_index = self._split_index(index) if lanes > 1 else (index, None)
-        at = (
-            self.value(base)
-            if vector_index is None
-            else self._widen(self.value(vector_index), lanes)
-        )
+        at = self._address(index, lanes)
         u = UOp(UOps.LOAD, memory_dtype(c.value.dtype), lanes, (self._local(c), at))
         return self._place(u, max(self.level.get(at, 0), self._filled_at(c.name)))
 
@@ -779,6 +787,12 @@ class _Linearizer:
         self.level[u] = level
         self.scopes[level].items.append(u)
         return u
+
+
+def _is_short(node: Expr) -> bool:
+    """Whether a node is index arithmetic, or compares indices, that fit int32."""
+    operands = [e for e in (node, *node.src) if e.dtype is INDEX]
+    return bool(operands) and all(-(2**31) <= e.min and e.max < 2**31 for e in operands)
 
 
 def _first_reduce(nest: Nest) -> int:

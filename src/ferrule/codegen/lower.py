@@ -252,6 +252,8 @@ def _in_dtype(op: Any, operands: list[Expr]) -> Expr:
 
 
 def _truth(x: Expr) -> Expr:
+    if x.dtype in _HALF:
+        x = cast(x, dtypes.float32)
     return x if x.dtype is BOOL else alu(ExprOp.CMPNE, x, const(0, x.dtype))
 
 
@@ -361,7 +363,7 @@ class _Builder:
         old = load(node.arg.idx, node.dtype, offset, both(valid, inside))
         compute = Compute(
             name,
-            alu(ExprOp.ADD if node.dtype is not BOOL else ExprOp.OR, old, added),
+            elementwise(BinaryOps.ADD, [old, added], None),
             store=Store(node.arg.idx, offset, both(valid, inside)),
         )
         order = [i for i in idx if not i.is_const]

@@ -22,27 +22,29 @@ next.6:
   %v14 = icmp slt i64 %i0.0_i0.1.o.6.next, 14
   br i1 %v14, label %loop.6, label %done.6, !llvm.loop !2
 done.6:
-  br label %loop.15
-loop.15:
-  %i0.0_i0.1.o.15 = phi i64 [ 14, %done.6 ], [ %i0.0_i0.1.o.15.next, %next.15 ]
-  %v16 = mul i64 %i0.0_i0.1.o.15, 16
-  %v17 = insertelement <16 x i64> poison, i64 %v16, i64 0
-  %v18 = shufflevector <16 x i64> %v17, <16 x i64> poison, <16 x i32> zeroinitializer
-  %v19 = add <16 x i64> %v18, <i64 0, i64 1, i64 2, i64 3, i64 4, i64 5, i64 6, i64 7, i64 8, i64 9, i64 10, i64 11, i64 12, i64 13, i64 14, i64 15>
-  %v20 = icmp slt <16 x i64> %v19, splat (i64 231)
-  %v21 = getelementptr float, ptr %v3, i64 %v16
-  %v22 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v21, i32 4, <16 x i1> %v20, <16 x float> zeroinitializer)
-  %v23 = getelementptr float, ptr %v5, i64 %v16
-  %v24 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v23, i32 4, <16 x i1> %v20, <16 x float> zeroinitializer)
-  %v25 = fadd <16 x float> %v22, %v24
-  %v26 = getelementptr float, ptr %v1, i64 %v16
-  call void @llvm.masked.store.v16f32.p0(<16 x float> %v25, ptr %v26, i32 4, <16 x i1> %v20)
-  br label %next.15
-next.15:
-  %i0.0_i0.1.o.15.next = add nsw i64 %i0.0_i0.1.o.15, 1
-  %v27 = icmp slt i64 %i0.0_i0.1.o.15.next, 15
-  br i1 %v27, label %loop.15, label %done.15, !llvm.loop !3
-done.15:
+  %v15 = trunc <16 x i64> <i64 0, i64 1, i64 2, i64 3, i64 4, i64 5, i64 6, i64 7, i64 8, i64 9, i64 10, i64 11, i64 12, i64 13, i64 14, i64 15> to <16 x i32>
+  br label %loop.16
+loop.16:
+  %i0.0_i0.1.o.16 = phi i64 [ 14, %done.6 ], [ %i0.0_i0.1.o.16.next, %next.16 ]
+  %v17 = mul i64 %i0.0_i0.1.o.16, 16
+  %v18 = trunc i64 %v17 to i32
+  %v19 = insertelement <16 x i32> poison, i32 %v18, i64 0
+  %v20 = shufflevector <16 x i32> %v19, <16 x i32> poison, <16 x i32> zeroinitializer
+  %v21 = add <16 x i32> %v20, %v15
+  %v22 = icmp slt <16 x i32> %v21, splat (i32 231)
+  %v23 = getelementptr float, ptr %v3, i64 %v17
+  %v24 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v23, i32 4, <16 x i1> %v22, <16 x float> zeroinitializer)
+  %v25 = getelementptr float, ptr %v5, i64 %v17
+  %v26 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v25, i32 4, <16 x i1> %v22, <16 x float> zeroinitializer)
+  %v27 = fadd <16 x float> %v24, %v26
+  %v28 = getelementptr float, ptr %v1, i64 %v17
+  call void @llvm.masked.store.v16f32.p0(<16 x float> %v27, ptr %v28, i32 4, <16 x i1> %v22)
+  br label %next.16
+next.16:
+  %i0.0_i0.1.o.16.next = add nsw i64 %i0.0_i0.1.o.16, 1
+  %v29 = icmp slt i64 %i0.0_i0.1.o.16.next, 15
+  br i1 %v29, label %loop.16, label %done.16, !llvm.loop !3
+done.16:
   ret void
 }
 define i64 @"add.extent"(ptr %args) #0 {

@@ -3,60 +3,63 @@ entry:
   %v1 = load ptr, ptr %args, align 8
   %v2 = getelementptr i8, ptr %args, i64 8
   %v3 = load ptr, ptr %v2, align 8
-  %v4 = mul <16 x i64> <i64 0, i64 1, i64 2, i64 3, i64 4, i64 5, i64 6, i64 7, i64 8, i64 9, i64 10, i64 11, i64 12, i64 13, i64 14, i64 15>, splat (i64 -1)
-  br label %loop.5
-loop.5:
-  %i0.0.o.5 = phi i64 [ 0, %entry ], [ %i0.0.o.5.next, %next.5 ]
-  %v6 = mul i64 %i0.0.o.5, 16
-  %v7 = insertelement <16 x i64> poison, i64 %v6, i64 0
-  %v8 = shufflevector <16 x i64> %v7, <16 x i64> poison, <16 x i32> zeroinitializer
-  %v9 = add <16 x i64> %v8, <i64 0, i64 1, i64 2, i64 3, i64 4, i64 5, i64 6, i64 7, i64 8, i64 9, i64 10, i64 11, i64 12, i64 13, i64 14, i64 15>
-  %v10 = icmp slt <16 x i64> %v9, splat (i64 7)
-  %v11 = mul i64 %i0.0.o.5, -16
-  %v12 = insertelement <16 x i64> poison, i64 %v11, i64 0
-  %v13 = shufflevector <16 x i64> %v12, <16 x i64> poison, <16 x i32> zeroinitializer
-  %v14 = add <16 x i64> %v13, %v4
-  %v15 = icmp slt <16 x i64> %v14, splat (i64 -1)
-  %v16 = and <16 x i1> %v10, %v15
-  %v17 = icmp slt <16 x i64> %v9, splat (i64 10)
-  %v18 = and <16 x i1> %v17, %v10
-  %v19 = and <16 x i1> %v18, %v15
-  %v20 = add i64 %v6, -2
-  %v21 = getelementptr float, ptr %v3, i64 %v20
-  %v22 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v21, i32 4, <16 x i1> %v19, <16 x float> zeroinitializer)
-  %v23 = fcmp olt <16 x float> %v22, splat (float 0xC05A6206C0000000)
-  %v24 = select <16 x i1> %v23, <16 x float> splat (float 0xC05A6206C0000000), <16 x float> %v22
-  %v25 = fcmp olt <16 x float> splat (float 0x40565A9F80000000), %v24
-  %v26 = select <16 x i1> %v25, <16 x float> splat (float 0x40565A9F80000000), <16 x float> %v24
-  %v27 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v26, <16 x float> splat (float 0x3FF7154760000000), <16 x float> splat (float 0x4168001300000000))
-  %v28 = fsub <16 x float> %v27, splat (float 0x4168001300000000)
-  %v29 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v28, <16 x float> splat (float 0xBFE62E4300000000), <16 x float> %v26)
-  %v30 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v28, <16 x float> splat (float 0x3E205C6100000000), <16 x float> %v29)
-  %v31 = call <16 x float> @llvm.fma.v16f32(<16 x float> splat (float 0x3DC6A4A9E0000000), <16 x float> %v30, <16 x float> splat (float 0x3DF12399E0000000))
-  %v32 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v31, <16 x float> %v30, <16 x float> splat (float 0x3E15558B40000000))
-  %v33 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v32, <16 x float> %v30, <16 x float> splat (float 0x3E35554920000000))
-  %v34 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v33, <16 x float> %v30, <16 x float> splat (float 0x3E4FFFFFC0000000))
-  %v35 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v34, <16 x float> %v30, <16 x float> splat (float 0x3E60000000000000))
-  %v36 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v35, <16 x float> %v30, <16 x float> splat (float 0x3E60000000000000))
-  %v37 = bitcast <16 x float> %v36 to <16 x i32>
-  %v38 = bitcast <16 x float> %v27 to <16 x i32>
-  %v39 = lshr <16 x i32> %v38, splat (i32 1)
-  %v40 = shl <16 x i32> %v39, splat (i32 23)
-  %v41 = add <16 x i32> %v37, %v40
-  %v42 = bitcast <16 x i32> %v41 to <16 x float>
-  %v43 = sub <16 x i32> %v38, %v39
-  %v44 = shl <16 x i32> %v43, splat (i32 23)
+  %v4 = trunc <16 x i64> <i64 0, i64 1, i64 2, i64 3, i64 4, i64 5, i64 6, i64 7, i64 8, i64 9, i64 10, i64 11, i64 12, i64 13, i64 14, i64 15> to <16 x i32>
+  %v5 = mul <16 x i32> %v4, splat (i32 -1)
+  br label %loop.6
+loop.6:
+  %i0.0.o.6 = phi i64 [ 0, %entry ], [ %i0.0.o.6.next, %next.6 ]
+  %v7 = mul i64 %i0.0.o.6, 16
+  %v8 = trunc i64 %v7 to i32
+  %v9 = insertelement <16 x i32> poison, i32 %v8, i64 0
+  %v10 = shufflevector <16 x i32> %v9, <16 x i32> poison, <16 x i32> zeroinitializer
+  %v11 = add <16 x i32> %v10, %v4
+  %v12 = icmp slt <16 x i32> %v11, splat (i32 7)
+  %v13 = mul i64 %i0.0.o.6, -16
+  %v14 = trunc i64 %v13 to i32
+  %v15 = insertelement <16 x i32> poison, i32 %v14, i64 0
+  %v16 = shufflevector <16 x i32> %v15, <16 x i32> poison, <16 x i32> zeroinitializer
+  %v17 = add <16 x i32> %v16, %v5
+  %v18 = icmp slt <16 x i32> %v17, splat (i32 -1)
+  %v19 = and <16 x i1> %v12, %v18
+  %v20 = add i64 %v7, -2
+  %v21 = icmp slt <16 x i32> %v11, splat (i32 10)
+  %v22 = and <16 x i1> %v21, %v12
+  %v23 = and <16 x i1> %v22, %v18
+  %v24 = getelementptr float, ptr %v3, i64 %v20
+  %v25 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v24, i32 4, <16 x i1> %v23, <16 x float> zeroinitializer)
+  %v26 = fcmp olt <16 x float> %v25, splat (float 0xC05A6206C0000000)
+  %v27 = select <16 x i1> %v26, <16 x float> splat (float 0xC05A6206C0000000), <16 x float> %v25
+  %v28 = fcmp olt <16 x float> splat (float 0x40565A9F80000000), %v27
+  %v29 = select <16 x i1> %v28, <16 x float> splat (float 0x40565A9F80000000), <16 x float> %v27
+  %v30 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v29, <16 x float> splat (float 0x3FF7154760000000), <16 x float> splat (float 0x4168001300000000))
+  %v31 = fsub <16 x float> %v30, splat (float 0x4168001300000000)
+  %v32 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v31, <16 x float> splat (float 0xBFE62E4300000000), <16 x float> %v29)
+  %v33 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v31, <16 x float> splat (float 0x3E205C6100000000), <16 x float> %v32)
+  %v34 = call <16 x float> @llvm.fma.v16f32(<16 x float> splat (float 0x3DC6A4A9E0000000), <16 x float> %v33, <16 x float> splat (float 0x3DF12399E0000000))
+  %v35 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v34, <16 x float> %v33, <16 x float> splat (float 0x3E15558B40000000))
+  %v36 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v35, <16 x float> %v33, <16 x float> splat (float 0x3E35554920000000))
+  %v37 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v36, <16 x float> %v33, <16 x float> splat (float 0x3E4FFFFFC0000000))
+  %v38 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v37, <16 x float> %v33, <16 x float> splat (float 0x3E60000000000000))
+  %v39 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v38, <16 x float> %v33, <16 x float> splat (float 0x3E60000000000000))
+  %v40 = bitcast <16 x float> %v39 to <16 x i32>
+  %v41 = bitcast <16 x float> %v30 to <16 x i32>
+  %v42 = lshr <16 x i32> %v41, splat (i32 1)
+  %v43 = shl <16 x i32> %v42, splat (i32 23)
+  %v44 = add <16 x i32> %v40, %v43
   %v45 = bitcast <16 x i32> %v44 to <16 x float>
-  %v46 = fmul <16 x float> %v42, %v45
-  %v47 = select <16 x i1> %v16, <16 x float> %v46, <16 x float> splat (float 0x0000000000000000)
-  %v48 = getelementptr float, ptr %v1, i64 %v6
-  call void @llvm.masked.store.v16f32.p0(<16 x float> %v47, ptr %v48, i32 4, <16 x i1> %v17)
-  br label %next.5
-next.5:
-  %i0.0.o.5.next = add nsw i64 %i0.0.o.5, 1
-  %v49 = icmp slt i64 %i0.0.o.5.next, 1
-  br i1 %v49, label %loop.5, label %done.5, !llvm.loop !2
-done.5:
+  %v46 = sub <16 x i32> %v41, %v42
+  %v47 = shl <16 x i32> %v46, splat (i32 23)
+  %v48 = bitcast <16 x i32> %v47 to <16 x float>
+  %v49 = fmul <16 x float> %v45, %v48
+  %v50 = select <16 x i1> %v19, <16 x float> %v49, <16 x float> splat (float 0x0000000000000000)
+  %v51 = getelementptr float, ptr %v1, i64 %v7
+  call void @llvm.masked.store.v16f32.p0(<16 x float> %v50, ptr %v51, i32 4, <16 x i1> %v21)
+  br label %next.6
+next.6:
+  %i0.0.o.6.next = add nsw i64 %i0.0.o.6, 1
+  %v52 = icmp slt i64 %i0.0.o.6.next, 1
+  br i1 %v52, label %loop.6, label %done.6, !llvm.loop !2
+done.6:
   ret void
 }
 define i64 @"pad_exp.extent"(ptr %args) #0 {

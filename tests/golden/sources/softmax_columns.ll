@@ -1,134 +1,144 @@
 define void @"softmax_columns"(ptr %args, i64 %start, i64 %stop) #0 {
 entry:
-  %max0.0.6 = alloca <16 x float>
-  %sum1.1.24 = alloca <16 x float>
+  %max0.0.9 = alloca <16 x float>
+  %sum1.1.28 = alloca <16 x float>
   %v1 = load ptr, ptr %args, align 8
   %v2 = getelementptr i8, ptr %args, i64 8
   %v3 = load ptr, ptr %v2, align 8
-  %v5 = icmp slt i64 %start, %stop
-  br i1 %v5, label %loop.4, label %done.4
-loop.4:
-  %i0.1.o.4 = phi i64 [ %start, %entry ], [ %i0.1.o.4.next, %next.4 ]
-  store <16 x float> splat (float 0xFFF0000000000000), ptr %max0.0.6
-  %v7 = mul i64 %i0.1.o.4, 16
-  %v8 = insertelement <16 x i64> poison, i64 %v7, i64 0
-  %v9 = shufflevector <16 x i64> %v8, <16 x i64> poison, <16 x i32> zeroinitializer
-  %v10 = add <16 x i64> %v9, <i64 0, i64 1, i64 2, i64 3, i64 4, i64 5, i64 6, i64 7, i64 8, i64 9, i64 10, i64 11, i64 12, i64 13, i64 14, i64 15>
-  %v11 = icmp slt <16 x i64> %v10, splat (i64 40)
-  br label %loop.12
-loop.12:
-  %r0.0.12 = phi i64 [ 0, %loop.4 ], [ %r0.0.12.next, %next.12 ]
-  %v13 = load <16 x float>, ptr %max0.0.6
-  %v14 = mul i64 %r0.0.12, 40
-  %v15 = add i64 %v14, %v7
-  %v16 = getelementptr float, ptr %v3, i64 %v15
-  %v17 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v16, i32 4, <16 x i1> %v11, <16 x float> zeroinitializer)
-  %v18 = fcmp ogt <16 x float> %v17, %v13
-  %v19 = select <16 x i1> %v18, <16 x float> %v17, <16 x float> %v13
-  %v20 = fcmp uno <16 x float> %v17, %v17
-  %v21 = select <16 x i1> %v20, <16 x float> %v17, <16 x float> %v19
-  store <16 x float> %v21, ptr %max0.0.6
-  br label %next.12
-next.12:
-  %r0.0.12.next = add nsw i64 %r0.0.12, 1
-  %v22 = icmp slt i64 %r0.0.12.next, 30
-  br i1 %v22, label %loop.12, label %done.12, !llvm.loop !2
-done.12:
-  %v23 = load <16 x float>, ptr %max0.0.6
-  store <16 x float> splat (float 0x0000000000000000), ptr %sum1.1.24
-  %v25 = add <16 x i64> %v9, <i64 0, i64 1, i64 2, i64 3, i64 4, i64 5, i64 6, i64 7, i64 8, i64 9, i64 10, i64 11, i64 12, i64 13, i64 14, i64 15>
-  %v26 = icmp slt <16 x i64> %v25, splat (i64 40)
-  br label %loop.27
-loop.27:
-  %r1.0.27 = phi i64 [ 0, %done.12 ], [ %r1.0.27.next, %next.27 ]
-  %v28 = load <16 x float>, ptr %sum1.1.24
-  %v29 = mul i64 %r1.0.27, 40
-  %v30 = add i64 %v29, %v7
-  %v31 = getelementptr float, ptr %v3, i64 %v30
-  %v32 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v31, i32 4, <16 x i1> %v26, <16 x float> zeroinitializer)
-  %v33 = fsub <16 x float> %v32, %v23
-  %v34 = fcmp olt <16 x float> %v33, splat (float 0xC05A6206C0000000)
-  %v35 = select <16 x i1> %v34, <16 x float> splat (float 0xC05A6206C0000000), <16 x float> %v33
-  %v36 = fcmp olt <16 x float> splat (float 0x40565A9F80000000), %v35
-  %v37 = select <16 x i1> %v36, <16 x float> splat (float 0x40565A9F80000000), <16 x float> %v35
-  %v38 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v37, <16 x float> splat (float 0x3FF7154760000000), <16 x float> splat (float 0x4168001300000000))
-  %v39 = fsub <16 x float> %v38, splat (float 0x4168001300000000)
-  %v40 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v39, <16 x float> splat (float 0xBFE62E4300000000), <16 x float> %v37)
-  %v41 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v39, <16 x float> splat (float 0x3E205C6100000000), <16 x float> %v40)
-  %v42 = call <16 x float> @llvm.fma.v16f32(<16 x float> splat (float 0x3DC6A4A9E0000000), <16 x float> %v41, <16 x float> splat (float 0x3DF12399E0000000))
-  %v43 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v42, <16 x float> %v41, <16 x float> splat (float 0x3E15558B40000000))
-  %v44 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v43, <16 x float> %v41, <16 x float> splat (float 0x3E35554920000000))
-  %v45 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v44, <16 x float> %v41, <16 x float> splat (float 0x3E4FFFFFC0000000))
-  %v46 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v45, <16 x float> %v41, <16 x float> splat (float 0x3E60000000000000))
-  %v47 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v46, <16 x float> %v41, <16 x float> splat (float 0x3E60000000000000))
-  %v48 = bitcast <16 x float> %v47 to <16 x i32>
-  %v49 = bitcast <16 x float> %v38 to <16 x i32>
-  %v50 = lshr <16 x i32> %v49, splat (i32 1)
-  %v51 = shl <16 x i32> %v50, splat (i32 23)
-  %v52 = add <16 x i32> %v48, %v51
-  %v53 = bitcast <16 x i32> %v52 to <16 x float>
-  %v54 = sub <16 x i32> %v49, %v50
-  %v55 = shl <16 x i32> %v54, splat (i32 23)
-  %v56 = bitcast <16 x i32> %v55 to <16 x float>
-  %v57 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v53, <16 x float> %v56, <16 x float> %v28)
-  store <16 x float> %v57, ptr %sum1.1.24
-  br label %next.27
-next.27:
-  %r1.0.27.next = add nsw i64 %r1.0.27, 1
-  %v58 = icmp slt i64 %r1.0.27.next, 30
-  br i1 %v58, label %loop.27, label %done.27, !llvm.loop !3
-done.27:
-  %v59 = load <16 x float>, ptr %sum1.1.24
-  %v60 = add <16 x i64> %v9, <i64 0, i64 1, i64 2, i64 3, i64 4, i64 5, i64 6, i64 7, i64 8, i64 9, i64 10, i64 11, i64 12, i64 13, i64 14, i64 15>
-  %v61 = icmp slt <16 x i64> %v60, splat (i64 40)
-  %v62 = fdiv <16 x float> splat (float 0x3FF0000000000000), %v59
-  br label %loop.63
-loop.63:
-  %i0.0.63 = phi i64 [ 0, %done.27 ], [ %i0.0.63.next, %next.63 ]
-  %v64 = mul i64 %i0.0.63, 40
-  %v65 = add i64 %v64, %v7
-  %v66 = getelementptr float, ptr %v3, i64 %v65
-  %v67 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v66, i32 4, <16 x i1> %v61, <16 x float> zeroinitializer)
-  %v68 = fsub <16 x float> %v67, %v23
-  %v69 = fcmp olt <16 x float> %v68, splat (float 0xC05A6206C0000000)
-  %v70 = select <16 x i1> %v69, <16 x float> splat (float 0xC05A6206C0000000), <16 x float> %v68
-  %v71 = fcmp olt <16 x float> splat (float 0x40565A9F80000000), %v70
-  %v72 = select <16 x i1> %v71, <16 x float> splat (float 0x40565A9F80000000), <16 x float> %v70
-  %v73 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v72, <16 x float> splat (float 0x3FF7154760000000), <16 x float> splat (float 0x4168001300000000))
-  %v74 = fsub <16 x float> %v73, splat (float 0x4168001300000000)
-  %v75 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v74, <16 x float> splat (float 0xBFE62E4300000000), <16 x float> %v72)
-  %v76 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v74, <16 x float> splat (float 0x3E205C6100000000), <16 x float> %v75)
-  %v77 = call <16 x float> @llvm.fma.v16f32(<16 x float> splat (float 0x3DC6A4A9E0000000), <16 x float> %v76, <16 x float> splat (float 0x3DF12399E0000000))
-  %v78 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v77, <16 x float> %v76, <16 x float> splat (float 0x3E15558B40000000))
-  %v79 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v78, <16 x float> %v76, <16 x float> splat (float 0x3E35554920000000))
-  %v80 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v79, <16 x float> %v76, <16 x float> splat (float 0x3E4FFFFFC0000000))
-  %v81 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v80, <16 x float> %v76, <16 x float> splat (float 0x3E60000000000000))
-  %v82 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v81, <16 x float> %v76, <16 x float> splat (float 0x3E60000000000000))
-  %v83 = bitcast <16 x float> %v82 to <16 x i32>
-  %v84 = bitcast <16 x float> %v73 to <16 x i32>
-  %v85 = lshr <16 x i32> %v84, splat (i32 1)
-  %v86 = shl <16 x i32> %v85, splat (i32 23)
-  %v87 = add <16 x i32> %v83, %v86
-  %v88 = bitcast <16 x i32> %v87 to <16 x float>
-  %v89 = sub <16 x i32> %v84, %v85
-  %v90 = shl <16 x i32> %v89, splat (i32 23)
-  %v91 = bitcast <16 x i32> %v90 to <16 x float>
-  %v92 = fmul <16 x float> %v88, %v91
-  %v93 = fmul <16 x float> %v92, %v62
-  %v94 = getelementptr float, ptr %v1, i64 %v65
-  call void @llvm.masked.store.v16f32.p0(<16 x float> %v93, ptr %v94, i32 4, <16 x i1> %v61)
-  br label %next.63
-next.63:
-  %i0.0.63.next = add nsw i64 %i0.0.63, 1
-  %v95 = icmp slt i64 %i0.0.63.next, 30
-  br i1 %v95, label %loop.63, label %done.63, !llvm.loop !4
-done.63:
-  br label %next.4
-next.4:
-  %i0.1.o.4.next = add nsw i64 %i0.1.o.4, 1
-  %v96 = icmp slt i64 %i0.1.o.4.next, %stop
-  br i1 %v96, label %loop.4, label %done.4, !llvm.loop !5
-done.4:
+  %v4 = trunc <16 x i64> <i64 0, i64 1, i64 2, i64 3, i64 4, i64 5, i64 6, i64 7, i64 8, i64 9, i64 10, i64 11, i64 12, i64 13, i64 14, i64 15> to <16 x i32>
+  %v5 = trunc <16 x i64> <i64 0, i64 1, i64 2, i64 3, i64 4, i64 5, i64 6, i64 7, i64 8, i64 9, i64 10, i64 11, i64 12, i64 13, i64 14, i64 15> to <16 x i32>
+  %v6 = trunc <16 x i64> <i64 0, i64 1, i64 2, i64 3, i64 4, i64 5, i64 6, i64 7, i64 8, i64 9, i64 10, i64 11, i64 12, i64 13, i64 14, i64 15> to <16 x i32>
+  %v8 = icmp slt i64 %start, %stop
+  br i1 %v8, label %loop.7, label %done.7
+loop.7:
+  %i0.1.o.7 = phi i64 [ %start, %entry ], [ %i0.1.o.7.next, %next.7 ]
+  store <16 x float> splat (float 0xFFF0000000000000), ptr %max0.0.9
+  %v10 = mul i64 %i0.1.o.7, 16
+  %v11 = trunc i64 %v10 to i32
+  %v12 = insertelement <16 x i32> poison, i32 %v11, i64 0
+  %v13 = shufflevector <16 x i32> %v12, <16 x i32> poison, <16 x i32> zeroinitializer
+  %v14 = add <16 x i32> %v13, %v4
+  %v15 = icmp slt <16 x i32> %v14, splat (i32 40)
+  br label %loop.16
+loop.16:
+  %r0.0.16 = phi i64 [ 0, %loop.7 ], [ %r0.0.16.next, %next.16 ]
+  %v17 = load <16 x float>, ptr %max0.0.9
+  %v18 = mul i64 %r0.0.16, 40
+  %v19 = add i64 %v18, %v10
+  %v20 = getelementptr float, ptr %v3, i64 %v19
+  %v21 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v20, i32 4, <16 x i1> %v15, <16 x float> zeroinitializer)
+  %v22 = fcmp ogt <16 x float> %v21, %v17
+  %v23 = select <16 x i1> %v22, <16 x float> %v21, <16 x float> %v17
+  %v24 = fcmp uno <16 x float> %v21, %v21
+  %v25 = select <16 x i1> %v24, <16 x float> %v21, <16 x float> %v23
+  store <16 x float> %v25, ptr %max0.0.9
+  br label %next.16
+next.16:
+  %r0.0.16.next = add nsw i64 %r0.0.16, 1
+  %v26 = icmp slt i64 %r0.0.16.next, 30
+  br i1 %v26, label %loop.16, label %done.16, !llvm.loop !2
+done.16:
+  %v27 = load <16 x float>, ptr %max0.0.9
+  store <16 x float> splat (float 0x0000000000000000), ptr %sum1.1.28
+  %v29 = trunc i64 %v10 to i32
+  %v30 = insertelement <16 x i32> poison, i32 %v29, i64 0
+  %v31 = shufflevector <16 x i32> %v30, <16 x i32> poison, <16 x i32> zeroinitializer
+  %v32 = add <16 x i32> %v31, %v5
+  %v33 = icmp slt <16 x i32> %v32, splat (i32 40)
+  br label %loop.34
+loop.34:
+  %r1.0.34 = phi i64 [ 0, %done.16 ], [ %r1.0.34.next, %next.34 ]
+  %v35 = load <16 x float>, ptr %sum1.1.28
+  %v36 = mul i64 %r1.0.34, 40
+  %v37 = add i64 %v36, %v10
+  %v38 = getelementptr float, ptr %v3, i64 %v37
+  %v39 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v38, i32 4, <16 x i1> %v33, <16 x float> zeroinitializer)
+  %v40 = fsub <16 x float> %v39, %v27
+  %v41 = fcmp olt <16 x float> %v40, splat (float 0xC05A6206C0000000)
+  %v42 = select <16 x i1> %v41, <16 x float> splat (float 0xC05A6206C0000000), <16 x float> %v40
+  %v43 = fcmp olt <16 x float> splat (float 0x40565A9F80000000), %v42
+  %v44 = select <16 x i1> %v43, <16 x float> splat (float 0x40565A9F80000000), <16 x float> %v42
+  %v45 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v44, <16 x float> splat (float 0x3FF7154760000000), <16 x float> splat (float 0x4168001300000000))
+  %v46 = fsub <16 x float> %v45, splat (float 0x4168001300000000)
+  %v47 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v46, <16 x float> splat (float 0xBFE62E4300000000), <16 x float> %v44)
+  %v48 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v46, <16 x float> splat (float 0x3E205C6100000000), <16 x float> %v47)
+  %v49 = call <16 x float> @llvm.fma.v16f32(<16 x float> splat (float 0x3DC6A4A9E0000000), <16 x float> %v48, <16 x float> splat (float 0x3DF12399E0000000))
+  %v50 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v49, <16 x float> %v48, <16 x float> splat (float 0x3E15558B40000000))
+  %v51 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v50, <16 x float> %v48, <16 x float> splat (float 0x3E35554920000000))
+  %v52 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v51, <16 x float> %v48, <16 x float> splat (float 0x3E4FFFFFC0000000))
+  %v53 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v52, <16 x float> %v48, <16 x float> splat (float 0x3E60000000000000))
+  %v54 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v53, <16 x float> %v48, <16 x float> splat (float 0x3E60000000000000))
+  %v55 = bitcast <16 x float> %v54 to <16 x i32>
+  %v56 = bitcast <16 x float> %v45 to <16 x i32>
+  %v57 = lshr <16 x i32> %v56, splat (i32 1)
+  %v58 = shl <16 x i32> %v57, splat (i32 23)
+  %v59 = add <16 x i32> %v55, %v58
+  %v60 = bitcast <16 x i32> %v59 to <16 x float>
+  %v61 = sub <16 x i32> %v56, %v57
+  %v62 = shl <16 x i32> %v61, splat (i32 23)
+  %v63 = bitcast <16 x i32> %v62 to <16 x float>
+  %v64 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v60, <16 x float> %v63, <16 x float> %v35)
+  store <16 x float> %v64, ptr %sum1.1.28
+  br label %next.34
+next.34:
+  %r1.0.34.next = add nsw i64 %r1.0.34, 1
+  %v65 = icmp slt i64 %r1.0.34.next, 30
+  br i1 %v65, label %loop.34, label %done.34, !llvm.loop !3
+done.34:
+  %v66 = load <16 x float>, ptr %sum1.1.28
+  %v67 = trunc i64 %v10 to i32
+  %v68 = insertelement <16 x i32> poison, i32 %v67, i64 0
+  %v69 = shufflevector <16 x i32> %v68, <16 x i32> poison, <16 x i32> zeroinitializer
+  %v70 = add <16 x i32> %v69, %v6
+  %v71 = icmp slt <16 x i32> %v70, splat (i32 40)
+  %v72 = fdiv <16 x float> splat (float 0x3FF0000000000000), %v66
+  br label %loop.73
+loop.73:
+  %i0.0.73 = phi i64 [ 0, %done.34 ], [ %i0.0.73.next, %next.73 ]
+  %v74 = mul i64 %i0.0.73, 40
+  %v75 = add i64 %v74, %v10
+  %v76 = getelementptr float, ptr %v3, i64 %v75
+  %v77 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v76, i32 4, <16 x i1> %v71, <16 x float> zeroinitializer)
+  %v78 = fsub <16 x float> %v77, %v27
+  %v79 = fcmp olt <16 x float> %v78, splat (float 0xC05A6206C0000000)
+  %v80 = select <16 x i1> %v79, <16 x float> splat (float 0xC05A6206C0000000), <16 x float> %v78
+  %v81 = fcmp olt <16 x float> splat (float 0x40565A9F80000000), %v80
+  %v82 = select <16 x i1> %v81, <16 x float> splat (float 0x40565A9F80000000), <16 x float> %v80
+  %v83 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v82, <16 x float> splat (float 0x3FF7154760000000), <16 x float> splat (float 0x4168001300000000))
+  %v84 = fsub <16 x float> %v83, splat (float 0x4168001300000000)
+  %v85 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v84, <16 x float> splat (float 0xBFE62E4300000000), <16 x float> %v82)
+  %v86 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v84, <16 x float> splat (float 0x3E205C6100000000), <16 x float> %v85)
+  %v87 = call <16 x float> @llvm.fma.v16f32(<16 x float> splat (float 0x3DC6A4A9E0000000), <16 x float> %v86, <16 x float> splat (float 0x3DF12399E0000000))
+  %v88 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v87, <16 x float> %v86, <16 x float> splat (float 0x3E15558B40000000))
+  %v89 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v88, <16 x float> %v86, <16 x float> splat (float 0x3E35554920000000))
+  %v90 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v89, <16 x float> %v86, <16 x float> splat (float 0x3E4FFFFFC0000000))
+  %v91 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v90, <16 x float> %v86, <16 x float> splat (float 0x3E60000000000000))
+  %v92 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v91, <16 x float> %v86, <16 x float> splat (float 0x3E60000000000000))
+  %v93 = bitcast <16 x float> %v92 to <16 x i32>
+  %v94 = bitcast <16 x float> %v83 to <16 x i32>
+  %v95 = lshr <16 x i32> %v94, splat (i32 1)
+  %v96 = shl <16 x i32> %v95, splat (i32 23)
+  %v97 = add <16 x i32> %v93, %v96
+  %v98 = bitcast <16 x i32> %v97 to <16 x float>
+  %v99 = sub <16 x i32> %v94, %v95
+  %v100 = shl <16 x i32> %v99, splat (i32 23)
+  %v101 = bitcast <16 x i32> %v100 to <16 x float>
+  %v102 = fmul <16 x float> %v98, %v101
+  %v103 = fmul <16 x float> %v102, %v72
+  %v104 = getelementptr float, ptr %v1, i64 %v75
+  call void @llvm.masked.store.v16f32.p0(<16 x float> %v103, ptr %v104, i32 4, <16 x i1> %v71)
+  br label %next.73
+next.73:
+  %i0.0.73.next = add nsw i64 %i0.0.73, 1
+  %v105 = icmp slt i64 %i0.0.73.next, 30
+  br i1 %v105, label %loop.73, label %done.73, !llvm.loop !4
+done.73:
+  br label %next.7
+next.7:
+  %i0.1.o.7.next = add nsw i64 %i0.1.o.7, 1
+  %v106 = icmp slt i64 %i0.1.o.7.next, %stop
+  br i1 %v106, label %loop.7, label %done.7, !llvm.loop !5
+done.7:
   ret void
 }
 define i64 @"softmax_columns.extent"(ptr %args) #0 {

@@ -1,128 +1,130 @@
 define void @"sum_rows"(ptr %args, i64 %start, i64 %stop) #0 {
 entry:
-  %sum0.p.0.5 = alloca <16 x float>
-  %sum0.p.1.6 = alloca <16 x float>
-  %sum0.p.2.7 = alloca <16 x float>
-  %sum0.p.3.8 = alloca <16 x float>
-  %sum0.4.67 = alloca float
+  %sum0.p.0.6 = alloca <16 x float>
+  %sum0.p.1.7 = alloca <16 x float>
+  %sum0.p.2.8 = alloca <16 x float>
+  %sum0.p.3.9 = alloca <16 x float>
+  %sum0.4.69 = alloca float
   %v1 = load ptr, ptr %args, align 8
   %v2 = getelementptr i8, ptr %args, i64 8
   %v3 = load ptr, ptr %v2, align 8
-  br label %loop.4
-loop.4:
-  %i0.0.4 = phi i64 [ 0, %entry ], [ %i0.0.4.next, %next.4 ]
-  store <16 x float> splat (float 0x0000000000000000), ptr %sum0.p.0.5
-  store <16 x float> splat (float 0x0000000000000000), ptr %sum0.p.1.6
-  store <16 x float> splat (float 0x0000000000000000), ptr %sum0.p.2.7
-  store <16 x float> splat (float 0x0000000000000000), ptr %sum0.p.3.8
-  %v9 = mul i64 %i0.0.4, 77
-  br label %loop.10
-loop.10:
-  %r0.1.o.10 = phi i64 [ 0, %loop.4 ], [ %r0.1.o.10.next, %next.10 ]
-  %v11 = load <16 x float>, ptr %sum0.p.0.5
-  %v12 = mul i64 %r0.1.o.10, 64
-  %v13 = add i64 %v9, %v12
-  %v14 = getelementptr float, ptr %v3, i64 %v13
-  %v15 = load <16 x float>, ptr %v14, align 4
-  %v16 = fadd <16 x float> %v11, %v15
-  store <16 x float> %v16, ptr %sum0.p.0.5
-  %v17 = load <16 x float>, ptr %sum0.p.1.6
-  %v18 = add i64 %v13, 16
-  %v19 = getelementptr float, ptr %v3, i64 %v18
-  %v20 = load <16 x float>, ptr %v19, align 4
-  %v21 = fadd <16 x float> %v17, %v20
-  store <16 x float> %v21, ptr %sum0.p.1.6
-  %v22 = load <16 x float>, ptr %sum0.p.2.7
-  %v23 = add i64 %v13, 32
-  %v24 = getelementptr float, ptr %v3, i64 %v23
-  %v25 = load <16 x float>, ptr %v24, align 4
-  %v26 = fadd <16 x float> %v22, %v25
-  store <16 x float> %v26, ptr %sum0.p.2.7
-  %v27 = load <16 x float>, ptr %sum0.p.3.8
-  %v28 = add i64 %v13, 48
-  %v29 = getelementptr float, ptr %v3, i64 %v28
-  %v30 = load <16 x float>, ptr %v29, align 4
-  %v31 = fadd <16 x float> %v27, %v30
-  store <16 x float> %v31, ptr %sum0.p.3.8
-  br label %next.10
-next.10:
-  %r0.1.o.10.next = add nsw i64 %r0.1.o.10, 1
-  %v32 = icmp slt i64 %r0.1.o.10.next, 1
-  br i1 %v32, label %loop.10, label %done.10, !llvm.loop !2
-done.10:
-  br label %loop.33
-loop.33:
-  %r0.1.o.33 = phi i64 [ 1, %done.10 ], [ %r0.1.o.33.next, %next.33 ]
-  %v34 = load <16 x float>, ptr %sum0.p.0.5
-  %v35 = mul i64 %r0.1.o.33, 64
-  %v36 = insertelement <16 x i64> poison, i64 %v35, i64 0
-  %v37 = shufflevector <16 x i64> %v36, <16 x i64> poison, <16 x i32> zeroinitializer
-  %v38 = add <16 x i64> %v37, <i64 0, i64 1, i64 2, i64 3, i64 4, i64 5, i64 6, i64 7, i64 8, i64 9, i64 10, i64 11, i64 12, i64 13, i64 14, i64 15>
-  %v39 = icmp slt <16 x i64> %v38, splat (i64 77)
-  %v40 = add i64 %v9, %v35
-  %v41 = getelementptr float, ptr %v3, i64 %v40
-  %v42 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v41, i32 4, <16 x i1> %v39, <16 x float> zeroinitializer)
-  %v43 = fadd <16 x float> %v34, %v42
-  store <16 x float> %v43, ptr %sum0.p.0.5
-  %v44 = load <16 x float>, ptr %sum0.p.1.6
-  %v45 = icmp slt <16 x i64> %v38, splat (i64 61)
-  %v46 = add i64 %v40, 16
-  %v47 = getelementptr float, ptr %v3, i64 %v46
-  %v48 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v47, i32 4, <16 x i1> %v45, <16 x float> zeroinitializer)
-  %v49 = fadd <16 x float> %v44, %v48
-  store <16 x float> %v49, ptr %sum0.p.1.6
-  %v50 = load <16 x float>, ptr %sum0.p.2.7
-  %v51 = icmp slt <16 x i64> %v38, splat (i64 45)
-  %v52 = add i64 %v40, 32
-  %v53 = getelementptr float, ptr %v3, i64 %v52
-  %v54 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v53, i32 4, <16 x i1> %v51, <16 x float> zeroinitializer)
-  %v55 = fadd <16 x float> %v50, %v54
-  store <16 x float> %v55, ptr %sum0.p.2.7
-  %v56 = load <16 x float>, ptr %sum0.p.3.8
-  %v57 = icmp slt <16 x i64> %v38, splat (i64 29)
-  %v58 = add i64 %v40, 48
-  %v59 = getelementptr float, ptr %v3, i64 %v58
-  %v60 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v59, i32 4, <16 x i1> %v57, <16 x float> zeroinitializer)
-  %v61 = fadd <16 x float> %v56, %v60
-  store <16 x float> %v61, ptr %sum0.p.3.8
-  br label %next.33
-next.33:
-  %r0.1.o.33.next = add nsw i64 %r0.1.o.33, 1
-  %v62 = icmp slt i64 %r0.1.o.33.next, 2
-  br i1 %v62, label %loop.33, label %done.33, !llvm.loop !3
-done.33:
-  %v63 = load <16 x float>, ptr %sum0.p.0.5
-  %v64 = load <16 x float>, ptr %sum0.p.1.6
-  %v65 = load <16 x float>, ptr %sum0.p.2.7
-  %v66 = load <16 x float>, ptr %sum0.p.3.8
-  store float 0x0000000000000000, ptr %sum0.4.67
-  %v68 = fadd <16 x float> %v63, %v64
-  %v69 = fadd <16 x float> %v65, %v66
-  %v70 = fadd <16 x float> %v68, %v69
-  %v71 = shufflevector <16 x float> %v70, <16 x float> poison, <8 x i32> <i32 0, i32 1, i32 2, i32 3, i32 4, i32 5, i32 6, i32 7>
-  %v72 = shufflevector <16 x float> %v70, <16 x float> poison, <8 x i32> <i32 8, i32 9, i32 10, i32 11, i32 12, i32 13, i32 14, i32 15>
-  %v73 = fadd <8 x float> %v71, %v72
-  %v74 = shufflevector <8 x float> %v73, <8 x float> poison, <4 x i32> <i32 0, i32 1, i32 2, i32 3>
-  %v75 = shufflevector <8 x float> %v73, <8 x float> poison, <4 x i32> <i32 4, i32 5, i32 6, i32 7>
-  %v76 = fadd <4 x float> %v74, %v75
-  %v77 = shufflevector <4 x float> %v76, <4 x float> poison, <2 x i32> <i32 0, i32 1>
-  %v78 = shufflevector <4 x float> %v76, <4 x float> poison, <2 x i32> <i32 2, i32 3>
-  %v79 = fadd <2 x float> %v77, %v78
-  %v80 = extractelement <2 x float> %v79, i64 0
-  %v81 = extractelement <2 x float> %v79, i64 1
-  %v82 = fadd float %v80, %v81
-  %v83 = load float, ptr %sum0.4.67
-  %v84 = fadd float %v83, %v82
-  store float %v84, ptr %sum0.4.67
-  %v85 = load float, ptr %sum0.4.67
-  %v86 = getelementptr float, ptr %v1, i64 %i0.0.4
-  store float %v85, ptr %v86, align 4
-  br label %next.4
-next.4:
-  %i0.0.4.next = add nsw i64 %i0.0.4, 1
-  %v87 = icmp slt i64 %i0.0.4.next, 9
-  br i1 %v87, label %loop.4, label %done.4, !llvm.loop !4
-done.4:
+  %v4 = trunc <16 x i64> <i64 0, i64 1, i64 2, i64 3, i64 4, i64 5, i64 6, i64 7, i64 8, i64 9, i64 10, i64 11, i64 12, i64 13, i64 14, i64 15> to <16 x i32>
+  br label %loop.5
+loop.5:
+  %i0.0.5 = phi i64 [ 0, %entry ], [ %i0.0.5.next, %next.5 ]
+  store <16 x float> splat (float 0x0000000000000000), ptr %sum0.p.0.6
+  store <16 x float> splat (float 0x0000000000000000), ptr %sum0.p.1.7
+  store <16 x float> splat (float 0x0000000000000000), ptr %sum0.p.2.8
+  store <16 x float> splat (float 0x0000000000000000), ptr %sum0.p.3.9
+  %v10 = mul i64 %i0.0.5, 77
+  br label %loop.11
+loop.11:
+  %r0.1.o.11 = phi i64 [ 0, %loop.5 ], [ %r0.1.o.11.next, %next.11 ]
+  %v12 = load <16 x float>, ptr %sum0.p.0.6
+  %v13 = mul i64 %r0.1.o.11, 64
+  %v14 = add i64 %v10, %v13
+  %v15 = getelementptr float, ptr %v3, i64 %v14
+  %v16 = load <16 x float>, ptr %v15, align 4
+  %v17 = fadd <16 x float> %v12, %v16
+  store <16 x float> %v17, ptr %sum0.p.0.6
+  %v18 = load <16 x float>, ptr %sum0.p.1.7
+  %v19 = add i64 %v14, 16
+  %v20 = getelementptr float, ptr %v3, i64 %v19
+  %v21 = load <16 x float>, ptr %v20, align 4
+  %v22 = fadd <16 x float> %v18, %v21
+  store <16 x float> %v22, ptr %sum0.p.1.7
+  %v23 = load <16 x float>, ptr %sum0.p.2.8
+  %v24 = add i64 %v14, 32
+  %v25 = getelementptr float, ptr %v3, i64 %v24
+  %v26 = load <16 x float>, ptr %v25, align 4
+  %v27 = fadd <16 x float> %v23, %v26
+  store <16 x float> %v27, ptr %sum0.p.2.8
+  %v28 = load <16 x float>, ptr %sum0.p.3.9
+  %v29 = add i64 %v14, 48
+  %v30 = getelementptr float, ptr %v3, i64 %v29
+  %v31 = load <16 x float>, ptr %v30, align 4
+  %v32 = fadd <16 x float> %v28, %v31
+  store <16 x float> %v32, ptr %sum0.p.3.9
+  br label %next.11
+next.11:
+  %r0.1.o.11.next = add nsw i64 %r0.1.o.11, 1
+  %v33 = icmp slt i64 %r0.1.o.11.next, 1
+  br i1 %v33, label %loop.11, label %done.11, !llvm.loop !2
+done.11:
+  br label %loop.34
+loop.34:
+  %r0.1.o.34 = phi i64 [ 1, %done.11 ], [ %r0.1.o.34.next, %next.34 ]
+  %v35 = load <16 x float>, ptr %sum0.p.0.6
+  %v36 = mul i64 %r0.1.o.34, 64
+  %v37 = add i64 %v10, %v36
+  %v38 = trunc i64 %v36 to i32
+  %v39 = insertelement <16 x i32> poison, i32 %v38, i64 0
+  %v40 = shufflevector <16 x i32> %v39, <16 x i32> poison, <16 x i32> zeroinitializer
+  %v41 = add <16 x i32> %v40, %v4
+  %v42 = icmp slt <16 x i32> %v41, splat (i32 77)
+  %v43 = getelementptr float, ptr %v3, i64 %v37
+  %v44 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v43, i32 4, <16 x i1> %v42, <16 x float> zeroinitializer)
+  %v45 = fadd <16 x float> %v35, %v44
+  store <16 x float> %v45, ptr %sum0.p.0.6
+  %v46 = load <16 x float>, ptr %sum0.p.1.7
+  %v47 = add i64 %v37, 16
+  %v48 = icmp slt <16 x i32> %v41, splat (i32 61)
+  %v49 = getelementptr float, ptr %v3, i64 %v47
+  %v50 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v49, i32 4, <16 x i1> %v48, <16 x float> zeroinitializer)
+  %v51 = fadd <16 x float> %v46, %v50
+  store <16 x float> %v51, ptr %sum0.p.1.7
+  %v52 = load <16 x float>, ptr %sum0.p.2.8
+  %v53 = add i64 %v37, 32
+  %v54 = icmp slt <16 x i32> %v41, splat (i32 45)
+  %v55 = getelementptr float, ptr %v3, i64 %v53
+  %v56 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v55, i32 4, <16 x i1> %v54, <16 x float> zeroinitializer)
+  %v57 = fadd <16 x float> %v52, %v56
+  store <16 x float> %v57, ptr %sum0.p.2.8
+  %v58 = load <16 x float>, ptr %sum0.p.3.9
+  %v59 = add i64 %v37, 48
+  %v60 = icmp slt <16 x i32> %v41, splat (i32 29)
+  %v61 = getelementptr float, ptr %v3, i64 %v59
+  %v62 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v61, i32 4, <16 x i1> %v60, <16 x float> zeroinitializer)
+  %v63 = fadd <16 x float> %v58, %v62
+  store <16 x float> %v63, ptr %sum0.p.3.9
+  br label %next.34
+next.34:
+  %r0.1.o.34.next = add nsw i64 %r0.1.o.34, 1
+  %v64 = icmp slt i64 %r0.1.o.34.next, 2
+  br i1 %v64, label %loop.34, label %done.34, !llvm.loop !3
+done.34:
+  %v65 = load <16 x float>, ptr %sum0.p.0.6
+  %v66 = load <16 x float>, ptr %sum0.p.1.7
+  %v67 = load <16 x float>, ptr %sum0.p.2.8
+  %v68 = load <16 x float>, ptr %sum0.p.3.9
+  store float 0x0000000000000000, ptr %sum0.4.69
+  %v70 = fadd <16 x float> %v65, %v66
+  %v71 = fadd <16 x float> %v67, %v68
+  %v72 = fadd <16 x float> %v70, %v71
+  %v73 = shufflevector <16 x float> %v72, <16 x float> poison, <8 x i32> <i32 0, i32 1, i32 2, i32 3, i32 4, i32 5, i32 6, i32 7>
+  %v74 = shufflevector <16 x float> %v72, <16 x float> poison, <8 x i32> <i32 8, i32 9, i32 10, i32 11, i32 12, i32 13, i32 14, i32 15>
+  %v75 = fadd <8 x float> %v73, %v74
+  %v76 = shufflevector <8 x float> %v75, <8 x float> poison, <4 x i32> <i32 0, i32 1, i32 2, i32 3>
+  %v77 = shufflevector <8 x float> %v75, <8 x float> poison, <4 x i32> <i32 4, i32 5, i32 6, i32 7>
+  %v78 = fadd <4 x float> %v76, %v77
+  %v79 = shufflevector <4 x float> %v78, <4 x float> poison, <2 x i32> <i32 0, i32 1>
+  %v80 = shufflevector <4 x float> %v78, <4 x float> poison, <2 x i32> <i32 2, i32 3>
+  %v81 = fadd <2 x float> %v79, %v80
+  %v82 = extractelement <2 x float> %v81, i64 0
+  %v83 = extractelement <2 x float> %v81, i64 1
+  %v84 = fadd float %v82, %v83
+  %v85 = load float, ptr %sum0.4.69
+  %v86 = fadd float %v85, %v84
+  store float %v86, ptr %sum0.4.69
+  %v87 = load float, ptr %sum0.4.69
+  %v88 = getelementptr float, ptr %v1, i64 %i0.0.5
+  store float %v87, ptr %v88, align 4
+  br label %next.5
+next.5:
+  %i0.0.5.next = add nsw i64 %i0.0.5, 1
+  %v89 = icmp slt i64 %i0.0.5.next, 9
+  br i1 %v89, label %loop.5, label %done.5, !llvm.loop !4
+done.5:
   ret void
 }
 define i64 @"sum_rows.extent"(ptr %args) #0 {
