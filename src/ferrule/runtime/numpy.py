@@ -120,7 +120,8 @@ def _negate(x: Array) -> Array:
 def _cast(x: Array, arg: Any) -> Array:
     dtype, bitcast = cast_arg(arg)
     if bitcast:
-        return np.ascontiguousarray(x).view(dtype.np).reshape(x.shape)
+        bits: Array = np.ascontiguousarray(x).view(dtype.np)
+        return bits.reshape(x.shape)
     return _is_nonzero(x) if dtype is dtypes.bool else _wide(x).astype(dtype.np)
 
 
@@ -228,14 +229,13 @@ def _reduction(function: Any) -> Function:
 
 def _scatter(value: Array, index: Array, arg: tuple[int, int]) -> Array:
     axis, size = arg
-    wide = _wide(value)
     shape = (*value.shape[:axis], size, *value.shape[axis + 1 :])
-    result = np.zeros(shape, wide.dtype)
+    result = np.zeros(shape, value.dtype)
     valid = (index >= 0) & (index < size)
     places = list(np.nonzero(valid))
     places[axis] = index[valid]
-    np.add.at(result, tuple(places), wide[valid])
-    return result.astype(value.dtype, copy=False)
+    np.add.at(result, tuple(places), value[valid])
+    return result
 
 
 def _sum_of_product(a: Array, b: Array, shape: tuple[int, ...]) -> Array:
