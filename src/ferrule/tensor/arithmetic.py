@@ -60,14 +60,18 @@ def floor_div(a: Value, b: Value) -> Value:
     """The quotient, rounded down; integers by 0 give 0."""
     if dtypes.is_float(a.dtype):
         a, b = a.detach(), b.detach()
-        quotient = (a - floor_mod(a, b)) / b
+        rest = a.alu(BinaryOps.MOD, b)
+        quotient = (a - rest) / b - _signs_differ(rest, b).cast(a.dtype)
         whole = floor(quotient)
         whole = whole + (quotient - whole > 0.5).cast(whole.dtype)
         return b.equals(0).where(a / b, whole)
     quotient = a.alu(BinaryOps.DIV, b)
     if dtypes.is_unsigned(a.dtype):
         return quotient
-    return quotient - _signs_differ(a.alu(BinaryOps.MOD, b), b).cast(a.dtype)
+    inexact = _signs_differ(a.alu(BinaryOps.MOD, b), b)
+    if not b.node.base_const():
+        inexact = inexact.alu(BinaryOps.AND, b.differs(0))
+    return quotient - inexact.cast(a.dtype)
 
 
 def integer_power(base: Value, exponent: int) -> Value:

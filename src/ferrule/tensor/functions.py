@@ -53,6 +53,12 @@ class Functions(Elementwise):
 
     __slots__ = ()
 
+    def _in_float32(self, function: Callable[[Self], Self]) -> Self:
+        """A function of several operations: narrower floats go through float32, and round once."""
+        value = self._float()
+        wide = self._wrap(value.cast(dtypes.float32) if value.dtype.itemsize < 4 else value)
+        return function(wide).cast(value.dtype)
+
     # -- types -----------------------------------------------------------------------------------
 
     def cast(self, dtype: DType | str) -> Self:
@@ -422,8 +428,7 @@ class Functions(Elementwise):
         >>> Tensor([0.0, 2.0]).elu().tolist()
         [0.0, 2.0]
         """
-        negative = self.clamp(max=0).expm1() * alpha
-        return (self < 0).where(negative, self)
+        return self._in_float32(lambda x: (x < 0).where(x.clamp(max=0).expm1() * alpha, x))
 
     def celu(self, alpha: float_ = 1.0) -> Self:
         """The element, alpha * (e**(x / alpha) - 1) where it is negative.
@@ -432,8 +437,9 @@ class Functions(Elementwise):
         >>> Tensor([0.0, 2.0]).celu().tolist()
         [0.0, 2.0]
         """
-        negative = (self.clamp(max=0) / alpha).expm1() * alpha
-        return (self < 0).where(negative, self)
+        return self._in_float32(
+            lambda x: (x < 0).where((x.clamp(max=0) / alpha).expm1() * alpha, x)
+        )
 
     def selu(self, alpha: float_ = 1.6732632423543772, gamma: float_ = 1.0507009873554805) -> Self:
         """`elu` with the constants that keep mean 0 and variance 1.
@@ -442,7 +448,7 @@ class Functions(Elementwise):
         >>> Tensor([0.0]).selu().tolist()
         [0.0]
         """
-        return self.elu(alpha) * gamma
+        return self._in_float32(lambda x: x.elu(alpha) * gamma)
 
     def sigmoid(self) -> Self:
         """1 / (1 + e ** -self).
@@ -482,7 +488,7 @@ class Functions(Elementwise):
         >>> Tensor([0.0]).quick_gelu().tolist()
         [0.0]
         """
-        return self.clamp(min=-500) * (self * 1.702).sigmoid()
+        return self._in_float32(lambda x: x.clamp(min=-500) * (x * 1.702).sigmoid())
 
     def silu(self) -> Self:
         """self * sigmoid(self).
@@ -509,7 +515,7 @@ class Functions(Elementwise):
         >>> Tensor([0.0]).mish().tolist()
         [0.0]
         """
-        return self.clamp(min=-800) * self.softplus().tanh()
+        return self._in_float32(lambda x: x.clamp(min=-800) * x.softplus().tanh())
 
     def softplus(self, beta: float_ = 1.0) -> Self:
         """log(1 + e ** (beta * self)) / beta.
@@ -530,9 +536,7 @@ class Functions(Elementwise):
         >>> Tensor([1.0]).softsign().tolist()
         [0.5]
         """
-        value = special.at_least(special.at_most(self._float(), 1e30), -1e30)
-        near = self._wrap(value)
-        return near / (near.abs() + 1)
+        return self._in_float32(lambda x: x.clamp(-1e30, 1e30) / (x.abs().clamp(max=1e30) + 1))
 
     def hardtanh(self, min_val: float_ = -1, max_val: float_ = 1) -> Self:
         """Each element, within the limits.
@@ -550,7 +554,7 @@ class Functions(Elementwise):
         >>> Tensor([-4.0, 0.0]).hardsigmoid().tolist()
         [0.0, 0.5]
         """
-        return (self / 6 + 0.5).clamp(0, 1)
+        return self._in_float32(lambda x: (x / 6 + 0.5).clamp(0, 1))
 
     def hardswish(self) -> Self:
         """self * hardsigmoid(self).
@@ -559,4 +563,4 @@ class Functions(Elementwise):
         >>> Tensor([-4.0, 3.0]).hardswish().abs().tolist()
         [0.0, 3.0]
         """
-        return self.clamp(min=-3) * self.hardsigmoid()
+        return self._in_float32(lambda x: x.clamp(min=-3) * x.hardsigmoid())

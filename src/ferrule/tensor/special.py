@@ -472,20 +472,21 @@ def _power(base: Value, exponent: Value) -> Value:
     lost = exponent.muladd(size, -product)
     lost = lost.equals(lost).where(lost, 0.0)
     power = product.alu(UnaryOps.EXP2) * lost.muladd(math.log(2), 1.0)
-    power = (base < 0).where(_signed_power(power, exponent), power)
+    power = (base < 0).where(_signed_power(base, power, exponent), power)
     one = exponent.equals(0).alu(BinaryOps.OR, base.equals(1))
     minus_one = base.equals(-1).alu(BinaryOps.AND, exponent.absolute().equals(math.inf))
     return one.alu(BinaryOps.OR, minus_one).where(base.full(1), power)
 
 
-def _signed_power(power: Value, exponent: Value) -> Value:
+def _signed_power(base: Value, power: Value, exponent: Value) -> Value:
     """The power of a negative base, from that of its size: NaN unless the exponent is whole."""
     whole = exponent.equals(exponent.alu(UnaryOps.TRUNC))
     halved = exponent * 0.5
-    odd = halved.differs(halved.alu(UnaryOps.TRUNC))
+    odd = halved.differs(halved.alu(UnaryOps.TRUNC)).alu(BinaryOps.AND, whole)
     infinite = exponent.absolute().equals(math.inf)
     signed = odd.where(infinite.where(power, -power), power)
-    return whole.alu(BinaryOps.OR, infinite).where(signed, power.full(math.nan))
+    defined = whole.alu(BinaryOps.OR, infinite).alu(BinaryOps.OR, base.equals(-math.inf))
+    return defined.where(signed, power.full(math.nan))
 
 
 def _reverse_power(grad: Value, entry: Entry) -> Gradients:
