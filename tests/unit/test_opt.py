@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.kernels import load, matmul, softmax, store, total
+from tests.kernels import add, load, matmul, mul, softmax, store, total
 
 from ferrule.codegen.kernel import Kernel, KernelError, Kind, show, verify
 from ferrule.codegen.lower import lower
@@ -89,12 +89,27 @@ def test_reduces_keep_their_order() -> None:
 
 def test_siblings_merge_into_one_pass() -> None:
     x = load(1, 4, 6)
-    both = store(total(x, 1), 0)
-    kernel = lower(both, "one")
-    assert [nest.name for nest in kernel.nests] == ["sum0", "out0"]
-    rows = lower(store(softmax(x, 1)), "softmax")
+    squares = total(mul(x, x), 1)
+    kernel = lower(store(add(total(x, 1), squares)), "moments")
+    merged = apply_opts(kernel, [Opt("merge", ("sum0", "sum1"))])
+    assert [nest.name for nest in merged.nests] == ["sum1", "out0"]
+    assert [c.name for c in merged.by_name["sum1"].computes] == ["sum0", "sum1"]
+
+
+def test_a_nest_does_not_merge_with_one_that_it_needs() -> None:
+    rows = lower(store(softmax(load(1, 4, 6), 1)), "softmax")
     with pytest.raises(ScheduleError, match="one needs the other"):
         apply_opts(rows, [Opt("merge", ("max0", "sum1"))])
+
+
+def test_what_hangs_in_a_merged_nest_follows() -> None:
+    x = load(1, 4, 6)
+    inner = total(mul(x.reshape((4, 6, 1)).expand((4, 6, 5)), load(2, 4, 6, 5)), 2)
+    both = add(total(x, 1), total(mul(inner.reshape((4, 6)), x), 1))
+    kernel = lower(store(both), "nested")
+    names = [nest.name for nest in kernel.nests if nest.at == ("out0", 1)]
+    merged = apply_opts(kernel, [Opt("merge", tuple(names))])
+    assert len(merged.nests) == len(kernel.nests) - 1
 
 
 def test_keep_lets_the_output_read_what_the_sum_computed() -> None:

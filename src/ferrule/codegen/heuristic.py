@@ -227,7 +227,7 @@ class _Plan:
             for first in below:
                 if first == second or first not in self.kernel.by_name:
                     continue
-                if opt.mergeable(self.nest(first), self.nest(second)) and self._ready(
+                if opt.mergeable(self.kernel, self.nest(first), self.nest(second)) and self._ready(
                     first, second
                 ):
                     self.do("merge", first, second)

@@ -648,16 +648,18 @@ def merge(kernel: Kernel, first_name: str, second_name: str) -> Kernel:
     """
     first = _nest(kernel, first_name)
     second = _nest(kernel, second_name)
-    if not mergeable(first, second):
+    if not mergeable(kernel, first, second):
         raise ScheduleError(
             f"merge({first_name}, {second_name}) in kernel {kernel.name}: their places or loops "
             "differ, or one needs the other"
         )
     mapping = {b.range: a.range for a, b in zip(first.loops, second.loops, strict=True)}
-    moved = _map_expressions(second, mapping)
+    family = descendants(kernel, second_name)
+    mapped = [_map_expressions(n, mapping) if n.name in family else n for n in kernel.nests]
+    moved = next(n for n in mapped if n.name == second_name)
     computes = tuple(replace(c, ranges=tuple(mapping[r] for r in c.ranges)) for c in moved.computes)
     merged = Nest(second_name, first.computes + computes, first.loops, first.at)
-    nests = [merged if n.name == second_name else n for n in kernel.nests if n.name != first_name]
+    nests = [merged if n.name == second_name else n for n in mapped if n.name != first_name]
     renamed = tuple(
         replace(n, at=(second_name, n.at[1])) if n.at is not None and n.at[0] == first_name else n
         for n in nests
@@ -665,7 +667,7 @@ def merge(kernel: Kernel, first_name: str, second_name: str) -> Kernel:
     return replace(kernel, nests=renamed)
 
 
-def mergeable(first: Nest, second: Nest) -> bool:
+def mergeable(kernel: Kernel, first: Nest, second: Nest) -> bool:
     """Whether two nests can share their loops."""
     if first.at is None or first.at != second.at or len(first.loops) != len(second.loops):
         return False
@@ -673,8 +675,10 @@ def mergeable(first: Nest, second: Nest) -> bool:
         a.range.size is not b.range.size for a, b in zip(first.loops, second.loops, strict=True)
     ):
         return False
-    names = {c.name for c in first.computes}
-    return not any(e.arg in names for e in reads(expressions(second)))
+    family = [kernel.by_name[name] for name in descendants(kernel, first.name)]
+    names = {c.name for nest in family for c in nest.computes}
+    needing = [kernel.by_name[name] for name in descendants(kernel, second.name)]
+    return not any(e.arg in names for nest in needing for e in reads(expressions(nest)))
 
 
 def nontemporal(kernel: Kernel, nest_name: str) -> Kernel:
