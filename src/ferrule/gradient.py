@@ -300,6 +300,9 @@ class Value:
 
     def scatter(self, index: Value, axis: int, size: sint) -> Value:
         """Zeros, to which each element is added at its index along `axis`."""
+        if 0 in self.shape:
+            shape = self.shape
+            return self.full(0, (*shape[:axis], size, *shape[axis + 1 :]))
         node = self.node.scatter(index.node, axis, size)
         return _apply(ReduceOps.SCATTER, (self, index), node, (axis, size))
 

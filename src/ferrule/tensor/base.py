@@ -218,6 +218,8 @@ class TensorBase:
                 "in memory, because it was expanded; write to a copy: x.contiguous()"
             )
         recorded = is_recording() and self._is_recorded_write(value, part, what)
+        if 0 in self._shape:
+            return
         self._cell.write(value, part, recorded)
 
     def _is_recorded_write(self, value: Value, part: Part | None, what: str) -> bool:

@@ -1,0 +1,206 @@
+"""Reductions against NumPy: axes, dtypes, NaN, empty axes."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ferrule.dtype import DType, dtypes
+from ferrule.shape.view import ShapeError
+from ferrule.tensor import Tensor
+
+RNG = np.random.default_rng(2)
+CUBE = RNG.normal(size=(3, 4, 5))
+AXES: list[Any] = [None, 0, 1, -1, (0, 2), (1, -1), (0, 1, 2), ()]
+
+
+def assert_close(tensor: Tensor, expected: Any, rtol: float = 1e-12) -> None:
+    found, wanted = tensor.numpy(), np.asarray(expected)
+    assert found.shape == wanted.shape
+    np.testing.assert_allclose(found, wanted, rtol=rtol)
+
+
+@pytest.mark.parametrize("axis", AXES, ids=str)
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_over_axes(device: str, axis: Any, keepdims: bool) -> None:
+    x = Tensor(CUBE)
+    for name in ("sum", "prod", "mean", "max", "min"):
+        found = getattr(x, name)(axis, keepdim=keepdims)
+        assert_close(found, getattr(np, name)(CUBE, axis=axis, keepdims=keepdims))
+    if axis != ():
+        assert_close(x.var(axis, keepdims), np.var(CUBE, axis=axis, keepdims=keepdims, ddof=1))
+        assert_close(x.std(axis, keepdims), np.std(CUBE, axis=axis, keepdims=keepdims, ddof=1))
+        population = np.var(CUBE, axis=axis, keepdims=keepdims)
+        assert_close(x.var(axis, keepdims, correction=0), population)
+    sparse = CUBE * (CUBE > 0)
+    assert_close(Tensor(sparse).any(axis, keepdims), np.any(sparse, axis=axis, keepdims=keepdims))
+    assert_close(Tensor(sparse).all(axis, keepdims), np.all(sparse, axis=axis, keepdims=keepdims))
+
+
+SUMS = {
+    dtypes.bool: dtypes.int32,
+    dtypes.int8: dtypes.int32,
+    dtypes.uint8: dtypes.uint32,
+    dtypes.int16: dtypes.int32,
+    dtypes.uint16: dtypes.uint32,
+    dtypes.int32: dtypes.int32,
+    dtypes.uint32: dtypes.uint32,
+    dtypes.int64: dtypes.int64,
+    dtypes.uint64: dtypes.uint64,
+    dtypes.float16: dtypes.float16,
+    dtypes.bfloat16: dtypes.bfloat16,
+}
+
+
+@pytest.mark.parametrize("dtype", SUMS, ids=lambda d: d.name)
+def test_dtypes_of_sums(device: str, dtype: DType) -> None:
+    a = np.array([1, 0, 1, 1, 1], dtype.np)
+    x = Tensor(a)
+    assert x.sum().dtype is SUMS[dtype]
+    assert x.sum().item() == 4
+    assert x.prod().dtype is SUMS[dtype]
+    assert x.sum(dtype="float64").dtype is dtypes.float64
+    is_float = dtypes.is_float(dtype)
+    assert x.mean().dtype is (dtype if is_float else dtypes.float32)
+    assert x.mean().item() == pytest.approx(0.8, rel=1e-2)
+    assert x.max().dtype is dtype
+    assert x.max().item() == 1
+    assert x.min().item() == 0
+
+
+def test_small_integers_do_not_overflow(device: str) -> None:
+    assert Tensor(np.full(1000, 100, np.int8)).sum().item() == 100_000
+    assert Tensor(np.full(1000, 200, np.uint8)).sum().item() == 200_000
+
+
+def test_extremes_of_every_integer(device: str) -> None:
+    for dtype in dtypes.all:
+        if dtypes.is_int(dtype):
+            low, high = int(dtypes.min(dtype)), int(dtypes.max(dtype))
+            x = Tensor(np.array([low, high, 1], dtype.np))
+            assert (x.min().item(), x.max().item()) == (low, high)
+            assert (x.argmin().item(), x.argmax().item()) == (0, 1)
+
+
+def test_narrow_floats_accumulate_in_float32(device: str) -> None:
+    ones = np.ones(5000)
+    for dtype in (dtypes.float16, dtypes.bfloat16):
+        x = Tensor(ones.astype(dtype.np))
+        assert x.mean().item() == 1
+        assert x.sum().item() == float(np.array(5000).astype(dtype.np))
+        spread = Tensor((RNG.normal(size=5000) * 3 + 1).astype(dtype.np))
+        exact = spread.numpy().astype(np.float64)
+        assert spread.var().item() == pytest.approx(exact.var(ddof=1), rel=1e-2)
+
+
+def test_nan_wins(device: str) -> None:
+    a = np.array([[1.0, math.nan, 3.0], [4.0, 5.0, math.nan]], "f")
+    x = Tensor(a)
+    for name in ("max", "min", "sum", "mean"):
+        np.testing.assert_array_equal(getattr(x, name)(1).numpy(), getattr(np, name)(a, axis=1))
+        np.testing.assert_array_equal(getattr(x, name)(0).numpy(), getattr(np, name)(a, axis=0))
+    np.testing.assert_array_equal(x.argmax(1).numpy(), a.argmax(1))
+    np.testing.assert_array_equal(x.argmin(1).numpy(), a.argmin(1))
+
+
+def test_infinities(device: str) -> None:
+    x = Tensor([-math.inf, -math.inf])
+    assert x.max().item() == -math.inf
+    assert x.logsumexp().item() == -math.inf
+    assert x.argmax().item() == 0
+    assert Tensor([math.inf, 1.0]).logsumexp().item() == math.inf
+    assert Tensor([-math.inf, 0.0]).softmax().tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1, 2, -1])
+def test_positions(device: str, axis: int | None) -> None:
+    ties = RNG.integers(0, 3, (3, 4, 5))
+    for values in (CUBE, ties, ties > 1, ties.astype(np.uint8)):
+        x = Tensor(values)
+        for name in ("argmax", "argmin"):
+            found = getattr(x, name)(axis)
+            assert found.dtype is dtypes.int32
+            np.testing.assert_array_equal(found.numpy(), getattr(np, name)(values, axis=axis))
+            kept = getattr(x, name)(axis, keepdim=True).numpy()
+            np.testing.assert_array_equal(kept, getattr(np, name)(values, axis, keepdims=True))
+
+
+def test_empty_axes(device: str) -> None:
+    x = Tensor(np.zeros((3, 0, 2)))
+    assert x.sum(1).tolist() == [[0, 0], [0, 0], [0, 0]]
+    assert x.prod(1).tolist() == [[1, 1], [1, 1], [1, 1]]
+    assert x.any(1).tolist() == [[False] * 2] * 3
+    assert x.all(1).tolist() == [[True] * 2] * 3
+    assert np.isnan(x.mean(1).numpy()).all()
+    assert x.max(0).shape == (0, 2)
+    assert x.sum().item() == 0
+    for name in ("max", "min", "argmax", "argmin", "logsumexp"):
+        with pytest.raises(ShapeError, match=rf"\[{name}\] axis 1 of shape \(3, 0, 2\) has no"):
+            getattr(x, name)(1)
+
+
+def test_scalars(device: str) -> None:
+    x = Tensor(2.5)
+    for name in ("sum", "prod", "mean", "max", "min", "logsumexp"):
+        assert getattr(x, name)().item() == 2.5
+    assert x.argmax().item() == 0
+    assert x.softmax().item() == 1
+    assert x.cumsum().item() == 2.5
+
+
+def _softmax(x: np.ndarray, axis: int) -> np.ndarray:
+    powers = np.exp(x - x.max(axis, keepdims=True))
+    return powers / powers.sum(axis, keepdims=True)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_softmax(device: str, axis: int) -> None:
+    wide = CUBE * 30
+    x = Tensor(wide)
+    expected = _softmax(wide, axis)
+    assert_close(x.softmax(axis), expected)
+    shifted = wide - wide.max(axis, keepdims=True)
+    logs = shifted - np.log(np.exp(shifted).sum(axis, keepdims=True))
+    np.testing.assert_allclose(x.log_softmax(axis).numpy(), logs, rtol=1e-12, atol=1e-14)
+    total = np.log(np.exp(wide).sum(axis))
+    assert_close(x.logsumexp(axis), total)
+    assert_close(x.logsumexp((0, 2)), np.log(np.exp(wide).sum((0, 2))))
+    half = Tensor(wide.astype(np.float16)).softmax(axis)
+    assert half.dtype is dtypes.float16
+    np.testing.assert_allclose(half.numpy(), _softmax(wide.astype(np.float16), axis), atol=2e-3)
+    assert x.float().softmax(axis, dtype="float64").dtype is dtypes.float64
+    large = np.array([[1e4, 1e4 + 1]], "f")
+    np.testing.assert_allclose(Tensor(large).softmax().numpy(), _softmax(large, 1), rtol=1e-5)
+
+
+def test_norms(device: str) -> None:
+    matrix = CUBE[0]
+    x = Tensor(matrix)
+    assert_close(x.norm(), np.linalg.norm(matrix))
+    for p in (1, 2, 3, math.inf, -math.inf, 0):
+        assert_close(x.norm(p, 1), np.linalg.norm(matrix, p, 1))
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 256, 257, 600, 1500])
+def test_cumsum(device: str, size: int) -> None:
+    whole = RNG.integers(-5, 5, (2, size))
+    np.testing.assert_array_equal(Tensor(whole).cumsum(1).numpy(), np.cumsum(whole, 1))
+    np.testing.assert_array_equal(Tensor(whole.T).cumsum(0).numpy(), np.cumsum(whole.T, 0))
+    flags = whole > 0
+    assert Tensor(flags).cumsum(1).dtype is dtypes.int32
+    np.testing.assert_array_equal(Tensor(flags).cumsum(-1).numpy(), np.cumsum(flags, 1))
+
+
+def test_variance_with_mean(device: str) -> None:
+    variance, mean = Tensor(CUBE).var_mean(1)
+    assert_close(variance, CUBE.var(1, ddof=1))
+    assert_close(mean, CUBE.mean(1))
+    deviation, mean = Tensor(CUBE).std_mean((0, 2), keepdim=True, correction=0)
+    assert_close(deviation, CUBE.std((0, 2), keepdims=True))
+    assert_close(mean, CUBE.mean((0, 2), keepdims=True))
+
+
+def test_large_values_with_small_variance(device: str) -> None:
+    a = (RNG.normal(size=10_000) * 1e-2 + 1000).astype("f")
+    assert Tensor(a).var().item() == pytest.approx(a.astype(np.float64).var(ddof=1), rel=1e-3)

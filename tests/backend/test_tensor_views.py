@@ -1,0 +1,248 @@
+"""Views share memory exactly as NumPy's do; writes are seen by all, results never change."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ferrule.config import Context
+from ferrule.tensor import Tensor
+
+CUBE = np.arange(24).reshape(2, 3, 4)
+
+VIEWS: dict[str, Callable[[Any], Any]] = {
+    "slice": lambda x: x[:, 1:],
+    "steps": lambda x: x[::-1, ::2, 1::2],
+    "integer": lambda x: x[1],
+    "new axis": lambda x: x[:, None, 0],
+    "reshape": lambda x: x.reshape(6, 4),
+    "reshape of a slice": lambda x: x[:, :, 1:].reshape(6, 3),
+    "transpose": lambda x: x.transpose(0, 1),
+    "all axes": lambda x: x.T,
+    "flip": lambda x: x[:, ::-1],
+    "chain": lambda x: x.T[1:3].T.reshape(2, 3, 2)[0],
+}
+
+
+def numpy_transpose(view: Callable[[Any], Any]) -> Callable[[np.ndarray], np.ndarray]:
+    """The same movement for NumPy, whose `transpose` takes an order of axes."""
+
+    class Array(np.ndarray):
+        def transpose(self, *axes: Any) -> Any:
+            return self.swapaxes(*axes) if axes == (0, 1) and self.ndim > 2 else super().transpose()
+
+    return lambda array: view(array.view(Array))
+
+
+@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("source", ["data", "lazy", "realized"])
+def test_writes_are_seen_through_views(device: str, name: str, source: str) -> None:
+    view, expected = VIEWS[name], CUBE.copy()
+    x = Tensor(CUBE)
+    if source != "data":
+        x, expected = x + 1, expected + 1
+    if source == "realized":
+        x.realize()
+    y = view(x)
+    part = numpy_transpose(view)(expected)
+    assert np.shares_memory(part, expected)
+    y += 100
+    part += 100
+    np.testing.assert_array_equal(x.numpy(), expected)
+    x *= 2
+    expected *= 2
+    np.testing.assert_array_equal(y.numpy(), part)
+    y.assign(-Tensor(np.arange(part.size).reshape(part.shape)))
+    part[...] = -np.arange(part.size).reshape(part.shape)
+    np.testing.assert_array_equal(x.numpy(), expected)
+    np.testing.assert_array_equal(y.numpy(), part)
+
+
+COPIES: dict[str, Callable[[Any], Any]] = {
+    "reshape that strides cannot say": lambda x: x.T.reshape(12, 2),
+    "positions": lambda x: x[[0, 1]],
+    "clone": lambda x: x.clone(),
+    "cat": lambda x: x.cat(x),
+    "pad": lambda x: x.pad((1, 1)),
+    "arithmetic": lambda x: x + 0,
+    "copy": lambda x: Tensor(x),
+    "cast": lambda x: x.float(),
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_writes_to_copies_are_not(device: str, name: str) -> None:
+    x = Tensor(CUBE)
+    y = COPIES[name](x)
+    before = y.numpy()
+    y += 1
+    np.testing.assert_array_equal(x.numpy(), CUBE)
+    x *= 5
+    np.testing.assert_array_equal(y.numpy(), before + 1)
+
+
+def test_lazy_results_keep_the_value_they_were_made_of(device: str) -> None:
+    x = Tensor([1, 2, 3])
+    doubled = x * 2
+    view = x[1:]
+    summed = view + 10
+    x += 100
+    view[0] = 0
+    assert doubled.tolist() == [2, 4, 6]
+    assert summed.tolist() == [12, 13]
+    assert x.tolist() == [101, 0, 103]
+    assert view.tolist() == [0, 103]
+
+
+def test_arrays_handed_out_keep_their_contents(device: str) -> None:
+    x = Tensor([1, 2, 3]).realize()
+    mine, shared = x.numpy(), x.numpy(copy=False)
+    x += 1
+    assert x.tolist() == [2, 3, 4]
+    assert mine.tolist() == shared.tolist() == [1, 2, 3]
+    mine[0] = 50
+    assert x.tolist() == [2, 3, 4]
+    assert not shared.flags.writeable
+
+
+def test_data_is_copied_at_construction(device: str) -> None:
+    array = np.array([1, 2, 3])
+    x = Tensor(array)
+    array[0] = 50
+    assert x.tolist() == [1, 2, 3]
+
+
+def test_equal_expressions_do_not_share_memory(device: str) -> None:
+    a = Tensor([1, 2])
+    x, y = a + 1, a + 1
+    x[0] = 50
+    assert (x.tolist(), y.tolist()) == ([50, 3], [2, 3])
+    p, q = Tensor.zeros(2), Tensor.zeros(2)
+    p += 1
+    assert (p.tolist(), q.tolist()) == ([1, 1], [0, 0])
+
+
+def test_swapping_through_a_temporary(device: str) -> None:
+    x = Tensor([1, 2, 3, 4])
+    x[:2], x[2:] = x[2:].clone(), x[:2].clone()
+    assert x.tolist() == [3, 4, 1, 2]
+    x.assign(x.flip(0))
+    assert x.tolist() == [2, 1, 4, 3]
+    x[1:] = x[:-1]
+    assert x.tolist() == [2, 2, 1, 4]
+
+
+def test_many_writes_before_anything_runs(device: str) -> None:
+    x, expected = Tensor(np.zeros(8, np.int32)), np.zeros(8, np.int32)
+    for step in range(30):
+        x[step % 8] += step
+        x[::2] += x[1::2]
+        expected[step % 8] += step
+        expected[::2] += expected[1::2]
+    np.testing.assert_array_equal(x.numpy(), expected)
+
+
+def test_writes_stay_in_place(device: str) -> None:
+    x = Tensor([1.0, 2.0, 3.0]).realize()
+    memory = x.lazydata.realized
+    for _ in range(3):
+        x += 1
+        x[1:] *= 2
+        x.realize()
+    assert x.lazydata.realized is memory
+    view = x[1:]
+    view.assign(x[:2] + 1).realize()
+    assert x.lazydata.realized is memory
+    assert x.tolist() == [4.0, 5.0, 31.0]
+
+
+def test_detached_tensors_share_memory(device: str) -> None:
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    y = x.detach()
+    y[0] = 5
+    assert x.tolist() == [5, 2]
+    assert x.requires_grad
+    with Tensor.no_grad():
+        x += 1
+    assert y.tolist() == [6, 3]
+
+
+def test_long_chains_of_views(device: str) -> None:
+    x = Tensor([[1, 2], [3, 4]])
+    y = x
+    for _ in range(3000):
+        y = y.T
+    x += 1
+    assert y.tolist() == [[2, 3], [4, 5]]
+    y[0, 1] = 50
+    assert x.tolist() == [[2, 50], [4, 5]]
+
+
+def test_views_that_are_gone_are_forgotten(device: str) -> None:
+    x = Tensor(np.arange(100)).realize()
+    for start in range(50):
+        x[start : start + 10].sum().item()
+    assert len(x._cell.caches or ()) <= 1
+
+
+# *** random programs ***
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["view", "write", "add", "read", "new", "drop", "realize"]),
+        st.integers(0, 5),
+        st.integers(0, 5),
+        st.sampled_from(["slice", "steps", "flip", "transpose", "row", "flat"]),
+    ),
+    min_size=3,
+    max_size=14,
+)
+
+
+def _take(x: Any, kind: str) -> Any:
+    if kind == "slice":
+        return x[1:] if x.shape[0] > 1 else x
+    if kind == "steps":
+        return x[::2]
+    if kind == "flip":
+        return x[::-1]
+    if kind == "transpose":
+        return x.T
+    if kind == "row":
+        return x[-1] if len(x.shape) > 1 else x[:1]
+    return x.reshape(-1)
+
+
+@settings(max_examples=60)
+@given(STEPS)
+def test_random_programs_are_numpys(steps: list[tuple[str, int, int, str]]) -> None:
+    """Views, writes, reads and realisations in any order, the same in NumPy and in ferrule."""
+    with Context(FERRULE_DEVICE="NUMPY"):
+        base = np.arange(12.0).reshape(3, 4)
+        arrays: list[np.ndarray] = [base]
+        tensors: list[Tensor] = [Tensor(base)]
+        for action, first, second, kind in steps:
+            i, j = first % len(arrays), second % len(arrays)
+            if action == "view":
+                arrays.append(_take(arrays[i], kind))
+                tensors.append(_take(tensors[i], kind))
+            elif action == "new":
+                arrays.append(arrays[i] * 2)
+                tensors.append(tensors[i] * 2)
+            elif action == "drop" and len(arrays) > 1:
+                del arrays[i], tensors[i]
+            elif action == "realize":
+                tensors[i].realize()
+            elif action == "read":
+                np.testing.assert_array_equal(tensors[i].numpy(), arrays[i])
+            elif action == "add":
+                arrays[i] += 1
+                tensors[i] += 1
+            elif action == "write" and arrays[i].shape == arrays[j].shape:
+                arrays[i][...] = arrays[j].copy() + 3
+                tensors[i].assign(tensors[j] + 3)
+        for tensor, array in zip(tensors, arrays, strict=True):
+            np.testing.assert_array_equal(tensor.numpy(), array)
