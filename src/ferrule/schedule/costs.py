@@ -26,6 +26,8 @@ _OPERATIONS: Final[dict[Op, float]] = {
 _INTEGER_DIVISION: Final = 20.0
 # Above this many reads of each element that is loaded, a reduce is worth tiling for registers.
 _REUSE: Final = 4
+SMALL_KERNEL: Final = 32768
+"""A kernel of fewer operations needs neither tiles nor threads."""
 # What is shared counts once for each user, and so doubles at each level: a bound for each element.
 _MOST_LOCAL: Final = 256
 
@@ -54,6 +56,8 @@ class Cost:
     """The reduces of which it is an epilogue: at the same index, up to reshapes."""
     owned: frozenset[LazyBuffer]
     """Those of the `reduces` whose only user it is, through others that have only one user."""
+    alone: bool = False
+    """Whether a reduce is below it that it reaches through nodes with one user each."""
     contraction: bool = False
     """Whether it is a reduce that reads what it loads many times, as a matrix product does."""
     is_reduce: bool = False
@@ -118,6 +122,7 @@ class Costs:
             load = self._loads[node] = _load(node)
             if not in_memory:
                 load.reduces = load.owned = cost.reduces
+                load.alone = True
         return load
 
     def is_load(self, node: LazyBuffer) -> bool:
@@ -138,6 +143,10 @@ class Costs:
         """The reduces that a user of `source` owns."""
         return cost.owned if self.users[source] == 1 else NONE
 
+    def _alone(self, node: LazyBuffer, sources: list[Cost]) -> bool:
+        pairs = zip(value_sources(node), sources, strict=True)
+        return any([cost.alone and self.users[source] == 1 for source, cost in pairs])
+
     def _elementwise(self, node: LazyBuffer, sources: list[Cost]) -> Cost:
         size = storage_size(node.shape)
         own = size * operations(node)
@@ -155,6 +164,7 @@ class Costs:
             any([cost.repeats for cost in sources]),
             reduces,
             owned,
+            self._alone(node, sources),
         )
 
     def _movement(self, node: LazyBuffer, sources: list[Cost]) -> Cost:
@@ -172,6 +182,7 @@ class Costs:
             or (node.op is MovementOps.EXPAND and size > source.size),
             source.reduces if keeps else NONE,
             self._owned(node.srcs[0], source) if keeps else NONE,
+            self._alone(node, sources),
         )
 
     def _reduce(self, node: LazyBuffer, sources: list[Cost]) -> Cost:
@@ -179,6 +190,7 @@ class Costs:
         size = storage_size(node.shape)
         itself = frozenset((node,))
         reused = body.repeats and body.size >= _REUSE * max(body.distinct, 1)
+        reused = reused and body.size > SMALL_KERNEL
         return Cost(
             size,
             body.size / size if size else 0.0,
@@ -187,6 +199,7 @@ class Costs:
             False,
             itself,
             itself,
+            True,
             reused,
             True,
         )

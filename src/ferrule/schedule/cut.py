@@ -12,9 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, TypeAlias, final
 
+from ferrule.expr import sint
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import LoadOps, MovementOps, ReduceOps
-from ferrule.schedule.costs import Cost, Costs, nbytes
+from ferrule.schedule.costs import SMALL_KERNEL, Cost, Costs, nbytes
 from ferrule.schedule.graph import Graph, value_sources
 from ferrule.schedule.signature import Signature, Space, is_pass_through, ranges_shape
 from ferrule.schedule.tasks import memory_roots
@@ -24,8 +25,6 @@ from ferrule.target import Target
 _LAUNCH_SECONDS: Final = 1e-6
 # A reduce that keeps others waiting must leave this many iterations for each thread to share out.
 _ITERATIONS_PER_THREAD: Final = 4
-# Kernels of fewer operations than this need no sharing out.
-_SMALL_KERNEL: Final = 32768
 _CHANCES_TO_CUT: Final = 2
 _MOST_NODES: Final = 400
 _MOST_BUFFERS: Final = 28
@@ -40,11 +39,12 @@ _MOST_KERNELS: Final = 4096
 class Fusion:
     """One kernel as it grows: what it computes, reads and loops over."""
 
-    def __init__(self, number: int, root: LazyBuffer, value: LazyBuffer) -> None:
-        self.number = number
+    def __init__(self, number: int, root: LazyBuffer, value: LazyBuffer, space: Space) -> None:
+        self.bits = 1 << number
+        """Its number, and the numbers of the kernels that it took in, as bits."""
         self.outputs = [root]
         self.value = value
-        self.space = Space(ranges_shape(value))
+        self.space = space
         self.nodes = 0
         self.buffers: set[LazyBuffer] = set()
         self.reduces: list[int] = []
@@ -54,10 +54,6 @@ class Fusion:
         """The kernels that need this one, directly or not, as bits."""
         self.takes_outputs = root.op not in _SINGLE and root.shape == value.shape
         """Whether nodes at the kernel's own index may be stored beside the root."""
-
-    @property
-    def bit(self) -> int:
-        return 1 << self.number
 
 
 Visits: TypeAlias = dict[Fusion, dict[Signature, bool]]
@@ -69,6 +65,12 @@ def cut(graph: Graph, target: Target) -> tuple[set[LazyBuffer], list[list[LazyBu
     cutter = _Cutter(graph, target)
     cutter.run()
     return cutter.roots, [fusion.outputs for fusion in reversed(cutter.fusions)]
+
+
+def _share_memory(outputs: list[LazyBuffer], others: list[LazyBuffer]) -> bool:
+    """Whether versions of one storage are among both: one kernel cannot write two."""
+    places = {_memory(output) for output in outputs}
+    return any(_memory(other) in places for other in others)
 
 
 def _memory(node: LazyBuffer) -> LazyBuffer:
@@ -115,6 +117,8 @@ class _Cutter:
         self.roots = memory_roots(graph)
         self.costs = Costs(graph, set(self.roots))
         self.fusions: list[Fusion] = []
+        self.count = 0
+        self.spaces: dict[tuple[sint, ...], Space] = {}
         self.visits: dict[LazyBuffer, Visits] = {}
         self.operation_seconds = 2 / target.flops_per_second
         self.threads = target.max_threads
@@ -137,12 +141,18 @@ class _Cutter:
                     self._make_root(node, visits)
             elif node.op is LoadOps.CONST:
                 continue
-            elif visits and self._is_fused(node, visits):
-                self._fuse(node, visits)
             elif visits:
-                self.roots.add(node)
-                self._load(node, visits)
-                self._make_root(node, visits)
+                self._decide(node, visits)
+
+    def _decide(self, node: LazyBuffer, visits: Visits) -> None:
+        if len(visits) > 1:
+            self._merge_siblings(node, visits)
+        if self._is_fused(node, visits):
+            self._fuse(node, visits)
+        else:
+            self.roots.add(node)
+            self._load(node, visits)
+            self._make_root(node, visits)
 
     # -- what happens to a node ------------------------------------------------------------------
 
@@ -190,12 +200,19 @@ class _Cutter:
             if value is not node and value in self.roots:
                 break
             value = value.srcs[0]
-        fusion = Fusion(len(self.fusions), node, value)
+        fusion = Fusion(self.count, node, value, self._space(ranges_shape(value)))
         self.fusions.append(fusion)
-        if len(self.fusions) <= _MOST_KERNELS:
+        self.count += 1
+        if self.count <= _MOST_KERNELS:
             for user in visits:
-                fusion.users |= user.users | user.bit
+                fusion.users |= user.users | user.bits
         self._enter(node, value, fusion)
+
+    def _space(self, shape: tuple[sint, ...]) -> Space:
+        space = self.spaces.get(shape)
+        if space is None or not space.has_room:
+            space = self.spaces[shape] = Space(shape)
+        return space
 
     def _enter(self, node: LazyBuffer, value: LazyBuffer, fusion: Fusion) -> None:
         """The sources of a new kernel are wanted by it."""
@@ -274,7 +291,7 @@ class _Cutter:
                     return False
                 waited_for = nested or depends != fusion.space.outputs
                 scarce = waited_for and fusion.space.evals(depends) < self.iterations
-                if scarce and work > _SMALL_KERNEL:
+                if scarce and work > SMALL_KERNEL:
                     return False
         return True
 
@@ -304,7 +321,7 @@ class _Cutter:
 
     def _seconds(self, work: float) -> float:
         """How long so many operations take; few of them are not shared out."""
-        threads = min(self.threads, max(work / _SMALL_KERNEL, 1))
+        threads = min(self.threads, max(work / SMALL_KERNEL, 1))
         return work * self.operation_seconds / threads
 
     def _below(self, node: LazyBuffer, visits: Visits) -> _Below:
@@ -314,26 +331,30 @@ class _Cutter:
         there surely was one.
         """
         work = 0.0
-        loads: dict[LazyBuffer, None] = {}
+        loads: dict[LazyBuffer, int] = {}
         inner: list[LazyBuffer] = []
         seen = {node}
-        stack = [(node, _CHANCES_TO_CUT)]
+        stack = [(node, _CHANCES_TO_CUT, nbytes(node))]
         while stack and len(seen) < _MOST_NODES:
-            current, chances = stack.pop()
+            current, chances, part = stack.pop()
             cost = self.costs[current]
             work += cost.each * cost.size
             inner.append(current)
             for source in value_sources(current):
+                # Of what is moved into a smaller shape, only that much is read.
+                most = nbytes(source)
+                if isinstance(current.op, MovementOps):
+                    most = min(most, part)
                 if source in seen:
                     continue
                 seen.add(source)
                 left = chances - (source in self.costs.several_indices)
                 if left < 0 or self.costs.is_load(source) or self.costs[source].contraction:
-                    loads[source] = None
+                    loads[source] = most
                 elif source.op is not LoadOps.CONST:
-                    stack.append((source, left))
-        loaded = sum([nbytes(load) for load in loads])
-        work += sum([self.costs[load].size for load in loads])
+                    stack.append((source, left, most))
+        loaded = sum(loads.values())
+        work += sum([most // load.dtype.itemsize for load, most in loads.items()])
         wide = max([self.costs[load].size for load in loads], default=0)
         reading = self._count_reading(visits, [*inner[1:], *loads], wide)
         return _Below(work, loaded, reading)
@@ -355,32 +376,37 @@ class _Cutter:
         """A kernel that computes the root at its own index anyway, and so may store it too."""
         if node.op in _SINGLE or (node.op is LoadOps.ASSIGN and node.arg is not None):
             return None
-        if len(self.fusions) > _MOST_KERNELS:
+        if self.count > _MOST_KERNELS:
             return None
         value = value_sources(node)[-1] if is_pass_through(node) else node
         cost = self.costs.of_source(value) if value is not node else self.costs[node]
-        if cost.owned:
-            return None  # it is better off as the epilogue of its reduces
+        if cost.alone:
+            return None  # it is better off in one kernel with its reduces
         for fusion, indices in visits.items():
-            if len(indices) != 1 or not self._takes(fusion, node):
+            at = self._own_index(node, fusion, indices)
+            if at is None or _share_memory(fusion.outputs, [node]):
                 continue
-            (signature,) = indices
-            space = fusion.space
-            same = space.digits_of(signature, node.shape) == space.digits
-            if same and not indices[signature] and self._stays_acyclic(fusion, visits):
-                return fusion, signature
+            room = fusion.nodes < _MOST_NODES and len(fusion.buffers) < self.most_buffers
+            if room and self._stays_acyclic(fusion, visits):
+                return fusion, at
         return None
 
-    def _takes(self, fusion: Fusion, node: LazyBuffer) -> bool:
+    def _own_index(
+        self, node: LazyBuffer, fusion: Fusion, indices: dict[Signature, bool]
+    ) -> Signature | None:
+        """The signature of the node if an element-wise kernel wants it at its own index only."""
         if not fusion.takes_outputs or fusion.reduces or fusion.value.shape != node.shape:
-            return False
-        if any(_memory(output) is _memory(node) for output in fusion.outputs):
-            return False  # two versions in one place
-        return fusion.nodes < _MOST_NODES and len(fusion.buffers) < self.most_buffers
+            return None
+        if len(indices) != 1:
+            return None
+        (signature,) = indices
+        space = fusion.space
+        same = space.digits_of(signature, node.shape) == space.digits
+        return signature if same and not indices[signature] else None
 
     def _stays_acyclic(self, fusion: Fusion, visits: Visits) -> bool:
         """Whether none of the node's other users is needed by the kernel that would store it."""
-        return not any(user.users & fusion.bit for user in visits if user is not fusion)
+        return not any(user.users & fusion.bits for user in visits if user is not fusion)
 
     def _join(self, node: LazyBuffer, at: tuple[Fusion, Signature], visits: Visits) -> None:
         fusion, signature = at
@@ -389,13 +415,55 @@ class _Cutter:
         users = 0
         for user in visits:
             if user is not fusion:
-                users |= user.users | user.bit
+                users |= user.users | user.bits
         fusion.users |= users
         for other in self.fusions:
-            if other.users & fusion.bit:
+            if other.users & fusion.bits:
                 other.users |= users
         if is_pass_through(node):
             indices = self.visits.setdefault(node.srcs[-1], {}).setdefault(fusion, {})
             indices.setdefault(signature, False)
         else:
             self._visit_sources(node, fusion, signature, False)
+
+    def _merge_siblings(self, node: LazyBuffer, visits: Visits) -> None:
+        """Element-wise kernels that want the node at one and the same index become one kernel."""
+        if self.costs[node].alone or self.count > _MOST_KERNELS:
+            return
+        first: Fusion | None = None
+        for fusion in list(visits):
+            if self._own_index(node, fusion, visits[fusion]) is None:
+                continue
+            if first is None:
+                first = fusion
+            elif self._can_merge(first, fusion):
+                self._merge(first, fusion)
+                _move_indices(visits, fusion, first)
+
+    def _can_merge(self, a: Fusion, b: Fusion) -> bool:
+        if a.space is not b.space or a.users & b.bits or b.users & a.bits:
+            return False
+        if a.nodes + b.nodes > _MOST_NODES or len(a.buffers | b.buffers) > self.most_buffers:
+            return False
+        return not _share_memory(a.outputs, b.outputs)
+
+    def _merge(self, into: Fusion, other: Fusion) -> None:
+        into.outputs.extend(other.outputs)
+        into.nodes += other.nodes
+        into.buffers |= other.buffers
+        into.bits |= other.bits
+        into.users |= other.users
+        upto = into.users | into.bits
+        for fusion in self.fusions:
+            if fusion.users & into.bits:
+                fusion.users |= upto
+        self.fusions.remove(other)
+        for visits in self.visits.values():
+            if other in visits:
+                _move_indices(visits, other, into)
+
+
+def _move_indices(visits: Visits, source: Fusion, target: Fusion) -> None:
+    indices = visits.setdefault(target, {})
+    for signature, nested in visits.pop(source).items():
+        indices[signature] = indices.get(signature, False) or nested

@@ -1,10 +1,11 @@
 """At which indices, and how often, a kernel would evaluate a node: counted without lowering it.
 
-A `Space` is the index space of one kernel. Its ranges are numbered: one for each axis of the
-output, and one for each axis that a fused reduce combines. A *component* stands for one entry of an
-index tuple: a number for "some function of these ranges"; equal numbers are equal functions. A
-*signature* is a tuple of components, one for each axis of the node: the index at which the kernel
-wants the node. Movement ops turn the signature of their result into that of their source.
+A `Space` is the index space of one kernel, or of several of one shape. Its ranges are numbered: one
+for each axis of the output, and one for each axis that a fused reduce combines. A *component*
+stands for one entry of an index tuple: a number for "some function of these ranges"; equal numbers
+are equal functions. A *signature* is a tuple of components, one for each axis of the node: the
+index at which the kernel wants the node. Movement ops turn the signature of their result into that
+of their source.
 
 The range of a reduce opens inside all loops that the reduce's own value depends on. So a value at
 components with the ranges R is evaluated once for each iteration of R and of the loops around R:
@@ -24,6 +25,8 @@ from ferrule.ops import LoadOps, MovementOps, ReduceOps
 Signature: TypeAlias = tuple[int, ...]
 Digits: TypeAlias = tuple[tuple[int, sint], ...]
 
+# Sets of ranges are integers, one bit for each; these stay short.
+_ROOM = 64
 ZERO = 0
 """The component of an axis with one element; other constant indices have numbers of their own."""
 
@@ -73,6 +76,11 @@ class Space:
         self.outputs = (1 << len(self._sizes)) - 1
         self.size = self.evals(self.outputs)
         self.digits = self.digits_of(self.identity, tuple(shape))
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another kernel of the same shape may count in this space too."""
+        return len(self._sizes) < _ROOM
 
     # -- ranges ----------------------------------------------------------------------------------
 
