@@ -20,6 +20,7 @@ from ferrule.buffer import Buffer
 from ferrule.dtype import DType, dtypes, truncate
 from ferrule.expr import Expr, as_int, sint
 from ferrule.fold import Scalar, fold, fold_bitcast, fold_cast, is_negative_zero
+from ferrule.helpers import prod
 from ferrule.ops import (
     BinaryOps,
     LoadOps,
@@ -258,7 +259,20 @@ class LazyBuffer:
         value = _reduced_const(op, self, shape)
         if value is not None:
             return LazyBuffer.const(value, self.dtype, shape, self.device)
+        parts = _parts_of_long_reduce(self.shape, chosen)
+        if parts is not None:
+            return self._r_in_two(op, chosen, *parts)
         return _make(op, srcs, shape, shape, self.dtype, self.device, key)
+
+    def _r_in_two(self, op: ReduceOps, chosen: set[int], axis: int, parts: int) -> LazyBuffer:
+        """Combine parts first, in parallel, then the parts: two kernels."""
+        wide = dtypes.float32 if self.dtype in (dtypes.float16, dtypes.bfloat16) else self.dtype
+        size = self.shape[axis] // parts
+        split = self.cast(wide).reshape((*self.shape[:axis], parts, size, *self.shape[axis + 1 :]))
+        later = {a + (a >= axis) for a in chosen}
+        partial = split.r(op, later).contiguous()
+        kept = (1 if a in chosen else n for a, n in enumerate(self.shape))
+        return partial.r(op, (axis,)).reshape(tuple(kept)).cast(self.dtype)
 
     def scatter(self, index: LazyBuffer, axis: int, size: sint) -> LazyBuffer:
         """Zeros with `size` at `axis`; each element is added to them at its `index` there."""
@@ -416,6 +430,34 @@ class LazyBuffer:
 
 
 _NAN: Final = float("nan")
+
+
+FEW_RESULTS = 32  # fewer than this cannot keep the threads busy
+LONG_REDUCE = 1 << 17  # elements for each result from which it is worth a second kernel
+
+
+def _parts_of_long_reduce(shape: Shape, chosen: set[int]) -> tuple[int, int] | None:
+    """For a reduce of many elements to few results: an axis, and into how many parts to split it.
+
+    It depends on the shape alone, so that the bits do not depend on the machine's threads.
+    """
+    sizes = [n for n in shape if isinstance(n, int)]
+    if len(sizes) < len(shape):
+        return None
+    results = prod(n for axis, n in enumerate(sizes) if axis not in chosen)
+    combined = prod(sizes[axis] for axis in chosen)
+    if results >= FEW_RESULTS or combined < LONG_REDUCE:
+        return None
+    axis = max(chosen, key=lambda a: sizes[a])
+    size = sizes[axis]
+    for parts in range(2 * FEW_RESULTS, 16 * FEW_RESULTS):
+        if size % parts == 0 and combined // parts < LONG_REDUCE:
+            return axis, parts
+    return max(
+        ((axis, parts) for parts in range(8, 16 * FEW_RESULTS) if size % parts == 0),
+        default=None,
+        key=lambda split: split[1],
+    )
 
 
 def _find(key: Any) -> LazyBuffer | None:

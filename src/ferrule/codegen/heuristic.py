@@ -127,6 +127,10 @@ class _Plan:
         if not nest.loops:
             return
         v = self._contiguous_axis(nest)
+        w = self._other_orientation(nest, v)
+        if w is not None:
+            self._turn(name, v, w)
+            return
         names = [loop.range.name for loop in nest.loops]
         if names[-1] != v.name:
             self.do("reorder", name, (*(n for n in names if n != v.name), v.name))
@@ -142,6 +146,32 @@ class _Plan:
             self._vectorize_inner(name, self.nest(name).loops[-1])
             if parallel and len(names) > 1:
                 self._share_outer(name, enough)
+
+    def _other_orientation(self, nest: Nest, v: Expr) -> Expr | None:
+        """A loop along which what is loaded is contiguous, where it is not along the store's."""
+        lanes = self._lanes(nest, v.size.max)
+        found = [e for c in nest.computes for e in _loads(c.value)]
+        far = [e for e in found if _step(e.src[0], v) not in (0, 1)]
+        if not far or lanes < 4 or v.size.max < lanes:
+            return None
+        for loop in nest.loops:
+            w = loop.range
+            if w is not v and w.size.max >= lanes and all(_step(e.src[0], w) == 1 for e in far):
+                return w
+        return None
+
+    def _turn(self, name: str, v: Expr, w: Expr) -> None:
+        """Squares of values: computed along `w`, stored along `v`."""
+        parallel = self.work(name) >= SERIAL_WORK
+        lanes = self._lanes(self.nest(name), v.size.max)
+        self.do("split", name, v.name, lanes, "peel")
+        self.do("split", name, w.name, lanes, "peel")
+        last = (f"{w.name}.i", f"{v.name}.i")
+        names = [loop.range.name for loop in self.nest(name).loops]
+        self.do("reorder", name, (*(x for x in names if x not in last), *last))
+        self.do("transpose", name, *last)
+        if parallel:
+            self.do("parallel", name, self.nest(name).loops[0].range.name)
 
     def _chunk_inner(self, name: str) -> None:
         """Share out the last loop itself, by chunks."""

@@ -303,21 +303,21 @@ class _Linearizer:
         return self._emit(UOp(UOps.ALU, I64, 1, (a, b), ExprOp.MIN))
 
     def _transpose(self, nest: Nest, along: Loop, across: Loop) -> None:
-        """A square of values, loaded as vectors along one range and kept as vectors along the
-        other.
+        """Squares of values, computed as vectors along one range and kept or stored as vectors
+        along the other.
         """
-        (c,) = nest.computes
-        rows = []
-        self.lane = along.range
-        for i in range(across.size):
-            self.copies[across.range] = const(i)
-            rows.append(self._widen(self.vector(c.value), along.size))
-        del self.copies[across.range]
-        self.lane = across.range
-        for i, column in enumerate(self._transposed(rows)):
-            self.copies[along.range] = const(i)
-            self._keep(c, column)
-        del self.copies[along.range]
+        for c in nest.computes:
+            rows = []
+            self.lane = along.range
+            for i in range(across.size):
+                self.copies[across.range] = const(i)
+                rows.append(self._widen(self.vector(c.value), along.size))
+            del self.copies[across.range]
+            self.lane = across.range
+            for i, column in enumerate(self._transposed(rows)):
+                self.copies[along.range] = const(i)
+                self._write(c, column)
+            del self.copies[along.range]
         self.lane = None
 
     def _transposed(self, rows: list[UOp]) -> list[UOp]:
@@ -563,13 +563,15 @@ class _Linearizer:
 
     def _body(self, nest: Nest) -> None:
         for c in nest.computes:
-            if c.store is None:
-                self._keep(c, self.vector(c.value))
-                continue
-            valid = self._current(c.store.valid)
-            if valid is FALSE:
-                continue
-            value = self.vector(c.value)
+            self._write(c, self.vector(c.value))
+
+    def _write(self, c: Compute, value: UOp) -> None:
+        """Store a value of this iteration, or keep it."""
+        if c.store is None:
+            self._keep(c, value)
+            return
+        valid = self._current(c.store.valid)
+        if valid is not FALSE:
             pointer = self.params[c.store.slot]
             hint = "nontemporal" if c.store.nontemporal else None
             self._store(pointer, self._current(c.store.index), value, valid, hint)

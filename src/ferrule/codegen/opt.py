@@ -402,8 +402,7 @@ def unroll(kernel: Kernel, nest_name: str, name: str) -> Kernel:
 
 
 def transpose(kernel: Kernel, nest_name: str, along: str, across: str) -> Kernel:
-    """A square of a copy is loaded as vectors along one range and stored as vectors along the
-    other.
+    """A square of values is computed as vectors along one range, and stored along the other.
 
     Both are the last loops, of one constant size, a power of two. Exact.
     """
@@ -411,19 +410,15 @@ def transpose(kernel: Kernel, nest_name: str, along: str, across: str) -> Kernel
     last = nest.loops[-2:]
     sizes = [loop.range.size for loop in last]
     fits = [loop.range.name for loop in last] == [along, across] and sizes[0] is sizes[-1]
-    single = len(nest.computes) == 1 and nest.computes[0].store is None
-    if not (fits and single and sizes[0].is_const and sizes[0].arg & (sizes[0].arg - 1) == 0):
+    plain = all(c.monoid is None for c in nest.computes)
+    if not (fits and plain and sizes[0].is_const and sizes[0].arg & (sizes[0].arg - 1) == 0):
         raise ScheduleError(
             f"transpose({along}, {across}) in kernel {kernel.name}: these must be the last two "
-            "loops "
-            f"of a copy, of one size that is a power of two; {nest_name} ends with {last}"
+            f"loops, of one size that is a power of two, and reduce nothing; {nest_name} ends "
+            f"with {[loop.range.name for loop in last]}"
         )
-    loops = (
-        *nest.loops[:-2],
-        replace(last[0], kind=Kind.TRANSPOSE),
-        replace(last[1], kind=Kind.VECTOR),
-    )
-    return kernel.with_nest(replace(nest, loops=loops))
+    turned = (replace(last[0], kind=Kind.TRANSPOSE), replace(last[1], kind=Kind.VECTOR))
+    return kernel.with_nest(replace(nest, loops=(*nest.loops[:-2], *turned)))
 
 
 def parallel(kernel: Kernel, nest_name: str, name: str) -> Kernel:

@@ -1,0 +1,33 @@
+"""Long reduces to few results are split in two; the answer is the same as of one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ferrule import GlobalCounters, Tensor
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((1 << 19,), None), ((3, 1 << 18), 1), ((640, 700), None), ((2, 262147), 1)]
+)
+def test_sum_and_max(shape: tuple[int, ...], axis: int | None, device: str) -> None:
+    values = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    x = Tensor(values, device=device)
+    np.testing.assert_array_equal(x.max(axis).numpy(), values.max(axis))
+    expected = values.astype(np.float64).sum(axis)
+    np.testing.assert_allclose(x.sum(axis).numpy(), expected, rtol=1e-4, atol=1e-2)
+
+
+def test_half_precision_rounds_once(device: str) -> None:
+    values = np.random.default_rng(0).random(1 << 18).astype(np.float16)
+    total = Tensor(values, device=device).sum()
+    expected = values.astype(np.float64).sum()
+    assert abs(total.item() - expected) <= np.spacing(np.float16(60000)) or np.isinf(total.item())
+
+
+def test_a_long_sum_is_two_kernels(device: str) -> None:
+    x = Tensor(np.ones(1 << 18, np.float32), device=device).realize()
+    GlobalCounters.reset()
+    assert x.sum().item() == 1 << 18
+    assert GlobalCounters.kernel_count == 2
