@@ -35,13 +35,14 @@ def count_to(size: sint, dtype: DType, device: str) -> Value:
     (5000,)
     """
     largest = storage_size((size,))
-    digits = _digits_on(device)
-    numbers = digits.cast(dtype)
+    digits = _digits_on(device).cast(dtype)
+    numbers = digits
     reach = _BASE
     while reach < largest:
-        higher = digits.cast(dtype) * reach
-        numbers = numbers.reshape((1, reach)).expand((_BASE, reach))
-        numbers = numbers + higher.reshape((_BASE, 1)).expand((_BASE, reach))
-        numbers = numbers.reshape((_BASE * reach,))
+        rows = min(_BASE, -(-largest // reach))
+        higher = digits.shrink(((0, rows),)) * reach
+        numbers = numbers.reshape((1, reach)).expand((rows, reach))
+        numbers = numbers + higher.reshape((rows, 1)).expand((rows, reach))
+        numbers = numbers.reshape((rows * reach,))
         reach *= _BASE
     return numbers.shrink(((0, size),))

@@ -336,6 +336,120 @@ def test_the_same_tensor_as_argument_and_from_outside() -> None:
             assert f(Tensor(other)).tolist() == [other[0] * 10 + 2, other[1] * 10 + 3]
 
 
+def test_state_on_an_object_passed_as_an_argument() -> None:
+    class Cell:
+        def __init__(self) -> None:
+            self.hidden = Tensor([1.0, 2.0]).realize()
+            self.scale = Tensor([2.0]).realize()
+            self.runs = 0
+
+        @TinyJit
+        def next_state(self, x: Tensor, hidden: Tensor) -> Tensor:
+            self.runs += 1
+            return hidden * self.scale + x
+
+        def step(self, x: Tensor) -> Tensor:
+            self.hidden = self.next_state(x, self.hidden)
+            return self.hidden
+
+    cell = Cell()
+    expected = np.array([1.0, 2.0])
+    states = []
+    for i in range(8):
+        expected = expected * 2 + i
+        states.append((cell.step(Tensor([float(i)])), expected))
+    for state, value in states:
+        assert state.tolist() == value.tolist()
+    assert cell.runs == 2
+
+
+def test_an_argument_that_is_also_reached_and_written() -> None:
+    state = Tensor([1.0]).realize()
+
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        x.assign(x * 2)
+        return state + x
+
+    for i in range(5):
+        assert f(state).item() == 2 ** (i + 2)
+    other = Tensor([10.0]).realize()
+    for i in range(4):
+        assert f(other).item() == 32 + 10 * 2 ** (i + 1)
+
+
+def test_an_argument_in_memory_that_the_function_updates() -> None:
+    state = Tensor([1.0]).realize()
+
+    @TinyJit
+    def add(x: Tensor) -> Tensor:
+        state.assign(state + x)
+        return state * x
+
+    expected = 1.0
+    for x in (2.0, 3.0, 4.0, None, None, 5.0, None, 6.0):
+        given = state if x is None else Tensor([x])
+        x = expected if x is None else x
+        expected += x
+        result = add(given).item()
+        assert result == expected * (expected if given is state else x)
+        assert state.item() == expected
+
+
+def test_a_parameter_as_argument_and_from_outside() -> None:
+    def train(captured: bool) -> list[Any]:
+        weight = Tensor([1.0, 2.0], requires_grad=True)
+        other = Tensor([3.0, 4.0], requires_grad=True)
+
+        def gradients(x: Tensor) -> Tensor:
+            weight.zero_grad()
+            x.zero_grad()
+            loss = (weight * x).sum()
+            loss.backward()
+            return loss
+
+        run = TinyJit(gradients) if captured else gradients
+        seen = []
+        for x in (other, other, other, weight, weight, other, weight):
+            loss = run(x).item()
+            assert weight.grad is not None
+            assert x.grad is not None
+            seen.append((loss, weight.grad.tolist(), x.grad.tolist()))
+        return seen
+
+    assert train(True) == train(False)
+
+
+def test_what_is_refused_again_and_again_just_runs() -> None:
+    class Model:
+        hidden = Tensor([0.0])
+
+        @TinyJit
+        def step(self, x: Tensor) -> Tensor:
+            self.hidden = self.hidden + x
+            return self.hidden
+
+    model = Model()
+    total = 0
+    for i in range(40):
+        total += i
+        assert model.step(Tensor([float(i)])).item() == total
+    assert not model.step.jit_cache
+
+
+def test_what_changes_every_time_is_captured_at_second_sight() -> None:
+    @TinyJit
+    def f(x: Tensor, i: int) -> Tensor:
+        return x + i
+
+    for i in range(40):
+        assert f(Tensor([1.0]), i).item() == 1 + i
+    captured = set(f._replays)
+    for _ in range(3):
+        assert f(Tensor([1.0]), 99).item() == 100
+    assert len(set(f._replays) - captured) == 1
+
+
 def test_a_replaced_tensor_from_outside() -> None:
     class Model:
         def __init__(self) -> None:
@@ -736,7 +850,7 @@ def test_get_input_replace_and_stats() -> None:
     buffer = x.lazydata.realized
     assert buffer is not None
     runner = type("Runner", (), {"op_estimate": 3, "mem_estimate": 8})()
-    items = [JitItem(runner, [buffer, None]), JitItem(runner, [None, buffer.view(0, 2)])]
+    items = [JitItem(runner, [buffer, None]), JitItem(runner, [buffer.view(0, 2), buffer])]
     assert get_input_replace(items, [buffer]) == {(0, 0): 0, (1, 1): 0}
     assert get_jit_stats(items) == (6, 16)
 
