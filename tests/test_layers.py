@@ -18,20 +18,22 @@ LAYERS = """
     expr shape.movement shape.view shape.shapetracker
     buffer
     opkinds ops fold
-    codegen.kernel codegen.lower codegen.opt codegen.heuristic codegen.search
+    codegen.kernel codegen.lower codegen.opt codegen.heuristic
     codegen.uops codegen.transcendental codegen.linearizer codegen.interpret
     renderer.base renderer.llvmvalue renderer.llvmexpand renderer.llvmalu renderer.llvmcast
     renderer.llvmir
     runner device capture
     runtime.elf runtime.native_parts runtime.native runtime.pool runtime.llvm
     runtime.cpu_memory runtime.cpu_program runtime.graph.cpu runtime.cpu runtime.numpy
-    lazy schedule.graph schedule.views schedule.tasks schedule.slots schedule.cut schedule.trees
-    schedule.hazards memory schedule realize
+    lazy schedule.signature schedule.graph schedule.views schedule.tasks schedule.slots
+    schedule.costs schedule.cut schedule.trees schedule.merge schedule.hazards memory schedule
+    realize
     gradient counting random
     tensor.data tensor.special tensor.broadcast tensor.cell tensor.base tensor.autograd
     tensor.arithmetic tensor.elementwise tensor.functions tensor.movement tensor.joining
     tensor.reduce tensor.creation tensor.indexing tensor.linalg tensor.neural tensor.loss tensor
-    jit nn.layers nn.optim nn.state nn
+    jit.results jit.inputs jit.reach jit.replay jit.record jit
+    nn.layers nn.optim nn.state nn
     demo.terminal demo.digits cli __init__ __main__
 """
 ORDER = {name: place for place, name in enumerate(LAYERS.split())}

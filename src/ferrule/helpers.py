@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from operator import mul
-from typing import Any, Protocol, Self, TypeVar, final
+from typing import Any, Protocol, TypeVar, final
 
 T = TypeVar("T")
-H = TypeVar("H", bound=Hashable)
 
 
 class _Comparable(Protocol):
@@ -27,33 +25,6 @@ def prod(factors: Iterable[T]) -> T | int:
     (24, 1)
     """
     return reduce(mul, factors, 1)
-
-
-def dedup(items: Iterable[H]) -> list[H]:
-    """`items` without repeats, in the order of first appearance.
-
-    >>> dedup([3, 1, 3, 2, 1])
-    [3, 1, 2]
-    """
-    return list(dict.fromkeys(items))
-
-
-def flatten(groups: Iterable[Iterable[T]]) -> list[T]:
-    """The items of all `groups`, one level taken off.
-
-    >>> flatten([[1, 2], [], [3]])
-    [1, 2, 3]
-    """
-    return [item for group in groups for item in group]
-
-
-def all_same(items: Sequence[T]) -> bool:
-    """Whether all `items` are equal; true of none.
-
-    >>> all_same([1, 1]), all_same([1, 2]), all_same([])
-    (True, False, True)
-    """
-    return all(item == items[0] for item in items)
 
 
 def argsort(keys: Sequence[C]) -> tuple[int, ...]:
@@ -104,40 +75,6 @@ def ansi_length(text: str) -> int:
     2
     """
     return len(_ANSI.sub("", text))
-
-
-@final
-class Timing:
-    """A block's wall-clock time, printed at its end; `seconds` keeps it.
-
-    `report` turns the seconds into more text for the line.
-
-    >>> with Timing("", enabled=False) as timing:
-    ...     pass
-    >>> timing.seconds < 1
-    True
-    """
-
-    def __init__(
-        self,
-        prefix: str = "",
-        report: Callable[[float], str] | None = None,
-        enabled: bool = True,
-    ) -> None:
-        self.prefix = prefix
-        self.report = report
-        self.enabled = enabled
-        self.seconds = 0.0
-
-    def __enter__(self) -> Self:
-        self._start = time.perf_counter()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.seconds = time.perf_counter() - self._start
-        if self.enabled:
-            suffix = self.report(self.seconds) if self.report else ""
-            print(f"{self.prefix}{self.seconds * 1e3:6.2f} ms{suffix}")
 
 
 @final

@@ -6,14 +6,10 @@ import pytest
 from ferrule.expr import Variable
 from ferrule.helpers import (
     GlobalCounters,
-    Timing,
-    all_same,
     ansi_length,
     argsort,
     ceildiv,
     colored,
-    dedup,
-    flatten,
     prod,
     round_up,
 )
@@ -22,19 +18,6 @@ from ferrule.helpers import (
 def test_prod_of_symbolic_sizes() -> None:
     n = Variable("n", 1, 4)
     assert prod([2, n, 3]) is n * 6
-
-
-def test_dedup_keeps_the_first() -> None:
-    assert dedup("abca") == ["a", "b", "c"]
-
-
-def test_flatten_takes_one_level_off() -> None:
-    assert flatten([[[1], 2], [3]]) == [[1], 2, 3]
-
-
-def test_all_same() -> None:
-    assert all_same((1, 1.0, True))
-    assert not all_same("ab")
 
 
 def test_argsort_is_stable_and_agrees_with_numpy() -> None:
@@ -56,20 +39,6 @@ def test_colours_take_no_room(colour: str) -> None:
     text = colored("kernel", colour)
     assert text != "kernel"
     assert ansi_length(text) == 6
-
-
-def test_timing_prints_its_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with Timing("add: ", report=lambda seconds: f", {seconds < 1}") as timing:
-        pass
-    line = capsys.readouterr().out
-    assert line == f"add: {timing.seconds * 1e3:6.2f} ms, True\n"
-
-
-def test_timing_can_be_silent(capsys: pytest.CaptureFixture[str]) -> None:
-    with Timing(enabled=False) as timing:
-        pass
-    assert timing.seconds > 0
-    assert capsys.readouterr().out == ""
 
 
 def test_reset_leaves_memory_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
