@@ -291,7 +291,7 @@ class LazyBuffer:
         if found is not None:
             return found
         shape, dtype = infer(op, [(s.shape, s.dtype) for s in srcs], arg)
-        if _is_empty(shape):
+        if _is_empty(shape) or _is_empty(self.shape):
             return LazyBuffer.const(0, dtype, shape, self.device)
         return _make(op, srcs, arg, shape, dtype, self.device, key)
 
@@ -658,7 +658,7 @@ def _moved(source: LazyBuffer, op: MovementOps, arg: Any) -> LazyBuffer:
         return found
     shape, dtype = infer(op, [(source.shape, source.dtype)], arg)
     device = source.device
-    if _is_empty(shape):
+    if _is_empty(shape) or _is_empty(source.shape):
         return LazyBuffer.const(0, dtype, shape, device)
     value = source.base_const()
     if value is not None and (op not in _ADDS_ZEROS or _is_plain_zero(value)):

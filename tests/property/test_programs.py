@@ -1,4 +1,4 @@
-"""Random programs of reads, writes and views mean what NumPy means by them, statement by statement."""
+"""Random programs of reads, writes and views mean what NumPy means by them."""
 
 import random
 from dataclasses import dataclass
