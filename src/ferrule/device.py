@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -117,15 +116,20 @@ class _Devices:
 
     def _loaders(self) -> dict[str, Callable[[], Callable[[str], Compiled | Interpreted]]]:
         """How to get the function that opens a device, for every device that is known."""
-        own = {name: _loader(path) for name, path in _TABLE.items()}
+        # Not needed for our own devices, and slow to import.
+        from importlib.metadata import entry_points
+
+        own = _own_loaders()
         others = {point.name.upper(): point.load for point in entry_points(group=_ENTRY_POINTS)}
         return others | own
 
     def _open(self, name: str) -> Compiled | Interpreted:
         if name in self._opened:
             return self._opened[name]
-        loaders = self._loaders()
         kind = name.partition(":")[0]
+        loaders = _own_loaders()
+        if kind not in loaders:
+            loaders = self._loaders()
         if kind not in loaders:
             raise UnknownDeviceError(
                 f"no device is called {name!r}; the known devices are {', '.join(sorted(loaders))}"
@@ -173,6 +177,10 @@ class _Devices:
                 if config().DEBUG >= 1:
                     print(error)
         raise DeviceUnavailableError("; ".join(reasons))
+
+
+def _own_loaders() -> dict[str, Callable[[], Any]]:
+    return {name: _loader(path) for name, path in _TABLE.items()}
 
 
 def _loader(path: str) -> Callable[[], Any]:
