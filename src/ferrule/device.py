@@ -135,7 +135,7 @@ class _Devices:
                 f"no device is called {name!r}; the known devices are {', '.join(sorted(loaders))}"
             )
         try:
-            device = loaders[kind]()(name)
+            device: Compiled | Interpreted = loaders[kind]()(name)
         except (ImportError, OSError) as error:
             raise DeviceUnavailableError(f"device {name} cannot be opened: {error}") from error
         self._opened[name] = device
