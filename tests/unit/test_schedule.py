@@ -1,0 +1,657 @@
+"""Where the graph is cut, in which order its kernels run, and what is written in place."""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ferrule.device import Buffer
+from ferrule.dtype import dtypes
+from ferrule.expr import Variable
+from ferrule.lazy import LazyBuffer, Storage
+from ferrule.ops import (
+    BinaryOps,
+    BufferOps,
+    LazyOp,
+    LoadOps,
+    MovementOps,
+    Op,
+    ReduceOps,
+    ScheduleItem,
+    UnaryOps,
+)
+from ferrule.realize import realize
+from ferrule.schedule import create_schedule, make_schedule
+from ferrule.shape.view import View
+
+Array = np.ndarray[Any, Any]
+DEVICE = "NUMPY"
+
+
+def from_array(array: Array) -> LazyBuffer:
+    return LazyBuffer.from_buffer(Buffer.fromCPU(DEVICE, array), array.shape)
+
+
+def random_array(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def to_array(node: LazyBuffer) -> Array:
+    realize([node])
+    assert node.realized is not None
+    return node.realized.toCPU().reshape(node.shape)
+
+
+class Value:
+    """A node with broadcasting arithmetic, so that the tests read as formulas."""
+
+    def __init__(self, node: LazyBuffer) -> None:
+        self.node = node
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        return self.node.shape
+
+    def two(self, op: Op, other: Value | float) -> Value:
+        if not isinstance(other, Value):
+            other = Value(LazyBuffer.const(other, self.node.dtype, (), self.node.device))
+        shape = np.broadcast_shapes(self.shape, other.shape)
+        return Value(self.broadcast(shape).e(op, other.broadcast(shape)))
+
+    def broadcast(self, shape: tuple[int, ...]) -> LazyBuffer:
+        missing = len(shape) - len(self.shape)
+        return self.node.reshape((1,) * missing + self.shape).expand(shape)
+
+    def __add__(self, other: Value | float) -> Value:
+        return self.two(BinaryOps.ADD, other)
+
+    def __sub__(self, other: Value | float) -> Value:
+        return self.two(BinaryOps.SUB, other)
+
+    def __mul__(self, other: Value | float) -> Value:
+        return self.two(BinaryOps.MUL, other)
+
+    def __truediv__(self, other: Value | float) -> Value:
+        return self.two(BinaryOps.DIV, other)
+
+    def relu(self) -> Value:
+        return self.two(BinaryOps.MAX, 0.0)
+
+    def exp(self) -> Value:
+        return Value((self * math.log2(math.e)).node.e(UnaryOps.EXP2))
+
+    def log(self) -> Value:
+        return Value(self.node.e(UnaryOps.LOG2)) * math.log(2)
+
+    def sqrt(self) -> Value:
+        return Value(self.node.e(UnaryOps.SQRT))
+
+    def sum(self, *axes: int) -> Value:
+        return Value(self.node.r(ReduceOps.SUM, axes))
+
+    def max(self, *axes: int) -> Value:
+        return Value(self.node.r(ReduceOps.MAX, axes))
+
+    def mean(self, *axes: int) -> Value:
+        return self.sum(*axes) * (1 / math.prod(self.shape[axis] for axis in axes))
+
+    def reshape(self, *shape: int) -> Value:
+        return Value(self.node.reshape(shape))
+
+    @property
+    def transposed(self) -> Value:
+        rank = len(self.shape)
+        return Value(self.node.permute((*range(rank - 2), rank - 1, rank - 2)))
+
+    def __matmul__(self, other: Value) -> Value:
+        left = self.reshape(*self.shape[:-1], 1, self.shape[-1])
+        right = other.transposed
+        right = right.reshape(*right.shape[:-2], 1, *right.shape[-2:])
+        product = left * right
+        total = product.sum(len(product.shape) - 1)
+        return total.reshape(*total.shape[:-1])
+
+
+def value(*shape: int, seed: int = 0) -> Value:
+    return Value(from_array(random_array(*shape, seed=seed)))
+
+
+def softmax(x: Value, axis: int = -1) -> Value:
+    axis %= len(x.shape)
+    shifted = (x - x.max(axis)).exp()
+    return shifted / shifted.sum(axis)
+
+
+def normalised(x: Value) -> Value:
+    last = len(x.shape) - 1
+    centred = x - x.mean(last)
+    return centred / ((centred * centred).mean(last) + 1e-5).sqrt()
+
+
+def gelu(x: Value) -> Value:
+    inner = (x + x * x * x * 0.044715) * 0.79788456
+    twice = (inner * 2.0).exp()
+    return x * 0.5 * ((twice - 1.0) / (twice + 1.0) + 1.0)
+
+
+def kernels(*values: Value) -> list[ScheduleItem]:
+    return make_schedule([each.node for each in values]).items
+
+
+def reduces(item: ScheduleItem) -> list[LazyOp]:
+    return [node for node in item.ast.toposort() if isinstance(node.op, ReduceOps)]
+
+
+# *** one kernel ***
+
+
+def test_softmax_is_one_kernel() -> None:
+    assert len(kernels(softmax(value(64, 100)))) == 1
+
+
+def test_softmax_along_the_first_axis_of_an_expression_is_one_kernel() -> None:
+    x = value(64, 100) * value(100, seed=1) + value(100, seed=2)
+    assert len(kernels(softmax(x, 0))) == 1
+
+
+def test_layernorm_and_rmsnorm_are_one_kernel() -> None:
+    x = value(64, 100)
+    assert len(kernels(normalised(x) * value(100, seed=1) + value(100, seed=2))) == 1
+    assert len(kernels(x / ((x * x).mean(1) + 1e-5).sqrt())) == 1
+
+
+def test_logsumexp_is_one_kernel() -> None:
+    x = value(64, 100)
+    largest = x.max(1)
+    assert len(kernels((x - largest).exp().sum(1).log() + largest)) == 1
+
+
+def test_a_chain_of_elementwise_operations_is_one_kernel() -> None:
+    assert len(kernels(gelu(value(1000) * 2.0 + 1.0))) == 1
+
+
+def test_a_linear_layer_takes_its_bias_and_activation_along() -> None:
+    layer = (value(32, 64) @ value(64, 48, seed=1) + value(48, seed=2)).relu()
+    assert len(kernels(layer)) == 1
+
+
+def test_batchnorm_is_one_kernel_for_many_channels() -> None:
+    x = value(4, 32, 6, 6)
+    centred = x - x.mean(0, 2, 3)
+    assert len(kernels(centred / ((centred * centred).mean(0, 2, 3) + 1e-5).sqrt())) == 1
+
+
+# *** several kernels ***
+
+
+def test_attention_is_three_kernels() -> None:
+    query, key, values = (value(2, 64, 32, seed=seed) for seed in range(3))
+    items = kernels(softmax(query @ key.transposed * 0.125) @ values)
+    assert len(items) == 3
+    assert [len(reduces(item)) for item in items] == [1, 2, 1]
+
+
+def test_each_matrix_product_of_a_network_is_a_kernel() -> None:
+    hidden = (value(32, 100) @ value(100, 64, seed=1) + value(64, seed=2)).relu()
+    items = kernels(hidden @ value(64, 40, seed=3) + value(40, seed=4))
+    assert [item.out.size for item in items] == [32 * 64, 32 * 40]
+
+
+def test_a_sum_that_everything_waits_for_is_cut_off_where_threads_would_idle() -> None:
+    small, large = value(1000), value(100_000)
+    assert len(kernels(small / small.sum(0))) == 1
+    assert [item.out.size for item in kernels(large / large.sum(0))][-1] == 100_000
+    assert len(kernels(large / large.sum(0))) > 1
+
+
+def test_the_cut_falls_after_the_epilogue_of_a_reduce() -> None:
+    x = value(100_000)
+    root = ((x * x).mean(0) + 1e-5).sqrt()
+    *_, norm, _ = kernels(x / root)
+    assert norm.out.size == 1
+    assert norm.ast.src[0].op is UnaryOps.SQRT
+
+
+def test_reduces_over_both_axes_do_not_share_loops() -> None:
+    x = value(64, 100)
+    items = kernels(x / x.sum(0) / x.sum(1))
+    assert len(items) == 2
+
+
+def test_what_is_expensive_and_wanted_often_is_computed_once() -> None:
+    x = gelu(gelu(value(256, 256)))
+    items = kernels(x @ value(256, 256, seed=1))
+    assert len(items) == 2
+    assert not reduces(items[0])
+
+
+def test_what_is_cheap_is_computed_again_rather_than_stored() -> None:
+    x = value(512, 512) * 2.0
+    assert len(kernels(x.sum(0), x.sum(1))) == 2
+
+
+def test_a_kernel_has_a_bounded_number_of_nodes() -> None:
+    x = node = from_array(random_array(16))
+    for _ in range(3000):
+        node = node.e(BinaryOps.ADD, x)
+    items = make_schedule([node]).items
+    assert 1 < len(items) < 20
+    assert max(len(item.ast.toposort()) for item in items) < 500
+
+
+def test_copies_to_a_device_and_back() -> None:
+    x = value(4, 3)
+    there = (x + 1.0).node.copy_to("CPU")
+    back = there.e(BinaryOps.ADD, there).copy_to(DEVICE)
+    items = make_schedule([back]).items
+    assert [item.ast.op for item in items if isinstance(item.ast.op, LoadOps)] == [
+        LoadOps.FROM,
+        LoadOps.FROM,
+    ]
+    expected = 2 * (random_array(4, 3) + 1)
+    np.testing.assert_array_equal(to_array(back), expected)
+
+
+# *** several outputs ***
+
+
+def test_what_a_kernel_computes_anyway_is_stored_with_it() -> None:
+    x = value(100)
+    middle = gelu(x)
+    items = kernels(middle * 2.0, middle)
+    assert len(items) == 1
+    assert items[0].ast.op is BufferOps.SINK
+    assert len(items[0].outputs) == 2
+
+
+def test_kernels_that_share_a_value_at_the_same_index_become_one() -> None:
+    shared = gelu(value(100))
+    assert len(kernels(shared * 2.0, shared + 1.0)) == 1
+
+
+def test_a_contraction_is_not_computed_for_two_outputs_at_once() -> None:
+    product = value(64, 64) @ value(64, 64, seed=1)
+    items = kernels(product.relu(), product + 1.0)
+    assert len(items) == 2
+    assert sum(len(reduces(item)) for item in items) == 1
+
+
+class Network:
+    """A multi-layer perceptron with its gradients written out, and Adam's or SGD's update."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        pairs = pairwise(sizes)
+        self.sizes = sizes
+        self.params = [
+            Storage(from_array(random_array(*shape, seed=number)))
+            for a, b in pairs
+            for number, shape in enumerate([(a, b), (b,)])
+        ]
+        self.first = self.zeros()
+        self.second = self.zeros()
+        self.steps = Storage(from_array(np.ones(1, np.float32)))
+
+    def zeros(self) -> list[Storage]:
+        return [Storage(from_array(np.zeros(p.node.shape, np.float32))) for p in self.params]
+
+    def gradients(self, batch: int = 32) -> list[Value]:
+        layers = len(self.sizes) - 1
+        inputs = [value(batch, self.sizes[0], seed=7)]
+        for layer in range(layers):
+            weight, bias = (Value(p.node) for p in self.params[2 * layer : 2 * layer + 2])
+            out = inputs[-1] @ weight + bias
+            inputs.append(out.relu() if layer < layers - 1 else out)
+        slope = softmax(inputs.pop()) - value(batch, self.sizes[-1], seed=8)
+        found: list[Value] = []
+        for layer in reversed(range(layers)):
+            bias_slope = slope.sum(0).reshape(self.sizes[layer + 1])
+            found = [inputs[layer].transposed @ slope, bias_slope, *found]
+            if layer:
+                active = inputs[layer]
+                zero = Value(LazyBuffer.const(0, dtypes.float32, (), DEVICE))
+                mask = Value(zero.two(BinaryOps.CMPLT, active).node.cast(dtypes.float32))
+                slope = (slope @ Value(self.params[2 * layer].node).transposed) * mask
+        return found
+
+    def sgd(self) -> list[LazyBuffer]:
+        for param, gradient in zip(self.params, self.gradients(), strict=True):
+            param.write((Value(param.node) - gradient * 0.1).node)
+        return [param.node for param in self.params]
+
+    def adam(self, gradients: list[Value]) -> list[LazyBuffer]:
+        self.steps.write((Value(self.steps.node) + 1.0).node)
+        steps = Value(self.steps.node)
+        one = Value(LazyBuffer.const(1.0, dtypes.float32, (1,), DEVICE))
+        first_scale = one - Value((steps * math.log2(0.9)).node.e(UnaryOps.EXP2))
+        second_scale = one - Value((steps * math.log2(0.999)).node.e(UnaryOps.EXP2))
+        groups = zip(self.params, self.first, self.second, gradients, strict=True)
+        for param, first, second, gradient in groups:
+            new_first = Value(first.node) * 0.9 + gradient * 0.1
+            new_second = Value(second.node) * 0.999 + gradient * gradient * 0.001
+            step = new_first / first_scale / ((new_second / second_scale).sqrt() + 1e-8)
+            param.write((Value(param.node) - step * 1e-3).node)
+            first.write(new_first.node)
+            second.write(new_second.node)
+        storages = [self.steps, *self.params, *self.first, *self.second]
+        return [storage.node for storage in storages]
+
+
+def test_training_takes_about_one_kernel_for_each_matrix_product() -> None:
+    network = Network((784, 512, 512, 10))
+    items = make_schedule(network.sgd()).items
+    # 3 forward, 2 + 3 backward with the updates inside, 3 bias sums, the slope of the softmax.
+    assert len(items) == 12
+    outputs = {buffer for item in items for buffer in item.outputs}
+    assert {p.node.srcs[0].realized for p in network.params} <= outputs
+
+
+def test_adam_updates_six_parameters_in_few_kernels() -> None:
+    network = Network((784, 512, 512, 10))
+    gradients = [Value(from_array(random_array(*p.node.shape))) for p in network.params]
+    items = make_schedule(network.adam(gradients)).items
+    assert len([item for item in items if item.out.size > 1]) <= 3
+    # Every parameter and moment is written where it was.
+    written = {buffer for item in items for buffer in item.outputs}
+    assert {s.node.srcs[0].realized for s in network.params + network.first} <= written
+
+
+def test_a_training_step_is_scheduled_quickly() -> None:
+    network = Network((784, 512, 512, 10))
+    best = math.inf
+    for _ in range(3):
+        nodes = network.adam(network.gradients())
+        start = time.perf_counter()
+        make_schedule(nodes)
+        best = min(best, time.perf_counter() - start)
+    assert best < 0.1  # 7 ms on a quiet machine
+
+
+# *** writing in place ***
+
+
+def storage_of(array: Array) -> Storage:
+    return Storage(from_array(array.copy()))
+
+
+def buffer_of(storage: Storage) -> Buffer:
+    assert storage.node.realized is not None
+    return storage.node.realized
+
+
+X = random_array(5, 4)
+
+
+def test_an_update_happens_in_place() -> None:
+    storage = storage_of(X)
+    buffer = buffer_of(storage)
+    storage.write((Value(storage.node) + 1.0).node)
+    items = create_schedule([storage.node])
+    assert len(items) == 1
+    assert (items[0].out, items[0].inputs) == (buffer, ())
+    assert buffer_of(storage) is buffer
+
+
+def test_what_was_built_before_a_write_reads_the_old_version() -> None:
+    storage = storage_of(X)
+    before = Value(storage.node) + 1.0
+    storage.write((Value(storage.node) * 2.0).node)
+    after = Value(storage.node) + 1.0
+    np.testing.assert_array_equal(to_array(after.node), X * 2 + 1)
+    np.testing.assert_array_equal(to_array(before.node), X + 1)
+    np.testing.assert_array_equal(to_array(storage.node), X * 2)
+
+
+def test_a_pending_write_joins_the_schedule_of_a_reader_of_the_old_version() -> None:
+    storage = storage_of(X)
+    before = Value(storage.node) + 1.0
+    storage.write((Value(storage.node) * 2.0).node)
+    realize([before.node])
+    np.testing.assert_array_equal(to_array(before.node), X + 1)
+    assert storage.node.realized is not None
+
+
+def test_readers_in_the_schedule_run_before_the_writer() -> None:
+    storage = storage_of(X)
+    buffer = buffer_of(storage)
+    before = Value(storage.node).sum(0)
+    storage.write((Value(storage.node) * 2.0).node)
+    realize([before.node, storage.node])
+    assert buffer_of(storage) is buffer
+    np.testing.assert_array_equal(to_array(before.node), X.sum(0, keepdims=True))
+
+
+def test_a_reader_outside_the_schedule_gets_a_copy_or_its_value() -> None:
+    storage = storage_of(X)
+    buffer = buffer_of(storage)
+    other = Value(storage.node).sum(0, 1)  # smaller than the memory: it is computed now
+    storage.write((Value(storage.node) * 2.0).node)
+    realize([storage.node])
+    assert buffer_of(storage) is buffer
+    np.testing.assert_allclose(to_array(other.node)[0, 0], X.sum(), rtol=1e-5)
+
+
+def test_a_version_that_somebody_holds_is_copied() -> None:
+    storage = storage_of(X)
+    buffer = buffer_of(storage)
+    held = storage.node
+    storage.write((Value(storage.node) * 2.0).node)
+    realize([storage.node])
+    assert buffer_of(storage) is buffer
+    assert held.realized is not buffer
+    np.testing.assert_array_equal(to_array(held), X)
+    np.testing.assert_array_equal(to_array(storage.node), X * 2)
+
+
+def test_memory_that_was_handed_out_keeps_its_contents() -> None:
+    storage = storage_of(X)
+    array = buffer_of(storage).toCPU()
+    storage.write(LazyBuffer.const(0.0, dtypes.float32, (5, 4), DEVICE))
+    realize([storage.node])
+    np.testing.assert_array_equal(array.reshape(5, 4), X)
+    np.testing.assert_array_equal(to_array(storage.node), 0 * X)
+    del array
+    gc.collect()
+    before = buffer_of(storage)
+    storage.write((Value(storage.node) + 1.0).node)
+    realize([storage.node])
+    assert buffer_of(storage) is before
+
+
+def test_a_part_is_written_in_place() -> None:
+    storage = storage_of(X)
+    buffer = buffer_of(storage)
+    row = LazyBuffer.const(7.0, dtypes.float32, (4,), DEVICE)
+    storage.write(row, View.create((4,), (1,), 8))
+    items = create_schedule([storage.node])
+    assert [item.out for item in items] == [buffer]
+    assert items[0].ast.arg.st.view.offset == 8
+
+
+def test_a_part_may_be_updated_from_itself() -> None:
+    storage = storage_of(X)
+    more = Value(storage.node.shrink(((2, 3), (0, 4)))) + 1.0
+    storage.write(more.node, View.create((1, 4), (4, 1), 8))
+    del more
+    items = create_schedule([storage.node])
+    assert len(items) == 1
+    assert items[0].inputs == ()
+
+
+def test_a_value_read_elsewhere_than_it_is_written_goes_through_other_memory() -> None:
+    storage = storage_of(X)
+    storage.write(storage.node.stride((-1, 1)))
+    items = create_schedule([storage.node])
+    assert len(items) == 2
+    assert items[0].out is not items[1].out
+
+
+def test_two_storages_can_be_swapped() -> None:
+    a, b = storage_of(X), storage_of(2 * X)
+    old_a, old_b = a.node, b.node
+    a.write(old_b)
+    b.write(old_a)
+    del old_a, old_b
+    realize([a.node, b.node])
+    np.testing.assert_array_equal(to_array(a.node), 2 * X)
+    np.testing.assert_array_equal(to_array(b.node), X)
+
+
+def test_a_reader_of_both_versions_gets_both() -> None:
+    storage = storage_of(X)
+    old = Value(storage.node)
+    storage.write((old * old).node)
+    both = old.sum(0) + Value(storage.node).sum(0)
+    del old
+    realize([both.node])
+    expected = X.sum(0, keepdims=True) + (X * X).sum(0, keepdims=True)
+    np.testing.assert_allclose(to_array(both.node), expected, rtol=1e-5)
+
+
+def test_writes_in_a_row_are_one_kernel() -> None:
+    storage = storage_of(X)
+    for _ in range(5):
+        storage.write((Value(storage.node) + 1.0).node)
+    assert len(create_schedule([storage.node])) == 1
+
+
+def test_a_part_of_shared_memory_is_ordered_by_its_bytes() -> None:
+    base = Buffer.fromCPU(DEVICE, np.arange(8, dtype=np.float32))
+    whole = Value(LazyBuffer.from_buffer(base, (8,)))
+    part = Storage(LazyBuffer.from_buffer(base.view(2, 3), (3,)))
+    doubled = whole * 2.0
+    part.write((Value(part.node) + 100.0).node)
+    realize([part.node, doubled.node])
+    np.testing.assert_array_equal(to_array(doubled.node), 2 * np.arange(8))
+    expected = [0, 1, 102, 103, 104, 5, 6, 7]
+    np.testing.assert_array_equal(base.toCPU(), expected)
+
+
+def assert_in_place_rule(ast: LazyOp) -> None:
+    """A buffer that is stored is loaded at the store's own place only."""
+    stores = ast.src if ast.op is BufferOps.SINK else (ast,)
+    places = {store.arg.idx: store.arg.st for store in stores}
+    for store in stores:
+        aligned: dict[LazyOp, bool] = {store.src[0]: True}
+        for node in store.src[0].get_lazyops():
+            keeps = not isinstance(node.op, (MovementOps, ReduceOps))
+            for source in node.src:
+                aligned[source] = aligned.get(source, True) and keeps and aligned[node]
+            if node.op is BufferOps.LOAD and node.arg.idx in places:
+                assert aligned[node]
+                assert node.arg.st == places[node.arg.idx]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_kernels_keep_the_rule_of_writing_in_place(seed: int) -> None:
+    network = Network((20, 12, 6))
+    storage = storage_of(random_array(5, 4, seed=seed))
+    x = Value(storage.node)
+    storage.write((x - x.mean(0, 1) + Value(x.node.stride((-1, 1)))).node)
+    for item in make_schedule([*network.sgd(), storage.node]).items:
+        assert_in_place_rule(item.ast)
+
+
+# *** ASTs ***
+
+
+def test_equal_kernels_have_one_ast() -> None:
+    first, second = (softmax(value(8, 16, seed=seed)) for seed in range(2))
+    asts = [item.ast for item in kernels(first)] + [item.ast for item in kernels(second)]
+    assert asts[0] is asts[1]
+
+
+def test_movements_of_memory_become_views_of_loads() -> None:
+    x = from_array(X)
+    node = x.permute((1, 0)).shrink(((0, 2), (1, 4))).pad(((1, 0), (0, 0))).e(UnaryOps.NEG)
+    (item,) = make_schedule([node]).items
+    load = item.ast.src[0].src[0]
+    assert load.op is BufferOps.LOAD
+    assert load.arg.st.view == View.create((3, 3), (1, 4), 3, ((1, 3), (0, 3)))
+
+
+def test_windows_of_memory_become_views_of_loads() -> None:
+    x = from_array(np.arange(10, dtype=np.float32))
+    node = x.window(0, 3, 2, 1).e(UnaryOps.NEG)
+    (item,) = make_schedule([node]).items
+    assert item.ast.src[0].src[0].arg.st.view == View.create((4, 3), (2, 1))
+
+
+def test_a_reshape_of_a_result_costs_nothing() -> None:
+    x = value(4, 6)
+    (item,) = kernels(x.sum(1).reshape(2, 2))
+    assert item.ast.src[0].op is ReduceOps.SUM
+
+
+def test_nothing_is_scheduled_for_what_is_there_or_empty() -> None:
+    x = from_array(X)
+    assert make_schedule([x]).items == []
+    assert make_schedule([]).items == []
+    empty = LazyBuffer.empty((0, 3), dtypes.float32, DEVICE).e(UnaryOps.NEG)
+    assert make_schedule([empty]).items == []
+    assert to_array(empty).shape == (0, 3)
+    untouched = LazyBuffer.empty((2,), dtypes.float32, DEVICE)
+    assert make_schedule([untouched]).items == []
+    realize([untouched])
+    assert untouched.realized is not None
+
+
+def test_a_symbolic_size_is_a_variable_of_the_kernel() -> None:
+    n = Variable("n", 1, 5)
+    x = from_array(X)
+    total = x.shrink(((0, n.bind(3)), (0, 4))).e(UnaryOps.NEG).r(ReduceOps.SUM, (0,))
+    (item,) = make_schedule([total]).items
+    assert item.var_vals == {n: 3}
+    assert item.ast.vars() == [n]
+    np.testing.assert_allclose(to_array(total), -X[:3].sum(0, keepdims=True), rtol=1e-6)
+
+
+def test_symbolic_results_are_laid_out_for_their_upper_bound() -> None:
+    n = Variable("n", 1, 4)
+    part = from_array(X).shrink(((0, 5), (0, n.bind(2)))).e(UnaryOps.NEG)
+    realize([part])
+    assert part.realized is not None
+    array = part.realized.toCPU().reshape(5, 4)[:, :2]
+    np.testing.assert_array_equal(array, -X[:, :2])
+    again = part.e(UnaryOps.NEG).r(ReduceOps.SUM, (1,))
+    np.testing.assert_allclose(to_array(again), X[:, :2].sum(1, keepdims=True), rtol=1e-6)
+
+
+def test_one_kernel_serves_all_values_of_a_variable() -> None:
+    n = Variable("n", 1, 5)
+    asts = set()
+    for size in (2, 4):
+        x = from_array(X).shrink(((0, n.bind(size)), (0, 4)))
+        (item,) = make_schedule([x.e(UnaryOps.NEG)]).items
+        asts.add(item.ast)
+    assert len(asts) == 1
+
+
+# *** size ***
+
+
+def test_a_hundred_thousand_nodes_are_scheduled_in_seconds() -> None:
+    x = node = from_array(random_array(8))
+    for _ in range(50_000):
+        node = node.e(BinaryOps.ADD, x).e(UnaryOps.NEG)
+    start = time.perf_counter()
+    items = make_schedule([node]).items
+    assert time.perf_counter() - start < 30
+    assert len(items) < 1000
+
+
+def test_many_writes_are_scheduled_in_seconds() -> None:
+    storage = storage_of(np.zeros(2000, np.float32))
+    one = LazyBuffer.const(1.0, dtypes.float32, (1,), DEVICE)
+    for place in range(2000):
+        storage.write(one, View.create((1,), (1,), place))
+    start = time.perf_counter()
+    realize([storage.node])
+    assert time.perf_counter() - start < 20
+    np.testing.assert_array_equal(to_array(storage.node), np.ones(2000))
