@@ -698,10 +698,7 @@ def less(a: Expr, b: Expr) -> Expr:
         return Expr(
             ExprOp.CMPLT,
             BOOL,
-            (
-                _from_linear({x: c // g for x, c in terms.items()}, 0),
-                const(-(constant // g)),
-            ),
+            (_from_linear({x: c // g for x, c in terms.items()}, 0), const(-(constant // g))),
         )
     return Expr(ExprOp.CMPLT, BOOL, (_from_linear(dict(terms), 0), const(-constant)))
 

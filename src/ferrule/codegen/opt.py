@@ -12,16 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ferrule.codegen.kernel import (
-    Compute,
-    Kernel,
-    Kind,
-    Loop,
-    Nest,
-    expressions,
-    reads,
-    verify,
-)
+from ferrule.codegen.kernel import Compute, Kernel, Kind, Loop, Nest, expressions, reads, verify
 from ferrule.expr import (
     TRUE,
     Expr,

@@ -109,10 +109,7 @@ def _problem(u: UOp, open_blocks: list[UOp]) -> str:
             return _store_problem(u)
         case UOps.SET if u.src[0].op is not UOps.REG:
             return "the first operand is no register"
-        case UOps.SET if (u.src[0].dtype, u.src[0].lanes) != (
-            u.src[1].dtype,
-            u.src[1].lanes,
-        ):
+        case UOps.SET if (u.src[0].dtype, u.src[0].lanes) != (u.src[1].dtype, u.src[1].lanes):
             return "the value does not fit the register"
         case UOps.SPLAT | UOps.CAST if u.op is UOps.SPLAT and u.src[0].lanes != 1:
             return "splats a vector"
