@@ -127,9 +127,11 @@ class Arithmetic(Autograd):
         a = self._read()
         if isinstance(other, TensorBase):
             b = other._read()
+        elif isinstance(other, np.generic):
+            return self._weak_operands(a, other.item())
         elif isinstance(other, WEAK):
             return self._weak_operands(a, other)
-        elif isinstance(other, np.ndarray | np.generic | list | tuple):
+        elif isinstance(other, np.ndarray | list | tuple):
             b = from_host(other, None, a.node.device)
         else:
             raise TypeError(

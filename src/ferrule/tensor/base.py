@@ -147,21 +147,12 @@ class TensorBase:
             assert self._move is not None
             op, arg = self._move
             value = MOVES[op](source, arg)
-            self._remember(value, source)
+            assert cache is not None
+            cache.value = value
+            cache.source = source
         if self._leaf is not None:
             return Value(value.node, self._leaf)
         return value.detach() if self._detached else value
-
-    def _remember(self, value: Value, source: Value) -> None:
-        cache = self._cache
-        if cache is None:
-            cache = self._cache = Cache(value, source)
-        cache.value = value
-        cache.source = source
-        cell = self._cell
-        if cell.caches is None:
-            cell.caches = WeakSet()
-        cell.caches.add(cache)
 
     def _view_of(self, op: MovementOps, arg: Any) -> Self:
         """A movement of this tensor that shares its memory."""
@@ -173,8 +164,16 @@ class TensorBase:
         tensor._parent = self
         tensor._move = (op, arg)
         tensor._detached = not is_recording()
-        tensor._remember(value, source)
+        tensor._watch(value, source)
         return tensor
+
+    def _watch(self, value: Value, source: Value) -> None:
+        """Keeps what the view has read until its memory is written."""
+        self._cache = Cache(self, value, source)
+        cell = self._cell
+        if cell.caches is None:
+            cell.caches = WeakSet()
+        cell.caches.add(self._cache)
 
     @property
     def lazydata(self) -> LazyBuffer:
@@ -277,24 +276,43 @@ class TensorBase:
         return fit_shape(new.cast(node.dtype), self._shape, what)
 
     def replace(self, other: TensorBase) -> Self:
-        """Makes this tensor a handle on the memory of `other`; other views of its own stay behind.
+        """Makes this tensor a handle on the memory of `other`; its views keep the old memory.
 
         >>> from ferrule import Tensor
         >>> x = Tensor([1])
         >>> x.replace(Tensor([2, 3])).tolist()
         [2, 3]
         """
-        self._set_like(other)
+        if other is self:
+            return self
+        before = self._same_handle()
+        before._leaf = self._leaf
+        for cache in self._cell.caches or ():
+            view = cache.view()
+            if isinstance(view, TensorBase) and view._parent is self:
+                view._parent = before
+        leaf, requires_grad, grad = self._leaf, self._requires_grad, self._grad
+        self._become(other)
+        self._detached = other._detached
+        self._leaf, self._requires_grad, self._grad = leaf, requires_grad, grad
         return self
 
-    def _set_like(self, other: TensorBase) -> None:
-        leaf, requires_grad, grad = self._leaf, self._requires_grad, self._grad
+    def _become(self, other: TensorBase) -> None:
+        """Makes this tensor a handle on the same memory, with the same movement of its parent."""
         self._set(other._cell)
         self._shape = other._shape
         self._parent = other._parent
         self._move = other._move
-        self._detached = other._detached
-        self._leaf, self._requires_grad, self._grad = leaf, requires_grad, grad
+        self._view = other._view
+        if other._cache is not None:
+            source = other._parent._read() if other._parent is not None else other._read()
+            self._watch(other._moved(source), source)
+
+    def _same_handle(self) -> Self:
+        tensor = object.__new__(type(self))
+        tensor._become(self)
+        tensor._detached = self._detached
+        return tensor
 
     # -- what it is ------------------------------------------------------------------------------
 
@@ -554,11 +572,6 @@ class TensorBase:
         >>> (Tensor([1.0], requires_grad=True).detach() * 2).requires_grad
         >>>
         """
-        tensor = object.__new__(type(self))
-        tensor._set(self._cell)
-        tensor._shape = self._shape
-        tensor._parent = self._parent
-        tensor._move = self._move
-        tensor._view = self._view
+        tensor = self._same_handle()
         tensor._detached = True
         return tensor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, final
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 from ferrule.gradient import Value, is_recording
 from ferrule.lazy import Storage
@@ -24,11 +24,12 @@ MOVES: dict[MovementOps, Callable[[Any, Any], Any]] = {
 
 @final
 class Cache:
-    """What a view read last, and from which value of its parent."""
+    """What a view read last, and from which value of its parent; `view` is the view, weakly."""
 
-    __slots__ = ("__weakref__", "source", "value")
+    __slots__ = ("__weakref__", "source", "value", "view")
 
-    def __init__(self, value: Value, source: Value) -> None:
+    def __init__(self, view: object, value: Value, source: Value) -> None:
+        self.view = ref(view)
         self.value: Value | None = value
         self.source: Value | None = source
 
@@ -54,7 +55,6 @@ class Cell:
         if self.caches is not None:
             for cache in self.caches:
                 cache.value = cache.source = None
-            self.caches.clear()
         if self.storage is None:
             self.storage = Storage(old.node)
         self.storage.write(value.node, None if part is None else part.view)

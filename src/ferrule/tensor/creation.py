@@ -260,11 +260,12 @@ class Creation(Reduce):
             raise ShapeError(f"[eye] the sizes {n} and {columns} must not be negative")
         chosen = dtypes.default_float if dtype is None else to_dtype(dtype)
         where = to_device(device)
+        size = min(n, columns)
         # A column of ones, then `columns` zeros after each: the rows of this are one too long.
-        ones = Value(LazyBuffer.const(1, chosen, (n, 1), where))
-        flat = ones.pad(((0, 0), (0, columns))).reshape((n * (columns + 1),))
-        square = flat.shrink(((0, n * columns),)).reshape((n, columns))
-        return cls._made(square, requires_grad)
+        ones = Value(LazyBuffer.const(1, chosen, (size, 1), where))
+        flat = ones.pad(((0, 0), (0, columns))).reshape((size * (columns + 1),))
+        square = flat.shrink(((0, size * columns),)).reshape((size, columns))
+        return cls._made(square.pad(((0, n - size), (0, 0))), requires_grad)
 
     def tril(self, diagonal: int = 0) -> Self:
         """Zeros above a diagonal of the last two axes.

@@ -67,7 +67,8 @@ def from_host(data: Any, dtype: DType | None, device: str) -> Value:
     Raises `ShapeError` for ragged lists, `TypeError` for what holds no numbers, `DTypeError` for
     NumPy dtypes that ferrule lacks, `OverflowError` for integers that do not fit.
     """
-    if isinstance(data, bool | int | float | Expr):
+    is_number = isinstance(data, bool | int | float | Expr)
+    if is_number and not isinstance(data, np.generic):
         chosen = scalar_dtype(data) if dtype is None else dtype
         return Value(constant(data, chosen, (), device))
     array = _to_array(data, dtype)
