@@ -146,7 +146,8 @@ def test_reflected_operators(device: str) -> None:
     assert (a - x).tolist() == [0, 0, 0]  # NumPy leaves it to the tensor
     assert isinstance(a + x, Tensor)
     assert isinstance(np.int32(1) + x, Tensor)
-    assert ([1, 2, 3] + x).tolist() == [2, 4, 8]
+    row = [1, 2, 3]
+    assert (row + x).tolist() == [2, 4, 8]
 
 
 @pytest.mark.parametrize(

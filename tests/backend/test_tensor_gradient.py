@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from tests.gradients import assert_gradients
 
 from ferrule.tensor import Tensor
-from tests.gradients import assert_gradients
 
 RNG = np.random.default_rng(0)
 # No two elements are equal, and none is near a point where a function has a kink.

@@ -48,7 +48,9 @@ def test_matmul_of_views(device: str) -> None:
 @pytest.mark.parametrize("name", ["bool", "int8", "uint8", "int32", "int64", "uint64"])
 def test_matmul_of_integers(device: str, name: str) -> None:
     dtype = dtypes.from_name(name)
-    a, b = (RNG.integers(0, 2 if name == "bool" else 100, n).astype(dtype.np) for n in ((5, 7), (7, 3)))
+    a, b = (
+        RNG.integers(0, 2 if name == "bool" else 100, n).astype(dtype.np) for n in ((5, 7), (7, 3))
+    )
     found = (Tensor(a) @ Tensor(b)).numpy()
     assert found.dtype == dtype.np
     np.testing.assert_array_equal(found, a @ b)

@@ -22,7 +22,7 @@ from ferrule.gradient import (
     is_recording,
     no_grad,
 )
-from ferrule.lazy import LazyBuffer, storage_shape, storage_view
+from ferrule.lazy import DeviceMismatchError, LazyBuffer, storage_shape, storage_view
 from ferrule.ops import MovementOps
 from ferrule.realize import realize
 from ferrule.shape.view import ShapeError, View, prod_sint
@@ -269,7 +269,7 @@ class TensorBase:
             dtype = node.dtype if isinstance(value, bool | int | float | list | tuple) else None
             new = from_host(value, dtype, node.device)
         if new.node.device != node.device:
-            raise ValueError(
+            raise DeviceMismatchError(
                 f"[{what}] the tensor is on {node.device}, the value on {new.node.device}; "
                 f"move it first: value.to({node.device!r})"
             )

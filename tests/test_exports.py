@@ -1,0 +1,136 @@
+"""The names that programs use, where they are promised, and what importing them costs."""
+
+import importlib
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import pytest
+
+import ferrule
+from ferrule.tensor import Tensor
+
+PUBLIC = {"Context", "Device", "GlobalCounters", "Tensor", "TinyJit", "Variable", "dtypes", "nn"}
+
+
+def test_the_facade() -> None:
+    assert set(ferrule.__all__) == PUBLIC
+    for name in PUBLIC:
+        assert getattr(ferrule, name) is not None
+        assert name in dir(ferrule)
+
+
+HOMES = {
+    "Context": "ferrule.config",
+    "Device": "ferrule.device",
+    "GlobalCounters": "ferrule.helpers",
+    "Tensor": "ferrule.tensor",
+    "TinyJit": "ferrule.jit",
+    "Variable": "ferrule.expr",
+    "dtypes": "ferrule.dtype",
+}
+
+
+@pytest.mark.parametrize("name", HOMES)
+def test_names_of_the_facade_are_those_of_their_modules(name: str) -> None:
+    assert getattr(ferrule, name) is getattr(importlib.import_module(HOMES[name]), name)
+
+
+def test_star_import() -> None:
+    found: dict[str, Any] = {}
+    exec("from ferrule import *", found)
+    assert found.keys() >= PUBLIC
+
+
+# What users of PyTorch and tinygrad look for.
+NAMES = """
+    numpy item tolist data realize contiguous clone cast float half int short long bool double bfloat16
+    bitcast to assign replace detach requires_grad_ zero_grad backward gradient
+    no_grad manual_seed train training shape ndim dtype device size numel element_size nbytes
+    itemsize dim grad requires_grad is_leaf lazydata is_floating_point
+    empty zeros ones full zeros_like ones_like full_like rand_like randn_like arange linspace eye
+    tril triu rand randn randint uniform normal scaled_uniform glorot_uniform kaiming_uniform
+    kaiming_normal randperm one_hot meshgrid
+    add sub mul div floordiv mod pow neg abs sign reciprocal sqrt rsqrt square exp exp2 expm1 log
+    log2 log10 log1p sin cos tan sinh cosh tanh sigmoid logsigmoid erf
+    relu relu6 leaky_relu elu selu celu gelu quick_gelu silu swish mish softplus softsign hardtanh
+    hardsigmoid hardswish
+    ceil floor trunc round clamp clip minimum maximum where isnan isinf isfinite isclose allclose
+    lerp logical_not logical_and logical_or masked_fill
+    sum prod mean max min var std var_mean std_mean argmax argmin any all softmax log_softmax
+    logsumexp cumsum norm
+    reshape view permute transpose T mT expand broadcast_to expand_as flatten unflatten squeeze
+    unsqueeze flip pad shrink narrow cat stack split chunk unbind repeat repeat_interleave roll
+    movedim unfold
+    gather scatter scatter_add take_along_dim index_select masked_select nonzero
+    matmul dot einsum outer linear conv1d conv2d conv3d conv_transpose2d max_pool2d avg_pool2d
+    layernorm batchnorm rms_norm dropout scaled_dot_product_attention sequential
+    cross_entropy sparse_categorical_crossentropy binary_crossentropy binary_crossentropy_logits
+    nll_loss mse_loss l1_loss
+"""
+METHODS = NAMES.split()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_tensor_has(name: str) -> None:
+    assert hasattr(Tensor, name)
+
+
+def test_nothing_public_is_forgotten_here() -> None:
+    public = {name for name in dir(Tensor) if not name.startswith("_")}
+    assert public == set(METHODS)
+
+
+def _documented() -> Iterator[tuple[str, Any]]:
+    for name in METHODS:
+        member = inspect.getattr_static(Tensor, name)
+        if isinstance(member, staticmethod | classmethod):
+            member = member.__func__
+        if isinstance(member, property):
+            member = member.fget
+        if isinstance(member, FunctionType | type):
+            yield name, member
+
+
+@pytest.mark.parametrize(("name", "member"), list(_documented()))
+def test_methods_are_documented(name: str, member: Any) -> None:
+    assert member.__doc__, f"{name} has no docstring"
+    if isinstance(member, FunctionType) and not isinstance(
+        inspect.getattr_static(Tensor, name), property
+    ):
+        assert ">>>" in member.__doc__, f"the docstring of {name} has no example"
+
+
+def _output(program: str) -> str:
+    """What a program prints in a fresh interpreter."""
+    command = [sys.executable, "-c", program]
+    source = Path(ferrule.__file__).parents[1]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, cwd=source)
+    return run.stdout.strip()
+
+
+def _import_time(statement: str) -> float:
+    """The seconds that a statement takes where NumPy is imported already: the best of five."""
+    program = (
+        "import numpy, time; start = time.perf_counter(); "
+        f"{statement}; print(time.perf_counter() - start)"
+    )
+    return min(float(_output(program)) for _ in range(5))
+
+
+def test_importing_is_fast() -> None:
+    assert _import_time("import ferrule") < 0.06
+    assert _import_time("from ferrule import Tensor") < 0.15
+
+
+def test_importing_opens_nothing() -> None:
+    program = (
+        "import sys, ferrule; from ferrule import Tensor, nn; "
+        "print([m for m in ('llvmlite', 'ml_dtypes', 'safetensors', 'ferrule.runtime.cpu') "
+        "if m in sys.modules])"
+    )
+    assert _output(program) == "[]"
