@@ -26,6 +26,10 @@ _LAUNCH_SECONDS: Final = 1e-6
 # A reduce that keeps others waiting must leave this many iterations for each thread to share out.
 _ITERATIONS_PER_THREAD: Final = 4
 _CHANCES_TO_CUT: Final = 2
+# So many operations for each element are hidden behind the memory's latency.
+_UNNOTICED: Final = 16
+# What takes more operations than this, and is held by somebody, is stored when it is computed.
+_WORTH_KEEPING: Final = 64
 _MOST_NODES: Final = 400
 _MOST_BUFFERS: Final = 28
 _MOST_INDICES: Final = 8
@@ -236,14 +240,20 @@ class _Cutter:
         if node.op in _ALWAYS_FUSED or is_pass_through(node) or self._moves_a_load(node):
             return True
         cost = self.costs[node]
+        if cost.local > _WORTH_KEEPING * cost.size and not cost.reduces:
+            if node in self.graph.external:
+                return False  # it may be asked for again
         return self._is_allowed(node, cost, visits) and self._pays(node, cost, visits)
 
     def _moves_a_load(self, node: LazyBuffer) -> bool:
+        """Whether what it moves is in memory, or a contraction, which will be."""
+        if not isinstance(node.op, MovementOps):
+            return False
         while isinstance(node.op, MovementOps) and node.op is not MovementOps.GATHER:
             node = node.srcs[0]
             if self.costs.is_load(node):
                 return True
-        return False
+        return any(self.costs[reduce].contraction for reduce in self.costs[node].owned)
 
     def _is_allowed(self, node: LazyBuffer, cost: Cost, visits: Visits) -> bool:
         """What the structure of kernels permits, whatever it would gain."""
@@ -308,7 +318,11 @@ class _Cutter:
                 evals += space.evals(space.ranges(signature))
         extra = evals - cost.size
         if len(visits) == 1 and extra <= 0:
-            return True
+            if cost.local <= _UNNOTICED * cost.size or cost.reduces:
+                return True
+            extra = self._evals_in_order(visits) - cost.size
+            if extra <= 0:
+                return True
         below = self._below(node, visits)
         size = nbytes(node)
         through_memory = below.loaded + size * (1 + len(visits))
@@ -318,6 +332,21 @@ class _Cutter:
         fused = below.loaded * (len(visits) - below.reading + rereads)
         seconds = (through_memory - fused) * self.byte_seconds + _LAUNCH_SECONDS
         return self._seconds(extra * below.work / max(cost.size, 1)) <= seconds
+
+    def _evals_in_order(self, visits: Visits) -> int:
+        """The evaluations where the loops over the output keep their order.
+
+        What does not vary with an outer loop is computed again in each of its iterations.
+        """
+        evals = 0
+        for fusion, indices in visits.items():
+            space = fusion.space
+            for signature in indices:
+                ranges = space.closure(space.ranges(signature))
+                inner = ranges & space.outputs
+                outer = (1 << inner.bit_length()) - 1
+                evals += space.evals(ranges | (outer & space.outputs))
+        return evals
 
     def _seconds(self, work: float) -> float:
         """How long so many operations take; few of them are not shared out."""
