@@ -47,23 +47,21 @@ class JitItem:
 # *** the documented questions about a list of items ***
 
 
-def _place(buffer: Buffer) -> tuple[int, int, int]:
-    """The memory of a buffer: two are the same bytes if and only if these are equal."""
-    return buffer.base.serial, buffer.byte_offset, buffer.nbytes
-
-
 def get_input_replace(
     jit_cache: list[JitItem], input_rawbuffers: Sequence[Buffer]
 ) -> dict[tuple[int, int], int]:
-    """Where the inputs are used: `{(item, position among its buffers): number of the input}`."""
-    numbers: dict[tuple[int, int, int], int] = {}
+    """Where the inputs are used: `{(item, position among its buffers): number of the input}`.
+
+    A buffer is known by its serial number: another buffer in the same memory is no input.
+    """
+    numbers: dict[int, int] = {}
     for number, buffer in enumerate(input_rawbuffers):
-        numbers.setdefault(_place(buffer), number)
+        numbers.setdefault(buffer.serial, number)
     return {
-        (j, i): numbers[_place(buffer)]
+        (j, i): numbers[buffer.serial]
         for j, item in enumerate(jit_cache)
         for i, buffer in enumerate(item.rawbufs)
-        if buffer is not None and _place(buffer) in numbers
+        if buffer is not None and buffer.serial in numbers
     }
 
 
@@ -167,11 +165,6 @@ class Recorded:
     def serial(arg: Buffer | PlaceHolder) -> int:
         """The serial number of the memory that a buffer is in."""
         return arg.serial if isinstance(arg, PlaceHolder) else arg.base.serial
-
-    @staticmethod
-    def place(arg: Buffer | PlaceHolder) -> tuple[int, int, int]:
-        """The memory of a buffer, its first byte and the number of bytes."""
-        return Recorded.serial(arg), arg.byte_offset, arg.nbytes
 
     def written(self) -> set[int]:
         """The serial numbers of the memory that the run writes to."""

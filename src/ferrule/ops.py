@@ -54,6 +54,7 @@ __all__ = [
     "ScheduleItem",
     "TernaryOps",
     "UnaryOps",
+    "apply_movements",
     "cast_arg",
     "get_lazyop_info",
     "infer",
@@ -268,10 +269,10 @@ class LazyOp:
             sources = []
             for source in node.src:
                 if source not in done:
-                    done[source] = _apply_movements(source, ops)
+                    done[source] = apply_movements(source, ops)
                 sources.append(done[source])
             done[node] = LazyOp(node.op, tuple(sources), node.arg)
-        result: LazyOp = done[self] if self in done else _apply_movements(self, ops)
+        result: LazyOp = done[self] if self in done else apply_movements(self, ops)
         return result
 
     def _elementwise_top(self) -> list[LazyOp]:
@@ -347,8 +348,8 @@ def _vars_of(arg: Any) -> list[Expr]:
     return []
 
 
-def _apply_movements(value: Any, ops: Sequence[tuple[MovementOps, Any]]) -> Any:
-    """`value` moved by each of `ops`; a value that is no `LazyOp` has methods of the same names."""
+def apply_movements(value: Any, ops: Sequence[tuple[MovementOps, Any]]) -> Any:
+    """A `LazyOp`, or anything with methods named as the ops are, moved by each of `ops` in turn."""
     for op, arg in ops:
         spread = op in (MovementOps.AS_STRIDED, MovementOps.WINDOW, MovementOps.UNWINDOW)
         method = getattr(value, op.name.lower())

@@ -23,8 +23,8 @@ from ferrule.capture import (
 )
 from ferrule.config import config
 from ferrule.expr import Variable
-from ferrule.jit.inputs import Arguments, read_arguments
-from ferrule.jit.reach import reachable_tensors
+from ferrule.jit.inputs import Arguments, all_tensors, read_arguments
+from ferrule.jit.reach import Reach
 from ferrule.jit.record import NotReplayable, capture_call, memory_serials, settle_writes
 from ferrule.jit.replay import Replay
 
@@ -45,6 +45,8 @@ ReturnType = TypeVar("ReturnType")
 """What the captured function returns."""
 
 _MOST_REPLAYS = 32
+_MOST_REFUSALS = 3
+_CALLS_BETWEEN_ATTEMPTS = 16
 
 
 class TinyJit(Generic[ReturnType]):
@@ -90,7 +92,14 @@ class TinyJit(Generic[ReturnType]):
         self.expected_name_sts_dtype: tuple[Any, ...] = ()
         """The signature of the last call: shapes, dtypes and whatever else replays depend on."""
         self._replays: OrderedDict[tuple[Any, ...], Replay] = OrderedDict()
-        self._closed_over: set[int] = set()
+        self._reachable: set[int | None] = set()
+        """The memory that the function can get at without being given it."""
+        self._writes = False
+        """Whether it writes to memory from outside."""
+        self._refusals = 0
+        """How many captures in a row gave no replay."""
+        self._unused: OrderedDict[tuple[Any, ...], None] = OrderedDict()
+        """The signatures captured since the last replay: what changes all the time is not."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> ReturnType:
         """Calls the function, or replays it."""
@@ -99,9 +108,11 @@ class TinyJit(Generic[ReturnType]):
     def _call(
         self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> ReturnType:
-        if self.cnt == 0 or is_capturing() or not config().JIT:
+        if is_capturing() or not config().JIT:
             # Inside another capture this one's kernels become part of that.
             result = function(*args, **kwargs)
+        elif self.cnt == 0:
+            result = self._run(function, args, kwargs)
         else:
             with self._lock:
                 result = self._replay(function, args, kwargs)
@@ -109,35 +120,71 @@ class TinyJit(Generic[ReturnType]):
         self.ret = result
         return result
 
+    def _run(
+        self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> ReturnType:
+        """Just calls the function, and sees whether it writes to memory from outside."""
+        outside = [*all_tensors([*args, kwargs]), *Reach([function]).tensors()]
+        cells = [tensor._cell for tensor in outside]
+        before = [cell.value.node.serial for cell in cells]
+        result = function(*args, **kwargs)
+        if before != [cell.value.node.serial for cell in cells]:
+            self._writes = True
+        return result
+
     def _replay(
         self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> ReturnType:
         settle_writes()
-        arguments = read_arguments(args, kwargs, self._closed_over)
+        arguments = read_arguments(args, kwargs, self._reachable, self._writes)
         replay = self._replays.get(arguments.key)
+        if replay is not None and replay.overlaps(arguments):
+            self._writes = True
+            self._reachable = set(memory_serials(Reach([function]).tensors()))
+            arguments = read_arguments(args, kwargs, self._reachable, self._writes)
+            replay = self._replays.get(arguments.key)
         if replay is not None:
             problem = replay.problem(arguments)
             if problem is None:
+                self._unused.clear()
                 self._show(arguments, replay)
                 result: ReturnType = replay(arguments)
                 return result
             del self._replays[arguments.key]
             self._note(f"captured again: {problem}")
+        if self._is_hopeless(arguments):
+            return self._run(function, args, kwargs)
         return self._capture(function, args, kwargs)
+
+    def _is_hopeless(self, arguments: Arguments) -> bool:
+        """Whether a capture would most likely be for nothing."""
+        if self._refusals >= _MOST_REFUSALS:
+            return self.cnt % _CALLS_BETWEEN_ATTEMPTS != 0
+        if len(self._unused) < _MOST_REPLAYS:
+            return False
+        # From now on a signature has to come twice.
+        seen = arguments.key in self._unused
+        self._unused[arguments.key] = None
+        if len(self._unused) > 2 * _MOST_REPLAYS:
+            self._unused.popitem(last=False)
+        return not seen
 
     def _capture(
         self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> ReturnType:
-        self._closed_over = memory_serials(reachable_tensors([function]))
-        arguments = read_arguments(args, kwargs, self._closed_over)
+        self._reachable = set(memory_serials(Reach([function]).tensors()))
+        arguments = read_arguments(args, kwargs, self._reachable, self._writes)
         result: ReturnType
         result, replay = capture_call(function, args, kwargs, arguments)
         if isinstance(replay, NotReplayable):
+            self._refusals += 1
             self._note(f"not captured: {replay}")
             return result
+        self._refusals = 0
         self._note(f"captured {len(replay.jit_cache)} items")
         replay.objects = arguments.objects
         self._replays[arguments.key] = replay
+        self._unused[arguments.key] = None
         while len(self._replays) > _MOST_REPLAYS:
             self._replays.popitem(last=False)
         self._show(arguments, replay)

@@ -6,8 +6,9 @@ what the function does, but for the tensors' contents and the values of bound va
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -16,7 +17,7 @@ from ferrule.buffer import Buffer
 from ferrule.expr import BoundVariable, Expr, Variable, unbind
 from ferrule.gradient import Value, is_recording
 from ferrule.lazy import LazyBuffer
-from ferrule.ops import MovementOps
+from ferrule.ops import MovementOps, apply_movements
 from ferrule.realize import realize
 from ferrule.tensor import Tensor
 
@@ -30,13 +31,15 @@ _ONE_SOURCE = frozenset(MovementOps) - {MovementOps.GATHER}
 class Arguments:
     """The tensors of a call, their memory, the variables' values, and the call's signature."""
 
-    __slots__ = ("buffers", "key", "objects", "tensors", "var_vals")
+    __slots__ = ("buffers", "closed_over", "key", "objects", "tensors", "var_vals")
 
     def __init__(self) -> None:
         self.tensors: list[Tensor] = []
         """All tensors, those in lists, tuples, dicts and dataclasses included, in order."""
         self.buffers: list[Buffer] = []
         """The memory that each of them is in."""
+        self.closed_over: list[int] = []
+        """The numbers of the tensors that need a stand-in: see `read_arguments`."""
         self.var_vals: dict[Variable, int] = {}
         self.objects: list[object] = []
         """The objects that the key identifies by `id()`, and that must therefore stay alive."""
@@ -44,13 +47,15 @@ class Arguments:
 
 
 def read_arguments(
-    args: Sequence[Any], kwargs: Mapping[str, Any], closed_over: Set[int]
+    args: Sequence[Any], kwargs: Mapping[str, Any], reachable: Set[int | None], exact: bool = False
 ) -> Arguments:
     """What a function is called with; lazy tensors are computed first.
 
-    `closed_over` are the serial numbers of the memory that the function can reach by itself. An
-    argument in such memory makes a signature of its own: a kernel that reads that memory may have
-    meant the argument or the other.
+    `reachable` are the serial numbers of the memory that the function can get at by itself. A
+    kernel that reads such memory may mean an argument, or what the function reached: to tell them
+    apart, a capture passes a stand-in for the argument (`stand_ins`). For tensors with a gradient
+    that would not do, nor where the function writes to memory from outside (`exact`): then the
+    memory itself is part of the signature.
 
     Raises ValueError if one variable has two values.
     """
@@ -61,7 +66,9 @@ def read_arguments(
     for name in sorted(kwargs):
         parts.append(name)
         _add(kwargs[name], arguments, parts)
-    _add_aliases(arguments, parts, closed_over)
+    _add_aliases(arguments, parts)
+    if not reachable.isdisjoint([buffer.base.serial for buffer in arguments.buffers]):
+        _add_reachable(arguments, parts, reachable, exact)
     arguments.key = tuple(parts)
     return arguments
 
@@ -136,16 +143,96 @@ def _add_tensor(tensor: Tensor, arguments: Arguments, parts: list[Any]) -> None:
         _add_tensor(tensor._grad, arguments, parts)
 
 
-def _add_aliases(arguments: Arguments, parts: list[Any], closed_over: Set[int]) -> None:
-    """Which tensors share memory, with one another or with what the function can reach."""
-    first: dict[int, int] = {}
-    for number, buffer in enumerate(arguments.buffers):
-        serial = buffer.base.serial
-        earlier = first.setdefault(serial, number)
-        if earlier != number:
-            parts.append((number, earlier))
-        if serial in closed_over:
-            parts.append((number, "closed over", serial))
+def _add_aliases(arguments: Arguments, parts: list[Any]) -> None:
+    """Which tensors share memory with one another."""
+    if len(arguments.buffers) > 1:
+        first: dict[int, int] = {}
+        for number, buffer in enumerate(arguments.buffers):
+            earlier = first.setdefault(buffer.base.serial, number)
+            if earlier != number:
+                parts.append((number, earlier))
+
+
+def _add_reachable(
+    arguments: Arguments, parts: list[Any], reachable: Set[int | None], exact: bool
+) -> None:
+    """Which tensors are in memory that the function can reach by itself."""
+    serials = [buffer.base.serial for buffer in arguments.buffers]
+    taped = {
+        serial
+        for serial, tensor in zip(serials, arguments.tensors, strict=True)
+        if exact or tensor.requires_grad or tensor.grad is not None
+    }
+    for number, serial in enumerate(serials):
+        if serial in reachable:
+            if serial in taped:
+                parts.append((number, serial))
+            else:
+                arguments.closed_over.append(number)
+
+
+# *** arguments that the function can also reach by itself ***
+
+
+def all_tensors(value: Any) -> Iterator[Tensor]:
+    """The tensors in an argument."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from all_tensors(part)
+    elif isinstance(value, dict):
+        yield from all_tensors(list(value.values()))
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from all_tensors(getattr(value, field.name))
+
+
+def stand_ins(arguments: Arguments) -> dict[Tensor, Tensor]:
+    """For the tensors that need one, another tensor with the same contents in the same memory.
+
+    It is in a buffer of its own number, which takes the original's place among the arguments'.
+    """
+    twins: dict[int, Buffer] = {}
+    found: dict[Tensor, Tensor] = {}
+    for number in arguments.closed_over:
+        tensor, buffer = arguments.tensors[number], arguments.buffers[number]
+        if buffer.serial not in twins:
+            twins[buffer.serial] = buffer.view(0, buffer.size)
+        arguments.buffers[number] = twins[buffer.serial]
+        found[tensor] = _moved_like(tensor.lazydata, twins[buffer.serial])
+    return found
+
+
+def _moved_like(node: LazyBuffer, buffer: Buffer) -> Tensor:
+    """A tensor in `buffer` that is to it what `node` is to the memory that it is in."""
+    chain: list[tuple[MovementOps, Any]] = []
+    while node.realized is None:
+        assert isinstance(node.op, MovementOps)
+        chain.append((node.op, node.arg))
+        node = node.srcs[0]
+    twin = LazyBuffer.from_buffer(buffer, node.shape)
+    return Tensor._wrap(Value(apply_movements(twin, chain[::-1])))
+
+
+def replace_tensors(value: Any, replacements: Mapping[Tensor, Tensor]) -> Any:
+    """An argument with some of its tensors replaced."""
+    if isinstance(value, Tensor):
+        return replacements.get(value, value)
+    if isinstance(value, list):
+        return [replace_tensors(part, replacements) for part in value]
+    if isinstance(value, tuple):
+        parts = [replace_tensors(part, replacements) for part in value]
+        return getattr(type(value), "_make", tuple)(parts)
+    if isinstance(value, dict):
+        return {key: replace_tensors(part, replacements) for key, part in value.items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        copied = copy.copy(value)
+        for field in dataclasses.fields(value):
+            part = replace_tensors(getattr(value, field.name), replacements)
+            object.__setattr__(copied, field.name, part)
+        return copied
+    return value
 
 
 # *** the memory of a tensor ***

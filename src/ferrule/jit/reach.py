@@ -1,4 +1,4 @@
-"""What a function can reach without being given it, and who holds some memory."""
+"""What a function can reach without being given it: where it finds tensors, and who holds them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import functools
 import gc
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeAlias, TypeVar, final
 
 from ferrule.buffer import Buffer
 from ferrule.gradient import Value
@@ -15,79 +18,179 @@ from ferrule.lazy import LazyBuffer
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import Cell
 
+T = TypeVar("T")
+
 _ATOMS = (int, float, complex, str, bytes, bytearray, type(None), range, slice)
 _FOREIGN = frozenset(sys.stdlib_module_names) | {"numpy", "ferrule", "builtins"}
+_MISSING = object()
 
 
-def reachable_tensors(roots: Iterable[Any]) -> list[Tensor]:
-    """All tensors that code can get at from `roots`.
+class Kind(Enum):
+    """What kind of place a value is found in."""
+
+    ITEM = 0
+    SLOT = 1
+    CELL = 2
+
+
+@final
+@dataclass(frozen=True, eq=False, slots=True)
+class Place:
+    """Where a value is found: an item of a dict or a list, an attribute, a closure's variable."""
+
+    kind: Kind
+    holder: Any
+    key: Any = None
+
+    def get(self) -> Any:
+        """What is there now; an object that is nowhere else, if nothing is."""
+        holder = self.holder
+        if self.kind is Kind.ITEM:
+            if isinstance(holder, dict):
+                return holder.get(self.key, _MISSING)
+            return holder[self.key] if self.key < len(holder) else _MISSING
+        if self.kind is Kind.SLOT:
+            return getattr(holder, self.key, _MISSING)
+        return _contents(holder)
+
+    def set(self, value: Any) -> None:
+        """Puts a value there."""
+        if self.kind is Kind.ITEM:
+            self.holder[self.key] = value
+        elif self.kind is Kind.SLOT:
+            setattr(self.holder, self.key, value)
+        else:
+            self.holder.cell_contents = value
+
+
+Path: TypeAlias = tuple[tuple[Place, Any], ...]
+"""Places on the way to something, each with what is found there."""
+_Found: TypeAlias = tuple[Place | None, Any]
+
+
+@final
+class Reach:
+    """The tensors that code can get at from `roots`.
 
     Followed are closures, defaults, the globals that a function names, what a method is bound to,
     attributes, containers and gradients; not the insides of this package and of the standard
-    library.
+    library. Tensors are not kept alive.
     """
-    found: dict[int, Tensor] = {}
-    seen: set[int] = set()
-    stack = list(roots)
-    while stack:
-        value = stack.pop()
-        if isinstance(value, _ATOMS) or id(value) in seen:
-            continue
-        seen.add(id(value))
-        if isinstance(value, Tensor):
-            found[id(value)] = value
-            stack.append(value.grad)
-        else:
-            stack.extend(_below(value))
-    return list(found.values())
+
+    def __init__(self, roots: Iterable[Any]) -> None:
+        self._tensors: dict[int, weakref.ref[Tensor]] = {}
+        self._places: dict[int, list[tuple[Place | None, Path]]] = {}
+        self._holders: dict[int, Any] = {}
+        self._lengths: dict[int, int] = {}
+        self._explore(roots)
+
+    def tensors(self) -> list[Tensor]:
+        """Those that are alive."""
+        found = (reference() for reference in self._tensors.values())
+        return [tensor for tensor in found if tensor is not None]
+
+    def __contains__(self, tensor: Tensor) -> bool:
+        reference = self._tensors.get(id(tensor))
+        return reference is not None and reference() is tensor
+
+    def places(self, tensor: Tensor) -> list[tuple[Place | None, Path]]:
+        """All places where a tensor is, None for one that cannot be set; and the ways there."""
+        return self._places[id(tensor)]
+
+    def knows(self, place: Place) -> bool:
+        """Whether a place is in something that was there, and is as long as it was."""
+        holder = place.holder
+        if isinstance(holder, Tensor):
+            return holder in self
+        known = self._holders.get(id(holder)) is holder
+        return known and self._lengths.get(id(holder)) == _length(holder)
+
+    def had_no_gradient(self, place: Place) -> bool:
+        """Whether a place is the gradient of a tensor that had none."""
+        return isinstance(place.holder, Tensor) and id(place.holder) in self._without_gradient
+
+    def _explore(self, roots: Iterable[Any]) -> None:
+        self._without_gradient: set[int] = set()
+        seen: dict[int, Any] = {}
+        stack: list[tuple[Any, Path]] = [(root, ()) for root in roots]
+        while stack:
+            value, path = stack.pop()
+            if id(value) in seen:
+                continue
+            seen[id(value)] = value  # kept until the end, so that no id is used twice
+            if isinstance(value, Tensor) and value.grad is None:
+                self._without_gradient.add(id(value))
+            for place, child in _below(value):
+                if isinstance(child, _ATOMS):
+                    continue
+                if isinstance(child, Tensor):
+                    self._tensors.setdefault(id(child), weakref.ref(child))
+                    self._places.setdefault(id(child), []).append((place, path))
+                if place is not None and not isinstance(place.holder, Tensor):
+                    self._holders[id(place.holder)] = place.holder
+                    self._lengths[id(place.holder)] = _length(place.holder)
+                stack.append((child, path if place is None else (*path, (place, child))))
 
 
-def _below(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict):
-        yield from list(value.values())
-    elif isinstance(value, list | tuple | set | frozenset):
-        yield from value
+def _length(holder: Any) -> int:
+    return len(holder) if isinstance(holder, list) else 0
+
+
+def _below(value: Any) -> Iterator[_Found]:
+    """What can be got at from a value, and where it is."""
+    if isinstance(value, Tensor):
+        yield Place(Kind.SLOT, value, "grad"), value.grad
+    elif isinstance(value, dict):
+        yield from [(Place(Kind.ITEM, value, key), child) for key, child in value.items()]
+    elif isinstance(value, list):
+        yield from [(Place(Kind.ITEM, value, i), child) for i, child in enumerate(value)]
+    elif isinstance(value, tuple | set | frozenset):
+        yield from _fixed(value)
     elif isinstance(value, types.FunctionType):
         yield from _below_function(value)
     elif isinstance(value, types.MethodType):
-        yield from (value.__self__, value.__func__)
+        yield from _fixed((value.__self__, value.__func__))
     elif isinstance(value, functools.partial):
-        yield from (value.func, value.args, value.keywords)
+        yield from _fixed((value.func, value.args, value.keywords))
     elif isinstance(value, type):
         if not _is_foreign(value):
-            yield from list(vars(value).values())
+            yield from _fixed(list(vars(value).values()))
     elif isinstance(value, staticmethod | classmethod):
-        yield value.__func__
+        yield None, value.__func__
     elif isinstance(value, property):
-        yield value.fget
+        yield None, value.fget
     elif "__wrapped__" in getattr(value, "__dict__", {}):
         # A wrapper, such as another captured function: its own state is nobody's business.
-        yield value.__wrapped__
+        yield None, value.__wrapped__
     elif not isinstance(value, types.ModuleType):
         yield from _below_object(value)
 
 
-def _below_function(function: types.FunctionType) -> Iterator[Any]:
+def _fixed(values: Iterable[Any]) -> Iterator[_Found]:
+    return ((None, value) for value in values)
+
+
+def _below_function(function: types.FunctionType) -> Iterator[_Found]:
     if _is_foreign(function):
         return
-    yield from _cell_contents(function)
-    yield function.__defaults__
-    yield function.__kwdefaults__
-    yield vars(function)
-    names = list(_names(function.__code__))
+    for cell in function.__closure__ or ():
+        yield Place(Kind.CELL, cell), _contents(cell)
+    yield from _fixed((function.__defaults__, function.__kwdefaults__, vars(function)))
+    names = dict.fromkeys(_names(function.__code__))
+    spaces = [function.__globals__]
     for name in names:
         value = function.__globals__.get(name)
-        yield value
         if isinstance(value, types.ModuleType) and not _is_foreign_name(value.__name__):
-            yield from [vars(value)[attribute] for attribute in names if attribute in vars(value)]
+            spaces.append(vars(value))
+    for space in spaces:
+        yield from [(Place(Kind.ITEM, space, name), space[name]) for name in names if name in space]
 
 
-def _cell_contents(function: types.FunctionType) -> Iterator[Any]:
-    for cell in function.__closure__ or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:  # the variable has no value yet
-            continue
+def _contents(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # the variable has no value yet
+        return _MISSING
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
@@ -98,13 +201,13 @@ def _names(code: types.CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
-def _below_object(value: object) -> Iterator[Any]:
-    yield from list(getattr(value, "__dict__", {}).values())
+def _below_object(value: object) -> Iterator[_Found]:
+    yield None, getattr(value, "__dict__", None)
     for kind in type(value).__mro__:
         slots = vars(kind).get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
-            yield getattr(value, name, None)
-    yield type(value)
+            yield Place(Kind.SLOT, value, name), getattr(value, name, None)
+    yield None, type(value)
 
 
 def _is_foreign(value: Any) -> bool:
@@ -142,8 +245,7 @@ def cells(nodes: Iterable[LazyBuffer]) -> dict[LazyBuffer, list[Cell]]:
     return {node: found[node] for node in wanted if node in found}
 
 
-def _referrers(values: list[Any], kind: Callable[..., Any]) -> list[Any]:
+def _referrers(values: Sequence[Any], kind: type[T]) -> list[T]:
     if not values:
         return []
-    assert isinstance(kind, type)
     return [referrer for referrer in gc.get_referrers(*values) if isinstance(referrer, kind)]

@@ -2,26 +2,26 @@
 
 Where a replay could give other numbers than the function, there is none, and the function just runs
 again each time: `capture_call` gives the reason. In the words used here a buffer is *fresh* if it
-is a result of the call, *settled* if it holds a value that was defined before the call (which
-replays must leave alone), and *kept* if the call left it in a tensor that outlives it, such as a
-gradient.
+holds a result of the call, or a tensor that the call left in some attribute, such as a gradient:
+each replay makes these anew. It is *settled* if it holds a value that was defined before the call:
+replays must leave it alone. It is *used* if it is from before the call, and no argument's.
 """
 
 from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any, final
 
 from ferrule.buffer import Buffer
-from ferrule.capture import Capture, PlaceHolder, Recorded
+from ferrule.capture import Capture, JitError, PlaceHolder, Recorded, user_location
 from ferrule.device import BufferCopy
 from ferrule.dtype import dtypes
-from ferrule.jit.inputs import Arguments, follow
-from ferrule.jit.reach import cells, holders, reachable_tensors
-from ferrule.jit.replay import Replay, Watch
-from ferrule.jit.results import Fresh, Given, Leaf, Same, build_result, map_result, returned_tensors
+from ferrule.jit.inputs import Arguments, all_tensors, follow, replace_tensors, stand_ins
+from ferrule.jit.reach import Path, Place, Reach, cells, holders
+from ferrule.jit.replay import Effect, Replay, Watch
+from ferrule.jit.results import Fresh, Given, Leaf, Made, Same, map_result, returned_tensors
 from ferrule.lazy import LazyBuffer, pending_writes
 from ferrule.realize import realize
 from ferrule.tensor import Tensor
@@ -39,10 +39,10 @@ def settle_writes() -> None:
         realize([storage.node for storage in pending])
 
 
-def memory_serials(tensors: Sequence[Tensor]) -> set[int]:
-    """The serial numbers of the memory that tensors are in, as far as they have some."""
-    found = (follow(tensor.lazydata) for tensor in tensors)
-    return {place[0].base.serial for place in found if place is not None}
+def memory_serials(tensors: Sequence[Tensor]) -> list[int | None]:
+    """The serial number of the memory that each tensor is in; None if it has none yet."""
+    found = [follow(tensor.lazydata) for tensor in tensors]
+    return [None if place is None else place[0].base.serial for place in found]
 
 
 def capture_call(
@@ -52,106 +52,149 @@ def capture_call(
     arguments: Arguments,
 ) -> tuple[Any, Replay | NotReplayable]:
     """Calls the function; gives its result, and a replay or the reason why there is none."""
-    call = _Call(arguments, [function, args, kwargs])
-    with call.capture:
-        call.compute(function(*args, **kwargs))
-    # What only the call's own tensors and its tape referred to is gone from here on.
-    gc.collect()
+    call = _Call(arguments, function)
+    if call.stand_ins:
+        args, kwargs = replace_tensors((tuple(args), dict(kwargs)), call.stand_ins)
     try:
+        with call.capture:
+            result = function(*args, **kwargs)
+            call.finish(result, [*args, kwargs])
+        call.check_stand_ins()
+        # Tensors that are garbage would look like some that the call left behind.
+        gc.collect()
         replay: Replay | NotReplayable = call.replay()
     except NotReplayable as reason:
         replay = reason
-    return call.result(), replay
+    originals = {stand_in: tensor for tensor, stand_in in call.stand_ins.items()}
+    return replace_tensors(result, originals) if originals else result, replay
 
 
 @final
 class _Call:
     """One call while it is captured."""
 
-    def __init__(self, arguments: Arguments, roots: list[Any]) -> None:
+    def __init__(self, arguments: Arguments, function: Callable[..., Any]) -> None:
         self.arguments = arguments
         self.capture = Capture()
-        self._roots = roots
-        before = reachable_tensors(roots)
-        self._before = weakref.WeakSet(before)
-        self._serials_before = memory_serials(before)
-        self._had_gradient = [tensor.grad is not None for tensor in arguments.tensors]
+        self.stand_ins = stand_ins(arguments)
+        self._given = {
+            self.stand_ins.get(tensor, tensor): number
+            for number, tensor in enumerate(arguments.tensors)
+        }
+        self._gradients = [tensor.grad for tensor in arguments.tensors]
+        self._roots = [function, *arguments.objects]
+        self._before = Reach(self._roots)
+        tensors = self._before.tensors()
+        self._memory = list(zip(map(weakref.ref, tensors), memory_serials(tensors), strict=True))
+        self._cells = weakref.WeakSet([tensor._cell for tensor in tensors])
         # Nodes are numbered as well: all that are made in the call come after this one.
         self._last_node = LazyBuffer.empty((), dtypes.uint8, "").serial
         self._fresh: list[Fresh] = []
         self._buffers: list[Buffer] = []
-        self._index: dict[LazyBuffer, int] = {}
+        self._made: list[int] = []
+        """For each tensor that replays make: the number of its value."""
         self._template: Any = None
-        self._gradients: dict[int, Fresh] = {}
-
-    def result(self) -> Any:
-        """What the call returned; tensors from inside are outside autograd, as a replay's are."""
-        tensors = self.arguments.tensors
-        return build_result(self._template, self._buffers, tensors, self.arguments.var_vals)
+        self._effects: list[Effect] = []
+        self._watch = Watch()
 
     # -- at the end of the call, still recorded --------------------------------------------------
 
-    def compute(self, result: Any) -> None:
-        """Runs everything that the call left lazy, and takes its result apart."""
+    def finish(self, result: Any, args: list[Any]) -> None:
+        """Runs everything that the call left lazy, and finds all that it made."""
         returned = list(returned_tensors(result))
-        kinds = [self._kind(tensor) for tensor in returned]
-        nodes = [
-            _computable(tensor)
-            for tensor, kind in zip(returned, kinds, strict=True)
-            if kind is None
-        ]
-        outliving = reachable_tensors(self._roots)
-        lazy = [root for root in map(self._lazy_root, outliving) if root is not None]
+        after = Reach(self._roots)
+        left = [tensor for tensor in after.tensors() if tensor not in self._before]
+        gradients = self._new_gradients()
+        everything = {id(tensor): tensor for tensor in [*returned, *left, *gradients.values()]}
+        made = {
+            number: _computable(tensor)
+            for number, tensor in everything.items()
+            if self._kind(tensor) is None
+        }
         pending = [storage.node for storage in pending_writes()]
-        realize(list(dict.fromkeys([*nodes, *lazy, *pending])))
-        kept = {tensor.lazydata for tensor in outliving}
-        waiting = iter(nodes)
-        leaves = [self._add(next(waiting), kept) if kind is None else kind for kind in kinds]
-        self._template = map_result(result, iter(leaves))
-        self._add_gradients(kept)
-        # Recorded runs refer to nodes by nothing but memory, so that intermediates may go.
-        self._index.clear()
+        realize(list(dict.fromkeys([*made.values(), *pending])))
+        self._check_containers(args, gradients)
+        leaves = self._leaves(everything, made)
+        self._template = map_result(result, iter([leaves[id(tensor)] for tensor in returned]))
+        for tensor in left:
+            for place, path in after.places(tensor):
+                self._add_effect(place, path, leaves[id(tensor)])
+        for number, tensor in gradients.items():
+            self._effects.append(Effect(number, leaves[id(tensor)]))
+
+    def _new_gradients(self) -> dict[int, Tensor]:
+        """The gradients that arguments have got, by the argument's number."""
+        pairs = enumerate(zip(self.arguments.tensors, self._gradients, strict=True))
+        found = {number: (tensor.grad, old) for number, (tensor, old) in pairs}
+        return {n: new for n, (new, old) in found.items() if new is not None and new is not old}
 
     def _kind(self, tensor: Tensor) -> Leaf | None:
-        """How a returned tensor comes about, where it is none that the call made."""
-        for number, given in enumerate(self.arguments.tensors):
-            if given is tensor:
-                return Given(number)
-        return Same(tensor) if tensor in self._before else None
+        """What a tensor is, if the call has not made its value."""
+        number = self._given.get(tensor)
+        if number is not None:
+            return Given(number)
+        if tensor in self._before or tensor._cell in self._cells:
+            return Same(tensor)
+        return None
 
-    def _lazy_root(self, tensor: Tensor) -> LazyBuffer | None:
-        """What to compute for a tensor that outlives the call, if it was made in it."""
-        node = tensor.lazydata
-        if node.base_const() is not None or follow(node) is not None:
-            return None
-        root = tensor._root()
-        return root if root.serial > self._last_node else None
+    def _leaves(
+        self, tensors: Mapping[int, Tensor], made: Mapping[int, LazyBuffer]
+    ) -> dict[int, Leaf]:
+        """For each tensor, how a replay comes by it."""
+        values: dict[LazyBuffer, int] = {}
+        leaves: dict[int, Leaf] = {}
+        for number, tensor in tensors.items():
+            kind = self._kind(tensor)
+            if kind is None:
+                node = made[number]
+                if node not in values:
+                    values[node] = self._add_value(node)
+                kind = Made(len(self._made))
+                self._made.append(values[node])
+            leaves[number] = kind
+        return leaves
 
-    def _add(self, node: LazyBuffer, kept: set[LazyBuffer]) -> Fresh:
-        """A result in memory of its own; a copy of it where its memory has another use too."""
-        known = self._index.get(node)
-        if known is not None:
-            return self._fresh[known]
+    def _add_value(self, node: LazyBuffer) -> int:
+        """A value in memory of its own: a copy, where its memory has another use too."""
         buffer = node.realized
         assert buffer is not None, f"{node} was not computed"
-        is_own = self.capture.is_produced(buffer) and buffer.base is buffer and node not in kept
-        fresh = Fresh.of(len(self._fresh), node)
-        if not is_own:
+        fresh = Fresh.like(node)
+        is_new = node.serial > self._last_node and self.capture.is_produced(buffer)
+        if not is_new or buffer.base is not buffer:
             source, buffer = buffer, fresh.allocate()
             copy = BufferCopy(buffer.device, buffer.nbytes, source.device)
             copy.exec([buffer, source])
-        self._index[node] = fresh.index
         self._fresh.append(fresh)
         self._buffers.append(buffer)
-        return fresh
+        return len(self._fresh) - 1
 
-    def _add_gradients(self, kept: set[LazyBuffer]) -> None:
-        """A gradient that an argument has got is a result of the call."""
-        for number, tensor in enumerate(self.arguments.tensors):
-            gradient = tensor.grad
-            if gradient is not None and not self._had_gradient[number]:
-                node = gradient.lazydata
-                self._gradients[number] = self._add(node, kept - {node})
+    def _add_effect(self, place: Place | None, path: Path, leaf: Leaf) -> None:
+        """A tensor that the call put somewhere: each replay puts its own there."""
+        if place is None or not self._before.knows(place):
+            raise NotReplayable(
+                "it leaves a tensor in a list or an object that replays cannot fill"
+            )
+        self._watch.add_path(path)
+        if self._before.had_no_gradient(place):
+            self._watch.add_absent(place)
+        self._effects.append(Effect(place, leaf))
+
+    def _check_containers(self, args: list[Any], gradients: Mapping[int, Tensor]) -> None:
+        """No list or dict among the arguments may have got another tensor."""
+        known = {id(tensor) for tensor in [*self._given, *gradients.values()]}
+        if not {id(tensor) for tensor in all_tensors(args)} <= known:
+            raise NotReplayable("it puts a tensor into an argument")
+
+    def check_stand_ins(self) -> None:
+        """What has a stand-in must not be written to: the function may have seen old contents."""
+        for tensor in self.stand_ins:
+            place = follow(tensor.lazydata)
+            if place is None or place[0].base.serial in self.capture.updated:
+                raise JitError(
+                    f"{user_location()}: the captured function writes to an argument of shape "
+                    f"{tensor.shape} that it can also reach by itself, and did not in the first "
+                    "call; pass it only, or reach it only"
+                )
 
     # -- afterwards ------------------------------------------------------------------------------
 
@@ -162,62 +205,75 @@ class _Call:
         """
         self._check_arguments()
         capture = self.capture
-        made = self._made()
-        external = {**capture.read, **capture.updated}
-        held = holders([*made.values(), *external.values()])
+        alive = self._alive()
+        constants = self._constants()
+        outside = [*capture.read.values(), *capture.updated.values()]
+        held = holders([*alive.values(), *constants.values(), *outside])
         settled = {
             serial
-            for serial in made
+            for serial in alive
             if any(node.serial <= self._last_node for node in held.get(serial, ()))
         }
         capture.recorded = list(self._without_settled(settled))
         self._check_parts()
+        self._own({n: buffer for n, buffer in constants.items() if n in held})
         present = cells([node for nodes in held.values() for node in nodes])
-        kept = {
-            serial: buffer
-            for serial, buffer in made.items()
-            if serial not in settled and any(node in present for node in held.get(serial, ()))
-        }
-        used = self._used_from_before()
-        self._check_reachable(used)
-        watched = [
-            (cell, buffer, serial in capture.updated or serial in kept, serial in kept)
-            for serial, buffer in {**used, **kept}.items()
-            for cell in _cells_of(serial, held, present)
-        ]
+        for serial in alive.keys() - settled:
+            if any(node in present for node in held.get(serial, ())):
+                raise NotReplayable("it leaves a tensor where replays cannot put another")
+        used = self._used()
+        watched = [(cell, used[n]) for n in used for cell in _cells_of(n, held, present)]
         # References are counted from here on: these are not to be among them.
         del held, present
-        watch = Watch()
-        for cell, buffer, written, may_be_gone in watched:
-            watch.add(cell, buffer, written, may_be_gone)
-        released = made.keys() - kept.keys() - settled
-        return self._built(watch, released)
+        for cell, buffer in watched:
+            self._watch.add(cell, buffer, buffer.serial in capture.updated)
+        self._watch_paths(used.keys())
+        return self._built(used.keys(), alive.keys() - settled)
 
-    def _built(self, watch: Watch, released: set[int]) -> Replay:
-        capture = self.capture
-        items = capture.items(released)
+    def _built(self, used: Set[int], released: Set[int]) -> Replay:
         replay = Replay(
-            items, self._fresh, self._template, self._gradients, watch, dict(capture.var_vals)
+            self.capture.items(released),
+            self._fresh,
+            self._made,
+            self._template,
+            self._effects,
+            self._watch,
+            dict(self.capture.var_vals),
         )
         replay.batch([*self.arguments.buffers, *self._buffers])
-        written = [
-            number
-            for number, buffer in enumerate(self.arguments.buffers)
-            if buffer.base.serial in capture.updated
-        ]
-        replay.guard_inputs(self.arguments, written)
+        replay.guard_arguments(self.arguments, used, self.capture.updated.keys())
         return replay
 
-    def _made(self) -> dict[int, Buffer]:
-        """The memory that the call made, wrote to, and left alive; the results are not among it."""
-        results = {buffer.base.serial for buffer in self._buffers}
+    def _alive(self) -> dict[int, Buffer]:
+        """The memory that the call wrote to and that is alive, other than fresh values."""
+        fresh = {buffer.serial for buffer in self._buffers}
         found: dict[int, Buffer] = {}
         for record in self.capture.recorded:
             for arg in record.args:
                 memory = arg.memory() if isinstance(arg, PlaceHolder) else None
-                if memory is not None and memory.serial not in results:
+                if memory is not None and memory.serial not in fresh:
                     found[memory.serial] = memory
         return found
+
+    def _constants(self) -> dict[int, Buffer]:
+        """The memory that the call made and only the host put something in."""
+        return {
+            arg.base.serial: arg.base
+            for record in self.capture.recorded
+            for arg in record.args
+            if isinstance(arg, Buffer) and self.capture.is_new(arg)
+        }
+
+    def _own(self, constants: Mapping[int, Buffer]) -> None:
+        """Replays read copies of constants that some tensor is in: that may be written to."""
+        copies = {serial: _copied(buffer) for serial, buffer in constants.items()}
+        for record in self.capture.recorded:
+            record.args = [
+                _same_part(arg, copies[arg.base.serial])
+                if isinstance(arg, Buffer) and arg.base.serial in copies
+                else arg
+                for arg in record.args
+            ]
 
     def _without_settled(self, settled: set[int]) -> Iterator[Recorded]:
         """The runs but for those that compute what was defined before the call: once is enough."""
@@ -231,50 +287,68 @@ class _Call:
             else:
                 raise NotReplayable("it computes a tensor from before the call along with others")
 
-    def _used_from_before(self) -> dict[int, Buffer]:
-        """The memory from before the call, other than the arguments', that the runs use."""
-        given = {buffer.base.serial for buffer in self.arguments.buffers}
+    def _used(self) -> dict[int, Buffer]:
+        """The used memory, by serial number."""
+        given = {buffer.serial for buffer in self.arguments.buffers}
         return {
             arg.base.serial: arg.base
             for record in self.capture.recorded
             for arg in record.args
-            if isinstance(arg, Buffer)
-            and not self.capture.is_new(arg)
-            and arg.base.serial not in given
+            if isinstance(arg, Buffer) and not self.capture.is_new(arg) and arg.serial not in given
         }
+
+    def _watch_paths(self, used: Set[int]) -> None:
+        """What the function reads must be where it finds it, now and in later calls."""
+        for reference, serial in self._memory:
+            if serial in used:
+                tensor = reference()
+                if tensor is None or not self._watch.add_tensor(tensor, self._before):
+                    raise NotReplayable(
+                        "it replaces a tensor that it reads; write to it with assign instead"
+                    )
 
     def _check_arguments(self) -> None:
         for tensor, buffer in zip(self.arguments.tensors, self.arguments.buffers, strict=True):
-            place = follow(tensor.lazydata)
+            place = follow(self.stand_ins.get(tensor, tensor).lazydata)
             if place is None or place[0] is not buffer:
-                raise NotReplayable("it moved an argument to other memory")
+                raise NotReplayable("it moves an argument to other memory")
 
     def _check_parts(self) -> None:
-        """The graph executors replace whole inputs only."""
-        replaced = [*self.arguments.buffers, *self._buffers]
-        whole = {(buffer.base.serial, buffer.byte_offset, buffer.nbytes) for buffer in replaced}
-        serials = {serial for serial, _, _ in whole}
+        """The graph executors replace whole buffers only."""
+        reachable = set(self.arguments.closed_over)
+        pairs = enumerate(self.arguments.buffers)
+        given = [buffer for number, buffer in pairs if number not in reachable]
+        serials = {buffer.serial for buffer in given}
+        bases = {buffer.base.serial for buffer in given}
+        results = {buffer.serial: buffer.nbytes for buffer in self._buffers}
         for record in self.capture.recorded:
             for arg in record.args:
-                if record.serial(arg) in serials and record.place(arg) not in whole:
+                if isinstance(arg, PlaceHolder):
+                    is_part = arg.nbytes != results.get(arg.serial, arg.nbytes)
+                else:
+                    is_part = arg.base.serial in bases and arg.serial not in serials
+                if is_part:
                     raise NotReplayable("a kernel uses a part of an argument's or result's memory")
-
-    def _check_reachable(self, used: Mapping[int, Buffer]) -> None:
-        """What the function reads must still be where it finds it in the next call."""
-        after = memory_serials(reachable_tensors(self._roots))
-        for serial in used:
-            if serial in self._serials_before and serial not in after:
-                raise NotReplayable(
-                    "it replaced a tensor that it reads; write to it with assign instead"
-                )
 
 
 def _computable(tensor: Tensor) -> LazyBuffer:
-    """The node to compute for a result; a constant is written to memory too."""
+    """The node to compute for a tensor; a constant is written to memory too."""
     node = tensor.lazydata
     if node.base_const() is not None:
         node = node.contiguous()
     return node
+
+
+def _copied(buffer: Buffer) -> Buffer:
+    copied = Buffer(buffer.device, buffer.size, buffer.dtype)
+    BufferCopy(buffer.device, buffer.nbytes, buffer.device)([copied, buffer], {})
+    return copied
+
+
+def _same_part(buffer: Buffer, memory: Buffer) -> Buffer:
+    """What `buffer` is of its memory, of other memory."""
+    start = buffer.byte_offset // buffer.dtype.itemsize
+    return memory.view(start, buffer.size, buffer.dtype)
 
 
 def _cells_of(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -17,9 +17,12 @@ from ferrule.capture import GraphException, JitItem, get_input_replace
 from ferrule.config import config
 from ferrule.device import BufferCopy, Device, JITRunner
 from ferrule.expr import Variable
+from ferrule.gradient import Value
 from ferrule.jit.inputs import Arguments
-from ferrule.jit.results import Fresh, build_result
+from ferrule.jit.reach import Path, Place, Reach
+from ferrule.jit.results import Fresh, Leaf, build_result
 from ferrule.realize import realize
+from ferrule.tensor import Tensor
 from ferrule.tensor.cell import Cell
 
 # *** what must not have changed ***
@@ -34,7 +37,6 @@ class _Watched:
     buffer: Buffer
     readers: int | None
     """Where the replay writes: what `_readers` was after the capture."""
-    may_be_gone: bool
 
 
 def _readers(cell: Cell) -> int:
@@ -50,31 +52,70 @@ class Watch:
     """Everything outside the arguments that a replay depends on."""
 
     def __init__(self) -> None:
-        self._watched: list[_Watched] = []
+        self._memory: list[_Watched] = []
+        self._items: dict[tuple[int, Any], tuple[dict[Any, Any], Any, Any]] = {}
+        """What has to be in which dict under which key; instances keep attributes in dicts."""
+        self._others: dict[tuple[int, Any], tuple[Place, Any]] = {}
+        self._absent: list[Place] = []
 
-    def add(self, cell: Cell, buffer: Buffer, written: bool, may_be_gone: bool) -> None:
+    def add(self, cell: Cell, buffer: Buffer, written: bool) -> None:
         """Watches the memory of one tensor and its views, which is now in `buffer`."""
         serial = cell.value.node.serial
         readers = _readers(cell) if written else None
-        watched = _Watched(weakref.ref(cell), serial, buffer, readers, may_be_gone)
-        self._watched.append(watched)
+        self._memory.append(_Watched(weakref.ref(cell), serial, buffer, readers))
+
+    def add_path(self, path: Path) -> None:
+        """Watches that all places of a path hold what they do."""
+        for place, child in path:
+            key = (id(place.holder), place.key)
+            if isinstance(place.holder, dict):
+                self._items[key] = (place.holder, place.key, child)
+            else:
+                self._others[key] = (place, child)
+
+    def add_tensor(self, tensor: Tensor, reach: Reach) -> bool:
+        """Watches that a tensor is where it was; False if it is not now."""
+        for place, path in reach.places(tensor):
+            steps = path if place is None else (*path, (place, tensor))
+            if not all(step.get() is child for step, child in steps):
+                return False
+            self.add_path(steps)
+        return True
+
+    def add_absent(self, place: Place) -> None:
+        """Watches that there is None."""
+        self._absent.append(place)
 
     def problem(self) -> str | None:
         """What makes the next replay wrong; None if nothing does."""
-        for watched in self._watched:
-            cell = watched.cell()
-            if cell is None:
-                if watched.may_be_gone:
-                    continue
-                return "a tensor that the function used is gone"
-            if cell.value.node.serial != watched.node_serial and not _is_back(watched, cell):
-                return "a tensor that the function used is in other memory now"
-            if watched.readers is not None:
-                if watched.buffer.exports:
-                    return "an array shares the memory of a tensor that the function writes"
-                if _readers(cell) > watched.readers:
-                    return "a lazy tensor is still to read what the function writes"
+        for holder, key, child in self._items.values():
+            if holder.get(key) is not child:
+                return f"{key!r} is another object now"
+        for place, child in self._others.values():
+            if place.get() is not child:
+                return "something that the function uses is another object now"
+        for place in self._absent:
+            if place.get() is not None:
+                return "there is a gradient where there was none"
+        for watched in self._memory:
+            problem = _problem(watched)
+            if problem is not None:
+                return problem
         return None
+
+
+def _problem(watched: _Watched) -> str | None:
+    cell = watched.cell()
+    if cell is None:
+        return "a tensor that the function uses is gone"
+    if cell.value.node.serial != watched.node_serial and not _is_back(watched, cell):
+        return "a tensor that the function uses is in other memory now"
+    if watched.readers is not None:
+        if watched.buffer.exports:
+            return "an array shares the memory of a tensor that the function writes"
+        if _readers(cell) > watched.readers:
+            return "a lazy tensor is still to read what the function writes"
+    return None
 
 
 def _is_back(watched: _Watched, cell: Cell) -> bool:
@@ -89,6 +130,23 @@ def _is_back(watched: _Watched, cell: Cell) -> bool:
 
 
 @final
+@dataclass(frozen=True)
+class Effect:
+    """A tensor that the call put somewhere: in a place, or in an argument's gradient."""
+
+    where: Place | int
+    leaf: Leaf
+
+    def apply(self, made: Sequence[Tensor], given: Sequence[Tensor]) -> None:
+        """Puts the replay's own tensor there."""
+        tensor = build_result(self.leaf, made, given)
+        if isinstance(self.where, int):
+            given[self.where].grad = tensor
+        else:
+            self.where.set(tensor)
+
+
+@final
 class Replay:
     """What ran in one call, to be run with other arguments of the same signature."""
 
@@ -96,8 +154,9 @@ class Replay:
         self,
         jit_cache: list[JitItem],
         fresh: Sequence[Fresh],
+        made: Sequence[int],
         template: Any,
-        gradients: Mapping[int, Fresh],
+        effects: Sequence[Effect],
         watch: Watch,
         var_vals: dict[Variable, int],
     ) -> None:
@@ -106,9 +165,13 @@ class Replay:
         self.var_vals = var_vals
         self.objects: list[object] = []
         self._fresh = fresh
+        self._made = made
         self._template = template
-        self._gradients = gradients
+        self._effects = effects
         self._watch = watch
+        self._used: frozenset[int] = frozenset()
+        self._updated: frozenset[int] = frozenset()
+        self._unshared: list[int] = []
         self._written: list[tuple[int, int]] = []
         self._graph: Callable[..., Any] | None = None
         """The one graph that everything is in, if there is one."""
@@ -123,9 +186,34 @@ class Replay:
         for j, i in self.input_replace:
             self.jit_cache[j].rawbufs[i] = None
 
-    def guard_inputs(self, arguments: Arguments, written: Iterable[int]) -> None:
-        """Notes which arguments the function writes to."""
-        self._written = [(number, _readers(arguments.tensors[number]._cell)) for number in written]
+    def guard_arguments(self, arguments: Arguments, used: Iterable[int], updated: Set[int]) -> None:
+        """Notes which memory from outside is `used`, and which of all memory is `updated`."""
+        tensors = arguments.tensors
+        serials = [buffer.base.serial for buffer in arguments.buffers]
+        self._used = frozenset(used)
+        self._updated = self._used & updated
+        self._written = [
+            (number, _readers(tensors[number]._cell))
+            for number, serial in enumerate(serials)
+            if serial in updated
+        ]
+        self._unshared = [
+            number
+            for number, serial in enumerate(serials)
+            if serial in updated or tensors[number].requires_grad
+        ]
+
+    def overlaps(self, arguments: Arguments) -> bool:
+        """Whether an argument is in memory from outside, and a write or a gradient makes it matter.
+
+        In the captured call it was in memory of its own.
+        """
+        if not self._used:
+            return False
+        buffers = arguments.buffers
+        return any([buffers[number].base.serial in self._used for number in self._unshared]) or any(
+            [buffer.base.serial in self._updated for buffer in buffers]
+        )
 
     def problem(self, arguments: Arguments) -> str | None:
         """Why the next replay would be wrong; None if it would not."""
@@ -140,11 +228,14 @@ class Replay:
         var_vals = self.var_vals
         if arguments.var_vals:
             var_vals = {**var_vals, **arguments.var_vals}
-        fresh = [result.allocate() for result in self._fresh]
-        self._run([*arguments.buffers, *fresh], var_vals)
-        for number, gradient in self._gradients.items():
-            arguments.tensors[number].grad = gradient.tensor(fresh[gradient.index], var_vals)
-        return build_result(self._template, fresh, arguments.tensors, var_vals)
+        buffers = [value.allocate() for value in self._fresh]
+        self._run([*arguments.buffers, *buffers], var_vals)
+        pairs = zip(self._fresh, buffers, strict=True)
+        nodes = [value.node(buffer, var_vals) for value, buffer in pairs]
+        made = [Tensor._wrap(Value(nodes[number])) for number in self._made]
+        for effect in self._effects:
+            effect.apply(made, arguments.tensors)
+        return build_result(self._template, made, arguments.tensors)
 
     def _run(self, buffers: list[Buffer], var_vals: dict[Variable, int]) -> None:
         items = self.jit_cache

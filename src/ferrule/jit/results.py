@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 from ferrule.buffer import Buffer
 from ferrule.capture import JitError, user_location
 from ferrule.dtype import DType
 from ferrule.expr import Expr, Variable, sint, unbind
-from ferrule.gradient import Value
 from ferrule.lazy import LazyBuffer
 from ferrule.tensor import Tensor
 
@@ -40,9 +39,8 @@ def returned_tensors(result: Any) -> Iterator[Tensor]:
 @final
 @dataclass(frozen=True)
 class Fresh:
-    """A result in memory of its own: `index` counts these."""
+    """A value that each replay makes in new memory."""
 
-    index: int
     shape: tuple[sint, ...]
     dtype: DType
     device: str
@@ -50,44 +48,52 @@ class Fresh:
     symbolic: bool
 
     @staticmethod
-    def of(index: int, node: LazyBuffer) -> Fresh:
-        """A result like `node`, whose bound variables take new values at each replay."""
+    def like(node: LazyBuffer) -> Fresh:
+        """A value like `node`, whose bound variables take new values at each replay."""
         free = tuple([unbind(size)[0] for size in node.shape])
         symbolic = any(isinstance(size, Expr) for size in free)
-        return Fresh(index, free, node.dtype, node.device, node.size, symbolic)
+        return Fresh(free, node.dtype, node.device, node.size, symbolic)
 
     def allocate(self) -> Buffer:
-        """Memory for one replay's result."""
+        """Memory for one replay's value."""
         return Buffer(self.device, self.size, self.dtype)
 
-    def tensor(self, buffer: Buffer, var_vals: Mapping[Variable, int]) -> Tensor:
-        """The result that is in `buffer`."""
+    def node(self, buffer: Buffer, var_vals: Mapping[Variable, int]) -> LazyBuffer:
+        """The value that is in `buffer`."""
         shape = self.shape
         if self.symbolic:
             bound: dict[Expr, Expr] = {v: v.bind(value) for v, value in var_vals.items()}
             shape = tuple(
                 [size.substitute(bound) if isinstance(size, Expr) else size for size in shape]
             )
-        return Tensor._wrap(Value(LazyBuffer.from_buffer(buffer, shape)))
+        return LazyBuffer.from_buffer(buffer, shape)
+
+
+@final
+@dataclass(frozen=True)
+class Made:
+    """The call made the tensor; `number` counts those."""
+
+    number: int
 
 
 @final
 @dataclass(frozen=True)
 class Given:
-    """The function returned its argument number `index` itself."""
+    """The function returned its argument `number` itself."""
 
-    index: int
+    number: int
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Same:
-    """The function returned a tensor from before the call, such as a parameter it updates."""
+    """A handle on memory from before the call, such as a parameter that the function updates."""
 
     tensor: Tensor
 
 
-Leaf = Fresh | Given | Same
+Leaf: TypeAlias = Made | Given | Same
 
 
 def map_result(result: Any, leaves: Iterator[Any]) -> Any:
@@ -98,28 +104,23 @@ def map_result(result: Any, leaves: Iterator[Any]) -> Any:
         return [map_result(part, leaves) for part in result]
     if isinstance(result, tuple):
         parts = [map_result(part, leaves) for part in result]
-        make = getattr(type(result), "_make", tuple)
-        return make(parts)
+        return getattr(type(result), "_make", tuple)(parts)
     return None if result is None else next(leaves)
 
 
-def build_result(
-    template: Any,
-    buffers: Sequence[Buffer],
-    given: Sequence[Tensor],
-    var_vals: Mapping[Variable, int],
-) -> Any:
+def build_result(template: Any, made: Sequence[Tensor], given: Sequence[Tensor]) -> Any:
     """What the function returns, from a template with a `Leaf` in the place of each tensor."""
-    if type(template) is Fresh:
-        return template.tensor(buffers[template.index], var_vals)
+    if type(template) is Made:
+        return made[template.number]
     if template is None:
         return None
-    if type(template) is Given:
-        return given[template.index]
-    if type(template) is Same:
-        return template.tensor
-    leaves = (build_result(leaf, buffers, given, var_vals) for leaf in _leaves(template))
-    return map_result(template, leaves)
+    return map_result(template, (_tensor(leaf, made, given) for leaf in _leaves(template)))
+
+
+def _tensor(leaf: Leaf, made: Sequence[Tensor], given: Sequence[Tensor]) -> Tensor:
+    if isinstance(leaf, Same):
+        return leaf.tensor
+    return made[leaf.number] if isinstance(leaf, Made) else given[leaf.number]
 
 
 def _leaves(template: Any) -> Iterator[Leaf]:
