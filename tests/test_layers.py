@@ -18,7 +18,8 @@ LAYERS = """
     expr shape.movement shape.view shape.shapetracker
     buffer
     opkinds ops fold
-    codegen.kernel codegen.lower codegen.opt codegen.heuristic
+    codegen.kernel codegen.lower codegen.opt codegen.plan codegen.streams codegen.rows
+    codegen.contraction codegen.heuristic
     codegen.uops codegen.transcendental codegen.linearizer codegen.interpret
     renderer.base renderer.llvmvalue renderer.llvmexpand renderer.llvmalu renderer.llvmcast
     renderer.llvmir

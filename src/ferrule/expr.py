@@ -170,7 +170,7 @@ class Expr:
 
     @property
     def rank(self) -> int:
-        """A number that orders nodes in the same way in every process, whatever was built before."""
+        """A number that orders nodes the same way in every process, whatever was built before."""
         if self._rank is None:
             for node in toposort([self]):
                 if node._rank is None:

@@ -1,0 +1,336 @@
+"""Contractions: reduces whose operands are used again for many results, such as a matrix product.
+
+They get a register tile of rows x vectors, packed panels of what is loaded along the lanes, and
+blocks that fit the caches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from ferrule.codegen.kernel import Kind, Nest
+from ferrule.codegen.plan import SERIAL_WORK, Plan, loads, step_of
+from ferrule.expr import TRUE, Expr
+
+FAR_BYTES = 4096  # between two steps of k: beyond this, blocks of rows are copied
+MOST_ROWS = 512  # of a tile's column of accumulators
+SCATTER_CYCLES = 1.5  # to store one element of a vector that goes to many places
+STRIDED_CYCLES = 1.0  # to copy one element from where its neighbours are far apart
+MASK_CYCLES = 3.0  # to load one element under a condition, inside a tile
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A register tile: rows x (vectors of lanes)."""
+
+    rows: int
+    vectors: int
+    lanes: int
+
+    @property
+    def columns(self) -> int:
+        return self.vectors * self.lanes
+
+
+def is_contraction(root: Nest, nest: Nest) -> bool:
+    """Whether loads of a reduce are used again: each misses a loop that another one has."""
+    if nest.at != (root.name, len(root.loops)) or len(nest.computes) != 1:
+        return False
+    found = loads(nest.computes[0].value)
+    kept = [loop.range for loop in root.loops]
+    missing = [frozenset(r for r in kept if r not in e.ranges) for e in found]
+    return len(found) >= 2 and any(missing)
+
+
+def schedule_contraction(plan: Plan, name: str, n: str) -> bool:
+    """Tile the reduce `n` of the root nest `name`; False where no tile suits it."""
+    root, nest = plan.nest(name), plan.nest(n)
+    found = loads(nest.computes[0].value)
+    best: tuple[float, Expr, Expr | None, Tile] | None = None
+    for loop in root.loops:
+        v = loop.range
+        if v.size.max < 2 or all(v in e.ranges for e in found):
+            continue
+        m = _row_axis(root, found, v)
+        tile = _tile(plan, root, nest, v, m)
+        cost = _contraction_cost(plan, root, nest, v, m, tile)
+        if tile.lanes > 1 and (best is None or cost < best[0]):
+            best = cost, v, m, tile
+    if best is None or best[0] == float("inf"):
+        return False
+    _Contraction(plan, name, n, *best[1:]).apply()
+    return True
+
+
+def _contraction_cost(
+    plan: Plan, root: Nest, nest: Nest, v: Expr, m: Expr | None, tile: Tile
+) -> float:
+    """Cycles for a multiply-add, with lanes along `v`: the tile, the stores, the copies."""
+    rows = m.size.max if m is not None else 1
+    k = max(prod(loop.range.size.max for loop in nest.loops), 1)
+    full = max(1, plan.target.vector_bytes // 4)
+    cost = _tile_cost(tile, rows, v.size.max, full) / (rows * v.size.max)
+    steps = [step_of(c.store.index, v) for c in root.computes if c.store is not None]
+    cost += sum(0.1 if step == 1 else SCATTER_CYCLES for step in steps) / k
+    for e in loads(nest.computes[0].value):
+        if v not in e.ranges:
+            cost += 0.0 if e.src[1] is TRUE else MASK_CYCLES / tile.columns
+        elif step_of(e.src[0], v) != 1:
+            if rows < 4:
+                return float("inf")
+            cost += STRIDED_CYCLES / rows
+    return cost
+
+
+def _row_axis(root: Nest, found: Sequence[Expr], v: Expr) -> Expr | None:
+    """The axis of the tile's rows: what is loaded along the lanes does not vary with it."""
+    vectors = [e for e in found if v in e.ranges]
+    fit = [
+        loop.range
+        for loop in root.loops
+        if loop.range is not v and all(loop.range not in e.ranges for e in vectors)
+    ]
+    return max(fit, key=lambda r: r.size.max, default=None)
+
+
+def _tile(plan: Plan, root: Nest, nest: Nest, v: Expr, m: Expr | None) -> Tile:
+    """The tile with the least time: padded work over what its loads and accumulators allow."""
+    itemsize = max(nest.computes[0].value.dtype.itemsize, 4)
+    full = max(1, plan.target.vector_bytes // itemsize)
+    registers = plan.target.n_vector_registers
+    rows = m.size.max if m is not None else 1
+    best = Tile(1, 1, 1)
+    best_cost = float("inf")
+    for lanes in (full, full // 2, full // 4):
+        if lanes < 2 or (lanes < full and v.size.max > lanes * 2):
+            continue
+        for vectors in (1, 2, 3, 4, 6, 8):
+            for r in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16):
+                if r * vectors + vectors + 1 > registers or r > rows:
+                    continue
+                cost = _tile_cost(Tile(r, vectors, lanes), rows, v.size.max, full)
+                if cost < best_cost:
+                    best, best_cost = Tile(r, vectors, lanes), cost
+    return best
+
+
+def _tile_cost(tile: Tile, rows: int, columns: int, full: int) -> float:
+    """Relative time for rows x columns, one step of k: two multiply-adds and two loads a cycle,
+    latency 4.
+    """
+    tiles = -(-rows // tile.rows) * -(-columns // tile.columns)
+    chains = tile.rows * tile.vectors
+    loads = tile.vectors + tile.rows
+    cycles = max(chains / 2, loads / 2, 4.0) + 0.06 * loads
+    return tiles * cycles
+
+
+@dataclass
+class _Contraction:
+    """The schedule of one contraction: `plan` holds the kernel."""
+
+    plan: Plan
+    name: str
+    reduce: str
+    v: Expr
+    m: Expr | None
+    tile: Tile
+
+    def apply(self) -> None:
+        names = [loop.range.name for loop in self.plan.nest(self.name).loops]
+        tiled = [r.name for r in (self.v, self.m) if r is not None]
+        batch = [x for x in names if x not in tiled]
+        first = [*batch, *self._copy_far_rows(batch)]
+        inner, v_outer = self._split_lanes()
+        row_inner, row_outer = self._split_rows(v_outer, first)
+        outer = [*first, *v_outer, *row_outer]
+        self.plan.do("reorder", self.name, (*outer, *row_inner, *inner))
+        panel = len(outer) - (1 if row_outer else 0)
+        if row_outer and self._block_reduce(panel, row_outer[0], (*row_inner, *inner)):
+            self._stages(self.reduce, 1, panel)
+        else:
+            self.plan.do("compute_at", self.reduce, len(outer))
+            self._stages(self.name, panel, panel)
+        self._unroll_reduce()
+        self._share(panel if len(first) == len(batch) else len(first))
+
+    def _panel_bytes(self, k: int) -> int:
+        """The size of a packed panel of the operand that runs along the lanes."""
+        return k * self.tile.columns * self.plan.nest(self.reduce).computes[0].value.dtype.itemsize
+
+    def _block_reduce(self, panel: int, row_outer: str, tile_loops: Sequence[str]) -> bool:
+        """Where a panel is too large for the cache: blocks of k outside of the rows.
+
+        The accumulators of all rows of a block then live in scratch memory between two blocks of k.
+        """
+        plan = self.plan
+        nest = plan.nest(self.reduce)
+        k = nest.loops[-1].range
+        limit = plan.target.l2_bytes // 2
+        if len(nest.loops) != 1 or not k.size.is_const or self._panel_bytes(k.size.arg) <= limit:
+            return False
+        blocks = -(-self._panel_bytes(k.size.arg) // limit)
+        block = next((n for n in range(blocks, 2 * blocks + 1) if k.size.arg % n == 0), blocks)
+        plan.do("split", self.reduce, k.name, -(-k.size.arg // block), "peel")
+        plan.do("compute_at", self.reduce, panel)
+        kept = [f"{x}@{self.reduce}" for x in (row_outer, *tile_loops)]
+        order = (f"{k.name}.o", kept[0], f"{k.name}.i", *kept[1:])
+        plan.do("reorder", self.reduce, order)
+        return True
+
+    def _split_lanes(self) -> tuple[list[str], list[str]]:
+        """The loops over vectors and lanes, and the loop over panels of columns."""
+        plan, v = self.plan, self.v.name
+        plan.do("split", self.name, v, self.tile.columns, "mask")
+        inner = [f"{v}.i"]
+        if self.tile.vectors > 1:
+            plan.do("split", self.name, f"{v}.i", self.tile.lanes, "mask")
+            plan.do("unroll", self.name, f"{v}.i.o")
+            inner = [f"{v}.i.o", f"{v}.i.i"]
+        plan.do("vectorize", self.name, inner[-1])
+        return inner, [f"{v}.o"]
+
+    def _split_rows(self, v_outer: list[str], first: Sequence[str]) -> tuple[list[str], list[str]]:
+        """The loop over the rows of a tile.
+
+        Its outer loop, in blocks where threads need more chunks.
+        """
+        if self.m is None:
+            return [], []
+        plan, m = self.plan, self.m.name
+        plan.do("split", self.name, m, self.tile.rows, "clamp")
+        plan.do("unroll", self.name, f"{m}.i")
+        blocks = self._row_blocks([*v_outer, f"{m}.o"], first)
+        if blocks == 1:
+            return [f"{m}.i"], [f"{m}.o"]
+        tiles = next(
+            o.range.size.max for o in plan.nest(self.name).loops if o.range.name == f"{m}.o"
+        )
+        plan.do("split", self.name, f"{m}.o", -(-tiles // blocks), "clamp")
+        v_outer.append(f"{m}.o.o")
+        return [f"{m}.i"], [f"{m}.o.i"]
+
+    def _copy_far_rows(self, batch: Sequence[str]) -> list[str]:
+        """Copy blocks of an operand whose rows are neighbours but whose steps of k are pages apart.
+
+        Each step of k would otherwise touch another page, and often the same cache set.
+        """
+        plan = self.plan
+        nest = plan.nest(self.reduce)
+        k = nest.loops[-1].range
+        if (
+            self.m is None
+            or len(nest.loops) != 1
+            or not k.size.is_const
+            or not self.m.size.is_const
+        ):
+            return []
+        far = [
+            e
+            for e in loads(nest.computes[0].value)
+            if self.m in e.ranges and self.v not in e.ranges and step_of(e.src[0], self.m) == 1
+            if step_of(e.src[0], k) * e.dtype.itemsize >= FAR_BYTES
+        ]
+        if len(far) != 1 or k.size.arg < 64 or self.m.size.arg < 8 * self.tile.rows:
+            return []
+        m, rows = self.m.name, self.tile.rows
+        most = max(1, plan.target.l2_bytes * 2 // 5 // (k.size.arg * far[0].dtype.itemsize * rows))
+        threads = plan.target.max_threads
+        blocks = -(-self.m.size.arg // (rows * most))
+        blocks = -(-blocks // threads) * threads
+        block = -(-self.m.size.arg // (rows * blocks)) * rows
+        plan.do("split", self.name, m, block, "mask")
+        names = [loop.range.name for loop in plan.nest(self.name).loops]
+        rest = [x for x in names if x not in (*batch, f"{m}.o")]
+        plan.do("reorder", self.name, (*batch, f"{m}.o", *rest))
+        copy = f"{self.reduce}.rows"
+        plan.do(
+            "stage", self.reduce, far[0].arg, self.name, len(batch) + 1, (k.name, f"{m}.i"), copy
+        )
+        plan.vectorize_inner(copy, plan.nest(copy).loops[-1])
+        self.m = next(o.range for o in plan.nest(self.name).loops if o.range.name == f"{m}.i")
+        return [f"{m}.o"]
+
+    def _row_blocks(self, outer: Sequence[str], batch: Sequence[str]) -> int:
+        """How many blocks of rows make enough chunks for all threads."""
+        threads = self.plan.target.max_threads
+        sizes = {o.range.name: o.range.size.max for o in self.plan.nest(self.name).loops}
+        chunks = sizes[outer[0]] * prod(sizes[b] for b in batch)
+        tiles = sizes[outer[1]]
+        blocks = -(-tiles * self.tile.rows // MOST_ROWS)
+        while chunks * blocks < 8 * threads and tiles // (blocks * 2) >= 8:
+            blocks *= 2
+        return blocks
+
+    def _unroll_reduce(self) -> None:
+        """Unroll the innermost loop that is combined over."""
+        plan = self.plan
+        nest = plan.nest(self.reduce)
+        kept = [loop for loop in nest.loops if loop.range in nest.computes[0].ranges]
+        combined = [loop for loop in nest.loops if loop not in kept]
+        k = combined[-1].range
+        if k.size.max >= 8:
+            plan.do("split", self.reduce, k.name, 4, "peel")
+            plan.do("unroll", self.reduce, f"{k.name}.i")
+
+    def _stages(self, at: str, depth: int, panel: int) -> None:
+        """Pack what is loaded along the lanes, where it is used by many tiles of rows."""
+        plan = self.plan
+        nest = plan.nest(self.reduce)
+        root = plan.nest(self.name)
+        tiles = root.loops[panel].range.size.max if self.m is not None else 1
+        for e in loads(nest.computes[0].value):
+            along = [loop.range for loop in nest.loops if loop.kind is Kind.VECTOR]
+            if not along or along[0] not in e.ranges or tiles < 2:
+                continue
+            step = step_of(e.src[0], along[0])
+            if step == 1 and tiles < 4:
+                continue
+            self._pack(nest, e, at, depth)
+
+    def _pack(self, nest: Nest, e: Expr, at: str, depth: int) -> None:
+        """A copy in the order in which the tile reads it: k outermost, lanes innermost."""
+        plan = self.plan
+        kept = nest.computes[0].ranges
+        opened = {loop.range for loop in nest.loops[:depth]} if at == nest.name else set()
+        combined = [loop.range for loop in nest.loops if loop.range not in kept]
+        axes = [r for r in combined if r in e.ranges - opened] + [r for r in kept if r in e.ranges]
+        size = prod(r.size.max for r in axes) * e.dtype.itemsize
+        if size > plan.target.l2_bytes * 5 // 8 or any(not r.size.is_const for r in axes):
+            return
+        same_slot = [x for x in loads(nest.computes[0].value) if x.arg == e.arg]
+        if len(same_slot) != 1:
+            return
+        name = f"{self.reduce}.pack{e.arg}"
+        order = tuple(r.name for r in axes)
+        plan.do("stage", self.reduce, e.arg, at, depth, order, name)
+        for d in reversed(range(len(axes) - 1)):
+            plan.try_fuse(name, d)
+        axes = [loop.range for loop in plan.nest(name).loops]
+        e = plan.nest(name).computes[0].value
+        lane = axes[-1]
+        if step_of(e.src[0], lane) == 1:
+            plan.vectorize_inner(name, plan.nest(name).loops[-1])
+            return
+        if lane.size.arg > self.tile.lanes:
+            plan.do("split", name, lane.name, self.tile.lanes, "mask")
+            lane = plan.nest(name).loops[-1].range
+        along = next((r for r in axes[:-1] if step_of(e.src[0], r) == 1), None)
+        size = lane.size.arg
+        if along is not None and along.size.max >= size:
+            plan.do("split", name, along.name, size, "peel")
+            names = [loop.range.name for loop in plan.nest(name).loops]
+            last = (f"{along.name}.i", lane.name)
+            plan.do("reorder", name, (*(x for x in names if x not in last), *last))
+            plan.do("transpose", name, *last)
+
+    def _share(self, panel: int) -> None:
+        plan = self.plan
+        if plan.work(self.name) < SERIAL_WORK:
+            return
+        for _ in range(panel - 1):
+            plan.do("fuse", self.name, plan.nest(self.name).loops[0].range.name)
+        if panel >= 1:
+            plan.do("parallel", self.name, plan.nest(self.name).loops[0].range.name)

@@ -1,0 +1,111 @@
+"""A schedule in the making: a kernel, and the opts that made it so."""
+
+from __future__ import annotations
+
+from math import prod
+
+from ferrule.codegen import opt
+from ferrule.codegen.kernel import Kernel, Loop, Nest, expressions
+from ferrule.codegen.opt import COSTLY, Opt
+from ferrule.expr import Expr, ExprOp, toposort
+from ferrule.target import Target
+
+SERIAL_WORK = 40_000  # operations below which sharing out costs more than it gains
+COSTLY_WORK = 12  # operations in a transcendental
+
+
+class Plan:
+    """Collects opts, and applies each at once so that the next choice sees its effect."""
+
+    def __init__(self, kernel: Kernel, target: Target) -> None:
+        self.kernel = kernel
+        self.target = target
+        self.opts: list[Opt] = []
+
+    def do(self, primitive: str, *args: object) -> None:
+        choice = Opt(primitive, args)
+        self.kernel = opt.PRIMITIVES[primitive](self.kernel, *args)
+        self.opts.append(choice)
+
+    def nest(self, name: str) -> Nest:
+        return self.kernel.by_name[name]
+
+    def collapse(self) -> None:
+        """Fuse neighbouring loops wherever every index stays as simple as it was."""
+        for name in [nest.name for nest in self.kernel.nests]:
+            depth = len(self.nest(name).loops) - 2
+            while depth >= 0:
+                self.try_fuse(name, depth)
+                depth -= 1
+
+    def try_fuse(self, name: str, depth: int) -> bool:
+        loop = self.nest(name).loops[depth]
+        if any(n.at == (name, depth + 1) for n in self.kernel.nests):
+            return False
+        fused = opt.fuse(self.kernel, name, loop.range.name)
+        r = fused.by_name[name].loops[depth].range
+        for nest in fused.nests:
+            for e in toposort(expressions(nest)):
+                if e.op in (ExprOp.IDIV, ExprOp.MOD) and r in e.ranges:
+                    return False
+        self.do("fuse", name, loop.range.name)
+        return True
+
+    def below(self, name: str) -> list[str]:
+        """The nests inside a root, producers first."""
+        family = opt.descendants(self.kernel, name)
+        return [n.name for n in self.kernel.nests if n.name in family and n.name != name]
+
+    def work(self, name: str) -> int:
+        """About how many scalar operations a root nest and all inside it take."""
+        total = 0
+        for n in [*self.below(name), name]:
+            nest = self.nest(n)
+            times = prod(loop.range.size.max for _, _, loop in self.kernel.path(nest))
+            nodes = toposort(c.value for c in nest.computes)
+            cost = sum(COSTLY_WORK if e.op in COSTLY else 1 for e in nodes if e.src)
+            total += times * max(cost, 1)
+        return total
+
+    def lanes(self, nest: Nest, size: int) -> int:
+        """How many lanes suit a loop of a size: a full vector, or the next power of two for a short
+        one.
+        """
+        widest = max(
+            (
+                e.dtype.itemsize
+                for e in toposort(c.value for c in nest.computes)
+                if e.op is ExprOp.LOAD
+            ),
+            default=4,
+        )
+        full = max(1, self.target.vector_bytes // max(widest, 4))
+        lanes = 1
+        while lanes < min(size, full):
+            lanes *= 2
+        return lanes
+
+    def vectorize_inner(self, name: str, loop: Loop) -> None:
+        r = loop.range
+        lanes = self.lanes(self.nest(name), r.size.max)
+        if lanes == 1:
+            return
+        self.do("split", name, r.name, lanes, "peel")
+        self.do("vectorize", name, f"{r.name}.i")
+
+
+def loads(value: Expr) -> list[Expr]:
+    return [e for e in toposort([value]) if e.op is ExprOp.LOAD]
+
+
+def step_of(index: Expr, r: Expr) -> int:
+    """How far an index moves along a range.
+
+    0 where it does not depend on it, -1 where it is not linear in it.
+    """
+    if r not in index.ranges:
+        return 0
+    terms, _ = index.linear()
+    if any(r in atom.ranges for atom in terms if atom is not r):
+        return -1
+    return terms.get(r, 0)

@@ -1,0 +1,199 @@
+"""Reduces along rows or columns: lanes where memory is contiguous, rows kept where it pays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ferrule.codegen import opt
+from ferrule.codegen.kernel import Kind, expressions, reads
+from ferrule.codegen.plan import SERIAL_WORK, Plan, loads, step_of
+from ferrule.expr import Expr
+
+
+def schedule_rows(plan: Plan, name: str, below: Sequence[str]) -> None:
+    """Schedule a root nest and the reduces inside it."""
+    _merge_siblings(plan, below)
+    below = plan.below(name)
+    column = _column_axis(plan, name, below)
+    if column is None:
+        column = _gather_axis(plan, name, below)
+    if column is not None:
+        _columns(plan, name, below, column)
+    else:
+        _keep_rows(plan, name, below)
+        for n in below:
+            _reduce_lanes(plan, n)
+        _vectorize_last(plan, name, below)
+    _share_rows(plan, name)
+
+
+def _merge_siblings(plan: Plan, below: Sequence[str]) -> None:
+    for second in below:
+        for first in below:
+            if first == second or first not in plan.kernel.by_name:
+                continue
+            if opt.mergeable(plan.kernel, plan.nest(first), plan.nest(second)) and _ready(
+                plan, first, second
+            ):
+                plan.do("merge", first, second)
+
+
+def _ready(plan: Plan, first: str, second: str) -> bool:
+    """Whether no nest between two siblings reads the first, which moves down to the second."""
+    order = [n.name for n in plan.kernel.nests]
+    a, b = order.index(first), order.index(second)
+    if a > b:
+        return False
+    names = {c.name for c in plan.nest(first).computes}
+    between = [plan.kernel.nests[i] for i in range(a + 1, b)]
+    return not any(e.arg in names for n in between for e in reads(expressions(n)))
+
+
+def _column_axis(plan: Plan, name: str, below: Sequence[str]) -> Expr | None:
+    """A kept axis that all reduces vary with and along which what they load is contiguous."""
+    nest = plan.nest(name)
+    direct = [plan.nest(n) for n in below]
+    shortest = min((n.at[1] for n in direct if n.at is not None and n.at[0] == name), default=0)
+    candidates = [loop.range for loop in nest.loops[:shortest]]
+    best: Expr | None = None
+    best_score = 0
+    for r in candidates:
+        along = across = 0
+        for n in direct:
+            for e in (e for c in n.computes for e in loads(c.value)):
+                inner = n.loops[-1].range
+                along += step_of(e.src[0], r) == 1 and r.size.max >= 4
+                across += step_of(e.src[0], inner) == 1 and inner.size.max >= 4
+        if along > across and along > best_score:
+            best, best_score = r, along
+    return best
+
+
+def _gather_axis(plan: Plan, name: str, below: Sequence[str]) -> Expr | None:
+    """Where nothing is contiguous: the longest kept axis along which no condition changes."""
+    nest = plan.nest(name)
+    direct = [plan.nest(n) for n in below]
+    found = [e for n in direct for c in n.computes for e in loads(c.value)]
+    inner = [n.loops[-1].range for n in direct]
+    if any(step_of(e.src[0], r) == 1 and r.size.max >= 4 for e in found for r in inner):
+        return None
+    shortest = min((n.at[1] for n in direct if n.at is not None and n.at[0] == name), default=0)
+    fit = [
+        loop.range
+        for loop in nest.loops[:shortest]
+        if loop.range.size.max >= 8
+        and all(step_of(e.src[0], loop.range) >= 0 for e in found)
+        and all(loop.range not in e.src[1].ranges for e in found)
+    ]
+    return max(fit, key=lambda r: r.size.max, default=None)
+
+
+def _columns(plan: Plan, name: str, below: Sequence[str], r: Expr) -> None:
+    """Lanes along a kept axis: every reduce keeps a vector of results."""
+    lanes = plan.lanes(plan.nest(name), r.size.max)
+    many = r.size.max >= 8 * lanes * 4 * plan.target.max_threads
+    vectors = 4 if many else 1
+    plan.do("split", name, r.name, lanes * vectors, "mask")
+    outer, inner = f"{r.name}.o", f"{r.name}.i"
+    lane_names = [inner]
+    if vectors > 1:
+        plan.do("split", name, inner, lanes, "mask")
+        plan.do("unroll", name, f"{inner}.o")
+        lane_names = [f"{inner}.o", f"{inner}.i"]
+    plan.do("vectorize", name, lane_names[-1])
+    names = [loop.range.name for loop in plan.nest(name).loops]
+    position = names.index(outer)
+    first = [*names[:position], outer]
+    for n in below:
+        at = plan.nest(n).at
+        if at is not None and at[0] == name:
+            inside = [x for x in names[: at[1]] if x in lane_names]
+            if inside:
+                _move_out(plan, name, n, lane_names)
+    rest = [x for x in names if x not in first and x not in lane_names]
+    plan.do("reorder", name, (*first, *rest, *lane_names))
+
+
+def _move_out(plan: Plan, name: str, n: str, lane_names: Sequence[str]) -> None:
+    """Compute a reduce outside of the lanes; other loops between stay in front of it."""
+    names = [loop.range.name for loop in plan.nest(name).loops]
+    at = plan.nest(n).at
+    assert at is not None
+    depth = names.index(lane_names[0])
+    between = [x for x in names[depth : at[1]] if x not in lane_names]
+    if between:  # bring the lanes to the end of the prefix first
+        prefix = [x for x in names[: at[1]] if x not in lane_names]
+        plan.do("reorder", name, (*prefix, *lane_names, *names[at[1] :]))
+        depth = len(prefix)
+    plan.do("compute_at", n, depth)
+
+
+def _keep_rows(plan: Plan, name: str, below: Sequence[str]) -> None:
+    """Keep a costly row that a reduce computed for the nest that computes it again."""
+    nest = plan.nest(name)
+    for n in reversed(below):
+        producer = plan.nest(n)
+        shared = opt.shared_row(plan.kernel, producer, nest)
+        if shared is None:
+            continue
+        size = producer.loops[-1].range.size
+        if size.is_const and size.arg * shared[0].dtype.itemsize <= plan.target.l2_bytes // 4:
+            plan.do("keep", n, name)
+            return
+
+
+def _reduce_lanes(plan: Plan, n: str) -> None:
+    """Several vectors of partial results along the innermost loop of a reduce."""
+    nest = plan.nest(n)
+    r = nest.loops[-1].range
+    lanes = plan.lanes(nest, r.size.max)
+    if lanes == 1 or any(c.at is not None and c.at[0] == n for c in plan.kernel.nests):
+        return
+    contiguous = any(step_of(e.src[0], r) == 1 for c in nest.computes for e in loads(c.value))
+    if not contiguous and not any(e.src for e in reads(expressions(nest))):
+        return
+    copies = max((c for c in (2, 4) if r.size.max >= c * lanes), default=1)
+    plan.do("split", n, r.name, lanes * copies, "peel")
+    inner = f"{r.name}.i"
+    names = [inner]
+    if copies > 1:
+        plan.do("split", n, inner, lanes, "mask")
+        plan.do("unroll", n, f"{inner}.o")
+        names = [f"{inner}.o", f"{inner}.i"]
+    plan.do("vectorize", n, names[-1])
+    plan.do("group", n, tuple(names))
+
+
+def _vectorize_last(plan: Plan, name: str, below: Sequence[str]) -> None:
+    """Lanes for the loops of the root inside of all its reduces."""
+    nest = plan.nest(name)
+    deepest = max(
+        (d for n in below if (at := plan.nest(n).at) and at[0] == name for d in [at[1]]),
+        default=0,
+    )
+    if len(nest.loops) <= deepest:
+        return
+    last = nest.loops[-1]
+    if any(c.store is not None and step_of(c.store.index, last.range) == 1 for c in nest.computes):
+        plan.vectorize_inner(name, last)
+
+
+def _share_rows(plan: Plan, name: str) -> None:
+    nest = plan.nest(name)
+    if not nest.loops or plan.work(name) < SERIAL_WORK:
+        return
+    if nest.loops[0].kind is Kind.SERIAL and nest.loops[0].range.size.max > 1:
+        inner_reduces = any(n.at == (name, 0) for n in plan.kernel.nests)
+        if not inner_reduces:
+            while _can_fuse_rows(plan, name):
+                plan.do("fuse", name, plan.nest(name).loops[0].range.name)
+            plan.do("parallel", name, plan.nest(name).loops[0].range.name)
+
+
+def _can_fuse_rows(plan: Plan, name: str) -> bool:
+    nest = plan.nest(name)
+    if len(nest.loops) < 2 or nest.loops[0].range.size.max >= 8 * plan.target.max_threads:
+        return False
+    if nest.loops[1].kind is not Kind.SERIAL or any(o.peel is not None for o in nest.loops[:2]):
+        return False
+    return not any(n.at in ((name, 0), (name, 1)) for n in plan.kernel.nests)

@@ -1,0 +1,105 @@
+"""Streams: element-wise work, bound by memory."""
+
+from __future__ import annotations
+
+from math import prod
+
+from ferrule.codegen.kernel import Nest
+from ferrule.codegen.plan import SERIAL_WORK, Plan, loads, step_of
+from ferrule.expr import Expr
+
+CHUNK = 8192  # elements of a stream that one thread takes at a time
+
+
+def schedule_stream(plan: Plan, name: str) -> None:
+    """Element-wise work: lanes along the contiguous axis, the rest shared out."""
+    nest = plan.nest(name)
+    if not nest.loops:
+        return
+    v = _contiguous_axis(plan, nest)
+    w = _other_orientation(plan, nest, v)
+    if w is not None:
+        _turn(plan, name, v, w)
+        return
+    names = [loop.range.name for loop in nest.loops]
+    if names[-1] != v.name:
+        plan.do("reorder", name, (*(n for n in names if n != v.name), v.name))
+    parallel = plan.work(name) >= SERIAL_WORK
+    outer = prod(loop.range.size.max for loop in plan.nest(name).loops[:-1])
+    enough = 4 * plan.target.max_threads
+    if parallel and len(names) > 1 and outer >= enough:
+        plan.vectorize_inner(name, plan.nest(name).loops[-1])
+        _share_outer(plan, name, enough)
+    elif parallel and v.size.max >= 2 * CHUNK:
+        _chunk_inner(plan, name)
+    else:
+        plan.vectorize_inner(name, plan.nest(name).loops[-1])
+        if parallel and len(names) > 1:
+            _share_outer(plan, name, enough)
+
+
+def _other_orientation(plan: Plan, nest: Nest, v: Expr) -> Expr | None:
+    """A loop along which what is loaded is contiguous, where it is not along the store's."""
+    lanes = plan.lanes(nest, v.size.max)
+    found = [e for c in nest.computes for e in loads(c.value)]
+    far = [e for e in found if step_of(e.src[0], v) not in (0, 1)]
+    if not far or lanes < 4 or v.size.max < lanes:
+        return None
+    for loop in nest.loops:
+        w = loop.range
+        if w is not v and w.size.max >= lanes and all(step_of(e.src[0], w) == 1 for e in far):
+            return w
+    return None
+
+
+def _turn(plan: Plan, name: str, v: Expr, w: Expr) -> None:
+    """Squares of values: computed along `w`, stored along `v`."""
+    parallel = plan.work(name) >= SERIAL_WORK
+    lanes = plan.lanes(plan.nest(name), v.size.max)
+    plan.do("split", name, v.name, lanes, "peel")
+    plan.do("split", name, w.name, lanes, "peel")
+    last = (f"{w.name}.i", f"{v.name}.i")
+    names = [loop.range.name for loop in plan.nest(name).loops]
+    plan.do("reorder", name, (*(x for x in names if x not in last), *last))
+    plan.do("transpose", name, *last)
+    if parallel:
+        plan.do("parallel", name, plan.nest(name).loops[0].range.name)
+
+
+def _chunk_inner(plan: Plan, name: str) -> None:
+    """Share out the last loop itself, by chunks."""
+    loop = plan.nest(name).loops[-1]
+    v = loop.range.name
+    plan.do("split", name, v, CHUNK, "peel")
+    names = [o.range.name for o in plan.nest(name).loops]
+    if names[0] != f"{v}.o":
+        plan.do("reorder", name, (f"{v}.o", *(n for n in names if n != f"{v}.o")))
+    plan.do("parallel", name, f"{v}.o")
+    plan.vectorize_inner(name, plan.nest(name).loops[-1])
+
+
+def _share_outer(plan: Plan, name: str, enough: int) -> None:
+    """Make the outermost loop parallel, fused with the next ones while it is too short."""
+    while True:
+        nest = plan.nest(name)
+        if nest.loops[0].range.size.max >= enough or len(nest.loops) < 3:
+            break
+        if any(n.at == (name, 1) for n in plan.kernel.nests):
+            break
+        plan.do("fuse", name, nest.loops[0].range.name)
+    plan.do("parallel", name, plan.nest(name).loops[0].range.name)
+
+
+def _contiguous_axis(plan: Plan, nest: Nest) -> Expr:
+    """The loop along which the store, or else most loads, are contiguous."""
+    best = nest.loops[-1].range
+    best_score = -1
+    for loop in nest.loops:
+        score = 0
+        for c in nest.computes:
+            if c.store is not None and step_of(c.store.index, loop.range) == 1:
+                score += 4
+            score += sum(step_of(e.src[0], loop.range) == 1 for e in loads(c.value))
+        if loop.range.size.max >= 4 and score >= best_score:
+            best, best_score = loop.range, score
+    return best
