@@ -28,9 +28,15 @@ def _digits_on(device: str) -> Value:
     return Value(node)
 
 
+def is_numbers(buffer: Buffer) -> bool:
+    """Whether a buffer holds the numbers: it never changes and is never replaced."""
+    return any(node.realized is buffer for node in _digits.values())
+
+
 def count_to(size: sint, dtype: DType, device: str) -> Value:
     """0 to size - 1, of shape (size,); wide enough for any size if the dtype is.
 
+    >>> from ferrule.dtype import dtypes
     >>> count_to(5000, dtypes.int32, "NUMPY").shape
     (5000,)
     """

@@ -53,8 +53,8 @@ class no_grad(ContextDecorator):
     >>> x = Tensor([2.0], requires_grad=True)
     >>> with Tensor.no_grad():
     ...     y = x * 3
-    >>> y.requires_grad
-    False
+    >>> y.requires_grad is None
+    True
     """
 
     def __init__(self, active: bool = True) -> None:

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from typing import Any, final
 
 from ferrule.buffer import Buffer
 from ferrule.capture import Capture, JitError, PlaceHolder, Recorded, user_location
+from ferrule.counting import is_numbers
 from ferrule.device import BufferCopy
 from ferrule.dtype import dtypes
 from ferrule.jit.inputs import Arguments, all_tensors, follow, replace_tensors, stand_ins
@@ -25,7 +26,6 @@ from ferrule.jit.results import Fresh, Given, Leaf, Made, Same, map_result, retu
 from ferrule.lazy import LazyBuffer, pending_writes
 from ferrule.realize import realize
 from ferrule.tensor import Tensor
-from ferrule.tensor.cell import Cell
 
 
 class NotReplayable(Exception):
@@ -222,7 +222,12 @@ class _Call:
             if any(node in present for node in held.get(serial, ())):
                 raise NotReplayable("it leaves a tensor where replays cannot put another")
         used = self._used()
-        watched = [(cell, used[n]) for n in used for cell in _cells_of(n, held, present)]
+        watched = [
+            (cell, buffer)
+            for serial, buffer in used.items()
+            for node in self._versions(serial, held, present)
+            for cell in present.get(node, ())
+        ]
         # References are counted from here on: these are not to be among them.
         del held, present
         for cell, buffer in watched:
@@ -295,7 +300,22 @@ class _Call:
             for record in self.capture.recorded
             for arg in record.args
             if isinstance(arg, Buffer) and not self.capture.is_new(arg) and arg.serial not in given
+            if not is_numbers(arg.base)
         }
+
+    def _versions(
+        self, serial: int, held: Mapping[int, list[LazyBuffer]], present: Collection[LazyBuffer]
+    ) -> list[LazyBuffer]:
+        """The nodes that hold what is in some used memory.
+
+        One that is no tensor's present version, such as a table that this package keeps, can only
+        be read: nobody can write to it.
+        """
+        nodes = held.get(serial, [])
+        is_written = serial in self.capture.updated
+        if not nodes or (is_written and not any(node in present for node in nodes)):
+            raise NotReplayable("a tensor that it uses is gone after the call")
+        return nodes
 
     def _watch_paths(self, used: Set[int]) -> None:
         """What the function reads must be where it finds it, now and in later calls."""
@@ -349,15 +369,3 @@ def _same_part(buffer: Buffer, memory: Buffer) -> Buffer:
     """What `buffer` is of its memory, of other memory."""
     start = buffer.byte_offset // buffer.dtype.itemsize
     return memory.view(start, buffer.size, buffer.dtype)
-
-
-def _cells_of(
-    serial: int,
-    held: Mapping[int, Sequence[LazyBuffer]],
-    present: Mapping[LazyBuffer, Sequence[Cell]],
-) -> list[Cell]:
-    nodes = held.get(serial, ())
-    found = [cell for node in nodes for cell in present.get(node, ())]
-    if not found:
-        raise NotReplayable("a tensor that it reads is gone after the call")
-    return found

@@ -226,10 +226,11 @@ class _Adam(Optimizer):
         self.squares = _zeros_for(self.params)
 
     def _update(self, gradients: list[Tensor]) -> list[Tensor]:
-        mean_weight = _moved(self.mean_weight, 1.0, self.betas[0])
-        square_weight = _moved(self.square_weight, 1.0, self.betas[1])
-        rate = self._lr / mean_weight
-        root_weight = square_weight.sqrt()
+        # First of all: whatever reads an old version has to run before it is written over.
+        self.mean_weight.assign(_moved(self.mean_weight, 1.0, self.betas[0]))
+        self.square_weight.assign(_moved(self.square_weight, 1.0, self.betas[1]))
+        rate = self._lr / self.mean_weight
+        root_weight = self.square_weight.sqrt()
         for position, gradient in enumerate(gradients):
             value, gradient = self._decayed(_wide(self.params[position]), gradient)
             mean = _moved(self.means[position], gradient, self.betas[0])
@@ -238,8 +239,6 @@ class _Adam(Optimizer):
             _store(self.params[position], value - rate * mean / size)
             self.means[position].assign(mean)
             self.squares[position].assign(square)
-        self.mean_weight.assign(mean_weight)
-        self.square_weight.assign(square_weight)
         return [*self.means, *self.squares, self.mean_weight, self.square_weight]
 
     @abstractmethod
