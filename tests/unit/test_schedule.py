@@ -28,8 +28,9 @@ from ferrule.ops import (
     UnaryOps,
 )
 from ferrule.realize import realize
-from ferrule.schedule import create_schedule, make_schedule
-from ferrule.shape.view import View
+from ferrule.runner import JITRunner
+from ferrule.schedule import _recipes, create_schedule, make_schedule
+from ferrule.shape.view import ShapeError, View
 
 Array = np.ndarray[Any, Any]
 DEVICE = "NUMPY"
@@ -631,6 +632,95 @@ def test_one_kernel_serves_all_values_of_a_variable() -> None:
         (item,) = make_schedule([x.e(UnaryOps.NEG)]).items
         asts.add(item.ast)
     assert len(asts) == 1
+
+
+# *** using schedules again ***
+
+
+def assert_used_again(build: Any, *arrays: Array, hits: bool = True) -> None:
+    """`build(array)` gives a node and its expected value; the second array is served by a recipe."""
+    sizes = []
+    for array in arrays:
+        node, expected = build(array)
+        np.testing.assert_allclose(to_array(node), expected, rtol=1e-5)
+        sizes.append(len(_recipes))
+    assert (sizes[0] == sizes[1]) is hits
+
+
+def test_a_graph_of_the_same_form_is_not_planned_again() -> None:
+    def build(array: Array) -> tuple[LazyBuffer, Array]:
+        x = Value(from_array(array))
+        return (x - x.sum(1)).node, array - array.sum(1, keepdims=True)
+
+    assert_used_again(build, random_array(3, 7), random_array(3, 7, seed=1))
+
+
+def test_which_operands_share_memory_is_part_of_the_form() -> None:
+    def build(array: Array) -> tuple[LazyBuffer, Array]:
+        buffer = Buffer.fromCPU(DEVICE, array)
+        other = buffer if array[0] > 0 else Buffer.fromCPU(DEVICE, 3 * array)
+        factor = 1 if array[0] > 0 else 3
+        nodes = [LazyBuffer.from_buffer(each, array.shape) for each in (buffer, other)]
+        return nodes[0].e(BinaryOps.SUB, nodes[1]), array - factor * array
+
+    assert_used_again(build, np.full(9, 2.0), np.full(9, -2.0), hits=False)
+
+
+def test_a_write_is_planned_again_if_its_memory_was_handed_out() -> None:
+    arrays = []
+    for _ in range(2):
+        storage = storage_of(X)
+        buffer = buffer_of(storage)
+        storage.write((Value(storage.node) * 3.0).node)
+        exported = buffer.toCPU() if arrays else None
+        realize([storage.node])
+        assert (buffer_of(storage) is buffer) is (exported is None)
+        np.testing.assert_array_equal(to_array(storage.node), X * 3)
+        arrays.append(X if exported is None else exported.reshape(X.shape))
+    np.testing.assert_array_equal(arrays[1], X)
+
+
+def test_a_recipe_takes_the_values_of_variables_anew() -> None:
+    n = Variable("n", 1, 5)
+
+    def build(array: Array) -> tuple[LazyBuffer, Array]:
+        size = int(array[0, 0])
+        part = from_array(array).shrink(((0, n.bind(size)), (0, 3)))
+        total = part.e(UnaryOps.NEG).r(ReduceOps.SUM, (0,))
+        return total, -array[:size].sum(0, keepdims=True)
+
+    assert_used_again(build, np.full((5, 3), 2.0), np.full((5, 3), 4.0))
+
+
+def test_one_schedule_may_use_two_values_of_a_variable() -> None:
+    n = Variable("n", 1, 5)
+    x = from_array(X)
+    parts = [x.shrink(((0, n.bind(size)), (0, 4))).r(ReduceOps.SUM, (0,)) for size in (2, 3)]
+    realize(parts)
+    for part, size in zip(parts, (2, 3), strict=True):
+        np.testing.assert_allclose(to_array(part), X[:size].sum(0, keepdims=True), rtol=1e-6)
+
+
+def test_one_kernel_with_two_values_of_a_variable_is_refused() -> None:
+    n = Variable("n", 1, 5)
+    x = from_array(X)
+    a, b = (x.shrink(((0, n.bind(size)), (0, 4))).r(ReduceOps.SUM, (0,)) for size in (2, 3))
+    with pytest.raises(ShapeError, match=r"variable n is 2 and 3 in one kernel; use one value"):
+        make_schedule([a.e(BinaryOps.ADD, b)])
+
+
+def test_a_runner_of_the_users_own() -> None:
+    class Double(JITRunner):
+        def __call__(
+            self, rawbufs: Any, var_vals: Any, wait: bool = False, jit: bool = False
+        ) -> None:
+            out, x = rawbufs
+            out.copyin((x.toCPU() * 2).view(np.uint8).data)
+
+    for _ in range(2):
+        x = from_array(X).e(UnaryOps.NEG)
+        doubled = LazyBuffer.custom(Double(), [x], (5, 4), dtypes.float32, DEVICE)
+        np.testing.assert_array_equal(to_array(doubled.e(UnaryOps.NEG)), 2 * X)
 
 
 # *** size ***

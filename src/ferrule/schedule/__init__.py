@@ -46,8 +46,7 @@ def make_schedule(nodes: Sequence[LazyBuffer]) -> Schedule:
     target = _target(next(iter(graph.requested)).device)
     form = Form(graph)
     if form.key is None:
-        recipe, values = _plan(graph, target)
-        return recipe.follow(graph.everything, values)
+        return Recipe.follow(*_plan(graph, target), graph.everything)
     key = (target, form.key)
     recipe = _recipes.get(key)
     if recipe is None:
@@ -57,7 +56,7 @@ def make_schedule(nodes: Sequence[LazyBuffer]) -> Schedule:
             _recipes.popitem(last=False)
     else:
         _recipes.move_to_end(key)
-    return recipe.follow(graph.everything, form.values)
+    return recipe.follow([form.values] * len(recipe.steps), graph.everything)
 
 
 @cache
@@ -67,3 +66,104 @@ def _target(device: str) -> Target:
     return detect_cpu() if target is None else target
 
 
+@final
+@dataclass(frozen=True)
+class _Work:
+    """A kernel, the memory that it runs on, and the values of its variables."""
+
+    ast: LazyOp
+    slots: list[Slot]
+    outputs: int
+    var_vals: dict[Variable, int]
+
+
+def _plan(graph: Graph, target: Target) -> tuple[Recipe, list[dict[Variable, int]]]:
+    """The recipe for a graph, and the values of each kernel's variables."""
+    roots, groups = cut(graph, target)
+    reader = Reader(roots)
+    tasks = [Task(group) for group in groups]
+    hazards = Hazards(graph, tasks, reader)
+    order = hazards.ordered()
+    works = [_work(task, reader, hazards.slots, graph.symbolic) for task in order]
+    results = _results(graph, roots, hazards)
+    return _recipe(graph, works, results), [work.var_vals for work in works]
+
+
+def _work(task: Task, reader: Reader, slots: Slots, symbolic: bool) -> _Work:
+    if task.is_kernel:
+        builder = TreeBuilder(task, reader, slots, symbolic)
+        ast = builder.build()
+        outputs = len({slots[root] for root in task.outputs})
+        return _Work(ast, builder.slots, outputs, builder.var_vals)
+    root = task.outputs[0]
+    sources = [task.instead.get(source, source) for source in root.srcs]
+    ast = LazyOp(root.op, (), root.arg)
+    return _Work(ast, [slots[node] for node in (root, *sources)], 1, {})
+
+
+def _results(
+    graph: Graph, roots: set[LazyBuffer], hazards: Hazards
+) -> list[tuple[LazyBuffer, Slot]]:
+    """The nodes that get a buffer: those asked for, and those still needed outside."""
+    found = [(old, hazards.slots[copy]) for old, copy in hazards.copies.items()]
+    held: set[LazyBuffer] = set()
+    for node in reversed(graph.order):
+        needed = node in graph.external or node in held
+        if node.realized is not None:
+            continue
+        requested = node in graph.requested
+        if requested or (node in roots and node.op is not LoadOps.CONST):
+            if (requested or needed) and node not in hazards.copies:
+                found.append((node, hazards.slots[node]))
+        elif needed:
+            held.update(node.srcs)
+    return found
+
+
+def _recipe(graph: Graph, works: list[_Work], results: list[tuple[LazyBuffer, Slot]]) -> Recipe:
+    """The works, with nodes and memory named by numbers."""
+    number = {node: place for place, node in enumerate(graph.everything)}
+    holder = {
+        node.realized: place
+        for place, node in enumerate(graph.everything)
+        if node.realized is not None
+    }
+    places: dict[Slot, Place] = {}
+    for slot in [slot for work in works for slot in work.slots] + [slot for _, slot in results]:
+        if slot.buffer is not None:
+            places[slot] = Place(slot.device, slot.dtype, slot.size, holder[slot.buffer])
+    for _, slot in results:
+        places.setdefault(slot, Place(slot.device, slot.dtype, slot.size))
+    arenas = _share_arenas(works, places)
+    numbers = {slot: place for place, slot in enumerate(places)}
+    steps = [
+        Step(
+            work.ast,
+            tuple([numbers[slot] for slot in work.slots]),
+            work.outputs,
+            tuple(work.var_vals),
+        )
+        for work in works
+    ]
+    named = [(number[node], numbers[slot]) for node, slot in results]
+    return Recipe(tuple(places.values()), arenas, tuple(steps), tuple(named))
+
+
+def _share_arenas(works: list[_Work], places: dict[Slot, Place]) -> tuple[tuple[str, int], ...]:
+    """Places for intermediate results, which share one arena on each device."""
+    first: dict[Slot, int] = {}
+    last: dict[Slot, int] = {}
+    for step, work in enumerate(works):
+        for slot in work.slots:
+            if slot not in places:
+                first.setdefault(slot, step)
+                last[slot] = step
+    arenas: list[tuple[str, int]] = []
+    for device in dict.fromkeys([slot.device for slot in first]):
+        slots = [slot for slot in first if slot.device == device]
+        plan = plan_memory([Lifetime(slot.nbytes, first[slot], last[slot]) for slot in slots])
+        for slot, offset in zip(slots, plan.offsets, strict=True):
+            start = offset // slot.dtype.itemsize
+            places[slot] = Place(device, slot.dtype, slot.size, None, len(arenas), start)
+        arenas.append((device, plan.nbytes))
+    return tuple(arenas)

@@ -240,9 +240,9 @@ class _Cutter:
         if node.op in _ALWAYS_FUSED or is_pass_through(node) or self._moves_a_load(node):
             return True
         cost = self.costs[node]
-        if cost.local > _WORTH_KEEPING * cost.size and not cost.reduces:
-            if node in self.graph.external:
-                return False  # it may be asked for again
+        expensive = cost.local > _WORTH_KEEPING * cost.size and not cost.reduces
+        if expensive and node in self.graph.external:
+            return False  # it may be asked for again
         return self._is_allowed(node, cost, visits) and self._pays(node, cost, visits)
 
     def _moves_a_load(self, node: LazyBuffer) -> bool:

@@ -28,6 +28,8 @@ class Graph:
     """Every node that must be computed or read."""
     requested: dict[LazyBuffer, None]
     """The nodes that must have a buffer afterwards."""
+    everything: list[LazyBuffer]
+    """`order`, and the versions that are replaced as a whole, with what they are made of."""
     external: set[LazyBuffer] = field(default_factory=set)
     """The nodes that something outside the schedule refers to."""
     moved_out: list[LazyBuffer] = field(default_factory=list)
@@ -75,14 +77,13 @@ def build_graph(roots: Sequence[LazyBuffer]) -> Graph:
     """The graph of `roots` and of the pending writes that replace something they read."""
     requested = dict.fromkeys(node for node in roots if node.realized is None)
     order = _with_pending_writes(requested)
-    graph = Graph(order, requested)
-    graph.symbolic = any(_is_symbolic(node) for node in order)
-    if any(node.op is LoadOps.ASSIGN for node in order):
+    everything = order
+    if any([node.op is LoadOps.ASSIGN for node in order]):
         everything = toposort(requested, everything=True)
-    else:
-        everything = order
+    graph = Graph(order, requested, everything)
+    graph.symbolic = any([_is_symbolic(node) for node in everything])
     graph.external = _referenced_from_outside(everything, order)
-    _find_late_readers(graph, everything)
+    _find_late_readers(graph)
     return graph
 
 
@@ -160,7 +161,7 @@ def _referenced_from_outside(
     return outside
 
 
-def _find_late_readers(graph: Graph, everything: list[LazyBuffer]) -> None:
+def _find_late_readers(graph: Graph) -> None:
     """Decides what happens to old versions that are needed after this schedule.
 
     A node outside that was built on an old version either gets its value now, or the old version is
@@ -170,7 +171,7 @@ def _find_late_readers(graph: Graph, everything: list[LazyBuffer]) -> None:
     replaced = _replaced_versions(graph)
     if not replaced:
         return
-    readers = _late_readers(graph, everything)
+    readers = _late_readers(graph)
     needed = [version for version in replaced if readers[version]]
     behind = {reader for version in needed for reader in readers[version]}
     if not behind:
@@ -197,14 +198,12 @@ def _replaced_versions(graph: Graph) -> list[LazyBuffer]:
     return list(found)
 
 
-def _late_readers(
-    graph: Graph, everything: list[LazyBuffer]
-) -> dict[LazyBuffer, frozenset[LazyBuffer]]:
+def _late_readers(graph: Graph) -> dict[LazyBuffer, frozenset[LazyBuffer]]:
     """For each node, those referred to from outside that are made of it after this schedule."""
     none: frozenset[LazyBuffer] = frozenset()
     readers: dict[LazyBuffer, frozenset[LazyBuffer]] = {}
     inherited: dict[LazyBuffer, frozenset[LazyBuffer]] = {}
-    for node in reversed(everything):
+    for node in reversed(graph.everything):
         below = inherited.pop(node, none)
         requested = node in graph.requested
         if requested or node in graph.external:

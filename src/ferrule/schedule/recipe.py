@@ -1,0 +1,174 @@
+"""Schedules to be used again: a graph of the same form has the same kernels.
+
+The form of a graph is its nodes in order, with sources and memory named by numbers. It says which
+nodes share memory, which were asked for, which are referred to from outside, and whose memory was
+handed out; all that the scheduler looks at. A recipe is a schedule that names nodes, too, by
+numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, final
+
+from ferrule.buffer import Buffer
+from ferrule.dtype import DType, dtypes
+from ferrule.expr import Expr, Variable, unbind
+from ferrule.fold import is_negative_zero
+from ferrule.lazy import LazyBuffer
+from ferrule.ops import LazyOp, LoadOps, ScheduleItem
+from ferrule.schedule.graph import Graph
+from ferrule.shape.view import View
+
+Values: TypeAlias = dict[Variable, int]
+
+
+@final
+@dataclass(frozen=True)
+class Schedule:
+    """Kernels to run in order, and the buffers that the nodes have once they have run."""
+
+    items: list[ScheduleItem]
+    results: list[tuple[LazyBuffer, Buffer]]
+
+    def commit(self) -> None:
+        """Tells the nodes where their values are."""
+        for node, buffer in self.results:
+            node.set_realized(buffer)
+
+
+@final
+@dataclass(frozen=True)
+class Place:
+    """Memory that kernels use: that of a node, a part of an arena, or new memory of its own."""
+
+    device: str
+    dtype: DType
+    size: int
+    node: int | None = None
+    """The number of a node that has this memory already."""
+    arena: int | None = None
+    offset: int = 0
+    """In the arena, in elements."""
+
+
+@final
+@dataclass(frozen=True)
+class Step:
+    """A kernel and the numbers of the places that it runs on."""
+
+    ast: LazyOp
+    places: tuple[int, ...]
+    outputs: int
+    variables: tuple[Variable, ...]
+
+
+@final
+@dataclass(frozen=True)
+class Recipe:
+    """A schedule without buffers and values."""
+
+    places: tuple[Place, ...]
+    arenas: tuple[tuple[str, int], ...]
+    """The device and the size in bytes of each."""
+    steps: tuple[Step, ...]
+    results: tuple[tuple[int, int], ...]
+    """Numbers of nodes, and of the places where their values are afterwards."""
+
+    def follow(self, values: Sequence[Mapping[Variable, int]], nodes: list[LazyBuffer]) -> Schedule:
+        """The schedule for `nodes`, which have the form that the recipe was made for.
+
+        `values` holds, for each step, those of its variables.
+        """
+        arenas = [Buffer(device, nbytes, dtypes.uint8) for device, nbytes in self.arenas]
+        buffers = [self._buffer(place, nodes, arenas) for place in self.places]
+        items = [_item(*pair, buffers) for pair in zip(self.steps, values, strict=True)]
+        return Schedule(items, [(nodes[node], buffers[place]) for node, place in self.results])
+
+    def _buffer(self, place: Place, nodes: list[LazyBuffer], arenas: list[Buffer]) -> Buffer:
+        if place.node is not None:
+            buffer = nodes[place.node].realized
+            assert buffer is not None, "a leaf lost its memory"
+            return buffer
+        if place.arena is not None:
+            return arenas[place.arena].view(place.offset, place.size, place.dtype)
+        return Buffer(place.device, place.size, place.dtype)
+
+
+def _item(step: Step, values: Mapping[Variable, int], buffers: list[Buffer]) -> ScheduleItem:
+    used = [buffers[place] for place in step.places]
+    outputs = tuple(used[: step.outputs])
+    var_vals = {variable: values[variable] for variable in step.variables}
+    return ScheduleItem(step.ast, outputs[0], tuple(used[step.outputs :]), var_vals, outputs)
+
+
+# *** the form of a graph ***
+
+
+@final
+class Form:
+    """What a graph looks like: `key` is equal for graphs that one recipe serves.
+
+    None where there is no such key: for runners of the user's, or a variable with two values.
+    `values` holds the variables' values.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.values: Values = {}
+        self.key: Hashable | None = None
+        self._numbers: dict[LazyBuffer, int] = {}
+        self._memories: dict[Any, int] = {}
+        self._symbolic = graph.symbolic
+        self._consistent = True
+        moved_out = set(graph.moved_out)
+        parts: list[Hashable] = [self._consistent]
+        for node in graph.everything:
+            parts.append((*self._part(node), node in moved_out))
+            if node.realized is None:
+                parts.append((node in graph.requested, node in graph.external))
+            self._numbers[node] = len(self._numbers)
+        if self._consistent:
+            self.key = tuple(parts)
+
+    def _part(self, node: LazyBuffer) -> tuple[Hashable, ...]:
+        owner = self._number_of(node.owner)
+        if node.realized is not None:
+            shape = self._free(node.shape)
+            return (shape, node.dtype, node.device, owner, *self._memory(node.realized))
+        if node.srcs:
+            sources = tuple([self._numbers[source] for source in node.srcs])
+            if node.op is LoadOps.CUSTOM:
+                self._consistent = False
+            return (node.op, sources, self._free(node.arg), owner)
+        arg = self._free(node.arg)
+        zero = is_negative_zero(arg)
+        return (node.op, arg, zero, self._free(node.shape), node.dtype, node.device, owner)
+
+    def _memory(self, buffer: Buffer) -> tuple[Hashable, ...]:
+        base = buffer.base
+        number, owner = self._number_of(buffer), self._number_of(base)
+        offset = 0 if base is buffer else buffer.byte_offset
+        return (number, owner, offset, buffer.size, buffer.exports > 0)
+
+    def _number_of(self, thing: object) -> int:
+        """Things are numbered as they are met; nothing has the number -1."""
+        if thing is None:
+            return -1
+        return self._memories.setdefault(id(thing), len(self._memories))
+
+    def _free(self, arg: Any) -> Any:
+        """An argument without bound values, which go to `values`."""
+        if not self._symbolic:
+            return arg
+        if isinstance(arg, tuple):
+            return tuple([self._free(part) for part in arg])
+        if isinstance(arg, View):
+            return self._free((arg.shape, arg.strides, arg.offset, arg.mask))
+        if not isinstance(arg, Expr):
+            return arg
+        free, values = unbind(arg)
+        for variable, value in values.items():
+            if self.values.setdefault(variable, value) != value:
+                self._consistent = False
+        return free
