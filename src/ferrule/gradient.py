@@ -174,6 +174,21 @@ def _record_op(op: Op, sources: tuple[Value, ...], node: LazyBuffer, arg: Any) -
 # *** values ***
 
 
+_constants: dict[Any, LazyBuffer] = {}
+
+
+def constant(number: Number, dtype: DType, shape: Shape, device: str) -> LazyBuffer:
+    """A number for every element; the last few hundred are kept, because functions need many."""
+    key = (number, math.copysign(1.0, number), dtype, shape, device)
+    node = _constants.get(key)
+    # A constant that was computed has become memory, which nothing should hold without need.
+    if node is None or node.op is not LoadOps.CONST:
+        if len(_constants) >= 512:
+            _constants.clear()
+        node = _constants[key] = LazyBuffer.const(number, dtype, shape, device)
+    return node
+
+
 @final
 class Value:
     """A node of the lazy graph, and its place in the tape. It never changes.
@@ -206,7 +221,7 @@ class Value:
         """A constant with this value's dtype and device, and its shape unless given."""
         node = self.node
         shape = node.shape if shape is None else shape
-        return Value(LazyBuffer.const(number, node.dtype, shape, node.device))
+        return Value(constant(number, node.dtype, shape, node.device))
 
     # element-wise
 

@@ -211,6 +211,8 @@ class LazyBuffer:
             shape, dtype = infer(op, [(s.shape, s.dtype) for s in srcs], arg)
         elif op in _COMPARISONS:
             dtype = dtypes.bool
+        elif op is TernaryOps.WHERE:
+            dtype = srcs[1].dtype
         simpler = _simplify(op, srcs, shape, dtype)
         return simpler or _make(op, srcs, arg, shape, dtype, self.device, key)
 
@@ -527,25 +529,32 @@ def _check_assign(old: LazyBuffer, value: LazyBuffer, region: View | None) -> No
 
 
 def _needs_rules(op: Op, srcs: tuple[LazyBuffer, ...]) -> bool:
-    """False only for the commonest right case: two floats of one shape and dtype."""
-    if len(srcs) != 2 or not isinstance(op, BinaryOps):
+    """False only for the commonest right cases: one shape, and one dtype that `op` takes."""
+    if len(srcs) != _COUNTS.get(op):
         return True
-    a, b = srcs
-    same = a.shape == b.shape and a.dtype is b.dtype
-    return not same or op not in _PLAIN or a.dtype.exponent_bits == 0
+    last = srcs[-1]
+    shape = last.shape
+    dtype = last.dtype
+    if op is TernaryOps.WHERE:
+        condition, other, _ = srcs
+        return condition.shape != shape or other.shape != shape or other.dtype is not dtype
+    for source in srcs:
+        if source.dtype is not dtype or source.shape != shape:
+            return True
+    if dtype.exponent_bits:
+        return op in _INTEGERS_ONLY
+    return dtype is dtypes.bool or op in _FLOATS_ONLY
 
 
-_PLAIN: Final = frozenset(
-    {
-        BinaryOps.ADD,
-        BinaryOps.SUB,
-        BinaryOps.MUL,
-        BinaryOps.DIV,
-        BinaryOps.MAX,
-        BinaryOps.CMPLT,
-        BinaryOps.CMPNE,
-    }
+_INTEGERS_ONLY: Final = frozenset(
+    {BinaryOps.XOR, BinaryOps.AND, BinaryOps.OR, BinaryOps.SHL, BinaryOps.SHR}
 )
+_FLOATS_ONLY: Final = frozenset({op for op in UnaryOps if op is not UnaryOps.NEG})
+_COUNTS: Final[dict[Op, int]] = {
+    **dict.fromkeys([op for op in UnaryOps if op is not UnaryOps.CAST], 1),
+    **dict.fromkeys(BinaryOps, 2),
+    **dict.fromkeys(TernaryOps, 3),
+}
 
 
 def _simplify(

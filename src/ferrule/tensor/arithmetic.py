@@ -10,14 +10,15 @@ import numpy as np
 
 from ferrule.dtype import DType, DTypeError, dtypes, promote
 from ferrule.expr import Expr
-from ferrule.gradient import Number, Value
+from ferrule.gradient import Number, Value, constant
+from ferrule.lazy import LazyBuffer
 from ferrule.ops import BinaryOps, UnaryOps
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import special
 from ferrule.tensor.autograd import Autograd
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import broadcast, check_devices
-from ferrule.tensor.data import constant, from_host, scalar_dtype
+from ferrule.tensor.data import check_range, from_host, scalar_dtype
 
 Operand: TypeAlias = TensorBase | Number | Any
 WEAK = (bool, int, float, Expr)
@@ -148,8 +149,12 @@ class Arithmetic(Autograd):
     def _weak_operands(a: Value, number: Any) -> tuple[Value, Value]:
         node = a.node
         dtype = weak_dtype(node.dtype, number)
-        other = constant(number, dtype, node.shape, node.device)
-        return a.cast(dtype), Value(other)
+        if isinstance(number, Expr):
+            other = LazyBuffer.const(number, dtype, node.shape, node.device)
+            return a.cast(dtype), Value(other)
+        if type(number) is int and dtypes.is_int(dtype):
+            check_range(number, dtype)
+        return a.cast(dtype), Value(constant(number, dtype, node.shape, node.device))
 
     def _binary(self, op: BinaryOps, other: Operand, what: str) -> Self:
         a, b = self._operands(other, what)
@@ -264,10 +269,10 @@ class Arithmetic(Autograd):
             )
         if exponent == 0:
             return self._wrap(value.full(1))
-        if exponent == int(exponent) if math.isfinite(exponent) else False:
-            if abs(exponent) <= 32 or not is_float:
-                power = integer_power(value, abs(int(exponent)))
-                return self._wrap(power if exponent > 0 else power.alu(UnaryOps.RECIP))
+        whole = math.isfinite(exponent) and exponent == int(exponent)
+        if whole and (abs(exponent) <= 32 or not is_float):
+            power = integer_power(value, abs(int(exponent)))
+            return self._wrap(power if exponent > 0 else power.alu(UnaryOps.RECIP))
         if abs(exponent) == 0.5:
             root = value.alu(UnaryOps.SQRT)
             return self._wrap(root if exponent > 0 else root.alu(UnaryOps.RECIP))

@@ -97,10 +97,8 @@ class Linalg(Indexing):
 
     def _product(self, other: Operand, wanted: DType | None, swap: bool) -> Self:
         a = self._read()
-        if isinstance(other, TensorBase):
-            b = other._read()
-        else:
-            b = from_host(other, None, self.device)
+        is_tensor = isinstance(other, TensorBase)
+        b = other._read() if is_tensor else from_host(other, None, self.device)
         if not a.shape or not b.shape:
             raise ShapeError(
                 f"[matmul] {a.shape} @ {b.shape}: a number has no axis to sum over; use *"

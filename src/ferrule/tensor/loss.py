@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Self
 
 from ferrule.dtype import DTypeError, dtypes
 from ferrule.gradient import Value

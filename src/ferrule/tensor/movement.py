@@ -107,9 +107,15 @@ class Movement(Functions):
     def _reshaped(self, new: Shape) -> Self:
         if new == self._shape:
             return self
-        if self._parent is not None and self._layout().reshape(new) is None:
+        if self._parent is not None and not self._is_view_as(new):
             return self._wrap(self._read().reshape(new))
         return self._view_of(MovementOps.RESHAPE, new)
+
+    def _is_view_as(self, new: Shape) -> bool:
+        """Whether strides can say the new shape; axes of size 1 never matter."""
+        if [n for n in new if not same(n, 1)] == [n for n in self._shape if not same(n, 1)]:
+            return True
+        return self._layout().reshape(new) is not None
 
     def view(self, *shape: Any) -> Self:
         """The same as `reshape`.
