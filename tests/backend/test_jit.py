@@ -739,8 +739,10 @@ def test_a_training_step_equals_the_plain_one() -> None:
 
     def train(captured: bool) -> tuple[list[float], Any, list[Any]]:
         weight = Tensor(first, requires_grad=True)
+        runs = []
 
         def step(x: Tensor) -> Tensor:
+            runs.append(1)
             weight.zero_grad()
             loss = (x.matmul(weight) ** 2).mean()
             loss.backward()
@@ -754,6 +756,7 @@ def test_a_training_step_equals_the_plain_one() -> None:
             losses.append(run(Tensor(x)).item())
             assert weight.grad is not None
             gradients.append(weight.grad.numpy())
+        assert len(runs) == (2 if captured else len(data))
         return losses, weight.numpy(), gradients
 
     plain, captured = train(False), train(True)
@@ -777,6 +780,67 @@ def test_the_gradient_of_an_argument() -> None:
     for times in (2, 3):
         f(x)
         assert x.grad.tolist() == [times * 8, times * 2]
+
+
+def test_gradients_of_earlier_calls_keep_their_values() -> None:
+    weight = Tensor([1.0, 2.0], requires_grad=True)
+
+    @TinyJit
+    def f(x: Tensor) -> None:
+        weight.zero_grad()
+        (weight * x).sum().backward()
+
+    gradients = []
+    for i in range(6):
+        f(Tensor([float(i), 1.0]))
+        gradients.append(weight.grad)
+    assert [gradient.tolist() for gradient in gradients if gradient is not None] == [[i, 1] for i in range(6)]
+
+
+def test_gradients_add_up_until_they_are_forgotten() -> None:
+    weight = Tensor([1.0, 2.0], requires_grad=True)
+    runs = []
+
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        runs.append(1)
+        loss = (weight * x).sum()
+        loss.backward()
+        return loss
+
+    total = np.zeros(2)
+    for i in range(12):
+        if i % 4 == 0:
+            weight.zero_grad()
+            total = np.zeros(2)
+        total = np.add(total, [i, 1])
+        f(Tensor([float(i), 1.0]))
+        assert weight.grad is not None
+        assert weight.grad.tolist() == total.tolist()
+    assert len(runs) < 12
+
+
+@pytest.mark.parametrize("between", [False, True])
+def test_random_numbers_are_those_of_the_plain_function(between: bool) -> None:
+    def sample(captured: bool) -> list[Any]:
+        Tensor.manual_seed(7)
+        runs = []
+
+        def f(x: Tensor) -> Tensor:
+            runs.append(1)
+            return Tensor.rand(3) + x * Tensor.rand(3)
+
+        run = TinyJit(f) if captured else f
+        seen = []
+        for i in range(6):
+            lazy = Tensor.rand(2) if between else None
+            seen.append(run(Tensor([float(i)])).tolist())
+            if lazy is not None:
+                seen.append(lazy.tolist())
+        assert len(runs) == (2 if captured else 6)
+        return seen
+
+    assert sample(True) == sample(False)
 
 
 # *** symbolic sizes ***

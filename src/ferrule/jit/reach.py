@@ -14,11 +14,12 @@ from typing import Any, TypeAlias, TypeVar, final
 
 from ferrule.buffer import Buffer
 from ferrule.gradient import Value
-from ferrule.lazy import LazyBuffer
+from ferrule.lazy import LazyBuffer, Storage
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import Cell
 
 T = TypeVar("T")
+Owner: TypeAlias = Cell | Storage
 
 _ATOMS = (int, float, complex, str, bytes, bytearray, type(None), range, slice)
 _FOREIGN = frozenset(sys.stdlib_module_names) | {"numpy", "ferrule", "builtins"}
@@ -236,13 +237,22 @@ def holders(memories: Iterable[Buffer]) -> dict[int, list[LazyBuffer]]:
     return found
 
 
-def cells(nodes: Iterable[LazyBuffer]) -> dict[LazyBuffer, list[Cell]]:
-    """The tensors' memories whose present version each node is."""
+def owners(nodes: Iterable[LazyBuffer]) -> dict[LazyBuffer, list[Owner]]:
+    """The memories of tensors, and other storages, whose present version each node is."""
     wanted = list(nodes)
-    found: dict[LazyBuffer, list[Cell]] = {}
-    for cell in _referrers(_referrers(wanted, Value), Cell):
-        found.setdefault(cell.value.node, []).append(cell)
+    cells = _referrers(_referrers(wanted, Value), Cell)
+    in_cells = {id(cell.storage) for cell in cells}
+    others = [s for s in _referrers(wanted, Storage) if id(s) not in in_cells]
+    found: dict[LazyBuffer, list[Owner]] = {}
+    every: list[Owner] = [*cells, *others]
+    for owner in every:
+        found.setdefault(present_version(owner), []).append(owner)
     return {node: found[node] for node in wanted if node in found}
+
+
+def present_version(owner: Owner) -> LazyBuffer:
+    """What some memory holds now."""
+    return owner.value.node if isinstance(owner, Cell) else owner.node
 
 
 def _referrers(values: Sequence[Any], kind: type[T]) -> list[T]:

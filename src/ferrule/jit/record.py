@@ -20,7 +20,7 @@ from ferrule.counting import is_numbers
 from ferrule.device import BufferCopy
 from ferrule.dtype import dtypes
 from ferrule.jit.inputs import Arguments, all_tensors, follow, replace_tensors, stand_ins
-from ferrule.jit.reach import Path, Place, Reach, cells, holders
+from ferrule.jit.reach import Path, Place, Reach, holders, owners
 from ferrule.jit.replay import Effect, Replay, Watch
 from ferrule.jit.results import Fresh, Given, Leaf, Made, Same, map_result, returned_tensors
 from ferrule.lazy import LazyBuffer, pending_writes
@@ -217,21 +217,21 @@ class _Call:
         capture.recorded = list(self._without_settled(settled))
         self._check_parts()
         self._own({n: buffer for n, buffer in constants.items() if n in held})
-        present = cells([node for nodes in held.values() for node in nodes])
+        present = owners([node for nodes in held.values() for node in nodes])
         for serial in alive.keys() - settled:
             if any(node in present for node in held.get(serial, ())):
                 raise NotReplayable("it leaves a tensor where replays cannot put another")
         used = self._used()
         watched = [
-            (cell, buffer)
+            (owner, buffer)
             for serial, buffer in used.items()
             for node in self._versions(serial, held, present)
-            for cell in present.get(node, ())
+            for owner in present.get(node, ())
         ]
         # References are counted from here on: these are not to be among them.
         del held, present
-        for cell, buffer in watched:
-            self._watch.add(cell, buffer, buffer.serial in capture.updated)
+        for owner, buffer in watched:
+            self._watch.add(owner, buffer, buffer.serial in capture.updated)
         self._watch_paths(used.keys())
         return self._built(used.keys(), alive.keys() - settled)
 

@@ -19,7 +19,7 @@ from ferrule.device import BufferCopy, Device, JITRunner
 from ferrule.expr import Variable
 from ferrule.gradient import Value
 from ferrule.jit.inputs import Arguments
-from ferrule.jit.reach import Path, Place, Reach
+from ferrule.jit.reach import Owner, Path, Place, Reach, present_version
 from ferrule.jit.results import Fresh, Leaf, build_result
 from ferrule.realize import realize
 from ferrule.tensor import Tensor
@@ -30,19 +30,19 @@ from ferrule.tensor.cell import Cell
 
 @dataclass
 class _Watched:
-    """A tensor's memory in which the replay reads or writes."""
+    """Memory in which the replay reads or writes."""
 
-    cell: weakref.ref[Cell]
+    owner: weakref.ref[Owner]
     node_serial: int
     buffer: Buffer
     readers: int | None
     """Where the replay writes: what `_readers` was after the capture."""
 
 
-def _readers(cell: Cell) -> int:
-    """A count that grows with each reference to what the cell holds, other than the cell's own."""
-    node = cell.value.node
-    storage = cell.storage
+def _readers(owner: Owner) -> int:
+    """A count that grows with each reference to what some memory holds, but for the owner's own."""
+    node = present_version(owner)
+    storage = owner.storage if isinstance(owner, Cell) else None
     own = 1 if storage is not None and storage.node is node else 0
     return sys.getrefcount(node) - own
 
@@ -58,11 +58,11 @@ class Watch:
         self._others: dict[tuple[int, Any], tuple[Place, Any]] = {}
         self._absent: list[Place] = []
 
-    def add(self, cell: Cell, buffer: Buffer, written: bool) -> None:
-        """Watches the memory of one tensor and its views, which is now in `buffer`."""
-        serial = cell.value.node.serial
-        readers = _readers(cell) if written else None
-        self._memory.append(_Watched(weakref.ref(cell), serial, buffer, readers))
+    def add(self, owner: Owner, buffer: Buffer, written: bool) -> None:
+        """Watches memory that is now in `buffer`."""
+        serial = present_version(owner).serial
+        readers = _readers(owner) if written else None
+        self._memory.append(_Watched(weakref.ref(owner), serial, buffer, readers))
 
     def add_path(self, path: Path) -> None:
         """Watches that all places of a path hold what they do."""
@@ -105,22 +105,23 @@ class Watch:
 
 
 def _problem(watched: _Watched) -> str | None:
-    cell = watched.cell()
-    if cell is None:
+    owner = watched.owner()
+    if owner is None:
         return "a tensor that the function uses is gone"
-    if cell.value.node.serial != watched.node_serial and not _is_back(watched, cell):
+    moved = present_version(owner).serial != watched.node_serial
+    if moved and not _is_back(watched, owner):
         return "a tensor that the function uses is in other memory now"
     if watched.readers is not None:
         if watched.buffer.exports:
             return "an array shares the memory of a tensor that the function writes"
-        if _readers(cell) > watched.readers:
+        if _readers(owner) > watched.readers:
             return "a lazy tensor is still to read what the function writes"
     return None
 
 
-def _is_back(watched: _Watched, cell: Cell) -> bool:
-    """Whether a tensor that was written to is in the same memory as before."""
-    node = cell.value.node
+def _is_back(watched: _Watched, owner: Owner) -> bool:
+    """Whether what was written to since is in the same memory as before."""
+    node = present_version(owner)
     realize([node])
     watched.node_serial = node.serial
     return node.realized is watched.buffer
