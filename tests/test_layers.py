@@ -19,7 +19,7 @@ LAYERS = """
     buffer
     opkinds ops fold
     codegen.kernel codegen.lower codegen.opt codegen.plan codegen.streams codegen.rows
-    codegen.contraction codegen.heuristic
+    codegen.contraction codegen.heuristic codegen.search
     codegen.uops codegen.transcendental codegen.linearizer codegen.interpret
     renderer.base renderer.llvmvalue renderer.llvmexpand renderer.llvmalu renderer.llvmcast
     renderer.llvmir

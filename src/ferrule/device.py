@@ -36,6 +36,7 @@ from ferrule.target import Target
 
 if TYPE_CHECKING:
     from ferrule.codegen.linearizer import Linearizer
+    from ferrule.codegen.opt import Opt
 
 __all__ = [
     "Allocator",
@@ -274,7 +275,7 @@ class Compiled:
         self.compiler = compiler
         self.runtime = runtime
         self.graph = graph
-        self._runners: dict[LazyOp, CompiledASTRunner] = {}
+        self._runners: dict[tuple[LazyOp, int], CompiledASTRunner] = {}
 
     @property
     def linearizer_opts(self) -> Target:
@@ -294,7 +295,29 @@ class Compiled:
         # generation.
         from ferrule.codegen.linearizer import Linearizer
 
-        return Linearizer(ast, self.linearizer_opts)
+        k = Linearizer(ast, self.linearizer_opts)
+        if config().BEAM == 0:
+            return k
+        from ferrule.codegen.search import search, slot_sizes
+
+        sizes = slot_sizes(k.kernel)
+        if sizes is None:
+            return k
+        slots = zip(sizes, k.kernel.slots, strict=True)
+        scratch = [Buffer(self.device, size, dtype) for size, dtype in slots]
+
+        def measure(opts: tuple[Opt, ...]) -> float:
+            return self._seconds(Linearizer(ast, self.linearizer_opts, opts), scratch)
+
+        opts = search(k.kernel, self.linearizer_opts, measure, config().BEAM)
+        return Linearizer(ast, self.linearizer_opts, opts)
+
+    def _seconds(self, k: Linearizer, buffers: Sequence[Buffer]) -> float:
+        """The least time of a few runs, with the largest sizes."""
+        runner = self.to_program(k)
+        handles = [buffer._buf for buffer in buffers]
+        vals = tuple(variable.max for variable in runner.vars)
+        return min(float(runner.program(*handles, vals=vals, wait=True)) for _ in range(5))
 
     def to_program(self, k: Linearizer) -> CompiledASTRunner:
         """Linearizes, renders, compiles and loads a kernel."""
@@ -319,10 +342,11 @@ class Compiled:
 
         Across processes its program comes from the disk cache.
         """
-        runner = self._runners.get(ast)
+        key = (ast, config().BEAM)
+        runner = self._runners.get(key)
         if runner is None:
             self._take_from_cache([ast])
-            runner = self._runners.get(ast) or self._compile(ast)
+            runner = self._runners.get(key) or self._compile(ast)
         return runner
 
     def prepare(self, asts: Sequence[LazyOp]) -> None:
@@ -330,9 +354,10 @@ class Compiled:
 
         One kernel is compiled while the next one is lowered.
         """
-        missing = [ast for ast in dict.fromkeys(asts) if ast not in self._runners]
+        width = config().BEAM
+        missing = [ast for ast in dict.fromkeys(asts) if (ast, width) not in self._runners]
         self._take_from_cache(missing)
-        missing = [ast for ast in missing if ast not in self._runners]
+        missing = [ast for ast in missing if (ast, width) not in self._runners]
         if len(missing) < 2:
             for ast in missing:
                 self.get_runner(ast)
@@ -362,7 +387,7 @@ class Compiled:
             name, _, lib = entry.partition(b"\0")
             runner = CompiledASTRunner(keys[key], name.decode(), "")
             self._load(runner, lib)
-            self._runners[keys[key]] = runner
+            self._runners[keys[key], config().BEAM] = runner
 
     def _load(self, runner: CompiledASTRunner, lib: bytes) -> None:
         runner.device = self.device
@@ -374,7 +399,7 @@ class Compiled:
 
     def _remember(self, ast: LazyOp, runner: CompiledASTRunner) -> CompiledASTRunner:
         """Keeps a runner, and its program on disk."""
-        self._runners[ast] = runner
+        self._runners[ast, config().BEAM] = runner
         if self.compiler.cachekey is not None:
             entry = runner.name.encode() + b"\0" + runner.lib
             diskcache.put(_KERNEL_TABLE, self._cache_key(ast), entry)
