@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule.buffer import Buffer
+from ferrule.device import Buffer
 from ferrule.dtype import dtypes
 from ferrule.lazy import LazyBuffer, Storage
 from ferrule.ops import BinaryOps, ReduceOps
@@ -175,6 +175,6 @@ class Program:
 
 
 @given(seed=st.integers(0, 2**32), statements=st.integers(3, 14))
-@pytest.mark.parametrize("device", ["NUMPY"])
+@pytest.mark.parametrize("device", ["NUMPY", "CPU"])
 def test_programs_of_reads_writes_and_views(device: str, seed: int, statements: int) -> None:
     Program(seed, device).run(statements)

@@ -638,7 +638,7 @@ def test_one_kernel_serves_all_values_of_a_variable() -> None:
 
 
 def assert_used_again(build: Any, *arrays: Array, hits: bool = True) -> None:
-    """`build(array)` gives a node and its expected value; the second array is served by a recipe."""
+    """`build(array)` gives a node and its value; a recipe serves the second array."""
     sizes = []
     for array in arrays:
         node, expected = build(array)
