@@ -452,7 +452,7 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("action", "kind", "text"), CASES, ids=lambda case: str(case)[:60])
+@pytest.mark.parametrize(("action", "kind", "text"), CASES, ids=[case[2][:60] for case in CASES])
 def test_message(action: Callable[[], Any], kind: type[Exception], text: str) -> None:
     with pytest.raises(kind, match=re.escape(text)):
         action()
