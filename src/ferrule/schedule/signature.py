@@ -176,7 +176,7 @@ class Space:
     def _rejoined(self, digits: Digits) -> Digits:
         """Parts that were split from something, all of them and in order, are that thing again."""
         key = self._keys[digits[0][0]] if digits else None
-        if key is None or key[0] != "split" or key[3] != 0:
+        if key is None or key[0] != "split":
             return digits
         whole, sizes = key[1], key[2]
         parts = [(component, size) for component, size in digits[: len(sizes)]]
@@ -287,7 +287,8 @@ class Space:
             for axis in ours:
                 digits.extend(self._digits(signature[axis], shape[axis]))
             sizes = tuple([source[axis] for axis in theirs])
-            for axis, component in zip(theirs, self._split(tuple(digits), sizes), strict=True):
+            parts = self._split(self._rejoined(tuple(digits)), sizes)
+            for axis, component in zip(theirs, parts, strict=True):
                 out[axis] = component
         return tuple(out)
 
