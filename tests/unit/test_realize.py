@@ -1,0 +1,122 @@
+"""Running schedules: what is prepared when, copies, and what is left after an error."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ferrule.device import Buffer, Device, Interpreted
+from ferrule.dtype import dtypes
+from ferrule.expr import Variable
+from ferrule.helpers import GlobalCounters
+from ferrule.lazy import LazyBuffer
+from ferrule.ops import BinaryOps, LazyOp, ReduceOps, UnaryOps
+from ferrule.realize import realize, run
+from ferrule.runner import JITRunner, observer
+from ferrule.schedule import create_schedule
+
+
+def from_array(array: np.ndarray[Any, Any], device: str = "NUMPY") -> LazyBuffer:
+    return LazyBuffer.from_buffer(Buffer.fromCPU(device, array), array.shape)
+
+
+def to_array(node: LazyBuffer) -> np.ndarray[Any, Any]:
+    assert node.realized is not None
+    return node.realized.toCPU().reshape(node.shape)
+
+
+X = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+def test_realising_gives_each_node_a_buffer() -> None:
+    x = from_array(X)
+    nodes = [x.e(UnaryOps.NEG), x.permute((1, 0)), LazyBuffer.const(2, dtypes.int8, (3,), "NUMPY")]
+    realize(nodes)
+    for node, expected in zip(nodes, [-X, X.T, np.full(3, 2)], strict=True):
+        np.testing.assert_array_equal(to_array(node), expected)
+        assert node.srcs == ()
+
+
+def test_what_is_realised_does_not_run_again() -> None:
+    node = from_array(X).e(UnaryOps.NEG)
+    realize([node, node])
+    before = GlobalCounters.kernel_count
+    realize([node])
+    assert GlobalCounters.kernel_count == before
+
+
+def test_an_intermediate_result_that_is_held_is_kept() -> None:
+    x = from_array(X)
+    total = x.r(ReduceOps.SUM, (0, 1)).contiguous()
+    realize([total.expand((3, 4)).e(BinaryOps.MUL, x)])
+    assert total.realized is not None
+
+
+def test_a_value_on_another_device_is_copied() -> None:
+    node = from_array(X).e(UnaryOps.NEG).copy_to("CPU")
+    realize([node])
+    assert node.realized is not None
+    assert node.realized.device == "CPU"
+    np.testing.assert_array_equal(to_array(node), -X)
+
+
+def test_all_kernels_are_prepared_before_the_first_one_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device = Device["NUMPY"]
+    assert isinstance(device, Interpreted)
+    prepared: list[LazyOp] = []
+    started: list[int] = []
+    original = device.prepare
+
+    def prepare(asts: Sequence[LazyOp]) -> None:
+        prepared.extend(asts)
+        original(asts)
+
+    def watch(*_: object) -> None:
+        started.append(len(prepared))
+
+    monkeypatch.setattr(device, "prepare", prepare)
+    token = observer.set(watch)
+    x = from_array(X)
+    try:
+        realize([x.r(ReduceOps.SUM, (0,)).contiguous().r(ReduceOps.MAX, (1,))])
+    finally:
+        observer.reset(token)
+    assert len(prepared) == 2
+    assert started == [2, 2]
+
+
+def test_running_a_created_schedule_by_hand() -> None:
+    node = from_array(X).e(UnaryOps.NEG)
+    items = create_schedule([node])
+    assert node.realized is items[0].out
+    run(items)
+    np.testing.assert_array_equal(to_array(node), -X)
+
+
+def test_variables_have_their_values() -> None:
+    n = Variable("n", 1, 3)
+    part = from_array(X).shrink(((0, n.bind(2)), (0, 4)))
+    total = part.e(UnaryOps.NEG).r(ReduceOps.SUM, (0, 1))
+    realize([total])
+    assert to_array(total).item() == -X[:2].sum()
+
+
+class Failing(JITRunner):
+    """A runner that does not work."""
+
+    def __call__(self, *_: Any, **__: Any) -> float | None:
+        raise RuntimeError("no paper")
+
+
+def test_after_an_error_the_graph_is_as_before() -> None:
+    x = from_array(X).e(UnaryOps.NEG)
+    node = LazyBuffer.custom(Failing(), [x], (3, 4), dtypes.float32, "NUMPY")
+    with pytest.raises(RuntimeError, match="no paper"):
+        realize([node])
+    assert node.realized is None
+    assert node.srcs == (x,)
+    realize([x])
+    np.testing.assert_array_equal(to_array(x), -X)
