@@ -85,6 +85,13 @@ class _Call:
         self._roots = [function, *arguments.objects]
         self._before = Reach(self._roots)
         tensors = self._before.tensors()
+        # What is lazy would melt into the function's kernels, and could not be told from them.
+        realize([node for node in map(_lazy_root, tensors) if node is not None])
+        self._constants = [
+            (weakref.ref(tensor), tensor._cell.value.node.serial)
+            for tensor in tensors
+            if tensor.lazydata.base_const() is not None
+        ]
         self._memory = list(zip(map(weakref.ref, tensors), memory_serials(tensors), strict=True))
         self._cells = weakref.WeakSet([tensor._cell for tensor in tensors])
         # Nodes are numbered as well: all that are made in the call come after this one.
@@ -206,7 +213,7 @@ class _Call:
         self._check_arguments()
         capture = self.capture
         alive = self._alive()
-        constants = self._constants()
+        constants = self._host_data()
         outside = [*capture.read.values(), *capture.updated.values()]
         held = holders([*alive.values(), *constants.values(), *outside])
         settled = {
@@ -260,7 +267,7 @@ class _Call:
                     found[memory.serial] = memory
         return found
 
-    def _constants(self) -> dict[int, Buffer]:
+    def _host_data(self) -> dict[int, Buffer]:
         """The memory that the call made and only the host put something in."""
         return {
             arg.base.serial: arg.base
@@ -318,14 +325,22 @@ class _Call:
         return nodes
 
     def _watch_paths(self, used: Set[int]) -> None:
-        """What the function reads must be where it finds it, now and in later calls."""
-        for reference, serial in self._memory:
-            if serial in used:
-                tensor = reference()
-                if tensor is None or not self._watch.add_tensor(tensor, self._before):
-                    raise NotReplayable(
-                        "it replaces a tensor that it reads; write to it with assign instead"
-                    )
+        """What the function reads must be where it finds it, now and in later calls.
+
+        Reading a constant leaves no trace, so all of them count as read.
+        """
+        read = [reference for reference, serial in self._memory if serial in used]
+        for reference in [*read, *[reference for reference, _ in self._constants]]:
+            tensor = reference()
+            if tensor is None or not self._watch.add_tensor(tensor, self._before):
+                raise NotReplayable(
+                    "it replaces a tensor that it reads; write to it with assign instead"
+                )
+        for reference, serial in self._constants:
+            tensor = reference()
+            if tensor is None or tensor._cell.value.node.serial != serial:
+                raise NotReplayable("it writes to a constant from before the call")
+            self._watch.add_constant(tensor._cell)
 
     def _check_arguments(self) -> None:
         for tensor, buffer in zip(self.arguments.tensors, self.arguments.buffers, strict=True):
@@ -349,6 +364,14 @@ class _Call:
                     is_part = arg.base.serial in bases and arg.serial not in serials
                 if is_part:
                     raise NotReplayable("a kernel uses a part of an argument's or result's memory")
+
+
+def _lazy_root(tensor: Tensor) -> LazyBuffer | None:
+    """What to compute so that a tensor is in memory; None if it is, or is a constant."""
+    node = tensor.lazydata
+    if node.base_const() is not None or follow(node) is not None:
+        return None
+    return tensor._root()
 
 
 def _computable(tensor: Tensor) -> LazyBuffer:

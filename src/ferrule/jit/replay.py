@@ -57,6 +57,7 @@ class Watch:
         """What has to be in which dict under which key; instances keep attributes in dicts."""
         self._others: dict[tuple[int, Any], tuple[Place, Any]] = {}
         self._absent: list[Place] = []
+        self._constants: list[tuple[weakref.ref[Cell], int]] = []
 
     def add(self, owner: Owner, buffer: Buffer, written: bool) -> None:
         """Watches memory that is now in `buffer`."""
@@ -82,6 +83,10 @@ class Watch:
             self.add_path(steps)
         return True
 
+    def add_constant(self, cell: Cell) -> None:
+        """Watches that a tensor that is no more than a number stays that number."""
+        self._constants.append((weakref.ref(cell), cell.value.node.serial))
+
     def add_absent(self, place: Place) -> None:
         """Watches that there is None."""
         self._absent.append(place)
@@ -97,6 +102,10 @@ class Watch:
         for place in self._absent:
             if place.get() is not None:
                 return "there is a gradient where there was none"
+        for reference, serial in self._constants:
+            cell = reference()
+            if cell is None or cell.value.node.serial != serial:
+                return "a constant that the function may use has changed"
         for watched in self._memory:
             problem = _problem(watched)
             if problem is not None:

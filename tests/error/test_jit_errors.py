@@ -1,0 +1,145 @@
+"""What is said where a function cannot be captured."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ferrule.capture import Capture, GraphException
+from ferrule.config import Context
+from ferrule.expr import Variable
+from ferrule.jit import JitError, TinyJit
+from ferrule.tensor import Tensor
+
+THIS_FILE = Path(__file__).name
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda x: x.item(),
+        lambda x: x.tolist(),
+        lambda x: x.numpy(),
+        lambda x: bool(x),
+        lambda x: float(x),
+        lambda x: np.asarray(x),
+    ],
+    ids=["item", "tolist", "numpy", "bool", "float", "asarray"],
+)
+def test_reading_values_inside(read: Any) -> None:
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        y = x + 1
+        read(y)
+        return y
+
+    f(Tensor([1.0]))
+    with pytest.raises(JitError, match="values are read inside a captured function") as raised:
+        f(Tensor([1.0]))
+    message = str(raised.value)
+    assert THIS_FILE in message
+    assert "Return the tensor and read it outside" in message
+    assert f.cnt == 1
+
+
+def test_the_line_of_the_user_is_named() -> None:
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        return x * x.item()
+
+    line = f.fxn.__code__.co_firstlineno + 2
+    f(Tensor([1.0]))
+    with pytest.raises(JitError, match=f"{THIS_FILE}:{line}: "):
+        f(Tensor([1.0]))
+
+
+def test_reading_is_fine_again_afterwards() -> None:
+    @TinyJit
+    def f(x: Tensor, read: bool) -> Tensor:
+        y = x + 1
+        return y * 2 if read and y.item() > 0 else y
+
+    f(Tensor([1.0]), False)
+    with pytest.raises(JitError):
+        f(Tensor([1.0]), True)
+    assert Tensor([3.0]).item() == 3
+    for i in range(3):
+        assert f(Tensor([float(i)]), False).item() == i + 1
+
+
+@pytest.mark.parametrize(
+    "value", [1, 2.5, "text", np.zeros(2), object()], ids=lambda value: type(value).__name__
+)
+def test_returning_anything_but_tensors(value: object) -> None:
+    @TinyJit
+    def f(x: Tensor) -> Any:
+        return (x + 1, [value])
+
+    f(Tensor([1.0]))
+    with pytest.raises(JitError, match=f"returns {type(value).__name__} .* return tensors"):
+        f(Tensor([1.0]))
+
+
+def test_a_variable_with_two_values() -> None:
+    n = Variable("n", 1, 8)
+
+    @TinyJit
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        return x.sum() + y.sum()
+
+    x = Tensor(np.ones(8, np.float32)).realize()
+    f(x[: n.bind(2)], x[: n.bind(2)])
+    with pytest.raises(ValueError, match="variable n is 2 in one argument and 3 in another"):
+        f(x[: n.bind(2)], x[: n.bind(3)])
+
+
+def test_writing_to_what_is_passed_and_reached() -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.state = Tensor([1.0]).realize()
+
+        @TinyJit
+        def f(self, x: Tensor, write: bool) -> Tensor:
+            if write:
+                x.assign(x + 1)
+            return self.state + x
+
+    model = Model()
+    for _ in range(3):
+        assert model.f(Tensor([1.0]), False).item() == 2
+    with pytest.raises(
+        JitError, match=r"writes to an argument of shape .1,. that it can also reach"
+    ):
+        model.f(model.state, True)
+
+
+def test_captures_do_not_nest() -> None:
+    with (
+        Capture(),
+        pytest.raises(JitError, match="a capture cannot begin inside another"),
+        Capture(),
+    ):
+        pass
+
+
+def test_a_graph_exception_has_a_message() -> None:
+    error = GraphException("no room")
+    assert error.message == str(error) == "no room"
+    assert GraphException().message == ""
+
+
+def test_the_reason_for_not_capturing_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    class Model:
+        hidden = Tensor([0.0])
+
+        @TinyJit
+        def step(self, x: Tensor) -> Tensor:
+            self.hidden = self.hidden + x
+            return self.hidden
+
+    model = Model()
+    with Context(DEBUG=1):
+        for _ in range(3):
+            model.step(Tensor([1.0]))
+    assert "step: not captured: it" in capsys.readouterr().out
