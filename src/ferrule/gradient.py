@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ContextDecorator
 from dataclasses import dataclass
 from typing import Any, Protocol, final
@@ -623,93 +623,3 @@ REVERSE: dict[Op, Rule] = {
 }
 # The derivative is zero wherever it exists, so nothing flows back.
 FLAT: frozenset[Op] = frozenset({UnaryOps.TRUNC, BinaryOps.CMPLT, BinaryOps.CMPNE})
-
-
-# *** running the tape backwards ***
-
-
-def _order(roots: Iterable[Edge]) -> list[Entry]:
-    """All entries below the roots, each after its parents."""
-    order: list[Entry] = []
-    seen: set[Edge] = set()
-    pending: list[tuple[Edge, bool]] = [(root, False) for root in roots]
-    while pending:
-        edge, done = pending.pop()
-        if isinstance(edge, Leaf):
-            continue
-        if done:
-            order.append(edge)
-            continue
-        if edge in seen:
-            continue
-        seen.add(edge)
-        pending.append((edge, True))
-        pending.extend((parent, False) for parent in edge.parents if parent is not None)
-    return order
-
-
-def _leading_to(targets: set[Edge], order: Sequence[Entry]) -> set[Edge]:
-    """The edges from which a target can be reached, the targets included."""
-    leading = set(targets)
-    for entry in order:
-        if any(parent in leading for parent in entry.parents):
-            leading.add(entry)
-    return leading
-
-
-def pull_back(
-    outputs: Sequence[Value],
-    seeds: Sequence[Value],
-    targets: Iterable[Edge] | None = None,
-    *,
-    retain: bool = False,
-    create_graph: bool = False,
-) -> dict[Edge, Value]:
-    """The gradients of the targets (None: all leaves below), given those of the outputs.
-
-    A target that the outputs do not depend on is missing from the answer. What the tape kept is
-    freed, unless `retain`; the rules themselves are recorded if `create_graph`. Raises
-    `GradientError` where the tape was freed before.
-    """
-    grads: dict[Edge, Value] = {}
-    for output, seed in zip(outputs, seeds, strict=True):
-        if output.edge is not None:
-            _add(grads, output.edge, seed)
-    order = _order(list(grads))
-    wanted = None if targets is None else set(targets)
-    leading = None if wanted is None else _leading_to(wanted, order)
-    with no_grad(not create_graph):
-        for entry in reversed(order):
-            if leading is None or entry in leading:
-                _step(grads, entry, leading, wanted)
-    if not (retain or create_graph):
-        for entry in order:
-            entry.free()
-    if wanted is None:
-        return {edge: grad for edge, grad in grads.items() if isinstance(edge, Leaf)}
-    return {edge: grad for edge, grad in grads.items() if edge in wanted}
-
-
-def _step(
-    grads: dict[Edge, Value], entry: Entry, leading: set[Edge] | None, wanted: set[Edge] | None
-) -> None:
-    """Takes the gradient of one entry to its parents."""
-    keep = wanted is not None and entry in wanted
-    grad = grads.get(entry) if keep else grads.pop(entry, None)
-    if grad is None:
-        return
-    if entry.freed:
-        raise GradientError(
-            f"the tape was freed at {entry.name}: backward() ran over it before; "
-            "call the first backward(retain_graph=True), or compute the result again"
-        )
-    for parent, part in zip(entry.parents, entry.rule.reverse(grad, entry), strict=True):
-        if parent is None or part is None:
-            continue
-        if leading is None or parent in leading:
-            _add(grads, parent, part)
-
-
-def _add(grads: dict[Edge, Value], edge: Edge, grad: Value) -> None:
-    before = grads.get(edge)
-    grads[edge] = grad if before is None else before + grad

@@ -6,8 +6,9 @@ import weakref
 import numpy as np
 import pytest
 
+from ferrule.backward import pull_back
 from ferrule.config import Context
-from ferrule.gradient import FLAT, REVERSE, GradientError, Value, is_recording, pull_back
+from ferrule.gradient import FLAT, REVERSE, GradientError, Value, is_recording
 from ferrule.ops import BinaryOps, LoadOps, MovementOps, ReduceOps, TernaryOps, UnaryOps
 from ferrule.tensor import Tensor
 

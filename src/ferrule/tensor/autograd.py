@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Self
 
-from ferrule.gradient import Edge, GradientError, Leaf, Shape, Value, no_grad, pull_back
+from ferrule.backward import pull_back
+from ferrule.gradient import Edge, GradientError, Leaf, Shape, Value, no_grad
 from ferrule.shape.view import ShapeError, prod_sint
 from ferrule.tensor.base import TensorBase
 

@@ -97,8 +97,7 @@ class Linalg(Indexing):
 
     def _product(self, other: Operand, wanted: DType | None, swap: bool) -> Self:
         a = self._read()
-        is_tensor = isinstance(other, TensorBase)
-        b = other._read() if is_tensor else from_host(other, None, self.device)
+        b = self._operand(other)
         if not a.shape or not b.shape:
             raise ShapeError(
                 f"[matmul] {a.shape} @ {b.shape}: a number has no axis to sum over; use *"
@@ -119,6 +118,11 @@ class Linalg(Indexing):
         a, b, shape = _to_matrices(a.cast(dtype), b.cast(dtype))
         result = matrix_product(a, b).reshape(shape)
         return self._wrap(result if wanted is None else result.cast(wanted))
+
+    def _operand(self, other: Operand) -> Value:
+        if isinstance(other, TensorBase):
+            return other._read()
+        return from_host(other, None, self.device)
 
     def outer(self, other: TensorBase) -> Self:
         """All products of an element of this vector with one of another.
