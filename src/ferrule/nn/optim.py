@@ -53,7 +53,7 @@ def _at_least(name: str, setting: str, value: float, smallest: float) -> float:
     return value
 
 
-def _rate(name: str, setting: str, value: float) -> float:
+def _below_one(name: str, setting: str, value: float) -> float:
     if not 0 <= value < 1:
         raise OptimizerError(f"{name}: {setting} is {value}; it must be in [0, 1)")
     return value
@@ -84,7 +84,7 @@ class Optimizer(ABC):
         for param in self.params:
             param.requires_grad = True
         self._scalar_dtype = promote(*(_state_dtype(param) for param in self.params))
-        self._lr = self._rate_tensor(lr)
+        self._lr = self._rate(lr)
         # What a captured step updates in place must have memory before it.
         Tensor.realize(*self.params)
 
@@ -92,30 +92,29 @@ class Optimizer(ABC):
     def _name(self) -> str:
         return type(self).__name__
 
-    def _rate_tensor(self, lr: float | Tensor) -> Tensor:
-        if isinstance(lr, Tensor):
-            return lr.detach().reshape(1)
-        return self._scalar(_at_least(self._name, "lr", lr, 0.0))
-
     def _scalar(self, value: float) -> Tensor:
         """A tensor of one element with memory of its own."""
         return Tensor([value], dtype=self._scalar_dtype, device=self.params[0].device)
+
+    def _rate(self, lr: float | Tensor) -> Tensor:
+        if isinstance(lr, Tensor):
+            return lr.detach().reshape(1).cast(self._scalar_dtype).clone()
+        return self._scalar(_at_least(self._name, "lr", lr, 0.0))
 
     @property
     def lr(self) -> Tensor:
         """The learning rate, a tensor of one element.
 
-        Setting a number writes it into that tensor, which a captured step reads anew each time.
-        Setting a `Tensor`, such as an argument of a `TinyJit` function, makes steps use that one.
+        Setting it, to a number or a tensor of one element, copies the value into that tensor. A
+        captured step reads it anew each time. A function that is captured may set it to one of its
+        arguments.
         """
         return self._lr
 
     @lr.setter
     def lr(self, value: float | Tensor) -> None:
-        if isinstance(value, Tensor):
-            self._lr = self._rate_tensor(value)
-        else:
-            self._lr.assign(_at_least(self._name, "lr", value, 0.0)).realize()
+        # Copied from a tensor even if it is a number: a constant would be a new kernel each time.
+        self._lr.assign(self._rate(value))
 
     def zero_grad(self) -> None:
         """Forgets all gradients, so that the next `backward()` starts afresh."""
@@ -217,7 +216,7 @@ class _Adam(Optimizer):
         weight_decay: float,
     ) -> None:
         super().__init__(params, lr)
-        self.betas = tuple(_rate(self._name, "betas", beta) for beta in betas)
+        self.betas = tuple(_below_one(self._name, "betas", beta) for beta in betas)
         self.eps = _at_least(self._name, "eps", eps, 0.0)
         self.weight_decay = _at_least(self._name, "weight_decay", weight_decay, 0.0)
         self.mean_weight = self._scalar(0.0)
