@@ -70,7 +70,9 @@ def test_bits_are_balanced() -> None:
 
 
 def test_too_many_at_once() -> None:
-    with pytest.raises(ShapeError, match=r"\[rand\] shape \(65536, 65536\) has 4294967296 elements"):
+    with pytest.raises(
+        ShapeError, match=r"\[rand\] shape \(65536, 65536\) has 4294967296 elements"
+    ):
         Tensor.rand(65536, 65536)
 
 

@@ -10,6 +10,7 @@ from ferrule.dtype import dtypes, promote
 from ferrule.expr import as_int, sint
 from ferrule.gradient import Shape, Value
 from ferrule.shape.view import ShapeError
+from ferrule.tensor import rowwise
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import check_devices, known_size
 from ferrule.tensor.linalg import Linalg, accumulating
@@ -257,12 +258,7 @@ class Neural(Linalg):
         [-1.0, 1.0]
         """
         axes = self._axes(axis, "layernorm")
-        value = self._float()
-        wide = accumulating(value)
-        centred = wide - self._mean(wide, axes).expand(wide.shape)
-        variance = self._mean(centred * centred, axes)
-        scale = self._wrap(variance + eps).rsqrt()._read()
-        return self._wrap((centred * scale.expand(wide.shape)).cast(value.dtype))
+        return self._wrap(rowwise.layernorm(self._float(), axes, eps))
 
     def rms_norm(self, axis: int | Sequence[int] = -1, eps: float = 1e-6) -> Self:
         """Divided by the root of the mean square along some axes.
@@ -272,10 +268,7 @@ class Neural(Linalg):
         [1.0, -1.0]
         """
         axes = self._axes(axis, "rms_norm")
-        value = self._float()
-        wide = accumulating(value)
-        scale = self._wrap(self._mean(wide * wide, axes) + eps).rsqrt()._read()
-        return self._wrap((wide * scale.expand(wide.shape)).cast(value.dtype))
+        return self._wrap(rowwise.rms_norm(self._float(), axes, eps))
 
     def batchnorm(
         self,

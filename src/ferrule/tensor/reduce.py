@@ -8,12 +8,11 @@ from typing import Any, Self, TypeAlias
 
 from ferrule.counting import count_to
 from ferrule.dtype import DType, dtypes, sum_dtype
-from ferrule.expr import as_int, sint
+from ferrule.expr import as_int
 from ferrule.gradient import Value
-from ferrule.lazy import LazyBuffer
 from ferrule.ops import BinaryOps, ReduceOps
 from ferrule.shape.view import ShapeError, prod_sint, same
-from ferrule.tensor import special
+from ferrule.tensor import rowwise
 from ferrule.tensor.data import to_dtype
 from ferrule.tensor.elementwise import complement
 from ferrule.tensor.joining import Joining
@@ -98,13 +97,7 @@ class Reduce(Joining):
     def _mean(value: Value, axes: Sequence[int]) -> Value:
         narrow = value.dtype
         wide = value.cast(dtypes.float32) if narrow.itemsize < 4 else value
-        count = prod_sint([value.shape[axis] for axis in axes])
-        total = wide.sum(axes)
-        if isinstance(count, int):
-            mean = total / count if count else total * math.nan
-        else:
-            mean = total / symbolic(count, total)
-        return mean.cast(narrow)
+        return rowwise.mean(wide, tuple(axes)).cast(narrow)
 
     def var(self, axis: Axes = None, keepdim: bool = False, correction: int = 1) -> Self:
         """The variance along some axes: squared distances from the mean, over n - correction.
@@ -161,7 +154,7 @@ class Reduce(Joining):
             left = max(count - correction, 0)
             variance = total / left
         else:
-            variance = total / (symbolic(count, total) - correction)
+            variance = total / (rowwise.symbolic(count, total) - correction)
         return (
             self._dropped(variance.cast(narrow), axes, keepdim),
             self._dropped(mean.cast(narrow), axes, keepdim),
@@ -247,10 +240,10 @@ class Reduce(Joining):
         size = value.shape[place]
         shape = tuple([size if i == place else 1 for i in range(len(value.shape))])
         numbers = count_to(size, dtypes.int32, self.device).reshape(shape).expand(value.shape)
-        last = symbolic(size, numbers) if not isinstance(size, int) else numbers.full(size)
+        last = rowwise.symbolic(size, numbers) if not isinstance(size, int) else numbers.full(size)
         from_end = found.where(last - numbers, 0)
         first = largest(from_end, (place,))
-        last = symbolic(size, first) if not isinstance(size, int) else first.full(size)
+        last = rowwise.symbolic(size, first) if not isinstance(size, int) else first.full(size)
         return self._dropped(last - first, (place,), keepdim)
 
     def any(self, axis: Axes = None, keepdim: bool = False) -> Self:
@@ -294,7 +287,7 @@ class Reduce(Joining):
         [0.5, 0.5]
         """
         value = self._float() if dtype is None else self._read().cast(to_dtype(dtype))
-        return self._wrap(special.softmax(value, self._softmax_axes(axis, "softmax")))
+        return self._wrap(rowwise.softmax(value, self._softmax_axes(axis, "softmax")))
 
     def log_softmax(self, axis: int = -1, dtype: DType | str | None = None) -> Self:
         """The logarithm of the softmax along an axis.
@@ -304,7 +297,7 @@ class Reduce(Joining):
         [0.0]
         """
         value = self._float() if dtype is None else self._read().cast(to_dtype(dtype))
-        return self._wrap(special.log_softmax(value, self._softmax_axes(axis, "log_softmax")))
+        return self._wrap(rowwise.log_softmax(value, self._softmax_axes(axis, "log_softmax")))
 
     def _softmax_axes(self, axis: int, what: str) -> tuple[int, ...]:
         return (self._axis(axis, what),) if self._shape else ()
@@ -318,7 +311,7 @@ class Reduce(Joining):
         """
         axes = self._axes(axis, "logsumexp")
         self._check_not_empty(axes, "logsumexp")
-        return self._dropped(special.logsumexp(self._float(), axes), axes, keepdim)
+        return self._dropped(rowwise.logsumexp(self._float(), axes), axes, keepdim)
 
     # -- running totals --------------------------------------------------------------------------
 
@@ -337,12 +330,6 @@ class Reduce(Joining):
         order = [i for i in range(len(value.shape)) if i != place] + [place]
         back = [order.index(i) for i in range(len(order))]
         return self._wrap(running_total(value.permute(order)).permute(back))
-
-
-def symbolic(size: sint, like: Value) -> Value:
-    """A symbolic size as a value of another's dtype and shape."""
-    node = like.node
-    return Value(LazyBuffer.const(size, node.dtype, node.shape, node.device))
 
 
 def running_total(value: Value) -> Value:

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 from ferrule.dtype import dtypes
 from ferrule.gradient import Entry, Gradients, Number, Rule, Value, record
-from ferrule.ops import BinaryOps, ReduceOps, UnaryOps
+from ferrule.ops import BinaryOps, UnaryOps
 
 Function = Callable[[Value], Value]
 _NARROW = (dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2)
 
 
-def _widened(x: Value) -> Value:
+def widened(x: Value) -> Value:
     """The value outside the tape, in a type that the forward parts are written for."""
     return x.detach().cast(dtypes.float32) if x.dtype in _NARROW else x.detach()
 
@@ -36,7 +36,7 @@ def _function(
     rule = Rule(reverse, inputs, output)
 
     def function(x: Value) -> Value:
-        result = forward(_widened(x)).cast(x.dtype)
+        result = forward(widened(x)).cast(x.dtype)
         return record(name, rule, (x,), result.node, None)
 
     function.__name__ = name
@@ -506,64 +506,5 @@ _POWER = Rule(_reverse_power, inputs=(0, 1), output=True)
 
 def power(base: Value, exponent: Value) -> Value:
     """base**exponent for floats of one type and shape."""
-    result = _power(_widened(base), _widened(exponent)).cast(base.dtype)
+    result = _power(widened(base), widened(exponent)).cast(base.dtype)
     return record("power", _POWER, (base, exponent), result.node, None)
-
-
-# *** softmax and its relatives, along one axis or several ***
-
-
-def _shifted(x: Value, axes: tuple[int, ...]) -> tuple[Value, Value]:
-    """The largest value along the axes (0 if that is infinite), and x less it."""
-    largest = x.reduce(ReduceOps.MAX, axes)
-    finite = largest.absolute() < math.inf
-    largest = finite.alu(BinaryOps.OR, largest.differs(largest)).where(largest, 0.0)
-    return largest, x - largest.expand(x.shape)
-
-
-def softmax(x: Value, axes: tuple[int, ...]) -> Value:
-    """e**x divided by its sum along the axes; the largest x, subtracted first, is detached."""
-    wide = _widened(x)
-    powers = _exp(wide - wide.reduce(ReduceOps.MAX, axes).expand(wide.shape))
-    scale = powers.sum(axes).alu(UnaryOps.RECIP)
-    result = (powers * scale.expand(powers.shape)).cast(x.dtype)
-    return record("softmax", _SOFTMAX, (x,), result.node, axes)
-
-
-def _reverse_softmax(grad: Value, entry: Entry) -> Gradients:
-    weighted = grad * entry.result()
-    mean = weighted.sum(entry.arg).expand(grad.shape)
-    return (weighted - entry.result() * mean,)
-
-
-def log_softmax(x: Value, axes: tuple[int, ...]) -> Value:
-    """The logarithm of the softmax along the axes."""
-    wide = _widened(x)
-    _, rest = _shifted(wide, axes)
-    total = _log(_exp(rest).sum(axes))
-    result = (rest - total.expand(rest.shape)).cast(x.dtype)
-    return record("log_softmax", _LOG_SOFTMAX, (x,), result.node, axes)
-
-
-def _reverse_log_softmax(grad: Value, entry: Entry) -> Gradients:
-    total = grad.sum(entry.arg).expand(grad.shape)
-    return (grad - exp(entry.result()) * total,)
-
-
-def logsumexp(x: Value, axes: tuple[int, ...]) -> Value:
-    """The logarithm of the sum of e**x along the axes, which stay with size 1."""
-    wide = _widened(x)
-    largest, rest = _shifted(wide, axes)
-    result = (_log(_exp(rest).sum(axes)) + largest).cast(x.dtype)
-    return record("logsumexp", _LOGSUMEXP, (x,), result.node, axes)
-
-
-def _reverse_logsumexp(grad: Value, entry: Entry) -> Gradients:
-    x = entry.saved[0]
-    share = exp(x - entry.result().expand(x.shape))
-    return (grad.expand(x.shape) * share,)
-
-
-_SOFTMAX = Rule(_reverse_softmax, output=True)
-_LOG_SOFTMAX = Rule(_reverse_log_softmax, output=True)
-_LOGSUMEXP = Rule(_reverse_logsumexp, inputs=(0,), output=True)

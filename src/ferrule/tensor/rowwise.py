@@ -1,0 +1,145 @@
+"""Functions along axes, with reverse rules of their own: softmax and its relatives, normalisation.
+
+Forward and reverse parts are sums and maxima along the axes and arithmetic on what they give, so
+that each becomes one kernel. Types narrower than float32 compute in float32 and round once.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ferrule.dtype import dtypes
+from ferrule.expr import sint
+from ferrule.gradient import Entry, Gradients, Rule, Value, record
+from ferrule.lazy import LazyBuffer
+from ferrule.ops import BinaryOps, ReduceOps, UnaryOps
+from ferrule.shape.view import prod_sint
+from ferrule.tensor.special import exp, log, widened
+
+
+def _shifted(x: Value, axes: tuple[int, ...]) -> tuple[Value, Value]:
+    """The largest value along the axes (0 if that is infinite), and x less it."""
+    largest = x.reduce(ReduceOps.MAX, axes)
+    finite = largest.absolute() < math.inf
+    largest = finite.alu(BinaryOps.OR, largest.differs(largest)).where(largest, 0.0)
+    return largest, x - largest.expand(x.shape)
+
+
+def softmax(x: Value, axes: tuple[int, ...]) -> Value:
+    """e**x divided by its sum along the axes; the largest x, subtracted first, is detached."""
+    wide = widened(x)
+    powers = exp(wide - wide.reduce(ReduceOps.MAX, axes).expand(wide.shape))
+    scale = powers.sum(axes).alu(UnaryOps.RECIP)
+    result = (powers * scale.expand(powers.shape)).cast(x.dtype)
+    return record("softmax", _SOFTMAX, (x,), result.node, axes)
+
+
+def _reverse_softmax(grad: Value, entry: Entry) -> Gradients:
+    weighted = grad * entry.result()
+    mean = weighted.sum(entry.arg).expand(grad.shape)
+    return (weighted - entry.result() * mean,)
+
+
+def log_softmax(x: Value, axes: tuple[int, ...]) -> Value:
+    """The logarithm of the softmax along the axes."""
+    wide = widened(x)
+    _, rest = _shifted(wide, axes)
+    total = log(exp(rest).sum(axes))
+    result = (rest - total.expand(rest.shape)).cast(x.dtype)
+    return record("log_softmax", _LOG_SOFTMAX, (x,), result.node, axes)
+
+
+def _reverse_log_softmax(grad: Value, entry: Entry) -> Gradients:
+    total = grad.sum(entry.arg).expand(grad.shape)
+    return (grad - exp(entry.result()) * total,)
+
+
+def logsumexp(x: Value, axes: tuple[int, ...]) -> Value:
+    """The logarithm of the sum of e**x along the axes, which stay with size 1."""
+    wide = widened(x)
+    largest, rest = _shifted(wide, axes)
+    result = (log(exp(rest).sum(axes)) + largest).cast(x.dtype)
+    return record("logsumexp", _LOGSUMEXP, (x,), result.node, axes)
+
+
+def _reverse_logsumexp(grad: Value, entry: Entry) -> Gradients:
+    x = entry.saved[0]
+    share = exp(x - entry.result().expand(x.shape))
+    return (grad.expand(x.shape) * share,)
+
+
+_SOFTMAX = Rule(_reverse_softmax, output=True)
+_LOG_SOFTMAX = Rule(_reverse_log_softmax, output=True)
+_LOGSUMEXP = Rule(_reverse_logsumexp, inputs=(0,), output=True)
+
+
+# *** means and normalisation ***
+
+
+def symbolic(size: sint, like: Value) -> Value:
+    """A size as a value of another's dtype and shape."""
+    node = like.node
+    return Value(LazyBuffer.const(size, node.dtype, node.shape, node.device))
+
+
+def mean(x: Value, axes: tuple[int, ...]) -> Value:
+    """The mean along the axes, which stay with size 1; NaN if they have no elements."""
+    count = prod_sint([x.shape[axis] for axis in axes])
+    total = x.sum(axes)
+    if isinstance(count, int):
+        return total / count if count else total * math.nan
+    return total / symbolic(count, total)
+
+
+def _centred(x: Value, axes: tuple[int, ...]) -> Value:
+    return x - mean(x, axes).expand(x.shape)
+
+
+def _scale(x: Value, axes: tuple[int, ...], eps: float) -> Value:
+    """1 over the root of the mean square and eps."""
+    root = (mean(x * x, axes) + eps).alu(UnaryOps.SQRT)
+    return root.alu(UnaryOps.RECIP).expand(x.shape)
+
+
+def layernorm(x: Value, axes: tuple[int, ...], eps: float) -> Value:
+    """The distance from the mean along the axes, over the root of the variance and eps."""
+    centred = _centred(widened(x), axes)
+    result = (centred * _scale(centred, axes, eps)).cast(x.dtype)
+    return record("layernorm", _LAYERNORM, (x,), result.node, (axes, eps))
+
+
+def _reverse_layernorm(grad: Value, entry: Entry) -> Gradients:
+    """The part of the gradient that changes neither the mean nor the mean square."""
+    axes, eps = entry.arg
+    centred = _centred(_wide(entry.saved[0]), axes)
+    scale = _scale(centred, axes, eps)
+    result = centred * scale
+    grad = _wide(grad)
+    along = mean(grad * result, axes).expand(grad.shape)
+    slope = (_centred(grad, axes) - result * along) * scale
+    return (slope.cast(entry.kinds[0]),)
+
+
+def rms_norm(x: Value, axes: tuple[int, ...], eps: float) -> Value:
+    """The value over the root of its mean square along the axes and eps."""
+    wide = widened(x)
+    result = (wide * _scale(wide, axes, eps)).cast(x.dtype)
+    return record("rms_norm", _RMS_NORM, (x,), result.node, (axes, eps))
+
+
+def _reverse_rms_norm(grad: Value, entry: Entry) -> Gradients:
+    axes, eps = entry.arg
+    wide = _wide(entry.saved[0])
+    scale = _scale(wide, axes, eps)
+    result = wide * scale
+    grad = _wide(grad)
+    along = mean(grad * result, axes).expand(grad.shape)
+    return (((grad - result * along) * scale).cast(entry.kinds[0]),)
+
+
+def _wide(x: Value) -> Value:
+    return x.cast(dtypes.float32) if x.dtype.itemsize < 4 else x
+
+
+_LAYERNORM = Rule(_reverse_layernorm, inputs=(0,))
+_RMS_NORM = Rule(_reverse_rms_norm, inputs=(0,))
