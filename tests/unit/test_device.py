@@ -1,0 +1,364 @@
+"""Devices by name, the parts of a compiled device, runners, statistics, interpreted kernels."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ferrule.device
+import ferrule.runtime.numpy as numpy_device
+from ferrule.buffer import Buffer
+from ferrule.config import Context, config
+from ferrule.device import (
+    Allocator,
+    Compiled,
+    CompiledASTRunner,
+    Compiler,
+    Device,
+    GlobalCounters,
+    Interpreted,
+    InterpretedASTRunner,
+    JITRunner,
+    LRUAllocator,
+    codegen_fingerprint,
+    observer,
+    update_stats,
+)
+from ferrule.dtype import dtypes
+from ferrule.expr import Variable
+from ferrule.ops import BinaryOps, BufferOps, LazyOp, MemBuffer, ReduceOps
+from ferrule.runner import BufferCopy
+from ferrule.shape.shapetracker import ShapeTracker
+from ferrule.shape.view import View
+from ferrule.target import Target, detect_cpu
+
+
+def load(idx: int, *shape: int) -> LazyOp:
+    st = ShapeTracker.from_shape(shape)
+    return LazyOp(BufferOps.LOAD, (), MemBuffer(idx, dtypes.float32, st))
+
+
+def add(size: int = 4) -> LazyOp:
+    return LazyOp(BinaryOps.ADD, (load(1, size), load(2, size)))
+
+
+def buffers(*arrays: Any) -> list[Buffer]:
+    return [Buffer.fromCPU("NUMPY", np.array(array, np.float32)) for array in arrays]
+
+
+# *** names ***
+
+
+@pytest.mark.parametrize(
+    ("name", "canonical"),
+    [
+        ("cpu", "CPU"),
+        ("Numpy:0", "NUMPY"),
+        ("cuda:1", "CUDA:1"),
+        ("disk:/dev/shm/test", "DISK:/dev/shm/test"),
+        ("disk:000.txt", "DISK:000.txt"),
+        ("disk:a:0", "DISK:a:0"),
+        ("gpu:00", "GPU:00"),
+    ],
+)
+def test_canonicalize(name: str, canonical: str) -> None:
+    assert Device.canonicalize(name) == canonical
+    assert Device.canonicalize(canonical) == canonical
+
+
+def test_one_device_under_all_its_spellings() -> None:
+    assert Device["numpy"] is Device["NUMPY:0"] is Device["NUMPY"]
+
+
+@pytest.fixture
+def default() -> Iterator[None]:
+    """Forgets which default was chosen, before and after."""
+    saved = dict(Device._defaults)
+    Device._defaults.clear()
+    yield
+    Device._defaults.clear()
+    Device._defaults.update(saved)
+
+
+@pytest.mark.usefixtures("default")
+def test_the_default_device() -> None:
+    with Context(FERRULE_DEVICE="numpy"):
+        assert Device.DEFAULT == "NUMPY"
+        assert Device.canonicalize(None) == "NUMPY"
+        Device.DEFAULT = "cpu:0"
+        assert Device.DEFAULT == "CPU"
+        with Context(FERRULE_DEVICE="NUMPY"):
+            assert Device.DEFAULT == "NUMPY"
+    if config().FERRULE_DEVICE is None:
+        assert Device.DEFAULT == "CPU"
+        Device.DEFAULT = "NUMPY"
+        assert Device.DEFAULT == "NUMPY"
+
+
+@pytest.mark.usefixtures("default")
+def test_the_next_device_is_the_default_where_the_first_does_not_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = {"BROKEN": "ferrule_no_such_module:device", "NUMPY": "ferrule.runtime.numpy:device"}
+    monkeypatch.setattr(ferrule.device, "_TABLE", table)
+    if config().FERRULE_DEVICE is None:
+        assert Device.DEFAULT == "NUMPY"
+
+
+def test_devices_of_third_parties(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Point:
+        name = "mine"
+
+        def load(self) -> Any:
+            return lambda name: Interpreted(numpy_device.NumpyAllocator(), {}, name)
+
+    def found(group: str) -> Sequence[Point]:
+        assert group == "ferrule.devices"
+        return [Point()]
+
+    monkeypatch.setattr("importlib.metadata.entry_points", found)
+    assert "MINE" in Device.names()
+    device = Device["mine:3"]
+    assert device.device == "MINE:3"
+    assert Buffer("MINE:3", 2, dtypes.float32).size == 2
+
+
+def test_the_documented_names_are_here() -> None:
+    assert issubclass(LRUAllocator, Allocator)
+    assert issubclass(InterpretedASTRunner, JITRunner)
+    assert issubclass(CompiledASTRunner, JITRunner)
+    assert Interpreted.codegen is None
+    assert Interpreted.graph is None
+    assert Device["NUMPY"].synchronize() is None  # type: ignore[func-returns-value]
+
+
+# *** a compiled device of simple parts ***
+
+
+class Upper(Compiler):
+    """The 'machine code' of a kernel is its source in capitals."""
+
+    compiled: int = 0
+
+    def compile(self, src: str) -> bytes:
+        self.compiled += 1
+        return src.upper().encode()
+
+
+class Program:
+    """Adds, whatever the source; keeps what it was called with."""
+
+    def __init__(self, name: str, lib: bytes) -> None:
+        self.name = name
+        self.lib = lib
+        self.calls: list[dict[str, Any]] = []
+
+    def __call__(
+        self, *bufs: Any, vals: Any = (), wait: bool = False, **sizes: Any
+    ) -> float | None:
+        self.calls.append({"vals": vals, "wait": wait, **sizes})
+        out, *given = [buf.view(np.float32) for buf in bufs]
+        out[:] = np.sum(given, axis=0)
+        return 0.5 if wait else None
+
+
+class Renderer:
+    target: Target = detect_cpu()
+
+    def render(self, name: str, uops: list[Any]) -> str:
+        return f"kernel {name}: {len(uops)}"
+
+
+def simple_device(cachekey: str | None = None) -> Compiled:
+    allocator = numpy_device.NumpyAllocator()
+    return Compiled("SIMPLE", allocator, Renderer(), Upper(cachekey), Program)
+
+
+def test_from_ast_to_program() -> None:
+    device = simple_device()
+    assert device.linearizer_opts is Renderer.target
+    k = device.get_linearizer(add())
+    runner = device.to_program(k)
+    assert runner.name == k.name
+    assert runner.prg == f"kernel {k.name}: {len(k.uops)}"
+    assert runner.lib == runner.prg.upper().encode()
+    out, a, b = buffers([0] * 4, [1, 2, 3, 4], [10, 20, 30, 40])
+    assert runner.exec([out, a, b]) is None
+    assert out.toCPU().tolist() == [11, 22, 33, 44]
+    assert (runner.op_estimate, runner.mem_estimate, runner.device) == (4, 48, "SIMPLE")
+    assert (runner.writes, runner.reads) == ({0}, {1, 2})
+
+
+def test_a_runner_is_made_once_for_an_ast() -> None:
+    device = simple_device()
+    runner = device.get_runner(add())
+    assert device.get_runner(add()) is runner
+    assert device.get_runner(add(5)) is not runner
+    compiler = device.compiler
+    assert isinstance(compiler, Upper)
+    assert compiler.compiled == 2
+    device.prepare([add(), add(5), add(6), add(7)])
+    assert compiler.compiled == 4
+    device.prepare([add(6), add(7)])
+    assert compiler.compiled == 4
+
+
+def test_kernels_come_from_the_disk_cache(tmp_path: Path) -> None:
+    with Context(FERRULE_CACHE_DIR=str(tmp_path)):
+        first = simple_device("test-1").get_runner(add())
+        again = simple_device("test-1")
+        runner = again.get_runner(add())
+        assert (runner.name, runner.lib, runner.prg) == (first.name, first.lib, "")
+        assert again.compiler.compiled == 0  # type: ignore[attr-defined]
+        other = simple_device("test-2")
+        other.get_runner(add())
+        assert other.compiler.compiled == 1  # type: ignore[attr-defined]
+        with Context(DEBUG=3):
+            assert simple_device("test-1").get_runner(add()).prg == first.prg
+
+
+def test_compile_cached(tmp_path: Path) -> None:
+    with Context(FERRULE_CACHE_DIR=str(tmp_path)):
+        for cachekey, compiled in ((None, 2), ("key", 1)):
+            compiler = Upper(cachekey)
+            assert compiler.compile_cached("abc") == compiler.compile_cached("abc") == b"ABC"
+            assert compiler.compiled == compiled
+        assert Upper("other").compile_cached("abc") == b"ABC"
+
+
+def test_the_fingerprint_is_of_the_code() -> None:
+    assert len(codegen_fingerprint()) == 16
+    assert codegen_fingerprint() == codegen_fingerprint()
+
+
+def test_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with Context(DEBUG=4):
+        runner = simple_device().get_runner(add())
+    printed = capsys.readouterr().out
+    assert runner.prg in printed
+    assert "ADD(%0, %1)" in printed
+    assert "opts: " in printed
+
+
+# *** runners ***
+
+
+def test_launch_sizes_and_variables() -> None:
+    n, m = Variable("n", 1, 10), Variable("m", 1, 10)
+    st = ShapeTracker(View.create((n, 4), (4, 1)))
+    x = LazyOp(BufferOps.LOAD, (), MemBuffer(1, dtypes.float32, st))
+    ast = x.shrink(((0, 1), (0, m)))
+    runner = CompiledASTRunner(ast, "kernel", "source", [n, 2], [m * 2], {"shared": 5})
+    runner.program = Program("kernel", b"")
+    assert runner.vars == (m, n)
+    assert runner.launch_dims({n: 3, m: 4}) == ([3, 2, 1], [8, 1, 1])
+    out, given = buffers([0.0] * 4, [[1.0] * 4] * 10)
+    with Context(DEBUG=2):
+        assert runner([out, out], {n: 3, m: 4}) == 0.5
+    assert runner.program.calls[-1] == {
+        "vals": (4, 3),
+        "wait": True,
+        "global_size": [3, 2, 1],
+        "local_size": [8, 1, 1],
+        "shared": 5,
+    }
+    with pytest.raises(KeyError, match=r"no value for .*m"):
+        runner.exec([out, given], {n: 3})
+
+
+def test_an_observer_runs_instead() -> None:
+    seen: list[Any] = []
+
+    def watch(runner: JITRunner, rawbufs: Sequence[Buffer], var_vals: Any) -> float | None:
+        seen.append((runner, list(rawbufs), var_vals))
+        return runner(rawbufs, var_vals)
+
+    runner = Device["NUMPY"].get_runner(add())
+    given = buffers([0] * 4, [1] * 4, [2] * 4)
+    token = observer.set(watch)
+    try:
+        assert runner.exec(given) is not None
+    finally:
+        observer.reset(token)
+    runner.exec(given)
+    assert seen == [(runner, given, {})]
+    assert given[0].toCPU().tolist() == [3] * 4
+
+
+def test_copies() -> None:
+    source = Buffer.fromCPU("NUMPY", np.arange(4, dtype=np.float32))
+    dest = Buffer("CPU", 4, dtypes.float32)
+    seconds = BufferCopy("CPU", 16, "NUMPY").exec([dest, source])
+    assert seconds is not None
+    assert dest.toCPU().tolist() == [0, 1, 2, 3]
+
+
+# *** statistics ***
+
+
+def test_counters() -> None:
+    GlobalCounters.reset()
+    n = Variable("n", 1, 10)
+    update_stats("a", 10, 20, None, 0.5, 2)
+    update_stats("b", n * 2, n + 1, {n: 4}, None, 3, jit=True, num_kernels=5)
+    counters = GlobalCounters
+    assert (counters.kernel_count, counters.global_ops, counters.global_mem) == (6, 18, 25)
+    assert counters.time_sum_s == 0.5
+
+
+def test_the_line_for_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    GlobalCounters.reset()
+    update_stats("silent", 1, 1, None, 0.1, 2)
+    with Context(DEBUG=2):
+        update_stats("kernel", 4_000_000, 2_000_000, None, 0.002, 3, device="CPU", first_run=True)
+        update_stats("batch", 1, 1, None, 0.02, 3, jit=True, lra={"global_size": [4, 1, 1]})
+        update_stats("plain", 1, 1, None, None, 3)
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert first.startswith("*** CPU     \x1b[32m   2\x1b[0m kernel")
+    assert "arg   3" in first
+    assert "2.00ms/   102.00ms (    2.00 GFLOPS,    1.00 GB/s)" in first
+    assert "\x1b[35m   3\x1b[0m batch [4, 1, 1] None" in second
+    assert "\x1b[33m    20.00ms\x1b[0m" in second
+    assert " tm " not in third
+    assert "\x1b" not in third
+
+
+# *** interpreted kernels ***
+
+
+def test_fused_functions_and_shared_nodes() -> None:
+    calls: list[str] = []
+
+    def named(name: str, function: Any) -> Any:
+        def run(*args: Any) -> Any:
+            calls.append(name)
+            return function(*args)
+
+        return run
+
+    numpy_functions = Device["NUMPY"].fxn_for_op  # type: ignore[union-attr]
+    functions = {op: named(op.name, function) for op, function in numpy_functions.items()}
+    fused = {(ReduceOps.SUM, BinaryOps.MUL): named("dot", lambda a, b, shape: (a * b).sum(0)[None])}
+    device = Interpreted(numpy_device.NumpyAllocator(), functions, "NUMPY", fused)
+    product = LazyOp(BinaryOps.MUL, (load(1, 4), load(2, 4)))
+    total = LazyOp(ReduceOps.SUM, (product,), (1,))
+    out, a, b = buffers([0], [1, 2, 3, 4], [1, 1, 1, 1])
+    device.get_runner(total).exec([out, a, b])
+    assert out.toCPU().tolist() == [10]
+    assert calls == ["LOAD", "LOAD", "dot", "STORE"]
+    calls.clear()
+    both = LazyOp(BinaryOps.ADD, (total, product.shrink(((0, 1),))))
+    device.get_runner(both).exec([out, a, b])
+    assert out.toCPU().tolist() == [11]
+    assert calls.count("MUL") == 1
+    assert "dot" not in calls
+
+
+def test_no_warnings_leak() -> None:
+    x = Buffer.fromCPU("NUMPY", np.array([0.0, -1.0, 3e38, np.inf], np.float32))
+    out = Buffer("NUMPY", 4, dtypes.float32)
+    value = load(1, 4)
+    for op in (BinaryOps.DIV, BinaryOps.MUL, BinaryOps.SUB, BinaryOps.MOD):
+        Device["NUMPY"].get_runner(LazyOp(op, (value, value))).exec([out, x])
