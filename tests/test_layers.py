@@ -30,9 +30,11 @@ LAYERS = """
     schedule.costs schedule.cut schedule.trees schedule.merge schedule.hazards schedule.recipe
     memory schedule realize
     gradient backward counting random
-    tensor.data tensor.special tensor.rowwise tensor.broadcast tensor.cell tensor.base tensor.autograd
+    tensor.data tensor.special tensor.rowwise tensor.broadcast tensor.cell tensor.base
+    tensor.autograd
     tensor.arithmetic tensor.elementwise tensor.functions tensor.movement tensor.joining
-    tensor.reduce tensor.creation tensor.positions tensor.indexing tensor.linalg tensor.neural tensor.loss tensor
+    tensor.reduce tensor.creation tensor.positions tensor.indexing tensor.linalg tensor.neural
+    tensor.loss tensor
     jit.results jit.inputs jit.reach jit.replay jit.record jit
     nn.layers nn.optim nn.state nn
     demo.terminal demo.digits cli __init__ __main__
