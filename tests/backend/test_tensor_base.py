@@ -1,6 +1,8 @@
 """Making tensors, what they say of themselves, and getting data back."""
 
+import copy
 import math
+import pickle
 from typing import Any
 
 import numpy as np
@@ -158,6 +160,26 @@ def test_replace_and_clone(device: str) -> None:
     z = y.clone()
     z += 1
     assert y.tolist() == [9, 4, 5]
+
+
+def test_copies_and_pickles(device: str) -> None:
+    x = Tensor([[1.0, 2.0]], requires_grad=True)
+    for y in (copy.deepcopy(x), pickle.loads(pickle.dumps(x))):
+        assert y.requires_grad
+        assert y.is_leaf
+        assert y.device == device
+        with Tensor.no_grad():
+            y += 1
+        assert (x.tolist(), y.tolist()) == ([[1.0, 2.0]], [[2.0, 3.0]])
+    assert copy.deepcopy(x * 2).requires_grad is None
+    half = Tensor([0.5], dtype="bfloat16")
+    assert pickle.loads(pickle.dumps(half)).dtype is dtypes.bfloat16
+    assert copy.copy(x).tolist() == x.tolist()
+
+
+def test_comparing_with_none() -> None:
+    assert (Tensor([1, 2]) == None) is False  # noqa: E711
+    assert (Tensor([1, 2]) != None) is True  # noqa: E711
 
 
 def test_training_mode() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 from ferrule.backward import pull_back
 from ferrule.gradient import Edge, GradientError, Leaf, Shape, Value, no_grad
@@ -71,6 +71,19 @@ class Autograd(TensorBase):
         [1, 2]
         """
         return self._wrap(self._read())
+
+    def __copy__(self) -> Self:
+        return self.clone()
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """A leaf with the same elements in memory of its own, on the same device."""
+        tensor = self._wrap(self._read().detach())
+        tensor.requires_grad = True if self._leaf is not None else self._requires_grad
+        return tensor
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        requires_grad = True if self._leaf is not None else self._requires_grad
+        return (type(self), (self.numpy(), self.device, None, requires_grad))
 
     def contiguous(self) -> Self:
         """The same elements in memory of its own, row-major; later operations do not fuse with it.

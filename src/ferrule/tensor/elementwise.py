@@ -57,10 +57,14 @@ class Elementwise(Arithmetic):
         return self._wrap(less_or_equal(a, b))
 
     def __eq__(self, other: object) -> Self:  # type: ignore[override]
+        if other is None:  # as `x in (None, …)` asks
+            return NotImplemented
         a, b = self._operands(other, "==")
         return self._wrap(a.equals(b))
 
     def __ne__(self, other: object) -> Self:  # type: ignore[override]
+        if other is None:
+            return NotImplemented
         return self._binary(BinaryOps.CMPNE, other, "!=")
 
     __hash__ = TensorBase.__hash__

@@ -2,6 +2,8 @@
 
 An index given as a list or an array is checked against the size. One given as a tensor is known
 only when it runs: out of range it reads 0, and writes nowhere.
+A mask of bools is computed at once, because the shape depends on it; only writing one value where a
+mask holds stays lazy.
 """
 
 from __future__ import annotations
