@@ -8,13 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.kernels import CASES, Case
 
 from ferrule.codegen.kernel import show as show_kernel
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.uops import show as show_program
 from ferrule.renderer.llvmir import LLVMRenderer
 from ferrule.target import Target
-from tests.kernels import CASES, Case
 
 FOLDER = Path(__file__).parent
 

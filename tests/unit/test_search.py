@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+from tests.kernels import load, matmul, store
 
 from ferrule import Context, Tensor
 from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import Opt
 from ferrule.codegen.search import candidates, search, slot_sizes
 from ferrule.target import detect_cpu
-from tests.kernels import load, matmul, store
 
 KERNEL = lower(store(matmul(load(1, 96, 200), load(2, 200, 128))), "product")
 
