@@ -1,7 +1,7 @@
-"""Small element-wise tasks that do not depend on one another become one kernel.
+"""Element-wise tasks that do not depend on one another become one kernel.
 
-What is saved is the start of a kernel, so that only tasks which take not much longer than that are
-merged: the updates of many small parameters, for instance.
+What is saved is the start of a kernel, and the wait for the last thread at its end: an optimiser's
+updates of all parameters become one kernel or two. Tasks so large that neither counts stay apart.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final, final
 from ferrule.schedule.slots import Slots
 from ferrule.schedule.tasks import Task
 
-_MOST_BYTES: Final = 1 << 20
+_MOST_BYTES: Final = 1 << 26
 _MOST_BUFFERS: Final = 64
 _MOST_NODES: Final = 1000
 # Merging looks at each pair of a task and a group; beyond this it would cost more than it saves.
