@@ -15,7 +15,7 @@ LAYERS = """
     shape codegen renderer runtime runtime.graph demo
     helpers config diskcache
     dtype target
-    expr shape.movement shape.view shape.shapetracker
+    expr shape.movement shape.view shape.shapetracker shape.layout
     buffer
     opkinds ops fold
     codegen.kernel codegen.lower codegen.opt codegen.plan codegen.streams codegen.rows

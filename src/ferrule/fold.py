@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from ferrule.dtype import DType, dtypes, truncate
-from ferrule.opkinds import BinaryOps, Op, TernaryOps, UnaryOps
+from ferrule.opkinds import BinaryOps, Op, ReduceOps, TernaryOps, UnaryOps
 
 Scalar: TypeAlias = bool | int | float
 
@@ -162,3 +162,53 @@ def fold_bitcast(value: Scalar, source: DType, target: DType) -> Scalar | None:
 def is_negative_zero(value: object) -> bool:
     """Whether it is -0.0, which is not what padding and sums start from."""
     return isinstance(value, float) and value == 0 and math.copysign(1.0, value) < 0
+
+
+def fold_reduce(op: ReduceOps, dtype: DType, value: Scalar, count: int) -> Scalar | None:
+    """`count` times `value` combined; None where the rounding depends on the order.
+
+    >>> fold_reduce(ReduceOps.SUM, dtypes.float32, 3.0, 4)
+    12.0
+    """
+    if op is ReduceOps.MAX:
+        return value
+    if op is ReduceOps.PROD:
+        return value if value in (0, 1) and not is_negative_zero(value) else None
+    total = value * count
+    if dtype is dtypes.bool or not isinstance(value, float):
+        return truncate(dtype, total)
+    whole = abs(total) < 1 << (dtype.mantissa_bits + 1) and value.is_integer()
+    return total + 0.0 if whole else None
+
+
+def is_identity(op: BinaryOps, value: Scalar, dtype: DType, right: bool) -> bool:
+    """Whether `x op value` is x, bit by bit, whatever x of `dtype` is; not `right`: `value op x`.
+
+    >>> is_identity(BinaryOps.ADD, 0.0, dtypes.float32, right=True)  # -0.0 + 0.0 is 0.0
+    False
+    """
+    rule = _IDENTITY.get(op)
+    return rule is not None and (right or op in _COMMUTATIVE) and rule(value, dtype)
+
+
+def _is_zero(value: Scalar, dtype: DType) -> bool:
+    return value == 0
+
+
+def _is_one(value: Scalar, dtype: DType) -> bool:
+    return value == 1
+
+
+_COMMUTATIVE = frozenset({BinaryOps.ADD, BinaryOps.MUL, BinaryOps.MAX, BinaryOps.XOR, BinaryOps.OR})
+# Of the two zeros only -0.0 leaves -0.0 as it is when added, only 0.0 when subtracted.
+_IDENTITY: dict[BinaryOps, Callable[[Scalar, DType], bool]] = {
+    BinaryOps.ADD: lambda v, d: v == 0 and (not dtypes.is_float(d) or is_negative_zero(v)),
+    BinaryOps.SUB: lambda v, d: v == 0 and not is_negative_zero(v),
+    BinaryOps.MUL: _is_one,
+    BinaryOps.DIV: _is_one,
+    BinaryOps.MAX: lambda v, d: v == dtypes.min(d),
+    BinaryOps.XOR: _is_zero,
+    BinaryOps.OR: _is_zero,
+    BinaryOps.SHL: _is_zero,
+    BinaryOps.SHR: _is_zero,
+}

@@ -12,15 +12,22 @@ place is for the scheduler to find out.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import Any, Final, TypeAlias, final
 
 from ferrule.buffer import Buffer
 from ferrule.dtype import DType, dtypes, truncate
 from ferrule.expr import Expr, as_int, sint
-from ferrule.fold import Scalar, fold, fold_bitcast, fold_cast, is_negative_zero
-from ferrule.helpers import prod
+from ferrule.fold import (
+    Scalar,
+    fold,
+    fold_bitcast,
+    fold_cast,
+    fold_reduce,
+    is_identity,
+    is_negative_zero,
+)
 from ferrule.ops import (
     BinaryOps,
     LoadOps,
@@ -31,31 +38,29 @@ from ferrule.ops import (
     UnaryOps,
     infer,
 )
-from ferrule.shape.view import ShapeError, View, row_major
+from ferrule.shape.layout import (
+    parts_of_long_reduce,
+    storage_shape,
+    storage_size,
+    storage_view,
+)
+from ferrule.shape.view import ShapeError, View
+
+__all__ = [
+    "DeviceMismatchError",
+    "LazyBuffer",
+    "Storage",
+    "pending_writes",
+    "storage_shape",
+    "storage_size",
+    "storage_view",
+]
 
 Shape: TypeAlias = tuple[sint, ...]
 
 
 class DeviceMismatchError(ValueError):
     """The operands of one operation are on different devices."""
-
-
-def storage_shape(shape: Sequence[sint]) -> tuple[int, ...]:
-    """The shape of the memory behind a value of `shape`: symbolic sizes take their upper bounds."""
-    return tuple(size if isinstance(size, int) else size.max for size in shape)
-
-
-def storage_size(shape: Sequence[sint]) -> int:
-    """How many elements of memory a value of `shape` takes."""
-    size = 1
-    for length in shape:
-        size *= length if isinstance(length, int) else length.max
-    return size
-
-
-def storage_view(shape: Sequence[sint]) -> View:
-    """Where the elements of a value of `shape` are in its own memory."""
-    return View.create(shape, row_major(storage_shape(shape)))
 
 
 # *** interning ***
@@ -261,7 +266,7 @@ class LazyBuffer:
         value = _reduced_const(op, self, shape)
         if value is not None:
             return LazyBuffer.const(value, self.dtype, shape, self.device)
-        parts = _parts_of_long_reduce(self.shape, chosen)
+        parts = parts_of_long_reduce(self.shape, chosen)
         if parts is not None:
             return self._r_in_two(op, chosen, *parts)
         return _make(op, srcs, shape, shape, self.dtype, self.device, key)
@@ -434,34 +439,6 @@ class LazyBuffer:
 _NAN: Final = float("nan")
 
 
-FEW_RESULTS = 32  # fewer than this cannot keep the threads busy
-LONG_REDUCE = 1 << 17  # elements for each result from which it is worth a second kernel
-
-
-def _parts_of_long_reduce(shape: Shape, chosen: set[int]) -> tuple[int, int] | None:
-    """For a reduce of many elements to few results: an axis, and into how many parts to split it.
-
-    It depends on the shape alone, so that the bits do not depend on the machine's threads.
-    """
-    sizes = [n for n in shape if isinstance(n, int)]
-    if len(sizes) < len(shape):
-        return None
-    results = prod(n for axis, n in enumerate(sizes) if axis not in chosen)
-    combined = prod(sizes[axis] for axis in chosen)
-    if results >= FEW_RESULTS or combined < LONG_REDUCE:
-        return None
-    axis = max(chosen, key=lambda a: sizes[a])
-    size = sizes[axis]
-    for parts in range(2 * FEW_RESULTS, 16 * FEW_RESULTS):
-        if size % parts == 0 and combined // parts < LONG_REDUCE:
-            return axis, parts
-    return max(
-        ((axis, parts) for parts in range(8, 16 * FEW_RESULTS) if size % parts == 0),
-        default=None,
-        key=lambda split: split[1],
-    )
-
-
 def _find(key: Any) -> LazyBuffer | None:
     entry = _nodes.get(key)
     return None if entry is None else entry()
@@ -597,43 +574,15 @@ def _simplify_binary(
     op: BinaryOps, srcs: tuple[LazyBuffer, ...], known: Sequence[Scalar | Expr | None]
 ) -> LazyBuffer | None:
     """One operand is a constant: laws that hold for every value of the other, bit by bit."""
-    right = known[1] is not None
-    other = srcs[0] if right else srcs[1]
-    value = known[1] if right else known[0]
-    assert value is not None
-    assert not isinstance(value, Expr)
-    is_identity = _IDENTITY.get(op)
-    if is_identity is not None and is_identity(value, other.dtype):
-        return other if right or op in _COMMUTATIVE else None
-    if op is BinaryOps.MUL and value == 0 and not dtypes.is_float(other.dtype):
-        return srcs[1] if right else srcs[0]
+    for place, value in enumerate(known):
+        if value is None or isinstance(value, Expr):
+            continue
+        other = srcs[1 - place]
+        if is_identity(op, value, other.dtype, right=place == 1):
+            return other
+        if op is BinaryOps.MUL and value == 0 and not dtypes.is_float(other.dtype):
+            return srcs[place]
     return None
-
-
-def _is_zero(value: Scalar, dtype: DType) -> bool:
-    return value == 0
-
-
-def _is_one(value: Scalar, dtype: DType) -> bool:
-    return value == 1
-
-
-_COMMUTATIVE: Final = frozenset(
-    {BinaryOps.ADD, BinaryOps.MUL, BinaryOps.MAX, BinaryOps.XOR, BinaryOps.OR}
-)
-# x op value is x, whatever x is. Of the two zeros only -0.0 leaves -0.0 as it is when added, only
-# 0.0 when subtracted.
-_IDENTITY: Final[dict[BinaryOps, Callable[[Scalar, DType], bool]]] = {
-    BinaryOps.ADD: lambda v, d: v == 0 and (not dtypes.is_float(d) or is_negative_zero(v)),
-    BinaryOps.SUB: lambda v, d: v == 0 and not is_negative_zero(v),
-    BinaryOps.MUL: _is_one,
-    BinaryOps.DIV: _is_one,
-    BinaryOps.MAX: lambda v, d: v == dtypes.min(d),
-    BinaryOps.XOR: _is_zero,
-    BinaryOps.OR: _is_zero,
-    BinaryOps.SHL: _is_zero,
-    BinaryOps.SHR: _is_zero,
-}
 
 
 def _reduced_const(op: ReduceOps, source: LazyBuffer, shape: Shape) -> Scalar | None:
@@ -644,18 +593,11 @@ def _reduced_const(op: ReduceOps, source: LazyBuffer, shape: Shape) -> Scalar | 
             return dtypes.min(dtype)
         return 1 if op is ReduceOps.PROD else 0
     value = source.base_const()
-    sizes = source.shape
-    if value is None or isinstance(value, Expr) or not all(isinstance(n, int) for n in sizes):
+    if value is None or isinstance(value, Expr):
         return None
-    if op is ReduceOps.MAX:
-        return value
-    if op is ReduceOps.PROD:
-        return value if value in (0, 1) and not is_negative_zero(value) else None
-    total = value * (source.size // storage_size(shape))
-    if dtype is dtypes.bool or not isinstance(value, float):
-        return truncate(dtype, total)
-    whole = abs(total) < 1 << (dtype.mantissa_bits + 1) and value.is_integer()
-    return total + 0.0 if whole else None
+    if not all([isinstance(size, int) for size in source.shape]):
+        return None
+    return fold_reduce(op, dtype, value, source.size // storage_size(shape))
 
 
 def _moved(source: LazyBuffer, op: MovementOps, arg: Any) -> LazyBuffer:

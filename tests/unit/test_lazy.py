@@ -351,3 +351,11 @@ def test_memory_of_the_wrong_size_is_refused() -> None:
 def test_the_constructor_says_what_to_use() -> None:
     with pytest.raises(TypeError, match=r"use LazyBuffer\.const, \.empty or \.from_buffer"):
         LazyBuffer()
+
+
+def test_a_symbolic_constant_beside_a_known_one() -> None:
+    n = LazyBuffer.const(Variable("n", 1, 10).bind(4), dtypes.int32, (3,), "NUMPY")
+    two = const(2, 3, dtype=dtypes.int32)
+    assert n.e(BinaryOps.MUL, two).op is BinaryOps.MUL
+    assert n.e(BinaryOps.MUL, const(1, 3, dtype=dtypes.int32)) is n
+    assert const(0, 3, dtype=dtypes.int32).e(BinaryOps.ADD, n) is n

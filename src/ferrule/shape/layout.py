@@ -1,0 +1,58 @@
+"""How values are laid out in memory of their own, and how a long reduce is split into two."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from ferrule.expr import sint
+from ferrule.helpers import prod
+from ferrule.shape.view import Shape, View, row_major
+
+
+def storage_shape(shape: Sequence[sint]) -> tuple[int, ...]:
+    """The shape of the memory behind a value of `shape`: symbolic sizes take their upper bounds."""
+    return tuple(size if isinstance(size, int) else size.max for size in shape)
+
+
+def storage_size(shape: Sequence[sint]) -> int:
+    """How many elements of memory a value of `shape` takes."""
+    size = 1
+    for length in shape:
+        size *= length if isinstance(length, int) else length.max
+    return size
+
+
+def storage_view(shape: Sequence[sint]) -> View:
+    """Where the elements of a value of `shape` are in its own memory."""
+    return View.create(shape, row_major(storage_shape(shape)))
+
+
+FEW_RESULTS: Final = 32
+"""Fewer than this cannot keep the threads busy."""
+LONG_REDUCE: Final = 1 << 17
+"""Elements for each result from which it is worth a second kernel."""
+
+
+def parts_of_long_reduce(shape: Shape, chosen: set[int]) -> tuple[int, int] | None:
+    """For a reduce of many elements to few results: an axis, and into how many parts to split it.
+
+    It depends on the shape alone, so that the bits do not depend on the machine's threads.
+    """
+    sizes = [n for n in shape if isinstance(n, int)]
+    if len(sizes) < len(shape):
+        return None
+    results = prod(n for axis, n in enumerate(sizes) if axis not in chosen)
+    combined = prod(sizes[axis] for axis in chosen)
+    if results >= FEW_RESULTS or combined < LONG_REDUCE:
+        return None
+    axis = max(chosen, key=lambda a: sizes[a])
+    size = sizes[axis]
+    for parts in range(2 * FEW_RESULTS, 16 * FEW_RESULTS):
+        if size % parts == 0 and combined // parts < LONG_REDUCE:
+            return axis, parts
+    return max(
+        ((axis, parts) for parts in range(8, 16 * FEW_RESULTS) if size % parts == 0),
+        default=None,
+        key=lambda split: split[1],
+    )
