@@ -18,6 +18,7 @@ help: ## Print this list
 $(VENV)/.package: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/$(INSTALL) -e .
+	$(BIN)/python -m compileall -q src/ferrule
 	@touch $@
 
 # And the tools of development.
