@@ -32,12 +32,16 @@ class Kind(Enum):
     ITEM = 0
     SLOT = 1
     CELL = 2
+    FIXED = 3
 
 
 @final
 @dataclass(frozen=True, eq=False, slots=True)
 class Place:
-    """Where a value is found: an item of a dict or a list, an attribute, a closure's variable."""
+    """Where a value is found: an item of a dict or a list, an attribute, a closure's variable.
+
+    A FIXED place, such as an item of a tuple, always holds the same.
+    """
 
     kind: Kind
     holder: Any
@@ -63,10 +67,15 @@ class Place:
         else:
             self.holder.cell_contents = value
 
+    @property
+    def identity(self) -> tuple[int, Any]:
+        """What makes two places one, while their holder lives."""
+        return id(self.holder), self.key
+
 
 Path: TypeAlias = tuple[tuple[Place, Any], ...]
 """Places on the way to something, each with what is found there."""
-_Found: TypeAlias = tuple[Place | None, Any]
+_Found: TypeAlias = tuple[Place, Any]
 
 
 @final
@@ -80,7 +89,8 @@ class Reach:
 
     def __init__(self, roots: Iterable[Any]) -> None:
         self._tensors: dict[int, weakref.ref[Tensor]] = {}
-        self._places: dict[int, list[tuple[Place | None, Path]]] = {}
+        self._places: dict[int, list[tuple[Place, Path]]] = {}
+        self._contents: dict[tuple[int, Any], tuple[Place, int, Path]] = {}
         self._holders: dict[int, Any] = {}
         self._lengths: dict[int, int] = {}
         self._explore(roots)
@@ -94,24 +104,35 @@ class Reach:
         reference = self._tensors.get(id(tensor))
         return reference is not None and reference() is tensor
 
-    def places(self, tensor: Tensor) -> list[tuple[Place | None, Path]]:
-        """All places where a tensor is, None for one that cannot be set; and the ways there."""
+    def places(self, tensor: Tensor) -> list[tuple[Place, Path]]:
+        """All places where a tensor is, and the ways there."""
         return self._places[id(tensor)]
 
+    def changes(self, later: Reach) -> Iterator[tuple[Place, Path]]:
+        """The places where there are other tensors than before, or none any more."""
+        for identity, (place, number, path) in later._contents.items():
+            old = self._contents.get(identity)
+            if old is None or old[1] != number or not self._is_alive(number):
+                yield place, path
+        for identity, (place, _, path) in self._contents.items():
+            if identity not in later._contents and not isinstance(place.get(), Tensor):
+                yield place, path
+
     def knows(self, place: Place) -> bool:
-        """Whether a place is in something that was there, and is as long as it was."""
+        """Whether something can be put there: the holder was there, and is as long as it was."""
         holder = place.holder
+        if place.kind is Kind.FIXED:
+            return False
         if isinstance(holder, Tensor):
             return holder in self
         known = self._holders.get(id(holder)) is holder
         return known and self._lengths.get(id(holder)) == _length(holder)
 
-    def had_no_gradient(self, place: Place) -> bool:
-        """Whether a place is the gradient of a tensor that had none."""
-        return isinstance(place.holder, Tensor) and id(place.holder) in self._without_gradient
+    def _is_alive(self, number: int) -> bool:
+        reference = self._tensors.get(number)
+        return reference is not None and reference() is not None
 
     def _explore(self, roots: Iterable[Any]) -> None:
-        self._without_gradient: set[int] = set()
         seen: dict[int, Any] = {}
         stack: list[tuple[Any, Path]] = [(root, ()) for root in roots]
         while stack:
@@ -119,18 +140,20 @@ class Reach:
             if id(value) in seen:
                 continue
             seen[id(value)] = value  # kept until the end, so that no id is used twice
-            if isinstance(value, Tensor) and value.grad is None:
-                self._without_gradient.add(id(value))
             for place, child in _below(value):
-                if isinstance(child, _ATOMS):
-                    continue
                 if isinstance(child, Tensor):
-                    self._tensors.setdefault(id(child), weakref.ref(child))
-                    self._places.setdefault(id(child), []).append((place, path))
-                if place is not None and not isinstance(place.holder, Tensor):
+                    self._add(child, place, path)
+                if not isinstance(place.holder, Tensor):
                     self._holders[id(place.holder)] = place.holder
                     self._lengths[id(place.holder)] = _length(place.holder)
-                stack.append((child, path if place is None else (*path, (place, child))))
+                if not isinstance(child, _ATOMS):
+                    fixed = place.kind is Kind.FIXED
+                    stack.append((child, path if fixed else (*path, (place, child))))
+
+    def _add(self, tensor: Tensor, place: Place, path: Path) -> None:
+        self._tensors.setdefault(id(tensor), weakref.ref(tensor))
+        self._places.setdefault(id(tensor), []).append((place, path))
+        self._contents[place.identity] = (place, id(tensor), path)
 
 
 def _length(holder: Any) -> int:
@@ -146,29 +169,29 @@ def _below(value: Any) -> Iterator[_Found]:
     elif isinstance(value, list):
         yield from [(Place(Kind.ITEM, value, i), child) for i, child in enumerate(value)]
     elif isinstance(value, tuple | set | frozenset):
-        yield from _fixed(value)
+        yield from _fixed(value, value)
     elif isinstance(value, types.FunctionType):
         yield from _below_function(value)
     elif isinstance(value, types.MethodType):
-        yield from _fixed((value.__self__, value.__func__))
+        yield from _fixed(value, (value.__self__, value.__func__))
     elif isinstance(value, functools.partial):
-        yield from _fixed((value.func, value.args, value.keywords))
+        yield from _fixed(value, (value.func, value.args, value.keywords))
     elif isinstance(value, type):
         if not _is_foreign(value):
-            yield from _fixed(list(vars(value).values()))
+            yield from _fixed(value, list(vars(value).values()))
     elif isinstance(value, staticmethod | classmethod):
-        yield None, value.__func__
+        yield from _fixed(value, (value.__func__,))
     elif isinstance(value, property):
-        yield None, value.fget
+        yield from _fixed(value, (value.fget,))
     elif "__wrapped__" in getattr(value, "__dict__", {}):
         # A wrapper, such as another captured function: its own state is nobody's business.
-        yield None, value.__wrapped__
+        yield from _fixed(value, (value.__wrapped__,))
     elif not isinstance(value, types.ModuleType):
         yield from _below_object(value)
 
 
-def _fixed(values: Iterable[Any]) -> Iterator[_Found]:
-    return ((None, value) for value in values)
+def _fixed(holder: Any, values: Iterable[Any]) -> Iterator[_Found]:
+    return ((Place(Kind.FIXED, holder, i), value) for i, value in enumerate(values))
 
 
 def _below_function(function: types.FunctionType) -> Iterator[_Found]:
@@ -176,7 +199,7 @@ def _below_function(function: types.FunctionType) -> Iterator[_Found]:
         return
     for cell in function.__closure__ or ():
         yield Place(Kind.CELL, cell), _contents(cell)
-    yield from _fixed((function.__defaults__, function.__kwdefaults__, vars(function)))
+    yield from _fixed(function, (function.__defaults__, function.__kwdefaults__, vars(function)))
     names = dict.fromkeys(_names(function.__code__))
     spaces = [function.__globals__]
     for name in names:
@@ -203,12 +226,11 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def _below_object(value: object) -> Iterator[_Found]:
-    yield None, getattr(value, "__dict__", None)
+    yield from _fixed(value, (getattr(value, "__dict__", None), type(value)))
     for kind in type(value).__mro__:
         slots = vars(kind).get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
             yield Place(Kind.SLOT, value, name), getattr(value, name, None)
-    yield None, type(value)
 
 
 def _is_foreign(value: Any) -> bool:

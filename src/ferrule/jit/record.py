@@ -26,6 +26,7 @@ from ferrule.jit.results import Fresh, Given, Leaf, Made, Same, map_result, retu
 from ferrule.lazy import LazyBuffer, pending_writes
 from ferrule.realize import realize
 from ferrule.tensor import Tensor
+from ferrule.tensor.cell import Cell
 
 
 class NotReplayable(Exception):
@@ -82,11 +83,15 @@ class _Call:
             for number, tensor in enumerate(arguments.tensors)
         }
         self._gradients = [tensor.grad for tensor in arguments.tensors]
+        self._watch = Watch()
         self._roots = [function, *arguments.objects]
         self._before = Reach(self._roots)
         tensors = self._before.tensors()
         # What is lazy would melt into the function's kernels, and could not be told from them.
         realize([node for node in map(_lazy_root, tensors) if node is not None])
+        for tensor in tensors:
+            if tensor._leaf is not None and tensor.grad is None:
+                self._watch.add_no_gradient(tensor)
         self._constants = [
             (weakref.ref(tensor), tensor._cell.value.node.serial)
             for tensor in tensors
@@ -102,7 +107,8 @@ class _Call:
         """For each tensor that replays make: the number of its value."""
         self._template: Any = None
         self._effects: list[Effect] = []
-        self._watch = Watch()
+        self._same: list[Cell] = []
+        """The memory from before the call that it returned handles on."""
 
     # -- at the end of the call, still recorded --------------------------------------------------
 
@@ -110,7 +116,9 @@ class _Call:
         """Runs everything that the call left lazy, and finds all that it made."""
         returned = list(returned_tensors(result))
         after = Reach(self._roots)
-        left = [tensor for tensor in after.tensors() if tensor not in self._before]
+        changes = list(self._before.changes(after))
+        contents = [place.get() for place, _ in changes]
+        left = [tensor for tensor in contents if isinstance(tensor, Tensor)]
         gradients = self._new_gradients()
         everything = {id(tensor): tensor for tensor in [*returned, *left, *gradients.values()]}
         made = {
@@ -123,9 +131,8 @@ class _Call:
         self._check_containers(args, gradients)
         leaves = self._leaves(everything, made)
         self._template = map_result(result, iter([leaves[id(tensor)] for tensor in returned]))
-        for tensor in left:
-            for place, path in after.places(tensor):
-                self._add_effect(place, path, leaves[id(tensor)])
+        for (place, path), tensor in zip(changes, contents, strict=True):
+            self._add_effect(place, path, tensor, leaves.get(id(tensor)))
         for number, tensor in gradients.items():
             self._effects.append(Effect(number, leaves[id(tensor)]))
 
@@ -158,6 +165,8 @@ class _Call:
                     values[node] = self._add_value(node)
                 kind = Made(len(self._made))
                 self._made.append(values[node])
+            if isinstance(kind, Same):
+                self._same.append(tensor._cell)
             leaves[number] = kind
         return leaves
 
@@ -175,15 +184,15 @@ class _Call:
         self._buffers.append(buffer)
         return len(self._fresh) - 1
 
-    def _add_effect(self, place: Place | None, path: Path, leaf: Leaf) -> None:
-        """A tensor that the call put somewhere: each replay puts its own there."""
-        if place is None or not self._before.knows(place):
-            raise NotReplayable(
-                "it leaves a tensor in a list or an object that replays cannot fill"
-            )
+    def _add_effect(self, place: Place, path: Path, content: Any, leaf: Leaf | None) -> None:
+        """What the call put somewhere: each replay puts its own there."""
+        known = content is None or leaf is not None
+        moved = isinstance(leaf, Same) and leaf.tensor in self._before
+        if not known or moved or not self._before.knows(place):
+            raise NotReplayable("it moves tensors about in a way that replays cannot follow")
+        if isinstance(leaf, Given):
+            place.set(self.arguments.tensors[leaf.number])  # and not the stand-in
         self._watch.add_path(path)
-        if self._before.had_no_gradient(place):
-            self._watch.add_absent(place)
         self._effects.append(Effect(place, leaf))
 
     def _check_containers(self, args: list[Any], gradients: Mapping[int, Tensor]) -> None:
@@ -327,9 +336,13 @@ class _Call:
     def _watch_paths(self, used: Set[int]) -> None:
         """What the function reads must be where it finds it, now and in later calls.
 
-        Reading a constant leaves no trace, so all of them count as read.
+        Reading a constant leaves no trace, so all of them count as read; so does what it returns.
         """
-        read = [reference for reference, serial in self._memory if serial in used]
+        read = [
+            reference
+            for reference, serial in self._memory
+            if serial in used or _is_in(reference(), self._same)
+        ]
         for reference in [*read, *[reference for reference, _ in self._constants]]:
             tensor = reference()
             if tensor is None or not self._watch.add_tensor(tensor, self._before):
@@ -364,6 +377,10 @@ class _Call:
                     is_part = arg.base.serial in bases and arg.serial not in serials
                 if is_part:
                     raise NotReplayable("a kernel uses a part of an argument's or result's memory")
+
+
+def _is_in(tensor: Tensor | None, memories: Sequence[Cell]) -> bool:
+    return tensor is not None and any(tensor._cell is cell for cell in memories)
 
 
 def _lazy_root(tensor: Tensor) -> LazyBuffer | None:

@@ -19,7 +19,7 @@ from ferrule.device import BufferCopy, Device, JITRunner
 from ferrule.expr import Variable
 from ferrule.gradient import Value
 from ferrule.jit.inputs import Arguments
-from ferrule.jit.reach import Owner, Path, Place, Reach, present_version
+from ferrule.jit.reach import Kind, Owner, Path, Place, Reach, present_version
 from ferrule.jit.results import Fresh, Leaf, build_result
 from ferrule.realize import realize
 from ferrule.tensor import Tensor
@@ -56,7 +56,7 @@ class Watch:
         self._items: dict[tuple[int, Any], tuple[dict[Any, Any], Any, Any]] = {}
         """What has to be in which dict under which key; instances keep attributes in dicts."""
         self._others: dict[tuple[int, Any], tuple[Place, Any]] = {}
-        self._absent: list[Place] = []
+        self._without_gradient: list[weakref.ref[Tensor]] = []
         self._constants: list[tuple[weakref.ref[Cell], int]] = []
 
     def add(self, owner: Owner, buffer: Buffer, written: bool) -> None:
@@ -77,7 +77,7 @@ class Watch:
     def add_tensor(self, tensor: Tensor, reach: Reach) -> bool:
         """Watches that a tensor is where it was; False if it is not now."""
         for place, path in reach.places(tensor):
-            steps = path if place is None else (*path, (place, tensor))
+            steps = path if place.kind is Kind.FIXED else (*path, (place, tensor))
             if not all(step.get() is child for step, child in steps):
                 return False
             self.add_path(steps)
@@ -87,9 +87,9 @@ class Watch:
         """Watches that a tensor that is no more than a number stays that number."""
         self._constants.append((weakref.ref(cell), cell.value.node.serial))
 
-    def add_absent(self, place: Place) -> None:
-        """Watches that there is None."""
-        self._absent.append(place)
+    def add_no_gradient(self, tensor: Tensor) -> None:
+        """Watches that a tensor has no gradient, to which a backward pass would add."""
+        self._without_gradient.append(weakref.ref(tensor))
 
     def problem(self) -> str | None:
         """What makes the next replay wrong; None if nothing does."""
@@ -99,8 +99,9 @@ class Watch:
         for place, child in self._others.values():
             if place.get() is not child:
                 return "something that the function uses is another object now"
-        for place in self._absent:
-            if place.get() is not None:
+        for parameter in self._without_gradient:
+            tensor = parameter()
+            if tensor is not None and tensor._grad is not None:
                 return "there is a gradient where there was none"
         for reference, serial in self._constants:
             cell = reference()
@@ -145,7 +146,7 @@ class Effect:
     """A tensor that the call put somewhere: in a place, or in an argument's gradient."""
 
     where: Place | int
-    leaf: Leaf
+    leaf: Leaf | None
 
     def apply(self, made: Sequence[Tensor], given: Sequence[Tensor]) -> None:
         """Puts the replay's own tensor there."""

@@ -1,0 +1,140 @@
+"""Random programs of captured calls, writes, views and lazy readers give what the plain ones do."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ferrule.config import Context
+from ferrule.jit import TinyJit
+from ferrule.tensor import Tensor
+
+SIZE = 4
+STATES = 2
+
+Instruction = tuple[Any, ...]
+
+
+def fresh(value: float) -> Tensor:
+    return Tensor(np.arange(SIZE, dtype=np.float32) + value)
+
+
+@dataclass
+class World:
+    """Some state, and a function on it that does `body`."""
+
+    body: list[Instruction]
+    returned: list[int]
+    states: list[Tensor] = field(default_factory=lambda: [fresh(i + 1) for i in range(STATES)])
+    kept: Tensor = field(default_factory=lambda: fresh(9))
+
+    def step(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        values = [x, y, *self.states]
+        for instruction in self.body:
+            self.do(instruction, values)
+        return tuple(values[i % len(values)] for i in self.returned)
+
+    def do(self, instruction: Instruction, values: list[Tensor]) -> None:
+        op, i, j = instruction
+        a, b = values[i % len(values)], values[j % len(values)]
+        state = j % STATES
+        if op == "add":
+            values.append(a + b)
+        elif op == "halve":
+            values.append(a * 0.5 + 1)
+        elif op == "run":
+            values.append((a - b * 0.25).realize())
+        elif op == "flip":
+            values.append(a[::-1])
+        elif op == "write":
+            self.states[state].assign(a * 0.5)
+        elif op == "write part":
+            self.states[state][1:3] = a[2:4]
+        elif op == "write argument":
+            values[j % 2].assign(a * 0.5 - 1)
+        elif op == "keep":
+            self.kept = a
+        elif op == "kept":
+            values.append(self.kept * 0.5)
+        elif op == "replace":
+            self.states[state] = a + 1
+
+
+BODY = st.lists(
+    st.tuples(
+        st.sampled_from(
+            [
+                *("add", "halve", "run", "flip", "write", "write part"),
+                *("write argument", "keep", "kept", "replace"),
+            ]
+        ),
+        st.integers(0, 9),
+        st.integers(0, 9),
+    ),
+    min_size=1,
+    max_size=6,
+)
+BETWEEN = st.lists(
+    st.tuples(
+        st.sampled_from(
+            [
+                *("call", "call", "call", "call state", "call twice the same", "feed back"),
+                *("call a view", "write", "lazy", "share", "replace", "call lazily", "read kept"),
+            ]
+        ),
+        st.integers(0, 9),
+    ),
+    min_size=4,
+    max_size=12,
+)
+
+
+def play(
+    body: list[Instruction], returned: list[int], script: list[tuple[str, int]], captured: bool
+) -> list[Any]:
+    """Everything that can be seen from outside."""
+    world = World(body, returned)
+    step = TinyJit(world.step) if captured else world.step
+    seen: list[Any] = []
+    late: list[Any] = []
+    last = fresh(0)
+    for number, (action, i) in enumerate(script):
+        state = world.states[i % STATES]
+        x, y = fresh(number), fresh(-number)
+        arguments = {
+            "call": (x, y),
+            "call state": (state, y),
+            "call twice the same": (x, x),
+            "feed back": (last, y),
+            "call a view": (Tensor.cat(x, y)[2:6], y),
+            "call lazily": (x * 2, y.exp2() * 0),
+        }.get(action)
+        if arguments is not None:
+            results = step(*arguments)
+            late.extend(results)
+            last = results[0]
+            seen.append(last.tolist())
+        elif action == "write":
+            state.assign(x)
+        elif action == "lazy":
+            late.append(state * 3)
+        elif action == "share":
+            late.append(state.numpy(copy=False))
+        elif action == "replace":
+            world.states[i % STATES] = x
+        elif action == "read kept":
+            seen.append(world.kept.tolist())
+    seen.extend(value.tolist() for value in [*late, *world.states, world.kept])
+    return seen
+
+
+@settings(max_examples=150)
+@given(BODY, st.lists(st.integers(0, 9), min_size=1, max_size=3), BETWEEN)
+def test_captured_programs_equal_plain_ones(
+    body: list[Instruction], returned: list[int], script: list[tuple[str, int]]
+) -> None:
+    with Context(FERRULE_DEVICE="NUMPY"):
+        plain = play(body, returned, script, captured=False)
+        assert play(body, returned, script, captured=True) == plain
