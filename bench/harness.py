@@ -28,13 +28,13 @@ Call = Callable[[], Any]
 class Plan:
     """How long to measure."""
 
-    rounds: int = 15
-    block_s: float = 0.06
+    rounds: int = 9
+    block_s: float = 0.1
     settle_s: float = 0.004
-    warmup_s: float = 0.006
+    warmup_s: float = 0.25
 
 
-QUICK = Plan(rounds=5, block_s=0.02)
+QUICK = Plan(rounds=5, block_s=0.02, warmup_s=0.006)
 
 
 @dataclass(frozen=True)
