@@ -236,7 +236,7 @@ _erfc = np.vectorize(math.erfc, otypes=[np.float64])
 # The function in float64, the range of the samples, and the error allowed in float32, in ulp.
 FUNCTIONS: dict[str, tuple[Callable[[Any], Any], float, float, float]] = {
     "exp": (np.exp, -86, 88, 3),
-    "exp2": (np.exp2, -120, 127, 2),
+    "exp2": (np.exp2, -120, 127, 3),  # NumPy's own has 2.3
     "expm1": (np.expm1, -20, 88, 4),
     "log": (np.log, 1e-30, 1e30, 3),
     "log2": (np.log2, 1e-3, 1e3, 3),
@@ -265,7 +265,8 @@ FUNCTIONS: dict[str, tuple[Callable[[Any], Any], float, float, float]] = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_are_accurate(device: str, name: str) -> None:
     function, low, high, limit = FUNCTIONS[name]
-    x = np.concatenate([RNG.uniform(low, high, 2000), RNG.normal(size=500) * 1e-3])
+    rng = np.random.default_rng(0)  # the same samples, whichever tests ran before
+    x = np.concatenate([rng.uniform(low, high, 2000), rng.normal(size=500) * 1e-3])
     for dtype, factor in ((np.float32, 1.0), (np.float64, 2.0)):
         points = x[(x >= low) & (x <= high)].astype(dtype)
         wide = points.astype(np.longdouble if name not in ("erf",) else np.float64)
