@@ -249,7 +249,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Any], Any], float, float, float]] = {
     "cos": (np.cos, -30, 30, 4),
     "tan": (np.tan, -1.5, 1.5, 5),
     "tanh": (np.tanh, -12, 12, 6),
-    "sinh": (np.sinh, -40, 40, 6),
+    "sinh": (np.sinh, -40, 40, 7),
     "cosh": (np.cosh, -40, 40, 6),
     "sigmoid": (_sigmoid, -80, 80, 5),
     "logsigmoid": (lambda x: -_softplus(-x), -50, 50, 5),
