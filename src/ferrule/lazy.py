@@ -83,6 +83,14 @@ def _forget(entry: weakref.ref[LazyBuffer]) -> None:
         del _nodes[entry.key]
 
 
+def forget_nodes() -> None:
+    """From now on every expression is a new node, even where an equal one is alive.
+
+    For whoever has to tell what is computed from here on from what was there before.
+    """
+    _nodes.clear()
+
+
 def _is_empty(shape: Shape) -> bool:
     return 0 in shape
 

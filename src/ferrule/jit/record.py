@@ -23,7 +23,7 @@ from ferrule.jit.inputs import Arguments, all_tensors, follow, replace_tensors, 
 from ferrule.jit.reach import Path, Place, Reach, holders, owners
 from ferrule.jit.replay import Effect, Replay, Watch
 from ferrule.jit.results import Fresh, Given, Leaf, Made, Same, map_result, returned_tensors
-from ferrule.lazy import LazyBuffer, pending_writes
+from ferrule.lazy import LazyBuffer, forget_nodes, pending_writes
 from ferrule.realize import realize
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import Cell
@@ -99,7 +99,9 @@ class _Call:
         ]
         self._memory = list(zip(map(weakref.ref, tensors), memory_serials(tensors), strict=True))
         self._cells = weakref.WeakSet([tensor._cell for tensor in tensors])
-        # Nodes are numbered as well: all that are made in the call come after this one.
+        # Nodes are numbered as well: all that are made in the call come after this one. Equal
+        # ones from before are not to be taken for them: their values stay what they are.
+        forget_nodes()
         self._last_node = LazyBuffer.empty((), dtypes.uint8, "").serial
         self._fresh: list[Fresh] = []
         self._buffers: list[Buffer] = []
@@ -336,12 +338,16 @@ class _Call:
     def _watch_paths(self, used: Set[int]) -> None:
         """What the function reads must be where it finds it, now and in later calls.
 
-        Reading a constant leaves no trace, so all of them count as read; so does what it returns.
+        Reading a constant leaves no trace, so all of them count as read; so does what it returns,
+        and what it can reach and was given.
         """
+        pairs = enumerate(self.arguments.buffers)
+        stood_for = set(self.arguments.closed_over)
+        given = {buffer.base.serial for number, buffer in pairs if number not in stood_for}
         read = [
             reference
             for reference, serial in self._memory
-            if serial in used or _is_in(reference(), self._same)
+            if serial in used or serial in given or _is_in(reference(), self._same)
         ]
         for reference in [*read, *[reference for reference, _ in self._constants]]:
             tensor = reference()

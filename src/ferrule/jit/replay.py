@@ -42,7 +42,10 @@ class _Watched:
 def _readers(owner: Owner) -> int:
     """A count that grows with each reference to what some memory holds, but for the owner's own."""
     node = present_version(owner)
-    storage = owner.storage if isinstance(owner, Cell) else None
+    storage = None
+    if isinstance(owner, Cell):
+        owner.forget_views()  # they are no readers, and must read anew after the replay
+        storage = owner.storage
     own = 1 if storage is not None and storage.node is node else 0
     return sys.getrefcount(node) - own
 

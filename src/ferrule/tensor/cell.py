@@ -45,6 +45,12 @@ class Cell:
         self.storage: Storage | None = None
         self.caches: WeakSet[Cache] | None = None
 
+    def forget_views(self) -> None:
+        """Lets all views read anew: the memory is about to change."""
+        if self.caches is not None:
+            for cache in self.caches:
+                cache.value = cache.source = None
+
     def write(self, value: Value, part: Part | None, recorded: bool) -> None:
         """Makes the next version: `value` in a part, or in all of the memory.
 
@@ -52,9 +58,7 @@ class Cell:
         """
         old = self.value
         # A stale copy of the old version would keep the write from being done in place.
-        if self.caches is not None:
-            for cache in self.caches:
-                cache.value = cache.source = None
+        self.forget_views()
         if self.storage is None:
             self.storage = Storage(old.node)
         self.storage.write(value.node, None if part is None else part.view)
