@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from ferrule.config import Context
 from ferrule.device import Device, GlobalCounters
 from ferrule.dtype import dtypes
 from ferrule.expr import Variable
-from ferrule.jit import JitItem, TinyJit, get_input_replace, get_jit_stats
+from ferrule.jit import GraphException, JitItem, TinyJit, get_input_replace, get_jit_stats
 from ferrule.tensor import Tensor
 
 pytestmark = pytest.mark.usefixtures("device")
@@ -719,6 +720,65 @@ def test_jit_2_makes_no_graphs() -> None:
         for i in range(4):
             assert f(Tensor([float(i)])).item() == 2 * i + 2
         assert len(f.jit_cache) == 2
+
+
+def test_a_graph_that_cannot_be_made_is_replayed_item_by_item(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise GraphException("not today")
+
+    monkeypatch.setattr(Device[device], "graph", refuse)
+
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        return (x + 1).realize() * 2
+
+    for i in range(5):
+        assert f(Tensor([float(i)])).item() == 2 * i + 2
+    assert len(f.jit_cache) == 2
+    assert f.input_replace == {(0, 1): 0, (1, 0): 1}
+
+
+def test_a_graph_holds_its_items(device: str) -> None:
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        return (x + 1).realize() * 2
+
+    for i in range(4):
+        f(Tensor([float(i)]))
+    items = f.jit_cache
+    if Device[device].graph is not None:
+        assert len(items) == 1
+        items = items[0].prg.jit_cache
+    assert len(items) == 2
+    assert items[0].rawbufs[1] is None
+    assert items[1].rawbufs[0] is None
+
+
+def test_threads_take_turns() -> None:
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        for _ in range(3):
+            x = (x * 2).realize()
+        return x
+
+    for i in range(3):
+        f(Tensor([float(i)] * 50))
+    wrong: list[int] = []
+
+    default = Device.DEFAULT
+
+    def work(number: int) -> None:
+        with Context(FERRULE_DEVICE=default):
+            given = Tensor([float(number)] * 50).realize()
+            for _ in range(50):
+                if f(given).tolist() != [8.0 * number] * 50:
+                    wrong.append(number)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(work, range(4)))
+    assert not wrong
 
 
 def test_reset_forgets() -> None:

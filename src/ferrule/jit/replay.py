@@ -15,7 +15,7 @@ from typing import Any, final
 from ferrule.buffer import Buffer
 from ferrule.capture import GraphException, JitItem, get_input_replace
 from ferrule.config import config
-from ferrule.device import BufferCopy, Device, JITRunner
+from ferrule.device import Device, JITRunner
 from ferrule.expr import Variable
 from ferrule.gradient import Value
 from ferrule.jit.inputs import Arguments
@@ -286,9 +286,9 @@ def _batched(
 
 
 def _graph_class(item: JitItem) -> Callable[..., Any] | None:
-    if isinstance(item.prg, BufferCopy) or not item.prg.device:
-        return None
-    return Device[item.prg.device].graph
+    device = item.prg.device
+    inside = all(buffer is None or buffer.device == device for buffer in item.rawbufs)
+    return Device[device].graph if device and inside else None
 
 
 def _graph(
@@ -304,4 +304,6 @@ def _graph(
         if config().DEBUG >= 1:
             print(f"replaying {len(batch)} kernels one by one: {error}")
         return batch
+    for j, i in get_input_replace(batch, input_rawbuffers):
+        batch[j].rawbufs[i] = None
     return [JitItem(graph, list(input_rawbuffers))]

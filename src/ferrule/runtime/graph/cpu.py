@@ -60,6 +60,7 @@ class CPUGraph:
         input_rawbuffers: Sequence[Buffer],
         var_vals: dict[Any, int],
     ) -> None:
+        self.jit_cache = jit_cache
         replaced = get_input_replace(jit_cache, input_rawbuffers)
         steps = [_step(item, var_vals) for item in jit_cache]
         self._inputs = sorted(set(replaced.values()))
