@@ -379,6 +379,23 @@ def test_an_argument_that_is_also_reached_and_written() -> None:
         assert f(other).item() == 32 + 10 * 2 ** (i + 1)
 
 
+def test_a_write_to_a_tensor_that_is_replaced_reaches_an_argument() -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.state = Tensor([1.0]).realize()
+
+        @TinyJit
+        def f(self, x: Tensor) -> Tensor:
+            self.state.assign(x * 0.5)
+            self.state = x + 1
+            return x
+
+    model = Model()
+    for i in range(3):
+        assert model.f(Tensor([float(i)])).item() == i
+    assert model.f(model.state).item() == 1.5
+
+
 def test_an_argument_in_memory_that_the_function_updates() -> None:
     state = Tensor([1.0]).realize()
 

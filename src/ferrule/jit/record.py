@@ -98,7 +98,9 @@ class _Call:
             if tensor.lazydata.base_const() is not None
         ]
         self._memory = list(zip(map(weakref.ref, tensors), memory_serials(tensors), strict=True))
-        self._cells = weakref.WeakSet([tensor._cell for tensor in tensors])
+        # Kept alive: a write to a tensor that the function then replaces would not be done, and
+        # so not be seen, but in a call with that very tensor as an argument it matters.
+        self._cells = {id(tensor._cell): tensor._cell for tensor in tensors}
         # Nodes are numbered as well: all that are made in the call come after this one. Equal
         # ones from before are not to be taken for them: their values stay what they are.
         forget_nodes()
@@ -149,7 +151,7 @@ class _Call:
         number = self._given.get(tensor)
         if number is not None:
             return Given(number)
-        if tensor in self._before or tensor._cell in self._cells:
+        if tensor in self._before or id(tensor._cell) in self._cells:
             return Same(tensor)
         return None
 
