@@ -237,7 +237,7 @@ class Compiler:
 
 
 # What decides the program of a kernel besides its AST, its target and its compiler: this code.
-_CODEGEN = ("dtype", "expr", "rewrite", "simplify", "shape", "ops", "codegen", "renderer")
+_CODEGEN = ("dtype", "expr", "shape", "ops", "codegen", "renderer")
 _KERNEL_TABLE = "kernel"
 
 

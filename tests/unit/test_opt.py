@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from tests.kernels import add, load, matmul, mul, softmax, store, total
+from tests.kernels import add, exp, load, matmul, mul, softmax, store, total
 
+from ferrule.codegen.heuristic import choose
 from ferrule.codegen.kernel import Kernel, KernelError, Kind, show, verify
 from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
+from ferrule.ops import LazyOp
+from ferrule.target import detect_cpu
 
 
 def product() -> Kernel:
@@ -126,3 +129,16 @@ def test_verify_finds_a_range_that_is_not_open() -> None:
     broken = Kernel(kernel.name, kernel.nests[1:], kernel.slots)
     with pytest.raises(KernelError, match="reads sum0, which nothing computes"):
         verify(broken)
+
+
+def test_only_large_plain_results_bypass_the_caches() -> None:
+    def is_uncached(value: LazyOp) -> bool:
+        kernel = lower(store(value), "stream")
+        kernel = apply_opts(kernel, choose(kernel, detect_cpu()))
+        return any(c.store is not None and c.store.nontemporal for c in kernel.nests[0].computes)
+
+    large, small = load(1, 1 << 22), load(1, 1 << 20)
+    assert is_uncached(add(large, large))
+    assert not is_uncached(add(small, small))
+    assert not is_uncached(exp(large))
+    assert not is_uncached(add(load(0, 1 << 22), large))  # in place

@@ -5,10 +5,12 @@ from __future__ import annotations
 from math import prod
 
 from ferrule.codegen.kernel import Nest
+from ferrule.codegen.opt import COSTLY
 from ferrule.codegen.plan import SERIAL_WORK, Plan, loads, step_of
-from ferrule.expr import Expr
+from ferrule.expr import Expr, toposort
 
 CHUNK = 8192  # elements of a stream that one thread takes at a time
+UNCACHED_BYTES = 1 << 24  # a result so large would be out of the cache before anyone reads it
 
 
 def schedule_stream(plan: Plan, name: str) -> None:
@@ -21,6 +23,8 @@ def schedule_stream(plan: Plan, name: str) -> None:
     if w is not None:
         _turn(plan, name, v, w)
         return
+    if _passes_by(nest):
+        plan.do("nontemporal", name)
     names = [loop.range.name for loop in nest.loops]
     if names[-1] != v.name:
         plan.do("reorder", name, (*(n for n in names if n != v.name), v.name))
@@ -36,6 +40,19 @@ def schedule_stream(plan: Plan, name: str) -> None:
         plan.vectorize_inner(name, plan.nest(name).loops[-1])
         if parallel and len(names) > 1:
             _share_outer(plan, name, enough)
+
+
+def _passes_by(nest: Nest) -> bool:
+    """Whether large results are made by little work, from other buffers: then stores that bypass
+    the caches save the reads of what they replace.
+    """
+    if any(e.op in COSTLY for e in toposort([c.value for c in nest.computes])):
+        return False
+    elements = prod(loop.range.size.max for loop in nest.loops)
+    sizes = [elements * c.value.dtype.itemsize for c in nest.computes]
+    read = {e.arg for c in nest.computes for e in loads(c.value)}
+    written = {c.store.slot for c in nest.computes if c.store is not None}
+    return min(sizes) >= UNCACHED_BYTES and not read & written
 
 
 def _other_orientation(plan: Plan, nest: Nest, v: Expr) -> Expr | None:
