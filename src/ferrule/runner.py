@@ -134,6 +134,23 @@ def _positions(ast: LazyOp, op: BufferOps) -> frozenset[int]:
     return frozenset(node.arg.idx for node in ast.toposort() if node.op is op)
 
 
+def _least_bytes(ast: LazyOp) -> tuple[tuple[int, int], ...]:
+    """How large each buffer must be, by position, where the sizes are known."""
+    least: dict[int, int] = {}
+    for node in ast.toposort():
+        if node.op not in (BufferOps.LOAD, BufferOps.STORE):
+            continue
+        view = node.arg.st.view
+        reach = [view.offset, *view.shape, *view.strides]
+        if view.mask is not None or not all(isinstance(n, int) for n in reach):
+            continue
+        steps = zip(view.shape, view.strides, strict=True)
+        end = view.offset + 1 + sum(max((n - 1) * stride, 0) for n, stride in steps)
+        size = 0 if 0 in view.shape else end * node.arg.dtype.itemsize
+        least[node.arg.idx] = max(least.get(node.arg.idx, 0), size)
+    return tuple(least.items())
+
+
 class ASTRunner(JITRunner):
     """What the runners of kernels have in common: what the AST says about a run."""
 
@@ -141,6 +158,7 @@ class ASTRunner(JITRunner):
         self.ast = ast
         self.name = name
         self._needed = 0
+        self._least_bytes: tuple[tuple[int, int], ...] = ()
         if ast is not None:
             info = get_lazyop_info(ast)
             self.op_estimate = info.flops
@@ -149,12 +167,20 @@ class ASTRunner(JITRunner):
             self.writes = _positions(ast, BufferOps.STORE) or frozenset({0})
             self.reads = _positions(ast, BufferOps.LOAD)
             self._needed = 1 + max(self.writes | self.reads)
+            self._least_bytes = _least_bytes(ast)
 
     def _check_buffers(self, rawbufs: Sequence[Buffer]) -> None:
-        if len(rawbufs) < self._needed:
+        # More would be as bad as fewer: the variables' values follow the buffers.
+        if len(rawbufs) != self._needed and self._needed:
             raise RunnerError(
                 f"kernel {self.name} takes {self._needed} buffers, got {len(rawbufs)}"
             )
+        for position, least in self._least_bytes:
+            if rawbufs[position].nbytes < least:
+                raise RunnerError(
+                    f"kernel {self.name} needs {least} bytes in buffer {position}, but "
+                    f"{rawbufs[position]} has {rawbufs[position].nbytes}; allocate it larger"
+                )
 
 
 class CompiledASTRunner(ASTRunner):
@@ -195,7 +221,7 @@ class CompiledASTRunner(ASTRunner):
     ) -> float | None:
         """Runs the program.
 
-        Raises `RunnerError` for too few buffers, `KeyError` for a missing variable.
+        Raises `RunnerError` for too few or too many buffers, `KeyError` for a missing variable.
         """
         self._check_buffers(rawbufs)
         wait = wait or config().DEBUG >= 2
@@ -248,7 +274,7 @@ class InterpretedASTRunner(ASTRunner):
     ) -> float | None:
         """Runs the function.
 
-        Raises `RunnerError` for too few buffers, `KeyError` for a missing variable.
+        Raises `RunnerError` for too few or too many buffers, `KeyError` for a missing variable.
         """
         self._check_buffers(rawbufs)
         values = dict(zip(self.vars, _values(self.vars, var_vals), strict=True))

@@ -102,6 +102,17 @@ def test_too_few_buffers() -> None:
         Device["NUMPY"].get_runner(_add()).exec([buffer, buffer])
 
 
+@pytest.mark.parametrize("name", ["CPU", "NUMPY"])
+def test_too_many_or_too_small_buffers(name: str) -> None:
+    buffer = Buffer(name, 4, dtypes.float32)
+    runner = Device[name].get_runner(_add())
+    with pytest.raises(RunnerError, match="takes 3 buffers, got 4"):
+        runner.exec([buffer] * 4)
+    small = Buffer(name, 3, dtypes.float32)
+    with pytest.raises(RunnerError, match=r"needs 16 bytes in buffer 2, but .* has 12; allocate"):
+        runner.exec([buffer, buffer, small])
+
+
 def test_a_runner_and_a_compiler_that_define_nothing() -> None:
     with pytest.raises(NotImplementedError, match="JITRunner does not define __call__"):
         JITRunner().exec([])
