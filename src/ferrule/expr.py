@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum, auto
 from functools import reduce
 from typing import Any, ClassVar, Final, Self, Union
@@ -971,8 +971,3 @@ def render(node: Expr) -> str:
             if symbol is not None:
                 return f"({render(node.src[0])} {symbol} {render(node.src[1])})"
             return f"{node.op.name.lower()}({', '.join(map(render, node.src))})"
-
-
-def walk(node: Expr) -> Iterator[Expr]:
-    """Every node below, operands first."""
-    yield from toposort([node])

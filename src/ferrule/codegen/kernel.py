@@ -111,21 +111,6 @@ class Nest:
     loops: tuple[Loop, ...]
     at: tuple[str, int] | None = None
 
-    def position(self, range_name: str) -> int:
-        """The depth of the loop over a range."""
-        for depth, loop in enumerate(self.loops):
-            if loop.range.name == range_name:
-                return depth
-        raise KeyError(range_name)
-
-    @property
-    def spatial(self) -> frozenset[Expr]:
-        """The loops that are axes of what is kept or stored."""
-        kept = frozenset(r for c in self.computes for r in c.ranges)
-        if all(c.monoid is None for c in self.computes):
-            return kept | frozenset(loop.range for loop in self.loops)
-        return kept
-
 
 @dataclass(frozen=True)
 class Kernel:

@@ -77,11 +77,10 @@ _BOOL_BINARY = {BinaryOps.ADD: ExprOp.OR, BinaryOps.MAX: ExprOp.OR, BinaryOps.MU
 
 
 class Lowering:
-    """The lowering of one AST. `visits` maps a node to the index tuples at which it was needed."""
+    """The lowering of one AST."""
 
     def __init__(self) -> None:
         self.memo: dict[Visit, Expr] = {}
-        self.visits: dict[LazyOp, set[Index]] = {}
         self._reduce_ranges: dict[LazyOp, tuple[Expr, ...]] = {}
         self._number = itertools.count()
 
@@ -94,7 +93,6 @@ class Lowering:
             if pending is not None:
                 result = self.memo.get(pending)
                 if result is None:
-                    self.visits.setdefault(pending[0], set()).add(pending[1])
                     stack.append((pending, self._rule(*pending)))
             pending = None
             if not stack:
@@ -130,12 +128,12 @@ class Lowering:
             value = (
                 cast(arg.val, arg.dtype) if isinstance(arg.val, Expr) else const(arg.val, arg.dtype)
             )
-            _, inside = index_of(arg.st, idx)
+            _, inside = arg.st.index(idx)
             return (
                 value if inside is TRUE else alu(ExprOp.WHERE, inside, value, const(0, arg.dtype))
             )
         mem: MemBuffer = node.arg
-        offset, inside = index_of(mem.st, idx)
+        offset, inside = mem.st.index(idx)
         return load(mem.idx, mem.dtype, offset, both(valid, inside))
 
     def _move(self, node: LazyOp, idx: Index, valid: Expr) -> Rule:
@@ -212,11 +210,6 @@ def reduced_axes(node: LazyOp) -> list[int]:
     return [
         a for a, (n, m) in enumerate(zip(before, node.shape, strict=True)) if n is not m and n != m
     ]
-
-
-def index_of(st: ShapeTracker, idx: Index) -> tuple[Expr, Expr]:
-    """The offset into the buffer and the condition."""
-    return st.index(idx)
 
 
 def elementwise(op: Any, operands: list[Expr], arg: Any) -> Expr:
@@ -358,7 +351,7 @@ class _Builder:
         at = cast(lowering.lower(index, idx), INDEX)
         inside = both(less(const(-1), at), less(at, as_expr(size)))
         target = (*idx[:axis], at, *idx[axis + 1 :])
-        offset, valid = index_of(node.arg.st, target)
+        offset, valid = node.arg.st.index(target)
         added = lowering.lower(value, idx)
         old = load(node.arg.idx, node.dtype, offset, both(valid, inside))
         compute = Compute(
@@ -439,5 +432,5 @@ def _outermost_reduces(value: Expr) -> list[Expr]:
 
 
 def _store(name: str, node: LazyOp, value: Expr, idx: Index) -> Compute:
-    offset, valid = index_of(node.arg.st, idx)
+    offset, valid = node.arg.st.index(idx)
     return Compute(name, value, store=Store(node.arg.idx, offset, valid))

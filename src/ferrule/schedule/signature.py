@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias, final
 
 from ferrule.expr import as_int, sint
-from ferrule.lazy import LazyBuffer, storage_shape
+from ferrule.lazy import LazyBuffer
 from ferrule.ops import LoadOps, MovementOps, ReduceOps
 
 Signature: TypeAlias = tuple[int, ...]
@@ -301,11 +301,3 @@ def ranges_shape(node: LazyBuffer) -> tuple[sint, ...]:
 def is_pass_through(node: LazyBuffer) -> bool:
     """Whether a root's value is that of its source, at the same index."""
     return node.op in (LoadOps.ASSIGN, LoadOps.CONTIGUOUS)
-
-
-def upper_size(shape: Sequence[sint]) -> int:
-    """The number of elements, symbolic sizes at their upper bounds."""
-    count = 1
-    for size in storage_shape(shape):
-        count *= size
-    return count
