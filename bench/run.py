@@ -1,127 +1,163 @@
-"""Runs all benchmarks, one after another, and prints the table of docs/performance.md.
+"""Runs the workloads on ferrule and on every peer, and writes results.json and results.md.
 
-Each script is a process of its own with two threads on two cores. The figures go to
-bench/results.json; `--table` prints the table again from that file.
+run.py                                  everything
+run.py --quick                          a subset, in two minutes
+run.py 'conv*' --peers torch --threads 2
 """
 
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import json
 import os
-import platform
 import subprocess
 import sys
-import time
-from importlib.metadata import PackageNotFoundError, version
+import zlib
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
-from harness import UNITS
+import start
+from limits import Limits, from_json
+from report import Outcome, described, outcome, table
+from rounds import FOLDER, QUICK, Contender, Left, Plan, Timing, command, compare
+from worker import PEERS
+from workloads import Workload, all_workloads
 
-FOLDER = Path(__file__).parent
-RESULTS = FOLDER / "results.json"
-SCRIPTS = ("kernels", "matmul", "rows", "memory", "replay", "mlp", "cold", "startup", "demo")
-CORES = 2
-
-
-def machine() -> dict[str, str]:
-    """What the figures were measured on and with."""
-    return {
-        "date": time.strftime("%Y-%m-%d"),
-        "commit": _commit(),
-        "processor": _processor(),
-        "cores used": str(len(os.sched_getaffinity(0))),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        **{name: _version(name) for name in ("numpy", "torch", "jax")},
-    }
+SLOW_PEERS = ("torch.compile", "tinygrad.beam")
+ONLY_IMAGES = ("torch.nhwc", "jax.nhwc")
 
 
-def _commit() -> str:
-    command = ["git", "-C", str(FOLDER), "describe", "--always", "--dirty"]
-    found = subprocess.run(command, capture_output=True, text=True)
-    return found.stdout.strip() or "unknown"
+class Session:
+    """The contenders' processes, the references, and the machine's limits."""
+
+    def __init__(self, peers: list[str], plan: Plan, folder: Path) -> None:
+        self.peers = peers
+        self.plan = plan
+        self.folder = folder
+        self._contenders: dict[tuple[str, int], Contender] = {}
+        self._limits: dict[int, Limits] = {}
+
+    def contender(self, name: str, threads: int) -> Contender:
+        """A contender's process, kept between rows."""
+        if (name, threads) not in self._contenders:
+            log = FOLDER.parent / "build" / "bench" / f"{name}.log"
+            log.parent.mkdir(parents=True, exist_ok=True)
+            self._contenders[name, threads] = Contender(name, threads, log)
+        return self._contenders[name, threads]
+
+    def limits(self, threads: int) -> Limits:
+        """The machine's limits, measured once."""
+        if threads not in self._limits:
+            line = command("", threads, "limits.py", str(threads))
+            found = subprocess.run(line, check=True, capture_output=True, text=True)
+            self._limits[threads] = from_json(found.stdout)
+        return self._limits[threads]
+
+    def reference(self, workload: Workload) -> Path:
+        """The file of a workload's exact results."""
+        path = self.folder / f"{zlib.crc32(workload.name.encode())}.npz"
+        if not path.exists():
+            worker = self.contender("reference", len(os.sched_getaffinity(0)))
+            worker.do("reference", timeout=600.0, workload=workload.name, path=str(path))
+            worker.do("drop")
+        return path
+
+    def measure(self, workload: Workload, threads: int) -> Outcome:
+        """A row."""
+        limits = self.limits(threads)
+        names = ["ferrule", *self.peers]
+        if not workload.images:
+            names = [name for name in names if name not in ONLY_IMAGES]
+        if workload.kind in ("start", "memory"):
+            reference = self.reference(workload)
+            return outcome(
+                workload,
+                threads,
+                start.compare(workload, names, threads, reference, self.plan),
+                limits,
+            )
+        contenders = {name: self.contender(name, threads) for name in names}
+        if workload.target.any_threads and threads > 1:
+            contenders |= {f"{name} 1T": self.contender(name, 1) for name in names[1:]}
+        try:
+            timings = compare(workload, contenders, self.reference(workload), self.plan)
+        except Left as reason:
+            timings = {"ferrule": Timing(left=f"reference: {reason}")}
+        return outcome(workload, threads, timings, limits)
+
+    def close(self) -> None:
+        """Ends all processes."""
+        for contender in self._contenders.values():
+            contender.stop()
 
 
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":")[1].strip() for line in lines if "model name" in line), "unknown")
+def chosen(patterns: list[str], quick: bool) -> list[Workload]:
+    """The workloads whose names match any pattern."""
+    workloads = [row for row in all_workloads() if row.quick or not quick]
+    if not patterns:
+        return workloads
+    return [row for row in workloads if any(fnmatch.fnmatch(row.name, p) for p in patterns)]
 
 
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "not installed"
+def write(outcomes: list[Outcome], limits: list[Limits], folder: Path) -> None:
+    """results.json, a list of rows, and results.md."""
+    rows = [found.row for found in outcomes]
+    (folder / "results.json").write_text(json.dumps(rows, indent=1) + "\n")
+    (folder / "results.md").write_text(table(outcomes, limits))
 
 
-def run_all(names: list[str], quick: bool) -> dict[str, Any]:
-    """The rows of the scripts, and the scripts that failed."""
-    found: dict[str, Any] = {"machine": machine(), "rows": {}, "failed": []}
-    threads = f"FERRULE_NUM_THREADS={CORES}"
-    with TemporaryDirectory() as folder:
-        for name in names:
-            output = Path(folder) / f"{name}.json"
-            command = ["env", threads, sys.executable, f"{FOLDER}/{name}.py", "--json", str(output)]
-            print(f"# {name}", file=sys.stderr, flush=True)
-            subprocess.run(command + ["--quick"] * quick, stdout=sys.stderr)
-            if output.exists():
-                found["rows"][name] = json.loads(output.read_text())
-            else:
-                found["failed"].append(name)
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("workloads", nargs="*", help="patterns such as 'conv*'; all if none")
+    parser.add_argument("--quick", action="store_true", help="a subset in short blocks")
+    parser.add_argument("--threads", help="such as 1,2; the cores and 1 if not given")
+    parser.add_argument("--peers", help=f"such as torch,jax; of {', '.join(list(PEERS)[1:])}")
+    parser.add_argument("--rounds", type=int, help="how often the contenders take turns")
+    parser.add_argument("--list", action="store_true", help="only print the workloads' names")
+    found = parser.parse_args()
+    unknown = set((found.peers or "").split(",")) - set(PEERS) - {""}
+    if unknown:
+        parser.error(f"no peer is called {', '.join(sorted(unknown))}")
     return found
 
 
-# The table
-
-
-def table(results: dict[str, Any]) -> str:
-    """All rows in Markdown."""
-    lines = [", ".join(f"{name} {value}" for name, value in results["machine"].items()), ""]
-    lines += ["| what | ferrule | peers | peer / ferrule |", "|---|---|---|---|"]
-    for rows in results["rows"].values():
-        lines += [_table_row(row) for row in rows]
-    lines += [f"\n{name}: failed, no figures" for name in results["failed"]]
-    return "\n".join(lines)
-
-
-def _table_row(row: dict[str, Any]) -> str:
-    figures = dict(row["figures"])
-    own = [_time(figures.pop("ferrule"), row["unit"])] if "ferrule" in figures else []
-    own += [f"{name} {value:.6g}" for name, value in row["values"].items()]
-    peers = [f"{name} {_time(found, row['unit'])}" for name, found in figures.items()]
-    ratios = [f"{name} {value:.2f}" for name, value in row["ratios"].items()]
-    cells = (row["name"], ", ".join(own), ", ".join(peers), ", ".join(ratios))
-    return "| " + " | ".join(cells) + " |"
-
-
-def _time(found: dict[str, Any], unit: str) -> str:
-    return f"{found['median'] * UNITS[unit]:.3g} {unit}"
-
-
 def main() -> int:
-    """Runs the scripts asked for; the exit status says whether all of them gave figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("scripts", nargs="*", help=f"of {', '.join(SCRIPTS)}; all if none is named")
-    parser.add_argument("--quick", action="store_true", help="short blocks: rough figures")
-    parser.add_argument("--table", action="store_true", help="only print the table of the last run")
-    arguments = parser.parse_args()
-    unknown = set(arguments.scripts) - set(SCRIPTS)
-    if unknown:
-        parser.error(f"no script is called {', '.join(sorted(unknown))}")
-    if not arguments.table:
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
-        results = run_all(arguments.scripts or list(SCRIPTS), arguments.quick)
-        RESULTS.write_text(json.dumps(results, indent=1))
-    results = json.loads(RESULTS.read_text())
-    print(table(results))
-    return 1 if results["failed"] else 0
+    """The exit status says whether ferrule has a figure in every row."""
+    asked = arguments()
+    workloads = chosen(asked.workloads, asked.quick)
+    if asked.list:
+        print("\n".join(row.name for row in workloads))
+        return 0
+    plan = QUICK if asked.quick else Plan()
+    plan = replace(plan, rounds=asked.rounds or plan.rounds)
+    peers = [name for name in PEERS if name != "ferrule"]
+    if asked.quick:
+        peers = [name for name in peers if name not in SLOW_PEERS]
+    if asked.peers is not None:
+        peers = [name for name in asked.peers.split(",") if name]
+    cores = min(2, len(os.sched_getaffinity(0)))
+    counts = [cores] if asked.quick else [cores, 1]
+    if asked.threads:
+        counts = [int(count) for count in asked.threads.split(",")]
+    outcomes: list[Outcome] = []
+    with TemporaryDirectory() as folder:
+        session = Session(peers, plan, Path(folder))
+        try:
+            for threads in counts:
+                for workload in workloads:
+                    outcomes.append(session.measure(workload, threads))
+                    print(described(outcomes[-1]), flush=True)
+        finally:
+            limits = [session.limits(threads) for threads in counts]
+            session.close()
+            write(outcomes, limits, FOLDER)
+    return 1 if any(found.row["ferrule_ms"] is None for found in outcomes) else 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

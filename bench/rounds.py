@@ -1,0 +1,187 @@
+"""Contenders take turns, each in a process of its own.
+
+A round gives each contender one block of calls; the order rotates. A block's figure is the median
+of its calls, a contender's is the median of its blocks', and a ratio is the median of the rounds'
+ratios, so that a slow spell of the machine, which hits neighbours in a round alike, cancels out.
+
+Before each counted block a contender warms up: on two cores, Linux may leave a woken thread on the
+core of the one that woke it until its balancer moves it, and both then take turns.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from workloads import Workload
+
+FOLDER = Path(__file__).parent
+SLOW_CALL_S = 2.0
+"""Who takes longer makes one call a round, without a warm-up."""
+HOPELESS = 4.0
+"""Peers so many times slower than the quickest one have one round only."""
+
+ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "DEV": "CPU",
+}
+SETTINGS = {"tinygrad.beam": {"BEAM": "2"}}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long to measure."""
+
+    rounds: int = 7
+    block_s: float = 0.1
+    warmup_s: float = 0.25
+    setup_s: float = 120.0
+    """Who is not ready by then is left out."""
+
+
+QUICK = Plan(rounds=5, block_s=0.04, warmup_s=0.1, setup_s=20.0)
+
+
+class Left(Exception):
+    """A contender that takes no part in a row, and why."""
+
+
+def command(contender: str, threads: int, script: str, *arguments: str) -> list[str]:
+    """A script's command line, with everything that tells libraries how many threads to use."""
+    names = ("OMP", "MKL", "OPENBLAS", "FERRULE")
+    settings = {f"{name}_NUM_THREADS": str(threads) for name in names}
+    settings |= ENVIRONMENT | SETTINGS.get(contender, {})
+    pairs = [f"{name}={value}" for name, value in settings.items()]
+    unset = ["-u", "PYTHONDONTWRITEBYTECODE"]
+    return ["env", *unset, *pairs, sys.executable, str(FOLDER / script), *arguments]
+
+
+class Contender:
+    """The process of one contender for one number of threads."""
+
+    def __init__(self, name: str, threads: int, log: Path) -> None:
+        self.name = name
+        self.threads = threads
+        self.log = log
+        self.process: subprocess.Popen[bytes] | None = None
+        self.missing = ""
+        """Why it cannot take part at all."""
+
+    def start(self) -> None:
+        """Starts the process, if it does not run."""
+        if self.process is not None or self.missing:
+            return
+        line = command(self.name, self.threads, "worker.py", self.name, str(self.threads))
+        pipe = subprocess.PIPE
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(line, stdin=pipe, stdout=pipe, stderr=log, bufsize=0)
+        try:
+            self.answer(120.0)
+        except Left as reason:
+            self.missing = str(reason)
+            self.stop()
+
+    def send(self, do: str, **arguments: Any) -> None:
+        """Gives a command; its answer is to be read."""
+        self.start()
+        if self.process is None:
+            raise Left(self.missing)
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"do": do, **arguments}).encode() + b"\n")
+
+    def answer(self, timeout: float) -> dict[str, Any]:
+        """The answer to a command. Raises `Left`; the process is at an end if it did not answer."""
+        assert self.process is not None
+        assert self.process.stdout is not None
+        ready, _, _ = select.select([self.process.stdout], [], [], timeout)
+        line = self.process.stdout.readline() if ready else b""
+        if not line:
+            self.stop()
+            raise Left(f"not ready after {timeout:.0f} s" if not ready else f"died; see {self.log}")
+        found: dict[str, Any] = json.loads(line)
+        if "failed" in found:
+            raise Left(found["failed"])
+        return found
+
+    def do(self, do: str, timeout: float = 60.0, **arguments: Any) -> dict[str, Any]:
+        """A command and its answer."""
+        self.send(do, **arguments)
+        return self.answer(timeout)
+
+    def stop(self) -> None:
+        """Ends the process."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.communicate()
+            self.process = None
+
+
+@dataclass
+class Timing:
+    """What is known of one contender in one row; `left` says why there are no times."""
+
+    blocks: list[float] = field(default_factory=list)
+    error: float | None = None
+    left: str = ""
+    slow: bool = False
+
+    @property
+    def ms(self) -> float:
+        """The median of the blocks."""
+        return 1e3 * statistics.median(self.blocks)
+
+
+def ratio(peer: Timing, own: Timing) -> float:
+    """The median, over the rounds, of the peer's time over our own."""
+    pairs = zip(peer.blocks, own.blocks, strict=False)  # who is hopeless has fewer rounds
+    return statistics.median(theirs / ours for theirs, ours in pairs)
+
+
+def compare(
+    workload: Workload, contenders: dict[str, Contender], reference: Path, plan: Plan
+) -> dict[str, Timing]:
+    """Checks all contenders' results, then times them in turns; the first one is our own."""
+    timings = {name: _ready(workload, contenders[name], reference, plan) for name in contenders}
+    for turn in range(plan.rounds):
+        names = [name for name, timing in timings.items() if goes_on(name, timings)]
+        first = turn % max(1, len(names))
+        for name in names[first:] + names[:first]:
+            _one_block(contenders[name], timings[name], plan)
+    for contender in contenders.values():
+        if contender.process is not None:
+            contender.do("drop")
+    return timings
+
+
+def _ready(workload: Workload, contender: Contender, reference: Path, plan: Plan) -> Timing:
+    timing = Timing()
+    try:
+        found = contender.do("setup", plan.setup_s, workload=workload.name, path=str(reference))
+        timing.error, timing.slow = found["error"], found["call_s"] > SLOW_CALL_S
+    except Left as reason:
+        timing.left = str(reason)
+    return timing
+
+
+def goes_on(name: str, timings: dict[str, Timing]) -> bool:
+    """Whether a contender has another round."""
+    timing = timings[name]
+    if timing.left:
+        return False
+    peers = [other.ms for other in list(timings.values())[1:] if other.blocks]
+    return name == "ferrule" or not timing.blocks or timing.ms <= HOPELESS * min(peers)
+
+
+def _one_block(contender: Contender, timing: Timing, plan: Plan) -> None:
+    seconds, warmup = (0.0, 0.0) if timing.slow else (plan.block_s, plan.warmup_s)
+    try:
+        found = contender.do("block", seconds=seconds, warmup=warmup)
+        timing.blocks.append(found["median"])
+    except Left as reason:
+        timing.left = str(reason)
