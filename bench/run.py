@@ -26,6 +26,8 @@ from worker import PEERS
 from workloads import Workload, all_workloads
 
 SLOW_PEERS = ("torch.compile", "tinygrad.beam")
+ONE_CORE = ("tinygrad.beam",)
+"""Slow to set up, and no different with one thread: it uses one core in any case."""
 ONLY_IMAGES = ("torch.nhwc", "jax.nhwc")
 
 
@@ -68,6 +70,8 @@ class Session:
         """A row."""
         limits = self.limits(threads)
         names = ["ferrule", *self.peers]
+        if threads == 1:
+            names = [name for name in names if name not in ONE_CORE]
         if not workload.images:
             names = [name for name in names if name not in ONLY_IMAGES]
         if workload.kind in ("start", "memory"):

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from peers.base import Call, Library, results
+from peers.base import Call, Library, Unsupported, results
 from workloads import Workload, all_workloads
 
 Answer = dict[str, Any]
@@ -32,7 +32,7 @@ PEERS = {
     "jax": ("jax", ""),
     "jax.nhwc": ("jax", "nhwc"),
     "tinygrad": ("tinygrad", ""),
-    "tinygrad.beam": ("tinygrad", ""),
+    "tinygrad.beam": ("tinygrad", "beam"),
     "mlx": ("mlx", ""),
     "onnxruntime": ("onnxruntime", ""),
     "onnxruntime.packed": ("onnxruntime", "packed"),
@@ -139,6 +139,8 @@ class Worker:
     def setup(self, workload: str, path: str) -> Answer:
         """Checks the results against the file's, and gets ready to be timed."""
         wanted = self.workloads[workload]
+        if self.library.searches:
+            computed(self.library, wanted)
         found = computed(self.library, wanted)
         with np.load(path) as kept:
             error = relative_error(found, [kept[name] for name in kept.files])
@@ -174,8 +176,14 @@ def serve(worker: Worker, answer: Callable[[Answer], None]) -> None:
             answer(method(**command))
         except Exception as error:  # a peer may raise anything, and the others go on
             worker.drop()
-            name = "" if isinstance(error, Failed) else f"{type(error).__name__}: "
-            answer({"failed": (name + str(error)).splitlines()[0][:160]})
+            answer({"failed": reason(error)})
+
+
+def reason(error: Exception) -> str:
+    """An error in a line."""
+    expected = isinstance(error, Failed | Unsupported)
+    text = str(error) if expected else f"{type(error).__name__}: {error}"
+    return text.splitlines()[0][:160]
 
 
 def load_reference() -> Library:
@@ -202,7 +210,7 @@ def main() -> None:
     try:
         library = load_reference() if name == "reference" else load(*PEERS[name])
     except Exception as error:
-        answer({"failed": f"{type(error).__name__}: {error}".splitlines()[0][:160]})
+        answer({"failed": reason(error)})
         return
     answer({})
     serve(Worker(library), answer)

@@ -32,6 +32,8 @@ class Library(ABC):
     """
 
     channels_last = False
+    searches = False
+    """Whether first calls try several kernels, and may do so on the very arrays they are given."""
     images = False
     """Whether the workload's arrays of four axes are images and filters."""
 

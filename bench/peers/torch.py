@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch._functorch.config
 import torch.nn.functional as F
 
 from peers.base import BETAS, DECAY, EPSILON, Call, Library, Program, results
