@@ -9,11 +9,11 @@ of their operands.
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum, auto
 from functools import reduce
-from typing import Any, ClassVar, Final, Self, Union
+from typing import Any, Final, Self, TypeAlias, Union
+from weakref import KeyedRef
 from zlib import crc32
 
 from ferrule.dtype import DType, dtypes, truncate
@@ -72,6 +72,17 @@ UNBOUNDED: Final = (-(2**63), 2**63 - 1)
 NO_RANGES: Final[frozenset[Expr]] = frozenset()
 
 
+_Interned: TypeAlias = "dict[Any, KeyedRef[Any, Expr]]"
+# A WeakValueDictionary, without what that pays for being changed while it is iterated over.
+_interned: _Interned = {}
+
+
+def _forget(reference: KeyedRef[Any, Expr], table: _Interned = _interned) -> None:
+    """A node is gone; its place may have been taken already."""
+    if table.get(reference.key) is reference:
+        del table[reference.key]
+
+
 def _free_ranges(node: Expr) -> frozenset[Expr]:
     if node.op is ExprOp.RANGE:
         return frozenset((node,)) | node.src[0].ranges
@@ -113,11 +124,10 @@ class Expr:
     _bounds: tuple[int, int] | None
     _linear: tuple[dict[Expr, int], int] | None
 
-    _interned: ClassVar[weakref.WeakValueDictionary[Any, Expr]] = weakref.WeakValueDictionary()
-
     def __new__(cls, op: ExprOp, dtype: DType, src: tuple[Expr, ...] = (), arg: Any = None) -> Self:
         key = (op, dtype, src, type(arg), arg.hex() if type(arg) is float else arg)
-        found = cls._interned.get(key)
+        reference = _interned.get(key)
+        found = None if reference is None else reference()
         if found is not None:
             assert isinstance(found, cls)
             return found
@@ -130,7 +140,7 @@ class Expr:
         self._linear = None
         self._rank = None
         self.ranges = _free_ranges(self)
-        cls._interned[key] = self
+        _interned[key] = KeyedRef(self, _forget, key)
         return self
 
     # -- what it is ------------------------------------------------------------------------------
@@ -864,35 +874,49 @@ def load(slot: int, dtype: DType, index: Expr, valid: Expr = TRUE) -> Expr:
 def toposort(roots: Iterable[Expr]) -> list[Expr]:
     """Every node below the roots, operands first; no recursion."""
     order: dict[Expr, None] = {}
-    stack: list[tuple[Expr, bool]] = [(root, False) for root in roots]
+    stack = list(roots)
     while stack:
-        node, ready = stack.pop()
-        if node in order:
-            continue
-        if ready:
+        node = stack[-1]
+        missing = [s for s in node.src if s not in order] if node not in order else None
+        if missing:
+            stack += missing
+        else:
             order[node] = None
-            continue
-        stack.append((node, True))
-        stack.extend((s, False) for s in node.src if s not in order)
+            stack.pop()
+    return list(order)
+
+
+def varying(roots: Iterable[Expr], ranges: frozenset[Expr]) -> list[Expr]:
+    """The nodes below the roots that depend on some of the ranges, operands first."""
+    order: dict[Expr, None] = {}
+    stack = [root for root in roots if not ranges.isdisjoint(root.ranges)]
+    while stack:
+        node = stack[-1]
+        missing = None
+        if node not in order:
+            missing = [s for s in node.src if s not in order and not ranges.isdisjoint(s.ranges)]
+        if missing:
+            stack += missing
+        else:
+            order[node] = None
+            stack.pop()
     return list(order)
 
 
 def substitute(roots: Sequence[Expr], mapping: Mapping[Expr, Expr]) -> list[Expr]:
     """The roots with some nodes replaced; shared parts stay shared."""
-    touched = frozenset(k for k in mapping if k.op is ExprOp.RANGE)
-    only_ranges = len(touched) == len(mapping)
+    ranges = frozenset(mapping)
+    if all([node.op is ExprOp.RANGE for node in ranges]):
+        order = varying(roots, ranges)
+    else:
+        order = toposort(roots)
     done: dict[Expr, Expr] = dict(mapping)
-    for node in toposort(roots):
-        if node in done:
-            continue
-        if only_ranges and not (node.ranges & touched):
-            done[node] = node
-            continue
-        src = tuple(done[s] for s in node.src)
-        done[node] = (
-            node if all(a is b for a, b in zip(src, node.src, strict=True)) else rebuild(node, src)
-        )
-    return [done[r] for r in roots]
+    for node in order:
+        if node not in done:
+            src = tuple([done.get(s, s) for s in node.src])
+            # Nodes are interned: equal operands are the same ones.
+            done[node] = node if src == node.src else rebuild(node, src)
+    return [done.get(root, root) for root in roots]
 
 
 def rebuild(node: Expr, src: tuple[Expr, ...]) -> Expr:

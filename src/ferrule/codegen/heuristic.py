@@ -19,11 +19,16 @@ from ferrule.target import Target
 
 def choose(kernel: Kernel, target: Target) -> tuple[Opt, ...]:
     """The opts for a kernel; the same for equal kernels and targets."""
+    return tuple(schedule(kernel, target).opts)
+
+
+def schedule(kernel: Kernel, target: Target) -> Plan:
+    """The opts for a kernel, as `choose` gives them, and the kernel that they make."""
     plan = Plan(kernel, target)
     plan.collapse()
     for name in [nest.name for nest in plan.kernel.roots]:
         _schedule_root(plan, name)
-    return tuple(plan.opts)
+    return plan
 
 
 def _schedule_root(plan: Plan, name: str) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from ferrule.codegen import transcendental
-from ferrule.codegen.heuristic import choose
+from ferrule.codegen.heuristic import schedule
 from ferrule.codegen.kernel import (
     LANES_OR_COPIES,
     Compute,
@@ -27,6 +27,7 @@ from ferrule.codegen.kernel import (
     expressions,
     reads,
     show,
+    verify,
 )
 from ferrule.codegen.lower import lower, stores_of
 from ferrule.codegen.opt import COSTLY, Opt, apply_opts
@@ -90,8 +91,14 @@ class Linearizer:
         self.target = target
         self.name = name or kernel_name(ast)
         self.kernel = lower(ast, self.name)
-        self.opts = tuple(opts) if opts is not None else choose(self.kernel, target)
-        self.scheduled = apply_opts(self.kernel, self.opts)
+        if opts is None:
+            plan = schedule(self.kernel, target)
+            self.opts = tuple(plan.opts)
+            self.scheduled = plan.kernel
+            verify(self.scheduled)
+        else:
+            self.opts = tuple(opts)
+            self.scheduled = apply_opts(self.kernel, self.opts)
         self.uops: list[UOp] = []
 
     def __str__(self) -> str:
@@ -169,6 +176,7 @@ class _Linearizer:
         self.level: dict[UOp, int] = {}
         self.lane: Expr | None = None
         self.copies: dict[Expr, Expr] = {}
+        self.current: dict[tuple[object, ...], Expr] = {}
         self.kept: list[dict[tuple[str, tuple[int, ...]], UOp]] = [{}]
         self.in_registers = _registers(kernel)
         self.filled: dict[str, int] = {}
@@ -526,18 +534,18 @@ class _Linearizer:
     def _combine(self, c: Compute, register: UOp) -> None:
         assert c.monoid is not None
         old = self._emit(UOp(UOps.GET, register.dtype, register.lanes, (register,)))
-        product = self._current(c.value)
+        product = c.value
         if (
             c.monoid.op is ExprOp.ADD
             and product.op is ExprOp.MUL
             and dtypes.is_float(product.dtype)
         ):
-            a, b = (self._widen(self.value(s), register.lanes) for s in product.src)
+            a, b = (self._widen(self.vector(s), register.lanes) for s in product.src)
             new = self._emit(
                 UOp(UOps.ALU, register.dtype, register.lanes, (a, b, old), ExprOp.MULACC)
             )
         else:
-            new = self._alu(c.monoid.op, old, self._widen(self.value(product), register.lanes))
+            new = self._alu(c.monoid.op, old, self._widen(self.vector(product), register.lanes))
         self._emit(UOp(UOps.SET, src=(register, new)))
 
     def _finish(
@@ -623,7 +631,14 @@ class _Linearizer:
         relevant = {
             k: v for k, v in self.copies.items() if k.op is not ExprOp.RANGE or k in node.ranges
         }
-        return substitute([node], relevant)[0] if relevant else node
+        if not relevant:
+            return node
+        # Copies along one axis of a tile share what varies with the other axis only.
+        key = (node, *relevant.items())
+        found = self.current.get(key)
+        if found is None:
+            found = self.current[key] = substitute([node], relevant)[0]
+        return found
 
     def value(self, node: Expr) -> UOp:
         """The UOp of an expression, in the outermost open loop where its operands are known."""

@@ -27,6 +27,7 @@ from ferrule.expr import (
     select,
     substitute,
     toposort,
+    varying,
 )
 
 
@@ -139,20 +140,19 @@ def _retarget(e: Expr, r: Expr, position: Expr, condition: Expr, *, clamp: bool)
     inside = {r: minimum(position, r.size - 1)} if clamp else {r: position}
     kept = {r: alu(ExprOp.WHERE, condition, position, r.size - 1)}
     done: dict[Expr, Expr] = {r: position}
-    for node in toposort([e]):
+    for node in varying([e], frozenset((r,))):
         if node in done:
             continue
-        if node.op is ExprOp.LOAD and r in node.ranges and condition is not TRUE:
+        if node.op is ExprOp.LOAD and condition is not TRUE:
             index, valid = substitute(node.src, inside)
             valid = valid if clamp else both(valid, condition)
             done[node] = load(node.arg, node.dtype, index, valid)
             continue
-        if node.op is ExprOp.READ and r in node.ranges and condition is not TRUE:
+        if node.op is ExprOp.READ and condition is not TRUE:
             done[node] = Expr(ExprOp.READ, node.dtype, tuple(substitute(node.src, kept)), node.arg)
             continue
-        src = tuple(done[s] for s in node.src)
-        same = all(a is b for a, b in zip(src, node.src, strict=True))
-        done[node] = node if same else rebuild(node, src)
+        src = tuple([done.get(s, s) for s in node.src])
+        done[node] = node if src == node.src else rebuild(node, src)
     return done[e]
 
 
