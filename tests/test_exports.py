@@ -14,7 +14,18 @@ import pytest
 import ferrule
 from ferrule.tensor import Tensor
 
-PUBLIC = {"Context", "Device", "GlobalCounters", "Tensor", "TinyJit", "Variable", "dtypes", "nn"}
+PUBLIC = {
+    "Context",
+    "Device",
+    "GlobalCounters",
+    "Tensor",
+    "TinyJit",
+    "Variable",
+    "dtypes",
+    "get_num_threads",
+    "nn",
+    "set_num_threads",
+}
 
 
 def test_the_facade() -> None:
@@ -32,6 +43,8 @@ HOMES = {
     "TinyJit": "ferrule.jit",
     "Variable": "ferrule.expr",
     "dtypes": "ferrule.dtype",
+    "get_num_threads": "ferrule.config",
+    "set_num_threads": "ferrule.config",
 }
 
 

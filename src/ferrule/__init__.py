@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ferrule import nn
-    from ferrule.config import Context
+    from ferrule.config import Context, get_num_threads, set_num_threads
     from ferrule.device import Device
     from ferrule.dtype import dtypes
     from ferrule.expr import Variable
@@ -18,7 +18,18 @@ if TYPE_CHECKING:
     from ferrule.jit import TinyJit
     from ferrule.tensor import Tensor
 
-__all__ = ["Context", "Device", "GlobalCounters", "Tensor", "TinyJit", "Variable", "dtypes", "nn"]
+__all__ = [
+    "Context",
+    "Device",
+    "GlobalCounters",
+    "Tensor",
+    "TinyJit",
+    "Variable",
+    "dtypes",
+    "get_num_threads",
+    "nn",
+    "set_num_threads",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -67,6 +78,14 @@ def _load(name: str) -> Any:
             from ferrule.dtype import dtypes
 
             return dtypes
+        case "get_num_threads":
+            from ferrule.config import get_num_threads
+
+            return get_num_threads
+        case "set_num_threads":
+            from ferrule.config import set_num_threads
+
+            return set_num_threads
         case _:
             import ferrule.nn as nn
 

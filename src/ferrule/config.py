@@ -1,7 +1,8 @@
 """Settings: read from the environment once, changed for a block by `Context`.
 
-No other module reads the environment. A new thread starts with the environment's settings,
-whatever block it was started in.
+No other module reads the environment. A new thread starts with the process's settings, whatever
+block it was started in. The only one of those that changes is the number of threads, by
+`set_num_threads`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from functools import wraps
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, final
 
 P = ParamSpec("P")
@@ -46,10 +48,41 @@ class Config:
 
 
 def usable_cores() -> int:
-    """How many cores this process may run on."""
+    """How many cores this process may run on: its affinity, and its control group's quota."""
     if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
+        allowed = len(os.sched_getaffinity(0))
+        return max(1, min(allowed, quota_cores(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))))
     return os.cpu_count() or 1
+
+
+def quota_cores(membership: Path, groups: Path) -> int:
+    """How many cores' time Linux grants this process, rounded up; a large number if any.
+
+    `membership` lists the control groups that it is in, `groups` is where they are mounted. A
+    container sees its own group as the root; outside of one, the groups above count too.
+    """
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        return _MANY_CORES
+    own = next((line[3:] for line in lines if line.startswith("0::")), None)
+    if own is None:
+        return _MANY_CORES
+    folder = groups / own.strip("/")
+    places = [place for place in (folder, *folder.parents) if place.is_relative_to(groups)]
+    return min(_quota(place / "cpu.max") for place in places)
+
+
+_MANY_CORES = 1 << 20
+
+
+def _quota(file: Path) -> int:
+    """What `cpu.max` grants: `quota period` in microseconds, or `max period`."""
+    try:
+        quota, period = file.read_text().split()
+    except (OSError, ValueError):
+        return _MANY_CORES
+    return _MANY_CORES if quota == "max" else -(-int(quota) // int(period))
 
 
 def _user_cache_dir(environment: Mapping[str, str]) -> str:
@@ -128,10 +161,24 @@ def config_from(environment: Mapping[str, str]) -> Config:
     return replace(defaults, **{name: _checked(name, value) for name, value in asked.items()})
 
 
+_process = config_from(os.environ)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """The settings inside a block: what it and those around it change, put over the process's."""
+
+    changes: dict[str, Any]
+    process: Config
+    settings: Config
+
+    @staticmethod
+    def of(changes: dict[str, Any]) -> _Block:
+        return _Block(changes, _process, replace(_process, **changes))
+
+
 # The last entry holds now; the ones below it come back as blocks end.
-_stack: ContextVar[tuple[Config, ...]] = ContextVar(
-    "ferrule_config", default=(config_from(os.environ),)
-)
+_blocks: ContextVar[tuple[_Block, ...]] = ContextVar("ferrule_config", default=())
 
 
 def config() -> Config:
@@ -141,7 +188,43 @@ def config() -> Config:
     ...     config().DEBUG
     3
     """
-    return _stack.get()[-1]
+    blocks = _blocks.get()
+    if not blocks:
+        return _process
+    block = blocks[-1]
+    if block.process is not _process:
+        return replace(_process, **block.changes)
+    return block.settings
+
+
+def set_num_threads(number: int) -> None:
+    """Lets each CPU kernel use `number` threads from now on, in all threads of this process.
+
+    Captured functions follow as well. Results are the same bits for any number. It starts as
+    `FERRULE_NUM_THREADS` in the environment, else as the number of cores that the process may run
+    on. A `Context(FERRULE_NUM_THREADS=...)` block goes before it.
+
+    Raises `ConfigError` for anything but an integer of at least 1.
+
+    >>> before = get_num_threads()
+    >>> set_num_threads(1)
+    >>> get_num_threads()
+    1
+    >>> set_num_threads(before)
+    """
+    global _process
+    checked = _checked_int("set_num_threads: FERRULE_NUM_THREADS", number, 1)
+    _process = replace(_process, FERRULE_NUM_THREADS=checked)
+
+
+def get_num_threads() -> int:
+    """How many threads a CPU kernel may use, here and now.
+
+    >>> with Context(FERRULE_NUM_THREADS=3):
+    ...     get_num_threads()
+    3
+    """
+    return config().FERRULE_NUM_THREADS
 
 
 @final
@@ -166,11 +249,12 @@ class Context:
         self._changes = {name: _checked(name, value) for name, value in changes.items()}
 
     def __enter__(self) -> None:
-        stack = _stack.get()
-        _stack.set((*stack, replace(stack[-1], **self._changes)))
+        blocks = _blocks.get()
+        around = blocks[-1].changes if blocks else {}
+        _blocks.set((*blocks, _Block.of({**around, **self._changes})))
 
     def __exit__(self, *_: object) -> None:
-        _stack.set(_stack.get()[:-1])
+        _blocks.set(_blocks.get()[:-1])
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """`function`, run with these settings whenever it is called."""

@@ -1,10 +1,21 @@
 """Settings: what the environment says, what a `Context` changes, and for whom."""
 
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from ferrule.config import ConfigError, Context, config, config_from, usable_cores
+from ferrule.config import (
+    ConfigError,
+    Context,
+    config,
+    config_from,
+    get_num_threads,
+    quota_cores,
+    set_num_threads,
+    usable_cores,
+)
 
 
 def test_defaults() -> None:
@@ -126,3 +137,61 @@ def test_a_context_takes_every_kind_of_setting() -> None:
     with Context(LRU=False, FERRULE_DEVICE=None, FERRULE_MEMORY_LIMIT="1M"):
         assert config().LRU == 0
         assert config().FERRULE_MEMORY_LIMIT == 1 << 20
+
+
+@pytest.fixture
+def threads() -> Iterator[int]:
+    before = get_num_threads()
+    yield before
+    set_num_threads(before)
+
+
+def test_the_number_of_threads_is_the_processs(threads: int) -> None:
+    set_num_threads(threads + 3)
+    seen: list[int] = []
+    other = threading.Thread(target=lambda: seen.append(get_num_threads()))
+    other.start()
+    other.join()
+    assert seen == [threads + 3] == [config().FERRULE_NUM_THREADS]
+
+
+def test_a_block_goes_before_the_processs_number(threads: int) -> None:
+    with Context(FERRULE_NUM_THREADS=7):
+        set_num_threads(threads + 1)
+        assert get_num_threads() == 7
+    assert get_num_threads() == threads + 1
+
+
+def test_a_block_about_something_else_follows_the_process(threads: int) -> None:
+    with Context(DEBUG=1), Context(JIT=0):
+        set_num_threads(threads + 1)
+        assert get_num_threads() == threads + 1
+        assert (config().DEBUG, config().JIT) == (1, 0)
+        with Context(DEBUG=2):
+            assert get_num_threads() == threads + 1
+    assert config().DEBUG == 0
+
+
+@pytest.mark.parametrize("number", [0, -1, 2.0, "two", None])
+def test_not_a_number_of_threads(number: int, threads: int) -> None:
+    with pytest.raises(ConfigError, match="expected an integer of at least 1"):
+        set_num_threads(number)
+    assert get_num_threads() == threads
+
+
+def test_a_control_groups_quota(tmp_path: Path) -> None:
+    membership, groups = tmp_path / "cgroup", tmp_path / "groups"
+    (groups / "jobs" / "one").mkdir(parents=True)
+    membership.write_text("4:memory:/x\n0::/jobs/one\n")
+    assert quota_cores(membership, groups) > 1000
+    (groups / "jobs" / "one" / "cpu.max").write_text("max 100000\n")
+    assert quota_cores(membership, groups) > 1000
+    (groups / "jobs" / "cpu.max").write_text("250000 100000\n")
+    assert quota_cores(membership, groups) == 3
+    (groups / "jobs" / "one" / "cpu.max").write_text("100000 100000\n")
+    assert quota_cores(membership, groups) == 1
+    (groups / "jobs" / "one" / "cpu.max").write_text("nonsense\n")
+    assert quota_cores(membership, groups) == 3
+    membership.write_text("4:memory:/x\n")
+    assert quota_cores(membership, groups) > 1000
+    assert quota_cores(tmp_path / "missing", groups) > 1000
