@@ -1,4 +1,4 @@
-"""ferrule's figures that have no peer: imports, launches, kernels after fusion, the demonstration."""
+"""ferrule's figures that have no peer: imports, launches, fusion, the demonstration."""
 
 from __future__ import annotations
 

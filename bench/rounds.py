@@ -24,6 +24,7 @@ from typing import Any
 from workloads import Workload
 
 FOLDER = Path(__file__).parent
+START_S = 120.0
 SLOW_CALL_S = 2.0
 """Who takes longer makes one call a round, without a warm-up."""
 HOPELESS = 4.0
@@ -49,7 +50,7 @@ class Plan:
     """Who is not ready by then is left out."""
 
 
-QUICK = Plan(rounds=5, block_s=0.04, warmup_s=0.1, setup_s=20.0)
+QUICK = Plan(rounds=5, block_s=0.04, warmup_s=0.08, setup_s=20.0)
 
 
 class Left(Exception):
@@ -74,35 +75,43 @@ class Contender:
         self.threads = threads
         self.log = log
         self.process: subprocess.Popen[bytes] | None = None
+        self.greeted = False
+        """Whether the process has said that its library is there."""
         self.missing = ""
         """Why it cannot take part at all."""
 
-    def start(self) -> None:
-        """Starts the process, if it does not run."""
-        if self.process is not None or self.missing:
-            return
+    def send(self, do: str, **arguments: Any) -> None:
+        """Gives a command; its answer is to be read. Starts the process, if it does not run."""
+        if self.missing:
+            raise Left(self.missing)
+        if self.process is None:
+            self._start()
+        assert self.process is not None
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"do": do, **arguments}).encode() + b"\n")
+
+    def _start(self) -> None:
         line = command(self.name, self.threads, "worker.py", self.name, str(self.threads))
         pipe = subprocess.PIPE
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 line, stdin=pipe, stdout=pipe, stderr=log, bufsize=0, start_new_session=True
             )
-        try:
-            self.answer(120.0)
-        except Left as reason:
-            self.missing = str(reason)
-            self.stop()
-
-    def send(self, do: str, **arguments: Any) -> None:
-        """Gives a command; its answer is to be read."""
-        self.start()
-        if self.process is None:
-            raise Left(self.missing)
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"do": do, **arguments}).encode() + b"\n")
+        self.greeted = False
 
     def answer(self, timeout: float) -> dict[str, Any]:
         """The answer to a command. Raises `Left`; the process is at an end if it did not answer."""
+        if not self.greeted:
+            try:
+                self._line(START_S)
+            except Left as reason:
+                self.missing = str(reason)
+                self.stop()
+                raise
+            self.greeted = True
+        return self._line(timeout)
+
+    def _line(self, timeout: float) -> dict[str, Any]:
         assert self.process is not None
         assert self.process.stdout is not None
         ready, _, _ = select.select([self.process.stdout], [], [], timeout)
@@ -153,7 +162,7 @@ def compare(
     workload: Workload, contenders: dict[str, Contender], reference: Path, plan: Plan
 ) -> dict[str, Timing]:
     """Checks all contenders' results, then times them in turns; the first one is our own."""
-    timings = {name: _ready(workload, contenders[name], reference, plan) for name in contenders}
+    timings = _prepared(workload, contenders, reference, plan)
     for turn in range(plan.rounds):
         names = [name for name, timing in timings.items() if goes_on(name, timings)]
         first = turn % max(1, len(names))
@@ -165,15 +174,32 @@ def compare(
     return timings
 
 
-def _ready(workload: Workload, contender: Contender, reference: Path, plan: Plan) -> Timing:
-    timing = Timing()
+def _prepared(
+    workload: Workload, contenders: dict[str, Contender], reference: Path, plan: Plan
+) -> dict[str, Timing]:
+    """All contenders checked and ready, two at a time."""
+    timings = {name: Timing() for name in contenders}
+    names = list(contenders)
+    for first in range(0, len(names), 2):
+        pair = names[first : first + 2]
+        for name in pair:
+            try:
+                contenders[name].send("setup", workload=workload.name, path=str(reference))
+            except Left as reason:
+                timings[name].left = str(reason)
+        for name in pair:
+            if not timings[name].left:
+                limit = min(plan.setup_s, SETUP_S.get(contenders[name].name, plan.setup_s))
+                _receive_setup(contenders[name], timings[name], limit)
+    return timings
+
+
+def _receive_setup(contender: Contender, timing: Timing, limit: float) -> None:
     try:
-        limit = min(plan.setup_s, SETUP_S.get(contender.name, plan.setup_s))
-        found = contender.do("setup", limit, workload=workload.name, path=str(reference))
+        found = contender.answer(limit)
         timing.error, timing.slow = found["error"], found["call_s"] > SLOW_CALL_S
     except Left as reason:
         timing.left = str(reason)
-    return timing
 
 
 def goes_on(name: str, timings: dict[str, Timing]) -> bool:

@@ -25,7 +25,7 @@ from rounds import FOLDER, QUICK, Contender, Left, Plan, Timing, command, compar
 from worker import PEERS
 from workloads import Workload, all_workloads
 
-SLOW_PEERS = ("torch.compile", "tinygrad.beam")
+NOT_QUICK = ("torch.compile", "tinygrad.beam", "onnxruntime.packed")
 ONE_CORE = ("tinygrad.beam",)
 """Slow to set up, and no different with one thread: it uses one core in any case."""
 ONLY_IMAGES = ("torch.nhwc", "jax.nhwc")
@@ -141,7 +141,7 @@ def main() -> int:
     plan = replace(plan, rounds=asked.rounds or plan.rounds)
     peers = [name for name in PEERS if name != "ferrule"]
     if asked.quick:
-        peers = [name for name in peers if name not in SLOW_PEERS]
+        peers = [name for name in peers if name not in NOT_QUICK]
     if asked.peers is not None:
         peers = [name for name in asked.peers.split(",") if name]
     cores = min(2, len(os.sched_getaffinity(0)))

@@ -122,6 +122,7 @@ def _row_wise() -> list[Workload]:
         replace(
             softmax,
             name="layernorm 4096x4096",
+            quick=False,
             program=lambda lib, x, weight, bias: lib.layernorm(x, weight, bias),
             inputs=_shapes((4096, 4096), (4096,), (4096,)),
         ),
@@ -325,7 +326,7 @@ def _mlp(optimizer: str) -> Workload:
         tolerance=1e-4,
         state=6,
         optimizer=optimizer,
-        quick=True,
+        quick=optimizer == "adam",
     )
 
 
