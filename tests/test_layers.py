@@ -27,8 +27,8 @@ LAYERS = """
     runtime.elf runtime.native_parts runtime.native runtime.pool runtime.llvm
     runtime.cpu_memory runtime.cpu_program runtime.graph.cpu runtime.cpu runtime.numpy
     lazy schedule.signature schedule.graph schedule.views schedule.tasks schedule.slots
-    schedule.costs schedule.cut schedule.trees schedule.merge schedule.hazards schedule.recipe
-    memory schedule realize
+    schedule.costs schedule.cut schedule.trees schedule.merge schedule.order schedule.hazards
+    schedule.recipe memory schedule realize
     gradient backward counting random
     tensor.data tensor.special tensor.rowwise tensor.broadcast tensor.cell tensor.base
     tensor.autograd

@@ -7,14 +7,15 @@ copied, and its readers read the copy.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import final
 
+from ferrule.buffer import Buffer
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import LoadOps
 from ferrule.schedule.graph import Graph
 from ferrule.schedule.merge import merge_small
+from ferrule.schedule.order import Temporaries, in_order
 from ferrule.schedule.slots import Slots
 from ferrule.schedule.tasks import Reader, Task
 
@@ -130,21 +131,35 @@ class Hazards:
 
     def ordered(self) -> list[Task]:
         """The tasks, small ones merged, in an order in which each may run."""
-        order, after = self._in_order()
-        self.tasks = merge_small(order, after, self.slots)
-        if len(self.tasks) == len(order):
-            return order
-        self._producer = {root: task for task in self.tasks for root in task.outputs}
-        return self._in_order()[0]
-
-    def _in_order(self) -> tuple[list[Task], dict[Task, set[Task]]]:
-        """An order near that of the graph, and what must run after each task."""
+        nothing = Temporaries({})
         while True:
             after = self.successors()
-            order = _kahn(self.tasks, after, self._priority)
+            order = in_order(self.tasks, after, self._priority, nothing)
             if len(order) == len(self.tasks):
-                return order, after
+                break
             self._break_cycle(set(self.tasks) - set(order))
+        self.tasks = merge_small(order, after, self.slots)
+        if len(self.tasks) < len(order):
+            self._producer = {root: task for task in self.tasks for root in task.outputs}
+            after = self.successors()
+        return in_order(self.tasks, after, self._priority, self._temporaries())
+
+    def _temporaries(self) -> Temporaries:
+        """The memory that nobody needs once its last reader has run."""
+        kept = {
+            self.slots[node]
+            for node in (*self.graph.requested, *self.graph.external)
+            if node in self.slots
+        }
+        touched = {
+            task: [self.slots[node] for node in (*task.outputs, *task.reads)] for task in self.tasks
+        }
+        return Temporaries(
+            {
+                task: [slot for slot in slots if slot.buffer is None and slot not in kept]
+                for task, slots in touched.items()
+            }
+        )
 
     def _priority(self, task: Task) -> int:
         return max(self._position[root] for root in task.outputs)
@@ -153,34 +168,43 @@ class Hazards:
         """For each task, those that must run after it."""
         after: dict[Task, set[Task]] = {task: set() for task in self.tasks}
         readers: dict[LazyBuffer, list[Task]] = {}
+        in_memory: dict[Buffer, list[LazyBuffer]] = {}
         for task in self.tasks:
             for leaf in task.reads:
+                if leaf not in readers and leaf.realized is not None:
+                    in_memory.setdefault(leaf.realized.base, []).append(leaf)
                 readers.setdefault(leaf, []).append(task)
                 producer = self._producer.get(leaf)
                 if producer is not None and producer is not task:
                     after[producer].add(task)
         for version, old in self.slots.overwrites.items():
             writer = self._producer[version]
-            for earlier in self._users_of_old_contents(version, old, readers):
+            buffer = self.slots[version].buffer
+            sharing = [] if buffer is None else in_memory.get(buffer.base, [])
+            for earlier in self._users_of_old_contents(version, old, readers, sharing):
                 if earlier is not writer:
                     after[earlier].add(writer)
         return after
 
     def _users_of_old_contents(
-        self, version: LazyBuffer, old: LazyBuffer, readers: dict[LazyBuffer, list[Task]]
+        self,
+        version: LazyBuffer,
+        old: LazyBuffer,
+        readers: dict[LazyBuffer, list[Task]],
+        sharing: list[LazyBuffer],
     ) -> Iterable[Task]:
-        """The task that made what `version` replaces, and all that read it."""
+        """The task that made what `version` replaces, and all that read it.
+
+        `sharing` are the leaves that were in that memory, or a part of it, before this schedule.
+        """
         producer = self._producer.get(old)
         if producer is not None:
             yield producer
         yield from readers.get(old, [])
         slot = self.slots[version]
-        if slot.buffer is None:
-            return
-        # What other nodes hold in the same memory was there before this schedule.
-        for leaf, users in readers.items():
-            if leaf is not old and leaf.realized is not None and self.slots[leaf].overlaps(slot):
-                yield from users
+        for leaf in sharing:
+            if leaf is not old and self.slots[leaf].overlaps(slot):
+                yield from readers[leaf]
 
     def _break_cycle(self, stuck: set[Task]) -> None:
         """One version that a stuck task reads, and another overwrites, is copied."""
@@ -192,25 +216,3 @@ class Hazards:
                 self._read_copy_instead(old, writer)
                 return
         raise AssertionError(f"kernels that wait for each other: {[t.outputs for t in stuck]}")
-
-
-def _kahn(
-    tasks: list[Task], after: dict[Task, set[Task]], priority: Callable[[Task], int]
-) -> list[Task]:
-    """A topological order, small priorities first; shorter than `tasks` if there is a cycle."""
-    number = {task: place for place, task in enumerate(tasks)}
-    waiting = dict.fromkeys(tasks, 0)
-    for followers in after.values():
-        for follower in followers:
-            waiting[follower] += 1
-    ready = [(priority(task), number[task]) for task in tasks if waiting[task] == 0]
-    heapq.heapify(ready)
-    order: list[Task] = []
-    while ready:
-        task = tasks[heapq.heappop(ready)[1]]
-        order.append(task)
-        for follower in after[task]:
-            waiting[follower] -= 1
-            if waiting[follower] == 0:
-                heapq.heappush(ready, (priority(follower), number[follower]))
-    return order
