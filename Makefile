@@ -41,15 +41,15 @@ format: $(VENV)/.dev ## Format the code, and fix what the linter can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# PyTorch and JAX to compare with, in an environment of their own.
+# The libraries to compare with, in an environment of their own.
 .bench-venv/.ready: pyproject.toml bench/setup.sh
 	PYTHON=$(PYTHON) sh bench/setup.sh
 	@touch $@
 
-bench: .bench-venv/.ready ## Measure against PyTorch and JAX, and print the table
+bench: .bench-venv/.ready ## Measure against all peers; the table is bench/results.md
 	.bench-venv/bin/python bench/run.py
 
-bench-quick: .bench-venv/.ready ## The same in short blocks: rough figures
+bench-quick: .bench-venv/.ready ## A subset in short blocks: rough figures in two minutes
 	.bench-venv/bin/python bench/run.py --quick
 
 docs: $(VENV)/.dev ## Run every example in the documentation

@@ -122,6 +122,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--threads", help="such as 1,2; the cores and 1 if not given")
     parser.add_argument("--peers", help=f"such as torch,jax; of {', '.join(list(PEERS)[1:])}")
     parser.add_argument("--rounds", type=int, help="how often the contenders take turns")
+    parser.add_argument("--output", type=Path, default=FOLDER, help="the folder of results.*")
     parser.add_argument("--list", action="store_true", help="only print the workloads' names")
     found = parser.parse_args()
     unknown = set((found.peers or "").split(",")) - set(PEERS) - {""}
@@ -159,7 +160,7 @@ def main() -> int:
         finally:
             limits = [session.limits(threads) for threads in counts]
             session.close()
-            write(outcomes, limits, FOLDER)
+            write(outcomes, limits, asked.output)
     return 1 if any(found.row["ferrule_ms"] is None for found in outcomes) else 0
 
 
