@@ -55,6 +55,10 @@ def sub(a: LazyOp, b: LazyOp) -> LazyOp:
     return LazyOp(BinaryOps.SUB, (a, b))
 
 
+def widened(x: LazyOp) -> LazyOp:
+    return LazyOp(UnaryOps.CAST, (x,), dtypes.float32)
+
+
 def mul(a: LazyOp, b: LazyOp) -> LazyOp:
     return LazyOp(BinaryOps.MUL, (a, b))
 

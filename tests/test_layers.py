@@ -18,8 +18,8 @@ LAYERS = """
     expr shape.movement shape.view shape.shapetracker shape.layout
     buffer
     opkinds ops fold
-    codegen.kernel codegen.lower codegen.opt codegen.plan codegen.streams codegen.rows
-    codegen.contraction codegen.heuristic codegen.search
+    codegen.intrinsics codegen.kernel codegen.lower codegen.opt codegen.plan codegen.streams
+    codegen.rows codegen.tensorize codegen.contraction codegen.heuristic codegen.search
     codegen.uops codegen.transcendental codegen.linearizer codegen.interpret
     renderer.base renderer.llvmvalue renderer.llvmexpand renderer.llvmalu renderer.llvmcast
     renderer.llvmir

@@ -20,7 +20,11 @@ from ferrule.dtype import DType, dtypes, truncate
 
 
 class ExprOp(Enum):
-    """What a scalar expression does. IDIV and MOD floor; TDIV and TMOD truncate, as C's do."""
+    """What a scalar expression does. IDIV and MOD floor; TDIV and TMOD truncate, as C's do.
+
+    DOT of packed pairs a and b, and a float32 c, is `a0*b0 + (a1*b1 + c)`; `codegen/intrinsics.py`
+    says how it rounds.
+    """
 
     CONST = auto()
     VARIABLE = auto()
@@ -47,6 +51,7 @@ class ExprOp(Enum):
     NOT = auto()
     WHERE = auto()
     MULACC = auto()
+    DOT = auto()
     CAST = auto()
     BITCAST = auto()
     RECIP = auto()
@@ -99,8 +104,9 @@ class Expr:
     """One node: an operation, its dtype, its operands and a literal argument.
 
     `arg` is the value of a CONST, `(name, min, max)` of a VARIABLE, the name of a RANGE (whose size
-    is `src[0]`), the buffer slot of a LOAD (`src = (index, valid)`), `(monoid name, ranges)` of a
-    REDUCE and the stage name of a READ.
+    is `src[0]`), the buffer slot of a LOAD (`src = (index, valid)`; two such pairs where two
+    elements are packed into one integer), `(monoid name, ranges)` of a REDUCE and the stage name
+    of a READ.
     """
 
     __slots__ = (
@@ -824,8 +830,8 @@ def alu(op: ExprOp, *src: Expr, dtype: DType | None = None) -> Expr:
 def select(condition: Expr, value: Expr, otherwise: Expr) -> Expr:
     """A WHERE; left out where the value is a load that gives 0 under the same mask anyway."""
     if value.op is ExprOp.LOAD and otherwise.op is ExprOp.CONST and otherwise.arg == 0:
-        mask = conjuncts(value.src[1])
-        if all(c in mask for c in conjuncts(condition)):
+        needed = set(conjuncts(condition))
+        if all(needed <= set(conjuncts(valid)) for valid in value.src[1::2]):
             return value
     return alu(ExprOp.WHERE, condition, value, otherwise)
 
@@ -865,6 +871,13 @@ def load(slot: int, dtype: DType, index: Expr, valid: Expr = TRUE) -> Expr:
     if valid is FALSE:
         return const(0, dtype)
     return Expr(ExprOp.LOAD, dtype, (index, valid), slot)
+
+
+def pack(first: Expr, second: Expr, dtype: DType) -> Expr:
+    """Two loads of one buffer as one integer of twice the width, the first in its low half."""
+    assert first.op is second.op is ExprOp.LOAD, (first, second)
+    assert first.arg == second.arg, (first, second)
+    return Expr(ExprOp.LOAD, dtype, first.src + second.src, first.arg)
 
 
 # -- graphs
@@ -940,7 +953,7 @@ def rebuild(node: Expr, src: tuple[Expr, ...]) -> Expr:
             return less(src[0], src[1])
         case ExprOp.AND if node.dtype is BOOL:
             return both(src[0], src[1])
-        case ExprOp.LOAD:
+        case ExprOp.LOAD if len(src) == 2:
             return load(node.arg, node.dtype, src[0], src[1])
         case ExprOp.CAST:
             return cast(src[0], node.dtype)
@@ -980,9 +993,9 @@ def render(node: Expr) -> str:
         case ExprOp.RANGE:
             return node.name
         case ExprOp.LOAD:
-            index, valid = node.src
-            mask = "" if valid is TRUE else f" if {render(valid)}"
-            return f"b{node.arg}[{render(index)}{mask}]"
+            pairs = zip(node.src[::2], node.src[1::2], strict=True)
+            elements = [render(i) + ("" if v is TRUE else f" if {render(v)}") for i, v in pairs]
+            return f"b{node.arg}[{' & '.join(elements)}]"
         case ExprOp.READ:
             return f"{node.arg}[{', '.join(map(render, node.src))}]"
         case ExprOp.REDUCE:

@@ -5,14 +5,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.kernels import CASES, Case
+from tests.kernels import CASES, Case, load, matmul, store, widened
 
 from ferrule.codegen.kernel import show as show_kernel
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.uops import show as show_program
+from ferrule.dtype import dtypes
 from ferrule.renderer.llvmir import LLVMRenderer
 from ferrule.target import Target
 
@@ -34,6 +36,8 @@ TARGET = Target(
     native_ops=frozenset({"MULACC", "ROUND", "SQRT", "TRUNC"}),
 )
 
+WITH_DOT = replace(TARGET, features="+avx512bf16,+avx512f,+avx512vl,+fma")
+
 SMALL = ["add", "pad_exp", "sum_rows", "softmax_columns"]
 
 
@@ -47,10 +51,19 @@ def compare(path: Path, text: str, update: bool) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_schedule(case: Case, update_golden: bool) -> None:
-    linearizer = Linearizer(case.ast, TARGET, name=case.name)
+    compare_kernel(Linearizer(case.ast, TARGET, name=case.name), update_golden)
+
+
+def compare_kernel(linearizer: Linearizer, update: bool) -> None:
     opts = "\n".join(opt.to_json() for opt in linearizer.opts)
     text = f"{opts}\n\n{show_kernel(linearizer.scheduled)}\n"
-    compare(FOLDER / "kernels" / f"{case.name}.txt", text, update_golden)
+    compare(FOLDER / "kernels" / f"{linearizer.name}.txt", text, update)
+
+
+def test_schedule_with_an_intrinsic(update_golden: bool) -> None:
+    a, b = (widened(load(i, *s, dtype=dtypes.bfloat16)) for i, s in ((1, (13, 35)), (2, (35, 70))))
+    linearizer = Linearizer(store(matmul(a, b)), WITH_DOT, name="matmul_bfloat16")
+    compare_kernel(linearizer, update_golden)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.name in SMALL], ids=lambda case: case.name)

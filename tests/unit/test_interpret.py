@@ -260,7 +260,17 @@ def test_values_of_another_dtype_or_lanes() -> None:
     refuses(b, InterpretError, "SHUFFLE gives float32 with 2 lanes, not float32 with 4")
     b = Builder()
     b.add(UOps.BITCAST, dtypes.float64, 2, (b.const(1.0, dtypes.float32, 2),))
-    refuses(b, InterpretError, "BITCAST gives float64 with 1 lanes, not float64 with 2")
+    refuses(b, ProgramError, "BITCAST: makes 128 bits of 64")
+
+
+def test_bitcasts_between_widths() -> None:
+    b = Builder()
+    zero = b.const(0)
+    two = b.load(b.param(0, dtypes.uint16), zero, 2)
+    b.store(b.param(1, dtypes.uint32), zero, b.add(UOps.BITCAST, dtypes.uint32, 1, (two,)))
+    out = np.zeros(1, np.uint32)
+    interpret(b.uops, [np.array([1, 2], np.uint16), out])
+    assert out[0] == 1 + (2 << 16)
 
 
 def test_divisors_of_indices_are_positive() -> None:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from math import prod
 
 from ferrule.codegen.kernel import Kind, Nest
-from ferrule.codegen.plan import SERIAL_WORK, Plan, loads, step_of
-from ferrule.expr import TRUE, Expr
+from ferrule.codegen.plan import SERIAL_WORK, Plan, load_step, loads, step_of
+from ferrule.codegen.tensorize import tensorize_contraction
+from ferrule.expr import TRUE, Expr, const
 
 FAR_BYTES = 4096  # between two steps of k: beyond this, blocks of rows are copied
 MOST_ROWS = 512  # of a tile's column of accumulators
@@ -60,6 +61,7 @@ def schedule_contraction(plan: Plan, name: str, n: str) -> bool:
             best = cost, v, m, tile
     if best is None or best[0] == float("inf"):
         return False
+    tensorize_contraction(plan, n, best[3].lanes)
     _Contraction(plan, name, n, *best[1:]).apply()
     return True
 
@@ -82,6 +84,12 @@ def _contraction_cost(
                 return float("inf")
             cost += STRIDED_CYCLES / rows
     return cost
+
+
+def _is_far(e: Expr, k: Expr) -> bool:
+    """Whether two steps of k are pages apart, or what is packed for one comes from two places."""
+    scattered = len(e.src) > 2 and e.src[2] - e.src[0] is not const(1)
+    return scattered or step_of(e.src[0], k) * e.dtype.itemsize >= FAR_BYTES
 
 
 def _row_axis(root: Nest, found: Sequence[Expr], v: Expr) -> Expr | None:
@@ -231,7 +239,7 @@ class _Contraction:
             e
             for e in loads(nest.computes[0].value)
             if self.m in e.ranges and self.v not in e.ranges and step_of(e.src[0], self.m) == 1
-            if step_of(e.src[0], k) * e.dtype.itemsize >= FAR_BYTES
+            if _is_far(e, k)
         ]
         if len(far) != 1 or k.size.arg < 64 or self.m.size.arg < 8 * self.tile.rows:
             return []
@@ -285,7 +293,7 @@ class _Contraction:
             along = [loop.range for loop in nest.loops if loop.kind is Kind.VECTOR]
             if not along or along[0] not in e.ranges or tiles < 2:
                 continue
-            step = step_of(e.src[0], along[0])
+            step = load_step(e, along[0])
             if step == 1 and tiles < 4:
                 continue
             self._pack(nest, e, at, depth)
@@ -311,13 +319,13 @@ class _Contraction:
         axes = [loop.range for loop in plan.nest(name).loops]
         e = plan.nest(name).computes[0].value
         lane = axes[-1]
-        if step_of(e.src[0], lane) == 1:
+        if load_step(e, lane) == 1:
             plan.vectorize_inner(name, plan.nest(name).loops[-1])
             return
         if lane.size.arg > self.tile.lanes:
             plan.do("split", name, lane.name, self.tile.lanes, "mask")
             lane = plan.nest(name).loops[-1].range
-        along = next((r for r in axes[:-1] if step_of(e.src[0], r) == 1), None)
+        along = next((r for r in axes[:-1] if load_step(e, r) == 1), None)
         size = lane.size.arg
         if along is not None and along.size.max >= size:
             plan.do("split", name, along.name, size, "peel")

@@ -124,6 +124,20 @@ def _fused(a: Array, b: Array, c: Array) -> Array:
     return a * b + c
 
 
+def _without_subnormals(x: Array) -> Array:
+    """float32 values, those below the least normal one as zeros of their sign."""
+    return numpy.where(numpy.abs(x) < numpy.float32(2.0**-126), numpy.copysign(x * 0, x), x)
+
+
+def _dot(a: Array, b: Array, c: Array) -> Array:
+    """Two multiply-adds on pairs of bfloat16, the one of the upper halves first."""
+    total = _without_subnormals(c)
+    for shift in (16, 0):
+        x, y = (_without_subnormals((pair >> shift << 16).view(numpy.float32)) for pair in (a, b))
+        total = _without_subnormals(_fused_float32(x, y, total))
+    return total
+
+
 _ALU: Final[dict[ExprOp, Callable[..., Array]]] = {
     ExprOp.ADD: lambda a, b: a + b,
     ExprOp.SUB: _subtract,
@@ -147,6 +161,7 @@ _ALU: Final[dict[ExprOp, Callable[..., Array]]] = {
     ExprOp.NOT: numpy.invert,
     ExprOp.WHERE: numpy.where,
     ExprOp.MULACC: _fused,
+    ExprOp.DOT: _dot,
     ExprOp.RECIP: lambda a: numpy.ones_like(a) / a,
     ExprOp.SQRT: numpy.sqrt,
     ExprOp.TRUNC: numpy.trunc,

@@ -42,6 +42,7 @@ from ferrule.expr import (
     ExprOp,
     conjuncts,
     const,
+    load,
     rebuild,
     substitute,
     toposort,
@@ -52,6 +53,8 @@ from ferrule.target import Target
 I32 = dtypes.int32
 I64 = dtypes.int64
 LANE = -1  # stands for "every lane" in the place of an index
+# A value that is added to an accumulator -> one operation that does both; a DOT adds to 0 before.
+_FUSED = {ExprOp.MUL: ExprOp.MULACC, ExprOp.DOT: ExprOp.DOT}
 
 
 @dataclass
@@ -295,12 +298,14 @@ class _Linearizer:
             self._close()
             return
         last = self.value(loop.range.size - 1)
-        self.copies[loop.peel] = TRUE
+        conditions = dict.fromkeys(conjuncts(loop.peel), TRUE)
+        self.copies.update(conditions)
         if (loop.range.size - 1).max > 0:
             self._open(loop, start, self._least(stop, last) if bounds else last)
             body()
             self._close()
-        del self.copies[loop.peel]
+        for condition in conditions:
+            del self.copies[condition]
         if bounds:
             last = self._emit(UOp(UOps.ALU, I64, 1, (start, last), ExprOp.MAX))
         self._open(loop, last, stop)
@@ -535,15 +540,12 @@ class _Linearizer:
         assert c.monoid is not None
         old = self._emit(UOp(UOps.GET, register.dtype, register.lanes, (register,)))
         product = c.value
-        if (
-            c.monoid.op is ExprOp.ADD
-            and product.op is ExprOp.MUL
-            and dtypes.is_float(product.dtype)
-        ):
-            a, b = (self._widen(self.vector(s), register.lanes) for s in product.src)
-            new = self._emit(
-                UOp(UOps.ALU, register.dtype, register.lanes, (a, b, old), ExprOp.MULACC)
-            )
+        if product.op is ExprOp.WHERE:  # it guards a tail that is peeled off, perhaps
+            product = self._current(product)
+        fused = _FUSED.get(product.op) if c.monoid.op is ExprOp.ADD else None
+        if fused is not None and dtypes.is_float(product.dtype):
+            a, b = (self._widen(self.vector(s), register.lanes) for s in product.src[:2])
+            new = self._emit(UOp(UOps.ALU, register.dtype, register.lanes, (a, b, old), fused))
         else:
             new = self._alu(c.monoid.op, old, self._widen(self.vector(product), register.lanes))
         self._emit(UOp(UOps.SET, src=(register, new)))
@@ -661,8 +663,7 @@ class _Linearizer:
                 assert node is self.lane, f"range {node} is not open"
                 return self._typed(self._top(UOp(UOps.IOTA, I64, lanes)), I32)
             case ExprOp.LOAD:
-                index, valid = node.src
-                return self._load(self.params[node.arg], index, valid, lanes)
+                return self._load_element(node, lanes)
             case ExprOp.READ:
                 return self._read(node)
             case ExprOp.CAST | ExprOp.BITCAST:
@@ -711,6 +712,37 @@ class _Linearizer:
         src = (pointer, at, *([mask] if mask is not None else []))
         return self._emit(UOp(UOps.LOAD, pointer.dtype, lanes, src))
 
+    def _load_element(self, node: Expr, lanes: int) -> UOp:
+        """One element of a buffer for each lane, or two of them packed."""
+        pointer = self.params[node.arg]
+        index, valid, *second = node.src
+        if not second:
+            return self._load(pointer, index, valid, lanes)
+        if second[0] - index is const(1) and (lanes == 1 or self._step(index) == 2):
+            base = index - self.lane * 2 if lanes > 1 and self.lane is not None else index
+            mask = self._mask_of_two(valid, second[1], lanes)
+            src = (pointer, self._plain(base), *([mask] if mask is not None else []))
+            both = self._emit(UOp(UOps.LOAD, pointer.dtype, 2 * lanes, src))
+            return self._emit(UOp(UOps.BITCAST, node.dtype, lanes, (both,)))
+        assert pointer.dtype is not None
+        elements = [load(node.arg, pointer.dtype, *e) for e in ((index, valid), second)]
+        low, high = (self._widen(self._bits(e, node.dtype), lanes) for e in elements)
+        shift = self.constant(node.dtype.bits // 2, node.dtype, lanes)
+        return self._alu(ExprOp.OR, low, self._alu(ExprOp.SHL, high, shift))
+
+    def _bits(self, node: Expr, dtype: DType) -> UOp:
+        """The bits of a value of 16 bits, in the low part of a wider integer."""
+        u = self.value(node)
+        narrow = self._emit(UOp(UOps.BITCAST, dtypes.uint16, u.lanes, (u,)))
+        return self._typed(narrow, dtype)
+
+    def _step(self, index: Expr) -> int:
+        """How far an index moves from lane to lane; 0 where that is not the same for all."""
+        assert self.lane is not None
+        terms, _ = index.linear()
+        step = terms.get(self.lane, 0)
+        return step if self.lane not in (index - self.lane * step).ranges else 0
+
     def _address(self, index: Expr, lanes: int) -> UOp:
         """The first index where the lanes are neighbours, else an index for each lane."""
         if lanes > 1 and self.lane is not None:
@@ -733,6 +765,16 @@ class _Linearizer:
         for mask in masks[1:]:
             out = self._alu(ExprOp.AND, out, self._widen(mask, lanes))
         return out
+
+    def _mask_of_two(self, first: Expr, second: Expr, lanes: int) -> UOp | None:
+        """The mask of neighbours that alternate between two conditions."""
+        if first is TRUE and second is TRUE:
+            return None
+        width = max(lanes, 2)
+        true = self.constant(True, dtypes.bool, width)
+        a, b = (self._widen(self._mask(v, lanes) or true, width) for v in (first, second))
+        order = tuple(i + side for i in range(lanes) for side in (0, width))
+        return self._emit(UOp(UOps.SHUFFLE, dtypes.bool, 2 * lanes, (a, b), order))
 
     def _all(self, conditions: Sequence[Expr]) -> UOp:
         out = self.value(conditions[0])

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from ferrule.codegen.intrinsics import INTRINSICS, Intrinsic
 from ferrule.codegen.kernel import Compute, Kernel, Kind, Loop, Nest, expressions, reads, verify
 from ferrule.expr import (
     TRUE,
@@ -19,9 +20,10 @@ from ferrule.expr import (
     ExprOp,
     alu,
     both,
+    const,
     less,
-    load,
     minimum,
+    pack,
     range_,
     rebuild,
     select,
@@ -112,11 +114,12 @@ def _is_combined(nest: Nest, r: Expr) -> bool:
 
 def _map_expressions(nest: Nest, mapping: Mapping[Expr, Expr]) -> Nest:
     computes = tuple(_map_compute(c, mapping) for c in nest.computes)
-    loops = tuple(
-        replace(loop, peel=loop.peel.substitute(mapping)) if loop.peel is not None else loop
-        for loop in nest.loops
-    )
+    loops = tuple(_with_peel(loop, mapping) for loop in nest.loops)
     return Nest(nest.name, computes, loops, nest.at)
+
+
+def _with_peel(loop: Loop, mapping: Mapping[Expr, Expr]) -> Loop:
+    return loop if loop.peel is None else replace(loop, peel=loop.peel.substitute(mapping))
 
 
 def _map_compute(c: Compute, mapping: Mapping[Expr, Expr]) -> Compute:
@@ -144,9 +147,10 @@ def _retarget(e: Expr, r: Expr, position: Expr, condition: Expr, *, clamp: bool)
         if node in done:
             continue
         if node.op is ExprOp.LOAD and condition is not TRUE:
-            index, valid = substitute(node.src, inside)
-            valid = valid if clamp else both(valid, condition)
-            done[node] = load(node.arg, node.dtype, index, valid)
+            moved = substitute(node.src, inside)
+            if not clamp:
+                moved[1::2] = [both(valid, condition) for valid in moved[1::2]]
+            done[node] = rebuild(node, tuple(moved))
             continue
         if node.op is ExprOp.READ and condition is not TRUE:
             done[node] = Expr(ExprOp.READ, node.dtype, tuple(substitute(node.src, kept)), node.arg)
@@ -214,10 +218,10 @@ def split(kernel: Kernel, nest_name: str, name: str, factor: int, tail: str = "m
     nests = [guard.apply(n, owns=n.name == nest_name, combined=combined) for n in kernel.nests]
     kernel = replace(kernel, nests=tuple(nests))
     nest = _nest(kernel, nest_name)
-    peel = condition if tail == "peel" and condition is not TRUE else None
+    peel = both(_peel(nest.loops[depth]), condition if tail == "peel" else TRUE)
     loops = (
         *nest.loops[:depth],
-        Loop(outer, loop.kind, peel),
+        Loop(outer, loop.kind, None if peel is TRUE else peel),
         Loop(inner),
         *nest.loops[depth + 1 :],
     )
@@ -228,6 +232,10 @@ def split(kernel: Kernel, nest_name: str, name: str, factor: int, tail: str = "m
     kernel = kernel.with_nest(Nest(nest.name, computes, loops, nest.at))
     kernel = _move_children(kernel, nest_name, lambda d: d if d <= depth else d + 1)
     return _map_reads(kernel, set(axes), lambda e: _split_read(e, axes[e.arg], factor), set())
+
+
+def _peel(loop: Loop) -> Expr:
+    return TRUE if loop.peel is None else loop.peel
 
 
 @dataclass(frozen=True)
@@ -255,10 +263,7 @@ class _Split:
                 store = replace(store, index=self.expression(store.index), valid=valid)
             computes.append(replace(c, value=value, store=store))
         peel = {self.range: self.position}
-        loops = tuple(
-            replace(loop, peel=loop.peel.substitute(peel)) if loop.peel is not None else loop
-            for loop in nest.loops
-        )
+        loops = tuple(_with_peel(loop, peel) for loop in nest.loops)
         return Nest(nest.name, tuple(computes), loops, nest.at)
 
 
@@ -667,6 +672,82 @@ def mergeable(kernel: Kernel, first: Nest, second: Nest) -> bool:
     return not any(e.arg in names for nest in needing for e in reads(expressions(nest)))
 
 
+def tensorize(kernel: Kernel, nest_name: str, name: str, intrinsic_name: str) -> Kernel:
+    """A sum of products of narrow floats takes several steps at once, by an instruction for it.
+
+    `for k in n: s sum= cast(a[k]) * cast(b[k])` -> `for k.o in ceil(n / 2): s sum= dot(a[2*k.o &
+    2*k.o + 1], b[2*k.o & 2*k.o + 1], 0)`, where the 0 stands for the sum so far. Where n is odd the
+    last pair is filled with zeros, in a copy of the body. Re-associates, and takes subnormals for
+    zeros.
+
+    >>> from ferrule.codegen.kernel import MONOIDS, show
+    >>> from ferrule.dtype import dtypes
+    >>> from ferrule.expr import cast, load
+    >>> k = range_("k", 8)
+    >>> a, b = (cast(load(slot, dtypes.bfloat16, k), dtypes.float32) for slot in (1, 2))
+    >>> product = Compute("s", alu(ExprOp.MUL, a, b), (), MONOIDS["sum"])
+    >>> nest = Nest("s", (product,), (Loop(k),))
+    >>> dtypes_of_slots = (dtypes.float32, dtypes.bfloat16, dtypes.bfloat16)
+    >>> print(show(tensorize(Kernel("dot", (nest,), dtypes_of_slots), "s", "k", "dpbf16ps")))
+    kernel dot(b0: float32, b1: bfloat16, b2: bfloat16)
+      # s
+      for k.o in 4:
+        s sum= dot(b1[(k.o * 2) & ((k.o * 2) + 1)], b2[(k.o * 2) & ((k.o * 2) + 1)], 0.0)
+    """
+    nest = _nest(kernel, nest_name)
+    r = nest.loops[_depth(kernel, nest, name)].range
+    intrinsic = INTRINSICS.get(intrinsic_name)
+    if intrinsic is None:
+        raise ScheduleError(
+            f"tensorize({name}) in kernel {kernel.name}: no intrinsic {intrinsic_name}; there are "
+            f"{sorted(INTRINSICS)}"
+        )
+    if not (is_dot(nest, r, intrinsic) and r.size.is_const):
+        raise ScheduleError(
+            f"tensorize({name}) in kernel {kernel.name}: {intrinsic_name} adds up products of two "
+            f"{intrinsic.source.name} loads that vary with the range, cast to "
+            f"{intrinsic.result.name}, over a constant size; nest {nest_name} does not"
+        )
+    kernel = split(kernel, nest_name, name, intrinsic.terms, "peel")
+    nest = _nest(kernel, nest_name)
+    inner = nest.loops[_depth(kernel, nest, f"{name}.i")]
+    depth = nest.loops.index(inner)
+    (c,) = nest.computes
+    product = c.value.src[1] if c.value.op is ExprOp.WHERE else c.value
+    a, b = (_packed(factor.src[0], inner.range, intrinsic) for factor in product.src)
+    value = Expr(ExprOp.DOT, intrinsic.result, (a, b, const(0, intrinsic.result)))
+    last = {inner.range: inner.range.size - 1}
+    loops = tuple(_with_peel(loop, last) for loop in nest.loops if loop is not inner)
+    kernel = kernel.with_nest(replace(nest, computes=(replace(c, value=value),), loops=loops))
+    return _move_children(kernel, nest_name, lambda d: d if d <= depth else d - 1)
+
+
+def _packed(e: Expr, r: Expr, intrinsic: Intrinsic) -> Expr:
+    """A load at 0 and at 1 of a range, as one value."""
+    first, second = (e.substitute({r: const(i)}) for i in range(intrinsic.terms))
+    return pack(first, second, intrinsic.packed)
+
+
+def is_dot(nest: Nest, r: Expr, intrinsic: Intrinsic) -> bool:
+    """Whether a nest adds up products of two loads over a range, both cast, as an intrinsic does.
+
+    Both vary with the range, so that where it ends each can be filled with zeros.
+    """
+    if len(nest.computes) != 1 or not _is_combined(nest, r):
+        return False
+    (c,) = nest.computes
+    assert c.monoid is not None
+    if c.monoid.op is not ExprOp.ADD or c.value.op is not ExprOp.MUL:
+        return False
+    return c.value.dtype is intrinsic.result and all(
+        factor.op is ExprOp.CAST
+        and factor.src[0].op is ExprOp.LOAD
+        and factor.src[0].dtype is intrinsic.source
+        and r in factor.src[0].ranges
+        for factor in c.value.src
+    )
+
+
 def nontemporal(kernel: Kernel, nest_name: str) -> Kernel:
     """The stores of a nest bypass the caches: for plain streaming outputs much larger than they
     are. Exact.
@@ -690,6 +771,7 @@ PRIMITIVES: Final[dict[str, Callable[..., Kernel]]] = {
     "reorder": reorder,
     "split": split,
     "stage": stage,
+    "tensorize": tensorize,
     "transpose": transpose,
     "unroll": unroll,
     "vectorize": vectorize,

@@ -7,7 +7,7 @@ from math import prod
 from ferrule.codegen import opt
 from ferrule.codegen.kernel import Kernel, Loop, Nest, expressions
 from ferrule.codegen.opt import COSTLY, Opt
-from ferrule.expr import Expr, ExprOp, toposort
+from ferrule.expr import Expr, ExprOp, const, toposort
 from ferrule.target import Target
 
 SERIAL_WORK = 40_000  # operations below which sharing out costs more than it gains
@@ -96,6 +96,17 @@ class Plan:
 
 def loads(value: Expr) -> list[Expr]:
     return [e for e in toposort([value]) if e.op is ExprOp.LOAD]
+
+
+def load_step(e: Expr, r: Expr) -> int:
+    """How far a load moves along a range, in its own width: 1 where it reads neighbours.
+
+    Two elements that are packed count as one where they are neighbours themselves.
+    """
+    step = step_of(e.src[0], r)
+    if len(e.src) == 2 or e.src[2] - e.src[0] is not const(1):
+        return step
+    return step // 2 if step % 2 == 0 else -1
 
 
 def step_of(index: Expr, r: Expr) -> int:

@@ -38,7 +38,8 @@ def slot_sizes(kernel: Kernel) -> list[int] | None:
     """How many elements each buffer must have for a trial run; None where data decide that."""
     sizes = [1] * len(kernel.slots)
     found = [e for nest in kernel.nests for e in expressions(nest)]
-    places = [(e.arg, e.src[0]) for e in toposort(found) if e.op is ExprOp.LOAD]
+    elements = [e for e in toposort(found) if e.op is ExprOp.LOAD]
+    places = [(e.arg, index) for e in elements for index in e.src[::2]]
     stores = [c.store for nest in kernel.nests for c in nest.computes if c.store is not None]
     places += [(store.slot, store.index) for store in stores]
     for slot, index in places:

@@ -113,8 +113,10 @@ def _problem(u: UOp, open_blocks: list[UOp]) -> str:
             return "the value does not fit the register"
         case UOps.SPLAT | UOps.CAST if u.op is UOps.SPLAT and u.src[0].lanes != 1:
             return "splats a vector"
-        case UOps.CAST | UOps.BITCAST if u.lanes != u.src[0].lanes:
+        case UOps.CAST if u.lanes != u.src[0].lanes:
             return "changes the lanes"
+        case UOps.BITCAST if _bits(u) != _bits(u.src[0]):
+            return f"makes {_bits(u)} bits of {_bits(u.src[0])}"
         case UOps.HREDUCE if u.lanes != 1 or u.src[0].lanes & (u.src[0].lanes - 1):
             return "needs a vector of a power of two and gives a scalar"
         case _:
@@ -122,9 +124,18 @@ def _problem(u: UOp, open_blocks: list[UOp]) -> str:
     return ""
 
 
+def _bits(u: UOp) -> int:
+    assert u.dtype is not None
+    return u.lanes * u.dtype.bits
+
+
 def _alu_problem(u: UOp) -> str:
     if any(s.lanes != u.lanes for s in u.src):
         return f"{u.arg.name}: lanes differ: {[s.lanes for s in u.src]} for {u.lanes}"
+    if u.arg is ExprOp.DOT:
+        kinds = [s.dtype for s in (*u.src, u)]
+        fits = kinds == [dtypes.uint32] * 2 + [dtypes.float32] * 2
+        return "" if fits else f"DOT: takes two uint32 and a float32, and gives one; not {kinds}"
     operands = u.src[1:] if u.arg is ExprOp.WHERE else u.src
     if u.arg in (ExprOp.SHL, ExprOp.SHR):
         operands = u.src[:1]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from ferrule.codegen.intrinsics import INTRINSICS
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import ExprOp
 from ferrule.renderer import llvmexpand
@@ -154,6 +155,28 @@ def _fused(t: Lanes, dtype: DType, a: str, b: str, c: str) -> str:
     return llvmexpand.fused_by_parts(t, a, b, c)
 
 
+def _dot(t: Lanes, dtype: DType, a: str, b: str, c: str) -> str:
+    """DOT; the instruction takes 4, 8 or 16 lanes, so that fewer are spread first."""
+    intrinsic = INTRINSICS["dpbf16ps"]
+    if not intrinsic.is_native(t.code.target) or t.lanes > intrinsic.lanes[-1]:
+        raise RenderError(
+            f"DOT of {t.lanes} lanes: {t.code.target.name} has no such instruction; it takes "
+            f"{sorted(intrinsic.needs)} and at most {intrinsic.lanes[-1]} lanes"
+        )
+    wide = Lanes(t.code, t.kind, next(n for n in intrinsic.lanes if n >= t.lanes))
+    real = wide.of("float")
+    pairs = f"<{2 * wide.lanes} x bfloat>"
+    a, b = (t.code.value(f"bitcast {wide.type} {t.spread(x, wide)} to {pairs}") for x in (a, b))
+    total = t.code.call(
+        f"llvm.x86.avx512bf16.dpbf16ps.{32 * wide.lanes}",
+        real.type,
+        (real.type, t.of("float").spread(c, real)),
+        (pairs, a),
+        (pairs, b),
+    )
+    return real.first(total, t.of("float"))
+
+
 def _round(t: Lanes, dtype: DType, x: str) -> str:
     if "ROUND" in t.code.target.native_ops:
         return t.intrinsic("roundeven", x)
@@ -188,6 +211,7 @@ _ALU: Final[dict[ExprOp, Callable[..., str]]] = {
     ExprOp.SHR: _shift_right,
     ExprOp.NOT: _complement,
     ExprOp.MULACC: _fused,
+    ExprOp.DOT: _dot,
     ExprOp.RECIP: lambda t, dtype, a: t.op("fdiv", t.constant(1.0), a),
     ExprOp.SQRT: lambda t, dtype, a: t.intrinsic("sqrt", a),
     ExprOp.TRUNC: _truncate,

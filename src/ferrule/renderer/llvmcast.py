@@ -169,10 +169,13 @@ def cast(code: Code, x: str, source: DType, target: DType, lanes: int) -> str:
 
 
 def bitcast(code: Code, x: str, source: DType, target: DType, lanes: int) -> str:
-    """The same bits as another dtype of the same size."""
-    t = lanes_of(code, source, lanes)
+    """The same bits as `lanes` values of another dtype."""
+    t = lanes_of(code, source, lanes * target.itemsize // source.itemsize)
     if source is target:
         return x
+    if t.lanes != lanes:
+        to = lanes_of(code, target, lanes)
+        return code.value(f"bitcast {t.type} {x} to {to.type}")
     if source is dtypes.bool:
         byte = t.convert("zext", x, "i8")
         return bitcast(code, byte, dtypes.uint8, target, lanes)

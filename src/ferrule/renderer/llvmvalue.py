@@ -139,6 +139,29 @@ class Lanes:
         """A conversion instruction; the result has `target` lanes."""
         return self.code.value(f"{instruction} {self.type} {x} to {vector(target, self.lanes)}")
 
+    def spread(self, x: str, wide: Lanes) -> str:
+        """The value in the first lanes of a wider one."""
+        if self.lanes == wide.lanes:
+            return x
+        if self.lanes == 1:
+            return self.code.value(
+                f"insertelement {wide.type} zeroinitializer, {self.type} {x}, i64 0"
+            )
+        return self._pick(x, "zeroinitializer", wide.lanes)
+
+    def first(self, x: str, narrow: Lanes) -> str:
+        """The first lanes of a value."""
+        if self.lanes == narrow.lanes:
+            return x
+        if narrow.lanes == 1:
+            return self.code.value(f"extractelement {self.type} {x}, i64 0")
+        return self._pick(x, "poison", narrow.lanes)
+
+    def _pick(self, x: str, rest: str, lanes: int) -> str:
+        numbers = ", ".join(f"i32 {min(lane, self.lanes)}" for lane in range(lanes))
+        vectors = f"{self.type} {x}, {self.type} {rest}"
+        return self.code.value(f"shufflevector {vectors}, <{lanes} x i32> <{numbers}>")
+
     def intrinsic(self, name: str, *operands: str) -> str:
         letter = {"float": "f32", "double": "f64"}.get(self.kind, self.kind)
         suffix = letter if self.lanes == 1 else f"v{self.lanes}{letter}"

@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, final
 
+from ferrule.codegen.intrinsics import native_intrinsic
 from ferrule.dtype import dtypes
 from ferrule.lazy import LazyBuffer, storage_size
 from ferrule.ops import BinaryOps, LoadOps, MovementOps, Op, ReduceOps, UnaryOps
 from ferrule.schedule.graph import Graph, value_sources
+from ferrule.target import Target
 
 _OPERATIONS: Final[dict[Op, float]] = {
     UnaryOps.EXP2: 10,
@@ -73,6 +75,28 @@ def operations(node: LazyBuffer) -> float:
     if node.op in (BinaryOps.DIV, BinaryOps.MOD) and not dtypes.is_float(node.dtype):
         return _INTEGER_DIVISION
     return _OPERATIONS.get(node.op, 1.0)
+
+
+def widened_factors(reduce: LazyBuffer, target: Target) -> list[LazyBuffer]:
+    """The casts below a sum of products that the target's instruction for such sums does itself:
+    both factors are casts of one narrow float.
+    """
+    product = _unmoved(reduce.srcs[0])
+    if reduce.op is not ReduceOps.SUM or product.op is not BinaryOps.MUL:
+        return []
+    casts = [_unmoved(factor) for factor in product.srcs]
+    if any(node.op is not UnaryOps.CAST or node.realized is not None for node in casts):
+        return []
+    sources = {node.srcs[0].dtype for node in casts}
+    if len(sources) != 1 or not native_intrinsic(sources.pop(), reduce.dtype, target):
+        return []
+    return casts
+
+
+def _unmoved(node: LazyBuffer) -> LazyBuffer:
+    while isinstance(node.op, MovementOps) and node.realized is None:
+        node = node.srcs[0]
+    return node
 
 
 def nbytes(node: LazyBuffer) -> int:

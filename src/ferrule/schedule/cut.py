@@ -15,7 +15,7 @@ from typing import Final, TypeAlias, final
 from ferrule.expr import sint
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import LoadOps, MovementOps, ReduceOps
-from ferrule.schedule.costs import SMALL_KERNEL, Cost, Costs, nbytes
+from ferrule.schedule.costs import SMALL_KERNEL, Cost, Costs, nbytes, widened_factors
 from ferrule.schedule.graph import Graph, value_sources
 from ferrule.schedule.signature import Signature, Space, is_pass_through, ranges_shape
 from ferrule.schedule.tasks import memory_roots
@@ -118,12 +118,15 @@ _ALWAYS_FUSED: Final = frozenset(
 class _Cutter:
     def __init__(self, graph: Graph, target: Target) -> None:
         self.graph = graph
+        self.target = target
         self.roots = memory_roots(graph)
         self.costs = Costs(graph, set(self.roots))
         self.fusions: list[Fusion] = []
         self.count = 0
         self.spaces: dict[tuple[sint, ...], Space] = {}
         self.visits: dict[LazyBuffer, Visits] = {}
+        self.widening: dict[LazyBuffer, list[Fusion]] = {}
+        """For a cast, the kernels in which it is a part of an instruction."""
         self.operation_seconds = 2 / target.flops_per_second
         self.threads = target.max_threads
         self.byte_seconds = 1 / (target.bytes_per_second * target.max_threads)
@@ -178,6 +181,8 @@ class _Cutter:
             fusion.reduces.append(self._depends_on(fusion, signature))
             if cost.contraction:
                 fusion.contraction = node
+                for factor in widened_factors(node, self.target):
+                    self.widening.setdefault(factor, []).append(fusion)
 
     def _depends_on(self, fusion: Fusion, signature: Signature) -> int:
         """The output ranges around the loops of a reduce at `signature`."""
@@ -238,6 +243,8 @@ class _Cutter:
 
     def _is_fused(self, node: LazyBuffer, visits: Visits) -> bool:
         if node.op in _ALWAYS_FUSED or is_pass_through(node) or self._moves_a_load(node):
+            return True
+        if all(fusion in self.widening.get(node, ()) for fusion in visits):
             return True
         cost = self.costs[node]
         expensive = cost.local > _WORTH_KEEPING * cost.size and not cost.reduces

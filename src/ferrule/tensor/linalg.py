@@ -67,7 +67,8 @@ class Linalg(Indexing):
         """The matrix product over the last axis of this and the last but one of `other`.
 
         Vectors and leading axes are treated as NumPy does. float16 and bfloat16 are added up in
-        float32 and rounded once; `dtype` is that of the result.
+        float32 and rounded once; `dtype` is that of the result. Where the processor adds up
+        bfloat16 by an instruction of its own, numbers below 2**-126 count as zeros.
 
         Raises `ShapeError` if the sizes of the two axes differ.
 

@@ -1,0 +1,66 @@
+"""Instructions that do several multiply-adds in each lane: what they take and what they give.
+
+`tensorize` (in `opt.py`) puts one into a kernel. All of them are `ExprOp.DOT`: with pairs `a` and
+`b` of a narrow float, packed into one integer each with the element of the smaller k in the low
+half, and a float32 `c`,
+
+    dot(a, b, c) = a[0]*b[0] + (a[1]*b[1] + c)
+
+Both steps are fused multiply-adds that round to nearest even, in that order. An operand or a result
+that is subnormal counts as a zero of its sign. The products of bfloat16 are exact in float32, so
+that a sum differs from one with float32 multiply-adds only in the order of its terms, and where
+numbers below 2**-126 matter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from ferrule.dtype import DType, dtypes
+from ferrule.target import Target
+
+
+@dataclass(frozen=True)
+class Intrinsic:
+    """`c[n] += sum(a[k] * b[k, n] for k in range(terms))`, for as many n as there are lanes."""
+
+    name: str
+    terms: int
+    """How many neighbours along the summed axis are packed into one value."""
+    lanes: tuple[int, ...]
+    """The vector sizes that one instruction can do."""
+    source: DType
+    packed: DType
+    """The integer that holds `terms` elements; both operands are laid out in these."""
+    result: DType
+    needs: frozenset[str]
+    """The features of the target, in LLVM's spelling."""
+
+    def is_native(self, target: Target) -> bool:
+        """Whether the target has the instruction."""
+        return {f"+{feature}" for feature in self.needs} <= set(target.features.split(","))
+
+
+INTRINSICS: Final = {
+    intrinsic.name: intrinsic
+    for intrinsic in (
+        Intrinsic(
+            name="dpbf16ps",
+            terms=2,
+            lanes=(4, 8, 16),
+            source=dtypes.bfloat16,
+            packed=dtypes.uint32,
+            result=dtypes.float32,
+            needs=frozenset({"avx512bf16", "avx512vl"}),
+        ),
+    )
+}
+
+
+def native_intrinsic(source: DType, result: DType, target: Target) -> Intrinsic | None:
+    """The target's instruction for sums, in `result`, of products of `source`."""
+    for intrinsic in INTRINSICS.values():
+        if (intrinsic.source, intrinsic.result) == (source, result) and intrinsic.is_native(target):
+            return intrinsic
+    return None

@@ -1,0 +1,30 @@
+"""Which contractions take an instruction that does several multiply-adds in each lane."""
+
+from __future__ import annotations
+
+from ferrule.codegen.intrinsics import Intrinsic, native_intrinsic
+from ferrule.codegen.opt import is_dot
+from ferrule.codegen.plan import Plan, loads
+
+LEAST_TERMS = 8  # shorter sums are mostly tails
+
+
+def tensorize_contraction(plan: Plan, name: str, lanes: int) -> None:
+    """Let the reduce nest `name`, to be computed in vectors of `lanes`, use the target's
+    instruction for it, if there is one.
+    """
+    nest = plan.nest(name)
+    intrinsic = _intrinsic_for(plan, name)
+    if intrinsic is None or lanes not in intrinsic.lanes or len(nest.loops) != 1:
+        return
+    k = nest.loops[0].range
+    if k.size.is_const and k.size.arg >= LEAST_TERMS and is_dot(nest, k, intrinsic):
+        plan.do("tensorize", name, k.name, intrinsic.name)
+
+
+def _intrinsic_for(plan: Plan, name: str) -> Intrinsic | None:
+    (c,) = plan.nest(name).computes
+    sources = {e.dtype for e in loads(c.value)}
+    if len(sources) != 1:
+        return None
+    return native_intrinsic(sources.pop(), c.value.dtype, plan.target)
