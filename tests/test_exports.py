@@ -25,6 +25,7 @@ PUBLIC = {
     "get_num_threads",
     "nn",
     "set_num_threads",
+    "tune",
 }
 
 
@@ -45,6 +46,7 @@ HOMES = {
     "dtypes": "ferrule.dtype",
     "get_num_threads": "ferrule.config",
     "set_num_threads": "ferrule.config",
+    "tune": "ferrule.tuning",
 }
 
 

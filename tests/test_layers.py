@@ -19,11 +19,11 @@ LAYERS = """
     buffer
     opkinds ops fold
     codegen.intrinsics codegen.kernel codegen.lower codegen.opt codegen.plan codegen.streams
-    codegen.rows codegen.tensorize codegen.contraction codegen.heuristic codegen.search
+    codegen.rows codegen.tensorize codegen.contraction codegen.heuristic codegen.mutate codegen.search
     codegen.uops codegen.transcendental codegen.linearizer codegen.interpret
     renderer.base renderer.llvmvalue renderer.llvmexpand renderer.llvmalu renderer.llvmcast
     renderer.llvmir
-    runner device capture
+    runner winners trials tuner device trial_worker capture
     runtime.elf runtime.native_parts runtime.native runtime.pool runtime.llvm
     runtime.cpu_memory runtime.cpu_program runtime.graph.cpu runtime.cpu runtime.numpy
     lazy schedule.signature schedule.graph schedule.views schedule.tasks schedule.slots
@@ -36,6 +36,7 @@ LAYERS = """
     tensor.reduce tensor.creation tensor.positions tensor.indexing tensor.linalg tensor.neural
     tensor.loss tensor
     jit.results jit.inputs jit.reach jit.replay jit.record jit
+    tuning
     nn.layers nn.optim nn.state nn
     demo.terminal demo.digits cli __init__ __main__
 """

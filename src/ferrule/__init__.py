@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ferrule.helpers import GlobalCounters
     from ferrule.jit import TinyJit
     from ferrule.tensor import Tensor
+    from ferrule.tuning import tune
 
 __all__ = [
     "Context",
@@ -29,6 +30,7 @@ __all__ = [
     "get_num_threads",
     "nn",
     "set_num_threads",
+    "tune",
 ]
 
 
@@ -86,6 +88,10 @@ def _load(name: str) -> Any:
             from ferrule.config import set_num_threads
 
             return set_num_threads
+        case "tune":
+            from ferrule.tuning import tune
+
+            return tune
         case _:
             import ferrule.nn as nn
 

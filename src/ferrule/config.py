@@ -7,6 +7,7 @@ block it was started in. The only one of those that changes is the number of thr
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -32,7 +33,9 @@ class Config:
     DEBUG: int
     """How much is printed, 0 to 7."""
     BEAM: int
-    """Width of the search for a kernel's schedule; 0 takes the heuristic's."""
+    """Width of the search for a kernel's schedule; 0: no search."""
+    BEAM_SECONDS: float
+    """How long that search may take for a kernel."""
     JIT: int
     """0: `TinyJit` calls its function plainly; 1: it captures, and graphs; 2: it captures only."""
     LRU: int
@@ -106,6 +109,16 @@ def _checked_int(name: str, value: object, smallest: int) -> int:
     return int(number)
 
 
+def _checked_seconds(name: str, value: object) -> float:
+    try:
+        seconds = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise ConfigError(f"{name}={value!r}: expected a positive number of seconds")
+    return seconds
+
+
 _SUFFIXES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -135,6 +148,8 @@ _NAMES = tuple(field.name for field in fields(Config))
 def _checked(name: str, value: object) -> Any:
     if name in _SMALLEST:
         return _checked_int(name, value, _SMALLEST[name])
+    if name == "BEAM_SECONDS":
+        return _checked_seconds(name, value)
     if name == "FERRULE_MEMORY_LIMIT":
         return _checked_bytes(name, value)
     if name == "FERRULE_DEVICE" and value is None:
@@ -150,6 +165,7 @@ def config_from(environment: Mapping[str, str]) -> Config:
     defaults = Config(
         DEBUG=0,
         BEAM=0,
+        BEAM_SECONDS=5.0,
         JIT=1,
         LRU=1,
         FERRULE_DEVICE=None,

@@ -8,6 +8,7 @@ every run goes through `JITRunner.exec`, where a capture can watch.
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cache
@@ -36,7 +37,8 @@ from ferrule.target import Target
 
 if TYPE_CHECKING:
     from ferrule.codegen.linearizer import Linearizer
-    from ferrule.codegen.opt import Opt
+    from ferrule.tuner import Tuner
+    from ferrule.winners import Winner
 
 __all__ = [
     "Allocator",
@@ -74,6 +76,8 @@ _TABLE = {
     "CPU": "ferrule.runtime.cpu:device",
     "NUMPY": "ferrule.runtime.numpy:device",
 }
+# And so is what runs in a process that tries kernels.
+_TRIAL_WORKER = "ferrule.trial_worker:serve"
 _ENTRY_POINTS = "ferrule.devices"
 
 
@@ -275,7 +279,8 @@ class Compiled:
         self.compiler = compiler
         self.runtime = runtime
         self.graph = graph
-        self._runners: dict[tuple[LazyOp, int], CompiledASTRunner] = {}
+        self._runners: dict[LazyOp, CompiledASTRunner] = {}
+        self._winners: dict[LazyOp, Winner | None] = {}
 
     @property
     def linearizer_opts(self) -> Target:
@@ -290,34 +295,75 @@ class Compiled:
         """
 
     def get_linearizer(self, ast: LazyOp) -> Linearizer:
-        """A handle on the kernel of `ast`, its schedule chosen for this device."""
+        """A handle on the kernel of `ast`, its schedule chosen for this device: one that a search
+        found, or else the heuristic's.
+        """
         # Imported here: a process that finds its kernels in the disk cache needs no code
         # generation.
         from ferrule.codegen.linearizer import Linearizer
 
-        k = Linearizer(ast, self.linearizer_opts)
-        if config().BEAM == 0:
-            return k
-        from ferrule.codegen.search import search, slot_sizes
+        if config().BEAM:
+            self._search([ast])
+        winner = self.winner(ast)
+        if winner is not None:
+            # It was stored by somebody, at some time: whatever is wrong with it must not matter.
+            try:
+                return Linearizer(ast, self.linearizer_opts, winner.opts)
+            except Exception as error:
+                self._distrust(ast, error)
+        return Linearizer(ast, self.linearizer_opts)
 
-        sizes = slot_sizes(k.kernel)
-        if sizes is None:
-            return k
-        slots = zip(sizes, k.kernel.slots, strict=True)
-        scratch = [Buffer(self.device, size, dtype) for size, dtype in slots]
+    def _distrust(self, ast: LazyOp, error: Exception) -> None:
+        """Forgets a winner that cannot be applied."""
+        from ferrule.winners import TuningWarning
 
-        def measure(opts: tuple[Opt, ...]) -> float:
-            return self._seconds(Linearizer(ast, self.linearizer_opts, opts), scratch)
+        self._winners[ast] = None
+        text = f"a tuned schedule is not used: {type(error).__name__}: {error}"
+        warnings.warn(text, TuningWarning, stacklevel=2)
 
-        opts = search(k.kernel, self.linearizer_opts, measure, config().BEAM)
-        return Linearizer(ast, self.linearizer_opts, opts)
+    def winner(self, ast: LazyOp) -> Winner | None:
+        """What a search for the kernel's schedule found, in this process or in an earlier one."""
+        if ast not in self._winners and self.compiler.cachekey is not None:
+            from ferrule import winners
 
-    def _seconds(self, k: Linearizer, buffers: Sequence[Buffer]) -> float:
-        """The least time of a few runs, with the largest sizes."""
-        runner = self.to_program(k)
-        handles = [buffer._buf for buffer in buffers]
-        vals = tuple(variable.max for variable in runner.vars)
-        return min(float(runner.program(*handles, vals=vals, wait=True)) for _ in range(5))
+            key = self._cache_key(ast)
+            self._winners.update((ast, found) for found in winners.load([key]).values())
+        return self._winners.get(ast)
+
+    def _search(self, asts: Sequence[LazyOp]) -> None:
+        """Searches for the schedules of those kernels that no search was made for so far."""
+        if all(self._winners.get(ast) is not None for ast in asts):
+            return
+        from ferrule import tuner
+
+        with tuner.search_lock, self.tuner() as search:
+            for ast in asts:
+                if self._winners.get(ast) is not None:
+                    continue
+                # A runner may be older than what another process found.
+                self._runners.pop(ast, None)
+                if self.winner(ast) is None:
+                    found = search.tune(ast, config().BEAM_SECONDS, config().BEAM)
+                    self.adopt(ast, found)
+
+    def tuner(self) -> Tuner:
+        """What searches for schedules of kernels of this device; to be used in a `with` block."""
+        from ferrule.tuner import Tuner
+
+        return Tuner(self.device, self.renderer, _TRIAL_WORKER)
+
+    def adopt(self, ast: LazyOp, winner: Winner) -> None:
+        """Makes the result of a search the schedule of a kernel, now and in later processes."""
+        self._winners[ast] = winner
+        if self.compiler.cachekey is not None and winner.after > 0:
+            from ferrule import winners
+
+            winners.store(self._cache_key(ast), winner)
+        if winner.gained:
+            from ferrule.codegen.linearizer import Linearizer
+
+            k = Linearizer(ast, self.linearizer_opts, winner.opts)
+            self._remember(ast, self.to_program(k))
 
     def to_program(self, k: Linearizer) -> CompiledASTRunner:
         """Linearizes, renders, compiles and loads a kernel."""
@@ -342,11 +388,12 @@ class Compiled:
 
         Across processes its program comes from the disk cache.
         """
-        key = (ast, config().BEAM)
-        runner = self._runners.get(key)
+        if config().BEAM:
+            self._search([ast])
+        runner = self._runners.get(ast)
         if runner is None:
             self._take_from_cache([ast])
-            runner = self._runners.get(key) or self._compile(ast)
+            runner = self._runners.get(ast) or self._compile(ast)
         return runner
 
     def prepare(self, asts: Sequence[LazyOp]) -> None:
@@ -354,10 +401,11 @@ class Compiled:
 
         One kernel is compiled while the next one is lowered.
         """
-        width = config().BEAM
-        missing = [ast for ast in dict.fromkeys(asts) if (ast, width) not in self._runners]
+        if config().BEAM:
+            self._search(asts)
+        missing = [ast for ast in dict.fromkeys(asts) if ast not in self._runners]
         self._take_from_cache(missing)
-        missing = [ast for ast in missing if (ast, width) not in self._runners]
+        missing = [ast for ast in missing if ast not in self._runners]
         if len(missing) < 2:
             for ast in missing:
                 self.get_runner(ast)
@@ -374,8 +422,7 @@ class Compiled:
             self._remember(k.ast, self._runner(k, source, lib.result()))
 
     def _cache_key(self, ast: LazyOp) -> str:
-        search = f"BEAM={config().BEAM}"
-        parts = (ast.key, self.linearizer_opts.key, self.compiler.cachekey, search)
+        parts = (ast.key, self.linearizer_opts.key, self.compiler.cachekey)
         return f"{parts} {codegen_fingerprint()}"
 
     def _take_from_cache(self, asts: Sequence[LazyOp]) -> None:
@@ -387,7 +434,7 @@ class Compiled:
             name, _, lib = entry.partition(b"\0")
             runner = CompiledASTRunner(keys[key], name.decode(), "")
             self._load(runner, lib)
-            self._runners[keys[key], config().BEAM] = runner
+            self._runners[keys[key]] = runner
 
     def _load(self, runner: CompiledASTRunner, lib: bytes) -> None:
         runner.device = self.device
@@ -399,7 +446,7 @@ class Compiled:
 
     def _remember(self, ast: LazyOp, runner: CompiledASTRunner) -> CompiledASTRunner:
         """Keeps a runner, and its program on disk."""
-        self._runners[ast, config().BEAM] = runner
+        self._runners[ast] = runner
         if self.compiler.cachekey is not None:
             entry = runner.name.encode() + b"\0" + runner.lib
             diskcache.put(_KERNEL_TABLE, self._cache_key(ast), entry)

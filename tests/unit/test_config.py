@@ -122,7 +122,7 @@ def test_other_threads_do_not_see_a_block() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"DEBUGG": 1}, "no setting 'DEBUGG'; the settings are DEBUG, BEAM, JIT, LRU, FERRULE_"),
+        ({"DEBUGG": 1}, "no setting 'DEBUGG'; the settings are DEBUG, BEAM, BEAM_SECONDS, JIT"),
         ({"DEBUG": "loud"}, "DEBUG='loud': expected an integer"),
         ({"DEBUG": 1.5}, "DEBUG=1.5: expected an integer"),
         ({"FERRULE_DEVICE": 3}, "FERRULE_DEVICE=3: expected a non-empty string"),

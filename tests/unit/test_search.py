@@ -1,44 +1,119 @@
-"""Schedules found by timing."""
+"""Schedules found by timing: what is proposed, in which order, and what it must not change."""
 
 from __future__ import annotations
 
 import numpy as np
-from tests.kernels import load, matmul, store
+import pytest
+from tests.kernels import CASES, load, matmul, store
 
-from ferrule import Context, Tensor
+from ferrule.codegen.interpret import interpret
+from ferrule.codegen.kernel import Kernel
+from ferrule.codegen.linearizer import linearize
 from ferrule.codegen.lower import lower
-from ferrule.codegen.opt import Opt
-from ferrule.codegen.search import candidates, search, slot_sizes
+from ferrule.codegen.mutate import Opts, copies, neighbours
+from ferrule.codegen.opt import Opt, apply_opts
+from ferrule.codegen.search import reassociates, search, seeds, slot_sizes
 from ferrule.target import detect_cpu
 
 KERNEL = lower(store(matmul(load(1, 96, 200), load(2, 200, 128))), "product")
+TARGET = detect_cpu()
 
 
-def test_candidates_differ_and_begin_with_the_heuristics_own() -> None:
-    found = candidates(KERNEL, detect_cpu(), 5)
-    assert 2 <= len(found) <= 5
+def legal(kernel: Kernel, opts: Opts) -> bool:
+    """Whether a schedule makes a program. Edits promise nothing."""
+    try:
+        linearize(apply_opts(kernel, opts))
+    except Exception:
+        return False
+    return True
+
+
+def test_seeds_differ_and_begin_with_the_heuristics_own() -> None:
+    found = list(seeds(KERNEL, TARGET))
+    assert len(found) >= 3
     assert len(set(found)) == len(found)
-    assert candidates(KERNEL, detect_cpu(), 1) == found[:1]
+    assert found[0] == next(seeds(KERNEL, TARGET))
+    assert all(legal(KERNEL, opts) for opts in found)
 
 
-def test_the_fastest_is_taken() -> None:
-    found = candidates(KERNEL, detect_cpu(), 4)
-    seconds = {opts: float(len(found) - i) for i, opts in enumerate(found)}
+def test_neighbours_differ_and_most_are_legal() -> None:
+    own = next(seeds(KERNEL, TARGET))
+    found = neighbours(KERNEL, own, TARGET)
+    assert own not in found
+    assert len(set(found)) == len(found) >= 20
+    assert found == neighbours(KERNEL, own, TARGET)
+    assert sum(legal(KERNEL, opts) for opts in found) > len(found) / 2
 
-    def measure(opts: tuple[Opt, ...]) -> float:
-        return seconds[opts]
 
-    assert search(KERNEL, detect_cpu(), measure, 4) == found[-1]
+def test_the_fastest_is_found_by_edits_of_edits() -> None:
+    """Here a schedule is the faster the more columns its first split takes together."""
+
+    def columns(opts: Opts) -> float:
+        return float(next(opt.args[2] for opt in opts if opt.primitive == "split"))
+
+    def measure(opts: Opts) -> float | None:
+        return 1 / columns(opts) if 4 <= columns(opts) <= 256 else None
+
+    own = next(seeds(KERNEL, TARGET))
+    calls = iter(range(400))
+    found = search(KERNEL, TARGET, measure, 2, lambda: next(calls, None) is None)
+    assert columns(found[0].opts) == 256 > columns(own)
+    assert [trial.seconds for trial in found] == sorted(trial.seconds for trial in found)
+
+
+def test_a_search_ends_when_its_time_is_over() -> None:
+    assert search(KERNEL, TARGET, lambda opts: 1.0, 2, lambda: True) == []
+
+
+def test_a_search_ends_when_nothing_is_left_to_try() -> None:
+    kernel = lower(store(load(1, 3)), "three")
+    tried: list[Opts] = []
+
+    def measure(opts: Opts) -> float | None:
+        tried.append(opts)
+        return 1.0 if len(tried) == 1 else None
+
+    assert len(search(kernel, TARGET, measure, 4, lambda: False)) == 1
+    assert len(set(tried)) == len(tried)
+
+
+def test_what_is_known_is_tried_early() -> None:
+    known = (Opt("split", ("out0", "i0.0", 5, "mask")),)
+    tried: list[Opts] = []
+
+    def measure(opts: Opts) -> float:
+        tried.append(opts)
+        return 1.0
+
+    search(KERNEL, TARGET, measure, 2, lambda: len(tried) == 2, (known,))
+    assert tried == [next(seeds(KERNEL, TARGET)), known]
+
+
+@pytest.mark.parametrize("name", ["sum_rows", "softmax"])
+def test_legal_edits_keep_the_meaning(name: str) -> None:
+    case = next(case for case in CASES if case.name == name)
+    kernel = lower(case.ast, case.name)
+    generator = np.random.default_rng(0)
+    inputs = [generator.standard_normal(shape).astype(np.float32) for shape in case.inputs]
+    expected = case.expected(*inputs)
+    own = next(seeds(kernel, TARGET))
+    for opts in neighbours(kernel, own, TARGET)[:12]:
+        if not legal(kernel, opts) or copies(apply_opts(kernel, opts)) > 64:
+            continue
+        out = np.zeros(expected.size, np.float32)
+        interpret(linearize(apply_opts(kernel, opts)), [out, *(i.ravel() for i in inputs)])
+        np.testing.assert_allclose(out, expected.ravel(), rtol=1e-4, atol=1e-5)
+
+
+def test_which_schedules_reassociate() -> None:
+    own = next(seeds(KERNEL, TARGET))
+    split = ("sum0", "r0.2", 3, "peel")
+    assert not reassociates(KERNEL, own)
+    assert not reassociates(KERNEL, ())
+    assert reassociates(KERNEL, (Opt("split", split),))
+    assert not reassociates(KERNEL, (Opt("split", (*split[:2], 8, "peel")),))
+    assert reassociates(KERNEL, (Opt("group", ("sum0", ("r0.2",))),))
 
 
 def test_trial_buffers_are_large_enough() -> None:
     assert slot_sizes(KERNEL) == [96 * 128, 96 * 200, 200 * 128]
-
-
-def test_results_do_not_depend_on_the_search() -> None:
-    generator = np.random.default_rng(0)
-    a = generator.standard_normal((70, 90)).astype(np.float32)
-    b = generator.standard_normal((90, 50)).astype(np.float32)
-    with Context(BEAM=3):
-        found = (Tensor(a, device="CPU") @ Tensor(b, device="CPU")).numpy()
-    np.testing.assert_allclose(found, a @ b, rtol=1e-4, atol=1e-4)

@@ -1,37 +1,104 @@
-"""Choosing opts by timing: schedules for slightly different machines, tried on this one.
+"""Choosing opts by timing: proposals of the heuristic, and edits of the fastest so far.
 
 The heuristic is a function of the target. Asked about targets with fewer registers, shorter
 vectors, other caches or more threads, it proposes other tiles, lanes, blocks and chunks; all of
-them are right on the real target, and one of them may be faster.
+them are right on the real target, and one of them may be faster. From there the search goes on by
+single edits (`mutate.py`), always from the fastest schedule whose edits are not all tried.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 
 from ferrule.codegen.heuristic import choose
 from ferrule.codegen.kernel import Kernel, expressions
-from ferrule.codegen.opt import Opt
+from ferrule.codegen.mutate import Opts, combined, neighbours
+from ferrule.codegen.opt import PRIMITIVES
 from ferrule.expr import ExprOp, toposort
 from ferrule.target import Target
 
 
-def candidates(kernel: Kernel, target: Target, width: int) -> list[tuple[Opt, ...]]:
-    """At most `width` different schedules, the heuristic's own choice first."""
-    found: dict[tuple[Opt, ...], None] = {}
+@dataclass(frozen=True)
+class Trial:
+    """A schedule, and the seconds that its kernel took."""
+
+    opts: Opts
+    seconds: float
+
+
+def seeds(kernel: Kernel, target: Target) -> Iterator[Opts]:
+    """Different schedules by the heuristic: its own choice first, then those for other targets, the
+    most similar ones first.
+    """
+    found: set[Opts] = set()
     for variant in _variants(target):
-        if len(found) == width:
-            break
-        found[choose(kernel, variant)] = None
-    return list(found)
+        opts = choose(kernel, variant)
+        if opts not in found:
+            found.add(opts)
+            yield opts
 
 
 def search(
-    kernel: Kernel, target: Target, measure: Callable[[tuple[Opt, ...]], float], width: int
-) -> tuple[Opt, ...]:
-    """The candidate that takes the least time; `measure` gives the seconds of one."""
-    return min(candidates(kernel, target, width), key=measure)
+    kernel: Kernel,
+    target: Target,
+    measure: Callable[[Opts], float | None],
+    width: int,
+    expired: Callable[[], bool],
+    known: Sequence[Opts] = (),
+) -> list[Trial]:
+    """All schedules that could be timed, the fastest first.
+
+    `measure` gives the seconds of one, None where it is not legal or cannot be timed. It ends when
+    `expired()`, or once all edits of the `width` fastest are tried. `known` is tried early.
+    """
+    seconds: dict[Opts, float] = {}
+    refused: set[Opts] = set()
+    rest: dict[Opts, Iterator[Opts]] = {}
+
+    def attempt(opts: Opts) -> None:
+        taken = measure(opts)
+        if taken is None:
+            refused.add(opts)
+        else:
+            seconds[opts] = taken
+
+    own, *proposed = seeds(kernel, target)
+    for opts in dict.fromkeys((own, *known, *proposed)):
+        if expired():
+            break
+        attempt(opts)
+    while not expired():
+        best = sorted(seconds, key=seconds.__getitem__)[:width]
+        for opts in best:
+            if opts not in rest:
+                rest[opts] = iter(neighbours(kernel, opts, target))
+        fresh = (edit for opts in best for edit in rest[opts])
+        candidate = next((o for o in fresh if o not in seconds and o not in refused), None)
+        if candidate is None:
+            break
+        attempt(candidate)
+    return sorted((Trial(*item) for item in seconds.items()), key=lambda trial: trial.seconds)
+
+
+_EXACT = frozenset(PRIMITIVES) - {"group", "tensorize"}
+
+
+def reassociates(kernel: Kernel, opts: Opts) -> bool:
+    """Whether a schedule may change the bits of a sum: the order of its terms, or how the last of
+    them are rounded, where a loop's factor does not divide their number.
+    """
+    for opt in opts:
+        if opt.primitive not in _EXACT:
+            return True
+        if opt.primitive == "split":
+            name, r, factor = opt.args[:3]
+            sizes = [o.range.size for o in combined(kernel.by_name[name]) if o.range.name == r]
+            if any(not size.is_const or size.arg % factor for size in sizes):
+                return True
+        kernel = PRIMITIVES[opt.primitive](kernel, *opt.args)
+    return False
 
 
 def slot_sizes(kernel: Kernel) -> list[int] | None:
@@ -49,17 +116,23 @@ def slot_sizes(kernel: Kernel) -> list[int] | None:
     return sizes
 
 
+_REGISTERS = (1.0, 0.75, 0.5, 0.375)
+_CACHES = (1.0, 0.5, 2.0, 0.25, 4.0)
+_THREADS = (1, 4, 16)
+_VECTORS = (1.0, 0.5)
+
+
 def _variants(target: Target) -> list[Target]:
-    registers = target.n_vector_registers
+    """Targets that differ in one respect, then in two, and so on."""
+    choices = product(*(range(len(c)) for c in (_REGISTERS, _CACHES, _THREADS, _VECTORS)))
+    ordered = sorted(choices, key=lambda choice: (sum(map(bool, choice)), sum(choice)))
     return [
-        target,
-        replace(target, l2_bytes=target.l2_bytes // 2),
-        replace(target, n_vector_registers=registers * 3 // 4),
-        replace(target, max_threads=4 * target.max_threads),
-        replace(target, vector_bytes=max(target.vector_bytes // 2, 16)),
-        replace(target, l2_bytes=2 * target.l2_bytes),
-        replace(target, n_vector_registers=registers // 2),
-        replace(target, max_threads=1),
-        replace(target, n_vector_registers=registers // 2, l2_bytes=target.l2_bytes // 2),
-        replace(target, vector_bytes=16),
+        replace(
+            target,
+            n_vector_registers=int(target.n_vector_registers * _REGISTERS[registers]),
+            l2_bytes=int(target.l2_bytes * _CACHES[caches]),
+            max_threads=target.max_threads * _THREADS[threads],
+            vector_bytes=max(int(target.vector_bytes * _VECTORS[vectors]), 16),
+        )
+        for registers, caches, threads, vectors in ordered
     ]

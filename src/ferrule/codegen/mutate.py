@@ -1,0 +1,256 @@
+"""Schedules that differ from a given one in a single decision.
+
+A schedule is data, so a neighbour is an edit of a tuple of opts: another factor, an opt left out,
+loops in another order, a few opts more at the end. Nobody promises that a neighbour is legal:
+`apply_opts` says so, and whoever searches tries them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from random import Random
+from typing import TypeAlias
+
+from ferrule.codegen.kernel import Kernel, Kind, Loop, Nest, expressions
+from ferrule.codegen.opt import Opt, apply_opts
+from ferrule.codegen.plan import step_of
+from ferrule.expr import ExprOp, toposort
+from ferrule.target import Target
+
+Opts: TypeAlias = tuple[Opt, ...]
+
+_MOST_LANES = 64
+_BLOCKS = (4, 16, 64)
+_CHUNKS = (8, 32, 128)
+_COPIES = (2, 4, 8)
+_LEFT_OUT = frozenset({"keep", "merge", "unroll"})
+_SHARING = frozenset({"fuse", "parallel"})
+
+
+def neighbours(kernel: Kernel, opts: Opts, target: Target) -> list[Opts]:
+    """Edits of a schedule of `kernel`, each kind in its turn, always in the same order.
+
+    >>> from ferrule.codegen.lower import lower
+    >>> from ferrule.dtype import dtypes
+    >>> from ferrule.ops import BufferOps, LazyOp, MemBuffer, UnaryOps
+    >>> from ferrule.shape.shapetracker import ShapeTracker
+    >>> from ferrule.target import detect_cpu
+    >>> place = MemBuffer(1, dtypes.float32, ShapeTracker.from_shape((4096,)))
+    >>> root = LazyOp(UnaryOps.SQRT, (LazyOp(BufferOps.LOAD, (), place),))
+    >>> opts = (Opt("split", ("out0", "i0.0", 8, "peel")), Opt("vectorize", ("out0", "i0.0.i")))
+    >>> found = neighbours(lower(root, "root"), opts, detect_cpu())
+    >>> sorted(edit[0].args[2] for edit in found if edit[1:] == opts[1:])
+    [4, 16]
+    """
+    scheduled = apply_opts(kernel, opts)
+    kinds = [
+        list(_resized(opts)),
+        list(_shortened(opts)),
+        list(_reordered(opts)),
+        [edit for root in scheduled.roots for edit in _shared(kernel, opts, root.name)],
+        [opts + more for more in _unrolled(scheduled)],
+        list(_blocked(kernel, opts)),
+        [opts + more for more in _packed(scheduled, target)],
+    ]
+    generator = Random(0)
+    for kind in kinds:
+        generator.shuffle(kind)
+    mixed = [edit for edits in zip_longest(*kinds) for edit in edits if edit is not None]
+    return [edit for edit in dict.fromkeys(mixed) if edit != opts]
+
+
+def _resized(opts: Opts) -> Iterator[Opts]:
+    """Other factors of a split."""
+    for i, opt in enumerate(opts):
+        if opt.primitive != "split":
+            continue
+        nest, name, _, *rest = opt.args
+        for other in _factors(opt, opts[i + 1 :]):
+            changed = Opt("split", (nest, name, other, *rest))
+            yield (*opts[:i], changed, *opts[i + 1 :])
+
+
+def _factors(opt: Opt, later: Sequence[Opt]) -> list[int]:
+    """What a split's factor may be instead, by what becomes of its inner loop."""
+    nest, name, factor, tail = opt.args
+    use = next((o for o in later if o.args[:2] == (nest, f"{name}.i")), None)
+    found = [factor // 2, factor * 2]
+    match "" if use is None else use.primitive:
+        case "vectorize":
+            found = [n for n in found if n <= _MOST_LANES]
+        case "unroll" if tail == "clamp":
+            found += [factor - 2, factor - 1, factor + 1, factor + 2]
+        case "split" if use is not None:
+            step = use.args[2]
+            found = [factor - step, factor + step, factor // 2 // step * step, factor * 2]
+        case "":
+            found += [factor // 4, factor * 4]
+    return [n for n in dict.fromkeys(found) if n >= 2 and n != factor]
+
+
+def _shortened(opts: Opts) -> Iterator[Opts]:
+    """One decision less: a copy of an operand, with all that shapes it, or an opt by itself."""
+    for i, opt in enumerate(opts):
+        if opt.primitive == "stage":
+            name = opt.args[-1]
+            yield tuple(o for o in opts if o is not opt and o.args[0] != name)
+        elif opt.primitive in _LEFT_OUT:
+            yield (*opts[:i], *opts[i + 1 :])
+
+
+def _reordered(opts: Opts) -> Iterator[Opts]:
+    """Two neighbouring loops of a reorder exchanged."""
+    for i, opt in enumerate(opts):
+        if opt.primitive != "reorder":
+            continue
+        nest, names = opt.args
+        for d in range(len(names) - 1):
+            turned = (*names[:d], names[d + 1], names[d], *names[d + 2 :])
+            yield (*opts[:i], Opt("reorder", (nest, turned)), *opts[i + 1 :])
+
+
+def _shared(kernel: Kernel, opts: Opts, root: str) -> Iterator[Opts]:
+    """Other chunks for the threads: fewer or more loops fused, larger steps, or none at all."""
+    last = len(opts)
+    while last and opts[last - 1].primitive in _SHARING and opts[last - 1].args[0] == root:
+        last -= 1
+    bare = opts[:last]
+    loops = apply_opts(kernel, bare).by_name[root].loops
+    yield bare
+    if not loops or loops[0].kind is not Kind.SERIAL:
+        return
+    first = loops[0].range.name
+    yield (*bare, Opt("parallel", (root, first)))
+    for chunk in _CHUNKS:
+        if chunk < loops[0].range.size.max:
+            split = Opt("split", (root, first, chunk, "peel"))
+            yield (*bare, split, Opt("parallel", (root, f"{first}.o")))
+    fused: Opts = ()
+    for loop in loops[1:]:
+        if loop.kind is not Kind.SERIAL:
+            break
+        fused += (Opt("fuse", (root, first)),)
+        first = f"{first}*{loop.range.name}"
+        yield (*bare, *fused, Opt("parallel", (root, first)))
+
+
+def _unrolled(kernel: Kernel) -> Iterator[Opts]:
+    """Copies of the innermost loop that is none yet, where nothing else is computed inside."""
+    for nest in kernel.nests:
+        inside = max((n.at[1] for n in kernel.nests if n.at and n.at[0] == nest.name), default=0)
+        serial = [loop for loop in nest.loops[inside:] if loop.kind is Kind.SERIAL]
+        if not serial:
+            continue
+        name = serial[-1].range.name
+        for copies in _COPIES:
+            if copies <= serial[-1].range.size.max:
+                split = Opt("split", (nest.name, name, copies, "peel"))
+                yield (split, Opt("unroll", (nest.name, f"{name}.i")))
+
+
+def _blocked(kernel: Kernel, opts: Opts) -> Iterator[Opts]:
+    """A reduce moves out of the last loop around it, or of blocks of that loop: the results so far
+    are kept for a whole block, which is gone through for each part of what is combined over.
+    """
+    for i, opt in enumerate(opts):
+        if opt.primitive != "compute_at" or opt.args[1] == 0:
+            continue
+        name, depth = opt.args
+        before = apply_opts(kernel, opts[:i])
+        nest = before.by_name[name]
+        if nest.at is None or not combined(nest):
+            continue
+        root = nest.at[0]
+        around = before.by_name[root].loops[depth - 1].range
+        yield _moved_out(before, opts, i, depth - 1)
+        for block in _BLOCKS:
+            if block < around.size.max:
+                split = Opt("split", (root, around.name, block, "mask"))
+                blocks = apply_opts(before, [split])
+                rest = _renamed(opts[i:], root, around.name)
+                yield _moved_out(blocks, (*opts[:i], split, *rest), i + 1, depth)
+
+
+def _moved_out(kernel: Kernel, opts: Opts, i: int, depth: int) -> Opts:
+    """`opts`, of which `kernel` has had those before i, where opt i computes its nest at `depth`
+    instead; there the part of its last loop that is unrolled is inside of the first new loop.
+    """
+    nest = kernel.by_name[opts[i].args[0]]
+    assert nest.at is not None
+    consumer = kernel.by_name[nest.at[0]]
+    k = nest.loops[-1].range.name
+    parts = [o for o in opts[i:] if o.primitive == "split" and o.args[:2] == (nest.name, k)]
+    rest = tuple(o for o in opts[i + 1 :] if o not in parts)
+    part = parts[0] if parts else Opt("split", (nest.name, k, _BLOCKS[0], "peel"))
+    unroll: Opts = () if parts else (Opt("unroll", (nest.name, f"{k}.i")),)
+    others = [loop.range.name for loop in nest.loops[:-1]]
+    used = {r for c in nest.computes for r in c.value.ranges}
+    moved = [f"{o.range.name}@{nest.name}" for o in consumer.loops[depth:] if o.range in used]
+    order = (*others, f"{k}.o", *moved[:1], f"{k}.i", *moved[1:])
+    out = Opt("compute_at", (nest.name, depth))
+    return (*opts[:i], part, out, Opt("reorder", (nest.name, order)), *unroll, *rest)
+
+
+def _renamed(opts: Sequence[Opt], nest: str, name: str) -> Opts:
+    """Opts on a loop that was split, now on its outer part."""
+    changed = {"fuse", "parallel", "split"}
+    return tuple(
+        Opt(o.primitive, (nest, f"{name}.o", *o.args[2:]))
+        if o.primitive in changed and o.args[:2] == (nest, name)
+        else o
+        for o in opts
+    )
+
+
+def combined(nest: Nest) -> list[Loop]:
+    """The loops that a nest reduces over."""
+    reduces = [c for c in nest.computes if c.monoid is not None]
+    kept = {r for c in reduces for r in c.ranges}
+    return [loop for loop in nest.loops if reduces and loop.range not in kept]
+
+
+def _packed(kernel: Kernel, target: Target) -> Iterator[Opts]:
+    """A copy of what a reduce loads from a buffer, in the order of its loops."""
+    for nest in kernel.nests:
+        if nest.at is None or not combined(nest):
+            continue
+        found = [e for e in toposort(expressions(nest)) if e.op is ExprOp.LOAD]
+        for e in found:
+            consumer, most = nest.at
+            name = f"{nest.name}.copy{e.arg}"
+            if name in kernel.by_name or sum(other.arg == e.arg for other in found) > 1:
+                continue
+            for depth in range(most + 1):
+                axes = [
+                    loop
+                    for n, d, loop in kernel.path(nest)
+                    if loop.range in e.ranges and (n == nest.name or d >= depth)
+                ]
+                if axes:
+                    order = tuple(loop.range.name for loop in axes)
+                    stage = Opt("stage", (nest.name, e.arg, consumer, depth, order, name))
+                    contiguous = step_of(e.src[0], axes[-1].range) == 1
+                    lanes = target.lanes(max(e.dtype.itemsize, 4)) if contiguous else 1
+                    yield (stage, *_lanes(name, axes[-1], lanes))
+
+
+def _lanes(name: str, loop: Loop, lanes: int) -> Opts:
+    """The last loop of a copy as vectors."""
+    lane = f"{loop.range.name}@{name}"
+    if lanes < 2 or loop.range.size.max < lanes:
+        return ()
+    split = Opt("split", (name, lane, lanes, "peel"))
+    return (split, Opt("vectorize", (name, f"{lane}.i")))
+
+
+def copies(kernel: Kernel) -> int:
+    """How many copies of an operation the program of a kernel has at most: what unrolling costs."""
+    most = 1
+    for nest in kernel.nests:
+        times = 1
+        for _, _, loop in kernel.path(nest):
+            times *= loop.size if loop.kind in (Kind.UNROLL, Kind.TRANSPOSE) else 1
+            times *= 2 if loop.peel is not None else 1
+        most = max(most, times)
+    return most

@@ -1,0 +1,214 @@
+"""What runs in the process of `trials.py`: kernels are compiled, checked and timed on request."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any, final
+
+import numpy as np
+
+from ferrule.buffer import Buffer
+from ferrule.config import Context
+from ferrule.device import Compiled, Device
+from ferrule.dtype import DType, dtypes
+
+_SAMPLE_S = 0.03
+_LEAST_SAMPLES = 3
+_MOST_SAMPLES = 300
+_HOPELESS = 1.5
+_BLOCK_S = 0.01
+_RANGES = ((-1.0, 1.0), (0.5, 1.5))
+# Of the sums that are added up in another order: some hundred roundings.
+_ROUNDINGS = 1024
+
+
+def serve(number: int) -> None:
+    """Answers questions from the connection with the file descriptor `number` until it ends."""
+    _no_core_dumps()
+    connection: Connection[bytes, bytes] = Connection(number)
+    bench: _Bench | None = None
+    settings: dict[str, Any] = {}
+    with suppress(EOFError, OSError):
+        while True:
+            question = json.loads(connection.recv_bytes())
+            # Whatever the kernel does, this process ends then.
+            signal.setitimer(signal.ITIMER_REAL, question["alarm"])
+            answer: dict[str, Any] = {}
+            try:
+                if question["do"] == "begin":
+                    bench = None
+                    settings = question["settings"]
+                with Context(DEBUG=0, BEAM=0, LRU=0, **settings):
+                    if bench is None:
+                        bench = _Bench(question["job"])
+                    answer["result"] = bench.answer(question)
+            except Exception as error:
+                answer["error"] = f"{type(error).__name__}: {error}"
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            connection.send_bytes(json.dumps(answer).encode())
+
+
+def _no_core_dumps() -> None:
+    # Not on every system.
+    with suppress(ImportError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+class WrongResultError(ValueError):
+    """A candidate's results are not those of the kernel as it was."""
+
+
+@final
+class _Bench:
+    """The buffers of a kernel, filled with random numbers, and the results that are right."""
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        device = Device[job["device"]]
+        assert isinstance(device, Compiled)
+        self._device = device
+        self._name: str = job["name"]
+        self._vals: tuple[int, ...] = tuple(job["vals"])
+        self._writes: list[int] = job["writes"]
+        self._updated = sorted(set(job["writes"]) & set(job["reads"]))
+        self._dtypes = [dtypes.from_name(name) for name, _ in job["slots"]]
+        slots = zip(job["slots"], self._dtypes, strict=True)
+        self._buffers = [Buffer(device.device, size, dtype) for (_, size), dtype in slots]
+        self._handles = [buffer._buf for buffer in self._buffers]
+        self._initial: dict[int, Any] = {}
+        self._expected: dict[int, Any] = {}
+        self._programs: dict[str, Any] = {}
+
+    def answer(self, question: dict[str, Any]) -> float | list[float]:
+        match question["do"]:
+            case "begin":
+                return self._begin(question["source"])
+            case "try":
+                return self._try(question["source"], question["exact"], question["best"])
+            case _:
+                return self._compare(question["sources"], question["seconds"])
+
+    def _begin(self, source: str) -> float:
+        """Fills the buffers, and keeps what the kernel as it was makes of them."""
+        program = self._program(source)
+        for low, high in _RANGES:
+            self._fill(low, high)
+            self._run(program)
+            self._expected = self._results()
+            if all(_is_finite(values) for values in self._expected.values()):
+                break
+        return self._time(program, float("inf"))
+
+    def _try(self, source: str, exact: bool, best: float) -> float:
+        program = self._program(source)
+        self._restore(self._writes)
+        self._run(program)
+        for slot, found in self._results().items():
+            problem = difference(self._dtypes[slot], self._expected[slot], found, exact)
+            if problem is not None:
+                raise WrongResultError(f"buffer {slot}: {problem}")
+        return self._time(program, best)
+
+    def _compare(self, sources: Sequence[str], seconds: float) -> list[float]:
+        programs = [self._program(source) for source in sources]
+        samples: list[list[float]] = [[] for _ in programs]
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end or not samples[-1]:
+            for program, found in zip(programs, samples, strict=True):
+                self._restore(self._updated)
+                self._run(program)
+                stop = time.perf_counter() + _BLOCK_S
+                found.append(self._run(program))
+                while time.perf_counter() < stop:
+                    found.append(self._run(program))
+        return [_quartile(found) for found in samples]
+
+    def _program(self, source: str) -> Any:
+        program = self._programs.get(source)
+        if program is None:
+            lib = self._device.compiler.compile(source)
+            program = self._programs[source] = self._device.runtime(self._name, lib)
+        return program
+
+    def _run(self, program: Any) -> float:
+        return float(program(*self._handles, vals=self._vals, wait=True))
+
+    def _time(self, program: Any, best: float) -> float:
+        """The lower quartile of some runs; of a few only where it is no match for `best`."""
+        samples: list[float] = []
+        stop = time.perf_counter() + _SAMPLE_S
+        while len(samples) < _MOST_SAMPLES:
+            samples.append(self._run(program))
+            if len(samples) < _LEAST_SAMPLES:
+                continue
+            if time.perf_counter() > stop or min(samples) > _HOPELESS * best:
+                break
+        return _quartile(samples)
+
+    def _fill(self, low: float, high: float) -> None:
+        generator = np.random.default_rng(0)
+        for slot, (buffer, dtype) in enumerate(zip(self._buffers, self._dtypes, strict=True)):
+            values = _random(generator, dtype, buffer.size, low, high)
+            buffer.copyin(_bytes(values))
+            if slot in self._writes:
+                self._initial[slot] = values
+
+    def _restore(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            self._buffers[slot].copyin(_bytes(self._initial[slot]))
+
+    def _results(self) -> dict[int, Any]:
+        return {slot: self._buffers[slot].toCPU().copy() for slot in self._writes}
+
+
+def _random(generator: Any, dtype: DType, size: int, low: float, high: float) -> Any:
+    """Random values of a dtype; integers are small enough for shifts and products."""
+    if dtypes.is_float(dtype):
+        single = generator.random(size, np.float64 if dtype.itemsize == 8 else np.float32)
+        return (single * (high - low) + low).astype(dtype.np)
+    return generator.integers(0, 2 if dtype is dtypes.bool else 8, size).astype(dtype.np)
+
+
+def _bytes(values: Any) -> memoryview:
+    return memoryview(values.view(np.uint8))
+
+
+def _is_finite(values: Any) -> bool:
+    return bool(np.isfinite(values.astype(np.float64)).all())
+
+
+def _quartile(samples: Sequence[float]) -> float:
+    return sorted(samples)[len(samples) // 4]
+
+
+def difference(dtype: DType, expected: Any, found: Any, exact: bool) -> str | None:
+    """How two arrays of results differ; None where they do not.
+
+    Without `exact`, floats may have been added up in another order.
+
+    >>> ones = np.ones(3, np.float32)
+    >>> difference(dtypes.float32, ones, ones * np.float32(1 + 1e-6), exact=False)
+    >>> difference(dtypes.float32, ones, ones * np.float32(1 + 1e-6), exact=True)
+    '3 of 3 values differ, by 9.54e-07 at most'
+    """
+    if np.array_equal(expected.view(np.uint8), found.view(np.uint8)):
+        return None
+    a, b = expected.astype(np.float64), found.astype(np.float64)
+    allowed = 0.0
+    if dtypes.is_float(dtype) and not exact:
+        sums = dtypes.float64 if dtype is dtypes.float64 else dtypes.float32
+        steps = _ROUNDINGS * 2.0**-sums.mantissa_bits + 2 * 2.0**-dtype.mantissa_bits
+        size = np.where(np.isfinite(a), np.abs(a), 0.0)
+        allowed = steps * np.maximum(size, np.sqrt(np.mean(size**2)))
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(a - b)
+        bad = ~((a == b) | (np.isnan(a) & np.isnan(b)) | (apart <= allowed))
+    if not bad.any():
+        return None
+    return f"{bad.sum()} of {bad.size} values differ, by {apart[bad].max():.3g} at most"

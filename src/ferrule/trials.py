@@ -1,0 +1,192 @@
+"""Trial runs of kernels in another process, which may crash, hang or be killed at any moment.
+
+The process is an interpreter of its own, never a fork: this one may have threads. It gets sources,
+not schedules, so it needs no code generation; what it does is in `trial_worker.py`. All that it
+says comes through one connection, and what it could leave behind dies with it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection, Pipe
+from typing import Any, final
+
+from ferrule.config import config
+
+# -P: the folder that this process was started in is no place for modules.
+_BOOT = (
+    "import sys; sys.path[:] = sys.argv[3:]; from importlib import import_module; "
+    "module, _, name = sys.argv[1].partition(':'); "
+    "getattr(import_module(module), name)(int(sys.argv[2]))"
+)
+_GRACE_S = 0.5
+_START_S = 20.0
+_TRIAL_S = 2.0
+_RUNS_IN_A_TRIAL = 20
+_MOST_LOSSES = 4
+
+
+class WorkerLostError(RuntimeError):
+    """The worker process crashed, or took too long and was killed."""
+
+
+class TrialError(RuntimeError):
+    """A kernel cannot be tried."""
+
+
+@final
+class Worker:
+    """A worker process: started by the first question, and again after it was lost.
+
+    `entry` is the function that runs in it, as "module:function". Not for several threads at once.
+    """
+
+    def __init__(self, entry: str) -> None:
+        self._entry = entry
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection[bytes, bytes] | None = None
+        self.generation = 0
+        """How many processes there were before this one."""
+
+    def ask(self, question: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        """The worker's answer. Raises `WorkerLostError` if there is none after `seconds`."""
+        try:
+            connection = self._connection or self._start()
+            # The worker's own alarm ends it even if this process is gone by then.
+            text = json.dumps({**question, "alarm": seconds + _GRACE_S})
+            connection.send_bytes(text.encode())
+            if not connection.poll(seconds):
+                raise TimeoutError(f"no answer after {seconds:.1f} s")
+            answer: dict[str, Any] = json.loads(connection.recv_bytes())
+            return answer
+        except (OSError, EOFError) as error:
+            self.close()
+            raise WorkerLostError(f"the worker was lost: {error or 'it ended'}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self) -> Connection[bytes, bytes]:
+        ours, theirs = Pipe()
+        number = theirs.fileno()
+        command = [sys.executable, "-P", "-c", _BOOT, self._entry, str(number), *sys.path]
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=None if config().DEBUG >= 3 else subprocess.DEVNULL,
+                pass_fds=(number,),
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._connection = ours
+        return ours
+
+    def close(self) -> None:
+        """Kills the process, if there is one."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+            self.generation += 1
+
+
+@dataclass(frozen=True)
+class Job:
+    """A kernel to try: where it runs, and on what. `slots` are (dtype, elements) of its buffers."""
+
+    device: str
+    name: str
+    slots: tuple[tuple[str, int], ...]
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    vals: tuple[int, ...]
+
+
+@final
+class Trials:
+    """Trial runs of one kernel until a deadline, each compared with the results of `source`.
+
+    Raises `TrialError` where that one cannot be tried itself.
+    """
+
+    def __init__(self, worker: Worker, job: Job, source: str, deadline: float) -> None:
+        self._worker = worker
+        self._job = job
+        self._source = source
+        self._deadline = deadline
+        self._losses = 0
+        self._generation = 0
+        self.best = self._begin()
+        """The seconds of the fastest so far."""
+
+    def left(self) -> float:
+        """The seconds until the deadline; none once too many workers were lost."""
+        return 0.0 if self._losses > _MOST_LOSSES else self._deadline - time.monotonic()
+
+    def measure(self, source: str, exact: bool) -> float | None:
+        """The seconds of a run; None if it is wrong, crashes, hangs, or is late.
+
+        With `exact` its results have to have the same bits; else rounding may differ.
+        """
+        limit = min(self.left(), _TRIAL_S + _RUNS_IN_A_TRIAL * self.best)
+        question = {"do": "try", "source": source, "exact": exact, "best": self.best}
+        found = self._ask(question, limit)
+        if found is not None:
+            self.best = min(self.best, float(found))
+        return None if found is None else float(found)
+
+    def compare(self, sources: Sequence[str], seconds: float) -> list[float] | None:
+        """The seconds of several, timed in turns for `seconds` in all."""
+        limit = min(self.left() + _GRACE_S, seconds + _TRIAL_S)
+        question = {"do": "compare", "sources": list(sources), "seconds": seconds}
+        found = self._ask(question, limit)
+        return None if found is None else [float(taken) for taken in found]
+
+    def _begin(self) -> float:
+        settings = config()
+        question = {
+            "do": "begin",
+            "job": asdict(self._job),
+            "source": self._source,
+            "settings": {
+                "FERRULE_NUM_THREADS": settings.FERRULE_NUM_THREADS,
+                "FERRULE_CACHE_DIR": settings.FERRULE_CACHE_DIR,
+                "FERRULE_MEMORY_LIMIT": settings.FERRULE_MEMORY_LIMIT,
+            },
+        }
+        limit = min(max(self.left(), 0.0), _START_S)
+        try:
+            answer = self._worker.ask(question, limit)
+        except WorkerLostError as error:
+            raise TrialError(str(error)) from error
+        if "error" in answer:
+            raise TrialError(answer["error"])
+        self._generation = self._worker.generation
+        return float(answer["result"])
+
+    def _ask(self, question: Mapping[str, Any], limit: float) -> Any:
+        """The answer's result; None where there is none."""
+        if limit <= 0:
+            return None
+        try:
+            if self._generation != self._worker.generation:
+                self._begin()
+            answer = self._worker.ask(question, min(limit, self.left() + _GRACE_S))
+            return answer.get("result")
+        except (WorkerLostError, TrialError):
+            self._losses += 1
+            return None

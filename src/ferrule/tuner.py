@@ -1,0 +1,164 @@
+"""Searches for the schedule of a kernel: `codegen/search.py` proposes, `trials.py` times."""
+
+from __future__ import annotations
+
+import os
+import time
+from threading import RLock
+from typing import Any, final
+
+from ferrule.codegen.linearizer import Linearizer
+from ferrule.codegen.mutate import Opts, copies
+from ferrule.codegen.opt import apply_opts
+from ferrule.codegen.search import reassociates, search, slot_sizes
+from ferrule.ops import LazyOp
+from ferrule.runner import CompiledASTRunner
+from ferrule.trials import Job, TrialError, Trials, Worker
+from ferrule.winners import Winner
+
+_LEAST_GAIN = 0.03  # less is noise, and not worth a program of its own
+_MOST_COPIES = 600
+_MOST_UOPS = 6000
+_FINALISTS = 3
+_FINAL_SHARE = 0.15
+_LONGEST_FINAL_S = 1.5
+
+search_lock = RLock()
+"""Held during a search: kernels that are timed at the same time would slow each other down."""
+
+
+def _after_fork() -> None:
+    # The thread that held it is not there in the child.
+    global search_lock
+    search_lock = RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+@final
+class Tuner:
+    """Finds schedules for kernels of one device, in a worker process that lives as long as its
+    `with` block. `entry` is the worker's function, as "module:function".
+    """
+
+    def __init__(self, device: str, renderer: Any, entry: str) -> None:
+        self._device = device
+        self._renderer = renderer
+        self._worker = Worker(entry)
+
+    def __enter__(self) -> Tuner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._worker.close()
+
+    def tune(self, ast: LazyOp, seconds: float, width: int, known: Winner | None = None) -> Winner:
+        """The fastest schedule for a kernel that is found within `seconds`, `known` included.
+
+        It never fails: where nothing can be tried, the winner is the heuristic's own schedule.
+        """
+        deadline = time.monotonic() + seconds
+        base = Linearizer(ast, self._renderer.target)
+        if not search_lock.acquire(timeout=max(seconds, 0.0)):
+            return Winner(base.opts, note="another search took all the time")
+        try:
+            return self._tune(base, width, deadline, seconds, known)
+        except TrialError as error:
+            return Winner(base.opts, note=str(error))
+        finally:
+            search_lock.release()
+
+    def _tune(
+        self,
+        base: Linearizer,
+        width: int,
+        deadline: float,
+        seconds: float,
+        known: Winner | None,
+    ) -> Winner:
+        job = self._job(base)
+        if isinstance(job, str):
+            return Winner(base.opts, note=job)
+        source = self._renderer.render(base.name, base.linearize().uops)
+        trials = Trials(self._worker, job, source, deadline)
+        final = min(_FINAL_SHARE * seconds, _LONGEST_FINAL_S)
+        candidates = _Candidates(base, self._renderer, trials, source)
+        found = search(
+            base.kernel,
+            base.target,
+            candidates.measure,
+            width,
+            lambda: trials.left() <= final,
+            () if known is None else (known.opts,),
+        )
+        best = [trial.opts for trial in found if trial.opts != base.opts][:_FINALISTS]
+        sources = [source, *(candidates.sources[opts] for opts in best)]
+        times = trials.compare(sources, min(final, max(trials.left(), 0.0)))
+        tried = len(candidates.sources)
+        if times is None:
+            return Winner(base.opts, trials=tried, note="the worker was lost")
+        before = times[0]
+        after, opts = min(zip(times, [base.opts, *best], strict=True), key=lambda pair: pair[0])
+        if after > (1 - _LEAST_GAIN) * before:
+            return Winner(base.opts, before, before, tried)
+        return Winner(opts, before, after, tried)
+
+    def _job(self, base: Linearizer) -> Job | str:
+        """What the worker has to know about a kernel; or why it cannot try it."""
+        sizes = slot_sizes(base.kernel)
+        if sizes is None:
+            return "where it reads or writes depends on data"
+        runner = CompiledASTRunner(base.ast, base.name, "")
+        slots = zip(base.kernel.slots, sizes, strict=True)
+        return Job(
+            self._device,
+            base.name,
+            tuple((dtype.name, size) for dtype, size in slots),
+            tuple(sorted(runner.reads or ())),
+            tuple(sorted(runner.writes)),
+            tuple(variable.max for variable in runner.vars),
+        )
+
+
+@final
+class _Candidates:
+    """Turns schedules of one kernel into sources, and has each source timed once."""
+
+    def __init__(self, base: Linearizer, renderer: Any, trials: Trials, source: str) -> None:
+        self._base = base
+        self._renderer = renderer
+        self._trials = trials
+        self._seen = {source}
+        self._exact = not reassociates(base.kernel, base.opts)
+        self.sources: dict[Opts, str] = {base.opts: source}
+
+    def measure(self, opts: Opts) -> float | None:
+        """The seconds of a run; None where there is no program, or one that was seen before."""
+        if opts == self._base.opts:
+            return self._trials.best
+        source = self._source(opts)
+        if source is None or source in self._seen:
+            return None
+        self._seen.add(source)
+        exact = self._exact and not reassociates(self._base.kernel, opts)
+        seconds = self._trials.measure(source, exact)
+        if seconds is not None:
+            self.sources[opts] = source
+        return seconds
+
+    def _source(self, opts: Opts) -> str | None:
+        base = self._base
+        # Nobody promised that an edit of a schedule makes sense, and what is wrong with it can
+        # come up anywhere on the way.
+        try:
+            if copies(apply_opts(base.kernel, opts)) > _MOST_COPIES:
+                return None
+            k = Linearizer(base.ast, base.target, opts, base.name).linearize()
+            if len(k.uops) > _MOST_UOPS:
+                return None
+            source: str = self._renderer.render(k.name, k.uops)
+        except Exception:
+            return None
+        return source

@@ -1,0 +1,178 @@
+"""`ferrule.tune`: searches for faster schedules of all kernels that a function runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from ferrule.buffer import Buffer
+from ferrule.config import Context
+from ferrule.device import Compiled, CompiledASTRunner, Device, JITRunner, observer
+from ferrule.expr import Variable
+from ferrule.jit import BoundJit, TinyJit
+from ferrule.jit.inputs import all_tensors
+from ferrule.ops import LazyOp
+from ferrule.tensor import Tensor
+from ferrule.tuner import Tuner
+from ferrule.winners import Winner
+
+_LEAST_SHARE = 0.01  # of the time of all kernels: below, a gain would not be felt
+_LEAST_SECONDS = 0.5  # a worker process has hardly started by then
+
+
+class TuneError(RuntimeError):
+    """Nothing can be tuned here."""
+
+
+@dataclass(frozen=True)
+class TunedKernel:
+    """What a search did for one kernel; the times are seconds of a run on its own."""
+
+    name: str
+    runs: int
+    """How often the function runs it."""
+    before: float
+    """With the heuristic's schedule; 0 where it was not searched."""
+    after: float
+    trials: int
+    """How many schedules were timed."""
+    note: str = ""
+    """Why it was not searched, if it was not."""
+
+    @property
+    def gain(self) -> float:
+        """How many times as fast it is."""
+        return self.before / self.after if self.after else 1.0
+
+    def __str__(self) -> str:
+        if self.note:
+            return f"{self.name:<36s} {self.note}"
+        times = f"{self.before * 1e6:10.1f} us -> {self.after * 1e6:10.1f} us"
+        return f"{self.name:<36s} {times}  x{self.gain:.2f}  {self.trials} trials, {self.runs} runs"
+
+
+@dataclass(frozen=True)
+class TuneReport:
+    """The kernels, those that took longest first, and the seconds that the search took."""
+
+    kernels: tuple[TunedKernel, ...]
+    seconds: float
+
+    def __str__(self) -> str:
+        last = f"{len(self.kernels)} kernels tuned in {self.seconds:.1f} s"
+        return "\n".join([*map(str, self.kernels), last])
+
+
+@dataclass
+class _Use:
+    """How often a kernel ran, and how long."""
+
+    device: str
+    name: str
+    runs: int = 0
+    seconds: float = 0.0
+
+
+def tune(
+    what: Callable[..., Any] | Tensor | Sequence[Tensor],
+    *args: Any,
+    seconds: float = 30.0,
+    width: int = 4,
+) -> TuneReport:
+    """Searches for faster schedules of the kernels that a function runs, or that tensors need.
+
+    Args:
+        what: a function (captured by `TinyJit` or not), which is called once with `args`; or lazy
+            tensors, which are realised. Anything that the function writes to, it writes to.
+        args: the function's arguments.
+        seconds: how long it may take, beside the call itself. Kernels get shares of that by the
+            time that they take.
+        width: how many of a kernel's fastest schedules the search goes on from.
+
+    Schedules are compiled, checked against the results of the kernel as it was, and timed in
+    another process, which is killed when it hangs. What is found holds from now on, in this
+    process and, through the disk cache, in later ones. Where a schedule adds up in another order,
+    results may differ from those before in the last bits. A function captured by `TinyJit` is
+    captured anew; functions captured inside of it are not.
+
+    Returns:
+        What was found, kernel by kernel; `print` shows it.
+
+    Raises:
+        TuneError: inside of a function that is being captured.
+        ValueError: `seconds` is not positive, or `width` is below 1.
+
+    >>> from ferrule import Tensor
+    >>> report = tune(lambda x: x.sum(), Tensor([1.0, 2.0]), seconds=0.01)
+    >>> len(report.kernels)
+    1
+    """
+    if not seconds > 0 or width < 1:
+        raise ValueError(f"tune(seconds={seconds}, width={width}): both must be positive")
+    if observer.get() is not None:
+        raise TuneError("tune() inside of a captured function: call it before, or afterwards")
+    uses = _kernels_of(what, args)
+    started = time.monotonic()
+    kernels = _search(uses, started + seconds, width)
+    if isinstance(what, TinyJit | BoundJit):
+        what.reset()
+    return TuneReport(tuple(kernels), time.monotonic() - started)
+
+
+def _kernels_of(
+    what: Callable[..., Any] | Tensor | Sequence[Tensor], args: Sequence[Any]
+) -> dict[LazyOp, _Use]:
+    """The kernels that run when `what` is computed."""
+    uses: dict[LazyOp, _Use] = {}
+
+    def watch(
+        runner: JITRunner, rawbufs: Sequence[Buffer], var_vals: dict[Variable, int]
+    ) -> float | None:
+        taken = runner(rawbufs, var_vals, wait=True)
+        if isinstance(runner, CompiledASTRunner) and runner.ast is not None:
+            use = uses.setdefault(runner.ast, _Use(runner.device, runner.name))
+            use.runs += 1
+            use.seconds += taken or 0.0
+        return taken
+
+    with Context(JIT=0, BEAM=0):
+        token = observer.set(watch)
+        try:
+            found = what(*args) if callable(what) else what
+            tensors = list(all_tensors([found]))
+            if tensors:
+                tensors[0].realize(*tensors[1:])
+        finally:
+            observer.reset(token)
+    return uses
+
+
+def _search(uses: dict[LazyOp, _Use], deadline: float, width: int) -> list[TunedKernel]:
+    """Searches kernel by kernel, those that take longest first."""
+    left = sum(use.seconds for use in uses.values())
+    least = _LEAST_SHARE * left
+    found = []
+    with ExitStack() as stack:
+        tuners: dict[str, Tuner] = {}
+        for ast, use in sorted(uses.items(), key=lambda item: -item[1].seconds):
+            device = Device[use.device]
+            assert isinstance(device, Compiled)
+            if use.device not in tuners:
+                tuners[use.device] = stack.enter_context(device.tuner())
+            remaining = deadline - time.monotonic()
+            budget = remaining * use.seconds / left if left else remaining
+            budget = min(max(budget, _LEAST_SECONDS), remaining)
+            left -= use.seconds
+            if use.seconds < least:
+                winner = Winner((), note="too short to matter")
+            elif budget < _LEAST_SECONDS:
+                winner = Winner((), note="no time was left")
+            else:
+                winner = tuners[use.device].tune(ast, budget, width, device.winner(ast))
+                device.adopt(ast, winner)
+            times = (winner.before, winner.after, winner.trials, winner.note)
+            found.append(TunedKernel(use.name, use.runs, *times))
+    return found

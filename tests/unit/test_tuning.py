@@ -1,0 +1,296 @@
+"""`ferrule.tune` and `BEAM`: budgets, winners on disk, results that stay what they are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.kernels import load, matmul, store
+
+from ferrule import Context, Tensor, TinyJit, diskcache, tune
+from ferrule.codegen.opt import Opt
+from ferrule.codegen.search import seeds
+from ferrule.device import Compiled, Device
+from ferrule.ops import LazyOp
+from ferrule.runtime.cpu import device as open_cpu
+from ferrule.tuning import TuneError
+from ferrule.winners import TuningWarning, Winner
+
+AST = store(matmul(load(1, 40, 64), load(2, 64, 48)))
+SLACK_S = 1.5
+
+
+def cpu() -> Compiled:
+    """The device as a process finds it that has run nothing yet."""
+    return open_cpu("CPU")
+
+
+def another_schedule(ast: LazyOp) -> tuple[Opt, ...]:
+    kernel = cpu().get_linearizer(ast).kernel
+    _, second, *_ = seeds(kernel, cpu().linearizer_opts)
+    return second
+
+
+def numbers(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def on_cpu(values: np.ndarray) -> Tensor:
+    return Tensor(values, device="CPU")
+
+
+# winners
+
+
+def test_a_winner_goes_to_json_and_back() -> None:
+    winner = Winner((Opt("split", ("out0", "i0.0", 4, "mask")),), 2.0, 1.0, 7, "")
+    assert Winner.from_json(winner.to_json()) == winner
+    assert winner.gained
+    assert not Winner((), 1.0, 1.0).gained
+
+
+@pytest.mark.parametrize("text", ["", "5", "[1]", "[[], 1, 2, 3]", '[[[3, "x"]], 1, 2, 3, ""]'])
+def test_what_is_no_winner(text: str) -> None:
+    with pytest.raises(ValueError, match="not a winner"):
+        Winner.from_json(text)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An empty disk cache."""
+    return tmp_path / "cache"
+
+
+def test_a_winner_is_used_by_later_devices(folder: Path) -> None:
+    opts = another_schedule(AST)
+    with Context(FERRULE_CACHE_DIR=str(folder)):
+        first = cpu()
+        own = first.get_linearizer(AST).opts
+        assert own != opts
+        untuned = first.get_runner(AST)
+        first.adopt(AST, Winner(opts, 2.0, 1.0, 5))
+        assert first.get_linearizer(AST).opts == opts
+        assert first.get_runner(AST).lib != untuned.lib
+        later = cpu()
+        assert later.get_runner(AST).lib == first.get_runner(AST).lib
+        assert later.get_linearizer(AST).opts == opts
+
+
+def test_no_gain_changes_nothing(folder: Path) -> None:
+    with Context(FERRULE_CACHE_DIR=str(folder)):
+        found = cpu()
+        before = found.get_runner(AST)
+        found.adopt(AST, Winner(found.get_linearizer(AST).opts, 1.0, 1.0, 5))
+        assert found.get_runner(AST) is before
+
+
+BAD_OPTS = Winner((Opt("split", ("no such nest", "i", 4, "mask")),), 2.0, 1.0).to_json().encode()
+
+
+@pytest.mark.parametrize("entry", [b"garbage", BAD_OPTS])
+def test_a_corrupt_winner_is_ignored_with_a_warning(folder: Path, entry: bytes) -> None:
+    with Context(FERRULE_CACHE_DIR=str(folder)):
+        found = cpu()
+        diskcache.put("winner", found._cache_key(AST), entry)
+        with pytest.warns(TuningWarning, match="a tuned schedule is not used"):
+            runner = found.get_runner(AST)
+        assert runner is found.get_runner(AST)
+
+
+# tune
+
+
+def test_tune_gives_a_report_and_leaves_results_as_they_were() -> None:
+    a, b = on_cpu(numbers(33, 70)), on_cpu(numbers(70, 90, seed=1))
+    before = (a @ b).numpy()
+    report = tune(lambda a, b: (a @ b).relu(), a, b, seconds=2.0)
+    (kernel,) = report.kernels
+    assert kernel.runs == 1
+    assert kernel.trials > 1
+    assert kernel.before >= kernel.after > 0
+    assert kernel.gain >= 1
+    assert kernel.name in str(report)
+    np.testing.assert_array_equal((a @ b).relu().numpy(), np.maximum(before, 0))
+
+
+def test_tune_keeps_to_its_time() -> None:
+    x = on_cpu(numbers(300, 300))
+    started = time.monotonic()
+    report = tune(lambda x: (x @ x).softmax(1).sum(0), x, seconds=1.5)
+    assert time.monotonic() - started < 1.5 + SLACK_S
+    assert report.seconds < 1.5 + SLACK_S
+    assert len(report.kernels) >= 2
+
+
+def test_no_time_at_all() -> None:
+    report = tune(lambda x: x + 1, on_cpu(numbers(70)), seconds=0.01)
+    assert [kernel.note for kernel in report.kernels] == ["no time was left"]
+
+
+def test_lazy_tensors() -> None:
+    x = on_cpu(numbers(64, 65)).exp()
+    report = tune([x, x.sum(1)], seconds=1.0)
+    assert report.kernels
+    assert x.lazydata.realized is not None
+    assert tune(x.realize(), seconds=1.0).kernels == ()
+
+
+def test_a_captured_function_is_captured_anew() -> None:
+    @TinyJit
+    def product(x: Tensor) -> Tensor:
+        return (x @ x).realize()
+
+    values = numbers(50, 50)
+    x = on_cpu(values)
+    for _ in range(3):
+        product(x)
+    tune(product, x, seconds=1.0)
+    assert product.jit_cache == []
+    for _ in range(3):
+        np.testing.assert_allclose(product(x).numpy(), values @ values, rtol=1e-4, atol=1e-4)
+    assert product.jit_cache
+
+
+def test_what_writes_is_written_once() -> None:
+    total = on_cpu(numbers(80) * 0).contiguous().realize()
+
+    def step() -> None:
+        total.assign(total + 1).realize()
+
+    tune(step, seconds=1.0)
+    assert total.numpy().tolist() == [1.0] * 80
+
+
+def test_data_decide_where_it_reads() -> None:
+    x, index = on_cpu(numbers(40, 8)), Tensor([3, 1, 2], device="CPU")
+    report = tune(lambda: x[index], seconds=1.0)
+    assert any("depends on data" in kernel.note for kernel in report.kernels)
+
+
+def test_a_device_that_interprets_has_nothing_to_tune() -> None:
+    assert tune(lambda: Tensor([1.0], device="NUMPY") + 1, seconds=1.0).kernels == ()
+
+
+@pytest.mark.parametrize(("seconds", "width"), [(0, 1), (-1.0, 1), (float("nan"), 1), (1.0, 0)])
+def test_arguments_are_checked(seconds: float, width: int) -> None:
+    with pytest.raises(ValueError, match="both must be positive"):
+        tune(lambda: None, seconds=seconds, width=width)
+
+
+def test_not_inside_of_a_capture() -> None:
+    @TinyJit
+    def inner(x: Tensor) -> Tensor:
+        tune(lambda: x + 1, seconds=1.0)
+        return x + 1
+
+    inner(on_cpu(numbers(10)))
+    with pytest.raises(TuneError, match="inside of a captured function"):
+        inner(on_cpu(numbers(10)))
+
+
+@pytest.mark.parametrize("entry", ["os:_exit", "time:sleep"])
+def test_it_returns_whatever_the_worker_does(entry: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ferrule.device._TRIAL_WORKER", entry)
+    values = numbers(31, 37)
+    x = on_cpu(values)
+    started = time.monotonic()
+    report = tune(lambda x: x.sum(1), x, seconds=1.0)
+    assert time.monotonic() - started < 1.0 + SLACK_S
+    assert "the worker was lost" in report.kernels[0].note
+    np.testing.assert_allclose(x.sum(1).numpy(), values.sum(1), rtol=1e-4, atol=1e-4)
+
+
+def test_several_threads() -> None:
+    results: dict[int, np.ndarray] = {}
+    values = [numbers(40, 41 + i) for i in range(3)]
+
+    def work(i: int) -> None:
+        x = on_cpu(values[i])
+        tune(lambda x: x @ x.T, x, seconds=1.5)
+        results[i] = (x @ x.T).numpy()
+
+    started = time.monotonic()
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert time.monotonic() - started < 1.5 + 2 * SLACK_S
+    for i, x in enumerate(values):
+        np.testing.assert_allclose(results[i], x @ x.T, rtol=1e-4, atol=1e-4)
+
+
+# BEAM
+
+
+def test_beam_searches_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[LazyOp] = []
+    opts = another_schedule(AST)
+
+    def pretend(self: object, ast: LazyOp, seconds: float, width: int) -> Winner:
+        searched.append(ast)
+        assert (seconds, width) == (3.5, 2)
+        return Winner(opts, 2.0, 1.0, 9)
+
+    monkeypatch.setattr("ferrule.tuner.Tuner.tune", pretend)
+    with Context(FERRULE_CACHE_DIR=str(folder)):
+        found = cpu()
+        untuned = found.get_runner(AST)
+        with Context(BEAM=2, BEAM_SECONDS=3.5):
+            tuned = found.get_runner(AST)
+            assert tuned.lib != untuned.lib
+            assert found.get_linearizer(AST).opts == opts
+            found.prepare([AST])
+            assert cpu().get_runner(AST).lib == tuned.lib
+        assert found.get_runner(AST) is tuned
+    assert searched == [AST]
+
+
+def test_results_do_not_depend_on_beam() -> None:
+    a, b = numbers(70, 90), numbers(90, 50)
+    with Context(BEAM=2, BEAM_SECONDS=1):
+        found = (on_cpu(a) @ on_cpu(b)).numpy()
+    np.testing.assert_allclose(found, a @ b, rtol=1e-4, atol=1e-4)
+
+
+IN_A_SCRIPT = """
+import sys
+import numpy as np
+from ferrule import Tensor
+x = Tensor(np.ones((20, 30), np.float32), device="CPU")
+print((x @ x.T).sum().item())
+"""
+
+
+def test_beam_in_a_script_without_a_guard(tmp_path: Path) -> None:
+    """The worker must not run the user's program again."""
+    script = tmp_path / "script.py"
+    script.write_text(IN_A_SCRIPT)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script)],
+        env={
+            "BEAM": "1",
+            "BEAM_SECONDS": "1",
+            "FERRULE_CACHE_DIR": str(tmp_path / "cache"),
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout.strip(), done.stderr) == ("12000.0", "")
+
+
+def test_no_warnings_without_a_reason(folder: Path) -> None:
+    with warnings.catch_warnings(), Context(FERRULE_CACHE_DIR=str(folder)):
+        warnings.simplefilter("error")
+        cpu().get_runner(AST)
+    assert isinstance(Device["CPU"], Compiled)
