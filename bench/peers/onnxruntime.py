@@ -27,7 +27,7 @@ class Graph:
     def constant(self, value: np.ndarray) -> str:
         """A weight that the runtime may pack."""
         name = f"c{len(self.initializers)}"
-        self.initializers.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
+        self.initializers.append(numpy_helper.from_array(np.asarray(value, order="C"), name))
         return name
 
 
