@@ -12,7 +12,9 @@ place is for the scheduler to find out.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import count
 from typing import Any, Final, TypeAlias, final
 
@@ -672,6 +674,9 @@ class Storage:
             self.node.owner = self.token
         if self.node.op is LoadOps.ASSIGN:
             _written.add(self)
+            kept = _kept.get()
+            if kept is not None and old.serial <= kept[0]:
+                kept[1].append(self)
 
 
 def _in_new_memory(value: LazyBuffer) -> LazyBuffer:
@@ -683,6 +688,21 @@ def _in_new_memory(value: LazyBuffer) -> LazyBuffer:
 
 
 _written: weakref.WeakSet[Storage] = weakref.WeakSet()
+_kept: ContextVar[tuple[int, list[Storage]] | None] = ContextVar("ferrule_kept", default=None)
+
+
+@contextmanager
+def keep_written(last: int) -> Iterator[list[Storage]]:
+    """A block that keeps the storages alive which are written to, so that the writes are done.
+
+    Those, that is, whose version from before is no newer than the node of serial number `last`.
+    """
+    storages: list[Storage] = []
+    token = _kept.set((last, storages))
+    try:
+        yield storages
+    finally:
+        _kept.reset(token)
 
 
 def pending_writes() -> list[Storage]:

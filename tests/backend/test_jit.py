@@ -917,6 +917,39 @@ def test_gradients_of_earlier_calls_keep_their_values() -> None:
     assert [gradient.tolist() for gradient in gradients] == [[i, 1] for i in range(6)]
 
 
+def test_old_gradients_are_gone_before_new_ones_need_memory() -> None:
+    """In captures and in replays: there is one gradient at a time, unless somebody keeps it."""
+    weight = Tensor(rows(1 << 16), requires_grad=True).realize()
+    most: list[int] = []
+
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        weight.zero_grad()
+        loss = (weight * weight * x).sum().backward()
+        assert weight.grad is not None
+        weight.grad.realize()
+        return loss.realize()
+
+    x = Tensor(rows(1 << 16)).realize()
+    allocator = Device[weight.device].allocator
+    take = allocator.alloc
+
+    def alloc(size: int) -> Any:
+        opaque = take(size)
+        most.append(getattr(allocator, "used", 0))
+        return opaque
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(allocator, "alloc", alloc)
+        for _ in range(5):
+            gc.collect()
+            before = getattr(allocator, "used", 0)
+            had = 0 if weight.grad is None else 1 << 18
+            most.clear()
+            f(x)
+            assert max(most) - before + had < 1.5 * (1 << 18)
+
+
 def test_gradients_add_up_until_they_are_forgotten() -> None:
     weight = Tensor([1.0, 2.0], requires_grad=True)
     runs = []

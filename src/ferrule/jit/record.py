@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from typing import Any, final
 
 from ferrule.buffer import Buffer
@@ -23,7 +24,7 @@ from ferrule.jit.inputs import Arguments, all_tensors, follow, replace_tensors, 
 from ferrule.jit.reach import Path, Place, Reach, holders, owners
 from ferrule.jit.replay import Effect, Replay, Watch
 from ferrule.jit.results import Fresh, Given, Leaf, Made, Same, map_result, returned_tensors
-from ferrule.lazy import LazyBuffer, forget_nodes, pending_writes
+from ferrule.lazy import LazyBuffer, Storage, forget_nodes, keep_written, pending_writes
 from ferrule.realize import realize
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import Cell
@@ -57,7 +58,7 @@ def capture_call(
     if call.stand_ins:
         args, kwargs = replace_tensors((tuple(args), dict(kwargs)), call.stand_ins)
     try:
-        with call.capture:
+        with call.capture, call.keep_written():
             result = function(*args, **kwargs)
             call.finish(result, [*args, kwargs])
         call.check_stand_ins()
@@ -98,9 +99,7 @@ class _Call:
             if tensor.lazydata.base_const() is not None
         ]
         self._memory = list(zip(map(weakref.ref, tensors), memory_serials(tensors), strict=True))
-        # Kept alive: a write to a tensor that the function then replaces would not be done, and
-        # so not be seen, but in a call with that very tensor as an argument it matters.
-        self._cells = {id(tensor._cell): tensor._cell for tensor in tensors}
+        self._cells = {id(tensor._cell): weakref.ref(tensor._cell) for tensor in tensors}
         # Nodes are numbered as well: all that are made in the call come after this one. Equal
         # ones from before are not to be taken for them: their values stay what they are.
         forget_nodes()
@@ -113,6 +112,18 @@ class _Call:
         self._effects: list[Effect] = []
         self._same: list[Cell] = []
         """The memory from before the call that it returned handles on."""
+        self._written: list[Storage] = []
+
+    @contextmanager
+    def keep_written(self) -> Iterator[None]:
+        """The block in which the function runs.
+
+        Without this, a write to a tensor that the function then replaces would not be done, and so
+        not be seen; but in a call with that very tensor as an argument it matters. What is not
+        written to may go: a training step's old gradients are as large as the parameters.
+        """
+        with keep_written(self._last_node) as self._written:
+            yield
 
     # -- at the end of the call, still recorded --------------------------------------------------
 
@@ -151,7 +162,8 @@ class _Call:
         number = self._given.get(tensor)
         if number is not None:
             return Given(number)
-        if tensor in self._before or id(tensor._cell) in self._cells:
+        cell = self._cells.get(id(tensor._cell))
+        if tensor in self._before or (cell is not None and cell() is tensor._cell):
             return Same(tensor)
         return None
 

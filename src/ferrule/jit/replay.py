@@ -151,6 +151,16 @@ class Effect:
     where: Place | int
     leaf: Leaf | None
 
+    def let_go(self, given: Sequence[Tensor]) -> None:
+        """Drops a gradient that the replay replaces, so that its memory can be used again.
+
+        Nothing that the replay does reads it: what is read may not be replaced.
+        """
+        if isinstance(self.where, int):
+            given[self.where].grad = None
+        elif isinstance(self.where.holder, Tensor):
+            self.where.set(None)
+
     def apply(self, made: Sequence[Tensor], given: Sequence[Tensor]) -> None:
         """Puts the replay's own tensor there."""
         tensor = build_result(self.leaf, made, given)
@@ -242,6 +252,8 @@ class Replay:
         var_vals = self.var_vals
         if arguments.var_vals:
             var_vals = {**var_vals, **arguments.var_vals}
+        for effect in self._effects:
+            effect.let_go(arguments.tensors)
         buffers = [value.allocate() for value in self._fresh]
         self._run([*arguments.buffers, *buffers], var_vals)
         pairs = zip(self._fresh, buffers, strict=True)
