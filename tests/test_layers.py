@@ -19,7 +19,8 @@ LAYERS = """
     buffer
     opkinds ops fold
     codegen.intrinsics codegen.kernel codegen.lower codegen.opt codegen.plan codegen.streams
-    codegen.rows codegen.tensorize codegen.contraction codegen.heuristic codegen.mutate codegen.search
+    codegen.rows codegen.tensorize codegen.contraction codegen.heuristic
+    codegen.mutate codegen.search
     codegen.uops codegen.transcendental codegen.linearizer codegen.interpret
     renderer.base renderer.llvmvalue renderer.llvmexpand renderer.llvmalu renderer.llvmcast
     renderer.llvmir
