@@ -7,7 +7,7 @@ import pytest
 from tests.kernels import CASES, load, matmul, store
 
 from ferrule.codegen.interpret import interpret
-from ferrule.codegen.kernel import Kernel
+from ferrule.codegen.kernel import Kernel, KernelError
 from ferrule.codegen.linearizer import linearize
 from ferrule.codegen.lower import lower
 from ferrule.codegen.mutate import Opts, copies, neighbours
@@ -117,3 +117,11 @@ def test_which_schedules_reassociate() -> None:
 
 def test_trial_buffers_are_large_enough() -> None:
     assert slot_sizes(KERNEL) == [96 * 128, 96 * 200, 200 * 128]
+
+
+def test_copies_of_a_loop_in_which_a_reduce_is_computed_are_refused() -> None:
+    rows = "i0.0"
+    opts = (Opt("split", ("out0", rows, 4, "mask")), Opt("unroll", ("out0", f"{rows}.i")))
+    with pytest.raises(KernelError, match=r"inside of i0.0.i, which is UNROLL"):
+        apply_opts(KERNEL, opts)
+    apply_opts(KERNEL, (*opts, Opt("compute_at", ("sum0", 1))))

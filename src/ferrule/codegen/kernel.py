@@ -203,7 +203,14 @@ def verify(kernel: Kernel) -> None:
 
 
 def _verify_nest(kernel: Kernel, nest: Nest, seen_ranges: set[Expr]) -> None:
-    open_ranges = {loop.range for _, _, loop in kernel.path(nest)}
+    path = kernel.path(nest)
+    open_ranges = {loop.range for _, _, loop in path}
+    for owner, _, loop in path:
+        if owner != nest.name and loop.kind in LANES_OR_COPIES:
+            raise KernelError(
+                f"nest {nest.name} is computed inside of {loop.range}, which is {loop.kind.name}: "
+                "one computation would stand for all of its iterations"
+            )
     for loop in nest.loops:
         if loop.range in seen_ranges:
             raise KernelError(f"range {loop.range} is a loop twice")

@@ -13,7 +13,7 @@ from random import Random
 from typing import TypeAlias
 
 from ferrule.codegen.kernel import Kernel, Kind, Loop, Nest, expressions
-from ferrule.codegen.opt import Opt, apply_opts
+from ferrule.codegen.opt import PRIMITIVES, Opt, apply_opts
 from ferrule.codegen.plan import step_of
 from ferrule.expr import ExprOp, toposort
 from ferrule.target import Target
@@ -157,7 +157,7 @@ def _blocked(kernel: Kernel, opts: Opts) -> Iterator[Opts]:
         if opt.primitive != "compute_at" or opt.args[1] == 0:
             continue
         name, depth = opt.args
-        before = apply_opts(kernel, opts[:i])
+        before = _after(kernel, opts[:i])
         nest = before.by_name[name]
         if nest.at is None or not combined(nest):
             continue
@@ -167,9 +167,16 @@ def _blocked(kernel: Kernel, opts: Opts) -> Iterator[Opts]:
         for block in _BLOCKS:
             if block < around.size.max:
                 split = Opt("split", (root, around.name, block, "mask"))
-                blocks = apply_opts(before, [split])
+                blocks = _after(before, [split])
                 rest = _renamed(opts[i:], root, around.name)
                 yield _moved_out(blocks, (*opts[:i], split, *rest), i + 1, depth)
+
+
+def _after(kernel: Kernel, opts: Sequence[Opt]) -> Kernel:
+    """The kernel with the first opts of a schedule, which may make sense only with the others."""
+    for opt in opts:
+        kernel = PRIMITIVES[opt.primitive](kernel, *opt.args)
+    return kernel
 
 
 def _moved_out(kernel: Kernel, opts: Opts, i: int, depth: int) -> Opts:
