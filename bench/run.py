@@ -74,21 +74,18 @@ class Session:
             names = [name for name in names if name not in ONE_CORE]
         if not workload.images:
             names = [name for name in names if name not in ONLY_IMAGES]
-        if workload.kind in ("start", "memory"):
-            reference = self.reference(workload)
-            return outcome(
-                workload,
-                threads,
-                start.compare(workload, names, threads, reference, self.plan),
-                limits,
-            )
-        contenders = {name: self.contender(name, threads) for name in names}
-        if workload.target.any_threads and threads > 1:
-            contenders |= {f"{name} 1T": self.contender(name, 1) for name in names[1:]}
         try:
-            timings = compare(workload, contenders, self.reference(workload), self.plan)
+            reference = self.reference(workload)
         except Left as reason:
             timings = {"ferrule": Timing(left=f"reference: {reason}")}
+            return outcome(workload, threads, timings, limits)
+        if workload.kind in ("start", "memory"):
+            timings = start.compare(workload, names, threads, reference, self.plan)
+        else:
+            contenders = {name: self.contender(name, threads) for name in names}
+            if workload.target.any_threads and threads > 1:
+                contenders |= {f"{name} 1T": self.contender(name, 1) for name in names[1:]}
+            timings = compare(workload, contenders, reference, self.plan)
         return outcome(workload, threads, timings, limits)
 
     def close(self) -> None:
