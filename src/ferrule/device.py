@@ -354,12 +354,15 @@ class Compiled:
 
     def adopt(self, ast: LazyOp, winner: Winner) -> None:
         """Makes the result of a search the schedule of a kernel, now and in later processes."""
+        before = self.winner(ast)
+        if winner.after == 0 and before is not None:
+            return
         self._winners[ast] = winner
         if self.compiler.cachekey is not None and winner.after > 0:
             from ferrule import winners
 
             winners.store(self._cache_key(ast), winner)
-        if winner.gained:
+        if winner.gained or (before is not None and before.gained):
             from ferrule.codegen.linearizer import Linearizer
 
             k = Linearizer(ast, self.linearizer_opts, winner.opts)

@@ -11,6 +11,7 @@ from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.mutate import Opts, copies
 from ferrule.codegen.opt import apply_opts
 from ferrule.codegen.search import reassociates, search, slot_sizes
+from ferrule.config import config
 from ferrule.ops import LazyOp
 from ferrule.runner import CompiledASTRunner
 from ferrule.trials import Job, TrialError, Trials, Worker
@@ -64,52 +65,24 @@ class Tuner:
         if not search_lock.acquire(timeout=max(seconds, 0.0)):
             return Winner(base.opts, note="another search took all the time")
         try:
-            return self._tune(base, width, deadline, seconds, known)
+            source: str = self._renderer.render(base.name, base.linearize().uops)
+            trials = Trials(self._worker, self._job(base), source, deadline)
+            candidates = _Candidates(base, self._renderer, trials, source)
+            final = min(_FINAL_SHARE * seconds, _LONGEST_FINAL_S)
+            winner = candidates.winner(width, final, known)
         except TrialError as error:
-            return Winner(base.opts, note=str(error))
+            winner = Winner(base.opts, note=str(error))
         finally:
             search_lock.release()
+        if config().DEBUG >= 1:
+            print(f"search {base.name}: {winner}")
+        return winner
 
-    def _tune(
-        self,
-        base: Linearizer,
-        width: int,
-        deadline: float,
-        seconds: float,
-        known: Winner | None,
-    ) -> Winner:
-        job = self._job(base)
-        if isinstance(job, str):
-            return Winner(base.opts, note=job)
-        source = self._renderer.render(base.name, base.linearize().uops)
-        trials = Trials(self._worker, job, source, deadline)
-        final = min(_FINAL_SHARE * seconds, _LONGEST_FINAL_S)
-        candidates = _Candidates(base, self._renderer, trials, source)
-        found = search(
-            base.kernel,
-            base.target,
-            candidates.measure,
-            width,
-            lambda: trials.left() <= final,
-            () if known is None else (known.opts,),
-        )
-        best = [trial.opts for trial in found if trial.opts != base.opts][:_FINALISTS]
-        sources = [source, *(candidates.sources[opts] for opts in best)]
-        times = trials.compare(sources, min(final, max(trials.left(), 0.0)))
-        tried = len(candidates.sources)
-        if times is None:
-            return Winner(base.opts, trials=tried, note="the worker was lost")
-        before = times[0]
-        after, opts = min(zip(times, [base.opts, *best], strict=True), key=lambda pair: pair[0])
-        if after > (1 - _LEAST_GAIN) * before:
-            return Winner(base.opts, before, before, tried)
-        return Winner(opts, before, after, tried)
-
-    def _job(self, base: Linearizer) -> Job | str:
-        """What the worker has to know about a kernel; or why it cannot try it."""
+    def _job(self, base: Linearizer) -> Job:
+        """What the worker has to know about a kernel."""
         sizes = slot_sizes(base.kernel)
         if sizes is None:
-            return "where it reads or writes depends on data"
+            raise TrialError("where it reads or writes depends on data")
         runner = CompiledASTRunner(base.ast, base.name, "")
         slots = zip(base.kernel.slots, sizes, strict=True)
         return Job(
@@ -124,7 +97,7 @@ class Tuner:
 
 @final
 class _Candidates:
-    """Turns schedules of one kernel into sources, and has each source timed once."""
+    """The schedules of one kernel that are tried: each becomes a source, which is timed once."""
 
     def __init__(self, base: Linearizer, renderer: Any, trials: Trials, source: str) -> None:
         self._base = base
@@ -132,9 +105,27 @@ class _Candidates:
         self._trials = trials
         self._seen = {source}
         self._exact = not reassociates(base.kernel, base.opts)
-        self.sources: dict[Opts, str] = {base.opts: source}
+        self._sources: dict[Opts, str] = {base.opts: source}
 
-    def measure(self, opts: Opts) -> float | None:
+    def winner(self, width: int, final: float, known: Winner | None) -> Winner:
+        """Searches until `final` seconds before the deadline; compares the best for these."""
+        base, trials = self._base, self._trials
+        more = () if known is None else (known.opts,)
+        found = search(
+            base.kernel, base.target, self._measure, width, lambda: trials.left() <= final, more
+        )
+        best = [trial.opts for trial in found if trial.opts != base.opts][:_FINALISTS]
+        finalists = [base.opts, *best]
+        times = trials.compare([self._sources[opts] for opts in finalists], final)
+        if times is None:
+            raise TrialError("the worker was lost")
+        before, tried = times[0], len(self._sources)
+        after, opts = min(zip(times, finalists, strict=True), key=lambda pair: pair[0])
+        if after > (1 - _LEAST_GAIN) * before:
+            return Winner(base.opts, before, before, tried)
+        return Winner(opts, before, after, tried)
+
+    def _measure(self, opts: Opts) -> float | None:
         """The seconds of a run; None where there is no program, or one that was seen before."""
         if opts == self._base.opts:
             return self._trials.best
@@ -145,7 +136,7 @@ class _Candidates:
         exact = self._exact and not reassociates(self._base.kernel, opts)
         seconds = self._trials.measure(source, exact)
         if seconds is not None:
-            self.sources[opts] = source
+            self._sources[opts] = source
         return seconds
 
     def _source(self, opts: Opts) -> str | None:

@@ -36,6 +36,11 @@ class Winner:
         """Whether it is faster than the heuristic's schedule."""
         return self.after < self.before
 
+    def __str__(self) -> str:
+        if self.note:
+            return self.note
+        return f"{self.before * 1e6:.1f} us -> {self.after * 1e6:.1f} us, {self.trials} trials"
+
     def to_json(self) -> str:
         """The winner as JSON text."""
         opts = [[opt.primitive, *opt.args] for opt in self.opts]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain, islice, product
 
 from ferrule.codegen.heuristic import choose
 from ferrule.codegen.kernel import Kernel, expressions
@@ -64,11 +64,12 @@ def search(
         else:
             seconds[opts] = taken
 
-    own, *proposed = seeds(kernel, target)
-    for opts in dict.fromkeys((own, *known, *proposed)):
+    proposed = seeds(kernel, target)
+    for opts in chain(islice(proposed, 1), known, proposed):
         if expired():
             break
-        attempt(opts)
+        if opts not in seconds and opts not in refused:
+            attempt(opts)
     while not expired():
         best = sorted(seconds, key=seconds.__getitem__)[:width]
         for opts in best:
@@ -123,9 +124,10 @@ _VECTORS = (1.0, 0.5)
 
 
 def _variants(target: Target) -> list[Target]:
-    """Targets that differ in one respect, then in two, and so on."""
+    """Targets that differ in one respect, then in two."""
     choices = product(*(range(len(c)) for c in (_REGISTERS, _CACHES, _THREADS, _VECTORS)))
-    ordered = sorted(choices, key=lambda choice: (sum(map(bool, choice)), sum(choice)))
+    similar = [choice for choice in choices if sum(map(bool, choice)) <= 2]
+    ordered = sorted(similar, key=lambda choice: (sum(map(bool, choice)), sum(choice)))
     return [
         replace(
             target,
