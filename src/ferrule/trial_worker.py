@@ -102,7 +102,7 @@ class _Bench:
             self._fill(low, high)
             self._run(program)
             self._expected = self._results()
-            if all(_is_finite(values) for values in self._expected.values()):
+            if all(np.isfinite(values).all() for values in self._expected.values()):
                 break
         return self._time(program, float("inf"))
 
@@ -171,17 +171,15 @@ class _Bench:
 def _random(generator: Any, dtype: DType, size: int, low: float, high: float) -> Any:
     """Random values of a dtype; integers are small enough for shifts and products."""
     if dtypes.is_float(dtype):
-        single = generator.random(size, np.float64 if dtype.itemsize == 8 else np.float32)
-        return (single * (high - low) + low).astype(dtype.np)
+        values = generator.random(size, np.float64 if dtype.itemsize == 8 else np.float32)
+        values *= high - low
+        values += low
+        return values.astype(dtype.np, copy=False)
     return generator.integers(0, 2 if dtype is dtypes.bool else 8, size).astype(dtype.np)
 
 
 def _bytes(values: Any) -> memoryview:
     return memoryview(values.view(np.uint8))
-
-
-def _is_finite(values: Any) -> bool:
-    return bool(np.isfinite(values.astype(np.float64)).all())
 
 
 def _quartile(samples: Sequence[float]) -> float:

@@ -7,6 +7,7 @@ import time
 from threading import RLock
 from typing import Any, final
 
+from ferrule.buffer import host_memory
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.mutate import Opts, copies
 from ferrule.codegen.opt import apply_opts
@@ -21,6 +22,7 @@ _LEAST_GAIN = 0.03  # less is noise, and not worth a program of its own
 _MOST_COPIES = 600
 _MOST_UOPS = 6000
 _FINALISTS = 3
+_COPIES = 8  # of its buffers that have to fit: the worker's, with what is right, and our own
 _FINAL_SHARE = 0.15
 _LONGEST_FINAL_S = 1.5
 
@@ -83,8 +85,10 @@ class Tuner:
         sizes = slot_sizes(base.kernel)
         if sizes is None:
             raise TrialError("where it reads or writes depends on data")
+        slots = list(zip(base.kernel.slots, sizes, strict=True))
+        if _COPIES * sum(dtype.itemsize * size for dtype, size in slots) > host_memory():
+            raise TrialError("its buffers are too large for another process to have them too")
         runner = CompiledASTRunner(base.ast, base.name, "")
-        slots = zip(base.kernel.slots, sizes, strict=True)
         return Job(
             self._device,
             base.name,

@@ -294,3 +294,9 @@ def test_no_warnings_without_a_reason(folder: Path) -> None:
         warnings.simplefilter("error")
         cpu().get_runner(AST)
     assert isinstance(Device["CPU"], Compiled)
+
+
+def test_buffers_that_another_process_could_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ferrule.tuner.host_memory", lambda: 1000)
+    report = tune(lambda x: x.exp(), on_cpu(numbers(51)), seconds=1.0)
+    assert "too large" in report.kernels[0].note
