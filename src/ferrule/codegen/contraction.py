@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from ferrule.codegen.blocks import schedule_blocks
 from ferrule.codegen.kernel import Kind, Nest
 from ferrule.codegen.plan import SERIAL_WORK, Plan, load_step, loads, step_of
 from ferrule.codegen.tensorize import tensorize_contraction
+from ferrule.codegen.tile import Tile, best_tile, tile_cost
 from ferrule.expr import TRUE, Expr, const
 
 FAR_BYTES = 4096  # between two steps of k: beyond this, blocks of rows are copied
@@ -20,19 +22,6 @@ MOST_ROWS = 512  # of a tile's column of accumulators
 SCATTER_CYCLES = 1.5  # to store one element of a vector that goes to many places
 STRIDED_CYCLES = 1.0  # to copy one element from where its neighbours are far apart
 MASK_CYCLES = 3.0  # to load one element under a condition, inside a tile
-
-
-@dataclass(frozen=True)
-class Tile:
-    """A register tile: rows x (vectors of lanes)."""
-
-    rows: int
-    vectors: int
-    lanes: int
-
-    @property
-    def columns(self) -> int:
-        return self.vectors * self.lanes
 
 
 def is_contraction(root: Nest, nest: Nest) -> bool:
@@ -47,6 +36,8 @@ def is_contraction(root: Nest, nest: Nest) -> bool:
 
 def schedule_contraction(plan: Plan, name: str, n: str) -> bool:
     """Tile the reduce `n` of the root nest `name`; False where no tile suits it."""
+    if schedule_blocks(plan, name, n):
+        return True
     root, nest = plan.nest(name), plan.nest(n)
     found = loads(nest.computes[0].value)
     best: tuple[float, Expr, Expr | None, Tile] | None = None
@@ -55,7 +46,8 @@ def schedule_contraction(plan: Plan, name: str, n: str) -> bool:
         if v.size.max < 2 or all(v in e.ranges for e in found):
             continue
         m = _row_axis(root, found, v)
-        tile = _tile(plan, root, nest, v, m)
+        rows = m.size.max if m is not None else 1
+        tile = best_tile(plan.target, nest.computes[0].value.dtype.itemsize, rows, v.size.max)
         cost = _contraction_cost(plan, root, nest, v, m, tile)
         if tile.lanes > 1 and (best is None or cost < best[0]):
             best = cost, v, m, tile
@@ -72,8 +64,7 @@ def _contraction_cost(
     """Cycles for a multiply-add, with lanes along `v`: the tile, the stores, the copies."""
     rows = m.size.max if m is not None else 1
     k = max(prod(loop.range.size.max for loop in nest.loops), 1)
-    full = max(1, plan.target.vector_bytes // 4)
-    cost = _tile_cost(tile, rows, v.size.max, full) / (rows * v.size.max)
+    cost = tile_cost(tile, rows, v.size.max) / (rows * v.size.max)
     steps = [step_of(c.store.index, v) for c in root.computes if c.store is not None]
     cost += sum(0.1 if step == 1 else SCATTER_CYCLES for step in steps) / k
     for e in loads(nest.computes[0].value):
@@ -101,38 +92,6 @@ def _row_axis(root: Nest, found: Sequence[Expr], v: Expr) -> Expr | None:
         if loop.range is not v and all(loop.range not in e.ranges for e in vectors)
     ]
     return max(fit, key=lambda r: r.size.max, default=None)
-
-
-def _tile(plan: Plan, root: Nest, nest: Nest, v: Expr, m: Expr | None) -> Tile:
-    """The tile with the least time: padded work over what its loads and accumulators allow."""
-    itemsize = max(nest.computes[0].value.dtype.itemsize, 4)
-    full = max(1, plan.target.vector_bytes // itemsize)
-    registers = plan.target.n_vector_registers
-    rows = m.size.max if m is not None else 1
-    best = Tile(1, 1, 1)
-    best_cost = float("inf")
-    for lanes in (full, full // 2, full // 4):
-        if lanes < 2 or (lanes < full and v.size.max > lanes * 2):
-            continue
-        for vectors in (1, 2, 3, 4, 6, 8):
-            for r in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16):
-                if r * vectors + vectors + 1 > registers or r > rows:
-                    continue
-                cost = _tile_cost(Tile(r, vectors, lanes), rows, v.size.max, full)
-                if cost < best_cost:
-                    best, best_cost = Tile(r, vectors, lanes), cost
-    return best
-
-
-def _tile_cost(tile: Tile, rows: int, columns: int, full: int) -> float:
-    """Relative time for rows x columns, one step of k: two multiply-adds and two loads a cycle,
-    latency 4.
-    """
-    tiles = -(-rows // tile.rows) * -(-columns // tile.columns)
-    chains = tile.rows * tile.vectors
-    loads = tile.vectors + tile.rows
-    cycles = max(chains / 2, loads / 2, 4.0) + 0.06 * loads
-    return tiles * cycles
 
 
 @dataclass

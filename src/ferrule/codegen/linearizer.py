@@ -356,7 +356,7 @@ class _Linearizer:
         """
         hold = _hold_depth(nest)
         if hold == depth:
-            accumulators = self._registers(nest, hold, None)
+            accumulators = self._registers(nest, hold)
             self._accumulate(nest, hold, accumulators)
             self._finish(nest, hold, accumulators)
             return
@@ -365,9 +365,9 @@ class _Linearizer:
 
     def _reduce_outer(self, nest: Nest, depth: int, hold: int) -> None:
         if depth == hold:
-            accumulators = self._registers(nest, hold, "memory")
+            accumulators = self._registers(nest, hold)
             self._accumulate(nest, hold, accumulators)
-            self._finish(nest, hold, accumulators)
+            self._finish(nest, hold, accumulators, partial=True)
             return
         if depth > _first_reduce(nest):
             for child in self.kernel.children(nest.name, depth):
@@ -410,34 +410,23 @@ class _Linearizer:
         for choice in itertools.product(*(range(loop.size) for loop in unrolled)):
             yield {loop.range: const(i) for loop, i in zip(unrolled, choice, strict=True)}
 
-    def _registers(
-        self, nest: Nest, hold: int, source: str | None
-    ) -> dict[tuple[str, tuple[int, ...]], UOp]:
-        """A register for every copy of every accumulator, with its first value."""
+    def _registers(self, nest: Nest, hold: int) -> dict[tuple[str, tuple[int, ...]], UOp]:
+        """A register for every copy of every accumulator; it starts as the identity."""
         out: dict[tuple[str, tuple[int, ...]], UOp] = {}
         for c in nest.computes:
             if c.monoid is None:
                 continue
             inner = [loop for loop in nest.loops[hold:] if loop.range in c.ranges]
             lanes = prod(loop.size for loop in inner if loop.kind is Kind.VECTOR)
-            outside = self.lane
-            self.lane = next((loop.range for loop in inner if loop.kind is Kind.VECTOR), outside)
+            identity = c.monoid.identity(c.value.dtype).arg
             for copies in self._combinations(inner):
                 self.copies.update(copies)
-                if source is None:
-                    first = self.constant(
-                        c.monoid.identity(c.value.dtype).arg, c.value.dtype, lanes
-                    )
-                else:
-                    first = self._widen(self._read_memory(self._own_read(c)), lanes)
+                first = self.constant(identity, c.value.dtype, lanes)
                 name = f"{c.name}.{next(self.names)}"
-                register = self._emit(
-                    UOp(UOps.REG, memory_dtype(c.value.dtype), lanes, (first,), name)
-                )
-                out[(c.name, self._key(c))] = register
+                register = UOp(UOps.REG, memory_dtype(c.value.dtype), lanes, (first,), name)
+                out[(c.name, self._key(c))] = self._emit(register)
                 for r in copies:
                     del self.copies[r]
-            self.lane = outside
         return out
 
     def _own_read(self, c: Compute) -> Expr:
@@ -551,9 +540,16 @@ class _Linearizer:
         self._emit(UOp(UOps.SET, src=(register, new)))
 
     def _finish(
-        self, nest: Nest, hold: int, registers: dict[tuple[str, tuple[int, ...]], UOp]
+        self,
+        nest: Nest,
+        hold: int,
+        registers: dict[tuple[str, tuple[int, ...]], UOp],
+        *,
+        partial: bool = False,
     ) -> None:
-        """After the loops: the values stay in registers, or go to scratch."""
+        """After the loops: the values stay in registers, or go to scratch; there they are combined
+        with what is there, if they are a part of the result.
+        """
         outside = self.lane
         for c in nest.computes:
             if c.monoid is None:
@@ -564,6 +560,9 @@ class _Linearizer:
                 self.copies.update(copies)
                 register = registers[(c.name, self._key(c))]
                 value = self._emit(UOp(UOps.GET, register.dtype, register.lanes, (register,)))
+                if partial:
+                    before = self._widen(self._read_memory(self._own_read(c)), register.lanes)
+                    value = self._alu(c.monoid.op, before, value)
                 self._keep(c, value)
                 for r in copies:
                     del self.copies[r]

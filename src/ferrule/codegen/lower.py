@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Generator
+from math import prod
 from typing import Any, assert_never
 
 from ferrule.codegen.kernel import MONOIDS, Compute, Kernel, Loop, Monoid, Nest, Store, expressions
@@ -20,10 +21,12 @@ from ferrule.expr import (
     TRUE,
     Expr,
     ExprOp,
+    all_of,
     alu,
     as_expr,
     both,
     cast,
+    conjuncts,
     const,
     less,
     load,
@@ -50,6 +53,7 @@ from ferrule.shape.shapetracker import ShapeTracker
 Visit = tuple[LazyOp, Index, Expr]
 Rule = Generator[Visit, Expr, Expr]
 
+_MOST_TAPS = 512  # of a window
 _HALF = (dtypes.float16, dtypes.bfloat16)
 _UNARY = {
     UnaryOps.EXP2: ExprOp.EXP2,
@@ -183,6 +187,10 @@ class Lowering:
         monoid = monoid_of(node)
         if not ranges:
             return body
+        inner = _inner_sum(body) if monoid.op is ExprOp.ADD and body.dtype is wide else None
+        if inner is not None:
+            body, inner_ranges = inner
+            ranges += inner_ranges
         return cast(
             Expr(ExprOp.REDUCE, wide, (cast(body, wide),), (monoid.name, ranges)), node.dtype
         )
@@ -192,6 +200,76 @@ class Lowering:
         for source in node.src:
             operands.append((yield source, idx, valid))
         return elementwise(node.op, operands, node.arg)
+
+
+def _inner_sum(body: Expr) -> tuple[Expr, tuple[Expr, ...]] | None:
+    """The terms and ranges of a sum, or of one that counts under a condition, that is summed again;
+    None if it is no such thing.
+
+    The condition has to be that of a factor's load: the product is 0 where that is masked, and the
+    other factor needs no mask then, if it is finite.
+    """
+    condition = TRUE
+    if body.op is ExprOp.WHERE and body.src[2] is const(0, body.dtype):
+        condition, body = body.src[0], body.src[1]
+    if body.op is not ExprOp.REDUCE or body.arg[0] != "sum":
+        return None
+    terms = body.src[0]
+    if condition is not TRUE:
+        product = _under(terms, condition)
+        if product is None:
+            return None
+        terms = product
+    return terms, body.arg[1]
+
+
+def _under(product: Expr, condition: Expr) -> Expr | None:
+    """A product of two loads that is 0 where a condition fails, with only one of them masked."""
+    if product.op is not ExprOp.MUL or any(e.op is not ExprOp.LOAD for e in product.src):
+        return None
+    parts = set(conjuncts(condition))
+    for masked, other in (product.src, product.src[::-1]):
+        if not parts <= set(conjuncts(masked.src[1])):
+            continue
+        if all(_is_free(part, parts, other.src[0].ranges) for part in parts):
+            rest = all_of(part for part in conjuncts(other.src[1]) if part not in parts)
+            unmasked = load(other.arg, other.dtype, other.src[0], rest)
+            return product.substitute({other: unmasked})
+    return None
+
+
+def _is_free(part: Expr, parts: set[Expr], given: frozenset[Expr]) -> bool:
+    """Whether for all values of the given ranges another range has one that fulfils a condition,
+    and those that share ranges with it: an index of the given ranges is in bounds then anyway.
+    """
+    free = part.ranges - given
+    if len(free) != 1:
+        return False
+    (r,) = free
+    related = [p for p in parts if r in p.ranges]
+    taken = sorted({x for p in related for x in p.ranges} - free, key=lambda x: x.rank)
+    sizes = [x.size for x in (r, *taken)]
+    linear = all(p.op is ExprOp.CMPLT for p in related)
+    if not linear or any(not n.is_const for n in sizes):
+        return False
+    terms = [(p.src[0] - p.src[1]).linear() for p in related]
+    if any(atom not in (r, *taken) for t, _ in terms for atom in t):
+        return False
+    if prod(n.arg for n in sizes[1:]) > _MOST_TAPS:
+        return False
+    for values in itertools.product(*(range(n.arg) for n in sizes[1:])):
+        at = dict(zip(taken, values, strict=True))
+        low, high = 0, sizes[0].arg - 1
+        for t, constant in terms:  # step * r + base < 0
+            step = t[r]
+            base = constant + sum(c * at[x] for x, c in t.items() if x is not r)
+            if step > 0:
+                high = min(high, (-base - 1) // step)
+            else:
+                low = max(low, base // -step + 1)
+        if low > high:
+            return False
+    return True
 
 
 def monoid_of(node: LazyOp) -> Monoid:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from ferrule.codegen.intrinsics import INTRINSICS, Intrinsic
 from ferrule.codegen.kernel import Compute, Kernel, Kind, Loop, Nest, expressions, reads, verify
+from ferrule.codegen.window import Window
 from ferrule.expr import (
     TRUE,
     Expr,
@@ -341,20 +342,14 @@ def reorder(kernel: Kernel, nest_name: str, names: Sequence[str]) -> Kernel:
     """The loops of a nest in another order; what hangs in it moves out to where all its ranges are
     still open.
 
-    Exact for ranges that are kept. Ranges that are combined over keep their order among themselves.
+    Exact for ranges that are kept. Re-associates where ranges that are combined over change their
+    order among themselves.
     """
     nest = _nest(kernel, nest_name)
     old = [loop.range.name for loop in nest.loops]
     if sorted(names) != sorted(old):
         raise ScheduleError(
             f"reorder({list(names)}) in kernel {kernel.name}: nest {nest_name} has the loops {old}"
-        )
-    before = [n for n in old if _is_combined(nest, nest.loops[old.index(n)].range)]
-    after = [n for n in names if n in before]
-    if before != after:
-        raise ScheduleError(
-            f"reorder({list(names)}) in kernel {kernel.name}: {before} are combined over in "
-            "this order"
         )
     loops = tuple(nest.loops[old.index(n)] for n in names)
     kernel = kernel.with_nest(replace(nest, loops=loops))
@@ -533,8 +528,9 @@ def stage(
     layout given by `order`; `pack`.
 
     `order` names the ranges, outermost first, that become the axes of the copy: all those inside
-    that the load varies with. Masked elements are 0 in the copy, so that its readers need no mask.
-    Exact.
+    that the load varies with. `"y+k"` names ranges that the load takes only by a sum, as the rows
+    and taps of a window: they become one axis, as long as the sum has values. Masked elements are
+    0 in the copy, so that its readers need no mask. Exact.
     """
     nest = _nest(kernel, nest_name)
     found = [e for e in toposort(expressions(nest)) if e.op is ExprOp.LOAD and e.arg == slot]
@@ -552,16 +548,29 @@ def stage(
     inside = {
         loop.range.name: loop.range for _, _, loop in path if loop.range in element.ranges - opened
     }
-    if sorted(order) != sorted(inside):
+    groups = [entry.split("+") for entry in order]
+    if sorted(n for group in groups for n in group) != sorted(inside):
         raise ScheduleError(
             f"stage(b{slot}) in kernel {kernel.name}: it varies inside with {sorted(inside)}, "
             f"not {sorted(order)}"
         )
-    ranges = [inside[n] for n in order]
-    clones = {r: range_(f"{r.name}@{name}", r.size) for r in ranges}
-    copy = Compute(name, element.substitute(clones), tuple(clones.values()))
-    fill = Nest(name, (copy,), tuple(Loop(r) for r in clones.values()), (at, depth))
-    read = Expr(ExprOp.READ, element.dtype, tuple(ranges), name)
+    copied = element
+    axes, positions = [], []
+    for group in groups:
+        members = [inside[n] for n in group]
+        window = Window.of(element, members)
+        if window is None:
+            raise ScheduleError(
+                f"stage(b{slot}) in kernel {kernel.name}: it varies with {group} by more than "
+                "one sum of them"
+            )
+        axis = range_(f"{'+'.join(group)}@{name}", window.extent)
+        copied = window.moved(copied, axis)
+        axes.append(axis)
+        positions.append(window.position)
+    copy = Compute(name, copied, tuple(axes))
+    fill = Nest(name, (copy,), tuple(Loop(r) for r in axes), (at, depth))
+    read = Expr(ExprOp.READ, element.dtype, tuple(positions), name)
     kernel = kernel.with_nest(_map_expressions(nest, {element: read}))
     first = next(
         n.name

@@ -53,6 +53,7 @@ class Fusion:
         self.buffers: set[LazyBuffer] = set()
         self.reduces: list[int] = []
         """For each fused reduce, the output ranges that it depends on."""
+        self.first_reduce: LazyBuffer | None = None
         self.contraction: LazyBuffer | None = None
         self.users = 0
         """The kernels that need this one, directly or not, as bits."""
@@ -178,6 +179,8 @@ class _Cutter:
         self, node: LazyBuffer, cost: Cost, fusion: Fusion, signature: Signature
     ) -> None:
         if isinstance(node.op, ReduceOps):
+            if not fusion.reduces:
+                fusion.first_reduce = node
             fusion.reduces.append(self._depends_on(fusion, signature))
             if cost.contraction:
                 fusion.contraction = node
@@ -273,7 +276,7 @@ class _Cutter:
         for reduce in cost.owned:
             below = self.costs[reduce]
             if below.contraction:
-                fits = self._can_be_tiled(visits)
+                fits = self._can_be_tiled(visits) or self._is_summed_on(node, visits)
             else:
                 fits = self._can_hold(below.local, visits)
             if not fits:
@@ -296,6 +299,24 @@ class _Cutter:
         ranges = space.ranges(signature)
         once = space.evals(ranges) == space.size and space.closure(ranges) == space.outputs
         return once and not indices[signature]
+
+    def _is_summed_on(self, node: LazyBuffer, visits: Visits) -> bool:
+        """Whether a sum is only a part of another, to which a kernel adds nothing but an epilogue:
+        both are one sum then, as in the gradient of a convolution's input.
+        """
+        if len(visits) != 1 or node.op is not ReduceOps.SUM:
+            return False
+        (fusion,) = visits
+        if fusion.first_reduce is None or len(fusion.outputs) > 1 or len(visits[fusion]) != 1:
+            return False
+        source, sums = fusion.first_reduce, 0
+        while source is not node:
+            if source.op is ReduceOps.SUM and source.dtype is node.dtype:
+                sums += 1
+            elif not isinstance(source.op, MovementOps) or source.op is MovementOps.GATHER:
+                return False
+            source = source.srcs[0]
+        return fusion.reduces == [fusion.space.outputs] * sums
 
     def _can_hold(self, work: float, visits: Visits) -> bool:
         """Whether every kernel has a place in its loops for a reduce that takes `work`."""

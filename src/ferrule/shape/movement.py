@@ -39,7 +39,21 @@ def _same(a: sint, b: sint) -> bool:
 
 
 def reshape(idx: Index, shape: Sequence[sint], source: Sequence[sint]) -> Index:
-    """Axes are regrouped only where they must be: independent groups of axes do not mix."""
+    """Axes are regrouped only where they must be: independent groups of axes do not mix, and axes
+    of size 1 take no part.
+    """
+    wide = [(i, size) for i, size in zip(idx, shape, strict=True) if not _same(size, 1)]
+    found = iter(
+        _regroup(
+            [i for i, _ in wide],
+            [size for _, size in wide],
+            [size for size in source if not _same(size, 1)],
+        )
+    )
+    return tuple(const(0) if _same(size, 1) else next(found) for size in source)
+
+
+def _regroup(idx: Sequence[Expr], shape: Sequence[sint], source: Sequence[sint]) -> list[Expr]:
     out: list[Expr] = []
     i = j = 0
     while i < len(shape) or j < len(source):
@@ -57,7 +71,7 @@ def reshape(idx: Index, shape: Sequence[sint], source: Sequence[sint]) -> Index:
             else:
                 break
         out.extend(unflatten(flatten(idx[first:i], shape[first:i]), source[start:j]))
-    return tuple(out)
+    return out
 
 
 def permute(idx: Index, axes: Sequence[int]) -> Index:

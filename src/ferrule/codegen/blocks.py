@@ -1,0 +1,492 @@
+"""Contractions whose operands are copied, block by block, into the order in which tiles read them.
+
+Two forms. *Windows*: the rows of the tile are read through a window (a convolution, or the gradient
+of its input). A block of rows is copied once, with its border, what is summed over innermost, and
+tiles read it at shifted places. *Long sums*: the tile's axes are far apart in memory and the terms
+of the sum are neighbours (the gradient of a convolution's weights). Blocks of terms of both
+operands are copied, and the sums of all tiles wait in scratch between two blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from ferrule.codegen import opt
+from ferrule.codegen.kernel import Nest
+from ferrule.codegen.plan import SERIAL_WORK, Plan, loads, step_of
+from ferrule.codegen.tile import Tile, best_tile
+from ferrule.codegen.window import Window
+from ferrule.expr import Expr, as_expr, conjuncts
+
+LEAST_TERMS = 16  # of a sum: with fewer, the copies would take longer than the sums
+NEAR = 4  # elements: steps of a sum that share cache lines
+LEAST_ROWS = 4  # of one axis; where it is shorter, several axes are the rows of a tile
+MOST_ROWS = 14
+CHUNKS = 4  # for each thread, where blocks may have any size
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The two loads of a contraction, and the loops that each varies with."""
+
+    rows: Expr
+    """Loaded one element at a time, for all lanes."""
+    lanes: Expr
+    """Loaded as vectors."""
+    shared: tuple[Expr, ...]
+    """The root's ranges that both vary with: a batch, or groups."""
+    row_ranges: tuple[Expr, ...]
+    lane_ranges: tuple[Expr, ...]
+    terms: tuple[Expr, ...]
+    """What is summed over."""
+
+    def window(self, r: Expr) -> list[Expr]:
+        """A range with those that the rows' operand takes only by one sum with it."""
+        others = self.terms if r in self.row_ranges else self.row_ranges
+        return [r, *(o for o in others if _overlap(self.rows, r, o))]
+
+
+def _overlap(element: Expr, a: Expr, b: Expr) -> bool:
+    """Whether two ranges are places and taps of a window: steps along one axis of the source."""
+    index, valid = element.src
+    one, other = _distance(index, a), _distance(index, b)
+    if not one or not other or max(one, other) % min(one, other):
+        return False
+    near = one < other * b.size.max and other < one * a.size.max
+    together = all((a in part.ranges) == (b in part.ranges) for part in conjuncts(valid))
+    return near and together and Window.of(element, [a, b]) is not None
+
+
+def _distance(index: Expr, r: Expr) -> int:
+    """How far an index moves along a range, in either direction; 0 where it is not linear in it."""
+    terms, _ = index.linear()
+    nonlinear = any(r in atom.ranges for atom in terms if atom is not r)
+    return 0 if nonlinear else abs(terms.get(r, 0))
+
+
+def schedule_blocks(plan: Plan, name: str, reduce: str) -> bool:
+    """Schedule the contraction `reduce` of the root nest `name`; False where neither form suits."""
+    root, nest = plan.nest(name), plan.nest(reduce)
+    found = loads(nest.computes[0].value)
+    if len({e.arg for e in found}) != 2 or len(found) != 2:
+        return False
+    if any(not loop.range.size.is_const for loop in (*root.loops, *nest.loops)):
+        return False
+    both = [_operands(root, nest, *pair) for pair in (found, found[::-1])]
+    fit = [operands for operands in both if operands is not None]
+    for operands in fit:
+        m = _window_row(operands)
+        if m is not None:
+            _Windows(plan, name, reduce, operands).apply(m)
+            return True
+    long = [operands for operands in fit if _is_long_sum(operands)]
+    if not long:
+        return False
+    through_window = [o for o in long if any(len(o.window(r)) > 1 for r in o.row_ranges)]
+    _LongSum(plan, name, reduce, (through_window or long)[0]).apply()
+    return True
+
+
+def _operands(root: Nest, nest: Nest, rows: Expr, lanes: Expr) -> Operands | None:
+    kept = [loop.range for loop in root.loops]
+    terms = tuple(loop.range for loop in nest.loops)
+    operands = Operands(
+        rows,
+        lanes,
+        tuple(r for r in kept if r in rows.ranges and r in lanes.ranges),
+        tuple(r for r in kept if r in rows.ranges and r not in lanes.ranges),
+        tuple(r for r in kept if r in lanes.ranges and r not in rows.ranges),
+        terms,
+    )
+    count = len(operands.shared) + len(operands.row_ranges) + len(operands.lane_ranges)
+    enough = prod(r.size.arg for r in terms) >= LEAST_TERMS
+    wide = max((r.size.arg for r in operands.lane_ranges), default=1) >= 4
+    fits = count == len(kept) and enough and wide and bool(operands.row_ranges)
+    return operands if fits else None
+
+
+def _window_row(operands: Operands) -> Expr | None:
+    """The nearest of the axes whose places overlap because of a few terms; these are fewer than
+    the places.
+    """
+    fit = []
+    for r in operands.row_ranges:
+        taps = operands.window(r)[1:]
+        if taps and prod(tap.size.arg for tap in taps) < r.size.arg:
+            fit.append(r)
+    return min(fit, key=lambda r: _distance(operands.rows.src[0], r), default=None)
+
+
+def _is_long_sum(operands: Operands) -> bool:
+    """Whether both operands run along a term of the sum: their other axes are further apart."""
+    near = [
+        r
+        for r in operands.terms
+        if r.size.arg >= 4
+        and all(0 < _distance(e.src[0], r) <= NEAR for e in (operands.rows, operands.lanes))
+    ]
+    return len(operands.terms) > 1 and bool(near)
+
+
+def base(name: str) -> str:
+    """The name of a range before it was split or computed elsewhere: `i0.1.o@sum0` is of `i0.1`."""
+    name = name.split("@")[0]
+    while name.endswith((".o", ".i")):
+        name = name[:-2]
+    return name
+
+
+class _Blocks:
+    """What both forms share: `plan` holds the kernel."""
+
+    def __init__(self, plan: Plan, name: str, reduce: str, operands: Operands) -> None:
+        self.plan = plan
+        self.name = name
+        self.reduce = reduce
+        self.operands = operands
+        self.v = max(operands.lane_ranges, key=lambda r: int(r.size.arg))
+        self.windows = [operands.window(r) for r in operands.row_ranges]
+        self.itemsize = max(plan.nest(reduce).computes[0].value.dtype.itemsize, 4)
+
+    def loops(self, nest: str) -> list[str]:
+        return [loop.range.name for loop in self.plan.nest(nest).loops]
+
+    def size(self, nest: str, name: str) -> int:
+        found = (loop.range for loop in self.plan.nest(nest).loops if loop.range.name == name)
+        return int(next(found).size.max)
+
+    def copied_bytes(self, element: Expr, ranges: Iterable[Expr]) -> int:
+        """The size of a copy of an operand, over some ranges."""
+        inside = [r for r in ranges if r in element.ranges]
+        total = int(element.dtype.itemsize)
+        for window in self.windows if element is self.operands.rows else []:
+            if len(window) > 1 and all(r in inside for r in window):
+                found = Window.of(element, window)
+                assert found is not None
+                total *= as_expr(found.extent).max
+                inside = [r for r in inside if r not in window]
+        return total * prod(int(r.size.arg) for r in inside)
+
+    def split_lanes(self, lanes: str, tile: Tile) -> list[str]:
+        """The lanes of the tile in the reduce: its vectors as copies, then the lanes of each."""
+        plan = self.plan
+        if tile.vectors == 1:
+            plan.do("vectorize", self.reduce, lanes)
+            return [lanes]
+        plan.do("split", self.reduce, lanes, tile.lanes, "mask")
+        plan.do("unroll", self.reduce, f"{lanes}.o")
+        plan.do("vectorize", self.reduce, f"{lanes}.i")
+        return [f"{lanes}.o", f"{lanes}.i"]
+
+    def split_rows(self, rows: str, tile: Tile) -> tuple[list[str], str]:
+        """The loop over tiles, if there is one, and the rows of a tile, as copies."""
+        plan = self.plan
+        if self.size(self.reduce, rows) <= tile.rows:
+            plan.do("unroll", self.reduce, rows)
+            return [], rows
+        plan.do("split", self.reduce, rows, tile.rows, "mask")
+        plan.do("unroll", self.reduce, f"{rows}.i")
+        return [f"{rows}.o"], f"{rows}.i"
+
+    def copy(self, which: Expr, at: str, depth: int, last: Sequence[str]) -> None:
+        """Stage an operand.
+
+        Its axes are those of the source, windows as one, but with `last` (innermost at the end).
+        """
+        plan = self.plan
+        nest = plan.nest(self.reduce)
+        element = next(e for e in loads(nest.computes[0].value) if e.arg == which.arg)
+        path = plan.kernel.path(nest)
+        start = sum(1 for n, d, _ in path if (n == at and d < depth) or n not in (at, self.reduce))
+        groups: dict[str, list[Expr]] = {}
+        joined = {r.name: window[0].name for window in self.windows for r in window}
+        for _, _, loop in path[start:]:
+            if loop.range in element.ranges:
+                name = base(loop.range.name)
+                key = joined.get(name, name) if which is self.operands.rows else name
+                groups.setdefault(key, []).append(loop.range)
+        keys = sorted(groups, key=lambda k: -max(_distance(element.src[0], r) for r in groups[k]))
+        keys = [k for k in keys if k not in last] + [k for k in last if k in groups]
+        name = f"{self.reduce}.copy{which.arg}"
+        order = tuple("+".join(r.name for r in groups[key]) for key in keys)
+        plan.do("stage", self.reduce, element.arg, at, depth, order, name)
+        for d in reversed(range(len(order) - 2)):
+            plan.try_fuse(name, d)
+        self._vectorize_copy(name)
+
+    def _vectorize_copy(self, name: str) -> None:
+        """Lanes for a copy: squares are turned where another axis than the last is contiguous."""
+        plan = self.plan
+        axes = [loop.range for loop in plan.nest(name).loops]
+        source = plan.nest(name).computes[0].value.src[0]
+        if step_of(source, axes[-1]) == 1:
+            plan.vectorize_inner(name, plan.nest(name).loops[-1])
+            return
+        along = next((r for r in axes[:-1] if step_of(source, r) == 1), None)
+        if along is not None:
+            turn(plan, name, along.name, axes[-1].name)
+
+    def unroll_terms(self, innermost: str) -> None:
+        if self.size(self.reduce, innermost) <= 4:
+            self.plan.do("unroll", self.reduce, innermost)
+        elif self.size(self.reduce, innermost) >= 8:
+            self.plan.do("split", self.reduce, innermost, 4, "peel")
+            self.plan.do("unroll", self.reduce, f"{innermost}.i")
+
+    def store(self, rows: str, lanes: str) -> None:
+        """The way out of scratch: turned where the result is contiguous along the rows."""
+        plan = self.plan
+        nest = plan.nest(self.name)
+        index = next(c.store.index for c in nest.computes if c.store is not None)
+        ranges = {loop.range.name: loop.range for loop in nest.loops}
+        if step_of(index, ranges[rows]) == 1 and turn(plan, self.name, lanes, rows):
+            return
+        plan.vectorize_inner(self.name, plan.nest(self.name).loops[-1])
+
+    def share(self, loops: int) -> None:
+        plan = self.plan
+        if plan.work(self.name) < SERIAL_WORK or loops == 0:
+            return
+        for _ in range(loops - 1):
+            plan.do("fuse", self.name, self.loops(self.name)[0])
+        plan.do("parallel", self.name, self.loops(self.name)[0])
+
+
+def turn(plan: Plan, name: str, along: str, across: str) -> bool:
+    """Squares of values: loaded along one axis, kept or stored along another; False where they
+    are too short.
+    """
+    sizes = {loop.range.name: loop.range.size.max for loop in plan.nest(name).loops}
+    lanes = plan.lanes(plan.nest(name), min(sizes[along], sizes[across]))
+    while lanes > min(sizes[along], sizes[across]):
+        lanes //= 2
+    if lanes < 4:
+        return False
+    plan.do("split", name, across, lanes, "peel")
+    plan.do("split", name, along, lanes, "peel")
+    last = (f"{along}.i", f"{across}.i")
+    names = [loop.range.name for loop in plan.nest(name).loops]
+    plan.do("reorder", name, (*(x for x in names if x not in last), *last))
+    plan.do("transpose", name, *last)
+    return True
+
+
+class _Windows(_Blocks):
+    """Rows through a window."""
+
+    def apply(self, m: Expr) -> None:
+        plan, operands, v = self.plan, self.operands, self.v
+        tile = best_tile(plan.target, self.itemsize, m.size.arg, v.size.arg)
+        blocked, block = self._block(m)
+        images = [r.name for r in (*operands.shared, *operands.row_ranges) if r not in (m, blocked)]
+        rows = []
+        if blocked is not None:
+            plan.do("split", self.name, blocked.name, block, "mask")
+            images.append(f"{blocked.name}.o")
+            rows.append(f"{blocked.name}.i")
+        plan.do("split", self.name, v.name, tile.columns, "mask")
+        panels = [r.name for r in operands.lane_ranges if r is not v] + [f"{v.name}.o"]
+        chunks = prod(self.size(self.name, x) for x in images)
+        together = self._panels_together(tile, chunks)
+        if together is None:
+            outer = [*images, *panels]
+            rows_at, lanes_at, shared_out = len(images), len(outer), len(images)
+        else:
+            plan.do("split", self.name, f"{v.name}.o", together, "mask")
+            batch = len(operands.shared)
+            panels[-1] = f"{v.name}.o.o"
+            outer = [*images[:batch], *panels, *images[batch:], f"{v.name}.o.i"]
+            lanes_at = shared_out = batch + len(panels)
+            rows_at = len(outer) - 1
+        plan.do("reorder", self.name, (*outer, *rows, m.name, f"{v.name}.i"))
+        channels = self._tile(len(outer) + len(rows), m, tile)
+        self.copy(operands.rows, self.name, rows_at, channels)
+        self.copy(operands.lanes, self.name, lanes_at, [*self.order, v.name])
+        self.unroll_terms(self.order[-1])
+        self.store(m.name, f"{v.name}.i")
+        self.share(shared_out)
+
+    def _block(self, m: Expr) -> tuple[Expr | None, int]:
+        """Another axis of the window, and how much of it to take at a time: so that a block of rows
+        fits the second cache, and there are enough of them for all threads.
+        """
+        operands, target = self.operands, self.plan.target
+        others = [w[0] for w in self.windows if len(w) > 1 and w[0] is not m]
+        if not others:
+            return None, 0
+        blocked = min(others, key=lambda r: _distance(operands.rows.src[0], r))
+        size = int(blocked.size.arg)
+        inside = {m, *operands.terms}
+        line = self.copied_bytes(operands.rows, inside) // prod(
+            tap.size.arg for tap in operands.window(blocked)[1:]
+        )
+        most = max(1, target.l2_bytes * 2 // 5 // line)
+        images = prod(r.size.arg for r in (*operands.shared, *operands.row_ranges))
+        images //= m.size.arg * size
+        least = -(-CHUNKS * target.max_threads // images)
+        blocks = max(-(-size // most), min(least, size // 4), 1)
+        even = next((n for n in range(blocks, 2 * blocks) if size % n == 0), blocks)
+        return blocked, -(-size // even)
+
+    def _panels_together(self, tile: Tile, chunks: int) -> int | None:
+        """How many panels of lanes are copied at a time where they are the outermost loop; None
+        where blocks of rows are.
+
+        What is inside is copied again for each of what is outside: the smaller copies go inside.
+        """
+        operands, target = self.operands, self.plan.target
+        total = -(-int(self.v.size.arg) // tile.columns)
+        lane_bytes = self.copied_bytes(operands.lanes, (*operands.lane_ranges, *operands.terms))
+        row_bytes = self.copied_bytes(operands.rows, (*operands.row_ranges, *operands.terms))
+        enough = 2 * target.max_threads
+        most = max(1, target.l2_bytes // 2 * total // lane_bytes)
+        while most > 1 and -(-total // most) < enough:
+            most -= 1
+        outside = -(-total // most)
+        if outside < enough and chunks >= enough:
+            return None
+        return most if outside * row_bytes < chunks * lane_bytes else None
+
+    def _tile(self, depth: int, m: Expr, tile: Tile) -> list[str]:
+        """A line of sums at a time, tile by tile; the terms in the order of the copies."""
+        plan = self.plan
+        taps = {tap.name for window in self.windows for tap in window[1:]}
+        terms = [r.name for r in self.operands.terms]
+        channels = [x for x in terms if x not in taps]
+        self.order = [x for x in terms if x in taps] + channels
+        plan.do("compute_at", self.reduce, depth)
+        tiles, rows = self.split_rows(f"{m.name}@{self.reduce}", tile)
+        columns = self.split_lanes(f"{self.v.name}.i@{self.reduce}", tile)
+        plan.do("reorder", self.reduce, (*tiles, *self.order, rows, *columns))
+        return channels
+
+
+class _LongSum(_Blocks):
+    """Terms that are neighbours in both operands."""
+
+    def apply(self) -> None:
+        plan, operands, v = self.plan, self.operands, self.v
+        rows = self._rows()
+        tile = self._tile(rows)
+        together = self._panels_together(tile)
+        plan.do("split", self.name, v.name, together * tile.columns, "mask")
+        panels = [r.name for r in (*operands.shared, *operands.lane_ranges) if r is not v]
+        outer = [*panels, f"{v.name}.o"]
+        inner = [r.name for r in rows]
+        if len(rows) == 1:
+            count = self._row_blocks(rows[0], tile, outer)
+            if count > 1:
+                size = -(-rows[0].size.arg // (count * tile.rows)) * tile.rows
+                plan.do("split", self.name, rows[0].name, size, "mask")
+                outer.append(f"{rows[0].name}.o")
+                inner = [f"{rows[0].name}.i"]
+        taps = [r.name for r in operands.row_ranges if r not in rows]
+        places = sorted([*taps, *inner], key=self._step_out, reverse=True)
+        plan.do("reorder", self.name, (*outer, *places, f"{v.name}.i"))
+        plan.do("compute_at", self.reduce, len(outer))
+        blocks, terms = self._split_terms([*taps, *inner])
+        kept = [f"{x}@{self.reduce}" for x in taps]
+        copies = []
+        for x in inner:
+            tiles, copy = self.split_rows(f"{x}@{self.reduce}", tile)
+            kept += tiles
+            copies.append(copy)
+        lanes = f"{v.name}.i@{self.reduce}"
+        if together > 1:
+            plan.do("split", self.reduce, lanes, tile.columns, "mask")
+            kept.append(f"{lanes}.o")
+            lanes = f"{lanes}.i"
+        columns = self.split_lanes(lanes, tile)
+        plan.do("reorder", self.reduce, (*blocks, *kept, *terms, *copies, *columns))
+        self.copy(operands.rows, self.reduce, len(blocks), [r.name for r in rows])
+        self.copy(operands.lanes, self.reduce, len(blocks), [v.name])
+        self.unroll_terms(terms[-1])
+        for depth in reversed(range(len(outer), len(outer) + len(places) - 1)):
+            self._fuse_places(depth)
+        self.store(self.loops(self.name)[-2], f"{v.name}.i")
+        self.share(len(outer))
+
+    def _fuse_places(self, depth: int) -> None:
+        """Fuse two loops of the way out where they are one in the result."""
+        loop = self.plan.nest(self.name).loops[depth]
+        fused = opt.fuse(self.plan.kernel, self.name, loop.range.name).by_name[self.name]
+        r = fused.loops[depth].range
+        if all(step_of(c.store.index, r) > 0 for c in fused.computes if c.store is not None):
+            self.plan.do("fuse", self.name, loop.range.name)
+
+    def _step_out(self, name: str) -> int:
+        nest = self.plan.nest(self.name)
+        r = next(loop.range for loop in nest.loops if loop.range.name == name)
+        return max(step_of(c.store.index, r) for c in nest.computes if c.store is not None)
+
+    def _rows(self) -> list[Expr]:
+        """The axes that are the rows of the tile: one, or all where each is short."""
+        operands = self.operands
+        single = max(operands.row_ranges, key=lambda r: (len(operands.window(r)) == 1, r.size.arg))
+        if single.size.arg >= LEAST_ROWS:
+            return [single]
+        total = prod(r.size.arg for r in operands.row_ranges)
+        return list(operands.row_ranges) if total <= MOST_ROWS else [single]
+
+    def _tile(self, rows: Sequence[Expr]) -> Tile:
+        """With fewer vectors where the panels would be too few for the threads."""
+        target, v = self.plan.target, self.v
+        count = prod(int(r.size.arg) for r in rows)
+        tile = best_tile(target, self.itemsize, count, v.size.arg)
+        if len(rows) > 1:
+            vectors = max(1, (target.n_vector_registers - 1) // (count + 1))
+            tile = Tile(count, min(vectors, -(-v.size.arg // tile.lanes)), tile.lanes)
+        others = prod(r.size.arg for r in (*self.operands.shared, *self.operands.lane_ranges))
+        others //= v.size.arg
+        while tile.vectors > 1 and others * -(-v.size.arg // tile.columns) < target.max_threads:
+            tile = Tile(tile.rows, tile.vectors // 2, tile.lanes)
+        return tile
+
+    def _panels_together(self, tile: Tile) -> int:
+        """How many panels share a copy of the rows, while there are chunks for all threads."""
+        total = -(-int(self.v.size.arg) // tile.columns)
+        enough = 2 * self.plan.target.max_threads
+        return next(n for n in (4, 2, 1) if n == 1 or (total % n == 0 and total // n >= enough))
+
+    def _row_blocks(self, rows: Expr, tile: Tile, outer: Sequence[str]) -> int:
+        """How many blocks of rows make enough chunks for all threads."""
+        chunks = prod(self.size(self.name, x) for x in outer)
+        threads = self.plan.target.max_threads
+        if chunks % threads == 0 or chunks >= CHUNKS * threads:
+            return 1
+        return min(-(-int(rows.size.arg) // tile.rows), -(-CHUNKS * threads // chunks))
+
+    def _split_terms(self, kept: Sequence[str]) -> tuple[list[str], list[str]]:
+        """The loops over blocks of terms, and those inside a block: as much as the cache holds."""
+        plan, operands = self.plan, self.operands
+        limit = plan.target.l2_bytes // 2
+        row_ranges = operands.row_ranges
+        inside: list[Expr] = []
+        terms = sorted(operands.terms, key=lambda r: -_distance(operands.rows.src[0], r))
+        while terms:
+            more = [terms[-1], *inside]
+            total = self.copied_bytes(operands.rows, (*row_ranges, *more))
+            total += self.copied_bytes(operands.lanes, more) * self.size(
+                self.name, f"{self.v.name}.i"
+            )
+            if total > limit and inside:
+                break
+            inside.insert(0, terms.pop())
+        blocks, rest = [r.name for r in terms], [r.name for r in inside]
+        if terms:
+            partial = terms[-1]
+            one = self.copied_bytes(operands.rows, (*row_ranges, *inside))
+            one += self.copied_bytes(operands.lanes, inside) * self.size(
+                self.name, f"{self.v.name}.i"
+            )
+            most = max(1, limit // one)
+            size = int(partial.size.arg)
+            count = -(-size // most)
+            count = next((n for n in range(count, 2 * count) if size % n == 0), count)
+            if most > 1 and count < size:
+                plan.do("split", self.reduce, partial.name, -(-size // count), "peel")
+                blocks[-1] = f"{partial.name}.o"
+                rest.insert(0, f"{partial.name}.i")
+        return blocks, rest

@@ -1,0 +1,52 @@
+"""Register tiles: rows x vectors of accumulators, and what one costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ferrule.target import Target
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A register tile: rows x (vectors of lanes)."""
+
+    rows: int
+    vectors: int
+    lanes: int
+
+    @property
+    def columns(self) -> int:
+        return self.vectors * self.lanes
+
+
+def best_tile(target: Target, itemsize: int, rows: int, columns: int) -> Tile:
+    """The tile with the least time: padded work over what its loads and accumulators allow."""
+    full = max(1, target.vector_bytes // max(itemsize, 4))
+    registers = target.n_vector_registers
+    best = Tile(1, 1, 1)
+    best_cost = float("inf")
+    for lanes in (full, full // 2, full // 4):
+        if lanes < 2 or (lanes < full and columns > lanes * 2):
+            continue
+        for vectors in (1, 2, 3, 4, 6, 8):
+            for r in range(1, 17):
+                if r * vectors + vectors + 1 > registers or r > rows:
+                    continue
+                cost = tile_cost(Tile(r, vectors, lanes), rows, columns)
+                if cost < best_cost:
+                    best, best_cost = Tile(r, vectors, lanes), cost
+    return best
+
+
+def tile_cost(tile: Tile, rows: int, columns: int) -> float:
+    """Relative time for rows x columns, one step of k: two multiply-adds and two loads a cycle,
+    latency 4.
+
+    Vectors come from the second cache, rows from the first.
+    """
+    tiles = -(-rows // tile.rows) * -(-columns // tile.columns)
+    chains = tile.rows * tile.vectors
+    loads = tile.vectors + tile.rows
+    cycles = max(chains / 2, loads / 2, 4.0) + 0.06 * tile.rows + 0.3 * tile.vectors
+    return tiles * cycles

@@ -1,0 +1,108 @@
+"""Ranges that a load takes only by one weighted sum, such as the rows and taps of a window.
+
+`x[y + k]` with `y < 8` and `k < 3` reads ten different elements, not 24: a copy of them has one
+axis of ten for the two ranges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import gcd
+
+from ferrule.expr import Expr, ExprOp, all_of, conjuncts, const, less, load, sint
+
+
+@dataclass(frozen=True)
+class Window:
+    """Ranges with the weight of each in the sum; the weights have no common divisor."""
+
+    weights: dict[Expr, int]
+
+    @staticmethod
+    def of(element: Expr, members: Sequence[Expr]) -> Window | None:
+        """The window of a LOAD over some ranges; None where it takes them by more than one sum.
+
+        A single range always is one.
+        """
+        if len(members) == 1:
+            return Window({members[0]: 1})
+        index, valid = element.src
+        if any(not r.size.is_const for r in members) or not _is_linear(index, members):
+            return None
+        terms, _ = index.linear()
+        steps = [terms.get(r, 0) for r in members]
+        if 0 in steps:
+            return None
+        shared = gcd(*steps)
+        window = Window({r: step // shared for r, step in zip(members, steps, strict=True)})
+        fits = all(window._condition(part, members[0]) is not None for part in conjuncts(valid))
+        return window if fits else None
+
+    @property
+    def position(self) -> Expr:
+        """The sum, counted from the least value that it has."""
+        return sum((r * weight for r, weight in self.weights.items()), const(-self._least()))
+
+    @property
+    def extent(self) -> sint:
+        """How many values the sum has."""
+        if len(self.weights) == 1:
+            (only,) = self.weights
+            return only.size
+        return self._most(self.weights) - self._least() + 1
+
+    def _most(self, members: Iterable[Expr]) -> int:
+        return sum(max(self.weights[r], 0) * (r.size.arg - 1) for r in members)
+
+    def _least(self, members: Iterable[Expr] | None = None) -> int:
+        members = self.weights if members is None else members
+        return sum(self.weights[r] * (r.size.arg - 1) for r in members if self.weights[r] < 0)
+
+    def moved(self, element: Expr, axis: Expr) -> Expr:
+        """The load with `axis` in the place of the sum.
+
+        It is masked where no values of the ranges that satisfy the load's own conditions give that
+        sum.
+        """
+        index, valid = element.src
+        if len(self.weights) == 1:
+            (only,) = self.weights
+            index, valid = index.substitute({only: axis}), valid.substitute({only: axis})
+            return load(element.arg, element.dtype, index, valid)
+        terms, constant = index.linear()
+        first = next(iter(self.weights))
+        step = terms[first] // self.weights[first]
+        rest = [c * atom for atom, c in terms.items() if atom not in self.weights]
+        index = sum(rest, (axis + self._least()) * step + constant)
+        parts = [self._condition(part, axis) for part in conjuncts(valid)]
+        return load(element.arg, element.dtype, index, all_of(p for p in parts if p is not None))
+
+    def _condition(self, part: Expr, axis: Expr) -> Expr | None:
+        """A condition on the ranges as one on their sum; None where it is no such thing.
+
+        One that only some of the ranges take part in becomes: for some values of the others.
+        """
+        mine = [r for r in self.weights if r in part.ranges]
+        if not mine:
+            return part
+        if part.op is not ExprOp.CMPLT or not _is_linear(part.src[0] - part.src[1], mine):
+            return None
+        terms, constant = (part.src[0] - part.src[1]).linear()
+        weight, term = self.weights[mine[0]], terms[mine[0]]
+        scale = max(1, abs(weight) // abs(term))
+        step = scale * term // weight
+        if any(scale * terms[r] != step * self.weights[r] for r in mine):
+            return None
+        # sum + rest < 0, scaled: scale * (sum + rest) < 1 - scale
+        others = [r for r in self.weights if r not in mine]
+        slack = step * (self._most(others) if step > 0 else self._least(others))
+        rest = [scale * c * atom for atom, c in terms.items() if atom not in mine]
+        left = sum(rest, (axis + self._least()) * step + scale * constant)
+        return less(left, const(1 - scale + slack))
+
+
+def _is_linear(index: Expr, members: Sequence[Expr]) -> bool:
+    """Whether ranges appear in an index only as terms of its sum."""
+    terms, _ = index.linear()
+    return not any(r in atom.ranges for atom in terms for r in members if atom is not r)

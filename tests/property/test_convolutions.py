@@ -1,0 +1,159 @@
+"""Convolutions and their gradients: windows, long sums, sums of sums, on every kind of target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.kernels import load, mul, store, total
+
+from ferrule.buffer import Buffer
+from ferrule.codegen.interpret import extent, interpret
+from ferrule.codegen.linearizer import Linearizer
+from ferrule.codegen.uops import verify
+from ferrule.device import Device
+from ferrule.dtype import dtypes
+from ferrule.ops import LazyOp
+from ferrule.target import Target, detect_cpu
+
+HOST = detect_cpu()
+TARGETS = [
+    replace(HOST, name="512", vector_bytes=64, n_vector_registers=32, max_threads=2),
+    replace(HOST, name="128", vector_bytes=16, n_vector_registers=16, max_threads=1),
+    replace(HOST, name="caches", l2_bytes=4096, max_threads=8),
+]
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """The sizes of one: images x channels x height x width, filters, taps, and how they move."""
+
+    images: int = 2
+    channels: int = 3
+    filters: int = 6
+    height: int = 5
+    width: int = 7
+    taps: int = 3
+    padding: int = 1
+    stride: int = 1
+    dilation: int = 1
+
+    @property
+    def padded(self) -> tuple[int, int]:
+        return self.height + 2 * self.padding, self.width + 2 * self.padding
+
+    @property
+    def out(self) -> tuple[int, int]:
+        reach = (self.taps - 1) * self.dilation
+        rows, columns = ((n - reach - 1) // self.stride + 1 for n in self.padded)
+        return rows, columns
+
+    @property
+    def full(self) -> tuple[int, ...]:
+        """image, filter, row, column, channel, tap row, tap column"""
+        return (self.images, self.filters, *self.out, self.channels, self.taps, self.taps)
+
+    def windows(self, slot: int) -> LazyOp:
+        x = load(slot, self.images, self.channels, self.height, self.width)
+        around = (self.padding, self.padding)
+        step = (self.taps, self.stride, self.dilation)
+        windows = x.pad(((0, 0), (0, 0), around, around)).window(2, *step).window(3, *step)
+        moved = windows.permute((0, 2, 3, 1, 4, 5))  # image, row, column, channel, taps
+        return moved.reshape((self.images, 1, *moved.shape[1:])).expand(self.full)
+
+    def weights(self, slot: int) -> LazyOp:
+        w = load(slot, self.filters, self.channels, self.taps, self.taps)
+        return w.reshape((1, self.filters, 1, 1, *w.shape[1:])).expand(self.full)
+
+    def results(self, slot: int) -> LazyOp:
+        g = load(slot, self.images, self.filters, *self.out)
+        return g.reshape((*g.shape, 1, 1, 1)).expand(self.full)
+
+    def forward(self) -> LazyOp:
+        return store(total(mul(self.windows(1), self.weights(2)), 4, 5, 6))
+
+    def weight_gradient(self) -> LazyOp:
+        return store(total(mul(self.results(1), self.windows(2)), 0, 2, 3))
+
+    def input_gradient(self) -> LazyOp:
+        part = total(mul(self.results(1), self.weights(2)), 1)
+        images, _, rows, columns, channels, taps, _ = part.shape
+        part = part.reshape((images, rows, columns, channels, taps, taps))
+        part = part.permute((0, 3, 1, 2, 4, 5))
+        step = (self.stride, self.dilation)
+        along = total(part.unwindow(3, self.padded[1], *step), 4)
+        along = along.reshape((images, channels, rows, self.padded[1], taps))
+        across = total(along.unwindow(2, self.padded[0], *step), 4)
+        inside = across.reshape((images, channels, *self.padded))
+        p = self.padding
+        rows, columns = self.height, self.width
+        return store(inside.shrink(((0, images), (0, channels), (p, p + rows), (p, p + columns))))
+
+
+CASES = [
+    Convolution(),
+    Convolution(taps=1, padding=0, channels=17),
+    Convolution(stride=2, height=7),
+    Convolution(dilation=2, padding=2, images=1),
+    Convolution(stride=3, taps=2, padding=0, height=8),
+    Convolution(channels=1, filters=20, images=1),
+    Convolution(channels=19, filters=4, height=3, width=17, images=1),
+    Convolution(taps=3, padding=2, height=1, width=6),
+]
+KINDS = ["forward", "weight_gradient", "input_gradient"]
+
+
+def inputs_of(ast: LazyOp) -> list[np.ndarray]:
+    leaves = {n.arg.idx: n for n in ast.toposort() if not n.src and n.shape}
+    generator = np.random.default_rng(0)
+    return [
+        generator.standard_normal(leaves[i].arg.st.real_size()).astype(np.float32) for i in (1, 2)
+    ]
+
+
+def run(device: str, ast: LazyOp) -> np.ndarray:
+    buffers = [Buffer(device, prod(ast.src[0].shape), dtypes.float32)]
+    buffers += [Buffer.fromCPU(device, x) for x in inputs_of(ast)]
+    Device[device].get_runner(ast).exec(buffers)
+    return buffers[0].toCPU()
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_access_out_of_range(kind: str, case: Convolution, target: Target) -> None:
+    ast = getattr(case, kind)()
+    linearizer = Linearizer(ast, target).linearize()
+    verify(linearizer.uops)
+    out = np.full(prod(ast.src[0].shape), np.nan, np.float32)
+    chunks = extent(linearizer.uops, [])
+    for chunk in reversed(range(chunks)):
+        interpret(linearizer.uops, [out, *inputs_of(ast)], [], chunk, chunk + 1)
+    np.testing.assert_allclose(out, run("NUMPY", ast), rtol=1e-4, atol=1e-4)
+
+
+@given(
+    st.builds(
+        Convolution,
+        images=st.integers(1, 3),
+        channels=st.integers(1, 20),
+        filters=st.integers(4, 40),
+        height=st.integers(1, 20),
+        width=st.integers(1, 40),
+        taps=st.integers(1, 4),
+        padding=st.integers(0, 3),
+        stride=st.integers(1, 3),
+        dilation=st.integers(1, 2),
+    ),
+    st.sampled_from(KINDS),
+)
+@settings(max_examples=40)
+def test_sizes_of_all_kinds(case: Convolution, kind: str) -> None:
+    if min(case.out) < 1:
+        return
+    ast = getattr(case, kind)()
+    np.testing.assert_allclose(run("CPU", ast), run("NUMPY", ast), rtol=1e-4, atol=2e-3)
