@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import numpy as np
 import pytest
-from tests.kernels import CASES, load, matmul, store
+from tests.kernels import CASES, Case, load, matmul, store
 
 from ferrule.codegen.interpret import interpret
 from ferrule.codegen.kernel import Kernel, KernelError
@@ -43,6 +45,15 @@ def test_neighbours_differ_and_most_are_legal() -> None:
     assert len(set(found)) == len(found) >= 20
     assert found == neighbours(KERNEL, own, TARGET)
     assert sum(legal(KERNEL, opts) for opts in found) > len(found) / 2
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_edits_can_be_made_of_every_legal_schedule(case: Case) -> None:
+    kernel = lower(case.ast, case.name)
+    for own in islice(seeds(kernel, TARGET), 3):
+        found = [opts for opts in neighbours(kernel, own, TARGET) if legal(kernel, opts)]
+        for opts in found[:6]:
+            assert opts not in neighbours(kernel, opts, TARGET)
 
 
 def test_the_fastest_is_found_by_edits_of_edits() -> None:

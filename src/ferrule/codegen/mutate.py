@@ -76,16 +76,15 @@ def _factors(opt: Opt, later: Sequence[Opt]) -> list[int]:
     nest, name, factor, tail = opt.args
     use = next((o for o in later if o.args[:2] == (nest, f"{name}.i")), None)
     found = [factor // 2, factor * 2]
-    match "" if use is None else use.primitive:
-        case "vectorize":
-            found = [n for n in found if n <= _MOST_LANES]
-        case "unroll" if tail == "clamp":
-            found += [factor - 2, factor - 1, factor + 1, factor + 2]
-        case "split" if use is not None:
-            step = use.args[2]
-            found = [factor - step, factor + step, factor // 2 // step * step, factor * 2]
-        case "":
-            found += [factor // 4, factor * 4]
+    if use is None:
+        found += [factor // 4, factor * 4]
+    elif use.primitive == "vectorize":
+        found = [n for n in found if n <= _MOST_LANES]
+    elif use.primitive == "unroll" and tail == "clamp":
+        found += [factor - 2, factor - 1, factor + 1, factor + 2]
+    elif use.primitive == "split":
+        step = use.args[2]
+        found = [factor - step, factor + step, factor // 2 // step * step, factor * 2]
     return [n for n in dict.fromkeys(found) if n >= 2 and n != factor]
 
 
