@@ -36,6 +36,15 @@ TARGET = Target(
     native_ops=frozenset({"MULACC", "ROUND", "SQRT", "TRUNC"}),
 )
 
+ARM = replace(
+    TARGET,
+    name="aarch64-neon",
+    arch="aarch64",
+    features="+lse,+neon",
+    vector_bytes=16,
+    l1_bytes=64 * 1024,
+)
+
 WITH_DOT = replace(TARGET, features="+avx512bf16,+avx512f,+avx512vl,+fma")
 
 SMALL = ["add", "pad_exp", "sum_rows", "softmax_columns"]
@@ -78,3 +87,16 @@ def test_source(case: Case, update_golden: bool) -> None:
     linearizer = Linearizer(case.ast, TARGET, name=case.name).linearize()
     text = LLVMRenderer(TARGET).render(case.name, linearizer.uops)
     compare(FOLDER / "sources" / f"{case.name}.ll", text, update_golden)
+
+
+@pytest.mark.parametrize("name", ["matmul", "convolution", "softmax", "sum_columns"])
+def test_schedule_for_arm(name: str, update_golden: bool) -> None:
+    case = next(case for case in CASES if case.name == name)
+    compare_kernel(Linearizer(case.ast, ARM, name=f"{name}_neon"), update_golden)
+
+
+def test_source_for_arm(update_golden: bool) -> None:
+    case = next(case for case in CASES if case.name == "sum_rows")
+    linearizer = Linearizer(case.ast, ARM, name="sum_rows_neon").linearize()
+    text = LLVMRenderer(ARM).render("sum_rows_neon", linearizer.uops)
+    compare(FOLDER / "sources" / "sum_rows_neon.ll", text, update_golden)
