@@ -112,6 +112,18 @@ def convolution(x: LazyOp, w: LazyOp) -> LazyOp:
     return total(mul(left, right), 2, 5, 6).reshape((batch, filters, height, width))
 
 
+def keep(x: LazyOp, *axes: int) -> LazyOp:
+    return LazyOp(BufferOps.KEEP, (x,), axes)
+
+
+def attention(q: LazyOp, k: LazyOp, v: LazyOp) -> LazyOp:
+    """Scores, powers and weights are kept in blocks of rows."""
+    scores = keep(matmul(q, k.permute((1, 0))), 1)
+    powers = keep(exp(sub(scores, reduce(ReduceOps.MAX, scores, 1).expand(scores.shape))), 1)
+    inverse = LazyOp(UnaryOps.RECIP, (total(powers, 1),))
+    return matmul(keep(mul(powers, inverse.expand(powers.shape)), 1), v)
+
+
 def numpy_softmax(x: Array, axis: int) -> Array:
     powers = np.exp(x - x.max(axis, keepdims=True))
     return powers / powers.sum(axis, keepdims=True)
@@ -190,6 +202,12 @@ CASES = [
         store(convolution(load(1, 2, 3, 9, 9), load(2, 5, 3, 3, 3))),
         ((2, 3, 9, 9), (5, 3, 3, 3)),
         numpy_convolution,
+    ),
+    Case(
+        "attention",
+        store(attention(load(1, 37, 12), load(2, 21, 12), load(3, 21, 20))),
+        ((37, 12), (21, 12), (21, 20)),
+        lambda q, k, v: numpy_softmax(q @ k.T, 1) @ v,
     ),
 ]
 

@@ -20,7 +20,7 @@ LAYERS = """
     opkinds ops fold
     codegen.intrinsics codegen.kernel codegen.lower codegen.window codegen.opt codegen.plan
     codegen.streams codegen.rows codegen.tensorize codegen.tile codegen.blocks codegen.contraction
-    codegen.heuristic codegen.mutate codegen.search
+    codegen.chains codegen.heuristic codegen.mutate codegen.search
     codegen.uops codegen.transcendental codegen.linearizer codegen.interpret
     renderer.base renderer.llvmvalue renderer.llvmexpand renderer.llvmalu renderer.llvmcast
     renderer.llvmir
@@ -28,8 +28,8 @@ LAYERS = """
     runtime.elf runtime.native_parts runtime.native runtime.pool runtime.llvm
     runtime.cpu_memory runtime.cpu_program runtime.graph.cpu runtime.cpu runtime.numpy
     lazy schedule.signature schedule.graph schedule.views schedule.tasks schedule.slots
-    schedule.costs schedule.cut schedule.trees schedule.merge schedule.order schedule.hazards
-    schedule.recipe memory schedule realize
+    schedule.costs schedule.keep schedule.cut schedule.trees schedule.merge schedule.order
+    schedule.hazards schedule.recipe memory schedule realize
     gradient backward counting random
     tensor.data tensor.special tensor.rowwise tensor.broadcast tensor.cell tensor.base
     tensor.autograd

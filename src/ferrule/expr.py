@@ -63,6 +63,7 @@ class ExprOp(Enum):
     SIN = auto()
     LOAD = auto()
     REDUCE = auto()
+    KEEP = auto()
     READ = auto()
 
     __hash__ = object.__hash__
@@ -95,7 +96,7 @@ def _free_ranges(node: Expr) -> frozenset[Expr]:
     for s in node.src:
         if s.ranges:
             below = below | s.ranges if below else s.ranges
-    if node.op is ExprOp.REDUCE:
+    if node.op in (ExprOp.REDUCE, ExprOp.KEEP):
         below = below - frozenset(node.arg[1])
     return below
 
@@ -105,8 +106,8 @@ class Expr:
 
     `arg` is the value of a CONST, `(name, min, max)` of a VARIABLE, the name of a RANGE (whose size
     is `src[0]`), the buffer slot of a LOAD (`src = (index, valid)`; two such pairs where two
-    elements are packed into one integer), `(monoid name, ranges)` of a REDUCE and the stage name
-    of a READ.
+    elements are packed into one integer), `(monoid name, ranges)` of a REDUCE, `(name, ranges)` of
+    a KEEP (`src = (value, index…)`) and the stage name of a READ.
     """
 
     __slots__ = (
@@ -1001,6 +1002,10 @@ def render(node: Expr) -> str:
         case ExprOp.REDUCE:
             monoid, ranges = node.arg
             return f"{monoid}({render(node.src[0])} for {', '.join(r.name for r in ranges)})"
+        case ExprOp.KEEP:
+            name, ranges = node.arg
+            value, *index = map(render, node.src)
+            return f"{name}({value} for {', '.join(r.name for r in ranges)})[{', '.join(index)}]"
         case ExprOp.CAST | ExprOp.BITCAST:
             return f"{node.op.name.lower()}({render(node.src[0])}, {node.dtype.name})"
         case _:

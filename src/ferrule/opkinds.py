@@ -111,6 +111,7 @@ class BufferOps(Enum):
     CONST = 2
     STORE = 3
     SINK = 4
+    KEEP = 5
 
     __hash__ = object.__hash__
 
@@ -389,6 +390,11 @@ def _infer_buffer(op: Op, operands: Sequence[Info], arg: Any) -> Info:
         _check(same, op, f"the value's shape {shape} is not that of the view {arg.st.shape}")
         fits = arg.dtype is dtype
         _check_dtype(fits, op, f"a value of {dtype} goes to a buffer of {arg.dtype}; cast it first")
+        return shape, dtype
+    if op is BufferOps.KEEP:
+        shape, dtype = operands[0]
+        known = all(isinstance(axis, int) and 0 <= axis < len(shape) for axis in arg)
+        _check(known, op, f"the axes {arg} are not all among those of the shape {shape}")
         return shape, dtype
     return tuple(arg.st.shape), arg.dtype
 

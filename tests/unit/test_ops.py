@@ -52,7 +52,7 @@ def test_documented_values() -> None:
         ReduceOps: "SUM MAX PROD SCATTER",
         MovementOps: "RESHAPE PERMUTE EXPAND PAD SHRINK STRIDE AS_STRIDED WINDOW UNWINDOW GATHER",
         LoadOps: "EMPTY CONST FROM CONTIGUOUS CUSTOM ASSIGN",
-        BufferOps: "LOAD CONST STORE SINK",
+        BufferOps: "LOAD CONST STORE SINK KEEP",
     }
     for kind, names in documented.items():
         expected = {name: value for value, name in enumerate(names.split(), 1)}

@@ -70,7 +70,7 @@ def test_an_exact_split_has_no_tail() -> None:
         (Opt("fuse", ("out0", "i0.1")), "no loop follows it"),
         (Opt("compute_at", ("out0", 0)), "it hangs at None"),
         (Opt("group", ("out0", ("i0.0",))), "does not combine over all of them"),
-        (Opt("stage", ("sum0", 7, "out0", 1, (), "copy")), "0 different loads of it, not one"),
+        (Opt("stage", ("sum0", 7, "out0", 1, (), "copy")), "0 different loads of it"),
         (Opt("stage", ("sum0", 2, "out0", 1, ("r0.2",), "copy")), "it varies inside with"),
         (Opt("merge", ("sum0", "out0")), "their places or loops differ"),
         (Opt("keep", ("sum0", "out0")), "they share no costly value"),

@@ -189,14 +189,30 @@ def test_batchnorm_is_one_kernel_for_many_channels() -> None:
     assert len(kernels(centred / ((centred * centred).mean(0, 2, 3) + 1e-5).sqrt())) == 1
 
 
+def test_attention_is_one_kernel_that_keeps_its_scores() -> None:
+    query, key, values = (value(2, 64, 32, seed=seed) for seed in range(3))
+    (item,) = kernels(softmax(query @ key.transposed * 0.125) @ values)
+    assert len(reduces(item)) == 4
+    kept = [node for node in item.ast.toposort() if node.op is BufferOps.KEEP]
+    assert [(node.shape, node.arg) for node in kept] == [((2, 64, 64), (2,))] * 3
+
+
+def test_what_a_chain_would_gain_decides_whether_it_keeps_anything() -> None:
+    rows, wide, narrow = value(512, 256), value(256, 256, seed=1), value(256, 8, seed=2)
+    deep = kernels((rows @ wide).relu() @ wide)
+    flat = kernels((value(512, 8) @ narrow.transposed).relu() @ narrow)
+    assert (len(deep), len(flat)) == (2, 1)
+
+
 # *** several kernels ***
 
 
-def test_attention_is_three_kernels() -> None:
+def test_weights_of_attention_that_are_held_are_stored() -> None:
     query, key, values = (value(2, 64, 32, seed=seed) for seed in range(3))
-    items = kernels(softmax(query @ key.transposed * 0.125) @ values)
-    assert len(items) == 3
-    assert [len(reduces(item)) for item in items] == [1, 2, 1]
+    weights = softmax(query @ key.transposed * 0.125)
+    items = kernels(weights @ values)
+    assert len(items) > 1
+    assert any(item.out.size == 2 * 64 * 64 for item in items)
 
 
 def test_each_matrix_product_of_a_network_is_a_kernel() -> None:

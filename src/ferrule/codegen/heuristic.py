@@ -7,6 +7,7 @@ lanes along the axis that is contiguous in memory; what is left is a stream.
 
 from __future__ import annotations
 
+from ferrule.codegen.chains import has_blocks, schedule_chain
 from ferrule.codegen.contraction import is_contraction, schedule_contraction
 from ferrule.codegen.kernel import Kernel, Nest
 from ferrule.codegen.opt import Opt
@@ -38,6 +39,9 @@ def _schedule_root(plan: Plan, name: str) -> None:
         return
     if not below:
         schedule_stream(plan, name)
+        return
+    if has_blocks(plan, name):
+        schedule_chain(plan, name)
         return
     contraction = next((n for n in below if is_contraction(nest, plan.nest(n))), None)
     tiled = (

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import cached_property
+from math import prod
 
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import TRUE, Expr, ExprOp, Variable, const, toposort
@@ -92,7 +93,7 @@ class Compute:
     monoid first.
 
     `ranges` are the axes of what is kept, outermost first; a reduce's other loops are those it
-    combines over.
+    combines over. With `over` it is kept in the memory of another value, which it replaces.
     """
 
     name: str
@@ -100,6 +101,19 @@ class Compute:
     ranges: tuple[Expr, ...] = ()
     monoid: Monoid | None = None
     store: Store | None = None
+    over: str | None = None
+
+    @property
+    def elements(self) -> int:
+        """How many values it keeps."""
+        return prod(r.size.max for r in self.ranges)
+
+    def place(self, index: Sequence[Expr]) -> Expr:
+        """Where in its scratch memory a value is."""
+        out = const(0)
+        for i, r in zip(index, self.ranges, strict=True):
+            out = out * r.size.max + i
+        return out
 
 
 @dataclass(frozen=True)
@@ -182,6 +196,36 @@ def reads(exprs: Sequence[Expr]) -> Iterator[Expr]:
     return (e for e in toposort(exprs) if e.op is ExprOp.READ)
 
 
+def can_overwrite(kernel: Kernel, name: str, old: str) -> bool:
+    """Whether a kept value may take the memory of another.
+
+    Its nest reads the other at the place that it writes, and no later nest reads it.
+    """
+    new, replaced, owner = (kernel.computes[name], kernel.computes[old], kernel.owner[name])
+    if new.monoid is not None or new.elements > replaced.elements:
+        return False
+    if new.value.dtype.itemsize != replaced.value.dtype.itemsize or owner.at is None:
+        return False
+    if kernel.owner[old].at != owner.at:
+        return False
+    mine = new.place(new.ranges)
+    found = [e for e in reads(expressions(owner)) if e.arg == old]
+    position = kernel.nests.index(owner)
+    family = {nest.name for nest in kernel.nests if _hangs_in(kernel, nest, owner.name)}
+    later = [n for i, n in enumerate(kernel.nests) if i > position or n.name in family]
+    return all(replaced.place(e.src) is mine for e in found) and not any(
+        e.arg == old for nest in later if nest is not owner for e in reads(expressions(nest))
+    )
+
+
+def _hangs_in(kernel: Kernel, nest: Nest, name: str) -> bool:
+    while nest.at is not None:
+        if nest.at[0] == name:
+            return True
+        nest = kernel.by_name[nest.at[0]]
+    return False
+
+
 def verify(kernel: Kernel) -> None:
     """Check that every range is open where it is used and every value is ready where it is read.
 
@@ -227,6 +271,8 @@ def _verify_nest(kernel: Kernel, nest: Nest, seen_ranges: set[Expr]) -> None:
         for r in c.ranges:
             if r not in {loop.range for loop in nest.loops}:
                 raise KernelError(f"{c.name}: axis {r} is no loop of its nest")
+        if c.over is not None and not can_overwrite(kernel, c.name, c.over):
+            raise KernelError(f"{c.name} is kept over {c.over}, which is read at another place")
     places = _places(kernel, nest)
     for read in reads(expressions(nest)):
         source = kernel.computes.get(read.arg)

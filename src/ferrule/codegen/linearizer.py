@@ -601,22 +601,18 @@ class _Linearizer:
         if c.name in self.in_registers:
             self.kept[-1][(c.name, self._key(c))] = value
             return
-        index = self._local_index(c, [self._current(r) for r in c.ranges])
+        index = c.place([self._current(r) for r in c.ranges])
         self._store(self._local(c), index, value, TRUE)
 
     def _local(self, c: Compute) -> UOp:
+        while c.over is not None:
+            c = self.kernel.computes[c.over]
         found = self.locals.get(c.name)
         if found is None:
-            size = prod(r.size.max for r in c.ranges)
-            found = self._top(UOp(UOps.LOCAL, memory_dtype(c.value.dtype), arg=(c.name, size)))
+            arg = (c.name, c.elements)
+            found = self._top(UOp(UOps.LOCAL, memory_dtype(c.value.dtype), arg=arg))
             self.locals[c.name] = found
         return found
-
-    def _local_index(self, c: Compute, idx: Sequence[Expr]) -> Expr:
-        out = const(0)
-        for i, r in zip(idx, c.ranges, strict=True):
-            out = out * r.size.max + i
-        return out
 
     # -- values ------------------------------------------------------------------------------------
 
@@ -792,7 +788,7 @@ class _Linearizer:
 
     def _read_memory(self, node: Expr) -> UOp:
         c = self.kernel.computes[node.arg]
-        index = self._local_index(c, node.src)
+        index = c.place(node.src)
         return self._load_local(c, index, self._lanes(node))
 
     def _load_local(self, c: Compute, index: Expr, lanes: int) -> UOp:

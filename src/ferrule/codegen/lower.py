@@ -9,7 +9,7 @@ one kernel without any rule for them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from math import prod
 from typing import Any, assert_never
 
@@ -77,6 +77,8 @@ _BINARY = {
     BinaryOps.SHL: ExprOp.SHL,
     BinaryOps.SHR: ExprOp.SHR,
 }
+# What becomes a nest.
+_NESTED = frozenset({ExprOp.REDUCE, ExprOp.KEEP})
 _BOOL_BINARY = {BinaryOps.ADD: ExprOp.OR, BinaryOps.MAX: ExprOp.OR, BinaryOps.MUL: ExprOp.AND}
 
 
@@ -85,7 +87,7 @@ class Lowering:
 
     def __init__(self) -> None:
         self.memo: dict[Visit, Expr] = {}
-        self._reduce_ranges: dict[LazyOp, tuple[Expr, ...]] = {}
+        self._own_ranges: dict[LazyOp, tuple[Expr, ...]] = {}
         self._number = itertools.count()
 
     def lower(self, root: LazyOp, idx: Index, valid: Expr = TRUE) -> Expr:
@@ -112,6 +114,8 @@ class Lowering:
 
     def _rule(self, node: LazyOp, idx: Index, valid: Expr) -> Rule:
         match node.op:
+            case BufferOps.KEEP:
+                return self._keep(node, idx, valid)
             case BufferOps():
                 return self._leaf(node, idx, valid)
             case MovementOps():
@@ -176,11 +180,7 @@ class Lowering:
     def _reduce(self, node: LazyOp, idx: Index, valid: Expr) -> Rule:
         source: LazyOp = node.src[0]
         axes = reduced_axes(node)
-        ranges = self._reduce_ranges.get(node)
-        if ranges is None:
-            number = next(self._number)
-            ranges = tuple(range_(f"r{number}.{a}", source.shape[a]) for a in axes)
-            self._reduce_ranges[node] = ranges
+        ranges = self._ranges_of(node, axes)
         at = dict(zip(axes, ranges, strict=True))
         body = yield source, tuple(at.get(a, i) for a, i in enumerate(idx)), valid
         wide = dtypes.float32 if node.dtype in _HALF else node.dtype
@@ -194,6 +194,36 @@ class Lowering:
         return cast(
             Expr(ExprOp.REDUCE, wide, (cast(body, wide),), (monoid.name, ranges)), node.dtype
         )
+
+    def _ranges_of(self, node: LazyOp, axes: Sequence[int]) -> tuple[Expr, ...]:
+        """The ranges over `axes` of its source that belong to a REDUCE or a KEEP."""
+        ranges = self._own_ranges.get(node)
+        if ranges is None:
+            number = next(self._number)
+            ranges = tuple(range_(f"r{number}.{a}", node.src[0].shape[a]) for a in axes)
+            self._own_ranges[node] = ranges
+        return ranges
+
+    def _keep(self, node: LazyOp, idx: Index, valid: Expr) -> Rule:
+        """A block of the source, over all of the kept axes, read at `idx`.
+
+        The block is the same for every index along these axes, so that it is computed under what
+        the condition says of the others.
+        """
+        axes = [a for a in node.arg if not idx[a].is_const]
+        ranges = self._ranges_of(node, axes)
+        at = dict(zip(axes, ranges, strict=True))
+        along = frozenset(r for a in axes for r in idx[a].ranges)
+        outside = TRUE
+        for condition in conjuncts(valid):
+            if not condition.ranges & along:
+                outside = both(outside, condition)
+        block = tuple(at.get(a, i) for a, i in enumerate(idx))
+        body = yield node.src[0], block, outside
+        if not ranges:
+            return body
+        index = tuple(idx[a] for a in axes)
+        return Expr(ExprOp.KEEP, body.dtype, (body, *index), ("keep", ranges))
 
     def _elementwise(self, node: LazyOp, idx: Index, valid: Expr) -> Rule:
         operands = []
@@ -374,11 +404,11 @@ def _slots(ast: LazyOp) -> tuple[DType, ...]:
 
 
 class _Builder:
-    """Collects nests; a REDUCE expression becomes a nest once for each place where it is needed."""
+    """Collects nests; a REDUCE or KEEP becomes a nest once for each place where it is needed."""
 
     def __init__(self) -> None:
         self.nests: list[Nest] = []
-        self._placed: dict[tuple[Expr, tuple[str, int]], str] = {}
+        self._placed: dict[tuple[Expr, tuple[str, tuple[Expr, ...]], tuple[str, int]], str] = {}
         self._used: set[Expr] = set()
         self._number = itertools.count()
         self._roots: dict[tuple[Any, ...], tuple[int, tuple[Expr, ...]]] = {}
@@ -394,7 +424,7 @@ class _Builder:
         if found is not None:
             idx = found[1]
             compute = _store(f"out{number}", node, lowering.lower(value, idx), idx)
-            if not any(e.op is ExprOp.REDUCE for e in toposort([compute.value])):
+            if not any(e.op in _NESTED for e in toposort([compute.value])):
                 nest = self.nests[found[0]]
                 self.nests[found[0]] = Nest(nest.name, (*nest.computes, compute), nest.loops)
                 return
@@ -443,7 +473,7 @@ class _Builder:
 
     def _chain_order(self, value: Expr, ranges: list[Expr]) -> list[Expr]:
         """The loop order in which every reduce can be computed as far out as possible."""
-        sets = [e.ranges for e in toposort([value]) if e.op is ExprOp.REDUCE]
+        sets = [e.ranges for e in toposort([value]) if e.op in _NESTED]
         return sorted(ranges, key=lambda r: -sum(r in s for s in sets))
 
     def _place(self, nest: Nest, path: list[tuple[str, list[Expr]]]) -> Nest:
@@ -459,22 +489,26 @@ class _Builder:
         return Nest(nest.name, tuple(computes), nest.loops, nest.at)
 
     def _extract(self, value: Expr, path: list[tuple[str, list[Expr]]]) -> Expr:
-        outermost = _outermost_reduces(value)
-        mapping = {e: Expr(ExprOp.READ, e.dtype, (), self._reduce_nest(e, path)) for e in outermost}
+        outermost = _outermost_nested(value)
+        mapping = {
+            e: Expr(ExprOp.READ, e.dtype, e.src[1:], self._nest_of(e, path)) for e in outermost
+        }
         return value.substitute(mapping) if mapping else value
 
-    def _reduce_nest(self, node: Expr, path: list[tuple[str, list[Expr]]]) -> str:
+    def _nest_of(self, node: Expr, path: list[tuple[str, list[Expr]]]) -> str:
+        """The nest of a REDUCE or KEEP, in the innermost loop of the path that it varies with."""
+        body, (kind, ranges) = node.src[0], node.arg
+        monoid = MONOIDS[kind] if node.op is ExprOp.REDUCE else None
+        needed = body.ranges - frozenset(ranges)
         depth_of = [(name, d + 1, r) for name, ranges in path for d, r in enumerate(ranges)]
         place = (path[0][0], 0)
         for name, depth, r in depth_of:
-            if r in node.ranges:
+            if r in needed:
                 place = (name, depth)
-        key = (node, place)
+        key = (body, node.arg, place)
         if key in self._placed:
             return self._placed[key]
-        monoid_name, ranges = node.arg
-        name = f"{monoid_name}{next(self._number)}"
-        body = node.src[0]
+        name = f"{kind}{next(self._number)}"
         if any(r in self._used for r in ranges):  # ranges belong to the node, loops to each use
             fresh = {r: range_(f"{r.name}@{name}", r.size) for r in ranges}
             body = body.substitute(fresh)
@@ -484,7 +518,7 @@ class _Builder:
         outer = [*kept, (place[0], dict(path)[place[0]][: place[1]])]
         nest = Nest(
             name,
-            (Compute(name, body, (), MONOIDS[monoid_name]),),
+            (Compute(name, body, ranges if monoid is None else (), monoid),),
             tuple(Loop(r) for r in ranges),
             place,
         )
@@ -493,7 +527,7 @@ class _Builder:
         return name
 
 
-def _outermost_reduces(value: Expr) -> list[Expr]:
+def _outermost_nested(value: Expr) -> list[Expr]:
     out: dict[Expr, None] = {}
     seen: set[Expr] = set()
     stack = [value]
@@ -502,7 +536,7 @@ def _outermost_reduces(value: Expr) -> list[Expr]:
         if node in seen:
             continue
         seen.add(node)
-        if node.op is ExprOp.REDUCE:
+        if node.op in _NESTED:
             out[node] = None
         else:
             stack.extend(reversed(node.src))

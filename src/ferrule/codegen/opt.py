@@ -13,7 +13,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ferrule.codegen.intrinsics import INTRINSICS, Intrinsic
-from ferrule.codegen.kernel import Compute, Kernel, Kind, Loop, Nest, expressions, reads, verify
+from ferrule.codegen.kernel import (
+    Compute,
+    Kernel,
+    Kind,
+    Loop,
+    Nest,
+    can_overwrite,
+    expressions,
+    reads,
+    verify,
+)
 from ferrule.codegen.window import Window
 from ferrule.expr import (
     TRUE,
@@ -424,11 +434,12 @@ def parallel(kernel: Kernel, nest_name: str, name: str) -> Kernel:
     return _set_kind(kernel, nest_name, name, Kind.PARALLEL)
 
 
-def compute_at(kernel: Kernel, nest_name: str, depth: int) -> Kernel:
+def compute_at(kernel: Kernel, nest_name: str, depth: int, inside: bool = False) -> Kernel:
     """Compute a nest further out: it gets a loop of its own for each of its consumer's loops that
     it leaves, and keeps a tile of values.
 
-    The tile is in registers if those loops are lanes and copies. Exact.
+    What hangs in it leaves the new loops in its turn, or stays inside of them. The tile is in
+    registers if those loops are lanes and copies. Exact.
     """
     nest = _nest(kernel, nest_name)
     if nest.at is None or not 0 <= depth <= nest.at[1]:
@@ -474,8 +485,23 @@ def compute_at(kernel: Kernel, nest_name: str, depth: int) -> Kernel:
             kernel = kernel.with_nest(
                 replace(kernel.by_name[child.name], at=(nest_name, len(loops)))
             )
-            kernel = compute_at(kernel, child.name, child.at[1])
+            if not inside:
+                kernel = compute_at(kernel, child.name, child.at[1])
     return kernel
+
+
+def overwrite(kernel: Kernel, name: str, old: str) -> Kernel:
+    """A kept value takes the memory of another, which it reads at the same place only, and which
+    nothing reads afterwards. Exact.
+    """
+    owner = kernel.owner.get(name)
+    if owner is None or not can_overwrite(kernel, name, old):
+        raise ScheduleError(
+            f"overwrite({name}, {old}) in kernel {kernel.name}: {name} is not computed from "
+            f"{old} in place, or {old} is read again"
+        )
+    computes = tuple(replace(c, over=old) if c.name == name else c for c in owner.computes)
+    return kernel.with_nest(replace(owner, computes=computes))
 
 
 def group(kernel: Kernel, nest_name: str, names: Sequence[str]) -> Kernel:
@@ -522,24 +548,32 @@ def group(kernel: Kernel, nest_name: str, names: Sequence[str]) -> Kernel:
 
 
 def stage(
-    kernel: Kernel, nest_name: str, slot: int, at: str, depth: int, order: Sequence[str], name: str
+    kernel: Kernel,
+    nest_name: str,
+    slot: int,
+    at: str,
+    depth: int,
+    order: Sequence[str],
+    name: str,
+    number: int = 0,
 ) -> Kernel:
     """Copy what a nest loads from a buffer inside some loops of `at` to scratch, once, in the
     layout given by `order`; `pack`.
 
     `order` names the ranges, outermost first, that become the axes of the copy: all those inside
     that the load varies with. `"y+k"` names ranges that the load takes only by a sum, as the rows
-    and taps of a window: they become one axis, as long as the sum has values. Masked elements are
-    0 in the copy, so that its readers need no mask. Exact.
+    and taps of a window: they become one axis, as long as the sum has values. `number` says which
+    of the different loads of the buffer it is. Masked elements are 0 in the copy, so that its
+    readers need no mask. Exact.
     """
     nest = _nest(kernel, nest_name)
     found = [e for e in toposort(expressions(nest)) if e.op is ExprOp.LOAD and e.arg == slot]
-    if len(found) != 1:
+    if number >= len(found):
         raise ScheduleError(
-            f"stage(b{slot}) in kernel {kernel.name}: nest {nest_name} has {len(found)} "
-            "different loads of it, not one"
+            f"stage(b{slot}, number {number}) in kernel {kernel.name}: nest {nest_name} has "
+            f"{len(found)} different loads of it"
         )
-    element = found[0]
+    element = found[number]
     path = kernel.path(nest)
     opened = {loop.range for n, d, loop in path if not (n == at and d >= depth)}
     for n, _d, loop in path:  # loops of nests that hang deeper than `at`
@@ -776,6 +810,7 @@ PRIMITIVES: Final[dict[str, Callable[..., Kernel]]] = {
     "keep": keep,
     "merge": merge,
     "nontemporal": nontemporal,
+    "overwrite": overwrite,
     "parallel": parallel,
     "reorder": reorder,
     "split": split,

@@ -458,6 +458,7 @@ _FUNCTIONS: dict[Op, Function] = {
     BufferOps.LOAD: _load,
     BufferOps.CONST: _constant,
     BufferOps.STORE: _store,
+    BufferOps.KEEP: _exact(np.asarray),
 }
 
 

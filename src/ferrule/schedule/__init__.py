@@ -81,7 +81,7 @@ def _plan(graph: Graph, target: Target) -> tuple[Recipe, list[dict[Variable, int
     """The recipe for a graph, and the values of each kernel's variables."""
     roots, groups = cut(graph, target)
     reader = Reader(roots)
-    tasks = [Task(group) for group in groups]
+    tasks = [Task(outputs, kept=kept) for outputs, kept in groups]
     hazards = Hazards(graph, tasks, reader)
     order = hazards.ordered()
     works = [_work(task, reader, hazards.slots, graph.symbolic) for task in order]

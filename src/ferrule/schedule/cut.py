@@ -17,6 +17,7 @@ from ferrule.lazy import LazyBuffer
 from ferrule.ops import LoadOps, MovementOps, ReduceOps
 from ferrule.schedule.costs import SMALL_KERNEL, Cost, Costs, nbytes, widened_factors
 from ferrule.schedule.graph import Graph, value_sources
+from ferrule.schedule.keep import Block, find_block
 from ferrule.schedule.signature import Signature, Space, is_pass_through, ranges_shape
 from ferrule.schedule.tasks import memory_roots
 from ferrule.target import Target
@@ -28,6 +29,10 @@ _ITERATIONS_PER_THREAD: Final = 4
 _CHANCES_TO_CUT: Final = 2
 # So many operations for each element are hidden behind the memory's latency.
 _UNNOTICED: Final = 16
+# With fewer operations for each element, computing it again is as fast as reading a block of it.
+_BLOCK_OPERATIONS: Final = 8
+# The part of a kernel's time that its memory traffic must take for blocks to be worth their while.
+_NOTICED: Final = 0.1
 # What takes more operations than this, and is held by somebody, is stored when it is computed.
 _WORTH_KEEPING: Final = 64
 _MOST_NODES: Final = 400
@@ -55,6 +60,12 @@ class Fusion:
         """For each fused reduce, the output ranges that it depends on."""
         self.first_reduce: LazyBuffer | None = None
         self.contraction: LazyBuffer | None = None
+        self.kept: dict[LazyBuffer, tuple[int, ...]] = {}
+        """The nodes that it keeps in blocks, with the axes of these."""
+        self.outer = 0
+        """The ranges of the loops around its blocks."""
+        self.blocks: set[Signature] = set()
+        """The indices at which it fills blocks."""
         self.users = 0
         """The kernels that need this one, directly or not, as bits."""
         self.takes_outputs = root.op not in _SINGLE and root.shape == value.shape
@@ -65,11 +76,15 @@ Visits: TypeAlias = dict[Fusion, dict[Signature, bool]]
 """The kernels that would evaluate a node: at which indices, and whether inside a reduce."""
 
 
-def cut(graph: Graph, target: Target) -> tuple[set[LazyBuffer], list[list[LazyBuffer]]]:
+Group: TypeAlias = tuple[list[LazyBuffer], dict[LazyBuffer, tuple[int, ...]]]
+"""What one kernel stores, and what it keeps in blocks along which axes."""
+
+
+def cut(graph: Graph, target: Target) -> tuple[set[LazyBuffer], list[Group]]:
     """The nodes that get memory, and those of them that are computed together."""
     cutter = _Cutter(graph, target)
     cutter.run()
-    return cutter.roots, [fusion.outputs for fusion in reversed(cutter.fusions)]
+    return cutter.roots, [(fusion.outputs, fusion.kept) for fusion in reversed(cutter.fusions)]
 
 
 def _share_memory(outputs: list[LazyBuffer], others: list[LazyBuffer]) -> bool:
@@ -133,6 +148,7 @@ class _Cutter:
         self.byte_seconds = 1 / (target.bytes_per_second * target.max_threads)
         self.iterations = _ITERATIONS_PER_THREAD * target.max_threads
         self.near_bytes = target.l2_bytes
+        self.lanes = target.lanes(4)
         self.most_buffers = _MOST_BUFFERS
         if target.max_buffers is not None:
             self.most_buffers = min(_MOST_BUFFERS, target.max_buffers - 2)
@@ -155,7 +171,10 @@ class _Cutter:
     def _decide(self, node: LazyBuffer, visits: Visits) -> None:
         if len(visits) > 1:
             self._merge_siblings(node, visits)
-        if self._is_fused(node, visits):
+        block = self._kept_block(node, visits)
+        if block is not None:
+            self._keep(node, block, visits)
+        elif self._is_fused(node, visits):
             self._fuse(node, visits)
         else:
             self.roots.add(node)
@@ -174,6 +193,15 @@ class _Cutter:
             for signature, nested in indices.items():
                 self._note_reduce(node, cost, fusion, signature)
                 self._visit_sources(node, fusion, signature, nested)
+
+    def _keep(self, node: LazyBuffer, block: Block, visits: Visits) -> None:
+        (fusion,) = visits
+        signature = block.signature(node, fusion.space)
+        fusion.kept[node] = (block.axis,)
+        fusion.outer = block.outer
+        fusion.blocks.add(signature)
+        self._note_reduce(node, self.costs[node], fusion, signature)
+        self._visit_sources(node, fusion, signature, False)
 
     def _note_reduce(
         self, node: LazyBuffer, cost: Cost, fusion: Fusion, signature: Signature
@@ -242,6 +270,67 @@ class _Cutter:
             indices = self.visits.setdefault(value, {}).setdefault(fusion, {})
             indices.setdefault(identity, False)
 
+    # -- whether to keep -------------------------------------------------------------------------
+
+    def _kept_block(self, node: LazyBuffer, visits: Visits) -> Block | None:
+        """The block in which the only kernel that wants a node keeps it, if that pays."""
+        if len(visits) != 1 or node.op in _ALWAYS_FUSED or is_pass_through(node):
+            return None
+        ((fusion, indices),) = visits.items()
+        if fusion.contraction is None or len(fusion.outputs) > 1 or node in self.graph.external:
+            return None
+        if fusion.nodes > _MOST_NODES or len(fusion.buffers) > self.most_buffers:
+            return None
+        block = find_block(node, fusion.space, fusion.outer, indices)
+        if block is None or 2 * block.nbytes * self.lanes > self.near_bytes:
+            return None
+        if fusion.outer:
+            pays = self._is_costly(node) and len(indices) > 1
+        else:
+            scarce = fusion.space.evals(block.outer) < self.lanes * self.iterations
+            pays = not scarce and self._streams(node, fusion)
+        return block if pays else None
+
+    def _is_costly(self, node: LazyBuffer) -> bool:
+        """Whether computing a node takes longer than reading it from a block."""
+        cost = self.costs[node]
+        return any(self.costs[reduce].contraction for reduce in cost.owned) or (
+            cost.local > _BLOCK_OPERATIONS * cost.size
+        )
+
+    def _streams(self, node: LazyBuffer, fusion: Fusion) -> bool:
+        """Whether two contractions with the node between them gain from not storing it.
+
+        Both it and what the first one gives would be written and read, which has to be noticeable
+        beside their operations.
+        """
+        assert fusion.contraction is not None
+        first = self._contraction_below(node)
+        if first is None:
+            return False
+        last = self.costs[fusion.contraction]
+        below = self.costs[first]
+        work = 2 * (last.each * last.size + below.each * below.size)
+        return 4 * nbytes(node) * self.byte_seconds >= _NOTICED * self._seconds(work)
+
+    def _contraction_below(self, node: LazyBuffer) -> LazyBuffer | None:
+        """A contraction that gives as many elements as the node has, and of which it is made."""
+        size = self.costs[node].size
+        seen = {node}
+        stack = [node]
+        while stack and len(seen) < _MOST_NODES:
+            current = stack.pop()
+            cost = self.costs[current]
+            if cost.contraction:
+                if cost.size == size and len(cost.reduces) == 1:
+                    return current
+                continue
+            for source in value_sources(current):
+                if source not in seen and not self.costs.is_load(source):
+                    seen.add(source)
+                    stack.append(source)
+        return None
+
     # -- whether to fuse -------------------------------------------------------------------------
 
     def _is_fused(self, node: LazyBuffer, visits: Visits) -> bool:
@@ -292,13 +381,16 @@ class _Cutter:
             return False
         (fusion,) = visits
         indices = visits[fusion]
-        if len(indices) != 1 or fusion.reduces or len(fusion.outputs) > 1:
+        if len(indices) != 1 or len(fusion.outputs) > 1:
             return False
         (signature,) = indices
+        if indices[signature]:
+            return False
         space = fusion.space
-        ranges = space.ranges(signature)
-        once = space.evals(ranges) == space.size and space.closure(ranges) == space.outputs
-        return once and not indices[signature]
+        ranges = space.closure(space.ranges(signature))
+        if fusion.outer:
+            return any(space.ranges(block) == ranges for block in fusion.blocks)
+        return not fusion.reduces and ranges == space.outputs
 
     def _is_summed_on(self, node: LazyBuffer, visits: Visits) -> bool:
         """Whether a sum is only a part of another, to which a kernel adds nothing but an epilogue:
@@ -321,10 +413,12 @@ class _Cutter:
     def _can_hold(self, work: float, visits: Visits) -> bool:
         """Whether every kernel has a place in its loops for a reduce that takes `work`."""
         for fusion, indices in visits.items():
-            if fusion.contraction is not None or len(fusion.outputs) > 1:
+            if len(fusion.outputs) > 1 or (fusion.contraction is not None and not fusion.outer):
                 return False
             for signature, nested in indices.items():
                 depends = self._depends_on(fusion, signature)
+                if fusion.outer and (depends != fusion.outer or nested):
+                    return False
                 if not self._is_chain(fusion.reduces, depends):
                     return False
                 waited_for = nested or depends != fusion.space.outputs

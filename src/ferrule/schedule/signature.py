@@ -100,6 +100,11 @@ class Space:
             mask |= self._masks[component]
         return mask
 
+    def is_range(self, component: int) -> bool:
+        """Whether a component is a range, and no other function of ranges."""
+        key = self._keys[component]
+        return key is not None and key[0] == "range"
+
     def closure(self, ranges: int) -> int:
         """`ranges` and all ranges whose loops are around theirs."""
         found = self._closures.get(ranges)

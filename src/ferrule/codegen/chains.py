@@ -1,0 +1,238 @@
+"""Chains of contractions: the result of one stays in the cache until the next one has used it.
+
+A root nest whose kept blocks hang in its outer loops, such as attention's scores: for a block of
+rows, the first contraction fills a block of scratch memory; maxima, powers and sums go over it in
+place; the last contraction reads it. The rows become lanes, so that what is reduced along the other
+axis of a block needs no step across lanes, and the last contraction finds the rows of its tile side
+by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from ferrule.codegen.kernel import Nest, can_overwrite, expressions, reads
+from ferrule.codegen.plan import SERIAL_WORK, Plan, loads, step_of
+from ferrule.codegen.tile import Tile, best_tile
+from ferrule.expr import Expr
+
+VECTORS = 4  # of rows in a block, at most
+CHUNKS = 4  # for each thread, at least, where rows are long enough
+
+
+def has_blocks(plan: Plan, name: str) -> bool:
+    """Whether blocks hang in a root nest."""
+    found = (c for n in plan.below(name) for c in plan.nest(n).computes)
+    return any(c.monoid is None and c.store is None for c in found)
+
+
+def schedule_chain(plan: Plan, name: str) -> None:
+    """Schedule a root nest with kept blocks; where they do not fit a chain, its loops stay."""
+    chain = _Chain.of(plan, name)
+    if chain is not None:
+        chain.apply()
+    elif not any(n.at == (name, 0) for n in plan.kernel.nests):
+        plan.do("parallel", name, plan.nest(name).loops[0].range.name)
+
+
+def operands(nest: Nest) -> list[Expr]:
+    """What a nest reads by index: elements of buffers and of blocks."""
+    values = [c.value for c in nest.computes]
+    found = [e for value in values for e in loads(value)]
+    return found + [e for e in reads(expressions(nest)) if e.src]
+
+
+@dataclass
+class _Chain:
+    """A root nest with blocks at one depth, and the contraction that uses the last one."""
+
+    plan: Plan
+    name: str
+    steps: list[str]
+    """The nests that hang in the outer loops, in order."""
+    last: str
+    depth: int
+    row: Expr
+    """The outer loop whose iterations become the rows of the blocks."""
+
+    @staticmethod
+    def of(plan: Plan, name: str) -> _Chain | None:
+        """The chain of a root nest, if it is one."""
+        root = plan.nest(name)
+        *steps, last = _children(plan, name)
+        depths = {at[1] for n in steps if (at := plan.nest(n).at)}
+        if len(depths) != 1 or plan.nest(last).at != (name, len(root.loops)):
+            return None
+        (depth,) = depths
+        contractions = [last, *(inner for n in steps for inner in _children(plan, n))]
+        known = [loop for n in (name, *steps, *contractions) for loop in plan.nest(n).loops]
+        if depth == len(root.loops) or not all(loop.range.size.is_const for loop in known):
+            return None
+        rows = [
+            loop.range
+            for loop in root.loops[:depth]
+            if all(_is_used_again(plan.nest(n), loop.range) for n in contractions)
+        ]
+        simple = all(len(plan.nest(n).loops) == 1 for n in steps)
+        if not rows or not simple or any(_children(plan, n) for n in contractions):
+            return None
+        return _Chain(plan, name, steps, last, depth, max(rows, key=lambda r: r.size.arg))
+
+    def apply(self) -> None:
+        plan, r = self.plan, self.row
+        names = [loop.range.name for loop in plan.nest(self.name).loops]
+        outer = [x for x in names[: self.depth] if x != r.name]
+        plan.do("reorder", self.name, (*outer, r.name, *names[self.depth :]))
+        plan.do("split", self.name, r.name, self._rows(r.size.arg), "mask")
+        for n in self.steps:
+            plan.do("compute_at", n, self.depth, True)
+        self._overwrite()
+        for n in self.steps:
+            self._step(n)
+        self._finish(f"{r.name}.i")
+        self._share()
+
+    def _rows(self, size: int) -> int:
+        """How many rows of the blocks stay in half of the cache, as whole vectors."""
+        kept = [c for n in self.steps for c in self.plan.nest(n).computes if c.monoid is None]
+        row = max(c.elements * c.value.dtype.itemsize for c in kept)
+        lanes = self.plan.target.lanes(max(c.value.dtype.itemsize for c in kept))
+        others = prod(
+            loop.range.size.arg for loop in self.plan.nest(self.name).loops[: self.depth - 1]
+        )
+        vectors = VECTORS
+        while vectors > 1 and (
+            vectors * lanes * row > self.plan.target.l2_bytes // 2
+            or others * -(-size // (vectors * lanes)) < CHUNKS * self.plan.target.max_threads
+        ):
+            vectors -= 1
+        return vectors * lanes
+
+    def _overwrite(self) -> None:
+        """Each block takes the memory of the one that it is made from, where that one is done."""
+        plan = self.plan
+        for n in self.steps:
+            for c in plan.nest(n).computes:
+                found = {e.arg for e in reads([c.value]) if e.src}
+                old = [
+                    x for x in found if c.monoid is None and can_overwrite(plan.kernel, c.name, x)
+                ]
+                if old:
+                    plan.do("overwrite", c.name, old[0])
+
+    def _step(self, n: str) -> None:
+        """One pass over a block: its last loop, over the rows, becomes lanes."""
+        plan = self.plan
+        inner = _children(plan, n)
+        if inner:
+            m, v = [loop.range for loop in plan.nest(n).loops]
+            for reduce in inner:
+                self._pack(reduce, n, v)
+            _tile(plan, n, inner, v, m, ())
+            return
+        _lanes(plan, n, plan.nest(n).loops[-1].range, plan.target.lanes(4))
+
+    def _pack(self, n: str, at: str, lane: Expr) -> None:
+        """A copy of what a contraction loads along the rows of a block: rows are its last axis."""
+        plan = self.plan
+        nest = plan.nest(n)
+        own = {loop.range for loop in nest.loops} | {lane}
+        for place, e in enumerate(loads(nest.computes[0].value)):
+            if lane not in e.ranges or step_of(e.src[0], lane) == 1:
+                continue
+            order = [loop.range.name for loop in nest.loops if loop.range in e.ranges]
+            if not all(r in own for r in e.ranges - self._opened()) or not order:
+                continue
+            same = [x for x in loads(plan.nest(n).computes[0].value) if x.arg == e.arg]
+            name = f"{n}.pack{e.arg}.{place}"
+            plan.do("stage", n, e.arg, at, 0, (*order, lane.name), name, same.index(e))
+            _transposed(plan, name, plan.target.lanes(4))
+
+    def _opened(self) -> set[Expr]:
+        return {loop.range for loop in self.plan.nest(self.name).loops[: self.depth]}
+
+    def _finish(self, row: str) -> None:
+        """The tile of the last contraction: rows of the block, lanes along the other loops."""
+        plan = self.plan
+        root = plan.nest(self.name)
+        inner = [loop.range for loop in root.loops[self.depth :]]
+        m = next(r for r in inner if r.name == row)
+        along = [r for r in inner if r is not m]
+        batch = [loop.range.name for loop in root.loops[: self.depth]]
+        v = along[-1]
+        others = [r.name for r in along[:-1]]
+        _tile(plan, self.name, [self.last], v, m, (*batch, *others))
+
+    def _share(self) -> None:
+        plan = self.plan
+        if plan.work(self.name) < SERIAL_WORK:
+            return
+        for _ in range(self.depth - 1):
+            plan.do("fuse", self.name, plan.nest(self.name).loops[0].range.name)
+        plan.do("parallel", self.name, plan.nest(self.name).loops[0].range.name)
+
+
+def _children(plan: Plan, name: str) -> list[str]:
+    """The nests that hang in a nest, in order."""
+    return [n.name for n in plan.kernel.nests if n.at is not None and n.at[0] == name]
+
+
+def _is_used_again(nest: Nest, r: Expr) -> bool:
+    """Whether some operand of a contraction serves all iterations of a loop."""
+    return any(r not in e.ranges for e in operands(nest))
+
+
+def _tile(
+    plan: Plan, name: str, reduces: Sequence[str], v: Expr, m: Expr, outer: tuple[str, ...]
+) -> None:
+    """A register tile for the reduces in a nest, one after the other: rows `m`, lanes `v`."""
+    itemsize = max(plan.nest(n).computes[0].value.dtype.itemsize for n in reduces)
+    tile = best_tile(plan.target, itemsize, m.size.arg, v.size.arg)
+    inner = _split_lanes(plan, name, v, tile)
+    plan.do("split", name, m.name, tile.rows, "clamp")
+    plan.do("unroll", name, f"{m.name}.i")
+    first = (*outer, f"{v.name}.o", f"{m.name}.o")
+    plan.do("reorder", name, (*first, f"{m.name}.i", *inner))
+    for n in reduces:
+        plan.do("compute_at", n, len(first))
+        kept = plan.nest(n).computes[0].ranges
+        k = [loop.range for loop in plan.nest(n).loops if loop.range not in kept][-1]
+        if k.size.arg >= 8:
+            plan.do("split", n, k.name, 4, "peel")
+            plan.do("unroll", n, f"{k.name}.i")
+
+
+def _split_lanes(plan: Plan, name: str, v: Expr, tile: Tile) -> tuple[str, ...]:
+    plan.do("split", name, v.name, tile.columns, "mask")
+    if tile.vectors == 1:
+        plan.do("vectorize", name, f"{v.name}.i")
+        return (f"{v.name}.i",)
+    return _lanes(plan, name, plan.nest(name).loops[-1].range, tile.lanes)
+
+
+def _lanes(plan: Plan, name: str, r: Expr, lanes: int) -> tuple[str, ...]:
+    """Copies and lanes for a loop of a few vectors."""
+    if r.size.arg <= lanes:
+        plan.do("vectorize", name, r.name)
+        return (r.name,)
+    plan.do("split", name, r.name, lanes, "mask")
+    plan.do("unroll", name, f"{r.name}.o")
+    plan.do("vectorize", name, f"{r.name}.i")
+    return f"{r.name}.o", f"{r.name}.i"
+
+
+def _transposed(plan: Plan, name: str, lanes: int) -> None:
+    """Fill a copy by squares, where what is read is contiguous along another axis than its last."""
+    *axes, lane = [loop.range for loop in plan.nest(name).loops]
+    e = loads(plan.nest(name).computes[0].value)[0]
+    along = next((r for r in axes if step_of(e.src[0], r) == 1), None)
+    if along is None or along.size.arg % lanes or lane.size.arg % lanes:
+        return
+    plan.do("split", name, along.name, lanes, "mask")
+    plan.do("split", name, lane.name, lanes, "mask")
+    last = (f"{along.name}.i", f"{lane.name}.i")
+    names = [loop.range.name for loop in plan.nest(name).loops]
+    plan.do("reorder", name, (*(x for x in names if x not in last), *last))
+    plan.do("transpose", name, *last)
