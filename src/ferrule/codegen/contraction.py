@@ -18,6 +18,7 @@ from ferrule.codegen.tile import Tile, best_tile, tile_cost
 from ferrule.expr import TRUE, Expr, const
 
 FAR_BYTES = 4096  # between two steps of k: beyond this, blocks of rows are copied
+MOST_COPIED = 2 << 20  # bytes of such a block: the larger, the less often panels are packed
 MOST_ROWS = 512  # of a tile's column of accumulators
 SCATTER_CYCLES = 1.5  # to store one element of a vector that goes to many places
 STRIDED_CYCLES = 1.0  # to copy one element from where its neighbours are far apart
@@ -203,7 +204,8 @@ class _Contraction:
         if len(far) != 1 or k.size.arg < 64 or self.m.size.arg < 8 * self.tile.rows:
             return []
         m, rows = self.m.name, self.tile.rows
-        most = max(1, plan.target.l2_bytes * 2 // 5 // (k.size.arg * far[0].dtype.itemsize * rows))
+        limit = min(plan.target.l2_bytes * 9 // 5, MOST_COPIED)
+        most = max(1, limit // (k.size.arg * far[0].dtype.itemsize * rows))
         threads = plan.target.max_threads
         blocks = -(-self.m.size.arg // (rows * most))
         blocks = -(-blocks // threads) * threads

@@ -27,8 +27,8 @@ class Window:
         """
         if len(members) == 1:
             return Window({members[0]: 1})
-        index, valid = element.src
-        if any(not r.size.is_const for r in members) or not _is_linear(index, members):
+        index, valid, *second = element.src
+        if second or any(not r.size.is_const for r in members) or not _is_linear(index, members):
             return None
         terms, _ = index.linear()
         steps = [terms.get(r, 0) for r in members]
@@ -65,11 +65,10 @@ class Window:
         It is masked where no values of the ranges that satisfy the load's own conditions give that
         sum.
         """
-        index, valid = element.src
         if len(self.weights) == 1:
             (only,) = self.weights
-            index, valid = index.substitute({only: axis}), valid.substitute({only: axis})
-            return load(element.arg, element.dtype, index, valid)
+            return element.substitute({only: axis})
+        index, valid = element.src
         terms, constant = index.linear()
         first = next(iter(self.weights))
         step = terms[first] // self.weights[first]
