@@ -80,7 +80,7 @@ def tune(
     what: Callable[..., Any] | Tensor | Sequence[Tensor],
     *args: Any,
     seconds: float = 30.0,
-    width: int = 4,
+    width: int = 16,
 ) -> TuneReport:
     """Searches for faster schedules of the kernels that a function runs, or that tensors need.
 

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 from tests.kernels import load, matmul, store
 
-from ferrule import Context, Tensor, TinyJit, diskcache, tune
+from ferrule import Context, Tensor, TinyJit, Variable, diskcache, tune
 from ferrule.codegen.opt import Opt
 from ferrule.codegen.search import seeds
 from ferrule.device import Compiled, Device
+from ferrule.dtype import DType, dtypes
 from ferrule.ops import LazyOp
 from ferrule.runtime.cpu import device as open_cpu
 from ferrule.tuning import TuneError
@@ -300,3 +301,39 @@ def test_buffers_that_another_process_could_not_have(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("ferrule.tuner.host_memory", lambda: 1000)
     report = tune(lambda x: x.exp(), on_cpu(numbers(51)), seconds=1.0)
     assert "too large" in report.kernels[0].note
+
+
+def test_sizes_that_vary() -> None:
+    values = numbers(50, 64)
+    x, rows = on_cpu(values), Variable("rows", 1, 50)
+
+    def product(n: int) -> Tensor:
+        return (x[: rows.bind(n)] @ x.T).sum(0)
+
+    (kernel,) = tune(product, 7, seconds=1.5).kernels
+    assert kernel.trials > 1
+    for n in (1, 7, 50):
+        expected = (values[:n] @ values.T).sum(0)
+        np.testing.assert_allclose(product(n).numpy(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_updated_in_place() -> None:
+    values = numbers(5000)
+    total = on_cpu(values).contiguous().realize()
+
+    def step() -> None:
+        total.assign(total * 0.5 + 1).realize()
+
+    (kernel,) = tune(step, seconds=1.5).kernels
+    assert kernel.trials > 1
+    step()
+    np.testing.assert_allclose(total.numpy(), (values * 0.5 + 1) * 0.5 + 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16, dtypes.int32, dtypes.float64])
+def test_other_dtypes(dtype: DType) -> None:
+    x = on_cpu(np.arange(40 * 30).reshape(40, 30) % 7).cast(dtype).realize()
+    expected = (x @ x.T).numpy()
+    (kernel,) = tune(lambda: x @ x.T, seconds=1.0).kernels
+    assert kernel.trials > 1
+    np.testing.assert_array_equal((x @ x.T).numpy(), expected)
