@@ -9,15 +9,17 @@ from ferrule.codegen.opt import COSTLY
 from ferrule.codegen.plan import SERIAL_WORK, Plan, loads, step_of
 from ferrule.expr import Expr, toposort
 
+SHORT = 8  # elements: of a row that fills no vector
 CHUNK = 8192  # elements of a stream that one thread takes at a time
 UNCACHED_BYTES = 1 << 24  # a result so large would be out of the cache before anyone reads it
 
 
 def schedule_stream(plan: Plan, name: str) -> None:
     """Element-wise work: lanes along the contiguous axis, the rest shared out."""
-    nest = plan.nest(name)
-    if not nest.loops:
+    if not plan.nest(name).loops:
         return
+    _join_short_rows(plan, name)
+    nest = plan.nest(name)
     v = _contiguous_axis(plan, nest)
     w = _other_orientation(plan, nest, v)
     if w is not None:
@@ -40,6 +42,21 @@ def schedule_stream(plan: Plan, name: str) -> None:
         plan.vectorize_inner(name, plan.nest(name).loops[-1])
         if parallel and len(names) > 1:
             _share_outer(plan, name, enough)
+
+
+def _join_short_rows(plan: Plan, name: str) -> None:
+    """Fuse the last loop, while it is shorter than a vector, with the one around it, if results are
+    neighbours across both: what is loaded may be gathered then, which costs less than scattering.
+    """
+    while len(plan.nest(name).loops) > 1 and plan.nest(name).loops[-1].range.size.max < SHORT:
+        outer, inner = (loop.range for loop in plan.nest(name).loops[-2:])
+        stores = [c.store.index for c in plan.nest(name).computes if c.store is not None]
+        if not inner.size.is_const or not all(
+            step_of(index, inner) == 1 and step_of(index, outer) == inner.size.arg
+            for index in stores
+        ):
+            return
+        plan.do("fuse", name, outer.name)
 
 
 def _passes_by(nest: Nest) -> bool:

@@ -30,6 +30,8 @@ _INTEGER_DIVISION: Final = 20.0
 _REUSE: Final = 4
 SMALL_KERNEL: Final = 32768
 """A kernel of fewer operations needs neither tiles nor threads."""
+# A sum over the moved parts of a contraction is part of it, if it evaluates so many times more.
+_MOST_SPREAD: Final = 1.5
 # What is shared counts once for each user, and so doubles at each level: a bound for each element.
 _MOST_LOCAL: Final = 256
 
@@ -63,6 +65,8 @@ class Cost:
     contraction: bool = False
     """Whether it is a reduce that reads what it loads many times, as a matrix product does."""
     is_reduce: bool = False
+    spread: float = 0.0
+    """Above 0 for what a contraction's result moves to: elements for each that was computed."""
 
     @property
     def passed(self) -> float:
@@ -194,7 +198,7 @@ class Costs:
     def _movement(self, node: LazyBuffer, sources: list[Cost]) -> Cost:
         size = storage_size(node.shape)
         source = sources[0]
-        keeps = node.op in (MovementOps.RESHAPE, MovementOps.PERMUTE)
+        keeps = node.op in (MovementOps.RESHAPE, MovementOps.PERMUTE, MovementOps.SHRINK)
         smaller = size < source.size and node.op is not MovementOps.GATHER
         part = size / source.size if smaller and source.size else 1.0
         return Cost(
@@ -207,7 +211,14 @@ class Costs:
             source.reduces if keeps else NONE,
             self._owned(node.srcs[0], source) if keeps else NONE,
             self._alone(node, sources),
+            spread=self._spread(node) * size / max(source.size, 1),
         )
+
+    def _spread(self, node: LazyBuffer) -> float:
+        """That of the only source, which nothing else uses."""
+        source = node.srcs[0]
+        alone = len(node.srcs) == 1 and self.users[source] == 1 and source not in self.roots
+        return self._costs[source].spread if alone else 0.0
 
     def _reduce(self, node: LazyBuffer, sources: list[Cost]) -> Cost:
         body = sources[0]
@@ -215,6 +226,8 @@ class Costs:
         itself = frozenset((node,))
         reused = body.repeats and body.size >= _REUSE * max(body.distinct, 1)
         reused = reused and body.size > SMALL_KERNEL
+        spread = self._spread(node) if node.op is ReduceOps.SUM else 0.0
+        continued = 0 < spread <= _MOST_SPREAD and self._same_sum(node)
         return Cost(
             size,
             body.size / size if size else 0.0,
@@ -224,9 +237,17 @@ class Costs:
             itself,
             itself,
             True,
-            reused,
+            reused or continued,
             True,
+            spread if continued else float(reused),
         )
+
+    def _same_sum(self, node: LazyBuffer) -> bool:
+        """Whether the nearest node below that is no movement is a sum of the same dtype."""
+        source = node.srcs[0]
+        while isinstance(source.op, MovementOps):
+            source = source.srcs[0]
+        return source.op is ReduceOps.SUM and source.dtype is node.dtype
 
 
 def _const(node: LazyBuffer) -> Cost:

@@ -348,6 +348,8 @@ class _Cutter:
         """Whether what it moves is in memory, or a contraction, which will be."""
         if not isinstance(node.op, MovementOps):
             return False
+        if node.op is MovementOps.SHRINK and self.costs[node].owned:
+            return False  # only the part is stored
         while isinstance(node.op, MovementOps) and node.op is not MovementOps.GATHER:
             node = node.srcs[0]
             if self.costs.is_load(node):
