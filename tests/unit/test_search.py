@@ -124,6 +124,12 @@ def test_which_schedules_reassociate() -> None:
     assert reassociates(KERNEL, (Opt("split", split),))
     assert not reassociates(KERNEL, (Opt("split", (*split[:2], 8, "peel")),))
     assert reassociates(KERNEL, (Opt("group", ("sum0", ("r0.2",))),))
+    parts = (
+        Opt("split", (*split[:2], 8, "peel")),
+        Opt("compute_at", ("sum0", 1)),
+        Opt("reorder", ("sum0", ("r0.2.o", "i0.1@sum0", "r0.2.i"))),
+    )
+    assert reassociates(KERNEL, parts)
 
 
 def test_trial_buffers_are_large_enough() -> None:

@@ -155,7 +155,7 @@ def _blocked(kernel: Kernel, opts: Opts) -> Iterator[Opts]:
     for i, opt in enumerate(opts):
         if opt.primitive != "compute_at" or opt.args[1] == 0:
             continue
-        name, depth = opt.args
+        name, depth, *_ = opt.args
         before = _after(kernel, opts[:i])
         nest = before.by_name[name]
         if nest.at is None or not combined(nest):
@@ -194,7 +194,7 @@ def _moved_out(kernel: Kernel, opts: Opts, i: int, depth: int) -> Opts:
     used = {r for c in nest.computes for r in c.value.ranges}
     moved = [f"{o.range.name}@{nest.name}" for o in consumer.loops[depth:] if o.range in used]
     order = (*others, f"{k}.o", *moved[:1], f"{k}.i", *moved[1:])
-    out = Opt("compute_at", (nest.name, depth))
+    out = Opt("compute_at", (nest.name, depth, *opts[i].args[2:]))
     return (*opts[:i], part, out, Opt("reorder", (nest.name, order)), *unroll, *rest)
 
 

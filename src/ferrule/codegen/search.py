@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice, product
 
 from ferrule.codegen.heuristic import choose
-from ferrule.codegen.kernel import Kernel, expressions
+from ferrule.codegen.kernel import Kernel, Kind, Nest, expressions
 from ferrule.codegen.mutate import Opts, combined, neighbours
 from ferrule.codegen.opt import PRIMITIVES
 from ferrule.expr import ExprOp, toposort
@@ -74,7 +74,7 @@ def search(
         best = sorted(seconds, key=seconds.__getitem__)[:width]
         for opts in best:
             if opts not in rest:
-                rest[opts] = iter(neighbours(kernel, opts, target))
+                rest[opts] = _edits(kernel, opts, target)
         fresh = (edit for opts in best for edit in rest[opts])
         candidate = next((o for o in fresh if o not in seconds and o not in refused), None)
         if candidate is None:
@@ -83,12 +83,22 @@ def search(
     return sorted((Trial(*item) for item in seconds.items()), key=lambda trial: trial.seconds)
 
 
+def _edits(kernel: Kernel, opts: Opts, target: Target) -> Iterator[Opts]:
+    """The edits of a schedule; none where it is too strange to be edited."""
+    # Schedules get stranger with every edit, and a search has to end well whatever they are.
+    try:
+        return iter(neighbours(kernel, opts, target))
+    except Exception:
+        return iter(())
+
+
 _EXACT = frozenset(PRIMITIVES) - {"group", "tensorize"}
 
 
 def reassociates(kernel: Kernel, opts: Opts) -> bool:
-    """Whether a schedule may change the bits of a sum: the order of its terms, or how the last of
-    them are rounded, where a loop's factor does not divide their number.
+    """Whether a schedule may change the bits of a sum: the order of its terms, by parts that are
+    added up on their own; or how the last of them are rounded, where a loop's factor does not
+    divide their number.
     """
     for opt in opts:
         if opt.primitive not in _EXACT:
@@ -99,7 +109,16 @@ def reassociates(kernel: Kernel, opts: Opts) -> bool:
             if any(not size.is_const or size.arg % factor for size in sizes):
                 return True
         kernel = PRIMITIVES[opt.primitive](kernel, *opt.args)
-    return False
+    return any(_adds_up_parts(nest) for nest in kernel.nests)
+
+
+def _adds_up_parts(nest: Nest) -> bool:
+    """Whether a reduce goes through its results once for each part of what it combines over."""
+    inside = combined(nest)
+    if not inside:
+        return False
+    rest = nest.loops[nest.loops.index(inside[0]) :]
+    return any(loop.kind is Kind.SERIAL and loop not in inside for loop in rest)
 
 
 def slot_sizes(kernel: Kernel) -> list[int] | None:
