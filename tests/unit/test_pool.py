@@ -305,8 +305,8 @@ def test_condition_variables_and_ctypes(portable: pool.NativeRuntime, kernels: K
         compiler.compile_cached(source), pool.kernel_externals, ("count", "count.extent")
     )
     functions = [code.address("count"), code.address("count.extent")]
-    record, address = pool.record([*functions, portable.pool])
-    assert len(record) == 3
+    record, address = pool.record([*functions, portable.pool, 0])
+    assert len(record) == 4
     launch = portable.launcher(address)
     memory, array = counters(300)
     table = b"".join(value.to_bytes(8, "little") for value in (memory.address, 300))

@@ -7,10 +7,10 @@ from math import prod
 from ferrule.codegen import opt
 from ferrule.codegen.kernel import Kernel, Loop, Nest, expressions
 from ferrule.codegen.opt import COSTLY, Opt
-from ferrule.expr import Expr, ExprOp, const, toposort
+from ferrule.expr import BOOL, INDEX, Expr, ExprOp, const, toposort
 from ferrule.target import Target
 
-SERIAL_WORK = 40_000  # operations below which sharing out costs more than it gains
+SERIAL_WORK = 150_000  # operations below which sharing out costs more than it gains: about 2 us
 COSTLY_WORK = 12  # operations in a transcendental
 
 
@@ -57,14 +57,18 @@ class Plan:
         return [n.name for n in self.kernel.nests if n.name in family and n.name != name]
 
     def work(self, name: str) -> int:
-        """About how many scalar operations a root nest and all inside it take."""
+        """About how many scalar operations a root nest and all inside it take.
+
+        Counted are loads, what is computed from them, and stores; not indices and conditions.
+        """
         total = 0
         for n in [*self.below(name), name]:
             nest = self.nest(n)
             times = prod(loop.range.size.max for _, _, loop in self.kernel.path(nest))
             nodes = toposort(c.value for c in nest.computes)
-            cost = sum(COSTLY_WORK if e.op in COSTLY else 1 for e in nodes if e.src)
-            total += times * max(cost, 1)
+            values = [e for e in nodes if e.src and e.dtype not in (INDEX, BOOL)]
+            cost = sum(COSTLY_WORK if e.op in COSTLY else 1 for e in values)
+            total += times * (cost + len(nest.computes))
         return total
 
     def lanes(self, nest: Nest, size: int) -> int:

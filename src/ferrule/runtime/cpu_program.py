@@ -58,7 +58,7 @@ class CPUProgram:
         self.extent = self._code.address(extent_name)
         self.fxn = _BODY(self.body)
         self._threads = runtime.threads
-        self._record, address = pool.record([self.body, self.extent, runtime.pool])
+        self._record, address = pool.record([self.body, self.extent, runtime.pool, 0])
         self._launch = runtime.launcher(address)
 
     def __call__(

@@ -35,13 +35,13 @@ POOL_CORE, POOL_BUSY, POOL_SLICE, POOL_SPIN = 264, 320, 328, 336
 POOL_BYTES = 384
 ALIGNMENT = 64
 
-PROGRAM_BODY, PROGRAM_EXTENT, PROGRAM_POOL = 0, 8, 16
+PROGRAM_BODY, PROGRAM_EXTENT, PROGRAM_POOL, PROGRAM_TICKS = 0, 8, 16, 24
 
 BATCH_ITEMS, BATCH_N_ITEMS, BATCH_PATCHES, BATCH_N_PATCHES = 0, 8, 16, 24
 BATCH_POOL, BATCH_ITEM, BATCH_CHUNK = 32, 40, 48
 
-ITEM_BODY, ITEM_EXTENT, ITEM_TABLE = 0, 8, 16
-ITEM_BYTES = 24
+ITEM_BODY, ITEM_EXTENT, ITEM_TABLE, ITEM_TICKS = 0, 8, 16, 24
+ITEM_BYTES = 32
 
 PATCH_SLOT, PATCH_INPUT = 0, 8
 PATCH_BYTES = 16
@@ -52,8 +52,10 @@ COPY, COPY_EXTENT = "ferrule.copy", "ferrule.copy.extent"
 PYTHON_LAUNCH, PYTHON_REPLAY = "ferrule.python_launch", "ferrule.python_replay"
 
 # Blocks are for balance among threads, and for a look at the clock in between: many, but not so
-# many that handing them out takes longer than a block.
+# many that handing them out takes longer than a block. A kernel that took no time when it ran last
+# gets one block for each thread: then a thread also gets the part of the data that it had before.
 BLOCKS_A_THREAD = 16
+LOG2_BLOCK_TICKS = 14
 BLOCKS_ALONE = 64
 LARGEST_BLOCK = 256
 SPINS_BETWEEN_CLOCKS = 32
@@ -158,7 +160,8 @@ define void @"$STOP"(ptr %pool) nounwind {
 
 ; Runs chunks from %start with the pool's workers; returns the first chunk not handed out.
 define internal i64 @share(
-    ptr %pool, ptr %body, ptr %table, i64 %total, i64 %start, i64 %threads, i64 %deadline
+    ptr %pool, ptr %body, ptr %table, i64 %total, i64 %start, i64 %threads, i64 %deadline,
+    i64 %ticks
 ) nounwind {
 entry:
   %next = getelementptr i8, ptr %pool, i64 $POOL_NEXT
@@ -167,8 +170,15 @@ entry:
   %total_at = getelementptr i8, ptr %pool, i64 $POOL_TOTAL
   %block_at = getelementptr i8, ptr %pool, i64 $POOL_BLOCK
   %chunks = sub i64 %total, %start
-  %ways = mul i64 %threads, $BLOCKS_A_THREAD
-  %even = sdiv i64 %total, %ways
+  %known = icmp sgt i64 %ticks, 0
+  %worth = ashr i64 %ticks, $LOG2_BLOCK_TICKS
+  %some = call i64 @llvm.smax.i64(i64 %worth, i64 1)
+  %wanted = select i1 %known, i64 %some, i64 $BLOCKS_A_THREAD
+  %each = call i64 @llvm.smin.i64(i64 %wanted, i64 $BLOCKS_A_THREAD)
+  %ways = mul i64 %threads, %each
+  %below = add i64 %ways, -1
+  %with_rest = add i64 %total, %below
+  %even = sdiv i64 %with_rest, %ways
   %bounded = call i64 @llvm.smin.i64(i64 %even, i64 $LARGEST_BLOCK)
   %block = call i64 @llvm.smax.i64(i64 %bounded, i64 1)
   %others = add i64 %threads, -1
@@ -255,7 +265,8 @@ declare i64 @llvm.smin.i64(i64, i64)
 
 ; One kernel from chunk %start; %threads is 1 unless the pool is ours.
 define internal i64 @run_item(
-    ptr %pool, ptr %body, ptr %table, i64 %total, i64 %start, i64 %threads, i64 %deadline
+    ptr %pool, ptr %body, ptr %table, i64 %total, i64 %start, i64 %threads, i64 %deadline,
+    i64 %ticks
 ) nounwind {
 entry:
   %chunks = sub i64 %total, %start
@@ -265,7 +276,8 @@ entry:
   br i1 %both, label %together, label %test
 together:
   %shared = call i64 @share(
-    ptr %pool, ptr %body, ptr %table, i64 %total, i64 %start, i64 %threads, i64 %deadline)
+    ptr %pool, ptr %body, ptr %table, i64 %total, i64 %start, i64 %threads, i64 %deadline,
+    i64 %ticks)
   ret i64 %shared
 test:
   %any = icmp sgt i64 %chunks, 0
@@ -305,10 +317,9 @@ done:
   ret void
 }
 
-define internal i64 @deadline(ptr %pool) nounwind {
+define internal i64 @deadline(ptr %pool, i64 %now) nounwind {
   %slice_at = getelementptr i8, ptr %pool, i64 $POOL_SLICE
   %slice = load i64, ptr %slice_at
-  %now = call i64 @ticks()
   %end = add i64 %now, %slice
   ret i64 %end
 }
@@ -333,9 +344,16 @@ several:
   %pool_at = getelementptr i8, ptr %program, i64 $PROGRAM_POOL
   %pool = load ptr, ptr %pool_at
   %mine = call i64 @acquire(ptr %pool, i64 %threads)
-  %deadline = call i64 @deadline(ptr %pool)
+  %ticks_at = getelementptr i8, ptr %program, i64 $PROGRAM_TICKS
+  %ticks = load atomic i64, ptr %ticks_at monotonic, align 8
+  %begin = call i64 @ticks()
+  %deadline = call i64 @deadline(ptr %pool, i64 %begin)
   %reached = call i64 @run_item(
-    ptr %pool, ptr %body, ptr %table, i64 %total, i64 %start, i64 %mine, i64 %deadline)
+    ptr %pool, ptr %body, ptr %table, i64 %total, i64 %start, i64 %mine, i64 %deadline,
+    i64 %ticks)
+  %now = call i64 @ticks()
+  %took = sub i64 %now, %begin
+  store atomic i64 %took, ptr %ticks_at monotonic, align 8
   call void @release(ptr %pool, i64 %mine)
   call void @restore_float_mode(i32 %mode)
   %finished = icmp sge i64 %reached, %total
@@ -395,11 +413,13 @@ begin:
   %first_chunk = load i64, ptr %chunk_at
   %mode = call i32 @default_float_mode()
   %mine = call i64 @acquire(ptr %pool, i64 %threads)
-  %deadline = call i64 @deadline(ptr %pool)
+  %first_time = call i64 @ticks()
+  %deadline = call i64 @deadline(ptr %pool, i64 %first_time)
   br label %test
 test:
   %number = phi i64 [ %first_item, %begin ], [ %number_more, %after ]
   %chunk = phi i64 [ %first_chunk, %begin ], [ 0, %after ]
+  %before = phi i64 [ %first_time, %begin ], [ %now, %after ]
   %left = icmp slt i64 %number, %count
   br i1 %left, label %run, label %end
 run:
@@ -407,6 +427,7 @@ run:
   %item = getelementptr i8, ptr %items, i64 %offset
   %extent_at = getelementptr i8, ptr %item, i64 $ITEM_EXTENT
   %table_at = getelementptr i8, ptr %item, i64 $ITEM_TABLE
+  %ticks_at = getelementptr i8, ptr %item, i64 $ITEM_TICKS
   %body = load ptr, ptr %item
   %extent = load ptr, ptr %extent_at
   %table = load ptr, ptr %table_at
@@ -417,13 +438,17 @@ direct:
   call void %body(ptr %table, i64 0, i64 1)
   br label %after
 several:
+  %ticks = load i64, ptr %ticks_at
   %reached = call i64 @run_item(
-    ptr %pool, ptr %body, ptr %table, i64 %total, i64 %chunk, i64 %mine, i64 %deadline)
+    ptr %pool, ptr %body, ptr %table, i64 %total, i64 %chunk, i64 %mine, i64 %deadline,
+    i64 %ticks)
   %finished = icmp sge i64 %reached, %total
   br i1 %finished, label %after, label %interrupted
 after:
   %number_more = add i64 %number, 1
   %now = call i64 @ticks()
+  %took = sub i64 %now, %before
+  store i64 %took, ptr %ticks_at
   %late = icmp sgt i64 %now, %deadline
   br i1 %late, label %between, label %test
 between:

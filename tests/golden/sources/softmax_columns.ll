@@ -1,149 +1,148 @@
 define void @"softmax_columns"(ptr %args, i64 %start, i64 %stop) #0 {
 entry:
-  %max0.0.9 = alloca <16 x float>
-  %sum1.1.28 = alloca <16 x float>
+  %max0.0.8 = alloca <16 x float>
+  %sum1.1.27 = alloca <16 x float>
   %v1 = load ptr, ptr %args, align 8
   %v2 = getelementptr i8, ptr %args, i64 8
   %v3 = load ptr, ptr %v2, align 8
   %v4 = trunc <16 x i64> <i64 0, i64 1, i64 2, i64 3, i64 4, i64 5, i64 6, i64 7, i64 8, i64 9, i64 10, i64 11, i64 12, i64 13, i64 14, i64 15> to <16 x i32>
   %v5 = trunc <16 x i64> <i64 0, i64 1, i64 2, i64 3, i64 4, i64 5, i64 6, i64 7, i64 8, i64 9, i64 10, i64 11, i64 12, i64 13, i64 14, i64 15> to <16 x i32>
   %v6 = trunc <16 x i64> <i64 0, i64 1, i64 2, i64 3, i64 4, i64 5, i64 6, i64 7, i64 8, i64 9, i64 10, i64 11, i64 12, i64 13, i64 14, i64 15> to <16 x i32>
-  %v8 = icmp slt i64 %start, %stop
-  br i1 %v8, label %loop.7, label %done.7
+  br label %loop.7
 loop.7:
-  %i0.1.o.7 = phi i64 [ %start, %entry ], [ %i0.1.o.7.next, %next.7 ]
-  store <16 x float> splat (float 0xFFF0000000000000), ptr %max0.0.9
-  %v10 = mul i64 %i0.1.o.7, 16
-  %v11 = trunc i64 %v10 to i32
-  %v12 = insertelement <16 x i32> poison, i32 %v11, i64 0
-  %v13 = shufflevector <16 x i32> %v12, <16 x i32> poison, <16 x i32> zeroinitializer
-  %v14 = add <16 x i32> %v13, %v4
-  %v15 = icmp slt <16 x i32> %v14, splat (i32 40)
-  br label %loop.16
-loop.16:
-  %r0.0.16 = phi i64 [ 0, %loop.7 ], [ %r0.0.16.next, %next.16 ]
-  %v17 = load <16 x float>, ptr %max0.0.9
-  %v18 = mul i64 %r0.0.16, 40
-  %v19 = add i64 %v18, %v10
-  %v20 = getelementptr float, ptr %v3, i64 %v19
-  %v21 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v20, i32 4, <16 x i1> %v15, <16 x float> zeroinitializer)
-  %v22 = fcmp ogt <16 x float> %v21, %v17
-  %v23 = select <16 x i1> %v22, <16 x float> %v21, <16 x float> %v17
-  %v24 = fcmp uno <16 x float> %v21, %v21
-  %v25 = select <16 x i1> %v24, <16 x float> %v21, <16 x float> %v23
-  store <16 x float> %v25, ptr %max0.0.9
-  br label %next.16
-next.16:
-  %r0.0.16.next = add nsw i64 %r0.0.16, 1
-  %v26 = icmp slt i64 %r0.0.16.next, 30
-  br i1 %v26, label %loop.16, label %done.16, !llvm.loop !2
-done.16:
-  %v27 = load <16 x float>, ptr %max0.0.9
-  store <16 x float> splat (float 0x0000000000000000), ptr %sum1.1.28
-  %v29 = trunc i64 %v10 to i32
-  %v30 = insertelement <16 x i32> poison, i32 %v29, i64 0
-  %v31 = shufflevector <16 x i32> %v30, <16 x i32> poison, <16 x i32> zeroinitializer
-  %v32 = add <16 x i32> %v31, %v5
-  %v33 = icmp slt <16 x i32> %v32, splat (i32 40)
-  br label %loop.34
-loop.34:
-  %r1.0.34 = phi i64 [ 0, %done.16 ], [ %r1.0.34.next, %next.34 ]
-  %v35 = load <16 x float>, ptr %sum1.1.28
-  %v36 = mul i64 %r1.0.34, 40
-  %v37 = add i64 %v36, %v10
-  %v38 = getelementptr float, ptr %v3, i64 %v37
-  %v39 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v38, i32 4, <16 x i1> %v33, <16 x float> zeroinitializer)
-  %v40 = fsub <16 x float> %v39, %v27
-  %v41 = fcmp olt <16 x float> %v40, splat (float 0xC05A6206C0000000)
-  %v42 = select <16 x i1> %v41, <16 x float> splat (float 0xC05A6206C0000000), <16 x float> %v40
-  %v43 = fcmp olt <16 x float> splat (float 0x40565A9F80000000), %v42
-  %v44 = select <16 x i1> %v43, <16 x float> splat (float 0x40565A9F80000000), <16 x float> %v42
-  %v45 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v44, <16 x float> splat (float 0x3FF7154760000000), <16 x float> splat (float 0x4168001300000000))
-  %v46 = fsub <16 x float> %v45, splat (float 0x4168001300000000)
-  %v47 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v46, <16 x float> splat (float 0xBFE62E4300000000), <16 x float> %v44)
-  %v48 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v46, <16 x float> splat (float 0x3E205C6100000000), <16 x float> %v47)
-  %v49 = call <16 x float> @llvm.fma.v16f32(<16 x float> splat (float 0x3DC6A4A9E0000000), <16 x float> %v48, <16 x float> splat (float 0x3DF12399E0000000))
-  %v50 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v49, <16 x float> %v48, <16 x float> splat (float 0x3E15558B40000000))
-  %v51 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v50, <16 x float> %v48, <16 x float> splat (float 0x3E35554920000000))
-  %v52 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v51, <16 x float> %v48, <16 x float> splat (float 0x3E4FFFFFC0000000))
-  %v53 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v52, <16 x float> %v48, <16 x float> splat (float 0x3E60000000000000))
-  %v54 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v53, <16 x float> %v48, <16 x float> splat (float 0x3E60000000000000))
-  %v55 = bitcast <16 x float> %v54 to <16 x i32>
-  %v56 = bitcast <16 x float> %v45 to <16 x i32>
-  %v57 = lshr <16 x i32> %v56, splat (i32 1)
-  %v58 = shl <16 x i32> %v57, splat (i32 23)
-  %v59 = add <16 x i32> %v55, %v58
-  %v60 = bitcast <16 x i32> %v59 to <16 x float>
-  %v61 = sub <16 x i32> %v56, %v57
-  %v62 = shl <16 x i32> %v61, splat (i32 23)
-  %v63 = bitcast <16 x i32> %v62 to <16 x float>
-  %v64 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v60, <16 x float> %v63, <16 x float> %v35)
-  store <16 x float> %v64, ptr %sum1.1.28
-  br label %next.34
-next.34:
-  %r1.0.34.next = add nsw i64 %r1.0.34, 1
-  %v65 = icmp slt i64 %r1.0.34.next, 30
-  br i1 %v65, label %loop.34, label %done.34, !llvm.loop !3
-done.34:
-  %v66 = load <16 x float>, ptr %sum1.1.28
-  %v67 = trunc i64 %v10 to i32
-  %v68 = insertelement <16 x i32> poison, i32 %v67, i64 0
-  %v69 = shufflevector <16 x i32> %v68, <16 x i32> poison, <16 x i32> zeroinitializer
-  %v70 = add <16 x i32> %v69, %v6
-  %v71 = icmp slt <16 x i32> %v70, splat (i32 40)
-  %v72 = fdiv <16 x float> splat (float 0x3FF0000000000000), %v66
-  br label %loop.73
-loop.73:
-  %i0.0.73 = phi i64 [ 0, %done.34 ], [ %i0.0.73.next, %next.73 ]
-  %v74 = mul i64 %i0.0.73, 40
-  %v75 = add i64 %v74, %v10
-  %v76 = getelementptr float, ptr %v3, i64 %v75
-  %v77 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v76, i32 4, <16 x i1> %v71, <16 x float> zeroinitializer)
-  %v78 = fsub <16 x float> %v77, %v27
-  %v79 = fcmp olt <16 x float> %v78, splat (float 0xC05A6206C0000000)
-  %v80 = select <16 x i1> %v79, <16 x float> splat (float 0xC05A6206C0000000), <16 x float> %v78
-  %v81 = fcmp olt <16 x float> splat (float 0x40565A9F80000000), %v80
-  %v82 = select <16 x i1> %v81, <16 x float> splat (float 0x40565A9F80000000), <16 x float> %v80
-  %v83 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v82, <16 x float> splat (float 0x3FF7154760000000), <16 x float> splat (float 0x4168001300000000))
-  %v84 = fsub <16 x float> %v83, splat (float 0x4168001300000000)
-  %v85 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v84, <16 x float> splat (float 0xBFE62E4300000000), <16 x float> %v82)
-  %v86 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v84, <16 x float> splat (float 0x3E205C6100000000), <16 x float> %v85)
-  %v87 = call <16 x float> @llvm.fma.v16f32(<16 x float> splat (float 0x3DC6A4A9E0000000), <16 x float> %v86, <16 x float> splat (float 0x3DF12399E0000000))
-  %v88 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v87, <16 x float> %v86, <16 x float> splat (float 0x3E15558B40000000))
-  %v89 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v88, <16 x float> %v86, <16 x float> splat (float 0x3E35554920000000))
-  %v90 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v89, <16 x float> %v86, <16 x float> splat (float 0x3E4FFFFFC0000000))
-  %v91 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v90, <16 x float> %v86, <16 x float> splat (float 0x3E60000000000000))
-  %v92 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v91, <16 x float> %v86, <16 x float> splat (float 0x3E60000000000000))
-  %v93 = bitcast <16 x float> %v92 to <16 x i32>
-  %v94 = bitcast <16 x float> %v83 to <16 x i32>
-  %v95 = lshr <16 x i32> %v94, splat (i32 1)
-  %v96 = shl <16 x i32> %v95, splat (i32 23)
-  %v97 = add <16 x i32> %v93, %v96
-  %v98 = bitcast <16 x i32> %v97 to <16 x float>
-  %v99 = sub <16 x i32> %v94, %v95
-  %v100 = shl <16 x i32> %v99, splat (i32 23)
-  %v101 = bitcast <16 x i32> %v100 to <16 x float>
-  %v102 = fmul <16 x float> %v98, %v101
-  %v103 = fmul <16 x float> %v102, %v72
-  %v104 = getelementptr float, ptr %v1, i64 %v75
-  call void @llvm.masked.store.v16f32.p0(<16 x float> %v103, ptr %v104, i32 4, <16 x i1> %v71)
-  br label %next.73
-next.73:
-  %i0.0.73.next = add nsw i64 %i0.0.73, 1
-  %v105 = icmp slt i64 %i0.0.73.next, 30
-  br i1 %v105, label %loop.73, label %done.73, !llvm.loop !4
-done.73:
+  %i0.1.o.7 = phi i64 [ 0, %entry ], [ %i0.1.o.7.next, %next.7 ]
+  store <16 x float> splat (float 0xFFF0000000000000), ptr %max0.0.8
+  %v9 = mul i64 %i0.1.o.7, 16
+  %v10 = trunc i64 %v9 to i32
+  %v11 = insertelement <16 x i32> poison, i32 %v10, i64 0
+  %v12 = shufflevector <16 x i32> %v11, <16 x i32> poison, <16 x i32> zeroinitializer
+  %v13 = add <16 x i32> %v12, %v4
+  %v14 = icmp slt <16 x i32> %v13, splat (i32 40)
+  br label %loop.15
+loop.15:
+  %r0.0.15 = phi i64 [ 0, %loop.7 ], [ %r0.0.15.next, %next.15 ]
+  %v16 = load <16 x float>, ptr %max0.0.8
+  %v17 = mul i64 %r0.0.15, 40
+  %v18 = add i64 %v17, %v9
+  %v19 = getelementptr float, ptr %v3, i64 %v18
+  %v20 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v19, i32 4, <16 x i1> %v14, <16 x float> zeroinitializer)
+  %v21 = fcmp ogt <16 x float> %v20, %v16
+  %v22 = select <16 x i1> %v21, <16 x float> %v20, <16 x float> %v16
+  %v23 = fcmp uno <16 x float> %v20, %v20
+  %v24 = select <16 x i1> %v23, <16 x float> %v20, <16 x float> %v22
+  store <16 x float> %v24, ptr %max0.0.8
+  br label %next.15
+next.15:
+  %r0.0.15.next = add nsw i64 %r0.0.15, 1
+  %v25 = icmp slt i64 %r0.0.15.next, 30
+  br i1 %v25, label %loop.15, label %done.15, !llvm.loop !2
+done.15:
+  %v26 = load <16 x float>, ptr %max0.0.8
+  store <16 x float> splat (float 0x0000000000000000), ptr %sum1.1.27
+  %v28 = trunc i64 %v9 to i32
+  %v29 = insertelement <16 x i32> poison, i32 %v28, i64 0
+  %v30 = shufflevector <16 x i32> %v29, <16 x i32> poison, <16 x i32> zeroinitializer
+  %v31 = add <16 x i32> %v30, %v5
+  %v32 = icmp slt <16 x i32> %v31, splat (i32 40)
+  br label %loop.33
+loop.33:
+  %r1.0.33 = phi i64 [ 0, %done.15 ], [ %r1.0.33.next, %next.33 ]
+  %v34 = load <16 x float>, ptr %sum1.1.27
+  %v35 = mul i64 %r1.0.33, 40
+  %v36 = add i64 %v35, %v9
+  %v37 = getelementptr float, ptr %v3, i64 %v36
+  %v38 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v37, i32 4, <16 x i1> %v32, <16 x float> zeroinitializer)
+  %v39 = fsub <16 x float> %v38, %v26
+  %v40 = fcmp olt <16 x float> %v39, splat (float 0xC05A6206C0000000)
+  %v41 = select <16 x i1> %v40, <16 x float> splat (float 0xC05A6206C0000000), <16 x float> %v39
+  %v42 = fcmp olt <16 x float> splat (float 0x40565A9F80000000), %v41
+  %v43 = select <16 x i1> %v42, <16 x float> splat (float 0x40565A9F80000000), <16 x float> %v41
+  %v44 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v43, <16 x float> splat (float 0x3FF7154760000000), <16 x float> splat (float 0x4168001300000000))
+  %v45 = fsub <16 x float> %v44, splat (float 0x4168001300000000)
+  %v46 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v45, <16 x float> splat (float 0xBFE62E4300000000), <16 x float> %v43)
+  %v47 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v45, <16 x float> splat (float 0x3E205C6100000000), <16 x float> %v46)
+  %v48 = call <16 x float> @llvm.fma.v16f32(<16 x float> splat (float 0x3DC6A4A9E0000000), <16 x float> %v47, <16 x float> splat (float 0x3DF12399E0000000))
+  %v49 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v48, <16 x float> %v47, <16 x float> splat (float 0x3E15558B40000000))
+  %v50 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v49, <16 x float> %v47, <16 x float> splat (float 0x3E35554920000000))
+  %v51 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v50, <16 x float> %v47, <16 x float> splat (float 0x3E4FFFFFC0000000))
+  %v52 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v51, <16 x float> %v47, <16 x float> splat (float 0x3E60000000000000))
+  %v53 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v52, <16 x float> %v47, <16 x float> splat (float 0x3E60000000000000))
+  %v54 = bitcast <16 x float> %v53 to <16 x i32>
+  %v55 = bitcast <16 x float> %v44 to <16 x i32>
+  %v56 = lshr <16 x i32> %v55, splat (i32 1)
+  %v57 = shl <16 x i32> %v56, splat (i32 23)
+  %v58 = add <16 x i32> %v54, %v57
+  %v59 = bitcast <16 x i32> %v58 to <16 x float>
+  %v60 = sub <16 x i32> %v55, %v56
+  %v61 = shl <16 x i32> %v60, splat (i32 23)
+  %v62 = bitcast <16 x i32> %v61 to <16 x float>
+  %v63 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v59, <16 x float> %v62, <16 x float> %v34)
+  store <16 x float> %v63, ptr %sum1.1.27
+  br label %next.33
+next.33:
+  %r1.0.33.next = add nsw i64 %r1.0.33, 1
+  %v64 = icmp slt i64 %r1.0.33.next, 30
+  br i1 %v64, label %loop.33, label %done.33, !llvm.loop !3
+done.33:
+  %v65 = load <16 x float>, ptr %sum1.1.27
+  %v66 = trunc i64 %v9 to i32
+  %v67 = insertelement <16 x i32> poison, i32 %v66, i64 0
+  %v68 = shufflevector <16 x i32> %v67, <16 x i32> poison, <16 x i32> zeroinitializer
+  %v69 = add <16 x i32> %v68, %v6
+  %v70 = icmp slt <16 x i32> %v69, splat (i32 40)
+  %v71 = fdiv <16 x float> splat (float 0x3FF0000000000000), %v65
+  br label %loop.72
+loop.72:
+  %i0.0.72 = phi i64 [ 0, %done.33 ], [ %i0.0.72.next, %next.72 ]
+  %v73 = mul i64 %i0.0.72, 40
+  %v74 = add i64 %v73, %v9
+  %v75 = getelementptr float, ptr %v3, i64 %v74
+  %v76 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v75, i32 4, <16 x i1> %v70, <16 x float> zeroinitializer)
+  %v77 = fsub <16 x float> %v76, %v26
+  %v78 = fcmp olt <16 x float> %v77, splat (float 0xC05A6206C0000000)
+  %v79 = select <16 x i1> %v78, <16 x float> splat (float 0xC05A6206C0000000), <16 x float> %v77
+  %v80 = fcmp olt <16 x float> splat (float 0x40565A9F80000000), %v79
+  %v81 = select <16 x i1> %v80, <16 x float> splat (float 0x40565A9F80000000), <16 x float> %v79
+  %v82 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v81, <16 x float> splat (float 0x3FF7154760000000), <16 x float> splat (float 0x4168001300000000))
+  %v83 = fsub <16 x float> %v82, splat (float 0x4168001300000000)
+  %v84 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v83, <16 x float> splat (float 0xBFE62E4300000000), <16 x float> %v81)
+  %v85 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v83, <16 x float> splat (float 0x3E205C6100000000), <16 x float> %v84)
+  %v86 = call <16 x float> @llvm.fma.v16f32(<16 x float> splat (float 0x3DC6A4A9E0000000), <16 x float> %v85, <16 x float> splat (float 0x3DF12399E0000000))
+  %v87 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v86, <16 x float> %v85, <16 x float> splat (float 0x3E15558B40000000))
+  %v88 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v87, <16 x float> %v85, <16 x float> splat (float 0x3E35554920000000))
+  %v89 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v88, <16 x float> %v85, <16 x float> splat (float 0x3E4FFFFFC0000000))
+  %v90 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v89, <16 x float> %v85, <16 x float> splat (float 0x3E60000000000000))
+  %v91 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v90, <16 x float> %v85, <16 x float> splat (float 0x3E60000000000000))
+  %v92 = bitcast <16 x float> %v91 to <16 x i32>
+  %v93 = bitcast <16 x float> %v82 to <16 x i32>
+  %v94 = lshr <16 x i32> %v93, splat (i32 1)
+  %v95 = shl <16 x i32> %v94, splat (i32 23)
+  %v96 = add <16 x i32> %v92, %v95
+  %v97 = bitcast <16 x i32> %v96 to <16 x float>
+  %v98 = sub <16 x i32> %v93, %v94
+  %v99 = shl <16 x i32> %v98, splat (i32 23)
+  %v100 = bitcast <16 x i32> %v99 to <16 x float>
+  %v101 = fmul <16 x float> %v97, %v100
+  %v102 = fmul <16 x float> %v101, %v71
+  %v103 = getelementptr float, ptr %v1, i64 %v74
+  call void @llvm.masked.store.v16f32.p0(<16 x float> %v102, ptr %v103, i32 4, <16 x i1> %v70)
+  br label %next.72
+next.72:
+  %i0.0.72.next = add nsw i64 %i0.0.72, 1
+  %v104 = icmp slt i64 %i0.0.72.next, 30
+  br i1 %v104, label %loop.72, label %done.72, !llvm.loop !4
+done.72:
   br label %next.7
 next.7:
   %i0.1.o.7.next = add nsw i64 %i0.1.o.7, 1
-  %v106 = icmp slt i64 %i0.1.o.7.next, %stop
-  br i1 %v106, label %loop.7, label %done.7, !llvm.loop !5
+  %v105 = icmp slt i64 %i0.1.o.7.next, 3
+  br i1 %v105, label %loop.7, label %done.7, !llvm.loop !5
 done.7:
   ret void
 }
 define i64 @"softmax_columns.extent"(ptr %args) #0 {
 entry:
-  ret i64 3
+  ret i64 1
 }
 declare <16 x float> @llvm.fma.v16f32(<16 x float>, <16 x float>, <16 x float>)
 declare <16 x float> @llvm.masked.load.v16f32.p0(ptr, i32, <16 x i1>, <16 x float>)

@@ -87,7 +87,7 @@ class CPUGraph:
         items: list[int] = []
         patches: list[int] = []
         for j, step in enumerate(steps):
-            items += [step.body, step.extent, address]
+            items += [step.body, step.extent, address, 0]
             for i in range(step.n_buffers):
                 if (j, i) in replaced:
                     patches += [address + _SLOT_BYTES * i, places[replaced[j, i]]]
