@@ -181,6 +181,11 @@ class LazyBuffer:
                 f"from_buffer: shape {shape} takes {storage_size(shape)} elements, "
                 f"and {buffer} has {buffer.size}"
             )
+        return LazyBuffer.in_buffer(buffer, shape)
+
+    @staticmethod
+    def in_buffer(buffer: Buffer, shape: Shape) -> LazyBuffer:
+        """`from_buffer` for a shape that is known to fit, with an int for each constant size."""
         node = _make(LoadOps.EMPTY, (), None, shape, buffer.dtype, buffer.device)
         node.realized = buffer
         return node
@@ -707,6 +712,8 @@ def keep_written(last: int) -> Iterator[list[Storage]]:
 
 def pending_writes() -> list[Storage]:
     """All live storages whose node is an ASSIGN that has not run."""
+    if not _written:
+        return []
     pending = [storage for storage in _written if storage.node.op is LoadOps.ASSIGN]
     if len(pending) < len(_written):
         _written.clear()

@@ -125,11 +125,15 @@ def _unbound(value: Any, arguments: Arguments) -> Any:
 
 
 def _add_tensor(tensor: Tensor, arguments: Arguments, parts: list[Any]) -> None:
-    buffer, chain = memory_of(tensor)
     value = tensor._read()
+    buffer = value.node.realized
+    chain: Chain = ()
+    if buffer is None:
+        buffer, chain = memory_of(tensor)
+        value = tensor._read()
     node = value.node
     shape = node.shape
-    if any([type(size) is not int for size in shape]) or chain:
+    if chain or any([type(size) is not int for size in shape]):
         shape = _unbound(shape, arguments)
         chain = _unbound(chain, arguments)
     tape = (tensor._leaf is not None, value.edge is not None, tensor._detached)

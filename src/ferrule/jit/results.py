@@ -60,12 +60,12 @@ class Fresh:
 
     def node(self, buffer: Buffer, var_vals: Mapping[Variable, int]) -> LazyBuffer:
         """The value that is in `buffer`."""
-        shape = self.shape
-        if self.symbolic:
-            bound: dict[Expr, Expr] = {v: v.bind(value) for v, value in var_vals.items()}
-            shape = tuple(
-                [size.substitute(bound) if isinstance(size, Expr) else size for size in shape]
-            )
+        if not self.symbolic:
+            return LazyBuffer.in_buffer(buffer, self.shape)
+        bound: dict[Expr, Expr] = {v: v.bind(value) for v, value in var_vals.items()}
+        shape = tuple(
+            [size.substitute(bound) if isinstance(size, Expr) else size for size in self.shape]
+        )
         return LazyBuffer.from_buffer(buffer, shape)
 
 
