@@ -206,3 +206,16 @@ def test_symbolic_numbers(device: str) -> None:
     assert (Tensor([1, 2]) + n.bind(5)).tolist() == [6, 7]
     assert Tensor(n.bind(7)).item() == 7
     assert Tensor.full((2,), n.bind(3)).tolist() == [3, 3]
+
+
+def test_a_long_chain_of_operations() -> None:
+    """No step recurses as deep as the graph, or as a kernel."""
+    x = Tensor([1.0, 2.0])
+    y = x
+    for i in range(3000):
+        y = (y + x) * 0.5 if i % 2 else y - x
+    expected = np.array([1.0, 2.0], np.float32)
+    z = expected
+    for i in range(3000):
+        z = (z + expected) * np.float32(0.5) if i % 2 else z - expected
+    np.testing.assert_array_equal(y.numpy(), z)

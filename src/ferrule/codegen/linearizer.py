@@ -53,6 +53,8 @@ from ferrule.target import Target
 I32 = dtypes.int32
 I64 = dtypes.int64
 LANE = -1  # stands for "every lane" in the place of an index
+_DEEPEST = 64  # recursion beyond this depth goes bottom-up instead
+_OWN_OPERANDS = frozenset({ExprOp.LOAD, ExprOp.READ, ExprOp.DOT})  # have a way of their own
 # A value that is added to an accumulator -> one operation that does both; a DOT adds to 0 before.
 _FUSED = {ExprOp.MUL: ExprOp.MULACC, ExprOp.DOT: ExprOp.DOT}
 
@@ -180,6 +182,7 @@ class _Linearizer:
         self.lane: Expr | None = None
         self.copies: dict[Expr, Expr] = {}
         self.current: dict[tuple[object, ...], Expr] = {}
+        self.depth = 0
         self.kept: list[dict[tuple[str, tuple[int, ...]], UOp]] = [{}]
         self.in_registers = _registers(kernel)
         self.filled: dict[str, int] = {}
@@ -643,10 +646,30 @@ class _Linearizer:
             found = scope.values.get(node)
             if found is not None:
                 return found
+        if self.depth == _DEEPEST:
+            self._compute_below(node)
+        self.depth += 1
         u = self._make(node)
+        self.depth -= 1
         level = self.level.get(u, 0)
         self.scopes[level].values[node] = u
         return u
+
+    def _compute_below(self, node: Expr) -> None:
+        """Computes what a value is made of, from the leaves up: recursion would go too deep."""
+        outside, self.depth = self.depth, 0
+        done: set[Expr] = {node}
+        stack = _operands(node)[::-1]
+        while stack:
+            e = stack[-1]
+            missing = [s for s in _operands(e) if s not in done]
+            if e in done or not missing:
+                stack.pop()
+                done.add(e)
+                self.value(e)
+            else:
+                stack += missing[::-1]
+        self.depth = outside
 
     def _make(self, node: Expr) -> UOp:
         lanes = self._lanes(node)
@@ -841,6 +864,13 @@ class _Linearizer:
         self.level[u] = level
         self.scopes[level].items.append(u)
         return u
+
+
+def _operands(node: Expr) -> list[Expr]:
+    """The values that a node is computed from, where they are computed by themselves."""
+    if node.dtype is INDEX or node.op in _OWN_OPERANDS:
+        return []
+    return [s for s in node.src if s.dtype is not INDEX]
 
 
 def _is_short(node: Expr) -> bool:
