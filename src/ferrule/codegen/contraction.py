@@ -14,12 +14,12 @@ from ferrule.codegen.blocks import schedule_blocks
 from ferrule.codegen.kernel import Kind, Nest
 from ferrule.codegen.plan import SERIAL_WORK, Plan, load_step, loads, step_of
 from ferrule.codegen.tensorize import tensorize_contraction
-from ferrule.codegen.tile import Tile, best_tile, tile_cost
+from ferrule.codegen.tile import BESIDE_FAR_ROWS, VECTOR_CYCLES, Tile, best_tile, tile_cost
 from ferrule.expr import TRUE, Expr, const
 
 FAR_BYTES = 4096  # between two steps of k: beyond this, blocks of rows are copied
 MOST_COPIED = 2 << 20  # bytes of such a block: the larger, the less often panels are packed
-MOST_ROWS = 512  # of a tile's column of accumulators
+MOST_ROWS = 512  # of a column of accumulators that live in memory between blocks of k
 SCATTER_CYCLES = 1.5  # to store one element of a vector that goes to many places
 STRIDED_CYCLES = 1.0  # to copy one element from where its neighbours are far apart
 MASK_CYCLES = 3.0  # to load one element under a condition, inside a tile
@@ -48,7 +48,8 @@ def schedule_contraction(plan: Plan, name: str, n: str) -> bool:
             continue
         m = _row_axis(root, found, v)
         rows = m.size.max if m is not None else 1
-        tile = best_tile(plan.target, nest.computes[0].value.dtype.itemsize, rows, v.size.max)
+        itemsize = nest.computes[0].value.dtype.itemsize
+        tile = best_tile(plan.target, itemsize, rows, v.size.max, _vector_cycles(plan, nest, rows))
         cost = _contraction_cost(plan, root, nest, v, m, tile)
         if tile.lanes > 1 and (best is None or cost < best[0]):
             best = cost, v, m, tile
@@ -59,13 +60,24 @@ def schedule_contraction(plan: Plan, name: str, n: str) -> bool:
     return True
 
 
+def _vector_cycles(plan: Plan, nest: Nest, rows: int) -> float:
+    """What a tile's vectors cost beside its rows, by whether all rows stay in the second cache."""
+    size = rows * _terms(nest) * nest.computes[0].value.dtype.itemsize
+    return VECTOR_CYCLES if size <= plan.target.l2_bytes // 2 else BESIDE_FAR_ROWS
+
+
+def _terms(nest: Nest) -> int:
+    return max(prod(loop.range.size.max for loop in nest.loops), 1)
+
+
 def _contraction_cost(
     plan: Plan, root: Nest, nest: Nest, v: Expr, m: Expr | None, tile: Tile
 ) -> float:
     """Cycles for a multiply-add, with lanes along `v`: the tile, the stores, the copies."""
     rows = m.size.max if m is not None else 1
-    k = max(prod(loop.range.size.max for loop in nest.loops), 1)
-    cost = tile_cost(tile, rows, v.size.max) / (rows * v.size.max)
+    k = _terms(nest)
+    cost = tile_cost(tile, rows, v.size.max, _vector_cycles(plan, nest, rows))
+    cost /= rows * v.size.max
     steps = [step_of(c.store.index, v) for c in root.computes if c.store is not None]
     cost += sum(0.1 if step == 1 else SCATTER_CYCLES for step in steps) / k
     for e in loads(nest.computes[0].value):
@@ -128,18 +140,24 @@ class _Contraction:
         """The size of a packed panel of the operand that runs along the lanes."""
         return k * self.tile.columns * self.plan.nest(self.reduce).computes[0].value.dtype.itemsize
 
+    def _exceeds_cache(self) -> bool:
+        """Whether a panel takes more than half of the second cache, and can be cut along k."""
+        nest = self.plan.nest(self.reduce)
+        k = nest.loops[-1].range
+        if len(nest.loops) != 1 or not k.size.is_const:
+            return False
+        return self._panel_bytes(k.size.arg) > self.plan.target.l2_bytes // 2
+
     def _block_reduce(self, panel: int, row_outer: str, tile_loops: Sequence[str]) -> bool:
         """Where a panel is too large for the cache: blocks of k outside of the rows.
 
         The accumulators of all rows of a block then live in scratch memory between two blocks of k.
         """
         plan = self.plan
-        nest = plan.nest(self.reduce)
-        k = nest.loops[-1].range
-        limit = plan.target.l2_bytes // 2
-        if len(nest.loops) != 1 or not k.size.is_const or self._panel_bytes(k.size.arg) <= limit:
+        if not self._exceeds_cache():
             return False
-        blocks = -(-self._panel_bytes(k.size.arg) // limit)
+        k = plan.nest(self.reduce).loops[0].range
+        blocks = -(-self._panel_bytes(k.size.arg) // (plan.target.l2_bytes // 2))
         block = next((n for n in range(blocks, 2 * blocks + 1) if k.size.arg % n == 0), blocks)
         plan.do("split", self.reduce, k.name, -(-k.size.arg // block), "peel")
         plan.do("compute_at", self.reduce, panel)
@@ -228,7 +246,7 @@ class _Contraction:
         sizes = {o.range.name: o.range.size.max for o in self.plan.nest(self.name).loops}
         chunks = sizes[outer[0]] * prod(sizes[b] for b in batch)
         tiles = sizes[outer[1]]
-        blocks = -(-tiles * self.tile.rows // MOST_ROWS)
+        blocks = -(-tiles * self.tile.rows // MOST_ROWS) if self._exceeds_cache() else 1
         while chunks * blocks < 8 * threads and tiles // (blocks * 2) >= 8:
             blocks *= 2
         return blocks

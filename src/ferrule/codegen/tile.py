@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from ferrule.target import Target
 
+VECTOR_CYCLES = 0.3  # more for each vector that is loaded from the second cache
+BESIDE_FAR_ROWS = 0.1  # where the rows come from no nearer
+
 
 @dataclass(frozen=True)
 class Tile:
@@ -20,7 +23,9 @@ class Tile:
         return self.vectors * self.lanes
 
 
-def best_tile(target: Target, itemsize: int, rows: int, columns: int) -> Tile:
+def best_tile(
+    target: Target, itemsize: int, rows: int, columns: int, vector_cycles: float = VECTOR_CYCLES
+) -> Tile:
     """The tile with the least time: padded work over what its loads and accumulators allow."""
     full = max(1, target.vector_bytes // max(itemsize, 4))
     registers = target.n_vector_registers
@@ -33,20 +38,20 @@ def best_tile(target: Target, itemsize: int, rows: int, columns: int) -> Tile:
             for r in range(1, 17):
                 if r * vectors + vectors + 1 > registers or r > rows:
                     continue
-                cost = tile_cost(Tile(r, vectors, lanes), rows, columns)
+                cost = tile_cost(Tile(r, vectors, lanes), rows, columns, vector_cycles)
                 if cost < best_cost:
                     best, best_cost = Tile(r, vectors, lanes), cost
     return best
 
 
-def tile_cost(tile: Tile, rows: int, columns: int) -> float:
+def tile_cost(tile: Tile, rows: int, columns: int, vector_cycles: float = VECTOR_CYCLES) -> float:
     """Relative time for rows x columns, one step of k: two multiply-adds and two loads a cycle,
     latency 4.
 
-    Vectors come from the second cache, rows from the first.
+    Vectors come from the second cache, rows from the first, unless `vector_cycles` says otherwise.
     """
     tiles = -(-rows // tile.rows) * -(-columns // tile.columns)
     chains = tile.rows * tile.vectors
     loads = tile.vectors + tile.rows
-    cycles = max(chains / 2, loads / 2, 4.0) + 0.06 * tile.rows + 0.3 * tile.vectors
+    cycles = max(chains / 2, loads / 2, 4.0) + 0.06 * tile.rows + vector_cycles * tile.vectors
     return tiles * cycles
