@@ -7,7 +7,7 @@ import gc
 import sys
 import types
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias, TypeVar, final
@@ -243,33 +243,37 @@ def _is_foreign_name(module: str) -> bool:
 
 # *** who holds it ***
 
+# The garbage collector knows all objects that could hold one. Asking it for the referrers of many
+# would compare each reference of the heap with each of them.
+
 
 def holders(memories: Iterable[Buffer]) -> dict[int, list[LazyBuffer]]:
-    """The nodes whose contents are in each memory or a part of it, by serial number.
-
-    The garbage collector knows; it is asked once for all, since each question walks the heap.
-    """
-    wanted = list(memories)
-    wanted += _referrers(wanted, Buffer)
-    ids = {id(buffer) for buffer in wanted}
+    """The nodes whose contents are in each memory or a part of it, by serial number."""
+    wanted = {memory.serial for memory in memories}
     found: dict[int, list[LazyBuffer]] = {}
-    for node in _referrers(wanted, LazyBuffer):
-        if node.realized is not None and id(node.realized) in ids:
-            found.setdefault(node.realized.base.serial, []).append(node)
+    for node in _objects(LazyBuffer):
+        # Another thread may be making one just now.
+        buffer: Buffer | None = getattr(node, "realized", None)
+        if buffer is not None and buffer.base.serial in wanted:
+            found.setdefault(buffer.base.serial, []).append(node)
     return found
 
 
 def owners(nodes: Iterable[LazyBuffer]) -> dict[LazyBuffer, list[Owner]]:
     """The memories of tensors, and other storages, whose present version each node is."""
-    wanted = list(nodes)
-    cells = _referrers(_referrers(wanted, Value), Cell)
-    in_cells = {id(cell.storage) for cell in cells}
-    others = [s for s in _referrers(wanted, Storage) if id(s) not in in_cells]
-    found: dict[LazyBuffer, list[Owner]] = {}
-    every: list[Owner] = [*cells, *others]
-    for owner in every:
-        found.setdefault(present_version(owner), []).append(owner)
-    return {node: found[node] for node in wanted if node in found}
+    wanted = list(dict.fromkeys(nodes))
+    found: dict[LazyBuffer, list[Owner]] = {node: [] for node in wanted}
+    in_cells: set[int] = set()
+    for cell in _objects(Cell):
+        value: Value | None = getattr(cell, "value", None)
+        if value is not None and value.node in found:
+            found[value.node].append(cell)
+            in_cells.add(id(getattr(cell, "storage", None)))
+    for storage in _objects(Storage):
+        node: LazyBuffer | None = getattr(storage, "node", None)
+        if node in found and id(storage) not in in_cells:
+            found[node].append(storage)
+    return {node: owned for node, owned in found.items() if owned}
 
 
 def present_version(owner: Owner) -> LazyBuffer:
@@ -277,7 +281,6 @@ def present_version(owner: Owner) -> LazyBuffer:
     return owner.value.node if isinstance(owner, Cell) else owner.node
 
 
-def _referrers(values: Sequence[Any], kind: type[T]) -> list[T]:
-    if not values:
-        return []
-    return [referrer for referrer in gc.get_referrers(*values) if isinstance(referrer, kind)]
+def _objects(kind: type[T]) -> list[T]:
+    """All objects of a class, which has no subclasses."""
+    return [thing for thing in gc.get_objects() if type(thing) is kind]

@@ -8,7 +8,7 @@ copied, and its readers read the copy.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import final
+from typing import TypeAlias, final
 
 from ferrule.buffer import Buffer
 from ferrule.lazy import LazyBuffer
@@ -18,6 +18,9 @@ from ferrule.schedule.merge import merge_small
 from ferrule.schedule.order import Temporaries, in_order
 from ferrule.schedule.slots import Slots
 from ferrule.schedule.tasks import Reader, Task
+from ferrule.shape.view import View
+
+_AlignedViews: TypeAlias = dict[LazyBuffer, dict[LazyBuffer, View | None]]
 
 
 @final
@@ -99,20 +102,25 @@ class Hazards:
 
         Otherwise the value goes to memory of its own first, and is copied from there.
         """
+        views: _AlignedViews = {}
         for root in list(task.outputs):
-            if root in self.slots.overwrites and not self._is_safe(task, root):
+            if root in self.slots.overwrites and not self._is_safe(task, root, views):
                 self._write_through_temporary(task, root)
+                views.clear()
 
-    def _is_safe(self, task: Task, version: LazyBuffer) -> bool:
+    def _is_safe(self, task: Task, version: LazyBuffer, views: _AlignedViews) -> bool:
+        """Whether a version can be written in place; `views` keeps what was found for the task."""
         slot = self.slots[version]
         touched = [leaf for leaf in task.reads if self.slots[leaf].overlaps(slot)]
         if not touched:
             return True
         place = self.reader.stored(task, version)[1]
         for root in task.outputs:
-            views = self.reader.aligned_views(task, root)
+            if root not in views:
+                views[root] = self.reader.aligned_views(task, root)
+            found = views[root]
             for leaf in touched:
-                if leaf in views and (views[leaf] != place or self.slots[leaf] is not slot):
+                if leaf in found and (found[leaf] != place or self.slots[leaf] is not slot):
                     return False
         return True
 
