@@ -111,7 +111,7 @@ def test_a_corrupt_winner_is_ignored_with_a_warning(folder: Path, entry: bytes) 
 def test_tune_gives_a_report_and_leaves_results_as_they_were() -> None:
     a, b = on_cpu(numbers(33, 70)), on_cpu(numbers(70, 90, seed=1))
     before = (a @ b).numpy()
-    report = tune(lambda a, b: (a @ b).relu(), a, b, seconds=2.0)
+    report = tune(lambda a, b: (a @ b).relu(), a, b, seconds=8.0, width=1)
     (kernel,) = report.kernels
     assert kernel.runs == 1
     assert kernel.trials > 1
@@ -310,7 +310,7 @@ def test_sizes_that_vary() -> None:
     def product(n: int) -> Tensor:
         return (x[: rows.bind(n)] @ x.T).sum(0)
 
-    (kernel,) = tune(product, 7, seconds=1.5).kernels
+    (kernel,) = tune(product, 7, seconds=8.0, width=1).kernels
     assert kernel.trials > 1
     for n in (1, 7, 50):
         expected = (values[:n] @ values.T).sum(0)
@@ -324,7 +324,7 @@ def test_what_is_updated_in_place() -> None:
     def step() -> None:
         total.assign(total * 0.5 + 1).realize()
 
-    (kernel,) = tune(step, seconds=1.5).kernels
+    (kernel,) = tune(step, seconds=8.0, width=1).kernels
     assert kernel.trials > 1
     step()
     np.testing.assert_allclose(total.numpy(), (values * 0.5 + 1) * 0.5 + 1, rtol=1e-6)
@@ -334,6 +334,6 @@ def test_what_is_updated_in_place() -> None:
 def test_other_dtypes(dtype: DType) -> None:
     x = on_cpu(np.arange(40 * 30).reshape(40, 30) % 7).cast(dtype).realize()
     expected = (x @ x.T).numpy()
-    (kernel,) = tune(lambda: x @ x.T, seconds=1.0).kernels
+    (kernel,) = tune(lambda: x @ x.T, seconds=8.0, width=1).kernels
     assert kernel.trials > 1
     np.testing.assert_array_equal((x @ x.T).numpy(), expected)
