@@ -19,6 +19,7 @@ from ferrule.expr import TRUE, Expr, const
 
 FAR_BYTES = 4096  # between two steps of k: beyond this, blocks of rows are copied
 MOST_COPIED = 2 << 20  # bytes of such a block: the larger, the less often panels are packed
+MANY_COLUMNS = 512  # for which it matters how often the rows are read
 MOST_ROWS = 512  # of a column of accumulators that live in memory between blocks of k
 SCATTER_CYCLES = 1.5  # to store one element of a vector that goes to many places
 STRIDED_CYCLES = 1.0  # to copy one element from where its neighbours are far apart
@@ -49,7 +50,9 @@ def schedule_contraction(plan: Plan, name: str, n: str) -> bool:
         m = _row_axis(root, found, v)
         rows = m.size.max if m is not None else 1
         itemsize = nest.computes[0].value.dtype.itemsize
-        tile = best_tile(plan.target, itemsize, rows, v.size.max, _vector_cycles(plan, nest, rows))
+        tile = best_tile(
+            plan.target, itemsize, rows, v.size.max, _vector_cycles(plan, nest, rows, v.size.max)
+        )
         cost = _contraction_cost(plan, root, nest, v, m, tile)
         if tile.lanes > 1 and (best is None or cost < best[0]):
             best = cost, v, m, tile
@@ -60,10 +63,14 @@ def schedule_contraction(plan: Plan, name: str, n: str) -> bool:
     return True
 
 
-def _vector_cycles(plan: Plan, nest: Nest, rows: int) -> float:
-    """What a tile's vectors cost beside its rows, by whether all rows stay in the second cache."""
+def _vector_cycles(plan: Plan, nest: Nest, rows: int, columns: int) -> float:
+    """What a tile's vectors cost beside its rows.
+
+    Rows that do not stay in the second cache are read again for each panel of columns.
+    """
     size = rows * _terms(nest) * nest.computes[0].value.dtype.itemsize
-    return VECTOR_CYCLES if size <= plan.target.l2_bytes // 2 else BESIDE_FAR_ROWS
+    far = size > plan.target.l2_bytes // 2 and columns >= MANY_COLUMNS
+    return BESIDE_FAR_ROWS if far else VECTOR_CYCLES
 
 
 def _terms(nest: Nest) -> int:
@@ -76,7 +83,7 @@ def _contraction_cost(
     """Cycles for a multiply-add, with lanes along `v`: the tile, the stores, the copies."""
     rows = m.size.max if m is not None else 1
     k = _terms(nest)
-    cost = tile_cost(tile, rows, v.size.max, _vector_cycles(plan, nest, rows))
+    cost = tile_cost(tile, rows, v.size.max, _vector_cycles(plan, nest, rows, v.size.max))
     cost /= rows * v.size.max
     steps = [step_of(c.store.index, v) for c in root.computes if c.store is not None]
     cost += sum(0.1 if step == 1 else SCATTER_CYCLES for step in steps) / k
