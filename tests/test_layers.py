@@ -34,8 +34,8 @@ LAYERS = """
     tensor.data tensor.special tensor.rowwise tensor.broadcast tensor.cell tensor.base
     tensor.autograd
     tensor.arithmetic tensor.elementwise tensor.functions tensor.movement tensor.joining
-    tensor.reduce tensor.creation tensor.positions tensor.indexing tensor.linalg tensor.neural
-    tensor.loss tensor
+    tensor.reduce tensor.creation tensor.positions tensor.indexing tensor.linalg
+    tensor.attention tensor.neural tensor.loss tensor
     jit.results jit.inputs jit.reach jit.replay jit.record jit
     tuning
     nn.layers nn.optim nn.state nn

@@ -11,6 +11,7 @@ from ferrule import Tensor, dtypes
 from ferrule.expr import Variable
 from ferrule.ops import BufferOps
 from ferrule.schedule import make_schedule
+from ferrule.shape.view import ShapeError
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(5)
@@ -114,3 +115,56 @@ def test_attention_needs_no_memory_for_its_scores() -> None:
     items = make_schedule([q.scaled_dot_product_attention(k, v).lazydata]).items
     sizes = [buffer.size for item in items for buffer in item.buffers]
     assert max(sizes) == 2 * 1024 * 16
+
+
+MASKS = ["none", "causal", "kept", "added"]
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_gradients_of_attention(mask: str) -> None:
+    q, k, v = (random(2, 2, 70, 16).requires_grad_() for _ in range(3))
+    upstream = random(2, 2, 70, 16)
+    bias = random(2, 70, 70).requires_grad_()
+    kept = RNG.random((2, 1, 70, 70)) > 0.3
+    given: dict[str, Any] = {
+        "none": {},
+        "causal": {"is_causal": True},
+        "kept": {"attn_mask": Tensor(kept)},
+        "added": {"attn_mask": bias},
+    }[mask]
+    result = q.scaled_dot_product_attention(k, v, **given)
+    targets = [q, k, v, bias] if mask == "added" else [q, k, v]
+    found = result.gradient(*targets, gradient=upstream)
+    arrays = [wide(x.detach()) for x in (q, k, v, upstream)]
+    scores = arrays[0] @ arrays[1].swapaxes(-1, -2) / 4
+    if mask == "added":
+        scores = scores + wide(bias.detach())
+    if mask in ("causal", "kept"):
+        scores = np.where(kept if mask == "kept" else np.tril(np.ones((70, 70))), scores, -np.inf)
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    weights = powers / powers.sum(-1, keepdims=True)
+    slope = arrays[3] @ arrays[2].swapaxes(-1, -2)
+    slope = weights * (slope - (slope * weights).sum(-1, keepdims=True))
+    expected = [
+        slope @ arrays[1] / 4,
+        slope.swapaxes(-1, -2) @ arrays[0] / 4,
+        weights.swapaxes(-1, -2) @ arrays[3],
+        slope.sum(0),
+    ]
+    for gradient, right in zip(found, expected, strict=False):
+        np.testing.assert_allclose(wide(gradient), right, atol=2e-5)
+
+
+def test_the_forward_pass_keeps_no_weights_for_its_gradient() -> None:
+    q, k, v = (random(1, 2, 256, 16).requires_grad_() for _ in range(3))
+    result = q.scaled_dot_product_attention(k, v)
+    (item,) = make_schedule([result.lazydata]).items
+    assert max(buffer.size for buffer in item.buffers) == 2 * 256 * 16
+
+
+def test_attention_of_shapes_that_do_not_fit() -> None:
+    q, k = Tensor.zeros(2, 5, 4), Tensor.zeros(2, 6, 3)
+    with pytest.raises(ShapeError, match="depth of query and key"):
+        q.scaled_dot_product_attention(k, k)
+    with pytest.raises(ShapeError, match="two axes"):
+        q.scaled_dot_product_attention(Tensor.zeros(4), q)

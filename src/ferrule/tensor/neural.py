@@ -11,9 +11,16 @@ from ferrule.expr import as_int, sint
 from ferrule.gradient import Shape, Value
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import rowwise
+from ferrule.tensor.attention import attention, attention_weights, transposed
 from ferrule.tensor.base import TensorBase
-from ferrule.tensor.broadcast import check_devices, known_size
-from ferrule.tensor.linalg import Linalg, accumulating
+from ferrule.tensor.broadcast import (
+    broadcast_shape,
+    check_devices,
+    expanded,
+    fit_shape,
+    known_size,
+)
+from ferrule.tensor.linalg import Linalg, accumulating, matrix_product
 from ferrule.tensor.reduce import largest
 
 Sizes: TypeAlias = int | Sequence[int]
@@ -339,40 +346,34 @@ class Neural(Linalg):
         >>> x.scaled_dot_product_attention(x, x, is_causal=True)[0].tolist()
         [1.0, 0.0]
         """
+        what = "scaled_dot_product_attention"
         keys, values = self._wrap(key._read()), self._wrap(value._read())
         if enable_gqa:
-            heads = known_size(self._shape[-3], "scaled_dot_product_attention")
-            groups = known_size(keys._shape[-3], "scaled_dot_product_attention")
+            heads, groups = (known_size(x._shape[-3], what) for x in (self, keys))
             keys = keys.repeat_interleave(heads // groups, -3)
             values = values.repeat_interleave(heads // groups, -3)
-        depth = known_size(self._shape[-1], "scaled_dot_product_attention")
+        given = _attended((self._read(), keys._read(), values._read()), what)
+        query = given[0]
+        depth = known_size(query.shape[-1], what)
         factor = 1 / math.sqrt(depth) if scale is None else scale
-        scores = (self @ keys.transpose(-2, -1)) * factor
-        keep = self._kept_scores(scores, attn_mask, is_causal)
-        if keep is not None and keep.dtype is not dtypes.bool:
-            scores = scores + keep
-            keep = None
-        if keep is None:
-            weights = scores.softmax(-1)
-        else:
-            # The lowest number, not -inf: a row without any position would be all NaN.
-            low = keep.where(scores, -dtypes_largest(scores))
-            weights = keep.where(low.softmax(-1), 0)
-        return weights.cast(self.dtype).dropout(dropout_p) @ values
-
-    def _kept_scores(
-        self, scores: Self, attn_mask: TensorBase | None, is_causal: bool
-    ) -> Self | None:
-        """The mask for the scores: bools, or numbers to add."""
-        if not is_causal:
-            return None if attn_mask is None else self._wrap(attn_mask._read())
-        if attn_mask is not None:
+        shape = (*query.shape[:-1], given[1].shape[-2])
+        if is_causal and attn_mask is not None:
             raise ValueError(
-                "[scaled_dot_product_attention] a mask and is_causal exclude each other; "
+                f"[{what}] a mask and is_causal exclude each other; "
                 "put the causal mask into attn_mask"
             )
-        rows, columns = scores._shape[-2:]
-        return ~self.ones(rows, columns, device=self.device, dtype=dtypes.bool).triu(1)
+        if is_causal and not all(isinstance(size, int) for size in shape[-2:]):
+            ones = self.ones(*shape[-2:], device=self.device, dtype=dtypes.bool)
+            attn_mask, is_causal = ~ones.triu(1), False
+        mask = None
+        if attn_mask is not None:
+            mask = fit_shape(attn_mask._read(), shape, what)
+            mask = mask if mask.dtype is dtypes.bool else mask.cast(query.dtype)
+        if dropout_p and self.training:
+            scores = matrix_product(query, transposed(given[1])) * factor
+            weights = self._wrap(attention_weights(scores, mask, is_causal)).dropout(dropout_p)
+            return weights @ self._wrap(given[2])
+        return self._wrap(attention(*given, mask, factor, is_causal))
 
     # -- composition -----------------------------------------------------------------------------
 
@@ -389,11 +390,22 @@ class Neural(Linalg):
         return result
 
 
-def dtypes_largest(tensor: TensorBase) -> float:
-    """The largest finite number of a float tensor's dtype."""
-    dtype = tensor.dtype
-    exponent = (1 << (dtype.exponent_bits - 1)) - 1
-    return math.ldexp(2.0 - math.ldexp(1.0, -dtype.mantissa_bits), exponent)
+def _attended(given: Sequence[Value], what: str) -> tuple[Value, Value, Value]:
+    """Query, key and value of one dtype, with equal leading axes; raises `ShapeError`."""
+    query, key, value = given
+    if any(len(x.shape) < 2 for x in given):
+        raise ShapeError(f"[{what}] query, key and value need two axes: (…, positions, depth)")
+    if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
+        raise ShapeError(
+            f"[{what}] a query of shape {query.shape} with a key of shape {key.shape} and a value "
+            f"of shape {value.shape}: the depth of query and key must be equal, and the "
+            "positions of key and value; transpose one of them"
+        )
+    dtype = promote(query.dtype, key.dtype, value.dtype)
+    dtype = dtype if dtypes.is_float(dtype) else dtypes.default_float
+    batch = broadcast_shape([x.shape[:-2] for x in given], what)
+    query, key, value = (expanded(x.cast(dtype), (*batch, *x.shape[-2:])) for x in given)
+    return query, key, value
 
 
 def _kernel(sizes: Shape, what: str) -> tuple[int, ...]:
