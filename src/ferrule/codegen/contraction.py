@@ -12,6 +12,7 @@ from math import prod
 
 from ferrule.codegen.blocks import schedule_blocks
 from ferrule.codegen.kernel import Kind, Nest
+from ferrule.codegen.panels import schedule_panels
 from ferrule.codegen.plan import SERIAL_WORK, Plan, load_step, loads, step_of
 from ferrule.codegen.tensorize import tensorize_contraction
 from ferrule.codegen.tile import BESIDE_FAR_ROWS, VECTOR_CYCLES, Tile, best_tile, tile_cost
@@ -42,6 +43,8 @@ def schedule_contraction(plan: Plan, name: str, n: str) -> bool:
         return True
     root, nest = plan.nest(name), plan.nest(n)
     found = loads(nest.computes[0].value)
+    if any(schedule_panels(plan, name, n, loop.range) for loop in root.loops):
+        return True
     best: tuple[float, Expr, Expr | None, Tile] | None = None
     for loop in root.loops:
         v = loop.range

@@ -134,7 +134,7 @@ def kernel_name(ast: LazyOp) -> str:
 
 def linearize(kernel: Kernel) -> list[UOp]:
     """The program of a kernel."""
-    return _Linearizer(expand(kernel)).run()
+    return _Linearizer(_once(expand(kernel))).run()
 
 
 def expand(kernel: Kernel) -> Kernel:
@@ -144,6 +144,29 @@ def expand(kernel: Kernel) -> Kernel:
         computes = tuple(replace(c, value=_expand(c.value)) for c in nest.computes)
         nests.append(replace(nest, computes=computes))
     return replace(kernel, nests=tuple(nests))
+
+
+def _once(kernel: Kernel) -> Kernel:
+    """Loops of one iteration around lanes and copies are copies, if nothing else is inside."""
+    deepest: dict[str, int] = {}
+    for nest in kernel.nests:
+        if nest.at is not None:
+            deepest[nest.at[0]] = max(deepest.get(nest.at[0], 0), nest.at[1])
+    nests = []
+    for nest in kernel.nests:
+        loops = list(nest.loops)
+        for depth in reversed(range(deepest.get(nest.name, 0), len(loops))):
+            if _runs_once(loops[depth]):
+                loops[depth] = replace(loops[depth], kind=Kind.UNROLL)
+            elif loops[depth].kind not in LANES_OR_COPIES:
+                break
+        nests.append(replace(nest, loops=tuple(loops)))
+    return replace(kernel, nests=tuple(nests))
+
+
+def _runs_once(loop: Loop) -> bool:
+    size = loop.range.size
+    return loop.kind is Kind.SERIAL and loop.peel is None and size.is_const and size.arg == 1
 
 
 def _expand(e: Expr) -> Expr:
@@ -186,6 +209,7 @@ class _Linearizer:
         self.kept: list[dict[tuple[str, tuple[int, ...]], UOp]] = [{}]
         self.in_registers = _registers(kernel)
         self.filled: dict[str, int] = {}
+        self.fresh: dict[UOp, int] = {}
         self.names = itertools.count()
         self.stores = frozenset(c.store.slot for n in kernel.nests for c in n.computes if c.store)
 
@@ -428,6 +452,7 @@ class _Linearizer:
                 name = f"{c.name}.{next(self.names)}"
                 register = UOp(UOps.REG, memory_dtype(c.value.dtype), lanes, (first,), name)
                 out[(c.name, self._key(c))] = self._emit(register)
+                self.fresh[register] = len(self.scopes)
                 for r in copies:
                     del self.copies[r]
         return out
@@ -519,9 +544,14 @@ class _Linearizer:
             total = self._repeat(
                 c.monoid, total, next(o for o in combined if o.kind is Kind.VECTOR).size
             )
-        register = registers[(c.name, self._key(c))]
-        old = self._emit(UOp(UOps.GET, register.dtype, register.lanes, (register,)))
-        self._emit(UOp(UOps.SET, src=(register, self._alu(c.monoid.op, old, total))))
+        self._add(c.monoid, registers[(c.name, self._key(c))], total)
+
+    def _add(self, monoid: Monoid, register: UOp, value: UOp) -> None:
+        """Combine a register with a value; the first one replaces the identity."""
+        if self.fresh.pop(register, 0) != len(self.scopes):
+            old = self._emit(UOp(UOps.GET, register.dtype, register.lanes, (register,)))
+            value = self._alu(monoid.op, old, value)
+        self._emit(UOp(UOps.SET, src=(register, value)))
 
     def _repeat(self, monoid: Monoid, value: UOp, times: int) -> UOp:
         """A value that is the same in all lanes, combined with itself."""
@@ -530,16 +560,17 @@ class _Linearizer:
 
     def _combine(self, c: Compute, register: UOp) -> None:
         assert c.monoid is not None
-        old = self._emit(UOp(UOps.GET, register.dtype, register.lanes, (register,)))
         product = c.value
         if product.op is ExprOp.WHERE:  # it guards a tail that is peeled off, perhaps
             product = self._current(product)
         fused = _FUSED.get(product.op) if c.monoid.op is ExprOp.ADD else None
-        if fused is not None and dtypes.is_float(product.dtype):
-            a, b = (self._widen(self.vector(s), register.lanes) for s in product.src[:2])
-            new = self._emit(UOp(UOps.ALU, register.dtype, register.lanes, (a, b, old), fused))
-        else:
-            new = self._alu(c.monoid.op, old, self._widen(self.vector(product), register.lanes))
+        if fused is None or not dtypes.is_float(product.dtype):
+            self._add(c.monoid, register, self._widen(self.vector(product), register.lanes))
+            return
+        self.fresh.pop(register, None)
+        old = self._emit(UOp(UOps.GET, register.dtype, register.lanes, (register,)))
+        a, b = (self._widen(self.vector(s), register.lanes) for s in product.src[:2])
+        new = self._emit(UOp(UOps.ALU, register.dtype, register.lanes, (a, b, old), fused))
         self._emit(UOp(UOps.SET, src=(register, new)))
 
     def _finish(
@@ -916,6 +947,7 @@ def _registers(kernel: Kernel) -> frozenset[str]:
     for nest in kernel.nests:
         for read in reads(expressions(nest)):
             for i, r in zip(read.src, kernel.computes[read.arg].ranges, strict=True):
-                if not (i.op is ExprOp.RANGE and kind_of[i] is kind_of[r]):
+                chosen = i.is_const and kind_of[r] is Kind.UNROLL
+                if not chosen and not (i.op is ExprOp.RANGE and kind_of[i] is kind_of[r]):
                     out.discard(read.arg)
     return frozenset(out)

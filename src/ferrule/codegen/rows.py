@@ -6,8 +6,11 @@ from collections.abc import Sequence
 
 from ferrule.codegen import opt
 from ferrule.codegen.kernel import Kind, expressions, reads
+from ferrule.codegen.panels import schedule_panels
 from ferrule.codegen.plan import SERIAL_WORK, Plan, loads, step_of
 from ferrule.expr import Expr
+
+FEW_VECTORS = 4  # of a row: then it stays in registers
 
 
 def schedule_rows(plan: Plan, name: str, below: Sequence[str]) -> None:
@@ -17,6 +20,8 @@ def schedule_rows(plan: Plan, name: str, below: Sequence[str]) -> None:
     column = _column_axis(plan, name, below)
     if column is None:
         column = _gather_axis(plan, name, below)
+    if column is not None and len(below) == 1 and schedule_panels(plan, name, below[0], column):
+        return
     if column is not None:
         _columns(plan, name, below, column)
     else:
@@ -176,6 +181,15 @@ def _vectorize_last(plan: Plan, name: str, below: Sequence[str]) -> None:
     last = nest.loops[-1]
     if any(c.store is not None and step_of(c.store.index, last.range) == 1 for c in nest.computes):
         plan.vectorize_inner(name, last)
+        _unroll_few(plan, name, f"{last.range.name}.o")
+
+
+def _unroll_few(plan: Plan, name: str, outer: str) -> None:
+    """Copies for the few vectors of a short row."""
+    loop = plan.nest(name).loops[-2:][0]
+    short = loop.range.size.is_const and loop.range.size.max <= FEW_VECTORS
+    if loop.range.name == outer and short and loop.peel is None:
+        plan.do("unroll", name, outer)
 
 
 def _share_rows(plan: Plan, name: str) -> None:

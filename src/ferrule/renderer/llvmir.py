@@ -8,8 +8,9 @@ The module names no triple and no data layout: the compiler sets its own.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, final
 
 from ferrule.codegen.uops import UOp, UOps
@@ -21,6 +22,8 @@ from ferrule.renderer.llvmcast import bitcast, cast
 from ferrule.renderer.llvmvalue import (
     STORAGE_ONLY,
     Code,
+    Lanes,
+    is_real,
     lanes_of,
     literal,
     memory_type,
@@ -185,19 +188,43 @@ class _Function:
         return self.code.value(f"shufflevector {vectors}, <{len(lanes)} x i32> <{numbers}>")
 
     def halve(self, u: UOp) -> str:
-        """Combine the lower half of the lanes with the upper until one is left."""
+        """Combine the lower half of the lanes with the upper until one is left.
+
+        A NaN is looked for in all lanes at once, and not at every step of a chain of maxima.
+        """
         dtype, lanes = _dtype(u), u.src[0].lanes
         kind = register_type(dtype)
+        value = self.name(u.src[0])
+        if u.arg is not ExprOp.MAX or not is_real(kind):
+            return self.halves(u, lambda n, a, b: alu(self.code, u.arg, dtype, n, [a, b]))
+        wide = Lanes(self.code, kind, lanes)
+        unordered = wide.compare("uno", value, value)
+        bits = self.code.value(f"bitcast {vector('i1', lanes)} {unordered} to i{lanes}")
+        is_nan = self.code.value(f"icmp ne i{lanes} {bits}, 0")
+        scalar = Lanes(self.code, kind, 1)
+        return scalar.select(is_nan, scalar.constant(math.nan), self.halves(u, self.larger(kind)))
+
+    def larger(self, kind: str) -> Callable[[int, str, str], str]:
+        """The maximum of two operands that are no NaN."""
+
+        def combine(lanes: int, a: str, b: str) -> str:
+            t = Lanes(self.code, kind, lanes)
+            return t.select(t.compare("ogt", b, a), b, a)
+
+        return combine
+
+    def halves(self, u: UOp, combine: Callable[[int, str, str], str]) -> str:
+        kind, lanes = register_type(_dtype(u)), u.src[0].lanes
         value = self.name(u.src[0])
         while lanes > 1:
             whole = f"{vector(kind, lanes)} {value}"
             lanes //= 2
             if lanes == 1:
-                halves = [self.code.value(f"extractelement {whole}, i64 {i}") for i in (0, 1)]
+                pair = [self.code.value(f"extractelement {whole}, i64 {i}") for i in (0, 1)]
             else:
                 vectors = f"{whole}, {vector(kind, 2 * lanes)} poison"
-                halves = [self.pick(vectors, range(i, i + lanes)) for i in (0, lanes)]
-            value = alu(self.code, u.arg, dtype, lanes, halves)
+                pair = [self.pick(vectors, range(i, i + lanes)) for i in (0, lanes)]
+            value = combine(lanes, *pair)
         return value
 
     # -- memory ------------------------------------------------------------------------------------

@@ -21,15 +21,15 @@ loop.7:
   br label %loop.15
 loop.15:
   %r0.0.15 = phi i64 [ 0, %loop.7 ], [ %r0.0.15.next, %next.15 ]
-  %v16 = load <16 x float>, ptr %max0.0.8
-  %v17 = mul i64 %r0.0.15, 40
-  %v18 = add i64 %v17, %v9
-  %v19 = getelementptr float, ptr %v3, i64 %v18
-  %v20 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v19, i32 4, <16 x i1> %v14, <16 x float> zeroinitializer)
-  %v21 = fcmp ogt <16 x float> %v20, %v16
-  %v22 = select <16 x i1> %v21, <16 x float> %v20, <16 x float> %v16
-  %v23 = fcmp uno <16 x float> %v20, %v20
-  %v24 = select <16 x i1> %v23, <16 x float> %v20, <16 x float> %v22
+  %v16 = mul i64 %r0.0.15, 40
+  %v17 = add i64 %v16, %v9
+  %v18 = getelementptr float, ptr %v3, i64 %v17
+  %v19 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v18, i32 4, <16 x i1> %v14, <16 x float> zeroinitializer)
+  %v20 = load <16 x float>, ptr %max0.0.8
+  %v21 = fcmp ogt <16 x float> %v19, %v20
+  %v22 = select <16 x i1> %v21, <16 x float> %v19, <16 x float> %v20
+  %v23 = fcmp uno <16 x float> %v19, %v19
+  %v24 = select <16 x i1> %v23, <16 x float> %v19, <16 x float> %v22
   store <16 x float> %v24, ptr %max0.0.8
   br label %next.15
 next.15:

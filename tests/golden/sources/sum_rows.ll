@@ -20,30 +20,30 @@ loop.5:
   br label %loop.11
 loop.11:
   %r0.1.o.11 = phi i64 [ 0, %loop.5 ], [ %r0.1.o.11.next, %next.11 ]
-  %v12 = load <16 x float>, ptr %sum0.p.0.6
-  %v13 = mul i64 %r0.1.o.11, 64
-  %v14 = add i64 %v10, %v13
-  %v15 = getelementptr float, ptr %v3, i64 %v14
-  %v16 = load <16 x float>, ptr %v15, align 4
-  %v17 = fadd <16 x float> %v12, %v16
+  %v12 = mul i64 %r0.1.o.11, 64
+  %v13 = add i64 %v10, %v12
+  %v14 = getelementptr float, ptr %v3, i64 %v13
+  %v15 = load <16 x float>, ptr %v14, align 4
+  %v16 = load <16 x float>, ptr %sum0.p.0.6
+  %v17 = fadd <16 x float> %v16, %v15
   store <16 x float> %v17, ptr %sum0.p.0.6
-  %v18 = load <16 x float>, ptr %sum0.p.1.7
-  %v19 = add i64 %v14, 16
-  %v20 = getelementptr float, ptr %v3, i64 %v19
-  %v21 = load <16 x float>, ptr %v20, align 4
-  %v22 = fadd <16 x float> %v18, %v21
+  %v18 = add i64 %v13, 16
+  %v19 = getelementptr float, ptr %v3, i64 %v18
+  %v20 = load <16 x float>, ptr %v19, align 4
+  %v21 = load <16 x float>, ptr %sum0.p.1.7
+  %v22 = fadd <16 x float> %v21, %v20
   store <16 x float> %v22, ptr %sum0.p.1.7
-  %v23 = load <16 x float>, ptr %sum0.p.2.8
-  %v24 = add i64 %v14, 32
-  %v25 = getelementptr float, ptr %v3, i64 %v24
-  %v26 = load <16 x float>, ptr %v25, align 4
-  %v27 = fadd <16 x float> %v23, %v26
+  %v23 = add i64 %v13, 32
+  %v24 = getelementptr float, ptr %v3, i64 %v23
+  %v25 = load <16 x float>, ptr %v24, align 4
+  %v26 = load <16 x float>, ptr %sum0.p.2.8
+  %v27 = fadd <16 x float> %v26, %v25
   store <16 x float> %v27, ptr %sum0.p.2.8
-  %v28 = load <16 x float>, ptr %sum0.p.3.9
-  %v29 = add i64 %v14, 48
-  %v30 = getelementptr float, ptr %v3, i64 %v29
-  %v31 = load <16 x float>, ptr %v30, align 4
-  %v32 = fadd <16 x float> %v28, %v31
+  %v28 = add i64 %v13, 48
+  %v29 = getelementptr float, ptr %v3, i64 %v28
+  %v30 = load <16 x float>, ptr %v29, align 4
+  %v31 = load <16 x float>, ptr %sum0.p.3.9
+  %v32 = fadd <16 x float> %v31, %v30
   store <16 x float> %v32, ptr %sum0.p.3.9
   br label %next.11
 next.11:
@@ -54,38 +54,38 @@ done.11:
   br label %loop.34
 loop.34:
   %r0.1.o.34 = phi i64 [ 1, %done.11 ], [ %r0.1.o.34.next, %next.34 ]
-  %v35 = load <16 x float>, ptr %sum0.p.0.6
-  %v36 = mul i64 %r0.1.o.34, 64
-  %v37 = add i64 %v10, %v36
-  %v38 = trunc i64 %v36 to i32
-  %v39 = insertelement <16 x i32> poison, i32 %v38, i64 0
-  %v40 = shufflevector <16 x i32> %v39, <16 x i32> poison, <16 x i32> zeroinitializer
-  %v41 = add <16 x i32> %v40, %v4
-  %v42 = icmp slt <16 x i32> %v41, splat (i32 77)
-  %v43 = getelementptr float, ptr %v3, i64 %v37
-  %v44 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v43, i32 4, <16 x i1> %v42, <16 x float> zeroinitializer)
-  %v45 = fadd <16 x float> %v35, %v44
+  %v35 = mul i64 %r0.1.o.34, 64
+  %v36 = add i64 %v10, %v35
+  %v37 = trunc i64 %v35 to i32
+  %v38 = insertelement <16 x i32> poison, i32 %v37, i64 0
+  %v39 = shufflevector <16 x i32> %v38, <16 x i32> poison, <16 x i32> zeroinitializer
+  %v40 = add <16 x i32> %v39, %v4
+  %v41 = icmp slt <16 x i32> %v40, splat (i32 77)
+  %v42 = getelementptr float, ptr %v3, i64 %v36
+  %v43 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v42, i32 4, <16 x i1> %v41, <16 x float> zeroinitializer)
+  %v44 = load <16 x float>, ptr %sum0.p.0.6
+  %v45 = fadd <16 x float> %v44, %v43
   store <16 x float> %v45, ptr %sum0.p.0.6
-  %v46 = load <16 x float>, ptr %sum0.p.1.7
-  %v47 = add i64 %v37, 16
-  %v48 = icmp slt <16 x i32> %v41, splat (i32 61)
-  %v49 = getelementptr float, ptr %v3, i64 %v47
-  %v50 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v49, i32 4, <16 x i1> %v48, <16 x float> zeroinitializer)
-  %v51 = fadd <16 x float> %v46, %v50
+  %v46 = add i64 %v36, 16
+  %v47 = icmp slt <16 x i32> %v40, splat (i32 61)
+  %v48 = getelementptr float, ptr %v3, i64 %v46
+  %v49 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v48, i32 4, <16 x i1> %v47, <16 x float> zeroinitializer)
+  %v50 = load <16 x float>, ptr %sum0.p.1.7
+  %v51 = fadd <16 x float> %v50, %v49
   store <16 x float> %v51, ptr %sum0.p.1.7
-  %v52 = load <16 x float>, ptr %sum0.p.2.8
-  %v53 = add i64 %v37, 32
-  %v54 = icmp slt <16 x i32> %v41, splat (i32 45)
-  %v55 = getelementptr float, ptr %v3, i64 %v53
-  %v56 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v55, i32 4, <16 x i1> %v54, <16 x float> zeroinitializer)
-  %v57 = fadd <16 x float> %v52, %v56
+  %v52 = add i64 %v36, 32
+  %v53 = icmp slt <16 x i32> %v40, splat (i32 45)
+  %v54 = getelementptr float, ptr %v3, i64 %v52
+  %v55 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v54, i32 4, <16 x i1> %v53, <16 x float> zeroinitializer)
+  %v56 = load <16 x float>, ptr %sum0.p.2.8
+  %v57 = fadd <16 x float> %v56, %v55
   store <16 x float> %v57, ptr %sum0.p.2.8
-  %v58 = load <16 x float>, ptr %sum0.p.3.9
-  %v59 = add i64 %v37, 48
-  %v60 = icmp slt <16 x i32> %v41, splat (i32 29)
-  %v61 = getelementptr float, ptr %v3, i64 %v59
-  %v62 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v61, i32 4, <16 x i1> %v60, <16 x float> zeroinitializer)
-  %v63 = fadd <16 x float> %v58, %v62
+  %v58 = add i64 %v36, 48
+  %v59 = icmp slt <16 x i32> %v40, splat (i32 29)
+  %v60 = getelementptr float, ptr %v3, i64 %v58
+  %v61 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v60, i32 4, <16 x i1> %v59, <16 x float> zeroinitializer)
+  %v62 = load <16 x float>, ptr %sum0.p.3.9
+  %v63 = fadd <16 x float> %v62, %v61
   store <16 x float> %v63, ptr %sum0.p.3.9
   br label %next.34
 next.34:
@@ -113,17 +113,15 @@ done.34:
   %v82 = extractelement <2 x float> %v81, i64 0
   %v83 = extractelement <2 x float> %v81, i64 1
   %v84 = fadd float %v82, %v83
+  store float %v84, ptr %sum0.4.69
   %v85 = load float, ptr %sum0.4.69
-  %v86 = fadd float %v85, %v84
-  store float %v86, ptr %sum0.4.69
-  %v87 = load float, ptr %sum0.4.69
-  %v88 = getelementptr float, ptr %v1, i64 %i0.0.5
-  store float %v87, ptr %v88, align 4
+  %v86 = getelementptr float, ptr %v1, i64 %i0.0.5
+  store float %v85, ptr %v86, align 4
   br label %next.5
 next.5:
   %i0.0.5.next = add nsw i64 %i0.0.5, 1
-  %v89 = icmp slt i64 %i0.0.5.next, 9
-  br i1 %v89, label %loop.5, label %done.5, !llvm.loop !4
+  %v87 = icmp slt i64 %i0.0.5.next, 9
+  br i1 %v87, label %loop.5, label %done.5, !llvm.loop !4
 done.5:
   ret void
 }

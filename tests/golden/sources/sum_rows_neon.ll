@@ -20,30 +20,30 @@ loop.5:
   br label %loop.11
 loop.11:
   %r0.1.o.11 = phi i64 [ 0, %loop.5 ], [ %r0.1.o.11.next, %next.11 ]
-  %v12 = load <4 x float>, ptr %sum0.p.0.6
-  %v13 = mul i64 %r0.1.o.11, 16
-  %v14 = add i64 %v10, %v13
-  %v15 = getelementptr float, ptr %v3, i64 %v14
-  %v16 = load <4 x float>, ptr %v15, align 4
-  %v17 = fadd <4 x float> %v12, %v16
+  %v12 = mul i64 %r0.1.o.11, 16
+  %v13 = add i64 %v10, %v12
+  %v14 = getelementptr float, ptr %v3, i64 %v13
+  %v15 = load <4 x float>, ptr %v14, align 4
+  %v16 = load <4 x float>, ptr %sum0.p.0.6
+  %v17 = fadd <4 x float> %v16, %v15
   store <4 x float> %v17, ptr %sum0.p.0.6
-  %v18 = load <4 x float>, ptr %sum0.p.1.7
-  %v19 = add i64 %v14, 4
-  %v20 = getelementptr float, ptr %v3, i64 %v19
-  %v21 = load <4 x float>, ptr %v20, align 4
-  %v22 = fadd <4 x float> %v18, %v21
+  %v18 = add i64 %v13, 4
+  %v19 = getelementptr float, ptr %v3, i64 %v18
+  %v20 = load <4 x float>, ptr %v19, align 4
+  %v21 = load <4 x float>, ptr %sum0.p.1.7
+  %v22 = fadd <4 x float> %v21, %v20
   store <4 x float> %v22, ptr %sum0.p.1.7
-  %v23 = load <4 x float>, ptr %sum0.p.2.8
-  %v24 = add i64 %v14, 8
-  %v25 = getelementptr float, ptr %v3, i64 %v24
-  %v26 = load <4 x float>, ptr %v25, align 4
-  %v27 = fadd <4 x float> %v23, %v26
+  %v23 = add i64 %v13, 8
+  %v24 = getelementptr float, ptr %v3, i64 %v23
+  %v25 = load <4 x float>, ptr %v24, align 4
+  %v26 = load <4 x float>, ptr %sum0.p.2.8
+  %v27 = fadd <4 x float> %v26, %v25
   store <4 x float> %v27, ptr %sum0.p.2.8
-  %v28 = load <4 x float>, ptr %sum0.p.3.9
-  %v29 = add i64 %v14, 12
-  %v30 = getelementptr float, ptr %v3, i64 %v29
-  %v31 = load <4 x float>, ptr %v30, align 4
-  %v32 = fadd <4 x float> %v28, %v31
+  %v28 = add i64 %v13, 12
+  %v29 = getelementptr float, ptr %v3, i64 %v28
+  %v30 = load <4 x float>, ptr %v29, align 4
+  %v31 = load <4 x float>, ptr %sum0.p.3.9
+  %v32 = fadd <4 x float> %v31, %v30
   store <4 x float> %v32, ptr %sum0.p.3.9
   br label %next.11
 next.11:
@@ -54,35 +54,35 @@ done.11:
   br label %loop.34
 loop.34:
   %r0.1.o.34 = phi i64 [ 4, %done.11 ], [ %r0.1.o.34.next, %next.34 ]
-  %v35 = load <4 x float>, ptr %sum0.p.0.6
-  %v36 = mul i64 %r0.1.o.34, 16
-  %v37 = add i64 %v10, %v36
-  %v38 = getelementptr float, ptr %v3, i64 %v37
-  %v39 = load <4 x float>, ptr %v38, align 4
-  %v40 = fadd <4 x float> %v35, %v39
+  %v35 = mul i64 %r0.1.o.34, 16
+  %v36 = add i64 %v10, %v35
+  %v37 = getelementptr float, ptr %v3, i64 %v36
+  %v38 = load <4 x float>, ptr %v37, align 4
+  %v39 = load <4 x float>, ptr %sum0.p.0.6
+  %v40 = fadd <4 x float> %v39, %v38
   store <4 x float> %v40, ptr %sum0.p.0.6
-  %v41 = load <4 x float>, ptr %sum0.p.1.7
-  %v42 = add i64 %v37, 4
-  %v43 = getelementptr float, ptr %v3, i64 %v42
-  %v44 = load <4 x float>, ptr %v43, align 4
-  %v45 = fadd <4 x float> %v41, %v44
+  %v41 = add i64 %v36, 4
+  %v42 = getelementptr float, ptr %v3, i64 %v41
+  %v43 = load <4 x float>, ptr %v42, align 4
+  %v44 = load <4 x float>, ptr %sum0.p.1.7
+  %v45 = fadd <4 x float> %v44, %v43
   store <4 x float> %v45, ptr %sum0.p.1.7
-  %v46 = load <4 x float>, ptr %sum0.p.2.8
-  %v47 = add i64 %v37, 8
-  %v48 = getelementptr float, ptr %v3, i64 %v47
-  %v49 = load <4 x float>, ptr %v48, align 4
-  %v50 = fadd <4 x float> %v46, %v49
+  %v46 = add i64 %v36, 8
+  %v47 = getelementptr float, ptr %v3, i64 %v46
+  %v48 = load <4 x float>, ptr %v47, align 4
+  %v49 = load <4 x float>, ptr %sum0.p.2.8
+  %v50 = fadd <4 x float> %v49, %v48
   store <4 x float> %v50, ptr %sum0.p.2.8
-  %v51 = load <4 x float>, ptr %sum0.p.3.9
-  %v52 = add i64 %v37, 12
-  %v53 = trunc i64 %v36 to i32
-  %v54 = insertelement <4 x i32> poison, i32 %v53, i64 0
-  %v55 = shufflevector <4 x i32> %v54, <4 x i32> poison, <4 x i32> zeroinitializer
-  %v56 = add <4 x i32> %v55, %v4
-  %v57 = icmp slt <4 x i32> %v56, splat (i32 65)
-  %v58 = getelementptr float, ptr %v3, i64 %v52
-  %v59 = call <4 x float> @llvm.masked.load.v4f32.p0(ptr %v58, i32 4, <4 x i1> %v57, <4 x float> zeroinitializer)
-  %v60 = fadd <4 x float> %v51, %v59
+  %v51 = add i64 %v36, 12
+  %v52 = trunc i64 %v35 to i32
+  %v53 = insertelement <4 x i32> poison, i32 %v52, i64 0
+  %v54 = shufflevector <4 x i32> %v53, <4 x i32> poison, <4 x i32> zeroinitializer
+  %v55 = add <4 x i32> %v54, %v4
+  %v56 = icmp slt <4 x i32> %v55, splat (i32 65)
+  %v57 = getelementptr float, ptr %v3, i64 %v51
+  %v58 = call <4 x float> @llvm.masked.load.v4f32.p0(ptr %v57, i32 4, <4 x i1> %v56, <4 x float> zeroinitializer)
+  %v59 = load <4 x float>, ptr %sum0.p.3.9
+  %v60 = fadd <4 x float> %v59, %v58
   store <4 x float> %v60, ptr %sum0.p.3.9
   br label %next.34
 next.34:
@@ -104,17 +104,15 @@ done.34:
   %v73 = extractelement <2 x float> %v72, i64 0
   %v74 = extractelement <2 x float> %v72, i64 1
   %v75 = fadd float %v73, %v74
+  store float %v75, ptr %sum0.4.66
   %v76 = load float, ptr %sum0.4.66
-  %v77 = fadd float %v76, %v75
-  store float %v77, ptr %sum0.4.66
-  %v78 = load float, ptr %sum0.4.66
-  %v79 = getelementptr float, ptr %v1, i64 %i0.0.5
-  store float %v78, ptr %v79, align 4
+  %v77 = getelementptr float, ptr %v1, i64 %i0.0.5
+  store float %v76, ptr %v77, align 4
   br label %next.5
 next.5:
   %i0.0.5.next = add nsw i64 %i0.0.5, 1
-  %v80 = icmp slt i64 %i0.0.5.next, 9
-  br i1 %v80, label %loop.5, label %done.5, !llvm.loop !4
+  %v78 = icmp slt i64 %i0.0.5.next, 9
+  br i1 %v78, label %loop.5, label %done.5, !llvm.loop !4
 done.5:
   ret void
 }
