@@ -15,6 +15,7 @@ from math import prod
 
 from ferrule.codegen import opt
 from ferrule.codegen.kernel import Nest
+from ferrule.codegen.panels import PAGE_BYTES
 from ferrule.codegen.plan import SERIAL_WORK, Plan, loads, step_of
 from ferrule.codegen.tile import Tile, best_tile
 from ferrule.codegen.window import Window
@@ -24,6 +25,7 @@ LEAST_TERMS = 16  # of a sum: with fewer, the copies would take longer than the 
 NEAR = 4  # elements: steps of a sum that share cache lines
 LEAST_ROWS = 4  # of one axis; where it is shorter, several axes are the rows of a tile
 MOST_ROWS = 14
+MOST_PANELS = 8
 CHUNKS = 4  # for each thread, where blocks may have any size
 
 
@@ -83,7 +85,7 @@ def schedule_blocks(plan: Plan, name: str, reduce: str) -> bool:
             return True
     long = [operands for operands in fit if _is_long_sum(operands)]
     if not long:
-        return False
+        return any(_WideBlocks(plan, name, reduce, operands).apply() for operands in fit)
     through_window = [o for o in long if any(len(o.window(r)) > 1 for r in o.row_ranges)]
     _LongSum(plan, name, reduce, (through_window or long)[0]).apply()
     return True
@@ -180,13 +182,13 @@ class _Blocks:
         plan.do("vectorize", self.reduce, f"{lanes}.i")
         return [f"{lanes}.o", f"{lanes}.i"]
 
-    def split_rows(self, rows: str, tile: Tile) -> tuple[list[str], str]:
+    def split_rows(self, rows: str, tile: Tile, tail: str = "mask") -> tuple[list[str], str]:
         """The loop over tiles, if there is one, and the rows of a tile, as copies."""
         plan = self.plan
         if self.size(self.reduce, rows) <= tile.rows:
             plan.do("unroll", self.reduce, rows)
             return [], rows
-        plan.do("split", self.reduce, rows, tile.rows, "mask")
+        plan.do("split", self.reduce, rows, tile.rows, tail)
         plan.do("unroll", self.reduce, f"{rows}.i")
         return [f"{rows}.o"], f"{rows}.i"
 
@@ -490,3 +492,65 @@ class _LongSum(_Blocks):
                 blocks[-1] = f"{partial.name}.o"
                 rest.insert(0, f"{partial.name}.i")
         return blocks, rest
+
+
+class _WideBlocks(_Blocks):
+    """Few rows, long sums: blocks of the other operand are copied as wide as the accumulators of
+    all rows allow, so that each of its pages is read at one go.
+    """
+
+    def apply(self) -> bool:
+        plan, operands, v = self.plan, self.operands, self.v
+        if len(operands.terms) != 1 or len(operands.row_ranges) != 1:
+            return False
+        (k,), (m,) = operands.terms, operands.row_ranges
+        if (
+            len(operands.lane_ranges) != 1
+            or not self._is_far(k)
+            or _distance(operands.rows.src[0], k) != 1
+        ):
+            return False
+        tile = best_tile(plan.target, self.itemsize, m.size.arg, v.size.arg)
+        depth, together = self._sizes(m, tile)
+        if together < 2 or k.size.arg < 2 * depth:
+            return False
+        batch = [r.name for r in operands.shared]
+        plan.do("split", self.name, v.name, together * tile.columns, "mask")
+        plan.do("reorder", self.name, (*batch, f"{v.name}.o", m.name, f"{v.name}.i"))
+        plan.do("compute_at", self.reduce, len(batch) + 1)
+        plan.do("split", self.reduce, k.name, depth, "peel")
+        tiles, rows = self.split_rows(f"{m.name}@{self.reduce}", tile, "clamp")
+        lanes = f"{v.name}.i@{self.reduce}"
+        plan.do("split", self.reduce, lanes, tile.columns, "mask")
+        columns = self.split_lanes(f"{lanes}.i", tile)
+        terms, block = f"{k.name}.o", f"{k.name}.i"
+        plan.do("reorder", self.reduce, (terms, f"{lanes}.o", *tiles, block, rows, *columns))
+        copy = f"{self.reduce}.copy{operands.lanes.arg}"
+        axes = (f"{lanes}.o", block, *columns)
+        plan.do("stage", self.reduce, operands.lanes.arg, self.reduce, 1, axes, copy)
+        loops = self.loops(copy)
+        plan.do("reorder", copy, (loops[1], loops[0], *loops[2:]))
+        plan.vectorize_inner(copy, plan.nest(copy).loops[-1])
+        self.unroll_terms(block)
+        plan.vectorize_inner(self.name, plan.nest(self.name).loops[-1])
+        self.share(len(batch) + 1)
+        return True
+
+    def _is_far(self, k: Expr) -> bool:
+        """Whether steps of the sum are pages apart in an operand that does not fit the cache."""
+        lanes = self.operands.lanes
+        step = _distance(lanes.src[0], k) * lanes.dtype.itemsize
+        large = step * k.size.arg > 2 * self.plan.target.l2_bytes
+        return step_of(lanes.src[0], self.v) == 1 and step >= PAGE_BYTES and large
+
+    def _sizes(self, m: Expr, tile: Tile) -> tuple[int, int]:
+        """The terms and the panels of a block: it takes half of the second cache, and the
+        accumulators at most a quarter.
+        """
+        target = self.plan.target
+        column = tile.columns * self.itemsize
+        panels = -(-int(self.v.size.arg) // tile.columns)
+        together = min(target.l2_bytes // 4 // (column * int(m.size.arg)), MOST_PANELS)
+        while together > 1 and -(-panels // together) < CHUNKS * target.max_threads:
+            together //= 2
+        return target.l2_bytes // 2 // (column * max(together, 1)), together

@@ -18,12 +18,14 @@ from ferrule.codegen.tensorize import tensorize_contraction
 from ferrule.codegen.tile import BESIDE_FAR_ROWS, VECTOR_CYCLES, Tile, best_tile, tile_cost
 from ferrule.expr import TRUE, Expr, const
 
+LINE_BYTES = 64
 FAR_BYTES = 4096  # between two steps of k: beyond this, blocks of rows are copied
 MOST_COPIED = 2 << 20  # bytes of such a block: the larger, the less often panels are packed
 MANY_COLUMNS = 512  # for which it matters how often the rows are read
 MOST_ROWS = 512  # of a column of accumulators that live in memory between blocks of k
 SCATTER_CYCLES = 1.5  # to store one element of a vector that goes to many places
 STRIDED_CYCLES = 1.0  # to copy one element from where its neighbours are far apart
+TURNED = 1.05  # the time of a tile whose lanes are far apart in memory
 MASK_CYCLES = 3.0  # to load one element under a condition, inside a tile
 
 
@@ -88,9 +90,12 @@ def _contraction_cost(
     k = _terms(nest)
     cost = tile_cost(tile, rows, v.size.max, _vector_cycles(plan, nest, rows, v.size.max))
     cost /= rows * v.size.max
+    found = loads(nest.computes[0].value)
+    if any(v in e.ranges and step_of(e.src[0], v) != 1 for e in found):
+        cost *= TURNED
     steps = [step_of(c.store.index, v) for c in root.computes if c.store is not None]
     cost += sum(0.1 if step == 1 else SCATTER_CYCLES for step in steps) / k
-    for e in loads(nest.computes[0].value):
+    for e in found:
         if v not in e.ranges:
             cost += 0.0 if e.src[1] is TRUE else MASK_CYCLES / tile.columns
         elif step_of(e.src[0], v) != 1:
@@ -283,9 +288,17 @@ class _Contraction:
             if not along or along[0] not in e.ranges or tiles < 2:
                 continue
             step = load_step(e, along[0])
-            if step == 1 and tiles < 4:
+            few = tiles * self.tile.rows <= MOST_ROWS
+            if step == 1 and (tiles < 4 or (few and self._is_even(nest, e))):
                 continue
             self._pack(nest, e, at, depth)
+
+    def _is_even(self, nest: Nest, e: Expr) -> bool:
+        """Whether vectors of an operand lie in whole cache lines, and its steps in one page."""
+        kept = nest.computes[0].ranges
+        steps = [step_of(e.src[0], loop.range) for loop in nest.loops if loop.range not in kept]
+        sizes = [step * e.dtype.itemsize for step in steps]
+        return all(0 <= size < FAR_BYTES and size % LINE_BYTES == 0 for size in sizes)
 
     def _pack(self, nest: Nest, e: Expr, at: str, depth: int) -> None:
         """A copy in the order in which the tile reads it: k outermost, lanes innermost."""
