@@ -15,6 +15,7 @@ from ferrule.ops import (
     LazyOp,
     MemBuffer,
     ReduceOps,
+    TernaryOps,
     UnaryOps,
 )
 from ferrule.shape.shapetracker import ShapeTracker
@@ -124,6 +125,25 @@ def attention(q: LazyOp, k: LazyOp, v: LazyOp) -> LazyOp:
     return matmul(keep(mul(powers, inverse.expand(powers.shape)), 1), v)
 
 
+def causal_attention(q: LazyOp, k: LazyOp, v: LazyOp) -> LazyOp:
+    """As above, with a mask that is a condition on the indices of row and column."""
+    rows, columns = q.shape[0], k.shape[0]
+    ones = constant(1, (rows,), dtypes.bool).pad(((columns - 1, 0),))
+    seen = ones.window(0, columns).stride((1, -1))
+    scores = matmul(q, k.permute((1, 0)))
+    low = constant(-1e30, scores.shape)
+    scores = keep(LazyOp(TernaryOps.WHERE, (seen, scores, low)), 1)
+    powers = keep(exp(sub(scores, reduce(ReduceOps.MAX, scores, 1).expand(scores.shape))), 1)
+    inverse = LazyOp(UnaryOps.RECIP, (total(powers, 1),)).expand(powers.shape)
+    nothing = constant(0, scores.shape)
+    return matmul(keep(LazyOp(TernaryOps.WHERE, (seen, mul(powers, inverse), nothing)), 1), v)
+
+
+def numpy_causal_attention(q: Array, k: Array, v: Array) -> Array:
+    scores = q @ k.T
+    return numpy_softmax(np.where(np.tril(np.ones(scores.shape)), scores, -np.inf), 1) @ v
+
+
 def numpy_softmax(x: Array, axis: int) -> Array:
     powers = np.exp(x - x.max(axis, keepdims=True))
     return powers / powers.sum(axis, keepdims=True)
@@ -208,6 +228,12 @@ CASES = [
         store(attention(load(1, 37, 12), load(2, 21, 12), load(3, 21, 20))),
         ((37, 12), (21, 12), (21, 20)),
         lambda q, k, v: numpy_softmax(q @ k.T, 1) @ v,
+    ),
+    Case(
+        "causal_attention",
+        store(causal_attention(load(1, 37, 12), load(2, 40, 12), load(3, 40, 20))),
+        ((37, 12), (40, 12), (40, 20)),
+        numpy_causal_attention,
     ),
 ]
 

@@ -12,8 +12,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum, auto
 from functools import reduce
-from typing import Any, Final, Self, TypeAlias, Union
-from weakref import KeyedRef
+from typing import Any, Final, Self, Union
+from weakref import WeakValueDictionary
 from zlib import crc32
 
 from ferrule.dtype import DType, dtypes, truncate
@@ -78,17 +78,6 @@ UNBOUNDED: Final = (-(2**63), 2**63 - 1)
 NO_RANGES: Final[frozenset[Expr]] = frozenset()
 
 
-_Interned: TypeAlias = "dict[Any, KeyedRef[Any, Expr]]"
-# A WeakValueDictionary, without what that pays for being changed while it is iterated over.
-_interned: _Interned = {}
-
-
-def _forget(reference: KeyedRef[Any, Expr], table: _Interned = _interned) -> None:
-    """A node is gone; its place may have been taken already."""
-    if table.get(reference.key) is reference:
-        del table[reference.key]
-
-
 def _free_ranges(node: Expr) -> frozenset[Expr]:
     if node.op is ExprOp.RANGE:
         return frozenset((node,)) | node.src[0].ranges
@@ -99,6 +88,9 @@ def _free_ranges(node: Expr) -> frozenset[Expr]:
     if node.op in (ExprOp.REDUCE, ExprOp.KEEP):
         below = below - frozenset(node.arg[1])
     return below
+
+
+_interned: WeakValueDictionary[Any, Expr] = WeakValueDictionary()
 
 
 class Expr:
@@ -133,8 +125,7 @@ class Expr:
 
     def __new__(cls, op: ExprOp, dtype: DType, src: tuple[Expr, ...] = (), arg: Any = None) -> Self:
         key = (op, dtype, src, type(arg), arg.hex() if type(arg) is float else arg)
-        reference = _interned.get(key)
-        found = None if reference is None else reference()
+        found = _interned.get(key)
         if found is not None:
             assert isinstance(found, cls)
             return found
@@ -147,7 +138,7 @@ class Expr:
         self._linear = None
         self._rank = None
         self.ranges = _free_ranges(self)
-        _interned[key] = KeyedRef(self, _forget, key)
+        _interned[key] = self
         return self
 
     # -- what it is ------------------------------------------------------------------------------
@@ -823,6 +814,8 @@ def alu(op: ExprOp, *src: Expr, dtype: DType | None = None) -> Expr:
             return src[1] if src[0].arg else src[2]
         if src[1] is src[2]:
             return src[1]
+        if src[0].dtype is BOOL and src[1] is TRUE and src[2] is FALSE:
+            return src[0]
     if op is ExprOp.AND and out is BOOL:
         return both(*src)
     return Expr(op, out, src)

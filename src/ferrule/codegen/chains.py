@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ferrule.codegen.kernel import Nest, can_overwrite, expressions, reads
+from ferrule.codegen.limits import end_of
 from ferrule.codegen.plan import SERIAL_WORK, Plan, loads, step_of
 from ferrule.codegen.tile import Tile, best_tile
 from ferrule.expr import Expr
@@ -202,6 +203,9 @@ def _tile(
         if k.size.arg >= 8:
             plan.do("split", n, k.name, 4, "peel")
             plan.do("unroll", n, f"{k.name}.i")
+        nest = plan.nest(n)
+        if nest.loops[0].peel is None and end_of(plan.kernel, nest, 0) is not None:
+            plan.do("limit", n, nest.loops[0].range.name)
 
 
 def _split_lanes(plan: Plan, name: str, v: Expr, tile: Tile) -> tuple[str, ...]:

@@ -166,7 +166,8 @@ def _once(kernel: Kernel) -> Kernel:
 
 def _runs_once(loop: Loop) -> bool:
     size = loop.range.size
-    return loop.kind is Kind.SERIAL and loop.peel is None and size.is_const and size.arg == 1
+    whole = loop.peel is None and loop.end is None
+    return loop.kind is Kind.SERIAL and whole and size.is_const and size.arg == 1
 
 
 def _expand(e: Expr) -> Expr:
@@ -318,7 +319,8 @@ class _Linearizer:
         self.lane = outside
 
     def _serial(self, loop: Loop, bounds: tuple[UOp, UOp] | None, body: Callable[[], None]) -> None:
-        start, stop = bounds or (self.constant(0, I64, 1), self.value(loop.range.size))
+        size = loop.range.size if loop.end is None else loop.end
+        start, stop = bounds or (self.constant(0, I64, 1), self._plain(size))
         if loop.peel is None:
             self._open(loop, start, stop)
             body()

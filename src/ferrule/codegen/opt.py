@@ -24,6 +24,7 @@ from ferrule.codegen.kernel import (
     reads,
     verify,
 )
+from ferrule.codegen.limits import end_of
 from ferrule.codegen.window import Window
 from ferrule.expr import (
     TRUE,
@@ -125,12 +126,8 @@ def _is_combined(nest: Nest, r: Expr) -> bool:
 
 def _map_expressions(nest: Nest, mapping: Mapping[Expr, Expr]) -> Nest:
     computes = tuple(_map_compute(c, mapping) for c in nest.computes)
-    loops = tuple(_with_peel(loop, mapping) for loop in nest.loops)
+    loops = tuple(loop.mapped(mapping) for loop in nest.loops)
     return Nest(nest.name, computes, loops, nest.at)
-
-
-def _with_peel(loop: Loop, mapping: Mapping[Expr, Expr]) -> Loop:
-    return loop if loop.peel is None else replace(loop, peel=loop.peel.substitute(mapping))
 
 
 def _map_compute(c: Compute, mapping: Mapping[Expr, Expr]) -> Compute:
@@ -274,7 +271,7 @@ class _Split:
                 store = replace(store, index=self.expression(store.index), valid=valid)
             computes.append(replace(c, value=value, store=store))
         peel = {self.range: self.position}
-        loops = tuple(_with_peel(loop, peel) for loop in nest.loops)
+        loops = tuple(loop.mapped(peel) for loop in nest.loops)
         return Nest(nest.name, tuple(computes), loops, nest.at)
 
 
@@ -463,14 +460,7 @@ def compute_at(kernel: Kernel, nest_name: str, depth: int, inside: bool = False)
     nest = _nest(kernel, nest_name)
     axes = tuple(clones[loop.range] for loop in left)
     computes = tuple(replace(c, ranges=c.ranges + axes) for c in nest.computes)
-    new_loops = tuple(
-        Loop(
-            clones[loop.range],
-            loop.kind,
-            None if loop.peel is None else loop.peel.substitute(clones),
-        )
-        for loop in left
-    )
+    new_loops = tuple(replace(loop.mapped(clones), range=clones[loop.range]) for loop in left)
     loops = nest.loops + new_loops
     kernel = kernel.with_nest(Nest(nest.name, computes, loops, (parent.name, depth)))
     for child in [n for n in kernel.nests if n.at is not None and n.at[0] == nest_name]:
@@ -488,6 +478,24 @@ def compute_at(kernel: Kernel, nest_name: str, depth: int, inside: bool = False)
             if not inside:
                 kernel = compute_at(kernel, child.name, child.at[1])
     return kernel
+
+
+def limit(kernel: Kernel, nest_name: str, name: str) -> Kernel:
+    """A loop ends before the iterations that a condition on indices makes useless.
+
+    Exact, but that 0 times an infinity or NaN, which would be NaN, counts as nothing there.
+    """
+    nest = _nest(kernel, nest_name)
+    depth = _depth(kernel, nest, name)
+    loop = nest.loops[depth]
+    end = end_of(kernel, nest, depth)
+    if end is None or loop.peel is not None or loop.kind is not Kind.SERIAL:
+        raise ScheduleError(
+            f"limit({name}) in kernel {kernel.name}: no condition makes its last iterations "
+            "useless, or it is not a plain loop"
+        )
+    loops = (*nest.loops[:depth], replace(loop, end=end), *nest.loops[depth + 1 :])
+    return kernel.with_nest(replace(nest, loops=loops))
 
 
 def overwrite(kernel: Kernel, name: str, old: str) -> Kernel:
@@ -760,7 +768,7 @@ def tensorize(kernel: Kernel, nest_name: str, name: str, intrinsic_name: str) ->
     a, b = (_packed(factor.src[0], inner.range, intrinsic) for factor in product.src)
     value = Expr(ExprOp.DOT, intrinsic.result, (a, b, const(0, intrinsic.result)))
     last = {inner.range: inner.range.size - 1}
-    loops = tuple(_with_peel(loop, last) for loop in nest.loops if loop is not inner)
+    loops = tuple(loop.mapped(last) for loop in nest.loops if loop is not inner)
     kernel = kernel.with_nest(replace(nest, computes=(replace(c, value=value),), loops=loops))
     return _move_children(kernel, nest_name, lambda d: d if d <= depth else d - 1)
 
@@ -808,6 +816,7 @@ PRIMITIVES: Final[dict[str, Callable[..., Kernel]]] = {
     "fuse": fuse,
     "group": group,
     "keep": keep,
+    "limit": limit,
     "merge": merge,
     "nontemporal": nontemporal,
     "overwrite": overwrite,
