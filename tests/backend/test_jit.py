@@ -1095,3 +1095,25 @@ def test_copies_between_devices_are_replayed(device: str) -> None:
 
     for i in range(4):
         assert f(Tensor([float(i)])).item() == 2 * i + 2
+
+
+class _Anything:
+    """Has every attribute that it is asked for."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> object:
+        return object()
+
+
+anything = _Anything()
+
+
+def test_an_object_that_makes_up_attributes() -> None:
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        assert anything is not None
+        return (x + 1).realize()
+
+    for i in range(4):
+        assert f(Tensor([float(i)])).tolist() == [i + 1]

@@ -183,7 +183,7 @@ def _below(value: Any) -> Iterator[_Found]:
         yield from _fixed(value, (value.__func__,))
     elif isinstance(value, property):
         yield from _fixed(value, (value.fget,))
-    elif "__wrapped__" in getattr(value, "__dict__", {}):
+    elif "__wrapped__" in _attributes(value):
         # A wrapper, such as another captured function: its own state is nobody's business.
         yield from _fixed(value, (value.__wrapped__,))
     elif not isinstance(value, types.ModuleType):
@@ -225,8 +225,14 @@ def _names(code: types.CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
+def _attributes(value: object) -> dict[str, Any]:
+    """The attributes of an object that has a dict for them; some objects make up any name."""
+    found = getattr(value, "__dict__", None)
+    return found if isinstance(found, dict) else {}
+
+
 def _below_object(value: object) -> Iterator[_Found]:
-    yield from _fixed(value, (getattr(value, "__dict__", None), type(value)))
+    yield from _fixed(value, (_attributes(value), type(value)))
     for kind in type(value).__mro__:
         slots = vars(kind).get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
