@@ -116,12 +116,12 @@ class _Chain:
         plan = self.plan
         for n in self.steps:
             for c in plan.nest(n).computes:
-                found = {e.arg for e in reads([c.value]) if e.src}
-                old = [
-                    x for x in found if c.monoid is None and can_overwrite(plan.kernel, c.name, x)
-                ]
-                if old:
-                    plan.do("overwrite", c.name, old[0])
+                if c.monoid is not None:
+                    continue
+                found = (e.arg for e in reads([c.value]) if e.src)
+                old = next((x for x in found if can_overwrite(plan.kernel, c.name, x)), None)
+                if old is not None:
+                    plan.do("overwrite", c.name, old)
 
     def _step(self, n: str) -> None:
         """One pass over a block: its last loop, over the rows, becomes lanes."""
