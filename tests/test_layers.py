@@ -20,8 +20,8 @@ LAYERS = """
     opkinds ops fold
     codegen.intrinsics codegen.kernel codegen.lower codegen.window codegen.limits codegen.opt
     codegen.plan codegen.streams codegen.panels codegen.rows codegen.tensorize codegen.tile
-    codegen.blocks codegen.contraction codegen.chains codegen.heuristic codegen.mutate
-    codegen.search
+    codegen.blocks codegen.taps codegen.contraction codegen.chains codegen.heuristic
+    codegen.mutate codegen.search
     codegen.uops codegen.transcendental codegen.linearizer codegen.interpret
     renderer.base renderer.llvmvalue renderer.llvmexpand renderer.llvmalu renderer.llvmcast
     renderer.llvmir

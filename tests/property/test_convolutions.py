@@ -79,19 +79,46 @@ class Convolution:
     def weight_gradient(self) -> LazyOp:
         return store(total(mul(self.results(1), self.windows(2)), 0, 2, 3))
 
+    def depthwise(self) -> LazyOp:
+        return store(total(mul(*self._each_channel()), 4, 5))
+
+    def depthwise_weight_gradient(self) -> LazyOp:
+        windows, _ = self._each_channel()
+        g = load(2, self.images, self.channels, *self.out)
+        g = g.reshape((*g.shape, 1, 1)).expand(windows.shape)
+        return store(total(mul(windows, g), 0, 2, 3))
+
+    def depthwise_input_gradient(self) -> LazyOp:
+        _, weights = self._each_channel()
+        g = load(1, self.images, self.channels, *self.out)
+        return self._adjoint(mul(g.reshape((*g.shape, 1, 1)).expand(weights.shape), weights))
+
+    def _each_channel(self) -> tuple[LazyOp, LazyOp]:
+        """Both as (image, channel, row, column, tap row, tap column)."""
+        x = load(1, self.images, self.channels, self.height, self.width)
+        around = (self.padding, self.padding)
+        step = (self.taps, self.stride, self.dilation)
+        windows = x.pad(((0, 0), (0, 0), around, around)).window(2, *step).window(3, *step)
+        w = load(2, self.channels, self.taps, self.taps)
+        w = w.reshape((1, self.channels, 1, 1, self.taps, self.taps))
+        return windows, w.expand(windows.shape)
+
     def input_gradient(self) -> LazyOp:
         part = total(mul(self.results(1), self.weights(2)), 1)
         images, _, rows, columns, channels, taps, _ = part.shape
         part = part.reshape((images, rows, columns, channels, taps, taps))
-        part = part.permute((0, 3, 1, 2, 4, 5))
+        return self._adjoint(part.permute((0, 3, 1, 2, 4, 5)))
+
+    def _adjoint(self, part: LazyOp) -> LazyOp:
+        """The sum over all windows of (image, channel, row, column, tap row, tap column)."""
+        images, channels, rows, _, taps, _ = part.shape
         step = (self.stride, self.dilation)
         along = total(part.unwindow(3, self.padded[1], *step), 4)
         along = along.reshape((images, channels, rows, self.padded[1], taps))
         across = total(along.unwindow(2, self.padded[0], *step), 4)
         inside = across.reshape((images, channels, *self.padded))
-        p = self.padding
-        rows, columns = self.height, self.width
-        return store(inside.shrink(((0, images), (0, channels), (p, p + rows), (p, p + columns))))
+        p, height, width = self.padding, self.height, self.width
+        return store(inside.shrink(((0, images), (0, channels), (p, p + height), (p, p + width))))
 
 
 CASES = [
@@ -104,7 +131,10 @@ CASES = [
     Convolution(channels=19, filters=4, height=3, width=17, images=1),
     Convolution(taps=3, padding=2, height=1, width=6),
 ]
-KINDS = ["forward", "weight_gradient", "input_gradient"]
+KINDS = [
+    *("forward", "weight_gradient", "input_gradient"),
+    *("depthwise", "depthwise_weight_gradient", "depthwise_input_gradient"),
+]
 
 
 def inputs_of(ast: LazyOp) -> list[np.ndarray]:
@@ -151,7 +181,7 @@ def test_no_access_out_of_range(kind: str, case: Convolution, target: Target) ->
     ),
     st.sampled_from(KINDS),
 )
-@settings(max_examples=40)
+@settings(max_examples=60)
 def test_sizes_of_all_kinds(case: Convolution, kind: str) -> None:
     if min(case.out) < 1:
         return

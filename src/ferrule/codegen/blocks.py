@@ -16,10 +16,10 @@ from math import prod
 from ferrule.codegen import opt
 from ferrule.codegen.kernel import Nest
 from ferrule.codegen.panels import PAGE_BYTES
-from ferrule.codegen.plan import SERIAL_WORK, Plan, loads, step_of
+from ferrule.codegen.plan import SERIAL_WORK, Plan, base, loads, step_of
 from ferrule.codegen.tile import Tile, best_tile
-from ferrule.codegen.window import Window
-from ferrule.expr import Expr, as_expr, conjuncts
+from ferrule.codegen.window import Window, distance, overlap
+from ferrule.expr import Expr, as_expr
 
 LEAST_TERMS = 16  # of a sum: with fewer, the copies would take longer than the sums
 NEAR = 4  # elements: steps of a sum that share cache lines
@@ -47,25 +47,7 @@ class Operands:
     def window(self, r: Expr) -> list[Expr]:
         """A range with those that the rows' operand takes only by one sum with it."""
         others = self.terms if r in self.row_ranges else self.row_ranges
-        return [r, *(o for o in others if _overlap(self.rows, r, o))]
-
-
-def _overlap(element: Expr, a: Expr, b: Expr) -> bool:
-    """Whether two ranges are places and taps of a window: steps along one axis of the source."""
-    index, valid = element.src
-    one, other = _distance(index, a), _distance(index, b)
-    if not one or not other or max(one, other) % min(one, other):
-        return False
-    near = one < other * b.size.max and other < one * a.size.max
-    together = all((a in part.ranges) == (b in part.ranges) for part in conjuncts(valid))
-    return near and together and Window.of(element, [a, b]) is not None
-
-
-def _distance(index: Expr, r: Expr) -> int:
-    """How far an index moves along a range, in either direction; 0 where it is not linear in it."""
-    terms, _ = index.linear()
-    nonlinear = any(r in atom.ranges for atom in terms if atom is not r)
-    return 0 if nonlinear else abs(terms.get(r, 0))
+        return [r, *(o for o in others if overlap(self.rows, r, o))]
 
 
 def schedule_blocks(plan: Plan, name: str, reduce: str) -> bool:
@@ -118,7 +100,7 @@ def _window_row(operands: Operands) -> Expr | None:
         taps = operands.window(r)[1:]
         if taps and prod(tap.size.arg for tap in taps) < r.size.arg:
             fit.append(r)
-    return min(fit, key=lambda r: _distance(operands.rows.src[0], r), default=None)
+    return min(fit, key=lambda r: distance(operands.rows.src[0], r), default=None)
 
 
 def _is_long_sum(operands: Operands) -> bool:
@@ -127,17 +109,9 @@ def _is_long_sum(operands: Operands) -> bool:
         r
         for r in operands.terms
         if r.size.arg >= 4
-        and all(0 < _distance(e.src[0], r) <= NEAR for e in (operands.rows, operands.lanes))
+        and all(0 < distance(e.src[0], r) <= NEAR for e in (operands.rows, operands.lanes))
     ]
     return len(operands.terms) > 1 and bool(near)
-
-
-def base(name: str) -> str:
-    """The name of a range before it was split or computed elsewhere: `i0.1.o@sum0` is of `i0.1`."""
-    name = name.split("@")[0]
-    while name.endswith((".o", ".i")):
-        name = name[:-2]
-    return name
 
 
 class _Blocks:
@@ -209,7 +183,7 @@ class _Blocks:
                 name = base(loop.range.name)
                 key = joined.get(name, name) if which is self.operands.rows else name
                 groups.setdefault(key, []).append(loop.range)
-        keys = sorted(groups, key=lambda k: -max(_distance(element.src[0], r) for r in groups[k]))
+        keys = sorted(groups, key=lambda k: -max(distance(element.src[0], r) for r in groups[k]))
         keys = [k for k in keys if k not in last] + [k for k in last if k in groups]
         name = f"{self.reduce}.copy{which.arg}"
         order = tuple("+".join(r.name for r in groups[key]) for key in keys)
@@ -318,7 +292,7 @@ class _Windows(_Blocks):
         others = [w[0] for w in self.windows if len(w) > 1 and w[0] is not m]
         if not others:
             return None, 0
-        blocked = min(others, key=lambda r: _distance(operands.rows.src[0], r))
+        blocked = min(others, key=lambda r: distance(operands.rows.src[0], r))
         size = int(blocked.size.arg)
         inside = {m, *operands.terms}
         line = self.copied_bytes(operands.rows, inside) // prod(
@@ -466,7 +440,7 @@ class _LongSum(_Blocks):
         limit = plan.target.l2_bytes // 2
         row_ranges = operands.row_ranges
         inside: list[Expr] = []
-        terms = sorted(operands.terms, key=lambda r: -_distance(operands.rows.src[0], r))
+        terms = sorted(operands.terms, key=lambda r: -distance(operands.rows.src[0], r))
         while terms:
             more = [terms[-1], *inside]
             total = self.copied_bytes(operands.rows, (*row_ranges, *more))
@@ -507,7 +481,7 @@ class _WideBlocks(_Blocks):
         if (
             len(operands.lane_ranges) != 1
             or not self._is_far(k)
-            or _distance(operands.rows.src[0], k) != 1
+            or distance(operands.rows.src[0], k) != 1
         ):
             return False
         tile = best_tile(plan.target, self.itemsize, m.size.arg, v.size.arg)
@@ -539,7 +513,7 @@ class _WideBlocks(_Blocks):
     def _is_far(self, k: Expr) -> bool:
         """Whether steps of the sum are pages apart in an operand that does not fit the cache."""
         lanes = self.operands.lanes
-        step = _distance(lanes.src[0], k) * lanes.dtype.itemsize
+        step = distance(lanes.src[0], k) * lanes.dtype.itemsize
         large = step * k.size.arg > 2 * self.plan.target.l2_bytes
         return step_of(lanes.src[0], self.v) == 1 and step >= PAGE_BYTES and large
 

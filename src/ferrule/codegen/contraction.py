@@ -14,6 +14,7 @@ from ferrule.codegen.blocks import schedule_blocks
 from ferrule.codegen.kernel import Kind, Nest
 from ferrule.codegen.panels import schedule_panels
 from ferrule.codegen.plan import SERIAL_WORK, Plan, load_step, loads, step_of
+from ferrule.codegen.taps import schedule_taps
 from ferrule.codegen.tensorize import tensorize_contraction
 from ferrule.codegen.tile import BESIDE_FAR_ROWS, VECTOR_CYCLES, Tile, best_tile, tile_cost
 from ferrule.expr import TRUE, Expr, const
@@ -41,7 +42,7 @@ def is_contraction(root: Nest, nest: Nest) -> bool:
 
 def schedule_contraction(plan: Plan, name: str, n: str) -> bool:
     """Tile the reduce `n` of the root nest `name`; False where no tile suits it."""
-    if schedule_blocks(plan, name, n):
+    if schedule_taps(plan, name, n) or schedule_blocks(plan, name, n):
         return True
     root, nest = plan.nest(name), plan.nest(n)
     found = loads(nest.computes[0].value)

@@ -187,6 +187,7 @@ class Lowering:
         monoid = monoid_of(node)
         if not ranges:
             return body
+        body = _unguarded(body) if monoid.op is ExprOp.ADD else body
         inner = _inner_sum(body) if monoid.op is ExprOp.ADD and body.dtype is wide else None
         if inner is not None:
             body, inner_ranges = inner
@@ -230,6 +231,14 @@ class Lowering:
         for source in node.src:
             operands.append((yield source, idx, valid))
         return elementwise(node.op, operands, node.arg)
+
+
+def _unguarded(body: Expr) -> Expr:
+    """A term of a sum that counts under a condition, without it where its factors' masks do."""
+    if body.op is ExprOp.WHERE and body.src[2] is const(0, body.dtype):
+        product = _under(body.src[1], body.src[0])
+        return body if product is None else product
+    return body
 
 
 def _inner_sum(body: Expr) -> tuple[Expr, tuple[Expr, ...]] | None:

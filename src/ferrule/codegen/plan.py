@@ -124,3 +124,11 @@ def step_of(index: Expr, r: Expr) -> int:
     if any(r in atom.ranges for atom in terms if atom is not r):
         return -1
     return terms.get(r, 0)
+
+
+def base(name: str) -> str:
+    """The name of a range before it was split or computed elsewhere: `i0.1.o@sum0` is of `i0.1`."""
+    name = name.split("@")[0]
+    while name.endswith((".o", ".i")):
+        name = name[:-2]
+    return name

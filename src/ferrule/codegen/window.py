@@ -105,3 +105,21 @@ def _is_linear(index: Expr, members: Sequence[Expr]) -> bool:
     """Whether ranges appear in an index only as terms of its sum."""
     terms, _ = index.linear()
     return not any(r in atom.ranges for atom in terms for r in members if atom is not r)
+
+
+def overlap(element: Expr, a: Expr, b: Expr) -> bool:
+    """Whether two ranges are places and taps of a window: steps along one axis of the source."""
+    index, valid = element.src
+    one, other = distance(index, a), distance(index, b)
+    if not one or not other or max(one, other) % min(one, other):
+        return False
+    near = one < other * b.size.max and other < one * a.size.max
+    together = all((a in part.ranges) == (b in part.ranges) for part in conjuncts(valid))
+    return near and together and Window.of(element, [a, b]) is not None
+
+
+def distance(index: Expr, r: Expr) -> int:
+    """How far an index moves along a range, in either direction; 0 where it is not linear in it."""
+    terms, _ = index.linear()
+    nonlinear = any(r in atom.ranges for atom in terms if atom is not r)
+    return 0 if nonlinear else abs(terms.get(r, 0))

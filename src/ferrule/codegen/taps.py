@@ -1,0 +1,163 @@
+"""Sums over a few taps of a window, with no channels to sum over: depthwise convolutions.
+
+There is no operand to keep in a tile, so lanes run along memory. What is read through the window
+is copied with its border, so that no load needs a mask, and all taps are copies: a vector that one
+of them loads serves the others. For the gradient of the taps every tap has a vector of partial
+sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from ferrule.codegen.kernel import Nest
+from ferrule.codegen.plan import SERIAL_WORK, Plan, base, loads, step_of
+from ferrule.codegen.window import overlap
+from ferrule.expr import Expr
+
+MOST_TAPS = 32
+ROWS = 4  # of results at a time, to use again what they load
+FEW_VECTORS = 8  # of a line
+LEAST_PLACES = 8  # of the taps along memory
+
+
+@dataclass(frozen=True)
+class _Windows:
+    """A load through windows: its places (longer) and taps (shorter), outermost axis first."""
+
+    slot: int
+    places: tuple[Expr, ...]
+    taps: tuple[Expr, ...]
+
+
+def schedule_taps(plan: Plan, name: str, reduce: str) -> bool:
+    """Schedule the reduce inside of a root nest if it is of that kind; else False."""
+    root, nest = plan.nest(name), plan.nest(reduce)
+    kept = [loop.range for loop in root.loops]
+    terms = [loop.range for loop in nest.loops]
+    if any(not r.size.is_const for r in (*kept, *terms)):
+        return False
+    found = _through_windows(nest, kept, terms)
+    if found is None or not _is_along_memory(nest, found):
+        return False
+    rest = [r for r in kept if r not in (*found.places, *found.taps)]
+    if any(
+        r not in e.ranges for r in rest for e in loads(nest.computes[0].value) if _is_data(e, found)
+    ):
+        return False
+    if all(tap in terms for tap in found.taps) and len(terms) == len(found.taps):
+        return _sum_over_taps(plan, name, reduce, found, rest)
+    if all(tap in kept for tap in found.taps) and all(place in terms for place in found.places):
+        return _sum_for_each_tap(plan, name, reduce, found, rest)
+    return False
+
+
+def _is_data(e: Expr, found: _Windows) -> bool:
+    return all(place in e.ranges for place in found.places)
+
+
+def _through_windows(nest: Nest, kept: Sequence[Expr], terms: Sequence[Expr]) -> _Windows | None:
+    """The only load with windows, each a range that is kept and one that is summed over."""
+    out = []
+    for e in loads(nest.computes[0].value):
+        pairs = [(a, b) for a in kept for b in terms if overlap(e, a, b)]
+        if pairs:
+            out.append((e.arg, pairs))
+    if len(out) != 1:
+        return None
+    slot, pairs = out[0]
+    if len({r for pair in pairs for r in pair}) != 2 * len(pairs):
+        return None
+    ordered = [sorted(pair, key=lambda r: -int(r.size.arg)) for pair in pairs]
+    places, taps = (tuple(pair[i] for pair in ordered) for i in (0, 1))
+    sides = {tap in terms for tap in taps}
+    few = prod(tap.size.arg for tap in taps) <= MOST_TAPS
+    return _Windows(slot, places, taps) if len(sides) == 1 and few else None
+
+
+def _is_along_memory(nest: Nest, found: _Windows) -> bool:
+    """Whether all that varies with the last place is contiguous along it."""
+    x = found.places[-1]
+    steps = [step_of(e.src[0], x) for e in loads(nest.computes[0].value) if x in e.ranges]
+    same_slot = sum(e.arg == found.slot for e in loads(nest.computes[0].value))
+    return x.size.arg >= LEAST_PLACES and all(step == 1 for step in steps) and same_slot == 1
+
+
+def _sum_over_taps(
+    plan: Plan, name: str, reduce: str, found: _Windows, rest: Sequence[Expr]
+) -> bool:
+    *outer, x = found.places
+    root = plan.nest(name)
+    if any(step_of(c.store.index, x) != 1 for c in root.computes if c.store is not None):
+        return False
+    lanes = plan.lanes(plan.nest(reduce), x.size.arg)
+    images = [r.name for r in rest]
+    plan.do("split", name, x.name, lanes, "mask")
+    serial = [r.name for r in outer] + [f"{x.name}.o"]
+    copies = [f"{x.name}.i"]
+    if outer:
+        y = outer[-1].name
+        plan.do("split", name, y, ROWS, "mask")
+        serial = [*(r.name for r in outer[:-1]), f"{y}.o", f"{x.name}.o"]
+        copies = [f"{y}.i", f"{x.name}.i"]
+        plan.do("unroll", name, f"{y}.i")
+    plan.do("vectorize", name, f"{x.name}.i")
+    plan.do("reorder", name, (*images, *serial, *copies))
+    plan.do("compute_at", reduce, len(images) + len(serial))
+    for tap in found.taps:
+        plan.do("unroll", reduce, tap.name)
+    _copy(plan, reduce, found, name, len(images))
+    _share(plan, name, len(images))
+    return True
+
+
+def _sum_for_each_tap(
+    plan: Plan, name: str, reduce: str, found: _Windows, rest: Sequence[Expr]
+) -> bool:
+    images = [r.name for r in rest]
+    taps = [tap.name for tap in found.taps]
+    x = found.places[-1]
+    plan.do("reorder", name, (*images, *taps))
+    plan.do("compute_at", reduce, len(images))
+    lanes = plan.lanes(plan.nest(reduce), x.size.arg)
+    plan.do("split", reduce, x.name, lanes, "peel")
+    plan.do("vectorize", reduce, f"{x.name}.i")
+    plan.do("group", reduce, (f"{x.name}.i",))
+    partial = f"{reduce}.p"
+    copies = [f"{tap}@{reduce}" for tap in taps]
+    for copy in copies:
+        plan.do("unroll", partial, copy)
+    names = [loop.range.name for loop in plan.nest(partial).loops]
+    places = [r.name for r in found.places[:-1]] + [f"{x.name}.o"]
+    batches = [n for n in names if n not in (*places, *copies, f"{x.name}.i")]
+    plan.do("reorder", partial, (*batches, *places, *copies, f"{x.name}.i"))
+    _copy(plan, partial, found, partial, len(batches))
+    _share(plan, name, len(images))
+    return True
+
+
+def _copy(plan: Plan, reduce: str, found: _Windows, at: str, depth: int) -> None:
+    """What is read through the window, with its border."""
+    nest = plan.nest(reduce)
+    element = next(e for e in loads(nest.computes[0].value) if e.arg == found.slot)
+    inside = [loop.range for _, _, loop in plan.kernel.path(nest) if loop.range in element.ranges]
+    groups = []
+    for place, tap in zip(found.places, found.taps, strict=True):
+        members = [r for r in inside if base(r.name) in (place.name, tap.name)]
+        groups.append("+".join(r.name for r in members))
+    copy = f"{reduce}.copy{found.slot}"
+    plan.do("stage", reduce, found.slot, at, depth, tuple(groups), copy)
+    plan.vectorize_inner(copy, plan.nest(copy).loops[-1])
+    vectors = plan.nest(copy).loops[-2:][0]
+    if vectors.range.name.endswith(".o") and vectors.range.size.max <= FEW_VECTORS:
+        plan.do("unroll", copy, vectors.range.name)  # its masks are the same for all lines
+
+
+def _share(plan: Plan, name: str, loops: int) -> None:
+    if loops == 0 or plan.work(name) < SERIAL_WORK:
+        return
+    for _ in range(loops - 1):
+        plan.do("fuse", name, plan.nest(name).loops[0].range.name)
+    plan.do("parallel", name, plan.nest(name).loops[0].range.name)
