@@ -23,7 +23,7 @@ from ferrule.capture import (
 )
 from ferrule.config import config
 from ferrule.expr import Variable
-from ferrule.jit.inputs import Arguments, all_tensors, read_arguments
+from ferrule.jit.inputs import Arguments, Recent, all_tensors, read_arguments
 from ferrule.jit.reach import Reach
 from ferrule.jit.record import NotReplayable, capture_call, memory_serials, settle_writes
 from ferrule.jit.replay import Replay
@@ -94,6 +94,7 @@ class TinyJit(Generic[ReturnType]):
         self._replays: OrderedDict[tuple[Any, ...], Replay] = OrderedDict()
         self._reachable: set[int | None] = set()
         """The memory that the function can get at without being given it."""
+        self._recent = Recent()
         self._writes = False
         """Whether it writes to memory from outside."""
         self._refusals = 0
@@ -130,16 +131,22 @@ class TinyJit(Generic[ReturnType]):
         result = function(*args, **kwargs)
         if before != [cell.value.node.serial for cell in cells]:
             self._writes = True
+            self._recent.forget()
         return result
 
     def _replay(
         self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> ReturnType:
         settle_writes()
-        arguments = read_arguments(args, kwargs, self._reachable, self._writes)
+        arguments = None if kwargs else self._recent.read(args)
+        if arguments is None:
+            arguments = read_arguments(args, kwargs, self._reachable, self._writes)
+            if not kwargs:
+                self._recent.remember(args, arguments)
         replay = self._replays.get(arguments.key)
         if replay is not None and replay.overlaps(arguments):
             self._writes = True
+            self._recent.forget()
             self._reachable = set(memory_serials(Reach([function]).tensors()))
             arguments = read_arguments(args, kwargs, self._reachable, self._writes)
             replay = self._replays.get(arguments.key)
@@ -172,6 +179,7 @@ class TinyJit(Generic[ReturnType]):
     def _capture(
         self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> ReturnType:
+        self._recent.forget()
         self._reachable = set(memory_serials(Reach([function]).tensors()))
         arguments = read_arguments(args, kwargs, self._reachable, self._writes)
         result: ReturnType

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import weakref
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, TypeAlias, final
 
@@ -44,6 +45,67 @@ class Arguments:
         self.objects: list[object] = []
         """The objects that the key identifies by `id()`, and that must therefore stay alive."""
         self.key: tuple[Any, ...] = ()
+
+
+@final
+class Recent:
+    """What the last call was given: if only tensors, and the same ones unchanged, their signature
+    is known.
+
+    It keeps neither tensors nor their memory alive.
+    """
+
+    __slots__ = ("_arguments", "_flags", "_states")
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Lets the next call be read anew."""
+        self._flags: tuple[bool, bool] | None = None
+        self._states: list[tuple[weakref.ref[Tensor], int, int, Any, bool, bool]] = []
+        self._arguments: tuple[tuple[Any, ...], list[int]] = ((), [])
+
+    def remember(self, args: Sequence[Any], arguments: Arguments) -> None:
+        """Notes a call that was read."""
+        self.forget()
+        plain = len(args) == len(arguments.tensors) and not arguments.var_vals
+        if not plain or any(type(value) is not Tensor or value._grad is not None for value in args):
+            return
+        for tensor, buffer in zip(args, arguments.buffers, strict=True):
+            value = tensor._read()
+            if value.node.realized is not buffer:
+                return
+            tape = (tensor._leaf is None, value.edge is None)
+            state = (weakref.ref(tensor), value.node.serial, buffer.serial, tensor._detached, *tape)
+            self._states.append(state)
+        self._arguments = (arguments.key, arguments.closed_over)
+        self._flags = (Tensor.training, is_recording())
+
+    def read(self, args: Sequence[Any]) -> Arguments | None:
+        """The call, if it is like the last one; None if it has to be read."""
+        states = self._states
+        if len(args) != len(states) or self._flags != (Tensor.training, is_recording()):
+            return None
+        buffers = []
+        for given, state in zip(args, states, strict=True):
+            reference, node, memory, detached, no_leaf, no_edge = state
+            tensor = reference()
+            if tensor is None or tensor is not given or tensor._grad is not None:
+                return None
+            value = tensor._read()
+            buffer = value.node.realized
+            if value.node.serial != node or buffer is None or buffer.serial != memory:
+                return None
+            tape = (tensor._leaf is None, value.edge is None)
+            if tensor._detached is not detached or tape != (no_leaf, no_edge):
+                return None
+            buffers.append(buffer)
+        arguments = Arguments()
+        arguments.tensors = list(args)
+        arguments.buffers = buffers
+        arguments.key, arguments.closed_over = self._arguments
+        return arguments
 
 
 def read_arguments(
