@@ -135,6 +135,7 @@ def main() -> int:
     if asked.list:
         print("\n".join(row.name for row in workloads))
         return 0
+    asked.output.mkdir(parents=True, exist_ok=True)
     plan = QUICK if asked.quick else Plan()
     plan = replace(plan, rounds=asked.rounds or plan.rounds)
     peers = [name for name in PEERS if name != "ferrule"]
