@@ -26,6 +26,7 @@ NEAR = 4  # elements: steps of a sum that share cache lines
 LEAST_ROWS = 4  # of one axis; where it is shorter, several axes are the rows of a tile
 MOST_ROWS = 14
 MOST_PANELS = 8
+UNROLLED = (4, 7, 6, 5, 3)  # terms at a time: the first that leaves no tail
 CHUNKS = 4  # for each thread, where blocks may have any size
 
 
@@ -205,10 +206,12 @@ class _Blocks:
             turn(plan, name, along.name, axes[-1].name)
 
     def unroll_terms(self, innermost: str) -> None:
-        if self.size(self.reduce, innermost) <= 4:
+        if self.size(self.reduce, innermost) < 8:
             self.plan.do("unroll", self.reduce, innermost)
         elif self.size(self.reduce, innermost) >= 8:
-            self.plan.do("split", self.reduce, innermost, 4, "peel")
+            size = self.size(self.reduce, innermost)
+            copies = next((n for n in UNROLLED if size % n == 0), UNROLLED[0])
+            self.plan.do("split", self.reduce, innermost, copies, "peel")
             self.plan.do("unroll", self.reduce, f"{innermost}.i")
 
     def store(self, rows: str, lanes: str) -> None:
