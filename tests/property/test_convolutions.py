@@ -187,3 +187,30 @@ def test_sizes_of_all_kinds(case: Convolution, kind: str) -> None:
         return
     ast = getattr(case, kind)()
     np.testing.assert_allclose(run("CPU", ast), run("NUMPY", ast), rtol=1e-4, atol=2e-3)
+
+
+LARGE = [
+    Convolution(images=1, channels=64, filters=16, height=1, width=20_000),
+    Convolution(images=1, channels=130, filters=8, height=3, width=3_000),
+    Convolution(images=1, channels=1, filters=4, height=1_500, width=1_400),
+    Convolution(images=1, channels=2, filters=4, height=600, width=700, stride=2),
+]
+
+
+@pytest.mark.parametrize("case", LARGE, ids=str)
+@pytest.mark.parametrize("kind", [k for k in KINDS if k != "input_gradient"])
+def test_large_images(case: Convolution, kind: str) -> None:
+    """Copies of what is large stay within a thread's stack."""
+    if kind.startswith("depthwise") and case.channels > 2:
+        return
+    ast = getattr(case, kind)()
+    device = Device["CPU"]
+    plain = device.to_program(Linearizer(ast, HOST, opts=()))
+    results = []
+    for runner in (plain, device.get_runner(ast)):
+        buffers = [Buffer("CPU", prod(ast.src[0].shape), dtypes.float32)]
+        buffers += [Buffer.fromCPU("CPU", x) for x in inputs_of(ast)]
+        runner.exec(buffers)
+        results.append(buffers[0].toCPU())
+    largest = np.abs(results[0]).max()
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-3, atol=1e-4 * largest)

@@ -1,10 +1,11 @@
 """Contractions whose operands are copied, block by block, into the order in which tiles read them.
 
-Two forms. *Windows*: the rows of the tile are read through a window (a convolution, or the gradient
-of its input). A block of rows is copied once, with its border, what is summed over innermost, and
-tiles read it at shifted places. *Long sums*: the tile's axes are far apart in memory and the terms
-of the sum are neighbours (the gradient of a convolution's weights). Blocks of terms of both
-operands are copied, and the sums of all tiles wait in scratch between two blocks.
+Three forms. *Windows*: the rows of the tile are read through a window (a convolution, or the
+gradient of its input). A block of rows is copied once, with its border, what is summed over
+innermost, and tiles read it at shifted places. *Long sums*: the tile's axes are far apart in memory
+and the terms of the sum are neighbours (the gradient of a convolution's weights). Blocks of terms
+of both operands are copied, and the sums of all tiles wait in scratch between two blocks. *Wide
+blocks*: there are few rows, and the steps of a long sum are pages apart in the other operand.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Operands:
 
 
 def schedule_blocks(plan: Plan, name: str, reduce: str) -> bool:
-    """Schedule the contraction `reduce` of the root nest `name`; False where neither form suits."""
+    """Schedule the contraction `reduce` of the root nest `name`; False where no form suits."""
     root, nest = plan.nest(name), plan.nest(reduce)
     found = loads(nest.computes[0].value)
     if len({e.arg for e in found}) != 2 or len(found) != 2:
@@ -116,7 +117,7 @@ def _is_long_sum(operands: Operands) -> bool:
 
 
 class _Blocks:
-    """What both forms share: `plan` holds the kernel."""
+    """What all forms share: `plan` holds the kernel."""
 
     def __init__(self, plan: Plan, name: str, reduce: str, operands: Operands) -> None:
         self.plan = plan
@@ -206,13 +207,13 @@ class _Blocks:
             turn(plan, name, along.name, axes[-1].name)
 
     def unroll_terms(self, innermost: str) -> None:
-        if self.size(self.reduce, innermost) < 8:
+        size = self.size(self.reduce, innermost)
+        if size < 8:
             self.plan.do("unroll", self.reduce, innermost)
-        elif self.size(self.reduce, innermost) >= 8:
-            size = self.size(self.reduce, innermost)
-            copies = next((n for n in UNROLLED if size % n == 0), UNROLLED[0])
-            self.plan.do("split", self.reduce, innermost, copies, "peel")
-            self.plan.do("unroll", self.reduce, f"{innermost}.i")
+            return
+        copies = next((n for n in UNROLLED if size % n == 0), UNROLLED[0])
+        self.plan.do("split", self.reduce, innermost, copies, "peel")
+        self.plan.do("unroll", self.reduce, f"{innermost}.i")
 
     def store(self, rows: str, lanes: str) -> None:
         """The way out of scratch: turned where the result is contiguous along the rows."""
@@ -365,7 +366,7 @@ class _LongSum(_Blocks):
         places = sorted([*taps, *inner], key=self._step_out, reverse=True)
         plan.do("reorder", self.name, (*outer, *places, f"{v.name}.i"))
         plan.do("compute_at", self.reduce, len(outer))
-        blocks, terms = self._split_terms([*taps, *inner])
+        blocks, terms = self._split_terms()
         kept = [f"{x}@{self.reduce}" for x in taps]
         copies = []
         for x in inner:
@@ -437,38 +438,30 @@ class _LongSum(_Blocks):
             return 1
         return min(-(-int(rows.size.arg) // tile.rows), -(-CHUNKS * threads // chunks))
 
-    def _split_terms(self, kept: Sequence[str]) -> tuple[list[str], list[str]]:
+    def _split_terms(self) -> tuple[list[str], list[str]]:
         """The loops over blocks of terms, and those inside a block: as much as the cache holds."""
-        plan, operands = self.plan, self.operands
-        limit = plan.target.l2_bytes // 2
-        row_ranges = operands.row_ranges
-        inside: list[Expr] = []
-        terms = sorted(operands.terms, key=lambda r: -distance(operands.rows.src[0], r))
-        while terms:
-            more = [terms[-1], *inside]
-            total = self.copied_bytes(operands.rows, (*row_ranges, *more))
-            total += self.copied_bytes(operands.lanes, more) * self.size(
-                self.name, f"{self.v.name}.i"
-            )
-            if total > limit and inside:
-                break
+        limit = self.plan.target.l2_bytes // 2
+        terms = sorted(self.operands.terms, key=lambda r: -distance(self.operands.rows.src[0], r))
+        inside = [terms.pop()]
+        while terms and self._block_bytes([terms[-1], *inside]) <= limit:
             inside.insert(0, terms.pop())
         blocks, rest = [r.name for r in terms], [r.name for r in inside]
-        if terms:
+        most = limit // self._block_bytes(inside)
+        if terms and most > 1:
             partial = terms[-1]
-            one = self.copied_bytes(operands.rows, (*row_ranges, *inside))
-            one += self.copied_bytes(operands.lanes, inside) * self.size(
-                self.name, f"{self.v.name}.i"
-            )
-            most = max(1, limit // one)
             size = int(partial.size.arg)
             count = -(-size // most)
             count = next((n for n in range(count, 2 * count) if size % n == 0), count)
-            if most > 1 and count < size:
-                plan.do("split", self.reduce, partial.name, -(-size // count), "peel")
-                blocks[-1] = f"{partial.name}.o"
-                rest.insert(0, f"{partial.name}.i")
+            self.plan.do("split", self.reduce, partial.name, -(-size // count), "peel")
+            blocks[-1] = f"{partial.name}.o"
+            rest.insert(0, f"{partial.name}.i")
         return blocks, rest
+
+    def _block_bytes(self, terms: Sequence[Expr]) -> int:
+        """The copies of both operands for some terms."""
+        rows = self.copied_bytes(self.operands.rows, (*self.operands.row_ranges, *terms))
+        columns = self.size(self.name, f"{self.v.name}.i")
+        return rows + self.copied_bytes(self.operands.lanes, terms) * columns
 
 
 class _WideBlocks(_Blocks):

@@ -42,7 +42,7 @@ def is_contraction(root: Nest, nest: Nest) -> bool:
 
 def schedule_contraction(plan: Plan, name: str, n: str) -> bool:
     """Tile the reduce `n` of the root nest `name`; False where no tile suits it."""
-    if schedule_taps(plan, name, n) or schedule_blocks(plan, name, n):
+    if plan.attempt(schedule_taps, name, n) or plan.attempt(schedule_blocks, name, n):
         return True
     root, nest = plan.nest(name), plan.nest(n)
     found = loads(nest.computes[0].value)

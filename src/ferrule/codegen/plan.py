@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 
 from ferrule.codegen import opt
@@ -11,6 +12,7 @@ from ferrule.expr import BOOL, INDEX, Expr, ExprOp, const, toposort
 from ferrule.target import Target
 
 SERIAL_WORK = 150_000  # operations below which sharing out costs more than it gains: about 2 us
+MOST_SCRATCH = 3 << 20  # bytes of a thread's stack
 COSTLY_WORK = 12  # operations in a transcendental
 
 
@@ -29,6 +31,25 @@ class Plan:
 
     def nest(self, name: str) -> Nest:
         return self.kernel.by_name[name]
+
+    def attempt(self, schedule: Callable[[Plan, str, str], bool], name: str, reduce: str) -> bool:
+        """Whether a schedule suits; if it does not, is not legal, or takes too much scratch memory,
+        nothing is changed.
+        """
+        kernel, count = self.kernel, len(self.opts)
+        try:
+            if schedule(self, name, reduce) and self._scratch_bytes() <= MOST_SCRATCH:
+                return True
+        except opt.ScheduleError:  # its primitives know better than its first look
+            pass
+        self.kernel = kernel
+        del self.opts[count:]
+        return False
+
+    def _scratch_bytes(self) -> int:
+        """What is kept between the loops of the kernel, values in registers included."""
+        kept = [c for nest in self.kernel.nests for c in nest.computes if c.store is None]
+        return sum(c.value.dtype.itemsize * prod(r.size.max for r in c.ranges) for c in kept)
 
     def collapse(self) -> None:
         """Fuse neighbouring loops wherever every index stays as simple as it was."""

@@ -8,6 +8,7 @@ from ferrule.codegen import opt
 from ferrule.codegen.kernel import Kind, expressions, reads
 from ferrule.codegen.panels import schedule_panels
 from ferrule.codegen.plan import SERIAL_WORK, Plan, loads, step_of
+from ferrule.codegen.streams import passes_by
 from ferrule.expr import Expr
 
 FEW_VECTORS = 4  # of a row: then it stays in registers
@@ -29,6 +30,8 @@ def schedule_rows(plan: Plan, name: str, below: Sequence[str]) -> None:
         for n in below:
             _reduce_lanes(plan, n)
         _vectorize_last(plan, name, below)
+    if passes_by(plan.nest(name)):
+        plan.do("nontemporal", name)
     _share_rows(plan, name)
 
 

@@ -25,7 +25,7 @@ def schedule_stream(plan: Plan, name: str) -> None:
     if w is not None:
         _turn(plan, name, v, w)
         return
-    if _passes_by(nest):
+    if passes_by(nest):
         plan.do("nontemporal", name)
     names = [loop.range.name for loop in nest.loops]
     if names[-1] != v.name:
@@ -59,7 +59,7 @@ def _join_short_rows(plan: Plan, name: str) -> None:
         plan.do("fuse", name, outer.name)
 
 
-def _passes_by(nest: Nest) -> bool:
+def passes_by(nest: Nest) -> bool:
     """Whether large results are made by little work, from other buffers: then stores that bypass
     the caches save the reads of what they replace.
     """

@@ -100,9 +100,16 @@ def _sum_over_taps(
     if outer:
         y = outer[-1].name
         plan.do("split", name, y, ROWS, "mask")
-        serial = [*(r.name for r in outer[:-1]), f"{y}.o", f"{x.name}.o"]
-        copies = [f"{y}.i", f"{x.name}.i"]
         plan.do("unroll", name, f"{y}.i")
+        most = _most_lines(plan, found) // ROWS
+        count = -(-int(outer[-1].size.arg) // ROWS)
+        if count > most:
+            plan.do("split", name, f"{y}.o", most, "mask")
+            images.append(f"{y}.o.o")
+            serial = [*(r.name for r in outer[:-1]), f"{y}.o.i", f"{x.name}.o"]
+        else:
+            serial = [*(r.name for r in outer[:-1]), f"{y}.o", f"{x.name}.o"]
+        copies = [f"{y}.i", f"{x.name}.i"]
     plan.do("vectorize", name, f"{x.name}.i")
     plan.do("reorder", name, (*images, *serial, *copies))
     plan.do("compute_at", reduce, len(images) + len(serial))
@@ -111,6 +118,12 @@ def _sum_over_taps(
     _copy(plan, reduce, found, name, len(images))
     _share(plan, name, len(images))
     return True
+
+
+def _most_lines(plan: Plan, found: _Windows) -> int:
+    """How many lines of a copy take half of the second cache, a few at least."""
+    line = 4 * int(found.places[-1].size.arg)
+    return max(2 * ROWS, plan.target.l2_bytes // 2 // line)
 
 
 def _sum_for_each_tap(
@@ -122,6 +135,10 @@ def _sum_for_each_tap(
     plan.do("reorder", name, (*images, *taps))
     plan.do("compute_at", reduce, len(images))
     lanes = plan.lanes(plan.nest(reduce), x.size.arg)
+    outer = [r.name for r in found.places[:-1]]
+    if outer and found.places[-2].size.arg > _most_lines(plan, found):
+        plan.do("split", reduce, outer[-1], _most_lines(plan, found), "peel")
+        outer[-1] = f"{outer[-1]}.i"
     plan.do("split", reduce, x.name, lanes, "peel")
     plan.do("vectorize", reduce, f"{x.name}.i")
     plan.do("group", reduce, (f"{x.name}.i",))
@@ -130,7 +147,7 @@ def _sum_for_each_tap(
     for copy in copies:
         plan.do("unroll", partial, copy)
     names = [loop.range.name for loop in plan.nest(partial).loops]
-    places = [r.name for r in found.places[:-1]] + [f"{x.name}.o"]
+    places = [*outer, f"{x.name}.o"]
     batches = [n for n in names if n not in (*places, *copies, f"{x.name}.i")]
     plan.do("reorder", partial, (*batches, *places, *copies, f"{x.name}.i"))
     _copy(plan, partial, found, partial, len(batches))
