@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -182,8 +183,11 @@ def _session(graph: Graph, inputs: list[Any], result: Node) -> onnxruntime.Infer
     made = helper.make_graph(graph.nodes, "workload", inputs, [output], graph.initializers)
     model = helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)])
     model.ir_version = 10
+    options = onnxruntime.SessionOptions()
+    # Left to itself it takes a thread for each core, whatever the process may use.
+    options.intra_op_num_threads = len(os.sched_getaffinity(0))
     return onnxruntime.InferenceSession(
-        onnx.ModelProto.SerializeToString(model), providers=["CPUExecutionProvider"]
+        onnx.ModelProto.SerializeToString(model), options, providers=["CPUExecutionProvider"]
     )
 
 
