@@ -327,7 +327,8 @@ class _Windows(_Blocks):
         outside = -(-total // most)
         if outside < enough and chunks >= enough:
             return None
-        return most if outside * row_bytes < chunks * lane_bytes else None
+        even = -(-total // outside)
+        return even if outside * row_bytes < chunks * lane_bytes else None
 
     def _tile(self, depth: int, m: Expr, tile: Tile) -> list[str]:
         """A line of sums at a time, tile by tile; the terms in the order of the copies."""
