@@ -16,8 +16,7 @@ from math import prod
 
 from ferrule.codegen import opt
 from ferrule.codegen.kernel import Nest
-from ferrule.codegen.panels import PAGE_BYTES
-from ferrule.codegen.plan import SERIAL_WORK, Plan, base, loads, step_of
+from ferrule.codegen.plan import PAGE_BYTES, Plan, base, loads, step_of
 from ferrule.codegen.tile import Tile, best_tile
 from ferrule.codegen.window import Window, distance, overlap
 from ferrule.expr import Expr, as_expr
@@ -147,17 +146,6 @@ class _Blocks:
                 inside = [r for r in inside if r not in window]
         return total * prod(int(r.size.arg) for r in inside)
 
-    def split_lanes(self, lanes: str, tile: Tile) -> list[str]:
-        """The lanes of the tile in the reduce: its vectors as copies, then the lanes of each."""
-        plan = self.plan
-        if tile.vectors == 1:
-            plan.do("vectorize", self.reduce, lanes)
-            return [lanes]
-        plan.do("split", self.reduce, lanes, tile.lanes, "mask")
-        plan.do("unroll", self.reduce, f"{lanes}.o")
-        plan.do("vectorize", self.reduce, f"{lanes}.i")
-        return [f"{lanes}.o", f"{lanes}.i"]
-
     def split_rows(self, rows: str, tile: Tile, tail: str = "mask") -> tuple[list[str], str]:
         """The loop over tiles, if there is one, and the rows of a tile, as copies."""
         plan = self.plan
@@ -204,7 +192,7 @@ class _Blocks:
             return
         along = next((r for r in axes[:-1] if step_of(source, r) == 1), None)
         if along is not None:
-            turn(plan, name, along.name, axes[-1].name)
+            _turn(plan, name, along.name, axes[-1].name)
 
     def unroll_terms(self, innermost: str) -> None:
         size = self.size(self.reduce, innermost)
@@ -221,20 +209,12 @@ class _Blocks:
         nest = plan.nest(self.name)
         index = next(c.store.index for c in nest.computes if c.store is not None)
         ranges = {loop.range.name: loop.range for loop in nest.loops}
-        if step_of(index, ranges[rows]) == 1 and turn(plan, self.name, lanes, rows):
+        if step_of(index, ranges[rows]) == 1 and _turn(plan, self.name, lanes, rows):
             return
         plan.vectorize_inner(self.name, plan.nest(self.name).loops[-1])
 
-    def share(self, loops: int) -> None:
-        plan = self.plan
-        if plan.work(self.name) < SERIAL_WORK or loops == 0:
-            return
-        for _ in range(loops - 1):
-            plan.do("fuse", self.name, self.loops(self.name)[0])
-        plan.do("parallel", self.name, self.loops(self.name)[0])
 
-
-def turn(plan: Plan, name: str, along: str, across: str) -> bool:
+def _turn(plan: Plan, name: str, along: str, across: str) -> bool:
     """Squares of values: loaded along one axis, kept or stored along another; False where they
     are too short.
     """
@@ -244,12 +224,7 @@ def turn(plan: Plan, name: str, along: str, across: str) -> bool:
         lanes //= 2
     if lanes < 4:
         return False
-    plan.do("split", name, across, lanes, "peel")
-    plan.do("split", name, along, lanes, "peel")
-    last = (f"{along}.i", f"{across}.i")
-    names = [loop.range.name for loop in plan.nest(name).loops]
-    plan.do("reorder", name, (*(x for x in names if x not in last), *last))
-    plan.do("transpose", name, *last)
+    plan.turn(name, along, across, lanes)
     return True
 
 
@@ -286,7 +261,7 @@ class _Windows(_Blocks):
         self.copy(operands.lanes, self.name, lanes_at, [*self.order, v.name])
         self.unroll_terms(self.order[-1])
         self.store(m.name, f"{v.name}.i")
-        self.share(shared_out)
+        plan.share(self.name, shared_out)
 
     def _block(self, m: Expr) -> tuple[Expr | None, int]:
         """Another axis of the window, and how much of it to take at a time: so that a block of rows
@@ -339,7 +314,7 @@ class _Windows(_Blocks):
         self.order = [x for x in terms if x in taps] + channels
         plan.do("compute_at", self.reduce, depth)
         tiles, rows = self.split_rows(f"{m.name}@{self.reduce}", tile)
-        columns = self.split_lanes(f"{self.v.name}.i@{self.reduce}", tile)
+        columns = plan.vectors(self.reduce, f"{self.v.name}.i@{self.reduce}", tile.lanes)
         plan.do("reorder", self.reduce, (*tiles, *self.order, rows, *columns))
         return channels
 
@@ -379,7 +354,7 @@ class _LongSum(_Blocks):
             plan.do("split", self.reduce, lanes, tile.columns, "mask")
             kept.append(f"{lanes}.o")
             lanes = f"{lanes}.i"
-        columns = self.split_lanes(lanes, tile)
+        columns = plan.vectors(self.reduce, lanes, tile.lanes)
         plan.do("reorder", self.reduce, (*blocks, *kept, *terms, *copies, *columns))
         self.copy(operands.rows, self.reduce, len(blocks), [r.name for r in rows])
         self.copy(operands.lanes, self.reduce, len(blocks), [v.name])
@@ -387,7 +362,7 @@ class _LongSum(_Blocks):
         for depth in reversed(range(len(outer), len(outer) + len(places) - 1)):
             self._fuse_places(depth)
         self.store(self.loops(self.name)[-2], f"{v.name}.i")
-        self.share(len(outer))
+        plan.share(self.name, len(outer))
 
     def _fuse_places(self, depth: int) -> None:
         """Fuse two loops of the way out where they are one in the result."""
@@ -493,7 +468,7 @@ class _WideBlocks(_Blocks):
         tiles, rows = self.split_rows(f"{m.name}@{self.reduce}", tile, "clamp")
         lanes = f"{v.name}.i@{self.reduce}"
         plan.do("split", self.reduce, lanes, tile.columns, "mask")
-        columns = self.split_lanes(f"{lanes}.i", tile)
+        columns = plan.vectors(self.reduce, f"{lanes}.i", tile.lanes)
         terms, block = f"{k.name}.o", f"{k.name}.i"
         plan.do("reorder", self.reduce, (terms, f"{lanes}.o", *tiles, block, rows, *columns))
         copy = f"{self.reduce}.copy{operands.lanes.arg}"
@@ -504,7 +479,7 @@ class _WideBlocks(_Blocks):
         plan.vectorize_inner(copy, plan.nest(copy).loops[-1])
         self.unroll_terms(block)
         plan.vectorize_inner(self.name, plan.nest(self.name).loops[-1])
-        self.share(len(batch) + 1)
+        plan.share(self.name, len(batch) + 1)
         return True
 
     def _is_far(self, k: Expr) -> bool:

@@ -15,8 +15,8 @@ from math import prod
 
 from ferrule.codegen.kernel import Nest, can_overwrite, expressions, reads
 from ferrule.codegen.limits import end_of
-from ferrule.codegen.plan import SERIAL_WORK, Plan, loads, step_of
-from ferrule.codegen.tile import Tile, best_tile
+from ferrule.codegen.plan import Plan, loads, step_of
+from ferrule.codegen.tile import best_tile
 from ferrule.expr import Expr
 
 VECTORS = 4  # of rows in a block, at most
@@ -93,7 +93,7 @@ class _Chain:
         for n in self.steps:
             self._step(n)
         self._finish(f"{r.name}.i")
-        self._share()
+        plan.share(self.name, self.depth)
 
     def _rows(self, size: int) -> int:
         """How many rows of the blocks stay in half of the cache, as whole vectors."""
@@ -133,7 +133,7 @@ class _Chain:
                 self._pack(reduce, n, v)
             _tile(plan, n, inner, v, m, ())
             return
-        _lanes(plan, n, plan.nest(n).loops[-1].range, plan.target.lanes(4))
+        plan.vectors(n, plan.nest(n).loops[-1].range.name, plan.target.lanes(4))
 
     def _pack(self, n: str, at: str, lane: Expr) -> None:
         """A copy of what a contraction loads along the rows of a block: rows are its last axis."""
@@ -166,14 +166,6 @@ class _Chain:
         others = [r.name for r in along[:-1]]
         _tile(plan, self.name, [self.last], v, m, (*batch, *others))
 
-    def _share(self) -> None:
-        plan = self.plan
-        if plan.work(self.name) < SERIAL_WORK:
-            return
-        for _ in range(self.depth - 1):
-            plan.do("fuse", self.name, plan.nest(self.name).loops[0].range.name)
-        plan.do("parallel", self.name, plan.nest(self.name).loops[0].range.name)
-
 
 def _children(plan: Plan, name: str) -> list[str]:
     """The nests that hang in a nest, in order."""
@@ -191,7 +183,8 @@ def _tile(
     """A register tile for the reduces in a nest, one after the other: rows `m`, lanes `v`."""
     itemsize = max(plan.nest(n).computes[0].value.dtype.itemsize for n in reduces)
     tile = best_tile(plan.target, itemsize, m.size.arg, v.size.arg)
-    inner = _split_lanes(plan, name, v, tile)
+    plan.do("split", name, v.name, tile.columns, "mask")
+    inner = plan.vectors(name, f"{v.name}.i", tile.lanes)
     plan.do("split", name, m.name, tile.rows, "clamp")
     plan.do("unroll", name, f"{m.name}.i")
     first = (*outer, f"{v.name}.o", f"{m.name}.o")
@@ -208,25 +201,6 @@ def _tile(
             plan.do("limit", n, nest.loops[0].range.name)
 
 
-def _split_lanes(plan: Plan, name: str, v: Expr, tile: Tile) -> tuple[str, ...]:
-    plan.do("split", name, v.name, tile.columns, "mask")
-    if tile.vectors == 1:
-        plan.do("vectorize", name, f"{v.name}.i")
-        return (f"{v.name}.i",)
-    return _lanes(plan, name, plan.nest(name).loops[-1].range, tile.lanes)
-
-
-def _lanes(plan: Plan, name: str, r: Expr, lanes: int) -> tuple[str, ...]:
-    """Copies and lanes for a loop of a few vectors."""
-    if r.size.arg <= lanes:
-        plan.do("vectorize", name, r.name)
-        return (r.name,)
-    plan.do("split", name, r.name, lanes, "mask")
-    plan.do("unroll", name, f"{r.name}.o")
-    plan.do("vectorize", name, f"{r.name}.i")
-    return f"{r.name}.o", f"{r.name}.i"
-
-
 def _transposed(plan: Plan, name: str, lanes: int) -> None:
     """Fill a copy by squares, where what is read is contiguous along another axis than its last."""
     *axes, lane = [loop.range for loop in plan.nest(name).loops]
@@ -236,7 +210,4 @@ def _transposed(plan: Plan, name: str, lanes: int) -> None:
         return
     plan.do("split", name, along.name, lanes, "mask")
     plan.do("split", name, lane.name, lanes, "mask")
-    last = (f"{along.name}.i", f"{lane.name}.i")
-    names = [loop.range.name for loop in plan.nest(name).loops]
-    plan.do("reorder", name, (*(x for x in names if x not in last), *last))
-    plan.do("transpose", name, *last)
+    plan.transpose(name, f"{along.name}.i", f"{lane.name}.i")

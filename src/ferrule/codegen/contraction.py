@@ -13,14 +13,13 @@ from math import prod
 from ferrule.codegen.blocks import schedule_blocks
 from ferrule.codegen.kernel import Kind, Nest
 from ferrule.codegen.panels import schedule_panels
-from ferrule.codegen.plan import SERIAL_WORK, Plan, load_step, loads, step_of
+from ferrule.codegen.plan import PAGE_BYTES, Plan, load_step, loads, step_of
 from ferrule.codegen.taps import schedule_taps
 from ferrule.codegen.tensorize import tensorize_contraction
 from ferrule.codegen.tile import BESIDE_FAR_ROWS, VECTOR_CYCLES, Tile, best_tile, tile_cost
 from ferrule.expr import TRUE, Expr, const
 
 LINE_BYTES = 64
-FAR_BYTES = 4096  # between two steps of k: beyond this, blocks of rows are copied
 MOST_COPIED = 2 << 20  # bytes of such a block: the larger, the less often panels are packed
 MANY_COLUMNS = 512  # for which it matters how often the rows are read
 MOST_ROWS = 512  # of a column of accumulators that live in memory between blocks of k
@@ -109,7 +108,7 @@ def _contraction_cost(
 def _is_far(e: Expr, k: Expr) -> bool:
     """Whether two steps of k are pages apart, or what is packed for one comes from two places."""
     scattered = len(e.src) > 2 and e.src[2] - e.src[0] is not const(1)
-    return scattered or step_of(e.src[0], k) * e.dtype.itemsize >= FAR_BYTES
+    return scattered or step_of(e.src[0], k) * e.dtype.itemsize >= PAGE_BYTES
 
 
 def _row_axis(root: Nest, found: Sequence[Expr], v: Expr) -> Expr | None:
@@ -150,7 +149,7 @@ class _Contraction:
             self.plan.do("compute_at", self.reduce, len(outer))
             self._stages(self.name, panel, panel)
         self._unroll_reduce()
-        self._share(panel if len(first) == len(batch) else len(first))
+        self.plan.share(self.name, panel if len(first) == len(batch) else len(first))
 
     def _panel_bytes(self, k: int) -> int:
         """The size of a packed panel of the operand that runs along the lanes."""
@@ -186,12 +185,7 @@ class _Contraction:
         """The loops over vectors and lanes, and the loop over panels of columns."""
         plan, v = self.plan, self.v.name
         plan.do("split", self.name, v, self.tile.columns, "mask")
-        inner = [f"{v}.i"]
-        if self.tile.vectors > 1:
-            plan.do("split", self.name, f"{v}.i", self.tile.lanes, "mask")
-            plan.do("unroll", self.name, f"{v}.i.o")
-            inner = [f"{v}.i.o", f"{v}.i.i"]
-        plan.do("vectorize", self.name, inner[-1])
+        inner = list(plan.vectors(self.name, f"{v}.i", self.tile.lanes))
         return inner, [f"{v}.o"]
 
     def _split_rows(self, v_outer: list[str], first: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -299,7 +293,7 @@ class _Contraction:
         kept = nest.computes[0].ranges
         steps = [step_of(e.src[0], loop.range) for loop in nest.loops if loop.range not in kept]
         sizes = [step * e.dtype.itemsize for step in steps]
-        return all(0 <= size < FAR_BYTES and size % LINE_BYTES == 0 for size in sizes)
+        return all(0 <= size < PAGE_BYTES and size % LINE_BYTES == 0 for size in sizes)
 
     def _pack(self, nest: Nest, e: Expr, at: str, depth: int) -> None:
         """A copy in the order in which the tile reads it: k outermost, lanes innermost."""
@@ -332,16 +326,4 @@ class _Contraction:
         size = lane.size.arg
         if along is not None and along.size.max >= size:
             plan.do("split", name, along.name, size, "peel")
-            names = [loop.range.name for loop in plan.nest(name).loops]
-            last = (f"{along.name}.i", lane.name)
-            plan.do("reorder", name, (*(x for x in names if x not in last), *last))
-            plan.do("transpose", name, *last)
-
-    def _share(self, panel: int) -> None:
-        plan = self.plan
-        if plan.work(self.name) < SERIAL_WORK:
-            return
-        for _ in range(panel - 1):
-            plan.do("fuse", self.name, plan.nest(self.name).loops[0].range.name)
-        if panel >= 1:
-            plan.do("parallel", self.name, plan.nest(self.name).loops[0].range.name)
+            plan.transpose(name, f"{along.name}.i", lane.name)

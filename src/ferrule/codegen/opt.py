@@ -582,14 +582,7 @@ def stage(
             f"{len(found)} different loads of it"
         )
     element = found[number]
-    path = kernel.path(nest)
-    opened = {loop.range for n, d, loop in path if not (n == at and d >= depth)}
-    for n, _d, loop in path:  # loops of nests that hang deeper than `at`
-        if n != at and _hangs_below(kernel, n, at, depth):
-            opened.discard(loop.range)
-    inside = {
-        loop.range.name: loop.range for _, _, loop in path if loop.range in element.ranges - opened
-    }
+    inside = {r.name: r for r in _ranges_inside(kernel, nest, at, depth) if r in element.ranges}
     groups = [entry.split("+") for entry in order]
     if sorted(n for group in groups for n in group) != sorted(inside):
         raise ScheduleError(
@@ -620,6 +613,17 @@ def stage(
         if n.name == nest_name or n.name in descendants(kernel, nest_name)
     )
     return kernel.insert_before(first, fill)
+
+
+def _ranges_inside(kernel: Kernel, nest: Nest, at: str, depth: int) -> list[Expr]:
+    """The ranges of the loops around the body of a nest that are open only inside some loops of
+    `at`.
+    """
+    return [
+        loop.range
+        for n, d, loop in kernel.path(nest)
+        if (n == at and d >= depth) or (n != at and _hangs_below(kernel, n, at, depth))
+    ]
 
 
 def _hangs_below(kernel: Kernel, name: str, at: str, depth: int) -> bool:

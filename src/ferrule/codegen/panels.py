@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from math import prod
 
-from ferrule.codegen.plan import SERIAL_WORK, Plan, loads, step_of
+from ferrule.codegen.plan import PAGE_BYTES, Plan, loads, step_of
 from ferrule.expr import Expr
 
-PAGE_BYTES = 4096
 FEW_ROWS = 4  # results that one element of the wide operand adds to
 STEPS = 8  # terms added at a time; half of them for several rows, to fit the registers
 
@@ -67,7 +66,4 @@ def _apply(plan: Plan, name: str, reduce: str, v: Expr, rows: list[Expr], steps:
     order = (f"{k.name}.o", f"{columns}.o", *copies, f"{k.name}.i", f"{columns}.i")
     plan.do("reorder", reduce, order)
     plan.vectorize_inner(name, plan.nest(name).loops[-1])
-    if plan.work(name) >= SERIAL_WORK:
-        for _ in batch:
-            plan.do("fuse", name, plan.nest(name).loops[0].range.name)
-        plan.do("parallel", name, plan.nest(name).loops[0].range.name)
+    plan.share(name, len(batch) + 1)

@@ -12,6 +12,7 @@ from ferrule.expr import BOOL, INDEX, Expr, ExprOp, const, toposort
 from ferrule.target import Target
 
 SERIAL_WORK = 150_000  # operations below which sharing out costs more than it gains: about 2 us
+PAGE_BYTES = 4096
 MOST_SCRATCH = 3 << 20  # bytes of a thread's stack
 COSTLY_WORK = 12  # operations in a transcendental
 
@@ -117,6 +118,38 @@ class Plan:
             return
         self.do("split", name, r.name, lanes, "peel")
         self.do("vectorize", name, f"{r.name}.i")
+
+    def vectors(self, name: str, loop: str, lanes: int) -> tuple[str, ...]:
+        """A loop as copies of vectors; the names of the loops that it becomes."""
+        size = next(o.range.size.arg for o in self.nest(name).loops if o.range.name == loop)
+        if size <= lanes:
+            self.do("vectorize", name, loop)
+            return (loop,)
+        self.do("split", name, loop, lanes, "mask")
+        self.do("unroll", name, f"{loop}.o")
+        self.do("vectorize", name, f"{loop}.i")
+        return f"{loop}.o", f"{loop}.i"
+
+    def turn(self, name: str, along: str, across: str, lanes: int) -> None:
+        """Squares of values: computed as vectors along one loop, kept or stored along another."""
+        self.do("split", name, across, lanes, "peel")
+        self.do("split", name, along, lanes, "peel")
+        self.transpose(name, f"{along}.i", f"{across}.i")
+
+    def transpose(self, name: str, along: str, across: str) -> None:
+        """`turn` for loops that have the size of a square already."""
+        names = [loop.range.name for loop in self.nest(name).loops]
+        last = (along, across)
+        self.do("reorder", name, (*(x for x in names if x not in last), *last))
+        self.do("transpose", name, *last)
+
+    def share(self, name: str, loops: int = 1) -> None:
+        """Share out the first loops of a root nest as one, where there is work for two threads."""
+        if loops == 0 or self.work(name) < SERIAL_WORK:
+            return
+        for _ in range(loops - 1):
+            self.do("fuse", name, self.nest(name).loops[0].range.name)
+        self.do("parallel", name, self.nest(name).loops[0].range.name)
 
 
 def loads(value: Expr) -> list[Expr]:

@@ -103,12 +103,7 @@ def _columns(plan: Plan, name: str, below: Sequence[str], r: Expr) -> None:
     vectors = 4 if many else 1
     plan.do("split", name, r.name, lanes * vectors, "mask")
     outer, inner = f"{r.name}.o", f"{r.name}.i"
-    lane_names = [inner]
-    if vectors > 1:
-        plan.do("split", name, inner, lanes, "mask")
-        plan.do("unroll", name, f"{inner}.o")
-        lane_names = [f"{inner}.o", f"{inner}.i"]
-    plan.do("vectorize", name, lane_names[-1])
+    lane_names = plan.vectors(name, inner, lanes)
     names = [loop.range.name for loop in plan.nest(name).loops]
     position = names.index(outer)
     first = [*names[:position], outer]
@@ -162,14 +157,8 @@ def _reduce_lanes(plan: Plan, n: str) -> None:
         return
     copies = max((c for c in (2, 4) if r.size.max >= c * lanes), default=1)
     plan.do("split", n, r.name, lanes * copies, "peel")
-    inner = f"{r.name}.i"
-    names = [inner]
-    if copies > 1:
-        plan.do("split", n, inner, lanes, "mask")
-        plan.do("unroll", n, f"{inner}.o")
-        names = [f"{inner}.o", f"{inner}.i"]
-    plan.do("vectorize", n, names[-1])
-    plan.do("group", n, tuple(names))
+    names = plan.vectors(n, f"{r.name}.i", lanes)
+    plan.do("group", n, names)
 
 
 def _vectorize_last(plan: Plan, name: str, below: Sequence[str]) -> None:

@@ -90,12 +90,7 @@ def _turn(plan: Plan, name: str, v: Expr, w: Expr) -> None:
     """Squares of values: computed along `w`, stored along `v`."""
     parallel = plan.work(name) >= SERIAL_WORK
     lanes = plan.lanes(plan.nest(name), v.size.max)
-    plan.do("split", name, v.name, lanes, "peel")
-    plan.do("split", name, w.name, lanes, "peel")
-    last = (f"{w.name}.i", f"{v.name}.i")
-    names = [loop.range.name for loop in plan.nest(name).loops]
-    plan.do("reorder", name, (*(x for x in names if x not in last), *last))
-    plan.do("transpose", name, *last)
+    plan.turn(name, w.name, v.name, lanes)
     if parallel:
         plan.do("parallel", name, plan.nest(name).loops[0].range.name)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ferrule.codegen.kernel import Nest
-from ferrule.codegen.plan import SERIAL_WORK, Plan, base, loads, step_of
+from ferrule.codegen.plan import Plan, base, loads, step_of
 from ferrule.codegen.window import overlap
 from ferrule.expr import Expr
 
@@ -43,19 +43,14 @@ def schedule_taps(plan: Plan, name: str, reduce: str) -> bool:
     if found is None or not _is_along_memory(nest, found):
         return False
     rest = [r for r in kept if r not in (*found.places, *found.taps)]
-    if any(
-        r not in e.ranges for r in rest for e in loads(nest.computes[0].value) if _is_data(e, found)
-    ):
+    data = [e for e in loads(nest.computes[0].value) if all(r in e.ranges for r in found.places)]
+    if any(r not in e.ranges for r in rest for e in data):
         return False
     if all(tap in terms for tap in found.taps) and len(terms) == len(found.taps):
         return _sum_over_taps(plan, name, reduce, found, rest)
     if all(tap in kept for tap in found.taps) and all(place in terms for place in found.places):
         return _sum_for_each_tap(plan, name, reduce, found, rest)
     return False
-
-
-def _is_data(e: Expr, found: _Windows) -> bool:
-    return all(place in e.ranges for place in found.places)
 
 
 def _through_windows(nest: Nest, kept: Sequence[Expr], terms: Sequence[Expr]) -> _Windows | None:
@@ -95,28 +90,27 @@ def _sum_over_taps(
     lanes = plan.lanes(plan.nest(reduce), x.size.arg)
     images = [r.name for r in rest]
     plan.do("split", name, x.name, lanes, "mask")
-    serial = [r.name for r in outer] + [f"{x.name}.o"]
+    serial = [r.name for r in outer]
     copies = [f"{x.name}.i"]
     if outer:
-        y = outer[-1].name
+        y = serial.pop()
         plan.do("split", name, y, ROWS, "mask")
         plan.do("unroll", name, f"{y}.i")
-        most = _most_lines(plan, found) // ROWS
-        count = -(-int(outer[-1].size.arg) // ROWS)
-        if count > most:
-            plan.do("split", name, f"{y}.o", most, "mask")
-            images.append(f"{y}.o.o")
-            serial = [*(r.name for r in outer[:-1]), f"{y}.o.i", f"{x.name}.o"]
-        else:
-            serial = [*(r.name for r in outer[:-1]), f"{y}.o", f"{x.name}.o"]
-        copies = [f"{y}.i", f"{x.name}.i"]
+        copies.insert(0, f"{y}.i")
+        lines, most = f"{y}.o", _most_lines(plan, found) // ROWS
+        if outer[-1].size.arg > most * ROWS:
+            plan.do("split", name, lines, most, "mask")
+            images.append(f"{lines}.o")
+            lines = f"{lines}.i"
+        serial.append(lines)
+    serial.append(f"{x.name}.o")
     plan.do("vectorize", name, f"{x.name}.i")
     plan.do("reorder", name, (*images, *serial, *copies))
     plan.do("compute_at", reduce, len(images) + len(serial))
     for tap in found.taps:
         plan.do("unroll", reduce, tap.name)
     _copy(plan, reduce, found, name, len(images))
-    _share(plan, name, len(images))
+    plan.share(name, len(images))
     return True
 
 
@@ -151,7 +145,7 @@ def _sum_for_each_tap(
     batches = [n for n in names if n not in (*places, *copies, f"{x.name}.i")]
     plan.do("reorder", partial, (*batches, *places, *copies, f"{x.name}.i"))
     _copy(plan, partial, found, partial, len(batches))
-    _share(plan, name, len(images))
+    plan.share(name, len(images))
     return True
 
 
@@ -170,11 +164,3 @@ def _copy(plan: Plan, reduce: str, found: _Windows, at: str, depth: int) -> None
     vectors = plan.nest(copy).loops[-2:][0]
     if vectors.range.name.endswith(".o") and vectors.range.size.max <= FEW_VECTORS:
         plan.do("unroll", copy, vectors.range.name)  # its masks are the same for all lines
-
-
-def _share(plan: Plan, name: str, loops: int) -> None:
-    if loops == 0 or plan.work(name) < SERIAL_WORK:
-        return
-    for _ in range(loops - 1):
-        plan.do("fuse", name, plan.nest(name).loops[0].range.name)
-    plan.do("parallel", name, plan.nest(name).loops[0].range.name)

@@ -47,6 +47,19 @@ class Arguments:
         self.key: tuple[Any, ...] = ()
 
 
+_State: TypeAlias = tuple[int, int, bool, bool, bool]
+
+
+def _state(tensor: Tensor) -> _State | None:
+    """What the signature of a tensor in memory depends on; None if it is lazy or has a gradient."""
+    value = tensor._read()
+    buffer = value.node.realized
+    if buffer is None or tensor._grad is not None:
+        return None
+    tape = (tensor._leaf is None, value.edge is None, tensor._detached)
+    return (value.node.serial, buffer.serial, *tape)
+
+
 @final
 class Recent:
     """What the last call was given: if only tensors, and the same ones unchanged, their signature
@@ -55,7 +68,7 @@ class Recent:
     It keeps neither tensors nor their memory alive.
     """
 
-    __slots__ = ("_arguments", "_flags", "_states")
+    __slots__ = ("_arguments", "_flags", "_tensors")
 
     def __init__(self) -> None:
         self.forget()
@@ -63,47 +76,34 @@ class Recent:
     def forget(self) -> None:
         """Lets the next call be read anew."""
         self._flags: tuple[bool, bool] | None = None
-        self._states: list[tuple[weakref.ref[Tensor], int, int, Any, bool, bool]] = []
+        self._tensors: list[tuple[weakref.ref[Tensor], _State]] = []
         self._arguments: tuple[tuple[Any, ...], list[int]] = ((), [])
 
     def remember(self, args: Sequence[Any], arguments: Arguments) -> None:
         """Notes a call that was read."""
         self.forget()
-        plain = len(args) == len(arguments.tensors) and not arguments.var_vals
-        if not plain or any(type(value) is not Tensor or value._grad is not None for value in args):
+        if arguments.var_vals or any([type(value) is not Tensor for value in args]):
             return
-        for tensor, buffer in zip(args, arguments.buffers, strict=True):
-            value = tensor._read()
-            if value.node.realized is not buffer:
+        for tensor in args:
+            state = _state(tensor)
+            if state is None:
                 return
-            tape = (tensor._leaf is None, value.edge is None)
-            state = (weakref.ref(tensor), value.node.serial, buffer.serial, tensor._detached, *tape)
-            self._states.append(state)
+            self._tensors.append((weakref.ref(tensor), state))
         self._arguments = (arguments.key, arguments.closed_over)
         self._flags = (Tensor.training, is_recording())
 
     def read(self, args: Sequence[Any]) -> Arguments | None:
         """The call, if it is like the last one; None if it has to be read."""
-        states = self._states
-        if len(args) != len(states) or self._flags != (Tensor.training, is_recording()):
+        known = self._tensors
+        if len(args) != len(known) or self._flags != (Tensor.training, is_recording()):
             return None
-        buffers = []
-        for given, state in zip(args, states, strict=True):
-            reference, node, memory, detached, no_leaf, no_edge = state
+        for given, (reference, state) in zip(args, known, strict=True):
             tensor = reference()
-            if tensor is None or tensor is not given or tensor._grad is not None:
+            if tensor is None or tensor is not given or _state(tensor) != state:
                 return None
-            value = tensor._read()
-            buffer = value.node.realized
-            if value.node.serial != node or buffer is None or buffer.serial != memory:
-                return None
-            tape = (tensor._leaf is None, value.edge is None)
-            if tensor._detached is not detached or tape != (no_leaf, no_edge):
-                return None
-            buffers.append(buffer)
         arguments = Arguments()
         arguments.tensors = list(args)
-        arguments.buffers = buffers
+        arguments.buffers = [tensor._read().node.realized for tensor in args]
         arguments.key, arguments.closed_over = self._arguments
         return arguments
 
