@@ -31,7 +31,7 @@ LAYERS = """
     lazy schedule.signature schedule.graph schedule.views schedule.tasks schedule.slots
     schedule.costs schedule.keep schedule.cut schedule.trees schedule.merge schedule.order
     schedule.hazards schedule.recipe memory schedule realize
-    gradient backward counting random
+    gradient backward counting random host
     tensor.data tensor.special tensor.rowwise tensor.broadcast tensor.cell tensor.base
     tensor.autograd
     tensor.arithmetic tensor.elementwise tensor.functions tensor.movement tensor.joining

@@ -86,6 +86,8 @@ class GlobalCounters:
     global_mem: int = 0
     time_sum_s: float = 0.0
     mem_used: int = 0
+    host_calls: int = 0
+    """How often a function ran on the host (`ferrule.host`)."""
 
     @classmethod
     def reset(cls) -> None:
@@ -94,3 +96,4 @@ class GlobalCounters:
         cls.global_ops = 0
         cls.global_mem = 0
         cls.time_sum_s = 0.0
+        cls.host_calls = 0

@@ -1,0 +1,113 @@
+"""Functions of NumPy arrays as lazy nodes: what is computed on the host, by name and counted.
+
+A few functions have no form in the primitive ops that is worth having: sorting, and matrix
+decompositions. They run as a node of their own when the graph is realised, in captured programs
+as well; inputs come to the host and the result goes back to its device.
+`GlobalCounters.host_calls` counts them, so that a test can tell that nothing else leaves a device.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, TypeAlias, final
+
+import numpy as np
+
+from ferrule.buffer import Buffer
+from ferrule.dtype import DType
+from ferrule.expr import Variable, sint
+from ferrule.gradient import Shape, Value
+from ferrule.helpers import GlobalCounters, colored
+from ferrule.lazy import LazyBuffer
+from ferrule.runner import JITRunner, update_stats
+from ferrule.shape.view import ShapeError
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+
+@final
+class HostFunction(JITRunner):
+    """Runs `function(*arrays, *args)` and puts the array that it gives into the first buffer."""
+
+    def __init__(
+        self,
+        function: Callable[..., Array],
+        args: tuple[Any, ...],
+        shapes: tuple[tuple[int, ...], ...],
+        device: str,
+    ) -> None:
+        self.function = function
+        self.args = args
+        self.shapes = shapes
+        self.device = device
+        self.name = f"host {function.__name__.strip('_')}"
+
+    def __call__(
+        self,
+        rawbufs: Sequence[Buffer],
+        var_vals: dict[Variable, int],
+        wait: bool = False,
+        jit: bool = False,
+    ) -> float | None:
+        """Runs; whatever the function raises reaches the caller, and the result is left alone."""
+        out, *sources = rawbufs
+        start = time.perf_counter()
+        arrays = [
+            source.toCPU()[: int(np.prod(shape))].reshape(shape)
+            for source, shape in zip(sources, self.shapes[1:], strict=True)
+        ]
+        result = np.asarray(self.function(*arrays, *self.args))
+        assert result.shape == self.shapes[0], f"{self.name} gave {result.shape}"
+        data = np.ascontiguousarray(result.astype(out.dtype.np, copy=False))
+        out.copyin(data.reshape(-1).view(np.uint8).data)
+        seconds = time.perf_counter() - start
+        GlobalCounters.host_calls += 1
+        moved = sum(buffer.nbytes for buffer in rawbufs)
+        title = colored(self.name, "yellow")
+        count = len(rawbufs)
+        update_stats(title, 0, moved, var_vals, seconds, count, jit=jit, device=self.device)
+        return seconds
+
+
+# Kept, so that the same call is the same runner, and graphs with it are the same graphs.
+_runner = lru_cache(maxsize=512)(HostFunction)
+
+
+def on_host(
+    function: Callable[..., Array],
+    sources: Sequence[Value],
+    shape: Shape,
+    dtype: DType,
+    *args: Any,
+) -> Value:
+    """What `function(*arrays of the sources, *args)` gives, as a lazy value outside the tape.
+
+    `function` must be a module's function, pure, and give an array of `shape`, which is converted
+    to `dtype`; `args` are hashable. There are as many host calls as realised nodes of this kind.
+
+    Raises `ShapeError` for a symbolic size.
+
+    >>> import numpy as np
+    >>> from ferrule.tensor import Tensor
+    >>> x = Tensor([3.0, 1.0, 2.0])._read()
+    >>> Tensor(on_host(np.sort, [x], x.shape, x.dtype).node).tolist()
+    [1.0, 2.0, 3.0]
+    """
+    shapes = tuple(_known(part, function) for part in (shape, *[part.shape for part in sources]))
+    device = sources[0].node.device
+    if 0 in shape:
+        return sources[0].full(0, shape).cast(dtype)
+    runner = _runner(function, args, shapes, device)
+    nodes = [source.node for source in sources]
+    return Value(LazyBuffer.custom(runner, nodes, shape, dtype, device))
+
+
+def _known(shape: tuple[sint, ...], function: Callable[..., Array]) -> tuple[int, ...]:
+    if not all(isinstance(size, int) for size in shape):
+        raise ShapeError(
+            f"[{function.__name__.strip('_')}] runs on the host and needs known sizes, "
+            f"not {shape}; realise a slice of known size first"
+        )
+    return tuple(size for size in shape if isinstance(size, int))
