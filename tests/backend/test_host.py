@@ -8,7 +8,6 @@ from ferrule.helpers import GlobalCounters
 from ferrule.host import on_host
 from ferrule.shape.view import ShapeError
 
-
 pytestmark = pytest.mark.usefixtures("device")
 
 
