@@ -32,8 +32,8 @@ LAYERS = """
     schedule.costs schedule.keep schedule.cut schedule.trees schedule.merge schedule.order
     schedule.hazards schedule.recipe memory schedule realize
     gradient backward counting random host
-    tensor.data tensor.special tensor.rowwise tensor.broadcast tensor.cell tensor.base
-    tensor.autograd
+    tensor.keywords tensor.data tensor.special tensor.rowwise tensor.broadcast tensor.cell
+    tensor.base tensor.autograd
     tensor.arithmetic tensor.elementwise tensor.functions tensor.movement tensor.joining
     tensor.reduce tensor.creation tensor.positions tensor.indexing tensor.linalg
     tensor.attention tensor.neural tensor.loss tensor

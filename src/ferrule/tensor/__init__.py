@@ -11,12 +11,14 @@ from contextlib import ContextDecorator
 from typing import Self, final
 
 from ferrule.tensor.data import to_device
+from ferrule.tensor.keywords import accept_synonyms
 from ferrule.tensor.loss import Loss
 
 __all__ = ["Tensor"]
 
 
 @final
+@accept_synonyms
 class Tensor(Loss):
     """An array of numbers on a device, lazy and differentiable.
 
