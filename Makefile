@@ -9,7 +9,7 @@ INSTALL := python -m pip install --quiet --disable-pip-version-check
 LOWEST := numpy==2.0.0 ml_dtypes==0.5.0 llvmlite==0.46.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-wheel test-lowest lint format bench bench-quick docs
+.PHONY: help demo test test-torch test-wheel test-lowest lint format bench bench-quick docs
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,18 @@ bench: .bench-venv/.ready ## Measure against all peers; the table is bench/resul
 
 bench-quick: .bench-venv/.ready ## A subset in short blocks: rough figures in two minutes
 	.bench-venv/bin/python bench/run.py --quick
+
+# PyTorch and what its own testing modules need.
+.torch-venv/.ready: pyproject.toml
+	$(PYTHON) -m venv .torch-venv
+	.torch-venv/bin/$(INSTALL) -e . scipy expecttest pytest hypothesis
+	.torch-venv/bin/$(INSTALL) "torch==2.13.0" --retries 0 --timeout 15 \
+		--index-url https://download.pytorch.org/whl/cpu || \
+		.torch-venv/bin/$(INSTALL) "torch==2.13.0"
+	@touch $@
+
+test-torch: .torch-venv/.ready ## Compare with PyTorch on its database of operators
+	.torch-venv/bin/python tests/torch/op_db.py
 
 docs: $(VENV)/.dev ## Run every example in the documentation
 	$(BIN)/pytest -W error tests/docs
