@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 
 from ferrule.codegen.blocks import schedule_blocks
-from ferrule.codegen.kernel import Kind, Nest
+from ferrule.codegen.kernel import Compute, Kind, Nest
 from ferrule.codegen.panels import schedule_panels
 from ferrule.codegen.plan import PAGE_BYTES, Plan, load_step, loads, step_of
 from ferrule.codegen.taps import schedule_taps
@@ -24,7 +24,8 @@ MOST_COPIED = 2 << 20  # bytes of such a block: the larger, the less often panel
 MANY_COLUMNS = 512  # for which it matters how often the rows are read
 MOST_ROWS = 512  # of a column of accumulators that live in memory between blocks of k
 SCATTER_CYCLES = 1.5  # to store one element of a vector that goes to many places
-STRIDED_CYCLES = 1.0  # to copy one element from where its neighbours are far apart
+CONFLICT_CYCLES = 12.0  # where these places are more lines than a set of the first cache holds
+STRIDED_CYCLES = 0.5  # to copy one element from where its neighbours are far apart
 TURNED = 1.05  # the time of a tile whose lanes are far apart in memory
 MASK_CYCLES = 3.0  # to load one element under a condition, inside a tile
 
@@ -93,8 +94,7 @@ def _contraction_cost(
     found = loads(nest.computes[0].value)
     if any(v in e.ranges and step_of(e.src[0], v) != 1 for e in found):
         cost *= TURNED
-    steps = [step_of(c.store.index, v) for c in root.computes if c.store is not None]
-    cost += sum(0.1 if step == 1 else SCATTER_CYCLES for step in steps) / k
+    cost += sum(_store_cycles(plan, c, v, tile) for c in root.computes if c.store is not None) / k
     for e in found:
         if v not in e.ranges:
             cost += 0.0 if e.src[1] is TRUE else MASK_CYCLES / tile.columns
@@ -103,6 +103,18 @@ def _contraction_cost(
                 return float("inf")
             cost += STRIDED_CYCLES / rows
     return cost
+
+
+def _store_cycles(plan: Plan, c: Compute, v: Expr, tile: Tile) -> float:
+    """Cycles to store one element of a tile, with lanes along `v`."""
+    assert c.store is not None
+    step = step_of(c.store.index, v)
+    if step == 1:
+        return 0.1
+    # A way of the first cache is a page: so many of the tile's columns fall into the same set.
+    together = tile.columns * gcd(step * c.value.dtype.itemsize, PAGE_BYTES) // PAGE_BYTES
+    ways = plan.target.l1_bytes // PAGE_BYTES
+    return SCATTER_CYCLES if together <= ways else CONFLICT_CYCLES
 
 
 def _is_far(e: Expr, k: Expr) -> bool:

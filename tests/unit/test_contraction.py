@@ -1,0 +1,39 @@
+"""Which axis of a product the lanes run along."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.kernels import load, matmul, store
+from tests.programs import HOST
+
+from ferrule.codegen.heuristic import schedule
+from ferrule.codegen.kernel import Kind
+from ferrule.codegen.lower import lower
+from ferrule.codegen.plan import step_of
+
+WIDE = replace(
+    HOST,
+    vector_bytes=64,
+    n_vector_registers=32,
+    max_threads=1,
+    l1_bytes=48 << 10,
+    l2_bytes=1 << 20,
+)
+
+
+@pytest.mark.parametrize(
+    ("rows", "terms", "columns", "step"),
+    [(128, 512, 512, 1), (64, 1024, 1024, 1), (16, 512, 500, 500)],
+)
+def test_lanes_of_two_operands_that_both_have_to_be_turned(
+    rows: int, terms: int, columns: int, step: int
+) -> None:
+    """`a @ b.T`: the smaller is turned, unless the stores would then fall into few cache sets."""
+    right = load(2, columns, terms).permute((1, 0))
+    root = schedule(lower(store(matmul(load(1, rows, terms), right)), "k"), WIDE).kernel.roots[0]
+    lanes = next(loop.range for loop in root.loops if loop.kind is Kind.VECTOR)
+    (compute,) = root.computes
+    assert compute.store is not None
+    assert step_of(compute.store.index, lanes) == step
