@@ -37,3 +37,16 @@ def test_lanes_of_two_operands_that_both_have_to_be_turned(
     (compute,) = root.computes
     assert compute.store is not None
     assert step_of(compute.store.index, lanes) == step
+
+
+@pytest.mark.parametrize(
+    ("terms", "columns", "packed"),
+    [(64, 3136, False), (64, 3100, True), (64, 1024, True), (128, 3136, True)],
+)
+def test_right_operands_that_stay_in_the_first_cache_are_not_packed(
+    terms: int, columns: int, packed: bool
+) -> None:
+    """Unless lines are cut, fall into few sets, or lie in many pages."""
+    ast = store(matmul(load(1, 64, terms), load(2, terms, columns)))
+    names = {nest.name for nest in schedule(lower(ast, "k"), WIDE).kernel.nests}
+    assert ("sum0.pack2" in names) == packed

@@ -22,6 +22,7 @@ from ferrule.expr import TRUE, Expr, const
 LINE_BYTES = 64
 MOST_COPIED = 2 << 20  # bytes of such a block: the larger, the less often panels are packed
 MANY_COLUMNS = 512  # for which it matters how often the rows are read
+MOST_PAGES = 64  # that can be read in turns without misses of the address cache
 MOST_ROWS = 512  # of a column of accumulators that live in memory between blocks of k
 SCATTER_CYCLES = 1.5  # to store one element of a vector that goes to many places
 CONFLICT_CYCLES = 12.0  # where these places are more lines than a set of the first cache holds
@@ -296,7 +297,8 @@ class _Contraction:
                 continue
             step = load_step(e, along[0])
             few = tiles * self.tile.rows <= MOST_ROWS
-            if step == 1 and (tiles < 4 or (few and self._is_even(nest, e))):
+            near = few and (self._is_even(nest, e) or self._fits_first_cache(nest, e))
+            if step == 1 and (tiles < 4 or near):
                 continue
             self._pack(nest, e, at, depth)
 
@@ -306,6 +308,20 @@ class _Contraction:
         steps = [step_of(e.src[0], loop.range) for loop in nest.loops if loop.range not in kept]
         sizes = [step * e.dtype.itemsize for step in steps]
         return all(0 <= size < PAGE_BYTES and size % LINE_BYTES == 0 for size in sizes)
+
+    def _fits_first_cache(self, nest: Nest, e: Expr) -> bool:
+        """Whether a panel's vectors lie in whole cache lines, and these and their pages stay in the
+        first caches although they are far apart.
+        """
+        if len(nest.loops) - len(nest.computes[0].ranges) != 1:
+            return False
+        k = next(o.range for o in nest.loops if o.range not in nest.computes[0].ranges)
+        step = step_of(e.src[0], k) * e.dtype.itemsize
+        width = self.tile.columns * e.dtype.itemsize
+        ways = self.plan.target.l1_bytes // PAGE_BYTES
+        together = k.size.max * max(gcd(step, PAGE_BYTES), width) // PAGE_BYTES
+        whole = step % LINE_BYTES == 0
+        return whole and k.size.max <= MOST_PAGES and together <= ways * 3 // 4
 
     def _pack(self, nest: Nest, e: Expr, at: str, depth: int) -> None:
         """A copy in the order in which the tile reads it: k outermost, lanes innermost."""
