@@ -15,7 +15,7 @@ from itertools import count
 from threading import RLock
 from typing import TYPE_CHECKING, Any, final
 
-from ferrule.config import config
+from ferrule.config import Config, config
 from ferrule.dtype import DType, dtypes
 from ferrule.helpers import GlobalCounters
 
@@ -113,9 +113,12 @@ class LRUAllocator(Allocator):
     @property
     def budget(self) -> int:
         """How many bytes may be in use and kept together."""
+        return self._budget_in(config())
+
+    def _budget_in(self, settings: Config) -> int:
         if self._budget is not None:
             return self._budget
-        return config().FERRULE_MEMORY_LIMIT or _HOST_MEMORY
+        return settings.FERRULE_MEMORY_LIMIT or _HOST_MEMORY
 
     def alloc(self, size: int) -> Any:
         """`size` bytes: a kept block of that size if there is one, else new memory.
@@ -140,8 +143,9 @@ class LRUAllocator(Allocator):
     def free(self, opaque: Any, size: int) -> None:
         """Takes back what `alloc(size)` gave, and keeps it unless `LRU=0`."""
         with self._lock:
+            settings = config()
             self.used -= size
-            if not config().LRU:
+            if not settings.LRU:
                 self._free(opaque)
                 return
             kept = self._kept.get(size)
@@ -149,8 +153,9 @@ class LRUAllocator(Allocator):
                 kept = self._kept[size] = deque()
             kept.append((next(self._clock), opaque))
             self.cached += size
-            if self.used + self.cached > self.budget:  # the limit was lowered since
-                self._evict_until(self.budget - self.used)
+            budget = self._budget_in(settings)
+            if self.used + self.cached > budget:  # the limit was lowered since
+                self._evict_until(budget - self.used)
 
     def free_cache(self) -> None:
         """Gives all kept blocks back to the system."""

@@ -25,10 +25,6 @@ class RunnerError(ValueError):
 # *** what a run is counted as ***
 
 
-def _infer(size: sint, var_vals: Mapping[Any, int]) -> int:
-    return size if isinstance(size, int) else size.infer(var_vals)
-
-
 def _stats_line(
     title: str, colour: str | None, buf_count: int, ops: int, mem: int, et: float | None
 ) -> str:
@@ -65,9 +61,9 @@ def update_stats(
     memory in use, and, where the time `et` is known, the time of this run and of all, GFLOPS and
     GB/s. `lra` holds launch sizes, if any.
     """
-    values = var_vals or {}
-    ops = _infer(op_estimate, values)
-    mem = _infer(mem_estimate, values)
+    values: Mapping[Any, int] = var_vals or {}
+    ops = op_estimate if isinstance(op_estimate, int) else op_estimate.infer(values)
+    mem = mem_estimate if isinstance(mem_estimate, int) else mem_estimate.infer(values)
     GlobalCounters.kernel_count += num_kernels
     GlobalCounters.global_ops += ops
     GlobalCounters.global_mem += mem
@@ -254,7 +250,7 @@ class CompiledASTRunner(ASTRunner):
 def _launch_size(sizes: Sequence[sint] | None, var_vals: Mapping[Any, int]) -> list[int] | None:
     if sizes is None:
         return None
-    known = [_infer(size, var_vals) for size in sizes]
+    known = [size if isinstance(size, int) else size.infer(var_vals) for size in sizes]
     return known + [1] * (3 - len(known))
 
 

@@ -23,10 +23,10 @@ from ferrule.capture import (
 )
 from ferrule.config import config
 from ferrule.expr import Variable
-from ferrule.jit.inputs import Arguments, Recent, all_tensors, read_arguments
+from ferrule.jit.inputs import Arguments, all_tensors, read_arguments
 from ferrule.jit.reach import Reach
 from ferrule.jit.record import NotReplayable, capture_call, memory_serials, settle_writes
-from ferrule.jit.replay import Replay
+from ferrule.jit.replay import Recent, Replay
 
 __all__ = [
     "GraphException",
@@ -94,7 +94,7 @@ class TinyJit(Generic[ReturnType]):
         self._replays: OrderedDict[tuple[Any, ...], Replay] = OrderedDict()
         self._reachable: set[int | None] = set()
         """The memory that the function can get at without being given it."""
-        self._recent = Recent()
+        self._recent: Recent | None = None
         self._writes = False
         """Whether it writes to memory from outside."""
         self._refusals = 0
@@ -131,31 +131,37 @@ class TinyJit(Generic[ReturnType]):
         result = function(*args, **kwargs)
         if before != [cell.value.node.serial for cell in cells]:
             self._writes = True
-            self._recent.forget()
+            self._recent = None
         return result
 
     def _replay(
         self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> ReturnType:
         settle_writes()
-        arguments = None if kwargs else self._recent.read(args)
-        if arguments is None:
-            arguments = read_arguments(args, kwargs, self._reachable, self._writes)
-            if not kwargs:
-                self._recent.remember(args, arguments)
+        result: ReturnType
+        recent = self._recent
+        if recent is not None and not kwargs:
+            buffers = recent.buffers(args)
+            if buffers is not None and recent.replay.problem(args, buffers) is None:
+                result = recent.replay.run(args, buffers, {})
+                return result
+        self._recent = None
+        arguments = read_arguments(args, kwargs, self._reachable, self._writes)
         replay = self._replays.get(arguments.key)
-        if replay is not None and replay.overlaps(arguments):
+        if replay is not None and replay.overlaps(arguments.buffers):
             self._writes = True
-            self._recent.forget()
             self._reachable = set(memory_serials(Reach([function]).tensors()))
             arguments = read_arguments(args, kwargs, self._reachable, self._writes)
             replay = self._replays.get(arguments.key)
         if replay is not None:
-            problem = replay.problem(arguments)
+            tensors, buffers = arguments.tensors, arguments.buffers
+            problem = replay.problem(tensors, buffers)
             if problem is None:
                 self._unused.clear()
                 self._show(arguments, replay)
-                result: ReturnType = replay(arguments)
+                if not kwargs and not arguments.var_vals:
+                    self._recent = Recent.of(replay, args, buffers, self._reachable)
+                result = replay.run(tensors, buffers, arguments.var_vals)
                 return result
             del self._replays[arguments.key]
             self._note(f"captured again: {problem}")
@@ -179,7 +185,6 @@ class TinyJit(Generic[ReturnType]):
     def _capture(
         self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> ReturnType:
-        self._recent.forget()
         self._reachable = set(memory_serials(Reach([function]).tensors()))
         arguments = read_arguments(args, kwargs, self._reachable, self._writes)
         result: ReturnType

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import weakref
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, TypeAlias, final
 
@@ -45,67 +44,6 @@ class Arguments:
         self.objects: list[object] = []
         """The objects that the key identifies by `id()`, and that must therefore stay alive."""
         self.key: tuple[Any, ...] = ()
-
-
-_State: TypeAlias = tuple[int, int, bool, bool, bool]
-
-
-def _state(tensor: Tensor) -> _State | None:
-    """What the signature of a tensor in memory depends on; None if it is lazy or has a gradient."""
-    value = tensor._read()
-    buffer = value.node.realized
-    if buffer is None or tensor._grad is not None:
-        return None
-    tape = (tensor._leaf is None, value.edge is None, tensor._detached)
-    return (value.node.serial, buffer.serial, *tape)
-
-
-@final
-class Recent:
-    """What the last call was given: if only tensors, and the same ones unchanged, their signature
-    is known.
-
-    It keeps neither tensors nor their memory alive.
-    """
-
-    __slots__ = ("_arguments", "_flags", "_tensors")
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        """Lets the next call be read anew."""
-        self._flags: tuple[bool, bool] | None = None
-        self._tensors: list[tuple[weakref.ref[Tensor], _State]] = []
-        self._arguments: tuple[tuple[Any, ...], list[int]] = ((), [])
-
-    def remember(self, args: Sequence[Any], arguments: Arguments) -> None:
-        """Notes a call that was read."""
-        self.forget()
-        if arguments.var_vals or any([type(value) is not Tensor for value in args]):
-            return
-        for tensor in args:
-            state = _state(tensor)
-            if state is None:
-                return
-            self._tensors.append((weakref.ref(tensor), state))
-        self._arguments = (arguments.key, arguments.closed_over)
-        self._flags = (Tensor.training, is_recording())
-
-    def read(self, args: Sequence[Any]) -> Arguments | None:
-        """The call, if it is like the last one; None if it has to be read."""
-        known = self._tensors
-        if len(args) != len(known) or self._flags != (Tensor.training, is_recording()):
-            return None
-        for given, (reference, state) in zip(args, known, strict=True):
-            tensor = reference()
-            if tensor is None or tensor is not given or _state(tensor) != state:
-                return None
-        arguments = Arguments()
-        arguments.tensors = list(args)
-        arguments.buffers = [tensor._read().node.realized for tensor in args]
-        arguments.key, arguments.closed_over = self._arguments
-        return arguments
 
 
 def read_arguments(

@@ -17,10 +17,11 @@ from ferrule.capture import GraphException, JitItem, get_input_replace
 from ferrule.config import config
 from ferrule.device import Device, JITRunner
 from ferrule.expr import Variable
-from ferrule.gradient import Value
+from ferrule.gradient import Value, is_recording
 from ferrule.jit.inputs import Arguments
 from ferrule.jit.reach import Kind, Owner, Path, Place, Reach, present_version
 from ferrule.jit.results import Fresh, Leaf, build_result
+from ferrule.lazy import LazyBuffer
 from ferrule.realize import realize
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import Cell
@@ -205,7 +206,7 @@ class Replay:
         if config().JIT < 2:
             self.jit_cache = _batched(self.jit_cache, input_rawbuffers, self.var_vals)
         if len(self.jit_cache) == 1 and not isinstance(self.jit_cache[0].prg, JITRunner):
-            self._graph = self.jit_cache[0].prg
+            self._graph = self.jit_cache[0].prg.__call__
         self.input_replace = get_input_replace(self.jit_cache, input_rawbuffers)
         for j, i in self.input_replace:
             self.jit_cache[j].rawbufs[i] = None
@@ -227,46 +228,44 @@ class Replay:
             if serial in updated or tensors[number].requires_grad
         ]
 
-    def overlaps(self, arguments: Arguments) -> bool:
+    def overlaps(self, buffers: Sequence[Buffer]) -> bool:
         """Whether an argument is in memory from outside, and a write or a gradient makes it matter.
 
         In the captured call it was in memory of its own.
         """
         if not self._used:
             return False
-        buffers = arguments.buffers
         return any([buffers[number].base.serial in self._used for number in self._unshared]) or any(
             [buffer.base.serial in self._updated for buffer in buffers]
         )
 
-    def problem(self, arguments: Arguments) -> str | None:
-        """Why the next replay would be wrong; None if it would not."""
+    def problem(self, tensors: Sequence[Tensor], buffers: Sequence[Buffer]) -> str | None:
+        """Why the next replay with these arguments would be wrong; None if it would not."""
         for number, readers in self._written:
-            cell = arguments.tensors[number]._cell
-            if arguments.buffers[number].exports or _readers(cell) > readers:
+            if buffers[number].exports or _readers(tensors[number]._cell) > readers:
                 return "something else reads the memory of an argument that the function writes"
         return self._watch.problem()
 
-    def __call__(self, arguments: Arguments) -> Any:
-        """Runs everything again; the results are in new memory."""
-        var_vals = self.var_vals
-        if arguments.var_vals:
-            var_vals = {**var_vals, **arguments.var_vals}
+    def run(
+        self, tensors: Sequence[Tensor], buffers: Sequence[Buffer], var_vals: dict[Variable, int]
+    ) -> Any:
+        """Runs everything again, with the tensors among the arguments, and the memory that they
+        are in; the results are in new memory."""
+        values = {**self.var_vals, **var_vals} if var_vals else self.var_vals
         for effect in self._effects:
-            effect.let_go(arguments.tensors)
-        buffers = [value.allocate() for value in self._fresh]
-        self._run([*arguments.buffers, *buffers], var_vals)
-        pairs = zip(self._fresh, buffers, strict=True)
-        nodes = [value.node(buffer, var_vals) for value, buffer in pairs]
+            effect.let_go(tensors)
+        nodes = [value.make(values) for value in self._fresh]
+        memory: list[Any] = [node.realized for node in nodes]
+        self._run([*buffers, *memory], values)
         made = [Tensor._wrap(Value(nodes[number])) for number in self._made]
         for effect in self._effects:
-            effect.apply(made, arguments.tensors)
-        return build_result(self._template, made, arguments.tensors)
+            effect.apply(made, tensors)
+        return build_result(self._template, made, tensors)
 
     def _run(self, buffers: list[Buffer], var_vals: dict[Variable, int]) -> None:
         items = self.jit_cache
         if self._graph is not None:
-            self._graph(buffers, var_vals, jit=True)
+            self._graph(buffers, var_vals, False, True)
             return
         for (j, i), number in self.input_replace.items():
             items[j].rawbufs[i] = buffers[number]
@@ -319,3 +318,78 @@ def _graph(
     for j, i in get_input_replace(batch, input_rawbuffers):
         batch[j].rawbufs[i] = None
     return [JitItem(graph, list(input_rawbuffers))]
+
+
+@final
+class Recent:
+    """The replay used last, and what it was given: nothing but plain tensors in memory.
+
+    A call that is given the same again, or others of the same kind, needs no signature. Nodes are
+    numbered and stay in the memory that they are in; no tensor and no memory is kept alive.
+    """
+
+    __slots__ = ("_apart", "_flags", "_kinds", "_reachable", "_serials", "replay")
+
+    def __init__(self, replay: Replay, buffers: Sequence[Buffer], reachable: Set[int | None]):
+        self.replay = replay
+        self._flags = (Tensor.training, is_recording())
+        self._reachable = reachable
+        self._serials: list[int] = []
+        self._kinds: list[tuple[Any, ...]] = []
+        self._apart = self._are_apart(buffers)
+
+    @staticmethod
+    def of(
+        replay: Replay, args: Sequence[Any], buffers: Sequence[Buffer], reachable: Set[int | None]
+    ) -> Recent | None:
+        """A call with these arguments; None if they are not of the simple kind."""
+        recent = Recent(replay, buffers, reachable)
+        for arg in args:
+            plain = _plain(arg)
+            if plain is None:
+                return None
+            recent._serials.append(plain[0].serial)
+            recent._kinds.append(_kind(*plain))
+        return recent
+
+    def buffers(self, args: Sequence[Any]) -> list[Buffer] | None:
+        """The memory that the arguments are in; None if they have to be read anew."""
+        if len(args) != len(self._serials) or self._flags != (Tensor.training, is_recording()):
+            return None
+        buffers: list[Buffer] = []
+        same = True
+        for arg, serial in zip(args, self._serials, strict=True):
+            plain = _plain(arg)
+            if plain is None:
+                return None
+            node, buffer = plain
+            if node.serial != serial:
+                if _kind(node, buffer) != self._kinds[len(buffers)]:
+                    return None
+                same = False
+            buffers.append(buffer)
+        return buffers if same or (self._apart and self._are_apart(buffers)) else None
+
+    def _are_apart(self, buffers: Sequence[Buffer]) -> bool:
+        """Whether no two share memory, and the function reaches none of it by itself."""
+        serials = {buffer.base.serial for buffer in buffers}
+        if len(serials) != len(buffers) or not serials.isdisjoint(self._reachable):
+            return False
+        return not self.replay.overlaps(buffers)
+
+
+def _plain(value: Any) -> tuple[LazyBuffer, Buffer] | None:
+    """A tensor's node and memory; None if it has none, or is a view, on the tape, or more."""
+    if type(value) is not Tensor or value._parent is not None or value._detached:
+        return None
+    held = value._cell.value
+    if held.edge is not None or value._leaf is not None or value._grad is not None:
+        return None
+    node = held.node
+    buffer = node.realized
+    return None if buffer is None else (node, buffer)
+
+
+def _kind(node: LazyBuffer, buffer: Buffer) -> tuple[Any, ...]:
+    """What the signature of a plain tensor holds."""
+    return node.shape, node.dtype, node.device, buffer.nbytes

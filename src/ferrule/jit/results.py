@@ -55,11 +55,12 @@ class Fresh:
         return Fresh(free, node.dtype, node.device, node.size, symbolic)
 
     def allocate(self) -> Buffer:
-        """Memory for one replay's value."""
+        """Memory for the value."""
         return Buffer(self.device, self.size, self.dtype)
 
-    def node(self, buffer: Buffer, var_vals: Mapping[Variable, int]) -> LazyBuffer:
-        """The value that is in `buffer`."""
+    def make(self, var_vals: Mapping[Variable, int]) -> LazyBuffer:
+        """A value in new memory, to be computed there."""
+        buffer = self.allocate()
         if not self.symbolic:
             return LazyBuffer.in_buffer(buffer, self.shape)
         bound: dict[Expr, Expr] = {v: v.bind(value) for v, value in var_vals.items()}

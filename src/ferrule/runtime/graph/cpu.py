@@ -121,10 +121,10 @@ class CPUGraph:
         the kernels are there once. A `KeyboardInterrupt` leaves the graph as good as before.
         """
         wait = wait or config().DEBUG >= 2
-        inputs = self._pack(
-            *[input_rawbuffers[number]._buf.address for number in self._inputs],
-            *[variable.infer(var_vals) for variable in self._variables],
-        )
+        values = [input_rawbuffers[number]._buf.address for number in self._inputs]
+        if self._variables:
+            values += [variable.infer(var_vals) for variable in self._variables]
+        inputs = self._pack(*values)
         threads = self._threads()
         started = time.perf_counter() if wait else 0.0
         caller = get_ident()
@@ -150,9 +150,10 @@ class CPUGraph:
             var_vals,
             seconds,
             len(input_rawbuffers),
-            jit=jit,
-            num_kernels=self._n_kernels,
-            device=self._device,
+            jit,
+            self._n_kernels,
+            None,
+            self._device,
         )
         return seconds
 
