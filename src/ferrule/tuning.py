@@ -13,7 +13,7 @@ from ferrule.config import Context
 from ferrule.device import Compiled, CompiledASTRunner, Device, JITRunner, observer
 from ferrule.expr import Variable
 from ferrule.jit import BoundJit, TinyJit
-from ferrule.jit.inputs import all_tensors
+from ferrule.jit.results import tensors_in
 from ferrule.ops import LazyOp
 from ferrule.tensor import Tensor
 from ferrule.tuner import Tuner
@@ -142,7 +142,7 @@ def _kernels_of(
         token = observer.set(watch)
         try:
             found = what(*args) if callable(what) else what
-            tensors = list(all_tensors([found]))
+            tensors = tensors_in([found])
             if tensors:
                 tensors[0].realize(*tensors[1:])
         finally:

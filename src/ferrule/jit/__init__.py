@@ -23,10 +23,11 @@ from ferrule.capture import (
 )
 from ferrule.config import config
 from ferrule.expr import Variable
-from ferrule.jit.inputs import Arguments, all_tensors, read_arguments
+from ferrule.jit.inputs import Arguments, read_arguments
 from ferrule.jit.reach import Reach
 from ferrule.jit.record import NotReplayable, capture_call, memory_serials, settle_writes
 from ferrule.jit.replay import Recent, Replay
+from ferrule.jit.results import tensors_in
 
 __all__ = [
     "GraphException",
@@ -125,7 +126,7 @@ class TinyJit(Generic[ReturnType]):
         self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> ReturnType:
         """Just calls the function, and sees whether it writes to memory from outside."""
-        outside = [*all_tensors([*args, kwargs]), *Reach([function]).tensors()]
+        outside = [*tensors_in([*args, kwargs]), *Reach([function]).tensors()]
         cells = [tensor._cell for tensor in outside]
         before = [cell.value.node.serial for cell in cells]
         result = function(*args, **kwargs)

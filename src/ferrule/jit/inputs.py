@@ -6,9 +6,8 @@ what the function does, but for the tensors' contents and the values of bound va
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from ferrule.buffer import Buffer
 from ferrule.expr import BoundVariable, Expr, Variable, unbind
 from ferrule.gradient import Value, is_recording
+from ferrule.jit.results import is_record
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import MovementOps, apply_movements
 from ferrule.realize import realize
@@ -94,7 +94,7 @@ def _add(value: Any, arguments: Arguments, parts: list[Any]) -> None:
         parts.append(_unbound(value, arguments))
     elif isinstance(value, np.ndarray | np.generic):
         parts.append((kind, value.dtype.str, value.shape, value.tobytes()))
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+    elif is_record(value):
         parts.append(kind)
         for field in dataclasses.fields(value):
             _add(getattr(value, field.name), arguments, parts)
@@ -178,20 +178,6 @@ def _add_reachable(
 # *** arguments that the function can also reach by itself ***
 
 
-def all_tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors in an argument."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from all_tensors(part)
-    elif isinstance(value, dict):
-        yield from all_tensors(list(value.values()))
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield from all_tensors(getattr(value, field.name))
-
-
 def stand_ins(arguments: Arguments) -> dict[Tensor, Tensor]:
     """For the tensors that need one, another tensor with the same contents in the same memory.
 
@@ -219,26 +205,6 @@ def _moved_like(node: LazyBuffer, buffer: Buffer) -> Tensor:
     return Tensor._wrap(Value(apply_movements(twin, chain[::-1])))
 
 
-def replace_tensors(value: Any, replacements: Mapping[Tensor, Tensor]) -> Any:
-    """An argument with some of its tensors replaced."""
-    if isinstance(value, Tensor):
-        return replacements.get(value, value)
-    if isinstance(value, list):
-        return [replace_tensors(part, replacements) for part in value]
-    if isinstance(value, tuple):
-        parts = [replace_tensors(part, replacements) for part in value]
-        return getattr(type(value), "_make", tuple)(parts)
-    if isinstance(value, dict):
-        return {key: replace_tensors(part, replacements) for key, part in value.items()}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        copied = copy.copy(value)
-        for field in dataclasses.fields(value):
-            part = replace_tensors(getattr(value, field.name), replacements)
-            object.__setattr__(copied, field.name, part)
-        return copied
-    return value
-
-
 # *** the memory of a tensor ***
 
 
@@ -248,10 +214,7 @@ def memory_of(tensor: Tensor) -> tuple[Buffer, Chain]:
     What is not in memory yet is computed; a constant gets memory too, so that a replay can take
     another value.
     """
-    node = tensor.lazydata
-    if node.realized is not None:
-        return node.realized, ()
-    found = follow(node)
+    found = follow(tensor.lazydata)
     if found is None:
         _give_memory(tensor)
         found = follow(tensor.lazydata)

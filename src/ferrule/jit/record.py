@@ -20,10 +20,17 @@ from ferrule.capture import Capture, JitError, PlaceHolder, Recorded, user_locat
 from ferrule.counting import is_numbers
 from ferrule.device import BufferCopy
 from ferrule.dtype import dtypes
-from ferrule.jit.inputs import Arguments, all_tensors, follow, replace_tensors, stand_ins
+from ferrule.jit.inputs import Arguments, follow, stand_ins
 from ferrule.jit.reach import Path, Place, Reach, holders, owners
 from ferrule.jit.replay import Effect, Replay, Watch
-from ferrule.jit.results import Fresh, Given, Leaf, Made, Same, map_result, returned_tensors
+from ferrule.jit.results import (
+    Fresh,
+    Leaf,
+    mapped,
+    replace_tensors,
+    returned_tensors,
+    tensors_in,
+)
 from ferrule.lazy import LazyBuffer, Storage, forget_nodes, keep_written, pending_writes
 from ferrule.realize import realize
 from ferrule.tensor import Tensor
@@ -129,7 +136,7 @@ class _Call:
 
     def finish(self, result: Any, args: list[Any]) -> None:
         """Runs everything that the call left lazy, and finds all that it made."""
-        returned = list(returned_tensors(result))
+        returned = returned_tensors(result)
         after = Reach(self._roots)
         changes = list(self._before.changes(after))
         contents = [place.get() for place, _ in changes]
@@ -145,7 +152,7 @@ class _Call:
         realize(list(dict.fromkeys([*made.values(), *pending])))
         self._check_containers(args, gradients)
         leaves = self._leaves(everything, made)
-        self._template = map_result(result, iter([leaves[id(tensor)] for tensor in returned]))
+        self._template = mapped(result, lambda leaf: leaves.get(id(leaf)))
         for (place, path), tensor in zip(changes, contents, strict=True):
             self._add_effect(place, path, tensor, leaves.get(id(tensor)))
         for number, tensor in gradients.items():
@@ -161,10 +168,10 @@ class _Call:
         """What a tensor is, if the call has not made its value."""
         number = self._given.get(tensor)
         if number is not None:
-            return Given(number)
+            return number
         cell = self._cells.get(id(tensor._cell))
         if tensor in self._before or (cell is not None and cell() is tensor._cell):
-            return Same(tensor)
+            return tensor
         return None
 
     def _leaves(
@@ -179,9 +186,9 @@ class _Call:
                 node = made[number]
                 if node not in values:
                     values[node] = self._add_value(node)
-                kind = Made(len(self._made))
+                kind = len(self.arguments.tensors) + len(self._made)
                 self._made.append(values[node])
-            if isinstance(kind, Same):
+            if isinstance(kind, Tensor):
                 self._same.append(tensor._cell)
             leaves[number] = kind
         return leaves
@@ -203,18 +210,18 @@ class _Call:
     def _add_effect(self, place: Place, path: Path, content: Any, leaf: Leaf | None) -> None:
         """What the call put somewhere: each replay puts its own there."""
         known = content is None or leaf is not None
-        moved = isinstance(leaf, Same) and leaf.tensor in self._before
+        moved = isinstance(leaf, Tensor) and leaf in self._before
         if not known or moved or not self._before.knows(place):
             raise NotReplayable("it moves tensors about in a way that replays cannot follow")
-        if isinstance(leaf, Given):
-            place.set(self.arguments.tensors[leaf.number])  # and not the stand-in
+        if isinstance(leaf, int) and leaf < len(self.arguments.tensors):
+            place.set(self.arguments.tensors[leaf])  # and not the stand-in
         self._watch.add_path(path)
         self._effects.append(Effect(place, leaf))
 
     def _check_containers(self, args: list[Any], gradients: Mapping[int, Tensor]) -> None:
         """No list or dict among the arguments may have got another tensor."""
         known = {id(tensor) for tensor in [*self._given, *gradients.values()]}
-        if not {id(tensor) for tensor in all_tensors(args)} <= known:
+        if not {id(tensor) for tensor in tensors_in(args)} <= known:
             raise NotReplayable("it puts a tensor into an argument")
 
     def check_stand_ins(self) -> None:

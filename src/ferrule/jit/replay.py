@@ -162,11 +162,11 @@ class Effect:
         elif isinstance(self.where.holder, Tensor):
             self.where.set(None)
 
-    def apply(self, made: Sequence[Tensor], given: Sequence[Tensor]) -> None:
+    def apply(self, tensors: Sequence[Tensor]) -> None:
         """Puts the replay's own tensor there."""
-        tensor = build_result(self.leaf, made, given)
+        tensor = build_result(self.leaf, tensors)
         if isinstance(self.where, int):
-            given[self.where].grad = tensor
+            tensors[self.where].grad = tensor
         else:
             self.where.set(tensor)
 
@@ -257,10 +257,10 @@ class Replay:
         nodes = [value.make(values) for value in self._fresh]
         memory: list[Any] = [node.realized for node in nodes]
         self._run([*buffers, *memory], values)
-        made = [Tensor._wrap(Value(nodes[number])) for number in self._made]
+        everything = [*tensors, *[Tensor._wrap(Value(nodes[number])) for number in self._made]]
         for effect in self._effects:
-            effect.apply(made, tensors)
-        return build_result(self._template, made, tensors)
+            effect.apply(everything)
+        return build_result(self._template, everything)
 
     def _run(self, buffers: list[Buffer], var_vals: dict[Variable, int]) -> None:
         items = self.jit_cache

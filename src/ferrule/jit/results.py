@@ -1,8 +1,10 @@
-"""What a captured function returns: the shape of it, and how to make it again from a replay."""
+"""What a captured function is given and returns: its tensors, and how to make results again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
@@ -13,27 +15,85 @@ from ferrule.expr import Expr, Variable, sint, unbind
 from ferrule.lazy import LazyBuffer
 from ferrule.tensor import Tensor
 
+Leaf: TypeAlias = int | Tensor | None
+"""A tensor of a result: a number among the arguments' tensors, followed by those that the call
+made; or a handle on memory from before the call, such as a parameter that the function updates."""
 
-def returned_tensors(result: Any) -> Iterator[Tensor]:
+
+def is_record(value: Any) -> bool:
+    """Whether a value is an instance of a dataclass."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def leaves(value: Any, open_records: bool = True) -> Iterator[Any]:
+    """What is in lists, tuples, dicts and dataclasses, in order; the value itself if it is none."""
+    if isinstance(value, list | tuple):
+        parts = list(value)
+    elif isinstance(value, dict):
+        parts = list(value.values())
+    elif open_records and is_record(value):
+        parts = [getattr(value, field.name) for field in dataclasses.fields(value)]
+    else:
+        yield value
+        return
+    for part in parts:
+        yield from leaves(part, open_records)
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """The tensors in an argument."""
+    return [leaf for leaf in leaves(value) if isinstance(leaf, Tensor)]
+
+
+def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The same containers with each leaf changed."""
+    if isinstance(value, list):
+        return [mapped(part, change) for part in value]
+    if isinstance(value, tuple):
+        parts = [mapped(part, change) for part in value]
+        return getattr(type(value), "_make", tuple)(parts)
+    if isinstance(value, dict):
+        return {key: mapped(part, change) for key, part in value.items()}
+    if is_record(value):
+        copied = copy.copy(value)
+        for field in dataclasses.fields(value):
+            part = mapped(getattr(value, field.name), change)
+            object.__setattr__(copied, field.name, part)
+        return copied
+    return change(value)
+
+
+def replace_tensors(value: Any, replacements: Mapping[Tensor, Tensor]) -> Any:
+    """A value with some of its tensors replaced."""
+    return mapped(value, lambda leaf: replacements.get(leaf, leaf) if _is_tensor(leaf) else leaf)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, Tensor)
+
+
+def returned_tensors(result: Any) -> list[Tensor]:
     """The tensors in what a function returned, in order.
 
     Raises `JitError` for anything but tensors, None, and tuples, lists and dicts of them: another
     value would stay what it was in the captured call.
     """
-    if isinstance(result, Tensor):
-        yield result
-    elif isinstance(result, list | tuple):
-        for part in result:
-            yield from returned_tensors(part)
-    elif isinstance(result, dict):
-        for part in result.values():
-            yield from returned_tensors(part)
-    elif result is not None:
-        raise JitError(
-            f"{user_location()}: the captured function returns {type(result).__name__} "
-            f"{result!r:.60}, which replays would return unchanged; return tensors (or None, or "
-            "tuples, lists and dicts of them), and compute other values outside"
-        )
+    found = [leaf for leaf in leaves(result, open_records=False) if leaf is not None]
+    for leaf in found:
+        if not isinstance(leaf, Tensor):
+            raise JitError(
+                f"{user_location()}: the captured function returns {type(leaf).__name__} "
+                f"{leaf!r:.60}, which replays would return unchanged; return tensors (or None, or "
+                "tuples, lists and dicts of them), and compute other values outside"
+            )
+    return found
+
+
+def build_result(template: Any, tensors: Sequence[Tensor]) -> Any:
+    """What the function returns, from a template with a `Leaf` in the place of each tensor."""
+    if type(template) is int:
+        return tensors[template]
+    return mapped(template, lambda leaf: tensors[leaf] if type(leaf) is int else leaf)
 
 
 @final
@@ -68,67 +128,3 @@ class Fresh:
             [size.substitute(bound) if isinstance(size, Expr) else size for size in self.shape]
         )
         return LazyBuffer.from_buffer(buffer, shape)
-
-
-@final
-@dataclass(frozen=True)
-class Made:
-    """The call made the tensor; `number` counts those."""
-
-    number: int
-
-
-@final
-@dataclass(frozen=True)
-class Given:
-    """The function returned its argument `number` itself."""
-
-    number: int
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Same:
-    """A handle on memory from before the call, such as a parameter that the function updates."""
-
-    tensor: Tensor
-
-
-Leaf: TypeAlias = Made | Given | Same
-
-
-def map_result(result: Any, leaves: Iterator[Any]) -> Any:
-    """`result` with its tensors, or other leaves, replaced by `leaves`, in order."""
-    if isinstance(result, dict):
-        return {key: map_result(part, leaves) for key, part in result.items()}
-    if isinstance(result, list):
-        return [map_result(part, leaves) for part in result]
-    if isinstance(result, tuple):
-        parts = [map_result(part, leaves) for part in result]
-        return getattr(type(result), "_make", tuple)(parts)
-    return None if result is None else next(leaves)
-
-
-def build_result(template: Any, made: Sequence[Tensor], given: Sequence[Tensor]) -> Any:
-    """What the function returns, from a template with a `Leaf` in the place of each tensor."""
-    if type(template) is Made:
-        return made[template.number]
-    if template is None:
-        return None
-    return map_result(template, (_tensor(leaf, made, given) for leaf in _leaves(template)))
-
-
-def _tensor(leaf: Leaf, made: Sequence[Tensor], given: Sequence[Tensor]) -> Tensor:
-    if isinstance(leaf, Same):
-        return leaf.tensor
-    return made[leaf.number] if isinstance(leaf, Made) else given[leaf.number]
-
-
-def _leaves(template: Any) -> Iterator[Leaf]:
-    if isinstance(template, dict):
-        template = list(template.values())
-    if isinstance(template, list | tuple):
-        for part in template:
-            yield from _leaves(part)
-    elif template is not None:
-        yield template
