@@ -254,19 +254,25 @@ class Replay:
         values = {**self.var_vals, **var_vals} if var_vals else self.var_vals
         for effect in self._effects:
             effect.let_go(tensors)
-        nodes = [value.make(values) for value in self._fresh]
-        memory: list[Any] = [node.realized for node in nodes]
-        self._run([*buffers, *memory], values)
-        everything = [*tensors, *[Tensor._wrap(Value(nodes[number])) for number in self._made]]
+        nodes: list[LazyBuffer] = []
+        memory: list[Any] = list(buffers)
+        for value in self._fresh:
+            node = value.make(values)
+            nodes.append(node)
+            memory.append(node.realized)
+        if self._graph is not None:
+            self._graph(memory, values, False, True)
+        else:
+            self._run_items(memory, values)
+        everything = list(tensors)
+        for number in self._made:
+            everything.append(Tensor._wrap(Value(nodes[number])))
         for effect in self._effects:
             effect.apply(everything)
         return build_result(self._template, everything)
 
-    def _run(self, buffers: list[Buffer], var_vals: dict[Variable, int]) -> None:
+    def _run_items(self, buffers: list[Buffer], var_vals: dict[Variable, int]) -> None:
         items = self.jit_cache
-        if self._graph is not None:
-            self._graph(buffers, var_vals, False, True)
-            return
         for (j, i), number in self.input_replace.items():
             items[j].rawbufs[i] = buffers[number]
         try:
@@ -328,11 +334,14 @@ class Recent:
     numbered and stay in the memory that they are in; no tensor and no memory is kept alive.
     """
 
-    __slots__ = ("_apart", "_flags", "_kinds", "_reachable", "_serials", "replay")
+    __slots__ = ("_apart", "_kinds", "_reachable", "_recording", "_serials", "_training", "replay")
 
-    def __init__(self, replay: Replay, buffers: Sequence[Buffer], reachable: Set[int | None]):
+    def __init__(
+        self, replay: Replay, buffers: Sequence[Buffer], reachable: Set[int | None]
+    ) -> None:
         self.replay = replay
-        self._flags = (Tensor.training, is_recording())
+        self._training = Tensor.training
+        self._recording = is_recording()
         self._reachable = reachable
         self._serials: list[int] = []
         self._kinds: list[tuple[Any, ...]] = []
@@ -343,31 +352,34 @@ class Recent:
         replay: Replay, args: Sequence[Any], buffers: Sequence[Buffer], reachable: Set[int | None]
     ) -> Recent | None:
         """A call with these arguments; None if they are not of the simple kind."""
+        nodes = [_plain(arg) for arg in args]
+        known = [node for node in nodes if node is not None]
+        if len(known) < len(nodes):
+            return None
         recent = Recent(replay, buffers, reachable)
-        for arg in args:
-            plain = _plain(arg)
-            if plain is None:
-                return None
-            recent._serials.append(plain[0].serial)
-            recent._kinds.append(_kind(*plain))
+        recent._serials = [node.serial for node in known]
+        recent._kinds = [_kind(node) for node in known]
         return recent
 
     def buffers(self, args: Sequence[Any]) -> list[Buffer] | None:
         """The memory that the arguments are in; None if they have to be read anew."""
-        if len(args) != len(self._serials) or self._flags != (Tensor.training, is_recording()):
+        serials = self._serials
+        if len(args) != len(serials) or Tensor.training is not self._training:
             return None
-        buffers: list[Buffer] = []
+        if is_recording() is not self._recording:
+            return None
+        buffers: list[Any] = []
         same = True
-        for arg, serial in zip(args, self._serials, strict=True):
-            plain = _plain(arg)
-            if plain is None:
+        for arg in args:
+            node = _plain(arg)
+            if node is None:
                 return None
-            node, buffer = plain
-            if node.serial != serial:
-                if _kind(node, buffer) != self._kinds[len(buffers)]:
+            number = len(buffers)
+            if node.serial != serials[number]:
+                if _kind(node) != self._kinds[number]:
                     return None
                 same = False
-            buffers.append(buffer)
+            buffers.append(node.realized)
         return buffers if same or (self._apart and self._are_apart(buffers)) else None
 
     def _are_apart(self, buffers: Sequence[Buffer]) -> bool:
@@ -378,18 +390,17 @@ class Recent:
         return not self.replay.overlaps(buffers)
 
 
-def _plain(value: Any) -> tuple[LazyBuffer, Buffer] | None:
-    """A tensor's node and memory; None if it has none, or is a view, on the tape, or more."""
+def _plain(value: Any) -> LazyBuffer | None:
+    """A tensor's node; None if that is not in memory, or if it is a view, on the tape, or more."""
     if type(value) is not Tensor or value._parent is not None or value._detached:
         return None
     held = value._cell.value
     if held.edge is not None or value._leaf is not None or value._grad is not None:
         return None
-    node = held.node
-    buffer = node.realized
-    return None if buffer is None else (node, buffer)
+    return held.node if held.node.realized is not None else None
 
 
-def _kind(node: LazyBuffer, buffer: Buffer) -> tuple[Any, ...]:
+def _kind(node: LazyBuffer) -> tuple[Any, ...]:
     """What the signature of a plain tensor holds."""
-    return node.shape, node.dtype, node.device, buffer.nbytes
+    assert node.realized is not None
+    return node.shape, node.dtype, node.device, node.realized.nbytes
