@@ -42,6 +42,7 @@ from ferrule.ops import (
 )
 from ferrule.shape.layout import (
     parts_of_long_reduce,
+    parts_of_tall_reduce,
     storage_shape,
     storage_size,
     storage_view,
@@ -98,6 +99,10 @@ def _is_empty(shape: Shape) -> bool:
 
 
 _COMPARISONS: Final = frozenset({BinaryOps.CMPLT, BinaryOps.CMPNE})
+_POINTWISE: Final = frozenset(
+    {*UnaryOps, *BinaryOps, *TernaryOps, MovementOps.RESHAPE, MovementOps.PERMUTE}
+)
+_REPEATING: Final = frozenset({MovementOps.EXPAND, MovementOps.WINDOW, MovementOps.AS_STRIDED})
 # These own memory from the start. All others are values, which get memory when the scheduler
 # decides so.
 _MEMORY: Final = frozenset({LoadOps.EMPTY, LoadOps.FROM, LoadOps.CUSTOM, LoadOps.ASSIGN})
@@ -282,6 +287,9 @@ class LazyBuffer:
         if value is not None:
             return LazyBuffer.const(value, self.dtype, shape, self.device)
         parts = parts_of_long_reduce(self.shape, chosen)
+        if parts is None:
+            tall = parts_of_tall_reduce(self.shape, chosen)
+            parts = tall if tall is not None and _has_source_of_its_size(self) else None
         if parts is not None:
             return self._r_in_two(op, chosen, *parts)
         return _make(op, srcs, shape, shape, self.dtype, self.device, key)
@@ -598,6 +606,23 @@ def _simplify_binary(
         if op is BinaryOps.MUL and value == 0 and not dtypes.is_float(other.dtype):
             return srcs[place]
     return None
+
+
+def _has_source_of_its_size(node: LazyBuffer) -> bool:
+    """Whether some operand of an element-wise value has all its elements, and does not repeat any:
+    not so for the products of a contraction, each of whose operands is used again and again. Only
+    the nearest nodes are looked at.
+    """
+    seen = {node}
+    waiting = [node]
+    while waiting and len(seen) < 64:
+        part = waiting.pop()
+        if part.realized is None and part.op in _POINTWISE:
+            waiting.extend(source for source in part.srcs if source not in seen)
+            seen.update(part.srcs)
+        elif part.base_const() is None and part.op not in _REPEATING:
+            return True
+    return False
 
 
 def _reduced_const(op: ReduceOps, source: LazyBuffer, shape: Shape) -> Scalar | None:

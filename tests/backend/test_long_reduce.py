@@ -9,7 +9,8 @@ from ferrule import GlobalCounters, Tensor
 
 
 @pytest.mark.parametrize(
-    ("shape", "axis"), [((1 << 19,), None), ((3, 1 << 18), 1), ((640, 700), None), ((2, 262147), 1)]
+    ("shape", "axis"),
+    [((1 << 19,), None), ((3, 1 << 18), 1), ((640, 700), None), ((2, 262147), 1), ((4096, 300), 0)],
 )
 def test_sum_and_max(shape: tuple[int, ...], axis: int | None, device: str) -> None:
     values = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
@@ -24,6 +25,19 @@ def test_half_precision_rounds_once(device: str) -> None:
     total = Tensor(values, device=device).sum()
     expected = values.astype(np.float64).sum()
     assert abs(total.item() - expected) <= np.spacing(np.float16(60000)) or np.isinf(total.item())
+
+
+def test_rows_are_added_up_in_parts_but_products_are_not(device: str) -> None:
+    rows = np.random.default_rng(0).standard_normal((4096, 300)).astype(np.float32)
+    bias, scale = np.arange(300, dtype=np.float32), rows[:, :1]
+    x, b, s = (Tensor(a, device=device).realize() for a in (rows, bias, scale))
+    GlobalCounters.reset()
+    np.testing.assert_allclose((x + b).sum(0).numpy(), (rows + bias).sum(0), rtol=1e-4, atol=0.02)
+    assert GlobalCounters.kernel_count == 2
+    GlobalCounters.reset()
+    product = (s.expand(4096, 300) * b.expand(4096, 300)).sum(0)
+    np.testing.assert_allclose(product.numpy(), scale.sum() * bias, rtol=1e-4, atol=0.5)
+    assert GlobalCounters.kernel_count == 1
 
 
 def test_a_long_sum_is_two_kernels(device: str) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.kernels import CASES, Case, load, matmul, store, widened
+from tests.kernels import CASES, Case, convolution, load, matmul, store, total, widened
 
 from ferrule.codegen.kernel import show as show_kernel
 from ferrule.codegen.linearizer import Linearizer
@@ -61,6 +61,21 @@ def compare(path: Path, text: str, update: bool) -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_schedule(case: Case, update_golden: bool) -> None:
     compare_kernel(Linearizer(case.ast, TARGET, name=case.name), update_golden)
+
+
+# Sizes at which memory decides, and at which nothing needs to run.
+LARGE = {
+    "vector_matrix": lambda: matmul(load(1, 1, 3001), load(2, 3001, 5000)),
+    "few_rows": lambda: matmul(load(1, 100, 2001), load(2, 2001, 3000)),
+    "sum_long_columns": lambda: total(load(1, 4003, 1000), 0),
+    "matmul_square": lambda: matmul(load(1, 777, 1000), load(2, 1000, 650)),
+    "convolution_deep": lambda: convolution(load(1, 4, 64, 30, 30), load(2, 48, 64, 3, 3)),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_schedule_of_a_large_kernel(name: str, update_golden: bool) -> None:
+    compare_kernel(Linearizer(store(LARGE[name]()), TARGET, name=name), update_golden)
 
 
 def compare_kernel(linearizer: Linearizer, update: bool) -> None:

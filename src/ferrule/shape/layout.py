@@ -32,6 +32,12 @@ FEW_RESULTS: Final = 32
 """Fewer than this cannot keep the threads busy."""
 LONG_REDUCE: Final = 1 << 17
 """Elements for each result from which it is worth a second kernel."""
+TALL_RESULTS: Final = 1024
+TALL_ROWS: Final = 1024
+TALL_SIZE: Final = 1 << 20
+"""Columns at most, and rows and elements at least, of what is reduced down its columns in parts:
+a thread that reads whole rows gets two to three times as much from memory as one that reads its
+share of the columns of all rows."""
 
 
 def parts_of_long_reduce(shape: Shape, chosen: set[int]) -> tuple[int, int] | None:
@@ -39,8 +45,8 @@ def parts_of_long_reduce(shape: Shape, chosen: set[int]) -> tuple[int, int] | No
 
     It depends on the shape alone, so that the bits do not depend on the machine's threads.
     """
-    sizes = [n for n in shape if isinstance(n, int)]
-    if len(sizes) < len(shape):
+    sizes = _known(shape)
+    if sizes is None:
         return None
     results = prod(n for axis, n in enumerate(sizes) if axis not in chosen)
     combined = prod(sizes[axis] for axis in chosen)
@@ -56,3 +62,23 @@ def parts_of_long_reduce(shape: Shape, chosen: set[int]) -> tuple[int, int] | No
         default=None,
         key=lambda split: split[1],
     )
+
+
+def parts_of_tall_reduce(shape: Shape, chosen: set[int]) -> tuple[int, int] | None:
+    """For a reduce of many rows to one: their axis, and into how many parts to split it."""
+    sizes = _known(shape)
+    if sizes is None or any(n > 1 for axis, n in enumerate(sizes[:-1]) if axis not in chosen):
+        return None
+    results, rows = sizes[-1], prod(sizes[:-1])
+    if not FEW_RESULTS <= results <= TALL_RESULTS or rows < TALL_ROWS:
+        return None
+    if len(sizes) - 1 in chosen or rows * results < TALL_SIZE:
+        return None
+    axis = max(chosen, key=lambda a: sizes[a])
+    fit = [parts for parts in range(8, 4 * FEW_RESULTS) if sizes[axis] % parts == 0]
+    return (axis, min(fit, key=lambda parts: abs(parts - FEW_RESULTS))) if fit else None
+
+
+def _known(shape: Shape) -> list[int] | None:
+    sizes = [n for n in shape if isinstance(n, int)]
+    return sizes if len(sizes) == len(shape) else None
