@@ -18,7 +18,8 @@ LAYERS = """
     expr shape.movement shape.view shape.shapetracker shape.layout
     buffer
     opkinds ops fold
-    codegen.intrinsics codegen.kernel codegen.lower codegen.window codegen.limits codegen.opt
+    codegen.intrinsics codegen.kernel codegen.phases codegen.lower codegen.window codegen.limits
+    codegen.opt
     codegen.plan codegen.streams codegen.panels codegen.rows codegen.tensorize codegen.tile
     codegen.blocks codegen.taps codegen.contraction codegen.chains codegen.heuristic
     codegen.mutate codegen.search

@@ -19,6 +19,7 @@ from ferrule.device import Device
 from ferrule.dtype import dtypes
 from ferrule.ops import LazyOp
 from ferrule.target import Target, detect_cpu
+from ferrule.tensor import Tensor
 
 HOST = detect_cpu()
 TARGETS = [
@@ -113,7 +114,7 @@ class Convolution:
         """The sum over all windows of (image, channel, row, column, tap row, tap column)."""
         images, channels, rows, _, taps, _ = part.shape
         step = (self.stride, self.dilation)
-        along = total(part.unwindow(3, self.padded[1], *step), 4)
+        along = total(part.unwindow(3, self.padded[1], *step), 5)
         along = along.reshape((images, channels, rows, self.padded[1], taps))
         across = total(along.unwindow(2, self.padded[0], *step), 4)
         inside = across.reshape((images, channels, *self.padded))
@@ -130,6 +131,10 @@ CASES = [
     Convolution(channels=1, filters=20, images=1),
     Convolution(channels=19, filters=4, height=3, width=17, images=1),
     Convolution(taps=3, padding=2, height=1, width=6),
+    Convolution(stride=2, taps=4, channels=17, height=6, width=9),
+    Convolution(stride=3, taps=4, dilation=2, padding=2, height=11, width=14, images=1),
+    Convolution(stride=2, taps=5, padding=2, channels=2, filters=17, width=24, images=1),
+    Convolution(stride=2, dilation=2, padding=2, width=8, images=1),
 ]
 KINDS = [
     *("forward", "weight_gradient", "input_gradient"),
@@ -187,6 +192,54 @@ def test_sizes_of_all_kinds(case: Convolution, kind: str) -> None:
         return
     ast = getattr(case, kind)()
     np.testing.assert_allclose(run("CPU", ast), run("NUMPY", ast), rtol=1e-4, atol=2e-3)
+
+
+@given(
+    st.integers(1, 3),
+    st.integers(1, 5),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.integers(0, 2),
+    st.integers(0, 2),
+    st.sampled_from([(1, 4, 5), (2, 1, 1), (2, 3, 6), (1, 17, 8)]),
+)
+@settings(max_examples=40)
+def test_transposed_convolutions(
+    count: int,
+    taps: int,
+    stride: int,
+    dilation: int,
+    padding: int,
+    extra: int,
+    sizes: tuple[int, int, int],
+) -> None:
+    """Any number of axes, in groups, and with more work on the result."""
+    groups, channels, filters = sizes
+    places = (5, 4, 3)[:count]
+    out = [(n - 1) * stride + dilation * (taps - 1) + 1 + extra for n in places]
+    if min(out) <= 2 * padding:
+        return
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((2, groups * channels, *places))
+    w = generator.standard_normal((groups * channels, filters, *(taps,) * count))
+    expected = np.zeros((2, groups, filters, *out))
+    for tap in np.ndindex(*w.shape[2:]):
+        first = [k * dilation for k in tap]
+        at = [slice(k, k + n * stride, stride) for k, n in zip(first, places, strict=True)]
+        each = w[(..., *tap)].reshape(groups, channels, filters)
+        parts = np.einsum("ngc...,gcf->ngf...", x.reshape(2, groups, channels, *places), each)
+        expected[(..., *at)] += parts
+    expected = expected.reshape(2, groups * filters, *out)
+    expected = expected[(..., *(slice(padding, n - padding) for n in out))]
+    found = Tensor(x.astype(np.float32)).conv_transpose2d(
+        Tensor(w.astype(np.float32)),
+        groups=groups,
+        stride=stride,
+        dilation=dilation,
+        padding=padding,
+        output_padding=extra,
+    )
+    np.testing.assert_allclose(found.relu().numpy(), np.maximum(expected, 0), 1e-4, 1e-4)
 
 
 LARGE = [

@@ -16,6 +16,7 @@ from math import prod
 
 from ferrule.codegen import opt
 from ferrule.codegen.kernel import Nest
+from ferrule.codegen.limits import end_of, start_of
 from ferrule.codegen.plan import PAGE_BYTES, Plan, base, loads, step_of
 from ferrule.codegen.tile import Tile, best_tile
 from ferrule.codegen.window import Window, distance, overlap
@@ -123,7 +124,8 @@ class _Blocks:
         self.name = name
         self.reduce = reduce
         self.operands = operands
-        self.v = max(operands.lane_ranges, key=lambda r: int(r.size.arg))
+        index = operands.lanes.src[0]
+        self.v = max(operands.lane_ranges, key=lambda r: (r.size.arg, -distance(index, r)))
         self.windows = [operands.window(r) for r in operands.row_ranges]
         self.itemsize = max(plan.nest(reduce).computes[0].value.dtype.itemsize, 4)
 
@@ -242,7 +244,9 @@ class _Windows(_Blocks):
             images.append(f"{blocked.name}.o")
             rows.append(f"{blocked.name}.i")
         plan.do("split", self.name, v.name, tile.columns, "mask")
-        panels = [r.name for r in operands.lane_ranges if r is not v] + [f"{v.name}.o"]
+        phases = self._phases(m)
+        apart = [r.name for r in operands.lane_ranges if r is not v and r.name not in phases]
+        panels = [*apart, f"{v.name}.o"]
         chunks = prod(self.size(self.name, x) for x in images)
         together = self._panels_together(tile, chunks)
         if together is None:
@@ -255,13 +259,25 @@ class _Windows(_Blocks):
             outer = [*images[:batch], *panels, *images[batch:], f"{v.name}.o.i"]
             lanes_at = shared_out = batch + len(panels)
             rows_at = len(outer) - 1
-        plan.do("reorder", self.name, (*outer, *rows, m.name, f"{v.name}.i"))
-        channels = self._tile(len(outer) + len(rows), m, tile)
+        line = [m.name, *phases]
+        plan.do("reorder", self.name, (*outer, *rows, *line, f"{v.name}.i"))
+        channels = self._tile(len(outer) + len(rows), m, phases, tile)
         self.copy(operands.rows, self.name, rows_at, channels)
         self.copy(operands.lanes, self.name, lanes_at, [*self.order, v.name])
         self.unroll_terms(self.order[-1])
-        self.store(m.name, f"{v.name}.i")
+        for _ in phases:
+            plan.do("fuse", self.name, m.name)
+        self.store("*".join(line), f"{v.name}.i")
         plan.share(self.name, shared_out)
+
+    def _phases(self, m: Expr) -> list[str]:
+        """A range between whose results those along the rows' axis are: one line of both."""
+        (index,) = {c.store.index for c in self.plan.nest(self.name).computes if c.store}
+        return [
+            r.name
+            for r in self.operands.lane_ranges
+            if r is not self.v and step_of(index, r) == 1 and step_of(index, m) == r.size.arg
+        ]
 
     def _block(self, m: Expr) -> tuple[Expr | None, int]:
         """Another axis of the window, and how much of it to take at a time: so that a block of rows
@@ -305,7 +321,7 @@ class _Windows(_Blocks):
         even = -(-total // outside)
         return even if outside * row_bytes < chunks * lane_bytes else None
 
-    def _tile(self, depth: int, m: Expr, tile: Tile) -> list[str]:
+    def _tile(self, depth: int, m: Expr, phases: Sequence[str], tile: Tile) -> list[str]:
         """A line of sums at a time, tile by tile; the terms in the order of the copies."""
         plan = self.plan
         taps = {tap.name for window in self.windows for tap in window[1:]}
@@ -315,8 +331,20 @@ class _Windows(_Blocks):
         plan.do("compute_at", self.reduce, depth)
         tiles, rows = self.split_rows(f"{m.name}@{self.reduce}", tile)
         columns = plan.vectors(self.reduce, f"{self.v.name}.i@{self.reduce}", tile.lanes)
-        plan.do("reorder", self.reduce, (*tiles, *self.order, rows, *columns))
+        first = [f"{phase}@{self.reduce}" for phase in phases]
+        plan.do("reorder", self.reduce, (*first, *tiles, *self.order, rows, *columns))
+        self._limit_taps([x for x in self.order if x in taps])
         return channels
+
+    def _limit_taps(self, taps: Iterable[str]) -> None:
+        """Only the taps that a place has, where places differ in that."""
+        plan = self.plan
+        for tap in taps:
+            nest = plan.nest(self.reduce)
+            depth = self.loops(self.reduce).index(tap)
+            bounds = start_of(plan.kernel, nest, depth), end_of(plan.kernel, nest, depth)
+            if bounds != (None, None):
+                plan.do("limit", self.reduce, tap)
 
 
 class _LongSum(_Blocks):

@@ -64,19 +64,20 @@ MONOIDS = {
 @dataclass(frozen=True)
 class Loop:
     """One loop over a range. Where `peel` is set, that condition holds in all iterations but the
-    last. With `end`, only so many iterations are run.
+    last. With `start` and `end`, only the iterations from the one to before the other are run.
     """
 
     range: Expr
     kind: Kind = Kind.SERIAL
     peel: Expr | None = None
     end: Expr | None = None
+    start: Expr | None = None
 
     def mapped(self, mapping: Mapping[Expr, Expr]) -> Loop:
-        """The loop with parts of its condition and of its end replaced."""
-        peel = None if self.peel is None else self.peel.substitute(mapping)
-        end = None if self.end is None else self.end.substitute(mapping)
-        return replace(self, peel=peel, end=end)
+        """The loop with parts of its condition, its start and its end replaced."""
+        parts = (self.peel, self.start, self.end)
+        peel, start, end = (None if e is None else e.substitute(mapping) for e in parts)
+        return replace(self, peel=peel, start=start, end=end)
 
     @property
     def size(self) -> int:
@@ -270,8 +271,9 @@ def _verify_nest(kernel: Kernel, nest: Nest, seen_ranges: set[Expr]) -> None:
             raise KernelError(f"loop {loop.range} of unknown size is {loop.kind.name}")
     for depth, loop in enumerate(nest.loops):
         inside = {inner.range for inner in nest.loops[depth:]}
-        if loop.end is not None and not loop.end.ranges <= open_ranges - inside:
-            raise KernelError(f"the end of loop {loop.range} is not known where it begins")
+        for bound in (loop.start, loop.end):
+            if bound is not None and not bound.ranges <= open_ranges - inside:
+                raise KernelError(f"the bounds of loop {loop.range} are not known where it begins")
     for c in nest.computes:
         for e in (c.value, *((c.store.index, c.store.valid) if c.store else ())):
             unbound = e.ranges - open_ranges
@@ -330,7 +332,8 @@ def _show_nest(kernel: Kernel, nest: Nest, indent: int) -> Iterator[str]:
             kind = "" if loop.kind is Kind.SERIAL else f" {loop.kind.name.lower()}"
             peel = "" if loop.peel is None else f" peel {loop.peel}"
             size = loop.range.size if loop.end is None else loop.end
-            yield f"{pad * (indent + depth)}for {loop.range.name} in {size}{kind}{peel}:"
+            first = "" if loop.start is None else f"{loop.start}.."
+            yield f"{pad * (indent + depth)}for {loop.range.name} in {first}{size}{kind}{peel}:"
     for c in nest.computes:
         target = c.name if not c.ranges else f"{c.name}[{', '.join(r.name for r in c.ranges)}]"
         if c.store is not None:

@@ -166,7 +166,7 @@ def _once(kernel: Kernel) -> Kernel:
 
 def _runs_once(loop: Loop) -> bool:
     size = loop.range.size
-    whole = loop.peel is None and loop.end is None
+    whole = loop.peel is None and loop.start is None and loop.end is None
     return loop.kind is Kind.SERIAL and whole and size.is_const and size.arg == 1
 
 
@@ -320,7 +320,8 @@ class _Linearizer:
 
     def _serial(self, loop: Loop, bounds: tuple[UOp, UOp] | None, body: Callable[[], None]) -> None:
         size = loop.range.size if loop.end is None else loop.end
-        start, stop = bounds or (self.constant(0, I64, 1), self._plain(size))
+        first = const(0) if loop.start is None else loop.start
+        start, stop = bounds or (self._plain(first), self._plain(size))
         if loop.peel is None:
             self._open(loop, start, stop)
             body()

@@ -9,11 +9,13 @@ one kernel without any rule for them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any, assert_never
 
 from ferrule.codegen.kernel import MONOIDS, Compute, Kernel, Loop, Monoid, Nest, Store, expressions
+from ferrule.codegen.phases import every, strides_of
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import (
     BOOL,
@@ -87,6 +89,8 @@ class Lowering:
 
     def __init__(self) -> None:
         self.memo: dict[Visit, Expr] = {}
+        self.tails: dict[Expr, Expr] = {}
+        """Conditions that hold wherever a result is stored, and the range that each is about."""
         self._own_ranges: dict[LazyOp, tuple[Expr, ...]] = {}
         self._number = itertools.count()
 
@@ -165,6 +169,7 @@ class Lowering:
                 inner, inside = movement.pad(idx, node.arg, source.shape)
             case MovementOps.UNWINDOW:
                 inner, inside = movement.unwindow(idx, node.arg, source.shape)
+                valid = self._without_tails(valid, idx, node.arg[0])
             case MovementOps.GATHER:
                 position = yield node.src[1], idx, valid
                 axis: int = node.arg
@@ -177,21 +182,39 @@ class Lowering:
         value = yield source, inner, both(valid, inside)
         return select(inside, value, const(0, value.dtype))
 
+    def _without_tails(self, valid: Expr, idx: Index, axis: int) -> Expr:
+        """What is asked of the index along an axis is left out: UNWINDOW checks it anyway."""
+        others = {r for a, i in enumerate(idx) if a != axis for r in i.ranges}
+        return all_of(
+            part
+            for part in conjuncts(valid)
+            if part not in self.tails or self.tails[part] in others
+        )
+
     def _reduce(self, node: LazyOp, idx: Index, valid: Expr) -> Rule:
         source: LazyOp = node.src[0]
         axes = reduced_axes(node)
         ranges = self._ranges_of(node, axes)
-        at = dict(zip(axes, ranges, strict=True))
+        at: dict[int, Expr] = dict(zip(axes, ranges, strict=True))
         body = yield source, tuple(at.get(a, i) for a, i in enumerate(idx)), valid
         wide = dtypes.float32 if node.dtype in _HALF else node.dtype
         monoid = monoid_of(node)
         if not ranges:
             return body
-        body = _unguarded(body) if monoid.op is ExprOp.ADD else body
-        inner = _inner_sum(body) if monoid.op is ExprOp.ADD and body.dtype is wide else None
-        if inner is not None:
-            body, inner_ranges = inner
+        if monoid.op is ExprOp.ADD:
+            shorter = {a: found for a, r in at.items() if (found := every(body, r)) is not None}
+            if shorter:
+                at |= {a: found.index for a, found in shorter.items()}
+                inside = all_of(found.inside for found in shorter.values())
+                index = tuple(at.get(a, i) for a, i in enumerate(idx))
+                body = yield source, index, both(valid, inside)
+                body = select(inside, body, const(0, body.dtype))
+                counted = [shorter[a].counter if a in shorter else r for a, r in at.items()]
+                ranges = tuple(r for r in counted if not r.is_const)
+            body, inner_ranges = _one_sum(body, wide)
             ranges += inner_ranges
+            if not ranges:
+                return cast(body, node.dtype)
         return cast(
             Expr(ExprOp.REDUCE, wide, (cast(body, wide),), (monoid.name, ranges)), node.dtype
         )
@@ -233,33 +256,27 @@ class Lowering:
         return elementwise(node.op, operands, node.arg)
 
 
-def _unguarded(body: Expr) -> Expr:
-    """A term of a sum that counts under a condition, without it where its factors' masks do."""
-    if body.op is ExprOp.WHERE and body.src[2] is const(0, body.dtype):
-        product = _under(body.src[1], body.src[0])
-        return body if product is None else product
-    return body
+def _one_sum(body: Expr, dtype: DType) -> tuple[Expr, tuple[Expr, ...]]:
+    """What is summed, and over which ranges beside those of the sum itself.
 
-
-def _inner_sum(body: Expr) -> tuple[Expr, tuple[Expr, ...]] | None:
-    """The terms and ranges of a sum, or of one that counts under a condition, that is summed again;
-    None if it is no such thing.
-
-    The condition has to be that of a factor's load: the product is 0 where that is masked, and the
+    A sum that is summed again becomes one with it, and a term that counts under conditions only has
+    none, if these can be those of a factor's load: the product is 0 where that is masked, and the
     other factor needs no mask then, if it is finite.
     """
-    condition = TRUE
-    if body.op is ExprOp.WHERE and body.src[2] is const(0, body.dtype):
-        condition, body = body.src[0], body.src[1]
-    if body.op is not ExprOp.REDUCE or body.arg[0] != "sum":
-        return None
-    terms = body.src[0]
-    if condition is not TRUE:
-        product = _under(terms, condition)
+    conditions: list[Expr] = []
+    term, ranges = body, ()
+    while term.op is ExprOp.WHERE and term.src[2] is const(0, body.dtype):
+        conditions.append(term.src[0])
+        term = term.src[1]
+    if term.op is ExprOp.REDUCE and term.arg[0] == "sum" and term.dtype is dtype:
+        ranges = term.arg[1]
+        term = term.src[0]
+    for condition in reversed(conditions):
+        product = _under(term, condition)
         if product is None:
-            return None
-        terms = product
-    return terms, body.arg[1]
+            return body, ()
+        term = product
+    return term, ranges
 
 
 def _under(product: Expr, condition: Expr) -> Expr | None:
@@ -441,14 +458,17 @@ class _Builder:
             const(0) if n == 1 else range_(f"i{number}.{a}", n) for a, n in enumerate(shape)
         )
         compute = _store(f"out{number}", node, lowering.lower(value, idx), idx)
-        order = self._chain_order(compute.value, [i for i in idx if not i.is_const])
+        ranges = [i for i in idx if not i.is_const]
+        strides = strides_of(compute.value, ranges)
+        if strides:
+            compute, ranges = _in_phases(f"out{number}", lowering, node, idx, strides)
+        order = self._chain_order(compute.value, ranges)
         loops = tuple(Loop(r) for r in order)
         self._used.update(order)
         nest = self._place(Nest(f"out{number}", (compute,), loops), [(f"out{number}", order)])
         self.nests.append(nest)
-        if len(nest.computes) == 1 and not any(
-            e.op is ExprOp.READ for e in toposort(expressions(nest))
-        ):
+        shared = len(nest.computes) == 1 and not strides
+        if shared and not any(e.op is ExprOp.READ for e in toposort(expressions(nest))):
             self._roots.setdefault(shape, (len(self.nests) - 1, idx))
 
     def _add_scatter(self, lowering: Lowering, number: int, node: LazyOp) -> None:
@@ -555,3 +575,31 @@ def _outermost_nested(value: Expr) -> list[Expr]:
 def _store(name: str, node: LazyOp, value: Expr, idx: Index) -> Compute:
     offset, valid = node.arg.st.index(idx)
     return Compute(name, value, store=Store(node.arg.idx, offset, valid))
+
+
+def _in_phases(
+    name: str, lowering: Lowering, node: LazyOp, idx: Index, strides: Mapping[Expr, int]
+) -> tuple[Compute, list[Expr]]:
+    """A STORE whose index is written as `stride * place + phase` along some axes."""
+    ranges: list[Expr] = []
+    index: list[Expr] = []
+    inside = TRUE
+    for i in idx:
+        if i not in strides:
+            index.append(i)
+            ranges += [] if i.is_const else [i]
+            continue
+        stride = strides[i]
+        place = range_(i.name, (i.size + (stride - 1)) // stride)
+        phase = range_(f"{i.name}p", stride)
+        index.append(place * stride + phase)
+        ranges += [place, phase]
+        tail = less(index[-1], i.size)
+        if tail is not TRUE:
+            lowering.tails[tail] = place
+            inside = both(inside, tail)
+    value = lowering.lower(node.src[0], tuple(index), inside)
+    compute = _store(name, node, value, tuple(index))
+    assert compute.store is not None
+    store = replace(compute.store, valid=both(compute.store.valid, inside))
+    return replace(compute, store=store), ranges

@@ -24,7 +24,7 @@ from ferrule.codegen.kernel import (
     reads,
     verify,
 )
-from ferrule.codegen.limits import end_of
+from ferrule.codegen.limits import end_of, start_of
 from ferrule.codegen.window import Window
 from ferrule.expr import (
     TRUE,
@@ -481,20 +481,21 @@ def compute_at(kernel: Kernel, nest_name: str, depth: int, inside: bool = False)
 
 
 def limit(kernel: Kernel, nest_name: str, name: str) -> Kernel:
-    """A loop ends before the iterations that a condition on indices makes useless.
+    """A loop runs without the first and last iterations that conditions on indices make useless.
 
     Exact, but that 0 times an infinity or NaN, which would be NaN, counts as nothing there.
     """
     nest = _nest(kernel, nest_name)
     depth = _depth(kernel, nest, name)
     loop = nest.loops[depth]
-    end = end_of(kernel, nest, depth)
-    if end is None or loop.peel is not None or loop.kind is not Kind.SERIAL:
+    start, end = start_of(kernel, nest, depth), end_of(kernel, nest, depth)
+    plain = loop.peel is None and loop.kind is Kind.SERIAL
+    if (start is None and end is None) or not plain:
         raise ScheduleError(
-            f"limit({name}) in kernel {kernel.name}: no condition makes its last iterations "
-            "useless, or it is not a plain loop"
+            f"limit({name}) in kernel {kernel.name}: no condition makes its first or last "
+            "iterations useless, or it is not a plain loop"
         )
-    loops = (*nest.loops[:depth], replace(loop, end=end), *nest.loops[depth + 1 :])
+    loops = (*nest.loops[:depth], replace(loop, start=start, end=end), *nest.loops[depth + 1 :])
     return kernel.with_nest(replace(nest, loops=loops))
 
 

@@ -7,6 +7,7 @@ twice is never free.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 from typing import Final, final
 
 from ferrule.codegen.intrinsics import native_intrinsic
@@ -211,7 +212,7 @@ class Costs:
             source.reduces if keeps else NONE,
             self._owned(node.srcs[0], source) if keeps else NONE,
             self._alone(node, sources),
-            spread=self._spread(node) * size / max(source.size, 1),
+            spread=self._spread(node) * _evaluated(node) / max(source.size, 1),
         )
 
     def _spread(self, node: LazyBuffer) -> float:
@@ -248,6 +249,17 @@ class Costs:
         while isinstance(source.op, MovementOps):
             source = source.srcs[0]
         return source.op is ReduceOps.SUM and source.dtype is node.dtype
+
+
+def _evaluated(node: LazyBuffer) -> float:
+    """How many elements of a movement count: of an UNWINDOW, those that are no zeros between
+    others.
+    """
+    size = storage_size(node.shape)
+    if node.op is not MovementOps.UNWINDOW:
+        return size
+    _, _, stride, dilation = node.arg
+    return size / stride if gcd(stride, dilation) == 1 else size
 
 
 def _const(node: LazyBuffer) -> Cost:

@@ -439,7 +439,7 @@ class _Cutter:
         for fusion, indices in visits.items():
             space = fusion.space
             for signature in indices:
-                evals += space.evals(space.ranges(signature))
+                evals += space.evals_at(signature)
         extra = evals - cost.size
         if len(visits) == 1 and extra <= 0:
             if cost.local <= _UNNOTICED * cost.size or cost.reduces:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from math import gcd
 from typing import Any, TypeAlias, final
 
 from ferrule.expr import as_int, sint
@@ -129,6 +130,34 @@ class Space:
                 rest ^= low
             self._evals[ranges] = count
         return count
+
+    def evals_at(self, signature: Signature) -> int:
+        """How often a value at an index is evaluated."""
+        count = self.evals(self.ranges(signature))
+        for component in signature:
+            count = -(-count // self._skipped(component))
+        return count
+
+    def _skipped(self, component: int) -> int:
+        """The stride of an UNWINDOW whose windows overlap: so many evaluations become one, as its
+        places and elements meet in those of one phase only.
+        """
+        name, components = self._unshifted(component)
+        if not isinstance(name, tuple) or name[0] is not MovementOps.UNWINDOW:
+            return 1
+        _, _, stride, dilation = name[1]
+        places, elements = (self._unshifted(c) for c in components)
+        if places[0] != "range" or elements[0] != "range" or gcd(stride, dilation) != 1:
+            return 1
+        size = self._sizes[elements[1]]
+        return int(stride) if size > stride else 1
+
+    def _unshifted(self, component: int) -> Any:
+        """The name and the rest of what makes up a component, an offset left out."""
+        key = self._keys[component]
+        while key is not None and isinstance(key[0], tuple) and key[0][0] == "shift":
+            key = self._keys[key[1][0]]
+        return (None, ()) if key is None else key[:2]
 
     # -- components ------------------------------------------------------------------------------
 

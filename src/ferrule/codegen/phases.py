@@ -1,0 +1,69 @@
+"""Sums of which only every s-th term counts, as in the adjoint of a window that moves by s.
+
+There the place x of a result gets something from tap k if x - k is a multiple of s. With
+x = s*q + p, which the taps of one *phase* p share, these are k = s*t + p: no division, no remainder
+and no term that does not count is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import gcd
+
+from ferrule.expr import Expr, ExprOp, both, const, less, range_, toposort
+
+
+def strides_of(value: Expr, ranges: Sequence[Expr]) -> dict[Expr, int]:
+    """The ranges whose remainder decides what counts, and the one number it is divided by."""
+    found: dict[Expr, set[int]] = {}
+    for remainder in _remainders([value]):
+        terms, _ = remainder.src[0].linear()
+        for r in ranges:
+            if terms.get(r) == 1 and r.size.is_const and r.size.arg > remainder.src[1].arg:
+                found.setdefault(r, set()).add(remainder.src[1].arg)
+    return {r: steps.pop() for r, steps in found.items() if len(steps) == 1}
+
+
+@dataclass(frozen=True)
+class Every:
+    """The terms of a sum that count, by a range shorter than that of the sum."""
+
+    counter: Expr
+    """The shorter range; 0 where one term is left."""
+    index: Expr
+    """Which term that is."""
+    inside: Expr
+    """Whether there is such a term."""
+
+
+def every(body: Expr, r: Expr) -> Every | None:
+    """The terms of a sum over `r` that count; None where no remainder, or one of too many values,
+    decides it.
+    """
+    for remainder in _remainders([body]):
+        rest, constant = remainder.src[0].linear()
+        step, number = rest.get(r, 0), int(remainder.src[1].arg)
+        others = {x: c for x, c in rest.items() if x is not r}
+        if gcd(step, number) != 1 or any(r in x.ranges for x in others) or not r.size.is_const:
+            continue
+        # step*r + others = 0 modulo number  <=>  r = inverse * others modulo number
+        inverse = pow(-step, -1, number)
+        inverse -= number if inverse > number // 2 else 0
+        first = sum((x * (c * inverse) for x, c in others.items()), const(constant * inverse))
+        before = first.max // number
+        size = (r.size.arg - 1 - first.min) // number + before + 1
+        if size > r.size.arg:
+            continue
+        counter = range_(f"{r.name}t", size) if size > 1 else const(0)
+        index = (counter - before) * number + first
+        return Every(counter, index, both(less(const(-1), index), less(index, r.size)))
+    return None
+
+
+def _remainders(values: Iterable[Expr]) -> Iterator[Expr]:
+    """The remainders that conditions below want to be 0."""
+    for e in toposort(values):
+        wanted = e.op is ExprOp.CMPLT and e.src[0].op is ExprOp.MOD and e.src[1] is const(1)
+        if wanted and e.src[0].src[1].is_const:
+            yield e.src[0]

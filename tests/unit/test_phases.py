@@ -1,0 +1,77 @@
+"""Sums of which only every s-th term counts: no remainders are left, and no useless iterations."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from tests.kernels import load, mul, store, total
+
+from ferrule.codegen.kernel import show
+from ferrule.codegen.lower import lower
+from ferrule.codegen.opt import apply_opts, limit
+from ferrule.codegen.phases import every, strides_of
+from ferrule.dtype import dtypes
+from ferrule.expr import ExprOp, alu, const, less, range_
+from ferrule.expr import load as element
+from ferrule.ops import LazyOp
+
+
+@pytest.mark.parametrize("offset", [0, 1, 4])
+@pytest.mark.parametrize("taps", [2, 3, 5])
+@pytest.mark.parametrize(("stride", "dilation"), [(2, 1), (2, 3), (3, 1), (3, 2), (5, 2)])
+def test_every_term_that_counts_is_found_once(
+    stride: int, dilation: int, taps: int, offset: int
+) -> None:
+    place, phase, tap = range_("q", 4), range_("p", stride), range_("k", taps)
+    distance = place * stride + phase + offset - tap * dilation
+    found = every(element(1, dtypes.float32, tap, less(distance % stride, const(1))), tap)
+    if found is None:
+        assert taps < stride + dilation  # there is little to gain
+        return
+    for q, p in itertools.product(range(4), range(stride)):
+        counted = range(found.counter.size.arg) if not found.counter.is_const else range(1)
+        indices = []
+        for t in counted:
+            at = {place: const(q), phase: const(p), found.counter: const(t)}
+            at = {r: i for r, i in at.items() if not r.is_const}
+            if found.inside.substitute(at).arg:
+                indices.append(found.index.substitute(at).arg)
+        whole = q * stride + p + offset
+        assert indices == [k for k in range(taps) if (whole - k * dilation) % stride == 0]
+
+
+def test_remainders_by_two_numbers_decide_nothing() -> None:
+    x, k = range_("x", 12), range_("k", 3)
+    halves = element(1, dtypes.float32, x, less((x - k) % 2, const(1)))
+    thirds = element(1, dtypes.float32, x, less((x - k) % 3, const(1)))
+    assert strides_of(halves, [x]) == {x: 2}
+    assert strides_of(alu(ExprOp.ADD, halves, thirds), [x]) == {}
+
+
+def adjoint(taps: int, stride: int, padding: int, out: int = 4) -> LazyOp:
+    """(2, 16, L): the adjoint of a convolution of 16 channels with 8 filters along one axis."""
+    g = load(1, 2, 8, out).reshape((2, 8, 1, out, 1)).expand((2, 8, 16, out, taps))
+    w = load(2, 8, 16, taps).reshape((1, 8, 16, 1, taps)).expand((2, 8, 16, out, taps))
+    length = (out - 1) * stride + taps
+    part = total(mul(g, w), 1).reshape((2, 16, out, taps)).unwindow(2, length, stride)
+    whole = total(part, 3).reshape((2, 16, length))
+    return store(whole.shrink(((0, 2), (0, 16), (padding, length - padding))))
+
+
+@pytest.mark.parametrize(("taps", "stride", "padding"), [(3, 2, 1), (4, 2, 1), (5, 3, 0)])
+def test_a_strided_adjoint_is_one_sum_without_remainders(
+    taps: int, stride: int, padding: int
+) -> None:
+    kernel = lower(adjoint(taps, stride, padding), "adjoint")
+    assert len(kernel.nests) == 2
+    assert "%" not in show(kernel)
+    assert "//" not in show(kernel)
+
+
+def test_a_loop_over_taps_starts_and_ends_with_those_of_the_phase() -> None:
+    kernel = lower(adjoint(4, 2, 1), "adjoint")
+    text = show(limit(kernel, "sum0", "r0.3t"))
+    assert "for r0.3t in " in text
+    assert ".." in text  # the first tap of a phase
+    apply_opts(kernel, ())
