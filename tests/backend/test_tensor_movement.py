@@ -180,3 +180,15 @@ def test_symbolic_sizes(device: str) -> None:
         assert_same(part * part, full[:, :count] ** 2)
         assert_same(Tensor.ones(2, bound) * 3, np.full((2, count), 3.0))
         assert_same(Tensor.arange(bound), np.arange(count))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int8, np.float16, np.bool_, np.float64])
+@pytest.mark.parametrize("size", [1, 5, 16, 33, 200])
+def test_flipped_vectors(device: str, dtype: type, size: int) -> None:
+    array = (np.random.default_rng(0).standard_normal((3, size)) * 50).astype(dtype)
+    x = Tensor(array, device=device)
+    flipped = array[:, ::-1]
+    np.testing.assert_array_equal(x.flip(1).numpy(), flipped)
+    sides = ((0, 0), (2, 3))
+    np.testing.assert_array_equal(x.pad((2, 3)).flip(1).numpy(), np.pad(array, sides)[:, ::-1])
+    np.testing.assert_array_equal(x.flip(1).pad((2, 3)).numpy(), np.pad(flipped, sides))

@@ -759,10 +759,18 @@ class _Linearizer:
         return int(self.lane.size.arg) if self.lane is not None and self.lane in node.ranges else 1
 
     def _load(self, pointer: UOp, index: Expr, valid: Expr, lanes: int) -> UOp:
-        at = self._address(index, lanes)
         mask = self._mask(valid, lanes)
+        if lanes > 1 and self.lane is not None and self._step(index) == -1:
+            first = self._plain(index + self.lane - (lanes - 1))
+            src = (pointer, first, *([self._reversed(mask)] if mask is not None else []))
+            return self._reversed(self._emit(UOp(UOps.LOAD, pointer.dtype, lanes, src)))
+        at = self._address(index, lanes)
         src = (pointer, at, *([mask] if mask is not None else []))
         return self._emit(UOp(UOps.LOAD, pointer.dtype, lanes, src))
+
+    def _reversed(self, u: UOp) -> UOp:
+        order = tuple(reversed(range(u.lanes)))
+        return self._emit(UOp(UOps.SHUFFLE, u.dtype, u.lanes, (u,), order))
 
     def _load_element(self, node: Expr, lanes: int) -> UOp:
         """One element of a buffer for each lane, or two of them packed."""

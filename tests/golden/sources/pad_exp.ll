@@ -21,12 +21,12 @@ loop.6:
   %v17 = add <16 x i32> %v16, %v5
   %v18 = icmp slt <16 x i32> %v17, splat (i32 -1)
   %v19 = and <16 x i1> %v12, %v18
-  %v20 = add i64 %v7, -2
-  %v21 = icmp slt <16 x i32> %v11, splat (i32 10)
-  %v22 = and <16 x i1> %v21, %v12
-  %v23 = and <16 x i1> %v22, %v18
-  %v24 = getelementptr float, ptr %v3, i64 %v20
-  %v25 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v24, i32 4, <16 x i1> %v23, <16 x float> zeroinitializer)
+  %v20 = icmp slt <16 x i32> %v11, splat (i32 10)
+  %v21 = and <16 x i1> %v20, %v12
+  %v22 = and <16 x i1> %v21, %v18
+  %v23 = add i64 %v7, -2
+  %v24 = getelementptr float, ptr %v3, i64 %v23
+  %v25 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v24, i32 4, <16 x i1> %v22, <16 x float> zeroinitializer)
   %v26 = fcmp olt <16 x float> %v25, splat (float 0xC05A6206C0000000)
   %v27 = select <16 x i1> %v26, <16 x float> splat (float 0xC05A6206C0000000), <16 x float> %v25
   %v28 = fcmp olt <16 x float> splat (float 0x40565A9F80000000), %v27
@@ -53,7 +53,7 @@ loop.6:
   %v49 = fmul <16 x float> %v45, %v48
   %v50 = select <16 x i1> %v19, <16 x float> %v49, <16 x float> splat (float 0x0000000000000000)
   %v51 = getelementptr float, ptr %v1, i64 %v7
-  call void @llvm.masked.store.v16f32.p0(<16 x float> %v50, ptr %v51, i32 4, <16 x i1> %v21)
+  call void @llvm.masked.store.v16f32.p0(<16 x float> %v50, ptr %v51, i32 4, <16 x i1> %v20)
   br label %next.6
 next.6:
   %i0.0.o.6.next = add nsw i64 %i0.0.o.6, 1

@@ -55,35 +55,35 @@ done.11:
 loop.34:
   %r0.1.o.34 = phi i64 [ 1, %done.11 ], [ %r0.1.o.34.next, %next.34 ]
   %v35 = mul i64 %r0.1.o.34, 64
-  %v36 = add i64 %v10, %v35
-  %v37 = trunc i64 %v35 to i32
-  %v38 = insertelement <16 x i32> poison, i32 %v37, i64 0
-  %v39 = shufflevector <16 x i32> %v38, <16 x i32> poison, <16 x i32> zeroinitializer
-  %v40 = add <16 x i32> %v39, %v4
-  %v41 = icmp slt <16 x i32> %v40, splat (i32 77)
-  %v42 = getelementptr float, ptr %v3, i64 %v36
-  %v43 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v42, i32 4, <16 x i1> %v41, <16 x float> zeroinitializer)
+  %v36 = trunc i64 %v35 to i32
+  %v37 = insertelement <16 x i32> poison, i32 %v36, i64 0
+  %v38 = shufflevector <16 x i32> %v37, <16 x i32> poison, <16 x i32> zeroinitializer
+  %v39 = add <16 x i32> %v38, %v4
+  %v40 = icmp slt <16 x i32> %v39, splat (i32 77)
+  %v41 = add i64 %v10, %v35
+  %v42 = getelementptr float, ptr %v3, i64 %v41
+  %v43 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v42, i32 4, <16 x i1> %v40, <16 x float> zeroinitializer)
   %v44 = load <16 x float>, ptr %sum0.p.0.6
   %v45 = fadd <16 x float> %v44, %v43
   store <16 x float> %v45, ptr %sum0.p.0.6
-  %v46 = add i64 %v36, 16
-  %v47 = icmp slt <16 x i32> %v40, splat (i32 61)
-  %v48 = getelementptr float, ptr %v3, i64 %v46
-  %v49 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v48, i32 4, <16 x i1> %v47, <16 x float> zeroinitializer)
+  %v46 = icmp slt <16 x i32> %v39, splat (i32 61)
+  %v47 = add i64 %v41, 16
+  %v48 = getelementptr float, ptr %v3, i64 %v47
+  %v49 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v48, i32 4, <16 x i1> %v46, <16 x float> zeroinitializer)
   %v50 = load <16 x float>, ptr %sum0.p.1.7
   %v51 = fadd <16 x float> %v50, %v49
   store <16 x float> %v51, ptr %sum0.p.1.7
-  %v52 = add i64 %v36, 32
-  %v53 = icmp slt <16 x i32> %v40, splat (i32 45)
-  %v54 = getelementptr float, ptr %v3, i64 %v52
-  %v55 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v54, i32 4, <16 x i1> %v53, <16 x float> zeroinitializer)
+  %v52 = icmp slt <16 x i32> %v39, splat (i32 45)
+  %v53 = add i64 %v41, 32
+  %v54 = getelementptr float, ptr %v3, i64 %v53
+  %v55 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v54, i32 4, <16 x i1> %v52, <16 x float> zeroinitializer)
   %v56 = load <16 x float>, ptr %sum0.p.2.8
   %v57 = fadd <16 x float> %v56, %v55
   store <16 x float> %v57, ptr %sum0.p.2.8
-  %v58 = add i64 %v36, 48
-  %v59 = icmp slt <16 x i32> %v40, splat (i32 29)
-  %v60 = getelementptr float, ptr %v3, i64 %v58
-  %v61 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v60, i32 4, <16 x i1> %v59, <16 x float> zeroinitializer)
+  %v58 = icmp slt <16 x i32> %v39, splat (i32 29)
+  %v59 = add i64 %v41, 48
+  %v60 = getelementptr float, ptr %v3, i64 %v59
+  %v61 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v60, i32 4, <16 x i1> %v58, <16 x float> zeroinitializer)
   %v62 = load <16 x float>, ptr %sum0.p.3.9
   %v63 = fadd <16 x float> %v62, %v61
   store <16 x float> %v63, ptr %sum0.p.3.9

@@ -73,14 +73,14 @@ loop.34:
   %v49 = load <4 x float>, ptr %sum0.p.2.8
   %v50 = fadd <4 x float> %v49, %v48
   store <4 x float> %v50, ptr %sum0.p.2.8
-  %v51 = add i64 %v36, 12
-  %v52 = trunc i64 %v35 to i32
-  %v53 = insertelement <4 x i32> poison, i32 %v52, i64 0
-  %v54 = shufflevector <4 x i32> %v53, <4 x i32> poison, <4 x i32> zeroinitializer
-  %v55 = add <4 x i32> %v54, %v4
-  %v56 = icmp slt <4 x i32> %v55, splat (i32 65)
-  %v57 = getelementptr float, ptr %v3, i64 %v51
-  %v58 = call <4 x float> @llvm.masked.load.v4f32.p0(ptr %v57, i32 4, <4 x i1> %v56, <4 x float> zeroinitializer)
+  %v51 = trunc i64 %v35 to i32
+  %v52 = insertelement <4 x i32> poison, i32 %v51, i64 0
+  %v53 = shufflevector <4 x i32> %v52, <4 x i32> poison, <4 x i32> zeroinitializer
+  %v54 = add <4 x i32> %v53, %v4
+  %v55 = icmp slt <4 x i32> %v54, splat (i32 65)
+  %v56 = add i64 %v36, 12
+  %v57 = getelementptr float, ptr %v3, i64 %v56
+  %v58 = call <4 x float> @llvm.masked.load.v4f32.p0(ptr %v57, i32 4, <4 x i1> %v55, <4 x float> zeroinitializer)
   %v59 = load <4 x float>, ptr %sum0.p.3.9
   %v60 = fadd <4 x float> %v59, %v58
   store <4 x float> %v60, ptr %sum0.p.3.9
