@@ -353,10 +353,8 @@ def _reverse_relu(grad: Value, entry: Entry) -> Gradients:
 
 
 def _sigmoid(x: Value) -> Value:
-    """1 / (1 + e**-x), through e**-|x|, which cannot overflow."""
-    power = _exp(-x.absolute())
-    positive = (power + 1.0).alu(UnaryOps.RECIP)
-    return (x < 0).where(power * positive, positive)
+    """1 / (1 + e**-x): 0 where the power overflows, which is where no normal number is as small."""
+    return (_exp(-x) + 1.0).alu(UnaryOps.RECIP)
 
 
 def _reverse_sigmoid(grad: Value, entry: Entry) -> Gradients:
