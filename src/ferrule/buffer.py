@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
 from itertools import count
 from threading import RLock
 from typing import TYPE_CHECKING, Any, final
 
-from ferrule.config import Config, config
+from ferrule.config import config
 from ferrule.dtype import DType, dtypes
 from ferrule.helpers import GlobalCounters
 
@@ -104,21 +103,28 @@ class LRUAllocator(Allocator):
     def __init__(self, budget: int | None = None) -> None:
         self._budget = budget
         self._lock = RLock()
+        """For what comes from the system and goes back there; lists of blocks need none."""
+        self._held = 0
         self._clock = count()
         # For each size the kept blocks with the time of their return, the oldest first.
-        self._kept: dict[int, deque[tuple[int, Any]]] = {}
-        self.used = 0
-        self.cached = 0
+        self._kept: dict[int, list[tuple[int, Any]]] = {}
 
     @property
     def budget(self) -> int:
         """How many bytes may be in use and kept together."""
-        return self._budget_in(config())
-
-    def _budget_in(self, settings: Config) -> int:
         if self._budget is not None:
             return self._budget
-        return settings.FERRULE_MEMORY_LIMIT or _HOST_MEMORY
+        return config().FERRULE_MEMORY_LIMIT or _HOST_MEMORY
+
+    @property
+    def cached(self) -> int:
+        """How many bytes are kept."""
+        return sum([size * len(kept) for size, kept in list(self._kept.items())])
+
+    @property
+    def used(self) -> int:
+        """How many bytes are in use."""
+        return self._held - self.cached
 
     def alloc(self, size: int) -> Any:
         """`size` bytes: a kept block of that size if there is one, else new memory.
@@ -127,35 +133,30 @@ class LRUAllocator(Allocator):
         budget less what is in use, or where the device has no memory left even after everything
         kept was freed.
         """
-        kept = self._kept.get(size)
-        if kept:
-            with self._lock:
-                if kept:  # another thread may have been faster
-                    self.used += size
-                    self.cached -= size
-                    return kept.pop()[1]
+        try:
+            return self._kept[size].pop()[1]
+        except LookupError:
+            pass  # nothing of that size is kept
         with self._lock:
             self._make_room(size)
             opaque = self._alloc_or_flush(size)
-            self.used += size
+            self._held += size
             return opaque
 
     def free(self, opaque: Any, size: int) -> None:
         """Takes back what `alloc(size)` gave, and keeps it unless `LRU=0`."""
-        with self._lock:
-            settings = config()
-            self.used -= size
-            if not settings.LRU:
-                self._free(opaque)
-                return
-            kept = self._kept.get(size)
-            if kept is None:
-                kept = self._kept[size] = deque()
-            kept.append((next(self._clock), opaque))
-            self.cached += size
-            budget = self._budget_in(settings)
-            if self.used + self.cached > budget:  # the limit was lowered since
-                self._evict_until(budget - self.used)
+        settings = config()
+        if not settings.LRU:
+            with self._lock:
+                self._give_back(opaque, size)
+            return
+        kept = self._kept.get(size)
+        if kept is None:
+            kept = self._kept.setdefault(size, [])
+        kept.append((next(self._clock), opaque))
+        if settings.FERRULE_MEMORY_LIMIT is not None:  # it may have been lowered since
+            with self._lock:
+                self._evict_until(self.budget)
 
     def free_cache(self) -> None:
         """Gives all kept blocks back to the system."""
@@ -164,13 +165,13 @@ class LRUAllocator(Allocator):
 
     def _make_room(self, size: int) -> None:
         budget = self.budget
-        if self.used + size > budget:
+        if self._held + size > budget and self.used + size <= budget:
+            self._evict_until(budget - size)
+        if self._held + size > budget:
             raise MemoryError(
                 f"{readable_bytes(size)} asked for, {readable_bytes(self.used)} in use, and the "
                 f"budget is {readable_bytes(budget)}; free tensors, or raise FERRULE_MEMORY_LIMIT"
             )
-        if self.used + self.cached + size > budget:
-            self._evict_until(budget - self.used - size)
 
     def _alloc_or_flush(self, size: int) -> Any:
         try:
@@ -186,20 +187,24 @@ class LRUAllocator(Allocator):
             ) from error
 
     def _evict_until(self, limit: int) -> None:
-        """Frees the blocks unused for longest until at most `limit` bytes are kept."""
-        while self.cached > limit:
-            size = self._size_of_oldest()
-            _, opaque = self._kept[size].popleft()
-            self.cached -= size
-            self._free(opaque)
-            if not self._kept[size]:
-                del self._kept[size]
+        """Frees the blocks unused for longest until at most `limit` bytes are held, or no block is
+        kept any more."""
+        while self._held > limit:
+            # Other threads, and destructors, take and give meanwhile.
+            sizes = list(self._kept.items())
+            oldest = [(time, size) for size, kept in sizes for time, _ in kept[:1]]
+            if not oldest:
+                return
+            _, size = min(oldest)
+            try:
+                _, opaque = self._kept[size].pop(0)
+            except IndexError:
+                continue  # somebody was faster
+            self._give_back(opaque, size)
 
-    def _size_of_oldest(self) -> int:
-        # A copy of the keys: a collection of garbage in the middle may free a buffer, and so add a
-        # size.
-        oldest = {size: self._kept[size][0][0] for size in list(self._kept) if self._kept[size]}
-        return min(oldest, key=oldest.__getitem__)
+    def _give_back(self, opaque: Any, size: int) -> None:
+        self._held -= size
+        self._free(opaque)
 
 
 class _Allocators(dict[str, Allocator]):

@@ -291,6 +291,31 @@ def test_many_threads() -> None:
     assert allocator.cached == sum(allocator.live.values())
 
 
+def test_many_threads_at_the_budget() -> None:
+    allocator = Counting(budget=200)
+    most: list[int] = []
+
+    def work(number: int) -> None:
+        for i in range(300):
+            size = 10 * ((i + number) % 4 + 1)
+            try:
+                opaque = allocator.alloc(size)
+            except MemoryError:
+                continue
+            with allocator._lock:
+                most.append(sum(allocator.live.values()))
+            allocator.free(opaque, size)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(most) > 600
+    assert max(most) <= 200
+    assert (allocator.used, allocator.cached) == (0, sum(allocator.live.values()))
+
+
 def test_a_plain_allocator_frees_at_once() -> None:
     class Plain(Allocator):
         freed: ClassVar[list[Any]] = []
