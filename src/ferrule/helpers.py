@@ -105,6 +105,12 @@ class _Counters:
         self.time_sum_s = 0.0
         self.host_calls = 0
 
+    def add(self, kernels: int, ops: int, mem: int) -> None:
+        """Counts a run: kernels, operations, bytes."""
+        self.kernel_count += kernels
+        self.global_ops += ops
+        self.global_mem += mem
+
 
 GlobalCounters = _Counters()
 """What has run in this process, in total. `mem_used` is a level, so `reset` leaves it."""

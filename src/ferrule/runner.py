@@ -64,9 +64,7 @@ def update_stats(
     values: Mapping[Any, int] = var_vals or {}
     ops = op_estimate if isinstance(op_estimate, int) else op_estimate.infer(values)
     mem = mem_estimate if isinstance(mem_estimate, int) else mem_estimate.infer(values)
-    GlobalCounters.kernel_count += num_kernels
-    GlobalCounters.global_ops += ops
-    GlobalCounters.global_mem += mem
+    GlobalCounters.add(num_kernels, ops, mem)
     if et is not None:
         GlobalCounters.time_sum_s += et
     if config().DEBUG >= 2:

@@ -95,6 +95,11 @@ class Watch:
         """Watches that a tensor has no gradient, to which a backward pass would add."""
         self._without_gradient.append(weakref.ref(tensor))
 
+    def is_empty(self) -> bool:
+        """Whether there is nothing to watch."""
+        parts = (self._memory, self._items, self._others, self._without_gradient, self._constants)
+        return not any(parts)
+
     def problem(self) -> str | None:
         """What makes the next replay wrong; None if nothing does."""
         for holder, key, child in self._items.values():
@@ -198,6 +203,7 @@ class Replay:
         self._updated: frozenset[int] = frozenset()
         self._unshared: list[int] = []
         self._written: list[tuple[int, int]] = []
+        self._is_guarded = True
         self._graph: Callable[..., Any] | None = None
         """The one graph that everything is in, if there is one."""
 
@@ -227,6 +233,7 @@ class Replay:
             for number, serial in enumerate(serials)
             if serial in updated or tensors[number].requires_grad
         ]
+        self._is_guarded = bool(self._written) or not self._watch.is_empty()
 
     def overlaps(self, buffers: Sequence[Buffer]) -> bool:
         """Whether an argument is in memory from outside, and a write or a gradient makes it matter.
@@ -241,6 +248,8 @@ class Replay:
 
     def problem(self, tensors: Sequence[Tensor], buffers: Sequence[Buffer]) -> str | None:
         """Why the next replay with these arguments would be wrong; None if it would not."""
+        if not self._is_guarded:
+            return None
         for number, readers in self._written:
             if buffers[number].exports or _readers(tensors[number]._cell) > readers:
                 return "something else reads the memory of an argument that the function writes"

@@ -20,6 +20,7 @@ from ferrule.capture import GraphException, JitItem, get_input_replace, get_jit_
 from ferrule.config import config
 from ferrule.device import BufferCopy, CompiledASTRunner, update_stats
 from ferrule.expr import Variable
+from ferrule.helpers import GlobalCounters
 from ferrule.runtime.cpu_memory import CPUMemory
 from ferrule.runtime.cpu_program import CPUProgram, native_runtime, table_packer
 from ferrule.runtime.pool import record
@@ -75,6 +76,11 @@ class CPUGraph:
         self._op_estimate, self._mem_estimate = get_jit_stats(jit_cache)
         self._device = jit_cache[0].prg.device if jit_cache else ""
         self._n_kernels = len(jit_cache)
+        ops, mem = self._op_estimate, self._mem_estimate
+        self._counts: tuple[int, int, int] | None = None
+        """What each call counts as, where that does not depend on variables."""
+        if isinstance(ops, int) and isinstance(mem, int):
+            self._counts = (self._n_kernels, ops, mem)
         self._threads = native_runtime().threads
         self._forget_callers()
         _graphs.add(self)
@@ -142,6 +148,9 @@ class CPUGraph:
                     more = self._replay(threads)
             finally:
                 self._caller = 0
+        if self._counts is not None and not wait:
+            GlobalCounters.add(*self._counts)
+            return None
         seconds = time.perf_counter() - started if wait else None
         update_stats(
             self._name,
