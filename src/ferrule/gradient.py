@@ -552,12 +552,19 @@ def _reverse_window(grad: Value, entry: Entry) -> Gradients:
 
 
 def _reverse_unwindow(grad: Value, entry: Entry) -> Gradients:
-    """A window over each of the K copies, of which element k of copy k is wanted: the diagonal."""
+    """A window over each of the K copies, of which element k of copy k is wanted: the diagonal.
+
+    Under a sum over the copies, these are equal, and one window has all that is wanted.
+    """
     axis, length, stride, dilation = entry.arg
     rank = len(grad.shape)
     size = entry.shapes[0][-1]
     assert isinstance(size, int)
     reach = (entry.shapes[0][axis] - 1) * stride + dilation * (size - 1) + 1
+    if grad.node.op is MovementOps.EXPAND and grad.node.srcs[0].shape[-1] == 1:
+        first = [(0, n) for n in grad.shape[:-1]]
+        copy = grad.shrink([*first, (0, 1)]).reshape(grad.shape[:-1])
+        return (_resized(copy, axis, length, reach).window(axis, size, stride, dilation),)
     windows = _resized(grad, axis, length, reach).window(axis, size, stride, dilation)
     ones = grad.full(1, (size, 1))
     diagonal = ones.pad(((0, 0), (0, size))).reshape((size * (size + 1),))
