@@ -113,6 +113,16 @@ def convolution(x: LazyOp, w: LazyOp) -> LazyOp:
     return total(mul(left, right), 2, 5, 6).reshape((batch, filters, height, width))
 
 
+def dot_products(a: LazyOp, b: LazyOp) -> LazyOp:
+    """Sums over the first and the last axis: the gradient of a 1x1 convolution's weights."""
+    batch, rows, size = a.shape
+    columns = b.shape[1]
+    full = (batch, rows, columns, size)
+    left = a.reshape((batch, rows, 1, size)).expand(full)
+    right = b.reshape((batch, 1, columns, size)).expand(full)
+    return total(mul(left, right), 0, 3).reshape((rows, columns))
+
+
 def keep(x: LazyOp, *axes: int) -> LazyOp:
     return LazyOp(BufferOps.KEEP, (x,), axes)
 
@@ -216,6 +226,12 @@ CASES = [
         store(matmul(load(1, 29, 40), load(2, 66, 40).permute((1, 0)))),
         ((29, 40), (66, 40)),
         lambda a, b: a @ b.T,
+    ),
+    Case(
+        "dot_products",
+        store(dot_products(load(1, 2, 9, 410), load(2, 2, 6, 410))),
+        ((2, 9, 410), (2, 6, 410)),
+        lambda a, b: np.einsum("nik,njk->ij", a, b),
     ),
     Case(
         "convolution",

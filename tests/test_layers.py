@@ -21,7 +21,7 @@ LAYERS = """
     codegen.intrinsics codegen.kernel codegen.phases codegen.lower codegen.window codegen.limits
     codegen.opt
     codegen.plan codegen.streams codegen.panels codegen.rows codegen.tensorize codegen.tile
-    codegen.blocks codegen.taps codegen.contraction codegen.chains codegen.heuristic
+    codegen.blocks codegen.taps codegen.dots codegen.contraction codegen.chains codegen.heuristic
     codegen.mutate codegen.search
     codegen.uops codegen.transcendental codegen.linearizer codegen.interpret
     renderer.base renderer.llvmvalue renderer.llvmexpand renderer.llvmalu renderer.llvmcast

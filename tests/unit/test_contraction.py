@@ -50,3 +50,24 @@ def test_right_operands_that_stay_in_the_first_cache_are_not_packed(
     ast = store(matmul(load(1, 64, terms), load(2, terms, columns)))
     names = {nest.name for nest in schedule(lower(ast, "k"), WIDE).kernel.nests}
     assert ("sum0.pack2" in names) == packed
+
+
+@pytest.mark.parametrize(
+    ("rows", "terms", "columns", "dots"),
+    [
+        (64, 4096, 64, True),
+        (16, 65536, 16, True),
+        (512, 512, 512, False),
+        (256, 8192, 256, False),
+        (64, 200, 64, False),
+        (100, 5001, 77, False),  # vectors would lie in two cache lines
+    ],
+)
+def test_long_sums_add_up_lanes_instead_of_turning_operands(
+    rows: int, terms: int, columns: int, dots: bool
+) -> None:
+    """`a @ b.T`: the terms are neighbours in both operands."""
+    right = load(2, columns, terms).permute((1, 0))
+    kernel = schedule(lower(store(matmul(load(1, rows, terms), right)), "k"), WIDE).kernel
+    assert ("sum0.p" in kernel.by_name) == dots
+    assert not dots or {nest.name for nest in kernel.nests} == {"sum0.p", "sum0", "out0"}

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from math import gcd, prod
 
 from ferrule.codegen.blocks import schedule_blocks
+from ferrule.codegen.dots import schedule_dots
 from ferrule.codegen.kernel import Compute, Kind, Nest
 from ferrule.codegen.panels import schedule_panels
-from ferrule.codegen.plan import PAGE_BYTES, Plan, load_step, loads, step_of
+from ferrule.codegen.plan import LINE_BYTES, PAGE_BYTES, Plan, load_step, loads, step_of
 from ferrule.codegen.taps import schedule_taps
 from ferrule.codegen.tensorize import tensorize_contraction
 from ferrule.codegen.tile import BESIDE_FAR_ROWS, VECTOR_CYCLES, Tile, best_tile, tile_cost
 from ferrule.expr import TRUE, Expr, const
 
-LINE_BYTES = 64
 MOST_COPIED = 2 << 20  # bytes of such a block: the larger, the less often panels are packed
 MANY_COLUMNS = 512  # for which it matters how often the rows are read
 MOST_PAGES = 64  # that can be read in turns without misses of the address cache
@@ -43,7 +43,7 @@ def is_contraction(root: Nest, nest: Nest) -> bool:
 
 def schedule_contraction(plan: Plan, name: str, n: str) -> bool:
     """Tile the reduce `n` of the root nest `name`; False where no tile suits it."""
-    if plan.attempt(schedule_taps, name, n) or plan.attempt(schedule_blocks, name, n):
+    if any(plan.attempt(form, name, n) for form in (schedule_taps, schedule_dots, schedule_blocks)):
         return True
     root, nest = plan.nest(name), plan.nest(n)
     found = loads(nest.computes[0].value)

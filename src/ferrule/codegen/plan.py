@@ -13,6 +13,7 @@ from ferrule.target import Target
 
 SERIAL_WORK = 150_000  # operations below which sharing out costs more than it gains: about 2 us
 PAGE_BYTES = 4096
+LINE_BYTES = 64
 MOST_SCRATCH = 3 << 20  # bytes of a thread's stack
 COSTLY_WORK = 12  # operations in a transcendental
 

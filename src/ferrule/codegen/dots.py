@@ -1,0 +1,177 @@
+"""Long sums of products whose terms are neighbours in both operands: dot products, many at a time.
+
+The gradient of a 1 x 1 convolution's weights, and `a @ b.T` with few rows and columns. Lanes run
+along the terms, so that nothing is copied or turned; each result has a vector of partial sums,
+which is added up at the end. A tile is rows x columns of such vectors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from ferrule.codegen.kernel import Nest
+from ferrule.codegen.plan import LINE_BYTES, Plan, loads, step_of
+from ferrule.codegen.tile import Tile, best_tile
+from ferrule.expr import TRUE, Expr
+
+LEAST_VECTORS = 24  # of neighbours: with fewer, loading and storing partial sums takes too long
+REDUCE_CYCLES = 15.0  # to add up the lanes of one result
+TURN_CYCLES = 0.45  # to turn one element of a block, which is what long sums do otherwise
+PANEL_CYCLES = 0.25  # to turn one of a panel, which is what plain products do
+CUT_CYCLES = 0.012  # more for each product where vectors lie in two cache lines
+MOST_RESULTS = 64  # along each axis of a block
+MOST_ROWS = 8  # of a tile: rows and columns are read from as many places
+
+
+@dataclass(frozen=True)
+class _Axes:
+    """What the ranges of a contraction are to the tile."""
+
+    rows: Expr
+    columns: Expr
+    terms: Expr
+    """The neighbours."""
+    others: tuple[Expr, ...]
+    """Further ranges that are summed over."""
+
+
+def schedule_dots(plan: Plan, name: str, reduce: str) -> bool:
+    """Schedule the contraction `reduce` of the root nest `name`; False where it does not suit."""
+    axes = _axes(plan.nest(name), plan.nest(reduce))
+    if axes is None or not _pays(plan, plan.nest(reduce), axes):
+        return False
+    _Dots(plan, name, reduce, axes).apply()
+    return True
+
+
+def _axes(root: Nest, nest: Nest) -> _Axes | None:
+    found = loads(nest.computes[0].value)
+    kept = [loop.range for loop in root.loops]
+    terms = [loop.range for loop in nest.loops]
+    if len(found) != 2 or any(not r.size.is_const for r in (*kept, *terms)):
+        return None
+    near = [r for r in terms if all(step_of(e.src[0], r) == 1 for e in found)]
+    a, b = found
+    rows = [r for r in kept if r in a.ranges and r not in b.ranges]
+    columns = [r for r in kept if r in b.ranges and r not in a.ranges]
+    plain = all(len(e.src) == 2 and e.src[1] is TRUE for e in found)
+    if not near or not rows or not columns or not plain:
+        return None
+    longest = max(rows, key=_size), max(columns, key=_size), max(near, key=_size)
+    return _Axes(*longest, tuple(r for r in terms if r is not longest[2]))
+
+
+def _size(r: Expr) -> int:
+    return int(r.size.arg)
+
+
+def _pays(plan: Plan, nest: Nest, axes: _Axes) -> bool:
+    """Whether adding up lanes takes less than turning operands: both, or one of a plain product."""
+    rows, columns, terms = _size(axes.rows), _size(axes.columns), _size(axes.terms)
+    if terms < LEAST_VECTORS * _lanes(plan) or min(rows, columns) < 4:
+        return False
+    both = TURN_CYCLES / rows + TURN_CYCLES / columns
+    turned = both if axes.others else PANEL_CYCLES / max(rows, columns)
+    whole = all(
+        step_of(e.src[0], r) * e.dtype.itemsize % LINE_BYTES == 0
+        for e in loads(nest.computes[0].value)
+        for r in (axes.rows, axes.columns, *axes.others)
+    )
+    cost = REDUCE_CYCLES / prod(_size(r) for r in (axes.terms, *axes.others))
+    return cost + (0.0 if whole else CUT_CYCLES) < turned
+
+
+def _lanes(plan: Plan) -> int:
+    return max(1, plan.target.vector_bytes // 4)
+
+
+@dataclass
+class _Dots:
+    """The schedule of one contraction: `plan` holds the kernel."""
+
+    plan: Plan
+    name: str
+    reduce: str
+    axes: _Axes
+
+    def apply(self) -> None:
+        plan, rows, columns, terms = self.plan, self.axes.rows, self.axes.columns, self.axes.terms
+        partial = f"{self.reduce}.p"
+        nest = plan.nest(self.reduce)
+        lanes = _lanes(plan)
+        sizes = self._block()
+        outer = self._split_results(*sizes)
+        plan.do("compute_at", self.reduce, len(outer))
+        plan.do("split", self.reduce, terms.name, lanes, "peel")
+        plan.do("vectorize", self.reduce, f"{terms.name}.i")
+        plan.do("group", self.reduce, (f"{terms.name}.i",))
+        itemsize = nest.computes[0].value.dtype.itemsize
+        rows_at_once = -(-sizes[0] // -(-sizes[0] // MOST_ROWS))
+        tile = best_tile(plan.target, itemsize, rows_at_once, sizes[1] * lanes)
+        row_tiles, row = self._tile_axis(partial, f"{rows.name}.i@{self.reduce}", tile.rows)
+        column_tiles, column = self._tile_axis(
+            partial, f"{columns.name}.i@{self.reduce}", tile.vectors
+        )
+        blocks, steps = self._split_terms(partial, tile, sizes[1])
+        others = [r.name for r in self.axes.others]
+        tiles = [*row_tiles, *column_tiles]
+        order = (*others, *blocks, *tiles, steps, row, column, f"{terms.name}.i")
+        plan.do("reorder", partial, order)
+        plan.vectorize_inner(self.name, plan.nest(self.name).loops[-1])
+        plan.share(self.name, len(outer))
+
+    def _block(self) -> tuple[int, int]:
+        """The rows and columns of a block: enough blocks for all threads, but few, because each
+        reads its operands on its own.
+        """
+        sizes = [_size(self.axes.rows), _size(self.axes.columns)]
+        counts = [-(-size // MOST_RESULTS) for size in sizes]
+        while counts[0] * counts[1] < self.plan.target.max_threads:
+            longer = 0 if sizes[0] * counts[1] >= sizes[1] * counts[0] else 1
+            if sizes[longer] < 8 * counts[longer]:
+                break
+            counts[longer] *= 2
+        rows, columns = (-(-size // n) for size, n in zip(sizes, counts, strict=True))
+        return rows, columns
+
+    def _split_results(self, rows: int, columns: int) -> list[str]:
+        """The loops outside of a block."""
+        plan, axes = self.plan, self.axes
+        names = [loop.range.name for loop in plan.nest(self.name).loops]
+        m, n = axes.rows.name, axes.columns.name
+        plan.do("split", self.name, m, rows, "clamp")
+        plan.do("split", self.name, n, columns, "clamp")
+        outer = [*(x for x in names if x not in (m, n)), f"{m}.o", f"{n}.o"]
+        inner = [f"{x}.i" for x in names if x in (m, n)]
+        plan.do("reorder", self.name, (*outer, *inner))
+        return outer
+
+    def _tile_axis(self, nest: str, loop: str, copies: int) -> tuple[list[str], str]:
+        """The loop over tiles, if there is one, and the copies inside a tile."""
+        plan = self.plan
+        size = next(o.range.size.arg for o in plan.nest(nest).loops if o.range.name == loop)
+        if size <= copies:
+            plan.do("unroll", nest, loop)
+            return [], loop
+        plan.do("split", nest, loop, copies, "clamp")
+        plan.do("unroll", nest, f"{loop}.i")
+        return [f"{loop}.o"], f"{loop}.i"
+
+    def _split_terms(self, nest: str, tile: Tile, columns: int) -> tuple[list[str], str]:
+        """Blocks of neighbours: the rows of a tile stay in the first cache, all columns in the
+        second.
+        """
+        plan, target = self.plan, self.plan.target
+        steps = f"{self.axes.terms.name}.o"
+        vectors = -(-_size(self.axes.terms) // _lanes(plan))
+        most = min(
+            target.l1_bytes * 3 // 4 // (tile.rows * target.vector_bytes),
+            target.l2_bytes // 2 // (columns * target.vector_bytes),
+        )
+        if vectors <= most:
+            return [], steps
+        count = -(-vectors // most)
+        count = next((n for n in range(count, 2 * count) if vectors % n == 0), count)
+        plan.do("split", nest, steps, -(-vectors // count), "peel")
+        return [f"{steps}.o"], f"{steps}.i"
