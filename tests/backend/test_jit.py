@@ -1117,3 +1117,46 @@ def test_an_object_that_makes_up_attributes() -> None:
 
     for i in range(4):
         assert f(Tensor([float(i)])).tolist() == [i + 1]
+
+
+def test_a_tuple_in_an_attribute() -> None:
+    class Model:
+        state = (Tensor([1.0]), Tensor([2.0]))
+
+    model = Model()
+    model.state = Model.state
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        model.state = (model.state[1], x * 2)
+        return x + model.state[0]
+
+    for i in range(5):
+        before = model.state[1].item()
+        assert step(Tensor([float(i)])).item() == i + before
+        assert [tensor.item() for tensor in model.state] == [before, 2.0 * i]
+
+
+def test_after_many_calls_of_one_kind_another_is_noticed() -> None:
+    total = Tensor(rows(4)).realize()
+
+    @TinyJit
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        total.assign(total + x)
+        return (x * 2 + y + total).realize()
+
+    def check(x: Tensor, y: Tensor) -> None:
+        sums = total.numpy() + x.numpy()
+        expected = x.numpy() * 2 + y.numpy() + (sums if y is not total else 2 * sums - y.numpy())
+        np.testing.assert_array_equal(step(x, y).numpy(), expected)
+        np.testing.assert_array_equal(total.numpy(), sums)
+
+    a, b, c = (Tensor(rows(4, start=start)).realize() for start in (1, 5, 9))
+    long = Tensor(rows(8)).realize()
+    leaf = Tensor(rows(4), requires_grad=True).realize()
+    others = [(b, a), (a, a), (a, total), (a, c.flip(0)), (a, long[2:6])]
+    others += [(leaf, a), (leaf.detach(), a), (a.cast(dtypes.float64), a)]
+    for x, y in others:
+        for first, second in [(a, b), (a, b), (c, b), (a, b), (x, y), (a, b), (x, y)]:
+            with Tensor.no_grad():
+                check(first, second)

@@ -9,7 +9,6 @@ import types
 import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, TypeAlias, TypeVar, final
 
 from ferrule.buffer import Buffer
@@ -26,46 +25,39 @@ _FOREIGN = frozenset(sys.stdlib_module_names) | {"numpy", "ferrule", "builtins"}
 _MISSING = object()
 
 
-class Kind(Enum):
-    """What kind of place a value is found in."""
-
-    ITEM = 0
-    SLOT = 1
-    CELL = 2
-    FIXED = 3
-
-
 @final
 @dataclass(frozen=True, eq=False, slots=True)
 class Place:
     """Where a value is found: an item of a dict or a list, an attribute, a closure's variable.
 
-    A FIXED place, such as an item of a tuple, always holds the same.
+    A fixed place, such as an item of a tuple, always holds the same, and cannot be asked for it.
     """
 
-    kind: Kind
     holder: Any
     key: Any = None
+    fixed: bool = False
 
     def get(self) -> Any:
-        """What is there now; an object that is nowhere else, if nothing is."""
+        """What is there now; an object that is nowhere else, if nothing is, or if it is fixed."""
         holder = self.holder
-        if self.kind is Kind.ITEM:
-            if isinstance(holder, dict):
-                return holder.get(self.key, _MISSING)
+        if self.fixed:
+            return _MISSING
+        if isinstance(holder, dict):
+            return holder.get(self.key, _MISSING)
+        if isinstance(holder, list):
             return holder[self.key] if self.key < len(holder) else _MISSING
-        if self.kind is Kind.SLOT:
-            return getattr(holder, self.key, _MISSING)
-        return _contents(holder)
+        if isinstance(holder, types.CellType):
+            return _contents(holder)
+        return getattr(holder, self.key, _MISSING)
 
     def set(self, value: Any) -> None:
         """Puts a value there."""
-        if self.kind is Kind.ITEM:
+        if isinstance(self.holder, dict | list):
             self.holder[self.key] = value
-        elif self.kind is Kind.SLOT:
-            setattr(self.holder, self.key, value)
-        else:
+        elif isinstance(self.holder, types.CellType):
             self.holder.cell_contents = value
+        else:
+            setattr(self.holder, self.key, value)
 
     @property
     def identity(self) -> tuple[int, Any]:
@@ -121,7 +113,7 @@ class Reach:
     def knows(self, place: Place) -> bool:
         """Whether something can be put there: the holder was there, and is as long as it was."""
         holder = place.holder
-        if place.kind is Kind.FIXED:
+        if place.fixed:
             return False
         if isinstance(holder, Tensor):
             return holder in self
@@ -147,8 +139,7 @@ class Reach:
                     self._holders[id(place.holder)] = place.holder
                     self._lengths[id(place.holder)] = _length(place.holder)
                 if not isinstance(child, _ATOMS):
-                    fixed = place.kind is Kind.FIXED
-                    stack.append((child, path if fixed else (*path, (place, child))))
+                    stack.append((child, path if place.fixed else (*path, (place, child))))
 
     def _add(self, tensor: Tensor, place: Place, path: Path) -> None:
         self._tensors.setdefault(id(tensor), weakref.ref(tensor))
@@ -163,11 +154,11 @@ def _length(holder: Any) -> int:
 def _below(value: Any) -> Iterator[_Found]:
     """What can be got at from a value, and where it is."""
     if isinstance(value, Tensor):
-        yield Place(Kind.SLOT, value, "grad"), value.grad
+        yield Place(value, "grad"), value.grad
     elif isinstance(value, dict):
-        yield from [(Place(Kind.ITEM, value, key), child) for key, child in value.items()]
+        yield from [(Place(value, key), child) for key, child in value.items()]
     elif isinstance(value, list):
-        yield from [(Place(Kind.ITEM, value, i), child) for i, child in enumerate(value)]
+        yield from [(Place(value, i), child) for i, child in enumerate(value)]
     elif isinstance(value, tuple | set | frozenset):
         yield from _fixed(value, value)
     elif isinstance(value, types.FunctionType):
@@ -191,14 +182,14 @@ def _below(value: Any) -> Iterator[_Found]:
 
 
 def _fixed(holder: Any, values: Iterable[Any]) -> Iterator[_Found]:
-    return ((Place(Kind.FIXED, holder, i), value) for i, value in enumerate(values))
+    return ((Place(holder, i, fixed=True), value) for i, value in enumerate(values))
 
 
 def _below_function(function: types.FunctionType) -> Iterator[_Found]:
     if _is_foreign(function):
         return
     for cell in function.__closure__ or ():
-        yield Place(Kind.CELL, cell), _contents(cell)
+        yield Place(cell), _contents(cell)
     yield from _fixed(function, (function.__defaults__, function.__kwdefaults__, vars(function)))
     names = dict.fromkeys(_names(function.__code__))
     spaces = [function.__globals__]
@@ -207,7 +198,7 @@ def _below_function(function: types.FunctionType) -> Iterator[_Found]:
         if isinstance(value, types.ModuleType) and not _is_foreign_name(value.__name__):
             spaces.append(vars(value))
     for space in spaces:
-        yield from [(Place(Kind.ITEM, space, name), space[name]) for name in names if name in space]
+        yield from [(Place(space, name), space[name]) for name in names if name in space]
 
 
 def _contents(cell: types.CellType) -> Any:
@@ -236,7 +227,7 @@ def _below_object(value: object) -> Iterator[_Found]:
     for kind in type(value).__mro__:
         slots = vars(kind).get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
-            yield Place(Kind.SLOT, value, name), getattr(value, name, None)
+            yield Place(value, name), getattr(value, name, None)
 
 
 def _is_foreign(value: Any) -> bool:

@@ -291,20 +291,18 @@ class _Call:
     def _alive(self) -> dict[int, Buffer]:
         """The memory that the call wrote to and that is alive, other than fresh values."""
         fresh = {buffer.serial for buffer in self._buffers}
-        found: dict[int, Buffer] = {}
-        for record in self.capture.recorded:
-            for arg in record.args:
-                memory = arg.memory() if isinstance(arg, PlaceHolder) else None
-                if memory is not None and memory.serial not in fresh:
-                    found[memory.serial] = memory
-        return found
+        kept = [arg.memory() for arg in self._args() if isinstance(arg, PlaceHolder)]
+        alive = [memory for memory in kept if memory is not None]
+        return {memory.serial: memory for memory in alive if memory.serial not in fresh}
+
+    def _args(self) -> Iterator[Buffer | PlaceHolder]:
+        return (arg for record in self.capture.recorded for arg in record.args)
 
     def _host_data(self) -> dict[int, Buffer]:
         """The memory that the call made and only the host put something in."""
         return {
             arg.base.serial: arg.base
-            for record in self.capture.recorded
-            for arg in record.args
+            for arg in self._args()
             if isinstance(arg, Buffer) and self.capture.is_new(arg)
         }
 
@@ -336,8 +334,7 @@ class _Call:
         given = {buffer.serial for buffer in self.arguments.buffers}
         return {
             arg.base.serial: arg.base
-            for record in self.capture.recorded
-            for arg in record.args
+            for arg in self._args()
             if isinstance(arg, Buffer) and not self.capture.is_new(arg) and arg.serial not in given
             if not is_numbers(arg.base)
         }
@@ -396,14 +393,13 @@ class _Call:
         serials = {buffer.serial for buffer in given}
         bases = {buffer.base.serial for buffer in given}
         results = {buffer.serial: buffer.nbytes for buffer in self._buffers}
-        for record in self.capture.recorded:
-            for arg in record.args:
-                if isinstance(arg, PlaceHolder):
-                    is_part = arg.nbytes != results.get(arg.serial, arg.nbytes)
-                else:
-                    is_part = arg.base.serial in bases and arg.serial not in serials
-                if is_part:
-                    raise NotReplayable("a kernel uses a part of an argument's or result's memory")
+        for arg in self._args():
+            if isinstance(arg, PlaceHolder):
+                is_part = arg.nbytes != results.get(arg.serial, arg.nbytes)
+            else:
+                is_part = arg.base.serial in bases and arg.serial not in serials
+            if is_part:
+                raise NotReplayable("a kernel uses a part of an argument's or result's memory")
 
 
 def _is_in(tensor: Tensor | None, memories: Sequence[Cell]) -> bool:

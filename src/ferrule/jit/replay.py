@@ -19,7 +19,7 @@ from ferrule.device import Device, JITRunner
 from ferrule.expr import Variable
 from ferrule.gradient import Value, is_recording
 from ferrule.jit.inputs import Arguments
-from ferrule.jit.reach import Kind, Owner, Path, Place, Reach, present_version
+from ferrule.jit.reach import Owner, Path, Place, Reach, present_version
 from ferrule.jit.results import Fresh, Leaf, build_result
 from ferrule.lazy import LazyBuffer
 from ferrule.realize import realize
@@ -81,7 +81,7 @@ class Watch:
     def add_tensor(self, tensor: Tensor, reach: Reach) -> bool:
         """Watches that a tensor is where it was; False if it is not now."""
         for place, path in reach.places(tensor):
-            steps = path if place.kind is Kind.FIXED else (*path, (place, tensor))
+            steps = path if place.fixed else (*path, (place, tensor))
             if not all(step.get() is child for step, child in steps):
                 return False
             self.add_path(steps)

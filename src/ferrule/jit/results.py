@@ -65,11 +65,11 @@ def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
 
 def replace_tensors(value: Any, replacements: Mapping[Tensor, Tensor]) -> Any:
     """A value with some of its tensors replaced."""
-    return mapped(value, lambda leaf: replacements.get(leaf, leaf) if _is_tensor(leaf) else leaf)
 
+    def replaced(leaf: Any) -> Any:
+        return replacements.get(leaf, leaf) if isinstance(leaf, Tensor) else leaf
 
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, Tensor)
+    return mapped(value, replaced)
 
 
 def returned_tensors(result: Any) -> list[Tensor]:
