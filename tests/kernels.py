@@ -149,6 +149,42 @@ def causal_attention(q: LazyOp, k: LazyOp, v: LazyOp) -> LazyOp:
     return matmul(keep(LazyOp(TernaryOps.WHERE, (seen, mul(powers, inverse), nothing)), 1), v)
 
 
+def products(a: LazyOp, b: LazyOp) -> LazyOp:
+    """Matrix products along the first axis."""
+    batch, rows, inner = a.shape
+    columns = b.shape[2]
+    full = (batch, rows, columns, inner)
+    left = a.reshape((batch, rows, 1, inner)).expand(full)
+    right = b.permute((0, 2, 1)).reshape((batch, 1, columns, inner)).expand(full)
+    return total(mul(left, right), 3).reshape((batch, rows, columns))
+
+
+def chain_with_sums(x: LazyOp, w: LazyOp, u: LazyOp, g: LazyOp) -> LazyOp:
+    """`h = tril(exp(x @ w))` and `s = h * (g @ u.T)` in blocks of rows; stored are `s @ u`, and
+    the sums over rows `h.T @ g` and `s.T @ x`.
+    """
+    batch, rows, columns = x.shape[0], x.shape[1], w.shape[2]
+    ones = constant(1, (rows,), dtypes.bool).pad(((columns - 1, 0),))
+    seen = ones.window(0, columns).stride((1, -1)).reshape((1, rows, columns))
+    seen = seen.expand((batch, rows, columns))
+    powers = exp(mul(products(x, w), constant(0.2, seen.shape)))
+    kept = keep(LazyOp(TernaryOps.WHERE, (seen, powers, constant(0, seen.shape))), 2)
+    scaled = keep(mul(kept, products(g, u.permute((0, 2, 1)))), 2)
+    sums = (products(kept.permute((0, 2, 1)), g), products(scaled.permute((0, 2, 1)), x))
+    stores = [store(value, i) for i, value in enumerate((products(scaled, u), *sums))]
+    return LazyOp(BufferOps.SINK, tuple(stores))
+
+
+def numpy_chain_with_sums(x: Array, w: Array, u: Array, g: Array) -> list[Array]:
+    kept = np.tril(np.exp(0.2 * (x @ w)))
+    scaled = kept * (g @ u.swapaxes(1, 2))
+    return [scaled @ u, kept.swapaxes(1, 2) @ g, scaled.swapaxes(1, 2) @ x]
+
+
+CHAIN_SHAPES = ((3, 37, 12), (3, 12, 40), (3, 40, 9), (3, 37, 9))
+CHAIN_WITH_SUMS = chain_with_sums(*(load(i, *s) for i, s in enumerate(CHAIN_SHAPES, 3)))
+
+
 def numpy_causal_attention(q: Array, k: Array, v: Array) -> Array:
     scores = q @ k.T
     return numpy_softmax(np.where(np.tril(np.ones(scores.shape)), scores, -np.inf), 1) @ v

@@ -12,6 +12,7 @@ from ferrule.expr import Variable
 from ferrule.ops import BufferOps
 from ferrule.schedule import make_schedule
 from ferrule.shape.view import ShapeError
+from ferrule.target import usable_cores
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(5)
@@ -117,42 +118,134 @@ def test_attention_needs_no_memory_for_its_scores() -> None:
     assert max(sizes) == 2 * 1024 * 16
 
 
-MASKS = ["none", "causal", "kept", "added"]
+@pytest.mark.parametrize(("rows", "columns"), [(32, 40_000), (17, 30_000), (1, 50_000)])
+def test_few_rows_of_very_many_columns(rows: int, columns: int) -> None:
+    q, k, v = random(1, 1, rows, 16), random(1, 1, columns, 16), random(1, 1, columns, 16)
+    found = q.scaled_dot_product_attention(k, v)
+    np.testing.assert_allclose(wide(found), attend(wide(q), wide(k), wide(v)), atol=1e-5)
+
+
+def test_blocks_of_long_rows() -> None:
+    q, k, v = random(1, 1, 140, 4), random(1, 1, 12_000, 4), random(1, 1, 12_000, 4)
+    found = q.scaled_dot_product_attention(k, v)
+    assert keeps(found)
+    np.testing.assert_allclose(wide(found), attend(wide(q), wide(k), wide(v)), atol=1e-5)
+
+
+MASKS = ["none", "causal", "kept", "added", "minus infinity"]
+
+
+def slopes(arrays: list[Array], bias: Array, kept: Array) -> list[Array]:
+    """The gradients of query, key, value and of what is added to the scores."""
+    query, key, value, upstream = arrays
+    scale = query.shape[-1] ** -0.5
+    scores = np.where(kept, query @ key.swapaxes(-1, -2) * scale + bias, -np.inf)
+    largest = scores.max(-1, keepdims=True)
+    powers = np.exp(scores - np.where(np.isfinite(largest), largest, 0))
+    sums = powers.sum(-1, keepdims=True)
+    weights = powers / np.where(sums == 0, 1, sums)
+    slope = upstream @ value.swapaxes(-1, -2)
+    slope = weights * (slope - (slope * weights).sum(-1, keepdims=True))
+    return [
+        slope @ key * scale,
+        slope.swapaxes(-1, -2) @ query * scale,
+        weights.swapaxes(-1, -2) @ upstream,
+        slope,
+    ]
 
 
 @pytest.mark.parametrize("mask", MASKS)
-def test_gradients_of_attention(mask: str) -> None:
-    q, k, v = (random(2, 2, 70, 16).requires_grad_() for _ in range(3))
-    upstream = random(2, 2, 70, 16)
-    bias = random(2, 70, 70).requires_grad_()
-    kept = RNG.random((2, 1, 70, 70)) > 0.3
-    given: dict[str, Any] = {
-        "none": {},
-        "causal": {"is_causal": True},
-        "kept": {"attn_mask": Tensor(kept)},
-        "added": {"attn_mask": bias},
-    }[mask]
+@pytest.mark.parametrize("shape", [*SHAPES[1::2], (2, 2, 70, 70, 16, 16), (1, 1, 130, 130, 16, 16)])
+def test_gradients_of_attention(mask: str, shape: tuple[int, ...]) -> None:
+    batch, heads, rows, columns, depth, out = shape
+    q = random(batch, heads, rows, depth).requires_grad_()
+    k = random(batch, heads, columns, depth).requires_grad_()
+    v = random(batch, heads, columns, out).requires_grad_()
+    upstream = random(batch, heads, rows, out)
+    kept, bias = np.ones((rows, columns), bool), np.zeros((rows, columns))
+    given: dict[str, Any] = {}
+    if mask == "causal":
+        kept, given = np.tril(kept), {"is_causal": True}
+    elif mask == "kept":
+        kept = RNG.random((batch, 1, rows, columns)) > 0.3
+        kept[:, :, ::5] = False
+        given = {"attn_mask": Tensor(kept)}
+    elif mask == "added":
+        added = random(batch, 1, rows, columns)
+        bias, given = wide(added), {"attn_mask": added}
+    elif mask == "minus infinity":
+        bias = np.where(RNG.random((rows, columns)) > 0.3, 0, -np.inf)
+        bias[:, 0] = 0
+        given = {"attn_mask": Tensor(bias.astype(np.float32))}
     result = q.scaled_dot_product_attention(k, v, **given)
-    targets = [q, k, v, bias] if mask == "added" else [q, k, v]
-    found = result.gradient(*targets, gradient=upstream)
+    found = result.gradient(q, k, v, gradient=upstream)
     arrays = [wide(x.detach()) for x in (q, k, v, upstream)]
-    scores = arrays[0] @ arrays[1].swapaxes(-1, -2) / 4
-    if mask == "added":
-        scores = scores + wide(bias.detach())
-    if mask in ("causal", "kept"):
-        scores = np.where(kept if mask == "kept" else np.tril(np.ones((70, 70))), scores, -np.inf)
-    powers = np.exp(scores - scores.max(-1, keepdims=True))
-    weights = powers / powers.sum(-1, keepdims=True)
-    slope = arrays[3] @ arrays[2].swapaxes(-1, -2)
-    slope = weights * (slope - (slope * weights).sum(-1, keepdims=True))
-    expected = [
-        slope @ arrays[1] / 4,
-        slope.swapaxes(-1, -2) @ arrays[0] / 4,
-        weights.swapaxes(-1, -2) @ arrays[3],
-        slope.sum(0),
-    ]
-    for gradient, right in zip(found, expected, strict=False):
+    for gradient, right in zip(found, slopes(arrays, bias, kept), strict=False):
         np.testing.assert_allclose(wide(gradient), right, atol=2e-5)
+
+
+def test_the_gradient_of_a_bias_of_attention() -> None:
+    q, k, v = (random(2, 2, 70, 16).requires_grad_() for _ in range(3))
+    upstream, bias = random(2, 2, 70, 16), random(2, 70, 70).requires_grad_()
+    result = q.scaled_dot_product_attention(k, v, attn_mask=bias)
+    found = result.gradient(q, k, v, bias, gradient=upstream)
+    arrays = [wide(x.detach()) for x in (q, k, v, upstream)]
+    *expected, slope = slopes(arrays, wide(bias.detach()), np.ones((70, 70), bool))
+    for gradient, right in zip(found, [*expected, slope.sum(0)], strict=True):
+        np.testing.assert_allclose(wide(gradient), right, atol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+def test_gradients_of_attention_in_other_precisions(dtype: str) -> None:
+    q, k, v = (random(1, 4, 130, 32, dtype=dtype).requires_grad_() for _ in range(3))
+    upstream = random(1, 4, 130, 32, dtype=dtype)
+    found = q.scaled_dot_product_attention(k, v).gradient(q, k, v, gradient=upstream)
+    arrays = [wide(x.detach()) for x in (q, k, v, upstream)]
+    tolerance = {"float64": 1e-12, "float16": 2e-2, "bfloat16": 1e-1}[dtype]
+    expected = slopes(arrays, np.zeros((130, 130)), np.ones((130, 130), bool))
+    for gradient, right in zip(found, expected, strict=False):
+        np.testing.assert_allclose(wide(gradient), right, atol=tolerance)
+
+
+def test_gradients_of_heads_that_share_a_key_and_a_value() -> None:
+    q = random(1, 6, 80, 16).requires_grad_()
+    k, v = (random(1, 2, 70, 16).requires_grad_() for _ in range(2))
+    upstream = random(1, 6, 80, 16)
+    found = q.scaled_dot_product_attention(k, v, enable_gqa=True).gradient(
+        q, k, v, gradient=upstream
+    )
+    shared = [np.repeat(wide(x.detach()), 3, axis=1) for x in (k, v)]
+    arrays = [wide(q.detach()), *shared, wide(upstream)]
+    query, *others, _ = slopes(arrays, np.zeros((80, 70)), np.ones((80, 70), bool))
+    expected = [query, *(x.reshape(1, 2, 3, 70, 16).sum(2) for x in others)]
+    for gradient, right in zip(found, expected, strict=True):
+        np.testing.assert_allclose(wide(gradient), right, atol=2e-5)
+
+
+def test_gradients_of_query_key_and_value_from_one_buffer() -> None:
+    mixed = random(2, 96, 3, 4, 16).requires_grad_()
+    q, k, v = (mixed.permute(2, 0, 3, 1, 4)[i] for i in range(3))
+    upstream = random(2, 96, 64)
+    result = q.scaled_dot_product_attention(k, v, is_causal=True)
+    result = result.permute(0, 2, 1, 3).reshape(2, 96, 64)
+    (found,) = result.gradient(mixed, gradient=upstream)
+    arrays = list(wide(mixed.detach()).transpose(2, 0, 3, 1, 4))
+    arrays.append(wide(upstream).reshape(2, 96, 4, 16).transpose(0, 2, 1, 3))
+    *expected, _ = slopes(arrays, np.zeros((96, 96)), np.tril(np.ones((96, 96), bool)))
+    right = np.stack(expected).transpose(1, 3, 0, 2, 4)
+    np.testing.assert_allclose(wide(found), right, atol=2e-5)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_of_attention_need_no_memory_for_its_scores(causal: bool) -> None:
+    heads = 2 * usable_cores()
+    q, k, v = (random(1, heads, 1024, 16).requires_grad_() for _ in range(3))
+    result = q.scaled_dot_product_attention(k, v, is_causal=causal)
+    found = result.gradient(q, k, v, gradient=random(1, heads, 1024, 16))
+    items = make_schedule([x.lazydata for x in (result, *found)]).items
+    sizes = [buffer.size for item in items for buffer in item.buffers]
+    assert max(sizes) == heads * 1024 * 16
+    assert len(items[-1].outputs) == 3
 
 
 def test_the_forward_pass_keeps_no_weights_for_its_gradient() -> None:

@@ -9,7 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.kernels import CASES, Case, convolution, load, matmul, store, total, widened
+from tests.kernels import (
+    CASES,
+    CHAIN_WITH_SUMS,
+    Case,
+    convolution,
+    load,
+    matmul,
+    store,
+    total,
+    widened,
+)
 
 from ferrule.codegen.kernel import show as show_kernel
 from ferrule.codegen.linearizer import Linearizer
@@ -82,6 +92,10 @@ def compare_kernel(linearizer: Linearizer, update: bool) -> None:
     opts = "\n".join(opt.to_json() for opt in linearizer.opts)
     text = f"{opts}\n\n{show_kernel(linearizer.scheduled)}\n"
     compare(FOLDER / "kernels" / f"{linearizer.name}.txt", text, update)
+
+
+def test_schedule_of_sums_beside_a_chain(update_golden: bool) -> None:
+    compare_kernel(Linearizer(CHAIN_WITH_SUMS, TARGET, name="chain_with_sums"), update_golden)
 
 
 def test_schedule_with_an_intrinsic(update_golden: bool) -> None:

@@ -11,7 +11,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.kernels import CASES, Case, add, constant, load, make_inputs, mul, reduce, store
+from tests.kernels import (
+    CASES,
+    CHAIN_SHAPES,
+    CHAIN_WITH_SUMS,
+    Case,
+    add,
+    constant,
+    load,
+    make_inputs,
+    mul,
+    numpy_chain_with_sums,
+    reduce,
+    store,
+)
 
 from ferrule.buffer import Buffer
 from ferrule.codegen.heuristic import choose
@@ -204,3 +217,33 @@ def test_opts_survive_json(case: Case) -> None:
     opts = choose(kernel, TARGETS[0])
     again = [Opt.from_json(opt.to_json()) for opt in opts]
     assert apply_opts(kernel, again) == apply_opts(kernel, opts)
+
+
+def interpreted_sums(
+    target: Target, parts: int, opts: tuple[Opt, ...] | None = None
+) -> list[np.ndarray]:
+    """What the chain with sums stores, its chunks in several calls, last ones first."""
+    linearizer = Linearizer(CHAIN_WITH_SUMS, target, opts).linearize()
+    verify(linearizer.uops)
+    shapes = [node.shape for node in CHAIN_WITH_SUMS.src]
+    outs = [np.full(shape, np.nan, np.float32) for shape in shapes]
+    buffers = [x.ravel() for x in (*outs, *chain_inputs())]
+    chunks = extent(linearizer.uops, [])
+    bounds = sorted({chunks * i // parts for i in range(parts + 1)})
+    for start, stop in reversed(list(pairwise(bounds))):
+        interpret(linearizer.uops, buffers, [], start, stop)
+    return outs
+
+
+def chain_inputs() -> list[np.ndarray]:
+    generator = np.random.default_rng(0)
+    return [generator.standard_normal(shape).astype(np.float32) for shape in CHAIN_SHAPES]
+
+
+@pytest.mark.parametrize("opts", [None, ()], ids=["scheduled", "as it is"])
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+def test_sums_over_the_blocks_of_a_chain(target: Target, opts: tuple[Opt, ...] | None) -> None:
+    for parts in (1, 3):
+        found = interpreted_sums(target, parts, opts)
+        for array, expected in zip(found, numpy_chain_with_sums(*chain_inputs()), strict=True):
+            np.testing.assert_allclose(array, expected, rtol=1e-4, atol=1e-4)

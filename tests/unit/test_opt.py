@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.kernels import add, exp, load, matmul, mul, softmax, store, total
+from tests.kernels import add, constant, exp, keep, load, matmul, mul, softmax, store, total
 
 from ferrule.codegen.heuristic import choose
 from ferrule.codegen.kernel import Kernel, KernelError, Kind, show, verify
 from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
-from ferrule.ops import LazyOp
+from ferrule.ops import BufferOps, LazyOp
 from ferrule.target import detect_cpu
 
 
@@ -82,6 +82,73 @@ def test_refusals(opt: Opt, message: str) -> None:
     with pytest.raises(ScheduleError) as caught:
         apply_opts(product(), [opt])
     assert message in str(caught.value)
+
+
+def sum_beside_a_chain() -> Kernel:
+    """`h = exp(x @ w)` in blocks of rows; `h @ u`, and beside it `h.T @ g`, a sum over the rows."""
+    hidden = keep(exp(matmul(load(2, 12, 8), load(3, 8, 20))), 1)
+    stores = (
+        store(matmul(hidden, load(4, 20, 16))),
+        store(matmul(hidden.permute((1, 0)), load(5, 12, 6)), 1),
+    )
+    return lower(LazyOp(BufferOps.SINK, stores), "beside")
+
+
+def test_a_sum_over_blocks_is_added_to_memory_beside_them() -> None:
+    kernel = sum_beside_a_chain()
+    verify(kernel)
+    assert len(kernel.roots) == 1
+    assert kernel.by_name["out1"].at == ("out0", 1)
+    text = "b1[((i1.0 * 6) + i1.1)] = (b1[((i1.0 * 6) + i1.1) if ((i0.0 * -1) < 0)] + (keep"
+    assert text in show(kernel)
+
+
+def test_a_sum_that_is_not_over_the_blocks_has_a_loop_of_its_own() -> None:
+    hidden = keep(exp(matmul(load(2, 12, 8), load(3, 8, 20))), 1)
+    other = keep(exp(matmul(load(2, 12, 8), load(6, 8, 20))), 1)
+    stores = [store(matmul(hidden, load(4, 20, 16)))]
+    for number, value in enumerate((other, mul(hidden, hidden)), 1):
+        stores.append(store(mul(total(value, 0), constant(2, (1, 20))), number))
+    kernel = lower(LazyOp(BufferOps.SINK, tuple(stores)), "apart")
+    verify(kernel)
+    assert len(kernel.roots) == 3
+
+
+ADDED_UP = (
+    Opt("split", ("out0", "i0.0", 5, "mask")),
+    Opt("compute_at", ("keep1", 1, True)),
+    Opt("compute_at", ("out1", 1, True)),
+    Opt("accumulate", ("out1", "i0.0.i@out1")),
+)
+
+
+def test_what_the_rows_of_a_block_add_is_summed_first() -> None:
+    kernel = apply_opts(sum_beside_a_chain(), ADDED_UP)
+    (loop,) = kernel.by_name["out1.sum"].loops
+    assert str(loop.end) == "min(((i0.0.o * -5) + 12), 5)"
+    text = show(kernel)
+    assert "if ((i0.0.o * -1) < 0)] + out1.sum[])" in text
+    assert "b5[(((i0.0.o * 30) + (i0.0.i@out1 * 6)) + i1.1)])" in text  # without a mask
+
+
+@pytest.mark.parametrize(
+    ("opt", "message"),
+    [
+        (Opt("parallel", ("out0", "i0.0")), "out1 is stored to one place in several iterations"),
+        (Opt("split", ("out0", "i0.0", 5, "clamp")), r"\['out1'\] would be stored twice"),
+        (Opt("accumulate", ("out1", "i1.0")), "does not add to memory at a place that is the same"),
+        (Opt("accumulate", ("out0", "i0.1")), "does not add to memory"),
+    ],
+)
+def test_what_is_added_to_memory_is_not_disturbed(opt: Opt, message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        apply_opts(sum_beside_a_chain(), [opt])
+
+
+def test_a_limited_loop_is_not_split() -> None:
+    again = Opt("split", ("out1.sum", "i0.0.i@out1", 2, "mask"))
+    with pytest.raises(ScheduleError, match="it is limited"):
+        apply_opts(sum_beside_a_chain(), (*ADDED_UP, again))
 
 
 def test_terms_of_a_sum_change_their_order() -> None:

@@ -31,6 +31,7 @@ from ferrule.realize import realize
 from ferrule.runner import JITRunner
 from ferrule.schedule import _recipes, create_schedule, make_schedule
 from ferrule.shape.view import ShapeError, View
+from ferrule.target import usable_cores
 
 Array = np.ndarray[Any, Any]
 DEVICE = "NUMPY"
@@ -221,7 +222,30 @@ def test_what_a_chain_would_gain_decides_whether_it_keeps_anything() -> None:
     assert (len(deep), len(flat)) == (2, 1)
 
 
+def attention_and_sum(heads: int, rows: int) -> tuple[Value, Value]:
+    """Of weights that nothing else holds: their product with the values, and a sum over rows."""
+    query, key, values = (value(heads, rows, 32, seed=seed) for seed in range(3))
+    weights = softmax(query @ key.transposed * 0.125)
+    return weights @ values, weights.transposed @ query
+
+
+def test_sums_over_the_blocks_of_a_chain_join_it() -> None:
+    heads = 2 * usable_cores()
+    (item,) = kernels(*attention_and_sum(heads, 64))
+    assert len(item.outputs) == 2
+    assert max(buffer.size for buffer in item.buffers) == heads * 64 * 32
+
+
 # *** several kernels ***
+
+
+def test_sums_that_would_leave_threads_idle_do_not_join_a_chain() -> None:
+    assert (len(kernels(*attention_and_sum(1, 512))) == 1) == (usable_cores() == 1)
+
+
+def test_a_sum_with_an_epilogue_does_not_join_a_chain() -> None:
+    result, total = attention_and_sum(2 * usable_cores(), 64)
+    assert len(kernels(result, total.relu())) > 1
 
 
 def test_weights_of_attention_that_are_held_are_stored() -> None:

@@ -16,7 +16,6 @@ from math import prod
 
 from ferrule.codegen import opt
 from ferrule.codegen.kernel import Nest
-from ferrule.codegen.limits import end_of, start_of
 from ferrule.codegen.plan import PAGE_BYTES, Plan, base, loads, step_of
 from ferrule.codegen.tile import Tile, best_tile
 from ferrule.codegen.window import Window, distance, overlap
@@ -333,18 +332,9 @@ class _Windows(_Blocks):
         columns = plan.vectors(self.reduce, f"{self.v.name}.i@{self.reduce}", tile.lanes)
         first = [f"{phase}@{self.reduce}" for phase in phases]
         plan.do("reorder", self.reduce, (*first, *tiles, *self.order, rows, *columns))
-        self._limit_taps([x for x in self.order if x in taps])
+        for tap in [x for x in self.order if x in taps]:
+            plan.limit(self.reduce, tap)
         return channels
-
-    def _limit_taps(self, taps: Iterable[str]) -> None:
-        """Only the taps that a place has, where places differ in that."""
-        plan = self.plan
-        for tap in taps:
-            nest = plan.nest(self.reduce)
-            depth = self.loops(self.reduce).index(tap)
-            bounds = start_of(plan.kernel, nest, depth), end_of(plan.kernel, nest, depth)
-            if bounds != (None, None):
-                plan.do("limit", self.reduce, tap)
 
 
 class _LongSum(_Blocks):

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from math import prod
 
 from ferrule.codegen.kernel import Nest, can_overwrite, expressions, reads
-from ferrule.codegen.limits import end_of
 from ferrule.codegen.plan import Plan, loads, step_of
 from ferrule.codegen.tile import best_tile
 from ferrule.expr import Expr
@@ -25,17 +24,31 @@ CHUNKS = 4  # for each thread, at least, where rows are long enough
 
 def has_blocks(plan: Plan, name: str) -> bool:
     """Whether blocks hang in a root nest."""
-    found = (c for n in plan.below(name) for c in plan.nest(n).computes)
-    return any(c.monoid is None and c.store is None for c in found)
+    return any(_is_block(plan, n) for n in plan.below(name))
+
+
+def _is_block(plan: Plan, name: str) -> bool:
+    return any(c.monoid is None and c.store is None for c in plan.nest(name).computes)
 
 
 def schedule_chain(plan: Plan, name: str) -> None:
     """Schedule a root nest with kept blocks; where they do not fit a chain, its loops stay."""
+    done = plan.attempt(_schedule_blocks, name)
+    if not done and not any(n.at == (name, 0) for n in plan.kernel.nests):
+        plan.attempt(_share_out, name)
+
+
+def _schedule_blocks(plan: Plan, name: str) -> bool:
     chain = _Chain.of(plan, name)
-    if chain is not None:
-        chain.apply()
-    elif not any(n.at == (name, 0) for n in plan.kernel.nests):
-        plan.do("parallel", name, plan.nest(name).loops[0].range.name)
+    if chain is None:
+        return False
+    chain.apply()
+    return True
+
+
+def _share_out(plan: Plan, name: str) -> bool:
+    plan.do("parallel", name, plan.nest(name).loops[0].range.name)
+    return True
 
 
 def operands(nest: Nest) -> list[Expr]:
@@ -53,6 +66,8 @@ class _Chain:
     name: str
     steps: list[str]
     """The nests that hang in the outer loops, in order."""
+    sums: list[str]
+    """Those that add up a block's part of a sum in memory."""
     last: str
     depth: int
     row: Expr
@@ -62,13 +77,15 @@ class _Chain:
     def of(plan: Plan, name: str) -> _Chain | None:
         """The chain of a root nest, if it is one."""
         root = plan.nest(name)
-        *steps, last = _children(plan, name)
-        depths = {at[1] for n in steps if (at := plan.nest(n).at)}
+        *inside, last = _children(plan, name)
+        depths = {at[1] for n in inside if (at := plan.nest(n).at)}
         if len(depths) != 1 or plan.nest(last).at != (name, len(root.loops)):
             return None
         (depth,) = depths
+        sums = [n for n in inside if plan.nest(n).computes[0].store is not None]
+        steps = [n for n in inside if n not in sums]
         contractions = [last, *(inner for n in steps for inner in _children(plan, n))]
-        known = [loop for n in (name, *steps, *contractions) for loop in plan.nest(n).loops]
+        known = [loop for n in (name, *inside, *contractions) for loop in plan.nest(n).loops]
         if depth == len(root.loops) or not all(loop.range.size.is_const for loop in known):
             return None
         rows = [
@@ -79,7 +96,10 @@ class _Chain:
         simple = all(len(plan.nest(n).loops) == 1 for n in steps)
         if not rows or not simple or any(_children(plan, n) for n in contractions):
             return None
-        return _Chain(plan, name, steps, last, depth, max(rows, key=lambda r: r.size.arg))
+        row = max(rows, key=lambda r: r.size.arg)
+        if any(row in c.store.index.ranges for n in sums for c in plan.nest(n).computes if c.store):
+            return None
+        return _Chain(plan, name, steps, sums, last, depth, row)
 
     def apply(self) -> None:
         plan, r = self.plan, self.row
@@ -87,13 +107,15 @@ class _Chain:
         outer = [x for x in names[: self.depth] if x != r.name]
         plan.do("reorder", self.name, (*outer, r.name, *names[self.depth :]))
         plan.do("split", self.name, r.name, self._rows(r.size.arg), "mask")
-        for n in self.steps:
+        for n in [*self.steps, *self.sums]:
             plan.do("compute_at", n, self.depth, True)
         self._overwrite()
         for n in self.steps:
             self._step(n)
+        for n in self.sums:
+            self._add_up(n)
         self._finish(f"{r.name}.i")
-        plan.share(self.name, self.depth)
+        plan.share(self.name, self.depth - 1 if self.sums else self.depth)
 
     def _rows(self, size: int) -> int:
         """How many rows of the blocks stay in half of the cache, as whole vectors."""
@@ -134,6 +156,14 @@ class _Chain:
             _tile(plan, n, inner, v, m, ())
             return
         plan.vectors(n, plan.nest(n).loops[-1].range.name, plan.target.lanes(4))
+
+    def _add_up(self, n: str) -> None:
+        """What a block adds to a sum in memory: a contraction over the rows of the block."""
+        plan = self.plan
+        *along, m, v, k = [loop.range for loop in plan.nest(n).loops]
+        plan.do("accumulate", n, k.name)
+        _tile(plan, n, _children(plan, n), v, m, tuple(r.name for r in along), "mask")
+        plan.limit(n, f"{m.name}.o")
 
     def _pack(self, n: str, at: str, lane: Expr) -> None:
         """A copy of what a contraction loads along the rows of a block: rows are its last axis."""
@@ -178,27 +208,35 @@ def _is_used_again(nest: Nest, r: Expr) -> bool:
 
 
 def _tile(
-    plan: Plan, name: str, reduces: Sequence[str], v: Expr, m: Expr, outer: tuple[str, ...]
+    plan: Plan,
+    name: str,
+    reduces: Sequence[str],
+    v: Expr,
+    m: Expr,
+    outer: tuple[str, ...],
+    tail: str = "clamp",
 ) -> None:
     """A register tile for the reduces in a nest, one after the other: rows `m`, lanes `v`."""
     itemsize = max(plan.nest(n).computes[0].value.dtype.itemsize for n in reduces)
     tile = best_tile(plan.target, itemsize, m.size.arg, v.size.arg)
     plan.do("split", name, v.name, tile.columns, "mask")
     inner = plan.vectors(name, f"{v.name}.i", tile.lanes)
-    plan.do("split", name, m.name, tile.rows, "clamp")
+    plan.do("split", name, m.name, tile.rows, tail)
     plan.do("unroll", name, f"{m.name}.i")
     first = (*outer, f"{v.name}.o", f"{m.name}.o")
     plan.do("reorder", name, (*first, f"{m.name}.i", *inner))
     for n in reduces:
         plan.do("compute_at", n, len(first))
-        kept = plan.nest(n).computes[0].ranges
-        k = [loop.range for loop in plan.nest(n).loops if loop.range not in kept][-1]
-        if k.size.arg >= 8:
-            plan.do("split", n, k.name, 4, "peel")
-            plan.do("unroll", n, f"{k.name}.i")
         nest = plan.nest(n)
-        if nest.loops[0].peel is None and end_of(plan.kernel, nest, 0) is not None:
-            plan.do("limit", n, nest.loops[0].range.name)
+        k = [loop for loop in nest.loops if loop.range not in nest.computes[0].ranges][-1]
+        if k.end is not None:
+            continue
+        if k.size >= 8:
+            plan.do("split", n, k.range.name, 4, "peel")
+            plan.do("unroll", n, f"{k.range.name}.i")
+        first_loop = plan.nest(n).loops[0]
+        if first_loop.peel is None:
+            plan.limit(n, first_loop.range.name)
 
 
 def _transposed(plan: Plan, name: str, lanes: int) -> None:

@@ -14,7 +14,7 @@ from functools import cached_property
 from math import prod
 
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import TRUE, Expr, ExprOp, Variable, const, toposort
+from ferrule.expr import TRUE, Expr, ExprOp, Variable, const, less, toposort
 
 
 class Kind(Enum):
@@ -158,6 +158,16 @@ class Kernel:
         """The nest that computes each name."""
         return {c.name: nest for nest in self.nests for c in nest.computes}
 
+    @cached_property
+    def memory(self) -> Mapping[str, tuple[str, int]]:
+        """For what is kept: the first of the values in its place, the elements of the largest."""
+        first: dict[str, str] = {}
+        elements: dict[str, int] = {}
+        for c in self.computes.values():  # in order: what is replaced comes first
+            first[c.name] = place = c.name if c.over is None else first[c.over]
+            elements[place] = max(elements.get(place, 0), c.elements)
+        return {name: (place, elements[place]) for name, place in first.items()}
+
     @property
     def roots(self) -> list[Nest]:
         """The nests that hang in no other."""
@@ -210,7 +220,7 @@ def can_overwrite(kernel: Kernel, name: str, old: str) -> bool:
     Its nest reads the other at the place that it writes, and no later nest reads it.
     """
     new, replaced, owner = (kernel.computes[name], kernel.computes[old], kernel.owner[name])
-    if new.monoid is not None or new.elements > replaced.elements:
+    if new.monoid is not None:
         return False
     if new.value.dtype.itemsize != replaced.value.dtype.itemsize or owner.at is None:
         return False
@@ -221,9 +231,22 @@ def can_overwrite(kernel: Kernel, name: str, old: str) -> bool:
     position = kernel.nests.index(owner)
     family = {nest.name for nest in kernel.nests if _hangs_in(kernel, nest, owner.name)}
     later = [n for i, n in enumerate(kernel.nests) if i > position or n.name in family]
-    return all(replaced.place(e.src) is mine for e in found) and not any(
+    return all(replaced.place(unclamped(e.src)) is mine for e in found) and not any(
         e.arg == old for nest in later if nest is not owner for e in reads(expressions(nest))
     )
+
+
+def unclamped(index: Sequence[Expr]) -> list[Expr]:
+    """An index inside of what was there before the last tile was filled up with copies of its end.
+
+    What such a copy reads does not matter: nothing reads what it makes.
+    """
+    clamps = {
+        e: e.src[1]
+        for e in toposort(index)
+        if e.op is ExprOp.WHERE and e.src[0] is less(e.src[1], e.src[2] + 1)
+    }
+    return [e.substitute(clamps) for e in index]
 
 
 def _hangs_in(kernel: Kernel, nest: Nest, name: str) -> bool:

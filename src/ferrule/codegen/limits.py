@@ -1,9 +1,10 @@
 """Where a loop may start late or end early: the other iterations would change nothing.
 
-Two forms are found. A sum's terms have a factor, loaded or read from a block, that is 0 where a
-condition on indices fails. Or nothing but `where(condition, …, other)` reads what a nest computes.
-The condition is one on a sum of ranges, such as that of a causal mask, or of the taps that a place
-of a strided window has; where it fails for all lanes and copies inside, the iteration is left out.
+Three forms are found. A sum's terms have a factor, loaded or read from a block, that is 0 where a
+condition on indices fails. Or nothing but `where(condition, …, other)`, or a product with such a
+factor, reads what a nest computes. Or such a sum is added to memory. The condition is one on a sum
+of ranges, such as that of a causal mask, or of the taps that a place of a strided window has; where
+it fails for all lanes and copies inside, the iteration is left out.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import reduce
 
-from ferrule.codegen.kernel import Compute, Kernel, Nest, expressions, reads
-from ferrule.expr import Expr, ExprOp, alu, conjuncts, const, less, minimum, toposort
+from ferrule.codegen.kernel import Compute, Kernel, Nest, expressions, reads, unclamped
+from ferrule.expr import Expr, ExprOp, all_of, alu, conjuncts, const, less, minimum, toposort
 
 
 def end_of(kernel: Kernel, nest: Nest, depth: int) -> Expr | None:
@@ -24,7 +25,7 @@ def end_of(kernel: Kernel, nest: Nest, depth: int) -> Expr | None:
         if (end := _end(step, least, r)) is not None
     ]
     early = reduce(minimum, ends, r.size)
-    return None if early is r.size else early
+    return None if early is r.size else _where_it_adds(kernel, nest, depth, early, r.size)
 
 
 def start_of(kernel: Kernel, nest: Nest, depth: int) -> Expr | None:
@@ -34,7 +35,30 @@ def start_of(kernel: Kernel, nest: Nest, depth: int) -> Expr | None:
     # step * r + least < 0, with step < 0
     starts = [least // -step + 1 for step, least in _parts(kernel, nest, depth) if step < 0]
     late = [start for start in starts if start.max > 0]
-    return -reduce(minimum, [-start for start in late], const(0)) if late else None
+    if not late:
+        return None
+    latest = -reduce(minimum, [-start for start in late], const(0))
+    return _where_it_adds(kernel, nest, depth, latest, const(0))
+
+
+def _where_it_adds(
+    kernel: Kernel, nest: Nest, depth: int, limit: Expr, otherwise: Expr
+) -> Expr | None:
+    """The limit of a loop: what replaces memory, rather than add to it, does so in all iterations.
+
+    None if inside of the loop it does now the one, now the other.
+    """
+    adds = _added_to(nest.computes[0])
+    if adds is None:
+        return limit
+    outside = {loop.range for name, d, loop in kernel.path(nest) if name != nest.name or d < depth}
+    return alu(ExprOp.WHERE, adds, limit, otherwise) if adds.ranges <= outside else None
+
+
+def end_by(part: Expr, r: Expr, opened: frozenset[Expr]) -> Expr | None:
+    """The first iteration from which on `a < b` fails for everything inside of a loop."""
+    found = _least(part, r, opened)
+    return None if found is None else _end(*found, r)
 
 
 def _parts(kernel: Kernel, nest: Nest, depth: int) -> Iterator[tuple[int, Expr]]:
@@ -57,38 +81,60 @@ def _conditions(kernel: Kernel, nest: Nest) -> Iterator[Expr]:
     if len(nest.computes) != 1:
         return
     (c,) = nest.computes
+    if c.store is not None:
+        if _added_to(c) is not None:
+            yield from _support(kernel, c.value.src[1])
+        return
     if c.monoid is not None and c.monoid.op is ExprOp.ADD:
-        for factor in _factors(c.value):
-            if factor.op is ExprOp.LOAD and len(factor.src) == 2:
-                yield factor.src[1]
-            kept = kernel.computes[factor.arg] if factor.op is ExprOp.READ else None
-            if kept is not None and kept.monoid is None and _is_zero_unless(kept.value):
-                at = dict(zip(kept.ranges, factor.src, strict=True))
-                yield kept.value.src[0].substitute(at)
+        yield from _support(kernel, c.value)
     users = [
         user
         for other in kernel.nests
         for user in other.computes
         if any(e.arg == c.name for e in reads(expressions(other)))
     ]
-    if len(users) == 1 and users[0].value.op is ExprOp.WHERE and c.store is None:
-        condition, _, otherwise = users[0].value.src
+    if len(users) != 1:
+        return
+    value = users[0].value
+    if value.op is ExprOp.WHERE:
+        condition, _, otherwise = value.src
         if not any(_reads(e, c) for e in (condition, otherwise)):
             yield condition
+    elif value.op is ExprOp.MUL:
+        for factor in value.src:
+            if not _reads(factor, c):
+                yield from _support(kernel, factor)
 
 
-def _factors(value: Expr) -> list[Expr]:
-    if value.op is ExprOp.MUL:
-        return [factor for s in value.src for factor in _factors(s)]
-    return _factors(value.src[0]) if value.op is ExprOp.CAST else [value]
+def _added_to(c: Compute) -> Expr | None:
+    """The condition under which a compute adds to what is in memory, rather than replace it."""
+    if c.store is None or c.value.op is not ExprOp.ADD:
+        return None
+    old = c.value.src[0]
+    if old.op is not ExprOp.LOAD or (old.arg, old.src[0]) != (c.store.slot, c.store.index):
+        return None
+    known = conjuncts(c.store.valid)
+    return all_of(part for part in conjuncts(old.src[1]) if part not in known)
 
 
-def _is_zero_unless(value: Expr) -> bool:
-    """Whether a value is `where(condition, …, 0)`."""
-    if value.op is not ExprOp.WHERE:
-        return False
-    otherwise = value.src[2]
-    return otherwise.op is ExprOp.CONST and otherwise.arg == 0
+def _support(kernel: Kernel, value: Expr) -> Iterator[Expr]:
+    """Conditions without which a value, a product or a sum is 0: its own, or those of its parts."""
+    match value.op:
+        case ExprOp.MUL | ExprOp.CAST:
+            for factor in value.src:
+                yield from _support(kernel, factor)
+        case ExprOp.LOAD if len(value.src) == 2:
+            yield value.src[1]
+        case ExprOp.WHERE:
+            otherwise = value.src[2]
+            if otherwise.op is ExprOp.CONST and otherwise.arg == 0:
+                yield value.src[0]
+        case ExprOp.READ:
+            kept = kernel.computes[value.arg]
+            if kept.monoid is None or kept.monoid.op is ExprOp.ADD:
+                at = dict(zip(kept.ranges, unclamped(value.src), strict=True))
+                for condition in _support(kernel, kept.value):
+                    yield condition.substitute(at)
 
 
 def _reads(e: Expr, c: Compute) -> bool:

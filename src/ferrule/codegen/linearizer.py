@@ -642,13 +642,11 @@ class _Linearizer:
         self._store(self._local(c), index, value, TRUE)
 
     def _local(self, c: Compute) -> UOp:
-        while c.over is not None:
-            c = self.kernel.computes[c.over]
-        found = self.locals.get(c.name)
+        arg = self.kernel.memory[c.name]
+        found = self.locals.get(arg[0])
         if found is None:
-            arg = (c.name, c.elements)
             found = self._top(UOp(UOps.LOCAL, memory_dtype(c.value.dtype), arg=arg))
-            self.locals[c.name] = found
+            self.locals[arg[0]] = found
         return found
 
     # -- values ------------------------------------------------------------------------------------

@@ -14,7 +14,17 @@ from dataclasses import replace
 from math import prod
 from typing import Any, assert_never
 
-from ferrule.codegen.kernel import MONOIDS, Compute, Kernel, Loop, Monoid, Nest, Store, expressions
+from ferrule.codegen.kernel import (
+    MONOIDS,
+    Compute,
+    Kernel,
+    Loop,
+    Monoid,
+    Nest,
+    Store,
+    expressions,
+    reads,
+)
 from ferrule.codegen.phases import every, strides_of
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import (
@@ -91,6 +101,8 @@ class Lowering:
         self.memo: dict[Visit, Expr] = {}
         self.tails: dict[Expr, Expr] = {}
         """Conditions that hold wherever a result is stored, and the range that each is about."""
+        self.kept: list[tuple[LazyOp, Index]] = []
+        """The KEEPs that were met, each with the index at which it was read."""
         self._own_ranges: dict[LazyOp, tuple[Expr, ...]] = {}
         self._number = itertools.count()
 
@@ -247,6 +259,7 @@ class Lowering:
         if not ranges:
             return body
         index = tuple(idx[a] for a in axes)
+        self.kept.append((node, idx))
         return Expr(ExprOp.KEEP, body.dtype, (body, *index), ("keep", ranges))
 
     def _elementwise(self, node: LazyOp, idx: Index, valid: Expr) -> Rule:
@@ -437,7 +450,9 @@ class _Builder:
         self._placed: dict[tuple[Expr, tuple[str, tuple[Expr, ...]], tuple[str, int]], str] = {}
         self._used: set[Expr] = set()
         self._number = itertools.count()
-        self._roots: dict[tuple[Any, ...], tuple[int, tuple[Expr, ...]]] = {}
+        self._roots: dict[tuple[Any, ...], tuple[str, tuple[Expr, ...]]] = {}
+        self._blocks: tuple[Nest, dict[LazyOp, Index]] | None = None
+        """The last root nest with blocks, and at which index it keeps what."""
 
     def add_store(self, lowering: Lowering, number: int, node: LazyOp) -> None:
         """A root nest for a STORE; STOREs of one shape without reduces share a nest."""
@@ -451,14 +466,19 @@ class _Builder:
             idx = found[1]
             compute = _store(f"out{number}", node, lowering.lower(value, idx), idx)
             if not any(e.op in _NESTED for e in toposort([compute.value])):
-                nest = self.nests[found[0]]
-                self.nests[found[0]] = Nest(nest.name, (*nest.computes, compute), nest.loops)
+                at = next(p for p, nest in enumerate(self.nests) if nest.name == found[0])
+                nest = self.nests[at]
+                self.nests[at] = Nest(nest.name, (*nest.computes, compute), nest.loops)
                 return
         idx = tuple(
             const(0) if n == 1 else range_(f"i{number}.{a}", n) for a, n in enumerate(shape)
         )
+        met = len(lowering.kept)
         compute = _store(f"out{number}", node, lowering.lower(value, idx), idx)
         ranges = [i for i in idx if not i.is_const]
+        blocks = dict(lowering.kept[met:])
+        if blocks and self._add_sum(compute, ranges, blocks):
+            return
         strides = strides_of(compute.value, ranges)
         if strides:
             compute, ranges = _in_phases(f"out{number}", lowering, node, idx, strides)
@@ -467,9 +487,43 @@ class _Builder:
         self._used.update(order)
         nest = self._place(Nest(f"out{number}", (compute,), loops), [(f"out{number}", order)])
         self.nests.append(nest)
+        if blocks:
+            self._blocks = nest, blocks
         shared = len(nest.computes) == 1 and not strides
         if shared and not any(e.op is ExprOp.READ for e in toposort(expressions(nest))):
-            self._roots.setdefault(shape, (len(self.nests) - 1, idx))
+            self._roots.setdefault(shape, (nest.name, idx))
+
+    def _add_sum(self, c: Compute, idx: list[Expr], blocks: dict[LazyOp, Index]) -> bool:
+        """A STORE of a sum over blocks that another root keeps: each block's part is added to what
+        is in memory, as soon as the block is there. False if it is not such a sum.
+        """
+        if self._blocks is None or c.store is None:
+            return False
+        root, known = self._blocks
+        same = _matched(blocks, known)
+        if same is None or c.value.op is not ExprOp.REDUCE or c.value.arg[0] != "sum":
+            return False
+        (term,) = c.value.src
+        (summed, *others) = c.value.arg[1]
+        depth = len(same)
+        outer = [loop.range for loop in root.loops[:depth]]
+        if others or summed not in same or set(outer) != set(same.values()):
+            return False
+        index, valid, term = (e.substitute(same) for e in (c.store.index, c.store.valid, term))
+        later = both(valid, less(const(0), same[summed]))
+        old = load(c.store.slot, term.dtype, index, later)
+        value = alu(ExprOp.ADD, old, term)
+        added = Compute(c.name, value, store=Store(c.store.slot, index, valid))
+        own = [r for r in idx if r not in same]
+        self._used.update(own)
+        nest = Nest(c.name, (added,), tuple(Loop(r) for r in own), (root.name, depth))
+        done, self.nests = self.nests, []
+        nest = self._place(nest, [(root.name, outer), (nest.name, own)])
+        wanted = {e.arg for n in (*self.nests, nest) for e in reads(expressions(n))}
+        ready = [p + 1 for p, n in enumerate(done) if any(x.name in wanted for x in n.computes)]
+        at = max(ready, default=0)
+        self.nests = [*done[:at], *self.nests, nest, *done[at:]]
+        return True
 
     def _add_scatter(self, lowering: Lowering, number: int, node: LazyOp) -> None:
         """Zeros first, then one pass over the source in index order."""
@@ -554,6 +608,22 @@ class _Builder:
         self._placed[key] = name
         self.nests.append(self._place(nest, [*outer, (name, list(ranges))]))
         return name
+
+
+def _matched(blocks: dict[LazyOp, Index], known: dict[LazyOp, Index]) -> dict[Expr, Expr] | None:
+    """The ranges by which blocks are indexed -> those of the same blocks in another place; None if
+    there is no such mapping.
+    """
+    same: dict[Expr, Expr] = {}
+    for node, idx in blocks.items():
+        if node not in known:
+            return None
+        for axis, (mine, theirs) in enumerate(zip(idx, known[node], strict=True)):
+            if axis in node.arg or mine is theirs:
+                continue
+            if mine.op is not ExprOp.RANGE or same.setdefault(mine, theirs) is not theirs:
+                return None
+    return same
 
 
 def _outermost_nested(value: Expr) -> list[Expr]:

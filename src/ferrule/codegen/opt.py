@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from ferrule.codegen.intrinsics import INTRINSICS, Intrinsic
 from ferrule.codegen.kernel import (
+    MONOIDS,
     Compute,
     Kernel,
     Kind,
@@ -24,7 +25,7 @@ from ferrule.codegen.kernel import (
     reads,
     verify,
 )
-from ferrule.codegen.limits import end_of, start_of
+from ferrule.codegen.limits import end_by, end_of, start_of
 from ferrule.codegen.window import Window
 from ferrule.expr import (
     TRUE,
@@ -32,8 +33,10 @@ from ferrule.expr import (
     ExprOp,
     alu,
     both,
+    conjuncts,
     const,
     less,
+    load,
     minimum,
     pack,
     range_,
@@ -217,13 +220,20 @@ def split(kernel: Kernel, nest_name: str, name: str, factor: int, tail: str = "m
             f"split({name}, clamp) in kernel {kernel.name}: a range that is combined over "
             "cannot repeat elements; use mask or peel"
         )
+    repeated = [n.name for n in kernel.nests if n.name != nest_name and _stores_in(kernel, n, r)]
+    if (loop.start, loop.end) != (None, None) or (tail == "clamp" and repeated):
+        raise ScheduleError(
+            f"split({name}, {factor}, {tail!r}) in kernel {kernel.name}: it is limited, or "
+            f"{repeated} would be stored twice; use mask or peel, and split first"
+        )
     outer = range_(f"{name}.o", (r.size + (factor - 1)) // factor)
     inner = range_(f"{name}.i", factor)
     position = outer * factor + inner
     exact = r.size.is_const and r.size.arg % factor == 0
     condition = TRUE if exact else less(position, r.size)
     guard = _Split(r, position, condition, tail == "clamp")
-    nests = [guard.apply(n, owns=n.name == nest_name, combined=combined) for n in kernel.nests]
+    inside = {nest_name, *repeated}
+    nests = [guard.apply(n, owns=n.name in inside, combined=combined) for n in kernel.nests]
     kernel = replace(kernel, nests=tuple(nests))
     nest = _nest(kernel, nest_name)
     peel = both(_peel(nest.loops[depth]), condition if tail == "peel" else TRUE)
@@ -240,6 +250,12 @@ def split(kernel: Kernel, nest_name: str, name: str, factor: int, tail: str = "m
     kernel = kernel.with_nest(Nest(nest.name, computes, loops, nest.at))
     kernel = _move_children(kernel, nest_name, lambda d: d if d <= depth else d + 1)
     return _map_reads(kernel, set(axes), lambda e: _split_read(e, axes[e.arg], factor), set())
+
+
+def _stores_in(kernel: Kernel, nest: Nest, r: Expr) -> bool:
+    """Whether a nest stores something inside of the loop over a range."""
+    stores = any(c.store is not None for c in nest.computes)
+    return stores and any(loop.range is r for _, _, loop in kernel.path(nest))
 
 
 def _peel(loop: Loop) -> Expr:
@@ -428,6 +444,16 @@ def parallel(kernel: Kernel, nest_name: str, name: str) -> Kernel:
             f"parallel({name}) in kernel {kernel.name}: only the outermost loop of a root nest "
             "can be shared out"
         )
+    r = nest.loops[0].range
+    for inner in kernel.nests:
+        for c in inner.computes:
+            if inner is nest or c.store is None or not _stores_in(kernel, inner, r):
+                continue
+            if c.store.index.linear()[0].get(r, 0) == 0:
+                raise ScheduleError(
+                    f"parallel({name}) in kernel {kernel.name}: {inner.name} is stored to one "
+                    f"place in several iterations of {name}; share out fewer loops"
+                )
     return _set_kind(kernel, nest_name, name, Kind.PARALLEL)
 
 
@@ -459,7 +485,9 @@ def compute_at(kernel: Kernel, nest_name: str, depth: int, inside: bool = False)
     )
     nest = _nest(kernel, nest_name)
     axes = tuple(clones[loop.range] for loop in left)
-    computes = tuple(replace(c, ranges=c.ranges + axes) for c in nest.computes)
+    computes = tuple(
+        c if c.store is not None else replace(c, ranges=c.ranges + axes) for c in nest.computes
+    )
     new_loops = tuple(replace(loop.mapped(clones), range=clones[loop.range]) for loop in left)
     loops = nest.loops + new_loops
     kernel = kernel.with_nest(Nest(nest.name, computes, loops, (parent.name, depth)))
@@ -497,6 +525,69 @@ def limit(kernel: Kernel, nest_name: str, name: str) -> Kernel:
         )
     loops = (*nest.loops[:depth], replace(loop, start=start, end=end), *nest.loops[depth + 1 :])
     return kernel.with_nest(replace(nest, loops=loops))
+
+
+def accumulate(kernel: Kernel, nest_name: str, name: str) -> Kernel:
+    """What a loop adds to memory, one iteration after the other, becomes a sum that is added once.
+
+    `for k in n: b[i] = (b[i] if j + k > 0) + x` -> `b[i] = (b[i] if j > 0) + (for k in n: s sum=
+    x)`. The nest of the sum is called `<nest>.sum`. Re-associates.
+    """
+    nest = _nest(kernel, nest_name)
+    depth = _depth(kernel, nest, name)
+    r = nest.loops[depth].range
+    c = nest.computes[0]
+    added = _added(c, r)
+    hangs = any(n.at is not None and n.at[0] == nest_name for n in kernel.nests)
+    opened = frozenset(loop.range for _, _, loop in kernel.path(nest)) - {r}
+    if added is None or c.store is None or hangs or len(nest.computes) > 1:
+        raise ScheduleError(
+            f"accumulate({name}) in kernel {kernel.name}: nest {nest_name} does not add to memory "
+            f"at a place that is the same for all of {name}, or something hangs in it"
+        )
+    before, term = added
+    end = None
+    for part in conjuncts(c.store.valid):
+        last = end_by(part, r, opened) if part.ranges <= opened | {r} else None
+        if r in part.ranges and last is not None:
+            end = last if end is None else minimum(end, last)
+            term = term.substitute({part: TRUE})
+        elif r in part.ranges:
+            raise ScheduleError(
+                f"accumulate({name}) in kernel {kernel.name}: it is not the first iterations that "
+                f"{part} holds for"
+            )
+    first = {r: const(0)}
+    index, valid = c.store.index, c.store.valid.substitute(first)
+    old = load(c.store.slot, term.dtype, index, before.substitute(first))
+    total = Compute(f"{c.name}.sum", term, (), MONOIDS["sum"])
+    value = alu(ExprOp.ADD, old, Expr(ExprOp.READ, term.dtype, (), total.name))
+    loops = (*nest.loops[:depth], *nest.loops[depth + 1 :])
+    store = replace(c.store, valid=valid)
+    kernel = kernel.with_nest(
+        replace(nest, computes=(replace(c, value=value, store=store),), loops=loops)
+    )
+    inner = Nest(total.name, (total,), (Loop(r, end=end),), (nest_name, len(loops)))
+    return kernel.insert_before(nest_name, inner)
+
+
+def _added(c: Compute, r: Expr) -> tuple[Expr, Expr] | None:
+    """When a compute adds to what it finds in memory, and what.
+
+    None if it does not, at one place for all of a range, from the second iteration on at least.
+    """
+    if c.store is None or c.value.op is not ExprOp.ADD or r in c.store.index.ranges:
+        return None
+    old, term = c.value.src
+    if old.op is not ExprOp.LOAD or (old.arg, old.src[0]) != (c.store.slot, c.store.index):
+        return None
+    if any(e.op is ExprOp.LOAD and e.arg == c.store.slot for e in toposort([term])):
+        return None
+    later = {r: range_(f"{r.name}.later", r.size - 1) + 1} if r.size.max > 1 else {}
+    known = set(conjuncts(c.store.valid))
+    if any(p.substitute(later) is not TRUE for p in conjuncts(old.src[1]) if p not in known):
+        return None
+    return old.src[1], term
 
 
 def overwrite(kernel: Kernel, name: str, old: str) -> Kernel:
@@ -817,6 +908,7 @@ def nontemporal(kernel: Kernel, nest_name: str) -> Kernel:
 
 
 PRIMITIVES: Final[dict[str, Callable[..., Kernel]]] = {
+    "accumulate": accumulate,
     "compute_at": compute_at,
     "fuse": fuse,
     "group": group,

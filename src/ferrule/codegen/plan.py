@@ -7,6 +7,7 @@ from math import prod
 
 from ferrule.codegen import opt
 from ferrule.codegen.kernel import Kernel, Loop, Nest, expressions
+from ferrule.codegen.limits import end_of, start_of
 from ferrule.codegen.opt import COSTLY, Opt
 from ferrule.expr import BOOL, INDEX, Expr, ExprOp, const, toposort
 from ferrule.target import Target
@@ -34,13 +35,13 @@ class Plan:
     def nest(self, name: str) -> Nest:
         return self.kernel.by_name[name]
 
-    def attempt(self, schedule: Callable[[Plan, str, str], bool], name: str, reduce: str) -> bool:
+    def attempt(self, schedule: Callable[..., bool], *names: str) -> bool:
         """Whether a schedule suits; if it does not, is not legal, or takes too much scratch memory,
         nothing is changed.
         """
         kernel, count = self.kernel, len(self.opts)
         try:
-            if schedule(self, name, reduce) and self._scratch_bytes() <= MOST_SCRATCH:
+            if schedule(self, *names) and self._scratch_bytes() <= MOST_SCRATCH:
                 return True
         except opt.ScheduleError:  # its primitives know better than its first look
             pass
@@ -50,8 +51,9 @@ class Plan:
 
     def _scratch_bytes(self) -> int:
         """What is kept between the loops of the kernel, values in registers included."""
-        kept = [c for nest in self.kernel.nests for c in nest.computes if c.store is None]
-        return sum(c.value.dtype.itemsize * prod(r.size.max for r in c.ranges) for c in kept)
+        memory = self.kernel.memory
+        kept = [c for c in self.kernel.computes.values() if c.store is None and c.over is None]
+        return sum(c.value.dtype.itemsize * memory[c.name][1] for c in kept)
 
     def collapse(self) -> None:
         """Fuse neighbouring loops wherever every index stays as simple as it was."""
@@ -136,6 +138,14 @@ class Plan:
         self.do("split", name, across, lanes, "peel")
         self.do("split", name, along, lanes, "peel")
         self.transpose(name, f"{along}.i", f"{across}.i")
+
+    def limit(self, name: str, loop: str) -> None:
+        """Leave out the first and the last iterations of a loop, if they change nothing."""
+        nest = self.nest(name)
+        depth = [o.range.name for o in nest.loops].index(loop)
+        bounds = start_of(self.kernel, nest, depth), end_of(self.kernel, nest, depth)
+        if bounds != (None, None):
+            self.do("limit", name, loop)
 
     def transpose(self, name: str, along: str, across: str) -> None:
         """`turn` for loops that have the size of a square already."""

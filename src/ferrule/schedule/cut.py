@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias, final
 
 from ferrule.expr import sint
-from ferrule.lazy import LazyBuffer
+from ferrule.lazy import LazyBuffer, storage_size
 from ferrule.ops import LoadOps, MovementOps, ReduceOps
 from ferrule.schedule.costs import SMALL_KERNEL, Cost, Costs, nbytes, widened_factors
 from ferrule.schedule.graph import Graph, value_sources
@@ -35,6 +35,10 @@ _BLOCK_OPERATIONS: Final = 8
 _NOTICED: Final = 0.1
 # What takes more operations than this, and is held by somebody, is stored when it is computed.
 _WORTH_KEEPING: Final = 64
+# How much longer sums over blocks may take than if their work were shared out evenly.
+_UNEVEN: Final = 1.25
+# A block of fewer rows than a vector has lanes is not worth it; what a block may take of a stack.
+_MOST_BLOCK: Final = 2 << 20
 _MOST_NODES: Final = 400
 _MOST_BUFFERS: Final = 28
 _MOST_INDICES: Final = 8
@@ -66,6 +70,12 @@ class Fusion:
         """The ranges of the loops around its blocks."""
         self.blocks: set[Signature] = set()
         """The indices at which it fills blocks."""
+        self.guests: list[Fusion] = []
+        """Sums over its blocks that it adds up beside its own value, block by block."""
+        self.host: Fusion | None = None
+        """The kernel whose guest it is."""
+        self.added_up = 0
+        """The index along which its guests are added up."""
         self.users = 0
         """The kernels that need this one, directly or not, as bits."""
         self.takes_outputs = root.op not in _SINGLE and root.shape == value.shape
@@ -84,7 +94,24 @@ def cut(graph: Graph, target: Target) -> tuple[set[LazyBuffer], list[Group]]:
     """The nodes that get memory, and those of them that are computed together."""
     cutter = _Cutter(graph, target)
     cutter.run()
-    return cutter.roots, [(fusion.outputs, fusion.kept) for fusion in reversed(cutter.fusions)]
+    hosts = [fusion for fusion in reversed(cutter.fusions) if fusion.host is None]
+    return cutter.roots, [(_stored(fusion), fusion.kept) for fusion in hosts]
+
+
+def _stored(fusion: Fusion) -> list[LazyBuffer]:
+    """What a kernel stores, its guests' values last."""
+    return fusion.outputs + [output for guest in fusion.guests for output in guest.outputs]
+
+
+def _is_plain_sum(fusion: Fusion) -> bool:
+    """Whether a kernel stores a contraction's sums as they are, in whatever order."""
+    source = fusion.value
+    while source is not fusion.contraction:
+        if source.op not in (MovementOps.RESHAPE, MovementOps.PERMUTE):
+            return False
+        source = source.srcs[0]
+    is_assigned = fusion.outputs[0].op is LoadOps.ASSIGN
+    return source.op is ReduceOps.SUM and source.dtype.itemsize >= 4 and not is_assigned
 
 
 def _share_memory(outputs: list[LazyBuffer], others: list[LazyBuffer]) -> bool:
@@ -171,6 +198,7 @@ class _Cutter:
     def _decide(self, node: LazyBuffer, visits: Visits) -> None:
         if len(visits) > 1:
             self._merge_siblings(node, visits)
+            self._invite_sums(node, visits)
         block = self._kept_block(node, visits)
         if block is not None:
             self._keep(node, block, visits)
@@ -282,7 +310,7 @@ class _Cutter:
         if fusion.nodes > _MOST_NODES or len(fusion.buffers) > self.most_buffers:
             return None
         block = find_block(node, fusion.space, fusion.outer, indices)
-        if block is None or 2 * block.nbytes * self.lanes > self.near_bytes:
+        if block is None or block.nbytes * self.lanes > _MOST_BLOCK:
             return None
         if fusion.outer:
             pays = self._is_costly(node) and len(indices) > 1
@@ -290,6 +318,101 @@ class _Cutter:
             scarce = fusion.space.evals(block.outer) < self.lanes * self.iterations
             pays = not scarce and self._streams(node, fusion)
         return block if pays else None
+
+    def _invite_sums(self, node: LazyBuffer, visits: Visits) -> None:
+        """One kernel for all that want a node, if one of them can keep it in blocks and the others
+        are sums over these blocks.
+        """
+        rows = self._reduced_axes(node)
+        for host in visits:
+            block = find_block(node, host.space, host.outer, visits[host])
+            guests = [fusion for fusion in visits if fusion is not host]
+            if block is None or not all(self._can_attach(f, host) for f in guests):
+                continue
+            if not rows <= {block.axis}:
+                continue
+            axes = {self._summed_axis(node, block, f, visits[f]) for f in guests}
+            axis = axes.pop()
+            if axes or axis is None:
+                continue
+            again = block.signature(node, host.space)
+            together: Visits = {host: {**visits[host], again: True}}
+            if host.added_up not in (0, block.at[axis]) or not self._kept_block(node, together):
+                continue
+            host.added_up = block.at[axis]
+            for fusion in guests:
+                self._attach(fusion, host)
+            visits.clear()
+            visits.update(together)
+            return
+
+    def _reduced_axes(self, node: LazyBuffer) -> set[int]:
+        """The axes along which a node's elements need one another, as those of a softmax do."""
+        axes: set[int] = set()
+        seen = {node}
+        stack = [node]
+        while stack and len(seen) < _MOST_NODES:
+            current = stack.pop()
+            for source in value_sources(current):
+                cost = self.costs[source]
+                if source in seen or self.costs.is_load(source) or cost.contraction:
+                    continue
+                seen.add(source)
+                stack.append(source)
+                if current.op is MovementOps.EXPAND and cost.reduces:
+                    pairs = zip(current.shape, source.shape, strict=True)
+                    axes.update(axis for axis, (n, m) in enumerate(pairs) if n != m)
+        return axes
+
+    def _can_attach(self, guest: Fusion, host: Fusion) -> bool:
+        """Whether a kernel is a sum and nothing else, and neither needs the other."""
+        if guest.host is host:
+            return True
+        if guest.host is not None or guest.guests or host.host is not None or guest.outer:
+            return False
+        if guest.reduces != [guest.space.outputs] or len(guest.outputs) > 1:
+            return False
+        return _is_plain_sum(guest) and not (host.users & guest.bits or guest.users & host.bits)
+
+    def _summed_axis(
+        self, node: LazyBuffer, block: Block, guest: Fusion, indices: dict[Signature, bool]
+    ) -> int | None:
+        """The axis of a node along which a guest adds it up, block after block.
+
+        The block's axis is one of the guest's result. All further axes are too, and there are
+        enough of them for all threads.
+        """
+        space = guest.space
+        reduce = guest.first_reduce
+        if len(indices) != 1 or reduce is None:
+            return None
+        (signature,) = indices
+        own = [space.ranges((component,)) for component in signature]
+        if any(r and not space.is_range(c) for r, c in zip(own, signature, strict=True)):
+            return None
+        summed = [a for a, r in enumerate(own) if r and not r & space.outputs]
+        terms = storage_size(reduce.srcs[0].shape)
+        if len(summed) != 1 or block.axis in summed or not own[block.axis]:
+            return None
+        if terms != storage_size(reduce.shape) * node.shape[summed[0]]:
+            return None
+        shared = [c for a, c in enumerate(signature) if a not in (block.axis, *summed)]
+        chunks = space.evals(space.ranges(tuple(shared)))
+        rounds = -(-chunks // self.threads)
+        return summed[0] if rounds * self.threads <= _UNEVEN * chunks else None
+
+    def _attach(self, guest: Fusion, host: Fusion) -> None:
+        """What a guest computes belongs to its host's kernel from now on."""
+        if guest.host is host:
+            return
+        guest.host = host
+        host.guests.append(guest)
+        bits, users = host.bits | guest.bits, host.users | guest.users
+        for fusion in (host, *host.guests):
+            fusion.bits, fusion.users = bits, users
+        for fusion in self.fusions:
+            if fusion.users & bits:
+                fusion.users |= users | bits
 
     def _is_costly(self, node: LazyBuffer) -> bool:
         """Whether computing a node takes longer than reading it from a block."""

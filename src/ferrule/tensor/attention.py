@@ -59,14 +59,15 @@ def _reverse(grad: Value, entry: Entry) -> Gradients:
     scale, causal = entry.arg
     # Scaled before the product, so that these scores are nodes of their own: those of the forward
     # pass are not held until now.
-    scores = matrix_product(query * scale, transposed(key))
+    scaled = query * scale
+    scores = matrix_product(scaled, transposed(key))
     weights = attention_weights(scores, mask, causal)
     along = (grad * entry.result()).sum((len(grad.shape) - 1,)).contiguous()
     slope = matrix_product(grad, transposed(value))
     slope = weights * (slope - along.expand(slope.shape))
     return (
         matrix_product(slope, key) * scale,
-        matrix_product(transposed(slope), query) * scale,
+        matrix_product(transposed(slope), scaled),
         matrix_product(transposed(weights), grad),
         *[slope for _ in masks],
     )
