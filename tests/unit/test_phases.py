@@ -69,6 +69,15 @@ def test_a_strided_adjoint_is_one_sum_without_remainders(
     assert "//" not in show(kernel)
 
 
+def test_filters_of_all_groups_are_written_as_group_and_filter() -> None:
+    rows, columns = load(1, 4, 3, 1, 16), load(2, 1, 3, 5, 16)
+    product = mul(rows.expand((4, 3, 5, 16)), columns.expand((4, 3, 5, 16)))
+    grouped = total(product, 3).reshape((4, 15))
+    kernel = lower(store(mul(grouped, load(3, 4, 15))), "groups")
+    assert [loop.range.size.arg for loop in kernel.roots[0].loops] == [4, 3, 5]
+    assert "//" not in show(kernel)
+
+
 def test_a_loop_over_taps_starts_and_ends_with_those_of_the_phase() -> None:
     kernel = lower(adjoint(4, 2, 1), "adjoint")
     text = show(limit(kernel, "sum0", "r0.3t"))

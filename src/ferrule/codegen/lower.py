@@ -25,7 +25,7 @@ from ferrule.codegen.kernel import (
     expressions,
     reads,
 )
-from ferrule.codegen.phases import every, strides_of
+from ferrule.codegen.phases import digits_of, every, strides_of
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import (
     BOOL,
@@ -479,7 +479,7 @@ class _Builder:
         blocks = dict(lowering.kept[met:])
         if blocks and self._add_sum(compute, ranges, blocks):
             return
-        strides = strides_of(compute.value, ranges)
+        strides = digits_of(compute.value, ranges) | strides_of(compute.value, ranges)
         if strides:
             compute, ranges = _in_phases(f"out{number}", lowering, node, idx, strides)
         order = self._chain_order(compute.value, ranges)

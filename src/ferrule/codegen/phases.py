@@ -25,6 +25,21 @@ def strides_of(value: Expr, ranges: Sequence[Expr]) -> dict[Expr, int]:
     return {r: steps.pop() for r, steps in found.items() if len(steps) == 1}
 
 
+def digits_of(value: Expr, ranges: Sequence[Expr]) -> dict[Expr, int]:
+    """The ranges that a sum takes as quotient and remainder only by one divisor of their size, such
+    as the filters of all groups of a convolution; and that divisor.
+    """
+    found: dict[Expr, set[int]] = {}
+    nodes = toposort([value])
+    if any(e.op is ExprOp.KEEP for e in nodes):
+        return {}
+    for e in toposort([e.src[0] for e in nodes if e.op is ExprOp.REDUCE]):
+        if e.op is ExprOp.IDIV and e.src[0] in ranges and e.src[1].is_const:
+            found.setdefault(e.src[0], set()).add(e.src[1].arg)
+    single = {r: divisors.pop() for r, divisors in found.items() if len(divisors) == 1}
+    return {r: n for r, n in single.items() if r.size.is_const and r.size.arg % n == 0}
+
+
 @dataclass(frozen=True)
 class Every:
     """The terms of a sum that count, by a range shorter than that of the sum."""
