@@ -14,7 +14,7 @@ from math import prod
 
 from ferrule.codegen.kernel import Nest
 from ferrule.codegen.plan import Plan, base, loads, step_of
-from ferrule.codegen.window import overlap
+from ferrule.codegen.window import distance, overlap
 from ferrule.expr import Expr
 
 MOST_TAPS = 32
@@ -30,6 +30,8 @@ class _Windows:
     slot: int
     places: tuple[Expr, ...]
     taps: tuple[Expr, ...]
+    strides: tuple[int, ...]
+    """How many steps of its tap a step of each place is."""
 
 
 def schedule_taps(plan: Plan, name: str, reduce: str) -> bool:
@@ -48,6 +50,8 @@ def schedule_taps(plan: Plan, name: str, reduce: str) -> bool:
         return False
     if all(tap in terms for tap in found.taps) and len(terms) == len(found.taps):
         return _sum_over_taps(plan, name, reduce, found, rest)
+    if found.strides[-1] > 1:
+        return False
     if all(tap in kept for tap in found.taps) and all(place in terms for place in found.places):
         return _sum_for_each_tap(plan, name, reduce, found, rest)
     return False
@@ -69,15 +73,22 @@ def _through_windows(nest: Nest, kept: Sequence[Expr], terms: Sequence[Expr]) ->
     places, taps = (tuple(pair[i] for pair in ordered) for i in (0, 1))
     sides = {tap in terms for tap in taps}
     few = prod(tap.size.arg for tap in taps) <= MOST_TAPS
-    return _Windows(slot, places, taps) if len(sides) == 1 and few else None
+    index = next(e.src[0] for e in loads(nest.computes[0].value) if e.arg == slot)
+    steps = [(distance(index, a), distance(index, b)) for a, b in zip(places, taps, strict=True)]
+    strides = tuple(max(1, place // tap) for place, tap in steps)
+    return _Windows(slot, places, taps, strides) if len(sides) == 1 and few else None
 
 
 def _is_along_memory(nest: Nest, found: _Windows) -> bool:
-    """Whether all that varies with the last place is contiguous along it."""
+    """Whether all that varies with the last place is contiguous along it, or along its taps."""
     x = found.places[-1]
-    steps = [step_of(e.src[0], x) for e in loads(nest.computes[0].value) if x in e.ranges]
     same_slot = sum(e.arg == found.slot for e in loads(nest.computes[0].value))
-    return x.size.arg >= LEAST_PLACES and all(step == 1 for step in steps) and same_slot == 1
+    contiguous = all(
+        step_of(e.src[0], x) == (found.strides[-1] if e.arg == found.slot else 1)
+        for e in loads(nest.computes[0].value)
+        if x in e.ranges
+    )
+    return x.size.arg >= LEAST_PLACES and contiguous and same_slot == 1
 
 
 def _sum_over_taps(
@@ -89,6 +100,7 @@ def _sum_over_taps(
         return False
     lanes = plan.lanes(plan.nest(reduce), x.size.arg)
     images = [r.name for r in rest]
+    taps = [tap.name for tap in found.taps]
     plan.do("split", name, x.name, lanes, "mask")
     serial = [r.name for r in outer]
     copies = [f"{x.name}.i"]
@@ -107,7 +119,9 @@ def _sum_over_taps(
     plan.do("vectorize", name, f"{x.name}.i")
     plan.do("reorder", name, (*images, *serial, *copies))
     plan.do("compute_at", reduce, len(images) + len(serial))
-    for tap in found.taps:
+    if found.strides[-1] > 1:
+        plan.do("split", reduce, found.taps[-1].name, found.strides[-1], "mask")
+    for tap in [loop.range for loop in plan.nest(reduce).loops if base(loop.range.name) in taps]:
         plan.do("unroll", reduce, tap.name)
     _copy(plan, reduce, found, name, len(images))
     plan.share(name, len(images))
@@ -116,7 +130,7 @@ def _sum_over_taps(
 
 def _most_lines(plan: Plan, found: _Windows) -> int:
     """How many lines of a copy take half of the second cache, a few at least."""
-    line = 4 * int(found.places[-1].size.arg)
+    line = 4 * int(found.places[-1].size.arg) * prod(found.strides[-2:])
     return max(2 * ROWS, plan.target.l2_bytes // 2 // line)
 
 
@@ -150,14 +164,22 @@ def _sum_for_each_tap(
 
 
 def _copy(plan: Plan, reduce: str, found: _Windows, at: str, depth: int) -> None:
-    """What is read through the window, with its border."""
+    """What is read through the window, with its border.
+
+    Where places are several elements apart, the copy has a line for each of the phases between
+    them, so that lanes are neighbours again.
+    """
     nest = plan.nest(reduce)
     element = next(e for e in loads(nest.computes[0].value) if e.arg == found.slot)
     inside = [loop.range for _, _, loop in plan.kernel.path(nest) if loop.range in element.ranges]
     groups = []
     for place, tap in zip(found.places, found.taps, strict=True):
-        members = [r for r in inside if base(r.name) in (place.name, tap.name)]
-        groups.append("+".join(r.name for r in members))
+        members = [r.name for r in inside if base(r.name) in (place.name, tap.name)]
+        phase = f"{tap.name}.i"
+        if phase in members:
+            members.remove(phase)
+            groups.append(phase)
+        groups.append("+".join(members))
     copy = f"{reduce}.copy{found.slot}"
     plan.do("stage", reduce, found.slot, at, depth, tuple(groups), copy)
     plan.vectorize_inner(copy, plan.nest(copy).loops[-1])
