@@ -551,7 +551,6 @@ def accumulate(kernel: Kernel, nest_name: str, name: str) -> Kernel:
         last = end_by(part, r, opened) if part.ranges <= opened | {r} else None
         if r in part.ranges and last is not None:
             end = last if end is None else minimum(end, last)
-            term = term.substitute({part: TRUE})
         elif r in part.ranges:
             raise ScheduleError(
                 f"accumulate({name}) in kernel {kernel.name}: it is not the first iterations that "
