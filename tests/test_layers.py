@@ -34,6 +34,7 @@ LAYERS = """
     schedule.hazards schedule.recipe memory schedule realize
     gradient backward counting random host
     tensor.keywords tensor.data tensor.special tensor.rowwise tensor.broadcast tensor.cell
+    tensor.matrices tensor.einstein
     tensor.base tensor.autograd
     tensor.arithmetic tensor.elementwise tensor.functions tensor.movement tensor.joining
     tensor.reduce tensor.creation tensor.positions tensor.indexing tensor.linalg

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tests.gradients import assert_gradients
 
 from ferrule.dtype import dtypes
 from ferrule.tensor import Tensor
@@ -109,6 +110,13 @@ EQUATIONS = [
     ("a b , b c -> a c", (2, 3), (3, 4)),
     ("ij,kl->ikjl", (2, 3), (2, 2)),
     ("abc,abd->acd", (2, 3, 4), (2, 3, 5)),
+    ("ab,bc,cd,de,ea->", (2, 3), (3, 4), (4, 5), (5, 2), (2, 2)),
+    ("aB,Bc,a", (2, 3), (3, 4), (2,)),
+    ("...a,a...,->...", (2, 3), (3, 2), ()),
+    ("a...a->...", (3, 2, 4, 3)),
+    (",->", (), ()),
+    ("ab,ab,ab->ba", (2, 3), (2, 3), (2, 3)),
+    ("ij,jk->ik", (3, 0), (0, 2)),
 ]
 
 
@@ -120,3 +128,28 @@ def test_einsum(device: str, equation: tuple[str, ...]) -> None:
     expected = np.einsum(formula, *arrays)
     assert found.shape == np.shape(expected)
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-11, atol=1e-13)
+
+
+def test_einsum_takes_lists_of_axes_and_one_list_of_operands(device: str) -> None:
+    a, b = RNG.normal(size=(2, 3, 4)), RNG.normal(size=(4, 5))
+    x, y = Tensor(a), Tensor(b)
+    expected = np.einsum("abc,cd->abd", a, b)
+    for found in (
+        Tensor.einsum("abc,cd->abd", [x, y]),
+        Tensor.einsum(x, [0, 1, 2], y, [2, 3], [0, 1, 3]),
+        Tensor.einsum(x, [Ellipsis, 2], y, [2, 3], [Ellipsis, 3]),
+        Tensor.einsum(x, [7, 8, 9], y, [9, 50]),
+    ):
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-11, atol=1e-13)
+
+
+def test_einsum_multiplies_in_a_cheap_order() -> None:
+    """From left to right this would have an intermediate result of 10**9 elements."""
+    a, b, c, d = (np.ones(n, np.float32) for n in ((100_000,), (10_000, 2), (100_000,), (10_000,)))
+    found = Tensor.einsum("i,jk,i,j->k", Tensor(a), Tensor(b), Tensor(c), Tensor(d))
+    np.testing.assert_allclose(found.numpy(), [1e9, 1e9], rtol=1e-6)
+
+
+def test_gradients_of_einsum(device: str) -> None:
+    a, b, c = (RNG.normal(size=n) for n in ((2, 3), (3, 2, 2), (2,)))
+    assert_gradients(lambda *x: Tensor.einsum("ij,jkk,k->i", *x), a, b, c)

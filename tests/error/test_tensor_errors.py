@@ -324,7 +324,13 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
         ShapeError,
         "[einsum] 'i' stands for two sizes: 2 and 3",
     ),
-    (lambda: Tensor.einsum("ii", zeros(2, 3)), ShapeError, "[einsum] 'i' stands for two sizes in"),
+    (lambda: Tensor.einsum("ii", zeros(2, 3)), ShapeError, "[einsum] 'i' stands for two sizes"),
+    (lambda: Tensor.einsum("i2", zeros(2, 3)), ShapeError, "[einsum] 'i2': '2' is no axis; a term"),
+    (
+        lambda: Tensor.einsum(zeros(2), [0], zeros(2), [99]),
+        TypeError,
+        "[einsum] [99] does not name axes: after each operand comes a list of numbers from 0 to 51",
+    ),
     (
         lambda: zeros(1, 3, 5, 5).conv2d(zeros(4, 2, 3, 3)),
         ShapeError,

@@ -13,7 +13,7 @@ import math
 from ferrule.dtype import DType, dtypes
 from ferrule.gradient import Entry, Gradients, Rule, Value, record
 from ferrule.lazy import LazyBuffer
-from ferrule.tensor.linalg import matrix_product
+from ferrule.tensor.matrices import matrix_product, transposed
 from ferrule.tensor.rowwise import softmax
 
 
@@ -75,12 +75,6 @@ def _reverse(grad: Value, entry: Entry) -> Gradients:
 
 _PLAIN = Rule(_reverse, inputs=(0, 1, 2), output=True)
 _MASKED = Rule(_reverse, inputs=(0, 1, 2, 3), output=True)
-
-
-def transposed(x: Value) -> Value:
-    """The matrices transposed."""
-    rank = len(x.shape)
-    return x.permute([*range(rank - 2), rank - 1, rank - 2])
 
 
 def _largest(dtype: DType) -> float:

@@ -18,6 +18,7 @@ from ferrule.random import manual_seed, random_words, uniform_from
 from ferrule.shape.view import ShapeError, prod_sint
 from ferrule.tensor import special
 from ferrule.tensor.data import constant, scalar_dtype, to_device, to_dtype
+from ferrule.tensor.matrices import above, diagonal_matrix
 from ferrule.tensor.movement import listed
 from ferrule.tensor.reduce import Reduce
 
@@ -261,11 +262,8 @@ class Creation(Reduce):
         chosen = dtypes.default_float if dtype is None else to_dtype(dtype)
         where = to_device(device)
         size = min(n, columns)
-        # A column of ones, then `columns` zeros after each: the rows of this are one too long.
-        ones = Value(LazyBuffer.const(1, chosen, (size, 1), where))
-        flat = ones.pad(((0, 0), (0, columns))).reshape((size * (columns + 1),))
-        square = flat.shrink(((0, size * columns),)).reshape((size, columns))
-        return cls._made(square.pad(((0, n - size), (0, 0))), requires_grad)
+        square = diagonal_matrix(Value(LazyBuffer.const(1, chosen, (size,), where)))
+        return cls._made(square.pad(((0, n - size), (0, columns - size))), requires_grad)
 
     def tril(self, diagonal: int = 0) -> Self:
         """Zeros above a diagonal of the last two axes.
@@ -292,12 +290,7 @@ class Creation(Reduce):
         """Where the column is at least the row + diagonal."""
         if len(self._shape) < 2:
             raise ShapeError(f"[{what}] shape {self._shape} has less than two axes")
-        rows, columns = self._shape[-2:]
-        row = count_to(rows, dtypes.int32, self.device).reshape((rows, 1)).expand((rows, columns))
-        column = count_to(columns, dtypes.int32, self.device).reshape((1, columns))
-        above = row + (diagonal - 1) < column.expand((rows, columns))
-        rank = len(self._shape)
-        return above.reshape((1,) * (rank - 2) + (rows, columns)).expand(self._shape)
+        return above(self._shape, diagonal, self.device)
 
     def one_hot(self, num_classes: int = -1) -> Self:
         """Each class index as a row that is 1 there and 0 elsewhere; int32.

@@ -2,48 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Self
 
-from ferrule.dtype import DType, dtypes, promote
-from ferrule.expr import sint
+from ferrule.dtype import DType, promote
 from ferrule.gradient import Shape, Value
 from ferrule.shape.view import ShapeError, same
 from ferrule.tensor.arithmetic import Operand
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import broadcast_shape, check_devices
 from ferrule.tensor.data import from_host, to_dtype
+from ferrule.tensor.einstein import einsum, formula_of, parse
 from ferrule.tensor.indexing import Indexing
-
-
-def accumulating(value: Value) -> Value:
-    """The value in the type that its products are added up in: float32 for narrower floats."""
-    narrow = dtypes.is_float(value.dtype) and value.dtype.itemsize < 4
-    return value.cast(dtypes.float32) if narrow else value
-
-
-def matrix_product(a: Value, b: Value) -> Value:
-    """(…, m, k) times (…, k, n), of one dtype; the leading axes broadcast."""
-    dtype = a.dtype
-    rows, columns = a.shape[-2], b.shape[-1]
-    depth = a.shape[-1]
-    batch = broadcast_shape((a.shape[:-2], b.shape[:-2]), "matmul")
-    shape = (*batch, rows, columns, depth)
-    a = _with_axis(accumulating(a), len(batch), -2)
-    rank = len(b.shape)
-    b = b.permute([*range(rank - 2), rank - 1, rank - 2])
-    b = _with_axis(accumulating(b), len(batch), -3)
-    product = a.expand(shape) * b.expand(shape)
-    total = product.sum((len(shape) - 1,)).reshape(shape[:-1])
-    return total.cast(dtype)
-
-
-def _with_axis(value: Value, batch: int, place: int) -> Value:
-    """A matrix with axes of size 1: in front up to `batch`, and one before the axis `place + 1`."""
-    shape = value.shape
-    missing = batch + 2 - len(shape)
-    inner = (shape[-2], 1, shape[-1]) if place == -2 else (1, shape[-2], shape[-1])
-    return value.reshape((1,) * missing + shape[:-2] + inner)
+from ferrule.tensor.matrices import matrix_product
 
 
 def _to_matrices(a: Value, b: Value) -> tuple[Value, Value, Shape]:
@@ -145,140 +115,31 @@ class Linalg(Indexing):
         return result if bias is None else result + bias
 
     @classmethod
-    def einsum(cls, formula: str, *operands: Any) -> Self:
+    def einsum(cls, formula: Any, *operands: Any) -> Self:
         """The sum of products in Einstein's notation, such as "ij,jk->ik".
 
         Letters that are not in the result are summed over, a letter that an operand repeats takes
-        its diagonal, and "..." stands for axes that broadcast. Operands are multiplied from left to
-        right.
+        its diagonal, and "..." stands for axes that broadcast. Without "->" the result has the
+        letters that occur once, in order. Three and more operands are multiplied two at a time,
+        first those whose product frees the most memory. The operands may be one list; and instead
+        of a formula, each may be followed by a list of numbers for its axes.
+
+        Raises `ShapeError` for a formula that does not fit the operands.
 
         >>> from ferrule import Tensor
         >>> Tensor.einsum("ij,j->i", Tensor([[1, 2], [3, 4]]), Tensor([1, 1])).tolist()
         [3, 7]
+        >>> Tensor.einsum(Tensor([[1, 2], [3, 4]]), [0, 0]).item()
+        5
         """
-        if len(operands) == 1 and isinstance(operands[0], list | tuple):
+        if not isinstance(formula, str):
+            formula, operands = formula_of((formula, *operands))
+        elif len(operands) == 1 and isinstance(operands[0], list | tuple):
             operands = tuple(operands[0])
         tensors = [part if isinstance(part, TensorBase) else cls(part) for part in operands]
-        inputs, output = _parse(formula, [tensor.shape for tensor in tensors])
+        inputs, output = parse(formula, [tensor.shape for tensor in tensors])
         dtype = promote(*[tensor.dtype for tensor in tensors])
         values = [tensor._read().cast(dtype) for tensor in tensors]
         for value in values[1:]:
             check_devices(values[0], value, "einsum")
-        return cls._wrap(_einsum(inputs, output, values).cast(dtype))
-
-
-# *** Einstein's notation ***
-
-
-def _parse(formula: str, shapes: Sequence[Shape]) -> tuple[list[str], str]:
-    """The letters of each operand and of the result; "..." is replaced by capitals of its own."""
-    left, arrow, right = formula.replace(" ", "").partition("->")
-    terms = left.split(",")
-    if len(terms) != len(shapes):
-        raise ShapeError(
-            f"[einsum] {formula!r} names {len(terms)} operands, and {len(shapes)} are given"
-        )
-    spare = [chr(code) for code in range(0x100, 0x200)]
-    inputs: list[str] = []
-    widest = ""
-    for term, shape in zip(terms, shapes, strict=True):
-        extra = len(shape) - len(term.replace("...", ""))
-        if extra < 0 or (extra > 0 and "..." not in term):
-            raise ShapeError(
-                f"[einsum] {formula!r}: {term!r} does not name the {len(shape)} axes of shape "
-                f"{shape}"
-            )
-        dots = "".join(spare[64 - extra : 64])
-        widest = max(widest, dots, key=len)
-        inputs.append(term.replace("...", dots))
-    if arrow:
-        output = right.replace("...", widest)
-    else:
-        letters = "".join(inputs)
-        once = sorted(c for c in set(letters) if letters.count(c) == 1 and c not in widest)
-        output = widest + "".join(once)
-    unknown = set(output) - set("".join(inputs))
-    if unknown or len(set(output)) < len(output):
-        raise ShapeError(
-            f"[einsum] {formula!r}: the result {right!r} needs letters of the operands, each once"
-        )
-    return inputs, output
-
-
-def _einsum(inputs: Sequence[str], output: str, values: Sequence[Value]) -> Value:
-    letters, result = _diagonal(inputs[0], accumulating(values[0]))
-    for place in range(1, len(values)):
-        term, value = _diagonal(inputs[place], accumulating(values[place]))
-        needed = output + "".join(inputs[place + 1 :])
-        letters, result = _contracted(letters, result, term, value, needed)
-    letters, result = _summed(letters, result, output)
-    return result.permute([letters.index(letter) for letter in output])
-
-
-def _diagonal(term: str, value: Value) -> tuple[str, Value]:
-    """An operand without repeated letters."""
-    for letter in dict.fromkeys(term):
-        while term.count(letter) > 1:
-            first = term.index(letter)
-            second = term.index(letter, first + 1)
-            order = [axis for axis in range(len(term)) if axis not in (first, second)]
-            value = _main_diagonal(value.permute([*order, first, second]), letter)
-            term = "".join(term[axis] for axis in order) + letter
-    return term, value
-
-
-def _main_diagonal(value: Value, letter: str) -> Value:
-    """The diagonal of the last two axes: in rows that are one element longer it is a column."""
-    size = value.shape[-1]
-    if not isinstance(size, int) or not same(value.shape[-2], size):
-        raise ShapeError(f"[einsum] {letter!r} stands for two sizes in shape {value.shape}")
-    batch = value.shape[:-2]
-    none = ((0, 0),) * len(batch)
-    flat = value.reshape((*batch, size * size)).pad((*none, (0, size)))
-    rows = flat.reshape((*batch, size, size + 1))
-    kept = [(0, n) for n in (*batch, size)]
-    return rows.shrink([*kept, (0, 1)]).reshape((*batch, size))
-
-
-def _contracted(a: str, left: Value, b: str, right: Value, needed: str) -> tuple[str, Value]:
-    """The product of two operands, summed over the letters that are needed no more."""
-    a, left = _summed(a, left, needed + b)
-    b, right = _summed(b, right, needed + a)
-    letters = "".join(dict.fromkeys(a + b))
-    kept = [letter for letter in letters if letter in needed]
-    gone = [letter for letter in letters if letter not in needed]
-    order = "".join([*kept, *gone])
-    sizes = _sizes(order, (a, left.shape), (b, right.shape))
-    product = _aligned(a, left, order, sizes) * _aligned(b, right, order, sizes)
-    total = product.sum(range(len(kept), len(order)))
-    return "".join(kept), total.reshape(sizes[: len(kept)])
-
-
-def _sizes(letters: str, *terms: tuple[str, Shape]) -> Shape:
-    sizes: dict[str, sint] = {}
-    for term, shape in terms:
-        for letter, size in zip(term, shape, strict=True):
-            known = sizes.get(letter, 1)
-            if not same(known, size) and not same(known, 1) and not same(size, 1):
-                raise ShapeError(
-                    f"[einsum] {letter!r} stands for two sizes: {known} and {size}; "
-                    "use another letter, or make them equal"
-                )
-            sizes[letter] = size if same(known, 1) else known
-    return tuple([sizes[letter] for letter in letters])
-
-
-def _aligned(term: str, value: Value, order: str, sizes: Shape) -> Value:
-    """An operand with an axis for each letter in order."""
-    present = [letter for letter in order if letter in term]
-    value = value.permute([term.index(letter) for letter in present])
-    axes = dict(zip(present, value.shape, strict=True))
-    return value.reshape(tuple([axes.get(letter, 1) for letter in order])).expand(sizes)
-
-
-def _summed(term: str, value: Value, needed: str) -> tuple[str, Value]:
-    """An operand summed over letters that nothing else needs."""
-    axes = [axis for axis, letter in enumerate(term) if letter not in needed]
-    kept = [axis for axis in range(len(term)) if axis not in axes]
-    shape = tuple([value.shape[axis] for axis in kept])
-    return "".join(term[axis] for axis in kept), value.sum(axes).reshape(shape)
+        return cls._wrap(einsum(inputs, output, values).cast(dtype))

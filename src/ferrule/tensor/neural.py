@@ -11,7 +11,7 @@ from ferrule.expr import as_int, sint
 from ferrule.gradient import Shape, Value
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import rowwise
-from ferrule.tensor.attention import attention, attention_weights, transposed
+from ferrule.tensor.attention import attention, attention_weights
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import (
     broadcast_shape,
@@ -20,7 +20,8 @@ from ferrule.tensor.broadcast import (
     fit_shape,
     known_size,
 )
-from ferrule.tensor.linalg import Linalg, accumulating, matrix_product
+from ferrule.tensor.linalg import Linalg
+from ferrule.tensor.matrices import accumulating, matrix_product, transposed
 from ferrule.tensor.reduce import largest
 
 Sizes: TypeAlias = int | Sequence[int]
