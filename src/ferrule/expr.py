@@ -61,6 +61,7 @@ class ExprOp(Enum):
     EXP2 = auto()
     LOG2 = auto()
     SIN = auto()
+    COS = auto()
     LOAD = auto()
     REDUCE = auto()
     KEEP = auto()

@@ -1,7 +1,7 @@
 """Element-wise operations on known values, in the arithmetic of their dtype.
 
-Only what every device rounds alike is computed here: EXP2, LOG2 and SIN are left to the device,
-whose last bit may differ.
+Only what every device rounds alike is computed here: EXP2, LOG2, SIN and COS are left to the
+device, whose last bit may differ.
 """
 
 from __future__ import annotations

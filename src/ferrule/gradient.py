@@ -450,10 +450,13 @@ def _reverse_log2(grad: Value, entry: Entry) -> Gradients:
 
 
 def _reverse_sin(grad: Value, entry: Entry) -> Gradients:
-    # cos(x) = 1 - 2 sin(x/2)^2: no error from adding pi/2 to a large x.
     (x,) = entry.saved
-    half = (x * 0.5).alu(UnaryOps.SIN)
-    return (grad * (1 - 2 * (half * half)),)
+    return (grad * x.alu(UnaryOps.COS),)
+
+
+def _reverse_cos(grad: Value, entry: Entry) -> Gradients:
+    (x,) = entry.saved
+    return (-(grad * x.alu(UnaryOps.SIN)),)
 
 
 def _reverse_sqrt(grad: Value, entry: Entry) -> Gradients:
@@ -607,6 +610,7 @@ REVERSE: dict[Op, Rule] = {
     UnaryOps.EXP2: Rule(_reverse_exp2, output=True),
     UnaryOps.LOG2: Rule(_reverse_log2, inputs=(0,)),
     UnaryOps.SIN: Rule(_reverse_sin, inputs=(0,)),
+    UnaryOps.COS: Rule(_reverse_cos, inputs=(0,)),
     UnaryOps.SQRT: Rule(_reverse_sqrt, output=True),
     UnaryOps.RECIP: Rule(_reverse_reciprocal, output=True),
     UnaryOps.NEG: Rule(lambda grad, entry: (-grad,)),

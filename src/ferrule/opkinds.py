@@ -27,6 +27,7 @@ class UnaryOps(Enum):
     RECIP = 6
     NEG = 7
     TRUNC = 8
+    COS = 9
 
     __hash__ = object.__hash__
 
@@ -179,6 +180,7 @@ _FLOAT_ONLY = frozenset(
         UnaryOps.EXP2,
         UnaryOps.LOG2,
         UnaryOps.SIN,
+        UnaryOps.COS,
         UnaryOps.SQRT,
         UnaryOps.RECIP,
         UnaryOps.TRUNC,

@@ -83,6 +83,7 @@ UNARY: dict[UnaryOps, tuple[Callable[[Array], Array], float, float]] = {
     UnaryOps.EXP2: (np.exp2, -6, 6),
     UnaryOps.LOG2: (np.log2, 0.01, 50),
     UnaryOps.SIN: (np.sin, -20, 20),
+    UnaryOps.COS: (np.cos, -20, 20),
     UnaryOps.SQRT: (np.sqrt, 0, 50),
     UnaryOps.RECIP: (np.reciprocal, 0.1, 9),
     UnaryOps.TRUNC: (np.trunc, -9, 9),

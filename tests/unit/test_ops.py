@@ -46,7 +46,7 @@ def const(value: float, *shape: int, dtype: DType = F) -> LazyOp:
 
 def test_documented_values() -> None:
     documented = {
-        UnaryOps: "EXP2 LOG2 CAST SIN SQRT RECIP NEG TRUNC",
+        UnaryOps: "EXP2 LOG2 CAST SIN SQRT RECIP NEG TRUNC COS",
         BinaryOps: "ADD SUB MUL DIV MAX MOD CMPLT CMPNE XOR AND OR SHL SHR",
         TernaryOps: "MULACC WHERE",
         ReduceOps: "SUM MAX PROD SCATTER",

@@ -185,8 +185,16 @@ def _expand(e: Expr) -> Expr:
                 done[node] = transcendental.expand(node.op, src[0])
         else:
             same = all(a is b for a, b in zip(src, node.src, strict=True))
-            done[node] = node if same else rebuild(node, src)
+            done[node] = node if same else _rebuilt(node, src, done)
     return done[e]
+
+
+def _rebuilt(node: Expr, src: tuple[Expr, ...], done: dict[Expr, Expr]) -> Expr:
+    if node.op is ExprOp.MUL and node.src[0].op is ExprOp.LOG2:
+        product = transcendental.expand_product(node, done[node.src[0].src[0]])
+        if product is not None:
+            return product
+    return rebuild(node, src)
 
 
 def _log2_e(dtype: DType) -> Expr:

@@ -71,6 +71,7 @@ _UNARY = {
     UnaryOps.EXP2: ExprOp.EXP2,
     UnaryOps.LOG2: ExprOp.LOG2,
     UnaryOps.SIN: ExprOp.SIN,
+    UnaryOps.COS: ExprOp.COS,
     UnaryOps.SQRT: ExprOp.SQRT,
     UnaryOps.RECIP: ExprOp.RECIP,
     UnaryOps.NEG: ExprOp.NEG,

@@ -752,7 +752,7 @@ def keep(kernel: Kernel, reduce_name: str, consumer_name: str) -> Kernel:
     return kernel.with_nest(_map_expressions(_nest(kernel, consumer_name), {theirs: read}))
 
 
-COSTLY = frozenset({ExprOp.EXP2, ExprOp.LOG2, ExprOp.SIN})
+COSTLY = frozenset({ExprOp.EXP2, ExprOp.LOG2, ExprOp.SIN, ExprOp.COS})
 
 
 def shared_row(kernel: Kernel, nest: Nest, consumer: Nest) -> tuple[Expr, Expr] | None:

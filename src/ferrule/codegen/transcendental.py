@@ -1,4 +1,4 @@
-"""EXP2, LOG2 and SIN as expressions: polynomials, fused multiply-adds and operations on bits.
+"""EXP2, LOG2, SIN and COS as expressions: polynomials, fused multiply-adds and operations on bits.
 
 Every function here takes and gives an `Expr` of float32 or float64 and expands it into MUL, ADD,
 MULACC, ROUND, integer operations, BITCAST, CAST, WHERE and comparisons: no call into a
@@ -10,6 +10,7 @@ floats are computed in float32 by the caller.
 | exp2 | 0.85 ulp | 1.0 ulp | all; 17 operations in float32; exact at integers |
 | exp | 1.0 ulp | 1.0 ulp | all; 18 operations in float32 |
 | log2 | 1.0 ulp | 1.5 ulp | all; exact at powers of two |
+| log, log10 | 0.9 ulp | 1.3 ulp | all |
 | sin, cos | 0.6 ulp | 1.6 ulp | all, however large |
 
 Infinities, NaN, signed zeros, subnormal arguments and subnormal results come out as IEEE 754's
@@ -136,6 +137,12 @@ class _Format:
     """The natural logarithm as the sum of two."""
     log2: tuple[float, ...]
     """log2(1 + f) / f - 1 for sqrt(1/2) <= 1 + f <= sqrt(2)."""
+    log: tuple[float, ...]
+    """(log(1 + f) - f) / f**2 in the same range."""
+    log10_of_two: tuple[float, float]
+    """The logarithm of 2 to base 10 as the sum of two."""
+    log10_of_e: tuple[float, float]
+    """That of e."""
     root_half_bits: int
     """The bits of sqrt(1/2)."""
 
@@ -176,6 +183,19 @@ _FLOAT32: Final = _Format(
         0.18683828,
         -0.11613025,
     ),
+    log=(
+        -0.49999988,
+        0.33333325,
+        -0.25001585,
+        0.20001963,
+        -0.16609022,
+        0.14182019,
+        -0.13243635,
+        0.12903376,
+        -0.076189436,
+    ),
+    log10_of_two=(0.30103, -1.4320989e-08),
+    log10_of_e=(0.4342945, -1.010305e-08),
     root_half_bits=0x3F3504F3,
 )
 
@@ -237,6 +257,30 @@ _FLOAT64: Final = _Format(
         -0.08665042720051228,
         0.03840753933530181,
     ),
+    log=(
+        -0.5000000000000003,
+        0.33333333333333026,
+        -0.2499999999997485,
+        0.2000000000008534,
+        -0.1666666667136307,
+        0.1428571427958947,
+        -0.1249999960409977,
+        0.11111111101138303,
+        -0.10000017952487415,
+        0.09090927368365831,
+        -0.08332863750189393,
+        0.07691434608325483,
+        -0.07149943381561556,
+        0.06685919028513651,
+        -0.061942987882104054,
+        0.056590428286639294,
+        -0.0567853376035497,
+        0.06529570741710405,
+        -0.060049653881869273,
+        0.02616366441982788,
+    ),
+    log10_of_two=(0.3010299956639812, -2.8037281277851704e-18),
+    log10_of_e=(0.4342944819032518, 1.098319650216765e-17),
     root_half_bits=0x3FE6A09E667F3BCD,
 )
 
@@ -322,29 +366,67 @@ def _integer_to_real(form: _Format, n: Expr) -> Expr:
     return _sub(_bitcast(shifted, form.real), const(base, form.real))
 
 
-def log2(x: Expr) -> Expr:
-    """The logarithm to base 2: x is 2**e times a 1 + f between sqrt(1/2) and sqrt(2).
-
-    -inf at zero, NaN below.
-
-    Raises:
-        DTypeError: x is neither float32 nor float64.
-    """
-    form = _format("log2", x)
-    shift = form.mantissa_bits + 1
+def _exponent_and_fraction(form: _Format, x: Expr) -> tuple[Expr, Expr]:
+    """(n, f) with x = 2**n * (1 + f) and 1 + f between sqrt(1/2) and sqrt(2)."""
     subnormal = _less(x, _like(form.smallest_normal, x))
+    shift = form.mantissa_bits + 1
     normal = _where(subnormal, _mul(x, _like(2.0**shift, x)), x)
     correction = _where(subnormal, _like(-shift, x), _like(0.0, x))
     bits = _bitcast(normal, form.signed)
     exponent = _shr(_sub(bits, const(form.root_half_bits, form.signed)), form.mantissa_bits)
     reduced = _bitcast(_sub(bits, _shl(exponent, form.mantissa_bits)), form.real)
-    f = _sub(reduced, _like(1.0, x))
-    fraction = _fma(f, _polynomial(form.log2, f), f)
-    value = _add(_add(_integer_to_real(form, exponent), correction), fraction)
-    value = _where(_less(x, _like(math.inf, x)), value, x)
+    n = _add(_integer_to_real(form, exponent), correction)
+    return n, _sub(reduced, _like(1.0, x))
+
+
+def _at_the_limits(x: Expr, logarithm: Expr) -> Expr:
+    """The logarithm of positive numbers, completed: -inf at zero, NaN below."""
     zero = _like(0.0, x)
+    value = _where(_less(x, _like(math.inf, x)), logarithm, x)
     value = _where(_less(x, zero), _like(math.nan, x), value)
     return _where(alu(ExprOp.CMPNE, x, zero), value, _like(-math.inf, x))
+
+
+def log2(x: Expr) -> Expr:
+    """The logarithm to base 2.
+
+    Raises:
+        DTypeError: x is neither float32 nor float64.
+    """
+    form = _format("log2", x)
+    n, f = _exponent_and_fraction(form, x)
+    return _at_the_limits(x, _add(n, _fma(f, _polynomial(form.log2, f), f)))
+
+
+def log(x: Expr) -> Expr:
+    """The natural logarithm: `log2(x) * log(2)` as if neither were rounded.
+
+    Raises:
+        DTypeError: x is neither float32 nor float64.
+    """
+    form = _format("log", x)
+    n, f = _exponent_and_fraction(form, x)
+    fraction = _fma(_mul(f, f), _polynomial(form.log, f), f)
+    high, low = form.log_of_two
+    return _at_the_limits(x, _fma(n, _like(high, x), _fma(n, _like(low, x), fraction)))
+
+
+def log10(x: Expr) -> Expr:
+    """The logarithm to base 10: `log2(x) * log10(2)` as if neither were rounded.
+
+    Raises:
+        DTypeError: x is neither float32 nor float64.
+    """
+    form = _format("log10", x)
+    n, f = _exponent_and_fraction(form, x)
+    high, low = (_like(part, x) for part in form.log10_of_e)
+    linear = _mul(f, high)
+    lost = _fma(f, low, _fma(f, high, alu(ExprOp.NEG, linear)))
+    curved = _polynomial([form.log10_of_e[0] * c for c in form.log], f)
+    fraction = _fma(_mul(f, f), curved, lost)
+    high, low = (_like(part, x) for part in form.log10_of_two)
+    value = _fma(n, high, _add(linear, _fma(n, low, fraction)))
+    return _at_the_limits(x, value)
 
 
 # -- sine and cosine, float32 ----------------------------------------------------------------------
@@ -595,11 +677,14 @@ EXPANSIONS: Final[dict[ExprOp, Callable[[Expr], Expr]]] = {
     ExprOp.EXP2: exp2,
     ExprOp.LOG2: log2,
     ExprOp.SIN: sin,
+    ExprOp.COS: cos,
 }
+# LOG2 times a number that is a function of its own.
+_LOGARITHMS: Final = {math.log(2): log, math.log10(2): log10}
 
 
 def expand(op: ExprOp, x: Expr) -> Expr:
-    """`op` of x, of EXP2, LOG2 and SIN, without that operation.
+    """`op` of x, of EXP2, LOG2, SIN and COS, without that operation.
 
     Raises:
         DTypeError: x is neither float32 nor float64.
@@ -610,3 +695,17 @@ def expand(op: ExprOp, x: Expr) -> Expr:
     False
     """
     return EXPANSIONS[op](x)
+
+
+def expand_product(product: Expr, x: Expr) -> Expr | None:
+    """`LOG2(x) * c`, for c = log(2) or log10(2), as one function; None of any other product.
+
+    Its rounding errors would add up, and powers of ten would have no whole logarithms.
+    """
+    logarithm, factor = product.src
+    if logarithm.op is not ExprOp.LOG2 or factor.op is not ExprOp.CONST:
+        return None
+    for number, function in _LOGARITHMS.items():
+        if factor is const(number, product.dtype):
+            return function(x)
+    return None

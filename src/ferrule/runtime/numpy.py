@@ -421,6 +421,7 @@ _FUNCTIONS: dict[Op, Function] = {
     UnaryOps.LOG2: _computed(np.log2),
     UnaryOps.CAST: _cast,
     UnaryOps.SIN: _computed(np.sin),
+    UnaryOps.COS: _computed(np.cos),
     UnaryOps.SQRT: _computed(np.sqrt),
     UnaryOps.RECIP: _computed(np.reciprocal),
     UnaryOps.NEG: _computed(_negate),

@@ -21,6 +21,7 @@ _OPERATIONS: Final[dict[Op, float]] = {
     UnaryOps.EXP2: 10,
     UnaryOps.LOG2: 12,
     UnaryOps.SIN: 20,
+    UnaryOps.COS: 20,
     UnaryOps.SQRT: 5,
     UnaryOps.RECIP: 4,
     BinaryOps.DIV: 4,

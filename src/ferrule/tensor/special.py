@@ -25,7 +25,7 @@ def widened(x: Value) -> Value:
     return x.detach().cast(dtypes.float32) if x.dtype in _NARROW else x.detach()
 
 
-def _function(
+def function_of_one(
     name: str,
     forward: Function,
     reverse: Callable[[Value, Entry], Gradients],
@@ -52,6 +52,10 @@ class _Constants:
     """Coefficients, the constant one first, and limits."""
 
     expm1: tuple[float, ...]  # (expm1(x) - x) / x**2 on [-0.5, 0.5]
+    sinh: tuple[float, ...]  # (sinh(x) / x - 1) / x**2 on [-1, 1], in x**2
+    tanh: tuple[float, ...]  # (tanh(x) / x - 1) / x**2 on [-0.6, 0.6], in x**2
+    near_log_2: float  # a little above log(2), and so short that subtracting it is exact
+    half_of_its_exp: float  # e**near_log_2 / 2 - 1
     erfc: tuple[float, ...]  # (1 + 2z) * exp(z**2) * erfc(z), in t = (z - pivot) / (z + pivot)
     erfc_pivot: float
     erfc_limit: float  # erfc is 0 beyond it
@@ -67,6 +71,10 @@ _FLOAT32 = _Constants(
         0.00019962176156695932,
         2.492243584129028e-05,
     ),
+    sinh=(0.16666667, 0.0083333505, 0.00019836158, 2.8169584e-06),
+    tanh=(-0.3333333, 0.13333246, -0.053952172, 0.021732766, -0.008262879, 0.002227117),
+    near_log_2=0.6931610107421875,
+    half_of_its_exp=1.3830277879601902e-05,
     erfc=(
         1.2769783735275269,
         -0.09276381880044937,
@@ -100,6 +108,33 @@ _FLOAT64 = _Constants(
         1.6121291390767837e-10,
         1.1509642370665761e-11,
     ),
+    sinh=(
+        0.16666666666666666,
+        0.008333333333333333,
+        0.000198412698412696,
+        2.7557319224116602e-06,
+        2.5052108346446e-08,
+        1.6059050608379955e-10,
+        7.646482474164971e-13,
+        2.848243206680055e-15,
+    ),
+    tanh=(
+        -0.3333333333333333,
+        0.1333333333333326,
+        -0.053968253968198536,
+        0.021869488533999632,
+        -0.008863235480355895,
+        0.003592127302928258,
+        -0.0014558270246971788,
+        0.0005899758723010267,
+        -0.0002388734083517753,
+        9.601683715649769e-05,
+        -3.706850845937569e-05,
+        1.2223678920978601e-05,
+        -2.4553130976389652e-06,
+    ),
+    near_log_2=0.6931471805601177,
+    half_of_its_exp=1.7239444525616322e-13,
     erfc=(
         1.2530080582697296,
         -0.1356211061245812,
@@ -128,19 +163,6 @@ _FLOAT64 = _Constants(
     ),
     erfc_pivot=3.0,
     erfc_limit=27.3,
-)
-# tanh(x) / x on [-9, 9], in x**2: numerator and denominator.
-_TANH = (
-    (
-        1.0,
-        0.1308402717113495,
-        0.003103974275290966,
-        1.115448867494706e-05,
-        -2.0225906283144468e-08,
-        5.278246589801583e-11,
-        -8.489399233504308e-14,
-    ),
-    (1.0, 0.4641735255718231, 0.02449525147676468, 0.00025461710174568),
 )
 # erf(x) / x on [-3.92, 3.92], in x**2: numerator and denominator.
 _ERF = (
@@ -179,7 +201,7 @@ _ERF_SMALL = (
 )
 
 
-def _constants(x: Value) -> _Constants:
+def constants(x: Value) -> _Constants:
     return _FLOAT64 if x.dtype is dtypes.float64 else _FLOAT32
 
 
@@ -207,6 +229,28 @@ def _within(x: Value, limits: tuple[float, float]) -> Value:
     return at_most(at_least(x, limits[0]), limits[1])
 
 
+_BITS = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}
+
+
+def sign_bits(x: Value) -> Value:
+    """The sign of each float where it is in memory, all other bits 0, as an unsigned integer."""
+    bits = x.detach().bitcast(_BITS[x.dtype.itemsize])
+    return bits.alu(BinaryOps.AND, bits.full(1 << (x.dtype.bits - 1)))
+
+
+def magnitude(x: Value) -> Value:
+    """Each float without its sign, outside the tape."""
+    bits = x.detach().bitcast(_BITS[x.dtype.itemsize])
+    size = bits.alu(BinaryOps.AND, bits.full((1 << (x.dtype.bits - 1)) - 1))
+    return size.bitcast(x.dtype)
+
+
+def with_sign(size: Value, sign: Value) -> Value:
+    """Floats with the sign of others, zeros and NaN included."""
+    positive = magnitude(size).bitcast(_BITS[size.dtype.itemsize])
+    return positive.alu(BinaryOps.OR, sign_bits(sign)).bitcast(size.dtype)
+
+
 # *** exponentials and logarithms ***
 
 
@@ -218,12 +262,12 @@ def _exp(x: Value) -> Value:
 def _expm1(x: Value) -> Value:
     """e**x - 1, without cancellation near 0."""
     square = x * x
-    near = square.muladd(polynomial(x, _constants(x).expm1), x)
-    return (square < 0.25).where(near, _exp(x) - 1.0)
+    near = square.muladd(polynomial(x, constants(x).expm1), x)
+    return with_sign((square < 0.25).where(near, _exp(x) - 1.0), x)
 
 
 def _log(x: Value) -> Value:
-    """The natural logarithm."""
+    """The natural logarithm. Devices take log2 times log(2) as one, as they do with exp2."""
     return x.alu(UnaryOps.LOG2) * math.log(2)
 
 
@@ -232,45 +276,20 @@ def _log1p(x: Value) -> Value:
     total = x + 1.0
     lost = (x - (total - 1.0)) / total
     usable = lost.equals(lost)  # not at -1 and infinity, where it is NaN
-    return _log(total) + usable.where(lost, 0.0)
+    return with_sign(_log(total) + usable.where(lost, 0.0), x)
 
 
-exp = _function("exp", _exp, lambda grad, entry: (grad * entry.result(),), output=True)
-expm1 = _function(
+exp = function_of_one("exp", _exp, lambda grad, entry: (grad * entry.result(),), output=True)
+expm1 = function_of_one(
     "expm1", _expm1, lambda grad, entry: (grad * (entry.result() + 1.0),), output=True
 )
-log = _function("log", _log, lambda grad, entry: (grad / entry.saved[0],), inputs=(0,))
-log1p = _function(
+log = function_of_one("log", _log, lambda grad, entry: (grad / entry.saved[0],), inputs=(0,))
+log1p = function_of_one(
     "log1p", _log1p, lambda grad, entry: (grad / (entry.saved[0] + 1.0),), inputs=(0,)
 )
 
 
 # *** trigonometric and hyperbolic functions ***
-
-
-def _half_turns(x: Value) -> tuple[Value, Value]:
-    """The whole k with x in [k pi, (k + 1) pi], and x - (k + 1/2) pi to full precision."""
-    quotient = x * (1 / math.pi)
-    whole = quotient.alu(UnaryOps.TRUNC)
-    whole = whole - (quotient < whole).cast(x.dtype)
-    middle = whole + 0.5
-    first = dtypes.truncate(x.dtype, math.pi)
-    second = dtypes.truncate(x.dtype, _PI_REST if x.dtype is dtypes.float64 else math.pi - first)
-    rest = middle.muladd(-second, middle.muladd(-first, x))
-    return whole, rest
-
-
-_PI_REST = 1.2246467991473532e-16  # pi less the nearest float64
-
-
-def _cos(x: Value) -> Value:
-    """The cosine: of moderate x through its distance from a zero, of large x through sin(x/2)."""
-    whole, rest = _half_turns(x)
-    moderate = x.absolute() < 1e4
-    sine = moderate.where(rest, x * 0.5).alu(UnaryOps.SIN)
-    halved = whole * 0.5
-    odd = halved.differs(halved.alu(UnaryOps.TRUNC))
-    return moderate.where(odd.where(sine, -sine), 1.0 - 2.0 * (sine * sine))
 
 
 def _reverse_sin(grad: Value, entry: Entry) -> Gradients:
@@ -283,7 +302,7 @@ def _reverse_cos(grad: Value, entry: Entry) -> Gradients:
 
 def _tan(x: Value) -> Value:
     """The tangent."""
-    return x.alu(UnaryOps.SIN) / _cos(x)
+    return x.alu(UnaryOps.SIN) / x.alu(UnaryOps.COS)
 
 
 def _reverse_tan(grad: Value, entry: Entry) -> Gradients:
@@ -292,15 +311,12 @@ def _reverse_tan(grad: Value, entry: Entry) -> Gradients:
 
 
 def _tanh(x: Value) -> Value:
-    """The hyperbolic tangent; small x through x times an even function, or through expm1."""
-    if x.dtype is dtypes.float64:
-        power = _expm1(x.absolute() * -2.0)
-        positive = -power / (power + 2.0)
-        return (x < 0).where(-positive, positive)
-    x = _within(x, (-9.0, 9.0))
-    square = x * x
-    ratio = x * polynomial(square, _TANH[0]) / polynomial(square, _TANH[1])
-    return _within(ratio, (-1.0, 1.0))
+    """The hyperbolic tangent: 1 - 2 / (e**2x + 1), or a polynomial of small x."""
+    size = magnitude(x)
+    square = size * size
+    near = (size * square).muladd(polynomial(square, constants(x).tanh), size)
+    far = 1.0 - 2.0 / (_exp(size + size) + 1.0)
+    return with_sign((size < 0.6).where(near, far), x)
 
 
 def _reverse_tanh(grad: Value, entry: Entry) -> Gradients:
@@ -308,20 +324,25 @@ def _reverse_tanh(grad: Value, entry: Entry) -> Gradients:
     return (grad * (1.0 - result * result),)
 
 
+def _half_exp(x: Value) -> Value:
+    """e**x / 2, which overflows only where it is too large itself."""
+    power = _exp(x - constants(x).near_log_2)
+    return power.muladd(constants(x).half_of_its_exp, power)
+
+
 def _sinh(x: Value) -> Value:
     """The hyperbolic sine."""
-    size = x.absolute()
-    small = _expm1(size)
-    small = 0.5 * (small + small / (small + 1.0))
-    half = _exp(size * 0.5)
-    positive = (size < 1.0).where(small, 0.5 * half * half - 0.5 / half / half)
-    return (x < 0).where(-positive, positive)
+    size = magnitude(x)
+    square = size * size
+    near = (size * square).muladd(polynomial(square, constants(x).sinh), size)
+    half = _half_exp(size)
+    return with_sign((size < 1.0).where(near, half - 0.25 / half), x)
 
 
 def _cosh(x: Value) -> Value:
     """The hyperbolic cosine."""
-    half = _exp(x.absolute() * 0.5)
-    return 0.5 * half * half + 0.5 / half / half
+    half = _half_exp(magnitude(x))
+    return half + 0.25 / half
 
 
 def _reverse_sinh(grad: Value, entry: Entry) -> Gradients:
@@ -332,12 +353,12 @@ def _reverse_cosh(grad: Value, entry: Entry) -> Gradients:
     return (grad * sinh(entry.saved[0]),)
 
 
-sin = _function("sin", lambda x: x.alu(UnaryOps.SIN), _reverse_sin, inputs=(0,))
-cos = _function("cos", _cos, _reverse_cos, inputs=(0,))
-tan = _function("tan", _tan, _reverse_tan, output=True)
-tanh = _function("tanh", _tanh, _reverse_tanh, output=True)
-sinh = _function("sinh", _sinh, _reverse_sinh, inputs=(0,))
-cosh = _function("cosh", _cosh, _reverse_cosh, inputs=(0,))
+sin = function_of_one("sin", lambda x: x.alu(UnaryOps.SIN), _reverse_sin, inputs=(0,))
+cos = function_of_one("cos", lambda x: x.alu(UnaryOps.COS), _reverse_cos, inputs=(0,))
+tan = function_of_one("tan", _tan, _reverse_tan, output=True)
+tanh = function_of_one("tanh", _tanh, _reverse_tanh, output=True)
+sinh = function_of_one("sinh", _sinh, _reverse_sinh, inputs=(0,))
+cosh = function_of_one("cosh", _cosh, _reverse_cosh, inputs=(0,))
 
 
 # *** sigmoids ***
@@ -378,12 +399,12 @@ def _reverse_silu(grad: Value, entry: Entry) -> Gradients:
     return (grad * (gate + x * gate * (1.0 - gate)),)
 
 
-relu = _function("relu", _relu, _reverse_relu, output=True)
-sigmoid = _function("sigmoid", _sigmoid, _reverse_sigmoid, output=True)
-softplus = _function(
+relu = function_of_one("relu", _relu, _reverse_relu, output=True)
+sigmoid = function_of_one("sigmoid", _sigmoid, _reverse_sigmoid, output=True)
+softplus = function_of_one(
     "softplus", _softplus, lambda grad, entry: (grad * sigmoid(entry.saved[0]),), inputs=(0,)
 )
-silu = _function("silu", _silu, _reverse_silu, inputs=(0,))
+silu = function_of_one("silu", _silu, _reverse_silu, inputs=(0,))
 
 
 # *** the error function ***
@@ -391,16 +412,16 @@ silu = _function("silu", _silu, _reverse_silu, inputs=(0,))
 
 def _erfc_positive(z: Value) -> Value:
     """1 - erf(z) for z >= 0."""
-    z = at_most(z, _constants(z).erfc_limit)
+    z = at_most(z, constants(z).erfc_limit)
     square = z * z
     return _tail(z, square, z.muladd(z, -square))
 
 
 def _tail(z: Value, square: Value, lost: Value) -> Value:
     """erfc(z), where z * z is `square + lost`: exp would magnify the rounding of the square."""
-    constants = _constants(z)
-    t = (z - constants.erfc_pivot) / (z + constants.erfc_pivot)
-    return _exp(-square) * (1.0 - lost) * polynomial(t, constants.erfc) / (2.0 * z + 1.0)
+    known = constants(z)
+    t = (z - known.erfc_pivot) / (z + known.erfc_pivot)
+    return _exp(-square) * (1.0 - lost) * polynomial(t, known.erfc) / (2.0 * z + 1.0)
 
 
 def _erf(x: Value) -> Value:
@@ -455,9 +476,9 @@ def _reverse_gelu_tanh(grad: Value, entry: Entry) -> Gradients:
     return (grad * (gate + x * slope * gate * (1.0 - gate)),)
 
 
-erf = _function("erf", _erf, _reverse_erf, inputs=(0,))
-gelu = _function("gelu", _gelu, _reverse_gelu, inputs=(0,))
-gelu_tanh = _function("gelu_tanh", _gelu_tanh, _reverse_gelu_tanh, inputs=(0,))
+erf = function_of_one("erf", _erf, _reverse_erf, inputs=(0,))
+gelu = function_of_one("gelu", _gelu, _reverse_gelu, inputs=(0,))
+gelu_tanh = function_of_one("gelu_tanh", _gelu_tanh, _reverse_gelu_tanh, inputs=(0,))
 
 
 # *** powers ***
