@@ -38,6 +38,7 @@ LAYERS = """
     tensor.base tensor.autograd
     tensor.arithmetic tensor.elementwise tensor.functions tensor.movement tensor.joining
     tensor.reduce tensor.creation tensor.positions tensor.indexing tensor.linalg
+    tensor.products tensor.diagonals
     tensor.attention tensor.neural tensor.loss tensor
     jit.results jit.inputs jit.reach jit.replay jit.record jit
     tuning

@@ -30,6 +30,11 @@ NAMES = {
     "nn.functional.unfold": "im2col",
     "nn.functional.conv_transpose1d": "conv_transpose1d",
 }
+# Where the arguments have another order or default.
+ADAPTED = {
+    "einsum": lambda operands, formula: Tensor.einsum(formula, operands),
+    "linalg.vander": lambda x, N=None: x.vander(N, increasing=True),
+}
 # What the two do not share, and why.
 LEFT_OUT = {
     "random numbers, of a generator of its own": (
@@ -65,6 +70,8 @@ def reason_left_out(name: str) -> str | None:
 
 def method_of(name: str) -> Callable[..., Any] | None:
     """ferrule's method of an operator's name."""
+    if name in ADAPTED:
+        return ADAPTED[name]
     method = getattr(Tensor, NAMES.get(name, name.rpartition(".")[2]), None)
     return method if callable(method) else None
 

@@ -20,7 +20,7 @@ from ferrule.tensor.broadcast import (
     fit_shape,
     known_size,
 )
-from ferrule.tensor.linalg import Linalg
+from ferrule.tensor.diagonals import Diagonals
 from ferrule.tensor.matrices import accumulating, matrix_product, transposed
 from ferrule.tensor.reduce import largest
 
@@ -77,7 +77,7 @@ def _windows(
     return value
 
 
-class Neural(Linalg):
+class Neural(Diagonals):
     """Convolution, pooling, normalisation, dropout, attention."""
 
     __slots__ = ()

@@ -1,0 +1,88 @@
+"""What linear algebra says of shapes that do not fit."""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from ferrule.config import Context
+from ferrule.shape.view import ShapeError
+from ferrule.tensor import Tensor
+
+
+@pytest.fixture(autouse=True)
+def _numpy_device() -> Iterator[None]:
+    with Context(FERRULE_DEVICE="NUMPY"):
+        yield
+
+
+def zeros(*shape: int) -> Tensor:
+    return Tensor.zeros(*shape, device="NUMPY").contiguous()
+
+
+CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
+    (
+        lambda: zeros(2, 3, 4).mm(zeros(4, 2)),
+        ShapeError,
+        "[mm] takes tensors of 2 and 2 axes, not of shapes (2, 3, 4) and (4, 2); reshape them, or "
+        "use matmul, which takes any",
+    ),
+    (lambda: zeros(2, 3).mv(zeros(3, 1)), ShapeError, "[mv] takes tensors of 2 and 1 axes, not"),
+    (
+        lambda: zeros(1, 2, 3).bmm(zeros(4, 3, 2)),
+        ShapeError,
+        "[bmm] batches of 1 and 4 matrices differ; expand one of them, or use matmul",
+    ),
+    (lambda: zeros(2).addmm(zeros(2), zeros(2)), ShapeError, "[addmm] takes tensors of 2 and 2"),
+    (lambda: zeros(2).addr(zeros(2), zeros(2, 1)), ShapeError, "[addr] takes tensors of 1 and 1"),
+    (
+        lambda: zeros(3).multi_dot(zeros(3), zeros(3)),
+        ShapeError,
+        "[multi_dot] takes tensors of 2 axes, not of shapes (3,); reshape them",
+    ),
+    (
+        lambda: zeros(3, 3, 3).multi_dot(zeros(3)),
+        ShapeError,
+        "[multi_dot] takes matrices, and vectors at the ends, not the shapes (3, 3, 3) and (3,)",
+    ),
+    (
+        lambda: zeros(2, 2).cross(zeros(2, 2)),
+        ShapeError,
+        "[cross] axis -1 of the shapes (2, 2) and (2, 2) must have 3 elements; for plane vectors",
+    ),
+    (
+        lambda: zeros(2, 3).tensordot(zeros(2, 3), 1),
+        ShapeError,
+        "[tensordot] the axes (1,) of shape (2, 3) and (0,) of shape (2, 3) do not pair: as many",
+    ),
+    (
+        lambda: zeros(2, 3).tensordot(zeros(2, 3), 3),
+        ShapeError,
+        "[tensordot] 3 axes of the shapes (2, 3) and (2, 3) cannot be paired; give 0 to",
+    ),
+    (lambda: zeros(3).inner(zeros(2)), ShapeError, "[inner] the axes (0,) of shape (3,) and (0,)"),
+    (lambda: zeros(1).vdot(zeros(2)), ShapeError, "[vdot] the axes (0,) of shape (1,) and (0,)"),
+    (lambda: zeros(2, 2, 2).diag(), ShapeError, "[diag] takes a vector or a matrix, not shape"),
+    (lambda: zeros().diag_embed(), ShapeError, "[diag_embed] a tensor without axes has none to"),
+    (
+        lambda: zeros(2).diag_embed(0, 1, -1),
+        ShapeError,
+        "[diag_embed] the axes 1 and -1 are the same; give two",
+    ),
+    (lambda: zeros(2).trace(), ShapeError, "[trace] shape (2,) has less than two axes"),
+    (lambda: zeros(2, 2).trace(0, 1, 1), ShapeError, "[trace] the axes 1 and 1 are the same"),
+    (
+        lambda: zeros(2, 2, 2).block_diag(),
+        ShapeError,
+        "[block_diag] takes matrices, not shape (2, 2, 2); take them apart with unbind",
+    ),
+    (lambda: zeros(2).vander(-1), ShapeError, "[vander] the number of powers is at least 0, not"),
+    (lambda: zeros(2).cdist(zeros(2, 2)), ShapeError, "[cdist] the shapes (2,) and (2, 2) need"),
+]
+
+
+@pytest.mark.parametrize(("action", "kind", "text"), CASES, ids=[case[2][:60] for case in CASES])
+def test_message(action: Callable[[], Any], kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind, match=re.escape(text)):
+        action()
