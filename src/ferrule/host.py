@@ -8,10 +8,11 @@ as well; inputs come to the host and the result goes back to its device.
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import Any, TypeAlias, final
+from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 
@@ -25,11 +26,15 @@ from ferrule.runner import JITRunner, update_stats
 from ferrule.shape.view import ShapeError
 
 Array: TypeAlias = np.ndarray[Any, Any]
+_PACKAGE: Final = os.path.dirname(__file__) + os.sep
 
 
 @final
 class HostFunction(JITRunner):
-    """Runs `function(*arrays, *args)` and puts the array that it gives into the first buffer."""
+    """Runs `function(*arrays, *args)` and puts the array that it gives into the first buffer.
+
+    `line` is where a user asked for it, for the messages of errors.
+    """
 
     def __init__(
         self,
@@ -37,11 +42,13 @@ class HostFunction(JITRunner):
         args: tuple[Any, ...],
         shapes: tuple[tuple[int, ...], ...],
         device: str,
+        line: str,
     ) -> None:
         self.function = function
         self.args = args
         self.shapes = shapes
         self.device = device
+        self.line = line
         self.name = f"host {function.__name__.strip('_')}"
 
     def __call__(
@@ -51,14 +58,18 @@ class HostFunction(JITRunner):
         wait: bool = False,
         jit: bool = False,
     ) -> float | None:
-        """Runs; whatever the function raises reaches the caller, and the result is left alone."""
+        """Runs; what the function raises reaches the caller, with the user's line as a note."""
         out, *sources = rawbufs
         start = time.perf_counter()
         arrays = [
             source.toCPU()[: int(np.prod(shape))].reshape(shape)
             for source, shape in zip(sources, self.shapes[1:], strict=True)
         ]
-        result = np.asarray(self.function(*arrays, *self.args))
+        try:
+            result = np.asarray(self.function(*arrays, *self.args))
+        except Exception as error:
+            error.add_note(f"{self.name}, asked for at {self.line}")
+            raise
         assert result.shape == self.shapes[0], f"{self.name} gave {result.shape}"
         data = np.ascontiguousarray(result.astype(out.dtype.np, copy=False))
         out.copyin(data.reshape(-1).view(np.uint8).data)
@@ -71,8 +82,12 @@ class HostFunction(JITRunner):
         return seconds
 
 
-# Kept, so that the same call is the same runner, and graphs with it are the same graphs.
-_runner = lru_cache(maxsize=512)(HostFunction)
+def users_line() -> str:
+    """The file and line, outside of this package, that is being run."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def on_host(
@@ -85,7 +100,7 @@ def on_host(
     """What `function(*arrays of the sources, *args)` gives, as a lazy value outside the tape.
 
     `function` must be a module's function, pure, and give an array of `shape`, which is converted
-    to `dtype`; `args` are hashable. There are as many host calls as realised nodes of this kind.
+    to `dtype`; `args` are passed on as they are. Each node that is realised is one call.
 
     Raises `ShapeError` for a symbolic size.
 
@@ -99,7 +114,7 @@ def on_host(
     device = sources[0].node.device
     if 0 in shape:
         return sources[0].full(0, shape).cast(dtype)
-    runner = _runner(function, args, shapes, device)
+    runner = HostFunction(function, args, shapes, device, users_line())
     nodes = [source.node for source in sources]
     return Value(LazyBuffer.custom(runner, nodes, shape, dtype, device))
 

@@ -1,5 +1,7 @@
 """Functions that run on the host as nodes of the graph."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -57,8 +59,10 @@ def test_its_errors_reach_the_caller_and_nothing_is_lost() -> None:
     x = Tensor([1.0])
     value = x._read()
     bad = Tensor(on_host(_fails, [value], (1,), dtypes.float32).node)
-    with pytest.raises(ArithmeticError, match="no result"):
+    with pytest.raises(ArithmeticError, match="no result") as caught:
         bad.realize()
+    (note,) = caught.value.__notes__
+    assert re.fullmatch(r"host fails, asked for at .*test_host\.py:\d+", note)
     assert halved(x).tolist() == [0.5]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ferrule.config import Context
 from ferrule.device import Buffer, Device, Interpreted
 from ferrule.dtype import dtypes
 from ferrule.expr import Variable
@@ -120,3 +121,13 @@ def test_after_an_error_the_graph_is_as_before() -> None:
     assert node.srcs == (x,)
     realize([x])
     np.testing.assert_array_equal(to_array(x), -X)
+
+
+def test_out_of_memory_names_the_largest_values() -> None:
+    with Context(FERRULE_MEMORY_LIMIT=1 << 20):
+        x = from_array(np.ones((1000, 4), np.float32), "CPU")
+        wide = x.reshape((1000, 1, 4)).expand((1000, 1000, 4)).contiguous()
+        with pytest.raises(MemoryError, match=r"15\.3 MiB asked for") as caught:
+            realize([wide])
+    shown = "The largest values to be stored: (1000, 1000, 4) dtypes.float32 (15.3 MiB)"
+    assert caught.value.__notes__ == [shown]

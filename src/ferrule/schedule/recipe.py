@@ -12,12 +12,12 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
-from ferrule.buffer import Buffer
+from ferrule.buffer import Buffer, readable_bytes
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import Expr, Variable, unbind
 from ferrule.fold import is_negative_zero
 from ferrule.lazy import LazyBuffer
-from ferrule.ops import LazyOp, LoadOps, ScheduleItem
+from ferrule.ops import BufferOps, LazyOp, LoadOps, ScheduleItem
 from ferrule.schedule.graph import Graph
 from ferrule.shape.view import View
 
@@ -81,10 +81,27 @@ class Recipe:
 
         `values` holds, for each step, those of its variables.
         """
-        arenas = [Buffer(device, nbytes, dtypes.uint8) for device, nbytes in self.arenas]
-        buffers = [self._buffer(place, nodes, arenas) for place in self.places]
+        try:
+            arenas = [Buffer(device, nbytes, dtypes.uint8) for device, nbytes in self.arenas]
+            buffers = [self._buffer(place, nodes, arenas) for place in self.places]
+        except MemoryError as error:
+            error.add_note(f"The largest values to be stored: {self._largest()}")
+            raise
         items = [_item(*pair, buffers) for pair in zip(self.steps, values, strict=True)]
         return Schedule(items, [(nodes[node], buffers[place]) for node, place in self.results])
+
+    def _largest(self) -> str:
+        """The shapes of the values that take most memory, for a message."""
+        stored: dict[str, int] = {}
+        for step in self.steps:
+            roots = step.ast.src if step.ast.op is BufferOps.SINK else (step.ast,)
+            for root, place in zip(roots, step.places, strict=False):
+                if isinstance(root.op, LoadOps):
+                    continue
+                value = root.src[0] if root.op is BufferOps.STORE else root
+                nbytes = self.places[place].size * value.dtype.itemsize
+                stored[f"{value.shape} {value.dtype} ({readable_bytes(nbytes)})"] = nbytes
+        return ", ".join(sorted(stored, key=lambda shown: -stored[shown])[:3])
 
     def _buffer(self, place: Place, nodes: list[LazyBuffer], arenas: list[Buffer]) -> Buffer:
         if place.node is not None:
