@@ -62,6 +62,7 @@ bench-quick: .bench-venv/.ready ## A subset in short blocks: rough figures in tw
 	@touch $@
 
 test-torch: .torch-venv/.ready ## Compare with PyTorch on its database of operators
+	.torch-venv/bin/python -m pytest -q tests/torch
 	.torch-venv/bin/python tests/torch/op_db.py
 
 docs: $(VENV)/.dev ## Run every example in the documentation

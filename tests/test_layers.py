@@ -42,7 +42,8 @@ LAYERS = """
     tensor.attention tensor.neural tensor.loss tensor
     jit.results jit.inputs jit.reach jit.replay jit.record jit
     tuning
-    nn.layers nn.optim nn.state nn
+    nn.layers nn.optim.optimizer nn.optim.sgd nn.optim.adam nn.optim.adaptive
+    nn.optim.lr_scheduler nn.optim nn.utils nn.state nn
     demo.terminal demo.digits cli __init__ __main__
 """
 ORDER = {name: place for place, name in enumerate(LAYERS.split())}

@@ -8,7 +8,22 @@ import pytest
 
 from ferrule import Tensor, TinyJit, dtypes
 from ferrule.helpers import GlobalCounters
-from ferrule.nn.optim import SGD, Adam, AdamW, Optimizer, OptimizerError
+from ferrule.nn.optim import (
+    LAMB,
+    LARS,
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    Adamax,
+    AdamW,
+    Muon,
+    NAdam,
+    Optimizer,
+    OptimizerError,
+    RAdam,
+    RMSprop,
+)
 from ferrule.nn.state import get_state_dict, load_state_dict
 
 pytestmark = pytest.mark.usefixtures("device")
@@ -69,6 +84,148 @@ def adam(
     return values
 
 
+def amsgrad(lr: float, weight_decay: float) -> Formula:
+    def values(value: Array, grads: Iterator[Array]) -> Iterator[Array]:
+        mean = square = largest = np.zeros_like(value)
+        for step, grad in enumerate(grads, start=1):
+            value = value * (1 - lr * weight_decay)
+            mean = 0.9 * mean + 0.1 * grad
+            square = 0.999 * square + 0.001 * grad * grad
+            largest = np.maximum(largest, square)
+            size = np.sqrt(largest / (1 - 0.999**step)) + 1e-8
+            value = value - lr * mean / (1 - 0.9**step) / size
+            yield value
+
+    return values
+
+
+def dampened(lr: float, momentum: float, dampening: float) -> Formula:
+    def values(value: Array, grads: Iterator[Array]) -> Iterator[Array]:
+        velocity = None
+        for grad in grads:
+            later = velocity is not None
+            velocity = momentum * velocity + (1 - dampening) * grad if later else grad
+            value = value - lr * velocity
+            yield value
+
+    return values
+
+
+def rmsprop(lr: float, alpha: float, momentum: float) -> Formula:
+    """Centred."""
+
+    def values(value: Array, grads: Iterator[Array]) -> Iterator[Array]:
+        square = mean = velocity = np.zeros_like(value)
+        for grad in grads:
+            square = alpha * square + (1 - alpha) * grad * grad
+            mean = alpha * mean + (1 - alpha) * grad
+            velocity = momentum * velocity + grad / (np.sqrt(square - mean * mean) + 1e-8)
+            value = value - lr * velocity
+            yield value
+
+    return values
+
+
+def adagrad(lr: float, lr_decay: float) -> Formula:
+    def values(value: Array, grads: Iterator[Array]) -> Iterator[Array]:
+        total = np.zeros_like(value)
+        for step, grad in enumerate(grads):
+            total = total + grad * grad
+            value = value - lr / (1 + step * lr_decay) * grad / (np.sqrt(total) + 1e-10)
+            yield value
+
+    return values
+
+
+def adadelta(lr: float, rho: float) -> Formula:
+    def values(value: Array, grads: Iterator[Array]) -> Iterator[Array]:
+        square = steps = np.zeros_like(value)
+        for grad in grads:
+            square = rho * square + (1 - rho) * grad * grad
+            delta = np.sqrt(steps + 1e-6) / np.sqrt(square + 1e-6) * grad
+            steps = rho * steps + (1 - rho) * delta * delta
+            value = value - lr * delta
+            yield value
+
+    return values
+
+
+def adamax(lr: float) -> Formula:
+    def values(value: Array, grads: Iterator[Array]) -> Iterator[Array]:
+        mean = largest = np.zeros_like(value)
+        for step, grad in enumerate(grads, start=1):
+            mean = 0.9 * mean + 0.1 * grad
+            largest = np.maximum(0.999 * largest, np.abs(grad) + 1e-8)
+            value = value - lr / (1 - 0.9**step) * mean / largest
+            yield value
+
+    return values
+
+
+def nadam(lr: float) -> Formula:
+    def values(value: Array, grads: Iterator[Array]) -> Iterator[Array]:
+        mean = square = np.zeros_like(value)
+        product = 1.0
+        for step, grad in enumerate(grads, start=1):
+            now, ahead = (0.9 * (1 - 0.5 * 0.96 ** (t * 0.004)) for t in (step, step + 1))
+            product *= now
+            mean = 0.9 * mean + 0.1 * grad
+            square = 0.999 * square + 0.001 * grad * grad
+            update = (1 - now) / (1 - product) * grad + ahead / (1 - product * ahead) * mean
+            value = value - lr * update / (np.sqrt(square / (1 - 0.999**step)) + 1e-8)
+            yield value
+
+    return values
+
+
+def radam(lr: float, beta: float) -> Formula:
+    def values(value: Array, grads: Iterator[Array]) -> Iterator[Array]:
+        mean = square = np.zeros_like(value)
+        limit = 2 / (1 - beta) - 1
+        for step, grad in enumerate(grads, start=1):
+            mean = 0.9 * mean + 0.1 * grad
+            square = beta * square + (1 - beta) * grad * grad
+            weight = 1 - beta**step
+            length = limit - 2 * step * beta**step / weight
+            factor: Any = 1.0
+            if length > 5:
+                top = (length - 4) * (length - 2) * limit
+                factor = np.sqrt(top / ((limit - 4) * (limit - 2) * length) * weight)
+                factor = factor / (np.sqrt(square) + 1e-8)
+            value = value - lr * mean / (1 - 0.9**step) * factor
+            yield value
+
+    return values
+
+
+def lamb(lr: float, weight_decay: float) -> Formula:
+    def values(value: Array, grads: Iterator[Array]) -> Iterator[Array]:
+        mean = square = np.zeros_like(value)
+        for step, grad in enumerate(grads, start=1):
+            mean = 0.9 * mean + 0.1 * grad
+            square = 0.999 * square + 0.001 * grad * grad
+            size = np.sqrt(square / (1 - 0.999**step)) + 1e-6
+            update = mean / (1 - 0.9**step) / size + weight_decay * value
+            ratio = np.linalg.norm(value.ravel()) / np.linalg.norm(update.ravel())
+            value = value - lr * ratio * update
+            yield value
+
+    return values
+
+
+def lars(lr: float, momentum: float, weight_decay: float, trust: float) -> Formula:
+    def values(value: Array, grads: Iterator[Array]) -> Iterator[Array]:
+        velocity = np.zeros_like(value)
+        for grad in grads:
+            weight, slope = (np.linalg.norm(part.ravel()) for part in (value, grad))
+            local = trust * weight / (slope + weight_decay * weight)
+            velocity = momentum * velocity + lr * local * (grad + weight_decay * value)
+            value = value - velocity
+            yield value
+
+    return values
+
+
 CASES: dict[str, tuple[Callable[[list[Tensor]], Optimizer], Formula]] = {
     "sgd": (lambda ps: SGD(ps, lr=0.1), sgd(0.1)),
     "momentum": (lambda ps: SGD(ps, 0.1, momentum=0.9), sgd(0.1, 0.9)),
@@ -89,6 +246,22 @@ CASES: dict[str, tuple[Callable[[list[Tensor]], Optimizer], Formula]] = {
     "adamw with decay": (
         lambda ps: AdamW(ps, 0.1, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.3),
         adam(0.1, (0.8, 0.95), 1e-3, 0.3, decoupled=True),
+    ),
+    "amsgrad": (lambda ps: AdamW(ps, 0.1, amsgrad=True), amsgrad(0.1, 0.01)),
+    "dampened": (lambda ps: SGD(ps, 0.1, 0.9, dampening=0.3), dampened(0.1, 0.9, 0.3)),
+    "rmsprop": (
+        lambda ps: RMSprop(ps, 0.1, alpha=0.9, momentum=0.5, centered=True),
+        rmsprop(0.1, 0.9, 0.5),
+    ),
+    "adagrad": (lambda ps: Adagrad(ps, 0.1, lr_decay=0.5), adagrad(0.1, 0.5)),
+    "adadelta": (lambda ps: Adadelta(ps, 0.5, rho=0.8), adadelta(0.5, 0.8)),
+    "adamax": (lambda ps: Adamax(ps, 0.1), adamax(0.1)),
+    "nadam": (lambda ps: NAdam(ps, 0.1), nadam(0.1)),
+    "radam": (lambda ps: RAdam(ps, 0.1, betas=(0.9, 0.8)), radam(0.1, 0.8)),
+    "lamb": (lambda ps: LAMB(ps, 0.1, weight_decay=0.3), lamb(0.1, 0.3)),
+    "lars": (
+        lambda ps: LARS(ps, 0.5, weight_decay=0.1, trust_coefficient=0.2),
+        lars(0.5, 0.9, 0.1, 0.2),
     ),
 }
 
@@ -141,7 +314,7 @@ def test_half_parameters_keep_their_type_and_exact_state(name: str) -> None:
     assert_close(found, expected(formula), 2e-2)
 
 
-@pytest.mark.parametrize("name", ["sgd", "nesterov", "adam"])
+@pytest.mark.parametrize("name", ["sgd", "nesterov", "adam", "dampened", "nadam", "radam", "lamb"])
 def test_a_captured_step_does_the_same(name: str) -> None:
     make, formula = CASES[name]
     params = [Tensor(value, dtype=dtypes.float32) for value in initial()]
@@ -239,6 +412,92 @@ def test_state_can_be_saved_and_loaded() -> None:
     np.testing.assert_array_equal(param.numpy(), other.numpy())
 
 
+def test_groups_have_settings_of_their_own() -> None:
+    first, second, third = Tensor([1.0]), Tensor([1.0]), Tensor([1.0])
+    optimizer = SGD([{"params": [first], "lr": 0.5}, {"params": second}], lr=0.25)
+    optimizer.add_param_group({"params": [third], "lr": 1.0, "maximize": True})
+    take_step(optimizer, [first, second, third], [Tensor([1.0])] * 3)
+    assert [param.item() for param in (first, second, third)] == [0.5, 0.75, 2.0]
+    assert optimizer.params == [first, second, third]
+
+
+def test_the_rate_of_a_group_is_set_in_its_tensor() -> None:
+    optimizer = SGD([Tensor([0.0])], lr=1.0)
+    rate = optimizer.lr
+    optimizer.param_groups[0]["lr"] = 0.5
+    assert rate.item() == 0.5
+    optimizer.param_groups[0].update(lr=0.25)
+    assert optimizer.lr is rate
+    assert rate.item() == 0.25
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "sgd"])
+def test_a_state_dict_goes_on_where_it_was_made(name: str) -> None:
+    make, _ = CASES[name]
+    params = [Tensor(value) for value in initial()]
+    grads = [Tensor(value) for value in initial()]
+    optimizer = make(params)
+    for _ in range(3):
+        take_step(optimizer, params, grads)
+    saved = optimizer.state_dict()
+    copies = [Tensor(param.numpy()) for param in params]
+    resumed = make(copies)
+    resumed.lr = 9.0
+    resumed.load_state_dict(saved)
+    for one, tensors in ((optimizer, params), (resumed, copies)):
+        take_step(one, tensors, grads)
+    for one, other in zip(params, copies, strict=True):
+        np.testing.assert_array_equal(one.numpy(), other.numpy())
+
+
+def test_a_state_that_does_not_fit_changes_nothing() -> None:
+    optimizer = Adam([Tensor([1.0]), Tensor([1.0, 2.0])])
+    other = Adam([Tensor([1.0]), Tensor([1.0, 2.0, 3.0])], lr=9.0)
+    with pytest.raises(
+        OptimizerError, match=r"exp_avg of parameter 1 has shape \(3,\), not \(2,\)"
+    ):
+        optimizer.load_state_dict(other.state_dict())
+    with pytest.raises(OptimizerError, match=r"groups of \[1\] parameters do not fit .* \[2\]"):
+        optimizer.load_state_dict(Adam([Tensor([1.0])]).state_dict())
+    state = optimizer.state_dict()
+    state["state"][0]["step"] = Tensor(5.0)
+    with pytest.raises(OptimizerError, match="step differs between parameters of one group"):
+        optimizer.load_state_dict(state)
+    assert optimizer.lr.item() == np.float32(0.001)
+
+
+def orthogonalised(matrix: Array) -> Array:
+    """Muon's quintic of the singular values."""
+    left, values, right = np.linalg.svd(matrix, full_matrices=False)
+    values = values / np.linalg.norm(values)
+    for _ in range(5):
+        values = 3.4445 * values - 4.775 * values**3 + 2.0315 * values**5
+    return np.asarray((left * values) @ right)
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (6, 4)])
+def test_muon(shape: tuple[int, int]) -> None:
+    rng = np.random.default_rng(0)
+    value = rng.standard_normal(shape)
+    param = Tensor(value)
+    optimizer = Muon([param], lr=0.1)
+    velocity = np.zeros(shape)
+    for _ in range(4):
+        grad = rng.standard_normal(shape)
+        velocity = 0.95 * velocity + 0.05 * grad
+        update = orthogonalised(0.95 * velocity + 0.05 * grad)
+        value = value * (1 - 0.1 * 0.1) - 0.1 * max(1, shape[0] / shape[1]) ** 0.5 * update
+        take_step(optimizer, [param], [Tensor(grad)])
+        np.testing.assert_allclose(param.numpy(), value, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", [LAMB, LARS])
+def test_a_tensor_of_zeros_moves(kind: Any) -> None:
+    param = Tensor([0.0, 0.0])
+    take_step(kind([param], lr=1.0), [param], [Tensor([1.0, -1.0])])
+    np.testing.assert_allclose(param.numpy(), [-1.0, 1.0], rtol=1e-5)
+
+
 def test_a_step_of_adam_takes_few_kernels() -> None:
     shapes = [(784, 64), (64,), (64, 32), (32,), (32, 10), (10,)]
     params = [Tensor(np.ones(shape, np.float32)) for shape in shapes]
@@ -272,6 +531,17 @@ def test_a_missing_gradient_is_an_error_and_changes_nothing() -> None:
             "SGD: parameter 0 is computed from other tensors",
         ),
         (lambda: SGD([Tensor([1.0])], lr=-1), "SGD: lr is -1; it must be at least 0"),
+        (lambda: SGD([Tensor([1.0])], nesterov=True, momentum=0.9, dampening=0.1), "no dampening"),
+        (lambda: Muon([Tensor([1.0])]), r"Muon: parameter 0 has shape \(1,\), and only matrices"),
+        (lambda: Muon([Tensor([[1.0]])], adjust_lr_fn="x"), "adjust_lr_fn is 'x'; it must be"),
+        (
+            lambda: SGD([{"params": [Tensor([1.0])], "beta": 1}]),
+            "SGD: no setting beta; it has lr, momentum",
+        ),
+        (
+            lambda: SGD([{"params": (x := Tensor([1.0]))}, {"params": x}]),
+            "SGD: parameter 0 is in another group already",
+        ),
         (lambda: SGD([Tensor([1.0])], momentum=-1), "SGD: momentum is -1; it must be at least 0"),
         (lambda: SGD([Tensor([1.0])], nesterov=True), "SGD: nesterov needs a momentum above 0"),
         (

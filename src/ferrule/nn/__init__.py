@@ -1,6 +1,6 @@
 """Layers, optimisers (`nn.optim`) and the state of models (`nn.state`)."""
 
-from ferrule.nn import optim, state
+from ferrule.nn import optim, state, utils
 from ferrule.nn.layers import (
     BatchNorm,
     BatchNorm2d,
@@ -27,4 +27,5 @@ __all__ = [
     "Sequential",
     "optim",
     "state",
+    "utils",
 ]

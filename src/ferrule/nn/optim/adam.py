@@ -1,0 +1,392 @@
+"""Adam and its family: a moving average of gradients, over the root of one of their squares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import log
+from typing import Any, final
+
+from ferrule.dtype import dtypes
+from ferrule.nn.optim.optimizer import (
+    Betas,
+    Optimizer,
+    ParamGroup,
+    Params,
+    State,
+    at_least,
+    below_one,
+    decayed,
+    filled_like,
+    moved,
+    scalar,
+    with_decay,
+)
+from ferrule.nn.optim.sgd import size_of, trust_ratio
+from ferrule.tensor import Tensor
+
+
+def _power(beta: float | Tensor, step: Tensor) -> Tensor:
+    """The exponent of e in `beta**step`."""
+    return step * (beta.log() if isinstance(beta, Tensor) else log(max(beta, 1e-300)))
+
+
+def _weight(beta: float | Tensor, step: Tensor) -> Tensor:
+    """`1 - beta**step`: what a moving average of the constant 1, started at zero, has reached.
+
+    Dividing by it corrects the bias. By `expm1`, it is exact to rounding from the first step on.
+    """
+    return -_power(beta, step).expm1()
+
+
+class _Moments(Optimizer):
+    """What Adam's family shares: `betas`, `eps`, `weight_decay`, two averages and a step count."""
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float | Tensor,
+        betas: Betas,
+        eps: float,
+        weight_decay: float,
+        **others: Any,
+    ) -> None:
+        settings = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, **others}
+        super().__init__(params, settings)
+
+    def _check(self, settings: Mapping[str, Any]) -> None:
+        for beta in settings["betas"]:
+            below_one(self._name, "betas", beta)
+        for setting in ("lr", "eps", "weight_decay"):
+            if not isinstance(settings[setting], Tensor):
+                at_least(self._name, setting, settings[setting])
+
+    def _start(self, param: Tensor, group: ParamGroup) -> State:
+        return {"exp_avg": filled_like(param), "exp_avg_sq": filled_like(param)}
+
+    @staticmethod
+    def _moments(state: State, gradient: Tensor, group: ParamGroup) -> State:
+        """The averages after a step."""
+        first, second = group["betas"]
+        return {
+            "exp_avg": moved(state["exp_avg"], gradient, first),
+            "exp_avg_sq": moved(state["exp_avg_sq"], gradient.square(), second),
+        }
+
+    @staticmethod
+    def _weights(state: State, group: ParamGroup) -> tuple[Tensor, Tensor]:
+        """What corrects the bias of each average."""
+        first, second = group["betas"]
+        return _weight(first, state["step"]), _weight(second, state["step"])
+
+    def _adam_step(self, gradient: Tensor, state: State, group: ParamGroup) -> tuple[Tensor, State]:
+        """Adam's direction, to be multiplied by the rate."""
+        after = self._moments(state, gradient, group)
+        mean_weight, square_weight = self._weights(state, group)
+        square = after["exp_avg_sq"]
+        if "max_exp_avg_sq" in state:
+            square = after["max_exp_avg_sq"] = state["max_exp_avg_sq"].maximum(square)
+        size = square.sqrt() / square_weight.sqrt() + group["eps"]
+        return after["exp_avg"] / mean_weight / size, after
+
+
+class _Adam(_Moments):
+    def __init__(
+        self,
+        params: Params,
+        lr: float | Tensor,
+        betas: Betas,
+        eps: float,
+        weight_decay: float,
+        amsgrad: bool,
+        maximize: bool,
+    ) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad=amsgrad, maximize=maximize)
+
+    def _start(self, param: Tensor, group: ParamGroup) -> State:
+        state = super()._start(param, group)
+        return {**state, "max_exp_avg_sq": filled_like(param)} if group["amsgrad"] else state
+
+
+@final
+class Adam(_Adam):
+    """Adam; weight decay is added to the gradient (L2), as in PyTorch's `Adam`.
+
+    `amsgrad` divides by the largest average of squares so far. Kingma and Ba, "Adam: A Method for
+    Stochastic Optimization" (2014); Reddi and others, "On the Convergence of Adam" (2018).
+
+    >>> weight = Tensor([1.0])
+    >>> optimizer = Adam([weight], lr=0.25)
+    >>> _ = (weight * 3).sum().backward()
+    >>> optimizer.step()
+    >>> weight.tolist()
+    [0.75]
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float | Tensor = 0.001,
+        betas: Betas = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize)
+
+    def _change(
+        self, value: Tensor, gradient: Tensor, state: State, group: ParamGroup
+    ) -> tuple[Tensor, State]:
+        update, after = self._adam_step(with_decay(gradient, value, group), state, group)
+        return value - group["lr"] * update, after
+
+
+@final
+class AdamW(_Adam):
+    """Adam with decoupled weight decay: parameters shrink by `lr * weight_decay` at each step.
+
+    Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2017).
+
+    >>> weight = Tensor([1.0])
+    >>> optimizer = AdamW([weight], lr=0.25, weight_decay=1.0)
+    >>> _ = (weight * 3).sum().backward()
+    >>> optimizer.step()
+    >>> weight.tolist()
+    [0.5]
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float | Tensor = 0.001,
+        betas: Betas = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize)
+
+    def _change(
+        self, value: Tensor, gradient: Tensor, state: State, group: ParamGroup
+    ) -> tuple[Tensor, State]:
+        update, after = self._adam_step(gradient, state, group)
+        return decayed(value, group) - group["lr"] * update, after
+
+
+@final
+class LAMB(_Moments):
+    """Adam whose step is scaled to the size of each tensor, for large batches.
+
+    The direction is Adam's with `weight_decay * w` added, and the rate `lr * |w| / |direction|`.
+    You and others, "Large Batch Optimization for Deep Learning" (2019), algorithm 2.
+
+    >>> weight = Tensor([3.0, 4.0])
+    >>> optimizer = LAMB([weight], lr=0.1)
+    >>> _ = (weight * Tensor([1.0, 0.0])).sum().backward()
+    >>> optimizer.step()
+    >>> [round(value, 4) for value in weight.tolist()]
+    [2.5, 4.0]
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float | Tensor = 0.001,
+        betas: Betas = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, maximize=maximize)
+
+    def _change(
+        self, value: Tensor, gradient: Tensor, state: State, group: ParamGroup
+    ) -> tuple[Tensor, State]:
+        update, after = self._adam_step(gradient, state, group)
+        update = with_decay(update, value, group)
+        ratio = trust_ratio(size_of(value), size_of(update))
+        return value - group["lr"] * ratio * update, after
+
+
+@final
+class Adamax(_Moments):
+    """Adam with the largest gradient, discounted, in place of the root of the mean square.
+
+    Kingma and Ba, "Adam: A Method for Stochastic Optimization" (2014), section 7.
+
+    >>> weight = Tensor([1.0])
+    >>> optimizer = Adamax([weight], lr=0.25)
+    >>> _ = (weight * 3).sum().backward()
+    >>> optimizer.step()
+    >>> weight.tolist()
+    [0.75]
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float | Tensor = 0.002,
+        betas: Betas = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, maximize=maximize)
+
+    def _start(self, param: Tensor, group: ParamGroup) -> State:
+        return {"exp_avg": filled_like(param), "exp_inf": filled_like(param)}
+
+    def _change(
+        self, value: Tensor, gradient: Tensor, state: State, group: ParamGroup
+    ) -> tuple[Tensor, State]:
+        gradient = with_decay(gradient, value, group)
+        first, second = group["betas"]
+        mean = moved(state["exp_avg"], gradient, first)
+        largest = (second * state["exp_inf"]).maximum(gradient.abs() + group["eps"])
+        rate = group["lr"] / _weight(first, state["step"])
+        return value - rate * mean / largest, {"exp_avg": mean, "exp_inf": largest}
+
+
+class _Decoupling(_Moments):
+    """Weight decay of either kind, by a setting."""
+
+    @staticmethod
+    def _split(value: Tensor, gradient: Tensor, group: ParamGroup) -> tuple[Tensor, Tensor]:
+        if group["decoupled_weight_decay"]:
+            return decayed(value, group), gradient
+        return value, with_decay(gradient, value, group)
+
+
+@final
+class NAdam(_Decoupling):
+    """Adam with Nesterov's momentum, whose share grows with the steps.
+
+    Dozat, "Incorporating Nesterov Momentum into Adam" (2016).
+
+    >>> weight = Tensor([1.0])
+    >>> optimizer = NAdam([weight], lr=0.25)
+    >>> _ = (weight * 3).sum().backward()
+    >>> optimizer.step()
+    >>> weight.item() < 1
+    True
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float | Tensor = 0.002,
+        betas: Betas = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        momentum_decay: float = 0.004,
+        decoupled_weight_decay: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(
+            params,
+            lr,
+            betas,
+            eps,
+            weight_decay,
+            momentum_decay=momentum_decay,
+            decoupled_weight_decay=decoupled_weight_decay,
+            maximize=maximize,
+        )
+
+    def _check(self, settings: Mapping[str, Any]) -> None:
+        super()._check(settings)
+        at_least(self._name, "momentum_decay", settings["momentum_decay"])
+
+    def _start_shared(self, group: ParamGroup) -> State:
+        return {**super()._start_shared(group), "mu_product": scalar(1.0, group["params"])}
+
+    def _advance(self, shared: State, group: ParamGroup) -> State:
+        step = shared["step"] + 1
+        return {"step": step, "mu_product": shared["mu_product"] * self._momentum(step, group)}
+
+    @staticmethod
+    def _momentum(step: Tensor, group: ParamGroup) -> Tensor:
+        growth = _power(0.96, step * group["momentum_decay"]).exp()
+        momentum: Tensor = group["betas"][0] * (1 - 0.5 * growth)
+        return momentum
+
+    def _change(
+        self, value: Tensor, gradient: Tensor, state: State, group: ParamGroup
+    ) -> tuple[Tensor, State]:
+        value, gradient = self._split(value, gradient, group)
+        after = self._moments(state, gradient, group)
+        now = self._momentum(state["step"], group)
+        ahead = self._momentum(state["step"] + 1, group)
+        product = state["mu_product"]
+        _, square_weight = self._weights(state, group)
+        size = after["exp_avg_sq"].sqrt() / square_weight.sqrt() + group["eps"]
+        update = gradient * ((1 - now) / (1 - product))
+        update = update + after["exp_avg"] * (ahead / (1 - product * ahead))
+        return value - group["lr"] * update / size, after
+
+
+@final
+class RAdam(_Decoupling):
+    """Adam that waits with dividing until the average of squares is worth it.
+
+    Liu and others, "On the Variance of the Adaptive Learning Rate and Beyond" (2019).
+
+    >>> weight = Tensor([1.0])
+    >>> optimizer = RAdam([weight], lr=0.25)
+    >>> _ = (weight * 3).sum().backward()
+    >>> optimizer.step()
+    >>> weight.tolist()
+    [0.25]
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float | Tensor = 0.001,
+        betas: Betas = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        decoupled_weight_decay: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(
+            params,
+            lr,
+            betas,
+            eps,
+            weight_decay,
+            decoupled_weight_decay=decoupled_weight_decay,
+            maximize=maximize,
+        )
+
+    def _change(
+        self, value: Tensor, gradient: Tensor, state: State, group: ParamGroup
+    ) -> tuple[Tensor, State]:
+        value, gradient = self._split(value, gradient, group)
+        after = self._moments(state, gradient, group)
+        mean_weight, square_weight = self._weights(state, group)
+        length, factor = self._rectification(state["step"], group["betas"][1])
+        adaptive = factor * square_weight.sqrt() / (after["exp_avg_sq"].sqrt() + group["eps"])
+        update = after["exp_avg"] / mean_weight * (length > 5).where(adaptive, 1.0)
+        return value - group["lr"] * update, after
+
+    @staticmethod
+    def _rectification(step: Tensor, beta: float | Tensor) -> tuple[Tensor, Tensor]:
+        """How many squares the average is of, roughly, and what their variance asks for.
+
+        The length is a small difference of large numbers, hence float64.
+        """
+        exact = step.cast(dtypes.float64)
+        limit = 2 / (1 - beta) - 1
+        power = _power(beta, exact)
+        length = limit + 2 * exact * power.exp() / power.expm1()
+        used = length.maximum(5.0)
+        ratio = (used - 4) * (used - 2) * limit / ((limit - 4) * (limit - 2) * used)
+        return length, ratio.sqrt().cast(step.dtype)

@@ -1,0 +1,273 @@
+"""Gradient descent, and its variants that scale whole layers: `SGD`, `LARS`, `Muon`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import sqrt
+from typing import Any, final
+
+from ferrule.nn.optim.optimizer import (
+    Optimizer,
+    OptimizerError,
+    ParamGroup,
+    Params,
+    State,
+    at_least,
+    below_one,
+    decayed,
+    filled_like,
+    moved,
+    scalar,
+    with_decay,
+)
+from ferrule.tensor import Tensor
+
+
+@final
+class SGD(Optimizer):
+    """Stochastic gradient descent, with momentum (Nesterov's if asked) and weight decay.
+
+    >>> weight = Tensor([1.0, -1.0])
+    >>> optimizer = SGD([weight], lr=0.5)
+    >>> _ = (weight * weight).sum().backward()
+    >>> optimizer.step()
+    >>> weight.tolist()
+    [0.0, 0.0]
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float | Tensor = 0.001,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        settings = {
+            "lr": lr,
+            "momentum": momentum,
+            "dampening": dampening,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+            "maximize": maximize,
+        }
+        super().__init__(params, settings)
+
+    def _check(self, settings: Mapping[str, Any]) -> None:
+        for setting in ("lr", "momentum", "weight_decay"):
+            _check_positive(self._name, setting, settings[setting])
+        if settings["nesterov"] and (not settings["momentum"] or settings["dampening"]):
+            raise OptimizerError("SGD: nesterov needs a momentum above 0, and no dampening")
+
+    def _start_shared(self, group: ParamGroup) -> State:
+        # The first step is not dampened: only then does the number of the step matter.
+        return {"step": scalar(0.0, group["params"])} if group["dampening"] else {}
+
+    def _start(self, param: Tensor, group: ParamGroup) -> State:
+        return {"momentum_buffer": filled_like(param)} if group["momentum"] else {}
+
+    def _change(
+        self, value: Tensor, gradient: Tensor, state: State, group: ParamGroup
+    ) -> tuple[Tensor, State]:
+        gradient = with_decay(gradient, value, group)
+        if "momentum_buffer" not in state:
+            return value - group["lr"] * gradient, {}
+        fresh = gradient
+        if group["dampening"]:
+            later = (state["step"] > 1).cast(gradient.dtype)
+            fresh = gradient * (1 - group["dampening"] * later)
+        velocity = group["momentum"] * state["momentum_buffer"] + fresh
+        direction = gradient + group["momentum"] * velocity if group["nesterov"] else velocity
+        return value - group["lr"] * direction, {"momentum_buffer": velocity}
+
+
+def _check_positive(name: str, setting: str, value: float | Tensor) -> None:
+    if not isinstance(value, Tensor):
+        at_least(name, setting, value)
+
+
+def size_of(value: Tensor) -> Tensor:
+    """The Euclidean norm of all elements."""
+    return value.square().sum().sqrt()
+
+
+def trust_ratio(weight: Tensor, update: Tensor) -> Tensor:
+    """|weight| / |update|, and 1 where either is zero."""
+    usable = (weight > 0).logical_and(update > 0)
+    return usable.where(weight / usable.where(update, 1.0), 1.0)
+
+
+@final
+class LARS(Optimizer):
+    """Layer-wise adaptive rate scaling, for large batches.
+
+    Each tensor's rate is `lr * trust_coefficient * |w| / (|gradient| + weight_decay * |w| + eps)`;
+    momentum is that of `SGD`, of updates that are scaled already. You, Gitman, Ginsburg, "Large
+    Batch Training of Convolutional Networks" (2017), algorithm 1. Give biases and the parameters of
+    normalisations a group of their own, with `trust_coefficient` 0: that is plain momentum.
+
+    >>> weight = Tensor([3.0, 4.0])
+    >>> optimizer = LARS([weight], lr=1.0, trust_coefficient=0.5, weight_decay=0.0)
+    >>> _ = (weight * Tensor([1.0, 0.0])).sum().backward()
+    >>> optimizer.step()
+    >>> weight.tolist()
+    [0.5, 4.0]
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float | Tensor = 0.001,
+        momentum: float = 0.9,
+        weight_decay: float = 1e-4,
+        nesterov: bool = False,
+        trust_coefficient: float = 0.001,
+        eps: float = 0.0,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        settings = {
+            "lr": lr,
+            "momentum": momentum,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+            "trust_coefficient": trust_coefficient,
+            "eps": eps,
+            "maximize": maximize,
+        }
+        super().__init__(params, settings)
+
+    def _check(self, settings: Mapping[str, Any]) -> None:
+        for setting in ("lr", "momentum", "weight_decay", "trust_coefficient", "eps"):
+            _check_positive(self._name, setting, settings[setting])
+
+    def _start_shared(self, group: ParamGroup) -> State:
+        return {}
+
+    def _start(self, param: Tensor, group: ParamGroup) -> State:
+        return {"momentum_buffer": filled_like(param)}
+
+    def _change(
+        self, value: Tensor, gradient: Tensor, state: State, group: ParamGroup
+    ) -> tuple[Tensor, State]:
+        update = group["lr"] * self._scaled(value, gradient, group)
+        velocity = group["momentum"] * state["momentum_buffer"] + update
+        direction = update + group["momentum"] * velocity if group["nesterov"] else velocity
+        return value - direction, {"momentum_buffer": velocity}
+
+    @staticmethod
+    def _scaled(value: Tensor, gradient: Tensor, group: ParamGroup) -> Tensor:
+        update = with_decay(gradient, value, group)
+        if not group["trust_coefficient"]:
+            return update
+        weight = size_of(value)
+        slope = size_of(gradient)
+        bound = slope + group["weight_decay"] * weight + group["eps"]
+        usable = (weight > 0).logical_and(slope > 0)
+        ratio = group["trust_coefficient"] * weight / usable.where(bound, 1.0)
+        return update * usable.where(ratio, 1.0)
+
+
+@final
+class Muon(Optimizer):
+    """Momentum whose updates are made orthogonal, for matrices inside a network.
+
+    The update is the nearest orthogonal matrix to the momentum, by `ns_steps` of a Newton-Schulz
+    iteration whose quintic has `ns_coefficients`; they are computed in float32, where PyTorch takes
+    bfloat16. `adjust_lr_fn` scales the rate by the shape: "original" (also None) by
+    `sqrt(max(1, rows / columns))`, "match_rms_adamw" by `0.2 * sqrt(max(rows, columns))`, so that
+    AdamW's rates fit. Jordan and others, "Muon: An optimizer for hidden layers" (2024).
+
+    Raises `OptimizerError` for parameters that are not matrices: give them to AdamW.
+
+    >>> weight = Tensor([[2.0, 0.0], [0.0, 1.0]])
+    >>> optimizer = Muon([weight], lr=0.5, weight_decay=0.0)
+    >>> _ = weight.sum().backward()
+    >>> optimizer.step()
+    >>> weight.shape
+    (2, 2)
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float | Tensor = 0.001,
+        weight_decay: float = 0.1,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        ns_coefficients: tuple[float, float, float] = (3.4445, -4.775, 2.0315),
+        eps: float = 1e-7,
+        ns_steps: int = 5,
+        adjust_lr_fn: str | None = None,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        settings = {
+            "lr": lr,
+            "weight_decay": weight_decay,
+            "momentum": momentum,
+            "nesterov": nesterov,
+            "ns_coefficients": ns_coefficients,
+            "eps": eps,
+            "ns_steps": ns_steps,
+            "adjust_lr_fn": adjust_lr_fn,
+            "maximize": maximize,
+        }
+        super().__init__(params, settings)
+
+    def _check(self, settings: Mapping[str, Any]) -> None:
+        for setting in ("lr", "weight_decay", "eps"):
+            _check_positive(self._name, setting, settings[setting])
+        below_one(self._name, "momentum", settings["momentum"])
+        if settings["adjust_lr_fn"] not in (None, "original", "match_rms_adamw"):
+            raise OptimizerError(
+                f"Muon: adjust_lr_fn is {settings['adjust_lr_fn']!r}; it must be 'original',"
+                " 'match_rms_adamw' or None"
+            )
+        for position, param in enumerate(settings["params"]):
+            if param.ndim != 2:
+                raise OptimizerError(
+                    f"Muon: parameter {position} has shape {tuple(param.shape)}, and only matrices"
+                    " can be made orthogonal; give it to AdamW"
+                )
+
+    def _start_shared(self, group: ParamGroup) -> State:
+        return {}
+
+    def _start(self, param: Tensor, group: ParamGroup) -> State:
+        return {"momentum_buffer": filled_like(param)}
+
+    def _change(
+        self, value: Tensor, gradient: Tensor, state: State, group: ParamGroup
+    ) -> tuple[Tensor, State]:
+        velocity = moved(state["momentum_buffer"], gradient, group["momentum"])
+        ahead = moved(velocity, gradient, group["momentum"]) if group["nesterov"] else velocity
+        update = orthogonal(ahead, group["ns_coefficients"], group["ns_steps"], group["eps"])
+        rate = group["lr"] * _shape_factor(group["adjust_lr_fn"], *value.shape)
+        return decayed(value, group) - rate * update, {"momentum_buffer": velocity}
+
+
+def _shape_factor(kind: str | None, rows: Any, columns: Any) -> float:
+    if kind == "match_rms_adamw":
+        return 0.2 * sqrt(max(rows, columns))
+    return sqrt(max(1.0, rows / columns))
+
+
+def orthogonal(
+    matrix: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float
+) -> Tensor:
+    """A matrix whose singular values are all moved towards 1, by a Newton-Schulz iteration.
+
+    Each step makes a singular value s into `a*s + b*s**3 + c*s**5`.
+    """
+    a, b, c = coefficients
+    rows, columns = matrix.shape
+    x = matrix.transpose() if rows > columns else matrix
+    x = x / size_of(x).maximum(eps)
+    for _ in range(steps):
+        gram = x.matmul(x.transpose())
+        x = a * x + (b * gram + c * gram.matmul(gram)).matmul(x)
+    return x.transpose() if rows > columns else x
