@@ -8,15 +8,14 @@ as well; inputs come to the host and the result goes back to its device.
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 
 from ferrule.buffer import Buffer
+from ferrule.capture import user_location
 from ferrule.dtype import DType
 from ferrule.expr import Variable, sint
 from ferrule.gradient import Shape, Value
@@ -26,7 +25,6 @@ from ferrule.runner import JITRunner, update_stats
 from ferrule.shape.view import ShapeError
 
 Array: TypeAlias = np.ndarray[Any, Any]
-_PACKAGE: Final = os.path.dirname(__file__) + os.sep
 
 
 @final
@@ -82,14 +80,6 @@ class HostFunction(JITRunner):
         return seconds
 
 
-def users_line() -> str:
-    """The file and line, outside of this package, that is being run."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
 def on_host(
     function: Callable[..., Array],
     sources: Sequence[Value],
@@ -114,7 +104,7 @@ def on_host(
     device = sources[0].node.device
     if 0 in shape:
         return sources[0].full(0, shape).cast(dtype)
-    runner = HostFunction(function, args, shapes, device, users_line())
+    runner = HostFunction(function, args, shapes, device, user_location())
     nodes = [source.node for source in sources]
     return Value(LazyBuffer.custom(runner, nodes, shape, dtype, device))
 
