@@ -44,7 +44,7 @@ LAYERS = """
     tuning
     nn.layers nn.optim.optimizer nn.optim.sgd nn.optim.adam nn.optim.adaptive
     nn.optim.lr_scheduler nn.optim nn.utils nn.state nn
-    demo.terminal demo.digits cli __init__ __main__
+    demo.terminal demo.digits cli errors __init__ __main__
 """
 ORDER = {name: place for place, name in enumerate(LAYERS.split())}
 

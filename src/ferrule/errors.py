@@ -1,0 +1,49 @@
+"""The types of error that a user may meet, in one place; `docs/errors/` has a page for each.
+
+>>> from ferrule import Tensor
+>>> from ferrule.errors import ShapeError
+>>> try:
+...     Tensor([1, 2]) + Tensor([1, 2, 3])
+... except ShapeError:
+...     print("the shapes do not fit")
+the shapes do not fit
+"""
+
+from ferrule.buffer import AllocationSizeError, BufferUseError
+from ferrule.capture import GraphException, JitError
+from ferrule.codegen.opt import ScheduleError
+from ferrule.config import ConfigError
+from ferrule.device import DeviceUnavailableError, UnknownDeviceError
+from ferrule.dtype import DTypeError
+from ferrule.gradient import GradientError
+from ferrule.lazy import DeviceMismatchError
+from ferrule.nn.optim import OptimizerError
+from ferrule.nn.state import MissingExtraError, StateError
+from ferrule.ops import OpError, OpTypeError
+from ferrule.runner import RunnerError
+from ferrule.runtime.llvm import CompileError
+from ferrule.shape.view import ShapeError
+from ferrule.tuning import TuneError
+
+__all__ = [
+    "AllocationSizeError",
+    "BufferUseError",
+    "CompileError",
+    "ConfigError",
+    "DTypeError",
+    "DeviceMismatchError",
+    "DeviceUnavailableError",
+    "GradientError",
+    "GraphException",
+    "JitError",
+    "MissingExtraError",
+    "OpError",
+    "OpTypeError",
+    "OptimizerError",
+    "RunnerError",
+    "ScheduleError",
+    "ShapeError",
+    "StateError",
+    "TuneError",
+    "UnknownDeviceError",
+]
