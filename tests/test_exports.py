@@ -83,8 +83,10 @@ NAMES = """
     unsqueeze flip pad shrink narrow cat stack split chunk unbind repeat repeat_interleave roll
     movedim unfold
     gather scatter scatter_add take_along_dim index_select masked_select nonzero
-    mm mv bmm addmm addmv addbmm baddbmm addr multi_dot chain_matmul inner vdot vecdot ger cross kron
-    tensordot diag diag_embed diagflat trace block_diag vander tril_indices triu_indices cdist
+    mm mv bmm addmm addmv addbmm baddbmm addr multi_dot chain_matmul inner vdot vecdot ger cross
+    kron tensordot diag diag_embed diagflat trace block_diag vander tril_indices triu_indices cdist
+    conv_transpose1d conv_transpose3d max_pool1d max_pool3d avg_pool1d avg_pool3d
+    max_unpool1d max_unpool2d max_unpool3d im2col fold
     matmul dot einsum outer linear conv1d conv2d conv3d conv_transpose2d max_pool2d avg_pool2d
     layernorm batchnorm rms_norm dropout scaled_dot_product_attention sequential
     cross_entropy sparse_categorical_crossentropy binary_crossentropy binary_crossentropy_logits

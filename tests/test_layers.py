@@ -34,11 +34,12 @@ LAYERS = """
     schedule.hazards schedule.recipe memory schedule realize
     gradient backward counting random host
     tensor.keywords tensor.data tensor.special tensor.rowwise tensor.broadcast tensor.cell
-    tensor.matrices tensor.einstein
+    tensor.matrices tensor.einstein tensor.windows
     tensor.base tensor.autograd
     tensor.arithmetic tensor.elementwise tensor.functions tensor.movement tensor.joining
     tensor.reduce tensor.creation tensor.positions tensor.indexing tensor.linalg
     tensor.products tensor.diagonals
+    tensor.convolution tensor.pooling
     tensor.attention tensor.neural tensor.loss tensor
     jit.results jit.inputs jit.reach jit.replay jit.record jit
     tuning

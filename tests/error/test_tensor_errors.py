@@ -338,9 +338,9 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
         "(4, 2, 3, 3) in 1 groups",
     ),
     (
-        lambda: zeros(3, 5, 5).conv2d(zeros(4, 3, 3, 3)),
+        lambda: zeros(5, 5).conv2d(zeros(4, 3, 3, 3)),
         ShapeError,
-        "[conv2d] an input of shape (3, 5, 5) and filters of shape (4, 3, 3, 3) need a batch axis",
+        "[conv2d] an input of shape (5, 5) and filters of shape (4, 3, 3, 3) need a channel axis",
     ),
     (
         lambda: zeros(1, 1, 2, 2).conv2d(zeros(1, 1, 3, 3)),
@@ -373,6 +373,43 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
         "[max_pool2d] shape (3,) has fewer axes than kernel",
     ),
     (lambda: zeros(1, 1).max_pool2d(), ShapeError, "[max_pool2d] a kernel of (2, 2) does not fit"),
+    (
+        lambda: zeros(1, 1, 4, 4).conv2d(zeros(1, 1, 3, 3), padding="full"),
+        ValueError,
+        "[conv2d] padding is numbers, 'valid' or 'same', not 'full'",
+    ),
+    (
+        lambda: zeros(1, 1, 4, 4).conv2d(zeros(1, 1, 3, 3), stride=2, padding="same"),
+        ValueError,
+        "[conv2d] padding='same' is for a stride of 1, not (2, 2); give numbers",
+    ),
+    (
+        lambda: zeros(1, 1, 4).conv1d(zeros(1, 1, 3, 3)),
+        ShapeError,
+        "[conv1d] filters of shape (1, 1, 3, 3) have 2 spatial axes after",
+    ),
+    (
+        lambda: zeros(1, 1, 2, 2).conv_transpose2d(zeros(1, 1, 1, 1), padding=1),
+        ShapeError,
+        "[conv_transpose2d] padding (1, 1) cuts everything from a result of (2, 2)",
+    ),
+    (
+        lambda: zeros(4).avg_pool1d(2, divisor_override=0),
+        ValueError,
+        "[avg_pool1d] divisor_override must not be 0",
+    ),
+    (
+        lambda: zeros(4).max_unpool1d(zeros(3, dtype="int32"), 2),
+        ShapeError,
+        "[max_unpool1d] indices of shape (3,) must have the shape of the elements, (4,)",
+    ),
+    (lambda: zeros(4, 4).im2col(2), ShapeError, "[im2col] shape (4, 4) is not (batch, channels"),
+    (
+        lambda: zeros(1, 4, 3).fold((2, 2), 2),
+        ShapeError,
+        "[fold] columns of shape (1, 4, 3) do not fit: for an output of (2, 2) and windows of "
+        "(2, 2) they are (batch, channels * 4, 1)",
+    ),
     (lambda: zeros(2).dropout(1.5), ValueError, "[dropout] the probability is between 0 and 1"),
     (
         lambda: zeros(2, 2).scaled_dot_product_attention(
