@@ -79,6 +79,8 @@ NAMES = """
     lerp logical_not logical_and logical_or masked_fill
     sum prod mean max min var std var_mean std_mean argmax argmin any all softmax log_softmax
     logsumexp cumsum norm
+    amin amax aminmax nansum nanmean count_nonzero sum_to_size
+    cumprod cummax cummin logcumsumexp vector_norm dist renorm
     reshape view permute transpose T mT expand broadcast_to expand_as flatten unflatten squeeze
     unsqueeze flip pad shrink narrow cat stack split chunk unbind repeat repeat_interleave roll
     movedim unfold

@@ -37,7 +37,8 @@ LAYERS = """
     tensor.matrices tensor.einstein tensor.windows
     tensor.base tensor.autograd
     tensor.arithmetic tensor.elementwise tensor.functions tensor.movement tensor.joining
-    tensor.reduce tensor.creation tensor.positions tensor.indexing tensor.linalg
+    tensor.scan tensor.reduce tensor.moments tensor.norms tensor.running tensor.creation
+    tensor.positions tensor.indexing tensor.linalg
     tensor.products tensor.diagonals
     tensor.convolution tensor.pooling
     tensor.attention tensor.neural tensor.loss tensor

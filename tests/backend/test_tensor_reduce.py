@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.gradients import assert_gradients
 
 from ferrule.dtype import DType, dtypes
 from ferrule.shape.view import ShapeError
@@ -135,18 +136,84 @@ def test_empty_axes(device: str) -> None:
     assert np.isnan(x.mean(1).numpy()).all()
     assert x.max(0).shape == (0, 2)
     assert x.sum().item() == 0
-    for name in ("max", "min", "argmax", "argmin", "logsumexp"):
+    assert x.logsumexp(1).tolist() == [[-math.inf] * 2] * 3
+    assert x.softmax(1).shape == x.log_softmax(1).shape == (3, 0, 2)
+    for name in ("max", "min", "argmax", "argmin"):
         with pytest.raises(ShapeError, match=rf"\[{name}\] axis 1 of shape \(3, 0, 2\) has no"):
             getattr(x, name)(1)
 
 
+SCALARS = ("sum", "prod", "mean", "max", "min", "amax", "amin", "logsumexp", "nansum", "nanmean")
+
+
 def test_scalars(device: str) -> None:
     x = Tensor(2.5)
-    for name in ("sum", "prod", "mean", "max", "min", "logsumexp"):
+    for name in SCALARS:
         assert getattr(x, name)().item() == 2.5
-    assert x.argmax().item() == 0
+        for axis in (0, -1):
+            found = getattr(x, name)(axis, keepdim=True)
+            assert (found.shape, found.item()) == ((), 2.5)
+    for axis in (None, 0, -1):
+        assert x.argmax(axis).item() == x.argmin(axis, keepdim=True).item() == 0
+        assert x.any(axis).item()
+        assert x.all(axis).item()
+        assert math.isnan(x.var(axis).item())
+        assert x.var(axis, correction=0).item() == 0
     assert x.softmax().item() == 1
-    assert x.cumsum().item() == 2.5
+    with pytest.raises(ShapeError, match=r"\[sum\] axis 1: a tensor without axes has none"):
+        x.sum(1)
+
+
+@pytest.mark.parametrize("name", ["sum", "prod", "mean", "nansum", "nanmean"])
+def test_a_dtype_is_that_of_the_sum_and_the_result(device: str, name: str) -> None:
+    halves = Tensor(np.array([[60000.0, 60000.0], [2.0, 0.5]], np.float16))
+    found = getattr(halves, name)(1, dtype="float64")
+    assert found.dtype is dtypes.float64
+    exact = halves.numpy().astype(np.float64)
+    np.testing.assert_array_equal(found.numpy(), getattr(np, name)(exact, axis=1))
+
+
+@pytest.mark.parametrize("axis", AXES, ids=str)
+def test_what_is_not_nan(device: str, axis: Any) -> None:
+    holes = np.where(np.arange(60).reshape(CUBE.shape) % 7 < 2, np.nan, CUBE)
+    x = Tensor(holes, requires_grad=True)
+    assert_close(x.nansum(axis), np.nansum(holes, axis))
+    if axis != ():
+        counts = (~np.isnan(holes)).sum(axis, keepdims=True)
+        assert_close(x.nanmean(axis), np.nansum(holes, axis) / counts.reshape(x.nansum(axis).shape))
+        x.nanmean(axis).sum().backward()
+        np.testing.assert_allclose(x.grad.numpy(), np.where(np.isnan(holes), 0, 1 / counts))
+    assert math.isnan(Tensor([math.nan]).nanmean().item())
+    assert Tensor([math.nan]).nansum().item() == 0
+    assert Tensor([1, 2]).nansum().dtype is dtypes.int32
+
+
+def test_counts_and_pairs(device: str) -> None:
+    values = np.array([[0.0, -0.0, math.nan], [2.0, 0.0, math.inf]])
+    x = Tensor(values)
+    for axis in (None, 0, 1, (0, 1)):
+        np.testing.assert_array_equal(
+            x.count_nonzero(axis).numpy(), np.count_nonzero(values, axis=axis)
+        )
+    small, large = Tensor(CUBE).aminmax(axis=1, keepdim=True)
+    np.testing.assert_array_equal(small.numpy(), CUBE.min(1, keepdims=True))
+    np.testing.assert_array_equal(large.numpy(), CUBE.max(1, keepdims=True))
+    np.testing.assert_array_equal(Tensor(CUBE).max(Tensor(0.0)).numpy(), np.maximum(CUBE, 0))
+    np.testing.assert_array_equal(Tensor(CUBE).min(Tensor(0.0)).numpy(), np.minimum(CUBE, 0))
+    np.testing.assert_allclose(
+        Tensor(CUBE).sum_to_size(4, 1).numpy(), CUBE.sum((0, 2)).reshape(4, 1), rtol=1e-12
+    )
+
+
+def test_sums_of_millions_stay_exact(device: str) -> None:
+    values = RNG.random(3_000_000, np.float32)
+    exact = values.astype(np.float64)
+    x = Tensor(values)
+    assert x.sum().item() == pytest.approx(exact.sum(), rel=1e-6)
+    assert x.mean().item() == pytest.approx(exact.mean(), rel=1e-6)
+    assert x.var().item() == pytest.approx(exact.var(ddof=1), rel=2e-6)
+    columns = x.reshape(-1, 3)
+    np.testing.assert_allclose(columns.sum(0).numpy(), exact.reshape(-1, 3).sum(0), rtol=2e-6)
 
 
 def _softmax(x: np.ndarray, axis: int) -> np.ndarray:
@@ -174,24 +241,6 @@ def test_softmax(device: str, axis: int) -> None:
     np.testing.assert_allclose(Tensor(large).softmax().numpy(), _softmax(large, 1), rtol=1e-5)
 
 
-def test_norms(device: str) -> None:
-    matrix = CUBE[0]
-    x = Tensor(matrix)
-    assert_close(x.norm(), np.linalg.norm(matrix))
-    for p in (1, 2, 3, math.inf, -math.inf, 0):
-        assert_close(x.norm(p, 1), np.linalg.norm(matrix, p, 1))
-
-
-@pytest.mark.parametrize("size", [1, 2, 5, 256, 257, 600, 1500])
-def test_cumsum(device: str, size: int) -> None:
-    whole = RNG.integers(-5, 5, (2, size))
-    np.testing.assert_array_equal(Tensor(whole).cumsum(1).numpy(), np.cumsum(whole, 1))
-    np.testing.assert_array_equal(Tensor(whole.T).cumsum(0).numpy(), np.cumsum(whole.T, 0))
-    flags = whole > 0
-    assert Tensor(flags).cumsum(1).dtype is dtypes.int32
-    np.testing.assert_array_equal(Tensor(flags).cumsum(-1).numpy(), np.cumsum(flags, 1))
-
-
 def test_variance_with_mean(device: str) -> None:
     variance, mean = Tensor(CUBE).var_mean(1)
     assert_close(variance, CUBE.var(1, ddof=1))
@@ -202,5 +251,42 @@ def test_variance_with_mean(device: str) -> None:
 
 
 def test_large_values_with_small_variance(device: str) -> None:
-    a = (RNG.normal(size=10_000) * 1e-2 + 1000).astype("f")
-    assert Tensor(a).var().item() == pytest.approx(a.astype(np.float64).var(ddof=1), rel=1e-3)
+    for offset, spread in ((1000, 1e-2), (1e8, 30.0), (1e8, 0.0)):
+        a = (RNG.normal(size=10_000) * spread + offset).astype("f")
+        exact = a.astype(np.float64)
+        x = Tensor(a, requires_grad=True)
+        variance = x.var()
+        assert variance.item() == pytest.approx(exact.var(ddof=1), rel=1e-5)
+        variance.backward()
+        slope = 2 * (exact - exact.mean()) / 9999
+        np.testing.assert_allclose(x.grad.numpy(), slope, rtol=1e-4, atol=1e-7)
+
+
+def test_each_way_to_say_the_correction(device: str) -> None:
+    x = Tensor(CUBE)
+    population = CUBE.var()
+    for found in (
+        x.var(False),
+        x.var(unbiased=False),
+        x.var(ddof=0),
+        x.var(correction=0),
+        x.std(False).square(),
+        x.var_mean(unbiased=False)[0],
+        x.std_mean(None, correction=0)[0] ** 2,
+    ):
+        assert_close(found, population)
+    assert_close(x.var(1, correction=0.5), CUBE.var(1) * 4 / 3.5)
+    assert x.var(1, correction=4).tolist() == np.full((3, 5), math.inf).tolist()
+    assert Tensor([3.0, 3.0]).var(correction=2).isnan().item()
+
+
+def test_the_gradient_of_a_deviation_of_0_is_0(device: str) -> None:
+    x = Tensor([[2.0, 2.0], [1.0, 3.0]], requires_grad=True)
+    x.std(1).sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), [[0, 0], [-(0.5**0.5), 0.5**0.5]], rtol=1e-6)
+
+
+def test_gradients_of_moments(device: str) -> None:
+    for axis in (None, 1, (0, 2)):
+        assert_gradients(lambda x, axis=axis: x.var(axis), CUBE)
+        assert_gradients(lambda x, axis=axis: x.std(axis, correction=0), CUBE)

@@ -233,7 +233,7 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
         ShapeError,
         "[sum] axis 2 is out of range for shape (2, 3), whose axes are -2 to 1",
     ),
-    (lambda: zeros().sum(0), ShapeError, "[sum] axis 0: a tensor without axes has none"),
+    (lambda: zeros().sum(1), ShapeError, "[sum] axis 1: a tensor without axes has none"),
     (lambda: zeros(2, 3).sum((0, -2)), ShapeError, "[sum] the axes (0, -2) of shape (2, 3) repeat"),
     (
         lambda: zeros(2, 3).expand(4, 3),
@@ -501,7 +501,7 @@ def test_message(action: Callable[[], Any], kind: type[Exception], text: str) ->
         action()
 
 
-@pytest.mark.parametrize("name", ["max", "min", "argmax", "argmin", "logsumexp"])
+@pytest.mark.parametrize("name", ["max", "min", "argmax", "argmin"])
 def test_extremes_of_nothing(name: str) -> None:
     text = f"[{name}] axis 1 of shape (2, 0) has no elements, so it has no {name}; pad it first"
     with pytest.raises(ShapeError, match=re.escape(text)):

@@ -12,7 +12,7 @@ from ferrule.shape.view import ShapeError
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import check_devices
 from ferrule.tensor.diagonals import Diagonals
-from ferrule.tensor.matrices import accumulating
+from ferrule.tensor.rowwise import accumulating
 from ferrule.tensor.windows import Pair, Sizes, each, known_sizes, paddings, put_back, windows
 
 

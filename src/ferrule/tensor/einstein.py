@@ -11,7 +11,8 @@ from ferrule.expr import sint
 from ferrule.gradient import Shape, Value
 from ferrule.lazy import storage_size
 from ferrule.shape.view import ShapeError, same
-from ferrule.tensor.matrices import accumulating, diagonal_part
+from ferrule.tensor.matrices import diagonal_part
+from ferrule.tensor.rowwise import accumulating
 
 Term: TypeAlias = tuple[str, Value]
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"

@@ -49,10 +49,7 @@ class Joining(Movement):
         if all(same(n, 0) for pair in added for n in pair):
             return source
         inner = source._read()
-        if value == 0:
-            return source._wrap(inner.pad(added))
-        inside = Value(_all_true(inner)).pad(added)
-        return self._wrap(inside.where(inner.pad(added), value))
+        return self._wrap(padded(inner, added, value))
 
     def _cut(self, pairs: Sequence[tuple[sint, sint]]) -> Self:
         """Without what negative amounts of padding remove."""
@@ -289,6 +286,14 @@ def pad_pairs(padding: Any, shape: Shape) -> list[tuple[sint, sint]]:
         )
     pairs = [(given[place], given[place + 1]) for place in range(0, len(given), 2)]
     return [(0, 0)] * (rank - len(pairs)) + pairs[::-1]
+
+
+def padded(value: Value, pairs: Sequence[tuple[sint, sint]], fill: Number) -> Value:
+    """The value with (before, after) copies of a number around each axis."""
+    if fill == 0:
+        return value.pad(pairs)
+    inside = Value(_all_true(value)).pad(pairs)
+    return inside.where(value.pad(pairs), fill)
 
 
 def _check_joinable(first: TensorBase, part: Any, axis: int) -> None:

@@ -7,12 +7,7 @@ from ferrule.dtype import dtypes
 from ferrule.expr import sint
 from ferrule.gradient import Shape, Value
 from ferrule.tensor.broadcast import broadcast_shape
-
-
-def accumulating(value: Value) -> Value:
-    """The value in the type that its products are added up in: float32 for narrower floats."""
-    narrow = dtypes.is_float(value.dtype) and value.dtype.itemsize < 4
-    return value.cast(dtypes.float32) if narrow else value
+from ferrule.tensor.rowwise import accumulating
 
 
 def matrix_product(a: Value, b: Value) -> Value:

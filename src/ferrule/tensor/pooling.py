@@ -16,6 +16,7 @@ from ferrule.tensor.broadcast import known_size
 from ferrule.tensor.convolution import Convolution
 from ferrule.tensor.positions import index_value
 from ferrule.tensor.reduce import largest
+from ferrule.tensor.rowwise import rounded_mean
 from ferrule.tensor.windows import Pool, Sizes, each, paddings, put_back, windows
 
 Combine: TypeAlias = Callable[[Value, Sequence[int]], Value]
@@ -203,7 +204,7 @@ class Pooling(Convolution):
         pool = Pool.make(self._shape, kernel, stride, padding, dilation, ceil_mode, count, what)
         source = self._wrap(self._float())
         if divisor is None and count_include_pad and not any(pool.extra):
-            return source._pooled(pool, 0, self._mean, what)
+            return source._pooled(pool, 0, rounded_mean, what)
         total = source._in_float32(lambda x: x._pooled(pool, 0, Value.sum, what))
         if divisor is not None:
             return total / divisor

@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any, Self, TypeAlias
+from typing import Any, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
 from ferrule.counting import count_to
-from ferrule.dtype import DType, dtypes, sum_dtype
-from ferrule.expr import as_int
+from ferrule.dtype import DType, DTypeError, dtypes, sum_dtype
 from ferrule.gradient import Value
-from ferrule.ops import BinaryOps, ReduceOps
-from ferrule.shape.view import ShapeError, prod_sint, same
+from ferrule.ops import BinaryOps, ReduceOps, UnaryOps
+from ferrule.shape.view import ShapeError, same
 from ferrule.tensor import rowwise
+from ferrule.tensor.base import TensorBase
+from ferrule.tensor.broadcast import broadcast_shape
 from ferrule.tensor.data import to_dtype
 from ferrule.tensor.elementwise import complement
 from ferrule.tensor.joining import Joining
+from ferrule.tensor.movement import listed
 
 Axes: TypeAlias = int | Sequence[int] | None
-_BLOCK = 16  # of a running sum: every element of a block is added up on its own
+T = TypeVar("T")
+
+
+class ValuesIndices(NamedTuple, Generic[T]):
+    """Elements that were chosen along an axis, and their positions on it."""
+
+    values: T
+    indices: T
+
+
+class MinMax(NamedTuple, Generic[T]):
+    """The smallest and the largest elements."""
+
+    min: T
+    max: T
 
 
 def largest(value: Value, axes: Sequence[int]) -> Value:
@@ -33,10 +48,37 @@ def smallest(value: Value, axes: Sequence[int]) -> Value:
     return complement(largest(complement(value), axes))
 
 
+def is_nan(value: Value) -> Value:
+    """Where a value is NaN; nowhere for integers."""
+    return value.differs(value)
+
+
 class Reduce(Joining):
-    """Sums, products, extremes, statistics, softmax."""
+    """Sums, products, means, extremes, softmax.
+
+    Axes are one number, several, or None for all; () are none, as NumPy's. A tensor without axes
+    takes 0 and -1, as PyTorch's.
+    """
 
     __slots__ = ()
+
+    def _over(self, axis: Axes, what: str) -> tuple[int, ...]:
+        """The axes to reduce, counted from the front."""
+        if not self._shape and axis is not None:
+            wanted = (axis,) if isinstance(axis, int) else tuple(axis)
+            if wanted in ((0,), (-1,)):
+                return ()
+        return self._axes(axis, what)
+
+    def _with_axis(self, axis: int, what: str) -> tuple[Self, int]:
+        """This tensor with at least one axis, and the one meant, counted from the front."""
+        (place,) = self._over(axis, what) or (0,)
+        return (self, place) if self._shape else (self.reshape(1), place)
+
+    def _summable(self, dtype: DType | str | None) -> Value:
+        """The value in the type in which it is added up."""
+        value = self._read()
+        return value.cast(sum_dtype(value.dtype) if dtype is None else to_dtype(dtype))
 
     def _dropped(self, value: Value, axes: Sequence[int], keepdim: bool) -> Self:
         """The reduced axes, which have size 1, removed unless they are to stay."""
@@ -64,10 +106,8 @@ class Reduce(Joining):
         >>> Tensor([[1, 2], [3, 4]]).sum(0).tolist(), Tensor([True, True]).sum().item()
         ([4, 6], 2)
         """
-        axes = self._axes(axis, "sum")
-        value = self._read()
-        value = value.cast(sum_dtype(value.dtype) if dtype is None else to_dtype(dtype))
-        return self._dropped(value.sum(axes), axes, keepdim)
+        axes = self._over(axis, "sum")
+        return self._dropped(self._summable(dtype).sum(axes), axes, keepdim)
 
     def prod(
         self, axis: Axes = None, keepdim: bool = False, dtype: DType | str | None = None
@@ -78,133 +118,150 @@ class Reduce(Joining):
         >>> Tensor([[1, 2], [3, 4]]).prod().item()
         24
         """
-        axes = self._axes(axis, "prod")
-        value = self._read()
-        value = value.cast(sum_dtype(value.dtype) if dtype is None else to_dtype(dtype))
-        return self._dropped(value.reduce(ReduceOps.PROD, axes), axes, keepdim)
+        axes = self._over(axis, "prod")
+        product = self._summable(dtype).reduce(ReduceOps.PROD, axes)
+        return self._dropped(product, axes, keepdim)
 
-    def mean(self, axis: Axes = None, keepdim: bool = False) -> Self:
-        """The mean along some axes, or of everything. Ints give float32.
+    def mean(
+        self, axis: Axes = None, keepdim: bool = False, dtype: DType | str | None = None
+    ) -> Self:
+        """The mean along some axes, or of everything; NaN of no elements. Ints give float32.
 
         >>> from ferrule import Tensor
         >>> Tensor([[1, 2], [3, 4]]).mean(1).tolist()
         [1.5, 3.5]
         """
-        axes = self._axes(axis, "mean")
-        return self._dropped(self._mean(self._float(), axes), axes, keepdim)
+        axes = self._over(axis, "mean")
+        value = self._float_of(dtype, "mean")
+        return self._dropped(rowwise.rounded_mean(value, axes), axes, keepdim)
 
-    @staticmethod
-    def _mean(value: Value, axes: Sequence[int]) -> Value:
-        narrow = value.dtype
-        wide = value.cast(dtypes.float32) if narrow.itemsize < 4 else value
-        return rowwise.mean(wide, tuple(axes)).cast(narrow)
+    def _float_of(self, dtype: DType | str | None, what: str) -> Value:
+        """The value in a type of floats, its own unless given."""
+        if dtype is None:
+            return self._float()
+        chosen = to_dtype(dtype)
+        if not dtypes.is_float(chosen):
+            raise DTypeError(f"[{what}] gives floats, not {chosen}; cast the result instead")
+        return self._read().cast(chosen)
 
-    def var(self, axis: Axes = None, keepdim: bool = False, correction: int = 1) -> Self:
-        """The variance along some axes: squared distances from the mean, over n - correction.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([1.0, 2.0, 3.0]).var().item()
-        1.0
-        """
-        return self._variance(axis, keepdim, correction, "var")[0]
-
-    def std(self, axis: Axes = None, keepdim: bool = False, correction: int = 1) -> Self:
-        """The standard deviation: the square root of `var`.
+    def nansum(
+        self, axis: Axes = None, keepdim: bool = False, dtype: DType | str | None = None
+    ) -> Self:
+        """The sum of what is not NaN; 0 where nothing is.
 
         >>> from ferrule import Tensor
-        >>> Tensor([1.0, 2.0, 3.0]).std().item()
-        1.0
+        >>> Tensor([1.0, float("nan"), 2.0]).nansum().item()
+        3.0
         """
-        return self._variance(axis, keepdim, correction, "std")[0].sqrt()
+        axes = self._over(axis, "nansum")
+        value = self._summable(dtype)
+        there = is_nan(value).where(value.full(0), value)
+        return self._dropped(there.sum(axes), axes, keepdim)
 
-    def var_mean(
-        self, axis: Axes = None, keepdim: bool = False, correction: int = 1
-    ) -> tuple[Self, Self]:
-        """The variance and the mean.
+    def nanmean(
+        self, axis: Axes = None, keepdim: bool = False, dtype: DType | str | None = None
+    ) -> Self:
+        """The mean of what is not NaN; NaN where nothing is.
 
         >>> from ferrule import Tensor
-        >>> [part.item() for part in Tensor([1.0, 2.0, 3.0]).var_mean()]
-        [1.0, 2.0]
+        >>> Tensor([1.0, float("nan"), 2.0]).nanmean().item()
+        1.5
         """
-        return self._variance(axis, keepdim, correction, "var_mean")
+        axes = self._over(axis, "nanmean")
+        value = self._float_of(dtype, "nanmean")
+        full = rowwise.accumulating(value)
+        missing = is_nan(full)
+        total = missing.where(full.full(0), full).sum(axes)
+        count = missing.alu(UnaryOps.NEG).cast(full.dtype).sum(axes)
+        return self._dropped((total / count).cast(value.dtype), axes, keepdim)
 
-    def std_mean(
-        self, axis: Axes = None, keepdim: bool = False, correction: int = 1
-    ) -> tuple[Self, Self]:
-        """The standard deviation and the mean.
+    def count_nonzero(self, axis: Axes = None, keepdim: bool = False) -> Self:
+        """How many elements are other than 0 along some axes, or of all; NaN is. int32.
 
         >>> from ferrule import Tensor
-        >>> [part.item() for part in Tensor([1.0, 2.0, 3.0]).std_mean()]
-        [1.0, 2.0]
+        >>> Tensor([[0, 1], [2, 3]]).count_nonzero(0).tolist()
+        [1, 2]
         """
-        variance, mean = self._variance(axis, keepdim, correction, "std_mean")
-        return variance.sqrt(), mean
+        axes = self._over(axis, "count_nonzero")
+        found = self._read().differs(0).cast(dtypes.default_int)
+        return self._dropped(found.sum(axes), axes, keepdim)
 
-    def _variance(self, axis: Axes, keepdim: bool, correction: int, what: str) -> tuple[Self, Self]:
-        axes = self._axes(axis, what)
-        value = self._float()
-        narrow = value.dtype
-        if narrow.itemsize < 4:
-            value = value.cast(dtypes.float32)
-        mean = self._mean(value, axes)
-        distance = value - mean.expand(value.shape)
-        total = (distance * distance).sum(axes)
-        count = prod_sint([value.shape[place] for place in axes])
-        if isinstance(count, int):
-            left = max(count - correction, 0)
-            variance = total / left
-        else:
-            variance = total / (rowwise.symbolic(count, total) - correction)
-        return (
-            self._dropped(variance.cast(narrow), axes, keepdim),
-            self._dropped(mean.cast(narrow), axes, keepdim),
-        )
-
-    def norm(self, p: float = 2.0, axis: Axes = None, keepdim: bool = False) -> Self:
-        """The p-norm along some axes, or of everything; p may be infinite.
+    def sum_to_size(self, *size: Any) -> Self:
+        """The sum over the axes that broadcasting from a shape to this one's would repeat.
 
         >>> from ferrule import Tensor
-        >>> Tensor([3.0, 4.0]).norm().item(), Tensor([3.0, -4.0]).norm(float("inf")).item()
-        (5.0, 4.0)
+        >>> Tensor([[1, 2], [3, 4]]).sum_to_size(1, 2).tolist()
+        [[4, 6]]
         """
-        size = self._wrap(self._float()).abs()
-        if p == math.inf:
-            return size.max(axis, keepdim)
-        if p == -math.inf:
-            return size.min(axis, keepdim)
-        if p == 0:
-            nonzero = self._wrap(size._read().differs(0))
-            return nonzero.sum(axis, keepdim).cast(size.dtype)
-        if p == 1:
-            return size.sum(axis, keepdim)
-        return (size**p).sum(axis, keepdim) ** (1 / p)
+        shape = listed(size)
+        if broadcast_shape((self._shape, shape), "sum_to_size") != self._shape:
+            raise ShapeError(
+                f"[sum_to_size] {shape} does not broadcast to shape {self._shape}; give its sizes, "
+                "or 1 where a sum is wanted"
+            )
+        own = (1,) * (len(self._shape) - len(shape)) + shape
+        pairs = enumerate(zip(own, self._shape, strict=True))
+        axes = [axis for axis, (size, wide) in pairs if not same(size, wide)]
+        return self._wrap(self._read().sum(axes).reshape(shape))
 
     # -- extremes --------------------------------------------------------------------------------
 
-    def max(self, axis: Axes = None, keepdim: bool = False) -> Self:
+    def max(self, axis: Axes | TensorBase = None, keepdim: bool = False) -> Self:
         """The largest element along some axes, or of all; NaN if there is one.
 
-        Elements that share the maximum share its gradient evenly. Raises `ShapeError` for an axis
-        without elements.
+        Gives the values alone, with an axis as well: `argmax` has the positions. Elements that
+        share the maximum share its gradient evenly. With a tensor in place of axes, `maximum`.
+        Raises `ShapeError` for an axis without elements.
 
         >>> from ferrule import Tensor
         >>> Tensor([[1, 5], [7, 2]]).max(1).tolist()
         [5, 7]
         """
-        axes = self._axes(axis, "max")
+        if isinstance(axis, TensorBase):
+            return self.maximum(axis)
+        axes = self._over(axis, "max")
         self._check_not_empty(axes, "max")
         return self._dropped(largest(self._read(), axes), axes, keepdim)
 
-    def min(self, axis: Axes = None, keepdim: bool = False) -> Self:
-        """The smallest element along some axes, or of all; NaN if there is one.
+    def min(self, axis: Axes | TensorBase = None, keepdim: bool = False) -> Self:
+        """The smallest element along some axes, or of all, as `max`.
 
         >>> from ferrule import Tensor
         >>> Tensor([[1, 5], [7, 2]]).min(1).tolist()
         [1, 2]
         """
-        axes = self._axes(axis, "min")
+        if isinstance(axis, TensorBase):
+            return self.minimum(axis)
+        axes = self._over(axis, "min")
         self._check_not_empty(axes, "min")
         return self._dropped(smallest(self._read(), axes), axes, keepdim)
+
+    def amax(self, axis: Axes = None, keepdim: bool = False) -> Self:
+        """The same as `max`, under PyTorch's name for values alone.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([[1, 5], [7, 2]]).amax(0).tolist()
+        [7, 5]
+        """
+        return self.max(axis, keepdim)
+
+    def amin(self, axis: Axes = None, keepdim: bool = False) -> Self:
+        """The same as `min`, under PyTorch's name for values alone.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([[1, 5], [7, 2]]).amin(0).tolist()
+        [1, 2]
+        """
+        return self.min(axis, keepdim)
+
+    def aminmax(self, *, axis: Axes = None, keepdim: bool = False) -> MinMax[Self]:
+        """The smallest and the largest element along some axes, or of all.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([3, 1, 2]).aminmax().max.item()
+        3
+        """
+        return MinMax(self.min(axis, keepdim), self.max(axis, keepdim))
 
     def argmax(self, axis: int | None = None, keepdim: bool = False) -> Self:
         """The position of the largest element: the first of several, the first NaN if any.
@@ -230,12 +287,12 @@ class Reduce(Joining):
         if axis is None:
             flat = self.flatten()._position(0, False, what, extreme)
             return flat.reshape((1,) * self.ndim) if keepdim else flat
-        place = self._axis(axis, what)
-        self._check_not_empty((place,), what)
-        value = self._read().detach()
+        tensor, place = self._with_axis(axis, what)
+        tensor._check_not_empty((place,), what)
+        value = tensor._read().detach()
         found = value.equals(extreme(value, (place,)).expand(value.shape))
         if dtypes.is_float(value.dtype):
-            found = found.alu(BinaryOps.OR, value.differs(value))
+            found = found.alu(BinaryOps.OR, is_nan(value))
         # Counted from the end, so that the first position has the largest number.
         size = value.shape[place]
         shape = tuple([size if i == place else 1 for i in range(len(value.shape))])
@@ -244,7 +301,8 @@ class Reduce(Joining):
         from_end = found.where(last - numbers, 0)
         first = largest(from_end, (place,))
         last = rowwise.symbolic(size, first) if not isinstance(size, int) else first.full(size)
-        return self._dropped(last - first, (place,), keepdim)
+        result = self._dropped(last - first, (place,), keepdim)
+        return result if self._shape else result.reshape(())
 
     def any(self, axis: Axes = None, keepdim: bool = False) -> Self:
         """Whether some element is other than 0.
@@ -253,7 +311,7 @@ class Reduce(Joining):
         >>> Tensor([[0, 1], [0, 0]]).any(1).tolist()
         [True, False]
         """
-        axes = self._axes(axis, "any")
+        axes = self._over(axis, "any")
         return self._dropped(largest(self._read().cast(dtypes.bool), axes), axes, keepdim)
 
     def all(self, axis: Axes = None, keepdim: bool = False) -> Self:
@@ -263,7 +321,7 @@ class Reduce(Joining):
         >>> Tensor([[1, 1], [0, 1]]).all(1).tolist()
         [True, False]
         """
-        axes = self._axes(axis, "all")
+        axes = self._over(axis, "all")
         return self._dropped(smallest(self._read().cast(dtypes.bool), axes), axes, keepdim)
 
     def allclose(
@@ -300,56 +358,14 @@ class Reduce(Joining):
         return self._wrap(rowwise.log_softmax(value, self._softmax_axes(axis, "log_softmax")))
 
     def _softmax_axes(self, axis: int, what: str) -> tuple[int, ...]:
-        return (self._axis(axis, what),) if self._shape else ()
+        return self._over(axis, what)
 
     def logsumexp(self, axis: Axes = None, keepdim: bool = False) -> Self:
-        """The logarithm of the sum of e**x along some axes, or of everything.
+        """The logarithm of the sum of e**x along some axes, or of everything; -inf of nothing.
 
         >>> from ferrule import Tensor
         >>> Tensor([7.0]).logsumexp().item()
         7.0
         """
-        axes = self._axes(axis, "logsumexp")
-        self._check_not_empty(axes, "logsumexp")
+        axes = self._over(axis, "logsumexp")
         return self._dropped(rowwise.logsumexp(self._float(), axes), axes, keepdim)
-
-    # -- running totals --------------------------------------------------------------------------
-
-    def cumsum(self, axis: int = 0) -> Self:
-        """The sum of all elements up to and with each one, along an axis.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([1, 2, 3]).cumsum().tolist()
-        [1, 3, 6]
-        """
-        if not self._shape:
-            return self.sum()
-        place = self._axis(axis, "cumsum")
-        value = self._read()
-        value = value.cast(sum_dtype(value.dtype))
-        order = [i for i in range(len(value.shape)) if i != place] + [place]
-        back = [order.index(i) for i in range(len(order))]
-        return self._wrap(running_total(value.permute(order)).permute(back))
-
-
-def running_total(value: Value) -> Value:
-    """The running sum along the last axis: within blocks, and over the blocks' totals."""
-    size = value.shape[-1]
-    if not isinstance(size, int):
-        raise ShapeError(f"[cumsum] the size {size} is symbolic; cumsum needs a known size")
-    if size <= 1:
-        return value
-    rank = len(value.shape)
-    none = ((0, 0),) * (rank - 1)
-    if size <= _BLOCK:
-        windows = value.pad((*none, (size - 1, 0))).window(rank - 1, size)
-        return windows.sum((rank,)).reshape(value.shape)
-    blocks = -(-size // _BLOCK)
-    padded = value.pad((*none, (0, as_int(blocks * _BLOCK - size))))
-    inner = running_total(padded.reshape((*value.shape[:-1], blocks, _BLOCK)))
-    last = inner.shrink([(0, n) for n in inner.shape[:-1]] + [(_BLOCK - 1, _BLOCK)])
-    totals = running_total(last.reshape(inner.shape[:-1]))
-    before = totals.pad((*none, (1, 0))).shrink([(0, n) for n in totals.shape])
-    shifted = inner + before.reshape((*before.shape, 1)).expand(inner.shape)
-    flat = shifted.reshape((*value.shape[:-1], blocks * _BLOCK))
-    return flat.shrink([(0, n) for n in value.shape])

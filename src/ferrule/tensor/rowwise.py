@@ -7,14 +7,25 @@ that each becomes one kernel. Types narrower than float32 compute in float32 and
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from ferrule.dtype import dtypes
 from ferrule.expr import sint
 from ferrule.gradient import Entry, Gradients, Rule, Value, record
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import BinaryOps, ReduceOps, UnaryOps
-from ferrule.shape.view import prod_sint
-from ferrule.tensor.special import exp, log, widened
+from ferrule.shape.view import prod_sint, same
+from ferrule.tensor.special import at_least, exp, log, widened
+
+
+def accumulating(x: Value) -> Value:
+    """The value in the type that its sums are added up in: float32 for narrower floats."""
+    narrow = dtypes.is_float(x.dtype) and x.dtype.itemsize < 4
+    return x.cast(dtypes.float32) if narrow else x
+
+
+def _is_empty(x: Value) -> bool:
+    return any(same(size, 0) for size in x.shape)
 
 
 def _shifted(x: Value, axes: tuple[int, ...]) -> tuple[Value, Value]:
@@ -27,6 +38,8 @@ def _shifted(x: Value, axes: tuple[int, ...]) -> tuple[Value, Value]:
 
 def softmax(x: Value, axes: tuple[int, ...]) -> Value:
     """e**x divided by its sum along the axes; the largest x, subtracted first, is detached."""
+    if _is_empty(x):
+        return x
     wide = widened(x)
     powers = exp(wide - wide.reduce(ReduceOps.MAX, axes).expand(wide.shape))
     scale = powers.sum(axes).alu(UnaryOps.RECIP)
@@ -42,6 +55,8 @@ def _reverse_softmax(grad: Value, entry: Entry) -> Gradients:
 
 def log_softmax(x: Value, axes: tuple[int, ...]) -> Value:
     """The logarithm of the softmax along the axes."""
+    if _is_empty(x):
+        return x
     wide = widened(x)
     _, rest = _shifted(wide, axes)
     total = log(exp(rest).sum(axes))
@@ -56,6 +71,8 @@ def _reverse_log_softmax(grad: Value, entry: Entry) -> Gradients:
 
 def logsumexp(x: Value, axes: tuple[int, ...]) -> Value:
     """The logarithm of the sum of e**x along the axes, which stay with size 1."""
+    if _is_empty(x):
+        return x.sum(axes) - math.inf
     wide = widened(x)
     largest, rest = _shifted(wide, axes)
     result = (log(exp(rest).sum(axes)) + largest).cast(x.dtype)
@@ -63,8 +80,10 @@ def logsumexp(x: Value, axes: tuple[int, ...]) -> Value:
 
 
 def _reverse_logsumexp(grad: Value, entry: Entry) -> Gradients:
-    x = entry.saved[0]
-    share = exp(x - entry.result().expand(x.shape))
+    (x,) = entry.saved
+    total = entry.result()
+    total = total.equals(-math.inf).where(total.full(0), total)
+    share = exp(x - total.expand(x.shape))
     return (grad.expand(x.shape) * share,)
 
 
@@ -91,6 +110,57 @@ def mean(x: Value, axes: tuple[int, ...]) -> Value:
     return total / symbolic(count, total)
 
 
+def variance(x: Value, axes: tuple[int, ...], correction: float) -> Value:
+    """The squared distances from the mean along the axes, added up, over n - correction.
+
+    What rounding left of the mean is taken out again (the corrected two-pass algorithm of Chan,
+    Golub and LeVeque, 1983), so that a mean much larger than the distances does no harm.
+    """
+    count = prod_sint([x.shape[axis] for axis in axes])
+    distance = _centred(widened(x), axes)
+    drift = distance.sum(axes)
+    total = (distance * distance).sum(axes) - drift * mean(distance, axes)
+    result = (at_least(total, 0) / _freedom(count, correction, total)).cast(x.dtype)
+    return record("variance", _VARIANCE, (x,), result.node, (axes, correction))
+
+
+def _freedom(count: sint, correction: float, like: Value) -> Value:
+    """The degrees of freedom, none at least."""
+    if isinstance(count, int):
+        return like.full(max(count - correction, 0))
+    return symbolic(count, like) - correction
+
+
+def _reverse_variance(grad: Value, entry: Entry) -> Gradients:
+    axes, correction = entry.arg
+    x = accumulating(entry.saved[0])
+    distance = _centred(_centred(x, axes), axes)
+    count = prod_sint([x.shape[axis] for axis in axes])
+    slope = accumulating(grad) * 2 / _freedom(count, correction, accumulating(grad))
+    return ((distance * slope.expand(x.shape)).cast(entry.kinds[0]),)
+
+
+def root(x: Value) -> Value:
+    """The square root of a sum of squares: at 0, which is its least value, the gradient is 0."""
+    return record("root", _ROOT, (x,), x.detach().alu(UnaryOps.SQRT).node, None)
+
+
+def _reverse_root(grad: Value, entry: Entry) -> Gradients:
+    result = entry.result()
+    at_zero = result.equals(0)
+    slope = grad * 0.5 / at_zero.where(result.full(1), result)
+    return (at_zero.where(slope.full(0), slope),)
+
+
+_VARIANCE = Rule(_reverse_variance, inputs=(0,))
+_ROOT = Rule(_reverse_root, output=True)
+
+
+def rounded_mean(x: Value, axes: Sequence[int]) -> Value:
+    """The mean along the axes, in float32 for narrower floats, and rounded once."""
+    return mean(accumulating(x), tuple(axes)).cast(x.dtype)
+
+
 def _centred(x: Value, axes: tuple[int, ...]) -> Value:
     return x - mean(x, axes).expand(x.shape)
 
@@ -111,10 +181,10 @@ def layernorm(x: Value, axes: tuple[int, ...], eps: float) -> Value:
 def _reverse_layernorm(grad: Value, entry: Entry) -> Gradients:
     """The part of the gradient that changes neither the mean nor the mean square."""
     axes, eps = entry.arg
-    centred = _centred(_wide(entry.saved[0]), axes)
+    centred = _centred(accumulating(entry.saved[0]), axes)
     scale = _scale(centred, axes, eps)
     result = centred * scale
-    grad = _wide(grad)
+    grad = accumulating(grad)
     along = mean(grad * result, axes).expand(grad.shape)
     slope = (_centred(grad, axes) - result * along) * scale
     return (slope.cast(entry.kinds[0]),)
@@ -129,16 +199,12 @@ def rms_norm(x: Value, axes: tuple[int, ...], eps: float) -> Value:
 
 def _reverse_rms_norm(grad: Value, entry: Entry) -> Gradients:
     axes, eps = entry.arg
-    wide = _wide(entry.saved[0])
+    wide = accumulating(entry.saved[0])
     scale = _scale(wide, axes, eps)
     result = wide * scale
-    grad = _wide(grad)
+    grad = accumulating(grad)
     along = mean(grad * result, axes).expand(grad.shape)
     return (((grad - result * along) * scale).cast(entry.kinds[0]),)
-
-
-def _wide(x: Value) -> Value:
-    return x.cast(dtypes.float32) if x.dtype.itemsize < 4 else x
 
 
 _LAYERNORM = Rule(_reverse_layernorm, inputs=(0,))

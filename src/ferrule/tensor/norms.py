@@ -1,0 +1,136 @@
+"""Norms of vectors: of all elements along some axes together."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Self
+
+from ferrule.dtype import DType
+from ferrule.gradient import Entry, Gradients, Rule, Value, record
+from ferrule.ops import UnaryOps
+from ferrule.tensor import rowwise
+from ferrule.tensor.arithmetic import Operand
+from ferrule.tensor.moments import Moments
+from ferrule.tensor.reduce import Axes, largest, smallest
+from ferrule.tensor.special import power, widened
+
+
+def vector_norm(x: Value, p: float, axes: tuple[int, ...]) -> Value:
+    """(sum of abs(x)**p)**(1/p) along the axes, which stay with size 1, or the limit of that."""
+    result = _norm(widened(x), p, axes).cast(x.dtype)
+    return record("vector_norm", _NORM, (x,), result.node, (p, axes))
+
+
+def _norm(x: Value, p: float, axes: tuple[int, ...]) -> Value:
+    if p == 2:
+        return (x * x).sum(axes).alu(UnaryOps.SQRT)
+    if p == 0:
+        return x.differs(0).cast(x.dtype).sum(axes)
+    size = x.absolute()
+    if math.isinf(p):
+        return largest(size, axes) if p > 0 else smallest(size, axes)
+    if p == 1:
+        return size.sum(axes)
+    total = power(size, size.full(p)).sum(axes)
+    return power(total, total.full(1 / p))
+
+
+def _reverse_norm(grad: Value, entry: Entry) -> Gradients:
+    """sign(x) * (abs(x) / norm)**(p - 1); 0 for elements that are 0, as PyTorch's.
+
+    Elements that share the largest, or smallest, size share its gradient evenly.
+    """
+    p, axes = entry.arg
+    x = rowwise.accumulating(entry.saved[0])
+    grad = rowwise.accumulating(grad).expand(x.shape)
+    zero = x.equals(0)
+    if p == 0:
+        return (None,)
+    sign = zero.where(x.full(0), (x > 0).where(x.full(1), -1.0))
+    if p == 1:
+        return ((grad * sign).cast(entry.kinds[0]),)
+    norm = rowwise.accumulating(entry.result()).expand(x.shape)
+    if math.isinf(p):
+        chosen = x.absolute().equals(norm).cast(x.dtype)
+        slope = sign * chosen / chosen.sum(axes).expand(x.shape)
+        return ((grad * slope).cast(entry.kinds[0]),)
+    ratio = zero.where(x.full(1), x) / norm.equals(0).where(norm.full(1), norm)
+    if p != 2:
+        ratio = sign * power(ratio.absolute(), ratio.full(p - 1))
+    return (zero.where(x.full(0), grad * ratio).cast(entry.kinds[0]),)
+
+
+_NORM = Rule(_reverse_norm, inputs=(0,), output=True)
+
+
+class Norms(Moments):
+    """Norms, and what is made of them."""
+
+    __slots__ = ()
+
+    def norm(
+        self,
+        p: Any = 2.0,
+        axis: Axes = None,
+        keepdim: bool = False,
+        dtype: DType | str | None = None,
+    ) -> Self:
+        """The p-norm along some axes, or of everything; p may be infinite, 0, or "fro" for 2.
+
+        All elements along the axes count as one vector, as in PyTorch's `norm`. Where the norm is
+        0, its gradient is.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([3.0, 4.0]).norm().item(), Tensor([3.0, -4.0]).norm(float("inf")).item()
+        (5.0, 4.0)
+        """
+        order = 2.0 if p is None or p == "fro" else p
+        if not isinstance(order, int | float):
+            raise ValueError(f"[norm] p is a number, 'fro' or None, not {p!r}")
+        return self._vector_norm(order, axis, keepdim, dtype, "norm")
+
+    def vector_norm(
+        self,
+        ord: float = 2.0,
+        axis: Axes = None,
+        keepdim: bool = False,
+        dtype: DType | str | None = None,
+    ) -> Self:
+        """The same as `norm`, under the name of PyTorch's `linalg` and the array API.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([[3.0, 4.0], [6.0, 8.0]]).vector_norm(2, axis=1).tolist()
+        [5.0, 10.0]
+        """
+        return self._vector_norm(ord, axis, keepdim, dtype, "vector_norm")
+
+    def _vector_norm(
+        self, p: float, axis: Axes, keepdim: bool, dtype: DType | str | None, what: str
+    ) -> Self:
+        axes = self._over(axis, what)
+        if math.isinf(p):
+            self._check_not_empty(axes, what)
+        return self._dropped(
+            vector_norm(self._float_of(dtype, what), float(p), axes), axes, keepdim
+        )
+
+    def dist(self, other: Operand, p: float = 2.0) -> Self:
+        """The p-norm of the difference from another tensor.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1.0, 2.0]).dist(Tensor([4.0, 6.0])).item()
+        5.0
+        """
+        return (self - other).norm(p)
+
+    def renorm(self, p: float, dim: int, maxnorm: float) -> Self:
+        """Each part at one place of an axis, scaled down to the norm `maxnorm` if it has more.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([[3.0, 4.0], [0.5, 0.25]]).renorm(1, 0, 3.5).tolist()[1]
+        [0.5, 0.25]
+        """
+        place = self._axis(dim, "renorm")
+        others = [axis for axis in range(self.ndim) if axis != place]
+        norm = self.norm(p, others, keepdim=True)
+        return self * (norm > maxnorm).where(maxnorm / (norm + 1e-7), 1.0)

@@ -1,0 +1,61 @@
+"""The messages of reductions, scans, sorting and statistics."""
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ferrule.dtype import DTypeError
+from ferrule.expr import Variable
+from ferrule.shape.view import ShapeError
+from ferrule.tensor import Tensor
+
+
+def zeros(*shape: int) -> Tensor:
+    return Tensor.zeros(*shape, device="NUMPY").contiguous()
+
+
+N = Variable("n", 1, 9)
+CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
+    (
+        lambda: zeros(2).mean(dtype="int32"),
+        DTypeError,
+        "[mean] gives floats, not dtypes.int32; cast the result instead",
+    ),
+    (
+        lambda: zeros(2, 3).sum_to_size(2),
+        ShapeError,
+        "[sum_to_size] the shapes (2, 3) and (2,) do not broadcast",
+    ),
+    (
+        lambda: zeros(2, 1).sum_to_size(2, 3),
+        ShapeError,
+        "[sum_to_size] (2, 3) does not broadcast to shape (2, 1); give its sizes, or 1 where a sum",
+    ),
+    (
+        lambda: zeros(3).var(correction=1, unbiased=True),
+        ValueError,
+        "[var] correction=1 and unbiased=True say the same thing twice; give one of them",
+    ),
+    (
+        lambda: zeros(9)[: N.bind(3)].cumsum(),
+        ShapeError,
+        "[cumsum] the size n=3 is symbolic, and a known one is needed here",
+    ),
+    (lambda: zeros(2).cumprod(1), ShapeError, "[cumprod] axis 1 is out of range for shape (2,)"),
+    (lambda: zeros().cummax(1), ShapeError, "[cummax] axis 1: a tensor without axes has none"),
+    (
+        lambda: zeros(2, 0).norm(math.inf, 1),
+        ShapeError,
+        "[norm] axis 1 of shape (2, 0) has no elements, so it has no norm; pad it first",
+    ),
+    (lambda: zeros(2).norm("max"), ValueError, "[norm] p is a number, 'fro' or None, not 'max'"),
+]
+
+
+@pytest.mark.parametrize(("action", "kind", "text"), CASES, ids=[case[2][:60] for case in CASES])
+def test_message(action: Callable[[], Any], kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind, match=re.escape(text)):
+        action()
