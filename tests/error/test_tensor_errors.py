@@ -295,7 +295,7 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
         lambda: zeros(2, 9).shrink((None, (0, N.bind(3)))).cumsum(1),
         ShapeError,
-        "is symbolic; cumsum needs a known size",
+        "is symbolic, and a known one is needed here",
     ),
     (
         lambda: zeros(9).shrink(((0, N.bind(3)),)).split(2),
