@@ -88,6 +88,10 @@ NAMES = """
     mm mv bmm addmm addmv addbmm baddbmm addr multi_dot chain_matmul inner vdot vecdot ger cross
     kron tensordot diag diag_embed diagflat trace block_diag vander tril_indices triu_indices cdist
     conv_transpose1d conv_transpose3d max_pool1d max_pool3d avg_pool1d avg_pool3d
+    adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d
+    adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d
+    interpolate upsample upsample_nearest upsample_bilinear grid_sample affine_grid
+    pixel_shuffle pixel_unshuffle channel_shuffle
     max_unpool1d max_unpool2d max_unpool3d im2col fold
     matmul dot einsum outer linear conv1d conv2d conv3d conv_transpose2d max_pool2d avg_pool2d
     layernorm batchnorm rms_norm dropout scaled_dot_product_attention sequential

@@ -40,7 +40,7 @@ LAYERS = """
     tensor.scan tensor.reduce tensor.moments tensor.norms tensor.running tensor.creation
     tensor.positions tensor.indexing tensor.linalg
     tensor.products tensor.diagonals
-    tensor.convolution tensor.pooling
+    tensor.convolution tensor.pooling tensor.sampling tensor.resampling
     tensor.attention tensor.neural tensor.loss tensor
     jit.results jit.inputs jit.reach jit.replay jit.record jit
     tuning

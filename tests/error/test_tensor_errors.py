@@ -410,6 +410,67 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
         "[fold] columns of shape (1, 4, 3) do not fit: for an output of (2, 2) and windows of "
         "(2, 2) they are (batch, channels * 4, 1)",
     ),
+    (
+        lambda: zeros(4).adaptive_avg_pool2d(1),
+        ShapeError,
+        "[adaptive_avg_pool2d] shape (4,) has fewer than 2 axes",
+    ),
+    (
+        lambda: zeros(4, 4).adaptive_max_pool2d((1, 2, 3)),
+        ShapeError,
+        "[adaptive_max_pool2d] output_size (1, 2, 3) needs one number, or one or None for each",
+    ),
+    (
+        lambda: zeros(4, 0).adaptive_max_pool2d(1),
+        ShapeError,
+        "[adaptive_max_pool2d] an axis of shape (4, 0) has no elements to pool",
+    ),
+    (lambda: zeros(1, 1, 4).interpolate(), ValueError, "[interpolate] give size or scale_factor"),
+    (
+        lambda: zeros(1, 1, 4).interpolate(2, mode="lanczos"),
+        ValueError,
+        "[interpolate] mode 'lanczos' is not one of 'nearest', 'nearest-exact', 'linear'",
+    ),
+    (
+        lambda: zeros(1, 1, 4).interpolate(2, align_corners=True),
+        ValueError,
+        "[interpolate] align_corners is not for mode 'nearest'",
+    ),
+    (
+        lambda: zeros(1, 1, 4).interpolate(0),
+        ShapeError,
+        "[interpolate] the sizes (4,) cannot become (0,): all must be at least 1",
+    ),
+    (
+        lambda: zeros(4).interpolate(3),
+        ShapeError,
+        "[interpolate] shape (4,) has no 1 axes to resize behind (batch, channels)",
+    ),
+    (
+        lambda: zeros(1, 1, 4, 4).grid_sample(zeros(1, 2, 2, 3)),
+        ShapeError,
+        "[grid_sample] an image of shape (1, 1, 4, 4) needs a grid of shape (batch, …, 2)",
+    ),
+    (
+        lambda: zeros(1, 1, 4, 4).grid_sample(zeros(1, 2, 2, 2), "cubic"),
+        ValueError,
+        "[grid_sample] mode 'cubic' is not one of 'bilinear', 'nearest', 'bicubic'",
+    ),
+    (
+        lambda: zeros(1, 2, 3).affine_grid((1, 1, 2)),
+        ShapeError,
+        "[affine_grid] matrices of shape (1, 2, 3) and a size of (1, 1, 2)",
+    ),
+    (
+        lambda: zeros(3, 2, 2).pixel_shuffle(2),
+        ShapeError,
+        "[pixel_shuffle] shape (3, 2, 2) with a factor of 2: the last three axes must divide by",
+    ),
+    (
+        lambda: zeros(1, 3).channel_shuffle(2),
+        ShapeError,
+        "[channel_shuffle] axis 1 of shape (1, 3) must divide by 2 groups",
+    ),
     (lambda: zeros(2).dropout(1.5), ValueError, "[dropout] the probability is between 0 and 1"),
     (
         lambda: zeros(2, 2).scaled_dot_product_attention(

@@ -43,7 +43,9 @@ LEFT_OUT = {
     ),
     "memory that is not initialised": "empty* new_empty* resize*",
     "complex numbers": "*complex* *conj* resolve_* cdouble cfloat chalf *eigvals *eig *stft polar",
-    "compiled by PyTorch, or inside it": "jiterator* *sparse* to_sparse _* torch.* native_* hash*",
+    "compiled by PyTorch, or inside it": (
+        "jiterator* *sparse* to_sparse grid_sampler_* *_backward _* torch.* native_* hash*"
+    ),
     "PyTorch's memory": "as_strided* *_copy set_* unsafe_* *_scatter alias*",
     "deprecated there": "masked.*",
 }

@@ -20,10 +20,10 @@ from ferrule.tensor.broadcast import (
     known_size,
 )
 from ferrule.tensor.matrices import matrix_product, transposed
-from ferrule.tensor.pooling import Pooling
+from ferrule.tensor.resampling import Resampling
 
 
-class Neural(Pooling):
+class Neural(Resampling):
     """Normalisation, dropout, attention."""
 
     __slots__ = ()

@@ -112,10 +112,18 @@ class Pooling(Convolution):
         first = len(self._shape) - len(pool.sizes)
         spatial = [known_size(size, what) for size in self._shape[first:]]
         # Counted from the end, so that the first is the largest, and what is outside 0.
+        rest = self._counted_down(spatial)._bordered(pool, 0)._read()
+        rest, _ = pool.taken(rest, what)
+        return self._first_places(values, axes, rest, math.prod(spatial))
+
+    def _counted_down(self, spatial: Sequence[int]) -> Self:
+        """How many elements of the last axes, taken together, there are from each one on."""
         total = math.prod(spatial)
         rest = total - count_to(total, dtypes.int64, self.device)
-        rest = rest.reshape(((1,) * first) + tuple(spatial)).pad(pool.borders(len(self._shape)))
-        rest, _ = pool.taken(rest, what)
+        return self._wrap(rest.reshape((*(1,) * (len(self._shape) - len(spatial)), *spatial)))
+
+    def _first_places(self, values: Value, axes: Sequence[int], rest: Value, total: int) -> Self:
+        """Where the first of the largest values is, by how many elements there are from it on."""
         top = largest(values, axes).expand(values.shape)
         chosen = values.equals(top)
         if dtypes.is_float(self.dtype):
