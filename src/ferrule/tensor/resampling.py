@@ -14,9 +14,10 @@ from ferrule.shape.view import ShapeError
 from ferrule.tensor import sampling
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import check_devices, known_size
-from ferrule.tensor.matrices import accumulating, matrix_product, transposed
+from ferrule.tensor.matrices import matrix_product, transposed
 from ferrule.tensor.pooling import Pooling
 from ferrule.tensor.reduce import largest
+from ferrule.tensor.rowwise import accumulating, rounded_mean
 from ferrule.tensor.windows import Pool
 
 Wanted: TypeAlias = int | Sequence[int | None]
@@ -122,7 +123,7 @@ class Resampling(Pooling):
         source = self._wrap(self._float())
         pool = self._even_pool(sizes, parts, what)
         if pool is not None:
-            return source._pooled(pool, 0, self._mean, what)
+            return source._pooled(pool, 0, rounded_mean, what)
         return source._in_float32(lambda x: x._means_of_parts(sizes, parts))
 
     def _means_of_parts(self, sizes: Sequence[int], parts: Sequence[int]) -> Self:
