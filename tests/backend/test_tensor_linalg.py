@@ -71,6 +71,15 @@ def test_narrow_products_accumulate_in_float32(device: str, name: str) -> None:
     np.testing.assert_allclose(exact.numpy(), wide, rtol=1e-4, atol=1e-4)
 
 
+def test_sums_and_products_of_differences_from_a_diagonal(device: str) -> None:
+    a, b = RNG.normal(size=(4, 4)), RNG.normal(size=(4, 4))
+    rest, line = a - np.eye(4), Tensor(a) - Tensor.eye(4, dtype="float64")
+    np.testing.assert_allclose(line.sum(0).numpy(), rest.sum(0), rtol=1e-12)
+    np.testing.assert_allclose(line.sum(1).numpy(), rest.sum(1), rtol=1e-12)
+    np.testing.assert_allclose((Tensor(b) @ line).numpy(), b @ rest, rtol=1e-12)
+    np.testing.assert_allclose((line @ Tensor(b)).numpy(), rest @ b, rtol=1e-12)
+
+
 def test_mixed_types(device: str) -> None:
     a, b = np.arange(6).reshape(2, 3), RNG.normal(size=(3, 2)).astype("f")
     found = Tensor(a) @ Tensor(b)

@@ -41,6 +41,20 @@ def test_every_term_that_counts_is_found_once(
         assert indices == [k for k in range(taps) if (whole - k * dilation) % stride == 0]
 
 
+def test_terms_that_count_without_the_remainder_are_kept() -> None:
+    x, k = range_("x", 4), range_("k", 4)
+    condition = less((x - k) % 5, const(1))
+    masked, plain = element(1, dtypes.float32, x, condition), element(2, dtypes.float32, k)
+    product = alu(ExprOp.MUL, masked, plain)
+    for body in (masked, product, alu(ExprOp.ADD, masked, product), alu(ExprOp.NEG, product)):
+        assert every(body, k) is not None
+    for body in (alu(ExprOp.SUB, plain, masked), alu(ExprOp.MAX, plain, masked)):
+        assert every(body, k) is None
+    one = const(1.0, dtypes.float32)
+    assert every(alu(ExprOp.WHERE, condition, plain, one), k) is None
+    assert every(alu(ExprOp.FDIV, plain, alu(ExprOp.ADD, masked, one)), k) is None
+
+
 def test_remainders_by_two_numbers_decide_nothing() -> None:
     x, k = range_("x", 12), range_("k", 3)
     halves = element(1, dtypes.float32, x, less((x - k) % 2, const(1)))

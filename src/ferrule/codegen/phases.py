@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import gcd
 
-from ferrule.expr import Expr, ExprOp, both, const, less, range_, toposort
+from ferrule.expr import Expr, ExprOp, both, conjuncts, const, less, range_, toposort
 
 
 def strides_of(value: Expr, ranges: Sequence[Expr]) -> dict[Expr, int]:
@@ -56,11 +56,14 @@ def every(body: Expr, r: Expr) -> Every | None:
     """The terms of a sum over `r` that count; None where no remainder, or one of too many values,
     decides it.
     """
-    for remainder in _remainders([body]):
+    for condition in _divisibilities([body]):
+        remainder = condition.src[0]
         rest, constant = remainder.src[0].linear()
         step, number = rest.get(r, 0), int(remainder.src[1].arg)
         others = {x: c for x, c in rest.items() if x is not r}
         if gcd(step, number) != 1 or any(r in x.ranges for x in others) or not r.size.is_const:
+            continue
+        if not is_zero_without(condition, body):
             continue
         # step*r + others = 0 modulo number  <=>  r = inverse * others modulo number
         inverse = pow(-step, -1, number)
@@ -76,9 +79,47 @@ def every(body: Expr, r: Expr) -> Every | None:
     return None
 
 
+def is_zero_without(condition: Expr, value: Expr) -> bool:
+    """Whether a value is 0 wherever a condition does not hold, whatever the numbers are that it
+    loads (a product is 0 if a factor is: the others are taken for finite).
+    """
+    zero: set[Expr] = set()
+    for e in toposort([value]):
+        match e.op:
+            case ExprOp.CONST:
+                is_zero = e.arg == 0
+            case ExprOp.LOAD:
+                is_zero = all(condition in conjuncts(valid) for valid in e.src[1::2])
+            case ExprOp.WHERE:
+                asked = condition in conjuncts(e.src[0])
+                is_zero = e.src[2] in zero and (asked or e.src[1] in zero)
+            case ExprOp.MUL:
+                is_zero = any(factor in zero for factor in e.src)
+            case ExprOp.MULACC:
+                is_zero = e.src[2] in zero and any(factor in zero for factor in e.src[:2])
+            case ExprOp.ADD | ExprOp.SUB | ExprOp.MIN | ExprOp.MAX:
+                is_zero = all(term in zero for term in e.src)
+            case ExprOp.CAST | ExprOp.NEG | ExprOp.TRUNC | ExprOp.SQRT:
+                is_zero = e.src[0] in zero
+            case ExprOp.REDUCE:
+                name, ranges = e.arg
+                apart = condition.ranges.isdisjoint(ranges)
+                is_zero = name in ("sum", "max") and apart and e.src[0] in zero
+            case _:
+                is_zero = False
+        if is_zero:
+            zero.add(e)
+    return value in zero
+
+
 def _remainders(values: Iterable[Expr]) -> Iterator[Expr]:
     """The remainders that conditions below want to be 0."""
+    return (condition.src[0] for condition in _divisibilities(values))
+
+
+def _divisibilities(values: Iterable[Expr]) -> Iterator[Expr]:
+    """The conditions below that a remainder by a constant is 0."""
     for e in toposort(values):
         wanted = e.op is ExprOp.CMPLT and e.src[0].op is ExprOp.MOD and e.src[1] is const(1)
         if wanted and e.src[0].src[1].is_const:
-            yield e.src[0]
+            yield e
