@@ -219,3 +219,16 @@ def test_a_long_chain_of_operations() -> None:
     for i in range(3000):
         z = (z + expected) * np.float32(0.5) if i % 2 else z - expected
     np.testing.assert_array_equal(y.numpy(), z)
+
+
+def test_to_a_device_a_dtype_or_what_another_tensor_has() -> None:
+    x = Tensor([1.5, 2.5], device="CPU")
+    assert x.to("CPU") is x.to(None) is x.to(x) is x
+    assert x.to(dtypes.int32).tolist() == x.to(dtype="int32").tolist() == [1, 2]
+    moved = x.to("NUMPY", dtypes.int8)
+    assert (moved.device, moved.dtype, moved.tolist()) == ("NUMPY", dtypes.int8, [1, 2])
+    assert moved.to(dtype=dtypes.int16).device == "NUMPY"
+    assert x.to(moved).device == "NUMPY"
+    copied = x.to("CPU", copy=True)
+    copied += 1
+    assert x.tolist() == [1.5, 2.5]

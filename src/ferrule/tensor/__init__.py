@@ -10,6 +10,7 @@ from __future__ import annotations
 from contextlib import ContextDecorator
 from typing import Self, final
 
+from ferrule.dtype import DType
 from ferrule.tensor.data import to_device
 from ferrule.tensor.keywords import accept_synonyms
 from ferrule.tensor.loss import Loss
@@ -55,12 +56,42 @@ class Tensor(Loss):
         def __exit__(self, *_: object) -> None:
             Tensor.training = self._before.pop()
 
-    def to(self, device: str | None) -> Tensor:
-        """The tensor on another device; the same tensor if it is there.
+    def to(
+        self,
+        target: str | DType | Tensor | None = None,
+        dtype: DType | str | None = None,
+        *,
+        device: str | None = None,
+        copy: bool = False,
+    ) -> Tensor:
+        """The tensor on another device, with another dtype, or both; itself if nothing changes.
 
-        >>> from ferrule import Tensor
+        `target` is a device, a dtype, or a tensor that has both; None with nothing else given is
+        the default device. `copy` gives memory of its own in any case.
+
+        >>> from ferrule import Tensor, dtypes
         >>> Tensor([1, 2], device="NUMPY").to("CPU").device
         'CPU'
+        >>> Tensor([1.5]).to(dtypes.int32).tolist(), Tensor([1]).to(Tensor([0.5])).dtype
+        ([1], dtypes.float32)
         """
-        target = to_device(device)
-        return self if target == self.device else self._wrap(self._read().copy_to(target))
+        if isinstance(target, Tensor):
+            device, dtype = target.device, target.dtype
+        elif isinstance(target, DType):
+            dtype = target
+        elif target is not None or dtype is None:
+            device = to_device(device if target is None else target)
+        place = self.device if device is None else to_device(device)
+        result = self if dtype is None else self.cast(dtype)
+        if place != self.device:
+            return self._wrap(result._read().copy_to(place))
+        return result.clone() if copy and result is self else result
+
+    def cpu(self) -> Tensor:
+        """The tensor on the device CPU.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2], device="NUMPY").cpu().device
+        'CPU'
+        """
+        return self.to("CPU")
