@@ -165,6 +165,14 @@ def test_lazy_indices(device: str) -> None:
     assert_same(x[i == 1], CUBE[[False, True]])
 
 
+@pytest.mark.parametrize("shape", [(5,), (64,), (3, 7), (40, 16)])
+def test_many_elements_added_at_the_only_place(device: str, shape: tuple[int, ...]) -> None:
+    added = np.arange(np.prod(shape)).reshape(shape) % 9
+    only = Tensor(np.zeros((*shape[:-1], 1), np.int64))
+    found = only.scatter_add(-1, Tensor(np.zeros(shape, np.int32)), Tensor(added))
+    np.testing.assert_array_equal(found.numpy(), added.sum(-1, keepdims=True))
+
+
 def test_gather_and_scatter(device: str) -> None:
     x = Tensor(CUBE)
     index = np.array([[[0, 3, 1], [2, 2, 0]]])

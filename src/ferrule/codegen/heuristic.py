@@ -54,10 +54,12 @@ def _schedule_root(plan: Plan, name: str) -> None:
 
 
 def _writes_scattered(nest: Nest) -> bool:
-    """Whether a store goes where a loaded value says."""
-    return any(
-        e.op is ExprOp.LOAD
-        for c in nest.computes
-        if c.store is not None
-        for e in toposort([c.store.index])
-    )
+    """Whether iterations may store to one place: where a loaded value says, or at one index."""
+    for c in nest.computes:
+        if c.store is None:
+            continue
+        if any(e.op is ExprOp.LOAD for e in toposort([c.store.index])):
+            return True
+        if not c.store.index.ranges.issuperset(loop.range for loop in nest.loops):
+            return True
+    return False
