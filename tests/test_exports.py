@@ -81,6 +81,7 @@ NAMES = """
     logsumexp cumsum norm
     amin amax aminmax nansum nanmean count_nonzero sum_to_size
     cumprod cummax cummin logcumsumexp vector_norm dist renorm
+    sort argsort msort topk kthvalue median nanmedian mode quantile nanquantile
     reshape view permute transpose T mT expand broadcast_to expand_as flatten unflatten squeeze
     unsqueeze flip pad shrink narrow cat stack split chunk unbind repeat repeat_interleave roll
     movedim unfold

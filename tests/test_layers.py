@@ -37,7 +37,8 @@ LAYERS = """
     tensor.matrices tensor.einstein tensor.windows
     tensor.base tensor.autograd
     tensor.arithmetic tensor.elementwise tensor.functions tensor.movement tensor.joining
-    tensor.scan tensor.reduce tensor.moments tensor.norms tensor.running tensor.creation
+    tensor.scan tensor.reduce tensor.moments tensor.norms tensor.running tensor.order
+    tensor.sorting tensor.creation
     tensor.positions tensor.indexing tensor.linalg
     tensor.products tensor.diagonals
     tensor.convolution tensor.pooling tensor.sampling tensor.resampling

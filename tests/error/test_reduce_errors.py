@@ -51,6 +51,41 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
         ShapeError,
         "[norm] axis 1 of shape (2, 0) has no elements, so it has no norm; pad it first",
     ),
+    # sorting
+    (lambda: zeros(2).sort(1), ShapeError, "[sort] axis 1 is out of range for shape (2,)"),
+    (
+        lambda: zeros(2, 3).topk(4),
+        ShapeError,
+        "[topk] k is from 0 to 3, the size of axis -1, not 4",
+    ),
+    (
+        lambda: zeros(2, 3).kthvalue(0, 0),
+        ShapeError,
+        "[kthvalue] k is from 1 to 2, the size of axis 0, not 0",
+    ),
+    (
+        lambda: zeros(2, 0).median(1),
+        ShapeError,
+        "[median] axis 1 of shape (2, 0) has no elements, so it has no median; pad it first",
+    ),
+    (lambda: zeros(3, 0).mode(), ShapeError, "[mode] axis 1 of shape (3, 0) has no elements"),
+    (lambda: zeros(3).quantile(1.5), ValueError, "[quantile] q is from 0 to 1, not 1.5"),
+    (lambda: zeros(3).quantile(zeros(1, 2)), ShapeError, "[quantile] q of shape (1, 2) has more"),
+    (
+        lambda: zeros(3).cast("int32").quantile(0.5),
+        DTypeError,
+        "[quantile] is defined for floats, not dtypes.int32; cast it first",
+    ),
+    (
+        lambda: zeros(3).nanquantile(0.5, interpolation="cubic"),
+        ValueError,
+        "[nanquantile] interpolation 'cubic' is not one of 'linear', 'lower', 'higher'",
+    ),
+    (
+        lambda: zeros(9)[: N.bind(3)].argsort(),
+        ShapeError,
+        "[argsort] the size n=3 is symbolic, and a known one is needed here",
+    ),
     (lambda: zeros(2).norm("max"), ValueError, "[norm] p is a number, 'fro' or None, not 'max'"),
 ]
 

@@ -47,11 +47,11 @@ def scan(parts: Parts, monoid: Monoid) -> Parts:
     blocks = -(-size // _BLOCK)
     filled = _pad(parts, 0, blocks * _BLOCK - size, monoid)
     inner = scan(tuple([part.reshape((*rest, blocks, _BLOCK)) for part in filled]), monoid)
-    totals = tuple([_part(part, _BLOCK - 1, _BLOCK).reshape((*rest, blocks)) for part in inner])
+    totals = tuple([last_part(part, _BLOCK - 1, _BLOCK).reshape((*rest, blocks)) for part in inner])
     before = _moved_on(scan(totals, monoid), 1, monoid)
     wide = tuple([part.reshape((*part.shape, 1)).expand(inner[0].shape) for part in before])
     flat = [part.reshape((*rest, blocks * _BLOCK)) for part in monoid.combine(wide, inner)]
-    return tuple([_part(part, 0, size) for part in flat])
+    return tuple([last_part(part, 0, size) for part in flat])
 
 
 def _pad(parts: Parts, before: int, after: int, monoid: Monoid) -> Parts:
@@ -61,7 +61,7 @@ def _pad(parts: Parts, before: int, after: int, monoid: Monoid) -> Parts:
     return tuple([padded(part, pairs, fill) for part, fill in zip(parts, neutral, strict=True)])
 
 
-def _part(value: Value, start: int, stop: int) -> Value:
+def last_part(value: Value, start: int, stop: int) -> Value:
     """Some elements of the last axis."""
     return value.shrink([*[(0, n) for n in value.shape[:-1]], (start, stop)])
 
@@ -69,7 +69,7 @@ def _part(value: Value, start: int, stop: int) -> Value:
 def _moved_on(parts: Parts, step: int, monoid: Monoid) -> Parts:
     """Each element where the one `step` after it was, neutral ones in front."""
     size = _size(parts[0])
-    return _pad(tuple([_part(part, 0, size - step) for part in parts]), step, 0, monoid)
+    return _pad(tuple([last_part(part, 0, size - step) for part in parts]), step, 0, monoid)
 
 
 def reversed_last(value: Value) -> Value:
@@ -177,7 +177,7 @@ def _reverse_cumprod(grad: Value, entry: Entry) -> Gradients:
     """
     x = rowwise.accumulating(entry.saved[0])
     (before,) = _moved_on((cumprod(x),), 1, PRODUCT)
-    (following,) = _pad((_part(x, 1, _size(x)),), 0, 1, PRODUCT)
+    (following,) = _pad((last_part(x, 1, _size(x)),), 0, 1, PRODUCT)
     behind = _recurrence(following, rowwise.accumulating(grad))
     return ((before * behind).cast(entry.kinds[0]),)
 
@@ -202,7 +202,7 @@ def _reverse_logcumsumexp(grad: Value, entry: Entry) -> Gradients:
     x = rowwise.accumulating(entry.saved[0])
     y = logcumsumexp(x)
     size = _size(x)
-    steps = _share(_part(y, 0, size - 1), _part(y, 1, size))
+    steps = _share(last_part(y, 0, size - 1), last_part(y, 1, size))
     (factors,) = _pad((steps,), 0, 1, PRODUCT)
     behind = _recurrence(factors, rowwise.accumulating(grad))
     return ((_share(x, y) * behind).cast(entry.kinds[0]),)

@@ -1,0 +1,192 @@
+"""Sorting and what it picks, against NumPy: order, ties, NaN, gradients, host calls."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.gradients import assert_gradients
+
+from ferrule import TinyJit
+from ferrule.dtype import DType, dtypes
+from ferrule.helpers import GlobalCounters
+from ferrule.tensor import Tensor
+
+RNG = np.random.default_rng(11)
+CUBE = RNG.normal(size=(3, 4, 5))
+TIES = RNG.integers(0, 3, (4, 30))
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1])
+@pytest.mark.parametrize("descending", [False, True])
+def test_sorting(device: str, axis: int, descending: bool) -> None:
+    values, indices = Tensor(CUBE).sort(axis, descending)
+    expected = np.sort(CUBE, axis)
+    if descending:
+        expected = np.flip(expected, axis)
+    np.testing.assert_array_equal(values.numpy(), expected)
+    assert indices.dtype is dtypes.int32
+    np.testing.assert_array_equal(
+        np.take_along_axis(CUBE, indices.numpy().astype(np.int64), axis), expected
+    )
+    found = Tensor(CUBE).argsort(axis, descending=descending)
+    np.testing.assert_array_equal(found.numpy(), indices.numpy())
+
+
+def test_equal_elements_stay_in_their_order(device: str) -> None:
+    found = Tensor(TIES).argsort(1).numpy()
+    np.testing.assert_array_equal(found, np.argsort(TIES, 1, kind="stable"))
+    found = Tensor(TIES).argsort(1, descending=True).numpy()
+    np.testing.assert_array_equal(found, np.argsort(-TIES, 1, kind="stable"))
+
+
+def test_nan_is_the_largest(device: str) -> None:
+    x = Tensor([math.nan, 1.0, math.inf, math.nan, -math.inf])
+    assert x.argsort().tolist() == [4, 1, 2, 0, 3]
+    assert x.argsort(descending=True).tolist() == [0, 3, 2, 1, 4]
+    assert math.isnan(x.topk(1).values.item())
+
+
+@pytest.mark.parametrize("dtype", dtypes.all, ids=lambda d: d.name)
+def test_every_dtype(device: str, dtype: DType) -> None:
+    values = np.array([3, 0, 1, 2, 1], np.float32).astype(dtype.np)
+    found = Tensor(values).sort()
+    assert found.values.dtype is dtype
+    wanted = [False, True, True, True, True] if dtype is dtypes.bool else [0, 1, 1, 2, 3]
+    assert found.values.tolist() == wanted
+    if dtypes.is_int(dtype):
+        limits = np.array([dtypes.max(dtype), 0, dtypes.min(dtype)], dtype.np)
+        np.testing.assert_array_equal(Tensor(limits).msort().numpy(), np.sort(limits))
+
+
+def test_the_largest_and_the_smallest(device: str) -> None:
+    for axis in (0, 1, 2):
+        for k in (0, 1, 2, 3):
+            large, places = Tensor(CUBE).topk(k, axis)
+            expected = np.flip(np.sort(CUBE, axis), axis).take(range(k), axis)
+            np.testing.assert_array_equal(large.numpy(), expected)
+            assert places.shape == expected.shape
+            small = Tensor(CUBE).topk(k, axis, largest=False).values
+            np.testing.assert_array_equal(small.numpy(), np.sort(CUBE, axis).take(range(k), axis))
+    assert Tensor([1, 5, 5, 5]).topk(2).indices.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_one_of_an_axis(device: str, keepdim: bool) -> None:
+    x = Tensor(CUBE)
+    for axis in (0, 1, -1):
+        for k in (1, 2, 3):
+            values, places = x.kthvalue(k, axis, keepdim)
+            expected = np.sort(CUBE, axis).take([k - 1], axis)
+            expected = expected if keepdim else expected.squeeze(axis)
+            np.testing.assert_array_equal(values.numpy(), expected)
+            assert places.shape == expected.shape
+    odd = x.median(2, keepdim)
+    np.testing.assert_array_equal(odd.values.numpy(), np.median(CUBE, 2, keepdims=keepdim))
+    assert x.median().item() == np.sort(CUBE.ravel())[29]
+
+
+def test_medians_and_nan(device: str) -> None:
+    holes = np.array([[3.0, math.nan, 1.0, 2.0, 4.0], [math.nan] * 5, [5.0, 4.0, 3.0, 2.0, 1.0]])
+    x = Tensor(holes)
+    values, places = x.median(1)
+    np.testing.assert_array_equal(values.numpy(), [math.nan, math.nan, 3])
+    assert places.tolist() == [1, 0, 2]
+    np.testing.assert_array_equal(x.nanmedian(1).values.numpy(), [2, math.nan, 3])
+    assert math.isnan(x.median().item())
+    assert x.nanmedian().item() == 3
+    assert Tensor([4, 1, 3, 2]).median().item() == 2
+
+
+def test_modes(device: str) -> None:
+    values, places = Tensor(TIES).mode(1)
+    for row, value, place in zip(TIES, values.tolist(), places.tolist(), strict=True):
+        counts = np.bincount(row)
+        assert value == counts.argmax()
+        assert place == np.flatnonzero(row == value)[-1]
+    assert Tensor([[2.0], [1.0]]).mode(0, keepdim=True).values.tolist() == [[1.0]]
+
+
+@pytest.mark.parametrize("interpolation", ["linear", "lower", "higher", "midpoint", "nearest"])
+@pytest.mark.parametrize("q", [0.0, 0.3, 1.0, [0.1, 0.5, 0.99]], ids=str)
+def test_quantiles(device: str, q: Any, interpolation: Any) -> None:
+    x = Tensor(CUBE)
+    for axis in (None, 0, 1, (0, 2), -1):
+        for keepdim in (False, True):
+            found = x.quantile(q, axis, keepdim, interpolation=interpolation).numpy()
+            expected = np.quantile(CUBE, q, axis, keepdims=keepdim, method=interpolation)
+            assert found.shape == expected.shape
+            np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
+    tensor = x.quantile(Tensor(np.asarray(q)), 1, interpolation=interpolation)
+    expected = np.quantile(CUBE, q, 1, method=interpolation)
+    np.testing.assert_allclose(tensor.numpy(), expected, rtol=1e-12, atol=1e-14)
+
+
+def test_quantiles_and_nan(device: str) -> None:
+    holes = CUBE.copy()
+    holes[0, 0, :3] = holes[1, 1, 1] = math.nan
+    holes[2, 2] = math.nan
+    x = Tensor(holes)
+    np.testing.assert_allclose(x.quantile(0.4, 2).numpy(), np.quantile(holes, 0.4, 2))
+    found = x.nanquantile([0.2, 0.9], 2).numpy()
+    for row in np.ndindex(3, 4):
+        there = holes[row][~np.isnan(holes[row])]
+        expected = np.quantile(there, [0.2, 0.9]) if there.size else [math.nan] * 2
+        np.testing.assert_allclose(found[:, *row], expected)
+    assert Tensor([math.inf, math.inf, 1.0]).quantile(0.75).item() == math.inf
+    assert np.isnan(Tensor([1.0, 2.0]).quantile(Tensor([-0.5, 1.5])).numpy()).all()
+
+
+def test_gradients(device: str) -> None:
+    assert_gradients(lambda x: x.sort(1, descending=True).values, CUBE)
+    assert_gradients(lambda x: x.topk(2, 0).values, CUBE)
+    assert_gradients(lambda x: x.median(2).values, CUBE)
+    assert_gradients(lambda x: x.nanmedian(), CUBE)
+    assert_gradients(lambda x: x.quantile([0.15, 0.6], (0, 2)), CUBE)
+    assert_gradients(lambda x, q: x.quantile(q, 1), CUBE, np.array([0.1, 0.7]))
+
+
+def test_tensors_without_axes_and_without_elements(device: str) -> None:
+    x = Tensor(2.5)
+    for axis in (0, -1):
+        for found in (x.sort(axis), x.topk(1, axis), x.kthvalue(1, axis), x.mode(axis)):
+            assert [(part.shape, part.item()) for part in found] == [((), 2.5), ((), 0)]
+        assert x.median(axis, keepdim=True).values.shape == ()
+        assert x.quantile([0.5], axis).tolist() == [2.5]
+    empty = Tensor(np.zeros((3, 0, 2)))
+    assert empty.sort(1).values.shape == (3, 0, 2)
+    assert empty.kthvalue(1, 0).values.shape == (0, 2)
+
+
+def test_it_is_lazy_and_the_order_alone_is_on_the_host(device: str) -> None:
+    x = Tensor(CUBE).realize()
+    before = GlobalCounters.host_calls
+    values, indices = (x * 2).sort()
+    assert GlobalCounters.host_calls == before
+    values.realize(indices)
+    assert GlobalCounters.host_calls == before + 1
+
+
+def test_captured(device: str) -> None:
+    @TinyJit
+    def both(x: Tensor) -> tuple[Tensor, Tensor]:
+        found = (x + 1).sort()
+        return found.values.realize(), x.quantile(0.5).realize()
+
+    for seed in range(4):
+        values = np.random.default_rng(seed).normal(size=20)
+        ordered, middle = both(Tensor(values))
+        np.testing.assert_allclose(ordered.numpy(), np.sort(values) + 1)
+        np.testing.assert_allclose(middle.numpy(), np.median(values))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=4), st.booleans(), st.data())
+def test_any_shape(sizes: list[int], descending: bool, data: st.DataObject) -> None:
+    axis = data.draw(st.integers(-len(sizes), len(sizes) - 1))
+    values = np.random.default_rng(1).integers(-2, 3, sizes)
+    found = Tensor(values).argsort(axis, descending).numpy()
+    keys = -values if descending else values
+    np.testing.assert_array_equal(found, np.argsort(keys, axis, kind="stable"))
