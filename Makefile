@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALL := python -m pip install --quiet --disable-pip-version-check
 
 # The oldest versions that pyproject.toml allows.
-LOWEST := numpy==2.0.0 ml_dtypes==0.5.0 llvmlite==0.46.0
+LOWEST := numpy==2.1.0 ml_dtypes==0.5.0 llvmlite==0.46.0
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-torch test-wheel test-lowest lint format bench bench-quick docs

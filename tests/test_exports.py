@@ -63,7 +63,7 @@ def test_star_import() -> None:
 
 # What users of PyTorch and tinygrad look for.
 NAMES = """
-    numpy item tolist data realize contiguous clone cast
+    from_numpy from_dlpack frombuffer numpy item tolist data realize contiguous clone cast
     float half int short long bool double bfloat16
     bitcast to assign replace detach requires_grad_ zero_grad backward gradient
     no_grad manual_seed train training shape ndim dtype device size numel element_size nbytes

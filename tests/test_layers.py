@@ -14,7 +14,7 @@ SOURCE = ROOT / "src" / "ferrule"
 LAYERS = """
     shape codegen renderer runtime runtime.graph demo
     helpers config diskcache
-    dtype target
+    dtype dlpack target
     expr shape.movement shape.view shape.shapetracker shape.layout
     buffer
     opkinds ops fold
@@ -35,7 +35,7 @@ LAYERS = """
     gradient backward counting random host
     tensor.keywords tensor.data tensor.special tensor.rowwise tensor.broadcast tensor.cell
     tensor.matrices tensor.einstein tensor.windows
-    tensor.base tensor.autograd
+    tensor.base tensor.exchange tensor.copying tensor.autograd
     tensor.arithmetic tensor.elementwise tensor.functions tensor.movement tensor.joining
     tensor.scan tensor.reduce tensor.moments tensor.norms tensor.running tensor.order
     tensor.sorting tensor.creation

@@ -33,9 +33,10 @@ class AllocationSizeError(BufferUseError, AssertionError):
 class Allocator:
     """Gives, takes back and fills the memory of one device. A device subclasses it.
 
-    Two more methods are optional: `as_buffer(opaque) -> memoryview` for memory that the host can
-    address (`Buffer.toCPU` then copies nothing), and `offset(opaque, start, nbytes) -> opaque` for
-    a part of a block (`Buffer.view` needs it).
+    Three more methods are optional: `as_buffer(opaque) -> memoryview` for memory that the host can
+    address (`Buffer.toCPU` then copies nothing), `offset(opaque, start, nbytes) -> opaque` for a
+    part of a block (`Buffer.view` needs it), and `adopt(bytes) -> opaque` for a block in the memory
+    of a NumPy array, which it keeps alive (`Buffer.lent` needs it).
     """
 
     def alloc(self, size: int) -> Any:
@@ -307,7 +308,7 @@ class Buffer:
 
     @property
     def exports(self) -> int:
-        """How many arrays that share this memory, made by `toCPU`, are alive."""
+        """How many arrays that share this memory, made by `toCPU` or lent, are alive."""
         return self.base._exports
 
     def view(self, offset: int, size: int, dtype: DType | None = None) -> Buffer:
@@ -411,6 +412,29 @@ class Buffer:
         buffer = Buffer(device, x.size, dtypes.from_np(x.dtype))
         flat = numpy.ascontiguousarray(x).reshape(-1)
         return buffer.copyin(flat.view(numpy.uint8).data)
+
+    @staticmethod
+    def lent(device: str, x: ndarray[Any, Any]) -> Buffer | None:
+        """A buffer on `device` in the memory of a flat array, which it keeps alive.
+
+        Nobody writes there, as with memory that was handed out. None where the device does not
+        work in the host's memory, or the array is empty, not contiguous, or not aligned to its
+        elements.
+        """
+        import numpy
+
+        adopt = getattr(allocators[device], "adopt", None)
+        if (
+            adopt is None
+            or x.ndim != 1
+            or x.size == 0
+            or not (x.flags.c_contiguous and x.flags.aligned)
+        ):
+            return None
+        buffer = Buffer(device, x.size, dtypes.from_np(x.dtype), adopt(x.view(numpy.uint8)))
+        buffer._exports = 1
+        buffer.filled = True
+        return buffer
 
 
 def _announce_read(buffer: Buffer) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 from contextlib import suppress
-from typing import final
+from typing import Any, TypeAlias, final
 
 from ferrule.buffer import LRUAllocator
 
@@ -14,13 +14,16 @@ _MAPPED_FROM = 64 << 10
 _HUGE_PAGE = 2 << 20
 
 
+Owner: TypeAlias = bytearray | mmap.mmap | memoryview
+
+
 @final
 class CPUMemory:
     """A block of host memory, or a part of one, which it keeps alive."""
 
     __slots__ = ("_owner", "_start", "address", "nbytes")
 
-    def __init__(self, owner: bytearray | mmap.mmap, start: int, nbytes: int, address: int) -> None:
+    def __init__(self, owner: Owner, start: int, nbytes: int, address: int) -> None:
         self._owner = owner
         self._start = start
         self.nbytes = nbytes
@@ -82,3 +85,7 @@ class CPUAllocator(LRUAllocator):
     def offset(self, opaque: CPUMemory, start: int, nbytes: int) -> CPUMemory:
         """The part of a block from byte `start` on."""
         return opaque.part(start, nbytes)
+
+    def adopt(self, array: Any) -> CPUMemory:
+        """The memory of a flat NumPy array of bytes, which is kept alive."""
+        return CPUMemory(array.data, 0, array.nbytes, array.ctypes.data)

@@ -61,6 +61,10 @@ class NumpyAllocator(LRUAllocator):
         """A part of a block."""
         return opaque[start : start + nbytes]
 
+    def adopt(self, array: Array) -> Array:
+        """A flat array of bytes as a block."""
+        return array
+
 
 # *** numbers ***
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Self
 
 from ferrule.backward import pull_back
 from ferrule.gradient import Edge, GradientError, Leaf, Shape, Value, no_grad
 from ferrule.shape.view import ShapeError, prod_sint
 from ferrule.tensor.base import TensorBase
+from ferrule.tensor.copying import Copying
 
 
-class Autograd(TensorBase):
+class Autograd(Copying):
     """What a tensor has to do with gradients."""
 
     __slots__ = ()
@@ -71,19 +72,6 @@ class Autograd(TensorBase):
         [1, 2]
         """
         return self._wrap(self._read())
-
-    def __copy__(self) -> Self:
-        return self.clone()
-
-    def __deepcopy__(self, memo: object) -> Self:
-        """A leaf with the same elements in memory of its own, on the same device."""
-        tensor = self._wrap(self._read().detach())
-        tensor.requires_grad = True if self._leaf is not None else self._requires_grad
-        return tensor
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        requires_grad = True if self._leaf is not None else self._requires_grad
-        return (type(self), (self.numpy(), self.device, None, requires_grad))
 
     def contiguous(self) -> Self:
         """The same elements in memory of its own, row-major; later operations do not fuse with it.

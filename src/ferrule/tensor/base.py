@@ -12,6 +12,7 @@ from weakref import WeakSet
 
 import numpy as np
 
+from ferrule.buffer import read_guard
 from ferrule.dtype import DType, DTypeError, dtypes
 from ferrule.expr import sint
 from ferrule.gradient import (
@@ -29,6 +30,8 @@ from ferrule.shape.view import ShapeError, View, prod_sint
 from ferrule.tensor.broadcast import fit_shape
 from ferrule.tensor.cell import MOVES, Cache, Cell, Move, Part, still_holds
 from ferrule.tensor.data import Array, bound_shape, from_host, to_device, to_dtype
+
+_SHOWN = 8  # elements of a realised tensor in its repr
 
 
 class TensorBase:
@@ -416,7 +419,7 @@ class TensorBase:
         return float(self.item())
 
     def __index__(self) -> int:
-        if dtypes.is_float(self.dtype):
+        if not dtypes.is_int(self.dtype):
             raise TypeError(f"[index] a tensor of {self.dtype} is no index; cast it to int32")
         return int(self.item())
 
@@ -426,8 +429,16 @@ class TensorBase:
     def __repr__(self) -> str:
         node = self.lazydata
         grad = ", requires_grad=True" if self.requires_grad else ""
-        state = "lazy " if node.realized is None else ""
-        return f"<Tensor {self._shape} {node.dtype} on {node.device}, {state}{node.op.name}{grad}>"
+        return f"<Tensor {self._shape} {node.dtype} on {node.device}, {self._state(node)}{grad}>"
+
+    def _state(self, node: LazyBuffer) -> str:
+        """What is known without computing: the elements of a small realised tensor."""
+        if node.realized is None:
+            return f"lazy {node.op.name}"
+        is_known = all(isinstance(size, int) for size in node.shape)
+        if not is_known or node.size > _SHOWN or read_guard.get() is not None:
+            return "realized"
+        return str(self.tolist())
 
     def _axis(self, axis: int, what: str) -> int:
         """An axis counted from the front."""
@@ -490,10 +501,6 @@ class TensorBase:
         if array.shape != shape:
             array = array[tuple([slice(0, size) for size in shape])]
         return array.copy() if copy else array
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        array = self.numpy()
-        return array if dtype is None else array.astype(dtype)
 
     def item(self) -> Any:
         """The only element, as a Python number.

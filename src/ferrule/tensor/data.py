@@ -7,8 +7,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ferrule.buffer import Buffer
+from ferrule.buffer import Buffer, allocators
 from ferrule.device import Device
+from ferrule.dlpack import array_from
 from ferrule.dtype import DType, DTypeError, dtypes
 from ferrule.expr import Expr, sint, unbind
 from ferrule.gradient import Number, Value
@@ -77,6 +78,36 @@ def from_host(data: Any, dtype: DType | None, device: str) -> Value:
     return Value(LazyBuffer.from_buffer(Buffer.fromCPU(device, array), array.shape))
 
 
+def is_in_host_memory(device: str) -> bool:
+    """Whether the host reads and writes the device's memory as its own."""
+    return hasattr(allocators[device], "as_buffer")
+
+
+def borrowed(array: Array, device: str) -> Value | None:
+    """The value of an array in its own memory, of any strides; None where it has to be copied."""
+    dtypes.from_np(array.dtype)  # raises for dtypes that ferrule lacks
+    step = array.itemsize
+    if array.size == 0:
+        return from_host(array, None, device)
+    if any(stride % step for stride in array.strides):
+        return None
+    backwards = [stride < 0 for stride in array.strides]
+    forwards = array.view(f"u{step}")  # NumPy cannot stride over types that it does not know
+    forwards = forwards[tuple([slice(None, None, -1 if back else 1) for back in backwards])]
+    reach = [(n - 1) * stride // step for n, stride in zip(array.shape, array.strides, strict=True)]
+    span = 1 + sum(map(abs, reach))
+    flat = np.lib.stride_tricks.as_strided(forwards, (span,), (step,), writeable=False)
+    buffer = Buffer.lent(device, flat.view(array.dtype))
+    if buffer is None:
+        return None
+    if array.flags.c_contiguous:
+        return Value(LazyBuffer.from_buffer(buffer, array.shape))
+    first = -sum(min(far, 0) for far in reach)
+    strides = [stride // step for stride in array.strides]
+    memory = LazyBuffer.from_buffer(buffer, (span,))
+    return Value(memory.as_strided(array.shape, strides, first))
+
+
 def _to_array(data: Any, dtype: DType | None) -> Array:
     if isinstance(data, np.ndarray | np.generic):
         array = np.asarray(data)
@@ -86,6 +117,8 @@ def _to_array(data: Any, dtype: DType | None) -> Array:
         return np.frombuffer(data, np.uint8)
     if isinstance(data, list | tuple | range):
         return _from_sequence(data, dtype)
+    if hasattr(data, "__dlpack__"):
+        return array_from(data)
     if hasattr(data, "__array__"):
         return _to_array(np.asarray(data), dtype)
     raise TypeError(

@@ -145,6 +145,11 @@ class Indexing(Creation):
             raise TypeError("[iter] a tensor without axes cannot be iterated; use .item()")
         return iter(self.unbind(0))
 
+    def __contains__(self, value: Any) -> bool:
+        if not isinstance(value, TensorBase | bool | int | float | np.generic | np.ndarray):
+            return False
+        return bool((self == value).any().item())
+
     def index_select(self, dim: int, index: Any) -> Self:
         """The elements at some positions of one axis.
 

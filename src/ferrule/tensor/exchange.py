@@ -1,0 +1,187 @@
+"""Tensors from and to other libraries, in the same memory where both can use it.
+
+What shares memory is for reading. A write to a tensor that others read, or that is in memory of
+others, goes to memory of its own: what was handed out keeps its values, and what was borrowed is
+never changed. A lender that writes changes what the tensor reads from then on.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+
+from ferrule.dlpack import HOST, array_from, capsule_of
+from ferrule.dtype import DType, DTypeError
+from ferrule.gradient import Value
+from ferrule.tensor.base import TensorBase
+from ferrule.tensor.data import Array, borrowed, from_host, is_in_host_memory, to_device, to_dtype
+
+
+class Exchange(TensorBase):
+    """NumPy's protocols, DLPack, buffers, Python numbers."""
+
+    __slots__ = ()
+
+    # -- from others -----------------------------------------------------------------------------
+
+    @classmethod
+    def from_numpy(cls, array: Array, device: str | None = None, copy: bool | None = None) -> Self:
+        """A tensor in the memory of a NumPy array, which it keeps alive.
+
+        The tensor sees what is written to the array, and never writes there itself: a write to the
+        tensor goes to new memory. Any strides are shared. Copied with `copy=True`, and unless
+        `copy=False`, where a device has other memory or elements are not aligned.
+
+        Raises `DTypeError` for dtypes that ferrule lacks, `ValueError` where `copy=False` and the
+        memory cannot be shared.
+
+        >>> import numpy as np
+        >>> from ferrule import Tensor
+        >>> array = np.arange(4)
+        >>> x = Tensor.from_numpy(array)
+        >>> array[0] = 7
+        >>> x.tolist()
+        [7, 1, 2, 3]
+        """
+        if not isinstance(array, np.ndarray):
+            raise TypeError(f"[from_numpy] takes a NumPy array, not {type(array).__name__}")
+        return cls._wrap(_shared(array, device, copy, "from_numpy", ValueError))
+
+    @classmethod
+    def from_dlpack(cls, x: Any, /, device: str | None = None, copy: bool | None = None) -> Self:
+        """A tensor in the memory of any array with `__dlpack__`: PyTorch's, JAX's, NumPy's, …
+
+        Memory is shared and copied as by `from_numpy`. An array on a GPU comes to the host if its
+        library does that.
+
+        Raises `TypeError` for an object without the protocol, `DTypeError` for dtypes that ferrule
+        lacks, `BufferError` where the memory cannot be shared though `copy=False`, or the host
+        cannot have it.
+
+        >>> import numpy as np
+        >>> from ferrule import Tensor
+        >>> Tensor.from_dlpack(np.array([1.0, 2.0])).tolist()
+        [1.0, 2.0]
+        """
+        return cls._wrap(_shared(array_from(x), device, copy, "from_dlpack", BufferError))
+
+    @classmethod
+    def frombuffer(
+        cls,
+        buffer: Any,
+        dtype: DType | str,
+        count: int = -1,
+        offset: int = 0,
+        device: str | None = None,
+    ) -> Self:
+        """`count` elements of a buffer, such as bytes or an mmap, from byte `offset` on; a vector.
+
+        Memory is shared as by `from_numpy`. Raises `ValueError` where the buffer is too short, or
+        its size is no multiple of that of an element.
+
+        >>> from ferrule import Tensor
+        >>> Tensor.frombuffer(bytes([1, 0, 2, 0]), "int16").tolist()
+        [1, 2]
+        """
+        array = np.frombuffer(buffer, to_dtype(dtype).np, count, offset)
+        return cls._wrap(_shared(array, device, None, "frombuffer", ValueError))
+
+    # -- to others -------------------------------------------------------------------------------
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """The elements for NumPy: read-only in the tensor's memory, or a copy if that is asked for.
+
+        Raises `ValueError` where `copy=False` and there is no way without a copy.
+        """
+        wanted = None if dtype is None else np.dtype(dtype)
+        converts = wanted is not None and wanted != self.dtype.np
+        if copy is False and (converts or not is_in_host_memory(self.device)):
+            reason = f"as {wanted}" if converts else f"from {self.device}"
+            raise ValueError(
+                f"[__array__] a tensor of {self.dtype} becomes an array {reason} only as a copy; "
+                "use copy=None"
+            )
+        array = self.numpy(copy=bool(copy) and not converts)
+        return array.astype(wanted) if converts else array
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """NumPy's description of the memory, which is read-only, and kept by its "data"."""
+        if self.dtype.fmt is None:
+            raise AttributeError(f"{self.dtype} has no description in __array_interface__")
+        array = self.numpy(copy=False)
+        return {**array.__array_interface__, "data": array}
+
+    def __buffer__(self, flags: int) -> memoryview:
+        """The read-only memory, from Python 3.12 on: `memoryview(x)`, `bytes(x)`.
+
+        Raises `BufferError` where it is to be written, or the dtype has no format.
+        """
+        if flags & 1:
+            raise BufferError("[buffer] the memory of a tensor is read-only; use x.numpy()")
+        try:
+            return self.data()
+        except DTypeError as error:
+            raise BufferError(str(error)) from error
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object:
+        """A DLPack capsule with the tensor's memory, for `torch.from_dlpack(x)` and the like.
+
+        The consumer may only read the memory, unless `copy=True`; DLPack from version 1 on tells it
+        so. Nothing that the tensor becomes later is seen there.
+
+        Raises `BufferError` for a device other than the host, or where `copy=False` and the memory
+        is not the host's; `ValueError` for a stream.
+        """
+        if stream not in (None, -1):
+            raise ValueError(f"[__dlpack__] the host has no streams; stream is None, not {stream}")
+        if dl_device is not None and (int(dl_device[0]), dl_device[1]) != HOST:
+            raise BufferError(
+                f"[__dlpack__] a tensor on {self.device} goes to the host, DLPack device {HOST}, "
+                f"not to {tuple(dl_device)}"
+            )
+        if copy is False and not is_in_host_memory(self.device):
+            raise BufferError(
+                f"[__dlpack__] the memory of {self.device} comes to the host only as a copy; "
+                "use copy=None"
+            )
+        return capsule_of(self.numpy(copy=False), self.dtype, max_version, copy)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """DLPack's device type and number of the memory that `__dlpack__` gives: the host's."""
+        return HOST
+
+    # -- as a Python number ----------------------------------------------------------------------
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __format__(self, spec: str) -> str:
+        """A tensor of one element and no axes is formatted as its number, others as `str`."""
+        if spec and not self._shape:
+            return format(self.item(), spec)
+        return format(str(self), spec)
+
+
+def _shared(
+    array: Array, device: str | None, copy: bool | None, what: str, error: type[Exception]
+) -> Value:
+    """The value of an array in its own memory, unless that has to be copied."""
+    target = to_device(device)
+    value = None if copy else borrowed(array, target)
+    if value is not None:
+        return value
+    if copy is False:
+        raise error(
+            f"[{what}] an array of {array.dtype}, shape {array.shape} and strides {array.strides} "
+            f"cannot be shared with {target}; use copy=None"
+        )
+    return from_host(array, None, target)
