@@ -24,6 +24,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write the golden files from what the tests produce, instead of comparing",
     )
+    parser.addoption(
+        "--programs",
+        type=int,
+        default=800,
+        help="how many random programs on tensors to compare with NumPy's",
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -37,3 +43,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def update_golden(request: pytest.FixtureRequest) -> bool:
     """Whether the golden files are to be written rather than compared."""
     return bool(request.config.getoption("--update-golden"))
+
+
+@pytest.fixture
+def programs(request: pytest.FixtureRequest) -> int:
+    """How many random programs on tensors to run."""
+    return int(request.config.getoption("--programs"))

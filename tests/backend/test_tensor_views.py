@@ -246,3 +246,34 @@ def test_random_programs_are_numpys(steps: list[tuple[str, int, int, str]]) -> N
                 tensors[i].assign(tensors[j] + 3)
         for tensor, array in zip(tensors, arrays, strict=True):
             np.testing.assert_array_equal(tensor.numpy(), array)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (16, 16)], ids=str)
+def test_an_old_version_is_read_before_it_is_written_over(
+    device: str, shape: tuple[int, ...]
+) -> None:
+    """Where one kernel reads a version for one result, and writes the next one over it."""
+    x, one = Tensor(np.full(shape, 6, np.int32)), Tensor(np.full(shape, 1, np.int32))
+    s = x + x
+    x.assign(one)
+    s -= x
+    x += 1
+    s.realize(x)
+    assert_all(s, 11)
+    assert_all(x, 2)
+
+
+def test_old_versions_are_read_before_transposed_values_are_written_over_them(device: str) -> None:
+    square = np.arange(4096.0, dtype=np.float32).reshape(64, 64)
+    a, b = Tensor(np.full((64, 64), 6, np.float32)), Tensor(np.full((64, 64), 7, np.float32))
+    product = a * b
+    a.assign(Tensor(square).T)
+    b.assign(Tensor(square).T * 2)
+    a.realize(b, product)
+    np.testing.assert_array_equal(a.numpy(), square.T)
+    np.testing.assert_array_equal(b.numpy(), square.T * 2)
+    assert_all(product, 42)
+
+
+def assert_all(tensor: Tensor, number: float) -> None:
+    np.testing.assert_array_equal(tensor.numpy(), np.full(tensor.shape, number))

@@ -355,8 +355,9 @@ class _Linearizer:
 
     def _transpose(self, nest: Nest, along: Loop, across: Loop) -> None:
         """Squares of values, computed as vectors along one range and kept or stored as vectors
-        along the other.
+        along the other. Stores come last, as in `_body`.
         """
+        squares = []
         for c in nest.computes:
             rows = []
             self.lane = along.range
@@ -364,11 +365,20 @@ class _Linearizer:
                 self.copies[across.range] = const(i)
                 rows.append(self._widen(self.vector(c.value), along.size))
             del self.copies[across.range]
-            self.lane = across.range
-            for i, column in enumerate(self._transposed(rows)):
-                self.copies[along.range] = const(i)
-                self._write(c, column)
-            del self.copies[along.range]
+            columns = self._transposed(rows)
+            if c.store is None:
+                self._put_columns(c, columns, along, across)
+            else:
+                squares.append((c, columns))
+        for c, columns in squares:
+            self._put_columns(c, columns, along, across)
+
+    def _put_columns(self, c: Compute, columns: list[UOp], along: Loop, across: Loop) -> None:
+        self.lane = across.range
+        for i, column in enumerate(columns):
+            self.copies[along.range] = const(i)
+            self._write(c, column)
+        del self.copies[along.range]
         self.lane = None
 
     def _transposed(self, rows: list[UOp]) -> list[UOp]:
@@ -616,8 +626,16 @@ class _Linearizer:
     # -- bodies ------------------------------------------------------------------------------------
 
     def _body(self, nest: Nest) -> None:
+        """All values come before the first store, which may replace what another reads."""
+        values = []
         for c in nest.computes:
-            self._write(c, self.vector(c.value))
+            value = self.vector(c.value)
+            if c.store is None:
+                self._write(c, value)
+            else:
+                values.append((c, value))
+        for c, value in values:
+            self._write(c, value)
 
     def _write(self, c: Compute, value: UOp) -> None:
         """Store a value of this iteration, or keep it."""
