@@ -93,7 +93,9 @@ NAMES = """
     adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d
     interpolate upsample upsample_nearest upsample_bilinear grid_sample affine_grid
     pixel_shuffle pixel_unshuffle channel_shuffle
-    max_unpool1d max_unpool2d max_unpool3d im2col fold
+    layer_norm rmsnorm batch_norm instance_norm instancenorm group_norm groupnorm
+    local_response_norm normalize dropout1d dropout2d dropout3d alpha_dropout embedding bilinear
+    softmin max_unpool1d max_unpool2d max_unpool3d im2col fold
     matmul dot einsum outer linear conv1d conv2d conv3d conv_transpose2d max_pool2d avg_pool2d
     layernorm batchnorm rms_norm dropout scaled_dot_product_attention sequential
     cross_entropy sparse_categorical_crossentropy binary_crossentropy binary_crossentropy_logits

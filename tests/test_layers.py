@@ -42,6 +42,7 @@ LAYERS = """
     tensor.positions tensor.indexing tensor.linalg
     tensor.products tensor.diagonals
     tensor.convolution tensor.pooling tensor.sampling tensor.resampling
+    tensor.normalization
     tensor.attention tensor.neural tensor.loss tensor
     jit.results jit.inputs jit.reach jit.replay jit.record jit
     tuning

@@ -471,6 +471,58 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
         ShapeError,
         "[channel_shuffle] axis 1 of shape (1, 3) must divide by 2 groups",
     ),
+    (
+        lambda: zeros(2, 3).layer_norm(4),
+        ShapeError,
+        "[layer_norm] normalized_shape (4,) must be the last sizes of shape (2, 3)",
+    ),
+    (
+        lambda: zeros(2, 3).layer_norm(3, zeros(2)),
+        ShapeError,
+        "[layer_norm] a weight or bias of shape (2,) does not fit (3,)",
+    ),
+    (
+        lambda: zeros(1, 3).batch_norm(None, None, training=True),
+        ValueError,
+        "[batch_norm] shape (1, 3) has one element in each channel, whose variance is 0",
+    ),
+    (
+        lambda: zeros(2, 3).instance_norm(),
+        ShapeError,
+        "[instance_norm] shape (2, 3) is not (batch, channels, …)",
+    ),
+    (
+        lambda: zeros(2, 3, 4).instance_norm(use_input_stats=False),
+        ValueError,
+        "[instance_norm] without use_input_stats it needs running_mean and running_var",
+    ),
+    (
+        lambda: zeros(2, 3).group_norm(2),
+        ShapeError,
+        "[group_norm] the channels, axis 1 of shape (2, 3), must divide by 2 groups",
+    ),
+    (
+        lambda: zeros(2, 3).local_response_norm(2),
+        ShapeError,
+        "[local_response_norm] 2 channels of shape (2, 3)",
+    ),
+    (
+        lambda: zeros(3).dropout2d(),
+        ShapeError,
+        "[dropout2d] shape (3,) is not (batch, channels) and 2 more",
+    ),
+    (
+        lambda: zeros(3, dtype="int32").embedding(zeros(3)),
+        ShapeError,
+        "[embedding] a table has rows and columns, and (3,) is none",
+    ),
+    (
+        lambda: zeros(3, 2, 2).scaled_dot_product_attention(
+            zeros(2, 2, 2), zeros(2, 2, 2), enable_gqa=True
+        ),
+        ShapeError,
+        "[scaled_dot_product_attention] 3 heads of queries do not divide into 2 groups",
+    ),
     (lambda: zeros(2).dropout(1.5), ValueError, "[dropout] the probability is between 0 and 1"),
     (
         lambda: zeros(2, 2).scaled_dot_product_attention(

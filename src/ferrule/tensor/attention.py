@@ -46,7 +46,8 @@ def attention_weights(scores: Value, mask: Value | None, causal: bool) -> Value:
     if mask is None:
         return softmax(scores, last)
     if mask.dtype is not dtypes.bool:
-        return softmax(scores + mask, last)
+        scores = scores + mask
+        mask = mask.differs(-math.inf)
     # The lowest number, not -inf: a row without any position would be all NaN.
     low = mask.where(scores, -_largest(scores.dtype))
     return mask.where(softmax(low, last), 0.0)

@@ -1,4 +1,4 @@
-"""What neural networks are made of besides convolutions: normalisation, dropout, attention."""
+"""What neural networks are made of besides: dropout, tables of embeddings, attention."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-from ferrule.dtype import dtypes, promote
+from ferrule.dtype import DType, dtypes, promote
 from ferrule.expr import sint
-from ferrule.gradient import Value
-from ferrule.shape.view import ShapeError
-from ferrule.tensor import rowwise
+from ferrule.gradient import Entry, Gradients, Rule, Value, record
+from ferrule.shape.view import ShapeError, prod_sint
 from ferrule.tensor.attention import attention, attention_weights
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import (
@@ -20,81 +19,144 @@ from ferrule.tensor.broadcast import (
     known_size,
 )
 from ferrule.tensor.matrices import matrix_product, transposed
-from ferrule.tensor.resampling import Resampling
+from ferrule.tensor.normalization import Normalization
+from ferrule.tensor.positions import index_value
 
 
-class Neural(Resampling):
-    """Normalisation, dropout, attention."""
+class Neural(Normalization):
+    """Dropout, embeddings, attention."""
 
     __slots__ = ()
 
-    # -- normalisation ---------------------------------------------------------------------------
+    # -- dropout and tables ----------------------------------------------------------------------
 
-    def layernorm(self, axis: int | Sequence[int] = -1, eps: float = 1e-5) -> Self:
-        """Mean 0 and variance 1 along some axes.
+    def dropout(self, p: float = 0.5, training: bool | None = None) -> Self:
+        """Zero with probability `p`, else scaled by 1 / (1 - p); nothing changes in evaluation.
 
-        >>> from ferrule import Tensor
-        >>> Tensor([1.0, 3.0]).layernorm(eps=0).tolist()
-        [-1.0, 1.0]
-        """
-        axes = self._axes(axis, "layernorm")
-        return self._wrap(rowwise.layernorm(self._float(), axes, eps))
-
-    def rms_norm(self, axis: int | Sequence[int] = -1, eps: float = 1e-6) -> Self:
-        """Divided by the root of the mean square along some axes.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([3.0, -3.0]).rms_norm(eps=0).tolist()
-        [1.0, -1.0]
-        """
-        axes = self._axes(axis, "rms_norm")
-        return self._wrap(rowwise.rms_norm(self._float(), axes, eps))
-
-    def batchnorm(
-        self,
-        weight: TensorBase | None,
-        bias: TensorBase | None,
-        mean: TensorBase,
-        invstd: TensorBase,
-        axis: int | Sequence[int] = 1,
-    ) -> Self:
-        """(self - mean) * invstd * weight + bias, where these vary along `axis` only.
-
-        >>> from ferrule import Tensor
-        >>> x = Tensor([[1.0, 2.0]])
-        >>> x.batchnorm(None, None, mean=Tensor([1.0, 1.0]), invstd=Tensor([2.0, 2.0])).tolist()
-        [[0.0, 2.0]]
-        """
-        axes = self._axes(axis, "batchnorm")
-        shape = [size if place in axes else 1 for place, size in enumerate(self._shape)]
-
-        result = self - self._along(mean, shape)
-        if weight is not None:
-            result = result * self._along(weight, shape)
-        # invstd may be of the full rank already, as a mean with keepdim is.
-        factor = self._along(invstd, shape) if invstd.ndim == len(axes) else invstd
-        result = result * factor
-        return result if bias is None else result + self._along(bias, shape)
-
-    def _along(self, tensor: TensorBase, shape: Sequence[sint]) -> Self:
-        """Another tensor, reshaped to vary along some axes only."""
-        return self._wrap(tensor._read()).reshape(shape)
-
-    def dropout(self, p: float = 0.5) -> Self:
-        """While `Tensor.training`: zero with probability `p`, else scaled by 1 / (1 - p).
+        `training` is `Tensor.training` unless given.
 
         >>> from ferrule import Tensor
         >>> Tensor([1.0, 2.0]).dropout(0.5).tolist()
         [1.0, 2.0]
         """
+        return self._dropped_out(p, training, self._shape, "dropout")
+
+    def _dropped_out(
+        self, p: float, training: bool | None, shape: Sequence[sint], what: str
+    ) -> Self:
+        """Dropout with one draw for each element of a shape that broadcasts to this one."""
         if not 0 <= p <= 1:
-            raise ValueError(f"[dropout] the probability is between 0 and 1, not {p}")
-        if not self.training or p == 0:
+            raise ValueError(f"[{what}] the probability is between 0 and 1, not {p}")
+        if not (self.training if training is None else training) or p == 0:
             return self
         if p == 1:
             return self.zeros_like()
-        kept = self.rand(self._shape, device=self.device) >= p
+        kept = self.rand(shape, device=self.device) >= p
         return kept.where(self, 0) * (1 / (1 - p))
+
+    def dropout1d(self, p: float = 0.5, training: bool | None = None) -> Self:
+        """`dropout` of whole channels of (batch, channels, L), or without the batch.
+
+        >>> from ferrule import Tensor
+        >>> Tensor.ones(1, 2, 3).dropout1d(0.5).shape
+        (1, 2, 3)
+        """
+        return self._dropped_out(p, training, self._channel_shape(1, "dropout1d"), "dropout1d")
+
+    def dropout2d(self, p: float = 0.5, training: bool | None = None) -> Self:
+        """`dropout` of whole channels of (batch, channels, H, W), or without the batch.
+
+        >>> from ferrule import Tensor
+        >>> Tensor.ones(1, 2, 3, 3).dropout2d(0.5).shape
+        (1, 2, 3, 3)
+        """
+        return self._dropped_out(p, training, self._channel_shape(2, "dropout2d"), "dropout2d")
+
+    def dropout3d(self, p: float = 0.5, training: bool | None = None) -> Self:
+        """`dropout` of whole channels of (batch, channels, D, H, W), or without the batch.
+
+        >>> from ferrule import Tensor
+        >>> Tensor.ones(1, 2, 3, 3, 3).dropout3d(0.5).shape
+        (1, 2, 3, 3, 3)
+        """
+        return self._dropped_out(p, training, self._channel_shape(3, "dropout3d"), "dropout3d")
+
+    def _channel_shape(self, count: int, what: str) -> tuple[sint, ...]:
+        if len(self._shape) not in (count + 1, count + 2):
+            raise ShapeError(
+                f"[{what}] shape {self._shape} is not (batch, channels) and {count} more, or "
+                "without the batch"
+            )
+        return (*self._shape[:-count], *(1,) * count)
+
+    def alpha_dropout(self, p: float = 0.5, training: bool | None = None) -> Self:
+        """Dropout for `selu`: keeps mean 0 and variance 1, dropped elements being its lower limit.
+
+        Klambauer and others, "Self-normalizing neural networks", 2017, section 3.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1.0, 2.0]).alpha_dropout(0.5).tolist()
+        [1.0, 2.0]
+        """
+        if not 0 <= p <= 1:
+            raise ValueError(f"[alpha_dropout] the probability is between 0 and 1, not {p}")
+        if not (self.training if training is None else training) or p == 0:
+            return self
+        if p == 1:
+            return self.zeros_like()
+        scale = 1 / math.sqrt((1 - p) * (1 + p * _SELU_LIMIT**2))
+        kept = self.rand(self._shape, device=self.device) >= p
+        return kept.where(self, _SELU_LIMIT) * scale - scale * p * _SELU_LIMIT
+
+    def embedding(
+        self, weight: TensorBase, padding_idx: int | None = None, scale_grad_by_freq: bool = False
+    ) -> Self:
+        """The rows of a table `weight`, (rows, width), at the positions that this tensor holds.
+
+        The table may be given the other way round, `weight.embedding(positions)`. The row
+        `padding_idx` gets no gradient; `scale_grad_by_freq` divides gradients by how often a
+        position occurs.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 0]).embedding(Tensor([[1.0, 2.0], [3.0, 4.0]])).tolist()
+        [[3.0, 4.0], [1.0, 2.0]]
+        """
+        table, ids = self._wrap(weight._read()), self._wrap(self._read())
+        if dtypes.is_float(self.dtype) and not dtypes.is_float(weight.dtype):
+            table, ids = ids, table
+        if table.ndim != 2:
+            raise ShapeError(
+                f"[embedding] a table has rows and columns, and {table._shape} is none"
+            )
+        rows = table[ids]
+        if scale_grad_by_freq:
+            rows = self._wrap(_by_frequency(rows._read(), ids._read(), table._shape[0]))
+        if padding_idx is None:
+            return rows
+        place = padding_idx % known_size(table._shape[0], "embedding")
+        kept = self._wrap(ids._read().differs(place)).unsqueeze(-1)
+        return kept.where(rows, rows.detach())
+
+    def bilinear(
+        self, other: TensorBase, weight: TensorBase, bias: TensorBase | None = None
+    ) -> Self:
+        """self @ weight[k] @ other for each k: (…, n) and (…, m) with (out, n, m) give (…, out).
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1.0, 2.0]).bilinear(Tensor([3.0]), Tensor([[[1.0], [1.0]]])).tolist()
+        [9.0]
+        """
+        result = self.einsum("...i,oij,...j->...o", self, weight, other)
+        return result if bias is None else result + self._wrap(bias._read())
+
+    def softmin(self, axis: int = -1, dtype: DType | str | None = None) -> Self:
+        """The softmax of -self.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([0.0, 0.0]).softmin().tolist()
+        [0.5, 0.5]
+        """
+        return (-self).softmax(axis, dtype)
 
     # -- attention -------------------------------------------------------------------------------
 
@@ -122,9 +184,7 @@ class Neural(Resampling):
         what = "scaled_dot_product_attention"
         keys, values = self._wrap(key._read()), self._wrap(value._read())
         if enable_gqa:
-            heads, groups = (known_size(x._shape[-3], what) for x in (self, keys))
-            keys = keys.repeat_interleave(heads // groups, -3)
-            values = values.repeat_interleave(heads // groups, -3)
+            keys, values = (self._for_all_heads(x, what) for x in (keys, values))
         given = _attended((self._read(), keys._read(), values._read()), what)
         query = given[0]
         depth = known_size(query.shape[-1], what)
@@ -148,6 +208,20 @@ class Neural(Resampling):
             return weights @ self._wrap(given[2])
         return self._wrap(attention(*given, mask, factor, is_causal))
 
+    def _for_all_heads(self, shared: Self, what: str) -> Self:
+        """Keys or values with as many heads as there are queries: each for a group of them."""
+        if min(self.ndim, shared.ndim) < 3:
+            raise ShapeError(
+                f"[{what}] enable_gqa needs an axis of heads: (…, heads, positions, depth)"
+            )
+        heads, groups = (known_size(x._shape[-3], what) for x in (self, shared))
+        if groups == 0 or heads % groups:
+            raise ShapeError(
+                f"[{what}] {heads} heads of queries do not divide into {groups} groups, one for "
+                f"each head of shape {shared._shape}"
+            )
+        return shared.repeat_interleave(heads // groups, -3)
+
     # -- composition -----------------------------------------------------------------------------
 
     def sequential(self, layers: Sequence[Callable[[Any], Any]]) -> Any:
@@ -161,6 +235,25 @@ class Neural(Resampling):
         for layer in layers:
             result = layer(result)
         return result
+
+
+# What `alpha_dropout` gives elements that it drops: the limit of selu at minus infinity.
+_SELU_LIMIT = -1.0507009873554805 * 1.6732632423543772
+
+
+def _by_frequency(rows: Value, ids: Value, size: sint) -> Value:
+    """Rows of a table, whose gradients are divided by how often each occurs."""
+    places = index_value(ids).reshape((prod_sint(ids.shape),))
+    ones = rows.full(1, places.shape)
+    count = ones.scatter(places, 0, size).gather(places, 0).reshape((*ids.shape, 1))
+    return record("by frequency", _BY_FREQUENCY, (rows, count), rows.node, None)
+
+
+def _reverse_by_frequency(grad: Value, entry: Entry) -> Gradients:
+    return grad / entry.saved[0].expand(grad.shape), None
+
+
+_BY_FREQUENCY = Rule(_reverse_by_frequency, inputs=(1,))
 
 
 def _attended(given: Sequence[Value], what: str) -> tuple[Value, Value, Value]:
