@@ -40,7 +40,8 @@ LAYERS = """
     tensor.scan tensor.reduce tensor.moments tensor.norms tensor.running tensor.order
     tensor.sorting tensor.creation
     tensor.positions tensor.indexing tensor.linalg
-    tensor.products tensor.diagonals
+    tensor.products tensor.diagonals tensor.solving tensor.factoring tensor.solvers
+    tensor.decompositions
     tensor.convolution tensor.pooling tensor.sampling tensor.resampling
     tensor.normalization
     tensor.attention tensor.neural tensor.loss tensor

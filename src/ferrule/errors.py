@@ -23,6 +23,7 @@ from ferrule.ops import OpError, OpTypeError
 from ferrule.runner import RunnerError
 from ferrule.runtime.llvm import CompileError
 from ferrule.shape.view import ShapeError
+from ferrule.tensor.solving import LinalgError
 from ferrule.tuning import TuneError
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "GradientError",
     "GraphException",
     "JitError",
+    "LinalgError",
     "MissingExtraError",
     "OpError",
     "OpTypeError",

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from ferrule.config import Context
+from ferrule.dtype import DTypeError
+from ferrule.expr import Variable
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
 
@@ -78,6 +80,55 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
         "[block_diag] takes matrices, not shape (2, 2, 2); take them apart with unbind",
     ),
     (lambda: zeros(2).vander(-1), ShapeError, "[vander] the number of powers is at least 0, not"),
+    (lambda: zeros(2).det(), ShapeError, "[det] takes matrices, with at least two axes, not shape"),
+    (
+        lambda: zeros(2, 3).inv(),
+        ShapeError,
+        "[inv] takes square matrices, not shape (2, 3); use lstsq, pinv or svd for others",
+    ),
+    (
+        lambda: zeros(2, 2).solve(zeros(3, 1)),
+        ShapeError,
+        "[solve] matrices of shape (2, 2) and right sides of shape (3, 1) do not fit: they need",
+    ),
+    (
+        lambda: zeros(2, 2, 2).solve(zeros(3, 2, 1)),
+        ShapeError,
+        "[solve] the shapes (2,) and (3,) do not broadcast",
+    ),
+    (lambda: zeros(2, 2).eigh("X"), ValueError, "[eigh] UPLO is 'L' or 'U', for the triangle to"),
+    (
+        lambda: zeros(2, 2).eig(),
+        DTypeError,
+        "[eig] eigenvalues of general matrices are complex, and there is no complex dtype; use",
+    ),
+    (lambda: zeros(2, 2).qr("full"), ValueError, "[qr] mode 'full' is not one of 'reduced', 'comp"),
+    (
+        lambda: zeros(2, 2).matrix_norm("no"),
+        ValueError,
+        "[matrix_norm] ord 'no' is not one of 'fro', 'nuc', 1, -1, 2, -2, inf, -inf",
+    ),
+    (lambda: zeros(2, 2).matrix_norm(2, (0, 0)), ShapeError, "[matrix_norm] the axes (0, 0) are"),
+    (
+        lambda: zeros(2, 3).tensorinv(1),
+        ShapeError,
+        "[tensorinv] the sizes of shape (2, 3) before axis 1 and from there on have different",
+    ),
+    (
+        lambda: zeros(2, 3).tensorsolve(zeros(2)),
+        ShapeError,
+        "[tensorsolve] as many elements as B of shape (2,) are needed in the first 1 axes of shape",
+    ),
+    (
+        lambda: zeros(2, 2).pinv(zeros()),
+        TypeError,
+        "[pinv] rtol and atol are numbers, not Tensor",
+    ),
+    (
+        lambda: zeros(3, 3).shrink(((0, 3), (0, Variable("n", 1, 3).bind(3)))).svd(),
+        ShapeError,
+        "[svd] the size n=3 is symbolic, and a known one is needed here",
+    ),
     (lambda: zeros(2).cdist(zeros(2, 2)), ShapeError, "[cdist] the shapes (2,) and (2, 2) need"),
 ]
 

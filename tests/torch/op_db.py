@@ -30,10 +30,13 @@ NAMES = {
     "nn.functional.unfold": "im2col",
     "nn.functional.conv_transpose1d": "conv_transpose1d",
 }
-# Where the arguments have another order or default.
+# Where the arguments have another order or default; by name, or by name and variant.
 ADAPTED = {
     "einsum": lambda operands, formula: Tensor.einsum(formula, operands),
+    "svd": lambda x, some=True: (lambda u, s, vh: (u, s, vh.mT))(*x.svd(not some)),
     "linalg.vander": lambda x, N=None: x.vander(N, increasing=True),
+    "linalg.pinv singular": lambda a, b: (a @ b.mT).pinv(),
+    "linalg.lstsq grad_oriented": lambda a, b, driver: a.lstsq(b)[:2],
 }
 # What the two do not share, and why.
 LEFT_OUT = {
@@ -49,6 +52,12 @@ LEFT_OUT = {
     "PyTorch's memory": "as_strided* *_copy set_* unsafe_* *_scatter alias*",
     "deprecated there": "masked.*",
     "(in, out) is the shape of a weight here": "nn.functional.linear",
+    "LAPACK's packed factors, drivers and error codes": (
+        "linalg.lstsq lu* linalg.lu* linalg.ldl* geqrf ormqr linalg.householder_product *_ex"
+    ),
+    "gradients there of what is outside the triangle that is read": (
+        "cholesky_[is]* linalg.pinv?hermitian"
+    ),
 }
 SAMPLES = 40  # of each operator
 RTOL, ATOL = 5e-5, 1e-5  # float32, functions of several operations
@@ -63,6 +72,11 @@ class Outcome:
     failures: list[str] = field(default_factory=list)
 
 
+def full_name(op: Any) -> str:
+    """An operator's name, and the variant's if it has one."""
+    return f"{op.name} {op.variant_test_name}".rstrip()
+
+
 def reason_left_out(name: str) -> str | None:
     """Why an operator is not compared, if it is not."""
     for reason, patterns in LEFT_OUT.items():
@@ -71,10 +85,12 @@ def reason_left_out(name: str) -> str | None:
     return None
 
 
-def method_of(name: str) -> Callable[..., Any] | None:
+def method_of(op: Any) -> Callable[..., Any] | None:
     """ferrule's method of an operator's name."""
-    if name in ADAPTED:
-        return ADAPTED[name]
+    name: str = op.name
+    for known in (full_name(op), name):
+        if known in ADAPTED:
+            return ADAPTED[known]
     method = getattr(Tensor, NAMES.get(name, name.rpartition(".")[2]), None)
     return method if callable(method) else None
 
@@ -186,7 +202,7 @@ def check_gradients(inputs: list[tuple[Any, Any]], results: list[tuple[Any, Any]
 
 def check(op: Any, method: Callable[..., Any]) -> Outcome:
     """All samples of one operator."""
-    outcome = Outcome(op.name + (f" {op.variant_test_name}" if op.variant_test_name else ""))
+    outcome = Outcome(full_name(op))
     kinds = op.supported_dtypes("cpu")
     kind = next(k for k in (torch.float32, torch.int64, torch.bool, *kinds) if k in kinds)
     backward = kind is torch.float32 and op.supports_autograd
@@ -217,8 +233,8 @@ def main(argv: list[str]) -> int:
     for op in op_db:
         if not any(fnmatch.fnmatchcase(op.name, pattern) for pattern in options.patterns):
             continue
-        method = method_of(op.name)
-        if reason_left_out(op.name) or not op.supported_dtypes("cpu"):
+        method = method_of(op)
+        if reason_left_out(full_name(op)) or not op.supported_dtypes("cpu"):
             left_out += 1
         elif method is None:
             missing.append(op.name)
