@@ -82,6 +82,8 @@ NAMES = """
     amin amax aminmax nansum nanmean count_nonzero sum_to_size
     cumprod cummax cummin logcumsumexp vector_norm dist renorm
     sort argsort msort topk kthvalue median nanmedian mode quantile nanquantile
+    searchsorted bucketize isin bincount histc histogram unique unique_consecutive
+    diff trapezoid trapz cumulative_trapezoid cov corrcoef
     reshape view permute transpose T mT expand broadcast_to expand_as flatten unflatten squeeze
     unsqueeze flip pad shrink narrow cat stack split chunk unbind repeat repeat_interleave roll
     movedim unfold

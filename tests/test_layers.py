@@ -38,7 +38,7 @@ LAYERS = """
     tensor.base tensor.exchange tensor.copying tensor.autograd
     tensor.arithmetic tensor.elementwise tensor.functions tensor.movement tensor.joining
     tensor.scan tensor.reduce tensor.moments tensor.norms tensor.running tensor.order
-    tensor.sorting tensor.creation
+    tensor.sorting tensor.searching tensor.differences tensor.creation
     tensor.positions tensor.indexing tensor.linalg
     tensor.products tensor.diagonals tensor.solving tensor.factoring tensor.solvers
     tensor.decompositions

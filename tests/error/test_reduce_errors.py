@@ -86,6 +86,92 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
         ShapeError,
         "[argsort] the size n=3 is symbolic, and a known one is needed here",
     ),
+    # searching and counting
+    (
+        lambda: zeros().searchsorted(1.0),
+        ShapeError,
+        "[searchsorted] a sorted sequence has an axis; this tensor has none",
+    ),
+    (
+        lambda: zeros(2, 3).searchsorted(zeros(3, 3)),
+        ShapeError,
+        "[searchsorted] values of shape (3, 3) do not fit a sequence of shape (2, 3): all axes but",
+    ),
+    (
+        lambda: zeros(3).searchsorted(zeros(1), sorter=zeros(2)),
+        ShapeError,
+        "[searchsorted] a sorter of shape (2,) does not fit a sequence of shape (3,)",
+    ),
+    (
+        lambda: zeros(3).searchsorted(zeros(1), side="middle"),
+        ValueError,
+        "[searchsorted] side is 'left' or 'right', not 'middle'",
+    ),
+    (
+        lambda: zeros(3).searchsorted(zeros(1), right=True, side="left"),
+        ValueError,
+        "[searchsorted] right=True and side='left' contradict; give one of them",
+    ),
+    (
+        lambda: zeros(3).bucketize(zeros(1, 2)),
+        ShapeError,
+        "[bucketize] boundaries are a vector, not of shape (1, 2)",
+    ),
+    (
+        lambda: zeros(3).bincount(),
+        DTypeError,
+        "[bincount] counts a vector of integers, not a dtypes.float32 tensor of shape (3,); cast",
+    ),
+    (
+        lambda: (zeros(3).cast("int32") - 2).bincount(),
+        ValueError,
+        "[bincount] counts numbers from 0 on; the smallest here is -2",
+    ),
+    (
+        lambda: zeros(3).cast("int32").bincount(zeros(2)),
+        ShapeError,
+        "[bincount] weights of shape (2,) for numbers of shape (3,); give one for each",
+    ),
+    (
+        lambda: zeros(3).histc(0),
+        ValueError,
+        "[histc] the number of bins is at least 1, not 0",
+    ),
+    (
+        lambda: zeros(3).histogram(2, (1.0, 0.0)),
+        ValueError,
+        "[histogram] the range from 1.0 to 0.0 has no inside",
+    ),
+    (
+        lambda: zeros(3).histogram(zeros(2, 2)),
+        ShapeError,
+        "[histogram] edges are a vector, not of shape (2, 2)",
+    ),
+    (
+        lambda: zeros(3).histogram(2, weight=zeros(2)),
+        ShapeError,
+        "[histogram] weights of shape (2,) for 3 elements; give one for each",
+    ),
+    # differences and covariances
+    (lambda: zeros().diff(), ShapeError, "[diff] a tensor without axes has no neighbours"),
+    (lambda: zeros(3).diff(-1), ValueError, "[diff] n is how many times to take differences, not"),
+    (
+        lambda: zeros(2, 3).trapezoid(zeros(2)),
+        ShapeError,
+        "[trapezoid] points x of shape (2,) do not fit axis -1 of shape (2, 3); give one for each",
+    ),
+    (lambda: zeros(1, 2, 3).cov(), ShapeError, "[cov] a matrix or a vector is needed, not shape"),
+    (lambda: zeros(1, 2, 3).corrcoef(), ShapeError, "[corrcoef] a matrix or a vector is needed"),
+    (
+        lambda: zeros(2, 3).cov(fweights=zeros(3)),
+        DTypeError,
+        "[cov] fweights are counts, integers, not dtypes.float32",
+    ),
+    (
+        lambda: zeros(2, 3).cov(aweights=zeros(2)),
+        ShapeError,
+        "[cov] aweights of shape (2,) do not fit 3 observations; give one for each",
+    ),
     (lambda: zeros(2).norm("max"), ValueError, "[norm] p is a number, 'fro' or None, not 'max'"),
 ]
 

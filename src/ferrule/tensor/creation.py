@@ -18,9 +18,9 @@ from ferrule.random import manual_seed, random_words, uniform_from
 from ferrule.shape.view import ShapeError, prod_sint
 from ferrule.tensor import special
 from ferrule.tensor.data import constant, scalar_dtype, to_device, to_dtype
+from ferrule.tensor.differences import Differences
 from ferrule.tensor.matrices import above, diagonal_matrix
 from ferrule.tensor.movement import listed
-from ferrule.tensor.sorting import Sorting
 
 
 def _shape(sizes: Sequence[Any], what: str) -> Shape:
@@ -40,7 +40,7 @@ def _float_dtype(dtype: DType | str | None, what: str) -> DType:
     return chosen
 
 
-class Creation(Sorting):
+class Creation(Differences):
     """Constants, sequences, random numbers."""
 
     __slots__ = ()
