@@ -13,7 +13,7 @@ SOURCE = ROOT / "src" / "ferrule"
 # Lower layers first, one line a layer; inside a layer, earlier modules first.
 LAYERS = """
     shape codegen renderer runtime runtime.graph demo
-    helpers config diskcache
+    helpers containers config diskcache
     dtype dlpack target
     expr shape.movement shape.view shape.shapetracker shape.layout
     buffer
@@ -32,7 +32,7 @@ LAYERS = """
     lazy schedule.signature schedule.graph schedule.views schedule.tasks schedule.slots
     schedule.costs schedule.keep schedule.cut schedule.trees schedule.merge schedule.order
     schedule.hazards schedule.recipe memory schedule realize
-    gradient backward counting random host
+    gradient backward counting random host lanes
     tensor.keywords tensor.data tensor.special tensor.rowwise tensor.broadcast tensor.cell
     tensor.matrices tensor.einstein tensor.windows
     tensor.base tensor.exchange tensor.copying tensor.autograd
@@ -47,6 +47,8 @@ LAYERS = """
     tensor.attention tensor.neural tensor.loss tensor
     jit.results jit.inputs jit.reach jit.replay jit.record jit
     tuning
+    transforms.trace transforms.derivatives transforms.mapping transforms.jacobians
+    transforms.recompute transforms.custom transforms
     nn.layers nn.optim.optimizer nn.optim.sgd nn.optim.adam nn.optim.adaptive
     nn.optim.lr_scheduler nn.optim nn.utils nn.state nn
     demo.terminal demo.digits cli errors __init__ __main__

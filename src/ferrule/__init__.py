@@ -14,9 +14,24 @@ if TYPE_CHECKING:
     from ferrule.device import Device
     from ferrule.dtype import dtypes
     from ferrule.expr import Variable
+    from ferrule.gradient import enable_grad, no_grad
     from ferrule.helpers import GlobalCounters
     from ferrule.jit import TinyJit
     from ferrule.tensor import Tensor
+    from ferrule.transforms import (
+        checkpoint,
+        custom_vjp,
+        grad,
+        hessian,
+        jacfwd,
+        jacobian,
+        jacrev,
+        jvp,
+        linearize,
+        value_and_grad,
+        vjp,
+        vmap,
+    )
     from ferrule.tuning import tune
 
 __all__ = [
@@ -26,11 +41,25 @@ __all__ = [
     "Tensor",
     "TinyJit",
     "Variable",
+    "checkpoint",
+    "custom_vjp",
     "dtypes",
+    "enable_grad",
     "get_num_threads",
+    "grad",
+    "hessian",
+    "jacfwd",
+    "jacobian",
+    "jacrev",
+    "jvp",
+    "linearize",
     "nn",
+    "no_grad",
     "set_num_threads",
     "tune",
+    "value_and_grad",
+    "vjp",
+    "vmap",
 ]
 
 
@@ -84,6 +113,10 @@ def _load(name: str) -> Any:
             from ferrule.config import get_num_threads
 
             return get_num_threads
+        case "enable_grad" | "no_grad":
+            import ferrule.gradient as gradient
+
+            return getattr(gradient, name)
         case "set_num_threads":
             from ferrule.config import set_num_threads
 
@@ -92,7 +125,11 @@ def _load(name: str) -> Any:
             from ferrule.tuning import tune
 
             return tune
-        case _:
+        case "nn":
             import ferrule.nn as nn
 
             return nn
+        case _:
+            import ferrule.transforms as transforms
+
+            return getattr(transforms, name)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from ferrule.gradient import Edge, Entry, GradientError, Leaf, Value, no_grad
 
 
-def _order(roots: Iterable[Edge]) -> list[Entry]:
-    """All entries below the roots, each after its parents."""
+def entries_below(
+    roots: Iterable[Edge], since: int = 0, known: Container[Edge] = ()
+) -> list[Entry]:
+    """All entries below the roots, each after its parents.
+
+    Left out, with what is only below them, are those of a serial below `since`, and `known` ones.
+    """
     order: list[Entry] = []
     seen: set[Edge] = set()
     pending: list[tuple[Edge, bool]] = [(root, False) for root in roots]
@@ -19,7 +24,7 @@ def _order(roots: Iterable[Edge]) -> list[Entry]:
         if done:
             order.append(edge)
             continue
-        if edge in seen:
+        if edge in seen or edge.serial < since or edge in known:
             continue
         seen.add(edge)
         pending.append((edge, True))
@@ -54,7 +59,7 @@ def pull_back(
     for output, seed in zip(outputs, seeds, strict=True):
         if output.edge is not None:
             _add(grads, output.edge, seed)
-    order = _order(list(grads))
+    order = entries_below(list(grads))
     wanted = None if targets is None else set(targets)
     leading = None if wanted is None else _leading_to(wanted, order)
     with no_grad(not create_graph):

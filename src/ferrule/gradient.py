@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import ContextDecorator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ContextDecorator, contextmanager
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Protocol, final
 from weakref import ref
 
@@ -35,6 +36,7 @@ class GradientError(RuntimeError):
 
 class _Mode(threading.local):
     recording = True
+    transforming = False
 
 
 _mode = _Mode()
@@ -43,6 +45,23 @@ _mode = _Mode()
 def is_recording() -> bool:
     """Whether operations on tensors that need a gradient are recorded in this thread."""
     return _mode.recording
+
+
+def is_transforming() -> bool:
+    """Whether a transformation is calling its function in this thread, to see what it does."""
+    return _mode.transforming
+
+
+@contextmanager
+def transforming(recording: bool = True) -> Iterator[None]:
+    """The block in which a transformation calls its function; by default all is recorded."""
+    before = _mode.recording, _mode.transforming
+    _mode.recording = recording
+    _mode.transforming = True
+    try:
+        yield
+    finally:
+        _mode.recording, _mode.transforming = before
 
 
 @final
@@ -70,6 +89,27 @@ class no_grad(ContextDecorator):
         _mode.recording = self._before.pop()
 
 
+def enable_grad() -> no_grad:
+    """While it is entered, operations are recorded, also inside `no_grad`.
+
+    >>> from ferrule import Tensor
+    >>> x = Tensor([2.0], requires_grad=True)
+    >>> with Tensor.no_grad(), Tensor.enable_grad():
+    ...     y = x * 3
+    >>> y.requires_grad
+    True
+    """
+    return no_grad(False)
+
+
+_serials = count()
+
+
+def tape_position() -> int:
+    """A number above the serials of all entries so far, and below those of all to come."""
+    return next(_serials)
+
+
 @final
 class Leaf:
     """Where the tape ends: a tensor that keeps its gradient. `owner` is that tensor, weakly."""
@@ -84,10 +124,24 @@ class Leaf:
 class Entry:
     """A recorded operation: the edges of its sources, and what its rule asked to keep."""
 
-    __slots__ = ("arg", "freed", "kinds", "name", "output", "parents", "rule", "saved", "shapes")
+    __slots__ = (
+        "__weakref__",
+        "arg",
+        "freed",
+        "kinds",
+        "name",
+        "output",
+        "parents",
+        "rule",
+        "saved",
+        "serial",
+        "shapes",
+    )
 
     kinds: tuple[DType, ...]
     """The dtypes of the sources."""
+    serial: int
+    """Counts entries as they are made."""
 
     def __init__(
         self, name: str, rule: Rule, sources: Sequence[Value], node: LazyBuffer, arg: Any
@@ -101,6 +155,31 @@ class Entry:
         self.saved = tuple([sources[position] for position in rule.inputs])
         self.output = node if rule.output else None
         self.freed = False
+        self.serial = next(_serials)
+
+    @staticmethod
+    def like(
+        other: Entry,
+        rule: Rule,
+        arg: Any,
+        parents: tuple[Edge | None, ...],
+        shapes: tuple[Shape, ...],
+        saved: tuple[Value, ...],
+        output: LazyBuffer | None,
+    ) -> Entry:
+        """The same operation, recorded in another way."""
+        entry = object.__new__(Entry)
+        entry.name = other.name
+        entry.rule = rule
+        entry.arg = arg
+        entry.parents = parents
+        entry.shapes = shapes
+        entry.kinds = other.kinds
+        entry.saved = saved
+        entry.output = output
+        entry.freed = other.freed
+        entry.serial = next(_serials)
+        return entry
 
     def result(self) -> Value:
         """What the operation gave, for rules that asked to keep it."""
@@ -126,7 +205,7 @@ class Rule:
     `inputs` are the positions of the sources to keep, `output` whether to keep the result.
     """
 
-    reverse: Callable[[Value, Entry], Gradients]
+    reverse: Callable[[Any, Entry], Gradients]
     inputs: tuple[int, ...] = ()
     output: bool = False
 
@@ -149,6 +228,57 @@ def record(name: str, rule: Rule, sources: Sequence[Value], node: LazyBuffer, ar
             if source.edge is not None:
                 return Value(node, Entry(name, rule, sources, node, arg))
     return Value(node)
+
+
+@final
+class Parts:
+    """The gradients of an operation's results, by their numbers, where it has several."""
+
+    __slots__ = ("of",)
+
+    def __init__(self, of: dict[int, Value]) -> None:
+        self.of = of
+
+    def __add__(self, other: Parts) -> Parts:
+        both = dict(self.of)
+        for number, grad in other.of.items():
+            both[number] = both[number] + grad if number in both else grad
+        return Parts(both)
+
+
+def record_several(
+    name: str,
+    rule: Rule,
+    sources: Sequence[Value],
+    nodes: Sequence[LazyBuffer],
+    arg: Any,
+    others: Sequence[Edge] = (),
+) -> list[Value]:
+    """`record` for several results; the rule is given their gradients as `Parts`.
+
+    `others` are edges that the results depend on as well: the rule gives their gradients last.
+    """
+    depends = bool(others) or any(source.edge is not None for source in sources)
+    if not (_mode.recording and depends):
+        return [Value(node) for node in nodes]
+    assert not rule.output, f"the rule of {name} cannot keep one of several results"
+    whole = Entry(name, rule, sources, nodes[0], arg)
+    whole.parents += tuple(others)
+    return [
+        Value(node, Entry(name, _PART, (Value(node, whole),), node, number))
+        if dtypes.is_float(node.dtype)
+        else Value(node)
+        for number, node in enumerate(nodes)
+    ]
+
+
+def _reverse_part(grad: Value, entry: Entry) -> Any:
+    return (Parts({entry.arg: grad}),)
+
+
+_PART = Rule(_reverse_part)
+IDENTITY = Rule(lambda grad, entry: (grad,))
+"""The rule of what hands its source on."""
 
 
 def _apply(op: Op, sources: tuple[Value, ...], node: LazyBuffer, arg: Any = None) -> Value:
@@ -628,7 +758,7 @@ REVERSE: dict[Op, Rule] = {
     MovementOps.WINDOW: Rule(_reverse_window),
     MovementOps.UNWINDOW: Rule(_reverse_unwindow),
     MovementOps.GATHER: Rule(_reverse_gather, inputs=(1,)),
-    LoadOps.CONTIGUOUS: Rule(lambda grad, entry: (grad,)),
+    LoadOps.CONTIGUOUS: IDENTITY,
     LoadOps.FROM: Rule(lambda grad, entry: (grad.copy_to(entry.arg),)),
     LoadOps.ASSIGN: Rule(_reverse_assign),
 }

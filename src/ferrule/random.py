@@ -9,8 +9,9 @@ program draws at every replay is new, and follows `manual_seed`.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -27,6 +28,12 @@ from ferrule.shape.view import ShapeError, View
 _ROTATIONS: Final = (13, 15, 26, 6, 17, 29, 16, 24)
 _PARITY: Final = 0x1BD11BDA
 _CALLS: Final = View.create((3,)).shrink(((2, 3),))
+
+Words: TypeAlias = tuple[Value, Value]
+drawing: ContextVar[Callable[[Sequence[sint], str], Words] | None] = ContextVar(
+    "ferrule_drawing", default=None
+)
+"""What draws the words for a shape on a device instead: a transformation puts itself here."""
 
 _states: dict[str, Storage] = {}
 _seed: int | None = None
@@ -91,11 +98,14 @@ def threefry(
     return a, b
 
 
-def random_words(shape: Sequence[sint], device: str) -> tuple[Value, Value]:
+def random_words(shape: Sequence[sint], device: str) -> Words:
     """Two random uint32 words for each element; the stream of the device moves on by one call.
 
     Raises `ShapeError` for a shape of 2**32 elements or more.
     """
+    instead = drawing.get()
+    if instead is not None:
+        return instead(shape, device)
     size = storage_size(shape)
     if size >= 1 << 32:
         raise ShapeError(

@@ -23,6 +23,7 @@ from ferrule.capture import (
 )
 from ferrule.config import config
 from ferrule.expr import Variable
+from ferrule.gradient import is_transforming
 from ferrule.jit.inputs import Arguments, read_arguments
 from ferrule.jit.reach import Reach
 from ferrule.jit.record import NotReplayable, capture_call, memory_serials, settle_writes
@@ -110,8 +111,9 @@ class TinyJit(Generic[ReturnType]):
     def _call(
         self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> ReturnType:
-        if is_capturing() or not config().JIT:
-            # Inside another capture this one's kernels become part of that.
+        if is_capturing() or is_transforming() or not config().JIT:
+            # Inside another capture this one's kernels become part of that, and a transformation
+            # has to see what the function does.
             result = function(*args, **kwargs)
         elif self.cnt == 0:
             result = self._run(function, args, kwargs)

@@ -13,9 +13,9 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from ferrule.buffer import Buffer
+from ferrule.containers import is_record
 from ferrule.expr import BoundVariable, Expr, Variable, unbind
 from ferrule.gradient import Value, is_recording
-from ferrule.jit.results import is_record
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import MovementOps, apply_movements
 from ferrule.realize import realize

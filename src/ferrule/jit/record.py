@@ -17,6 +17,7 @@ from typing import Any, final
 
 from ferrule.buffer import Buffer
 from ferrule.capture import Capture, JitError, PlaceHolder, Recorded, user_location
+from ferrule.containers import mapped
 from ferrule.counting import is_numbers
 from ferrule.device import BufferCopy
 from ferrule.dtype import dtypes
@@ -26,7 +27,6 @@ from ferrule.jit.replay import Effect, Replay, Watch
 from ferrule.jit.results import (
     Fresh,
     Leaf,
-    mapped,
     replace_tensors,
     returned_tensors,
     tensors_in,

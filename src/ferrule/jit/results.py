@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
 from ferrule.buffer import Buffer
 from ferrule.capture import JitError, user_location
+from ferrule.containers import leaves, mapped
 from ferrule.dtype import DType
 from ferrule.expr import Expr, Variable, sint, unbind
 from ferrule.lazy import LazyBuffer
@@ -20,47 +19,9 @@ Leaf: TypeAlias = int | Tensor | None
 made; or a handle on memory from before the call, such as a parameter that the function updates."""
 
 
-def is_record(value: Any) -> bool:
-    """Whether a value is an instance of a dataclass."""
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)
-
-
-def leaves(value: Any, open_records: bool = True) -> Iterator[Any]:
-    """What is in lists, tuples, dicts and dataclasses, in order; the value itself if it is none."""
-    if isinstance(value, list | tuple):
-        parts = list(value)
-    elif isinstance(value, dict):
-        parts = list(value.values())
-    elif open_records and is_record(value):
-        parts = [getattr(value, field.name) for field in dataclasses.fields(value)]
-    else:
-        yield value
-        return
-    for part in parts:
-        yield from leaves(part, open_records)
-
-
 def tensors_in(value: Any) -> list[Tensor]:
     """The tensors in an argument."""
     return [leaf for leaf in leaves(value) if isinstance(leaf, Tensor)]
-
-
-def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """The same containers with each leaf changed."""
-    if isinstance(value, list):
-        return [mapped(part, change) for part in value]
-    if isinstance(value, tuple):
-        parts = [mapped(part, change) for part in value]
-        return getattr(type(value), "_make", tuple)(parts)
-    if isinstance(value, dict):
-        return {key: mapped(part, change) for key, part in value.items()}
-    if is_record(value):
-        copied = copy.copy(value)
-        for field in dataclasses.fields(value):
-            part = mapped(getattr(value, field.name), change)
-            object.__setattr__(copied, field.name, part)
-        return copied
-    return change(value)
 
 
 def replace_tensors(value: Any, replacements: Mapping[Tensor, Tensor]) -> Any:

@@ -20,6 +20,7 @@ from ferrule.gradient import (
     Leaf,
     Shape,
     Value,
+    enable_grad,
     is_recording,
     no_grad,
 )
@@ -56,6 +57,7 @@ class TensorBase:
     training: ClassVar[bool] = False
     """Whether layers such as dropout and batch normalisation behave as in training."""
     no_grad = no_grad
+    enable_grad = staticmethod(enable_grad)
 
     _cell: Cell
     _shape: Shape

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, final
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final, TypeAlias, final
 from weakref import WeakSet, ref
 
 from ferrule.gradient import Value, is_recording
@@ -38,10 +40,14 @@ class Cache:
 class Cell:
     """The memory of a tensor and all its views: its current version, and that version's edge."""
 
-    __slots__ = ("__weakref__", "caches", "storage", "value")
+    __slots__ = ("__weakref__", "caches", "epoch", "storage", "value")
+
+    epoch: int
+    """How often `watch_writes` was entered before the cell was made."""
 
     def __init__(self, value: Value) -> None:
         self.value = value
+        self.epoch = _epoch
         self.storage: Storage | None = None
         self.caches: WeakSet[Cache] | None = None
 
@@ -57,6 +63,9 @@ class Cell:
         If the write is not recorded, the edge stays: a gradient flows as if nothing was written.
         """
         old = self.value
+        for epoch, before in _watching.get():
+            if self.epoch < epoch:
+                before.setdefault(self, old)
         # A stale copy of the old version would keep the write from being done in place.
         self.forget_views()
         if self.storage is None:
@@ -69,6 +78,32 @@ class Cell:
             self.value = Value(node, value.edge)
         else:
             self.value = old.assign(value, part, node)
+
+    def restore(self, value: Value) -> None:
+        """Makes an earlier version the current one."""
+        self.forget_views()
+        self.value = value
+        if self.storage is not None:
+            self.storage.node = value.node
+
+
+_epoch = 0
+_watching: Final[ContextVar[tuple[tuple[int, dict[Cell, Value]], ...]]] = ContextVar(
+    "ferrule_watching", default=()
+)
+
+
+@contextmanager
+def watch_writes() -> Iterator[dict[Cell, Value]]:
+    """A block that notes each write to memory from before it, and what that held until then."""
+    global _epoch
+    _epoch += 1
+    before: dict[Cell, Value] = {}
+    token = _watching.set((*_watching.get(), (_epoch, before)))
+    try:
+        yield before
+    finally:
+        _watching.reset(token)
 
 
 @final

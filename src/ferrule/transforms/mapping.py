@@ -1,0 +1,161 @@
+"""`vmap`: a function of one example becomes one of many."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, Literal
+
+from ferrule.containers import filled, leaves, mapped, matching
+from ferrule.expr import sint
+from ferrule.gradient import Value, is_recording, transforming
+from ferrule.lanes import Lanes, VmapError
+from ferrule.shape.view import ShapeError, same
+from ferrule.tensor import Tensor
+from ferrule.tensor.cell import Cell, watch_writes
+from ferrule.transforms.trace import as_tensor
+
+Axes = Any
+"""An axis, None, or containers of them."""
+
+
+def vmap(
+    function: Callable[..., Any],
+    in_axes: Axes = 0,
+    out_axes: Axes = 0,
+    randomness: Literal["different", "same"] = "different",
+) -> Callable[..., Any]:
+    """The function that calls `function` on each part of its arguments, and stacks the results.
+
+    What it computes is what a loop would, but all at once: `function` runs once, on tensors without
+    the mapped axis. `in_axes` says which axis that is, in each argument: one number for all, or a
+    tuple with one for each, where None passes the argument whole, and containers of numbers take
+    apart an argument that is one. `out_axes` says where the axis goes in the results. Keyword
+    arguments are passed whole.
+
+    In the function random numbers differ from lane to lane, unless `randomness="same"`. What it
+    writes in place to its arguments stays inside. Functions on the host are called for each lane.
+
+    Raises `ShapeError` if the sizes of the mapped axes differ, `VmapError` if the function reads
+    the values of a mapped tensor, or writes one to a tensor from outside.
+
+    >>> import ferrule
+    >>> x = ferrule.Tensor([[1.0, 2.0], [3.0, 4.0]])
+    >>> ferrule.vmap(lambda row: row.flip(0) / row.sum(), in_axes=1)(x).tolist()
+    [[0.75, 0.25], [0.6666666865348816, 0.3333333432674408]]
+    """
+    if randomness not in ("different", "same"):
+        raise ValueError(f'[vmap] randomness is "different" or "same", not {randomness!r}')
+
+    @functools.wraps(function)
+    def over_all(*args: Any, **kwargs: Any) -> Any:
+        form = mapped(args, as_tensor)
+        values = list(leaves(form))
+        lanes, fronts = _lanes(values, _axes_of(in_axes, form))
+        entered = [
+            leaf if front is None else Tensor._wrap(lanes.enter(front))
+            for leaf, front in zip(values, fronts, strict=True)
+        ]
+        drawing = lanes.drawing() if randomness == "different" else nullcontext()
+        with watch_writes() as before, transforming(is_recording()), drawing:
+            result = function(*filled(form, iter(entered)), **kwargs)
+        _check_writes(lanes, before)
+        return _stacked(lanes, result, out_axes)
+
+    return over_all
+
+
+def _check_writes(lanes: Lanes, before: Mapping[Cell, Value]) -> None:
+    """Takes back writes of mapped values to memory from outside, and raises if there were any."""
+    for cell, old in before.items():
+        if lanes.mapped(cell.value.node):
+            cell.restore(old)
+            raise VmapError(
+                f"[vmap] the function writes a mapped value to a tensor from outside, of shape "
+                f"{old.shape}, which cannot hold one for each lane; return the value"
+            )
+
+
+def _axes_of(axes: Axes, form: tuple[Any, ...]) -> list[int | None]:
+    """The axis of each leaf of the arguments, in order; None for what is passed whole."""
+    if isinstance(axes, list):
+        axes = tuple(axes)
+    if isinstance(axes, tuple) and len(axes) != len(form):
+        raise ValueError(
+            f"[vmap] in_axes={axes} has {len(axes)} axes, and the function was called with "
+            f"{len(form)} positional arguments; give one for each, None for what is not mapped"
+        )
+    found = matching(axes, form, "[vmap] in_axes", prefix=True)
+    for axis in found:
+        if axis is not None and type(axis) is not int:
+            raise ValueError(f"[vmap] in_axes holds {axis!r}; axes are integers, or None")
+    return found
+
+
+def _lanes(
+    leaves_in: Sequence[Any], axes: Sequence[int | None]
+) -> tuple[Lanes, list[Value | None]]:
+    """The lanes, and each mapped leaf with the mapped axis in front."""
+    fronts: list[Value | None] = []
+    sizes: list[tuple[sint, Tensor, int]] = []
+    for leaf, axis in zip(leaves_in, axes, strict=True):
+        if axis is None or not isinstance(leaf, Tensor):
+            fronts.append(None)
+            continue
+        value = leaf._read()
+        if not -len(value.shape) <= axis < len(value.shape):
+            raise ShapeError(
+                f"[vmap] in_axes: axis {axis} is out of range for an argument of shape "
+                f"{value.shape}; pass it whole with in_axes None in its place"
+            )
+        sizes.append((value.shape[axis], leaf, axis))
+        fronts.append(_moved(value, axis % len(value.shape), 0))
+    if not sizes:
+        raise ValueError(
+            "[vmap] no argument has a mapped axis: give a tensor, and an axis for it in in_axes"
+        )
+    size, tensor, axis = sizes[0]
+    for other, leaf, place in sizes[1:]:
+        if not same(size, other):
+            raise ShapeError(
+                f"[vmap] the mapped axes differ in size: axis {axis} of shape {tensor.shape} has "
+                f"{size}, axis {place} of shape {leaf.shape} has {other}"
+            )
+    return Lanes(size), fronts
+
+
+def _moved(value: Value, source: int, place: int) -> Value:
+    """The value with one axis in another place."""
+    order = [axis for axis in range(len(value.shape)) if axis != source]
+    order.insert(place, source)
+    return value if order == sorted(order) else value.permute(order)
+
+
+def _stacked(lanes: Lanes, result: Any, out_axes: Axes) -> Any:
+    """The results for all lanes, in the containers of those for one."""
+    found = list(leaves(result))
+    axes = matching(out_axes, result, "[vmap] out_axes", prefix=True)
+    for leaf in found:
+        if leaf is not None and not isinstance(leaf, Tensor):
+            raise VmapError(
+                f"[vmap] the mapped function returned {leaf!r:.40} ({type(leaf).__name__}); it "
+                "returns tensors, or None, in tuples, lists and dicts"
+            )
+    tensors = [leaf for leaf in found if leaf is not None]
+    wide = iter(lanes.leave([tensor._read() for tensor in tensors]))
+    placed = [
+        None if leaf is None else _placed(next(wide), axis)
+        for leaf, axis in zip(found, axes, strict=True)
+    ]
+    return filled(result, iter(placed))
+
+
+def _placed(value: Value, axis: Any) -> Tensor:
+    rank = len(value.shape)
+    if type(axis) is not int or not -rank <= axis < rank:
+        raise ShapeError(
+            f"[vmap] out_axes: {axis} is no place for the mapped axis in a result of "
+            f"{rank} axes; use {-rank} to {rank - 1}"
+        )
+    return Tensor._wrap(_moved(value, 0, axis % rank))

@@ -1,0 +1,177 @@
+"""`checkpoint`: what a function computes on its way is not kept for the gradient but made again."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from ferrule.backward import entries_below, pull_back
+from ferrule.dtype import dtypes
+from ferrule.expr import sint
+from ferrule.gradient import (
+    IDENTITY,
+    Edge,
+    Entry,
+    Gradients,
+    Parts,
+    Rule,
+    Value,
+    is_recording,
+    record_several,
+    tape_position,
+    transforming,
+)
+from ferrule.random import Words, drawing, random_words
+from ferrule.tensor.cell import Cell, watch_writes
+from ferrule.transforms.trace import blank, read, replaced, tensors_of, wrap
+
+
+def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """The function, which now keeps nothing but its arguments for its gradient.
+
+    The gradient calls it again: it takes longer by that, and less memory by all that the function
+    computes on its way. `checkpoint(f)(x)` is `checkpoint(f, x)`. When it is called again, random
+    numbers are those of the first call, and tensors from outside that it wrote to hold what they
+    held then; these are written once. In-place writes to the arguments stay inside.
+
+    >>> import ferrule
+    >>> block = ferrule.checkpoint(lambda x: (x.exp() + 1).log())
+    >>> ferrule.grad(lambda x: block(x).sum())(ferrule.Tensor([0.0])).tolist()
+    [0.5]
+    """
+    if args or kwargs:
+        return _call(function, args, kwargs)
+
+    @functools.wraps(function)
+    def checkpointed(*args: Any, **kwargs: Any) -> Any:
+        return _call(function, args, kwargs)
+
+    return checkpointed
+
+
+def _call(function: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:
+    if not is_recording():
+        return function(*args, **kwargs)
+    arguments = (tuple(args), dict(kwargs))
+    sources = read(tensors_of(arguments))
+    call = _Call(function, blank(arguments), [])
+    start = tape_position()
+    with watch_writes() as call.before, _keeping(call.words):
+        result, _ = call.run([value.detach() for value in sources])
+    outputs = read(tensors_of(result))
+    call.outside = _edges_from_outside(outputs, start)
+    rule = Rule(_reverse, inputs=tuple(range(len(sources))))
+    nodes = [value.node for value in outputs]
+    found = record_several("checkpoint", rule, sources, nodes, call, call.outside)
+    return replaced(result, wrap(found))
+
+
+@final
+@dataclass
+class _Call:
+    """A function, the form of its arguments, and the random words that it drew."""
+
+    function: Callable[..., Any]
+    arguments: Any
+    words: list[Words]
+    outside: Sequence[Edge] = ()
+    """The edges of what it closes over."""
+    before: Mapping[Cell, Value] = field(default_factory=dict)
+    """What memory from outside held before the function wrote to it."""
+
+    def run_again(self, values: Sequence[Value]) -> tuple[Any, list[Entry]]:
+        """Calls the function as if for the first time, and leaves no trace of that."""
+        now = {cell: cell.value for cell in self.before}
+        try:
+            for cell, value in self.before.items():
+                cell.restore(value)
+            with _giving(self.words):
+                return self.run(values)
+        finally:
+            for cell, value in now.items():
+                cell.restore(value)
+
+    def run(self, values: Sequence[Value]) -> tuple[Any, list[Entry]]:
+        """Calls the function on these values; gives its result, and where their edges end."""
+        roots = [Entry("argument", IDENTITY, (value,), value.node, None) for value in values]
+        pairs = zip(values, roots, strict=True)
+        tensors = wrap(
+            [Value(v.node, root if dtypes.is_float(v.dtype) else None) for v, root in pairs]
+        )
+        args, kwargs = replaced(self.arguments, tensors)
+        with transforming():
+            return self.function(*args, **kwargs), roots
+
+
+def _edges_from_outside(outputs: Sequence[Value], start: int) -> list[Edge]:
+    """The edges from before the call that its results depend on."""
+    edges = [value.edge for value in outputs if value.edge is not None]
+    below = entries_below(edges, start)
+    edges += [parent for entry in below for parent in entry.parents if parent is not None]
+    inside = set(below)
+    return [edge for edge in dict.fromkeys(edges) if edge not in inside]
+
+
+def _reverse(grad: Parts, entry: Entry) -> Gradients:
+    call: _Call = entry.arg
+    seeds = dict(grad.of)
+    number, seed = next(iter(seeds.items()))
+    seeds[number] = seed = seed.contiguous()
+    result, roots = call.run_again([_after(value, seed) for value in entry.saved])
+    outputs = read(tensors_of(result))
+    targets: list[Edge] = [*roots, *call.outside]
+    found = pull_back(
+        [outputs[number] for number in seeds],
+        list(seeds.values()),
+        targets,
+        retain=True,
+        create_graph=is_recording(),
+    )
+    return tuple([found.get(target) for target in targets])
+
+
+def _after(value: Value, other: Value) -> Value:
+    """The value, but only once another has been computed.
+
+    No number is below itself. Nodes do not know, so that these are others than those that the
+    function made the first time, which would be kept if they were equal.
+    """
+    if 0 in value.shape or 0 in other.shape:
+        return value
+    one = other.detach().shrink([(0, 1)] * len(other.shape))
+    one = one.reshape((1,) * len(value.shape)).expand(value.shape)
+    return (one < one).where(value.full(0), value)
+
+
+@contextmanager
+def _keeping(words: list[Words]) -> Iterator[None]:
+    """The block in which the random words that are drawn are noted."""
+    outside = drawing.get()
+
+    def draw(shape: Sequence[sint], device: str) -> Words:
+        inner = drawing.set(outside)
+        try:
+            words.append(random_words(shape, device))
+        finally:
+            drawing.reset(inner)
+        return words[-1]
+
+    token = drawing.set(draw)
+    try:
+        yield
+    finally:
+        drawing.reset(token)
+
+
+@contextmanager
+def _giving(words: Sequence[Words]) -> Iterator[None]:
+    """The block in which these random words are drawn again."""
+    remaining = iter(words)
+    token = drawing.set(lambda shape, device: next(remaining))
+    try:
+        yield
+    finally:
+        drawing.reset(token)
