@@ -16,6 +16,7 @@ from ferrule.config import ConfigError
 from ferrule.device import DeviceUnavailableError, UnknownDeviceError
 from ferrule.dtype import DTypeError
 from ferrule.gradient import GradientError
+from ferrule.lanes import VmapError
 from ferrule.lazy import DeviceMismatchError
 from ferrule.nn.optim import OptimizerError
 from ferrule.nn.state import MissingExtraError, StateError
@@ -48,4 +49,5 @@ __all__ = [
     "StateError",
     "TuneError",
     "UnknownDeviceError",
+    "VmapError",
 ]

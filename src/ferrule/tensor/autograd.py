@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Self
 
 from ferrule.backward import pull_back
@@ -82,11 +83,19 @@ class Autograd(Copying):
         """
         return self._wrap(self._read().contiguous())
 
-    def backward(self, gradient: TensorBase | None = None, retain_graph: bool = False) -> Self:
+    def backward(
+        self,
+        gradient: TensorBase | None = None,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        inputs: TensorBase | Sequence[TensorBase] | None = None,
+    ) -> Self:
         """Adds the gradients of this tensor to `.grad` of all tensors below that require one.
 
         `gradient` is that of this tensor; a tensor of one element has 1. What was recorded is freed
-        unless `retain_graph`.
+        unless `retain_graph`. With `create_graph`, which retains it too, the gradients can be
+        differentiated again. `inputs` are the only tensors whose `.grad` changes, if given; results
+        of operations may be among them.
 
         Raises `GradientError` if nothing was recorded, or it was freed before.
 
@@ -104,16 +113,20 @@ class Autograd(Copying):
                 "outside Tensor.no_grad()"
             )
         seed = self._seed(gradient, "backward")
-        for edge, grad in pull_back([value], [seed], retain=retain_graph).items():
+        retain = create_graph if retain_graph is None else retain_graph
+        owners = None if inputs is None else _by_edge(inputs)
+        found = pull_back([value], [seed], owners, retain=retain, create_graph=create_graph)
+        for edge, grad in found.items():
             owner = edge.owner() if isinstance(edge, Leaf) else None
-            if isinstance(owner, Autograd):
-                owner._accumulate(grad)
+            for tensor in [owner] if owners is None else owners[edge]:
+                if isinstance(tensor, Autograd):
+                    tensor._accumulate(grad)
         return self
 
     def _accumulate(self, grad: Value) -> None:
         before = self._grad
-        if before is None:
-            self._grad = self._wrap(grad)
+        if before is None or grad.edge is not None:
+            self._grad = self._wrap(grad if before is None else before._read() + grad)
             return
         with no_grad():
             before._store(before._read() + grad, "backward")
@@ -163,6 +176,21 @@ class Autograd(Copying):
             self._wrap(_found(found, edge, position, target._shape))
             for position, (edge, target) in enumerate(zip(edges, targets, strict=True))
         ]
+
+
+def _by_edge(inputs: TensorBase | Sequence[TensorBase]) -> dict[Edge, list[TensorBase]]:
+    """The tensors by the edge at which their gradient arrives."""
+    found: dict[Edge, list[TensorBase]] = {}
+    given = [inputs] if isinstance(inputs, TensorBase) else inputs
+    for position, tensor in enumerate(given):
+        edge = tensor._read().edge
+        if edge is None:
+            raise GradientError(
+                f"[backward] input {position}, of shape {tensor._shape}, does not require a "
+                "gradient; make it with requires_grad=True before computing with it"
+            )
+        found.setdefault(edge, []).append(tensor)
+    return found
 
 
 def _found(found: dict[Edge, Value], edge: Edge | None, position: int, shape: Shape) -> Value:

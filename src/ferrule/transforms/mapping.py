@@ -35,7 +35,7 @@ def vmap(
     arguments are passed whole.
 
     In the function random numbers differ from lane to lane, unless `randomness="same"`. What it
-    writes in place to its arguments stays inside. Functions on the host are called for each lane.
+    writes in place to mapped arguments stays inside. Functions on the host run lane by lane.
 
     Raises `ShapeError` if the sizes of the mapped axes differ, `VmapError` if the function reads
     the values of a mapped tensor, or writes one to a tensor from outside.
@@ -53,12 +53,12 @@ def vmap(
         form = mapped(args, as_tensor)
         values = list(leaves(form))
         lanes, fronts = _lanes(values, _axes_of(in_axes, form))
-        entered = [
-            leaf if front is None else Tensor._wrap(lanes.enter(front))
-            for leaf, front in zip(values, fronts, strict=True)
-        ]
         drawing = lanes.drawing() if randomness == "different" else nullcontext()
         with watch_writes() as before, transforming(is_recording()), drawing:
+            entered = [
+                leaf if front is None else Tensor._wrap(lanes.enter(front))
+                for leaf, front in zip(values, fronts, strict=True)
+            ]
             result = function(*filled(form, iter(entered)), **kwargs)
         _check_writes(lanes, before)
         return _stacked(lanes, result, out_axes)
