@@ -103,6 +103,15 @@ NAMES = """
     log2 log10 log1p sin cos tan sinh cosh tanh sigmoid logsigmoid erf
     relu relu6 leaky_relu elu selu celu gelu quick_gelu silu swish mish softplus softsign hardtanh
     hardsigmoid hardswish
+    asin acos atan atan2 asinh acosh atanh arcsin arccos arctan arctan2 arcsinh arccosh arctanh
+    deg2rad rad2deg radians degrees sinc erfc erfinv logit expit lgamma digamma polygamma
+    hypot logaddexp logaddexp2 xlogy ldexp float_power gcd lcm
+    positive true_divide divide floor_divide remainder fmod rsub multiply subtract negative absolute
+    power frac fix sgn signbit copysign heaviside isposinf isneginf isreal nan_to_num fmax fmin
+    addcmul addcdiv eq ne lt le gt ge not_equal less less_equal greater greater_equal
+    bitwise_and bitwise_or bitwise_xor bitwise_not bitwise_invert invert bitwise_left_shift
+    bitwise_right_shift logical_xor clamp_min clamp_max
+    tanhshrink hardshrink softshrink threshold prelu glu
     ceil floor trunc round clamp clip minimum maximum where isnan isinf isfinite isclose allclose
     lerp logical_not logical_and logical_or masked_fill
     sum prod mean max min var std var_mean std_mean argmax argmin any all softmax log_softmax

@@ -33,10 +33,12 @@ LAYERS = """
     schedule.costs schedule.keep schedule.cut schedule.trees schedule.merge schedule.order
     schedule.hazards schedule.recipe memory schedule realize
     gradient backward counting random host lanes
-    tensor.keywords tensor.data tensor.special tensor.rowwise tensor.broadcast tensor.cell
+    tensor.keywords tensor.data tensor.special tensor.power tensor.errorfunction tensor.inverse
+    tensor.gamma tensor.pairs tensor.rowwise tensor.broadcast tensor.cell
     tensor.matrices tensor.einstein tensor.windows
     tensor.base tensor.exchange tensor.copying tensor.autograd
-    tensor.arithmetic tensor.elementwise tensor.functions tensor.movement tensor.joining
+    tensor.arithmetic tensor.elementwise tensor.functions tensor.scientific
+    tensor.numeric tensor.activations tensor.movement tensor.joining
     tensor.scan tensor.reduce tensor.moments tensor.norms tensor.running tensor.order
     tensor.sorting tensor.searching tensor.differences tensor.creation
     tensor.positions tensor.indexing tensor.linalg

@@ -86,7 +86,7 @@ def _unknown_name(name: object) -> str:
     return f"no dtype is called {name!r}; the dtypes are {', '.join(names)}"
 
 
-def _largest_finite(dtype: DType) -> float:
+def largest_finite(dtype: DType) -> float:
     if dtype is dtypes.float8_e4m3:
         return 448.0  # the bit pattern above it is NaN: this format has no infinity
     largest_exponent = (1 << (dtype.exponent_bits - 1)) - 1
@@ -104,7 +104,7 @@ def _round_float(dtype: DType, value: float) -> float:
     smallest_normal = 2 - (1 << (dtype.exponent_bits - 1))
     unit = max(exponent, smallest_normal) - dtype.mantissa_bits
     rounded = math.ldexp(round(math.ldexp(value, -unit)), unit)
-    if abs(rounded) > _largest_finite(dtype):
+    if abs(rounded) > largest_finite(dtype):
         return overflow
     return math.copysign(rounded, value)
 
@@ -249,7 +249,7 @@ class _Functions:
         if dtype is dtypes.bool:
             return False
         if dtype is dtypes.float8_e4m3:
-            return -_largest_finite(dtype)
+            return -largest_finite(dtype)
         if dtypes.is_float(dtype):
             return -math.inf
         return 0 if dtypes.is_unsigned(dtype) else -(1 << (dtype.bits - 1))
@@ -260,7 +260,7 @@ class _Functions:
         if dtype is dtypes.bool:
             return True
         if dtype is dtypes.float8_e4m3:
-            return _largest_finite(dtype)
+            return largest_finite(dtype)
         if dtypes.is_float(dtype):
             return math.inf
         value_bits = dtype.bits if dtypes.is_unsigned(dtype) else dtype.bits - 1

@@ -45,7 +45,9 @@ LEFT_OUT = {
         "multinomial *rrelu *fractional_max_pool* *svd_lowrank *pca_lowrank"
     ),
     "memory that is not initialised": "empty* new_empty* resize*",
-    "complex numbers": "*complex* *conj* resolve_* cdouble cfloat chalf *eigvals *eig *stft polar",
+    "complex numbers": (
+        "*complex* *conj* resolve_* cdouble cfloat chalf *eigvals *eig *stft polar sgn"
+    ),
     "compiled by PyTorch, or inside it": (
         "jiterator* *sparse* to_sparse grid_sampler_* *_backward _* torch.* native_* hash*"
     ),
@@ -58,6 +60,7 @@ LEFT_OUT = {
     "gradients there of what is outside the triangle that is read": (
         "cholesky_[is]* linalg.pinv?hermitian"
     ),
+    "where the condition is the tensor itself here": "where",
 }
 SAMPLES = 40  # of each operator
 RTOL, ATOL = 5e-5, 1e-5  # float32, functions of several operations

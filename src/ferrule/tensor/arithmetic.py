@@ -10,15 +10,16 @@ import numpy as np
 
 from ferrule.dtype import DType, DTypeError, dtypes, promote
 from ferrule.expr import Expr
-from ferrule.gradient import Number, Value, constant
+from ferrule.gradient import Entry, Gradients, Number, Rule, Value, constant, record
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import BinaryOps, UnaryOps
 from ferrule.shape.view import ShapeError
-from ferrule.tensor import special
 from ferrule.tensor.autograd import Autograd
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import broadcast, check_devices
 from ferrule.tensor.data import check_range, from_host, scalar_dtype
+from ferrule.tensor.power import power
+from ferrule.tensor.special import widened, with_sign
 
 Operand: TypeAlias = TensorBase | Number | Any
 WEAK = (bool, int, float, Expr)
@@ -50,11 +51,28 @@ def _signs_differ(rest: Value, divisor: Value) -> Value:
 
 
 def floor_mod(a: Value, b: Value) -> Value:
-    """The remainder with the sign of the divisor."""
+    """The remainder with the sign of the divisor; integers by 0 give 0."""
+    if dtypes.is_float(a.dtype):
+        result = _float_mod(widened(a), widened(b)).cast(a.dtype)
+        return record("mod", _FLOAT_MOD, (a, b), result.node, None)
     rest = a.alu(BinaryOps.MOD, b)
-    if dtypes.is_unsigned(a.dtype):
-        return rest
-    return _signs_differ(rest, b).where(rest + b, rest)
+    if not dtypes.is_unsigned(a.dtype):
+        rest = _signs_differ(rest, b).where(rest + b, rest)
+    return rest if b.node.base_const() else b.equals(0).where(rest.full(0), rest)
+
+
+def _float_mod(a: Value, b: Value) -> Value:
+    rest = a.alu(BinaryOps.MOD, b)
+    rest = _signs_differ(rest, b).where(rest + b, rest)
+    return rest.equals(0).where(with_sign(rest, b), rest)
+
+
+def _reverse_float_mod(grad: Value, entry: Entry) -> Gradients:
+    a, b = entry.saved
+    return grad, -(grad * floor(a / b)) if entry.parents[1] is not None else None
+
+
+_FLOAT_MOD = Rule(_reverse_float_mod, inputs=(0, 1))
 
 
 def floor_div(a: Value, b: Value) -> Value:
@@ -65,6 +83,7 @@ def floor_div(a: Value, b: Value) -> Value:
         quotient = (a - rest) / b - _signs_differ(rest, b).cast(a.dtype)
         whole = floor(quotient)
         whole = whole + (quotient - whole > 0.5).cast(whole.dtype)
+        whole = whole.equals(0).where(with_sign(whole, a / b), whole)
         return b.equals(0).where(a / b, whole)
     quotient = a.alu(BinaryOps.DIV, b)
     if dtypes.is_unsigned(a.dtype):
@@ -89,8 +108,12 @@ def integer_power(base: Value, exponent: int) -> Value:
 
 
 def _integer_powers(base: Value, exponent: Value) -> Value:
-    """base**exponent for integers, bit by bit of the exponent; 0 where that is negative."""
+    """base**exponent for integers, bit by bit of the exponent.
+
+    Where that is negative, the fraction is lost: only powers of 1 and -1 are not 0.
+    """
     result = base.full(1)
+    unit = (base * base).equals(1).where(base, 0)
     rest = exponent
     for _ in range(base.dtype.bits - 1):
         odd = rest.alu(BinaryOps.AND, rest.full(1)).differs(0)
@@ -99,13 +122,15 @@ def _integer_powers(base: Value, exponent: Value) -> Value:
         base = base * base
     if dtypes.is_unsigned(exponent.dtype):
         return result
-    return (exponent < 0).where(result.full(0), result)
+    odd = exponent.alu(BinaryOps.AND, exponent.full(1)).differs(0)
+    signed = odd.where(unit, unit * unit)
+    return (exponent < 0).where(signed, result)
 
 
 def _power(base: Value, exponent: Value) -> Value:
     """base**exponent for floats or integers; bools count as int32."""
     if dtypes.is_float(base.dtype):
-        return special.power(base, exponent)
+        return power(base, exponent)
     if base.dtype is dtypes.bool:
         base, exponent = base.cast(dtypes.int32), exponent.cast(dtypes.int32)
     return _integer_powers(base, exponent)
@@ -175,23 +200,32 @@ class Arithmetic(Autograd):
 
     # -- arithmetic ------------------------------------------------------------------------------
 
-    def add(self, other: Operand) -> Self:
-        """self + other.
+    def add(self, other: Operand, alpha: Number = 1) -> Self:
+        """self + alpha * other.
 
         >>> from ferrule import Tensor
-        >>> Tensor([1, 2]).add(10).tolist()
-        [11, 12]
+        >>> Tensor([1, 2]).add(10).tolist(), Tensor([1, 2]).add(10, alpha=3).tolist()
+        ([11, 12], [31, 32])
         """
-        return self._binary(BinaryOps.ADD, other, "add")
+        return self._binary(BinaryOps.ADD, self._times(other, alpha), "add")
 
-    def sub(self, other: Operand) -> Self:
-        """self - other; not defined for two bools.
+    @staticmethod
+    def _times(other: Any, alpha: Number) -> Any:
+        """alpha * other, of which `other` alone may be a list."""
+        if type(alpha) is int and alpha == 1:
+            return other
+        if isinstance(other, list | tuple):
+            return np.asarray(other) * alpha
+        return other * alpha
+
+    def sub(self, other: Operand, alpha: Number = 1) -> Self:
+        """self - alpha * other; not defined for two bools.
 
         >>> from ferrule import Tensor
-        >>> Tensor([1, 2]).sub(10).tolist()
-        [-9, -8]
+        >>> Tensor([1, 2]).sub(10).tolist(), Tensor([1, 2]).sub(10, alpha=3).tolist()
+        ([-9, -8], [-29, -28])
         """
-        a, b = self._operands(other, "sub")
+        a, b = self._operands(self._times(other, alpha), "sub")
         _not_bool(a, "sub", "^, or cast them")
         return self._wrap(a - b)
 
@@ -204,13 +238,28 @@ class Arithmetic(Autograd):
         """
         return self._binary(BinaryOps.MUL, other, "mul")
 
-    def div(self, other: Operand) -> Self:
-        """self / other, as floats.
+    def div(self, other: Operand, rounding_mode: str | None = None) -> Self:
+        """self / other, as floats; with `rounding_mode` "trunc" or "floor" a whole number.
+
+        "floor" is `//`, "trunc" rounds towards zero. Integers stay integers then.
 
         >>> from ferrule import Tensor
-        >>> Tensor([1, 2]).div(2).tolist()
-        [0.5, 1.0]
+        >>> Tensor([1, 2]).div(2).tolist(), Tensor([-7, 7]).div(2, rounding_mode="trunc").tolist()
+        ([0.5, 1.0], [-3, 3])
         """
+        if rounding_mode == "floor":
+            return self.floordiv(other)
+        if rounding_mode == "trunc":
+            a, b = self._operands(other, "div")
+            _not_bool(a, "div", "cast them")
+            quotient = a.detach().alu(BinaryOps.DIV, b.detach())
+            return self._wrap(
+                quotient.alu(UnaryOps.TRUNC) if dtypes.is_float(a.dtype) else quotient
+            )
+        if rounding_mode is not None:
+            raise ValueError(
+                f"[div] rounding_mode is None, 'trunc' or 'floor', not {rounding_mode!r}"
+            )
         a, b = self._divisible(other, "div")
         return self._wrap(a / b)
 
@@ -221,7 +270,7 @@ class Arithmetic(Autograd):
         return a, b
 
     def floordiv(self, other: Operand) -> Self:
-        """self // other: the quotient rounded down, as Python's.
+        """self // other: the quotient rounded down, as Python's. Integers by 0 give 0.
 
         >>> from ferrule import Tensor
         >>> Tensor([7, -7]).floordiv(2).tolist()
@@ -234,6 +283,8 @@ class Arithmetic(Autograd):
     def mod(self, other: Operand) -> Self:
         """self % other: the remainder with the sign of the divisor, as Python's.
 
+        Integers by 0 give 0, floats NaN.
+
         >>> from ferrule import Tensor
         >>> Tensor([7, -7]).mod(3).tolist()
         [1, 2]
@@ -245,7 +296,9 @@ class Arithmetic(Autograd):
     def pow(self, other: Operand) -> Self:
         """self ** other.
 
-        Whole Python exponents multiply, others go through exp2 and log2. Integers stay integers.
+        1, 2, 3, 4 and -2 as Python numbers multiply. Integers stay integers and wrap; to a negative
+        element of a tensor they are 0, but for those of 1 and -1. Anything to the power 0 is 1.
+        Error: at most 1.5 ulp in float32, 2 in float64.
 
         Raises `ValueError` for an integer tensor and a negative Python int.
 
@@ -270,13 +323,13 @@ class Arithmetic(Autograd):
         if exponent == 0:
             return self._wrap(value.full(1))
         whole = math.isfinite(exponent) and exponent == int(exponent)
-        if whole and (abs(exponent) <= 32 or not is_float):
-            power = integer_power(value, abs(int(exponent)))
-            return self._wrap(power if exponent > 0 else power.alu(UnaryOps.RECIP))
+        if whole and (-2 <= exponent <= 4 or not is_float):
+            factor = value if exponent > 0 else value.alu(UnaryOps.RECIP)
+            return self._wrap(integer_power(factor, abs(int(exponent))))
         if abs(exponent) == 0.5:
             root = value.alu(UnaryOps.SQRT)
             return self._wrap(root if exponent > 0 else root.alu(UnaryOps.RECIP))
-        return self._wrap(special.power(value, value.full(exponent)))
+        return self._wrap(power(value, value.full(exponent)))
 
     def neg(self) -> Self:
         """-self.
@@ -340,6 +393,12 @@ class Arithmetic(Autograd):
         if isinstance(other, int | float) and other == 2 and dtypes.is_float(b.dtype):
             return self._wrap(b.alu(UnaryOps.EXP2))
         return self._wrap(_power(a, b))
+
+    def __divmod__(self, other: Operand) -> tuple[Self, Self]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Operand) -> tuple[Self, Self]:
+        return other // self, other % self
 
     def __neg__(self) -> Self:
         return self.neg()

@@ -28,6 +28,21 @@ def minimum(a: Value, b: Value) -> Value:
     return complement(complement(a).maximum(complement(b)))
 
 
+def shifted(op: BinaryOps, value: Value, count: Value) -> Value:
+    """A shift by any count: one that is negative or not below the width shifts all bits out."""
+    bits = value.dtype.bits
+    known = count.node.base_const()
+    if isinstance(known, int) and 0 <= known < bits:
+        return value.alu(op, count)
+    within = count < bits
+    if not dtypes.is_unsigned(count.dtype):
+        within = within.alu(BinaryOps.AND, (count < 0).alu(UnaryOps.NEG))
+    nothing = value.full(0)
+    keeps_sign = op is BinaryOps.SHR and not dtypes.is_unsigned(value.dtype)
+    gone = (value < 0).where(value.full(-1), 0) if keeps_sign else nothing
+    return within.where(value.alu(op, within.where(count, 0)), gone)
+
+
 def complement(value: Value) -> Value:
     """All bits inverted; a bool is negated."""
     if value.dtype is dtypes.bool:
@@ -69,6 +84,63 @@ class Elementwise(Arithmetic):
 
     __hash__ = TensorBase.__hash__
 
+    def eq(self, other: Operand) -> Self:
+        """self == other, which is false for NaN.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2]).eq(2).tolist()
+        [False, True]
+        """
+        return self == other
+
+    def ne(self, other: Operand) -> Self:
+        """self != other, which is true for NaN.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2]).ne(2).tolist()
+        [True, False]
+        """
+        return self._binary(BinaryOps.CMPNE, other, "ne")
+
+    def lt(self, other: Operand) -> Self:
+        """self < other.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2]).lt(2).tolist()
+        [True, False]
+        """
+        return self < other
+
+    def le(self, other: Operand) -> Self:
+        """self <= other.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2, 3]).le(2).tolist()
+        [True, True, False]
+        """
+        return self <= other
+
+    def gt(self, other: Operand) -> Self:
+        """self > other.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2, 3]).gt(2).tolist()
+        [False, False, True]
+        """
+        return self > other
+
+    def ge(self, other: Operand) -> Self:
+        """self >= other.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2]).ge(2).tolist()
+        [False, True]
+        """
+        return self >= other
+
+    not_equal = ne
+    less, less_equal, greater, greater_equal = lt, le, gt, ge
+
     def maximum(self, other: Operand) -> Self:
         """The larger of two elements; NaN if either is. Of equal ones each gets half the gradient.
 
@@ -104,6 +176,24 @@ class Elementwise(Arithmetic):
             a, high = result._operands(max, "clamp")
             result = self._wrap((high < a).where(high, a))
         return result
+
+    def clamp_min(self, min: Operand) -> Self:
+        """Each element, but no less than `min`.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([-2, 7]).clamp_min(0).tolist()
+        [0, 7]
+        """
+        return self.clamp(min=min)
+
+    def clamp_max(self, max: Operand) -> Self:
+        """Each element, but no more than `max`.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([-2, 7]).clamp_max(5).tolist()
+        [-2, 5]
+        """
+        return self.clamp(max=max)
 
     def clip(self, min: Operand | None = None, max: Operand | None = None) -> Self:
         """The same as `clamp`.
@@ -141,7 +231,7 @@ class Elementwise(Arithmetic):
             raise DTypeError(f"[{what}] is defined for {kinds}, not {a.dtype}; cast it first")
         if swap:
             a, b = b, a
-        return self._wrap(a.alu(op, b))
+        return self._wrap(shifted(op, a, b) if shifts else a.alu(op, b))
 
     def __and__(self, other: Operand) -> Self:
         return self._bitwise(BinaryOps.AND, other, "&")
@@ -167,6 +257,62 @@ class Elementwise(Arithmetic):
 
     def __rrshift__(self, other: Operand) -> Self:
         return self._bitwise(BinaryOps.SHR, other, ">>", swap=True)
+
+    def bitwise_and(self, other: Operand) -> Self:
+        """self & other, of integers or bools.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([6, 7]).bitwise_and(3).tolist()
+        [2, 3]
+        """
+        return self & other
+
+    def bitwise_or(self, other: Operand) -> Self:
+        """self | other, of integers or bools.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([4, 7]).bitwise_or(3).tolist()
+        [7, 7]
+        """
+        return self | other
+
+    def bitwise_xor(self, other: Operand) -> Self:
+        """self ^ other, of integers or bools.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([4, 7]).bitwise_xor(3).tolist()
+        [7, 4]
+        """
+        return self ^ other
+
+    def bitwise_not(self) -> Self:
+        """~self, of integers or bools.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([0, 7]).bitwise_not().tolist()
+        [-1, -8]
+        """
+        return ~self
+
+    bitwise_invert = invert = bitwise_not
+
+    def bitwise_left_shift(self, other: Operand) -> Self:
+        """self << other, of integers. Bits beyond the width are lost, whatever the count.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2]).bitwise_left_shift(Tensor([3, 40])).tolist()
+        [8, 0]
+        """
+        return self << other
+
+    def bitwise_right_shift(self, other: Operand) -> Self:
+        """self >> other, of integers. The sign stays, whatever the count.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([16, -2]).bitwise_right_shift(Tensor([3, 40])).tolist()
+        [2, -1]
+        """
+        return self >> other
 
     def __iand__(self, other: Operand) -> Self:
         return self._update(self & other, "&=")
@@ -217,6 +363,16 @@ class Elementwise(Arithmetic):
         """
         a, b = self._operands(other, "logical_or")
         return self._wrap(a.cast(dtypes.bool).alu(BinaryOps.OR, b.cast(dtypes.bool)))
+
+    def logical_xor(self, other: Operand) -> Self:
+        """Whether just one of two elements is other than 0.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([0.0, 2.0]).logical_xor(1).tolist()
+        [True, False]
+        """
+        a, b = self._operands(other, "logical_xor")
+        return self._wrap(a.cast(dtypes.bool).alu(BinaryOps.XOR, b.cast(dtypes.bool)))
 
     def isnan(self) -> Self:
         """Whether each element is NaN.

@@ -1,4 +1,4 @@
-"""Functions of one tensor, element by element: types, roots, exponentials, activations.
+"""Functions of one tensor, element by element: types, roots, exponentials, rounding.
 
 Integers and bools are computed as the default float where a function is one of real numbers.
 """
@@ -12,7 +12,7 @@ from typing import Self
 from ferrule.dtype import DType, DTypeError, dtypes
 from ferrule.gradient import Entry, Gradients, Rule, Value, record
 from ferrule.ops import BinaryOps, UnaryOps
-from ferrule.tensor import special
+from ferrule.tensor import errorfunction, special
 from ferrule.tensor.arithmetic import floor
 from ferrule.tensor.data import to_dtype
 from ferrule.tensor.elementwise import Elementwise
@@ -44,12 +44,13 @@ def _reverse_abs(grad: Value, entry: Entry) -> Gradients:
 _ABS = Rule(_reverse_abs, inputs=(0,))
 
 
-# The class has methods called `float` and `bool`, which hide the types from its annotations.
+# The class has methods called `float` and `int`, which hide the types from its annotations.
 float_ = float
+int_ = int
 
 
 class Functions(Elementwise):
-    """Types, roots, exponentials, trigonometry, rounding, activations."""
+    """Types, roots, exponentials, trigonometry, rounding."""
 
     __slots__ = ()
 
@@ -163,6 +164,8 @@ class Functions(Elementwise):
     def sqrt(self) -> Self:
         """The square root; NaN for negative elements.
 
+        Error: at most 0.5 ulp in float32, 0.5 in float64.
+
         >>> from ferrule import Tensor
         >>> Tensor([4.0]).sqrt().tolist()
         [2.0]
@@ -172,14 +175,18 @@ class Functions(Elementwise):
     def rsqrt(self) -> Self:
         """1 / sqrt(self).
 
+        Error: at most 1.6 ulp in float32, 1.6 in float64.
+
         >>> from ferrule import Tensor
         >>> Tensor([4.0]).rsqrt().tolist()
         [0.5]
         """
-        return self._wrap(self._float().alu(UnaryOps.SQRT).alu(UnaryOps.RECIP))
+        return self._in_float32(lambda x: x._wrap(x._read().alu(UnaryOps.SQRT).alu(UnaryOps.RECIP)))
 
     def reciprocal(self) -> Self:
         """1 / self.
+
+        Error: at most 0.5 ulp in float32, 0.5 in float64.
 
         >>> from ferrule import Tensor
         >>> Tensor([4.0]).reciprocal().tolist()
@@ -200,6 +207,8 @@ class Functions(Elementwise):
     def exp(self) -> Self:
         """e ** self.
 
+        Error: at most 1 ulp in float32, 1 in float64.
+
         >>> from ferrule import Tensor
         >>> Tensor([0.0]).exp().tolist()
         [1.0]
@@ -208,6 +217,8 @@ class Functions(Elementwise):
 
     def exp2(self) -> Self:
         """2 ** self.
+
+        Error: at most 0.9 ulp in float32, 0.9 in float64.
 
         >>> from ferrule import Tensor
         >>> Tensor([3.0]).exp2().tolist()
@@ -218,6 +229,8 @@ class Functions(Elementwise):
     def expm1(self) -> Self:
         """e ** self - 1, to full precision near 0.
 
+        Error: at most 1.7 ulp in float32, 1.8 in float64.
+
         >>> from ferrule import Tensor
         >>> Tensor([1e-10]).expm1().tolist() == Tensor([1e-10]).tolist()
         True
@@ -226,6 +239,8 @@ class Functions(Elementwise):
 
     def log(self) -> Self:
         """The natural logarithm; -inf at 0, NaN below.
+
+        Error: at most 1 ulp in float32, 1.3 in float64.
 
         >>> from ferrule import Tensor
         >>> Tensor([1.0]).log().tolist()
@@ -236,6 +251,8 @@ class Functions(Elementwise):
     def log2(self) -> Self:
         """The logarithm to base 2.
 
+        Error: at most 1 ulp in float32, 1 in float64.
+
         >>> from ferrule import Tensor
         >>> Tensor([8.0]).log2().tolist()
         [3.0]
@@ -245,14 +262,18 @@ class Functions(Elementwise):
     def log10(self) -> Self:
         """The logarithm to base 10.
 
+        Error: at most 1 ulp in float32, 1.1 in float64.
+
         >>> from ferrule import Tensor
         >>> Tensor([1.0]).log10().tolist()
         [0.0]
         """
-        return self._wrap(self._float().alu(UnaryOps.LOG2) * math.log10(2))
+        return self._in_float32(lambda x: x._wrap(x._read().alu(UnaryOps.LOG2) * math.log10(2)))
 
     def log1p(self) -> Self:
         """log(1 + self), to full precision near 0.
+
+        Error: at most 1.9 ulp in float32, 1.7 in float64.
 
         >>> from ferrule import Tensor
         >>> Tensor([1e-10]).log1p().tolist() == Tensor([1e-10]).tolist()
@@ -265,6 +286,8 @@ class Functions(Elementwise):
     def sin(self) -> Self:
         """The sine of radians.
 
+        Error: at most 0.6 ulp in float32, 1.7 in float64.
+
         >>> from ferrule import Tensor
         >>> Tensor([0.0]).sin().tolist()
         [0.0]
@@ -273,6 +296,8 @@ class Functions(Elementwise):
 
     def cos(self) -> Self:
         """The cosine of radians.
+
+        Error: at most 0.6 ulp in float32, 1.7 in float64.
 
         >>> from ferrule import Tensor
         >>> Tensor([0.0]).cos().tolist()
@@ -283,6 +308,8 @@ class Functions(Elementwise):
     def tan(self) -> Self:
         """The tangent of radians.
 
+        Error: at most 2.2 ulp in float32, 3.5 in float64.
+
         >>> from ferrule import Tensor
         >>> Tensor([0.0]).tan().tolist()
         [0.0]
@@ -291,6 +318,8 @@ class Functions(Elementwise):
 
     def sinh(self) -> Self:
         """The hyperbolic sine.
+
+        Error: at most 2.5 ulp in float32, 2.5 in float64.
 
         >>> from ferrule import Tensor
         >>> Tensor([0.0]).sinh().tolist()
@@ -301,6 +330,8 @@ class Functions(Elementwise):
     def cosh(self) -> Self:
         """The hyperbolic cosine.
 
+        Error: at most 1.9 ulp in float32, 1.9 in float64.
+
         >>> from ferrule import Tensor
         >>> Tensor([0.0]).cosh().tolist()
         [1.0]
@@ -309,6 +340,8 @@ class Functions(Elementwise):
 
     def tanh(self) -> Self:
         """The hyperbolic tangent.
+
+        Error: at most 1.5 ulp in float32, 1.5 in float64.
 
         >>> from ferrule import Tensor
         >>> Tensor([0.0]).tanh().tolist()
@@ -319,11 +352,13 @@ class Functions(Elementwise):
     def erf(self) -> Self:
         """The error function.
 
+        Error: at most 1.5 ulp in float32, 1.5 in float64.
+
         >>> from ferrule import Tensor
         >>> Tensor([0.0]).erf().tolist()
         [0.0]
         """
-        return self._apply(special.erf)
+        return self._apply(errorfunction.erf)
 
     # -- sign and rounding -----------------------------------------------------------------------
 
@@ -383,184 +418,40 @@ class Functions(Elementwise):
         """
         return self._rounded(lambda value: value.alu(UnaryOps.TRUNC))
 
-    def round(self) -> Self:
-        """The nearest whole number; of two the even one.
+    def round(self, decimals: int_ = 0) -> Self:
+        """The nearest number with so many decimals; of two the even one.
+
+        With `decimals`, as in NumPy, the element is multiplied by a power of ten, rounded and
+        divided again. Whole numbers stay what they are.
+
+        Raises `DTypeError` for integers and negative decimals.
 
         >>> from ferrule import Tensor
-        >>> Tensor([0.5, 1.5, 2.4]).round().tolist()
-        [0.0, 2.0, 2.0]
+        >>> Tensor([0.5, 1.5, 2.4]).round().tolist(), Tensor([1234.0]).round(-2).tolist()
+        ([0.0, 2.0, 2.0], [1200.0])
         """
-        return self._rounded(round_half_even)
+        if decimals == 0:
+            return self._rounded(round_half_even)
+        if not dtypes.is_float(self.dtype):
+            if decimals > 0:
+                return self
+            raise DTypeError(
+                f"[round] to {decimals} decimals is not defined for {self.dtype}; "
+                "cast it to a float first"
+            )
+        scale = 10.0 ** abs(decimals)
+        if decimals > 0:
+            return self._in_float32(lambda x: x.mul(scale).round() / scale)
+        return self._in_float32(lambda x: x.div(scale).round() * scale)
 
-    # -- activations -----------------------------------------------------------------------------
+    def __round__(self, ndigits: int_ | None = None) -> Self:
+        return self.round(ndigits or 0)
 
-    def relu(self) -> Self:
-        """The positive part; its gradient at 0 is 0.
+    def __trunc__(self) -> Self:
+        return self.trunc()
 
-        >>> from ferrule import Tensor
-        >>> Tensor([-1, 2]).relu().tolist()
-        [0, 2]
-        """
-        return self._wrap(special.relu(self._read()))
+    def __floor__(self) -> Self:
+        return self.floor()
 
-    def relu6(self) -> Self:
-        """The positive part, at most 6.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([-1, 2, 9]).relu6().tolist()
-        [0, 2, 6]
-        """
-        return self.relu().clamp(max=6)
-
-    def leaky_relu(self, neg_slope: float_ = 0.01) -> Self:
-        """The element, times `neg_slope` where it is negative.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([-1.0, 2.0]).leaky_relu(0.5).tolist()
-        [-0.5, 2.0]
-        """
-        return (self < 0).where(self * neg_slope, self)
-
-    def elu(self, alpha: float_ = 1.0) -> Self:
-        """The element, alpha * (e**x - 1) where it is negative.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([0.0, 2.0]).elu().tolist()
-        [0.0, 2.0]
-        """
-        return self._in_float32(lambda x: (x < 0).where(x.clamp(max=0).expm1() * alpha, x))
-
-    def celu(self, alpha: float_ = 1.0) -> Self:
-        """The element, alpha * (e**(x / alpha) - 1) where it is negative.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([0.0, 2.0]).celu().tolist()
-        [0.0, 2.0]
-        """
-        return self._in_float32(
-            lambda x: (x < 0).where((x.clamp(max=0) / alpha).expm1() * alpha, x)
-        )
-
-    def selu(self, alpha: float_ = 1.6732632423543772, gamma: float_ = 1.0507009873554805) -> Self:
-        """`elu` with the constants that keep mean 0 and variance 1.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([0.0]).selu().tolist()
-        [0.0]
-        """
-        return self._in_float32(lambda x: x.elu(alpha) * gamma)
-
-    def sigmoid(self) -> Self:
-        """1 / (1 + e ** -self).
-
-        >>> from ferrule import Tensor
-        >>> Tensor([0.0]).sigmoid().tolist()
-        [0.5]
-        """
-        return self._apply(special.sigmoid)
-
-    def logsigmoid(self) -> Self:
-        """log(sigmoid(self)).
-
-        >>> from ferrule import Tensor
-        >>> Tensor([-100.0]).logsigmoid().tolist()
-        [-100.0]
-        """
-        return self._wrap(-special.softplus(-self._float()))
-
-    def gelu(self, approximate: str = "tanh") -> Self:
-        """self times the normal distribution's probability of less than self.
-
-        `approximate` is "tanh" for the usual approximation, "none" for the exact function.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([0.0, 100.0]).gelu().tolist(), Tensor([0.0]).gelu("none").tolist()
-        ([0.0, 100.0], [0.0])
-        """
-        if approximate not in ("tanh", "none"):
-            raise ValueError(f"[gelu] approximate is 'tanh' or 'none', not {approximate!r}")
-        return self._apply(special.gelu_tanh if approximate == "tanh" else special.gelu)
-
-    def quick_gelu(self) -> Self:
-        """self * sigmoid(1.702 * self).
-
-        >>> from ferrule import Tensor
-        >>> Tensor([0.0]).quick_gelu().tolist()
-        [0.0]
-        """
-        return self._in_float32(lambda x: x.clamp(min=-500) * (x * 1.702).sigmoid())
-
-    def silu(self) -> Self:
-        """self * sigmoid(self).
-
-        >>> from ferrule import Tensor
-        >>> Tensor([0.0]).silu().tolist()
-        [0.0]
-        """
-        return self._apply(special.silu)
-
-    def swish(self) -> Self:
-        """The same as `silu`.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([0.0]).swish().tolist()
-        [0.0]
-        """
-        return self._apply(special.silu)
-
-    def mish(self) -> Self:
-        """self * tanh(softplus(self)).
-
-        >>> from ferrule import Tensor
-        >>> Tensor([0.0]).mish().tolist()
-        [0.0]
-        """
-        return self._in_float32(lambda x: x.clamp(min=-800) * x.softplus().tanh())
-
-    def softplus(self, beta: float_ = 1.0) -> Self:
-        """log(1 + e ** (beta * self)) / beta.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([-200.0, 200.0]).softplus().tolist()
-        [0.0, 200.0]
-        """
-        value = self._float()
-        if beta == 1:
-            return self._wrap(special.softplus(value))
-        return self._wrap(special.softplus(value * beta) * (1 / beta))
-
-    def softsign(self) -> Self:
-        """self / (1 + abs(self)).
-
-        >>> from ferrule import Tensor
-        >>> Tensor([1.0]).softsign().tolist()
-        [0.5]
-        """
-        return self._in_float32(lambda x: x.clamp(-1e30, 1e30) / (x.abs().clamp(max=1e30) + 1))
-
-    def hardtanh(self, min_val: float_ = -1, max_val: float_ = 1) -> Self:
-        """Each element, within the limits.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([-3.0, 0.5]).hardtanh().tolist()
-        [-1.0, 0.5]
-        """
-        return self.clamp(min_val, max_val)
-
-    def hardsigmoid(self) -> Self:
-        """relu6(self + 3) / 6.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([-4.0, 0.0]).hardsigmoid().tolist()
-        [0.0, 0.5]
-        """
-        return self._in_float32(lambda x: (x / 6 + 0.5).clamp(0, 1))
-
-    def hardswish(self) -> Self:
-        """self * hardsigmoid(self).
-
-        >>> from ferrule import Tensor
-        >>> Tensor([-4.0, 3.0]).hardswish().abs().tolist()
-        [0.0, 3.0]
-        """
-        return self._in_float32(lambda x: x.clamp(min=-3) * x.hardsigmoid())
+    def __ceil__(self) -> Self:
+        return self.ceil()

@@ -18,6 +18,7 @@ _SAME: Final = (
     ("max", "a_max"),
     ("shifts", "shift"),
     ("shape", "size"),
+    ("neg_slope", "negative_slope"),
 )
 _OTHERS: Final = {name: frozenset(group) - {name} for group in _SAME for name in group}
 

@@ -13,8 +13,8 @@ from ferrule.expr import Expr, as_expr, as_int, sint, unbind
 from ferrule.gradient import Shape
 from ferrule.ops import MovementOps
 from ferrule.shape.view import ShapeError, prod_sint, same
+from ferrule.tensor.activations import Activations
 from ferrule.tensor.base import TensorBase
-from ferrule.tensor.functions import Functions
 
 Pads: TypeAlias = Sequence[tuple[sint, sint]]
 
@@ -80,7 +80,7 @@ def bound_sizes(shape: Shape) -> list[int | None]:
     return sizes
 
 
-class Movement(Functions):
+class Movement(Activations):
     """Shapes, axes, slices."""
 
     __slots__ = ()

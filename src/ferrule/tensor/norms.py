@@ -11,8 +11,9 @@ from ferrule.ops import UnaryOps
 from ferrule.tensor import rowwise
 from ferrule.tensor.arithmetic import Operand
 from ferrule.tensor.moments import Moments
+from ferrule.tensor.power import power
 from ferrule.tensor.reduce import Axes, largest, smallest
-from ferrule.tensor.special import power, widened
+from ferrule.tensor.special import widened
 
 
 def vector_norm(x: Value, p: float, axes: tuple[int, ...]) -> Value:

@@ -1,4 +1,4 @@
-"""Functions made of several primitive ops, to a few units in the last place.
+"""Functions made of several primitive ops: exponentials, logarithms, trigonometry, sigmoids.
 
 Each has a reverse rule of its own. The forward parts are written for float32 and float64; narrower
 types compute in float32 and round once. No value within range overflows on the way, and infinities
@@ -25,18 +25,24 @@ def widened(x: Value) -> Value:
     return x.detach().cast(dtypes.float32) if x.dtype in _NARROW else x.detach()
 
 
+def doubled(x: Value) -> Value:
+    """The value outside the tape as float64, for functions whose float32 forms would be long."""
+    return x.detach().cast(dtypes.float64)
+
+
 def function_of_one(
     name: str,
     forward: Function,
     reverse: Callable[[Value, Entry], Gradients],
     inputs: tuple[int, ...] = (),
     output: bool = False,
+    within: Function = widened,
 ) -> Function:
-    """`forward` as one entry of the tape with the rule `reverse`."""
+    """`forward` as one entry of the tape with the rule `reverse`, computed in a wider type."""
     rule = Rule(reverse, inputs, output)
 
     def function(x: Value) -> Value:
-        result = forward(widened(x)).cast(x.dtype)
+        result = forward(within(x)).cast(x.dtype)
         return record(name, rule, (x,), result.node, None)
 
     function.__name__ = name
@@ -56,9 +62,6 @@ class _Constants:
     tanh: tuple[float, ...]  # (tanh(x) / x - 1) / x**2 on [-0.6, 0.6], in x**2
     near_log_2: float  # a little above log(2), and so short that subtracting it is exact
     half_of_its_exp: float  # e**near_log_2 / 2 - 1
-    erfc: tuple[float, ...]  # (1 + 2z) * exp(z**2) * erfc(z), in t = (z - pivot) / (z + pivot)
-    erfc_pivot: float
-    erfc_limit: float  # erfc is 0 beyond it
 
 
 _FLOAT32 = _Constants(
@@ -75,22 +78,6 @@ _FLOAT32 = _Constants(
     tanh=(-0.3333333, 0.13333246, -0.053952172, 0.021732766, -0.008262879, 0.002227117),
     near_log_2=0.6931610107421875,
     half_of_its_exp=1.3830277879601902e-05,
-    erfc=(
-        1.2769783735275269,
-        -0.09276381880044937,
-        -0.1660310924053192,
-        0.16405050456523895,
-        -0.054211996495723724,
-        -0.008024739101529121,
-        0.00868925265967846,
-        0.001230503199622035,
-        -0.0013958050403743982,
-        -0.0003709284064825624,
-        0.00016084033995866776,
-        6.807514728279784e-05,
-    ),
-    erfc_pivot=2.0,
-    erfc_limit=10.1,
 )
 _FLOAT64 = _Constants(
     expm1=(
@@ -135,69 +122,6 @@ _FLOAT64 = _Constants(
     ),
     near_log_2=0.6931471805601177,
     half_of_its_exp=1.7239444525616322e-13,
-    erfc=(
-        1.2530080582697296,
-        -0.1356211061245812,
-        -0.04756229435341897,
-        0.12964515870276264,
-        -0.11927366341681594,
-        0.06830802734392144,
-        -0.023770514890662273,
-        0.002529391816799663,
-        0.0018886900908332905,
-        -0.0007798322772742547,
-        -0.00010515828085467254,
-        0.00012509937435915822,
-        4.944031214882928e-06,
-        -2.0100627664406107e-05,
-        -7.186149396303622e-07,
-        3.472520280065519e-06,
-        3.3649033965298255e-07,
-        -6.167709493550964e-07,
-        -1.2038713923616526e-07,
-        1.0195717375790894e-07,
-        2.7779061599708634e-08,
-        -1.3361953304404018e-08,
-        -3.169592039553522e-09,
-        9.948820947537195e-10,
-    ),
-    erfc_pivot=3.0,
-    erfc_limit=27.3,
-)
-# erf(x) / x on [-3.92, 3.92], in x**2: numerator and denominator.
-_ERF = (
-    (
-        1.1283791065216064,
-        0.19040535390377045,
-        0.05274847894906998,
-        0.0037655376363545656,
-        0.00028487551026046276,
-        2.0500272057688562e-06,
-    ),
-    (
-        1.0,
-        0.5020750761032104,
-        0.11410856246948242,
-        0.014969069510698318,
-        0.0011625058250501752,
-        3.809071131399833e-05,
-    ),
-)
-# erf(x) / x on [-1, 1], in x**2, for float64.
-_ERF_SMALL = (
-    1.1283791670955126,
-    -0.3761263890318375,
-    0.11283791670954879,
-    -0.026866170645076792,
-    0.0052239776248180145,
-    -0.000854832698083379,
-    0.0001205533111164271,
-    -1.4925595266831182e-05,
-    1.6461000484121368e-06,
-    -1.6350312701054695e-07,
-    1.4659775274047436e-08,
-    -1.1372848856791674e-09,
-    5.957176147748911e-11,
 )
 
 
@@ -225,7 +149,7 @@ def at_most(x: Value, high: Number) -> Value:
     return (bound < x).where(bound, x)
 
 
-def _within(x: Value, limits: tuple[float, float]) -> Value:
+def within(x: Value, limits: tuple[float, float]) -> Value:
     return at_most(at_least(x, limits[0]), limits[1])
 
 
@@ -399,131 +323,39 @@ def _reverse_silu(grad: Value, entry: Entry) -> Gradients:
     return (grad * (gate + x * gate * (1.0 - gate)),)
 
 
+def _mish(x: Value) -> Value:
+    """x * tanh(softplus(x)): with n = (1 + e**x)**2 the tangent is (n - 1) / (n + 1)."""
+    power = exp(at_most(x, 40.0))
+    rest = power * (power + 2.0)
+    return at_least(x, -800.0) * (rest / (rest + 2.0))
+
+
+def _reverse_mish(grad: Value, entry: Entry) -> Gradients:
+    x = at_least(entry.saved[0], -800.0)
+    gate = tanh(softplus(x))
+    return (grad * (gate + x * sigmoid(x) * (1.0 - gate * gate)),)
+
+
+def _tanhshrink(x: Value) -> Value:
+    """x - tanh(x), which are nearly equal for small x."""
+    size = magnitude(x)
+    square = size * size
+    near = -(size * square) * polynomial(square, constants(x).tanh)
+    return with_sign((size < 0.6).where(near, size - tanh(size)), x)
+
+
+def _reverse_tanhshrink(grad: Value, entry: Entry) -> Gradients:
+    slope = tanh(entry.saved[0])
+    return (grad * slope * slope,)
+
+
+mish = function_of_one("mish", _mish, _reverse_mish, inputs=(0,))
+tanhshrink = function_of_one(
+    "tanhshrink", _tanhshrink, _reverse_tanhshrink, inputs=(0,), within=doubled
+)
 relu = function_of_one("relu", _relu, _reverse_relu, output=True)
 sigmoid = function_of_one("sigmoid", _sigmoid, _reverse_sigmoid, output=True)
 softplus = function_of_one(
     "softplus", _softplus, lambda grad, entry: (grad * sigmoid(entry.saved[0]),), inputs=(0,)
 )
 silu = function_of_one("silu", _silu, _reverse_silu, inputs=(0,))
-
-
-# *** the error function ***
-
-
-def _erfc_positive(z: Value) -> Value:
-    """1 - erf(z) for z >= 0."""
-    z = at_most(z, constants(z).erfc_limit)
-    square = z * z
-    return _tail(z, square, z.muladd(z, -square))
-
-
-def _tail(z: Value, square: Value, lost: Value) -> Value:
-    """erfc(z), where z * z is `square + lost`: exp would magnify the rounding of the square."""
-    known = constants(z)
-    t = (z - known.erfc_pivot) / (z + known.erfc_pivot)
-    return _exp(-square) * (1.0 - lost) * polynomial(t, known.erfc) / (2.0 * z + 1.0)
-
-
-def _erf(x: Value) -> Value:
-    """The error function."""
-    if x.dtype is not dtypes.float64:
-        x = _within(x, (-3.92, 3.92))
-        square = x * x
-        ratio = x * polynomial(square, _ERF[0]) / polynomial(square, _ERF[1])
-        return _within(ratio, (-1.0, 1.0))
-    square = x * x
-    near = x * polynomial(square, _ERF_SMALL)
-    positive = 1.0 - _erfc_positive(x.absolute())
-    return (square < 1.0).where(near, (x < 0).where(-positive, positive))
-
-
-def _reverse_erf(grad: Value, entry: Entry) -> Gradients:
-    x = entry.saved[0]
-    return (grad * (exp(-(x * x)) * (2 / math.sqrt(math.pi))),)
-
-
-def _gelu(x: Value) -> Value:
-    """x times the normal distribution's probability of less than x, exact in both tails."""
-    near = _within(x, (-40.0, 40.0))  # the tail is 0 outside
-    square = near * near
-    lost = near.muladd(near, -square)
-    tail = 0.5 * _tail(near.absolute() * math.sqrt(0.5), square * 0.5, lost * 0.5)
-    product = near * tail
-    return (x < 0).where(product, x - product)
-
-
-def _reverse_gelu(grad: Value, entry: Entry) -> Gradients:
-    x = entry.saved[0]
-    density = exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))
-    below = (erf(x * math.sqrt(0.5)) + 1.0) * 0.5
-    return (grad * (below + _within(x, (-50.0, 50.0)) * density),)
-
-
-_GELU = (2 * math.sqrt(2 / math.pi), 2 * math.sqrt(2 / math.pi) * 0.044715)
-
-
-def _gelu_tanh(x: Value) -> Value:
-    """x * (1 + tanh(u)) / 2, u = sqrt(2/pi) * (x + 0.044715 x**3), as x * sigmoid(2u)."""
-    x = at_least(x, -40.0)
-    return x * _sigmoid(x * polynomial(x * x, _GELU))
-
-
-def _reverse_gelu_tanh(grad: Value, entry: Entry) -> Gradients:
-    x = _within(entry.saved[0], (-40.0, 40.0))
-    square = x * x
-    gate = sigmoid(x * polynomial(square, _GELU))
-    slope = polynomial(square, (_GELU[0], 3 * _GELU[1]))
-    return (grad * (gate + x * slope * gate * (1.0 - gate)),)
-
-
-erf = function_of_one("erf", _erf, _reverse_erf, inputs=(0,))
-gelu = function_of_one("gelu", _gelu, _reverse_gelu, inputs=(0,))
-gelu_tanh = function_of_one("gelu_tanh", _gelu_tanh, _reverse_gelu_tanh, inputs=(0,))
-
-
-# *** powers ***
-
-
-def _power(base: Value, exponent: Value) -> Value:
-    """base**exponent for floats, with C's rules for zeros, infinities and negative bases."""
-    size = base.absolute().alu(UnaryOps.LOG2)
-    product = exponent * size
-    lost = exponent.muladd(size, -product)
-    lost = lost.equals(lost).where(lost, 0.0)
-    power = product.alu(UnaryOps.EXP2) * lost.muladd(math.log(2), 1.0)
-    power = (base < 0).where(_signed_power(base, power, exponent), power)
-    one = exponent.equals(0).alu(BinaryOps.OR, base.equals(1))
-    minus_one = base.equals(-1).alu(BinaryOps.AND, exponent.absolute().equals(math.inf))
-    return one.alu(BinaryOps.OR, minus_one).where(base.full(1), power)
-
-
-def _signed_power(base: Value, power: Value, exponent: Value) -> Value:
-    """The power of a negative base, from that of its size: NaN unless the exponent is whole."""
-    whole = exponent.equals(exponent.alu(UnaryOps.TRUNC))
-    halved = exponent * 0.5
-    odd = halved.differs(halved.alu(UnaryOps.TRUNC)).alu(BinaryOps.AND, whole)
-    infinite = exponent.absolute().equals(math.inf)
-    signed = odd.where(infinite.where(power, -power), power)
-    defined = whole.alu(BinaryOps.OR, infinite).alu(BinaryOps.OR, base.equals(-math.inf))
-    return defined.where(signed, power.full(math.nan))
-
-
-def _reverse_power(grad: Value, entry: Entry) -> Gradients:
-    base, exponent = entry.saved
-    to_base = to_exponent = None
-    if entry.parents[0] is not None:
-        slope = exponent * power(base, exponent - 1.0)
-        to_base = grad * exponent.equals(0).where(base.full(0), slope)
-    if entry.parents[1] is not None:
-        slope = entry.result() * log(base)
-        to_exponent = grad * base.equals(0).where(base.full(0), slope)
-    return to_base, to_exponent
-
-
-_POWER = Rule(_reverse_power, inputs=(0, 1), output=True)
-
-
-def power(base: Value, exponent: Value) -> Value:
-    """base**exponent for floats of one type and shape."""
-    result = _power(widened(base), widened(exponent)).cast(base.dtype)
-    return record("power", _POWER, (base, exponent), result.node, None)

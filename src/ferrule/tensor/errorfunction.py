@@ -1,0 +1,296 @@
+"""The error function, its complement and its inverse, and the normal distribution's part in GELU.
+
+The polynomials and rational functions were fitted for this file, by Chebyshev interpolation or
+weighted least squares of the function named beside them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ferrule.dtype import dtypes
+from ferrule.gradient import Entry, Gradients, Value
+from ferrule.ops import UnaryOps
+from ferrule.tensor.special import (
+    at_least,
+    at_most,
+    doubled,
+    exp,
+    function_of_one,
+    log,
+    log1p,
+    magnitude,
+    polynomial,
+    sigmoid,
+    with_sign,
+    within,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Constants:
+    """Coefficients, the constant one first, and limits, of one float type."""
+
+    erfc: tuple[float, ...]  # (1 + 2z) * exp(z**2) * erfc(z), in t = (z - pivot) / (z + pivot)
+    erfc_pivot: float
+    erfc_limit: float  # erfc is 0 beyond it
+
+
+_FLOAT32 = _Constants(
+    erfc=(
+        1.2769783735275269,
+        -0.09276381880044937,
+        -0.1660310924053192,
+        0.16405050456523895,
+        -0.054211996495723724,
+        -0.008024739101529121,
+        0.00868925265967846,
+        0.001230503199622035,
+        -0.0013958050403743982,
+        -0.0003709284064825624,
+        0.00016084033995866776,
+        6.807514728279784e-05,
+    ),
+    erfc_pivot=2.0,
+    erfc_limit=10.1,
+)
+_FLOAT64 = _Constants(
+    erfc=(
+        1.2530080582697296,
+        -0.1356211061245812,
+        -0.04756229435341897,
+        0.12964515870276264,
+        -0.11927366341681594,
+        0.06830802734392144,
+        -0.023770514890662273,
+        0.002529391816799663,
+        0.0018886900908332905,
+        -0.0007798322772742547,
+        -0.00010515828085467254,
+        0.00012509937435915822,
+        4.944031214882928e-06,
+        -2.0100627664406107e-05,
+        -7.186149396303622e-07,
+        3.472520280065519e-06,
+        3.3649033965298255e-07,
+        -6.167709493550964e-07,
+        -1.2038713923616526e-07,
+        1.0195717375790894e-07,
+        2.7779061599708634e-08,
+        -1.3361953304404018e-08,
+        -3.169592039553522e-09,
+        9.948820947537195e-10,
+    ),
+    erfc_pivot=3.0,
+    erfc_limit=27.3,
+)
+# In float32: erf(x) / x - 1 on [-0.9, 0.9], in x**2; log(1 - erf(x)) on [0.9, 4], in x - 0.875.
+_ERF_NEAR = (
+    0.12837917,
+    -0.37612635,
+    0.11283715,
+    -0.026860507,
+    0.0052038543,
+    -0.00081755844,
+    8.51288e-05,
+)
+_ERF_FAR = (
+    -1.5328244,
+    -2.43022,
+    -0.82654005,
+    -0.046907257,
+    0.011363706,
+    -0.0022271727,
+    0.00030425776,
+    -2.0915208e-05,
+)
+# erf(x) / x - 1 on [-1, 1], in x**2, for float64.
+_ERF_SMALL = (
+    0.12837916709551258,
+    -0.3761263890318375,
+    0.11283791670954879,
+    -0.026866170645076792,
+    0.0052239776248180145,
+    -0.000854832698083379,
+    0.0001205533111164271,
+    -1.4925595266831182e-05,
+    1.6461000484121368e-06,
+    -1.6350312701054695e-07,
+    1.4659775274047436e-08,
+    -1.1372848856791674e-09,
+    5.957176147748911e-11,
+)
+
+
+# erfinv(x) / x on [-0.75, 0.75], in 0.5625 - x**2: numerator and denominator.
+_ERFINV = (
+    (
+        1.0845597967968248,
+        7.256532599980053,
+        18.57115914477748,
+        22.7949214459781,
+        13.773787990713949,
+        3.761174894592616,
+        0.3619458309135967,
+        0.005494234005507974,
+    ),
+    (
+        1.0,
+        7.209511114117497,
+        20.243782377272748,
+        27.990991536873906,
+        19.853216299885883,
+        6.833112449748419,
+        0.9615527223098115,
+        0.0351270567196218,
+    ),
+)
+# erfinv(1 - 2 exp(-w**2)), from 0.75 to the largest float64 below 1, in w - 1.4375.
+_ERFINV_TAIL = (
+    (
+        0.8078117826712861,
+        3.2562145079838536,
+        5.080191934152144,
+        4.178932724603772,
+        2.0329180221778125,
+        0.6088675393035813,
+        0.11076212650086943,
+        0.011387265873810922,
+        0.0005648675252741727,
+        9.39939688689383e-06,
+    ),
+    (
+        1.0,
+        2.4967252760005354,
+        2.5942182441669774,
+        1.4645463789393007,
+        0.4886546745335099,
+        0.0967488294544685,
+        0.010623511027118015,
+        0.0005514026831305498,
+        9.399201518061304e-06,
+    ),
+)
+
+
+def _constants(x: Value) -> _Constants:
+    return _FLOAT64 if x.dtype is dtypes.float64 else _FLOAT32
+
+
+def _erfc_positive(z: Value) -> Value:
+    """1 - erf(z) for z >= 0."""
+    z = at_most(z, _constants(z).erfc_limit)
+    square = z * z
+    return _tail(z, square, z.muladd(z, -square))
+
+
+def _tail(z: Value, square: Value, lost: Value) -> Value:
+    """erfc(z), where z * z is `square + lost`: exp would magnify the rounding of the square."""
+    known = _constants(z)
+    t = (z - known.erfc_pivot) / (z + known.erfc_pivot)
+    return exp(-square) * (1.0 - lost) * polynomial(t, known.erfc) / (2.0 * z + 1.0)
+
+
+def _erf(x: Value) -> Value:
+    """The error function."""
+    size = magnitude(x)
+    square = x * x
+    if x.dtype is dtypes.float64:
+        near = size.muladd(polynomial(square, _ERF_SMALL), size)
+        return with_sign((size < 1.0).where(near, 1.0 - _erfc_positive(size)), x)
+    near = size.muladd(polynomial(square, _ERF_NEAR), size)
+    far = 1.0 - exp(polynomial(at_most(size, 4.0) - 0.875, _ERF_FAR))
+    return with_sign((size < 0.9).where(near, far), x)
+
+
+def _reverse_erf(grad: Value, entry: Entry) -> Gradients:
+    x = entry.saved[0]
+    return (grad * (exp(-(x * x)) * (2 / math.sqrt(math.pi))),)
+
+
+def _erfc(x: Value) -> Value:
+    """1 - erf(x), to full precision where it is small."""
+    size = magnitude(x)
+    tail = _erfc_positive(size)
+    square = x * x
+    near = 1.0 - x.muladd(polynomial(square, _ERF_SMALL), x)
+    return (square < 0.25).where(near, (x < 0).where(2.0 - tail, tail))
+
+
+def _reverse_erfc(grad: Value, entry: Entry) -> Gradients:
+    (slope,) = _reverse_erf(grad, entry)
+    return (None if slope is None else -slope,)
+
+
+def _ratio(x: Value, fit: tuple[tuple[float, ...], tuple[float, ...]]) -> Value:
+    return polynomial(x, fit[0]) / polynomial(x, fit[1])
+
+
+def _erfinv(x: Value) -> Value:
+    """The x with erf(x) the argument: infinite at -1 and 1, NaN outside."""
+    size = magnitude(x)
+    near = size * _ratio(0.5625 - size * size, _ERFINV)
+    rest = (1.0 - size) * 0.5
+    tail = _ratio((-log(rest)).alu(UnaryOps.SQRT) - 1.4375, _ERFINV_TAIL)
+    tail = rest.equals(0).where(rest.full(math.inf), tail)
+    return with_sign((size < 0.75).where(near, tail), x)
+
+
+def _reverse_erfinv(grad: Value, entry: Entry) -> Gradients:
+    result = entry.result()
+    return (grad * (exp(result * result) * (math.sqrt(math.pi) / 2)),)
+
+
+def _logit(x: Value) -> Value:
+    """log(x / (1 - x)), the inverse of the sigmoid; near 1/2 through what is beyond it."""
+    middle = magnitude(x - 0.5) < 0.25
+    beyond = log1p((x + x - 1.0) / (1.0 - x))
+    return middle.where(beyond, log(x / (1.0 - x)))
+
+
+def _reverse_logit(grad: Value, entry: Entry) -> Gradients:
+    x = entry.saved[0]
+    return (grad / (x * (1.0 - x)),)
+
+
+def _gelu(x: Value) -> Value:
+    """x times the normal distribution's probability of less than x, exact in both tails."""
+    near = within(x, (-40.0, 40.0))  # the tail is 0 outside
+    square = near * near
+    lost = near.muladd(near, -square)
+    tail = 0.5 * _tail(near.absolute() * math.sqrt(0.5), square * 0.5, lost * 0.5)
+    product = near * tail
+    return (x < 0).where(product, x - product)
+
+
+def _reverse_gelu(grad: Value, entry: Entry) -> Gradients:
+    x = entry.saved[0]
+    density = exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))
+    below = (erf(x * math.sqrt(0.5)) + 1.0) * 0.5
+    return (grad * (below + within(x, (-50.0, 50.0)) * density),)
+
+
+_GELU = (2 * math.sqrt(2 / math.pi), 2 * math.sqrt(2 / math.pi) * 0.044715)
+
+
+def _gelu_tanh(x: Value) -> Value:
+    """x * (1 + tanh(u)) / 2, u = sqrt(2/pi) * (x + 0.044715 x**3), as x * sigmoid(2u)."""
+    x = at_least(x, -40.0)
+    return x * sigmoid(x * polynomial(x * x, _GELU))
+
+
+def _reverse_gelu_tanh(grad: Value, entry: Entry) -> Gradients:
+    x = within(entry.saved[0], (-40.0, 40.0))
+    square = x * x
+    gate = sigmoid(x * polynomial(square, _GELU))
+    slope = polynomial(square, (_GELU[0], 3 * _GELU[1]))
+    return (grad * (gate + x * slope * gate * (1.0 - gate)),)
+
+
+erf = function_of_one("erf", _erf, _reverse_erf, inputs=(0,))
+erfc = function_of_one("erfc", _erfc, _reverse_erfc, inputs=(0,), within=doubled)
+erfinv = function_of_one("erfinv", _erfinv, _reverse_erfinv, output=True, within=doubled)
+logit = function_of_one("logit", _logit, _reverse_logit, inputs=(0,), within=doubled)
+gelu = function_of_one("gelu", _gelu, _reverse_gelu, inputs=(0,))
+gelu_tanh = function_of_one("gelu_tanh", _gelu_tanh, _reverse_gelu_tanh, inputs=(0,))

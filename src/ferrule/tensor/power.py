@@ -1,0 +1,126 @@
+"""Powers with real exponents.
+
+The logarithm is needed to more than the precision of the result, because the exponent multiplies
+its error: float32 takes it in float64, and float64 as the sum of two.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ferrule.dtype import dtypes
+from ferrule.gradient import Entry, Gradients, Rule, Value, record
+from ferrule.ops import BinaryOps, UnaryOps
+from ferrule.tensor.special import doubled, log, magnitude, polynomial, sign_bits
+
+# log((1 + s) / (1 - s)) is 2s * (1 + z / 3 + z**2 * (1/5 + z/7 + ...)) with z = s**2 < 0.0295.
+_SERIES = tuple(1 / (2 * k + 5) for k in range(11))
+_THIRD = (1 / 3, 1.850371707708594e-17)
+_TWO_OVER_LOG_2 = (2.8853900817779268, 4.0710547481862066e-17)
+_ROOT_HALF_BITS = 0x3FE6A09E667F3BCD
+_LEAST_NORMAL = 2.0**-1022
+
+
+def _product(a: Value, b: Value | float) -> tuple[Value, Value]:
+    """A product, rounded, and what the rounding lost."""
+    rounded = a * b
+    return rounded, a.muladd(b, -rounded)
+
+
+def _sum(large: Value, small: Value) -> tuple[Value, Value]:
+    """The sum of a number and one that is not larger, rounded, and what the rounding lost."""
+    rounded = large + small
+    return rounded, small - (rounded - large)
+
+
+def _log2_of_fraction(m: Value) -> tuple[Value, Value]:
+    """log2(m) of a float64 m from sqrt(1/2) to sqrt(2), to some 70 bits, as the sum of two.
+
+    It is 2 * atanh(s) / log(2) with s = (m - 1) / (m + 1); what is lost of s, of its square and of
+    the cubic term is carried along.
+    """
+    f = m - 1.0
+    t = f + 2.0
+    s = f / t
+    s_lost = ((-s).muladd(t, f) - s * (f - (t - 2.0))) / t
+    z, z_lost = _product(s, s)
+    z_lost = z_lost + 2.0 * s * s_lost
+    third, third_lost = _product(z, _THIRD[0])
+    rest = third_lost + z * _THIRD[1] + z_lost * _THIRD[0] + z * z * polynomial(z, _SERIES)
+    factor, factor_lost = _sum(third, rest)
+    curved, curved_lost = _product(s, factor)
+    curved_lost = curved_lost + s * factor_lost + s_lost * factor
+    total, total_lost = _sum(s, curved)
+    total_lost = total_lost + curved_lost + s_lost
+    result, result_lost = _product(total, _TWO_OVER_LOG_2[0])
+    lost = result_lost + total * _TWO_OVER_LOG_2[1] + total_lost * _TWO_OVER_LOG_2[0]
+    return result, lost
+
+
+def _log2(size: Value) -> tuple[Value, Value]:
+    """log2 of a float64 that is not negative, as the sum of two."""
+    subnormal = size < _LEAST_NORMAL
+    bits = subnormal.where(size * 2.0**54, size).bitcast(dtypes.int64)
+    exponent = (bits - _ROOT_HALF_BITS).alu(BinaryOps.SHR, bits.full(52))
+    fraction = (bits - exponent.alu(BinaryOps.SHL, bits.full(52))).bitcast(dtypes.float64)
+    n = exponent.cast(dtypes.float64) - subnormal.cast(dtypes.float64) * 54.0
+    high, low = _log2_of_fraction(fraction)
+    total, lost = _sum(n, high)
+    total = (size < math.inf).where(total, size)
+    return size.equals(0).where(size.full(-math.inf), total), lost + low
+
+
+def _power_of_size(size: Value, exponent: Value) -> Value:
+    """size**exponent in float64, for a size that is not negative."""
+    high, low = _log2(size)
+    product, lost = _product(exponent, high)
+    lost = lost + exponent * low
+    lost = (magnitude(lost) < 1.0).where(lost, 0.0)  # beyond, the power is 0 or infinite
+    large = product > 512.0  # where 2**1024 times a little less than 1 has to be finite
+    power = large.where(product - 1.0, product).alu(UnaryOps.EXP2)
+    corrected = power.muladd(lost * math.log(2), power)
+    power = (power < math.inf).where(corrected, power)
+    return large.where(power + power, power)
+
+
+def _power(base: Value, exponent: Value) -> Value:
+    """base**exponent for float64, with C's rules for zeros, infinities and negative bases."""
+    power = _power_of_size(magnitude(base), exponent)
+    negative = sign_bits(base).differs(0)
+    power = negative.where(_signed_power(base, power, exponent), power)
+    one = exponent.equals(0).alu(BinaryOps.OR, base.equals(1))
+    minus_one = base.equals(-1).alu(BinaryOps.AND, exponent.absolute().equals(math.inf))
+    return one.alu(BinaryOps.OR, minus_one).where(base.full(1), power)
+
+
+def _signed_power(base: Value, power: Value, exponent: Value) -> Value:
+    """The power of a negative base, from that of its size: NaN unless the exponent is whole."""
+    whole = exponent.equals(exponent.alu(UnaryOps.TRUNC))
+    halved = exponent * 0.5
+    odd = halved.differs(halved.alu(UnaryOps.TRUNC)).alu(BinaryOps.AND, whole)
+    infinite = exponent.absolute().equals(math.inf)
+    signed = odd.where(infinite.where(power, -power), power)
+    limit = base.equals(0).alu(BinaryOps.OR, base.equals(-math.inf))
+    defined = whole.alu(BinaryOps.OR, infinite).alu(BinaryOps.OR, limit)
+    return defined.where(signed, power.full(math.nan))
+
+
+def _reverse_power(grad: Value, entry: Entry) -> Gradients:
+    base, exponent = entry.saved
+    to_base = to_exponent = None
+    if entry.parents[0] is not None:
+        slope = exponent * power(base, exponent - 1.0)
+        to_base = grad * exponent.equals(0).where(base.full(0), slope)
+    if entry.parents[1] is not None:
+        slope = entry.result() * log(base)
+        to_exponent = grad * base.equals(0).where(base.full(0), slope)
+    return to_base, to_exponent
+
+
+_POWER = Rule(_reverse_power, inputs=(0, 1), output=True)
+
+
+def power(base: Value, exponent: Value) -> Value:
+    """base**exponent for floats of one type and shape."""
+    result = _power(doubled(base), doubled(exponent)).cast(base.dtype)
+    return record("power", _POWER, (base, exponent), result.node, None)

@@ -1,0 +1,292 @@
+"""The errors that docstrings state, in units in the last place, over the range of each type.
+
+A docstring's line "Error: at most 1.5 ulp in float32, 2 in float64." is the bound that is tested
+here, against NumPy's longer float or mpmath. The narrow types compute in a wider one and round
+once: all their 65,536 values are compared with float64.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import ml_dtypes
+import mpmath
+import numpy as np
+import pytest
+
+from ferrule.dtype import DType, dtypes
+from ferrule.tensor import Tensor
+
+Array = np.ndarray[Any, Any]
+LONG = np.longdouble
+# Without a longer type the reference itself may be half a unit off.
+SLACK = 0.0 if np.finfo(LONG).nmant > 60 else 0.6
+FLOATS = [dtypes.float32, dtypes.float64]
+NARROW = [dtypes.float16, dtypes.bfloat16]
+INF = float("inf")
+
+
+# *** references ***
+
+
+def exactly(function: Callable[[Any], Any], precision: int = 120) -> Callable[[Array], Array]:
+    """mpmath's function, of each element, as the sum of two floats."""
+
+    def reference(x: Array) -> Array:
+        with mpmath.workprec(precision):
+            values = [function(mpmath.mpf(float(element))) for element in x]
+            high = [float(value) for value in values]
+            low = [
+                float(value - part) if np.isfinite(part) else 0.0
+                for value, part in zip(values, high, strict=True)
+            ]
+        return np.array(high, LONG) + np.array(low, LONG)
+
+    return reference
+
+
+def sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+def softplus(x: Array) -> Array:
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A function's reference, and where its bound holds."""
+
+    reference: Callable[[Array], Array]
+    low: float = -INF
+    high: float = INF
+    low_float32: float | None = None  # where it is another one there
+
+    def lowest(self, dtype: DType) -> float:
+        narrow = dtype is not dtypes.float64 and self.low_float32 is not None
+        return self.low_float32 if narrow and self.low_float32 is not None else self.low
+
+
+CASES: dict[str, Case] = {
+    "sqrt": Case(np.sqrt, 0),
+    "rsqrt": Case(lambda x: 1 / np.sqrt(x), 0),
+    "reciprocal": Case(lambda x: 1 / x),
+    "exp": Case(np.exp),
+    "exp2": Case(np.exp2),
+    "expm1": Case(np.expm1),
+    "log": Case(np.log, 0),
+    "log2": Case(np.log2, 0),
+    "log10": Case(np.log10, 0),
+    "log1p": Case(np.log1p, -1),
+    "sin": Case(np.sin),
+    "cos": Case(np.cos),
+    "tan": Case(np.tan),
+    "sinh": Case(np.sinh),
+    "cosh": Case(np.cosh),
+    "tanh": Case(np.tanh),
+    "asin": Case(np.arcsin, -1, 1),
+    "acos": Case(np.arccos, -1, 1),
+    "atan": Case(np.arctan),
+    "asinh": Case(np.arcsinh),
+    "acosh": Case(np.arccosh, 1),
+    "atanh": Case(np.arctanh, -1, 1),
+    "sigmoid": Case(sigmoid, -709.7, INF, -88.7),
+    "silu": Case(lambda x: x * sigmoid(x), -709.7, INF, -88.7),
+    "softplus": Case(softplus),
+    "logsigmoid": Case(lambda x: -softplus(-x)),
+    "mish": Case(lambda x: x * np.tanh(softplus(x)), -708, INF, -87),
+    "softsign": Case(lambda x: x / (1 + np.abs(x))),
+    "erf": Case(exactly(mpmath.erf), -8, 8),
+    "erfc": Case(exactly(mpmath.erfc), -8, 27),
+    "erfinv": Case(exactly(mpmath.erfinv), -1, 1),
+    "logit": Case(exactly(lambda p: mpmath.log(p / (1 - p)), 300), 0, 1),
+    "tanhshrink": Case(exactly(lambda x: x - mpmath.tanh(x), 2500), -20, 20),
+    "sinc": Case(exactly(mpmath.sincpi), -20, 20),
+    "lgamma": Case(exactly(mpmath.loggamma), 0, 60),
+    "digamma": Case(exactly(mpmath.digamma), 0, 60),
+}
+SLOW = {name for name, case in CASES.items() if case.reference.__name__ == "reference"}
+STATED = re.compile(r"Error[^:.]*: at most ([\d.]+) ulp in float32, ([\d.]+) in float64")
+
+
+def stated(name: str, dtype: DType) -> float:
+    """The bound in the docstring of a method."""
+    documentation = " ".join((getattr(Tensor, name).__doc__ or "").split())
+    found = STATED.search(documentation)
+    assert found, f"the docstring of {name} states no error"
+    return float(found[1 if dtype is dtypes.float32 else 2])
+
+
+# *** samples ***
+
+
+def unit(exact: Array, dtype: DType) -> Array:
+    """One unit in the last place that `dtype` has at numbers of this size."""
+    info = ml_dtypes.finfo(dtype.np)
+    exponent = np.maximum(np.frexp(exact)[1] - 1, info.minexp)
+    return np.ldexp(np.ones_like(exact), exponent - info.nmant)
+
+
+def errors(found: Array, exact: Array, dtype: DType) -> Array:
+    """The errors in ulp: 0 where infinities, NaN and what rounds to infinity agree."""
+    with np.errstate(all="ignore"):
+        rounded = exact.astype(dtype.np)
+        agree = (found == rounded) & ~np.isfinite(rounded.astype(np.float64))
+        agree |= np.isnan(found.astype(np.float64)) & np.isnan(exact)
+        distance = np.abs(found.astype(exact.dtype) - exact) / unit(exact, dtype)
+    distance[agree] = 0
+    return np.where(np.isnan(distance), np.inf, distance)
+
+
+@cache
+def samples(dtype: DType, count: int) -> Array:
+    """All exponents and both signs; numbers near 0, 1 and pi/2's multiples; moderate ones."""
+    rng = np.random.default_rng(5)
+    infinity = int(np.array(INF, dtype.np).view(f"i{dtype.itemsize}"))
+    drawn = rng.integers(1, infinity, count).astype(f"i{dtype.itemsize}").view(dtype.np)
+    parts = [
+        np.where(rng.random(count) < 0.5, drawn, -drawn),
+        1 + rng.uniform(-1, 1, count) * 2.0 ** rng.integers(-50, 0, count),
+        rng.uniform(-1, 1, count),
+        rng.uniform(-20, 20, count),
+        rng.uniform(-700, 700, count),
+        rng.integers(-5000, 5000, count) * (np.pi / 2),
+        np.array([0.0, -0.0, 1e6, 1e15, 1e22, 1e30, -1e30]),
+    ]
+    with np.errstate(over="ignore"):
+        return np.concatenate([part.astype(dtype.np) for part in parts])
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
+@pytest.mark.parametrize("name", CASES)
+def test_the_error_is_within_the_stated_bound(name: str, dtype: DType) -> None:
+    case = CASES[name]
+    x = samples(dtype, 250 if name in SLOW else 20_000)
+    x = x[(x > case.lowest(dtype)) & (x < case.high)]
+    with np.errstate(all="ignore"):
+        exact = case.reference(x.astype(LONG))
+    error = errors(getattr(Tensor(x), name)().numpy(), exact, dtype)
+    worst = int(error.argmax())
+    assert error[worst] <= stated(name, dtype) + SLACK, f"{error[worst]} ulp at {x[worst]!r}"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_narrow_types_round_once(name: str) -> None:
+    """For all their values: what float64 gives, rounded, but for ties."""
+    for dtype in NARROW:
+        x = np.arange(1 << 16, dtype=np.uint16).view(dtype.np)
+        with np.errstate(invalid="ignore"):  # signalling NaN
+            wide = x.astype(np.float64)
+        within = ~((wide <= CASES[name].lowest(dtype)) & (wide > -INF))
+        x, wide = x[within], wide[within]
+        exact = getattr(Tensor(wide), name)().numpy()
+        error = errors(getattr(Tensor(x), name)().numpy(), exact, dtype)
+        worst = int(error.argmax())
+        assert error[worst] <= 0.51, f"{error[worst]} ulp at {x[worst]!r}"
+
+
+# *** two arguments ***
+
+PAIRS: dict[str, Callable[[Array, Array], Array]] = {
+    "atan2": np.arctan2,
+    "hypot": np.hypot,
+    "pow": np.power,
+}
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
+@pytest.mark.parametrize("name", PAIRS)
+def test_functions_of_two(name: str, dtype: DType) -> None:
+    a = samples(dtype, 10_000)
+    b = np.random.default_rng(2).permutation(a)
+    if name == "pow":
+        # The exponents reach from 0 to what overflows.
+        a = np.abs(a)
+        with np.errstate(all="ignore"):
+            most = 1100 / np.abs(np.log2(a.astype(np.float64)))
+            b = (np.random.default_rng(3).uniform(-1, 1, len(a)) * most).astype(dtype.np)
+    with np.errstate(all="ignore"):
+        exact = PAIRS[name](a.astype(LONG), b.astype(LONG))
+    error = errors(getattr(Tensor(a), name)(Tensor(b)).numpy(), exact, dtype)
+    worst = int(error.argmax())
+    assert error[worst] <= stated(name, dtype) + SLACK, (error[worst], a[worst], b[worst])
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_polygamma(n: int) -> None:
+    rng = np.random.default_rng(n)
+    x = np.concatenate([rng.uniform(0.01, 30, 200), rng.uniform(-8, 0, 100)])
+    exact = exactly(lambda z: mpmath.psi(n, z))(x)
+    error = errors(Tensor(x).polygamma(n).numpy(), exact, dtypes.float64)
+    assert error[:200].max() <= 4 + 2 * n
+    np.testing.assert_allclose(Tensor(x).polygamma(n).numpy(), exact, rtol=1e-11)
+    narrow = x.astype(np.float32)
+    exact = Tensor(narrow.astype(np.float64)).polygamma(n).numpy()
+    error = errors(Tensor(narrow).polygamma(n).numpy(), exact, dtypes.float32)
+    assert error.max() <= 0.51
+
+
+@pytest.mark.parametrize("name", ["lgamma", "digamma"])
+def test_gamma_of_negative_numbers(name: str) -> None:
+    x = np.random.default_rng(4).uniform(-30, 0, 500)
+    function = {
+        "lgamma": lambda z: mpmath.log(abs(mpmath.gamma(z))),
+        "digamma": mpmath.digamma,
+    }[name]
+    exact = exactly(function)(x)
+    error = np.abs(getattr(Tensor(x), name)().numpy() - exact)
+    assert (error <= 2.0**-48 * np.maximum(1, np.abs(exact))).all()
+
+
+# *** zeros, infinities, NaN, the smallest and the largest numbers ***
+
+NUMPY_NAMES = """
+    sqrt exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh arcsin arccos arctan
+    arcsinh arccosh arctanh floor ceil trunc sign deg2rad rad2deg signbit isinf isnan isfinite
+    reciprocal square abs positive negative
+"""
+NUMPY_PAIRS = """
+    arctan2 hypot fmod remainder floor_divide copysign power fmax fmin maximum minimum
+    logaddexp logaddexp2 heaviside
+"""
+EITHER_ZERO = {"fmax", "fmin", "maximum", "minimum"}  # of two zeros either may be the result
+
+
+def limits(dtype: DType) -> Array:
+    info = np.finfo(dtype.np)
+    sizes = [0.0, info.smallest_subnormal, info.tiny, 0.5, 1.0, 2.0, 3.0, 1e6, info.max, np.inf]
+    return np.array([sign * size for size in sizes for sign in (1, -1)] + [np.nan], dtype.np)
+
+
+def assert_like_numpy(found: Array, expected: Array, dtype: DType) -> None:
+    assert found.dtype == expected.dtype
+    if found.dtype == bool:
+        np.testing.assert_array_equal(found, expected)
+        return
+    info = np.finfo(dtype.np)
+    np.testing.assert_allclose(found, expected, rtol=4 * info.eps, atol=2 * info.smallest_subnormal)
+    zeros = (found == 0) & (expected == 0)
+    np.testing.assert_array_equal(np.signbit(found[zeros]), np.signbit(expected[zeros]))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
+@pytest.mark.parametrize("name", NUMPY_NAMES.split())
+def test_limits_of_functions(name: str, dtype: DType) -> None:
+    x = limits(dtype)
+    with np.errstate(all="ignore"):
+        expected = getattr(np, name)(x)
+    assert_like_numpy(getattr(Tensor(x), name)().numpy(), expected, dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
+@pytest.mark.parametrize("name", NUMPY_PAIRS.split())
+def test_limits_of_functions_of_two(name: str, dtype: DType) -> None:
+    a, b = (part.ravel() for part in np.meshgrid(limits(dtype), limits(dtype)))
+    with np.errstate(all="ignore"):
+        expected = getattr(np, name)(a, b)
+    found = getattr(Tensor(a), name)(Tensor(b)).numpy()
+    if name in EITHER_ZERO:
+        found, expected = found + 0.0, expected + 0.0
+    assert_like_numpy(found, expected, dtype)
