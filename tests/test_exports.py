@@ -91,7 +91,7 @@ def test_star_import() -> None:
 
 # What users of PyTorch and tinygrad look for.
 NAMES = """
-    from_numpy from_dlpack frombuffer numpy item tolist data realize contiguous clone cast
+    from_numpy from_dlpack frombuffer numpy item tolist data realize contiguous clone cast cpu
     float half int short long bool double bfloat16
     bitcast to assign replace detach requires_grad_ zero_grad backward gradient
     no_grad enable_grad manual_seed train training shape ndim dtype device size numel
@@ -134,6 +134,10 @@ NAMES = """
     pixel_shuffle pixel_unshuffle channel_shuffle
     layer_norm rmsnorm batch_norm instance_norm instancenorm group_norm groupnorm
     local_response_norm normalize dropout1d dropout2d dropout3d alpha_dropout embedding bilinear
+    binary_cross_entropy binary_cross_entropy_with_logits kl_div poisson_nll_loss gaussian_nll_loss
+    smooth_l1_loss huber_loss cosine_similarity pairwise_distance pdist cosine_embedding_loss
+    triplet_margin_loss triplet_margin_with_distance_loss margin_ranking_loss hinge_embedding_loss
+    soft_margin_loss multi_margin_loss multilabel_margin_loss multilabel_soft_margin_loss
     softmin max_unpool1d max_unpool2d max_unpool3d im2col fold
     det slogdet logdet inv inverse pinv pinverse matrix_power tensorinv solve solve_triangular
     triangular_solve tensorsolve cholesky cholesky_solve cholesky_inverse qr svd svdvals eigh

@@ -46,7 +46,7 @@ LAYERS = """
     tensor.decompositions
     tensor.convolution tensor.pooling tensor.sampling tensor.resampling
     tensor.normalization
-    tensor.attention tensor.neural tensor.loss tensor
+    tensor.attention tensor.neural tensor.loss tensor.margins tensor
     jit.results jit.inputs jit.reach jit.replay jit.record jit
     tuning
     transforms.trace transforms.derivatives transforms.mapping transforms.jacobians

@@ -547,6 +547,19 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
         ValueError,
         "[mse_loss] reduction is 'mean', 'sum' or 'none', not 'average'",
     ),
+    (
+        lambda: zeros(2, 3).cross_entropy(zeros(2, dtype="int32"), weight=zeros(2)),
+        ShapeError,
+        "[cross_entropy] a weight of shape (2,) must be one number for each of the 3 classes",
+    ),
+    (lambda: zeros(2).huber_loss(0, delta=0), ValueError, "[huber_loss] delta is more than 0"),
+    (lambda: zeros(2).smooth_l1_loss(0, beta=-1), ValueError, "[smooth_l1_loss] beta is at least"),
+    (
+        lambda: zeros(2, 3).multi_margin_loss(zeros(3, dtype="int32")),
+        ShapeError,
+        "[multi_margin_loss] targets of shape (3,) do not fit scores of shape (2, 3)",
+    ),
+    (lambda: zeros(3).pdist(), ShapeError, "[pdist] a matrix of rows is needed, not shape (3,)"),
     # gradients
     (
         lambda: zeros(2).requires_grad_().int().requires_grad_(),

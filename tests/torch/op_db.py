@@ -32,6 +32,12 @@ NAMES = {
 }
 # Where the arguments have another order or default; by name, or by name and variant.
 ADAPTED = {
+    # Its distance is PyTorch's own function, which does what the default does here.
+    "nn.functional.triplet_margin_with_distance_loss": (
+        lambda *args, distance_function, **kwargs: Tensor.triplet_margin_with_distance_loss(
+            *args, **kwargs
+        )
+    ),
     "einsum": lambda operands, formula: Tensor.einsum(formula, operands),
     "svd": lambda x, some=True: (lambda u, s, vh: (u, s, vh.mT))(*x.svd(not some)),
     "linalg.vander": lambda x, N=None: x.vander(N, increasing=True),
@@ -53,7 +59,7 @@ LEFT_OUT = {
     ),
     "PyTorch's memory": "as_strided* *_copy set_* unsafe_* *_scatter alias*",
     "deprecated there": "masked.*",
-    "(in, out) is the shape of a weight here": "nn.functional.linear",
+    "(in, out) is the shape of a weight here": "nn.functional.linear*",
     "LAPACK's packed factors, drivers and error codes": (
         "linalg.lstsq lu* linalg.lu* linalg.ldl* geqrf ormqr linalg.householder_product *_ex"
     ),

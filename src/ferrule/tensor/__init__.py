@@ -13,14 +13,14 @@ from typing import Self, final
 from ferrule.dtype import DType
 from ferrule.tensor.data import to_device
 from ferrule.tensor.keywords import accept_synonyms
-from ferrule.tensor.loss import Loss
+from ferrule.tensor.margins import Margins
 
 __all__ = ["Tensor"]
 
 
 @final
 @accept_synonyms
-class Tensor(Loss):
+class Tensor(Margins):
     """An array of numbers on a device, lazy and differentiable.
 
     >>> from ferrule import Tensor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Self
 
 from ferrule.dtype import DTypeError, dtypes
@@ -32,29 +33,38 @@ class Loss(Neural):
     def cross_entropy(
         self,
         target: TensorBase,
-        reduction: str = "mean",
+        reduction: str | TensorBase | None = "mean",
         label_smoothing: float = 0.0,
         ignore_index: int = -100,
+        weight: TensorBase | None = None,
     ) -> Self:
         """The loss of unnormalised scores, whose classes are on axis 1 (0 for one axis).
 
         `target` holds class indices, without that axis, or probabilities of the same shape. Indices
-        equal to `ignore_index` do not count.
+        equal to `ignore_index` do not count. `weight` is one factor for each class; a mean over
+        class indices is over their weights. PyTorch's order works as well: a weight in the second
+        place.
+
+        Raises `ShapeError` if the shapes do not fit.
 
         >>> from ferrule import Tensor
         >>> Tensor([[0.0, 0.0]]).cross_entropy(Tensor([1])).item() == Tensor([2.0]).log().item()
         True
         """
+        if not isinstance(reduction, str):
+            weight, reduction = reduction if weight is None else weight, "mean"
         axis = min(1, len(self._shape) - 1)
         if axis < 0:
             raise ShapeError("[cross_entropy] scores need an axis for the classes")
         scores = self.log_softmax(axis)
-        if target._shape == self._shape and dtypes.is_float(target.dtype):
-            smooth = self._smoothed(self._wrap(target._read()), axis, label_smoothing)
-            return (-(scores * smooth).sum(axis))._reduced(reduction, "cross_entropy")
-        return scores._class_loss(
-            target, axis, reduction, label_smoothing, ignore_index, "cross_entropy"
-        )
+        if target._shape != self._shape or not dtypes.is_float(target.dtype):
+            return scores._class_loss(
+                target, axis, reduction, label_smoothing, ignore_index, "cross_entropy", weight
+            )
+        wanted = self._smoothed(self._wrap(target._read()), axis, label_smoothing)
+        if weight is not None:
+            wanted = wanted * scores._class_weights(weight, axis, "cross_entropy")
+        return (-(scores * wanted).sum(axis))._reduced(reduction, "cross_entropy")
 
     def sparse_categorical_crossentropy(
         self,
@@ -129,68 +139,236 @@ class Loss(Neural):
         chosen = labels._is_class(classes).permute(order)
         factors = Value(chosen.node).cast(self.dtype)
         if weight is not None:
-            own = [classes if place == axis else 1 for place in range(len(self._shape))]
-            spread = weight._read().cast(self.dtype).reshape(tuple(own)).expand(self._shape)
-            factors = factors * spread
+            weights = self._class_weights(weight, axis, what)
+            factors = factors * weights._read().expand(self._shape)
         counted = self._wrap(factors.sum((axis,)).reshape(shape))
         used = self._wrap(labels._read().differs(ignore_index))
         counted = used.where(counted, 0)
-        losses = self._picked(chosen, factors, axis, smoothing)
+        losses = self._picked(chosen, factors, axis)
+        if smoothing:
+            spread = self if weight is None else self * self._class_weights(weight, axis, what)
+            losses = losses * (1 - smoothing) - spread.mean(axis) * smoothing
         losses = used.where(losses, 0)
         if reduction == "mean":
             return losses.sum() / counted.sum()
         return losses._reduced(reduction, what)
 
-    def _picked(self, chosen: Value, factors: Value, axis: int, smoothing: float) -> Self:
-        """The negative of the chosen log-probability, and of the mean of all for a part of it."""
-        value = self._read()
+    def _class_weights(self, weight: TensorBase, axis: int, what: str) -> Self:
+        """One factor for each class, along their axis."""
+        classes = self._shape[axis]
+        if weight._shape != (classes,):
+            raise ShapeError(
+                f"[{what}] a weight of shape {weight._shape} must be one number for each of the "
+                f"{classes} classes"
+            )
+        shape = [classes if place == axis else 1 for place in range(len(self._shape))]
+        return self._wrap(weight._read().cast(self.dtype)).reshape(shape)
+
+    def _picked(self, chosen: Value, factors: Value, axis: int) -> Self:
+        """The negative of the chosen log-probability times its factor."""
         # Not a product with 0: a log-probability may be -inf.
-        kept = chosen.where(value * factors if smoothing == 0 else value, 0)
-        losses = -self._dropped(kept.sum((axis,)), (axis,), False)
-        if not smoothing:
-            return losses
-        return losses * (1 - smoothing) - self.mean(axis) * smoothing
+        kept = chosen.where(self._read() * factors, 0)
+        return -self._dropped(kept.sum((axis,)), (axis,), False)
 
     # -- probabilities ---------------------------------------------------------------------------
 
-    def binary_crossentropy(self, target: Operand, reduction: str = "mean") -> Self:
-        """-(target * log(self) + (1 - target) * log(1 - self)) for probabilities.
+    def binary_cross_entropy(
+        self,
+        target: Operand,
+        weight: TensorBase | None = None,
+        reduction: str = "mean",
+    ) -> Self:
+        """-(target * log(self) + (1 - target) * log(1 - self)) for probabilities, times a weight.
+
+        Logarithms are at least -100.
 
         >>> from ferrule import Tensor
-        >>> Tensor([0.5]).binary_crossentropy(Tensor([1.0])).item() == Tensor([2.0]).log().item()
+        >>> Tensor([0.5]).binary_cross_entropy(Tensor([1.0])).item() == Tensor([2.0]).log().item()
         True
         """
         own = self.log().clamp(min=-100)
         other = (1 - self).log().clamp(min=-100)
         losses = -((own - other) * target + other)
-        return losses._reduced(reduction, "binary_crossentropy")
+        losses = losses if weight is None else losses * self._wrap(weight._read())
+        return losses._reduced(reduction, "binary_cross_entropy")
 
-    def binary_crossentropy_logits(self, target: Operand, reduction: str = "mean") -> Self:
-        """`binary_crossentropy` of sigmoid(self), without overflow.
+    def binary_crossentropy(self, target: Operand, reduction: str = "mean") -> Self:
+        """The same as `binary_cross_entropy`.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([0.5]).binary_crossentropy(Tensor([1.0])).item() == Tensor([2.0]).log().item()
+        True
+        """
+        return self.binary_cross_entropy(target, None, reduction)
+
+    def binary_cross_entropy_with_logits(
+        self,
+        target: Operand,
+        weight: TensorBase | None = None,
+        reduction: str = "mean",
+        pos_weight: TensorBase | None = None,
+    ) -> Self:
+        """`binary_cross_entropy` of sigmoid(self), without overflow.
+
+        `pos_weight` multiplies the part of the loss that a target of 1 has.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([-1000.0]).binary_cross_entropy_with_logits(Tensor([1.0])).item()
+        1000.0
+        """
+        if pos_weight is None:
+            losses = self.softplus() - self * target
+        else:
+            more = (self._wrap(pos_weight._read()) - 1) * target + 1
+            losses = (self * target).neg() + self + more * (-self).softplus()
+        losses = losses if weight is None else losses * self._wrap(weight._read())
+        return losses._reduced(reduction, "binary_cross_entropy_with_logits")
+
+    def binary_crossentropy_logits(
+        self, target: Operand, reduction: str = "mean", pos_weight: TensorBase | None = None
+    ) -> Self:
+        """The same as `binary_cross_entropy_with_logits`.
 
         >>> from ferrule import Tensor
         >>> Tensor([-1000.0]).binary_crossentropy_logits(Tensor([1.0])).item()
         1000.0
         """
-        losses = self.softplus() - self * target
-        return losses._reduced(reduction, "binary_crossentropy_logits")
+        return self.binary_cross_entropy_with_logits(target, None, reduction, pos_weight)
+
+    def kl_div(self, target: TensorBase, reduction: str = "mean", log_target: bool = False) -> Self:
+        """target * (log(target) - self): the Kullback-Leibler divergence of log-probabilities.
+
+        With `log_target` the target is a logarithm too. "batchmean" divides the sum by the size of
+        axis 0, which is what the divergence is defined as.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([[0.0, -1.0]]).kl_div(Tensor([[1.0, 0.0]]), "batchmean").item()
+        0.0
+        """
+        wanted = self._wrap(target._read())
+        if log_target:
+            losses = wanted.exp() * (wanted - self)
+        else:
+            zero = self._wrap(wanted._read().equals(0))
+            losses = wanted * zero.where(1, wanted).log() - wanted * self
+        if reduction == "batchmean":
+            return losses.sum() / (losses._shape[0] if losses._shape else 1)
+        return losses._reduced(reduction, "kl_div")
+
+    def poisson_nll_loss(
+        self,
+        target: Operand,
+        log_input: bool = True,
+        full: bool = False,
+        eps: float = 1e-8,
+        reduction: str = "mean",
+    ) -> Self:
+        """exp(self) - target * self: the negative log-likelihood of counts, self being their log.
+
+        Without `log_input` self is the mean itself, and `eps` keeps its logarithm finite. `full`
+        adds Stirling's approximation of log(target!) for targets above 1.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([0.0]).poisson_nll_loss(Tensor([3.0])).item()
+        1.0
+        """
+        losses = self.exp() - self * target if log_input else self - (self + eps).log() * target
+        if full:
+            count = self._wrap(self._operand(target))
+            large = (count > 1).where(count, 1)
+            more = large * large.log() - large + (large * (2 * math.pi)).log() * 0.5
+            losses = losses + (count > 1).where(more, 0)
+        return losses._reduced(reduction, "poisson_nll_loss")
+
+    def gaussian_nll_loss(
+        self,
+        target: Operand,
+        var: TensorBase | float,
+        full: bool = False,
+        eps: float = 1e-6,
+        reduction: str = "mean",
+    ) -> Self:
+        """(log(var) + (self - target)**2 / var) / 2: normally distributed targets around self.
+
+        `var` is a number, has this tensor's shape, or lacks the last axis, or has 1 there. It
+        counts as `eps` at least, which its gradient does not see. `full` adds log(2 pi) / 2.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1.0]).gaussian_nll_loss(Tensor([3.0]), Tensor([1.0])).item()
+        2.0
+        """
+        spread = self._wrap(self._operand(var))
+        if spread._shape and spread._shape == self._shape[:-1]:
+            spread = spread.unsqueeze(-1)
+        spread = (spread < eps).where(spread - spread.detach() + eps, spread)
+        losses = (spread.log() + (self - target).square() / spread) * 0.5
+        if full:
+            losses = losses + 0.5 * math.log(2 * math.pi)
+        return losses._reduced(reduction, "gaussian_nll_loss")
 
     # -- distances -------------------------------------------------------------------------------
 
-    def mse_loss(self, target: Operand, reduction: str = "mean") -> Self:
-        """The squared difference.
+    def mse_loss(
+        self, target: Operand, reduction: str = "mean", weight: TensorBase | None = None
+    ) -> Self:
+        """The squared difference; a mean with a weight is over the weights.
 
         >>> from ferrule import Tensor
         >>> Tensor([1.0, 2.0]).mse_loss(Tensor([3.0, 2.0])).item()
         2.0
         """
-        return (self - target).square()._reduced(reduction, "mse_loss")
+        return (self - target).square()._weighted(weight, reduction, "mse_loss")
 
-    def l1_loss(self, target: Operand, reduction: str = "mean") -> Self:
-        """The size of the difference.
+    def l1_loss(
+        self, target: Operand, reduction: str = "mean", weight: TensorBase | None = None
+    ) -> Self:
+        """The size of the difference; a mean with a weight is over the weights.
 
         >>> from ferrule import Tensor
         >>> Tensor([1.0, 2.0]).l1_loss(Tensor([4.0, 2.0])).item()
         1.5
         """
-        return (self - target).abs()._reduced(reduction, "l1_loss")
+        return (self - target).abs()._weighted(weight, reduction, "l1_loss")
+
+    def smooth_l1_loss(self, target: Operand, reduction: str = "mean", beta: float = 1.0) -> Self:
+        """The size of the difference less beta / 2; below beta its square over 2 beta.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1.0, 2.0]).smooth_l1_loss(Tensor([4.0, 1.5]), "none").tolist()
+        [2.5, 0.125]
+        """
+        if beta < 0:
+            raise ValueError(f"[smooth_l1_loss] beta is at least 0, not {beta}")
+        if beta == 0:
+            return self.l1_loss(target, reduction)
+        size = (self - target).abs()
+        losses = (size < beta).where(size.square() * (0.5 / beta), size - beta / 2)
+        return losses._reduced(reduction, "smooth_l1_loss")
+
+    def huber_loss(
+        self,
+        target: Operand,
+        reduction: str = "mean",
+        delta: float = 1.0,
+        weight: TensorBase | None = None,
+    ) -> Self:
+        """delta * (size of the difference - delta / 2); up to delta half its square.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1.0, 2.0]).huber_loss(Tensor([4.0, 1.5]), "none", delta=2.0).tolist()
+        [4.0, 0.125]
+        """
+        if delta <= 0:
+            raise ValueError(f"[huber_loss] delta is more than 0, not {delta}")
+        size = (self - target).abs()
+        losses = (size > delta).where((size - delta / 2) * delta, size.square() * 0.5)
+        return losses._weighted(weight, reduction, "huber_loss")
+
+    def _weighted(self, weight: TensorBase | None, reduction: str, what: str) -> Self:
+        if weight is None:
+            return self._reduced(reduction, what)
+        factors = self._wrap(weight._read())
+        losses = self * factors
+        if reduction == "mean":
+            return losses.sum() / factors.expand(losses._shape).sum()
+        return losses._reduced(reduction, what)

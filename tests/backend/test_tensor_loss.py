@@ -1,0 +1,237 @@
+"""Losses by PyTorch's names against their formulas in NumPy."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.gradients import assert_gradients
+
+from ferrule.tensor import Tensor
+
+RNG = np.random.default_rng(31)
+A, B, C = (RNG.normal(size=(4, 5)) for _ in range(3))
+CHANCES = RNG.uniform(0.05, 0.95, size=(4, 5))
+TARGETS = RNG.uniform(0.05, 0.95, size=(4, 5))
+SIGNS = RNG.choice([-1.0, 1.0], size=(4, 5))
+WEIGHT = RNG.uniform(0.5, 2, size=5)
+Array = np.ndarray[Any, Any]
+
+
+def positive(a: Array) -> Array:
+    return np.maximum(a, 0)
+
+
+def cosine(a: Array, b: Array) -> Array:
+    lengths = np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1)
+    return np.asarray((a * b).sum(-1) / lengths)
+
+
+def softplus(a: Array) -> Array:
+    return np.logaddexp(0, a)
+
+
+def huber(a: Array, b: Array, delta: float) -> Array:
+    size = np.abs(a - b)
+    return np.where(size > delta, delta * (size - delta / 2), size**2 / 2)
+
+
+def multi_margin(scores: Array, labels: Array, power: int, margin: float) -> Array:
+    rows = np.arange(len(labels))
+    short = positive(margin - scores[rows, labels][:, None] + scores) ** power
+    short[rows, labels] = 0
+    return np.asarray(short.mean(1))
+
+
+def multilabel_margin(scores: Array, labels: Array) -> Array:
+    """By loops over right and wrong classes."""
+    losses = np.zeros(len(scores))
+    for row, (own, wanted) in enumerate(zip(scores, labels, strict=True)):
+        stop = list(wanted).index(-1) if -1 in wanted else len(wanted)
+        right = set(wanted[:stop])
+        for i in right:
+            losses[row] += sum(max(0, 1 - own[i] + own[j]) for j in set(range(len(own))) - right)
+    return losses / scores.shape[1]
+
+
+LABELS = np.array([1, 0, 4, 1])
+LISTED = np.array([[2, 0, -1, 1, 1], [-1, 3, 2, 1, 0], [4, 3, 2, 1, 0], [1, -1, -1, -1, -1]])
+# The call, its arrays, and the losses that it gives without a reduction.
+CASES: dict[str, tuple[Callable[..., Tensor], tuple[Array, ...], Array]] = {
+    "binary_cross_entropy": (
+        lambda x, y, w, **k: x.binary_cross_entropy(y, w, **k),
+        (CHANCES, TARGETS, WEIGHT),
+        -(TARGETS * np.log(CHANCES) + (1 - TARGETS) * np.log(1 - CHANCES)) * WEIGHT,
+    ),
+    "binary_cross_entropy_with_logits": (
+        lambda x, y, p, **k: x.binary_cross_entropy_with_logits(y, pos_weight=p, **k),
+        (A, TARGETS, WEIGHT),
+        TARGETS * softplus(-A) * WEIGHT + (1 - TARGETS) * softplus(A),
+    ),
+    "kl_div": (
+        lambda x, y, **k: x.kl_div(y, **k),
+        (np.log(CHANCES), TARGETS),
+        TARGETS * np.log(TARGETS / CHANCES),
+    ),
+    "kl_div of logarithms": (
+        lambda x, y, **k: x.kl_div(y, log_target=True, **k),
+        (np.log(CHANCES), np.log(TARGETS)),
+        TARGETS * np.log(TARGETS / CHANCES),
+    ),
+    "poisson_nll_loss": (
+        lambda x, y, **k: x.poisson_nll_loss(y, **k),
+        (A, CHANCES),
+        np.exp(A) - CHANCES * A,
+    ),
+    "poisson_nll_loss in full": (
+        lambda x, y, **k: x.poisson_nll_loss(y, False, True, eps=0.0, **k),
+        (CHANCES, CHANCES * 9 + 1),
+        CHANCES
+        - (CHANCES * 9 + 1) * np.log(CHANCES / (CHANCES * 9 + 1))
+        - (CHANCES * 9 + 1)
+        + np.log(2 * np.pi * (CHANCES * 9 + 1)) / 2,
+    ),
+    "gaussian_nll_loss": (
+        lambda x, y, v, **k: x.gaussian_nll_loss(y, v, full=True, **k),
+        (A, B, CHANCES[:, 0]),
+        0.5 * (np.log(2 * np.pi * CHANCES[:, :1]) + (A - B) ** 2 / CHANCES[:, :1]),
+    ),
+    "smooth_l1_loss": (
+        lambda x, y, **k: x.smooth_l1_loss(y, beta=0.7, **k),
+        (A, B),
+        huber(A, B, 0.7) / 0.7,
+    ),
+    "huber_loss": (lambda x, y, **k: x.huber_loss(y, delta=0.7, **k), (A, B), huber(A, B, 0.7)),
+    "cosine_embedding_loss": (
+        lambda x, y, **k: x.cosine_embedding_loss(y, Tensor([1, -1, 1, -1]), 0.1, **k),
+        (A, A + B),
+        np.where([1, 0, 1, 0], 1 - cosine(A, A + B), positive(cosine(A, A + B) - 0.1)),
+    ),
+    "triplet_margin_loss": (
+        lambda x, y, z, **k: x.triplet_margin_loss(y, z, 2.0, 3, 0.0, **k),
+        (A, B, C),
+        positive(np.linalg.norm(A - B, 3, 1) - np.linalg.norm(A - C, 3, 1) + 2),
+    ),
+    "triplet_margin_loss with swap": (
+        lambda x, y, z, **k: x.triplet_margin_with_distance_loss(
+            y, z, lambda a, b: (a - b).abs().sum(-1), 2.0, True, **k
+        ),
+        (A, B, C),
+        positive(np.abs(A - B).sum(1) - np.minimum(np.abs(A - C).sum(1), np.abs(B - C).sum(1)) + 2),
+    ),
+    "margin_ranking_loss": (
+        lambda x, y, **k: x.margin_ranking_loss(y, Tensor(SIGNS), 0.3, **k),
+        (A, B),
+        positive(0.3 - SIGNS * (A - B)),
+    ),
+    "hinge_embedding_loss": (
+        lambda x, **k: x.hinge_embedding_loss(Tensor(SIGNS), 0.4, **k),
+        (A,),
+        np.where(SIGNS == 1, A, positive(0.4 - A)),
+    ),
+    "soft_margin_loss": (
+        lambda x, **k: x.soft_margin_loss(Tensor(SIGNS), **k),
+        (A,),
+        softplus(-SIGNS * A),
+    ),
+    "multi_margin_loss": (
+        lambda x, w, **k: x.multi_margin_loss(Tensor(LABELS), 2, 0.8, w, **k),
+        (A, WEIGHT),
+        multi_margin(A, LABELS, 2, 0.8) * WEIGHT[LABELS],
+    ),
+    "multilabel_margin_loss": (
+        lambda x, **k: x.multilabel_margin_loss(Tensor(LISTED), **k),
+        (A,),
+        multilabel_margin(A, LISTED),
+    ),
+    "multilabel_soft_margin_loss": (
+        lambda x, y, **k: x.multilabel_soft_margin_loss(y, **k),
+        (A, TARGETS),
+        (TARGETS * softplus(-A) + (1 - TARGETS) * softplus(A)).mean(1),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_loss(device: str, name: str) -> None:
+    function, arrays, expected = CASES[name]
+    given = [Tensor(array) for array in arrays]
+    found = function(*given, reduction="none")
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9, atol=1e-12)
+    assert function(*given, reduction="sum").item() == pytest.approx(expected.sum(), rel=1e-9)
+    assert function(*given).item() == pytest.approx(expected.mean(), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradient_of_loss(name: str) -> None:
+    function, arrays, _ = CASES[name]
+    assert_gradients(lambda *given: function(*given, reduction="none"), *arrays, tolerance=1e-5)
+
+
+# *** classes ***
+
+
+def log_softmax(a: Array, axis: int) -> Array:
+    return np.asarray(a - np.log(np.exp(a).sum(axis, keepdims=True)))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_cross_entropy_with_weights(device: str, smoothing: float) -> None:
+    scores, labels = RNG.normal(size=(4, 5, 3)), RNG.integers(0, 5, (4, 3))
+    labels[0, 1] = 2
+    logs, own = log_softmax(scores, 1), WEIGHT.reshape(1, 5, 1)
+    factor = WEIGHT[labels]
+    right = -np.take_along_axis(logs, labels[:, None], 1)[:, 0] * factor
+    losses = right * (1 - smoothing) - (logs * own).mean(1) * smoothing
+    x, y, w = Tensor(scores), Tensor(labels), Tensor(WEIGHT)
+    options: dict[str, Any] = {"weight": w, "label_smoothing": smoothing}
+    found = x.cross_entropy(y, **options)
+    assert found.item() == pytest.approx(losses.sum() / factor.sum(), rel=1e-10)
+    np.testing.assert_allclose(x.cross_entropy(y, "none", **options).numpy(), losses, rtol=1e-10)
+    counted = labels != 2
+    found = x.cross_entropy(y, ignore_index=2, **options)
+    expected = losses[counted].sum() / factor[counted].sum()
+    assert found.item() == pytest.approx(expected, rel=1e-10)
+    # PyTorch's order: the weight behind the target.
+    same = x.cross_entropy(y, w)
+    assert same.item() == pytest.approx(right.sum() / factor.sum(), rel=1e-10)
+    chances = np.moveaxis(np.eye(5)[labels], -1, 1) * 0.5 + 0.1
+    smooth = chances * (1 - smoothing) + smoothing / 5
+    expected = -(logs * smooth * own).sum(1)
+    found = x.cross_entropy(Tensor(chances), "none", **options)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-10)
+
+
+def test_reductions_and_limits(device: str) -> None:
+    x, y, w = Tensor(A), Tensor(B), Tensor(CHANCES)
+    expected = ((A - B) ** 2 * CHANCES).sum() / CHANCES.sum()
+    assert x.mse_loss(y, weight=w).item() == pytest.approx(expected, rel=1e-10)
+    assert x.l1_loss(y).item() == x.smooth_l1_loss(y, beta=0).item()
+    total = x.log_softmax(-1).kl_div(w, "batchmean").item()
+    assert total == pytest.approx(x.log_softmax(-1).kl_div(w, "sum").item() / 4, rel=1e-12)
+    sure = Tensor([0.0, 1.0])
+    assert sure.binary_cross_entropy(Tensor([1.0, 0.0])).item() == 100
+    # A variance below eps counts as eps, and its gradient goes on.
+    var = Tensor([0.0], requires_grad=True)
+    loss = Tensor([0.0]).gaussian_nll_loss(Tensor([1.0]), var, eps=0.5)
+    assert loss.item() == pytest.approx((math.log(0.5) + 2) / 2, rel=1e-6)
+    loss.backward()
+    assert var.grad is not None
+    assert var.grad.item() == pytest.approx(0.5 * (1 / 0.5 - 1 / 0.25))
+
+
+def test_similarity_and_distances(device: str) -> None:
+    x, y = Tensor(A), Tensor(B)
+    np.testing.assert_allclose(x.cosine_similarity(y).numpy(), cosine(A, B), rtol=1e-10)
+    wide = Tensor(A[:, None]).cosine_similarity(Tensor(B[None]), dim=-1)
+    np.testing.assert_allclose(wide.numpy(), cosine(A[:, None], B[None]), rtol=1e-10)
+    assert Tensor([[0.0, 0.0]]).cosine_similarity(Tensor([[1.0, 1.0]])).item() == 0
+    expected = np.linalg.norm(A - B + 1e-6, axis=1, keepdims=True)
+    found = x.pairwise_distance(y, keepdim=True)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-10)
+    rows, columns = np.triu_indices(4, 1)
+    expected = np.abs(A[rows] - A[columns]).sum(1)
+    np.testing.assert_allclose(x.pdist(1).numpy(), expected, rtol=1e-10)
+    assert_gradients(lambda a, b: a.cosine_similarity(b), A, B)
