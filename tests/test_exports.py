@@ -141,7 +141,7 @@ NAMES = """
     softmin max_unpool1d max_unpool2d max_unpool3d im2col fold
     det slogdet logdet inv inverse pinv pinverse matrix_power tensorinv solve solve_triangular
     triangular_solve tensorsolve cholesky cholesky_solve cholesky_inverse qr svd svdvals eigh
-    eigvalsh eig eigvals matrix_exp lstsq matrix_rank matrix_norm cond
+    eigvalsh eig eigvals matrix_exp lstsq matrix_rank matrix_norm cond rearrange reduce
     matmul dot einsum outer linear conv1d conv2d conv3d conv_transpose2d max_pool2d avg_pool2d
     layernorm batchnorm rms_norm dropout scaled_dot_product_attention sequential
     cross_entropy sparse_categorical_crossentropy binary_crossentropy binary_crossentropy_logits

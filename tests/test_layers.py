@@ -43,7 +43,7 @@ LAYERS = """
     tensor.sorting tensor.searching tensor.differences tensor.creation
     tensor.positions tensor.indexing tensor.linalg
     tensor.products tensor.diagonals tensor.solving tensor.factoring tensor.solvers
-    tensor.decompositions
+    tensor.decompositions tensor.patterns tensor.rearranging
     tensor.convolution tensor.pooling tensor.sampling tensor.resampling
     tensor.normalization
     tensor.attention tensor.neural tensor.loss tensor.margins tensor

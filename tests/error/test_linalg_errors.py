@@ -129,6 +129,52 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
         ShapeError,
         "[svd] the size n=3 is symbolic, and a known one is needed here",
     ),
+    (
+        lambda: zeros(2, 3).rearrange("a b"),
+        ShapeError,
+        "[rearrange] 'a b': one '->' is needed, as in 'b (h w) -> b h w'",
+    ),
+    (
+        lambda: zeros(2, 3).rearrange("a b c -> c b a"),
+        ShapeError,
+        "[rearrange] 'a b c -> c b a': the left side has 3 axes, and shape (2, 3) has 2; name",
+    ),
+    (
+        lambda: zeros(2, 3).rearrange("a b -> a"),
+        ShapeError,
+        "[rearrange] 'a b -> a': 'b' is on one side only; use reduce to drop axes, and repeat to",
+    ),
+    (lambda: zeros(4, 3).rearrange("(a b) c -> a b c"), ShapeError, "the sizes of 'a' and 'b' do"),
+    (
+        lambda: zeros(4, 3).rearrange("(a b) c -> a b c", a=3),
+        ShapeError,
+        "(a b) does not fit the axis of size 4 in shape (4, 3): the sizes given make 3",
+    ),
+    (lambda: zeros(4).rearrange("a -> a", b=2), ShapeError, "there is no axis 'b', whose size is"),
+    (lambda: zeros(4).rearrange("a -> a", a=-4), ShapeError, "the size of 'a' is a whole number,"),
+    (lambda: zeros(4).rearrange("a a -> a a"), ShapeError, "'a' is twice on one side"),
+    (lambda: zeros(4).rearrange("(a -> a"), ShapeError, "a parenthesis is not closed"),
+    (lambda: zeros(4).rearrange("((a)) -> a"), ShapeError, "parentheses do not match, or are"),
+    (lambda: zeros(4).rearrange("a+ -> a"), ShapeError, "'+' is no axis; write names, numbers"),
+    (lambda: zeros(4).rearrange("a -> a ..."), ShapeError, "'...' is on the right only; write it"),
+    (lambda: zeros(4).rearrange("(...) -> ..."), ShapeError, "'...' in a group cannot be taken"),
+    (
+        lambda: zeros(4).reduce("a -> a b", "sum"),
+        ShapeError,
+        "'b' is on the right only; use",
+    ),
+    (
+        lambda: zeros(4).reduce("a ->", "std"),
+        ValueError,
+        "[reduce] reduction 'std' is not one of 'sum', 'mean', 'max', 'min', 'prod', 'any', 'all'",
+    ),
+    (lambda: zeros(4).repeat("a -> b"), ShapeError, "'a' is on the left only; use reduce to drop"),
+    (lambda: zeros(4).repeat("a -> a b"), ShapeError, "the size of 'b' is not known; give it: b=2"),
+    (
+        lambda: zeros(4).repeat(2, c=3),
+        TypeError,
+        "[repeat] sizes of axes, such as 'c', go with a pattern: x.repeat('h w -> h w c', c=3)",
+    ),
     (lambda: zeros(2).cdist(zeros(2, 2)), ShapeError, "[cdist] the shapes (2,) and (2, 2) need"),
 ]
 

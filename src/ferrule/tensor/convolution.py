@@ -11,12 +11,12 @@ from ferrule.gradient import Shape, Value
 from ferrule.shape.view import ShapeError
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import check_devices
-from ferrule.tensor.decompositions import Decompositions
+from ferrule.tensor.rearranging import Rearranging
 from ferrule.tensor.rowwise import accumulating
 from ferrule.tensor.windows import Pair, Sizes, each, known_sizes, paddings, put_back, windows
 
 
-class Convolution(Decompositions):
+class Convolution(Rearranging):
     """Convolutions and transposed convolutions."""
 
     __slots__ = ()
