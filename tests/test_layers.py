@@ -35,14 +35,14 @@ LAYERS = """
     gradient backward counting random host lanes
     tensor.keywords tensor.data tensor.special tensor.power tensor.errorfunction tensor.inverse
     tensor.gamma tensor.pairs tensor.rowwise tensor.broadcast tensor.cell
-    tensor.matrices tensor.einstein tensor.windows
+    tensor.matrices tensor.einstein tensor.windows tensor.solving tensor.factoring
     tensor.base tensor.exchange tensor.copying tensor.autograd
     tensor.arithmetic tensor.elementwise tensor.functions tensor.scientific
     tensor.numeric tensor.activations tensor.movement tensor.joining
     tensor.scan tensor.reduce tensor.moments tensor.norms tensor.running tensor.order
     tensor.sorting tensor.searching tensor.differences tensor.creation
     tensor.positions tensor.indexing tensor.linalg
-    tensor.products tensor.diagonals tensor.solving tensor.factoring tensor.solvers
+    tensor.products tensor.diagonals tensor.solvers
     tensor.decompositions tensor.patterns tensor.rearranging
     tensor.convolution tensor.pooling tensor.sampling tensor.resampling
     tensor.normalization

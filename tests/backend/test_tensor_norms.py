@@ -27,6 +27,18 @@ def test_orders(device: str, p: float) -> None:
         assert_gradients(lambda x: x.norm(p, (0, 2)), CUBE)
 
 
+def test_sums_of_singular_values(device: str) -> None:
+    x = Tensor(CUBE)
+    for axes in ((0, 1), (1, 2), (0, 2)):
+        for keepdims in (False, True):
+            expected = np.linalg.norm(CUBE, "nuc", axes, keepdims)
+            found = x.norm("nuc", axes, keepdims).numpy()
+            assert found.shape == expected.shape
+            np.testing.assert_allclose(found, expected, rtol=1e-12)
+    assert x[0].norm("nuc").item() == pytest.approx(np.linalg.norm(CUBE[0], "nuc"))
+    assert_gradients(lambda x: x.norm("nuc", (1, 2)), CUBE)
+
+
 def test_names_of_the_order(device: str) -> None:
     expected = np.linalg.norm(CUBE)
     for found in (Tensor(CUBE).norm(), Tensor(CUBE).norm("fro"), Tensor(CUBE).norm(None)):

@@ -172,7 +172,12 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
         ShapeError,
         "[cov] aweights of shape (2,) do not fit 3 observations; give one for each",
     ),
-    (lambda: zeros(2).norm("max"), ValueError, "[norm] p is a number, 'fro' or None, not 'max'"),
+    (lambda: zeros(2).norm("max"), ValueError, "[norm] p is a number, 'fro', 'nuc' or None, not"),
+    (
+        lambda: zeros(2, 3, 4).norm("nuc"),
+        ShapeError,
+        "[norm] 'nuc' is of matrices, in two axes, not 3: (0, 1, 2)",
+    ),
 ]
 
 

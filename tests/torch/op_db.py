@@ -41,9 +41,28 @@ ADAPTED = {
     "einsum": lambda operands, formula: Tensor.einsum(formula, operands),
     "svd": lambda x, some=True: (lambda u, s, vh: (u, s, vh.mT))(*x.svd(not some)),
     "linalg.vander": lambda x, N=None: x.vander(N, increasing=True),
+    "max reduction_with_dim": lambda x, dim, keepdim=False: (
+        x.max(dim, keepdim),
+        x.argmax(dim, keepdim),
+    ),
+    "min reduction_with_dim": lambda x, dim, keepdim=False: (
+        x.min(dim, keepdim),
+        x.argmin(dim, keepdim),
+    ),
+    "linalg.norm": lambda x, ord=None, dim=None, keepdim=False: linalg_norm(x, ord, dim, keepdim),
     "linalg.pinv singular": lambda a, b: (a @ b.mT).pinv(),
     "linalg.lstsq grad_oriented": lambda a, b, driver: a.lstsq(b)[:2],
 }
+
+
+def linalg_norm(x: Tensor, ord: Any, dim: Any, keepdim: bool) -> Tensor:
+    """PyTorch's `linalg.norm`: of vectors, or of matrices where the arguments say so."""
+    is_matrix = x.ndim == 2 if dim is None else isinstance(dim, tuple | list) and len(dim) == 2
+    if ord is None or not is_matrix:
+        return x.norm(2 if ord is None else ord, dim, keepdim)
+    return x.matrix_norm(ord, (-2, -1) if dim is None else tuple(dim), keepdim)
+
+
 # What the two do not share, and why.
 LEFT_OUT = {
     "random numbers, of a generator of its own": (
@@ -59,6 +78,9 @@ LEFT_OUT = {
     ),
     "PyTorch's memory": "as_strided* *_copy set_* unsafe_* *_scatter alias*",
     "deprecated there": "masked.*",
+    "x.gradient() is of the tape; NumPy's differences are x.diff()": "gradient",
+    "in float32, PyTorch's gradient of logarithms far apart has three digits": "logcumsumexp",
+    "a list of edges, in more than one dimension": "histogramdd",
     "(in, out) is the shape of a weight here": "nn.functional.linear*",
     "LAPACK's packed factors, drivers and error codes": (
         "linalg.lstsq lu* linalg.lu* linalg.ldl* geqrf ormqr linalg.householder_product *_ex"

@@ -8,7 +8,8 @@ from typing import Any, Self
 from ferrule.dtype import DType
 from ferrule.gradient import Entry, Gradients, Rule, Value, record
 from ferrule.ops import UnaryOps
-from ferrule.tensor import rowwise
+from ferrule.shape.view import ShapeError
+from ferrule.tensor import factoring, rowwise
 from ferrule.tensor.arithmetic import Operand
 from ferrule.tensor.moments import Moments
 from ferrule.tensor.power import power
@@ -79,16 +80,29 @@ class Norms(Moments):
         """The p-norm along some axes, or of everything; p may be infinite, 0, or "fro" for 2.
 
         All elements along the axes count as one vector, as in PyTorch's `norm`. Where the norm is
-        0, its gradient is.
+        0, its gradient is. "nuc", of matrices in two axes, is the sum of their singular values,
+        which are computed on the host; `matrix_norm` has the other norms of matrices.
 
         >>> from ferrule import Tensor
         >>> Tensor([3.0, 4.0]).norm().item(), Tensor([3.0, -4.0]).norm(float("inf")).item()
         (5.0, 4.0)
         """
+        if p == "nuc":
+            return self._nuclear_norm(axis, keepdim, dtype)
         order = 2.0 if p is None or p == "fro" else p
         if not isinstance(order, int | float):
-            raise ValueError(f"[norm] p is a number, 'fro' or None, not {p!r}")
+            raise ValueError(f"[norm] p is a number, 'fro', 'nuc' or None, not {p!r}")
         return self._vector_norm(order, axis, keepdim, dtype, "norm")
+
+    def _nuclear_norm(self, axis: Axes, keepdim: bool, dtype: DType | str | None) -> Self:
+        axes = self._over(axis, "norm")
+        if len(axes) != 2:
+            raise ShapeError(f"[norm] 'nuc' is of matrices, in two axes, not {len(axes)}: {axes}")
+        value = self._float_of(dtype, "norm")
+        matrices = rowwise.accumulating(self._wrap(value).movedim(axes, (-2, -1))._read())
+        total = factoring.singular_values(matrices).sum((len(matrices.shape) - 2,))
+        shape = [1 if i in axes else size for i, size in enumerate(value.shape)]
+        return self._dropped(total.reshape(tuple(shape)).cast(value.dtype), axes, keepdim)
 
     def vector_norm(
         self,
