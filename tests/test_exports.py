@@ -94,6 +94,7 @@ NAMES = """
     from_numpy from_dlpack frombuffer numpy item tolist data realize contiguous clone cast cpu
     float half int short long bool double bfloat16
     bitcast to assign replace detach requires_grad_ zero_grad backward gradient
+    contiguous_backward
     no_grad enable_grad manual_seed train training shape ndim dtype device size numel
     element_size nbytes itemsize dim grad requires_grad is_leaf lazydata is_floating_point
     empty zeros ones full zeros_like ones_like full_like rand_like randn_like arange linspace eye

@@ -51,8 +51,10 @@ LAYERS = """
     tuning
     transforms.trace transforms.derivatives transforms.mapping transforms.jacobians
     transforms.recompute transforms.custom transforms
-    nn.layers nn.optim.optimizer nn.optim.sgd nn.optim.adam nn.optim.adaptive
-    nn.optim.lr_scheduler nn.optim nn.utils nn.state nn
+    nn.optim.optimizer nn.optim.sgd nn.optim.adam nn.optim.adaptive nn.optim.lr_scheduler nn.optim
+    nn.utils nn.state
+    nn.parameters nn.containers nn.linear nn.convolution nn.normalization nn.recurrent nn.attention
+    nn.transformer nn.functions nn.activations nn.shapes nn
     demo.terminal demo.digits cli errors __init__ __main__
 """
 ORDER = {name: place for place, name in enumerate(LAYERS.split())}

@@ -23,7 +23,6 @@ from ferrule.nn.optim.lr_scheduler import (
     OneCycleLR,
     PolynomialLR,
     ReduceLROnPlateau,
-    SchedulerError,
     SequentialLR,
     StepLR,
 )
@@ -192,14 +191,14 @@ def test_reduce_on_plateau() -> None:
     ],
 )
 def test_misuse_is_explained(make: Callable[[Any], LRScheduler], text: str) -> None:
-    with pytest.raises(SchedulerError, match=text):
+    with pytest.raises(OptimizerError, match=text):
         make(sgd(1.0))
 
 
 def test_a_cycle_ends() -> None:
     schedule = OneCycleLR(sgd(1.0), 1.0, 2, cycle_momentum=False)
     schedule.step()
-    with pytest.raises(SchedulerError, match="step 2 is after the last of 2 steps"):
+    with pytest.raises(OptimizerError, match="step 2 is after the last of 2 steps"):
         schedule.step()
 
 

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Self
 
 from ferrule.backward import pull_back
-from ferrule.gradient import Edge, GradientError, Leaf, Shape, Value, no_grad
+from ferrule.gradient import Edge, GradientError, Leaf, Rule, Shape, Value, no_grad, record
 from ferrule.shape.view import ShapeError, prod_sint
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.copying import Copying
+
+_CONTIGUOUS = Rule(lambda grad, _: (grad.contiguous(),))
 
 
 class Autograd(Copying):
@@ -82,6 +84,18 @@ class Autograd(Copying):
         [[1, 3], [2, 4]]
         """
         return self._wrap(self._read().contiguous())
+
+    def contiguous_backward(self) -> Self:
+        """The same tensor, whose gradient gets memory of its own before it flows on.
+
+        >>> from ferrule import Tensor
+        >>> x = Tensor([1.0, 2.0], requires_grad=True)
+        >>> loss = (x.contiguous_backward() * 3).sum().backward()
+        >>> x.grad.tolist()
+        [3.0, 3.0]
+        """
+        value = self._read()
+        return self._wrap(record("contiguous_backward", _CONTIGUOUS, (value,), value.node, None))
 
     def backward(
         self,

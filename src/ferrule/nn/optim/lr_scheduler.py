@@ -18,17 +18,13 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from ferrule.nn.optim.optimizer import Optimizer, ParamGroup
+from ferrule.nn.optim.optimizer import Optimizer, OptimizerError, ParamGroup
 from ferrule.tensor import Tensor
-
-
-class SchedulerError(ValueError):
-    """A schedule whose settings make no sense, or do not fit the optimiser."""
 
 
 def _require(holds: bool, scheduler: object, problem: str) -> None:
     if not holds:
-        raise SchedulerError(f"{type(scheduler).__name__}: {problem}")
+        raise OptimizerError(f"{type(scheduler).__name__}: {problem}")
 
 
 def _rate_of(group: ParamGroup) -> float:
@@ -362,7 +358,7 @@ class OneCycleLR(LRScheduler):
     `cycle_momentum` moves the momentum, or the first of `betas`, the other way, in a tensor: make
     the schedule before the step is captured. Smith and Topin, "Super-Convergence" (2017).
 
-    Raises `SchedulerError` for a step after the last.
+    Raises `OptimizerError` for a step after the last.
     """
 
     relative = False

@@ -1,0 +1,165 @@
+"""Activations as layers. `inplace` is accepted, and the input is left as it is all the same."""
+
+from __future__ import annotations
+
+from typing import final
+
+from ferrule.dtype import DType
+from ferrule.nn.functions import layer
+from ferrule.nn.parameters import constant
+from ferrule.tensor import Tensor
+
+
+@layer
+def ReLU(x: Tensor, /, inplace: bool = False) -> Tensor:
+    """max(x, 0).
+
+    >>> ReLU()(Tensor([-1.0, 2.0])).tolist()
+    [0.0, 2.0]
+    """
+    return x.relu()
+
+
+@layer
+def ReLU6(x: Tensor, /, inplace: bool = False) -> Tensor:
+    """min(max(x, 0), 6)."""
+    return x.relu6()
+
+
+@layer
+def LeakyReLU(x: Tensor, /, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
+    """x, and `negative_slope` times x below zero."""
+    return x.leaky_relu(negative_slope)
+
+
+@layer
+def ELU(x: Tensor, /, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """x, and alpha * (e**x - 1) below zero."""
+    return x.elu(alpha)
+
+
+@layer
+def SELU(x: Tensor, /, inplace: bool = False) -> Tensor:
+    """An `ELU` that keeps mean 0 and variance 1."""
+    return x.selu()
+
+
+@layer
+def CELU(x: Tensor, /, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """x, and alpha * (e**(x / alpha) - 1) below zero."""
+    return x.celu(alpha)
+
+
+@layer
+def GELU(x: Tensor, /, approximate: str = "none") -> Tensor:
+    """x times the probability that a standard normal number is below it; "tanh" approximates."""
+    return x.gelu(approximate)
+
+
+@layer
+def SiLU(x: Tensor, /, inplace: bool = False) -> Tensor:
+    """x * sigmoid(x)."""
+    return x.silu()
+
+
+@layer
+def Mish(x: Tensor, /, inplace: bool = False) -> Tensor:
+    """x * tanh(softplus(x))."""
+    return x.mish()
+
+
+@layer
+def Sigmoid(x: Tensor, /) -> Tensor:
+    """1 / (1 + e**-x)."""
+    return x.sigmoid()
+
+
+@layer
+def LogSigmoid(x: Tensor, /) -> Tensor:
+    """log(sigmoid(x))."""
+    return x.logsigmoid()
+
+
+@layer
+def Tanh(x: Tensor, /) -> Tensor:
+    """The hyperbolic tangent."""
+    return x.tanh()
+
+
+@layer
+def Softsign(x: Tensor, /) -> Tensor:
+    """x / (1 + |x|)."""
+    return x.softsign()
+
+
+@layer
+def Hardtanh(
+    x: Tensor, /, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
+) -> Tensor:
+    """x, limited to [min_val, max_val]."""
+    return x.hardtanh(min_val, max_val)
+
+
+@layer
+def Hardsigmoid(x: Tensor, /, inplace: bool = False) -> Tensor:
+    """x / 6 + 1 / 2, limited to [0, 1]."""
+    return x.hardsigmoid()
+
+
+@layer
+def Hardswish(x: Tensor, /, inplace: bool = False) -> Tensor:
+    """x * hardsigmoid(x)."""
+    return x.hardswish()
+
+
+@layer
+def Softmax(x: Tensor, /, dim: int) -> Tensor:
+    """Positive numbers of sum 1 along an axis.
+
+    >>> Softmax(dim=1)(Tensor([[0.0, 0.0]])).tolist()
+    [[0.5, 0.5]]
+    """
+    return x.softmax(dim)
+
+
+@layer
+def LogSoftmax(x: Tensor, /, dim: int) -> Tensor:
+    """The logarithm of `Softmax`."""
+    return x.log_softmax(dim)
+
+
+@layer
+def Softmin(x: Tensor, /, dim: int) -> Tensor:
+    """`Softmax` of -x."""
+    return (-x).softmax(dim)
+
+
+@layer
+def Softmax2d(x: Tensor, /) -> Tensor:
+    """`Softmax` over the channels of (N, C, H, W) or (C, H, W)."""
+    return x.softmax(-3)
+
+
+@final
+class PReLU:
+    """x, and below zero x times a slope that is learnt: one, or one for each channel.
+
+    >>> PReLU()(Tensor([-2.0, 2.0])).tolist()
+    [-0.5, 2.0]
+    """
+
+    def __init__(
+        self,
+        num_parameters: int = 1,
+        init: float = 0.25,
+        *,
+        dtype: DType | None = None,
+        device: str | None = None,
+    ) -> None:
+        self.num_parameters = num_parameters
+        self.weight = constant((num_parameters,), init, dtype, device)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The layer applied to `x`, (N, C, ...)."""
+        slope = self.weight.reshape(-1, *(1,) * max(x.ndim - 2, 0))
+        return (x > 0).where(x, x * slope)

@@ -1,0 +1,74 @@
+"""Layers in order, and layers by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias, final, overload
+
+Layer: TypeAlias = Callable[..., Any]
+
+ModuleList = list
+"""A list is a container of layers already: its parameters are named by their places."""
+ModuleDict = dict
+"""A dict is one too: its parameters are named by its keys."""
+
+
+@final
+class Sequential:
+    """Layers or functions, called one after another; given a dict, under its names.
+
+    Its layers are its attributes: `model[0]` is `getattr(model, "0")`.
+
+    >>> from ferrule import Tensor
+    >>> model = Sequential(Tensor.relu, Tensor.sqrt)
+    >>> model(Tensor([-1.0, 4.0])).tolist()
+    [0.0, 2.0]
+    >>> Sequential({"first": Tensor.relu}).first is Tensor.relu
+    True
+    """
+
+    def __init__(self, *layers: Layer | Mapping[str, Layer]) -> None:
+        for layer in layers:
+            if isinstance(layer, Mapping):
+                vars(self).update(layer)
+            else:
+                self.append(layer)
+
+    def __call__(self, x: Any) -> Any:
+        """All layers applied to `x`, in order."""
+        for layer in self:
+            x = layer(x)
+        return x
+
+    def append(self, layer: Layer) -> Sequential:
+        """Adds a layer at the end, named by its place."""
+        vars(self)[str(len(self))] = layer
+        return self
+
+    def extend(self, layers: Iterable[Layer]) -> Sequential:
+        """Adds layers at the end."""
+        for layer in layers:
+            self.append(layer)
+        return self
+
+    def __len__(self) -> int:
+        return len(vars(self))
+
+    def __iter__(self) -> Iterator[Layer]:
+        return iter(list(vars(self).values()))
+
+    @overload
+    def __getitem__(self, place: int) -> Any: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequential: ...
+    def __getitem__(self, place: int | slice) -> Any:
+        if isinstance(place, slice):
+            return Sequential(dict(list(vars(self).items())[place]))
+        return list(vars(self).values())[place]
+
+    def __setitem__(self, place: int, layer: Layer) -> None:
+        vars(self)[list(vars(self))[place]] = layer
+
+    def __getattr__(self, name: str) -> Any:
+        # Only where there is no such attribute. It tells type checkers that names are layers.
+        raise AttributeError(f"Sequential has no layer {name!r}; it has {', '.join(vars(self))}")

@@ -1,0 +1,258 @@
+"""Convolutions and their transposes over one, two or three axes."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Sequence
+from typing import Any, ClassVar, TypeAlias, final
+
+from ferrule.dtype import DType
+from ferrule.nn.parameters import each_axis, filter_weights
+from ferrule.shape.view import ShapeError
+from ferrule.tensor import Tensor
+
+Sizes: TypeAlias = int | Sequence[int]
+
+_MODES = ("zeros", "reflect", "replicate", "circular")
+
+
+class _Filters(ABC):
+    """The settings that both kinds of layers share."""
+
+    axes: ClassVar[int]
+    """How many spatial axes there are."""
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel: Sizes, stride: Sizes, dilation: Sizes
+    ) -> None:
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.kernel_size = self._each("kernel_size", kernel)
+        self.stride = self._each("stride", stride)
+        self.dilation = self._each("dilation", dilation)
+
+    @property
+    def _name(self) -> str:
+        return type(self).__name__
+
+    def _each(self, setting: str, value: Sizes) -> tuple[int, ...]:
+        return each_axis(f"{self._name}: {setting}", value, self.axes)
+
+    def _check_groups(self, groups: int) -> int:
+        if self.in_channels % groups or self.out_channels % groups:
+            raise ShapeError(
+                f"{self._name}: {self.in_channels} and {self.out_channels} channels do not divide"
+                f" into {groups} groups"
+            )
+        return groups
+
+
+class _Convolution(_Filters):
+    """A convolution: (N, in_channels, ...) to (N, out_channels, ...).
+
+    `weight` is (out_channels, in_channels // groups, *kernel_size). `padding` is one number, one
+    for each axis, "same" or "valid"; `padding_mode` "zeros", "reflect", "replicate" or "circular".
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Sizes,
+        stride: Sizes = 1,
+        padding: Sizes | str = 0,
+        dilation: Sizes = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        *,
+        dtype: DType | None = None,
+        device: str | None = None,
+    ) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, stride, dilation)
+        self.groups = self._check_groups(groups)
+        self.padding_mode = self._check_mode(padding_mode)
+        self.padding = padding if isinstance(padding, str) else self._each("padding", padding)
+        self._pads = self._paddings(padding)
+        shape = (out_channels, in_channels // groups, *self.kernel_size)
+        self.weight, self.bias = filter_weights(shape, out_channels, bias, dtype, device)
+
+    def _check_mode(self, mode: str) -> str:
+        if mode not in _MODES:
+            raise ValueError(
+                f"{self._name}: padding_mode is {mode!r}; it must be one of {', '.join(_MODES)}"
+            )
+        return mode
+
+    def _paddings(self, padding: Sizes | str) -> tuple[tuple[int, int], ...]:
+        """(before, after) for each axis."""
+        if not isinstance(padding, str):
+            return tuple((amount, amount) for amount in self._each("padding", padding))
+        if padding == "valid":
+            return ((0, 0),) * self.axes
+        if padding != "same":
+            raise ValueError(
+                f"{self._name}: padding is {padding!r}; it must be numbers, 'same' or 'valid'"
+            )
+        if any(step != 1 for step in self.stride):
+            raise ValueError(f"{self._name}: padding 'same' needs a stride of 1, not {self.stride}")
+        spans = zip(self.dilation, self.kernel_size, strict=True)
+        reaches = [dilation * (size - 1) for dilation, size in spans]
+        return tuple((reach // 2, reach - reach // 2) for reach in reaches)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The layer applied to `x`."""
+        # As `pad` takes them: from the last axis on.
+        amounts = [amount for pair in reversed(self._pads) for amount in pair]
+        if self.padding_mode != "zeros" and any(amounts):
+            x = x.pad(amounts, mode=self.padding_mode)
+            amounts = [0] * len(amounts)
+        return x.conv2d(
+            self.weight,
+            self.bias,
+            groups=self.groups,
+            stride=self.stride,
+            dilation=self.dilation,
+            padding=amounts,
+        )
+
+
+@final
+class Conv1d(_Convolution):
+    """A convolution over one axis: (N, in_channels, L) to (N, out_channels, L').
+
+    `weight` is (out_channels, in_channels // groups, kernel length). `padding` is a number, "same"
+    or "valid"; `padding_mode` "zeros", "reflect", "replicate" or "circular".
+
+    >>> Conv1d(3, 8, kernel_size=3, padding="same")(Tensor.ones(1, 3, 5)).shape
+    (1, 8, 5)
+    """
+
+    axes = 1
+
+
+@final
+class Conv2d(_Convolution):
+    """A two-dimensional convolution: (N, in_channels, H, W) to (N, out_channels, H', W').
+
+    `weight` is (out_channels, in_channels // groups, kernel height, kernel width). `padding` is one
+    number or two, "same" or "valid"; `padding_mode` as for `Conv1d`.
+
+    >>> Conv2d(3, 8, kernel_size=3, padding=1)(Tensor.ones(1, 3, 5, 5)).shape
+    (1, 8, 5, 5)
+    """
+
+    axes = 2
+
+
+@final
+class Conv3d(_Convolution):
+    """A three-dimensional convolution: (N, in_channels, D, H, W) to (N, out_channels, D', H', W').
+
+    >>> Conv3d(3, 8, kernel_size=(1, 3, 3))(Tensor.ones(1, 3, 2, 5, 5)).shape
+    (1, 8, 2, 3, 3)
+    """
+
+    axes = 3
+
+
+class _Transposed(_Filters):
+    """The adjoint of a convolution: (N, in_channels, ...) to (N, out_channels, ...).
+
+    `weight` is (in_channels, out_channels // groups, *kernel_size).
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Sizes,
+        stride: Sizes = 1,
+        padding: Sizes = 0,
+        output_padding: Sizes = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: Sizes = 1,
+        *,
+        dtype: DType | None = None,
+        device: str | None = None,
+    ) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, stride, dilation)
+        self.groups = self._check_groups(groups)
+        self.padding = self._each("padding", padding)
+        self.output_padding = self._each("output_padding", output_padding)
+        shape = (in_channels, out_channels // groups, *self.kernel_size)
+        self.weight, self.bias = filter_weights(shape, out_channels, bias, dtype, device)
+
+    def __call__(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
+        """The layer applied to `x`; `output_size`, of the spatial axes, chooses among the sizes
+        that a stride above 1 leaves open."""
+        extra = self.output_padding if output_size is None else self._extra(x.shape, output_size)
+        return x.conv_transpose2d(
+            self.weight,
+            self.bias,
+            groups=self.groups,
+            stride=self.stride,
+            dilation=self.dilation,
+            padding=self.padding,
+            output_padding=extra,
+        )
+
+    def _extra(self, shape: Sequence[Any], output_size: Sequence[int]) -> tuple[int, ...]:
+        """The output padding that gives a size."""
+        sizes = tuple(output_size)[-self.axes :]
+        smallest = [
+            (length - 1) * stride - 2 * padding + dilation * (size - 1) + 1
+            for length, stride, padding, dilation, size in zip(
+                shape[-self.axes :],
+                self.stride,
+                self.padding,
+                self.dilation,
+                self.kernel_size,
+                strict=True,
+            )
+        ]
+        extra = tuple(wanted - least for wanted, least in zip(sizes, smallest, strict=True))
+        if not all(0 <= more < step for more, step in zip(extra, self.stride, strict=True)):
+            raise ShapeError(
+                f"{self._name}: output_size {sizes} is out of reach; with stride {self.stride} the"
+                f" sizes go from {tuple(smallest)} on"
+            )
+        return extra
+
+
+@final
+class ConvTranspose1d(_Transposed):
+    """The adjoint of `Conv1d`: (N, in_channels, L) to (N, out_channels, L').
+
+    `weight` is (in_channels, out_channels // groups, kernel length).
+
+    >>> ConvTranspose1d(3, 8, kernel_size=2, stride=2)(Tensor.ones(1, 3, 5)).shape
+    (1, 8, 10)
+    """
+
+    axes = 1
+
+
+@final
+class ConvTranspose2d(_Transposed):
+    """The adjoint of `Conv2d`: (N, in_channels, H, W) to (N, out_channels, H', W').
+
+    `weight` is (in_channels, out_channels // groups, kernel height, kernel width).
+
+    >>> ConvTranspose2d(3, 8, kernel_size=2, stride=2)(Tensor.ones(1, 3, 5, 5)).shape
+    (1, 8, 10, 10)
+    """
+
+    axes = 2
+
+
+@final
+class ConvTranspose3d(_Transposed):
+    """The adjoint of `Conv3d`: (N, in_channels, D, H, W) to (N, out_channels, D', H', W').
+
+    >>> ConvTranspose3d(3, 8, kernel_size=2)(Tensor.ones(1, 3, 2, 5, 5)).shape
+    (1, 8, 3, 6, 6)
+    """
+
+    axes = 3

@@ -1,0 +1,82 @@
+"""Layers without parameters: a function of tensors, and the settings that it is called with.
+
+`layer` makes a class of a function. What comes before the `/` are the layer's inputs, the rest are
+its settings, which become attributes: `LeakyReLU(0.2)(x)` is `x.leaky_relu(0.2)`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeAlias
+
+from ferrule.tensor import Tensor
+
+P = ParamSpec("P")
+Sizes: TypeAlias = int | Sequence[int]
+Wanted: TypeAlias = int | Sequence[int | None]
+
+
+class Function:
+    """A layer that calls a function with settings; `layer` and `criterion` make its classes."""
+
+    function: ClassVar[Callable[..., Any]]
+    signature: ClassVar[inspect.Signature]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        try:
+            settings = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{type(self).__name__}{self.signature}: {error}") from None
+        settings.apply_defaults()
+        for name, value in settings.arguments.items():
+            setattr(self, name, _unlearnt(value))
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        """The function of the inputs, with the layer's settings."""
+        return type(self).function(*inputs, **vars(self))
+
+    def __repr__(self) -> str:
+        settings = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({settings})"
+
+
+def _unlearnt(value: Any) -> Any:
+    """A tensor among the settings is saved with the model, and left alone by optimisers."""
+    return value.detach().requires_grad_(False) if isinstance(value, Tensor) else value
+
+
+def _class_of(function: Callable[..., Any]) -> Any:
+    signature = inspect.signature(function)
+    settings = [
+        parameter
+        for parameter in signature.parameters.values()
+        if parameter.kind is not inspect.Parameter.POSITIONAL_ONLY
+    ]
+    members = {
+        "__doc__": function.__doc__,
+        "__module__": function.__module__,
+        "__qualname__": function.__qualname__,
+        "function": staticmethod(function),
+        "signature": inspect.Signature(settings),
+    }
+    return type(function.__name__, (Function,), members)
+
+
+def layer(function: Callable[Concatenate[Tensor, P], Any]) -> Callable[P, Function]:
+    """The class of layers that call a function of one tensor.
+
+    >>> @layer
+    ... def Scale(x: Tensor, /, factor: float = 2.0) -> Tensor:
+    ...     return x * factor
+    >>> Scale(factor=3.0)(Tensor([1.0, 2.0])).tolist()
+    [3.0, 6.0]
+    """
+    made: Callable[P, Function] = _class_of(function)
+    return made
+
+
+def criterion(function: Callable[Concatenate[Tensor, Tensor, P], Any]) -> Callable[P, Function]:
+    """The class of layers that call a function of two tensors, such as a loss."""
+    made: Callable[P, Function] = _class_of(function)
+    return made

@@ -1,0 +1,74 @@
+"""The initial values of layers, which are PyTorch's, and checks that layers share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod, sqrt
+
+import numpy as np
+
+from ferrule.dtype import DType, dtypes
+from ferrule.shape.view import ShapeError
+from ferrule.tensor import Tensor
+
+
+def uniform(
+    shape: tuple[int, ...], bound: float, dtype: DType | None, device: str | None
+) -> Tensor:
+    """A parameter that is spread evenly between -bound and bound."""
+    values = Tensor.uniform(*shape, low=-bound, high=bound, dtype=dtype, device=device)
+    return values.requires_grad_()
+
+
+def inverse_root(fan_in: int) -> float:
+    """1 / sqrt(fan_in), the bound of most parameters; 0 where there is nothing to sum."""
+    return 1 / sqrt(fan_in) if fan_in else 0.0
+
+
+def glorot_uniform(shape: tuple[int, int], dtype: DType | None, device: str | None) -> Tensor:
+    """A matrix whose bound is sqrt(6 / (rows + columns)).
+
+    Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural networks"
+    (2010).
+    """
+    return uniform(shape, sqrt(6 / sum(shape)), dtype, device)
+
+
+def _filled(
+    shape: tuple[int, ...], value: float, dtype: DType | None, device: str | None
+) -> Tensor:
+    """A tensor with memory of its own; copied from the host, it needs no kernel."""
+    kind = dtypes.default_float if dtype is None else dtype
+    return Tensor(np.full(shape, value, kind.np), device=device)
+
+
+def constant(
+    shape: tuple[int, ...], value: float, dtype: DType | None, device: str | None
+) -> Tensor:
+    """A parameter that starts with the same value everywhere."""
+    return _filled(shape, value, dtype, device).requires_grad_()
+
+
+def statistic(
+    shape: tuple[int, ...], value: float, dtype: DType | None, device: str | None
+) -> Tensor:
+    """A tensor that is saved with the parameters, and that optimisers leave alone."""
+    return _filled(shape, value, dtype, device).requires_grad_(False)
+
+
+def each_axis(name: str, value: int | Sequence[int], count: int) -> tuple[int, ...]:
+    """One number for each spatial axis."""
+    numbers = (value,) * count if isinstance(value, int) else tuple(value)
+    if len(numbers) != count:
+        wanted = {1: "one", 2: "two", 3: "three"}[count]
+        raise ShapeError(f"{name}: expected an int or {wanted}, got {value!r}")
+    return numbers
+
+
+def filter_weights(
+    shape: tuple[int, ...], outputs: int, bias: bool, dtype: DType | None, device: str | None
+) -> tuple[Tensor, Tensor | None]:
+    """Filters and a bias; the bound is that of what the second and later axes sum up."""
+    bound = inverse_root(prod(shape[1:]))
+    weight = uniform(shape, bound, dtype, device)
+    return weight, uniform((outputs,), bound, dtype, device) if bias else None

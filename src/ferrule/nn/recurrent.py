@@ -1,0 +1,486 @@
+"""Recurrent layers: `RNN`, `LSTM`, `GRU`, and the cells that do one step of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, TypeAlias, final
+
+from ferrule.dtype import DType
+from ferrule.nn.parameters import inverse_root, uniform
+from ferrule.shape.view import ShapeError
+from ferrule.tensor import Tensor
+
+States: TypeAlias = tuple[Tensor, ...]
+"""The hidden state, and for an LSTM the cell's too: each (N, hidden_size)."""
+
+
+# What one step computes, from the input and the hidden state times their matrices.
+
+
+def _simple(nonlinearity: str, given: Tensor, kept: Tensor, states: States) -> States:
+    total = given + kept
+    return (total.relu() if nonlinearity == "relu" else total.tanh(),)
+
+
+def _lstm(given: Tensor, kept: Tensor, states: States) -> States:
+    """Hochreiter and Schmidhuber, "Long Short-Term Memory" (1997), with forget gates."""
+    write, forget, fresh, show = (given + kept).chunk(4, -1)
+    cell = forget.sigmoid() * states[1] + write.sigmoid() * fresh.tanh()
+    return show.sigmoid() * cell.tanh(), cell
+
+
+def _gru(given: Tensor, kept: Tensor, states: States) -> States:
+    """Cho and others, "Learning Phrase Representations using RNN Encoder-Decoder" (2014).
+
+    As in PyTorch, the reset gate acts after the product with the matrix.
+    """
+    reset_given, update_given, fresh_given = given.chunk(3, -1)
+    reset_kept, update_kept, fresh_kept = kept.chunk(3, -1)
+    reset = (reset_given + reset_kept).sigmoid()
+    update = (update_given + update_kept).sigmoid()
+    fresh = (fresh_given + reset * fresh_kept).tanh()
+    return (fresh + update * (states[0] - fresh),)
+
+
+def _check_nonlinearity(name: str, nonlinearity: str) -> str:
+    if nonlinearity not in ("tanh", "relu"):
+        raise ValueError(f"{name}: nonlinearity is {nonlinearity!r}; it must be 'tanh' or 'relu'")
+    return nonlinearity
+
+
+class _Steps(ABC):
+    """A kind of step: how many gates it has, and what it makes of them."""
+
+    gates: ClassVar[int]
+    """How many times `hidden_size` rows the matrices have."""
+    states: ClassVar[int] = 1
+
+    @abstractmethod
+    def _step(self, given: Tensor, kept: Tensor, states: States) -> States:
+        """The next states."""
+
+
+# One step
+
+
+class _Cell(_Steps):
+    """One step: (N, input_size) and a state of (N, hidden_size) to the next state.
+
+    `weight_ih` and `weight_hh` are (gates * hidden_size, size), the biases (gates * hidden_size,).
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool,
+        dtype: DType | None,
+        device: str | None,
+    ) -> None:
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+        rows = self.gates * hidden_size
+        bound = inverse_root(hidden_size)
+        self.weight_ih = uniform((rows, input_size), bound, dtype, device)
+        self.weight_hh = uniform((rows, hidden_size), bound, dtype, device)
+        self.bias_ih = uniform((rows,), bound, dtype, device) if bias else None
+        self.bias_hh = uniform((rows,), bound, dtype, device) if bias else None
+
+    def _next(self, x: Tensor, states: States | None) -> States:
+        if x.ndim not in (1, 2) or x.shape[-1] != self.input_size:
+            raise ShapeError(
+                f"{type(self).__name__}: expected (N, {self.input_size}) or ({self.input_size},),"
+                f" got {tuple(x.shape)}"
+            )
+        if states is None:
+            zeros = Tensor.zeros(*x.shape[:-1], self.hidden_size, dtype=x.dtype, device=x.device)
+            states = (zeros,) * self.states
+        given = x.linear(self.weight_ih.transpose(), self.bias_ih)
+        kept = states[0].linear(self.weight_hh.transpose(), self.bias_hh)
+        return self._step(given, kept, states)
+
+
+@final
+class RNNCell(_Cell):
+    """One step of `RNN`: (N, input_size), and (N, hidden_size) or zeros, to (N, hidden_size).
+
+    >>> RNNCell(3, 4)(Tensor.ones(2, 3)).shape
+    (2, 4)
+    """
+
+    gates = 1
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        nonlinearity: str = "tanh",
+        *,
+        dtype: DType | None = None,
+        device: str | None = None,
+    ) -> None:
+        self.nonlinearity = _check_nonlinearity("RNNCell", nonlinearity)
+        super().__init__(input_size, hidden_size, bias, dtype, device)
+
+    def _step(self, given: Tensor, kept: Tensor, states: States) -> States:
+        return _simple(self.nonlinearity, given, kept, states)
+
+    def __call__(self, x: Tensor, hx: Tensor | None = None) -> Tensor:
+        """The state after `x`."""
+        return self._next(x, None if hx is None else (hx,))[0]
+
+
+@final
+class LSTMCell(_Cell):
+    """One step of `LSTM`: (N, input_size), and two states or zeros, to two states.
+
+    >>> hidden, cell = LSTMCell(3, 4)(Tensor.ones(2, 3))
+    >>> hidden.shape, cell.shape
+    ((2, 4), (2, 4))
+    """
+
+    gates = 4
+    states = 2
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        *,
+        dtype: DType | None = None,
+        device: str | None = None,
+    ) -> None:
+        super().__init__(input_size, hidden_size, bias, dtype, device)
+
+    def _step(self, given: Tensor, kept: Tensor, states: States) -> States:
+        return _lstm(given, kept, states)
+
+    def __call__(self, x: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        """The hidden and the cell's state after `x`."""
+        hidden, cell = self._next(x, hx)
+        return hidden, cell
+
+
+@final
+class GRUCell(_Cell):
+    """One step of `GRU`: (N, input_size), and (N, hidden_size) or zeros, to (N, hidden_size).
+
+    >>> GRUCell(3, 4)(Tensor.ones(2, 3)).shape
+    (2, 4)
+    """
+
+    gates = 3
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        *,
+        dtype: DType | None = None,
+        device: str | None = None,
+    ) -> None:
+        super().__init__(input_size, hidden_size, bias, dtype, device)
+
+    def _step(self, given: Tensor, kept: Tensor, states: States) -> States:
+        return _gru(given, kept, states)
+
+    def __call__(self, x: Tensor, hx: Tensor | None = None) -> Tensor:
+        """The state after `x`."""
+        return self._next(x, None if hx is None else (hx,))[0]
+
+
+# Whole sequences
+
+
+class _Recurrent(_Steps):
+    """Layers of steps over a sequence: (T, N, input_size) to (T, N, directions * hidden_size).
+
+    Parameters are called as PyTorch's: `weight_ih_l0`, `bias_hh_l1_reverse`.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int,
+        bias: bool,
+        batch_first: bool,
+        dropout: float,
+        bidirectional: bool,
+        proj_size: int,
+        dtype: DType | None,
+        device: str | None,
+    ) -> None:
+        if num_layers < 1 or hidden_size < 1:
+            raise ShapeError(
+                f"{self._name}: num_layers {num_layers} and hidden_size {hidden_size} must be at"
+                " least 1"
+            )
+        if not 0 <= proj_size < hidden_size:
+            raise ShapeError(
+                f"{self._name}: proj_size {proj_size} must be between 0 and hidden_size"
+                f" {hidden_size}"
+            )
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+        self.num_layers = num_layers
+        self.bias = bias
+        self.batch_first = batch_first
+        self.dropout = dropout
+        self.bidirectional = bidirectional
+        self.proj_size = proj_size
+        self._suffixes = ("", "_reverse") if bidirectional else ("",)
+        for layer in range(num_layers):
+            inputs = self._out_size * len(self._suffixes) if layer else input_size
+            for suffix in self._suffixes:
+                self._add_parameters(f"_l{layer}{suffix}", inputs, dtype, device)
+
+    @property
+    def _name(self) -> str:
+        return type(self).__name__
+
+    @property
+    def _out_size(self) -> int:
+        return self.proj_size or self.hidden_size
+
+    def _add_parameters(
+        self, place: str, inputs: int, dtype: DType | None, device: str | None
+    ) -> None:
+        rows = self.gates * self.hidden_size
+        shapes: dict[str, tuple[int, ...]] = {
+            "weight_ih": (rows, inputs),
+            "weight_hh": (rows, self._out_size),
+        }
+        if self.bias:
+            shapes |= {"bias_ih": (rows,), "bias_hh": (rows,)}
+        if self.proj_size:
+            shapes["weight_hr"] = (self.proj_size, self.hidden_size)
+        bound = inverse_root(self.hidden_size)
+        for name, shape in shapes.items():
+            setattr(self, name + place, uniform(shape, bound, dtype, device))
+
+    def _parameter(self, name: str, place: str) -> Tensor | None:
+        found: Tensor | None = getattr(self, name + place, None)
+        return found
+
+    def _sequence(self, x: Tensor, states: States | None) -> tuple[Tensor, States]:
+        """The outputs of the last layer, and the last states of all layers."""
+        if x.ndim not in (2, 3) or x.shape[-1] != self.input_size:
+            order = "(N, T" if self.batch_first else "(T, N"
+            raise ShapeError(
+                f"{self._name}: expected {order}, {self.input_size}) or (T, {self.input_size}), got"
+                f" {tuple(x.shape)}"
+            )
+        if x.ndim == 2:
+            added = None if states is None else tuple(state.unsqueeze(1) for state in states)
+            out, last = self._batched(x.unsqueeze(1), added)
+            return out.squeeze(1), tuple(state.squeeze(1) for state in last)
+        if not self.batch_first:
+            return self._batched(x, states)
+        out, last = self._batched(x.transpose(0, 1), states)
+        return out.transpose(0, 1), last
+
+    def _batched(self, x: Tensor, states: States | None) -> tuple[Tensor, States]:
+        first = self._first_states(x, states)
+        last: list[States] = []
+        for layer in range(self.num_layers):
+            if layer and self.dropout:
+                x = x.dropout(self.dropout)
+            outs = []
+            for direction, suffix in enumerate(self._suffixes):
+                number = layer * len(self._suffixes) + direction
+                start = tuple(state[number] for state in first)
+                out, end = self._run(x, start, f"_l{layer}{suffix}", reverse=direction == 1)
+                outs.append(out)
+                last.append(end)
+            x = outs[0] if len(outs) == 1 else outs[0].cat(outs[1], dim=-1)
+        return x, tuple(parts[0].stack(*parts[1:]) for parts in zip(*last, strict=True))
+
+    def _first_states(self, x: Tensor, states: States | None) -> States:
+        count = self.num_layers * len(self._suffixes)
+        sizes = [self._out_size, self.hidden_size][: self.states]
+        wanted = [(count, x.shape[1], size) for size in sizes]
+        if states is None:
+            return tuple(Tensor.zeros(*shape, dtype=x.dtype, device=x.device) for shape in wanted)
+        given = [tuple(state.shape) for state in states]
+        if given != wanted:
+            raise ShapeError(
+                f"{self._name}: states of shape {', '.join(map(str, given))} do not fit; they are"
+                f" {', '.join(map(str, wanted))}: layers, batch, size"
+            )
+        return states
+
+    def _run(self, x: Tensor, states: States, place: str, reverse: bool) -> tuple[Tensor, States]:
+        """One layer in one direction."""
+        weight, matrix = self._parameter("weight_ih", place), self._parameter("weight_hh", place)
+        assert weight is not None
+        assert matrix is not None
+        bias = self._parameter("bias_hh", place)
+        shrinking = self._parameter("weight_hr", place)
+        # The products with the inputs need no state: one for all steps.
+        given = x.linear(weight.transpose(), self._parameter("bias_ih", place))
+        outs: list[Tensor] = []
+        for step in _rows(given)[:: -1 if reverse else 1]:
+            kept = states[0].linear(matrix.transpose(), bias)
+            states = self._step(step, kept, states)
+            if shrinking is not None:
+                states = (states[0].linear(shrinking.transpose()), *states[1:])
+            outs.append(states[0])
+        if reverse:
+            outs.reverse()
+        return _stacked([out.unsqueeze(0) for out in outs]), states
+
+
+# A row of a tensor is read by a kernel that knows which row it is. So that not every step needs
+# kernels of its own, rows are parted by halves, and put together by halves, with copies in between:
+# then there are but a few kernels for each doubling of the length, forwards and backwards.
+
+
+def _copied(x: Tensor) -> Tensor:
+    """`x` in memory of its own, and so is its gradient."""
+    return x.contiguous().contiguous_backward()
+
+
+def _rows(x: Tensor) -> list[Tensor]:
+    """The parts of a tensor along its first axis."""
+    length = x.shape[0]
+    if length == 1:
+        return [x.squeeze(0)]
+    middle = (length + 1) // 2
+    return [*_rows(_copied(x[:middle])), *_rows(_copied(x[middle:]))]
+
+
+def _stacked(rows: Sequence[Tensor]) -> Tensor:
+    """Tensors joined along their first axis."""
+    if len(rows) == 1:
+        return rows[0]
+    middle = (len(rows) + 1) // 2
+    return _copied(_stacked(rows[:middle]).cat(_stacked(rows[middle:])))
+
+
+@final
+class RNN(_Recurrent):
+    """h' = tanh(W_ih x + b_ih + W_hh h + b_hh), over a sequence, in `num_layers` layers.
+
+    Takes (T, N, input_size), with `batch_first` (N, T, input_size), or (T, input_size), and states
+    of (layers * directions, N, hidden_size), zeros if left out; gives the outputs of the last layer
+    and the last states. `dropout` acts between layers, while `Tensor.training`. `nonlinearity` may
+    be "relu".
+
+    >>> out, last = RNN(3, 4)(Tensor.ones(5, 2, 3))
+    >>> out.shape, last.shape
+    ((5, 2, 4), (1, 2, 4))
+    """
+
+    gates = 1
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        nonlinearity: str = "tanh",
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        *,
+        dtype: DType | None = None,
+        device: str | None = None,
+    ) -> None:
+        self.nonlinearity = _check_nonlinearity("RNN", nonlinearity)
+        sizes = (input_size, hidden_size, num_layers)
+        super().__init__(*sizes, bias, batch_first, dropout, bidirectional, 0, dtype, device)
+
+    def _step(self, given: Tensor, kept: Tensor, states: States) -> States:
+        return _simple(self.nonlinearity, given, kept, states)
+
+    def __call__(self, x: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The outputs, and the last state of each layer and direction."""
+        out, (last,) = self._sequence(x, None if hx is None else (hx,))
+        return out, last
+
+
+@final
+class LSTM(_Recurrent):
+    """Long short-term memory over a sequence, in `num_layers` layers; see `RNN` for the shapes.
+
+    There are two states, hidden and cell. With `proj_size` the hidden state is multiplied by a
+    matrix to that size. Hochreiter and Schmidhuber (1997).
+
+    >>> out, (hidden, cell) = LSTM(3, 4, bidirectional=True)(Tensor.ones(5, 2, 3))
+    >>> out.shape, hidden.shape, cell.shape
+    ((5, 2, 8), (2, 2, 4), (2, 2, 4))
+    """
+
+    gates = 4
+    states = 2
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        *,
+        dtype: DType | None = None,
+        device: str | None = None,
+    ) -> None:
+        sizes = (input_size, hidden_size, num_layers)
+        super().__init__(
+            *sizes, bias, batch_first, dropout, bidirectional, proj_size, dtype, device
+        )
+
+    def _step(self, given: Tensor, kept: Tensor, states: States) -> States:
+        return _lstm(given, kept, states)
+
+    def __call__(
+        self, x: Tensor, hx: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """The outputs, and the last states of each layer and direction."""
+        out, (hidden, cell) = self._sequence(x, hx)
+        return out, (hidden, cell)
+
+
+@final
+class GRU(_Recurrent):
+    """Gated recurrent units over a sequence, in `num_layers` layers; see `RNN` for the shapes.
+
+    >>> out, last = GRU(3, 4, num_layers=2, batch_first=True)(Tensor.ones(2, 5, 3))
+    >>> out.shape, last.shape
+    ((2, 5, 4), (2, 2, 4))
+    """
+
+    gates = 3
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        *,
+        dtype: DType | None = None,
+        device: str | None = None,
+    ) -> None:
+        sizes = (input_size, hidden_size, num_layers)
+        super().__init__(*sizes, bias, batch_first, dropout, bidirectional, 0, dtype, device)
+
+    def _step(self, given: Tensor, kept: Tensor, states: States) -> States:
+        return _gru(given, kept, states)
+
+    def __call__(self, x: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The outputs, and the last state of each layer and direction."""
+        out, (last,) = self._sequence(x, None if hx is None else (hx,))
+        return out, last

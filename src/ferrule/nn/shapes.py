@@ -1,0 +1,367 @@
+"""Layers that move, drop, pool and resize: no parameters, only settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+from ferrule.nn.functions import Function, Sizes, Wanted, criterion, layer
+from ferrule.shape.view import ShapeError
+from ferrule.tensor import Tensor
+
+
+@final
+class Identity:
+    """Gives what it is given; takes any settings.
+
+    >>> Identity(54, unused=True)(Tensor([1.0])).tolist()
+    [1.0]
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """`x` itself."""
+        return x
+
+
+@layer
+def Flatten(x: Tensor, /, start_dim: int = 1, end_dim: int = -1) -> Tensor:
+    """Some axes as one, all but the first if nothing is said.
+
+    >>> Flatten()(Tensor.ones(2, 3, 4)).shape
+    (2, 12)
+    """
+    return x.flatten(start_dim, end_dim)
+
+
+@layer
+def Unflatten(x: Tensor, /, dim: int, unflattened_size: Sequence[int]) -> Tensor:
+    """One axis as several."""
+    return x.unflatten(dim, unflattened_size)
+
+
+# Dropout
+
+
+@layer
+def Dropout(x: Tensor, /, p: float = 0.5, inplace: bool = False) -> Tensor:
+    """Zeroes elements with probability `p`, and scales the rest up, while `Tensor.training`.
+
+    >>> Dropout(0.5)(Tensor.ones(3)).tolist()
+    [1.0, 1.0, 1.0]
+    """
+    return x.dropout(p)
+
+
+def _drop_channels(x: Tensor, p: float, axes: int) -> Tensor:
+    """Zeroes whole channels of (N, C, ...) or (C, ...), with so many axes after the channels."""
+    if x.ndim not in (axes + 1, axes + 2):
+        raise ShapeError(
+            f"Dropout{axes}d: expected (N, C) or (C,) and {axes} more axes, got {tuple(x.shape)}"
+        )
+    kept = Tensor.ones(*x.shape[:-axes], *(1,) * axes, dtype=x.dtype, device=x.device)
+    return x * kept.dropout(p) if Tensor.training else x
+
+
+@layer
+def Dropout1d(x: Tensor, /, p: float = 0.5, inplace: bool = False) -> Tensor:
+    """`Dropout` of whole channels of (N, C, L)."""
+    return _drop_channels(x, p, 1)
+
+
+@layer
+def Dropout2d(x: Tensor, /, p: float = 0.5, inplace: bool = False) -> Tensor:
+    """`Dropout` of whole channels of (N, C, H, W)."""
+    return _drop_channels(x, p, 2)
+
+
+@layer
+def Dropout3d(x: Tensor, /, p: float = 0.5, inplace: bool = False) -> Tensor:
+    """`Dropout` of whole channels of (N, C, D, H, W)."""
+    return _drop_channels(x, p, 3)
+
+
+# Pools
+
+
+@layer
+def MaxPool1d(
+    x: Tensor,
+    /,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    return_indices: bool = False,
+    ceil_mode: bool = False,
+) -> Any:
+    """The largest element in each window over the last axis; the stride is the kernel's size."""
+    return x.max_pool1d(kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+
+
+@layer
+def MaxPool2d(
+    x: Tensor,
+    /,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    return_indices: bool = False,
+    ceil_mode: bool = False,
+) -> Any:
+    """The largest element in each window over the last two axes.
+
+    >>> MaxPool2d(2)(Tensor([[[1, 2, 3, 4], [5, 6, 7, 8]]])).tolist()
+    [[[6, 8]]]
+    """
+    return x.max_pool2d(kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+
+
+@layer
+def MaxPool3d(
+    x: Tensor,
+    /,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    return_indices: bool = False,
+    ceil_mode: bool = False,
+) -> Any:
+    """The largest element in each window over the last three axes."""
+    return x.max_pool3d(kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+
+
+@layer
+def AvgPool1d(
+    x: Tensor,
+    /,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Tensor:
+    """The mean of each window over the last axis; the stride is the kernel's size."""
+    return x.avg_pool1d(kernel_size, stride, padding, ceil_mode, count_include_pad)
+
+
+@layer
+def AvgPool2d(
+    x: Tensor,
+    /,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
+    """The mean of each window over the last two axes."""
+    given = (kernel_size, stride, padding)
+    return x.avg_pool2d(*given, ceil_mode, count_include_pad, divisor_override)
+
+
+@layer
+def AvgPool3d(
+    x: Tensor,
+    /,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
+    """The mean of each window over the last three axes."""
+    given = (kernel_size, stride, padding)
+    return x.avg_pool3d(*given, ceil_mode, count_include_pad, divisor_override)
+
+
+@criterion
+def MaxUnpool1d(
+    x: Tensor,
+    indices: Tensor,
+    /,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+) -> Tensor:
+    """What `MaxPool1d` found at its places, zeros elsewhere."""
+    return x.max_unpool1d(indices, kernel_size, stride, padding)
+
+
+@criterion
+def MaxUnpool2d(
+    x: Tensor,
+    indices: Tensor,
+    /,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+) -> Tensor:
+    """What `MaxPool2d` found at its places, zeros elsewhere."""
+    return x.max_unpool2d(indices, kernel_size, stride, padding)
+
+
+@criterion
+def MaxUnpool3d(
+    x: Tensor,
+    indices: Tensor,
+    /,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+) -> Tensor:
+    """What `MaxPool3d` found at its places, zeros elsewhere."""
+    return x.max_unpool3d(indices, kernel_size, stride, padding)
+
+
+@layer
+def AdaptiveAvgPool1d(x: Tensor, /, output_size: Wanted) -> Tensor:
+    """Means over as many parts of the last axis as are wanted."""
+    return x.adaptive_avg_pool1d(output_size)
+
+
+@layer
+def AdaptiveAvgPool2d(x: Tensor, /, output_size: Wanted) -> Tensor:
+    """Means over as many parts of the last two axes as are wanted; None is as many as there are.
+
+    >>> AdaptiveAvgPool2d(1)(Tensor([[[1.0, 2.0], [3.0, 6.0]]])).tolist()
+    [[[3.0]]]
+    """
+    return x.adaptive_avg_pool2d(output_size)
+
+
+@layer
+def AdaptiveAvgPool3d(x: Tensor, /, output_size: Wanted) -> Tensor:
+    """Means over as many parts of the last three axes as are wanted."""
+    return x.adaptive_avg_pool3d(output_size)
+
+
+@layer
+def AdaptiveMaxPool1d(x: Tensor, /, output_size: Wanted, return_indices: bool = False) -> Any:
+    """The largest elements of as many parts of the last axis as are wanted."""
+    return x.adaptive_max_pool1d(output_size, return_indices)
+
+
+@layer
+def AdaptiveMaxPool2d(x: Tensor, /, output_size: Wanted, return_indices: bool = False) -> Any:
+    """The largest elements of as many parts of the last two axes as are wanted."""
+    return x.adaptive_max_pool2d(output_size, return_indices)
+
+
+@layer
+def AdaptiveMaxPool3d(x: Tensor, /, output_size: Wanted, return_indices: bool = False) -> Any:
+    """The largest elements of as many parts of the last three axes as are wanted."""
+    return x.adaptive_max_pool3d(output_size, return_indices)
+
+
+# Other sizes
+
+
+@layer
+def Upsample(
+    x: Tensor,
+    /,
+    size: Wanted | None = None,
+    scale_factor: float | Sequence[float] | None = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+) -> Tensor:
+    """`Tensor.interpolate`: to a size, or by a factor.
+
+    >>> Upsample(scale_factor=2)(Tensor([[[1.0, 2.0]]])).tolist()
+    [[[1.0, 1.0, 2.0, 2.0]]]
+    """
+    return x.interpolate(size, scale_factor, mode, align_corners, recompute_scale_factor)
+
+
+@layer
+def PixelShuffle(x: Tensor, /, upscale_factor: int) -> Tensor:
+    """(N, C * r * r, H, W) as (N, C, H * r, W * r)."""
+    return x.pixel_shuffle(upscale_factor)
+
+
+@layer
+def PixelUnshuffle(x: Tensor, /, downscale_factor: int) -> Tensor:
+    """(N, C, H * r, W * r) as (N, C * r * r, H, W)."""
+    return x.pixel_unshuffle(downscale_factor)
+
+
+@layer
+def Unfold(
+    x: Tensor, /, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0, stride: Sizes = 1
+) -> Tensor:
+    """The windows of (N, C, H, W) as columns: (N, C * kernel elements, windows)."""
+    return x.im2col(kernel_size, dilation, padding, stride)
+
+
+@layer
+def Fold(
+    x: Tensor,
+    /,
+    output_size: Sizes,
+    kernel_size: Sizes,
+    dilation: Sizes = 1,
+    padding: Sizes = 0,
+    stride: Sizes = 1,
+) -> Tensor:
+    """The adjoint of `Unfold`: columns laid over an image of `output_size`, and added up."""
+    return x.fold(output_size, kernel_size, dilation, padding, stride)
+
+
+# Padding
+
+
+def _pads(padding: Sizes, axes: int) -> Sequence[int]:
+    """(before, after) for each axis, from the last one on."""
+    return [padding] * 2 * axes if isinstance(padding, int) else padding
+
+
+def _padding(kind: str, mode: str, axes: int) -> Callable[[Sizes], Function]:
+    """The class of layers that pad the last axes in one way."""
+
+    def pad(x: Tensor, /, padding: Sizes) -> Tensor:
+        return x.pad(_pads(padding, axes), mode)
+
+    pad.__name__ = pad.__qualname__ = f"{kind}Pad{axes}d"
+    pad.__doc__ = f"""`Tensor.pad` with mode "{mode}" on the last {axes} axes.
+
+    `padding` is one number, or (before, after) for each axis from the last one on.
+    """
+    return layer(pad)
+
+
+ZeroPad1d, ZeroPad2d, ZeroPad3d = (_padding("Zero", "constant", axes) for axes in (1, 2, 3))
+ReflectionPad1d, ReflectionPad2d, ReflectionPad3d = (
+    _padding("Reflection", "reflect", axes) for axes in (1, 2, 3)
+)
+ReplicationPad1d, ReplicationPad2d, ReplicationPad3d = (
+    _padding("Replication", "replicate", axes) for axes in (1, 2, 3)
+)
+CircularPad1d, CircularPad2d, CircularPad3d = (
+    _padding("Circular", "circular", axes) for axes in (1, 2, 3)
+)
+
+
+@layer
+def ConstantPad1d(x: Tensor, /, padding: Sizes, value: float) -> Tensor:
+    """`value` around the last axis."""
+    return x.pad(_pads(padding, 1), "constant", value)
+
+
+@layer
+def ConstantPad2d(x: Tensor, /, padding: Sizes, value: float) -> Tensor:
+    """`value` around the last two axes."""
+    return x.pad(_pads(padding, 2), "constant", value)
+
+
+@layer
+def ConstantPad3d(x: Tensor, /, padding: Sizes, value: float) -> Tensor:
+    """`value` around the last three axes."""
+    return x.pad(_pads(padding, 3), "constant", value)

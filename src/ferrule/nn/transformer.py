@@ -1,0 +1,338 @@
+"""Transformer blocks: encoder and decoder layers, and stacks of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any, final
+
+from ferrule.dtype import DType
+from ferrule.nn.attention import MultiheadAttention
+from ferrule.nn.linear import Linear
+from ferrule.nn.normalization import LayerNorm
+from ferrule.nn.parameters import glorot_uniform
+from ferrule.nn.state import get_state_dict
+from ferrule.tensor import Tensor
+
+Activation = str | Callable[[Tensor], Tensor]
+
+
+def _gelu(x: Tensor) -> Tensor:
+    return x.gelu("none")
+
+
+def _activation(name: str, given: Activation) -> Callable[[Tensor], Tensor]:
+    """The function of a name, or the given one."""
+    if callable(given):
+        return given
+    known: dict[str, Callable[[Tensor], Tensor]] = {"relu": Tensor.relu, "gelu": _gelu}
+    if given not in known:
+        raise ValueError(
+            f"{name}: activation is {given!r}; it must be 'relu', 'gelu' or a function"
+        )
+    return known[given]
+
+
+class _Block:
+    """What both kinds of layers share: two matrices with an activation between, and norms."""
+
+    def __init__(
+        self,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int,
+        dropout: float,
+        activation: Activation,
+        layer_norm_eps: float,
+        norm_first: bool,
+        bias: bool,
+        dtype: DType | None,
+        device: str | None,
+    ) -> None:
+        self.dropout = dropout
+        self.norm_first = norm_first
+        self.activation = _activation(type(self).__name__, activation)
+        self.linear1 = Linear(d_model, dim_feedforward, bias, dtype=dtype, device=device)
+        self.linear2 = Linear(dim_feedforward, d_model, bias, dtype=dtype, device=device)
+        self.norm1, self.norm2 = (
+            LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype, device=device)
+            for _ in range(2)
+        )
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        inner = self.activation(self.linear1(x)).dropout(self.dropout)
+        return self.linear2(inner).dropout(self.dropout)
+
+    def _residual(self, x: Tensor, norm: LayerNorm, part: Callable[[Tensor], Tensor]) -> Tensor:
+        """x plus what a part makes of it, normalised before the part or after the sum."""
+        return x + part(norm(x)) if self.norm_first else norm(x + part(x))
+
+
+@final
+class TransformerEncoderLayer(_Block):
+    """Self-attention and a feed-forward network, each added to its input and normalised.
+
+    Takes (T, N, d_model), with `batch_first` (N, T, d_model), or (T, d_model). `activation` is
+    "relu", "gelu" or a function; `norm_first` normalises what goes into each part rather than the
+    sums. Vaswani and others, "Attention Is All You Need" (2017).
+
+    >>> layer = TransformerEncoderLayer(d_model=8, nhead=2, dim_feedforward=16, batch_first=True)
+    >>> layer(Tensor.ones(2, 5, 8), is_causal=True).shape
+    (2, 5, 8)
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: Activation = "relu",
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        *,
+        dtype: DType | None = None,
+        device: str | None = None,
+    ) -> None:
+        self.self_attn = MultiheadAttention(
+            d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype, device=device
+        )
+        shape = (d_model, nhead, dim_feedforward)
+        super().__init__(
+            *shape, dropout, activation, layer_norm_eps, norm_first, bias, dtype, device
+        )
+
+    def __call__(
+        self,
+        src: Tensor,
+        src_mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Tensor:
+        """The layer applied to `src`; masks are as for `MultiheadAttention`."""
+
+        def attend(x: Tensor) -> Tensor:
+            out, _ = self.self_attn(
+                x, x, x, src_key_padding_mask, False, src_mask, is_causal=is_causal
+            )
+            return out.dropout(self.dropout)
+
+        x = self._residual(src, self.norm1, attend)
+        return self._residual(x, self.norm2, self._feed_forward)
+
+
+@final
+class TransformerDecoderLayer(_Block):
+    """Self-attention, attention to an encoder's result, and a feed-forward network.
+
+    >>> layer = TransformerDecoderLayer(d_model=8, nhead=2, dim_feedforward=16)
+    >>> layer(Tensor.ones(5, 2, 8), Tensor.ones(7, 2, 8), tgt_is_causal=True).shape
+    (5, 2, 8)
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: Activation = "relu",
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        *,
+        dtype: DType | None = None,
+        device: str | None = None,
+    ) -> None:
+        self.self_attn, self.multihead_attn = (
+            MultiheadAttention(
+                d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype, device=device
+            )
+            for _ in range(2)
+        )
+        shape = (d_model, nhead, dim_feedforward)
+        super().__init__(
+            *shape, dropout, activation, layer_norm_eps, norm_first, bias, dtype, device
+        )
+        self.norm3 = LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype, device=device)
+
+    def __call__(
+        self,
+        tgt: Tensor,
+        memory: Tensor,
+        tgt_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        tgt_key_padding_mask: Tensor | None = None,
+        memory_key_padding_mask: Tensor | None = None,
+        tgt_is_causal: bool = False,
+        memory_is_causal: bool = False,
+    ) -> Tensor:
+        """The layer applied to `tgt`, with an encoder's `memory`."""
+
+        def attend(x: Tensor) -> Tensor:
+            out, _ = self.self_attn(
+                x, x, x, tgt_key_padding_mask, False, tgt_mask, is_causal=tgt_is_causal
+            )
+            return out.dropout(self.dropout)
+
+        def look_up(x: Tensor) -> Tensor:
+            out, _ = self.multihead_attn(
+                x,
+                memory,
+                memory,
+                memory_key_padding_mask,
+                False,
+                memory_mask,
+                is_causal=memory_is_causal,
+            )
+            return out.dropout(self.dropout)
+
+        x = self._residual(tgt, self.norm1, attend)
+        x = self._residual(x, self.norm2, look_up)
+        return self._residual(x, self.norm3, self._feed_forward)
+
+
+@final
+class TransformerEncoder:
+    """`num_layers` copies of a layer, one after another, and a norm at the end if there is one.
+
+    >>> layer = TransformerEncoderLayer(d_model=8, nhead=2, dim_feedforward=16)
+    >>> TransformerEncoder(layer, num_layers=2)(Tensor.ones(5, 2, 8)).shape
+    (5, 2, 8)
+    """
+
+    def __init__(
+        self,
+        encoder_layer: TransformerEncoderLayer,
+        num_layers: int,
+        norm: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        self.layers = [deepcopy(encoder_layer) for _ in range(num_layers)]
+        self.norm = norm
+
+    def __call__(
+        self,
+        src: Tensor,
+        mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Tensor:
+        """All layers applied to `src`, in order."""
+        for layer in self.layers:
+            src = layer(src, mask, src_key_padding_mask, is_causal)
+        return src if self.norm is None else self.norm(src)
+
+
+@final
+class TransformerDecoder:
+    """`num_layers` copies of a decoder's layer, and a norm at the end if there is one.
+
+    >>> layer = TransformerDecoderLayer(d_model=8, nhead=2, dim_feedforward=16)
+    >>> TransformerDecoder(layer, num_layers=2)(Tensor.ones(5, 2, 8), Tensor.ones(3, 2, 8)).shape
+    (5, 2, 8)
+    """
+
+    def __init__(
+        self,
+        decoder_layer: TransformerDecoderLayer,
+        num_layers: int,
+        norm: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        self.layers = [deepcopy(decoder_layer) for _ in range(num_layers)]
+        self.norm = norm
+
+    def __call__(self, tgt: Tensor, memory: Tensor, **masks: Any) -> Tensor:
+        """All layers applied to `tgt`, in order; `masks` are those of the layers."""
+        for layer in self.layers:
+            tgt = layer(tgt, memory, **masks)
+        return tgt if self.norm is None else self.norm(tgt)
+
+
+@final
+class Transformer:
+    """An encoder and a decoder, with a norm after each.
+
+    >>> model = Transformer(8, 2, 1, 1, dim_feedforward=16, batch_first=True)
+    >>> model(Tensor.ones(2, 5, 8), Tensor.ones(2, 3, 8), tgt_is_causal=True).shape
+    (2, 3, 8)
+    """
+
+    def __init__(
+        self,
+        d_model: int = 512,
+        nhead: int = 8,
+        num_encoder_layers: int = 6,
+        num_decoder_layers: int = 6,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: Activation = "relu",
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        *,
+        dtype: DType | None = None,
+        device: str | None = None,
+    ) -> None:
+        layer: dict[str, Any] = {
+            "d_model": d_model,
+            "nhead": nhead,
+            "dim_feedforward": dim_feedforward,
+            "dropout": dropout,
+            "activation": activation,
+            "layer_norm_eps": layer_norm_eps,
+            "batch_first": batch_first,
+            "norm_first": norm_first,
+            "bias": bias,
+            "dtype": dtype,
+            "device": device,
+        }
+        norms = [
+            LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype, device=device)
+            for _ in range(2)
+        ]
+        self.encoder = TransformerEncoder(
+            TransformerEncoderLayer(**layer), num_encoder_layers, norms[0]
+        )
+        self.decoder = TransformerDecoder(
+            TransformerDecoderLayer(**layer), num_decoder_layers, norms[1]
+        )
+        self._spread(dtype, device)
+
+    def _spread(self, dtype: DType | None, device: str | None) -> None:
+        """Every matrix anew, by Glorot's rule: the copies of a layer are alike so far."""
+        with Tensor.no_grad():
+            for parameter in get_state_dict(self).values():
+                if parameter.ndim == 2:
+                    rows, columns = parameter.shape
+                    parameter.assign(glorot_uniform((rows, columns), dtype, device).detach())
+
+    def __call__(
+        self,
+        src: Tensor,
+        tgt: Tensor,
+        src_mask: Tensor | None = None,
+        tgt_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None,
+        tgt_key_padding_mask: Tensor | None = None,
+        memory_key_padding_mask: Tensor | None = None,
+        src_is_causal: bool = False,
+        tgt_is_causal: bool = False,
+        memory_is_causal: bool = False,
+    ) -> Tensor:
+        """The decoder applied to `tgt`, with what the encoder makes of `src`."""
+        memory = self.encoder(src, src_mask, src_key_padding_mask, src_is_causal)
+        return self.decoder(
+            tgt,
+            memory,
+            tgt_mask=tgt_mask,
+            memory_mask=memory_mask,
+            tgt_key_padding_mask=tgt_key_padding_mask,
+            memory_key_padding_mask=memory_key_padding_mask,
+            tgt_is_causal=tgt_is_causal,
+            memory_is_causal=memory_is_causal,
+        )
