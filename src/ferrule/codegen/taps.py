@@ -75,6 +75,8 @@ def _through_windows(nest: Nest, kept: Sequence[Expr], terms: Sequence[Expr]) ->
     few = prod(tap.size.arg for tap in taps) <= MOST_TAPS
     index = next(e.src[0] for e in loads(nest.computes[0].value) if e.arg == slot)
     steps = [(distance(index, a), distance(index, b)) for a, b in zip(places, taps, strict=True)]
+    if not all(tap for _, tap in steps):
+        return None  # the index is no sum: a line that goes round, or turns back
     strides = tuple(max(1, place // tap) for place, tap in steps)
     return _Windows(slot, places, taps, strides) if len(sides) == 1 and few else None
 
