@@ -267,3 +267,11 @@ def test_large_images(case: Convolution, kind: str) -> None:
         results.append(buffers[0].toCPU())
     largest = np.abs(results[0]).max()
     np.testing.assert_allclose(results[1], results[0], rtol=1e-3, atol=1e-4 * largest)
+
+
+def test_a_window_beside_another_load_of_the_same_memory() -> None:
+    # `triu` compares two loads of the memory that counts; only one of them moves with the window.
+    row = np.arange(14, dtype=np.float32)
+    rows = np.broadcast_to(row, (4, 14))
+    x = Tensor(row).realize().unsqueeze(0).expand(4, 14)
+    np.testing.assert_array_equal(x.triu().cumsum(0).numpy(), np.triu(rows).cumsum(0))

@@ -63,22 +63,22 @@ def _through_windows(nest: Nest, kept: Sequence[Expr], terms: Sequence[Expr]) ->
     for e in loads(nest.computes[0].value):
         pairs = [(a, b) for a in kept for b in terms if overlap(e, a, b)]
         if pairs:
-            out.append((e.arg, pairs))
+            out.append((e, pairs))
     if len(out) != 1:
         return None
-    slot, pairs = out[0]
+    element, pairs = out[0]
     if len({r for pair in pairs for r in pair}) != 2 * len(pairs):
         return None
     ordered = [sorted(pair, key=lambda r: -int(r.size.arg)) for pair in pairs]
     places, taps = (tuple(pair[i] for pair in ordered) for i in (0, 1))
     sides = {tap in terms for tap in taps}
     few = prod(tap.size.arg for tap in taps) <= MOST_TAPS
-    index = next(e.src[0] for e in loads(nest.computes[0].value) if e.arg == slot)
+    index = element.src[0]
     steps = [(distance(index, a), distance(index, b)) for a, b in zip(places, taps, strict=True)]
     if not all(tap for _, tap in steps):
         return None  # the index is no sum: a line that goes round, or turns back
     strides = tuple(max(1, place // tap) for place, tap in steps)
-    return _Windows(slot, places, taps, strides) if len(sides) == 1 and few else None
+    return _Windows(element.arg, places, taps, strides) if len(sides) == 1 and few else None
 
 
 def _is_along_memory(nest: Nest, found: _Windows) -> bool:
