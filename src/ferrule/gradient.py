@@ -443,12 +443,19 @@ class Value:
         """The sum along some axes, which stay with size 1."""
         return self.reduce(ReduceOps.SUM, axes)
 
-    def scatter(self, index: Value, axis: int, size: sint) -> Value:
-        """Zeros, to which each element is added at its index along `axis`."""
+    def scatter(self, index: Value, axis: int, size: sint, how: str = "add") -> Value:
+        """Zeros, to which each element is added at its index along `axis`.
+
+        With `how` "max", "prod" or "last" elements for one place are combined so, over the
+        smallest number, 1 and 0; these are outside the tape.
+        """
         if 0 in self.shape:
             shape = self.shape
-            return self.full(0, (*shape[:axis], size, *shape[axis + 1 :]))
-        node = self.node.scatter(index.node, axis, size)
+            rest = {"max": dtypes.min(self.dtype), "prod": 1}.get(how, 0)
+            return self.full(rest, (*shape[:axis], size, *shape[axis + 1 :]))
+        node = self.node.scatter(index.node, axis, size, how)
+        if how != "add":
+            return Value(node)
         return _apply(ReduceOps.SCATTER, (self, index), node, (axis, size))
 
     # movements

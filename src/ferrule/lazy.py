@@ -304,9 +304,15 @@ class LazyBuffer:
         kept = (1 if a in chosen else n for a, n in enumerate(self.shape))
         return partial.r(op, (axis,)).reshape(tuple(kept)).cast(self.dtype)
 
-    def scatter(self, index: LazyBuffer, axis: int, size: sint) -> LazyBuffer:
-        """Zeros with `size` at `axis`; each element is added to them at its `index` there."""
-        return self._two(ReduceOps.SCATTER, index, (axis, as_int(size)))
+    def scatter(
+        self, index: LazyBuffer, axis: int, size: sint, how: str = "add"
+    ) -> LazyBuffer:
+        """Zeros with `size` at `axis`; each element is added to them at its `index` there.
+
+        `how` is "add", or "max", "prod", "last": what becomes of several elements for one place.
+        """
+        arg = (axis, as_int(size)) if how == "add" else (axis, as_int(size), how)
+        return self._two(ReduceOps.SCATTER, index, arg)
 
     def gather(self, index: LazyBuffer, axis: int) -> LazyBuffer:
         """NumPy's `take_along_axis`; an index out of range reads 0."""

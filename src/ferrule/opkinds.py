@@ -64,7 +64,7 @@ class TernaryOps(Enum):
 class ReduceOps(Enum):
     """Operations that combine the elements along some axes.
 
-    SCATTER combines those with one index.
+    SCATTER combines those with one index, in one of the ways in `SCATTERED`.
     """
 
     SUM = 1
@@ -73,6 +73,11 @@ class ReduceOps(Enum):
     SCATTER = 4
 
     __hash__ = object.__hash__
+
+
+SCATTERED = ("add", "max", "prod", "last")
+"""How SCATTER combines elements with one index. Where there are none it leaves 0; for "max" the
+smallest value of the dtype, for "prod" 1."""
 
 
 class MovementOps(Enum):
@@ -256,7 +261,9 @@ def _check_axis(op: Op, axis: Any, rank: int) -> None:
 
 
 def _infer_scatter(op: Op, operands: Sequence[Info], arg: Any) -> Info:
-    axis, size = arg
+    axis, size = arg[:2]
+    known = len(arg) == 2 or arg[2] in SCATTERED
+    _check(known, op, f"combines by one of {', '.join(SCATTERED)}, not {arg[2:]}")
     (shape, dtype), (index_shape, index_dtype) = operands
     _check_index(op, index_dtype)
     _check(shape == index_shape, op, f"the value's shape {shape} is not the index's {index_shape}")

@@ -3,7 +3,7 @@
 A program has views, reads, writes through views and positions, arithmetic in place, and computes
 at random points, also in captured functions. `--programs` is how many are run for each device.
 
-PYTEST_DONT_REWRITE: what a captured function can reach is searched, and that would be all of pytest.
+PYTEST_DONT_REWRITE: what a captured function can reach is searched; it would be all of pytest.
 """
 
 import random

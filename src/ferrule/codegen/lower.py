@@ -92,6 +92,13 @@ _BINARY = {
 }
 # What becomes a nest.
 _NESTED = frozenset({ExprOp.REDUCE, ExprOp.KEEP})
+# How a SCATTER starts, and what combines an element with what is there; None replaces it.
+_SCATTERED = {
+    "add": (MONOIDS["sum"], BinaryOps.ADD),
+    "max": (MONOIDS["max"], BinaryOps.MAX),
+    "prod": (MONOIDS["prod"], BinaryOps.MUL),
+    "last": (MONOIDS["sum"], None),
+}
 _BOOL_BINARY = {BinaryOps.ADD: ExprOp.OR, BinaryOps.MAX: ExprOp.OR, BinaryOps.MUL: ExprOp.AND}
 
 
@@ -527,15 +534,16 @@ class _Builder:
         return True
 
     def _add_scatter(self, lowering: Lowering, number: int, node: LazyOp) -> None:
-        """Zeros first, then one pass over the source in index order."""
+        """Identities first, then one pass over the source in index order."""
         scatter: LazyOp = node.src[0]
         value, index = scatter.src
-        axis, size = scatter.arg
+        axis, size, *how = scatter.arg
+        monoid, op = _SCATTERED[how[0] if how else "add"]
         name = f"out{number}"
         zero_idx = tuple(
             const(0) if n == 1 else range_(f"z{number}.{a}", n) for a, n in enumerate(node.shape)
         )
-        zero = _store(f"{name}z", node, const(0, node.dtype), zero_idx)
+        zero = _store(f"{name}z", node, monoid.identity(node.dtype), zero_idx)
         zero_loops = tuple(Loop(r) for r in zero_idx if not r.is_const)
         idx = tuple(
             const(0) if n == 1 else range_(f"i{number}.{a}", n) for a, n in enumerate(value.shape)
@@ -544,13 +552,11 @@ class _Builder:
         inside = both(less(const(-1), at), less(at, as_expr(size)))
         target = (*idx[:axis], at, *idx[axis + 1 :])
         offset, valid = node.arg.st.index(target)
-        added = lowering.lower(value, idx)
-        old = load(node.arg.idx, node.dtype, offset, both(valid, inside))
-        compute = Compute(
-            name,
-            elementwise(BinaryOps.ADD, [old, added], None),
-            store=Store(node.arg.idx, offset, both(valid, inside)),
-        )
+        new = lowering.lower(value, idx)
+        if op is not None:
+            old = load(node.arg.idx, node.dtype, offset, both(valid, inside))
+            new = elementwise(op, [old, new], None)
+        compute = Compute(name, new, store=Store(node.arg.idx, offset, both(valid, inside)))
         order = [i for i in idx if not i.is_const]
         nest = self._place(Nest(name, (compute,), tuple(Loop(r) for r in order)), [(name, order)])
         self.nests.extend((Nest(zero.name, (zero,), zero_loops), nest))

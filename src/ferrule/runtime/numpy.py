@@ -231,14 +231,20 @@ def _reduction(function: Any) -> Function:
     return run
 
 
-def _scatter(value: Array, index: Array, arg: tuple[int, int]) -> Array:
-    axis, size = arg
+def _scatter(value: Array, index: Array, arg: tuple[Any, ...]) -> Array:
+    axis, size, *how = arg
     shape = (*value.shape[:axis], size, *value.shape[axis + 1 :])
-    result = np.zeros(shape, value.dtype)
+    dtype = dtypes.from_np(value.dtype)
+    identity = {"max": dtypes.min(dtype), "prod": 1}.get(how[0], 0) if how else 0
+    result = np.full(shape, identity, value.dtype)
     valid = (index >= 0) & (index < size)
     places = list(np.nonzero(valid))
     places[axis] = index[valid]
-    np.add.at(result, tuple(places), value[valid])
+    if how == ["last"]:
+        result[tuple(places)] = value[valid]
+    else:
+        combine = {"max": np.maximum, "prod": np.multiply}[how[0]] if how else np.add
+        combine.at(result, tuple(places), value[valid])
     return result
 
 
