@@ -38,7 +38,7 @@ LAYERS = """
     tensor.matrices tensor.einstein tensor.windows tensor.solving tensor.factoring
     tensor.base tensor.exchange tensor.copying tensor.autograd
     tensor.arithmetic tensor.elementwise tensor.functions tensor.scientific
-    tensor.numeric tensor.activations tensor.movement tensor.joining
+    tensor.numeric tensor.activations tensor.movement tensor.joining tensor.arranging
     tensor.scan tensor.reduce tensor.moments tensor.norms tensor.running tensor.order
     tensor.sorting tensor.searching tensor.differences tensor.creation
     tensor.positions tensor.indexing tensor.linalg

@@ -304,9 +304,7 @@ class LazyBuffer:
         kept = (1 if a in chosen else n for a, n in enumerate(self.shape))
         return partial.r(op, (axis,)).reshape(tuple(kept)).cast(self.dtype)
 
-    def scatter(
-        self, index: LazyBuffer, axis: int, size: sint, how: str = "add"
-    ) -> LazyBuffer:
+    def scatter(self, index: LazyBuffer, axis: int, size: sint, how: str = "add") -> LazyBuffer:
         """Zeros with `size` at `axis`; each element is added to them at its `index` there.
 
         `how` is "add", or "max", "prod", "last": what becomes of several elements for one place.

@@ -31,11 +31,11 @@ class Pair:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.array.shape
+        return tuple(self.array.shape)
 
     @property
     def is_bool(self) -> bool:
-        return self.array.dtype == np.bool_
+        return bool(self.array.dtype == np.bool_)
 
 
 def equal(tensor: Tensor, array: Array) -> None:
@@ -264,7 +264,7 @@ class Program:
             return x.unsqueeze(place), np.expand_dims(a, place)
         if kind == "flip":
             axes = [axis for axis in range(a.ndim) if self.random.random() < 0.5]
-            return x.flip(*axes), np.flip(a, axes) if axes else a
+            return x.flip(*axes), np.flip(a, tuple(axes)) if axes else a
         return x.detach(), a
 
     @staticmethod
@@ -406,7 +406,7 @@ class Program:
         kind = self.random.choice(["clone", "contiguous", "Tensor", "cat"])
         x, a = pair.tensor, pair.array
         if kind == "cat" and a.ndim:
-            self.add(Tensor.cat(x, x, dim=-1), np.concatenate([a, a], -1))
+            self.add(Tensor.cat(x, x, dim=-1), owned(np.concatenate([a, a], -1)))
         elif kind == "clone":
             self.add(x.clone(), owned(a))
         elif kind == "contiguous":

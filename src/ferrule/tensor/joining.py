@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+
+import numpy as np
 
 from ferrule.dtype import dtypes, promote
 from ferrule.expr import as_int, sint
@@ -12,7 +14,10 @@ from ferrule.lazy import LazyBuffer
 from ferrule.shape.view import ShapeError, same
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import check_devices, known_size
+from ferrule.tensor.data import from_host
 from ferrule.tensor.movement import Movement, listed
+
+T = TypeVar("T", bound="Joining")
 
 
 class Joining(Movement):
@@ -98,42 +103,53 @@ class Joining(Movement):
 
     # -- joining and splitting -------------------------------------------------------------------
 
-    def cat(self, *others: Any, dim: int = 0) -> Self:
+    def cat(self: T | Sequence[T], *others: Any, dim: int = 0) -> T:
         """This tensor and others one after the other along an axis.
 
         >>> from ferrule import Tensor
         >>> Tensor([1, 2]).cat(Tensor([3])).tolist()
         [1, 2, 3]
-        >>> Tensor.cat(Tensor([[1]]), Tensor([[2]]), dim=1).tolist()
+        >>> Tensor.cat([Tensor([[1]]), Tensor([[2]])], dim=1).tolist()
         [[1, 2]]
         """
-        parts = [self, *listed(others)]
-        axis = self._axis(dim, "cat")
+        if not isinstance(self, TensorBase) and len(others) == 1 and isinstance(others[0], int):
+            return Joining.cat(self, dim=others[0])  # as PyTorch's cat([a, b], 1)
+        parts: list[T] = tensors_of(self, others, "cat")
+        # PyTorch's convention: an empty vector joins anything.
+        parts = [part for part in parts if part._shape != (0,)] or parts[:1]
+        first = parts[0]
+        axis = first._axis(dim, "cat")
         for part in parts[1:]:
-            _check_joinable(self, part, axis)
+            _check_joinable(first, part, axis)
         dtype = promote(*[part.dtype for part in parts])
         values = [part._read().cast(dtype) for part in parts]
         for value in values[1:]:
             check_devices(values[0], value, "cat")
-        return self._wrap(concatenated(values, axis))
+        joined: T = first._wrap(concatenated(values, axis))
+        return joined
 
-    def stack(self, *others: Any, dim: int = 0) -> Self:
+    def stack(self: T | Sequence[T], *others: Any, dim: int = 0) -> T:
         """This tensor and others of its shape along a new axis.
 
         >>> from ferrule import Tensor
         >>> Tensor([1, 2]).stack(Tensor([3, 4])).tolist()
         [[1, 2], [3, 4]]
+        >>> Tensor.stack([Tensor([1, 2]), Tensor([3, 4])], dim=1).tolist()
+        [[1, 3], [2, 4]]
         """
-        parts = [self, *listed(others)]
+        if not isinstance(self, TensorBase) and len(others) == 1 and isinstance(others[0], int):
+            return Joining.stack(self, dim=others[0])
+        parts = tensors_of(self, others, "stack")
+        shape = parts[0]._shape
         for part in parts[1:]:
-            if part._shape != self._shape:
+            if part._shape != shape:
                 raise ShapeError(
-                    f"[stack] the shapes {self._shape} and {part._shape} differ; "
+                    f"[stack] the shapes {shape} and {part._shape} differ; "
                     "use .cat() to join along an axis that is there"
                 )
-        axis = dim if dim >= 0 else dim + self.ndim + 1
+        axis = dim if dim >= 0 else dim + len(shape) + 1
         first, *rest = [part.unsqueeze(axis) for part in parts]
-        joined: Self = first.cat(*rest, dim=axis)
+        joined: T = first.cat(*rest, dim=axis)
         return joined
 
     def split(self, sizes: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
@@ -204,20 +220,54 @@ class Joining(Movement):
         total = [count * size for count, size in zip(counts, own, strict=True)]
         return self._wrap(value.reshape(tuple(total)))
 
-    def repeat_interleave(self, repeats: int, dim: int | None = None) -> Self:
+    def repeat_interleave(
+        self, repeats: Any, dim: int | None = None, output_size: int | None = None
+    ) -> Self:
         """Each element several times, one after the other; without an axis, of the flat tensor.
+
+        `repeats` is one number, or one for each element: a list or a tensor, which is computed now.
+        `output_size`, the sum of `repeats`, is checked.
 
         >>> from ferrule import Tensor
         >>> Tensor([1, 2]).repeat_interleave(2).tolist()
         [1, 1, 2, 2]
+        >>> Tensor([1, 2]).repeat_interleave([1, 3]).tolist()
+        [1, 2, 2, 2]
         """
         if dim is None:
-            return self.flatten().repeat_interleave(repeats, 0)
+            return self.flatten().repeat_interleave(repeats, 0, output_size)
         axis = self._axis(dim, "repeat_interleave")
+        if not isinstance(repeats, int):
+            return self._repeat_each(repeats, axis, output_size)
+        if repeats < 0:
+            raise ShapeError(f"[repeat_interleave] the count {repeats} is negative")
         before, size, after = self._shape[:axis], self._shape[axis], self._shape[axis + 1 :]
         value = self._read().reshape((*before, size, 1, *after))
         value = value.expand((*before, size, repeats, *after))
-        return self._wrap(value.reshape((*before, size * repeats, *after)))
+        return self._wrap(value.reshape((*before, as_int(size * repeats), *after)))
+
+    def _repeat_each(self, repeats: Any, axis: int, output_size: int | None) -> Self:
+        """Each element as often as it says for it."""
+        counts = np.asarray(repeats.numpy() if isinstance(repeats, TensorBase) else repeats)
+        size = known_size(self._shape[axis], "repeat_interleave")
+        if counts.size == 1:
+            counts = np.broadcast_to(counts.reshape(1), (size,))
+        if counts.shape != (size,) or counts.dtype.kind not in "iu" or (counts < 0).any():
+            raise ShapeError(
+                f"[repeat_interleave] repeats are one count of at least 0 for each of the {size} "
+                f"elements of axis {axis}, not {counts.tolist()}"
+            )
+        places = np.repeat(np.arange(size, dtype=np.int32), counts)
+        if output_size not in (None, len(places)):
+            raise ShapeError(
+                f"[repeat_interleave] the counts add up to {len(places)}, not to output_size "
+                f"{output_size}"
+            )
+        value = self._read()
+        wide = (*value.shape[:axis], len(places), *value.shape[axis + 1 :])
+        index = from_host(places, None, self.device)
+        index = index.reshape((1,) * axis + (len(places),) + (1,) * (self.ndim - axis - 1))
+        return self._wrap(value.gather(index.expand(wide), axis))
 
     def roll(self, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Self:
         """The elements moved along an axis; those that leave at one end come back at the other.
@@ -251,6 +301,8 @@ class Joining(Movement):
         >>> Tensor([1, 2, 3, 4]).unfold(0, 2, 1).tolist()
         [[1, 2], [2, 3], [3, 4]]
         """
+        if not self._shape:
+            return self.reshape(1).unfold(dim, size, step).squeeze(0)
         axis = self._axis(dim, "unfold")
         length = self._shape[axis]
         if size < 0 or step < 1 or (isinstance(length, int) and size > length):
@@ -259,6 +311,23 @@ class Joining(Movement):
                 f"shape {self._shape}"
             )
         return self._wrap(self._read().window(axis, size, step))
+
+
+def tensors_of(first: Any, others: Sequence[Any], what: str = "cat") -> list[Any]:
+    """The tensors that a method was given: itself and others, or one list of them.
+
+    So `Tensor.cat([a, b])` is `a.cat(b)`. Raises `TypeError` for what is no tensor.
+    """
+    parts = list(first) if isinstance(first, list | tuple) else [first]
+    parts.extend(listed(others))
+    if not parts:
+        raise ShapeError(f"[{what}] there are no tensors to join; give one at least")
+    for part in parts:
+        if not isinstance(part, TensorBase):
+            raise TypeError(
+                f"[{what}] {type(part).__name__} is no tensor; make it one with Tensor(...)"
+            )
+    return parts
 
 
 _PAD_MODES = ("reflect", "replicate", "circular")
@@ -297,8 +366,6 @@ def padded(value: Value, pairs: Sequence[tuple[sint, sint]], fill: Number) -> Va
 
 
 def _check_joinable(first: TensorBase, part: Any, axis: int) -> None:
-    if not isinstance(part, TensorBase):
-        raise TypeError(f"[cat] {type(part).__name__} is no tensor; make it one with Tensor(...)")
     a, b = first._shape, part._shape
     if len(a) != len(b) or a[:axis] != b[:axis] or a[axis + 1 :] != b[axis + 1 :]:
         raise ShapeError(

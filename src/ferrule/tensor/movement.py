@@ -162,6 +162,8 @@ class Movement(Activations):
         >>> Tensor([[[1, 2]]]).squeeze().shape, Tensor([[[1, 2]]]).squeeze(0).shape
         ((2,), (1, 2))
         """
+        if not self._shape and dim is not None:
+            return self
         axes = self._axes(dim, "squeeze")
         kept = [
             size for axis, size in enumerate(self._shape) if axis not in axes or not same(size, 1)
@@ -257,6 +259,8 @@ class Movement(Activations):
         >>> Tensor([[1, 2], [3, 4]]).transpose(0, 1).tolist()
         [[1, 3], [2, 4]]
         """
+        if not self._shape and {dim0, dim1} <= {0, -1}:
+            return self
         order = list(range(len(self._shape)))
         a, b = self._axis(dim0, "transpose"), self._axis(dim1, "transpose")
         order[a], order[b] = order[b], order[a]
@@ -290,14 +294,15 @@ class Movement(Activations):
         rest = iter([axis for axis in range(len(self._shape)) if axis not in moved.values()])
         return self.permute([moved[i] if i in moved else next(rest) for i in range(self.ndim)])
 
-    def flip(self, *axes: Any) -> Self:
-        """Some axes reversed. A view.
+    def flip(self, *axes: Any, dims: int | Sequence[int] = ()) -> Self:
+        """Some axes reversed, given one by one, or as a sequence, or by keyword. A view.
 
         >>> from ferrule import Tensor
         >>> Tensor([1, 2, 3]).flip(0).tolist()
         [3, 2, 1]
         """
-        chosen = self._axes(listed(axes), "flip")
+        named = (dims,) if isinstance(dims, int) else tuple(dims)
+        chosen = self._axes((*listed(axes), *named), "flip")
         if not chosen:
             return self
         steps = tuple([-1 if axis in chosen else 1 for axis in range(len(self._shape))])
@@ -333,14 +338,20 @@ class Movement(Activations):
             return self
         return self._view_of(MovementOps.SHRINK, pairs)
 
-    def narrow(self, dim: int, start: int, length: int) -> Self:
+    def narrow(self, dim: int, start: Any, length: int) -> Self:
         """`length` elements of one axis from `start` on. A view.
+
+        A negative start counts from the end; a tensor of one integer is computed now.
 
         >>> from ferrule import Tensor
         >>> Tensor([1, 2, 3, 4]).narrow(0, 1, 2).tolist()
         [2, 3]
         """
         axis = self._axis(dim, "narrow")
+        if isinstance(start, TensorBase):
+            start = start.item()
+        if isinstance(start, int) and start < 0:
+            start = as_int(start + self._shape[axis])
         arg: list[tuple[sint, sint] | None] = [None] * len(self._shape)
         arg[axis] = (start, start + length)
         return self.shrink(arg)

@@ -11,11 +11,11 @@ from ferrule.gradient import Value
 from ferrule.ops import BinaryOps, ReduceOps, UnaryOps
 from ferrule.shape.view import ShapeError, same
 from ferrule.tensor import rowwise
+from ferrule.tensor.arranging import Arranging
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import broadcast_shape
 from ferrule.tensor.data import to_dtype
 from ferrule.tensor.elementwise import complement
-from ferrule.tensor.joining import Joining
 from ferrule.tensor.movement import listed
 
 Axes: TypeAlias = int | Sequence[int] | None
@@ -53,7 +53,7 @@ def is_nan(value: Value) -> Value:
     return value.differs(value)
 
 
-class Reduce(Joining):
+class Reduce(Arranging):
     """Sums, products, means, extremes, softmax.
 
     Axes are one number, several, or None for all; () are none, as NumPy's. A tensor without axes
