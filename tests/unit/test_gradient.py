@@ -8,7 +8,18 @@ import pytest
 
 from ferrule.backward import pull_back
 from ferrule.config import Context
-from ferrule.gradient import FLAT, REVERSE, GradientError, Value, is_recording
+from ferrule.gradient import (
+    FLAT,
+    REVERSE,
+    Entry,
+    GradientError,
+    Gradients,
+    Parts,
+    Rule,
+    Value,
+    is_recording,
+    record_several,
+)
 from ferrule.ops import BinaryOps, LoadOps, MovementOps, ReduceOps, TernaryOps, UnaryOps
 from ferrule.tensor import Tensor
 
@@ -165,6 +176,52 @@ def test_gradient_leaves_grad_alone() -> None:
     assert y.grad is None
     (again,) = z.gradient(x, gradient=Tensor(0.5))
     assert again.item() == 50.0
+
+
+def test_backward_to_some_inputs_only() -> None:
+    x, y = leaf(2.0), leaf(5.0)
+    hidden = x * y
+    loss = (hidden * hidden).sum()
+    loss.backward(inputs=[x, hidden, hidden], retain_graph=True)
+    assert x.grad.item() == 100.0
+    assert hidden.grad.item() == 40.0  # it is named twice
+    assert y.grad is None
+    loss.backward(inputs=y)
+    assert y.grad.item() == 40.0
+    with pytest.raises(
+        GradientError, match=r"\[backward\] input 0, of shape \(1,\), does not require"
+    ):
+        (x * x).backward(inputs=Tensor([1.0]))
+
+
+def test_backward_that_can_be_differentiated() -> None:
+    x = leaf(2.0)
+    loss = (x**3).sum()
+    loss.backward(create_graph=True)
+    (second,) = x.grad.gradient(x)
+    assert (x.grad.item(), second.item()) == (12.0, 12.0)
+    loss.backward(create_graph=True)
+    assert x.grad.item() == 24.0
+    assert x.grad.gradient(x)[0].item() == 24.0
+
+
+def test_an_operation_with_several_results() -> None:
+    calls: list[list[int]] = []
+
+    def reverse(grad: Parts, entry: Entry) -> Gradients:
+        calls.append(sorted(grad.of))
+        (x,) = entry.saved
+        parts = [grad.of[number] * (number + 2) for number in grad.of]
+        return (sum(parts[1:], parts[0]) * x,)
+
+    x = leaf(1.0, 2.0)
+    value = x._read()
+    nodes = [(value * number).node for number in (2, 3)] + [(value > 1).node]
+    first, second, above = record_several("pair", Rule(reverse, (0,)), [value], nodes, None)
+    assert above.edge is None
+    (Tensor._wrap(first) * Tensor._wrap(second) + Tensor._wrap(first)).sum().backward()
+    assert calls == [[0, 1]]
+    assert x.grad.tolist() == [(3 + 1) * 2 + 2 * 3, ((6 + 1) * 2 + 4 * 3) * 2]
 
 
 def test_third_derivative() -> None:

@@ -10,12 +10,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ferrule import Tensor, dtypes
+from ferrule import Tensor, dtypes, grad, nn, vmap
 from ferrule.config import Context
 from ferrule.nn.state import (
     Mismatch,
     MissingExtraError,
     StateError,
+    functional_call,
     get_parameters,
     get_state_dict,
     load_state_dict,
@@ -260,3 +261,55 @@ def test_a_missing_library_is_explained(tmp_path: Path, monkeypatch: pytest.Monk
         safe_save({"x": Tensor([1.0])}, tmp_path / "x")
     with pytest.raises(MissingExtraError, match="safetensors files need the safetensors library"):
         safe_load(tmp_path / "x")
+
+
+def test_a_model_as_a_function_of_its_tensors() -> None:
+    class Tied:
+        def __init__(self) -> None:
+            self.first = nn.Linear(3, 3, bias=False)
+            self.layers = [self.first, {"last": nn.Linear(3, 2)}]
+
+        def __call__(self, x: Tensor, scale: float = 1.0) -> Tensor:
+            for layer in (self.first, self.layers[0], self.layers[1]["last"]):
+                x = layer(x)
+            return x * scale
+
+    model = Tied()
+    state = get_state_dict(model)
+    x = Tensor.ones(4, 3)
+    before = model(x)
+    zeros = {name: Tensor.zeros_like(tensor) for name, tensor in state.items()}
+    assert functional_call(model, zeros, (x,), {"scale": 2.0}).abs().sum().item() == 0
+    tied = functional_call(model, {"first.weight": zeros["first.weight"]}, x)
+    np.testing.assert_array_equal(
+        tied.numpy(), np.tile(state["layers.1.last.bias"].numpy(), (4, 1))
+    )
+    after = get_state_dict(model)
+    assert all(after[name] is tensor for name, tensor in state.items())
+    np.testing.assert_array_equal(model(x).numpy(), before.numpy())
+
+
+def test_gradients_of_single_examples_by_a_models_tensors() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    state = {name: tensor.detach() for name, tensor in get_state_dict(model).items()}
+    examples = Tensor.rand(5, 3)
+
+    def loss(state: dict[str, Tensor], x: Tensor) -> Tensor:
+        return functional_call(model, state, x).square().sum()
+
+    slopes = vmap(grad(loss), (None, 0))(state, examples)
+    for row in range(5):
+        for name, slope in grad(loss)(state, examples[row]).items():
+            np.testing.assert_allclose(slopes[name][row].numpy(), slope.numpy(), atol=1e-6)
+
+
+def test_what_a_model_cannot_be_called_with() -> None:
+    model = nn.Linear(3, 2)
+    with pytest.raises(StateError, match=r"functional_call: unexpected wait"):
+        functional_call(model, {"wait": Tensor.ones(2, 3)}, Tensor.ones(3))
+    with pytest.raises(StateError, match=r"weight has shape \(3, 2\) where the model has \(2, 3\)"):
+        functional_call(model, {"weight": Tensor.ones(3, 2)}, Tensor.ones(3))
+    pair = lambda: (Tensor.ones(2),)  # noqa: E731
+    pair.parts = pair()  # type: ignore[attr-defined]
+    with pytest.raises(StateError, match=r"a tensor of shape \(2,\) is in a tuple"):
+        functional_call(pair, {"parts.0": Tensor.zeros(2)})

@@ -1,4 +1,4 @@
-"""The tensors of a model under dotted names, and safetensors files that hold them.
+"""The tensors of a model under dotted names; calling it with others; safetensors files with them.
 
 A model is any Python object: its tensors are found by walking attributes, lists, tuples and dicts,
 so `model.layers[0].weight` is called `layers.0.weight`, as in PyTorch's checkpoints.
@@ -7,7 +7,7 @@ so `model.layers[0].weight` is called `layers.0.weight`, as in PyTorch's checkpo
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -92,6 +92,73 @@ def get_parameters(model: object) -> list[Tensor]:
     """
     distinct = {id(tensor): tensor for tensor in get_state_dict(model).values()}
     return list(distinct.values())
+
+
+# Calling a model with other tensors
+
+
+def functional_call(
+    model: Callable[..., Any],
+    state_dict: Mapping[str, Tensor],
+    args: Any = (),
+    kwargs: Mapping[str, Any] | None = None,
+) -> Any:
+    """`model(*args, **kwargs)` with other tensors in the place of those of the same names.
+
+    So a model is a function of its parameters, for `ferrule.grad` and `ferrule.vmap`. An argument
+    that is no tuple is the only one. The model is as before afterwards; tensors with several names
+    are replaced under all of them. Raises `StateError` for names that it does not have, tensors of
+    other shapes, and tensors in tuples, which cannot be replaced.
+
+    >>> from ferrule import Tensor, grad, nn
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> x = Tensor([3.0, 4.0])
+    >>> loss = lambda weights: functional_call(model, weights, x).sum()
+    >>> grad(loss)(get_state_dict(model))["weight"].tolist()
+    [[3.0, 4.0]]
+    """
+    own = get_state_dict(model)
+    unknown = tuple(name for name in state_dict if name not in own)
+    problems = _name_problems(Mismatch((), unknown)) or _shape_problems(own, state_dict)
+    if problems:
+        raise StateError(f"functional_call: {'; '.join(problems)}")
+    new = {id(own[name]): tensor for name, tensor in state_dict.items()}
+    given = args if isinstance(args, tuple) else (args,)
+    undo: list[tuple[Any, Any, Tensor]] = []
+    try:
+        _exchange(model, new, undo, frozenset())
+        return model(*given, **(kwargs or {}))
+    finally:
+        for container, key, tensor in undo:
+            container[key] = tensor
+
+
+def _exchange(
+    value: object,
+    new: Mapping[int, Tensor],
+    undo: list[tuple[Any, Any, Tensor]],
+    open_parts: frozenset[int],
+) -> None:
+    """Replaces tensors in a value by their `id`; notes what was where."""
+    if isinstance(value, Tensor) or id(value) in open_parts:
+        return
+    container: Any = value
+    if not isinstance(value, Mapping | list | tuple):
+        container = (
+            vars(value) if hasattr(value, "__dict__") and not isinstance(value, type) else {}
+        )
+    items = container.items() if isinstance(container, Mapping) else enumerate(container)
+    for key, part in list(items):
+        if id(part) not in new:
+            _exchange(part, new, undo, open_parts | {id(value)})
+        elif isinstance(container, tuple):
+            raise StateError(
+                f"functional_call: a tensor of shape {part.shape} is in a tuple, where it cannot "
+                "be replaced; keep it in a list or an attribute"
+            )
+        else:
+            container[key] = new[id(part)]
+            undo.append((container, key, part))
 
 
 # Loading into a model
