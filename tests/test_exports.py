@@ -25,6 +25,7 @@ PUBLIC = {
     "custom_vjp",
     "dtypes",
     "enable_grad",
+    "fft",
     "get_num_threads",
     "grad",
     "hessian",

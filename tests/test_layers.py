@@ -48,7 +48,7 @@ LAYERS = """
     tensor.normalization
     tensor.attention tensor.neural tensor.loss tensor.margins tensor
     jit.results jit.inputs jit.reach jit.replay jit.record jit
-    tuning
+    fft tuning
     transforms.trace transforms.derivatives transforms.mapping transforms.jacobians
     transforms.recompute transforms.custom transforms
     nn.optim.optimizer nn.optim.sgd nn.optim.adam nn.optim.adaptive nn.optim.lr_scheduler nn.optim

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ferrule import nn
+    from ferrule import fft, nn
     from ferrule.config import Context, get_num_threads, set_num_threads
     from ferrule.device import Device
     from ferrule.dtype import dtypes
@@ -45,6 +45,7 @@ __all__ = [
     "custom_vjp",
     "dtypes",
     "enable_grad",
+    "fft",
     "get_num_threads",
     "grad",
     "hessian",
@@ -109,6 +110,10 @@ def _load(name: str) -> Any:
             from ferrule.dtype import dtypes
 
             return dtypes
+        case "fft":
+            import ferrule.fft as fft
+
+            return fft
         case "get_num_threads":
             from ferrule.config import get_num_threads
 
