@@ -28,16 +28,14 @@ from ferrule.tensor.positions import (
     Item,
     Plan,
     Slice,
-    grown,
     host_positions,
     index_value,
     is_array,
-    last_only,
-    placed,
     take_integer,
     take_slice,
     wrapped,
 )
+from ferrule.tensor.scattered import grown, placed
 
 
 class Indexing(Creation):
@@ -294,7 +292,6 @@ class Indexing(Creation):
             new = fit_shape(from_host(src, own.dtype, self.device), positions.shape, "scatter")
         if reduce == "add":
             return self._wrap(own + grown(new.scatter(positions, axis, own.shape[axis]), own))
-        positions = last_only(positions, axis)
         return self._wrap(placed(own, positions, new, axis))
 
     def scatter_add(self, dim: int, index: TensorBase, src: Operand) -> Self:

@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ferrule.counting import count_to
 from ferrule.dtype import DTypeError, dtypes
 from ferrule.expr import Expr, as_int, sint
 from ferrule.gradient import Shape, Value
@@ -18,7 +17,7 @@ from ferrule.shape.view import ShapeError, prod_sint, same
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import broadcast_shape, fit_shape
 from ferrule.tensor.data import from_host
-from ferrule.tensor.reduce import largest
+from ferrule.tensor.scattered import placed
 
 Known: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 _LIMIT = 1 << 31
@@ -212,8 +211,7 @@ class Plan:
         new = new.permute([there.index(place) for place in range(len(there))])
         spread = self._spread(merged.shape, axis)
         new = new.reshape(spread.shape)
-        flat = self.positions if self.unique else last_only(self.positions, 0)
-        result = placed(merged, Plan((), flat, True, (), 0)._spread(merged.shape, axis), new, axis)
+        result = placed(merged, spread, new, axis, self.unique)
         result = result.reshape(tuple([value.shape[place] for place in order]))
         return result.permute([order.index(place) for place in range(len(order))])
 
@@ -275,40 +273,3 @@ def _flat_positions(
         assert inside is not None
         flat = inside.where(flat, -1)
     return flat.reshape((prod_sint(shape),))
-
-
-# *** writing at positions ***
-
-
-def last_only(positions: Value, axis: int) -> Value:
-    """Of equal positions along an axis all but the last replaced by -1."""
-    shape = positions.shape
-    count = shape[axis]
-    wide = (*shape[:axis], count, count, *shape[axis + 1 :])
-    mine = positions.reshape((*shape[: axis + 1], 1, *shape[axis + 1 :])).expand(wide)
-    others = positions.reshape((*shape[:axis], 1, *shape[axis:])).expand(wide)
-    number = count_to(count, dtypes.int32, positions.node.device)
-    behind = len(shape) - axis - 1
-    here = number.reshape((count, 1, *(1,) * behind))
-    there = number.reshape((1, count, *(1,) * behind))
-    grid = (count, count, *(1,) * behind)
-    later = here.expand(grid) < there.expand(grid)
-    later = later.reshape((1,) * axis + grid).expand(wide)
-    replaced = largest(mine.equals(others).alu(BinaryOps.AND, later), (axis + 1,))
-    return replaced.reshape(shape).where(positions.full(-1), positions)
-
-
-def placed(old: Value, positions: Value, new: Value, axis: int) -> Value:
-    """`old` with `new` at positions along an axis, no two of which are equal."""
-    size = old.shape[axis]
-    ones = Value(positions.node).full(1)
-    hit = grown(ones.scatter(positions, axis, size), old).differs(0)
-    return hit.where(grown(new.scatter(positions, axis, size), old), old)
-
-
-def grown(value: Value, like: Value) -> Value:
-    """The value with zeros behind, up to another's shape."""
-    if value.shape == like.shape:
-        return value
-    pairs = zip(value.shape, like.shape, strict=True)
-    return value.pad([(0, as_int(wide - size)) for size, wide in pairs])
