@@ -9,8 +9,8 @@ lane stays as it is, and is computed once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, final
 from weakref import WeakKeyDictionary
@@ -37,7 +37,7 @@ from ferrule.gradient import (
 from ferrule.host import Array, HostFunction, on_host
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import BinaryOps, LoadOps, MovementOps, ReduceOps, TernaryOps, UnaryOps
-from ferrule.random import Words, drawing, random_words
+from ferrule.random import Words, drawn_by, random_words
 from ferrule.runner import JITRunner
 from ferrule.shape.view import View, prod_sint, same
 
@@ -81,24 +81,14 @@ class Lanes:
         """Whether an edge was made on a lane, rather than before."""
         return isinstance(edge, Entry) and (edge in self.edges or edge.serial > self.first_entry)
 
-    @contextmanager
-    def drawing(self) -> Iterator[None]:
+    def drawing(self) -> AbstractContextManager[None]:
         """The block in which each lane draws random numbers of its own."""
-        outside = drawing.get()
 
         def draw(shape: Sequence[sint], device: str) -> Words:
-            token = drawing.set(outside)
-            try:
-                first, second = random_words((self.size, *shape), device)
-            finally:
-                drawing.reset(token)
+            first, second = random_words((self.size, *shape), device)
             return self.enter(first), self.enter(second)
 
-        token = drawing.set(draw)
-        try:
-            yield
-        finally:
-            drawing.reset(token)
+        return drawn_by(draw)
 
     def mapped(self, node: LazyBuffer) -> bool:
         """Whether a node made on a lane depends on it."""

@@ -9,7 +9,8 @@ program draws at every replay is new, and follows `manual_seed`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final, TypeAlias
 
@@ -30,10 +31,8 @@ _PARITY: Final = 0x1BD11BDA
 _CALLS: Final = View.create((3,)).shrink(((2, 3),))
 
 Words: TypeAlias = tuple[Value, Value]
-drawing: ContextVar[Callable[[Sequence[sint], str], Words] | None] = ContextVar(
-    "ferrule_drawing", default=None
-)
-"""What draws the words for a shape on a device instead: a transformation puts itself here."""
+Draw: TypeAlias = Callable[[Sequence[sint], str], Words]
+_drawing: ContextVar[Draw | None] = ContextVar("ferrule_drawing", default=None)
 
 _states: dict[str, Storage] = {}
 _seed: int | None = None
@@ -72,6 +71,28 @@ def _state(device: str) -> Storage:
     return storage
 
 
+@contextmanager
+def drawn_by(draw: Draw) -> Iterator[None]:
+    """The block in which `draw(shape, device)` gives the random words.
+
+    What it draws itself comes from where the block's words would come from without it.
+    """
+    outside = _drawing.get()
+
+    def instead(shape: Sequence[sint], device: str) -> Words:
+        inner = _drawing.set(outside)
+        try:
+            return draw(shape, device)
+        finally:
+            _drawing.reset(inner)
+
+    token = _drawing.set(instead)
+    try:
+        yield
+    finally:
+        _drawing.reset(token)
+
+
 def _rotated(word: Value, distance: int) -> Value:
     left = word.alu(BinaryOps.SHL, word.full(distance))
     right = word.alu(BinaryOps.SHR, word.full(32 - distance))
@@ -103,7 +124,7 @@ def random_words(shape: Sequence[sint], device: str) -> Words:
 
     Raises `ShapeError` for a shape of 2**32 elements or more.
     """
-    instead = drawing.get()
+    instead = _drawing.get()
     if instead is not None:
         return instead(shape, device)
     size = storage_size(shape)

@@ -32,6 +32,7 @@ def test_axes(device: str) -> None:
     close(found, x.numpy().transpose(0, 2, 1) * y.numpy()[None])
     found = vmap(lambda a, b: (a.sum(), b + a.sum(0)), (2, None), (0, -1))(x, Tensor([1.0, 2, 3]))
     close(found[0], x.numpy().sum((0, 1)))
+    close(vmap(lambda a: a, in_dims=1, out_dims=-1)(x), x.numpy().transpose(0, 2, 1))
     close(found[1], x.numpy().sum(0) + np.array([[1], [2], [3]]))
 
 

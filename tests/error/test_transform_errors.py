@@ -125,9 +125,19 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
         "[vmap] the mapped function returned 3 (int); it returns tensors, or None",
     ),
     (
-        lambda: vmap(square, randomness="error"),  # type: ignore[arg-type]
+        lambda: vmap(square, randomness="none"),  # type: ignore[arg-type]
         ValueError,
-        '[vmap] randomness is "different" or "same", not \'error\'',
+        '[vmap] randomness is "different", "same" or "error", not \'none\'',
+    ),
+    (
+        lambda: vmap(lambda x: x + Tensor.rand(3), randomness="error")(X),
+        VmapError,
+        '[vmap] the function draws random numbers, of shape (3,), which randomness="error"',
+    ),
+    (
+        lambda: vmap(square, 0, in_dims=0),  # type: ignore[call-arg]
+        TypeError,
+        "got multiple values for argument 'in_axes'",
     ),
     (
         lambda: vmap(lambda x: x * x.sum().item())(X),

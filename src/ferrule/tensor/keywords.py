@@ -6,9 +6,10 @@ import inspect
 from collections.abc import Callable
 from functools import wraps
 from types import FunctionType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 _SAME: Final = (
     ("axis", "dim", "axes", "dims"),
@@ -18,6 +19,8 @@ _SAME: Final = (
     ("max", "a_max"),
     ("shifts", "shift"),
     ("shape", "size"),
+    ("in_axes", "in_dims"),
+    ("out_axes", "out_dims"),
     ("neg_slope", "negative_slope"),
 )
 _OTHERS: Final = {name: frozenset(group) - {name} for group in _SAME for name in group}
@@ -46,6 +49,12 @@ def accept_synonyms(owner: type[T]) -> type[T]:
             renaming = _renaming(function, synonyms)
             setattr(owner, name, renaming if kind is None else kind(renaming))
     return owner
+
+
+def with_synonyms(function: F) -> F:
+    """`accept_synonyms` for a function alone."""
+    assert isinstance(function, FunctionType)
+    return cast(F, _renaming(function, _synonyms(function)))
 
 
 def _synonyms(function: FunctionType) -> dict[str, str]:

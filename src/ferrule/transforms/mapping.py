@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 from ferrule.containers import filled, leaves, mapped, matching
 from ferrule.expr import sint
 from ferrule.gradient import Value, is_recording, transforming
 from ferrule.lanes import Lanes, VmapError
+from ferrule.random import Words, drawn_by
 from ferrule.shape.view import ShapeError, same
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import Cell, watch_writes
+from ferrule.tensor.keywords import with_synonyms
 from ferrule.transforms.trace import as_tensor
 
 Axes = Any
 """An axis, None, or containers of them."""
 
 
+@with_synonyms
 def vmap(
     function: Callable[..., Any],
     in_axes: Axes = 0,
     out_axes: Axes = 0,
-    randomness: Literal["different", "same"] = "different",
+    randomness: Literal["different", "same", "error"] = "different",
 ) -> Callable[..., Any]:
     """The function that calls `function` on each part of its arguments, and stacks the results.
 
@@ -34,8 +37,9 @@ def vmap(
     apart an argument that is one. `out_axes` says where the axis goes in the results. Keyword
     arguments are passed whole.
 
-    In the function random numbers differ from lane to lane, unless `randomness="same"`. What it
-    writes in place to mapped arguments stays inside. Functions on the host run lane by lane.
+    In the function random numbers differ from lane to lane, unless `randomness` is "same", or
+    "error". What it writes in place to mapped arguments stays inside. Functions on the host run
+    lane by lane. `in_dims`, `out_dims` are other names of `in_axes`, `out_axes`.
 
     Raises `ShapeError` if the sizes of the mapped axes differ, `VmapError` if the function reads
     the values of a mapped tensor, or writes one to a tensor from outside.
@@ -45,16 +49,15 @@ def vmap(
     >>> ferrule.vmap(lambda row: row.flip(0) / row.sum(), in_axes=1)(x).tolist()
     [[0.75, 0.25], [0.6666666865348816, 0.3333333432674408]]
     """
-    if randomness not in ("different", "same"):
-        raise ValueError(f'[vmap] randomness is "different" or "same", not {randomness!r}')
+    if randomness not in ("different", "same", "error"):
+        raise ValueError(f'[vmap] randomness is "different", "same" or "error", not {randomness!r}')
 
     @functools.wraps(function)
     def over_all(*args: Any, **kwargs: Any) -> Any:
         form = mapped(args, as_tensor)
         values = list(leaves(form))
         lanes, fronts = _lanes(values, _axes_of(in_axes, form))
-        drawing = lanes.drawing() if randomness == "different" else nullcontext()
-        with watch_writes() as before, transforming(is_recording()), drawing:
+        with watch_writes() as before, transforming(is_recording()), _drawing(lanes, randomness):
             entered = [
                 leaf if front is None else Tensor._wrap(lanes.enter(front))
                 for leaf, front in zip(values, fronts, strict=True)
@@ -64,6 +67,20 @@ def vmap(
         return _stacked(lanes, result, out_axes)
 
     return over_all
+
+
+def _drawing(lanes: Lanes, randomness: str) -> AbstractContextManager[None]:
+    """The block in which random numbers are drawn as the user wants them."""
+    if randomness == "different":
+        return lanes.drawing()
+    return drawn_by(_refuse) if randomness == "error" else nullcontext()
+
+
+def _refuse(shape: Sequence[sint], device: str) -> Words:
+    raise VmapError(
+        f"[vmap] the function draws random numbers, of shape {tuple(shape)}, which "
+        'randomness="error" forbids; choose "different" or "same"'
+    )
 
 
 def _check_writes(lanes: Lanes, before: Mapping[Cell, Value]) -> None:

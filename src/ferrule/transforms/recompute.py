@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -24,7 +24,7 @@ from ferrule.gradient import (
     tape_position,
     transforming,
 )
-from ferrule.random import Words, drawing, random_words
+from ferrule.random import Words, drawn_by, random_words
 from ferrule.tensor.cell import Cell, watch_writes
 from ferrule.transforms.trace import blank, read, replaced, tensors_of, wrap
 
@@ -146,32 +146,17 @@ def _after(value: Value, other: Value) -> Value:
     return (one < one).where(value.full(0), value)
 
 
-@contextmanager
-def _keeping(words: list[Words]) -> Iterator[None]:
+def _keeping(words: list[Words]) -> AbstractContextManager[None]:
     """The block in which the random words that are drawn are noted."""
-    outside = drawing.get()
 
     def draw(shape: Sequence[sint], device: str) -> Words:
-        inner = drawing.set(outside)
-        try:
-            words.append(random_words(shape, device))
-        finally:
-            drawing.reset(inner)
+        words.append(random_words(shape, device))
         return words[-1]
 
-    token = drawing.set(draw)
-    try:
-        yield
-    finally:
-        drawing.reset(token)
+    return drawn_by(draw)
 
 
-@contextmanager
-def _giving(words: Sequence[Words]) -> Iterator[None]:
+def _giving(words: Sequence[Words]) -> AbstractContextManager[None]:
     """The block in which these random words are drawn again."""
     remaining = iter(words)
-    token = drawing.set(lambda shape, device: next(remaining))
-    try:
-        yield
-    finally:
-        drawing.reset(token)
+    return drawn_by(lambda shape, device: next(remaining))

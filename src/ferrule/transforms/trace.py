@@ -88,7 +88,8 @@ class Trace:
             raise DTypeError(
                 f"[{self.what}] {where} holds {leaf!r:.40} ({type(leaf).__name__}): only tensors "
                 "of floats have derivatives; pass it in an argument that is not differentiated, "
-                "or close over it"
+                "or close over it (a model is a function of its tensors by "
+                "nn.state.functional_call)"
             )
         value = tensor._read()
         if not dtypes.is_float(value.dtype):
