@@ -140,7 +140,7 @@ NAMES = """
     smooth_l1_loss huber_loss cosine_similarity pairwise_distance pdist cosine_embedding_loss
     triplet_margin_loss triplet_margin_with_distance_loss margin_ranking_loss hinge_embedding_loss
     soft_margin_loss multi_margin_loss multilabel_margin_loss multilabel_soft_margin_loss
-    softmin max_unpool1d max_unpool2d max_unpool3d im2col fold
+    ctc_loss softmin max_unpool1d max_unpool2d max_unpool3d im2col fold
     det slogdet logdet inv inverse pinv pinverse matrix_power tensorinv solve solve_triangular
     triangular_solve tensorsolve cholesky cholesky_solve cholesky_inverse qr svd svdvals eigh
     eigvalsh eig eigvals matrix_exp lstsq matrix_rank matrix_norm cond rearrange reduce

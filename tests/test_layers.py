@@ -46,7 +46,8 @@ LAYERS = """
     tensor.decompositions tensor.patterns tensor.rearranging
     tensor.convolution tensor.pooling tensor.sampling tensor.resampling
     tensor.normalization
-    tensor.attention tensor.neural tensor.loss tensor.margins tensor
+    tensor.attention tensor.neural tensor.loss tensor.margins tensor.alignment
+    tensor
     jit.results jit.inputs jit.reach jit.replay jit.record jit
     fft tuning
     transforms.trace transforms.derivatives transforms.mapping transforms.jacobians

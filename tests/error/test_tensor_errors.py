@@ -560,6 +560,26 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
         "[multi_margin_loss] targets of shape (3,) do not fit scores of shape (2, 3)",
     ),
     (lambda: zeros(3).pdist(), ShapeError, "[pdist] a matrix of rows is needed, not shape (3,)"),
+    (
+        lambda: zeros(3).ctc_loss(zeros(1, dtype="int32"), 3, 1),
+        ShapeError,
+        "[ctc_loss] log-probabilities are floats (time, batch, classes), or without the batch",
+    ),
+    (
+        lambda: zeros(4, 2, 3).ctc_loss(zeros(2, 1, dtype="int32"), [4, 4], [1, 1], blank=3),
+        ShapeError,
+        "[ctc_loss] shape (4, 2, 3) needs a step in time, and the blank, 3, among its 3 classes",
+    ),
+    (
+        lambda: zeros(4, 2, 3).ctc_loss(zeros(2, 1, dtype="int32"), [4], [1, 1]),
+        ShapeError,
+        "[ctc_loss] (1,) lengths for a batch of 2; give one for each",
+    ),
+    (
+        lambda: zeros(4, 2, 3).ctc_loss(zeros(3, 1, dtype="int32"), [4, 4], [1, 1]),
+        ShapeError,
+        "[ctc_loss] targets of shape (3, 1) are neither (2, labels) nor all labels one after",
+    ),
     # gradients
     (
         lambda: zeros(2).requires_grad_().int().requires_grad_(),

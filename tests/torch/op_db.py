@@ -32,6 +32,10 @@ NAMES = {
 }
 # Where the arguments have another order or default; by name, or by name and variant.
 ADAPTED = {
+    # PyTorch's gradient is that of what a log_softmax in front is given.
+    "nn.functional.ctc_loss": lambda x, *args, **kwargs: x.log_softmax(-1).ctc_loss(
+        *args, **kwargs
+    ),
     # Its distance is PyTorch's own function, which does what the default does here.
     "nn.functional.triplet_margin_with_distance_loss": (
         lambda *args, distance_function, **kwargs: Tensor.triplet_margin_with_distance_loss(

@@ -11,16 +11,16 @@ from contextlib import ContextDecorator
 from typing import Self, final
 
 from ferrule.dtype import DType
+from ferrule.tensor.alignment import Alignment
 from ferrule.tensor.data import to_device
 from ferrule.tensor.keywords import accept_synonyms
-from ferrule.tensor.margins import Margins
 
 __all__ = ["Tensor"]
 
 
 @final
 @accept_synonyms
-class Tensor(Margins):
+class Tensor(Alignment):
     """An array of numbers on a device, lazy and differentiable.
 
     >>> from ferrule import Tensor

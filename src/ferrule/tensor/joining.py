@@ -68,12 +68,18 @@ class Joining(Movement):
         )
 
     def _padded_by_itself(self, pairs: Sequence[tuple[sint, sint]], mode: str) -> Self:
-        result = self._cut(pairs)
+        # What is repeated all round is what a cut leaves; the others continue the whole tensor.
+        circular = mode == "circular"
+        result = self._cut(pairs) if circular else self
         for axis, (before, after) in enumerate(pairs):
             if not isinstance(before, int) or not isinstance(after, int):
                 raise ShapeError(f"[pad] mode {mode!r} needs sizes that are known, not {pairs}")
-            result = result._border(axis, max(before, 0), max(after, 0), mode)
-        return result
+            if before > 0 or after > 0:
+                result = result._border(axis, max(before, 0), max(after, 0), mode)
+        if circular:
+            return result
+        cuts = [tuple(min(n, 0) for n in pair if isinstance(n, int)) for pair in pairs]
+        return result._cut([(before, after) for before, after in cuts])
 
     def _border(self, axis: int, before: int, after: int, mode: str) -> Self:
         size = self._shape[axis]
