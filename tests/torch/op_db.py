@@ -94,6 +94,8 @@ LEFT_OUT = {
     ),
     "where the condition is the tensor itself here": "where",
 }
+# Where PyTorch's own float32 gradients are further off than ours, by comparison with float64.
+INEXACT = {"nn.functional.ctc_loss": 2e-4}
 SAMPLES = 40  # of each operator
 RTOL, ATOL = 5e-5, 1e-5  # float32, functions of several operations
 
@@ -175,7 +177,7 @@ def leaves(thing: Any, kind: type) -> Iterator[Any]:
 # *** comparing ***
 
 
-def compare(mine: Any, theirs: Any, what: str) -> str | None:
+def compare(mine: Any, theirs: Any, what: str, more: float = 0.0) -> str | None:
     """How two arrays differ, or None."""
     if mine.shape != theirs.shape:
         return f"{what}: shape {mine.shape}, not {theirs.shape}"
@@ -185,7 +187,7 @@ def compare(mine: Any, theirs: Any, what: str) -> str | None:
         return None
     # Sums of large terms may be small: what is lost is a part of the largest.
     finite = np.abs(theirs[np.isfinite(theirs)]).max(initial=0)
-    if not np.allclose(mine, theirs, RTOL, ATOL + finite * 5e-6, equal_nan=True):
+    if not np.allclose(mine, theirs, RTOL, ATOL + more + finite * 5e-6, equal_nan=True):
         with np.errstate(all="ignore"):
             error = np.nanmax(np.abs(mine.astype(np.float64) - theirs))
         return f"{what}: differs by {error:.3g}"
@@ -207,10 +209,13 @@ def check_sample(op: Any, method: Callable[..., Any], sample: Any) -> str | None
     inputs = zip(
         leaves((args, kwargs), torch.Tensor), leaves((my_args, my_kwargs), Tensor), strict=True
     )
-    return check_gradients(list(inputs), list(zip(expected, got, strict=True)))
+    results = list(zip(expected, got, strict=True))
+    return check_gradients(list(inputs), results, INEXACT.get(op.name, 0.0))
 
 
-def check_gradients(inputs: list[tuple[Any, Any]], results: list[tuple[Any, Any]]) -> str | None:
+def check_gradients(
+    inputs: list[tuple[Any, Any]], results: list[tuple[Any, Any]], more: float
+) -> str | None:
     """Gradients of a weighted sum of the results, for all inputs that need one."""
     pairs = [(theirs, mine) for theirs, mine in inputs if theirs.requires_grad]
     results = [(theirs, mine) for theirs, mine in results if theirs.requires_grad]
@@ -229,7 +234,7 @@ def check_gradients(inputs: list[tuple[Any, Any]], results: list[tuple[Any, Any]
     for place, ((source, mine), their) in enumerate(zip(pairs, theirs, strict=True)):
         their = torch.zeros_like(source) if their is None else their.detach()
         my = np.zeros(source.shape, np.float32) if mine.grad is None else mine.grad.numpy()
-        wrong = compare(my, their.numpy(), f"gradient {place}")
+        wrong = compare(my, their.numpy(), f"gradient {place}", more)
         if wrong:
             return wrong
     return None

@@ -386,7 +386,7 @@ class Resampling(Pooling):
             for axis in reversed(range(count))
         ]
         points = [self._wrap(axis) for axis in (*axes, matrices.full(1, spatial))]
-        base = points[0].stack(*points[1:], dim=-1)._read()
+        base: Value = points[0].stack(*points[1:], dim=-1)._read()
         base = base.reshape((1, math.prod(spatial), count + 1))
         return self._wrap(
             matrix_product(base, transposed(matrices)).reshape((size[0], *spatial, count))
