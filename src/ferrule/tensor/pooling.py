@@ -401,11 +401,7 @@ class Pooling(Convolution):
 def _put_at(value: Value, places: Value, size: int) -> Value:
     """Zeros with the elements at places along the last axis, several at one place being equal."""
     axis = len(value.shape) - 1
-    own = value.detach()
-    total = own.scatter(places, axis, size)
-    count = own.full(1).scatter(places, axis, size)
-    several = count > 1
-    result = several.where(total / several.where(count, 1), total)
+    result = value.detach().scatter(places, axis, size, "last")
     return record("max_unpool", _PUT_AT, (value, places), result.node, axis)
 
 
