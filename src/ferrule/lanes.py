@@ -299,8 +299,8 @@ def over_lanes(node: LazyBuffer, sources: Sequence[LazyBuffer | None], size: sin
         case UnaryOps() | BinaryOps() | TernaryOps():
             return first.e(op, *others, arg=arg)
         case ReduceOps.SCATTER:
-            axis, length = arg
-            return first.scatter(others[0], axis + 1, length)
+            axis, *rest = arg
+            return first.scatter(others[0], axis + 1, *rest)
         case ReduceOps():
             kept = zip(node.srcs[0].shape, node.shape, strict=True)
             return first.r(op, [axis for axis, (a, b) in enumerate(kept, 1) if not same(a, b)])

@@ -10,6 +10,7 @@ from ferrule import GlobalCounters, Tensor, TinyJit, nn
 from ferrule.host import on_host
 from ferrule.lanes import VmapError
 from ferrule.lazy import LazyBuffer
+from ferrule.opkinds import SCATTERED
 from ferrule.schedule import make_schedule
 from ferrule.transforms import checkpoint, grad, hessian, value_and_grad, vmap
 
@@ -139,6 +140,19 @@ def test_strided_nodes_and_casts() -> None:
     )
     bits = vmap(lambda x: x.bitcast("int32") + 0)(Tensor(ROWS))
     assert bits.tolist() == ROWS.view(np.int32).tolist()
+
+
+@pytest.mark.parametrize("how", SCATTERED)
+def test_every_way_to_scatter(how: str) -> None:
+    def scattered(x: Tensor, places: Tensor) -> Tensor:
+        value = x._read().scatter(places._read(), 0, 4, how)
+        return Tensor(value.node)
+
+    places = np.array([[0, 2, 0], [1, 1, 1], [3, 4, -1], [2, 2, 0], [0, 1, 2]], np.int32)
+    lanes = [scattered(Tensor(x), Tensor(i)).numpy() for x, i in zip(ROWS, places, strict=True)]
+    close(vmap(scattered)(Tensor(ROWS), Tensor(places)), np.stack(lanes))
+    whole = [scattered(Tensor(x), Tensor(places[0])).numpy() for x in ROWS]
+    close(vmap(scattered, (0, None))(Tensor(ROWS), Tensor(places[0])), np.stack(whole))
 
 
 def test_devices_can_change_inside() -> None:
