@@ -107,6 +107,7 @@ NAMES = """
     hardsigmoid hardswish
     asin acos atan atan2 asinh acosh atanh arcsin arccos arctan arctan2 arcsinh arccosh arctanh
     deg2rad rad2deg radians degrees sinc erfc erfinv logit expit lgamma digamma polygamma
+    ndtr entr xlog1py angle byte char
     hypot logaddexp logaddexp2 xlogy ldexp float_power gcd lcm
     positive true_divide divide floor_divide remainder fmod rsub multiply subtract negative absolute
     power frac fix sgn signbit copysign heaviside isposinf isneginf isreal nan_to_num fmax fmin

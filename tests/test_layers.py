@@ -33,8 +33,8 @@ LAYERS = """
     schedule.costs schedule.keep schedule.cut schedule.trees schedule.merge schedule.order
     schedule.hazards schedule.recipe memory schedule realize
     gradient backward counting random host lanes
-    tensor.keywords tensor.data tensor.special tensor.power tensor.errorfunction tensor.inverse
-    tensor.gamma tensor.pairs tensor.rowwise tensor.broadcast tensor.cell
+    tensor.keywords tensor.data tensor.special tensor.power tensor.errorfunction tensor.pairs
+    tensor.inverse tensor.gamma tensor.rowwise tensor.broadcast tensor.cell
     tensor.matrices tensor.einstein tensor.windows tensor.solving tensor.factoring
     tensor.base tensor.exchange tensor.copying tensor.autograd
     tensor.arithmetic tensor.elementwise tensor.functions tensor.scientific

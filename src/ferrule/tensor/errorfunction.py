@@ -254,6 +254,21 @@ def _reverse_logit(grad: Value, entry: Entry) -> Gradients:
     return (grad / (x * (1.0 - x)),)
 
 
+def _ndtr(x: Value) -> Value:
+    """The normal distribution's probability of less than x, exact in both tails."""
+    near = within(x, (-40.0, 40.0))
+    square = near * near
+    lost = near.muladd(near, -square)
+    tail = 0.5 * _tail(magnitude(near) * math.sqrt(0.5), square * 0.5, lost * 0.5)
+    middle = 0.5 + 0.5 * erf(near * math.sqrt(0.5))
+    return (square < 0.25).where(middle, (x < 0).where(tail, 1.0 - tail))
+
+
+def _reverse_ndtr(grad: Value, entry: Entry) -> Gradients:
+    x = entry.saved[0]
+    return (grad * (exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))),)
+
+
 def _gelu(x: Value) -> Value:
     """x times the normal distribution's probability of less than x, exact in both tails."""
     near = within(x, (-40.0, 40.0))  # the tail is 0 outside
@@ -292,5 +307,6 @@ erf = function_of_one("erf", _erf, _reverse_erf, inputs=(0,))
 erfc = function_of_one("erfc", _erfc, _reverse_erfc, inputs=(0,), within=doubled)
 erfinv = function_of_one("erfinv", _erfinv, _reverse_erfinv, output=True, within=doubled)
 logit = function_of_one("logit", _logit, _reverse_logit, inputs=(0,), within=doubled)
+ndtr = function_of_one("ndtr", _ndtr, _reverse_ndtr, inputs=(0,), within=doubled)
 gelu = function_of_one("gelu", _gelu, _reverse_gelu, inputs=(0,))
 gelu_tanh = function_of_one("gelu_tanh", _gelu_tanh, _reverse_gelu_tanh, inputs=(0,))

@@ -150,6 +150,24 @@ class Functions(Elementwise):
         """
         return self.cast(dtypes.int16)
 
+    def byte(self) -> Self:
+        """Each element as a uint8.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1]).byte().tolist()
+        [1]
+        """
+        return self.cast(dtypes.uint8)
+
+    def char(self) -> Self:
+        """Each element as an int8.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1]).char().tolist()
+        [1]
+        """
+        return self.cast(dtypes.int8)
+
     def bool(self) -> Self:
         """Each element as a bool.
 

@@ -266,10 +266,20 @@ def _sinc(x: Value) -> Value:
     return x.equals(0).where(x.full(1), ratio)
 
 
+# The slope of sinc over x, in (pi * x)**2, for |x| < 1/2: the terms of its Taylor series.
+_SINC_SLOPE = tuple(
+    (-1) ** k * math.pi**2 * 2 * k / math.factorial(2 * k + 1) for k in range(1, 12)
+)
+
+
 def _reverse_sinc(grad: Value, entry: Entry) -> Gradients:
     x = entry.saved[0]
-    slope = ((x * math.pi).alu(UnaryOps.COS) - sinc(x)) / x
-    return (x.equals(0).where(grad.full(0), grad * slope),)
+    near = x.absolute() < 0.5
+    angle = x * math.pi
+    far = near.where(x.full(1), x)
+    slope = (angle.alu(UnaryOps.COS) - sinc(x)) / far
+    series = x * polynomial(angle * angle, _SINC_SLOPE)
+    return (grad * near.where(series, slope),)
 
 
 sinc = function_of_one("sinc", _sinc, _reverse_sinc, inputs=(0,), within=doubled)

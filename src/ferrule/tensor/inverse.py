@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ferrule.dtype import dtypes
 from ferrule.gradient import Entry, Gradients, Rule, Value, record
 from ferrule.ops import BinaryOps, UnaryOps
+from ferrule.tensor.pairs import hypot
 from ferrule.tensor.special import (
     doubled,
     function_of_one,
@@ -184,8 +185,11 @@ def _atan2(y: Value, x: Value) -> Value:
 
 def _reverse_atan2(grad: Value, entry: Entry) -> Gradients:
     y, x = entry.saved
-    share = grad / x.muladd(x, y * y)
-    return share * x, -(share * y)
+    length = hypot(y, x)
+    origin = length.equals(0)
+    share = origin.where(grad.full(0), grad / length)
+    length = origin.where(length.full(1), length)
+    return share * (x / length), -(share * (y / length))
 
 
 _ATAN2 = Rule(_reverse_atan2, inputs=(0, 1))
@@ -229,12 +233,12 @@ def _atanh(x: Value) -> Value:
 
 def _reverse_asinh(grad: Value, entry: Entry) -> Gradients:
     x = entry.saved[0]
-    return (grad / x.muladd(x, 1.0).alu(UnaryOps.SQRT),)
+    return (grad / hypot(x, x.full(1)),)
 
 
 def _reverse_acosh(grad: Value, entry: Entry) -> Gradients:
     x = entry.saved[0]
-    return (grad / ((x - 1.0) * (x + 1.0)).alu(UnaryOps.SQRT),)
+    return (grad / ((x - 1.0).alu(UnaryOps.SQRT) * (x + 1.0).alu(UnaryOps.SQRT)),)
 
 
 def _reverse_atanh(grad: Value, entry: Entry) -> Gradients:

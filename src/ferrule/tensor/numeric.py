@@ -139,6 +139,17 @@ class Numeric(Scientific):
             return self._wrap(value.full(False))
         return self._wrap(value < 0)
 
+    def angle(self) -> Self:
+        """The angle of each number as a complex one: pi where it is negative, else 0; NaN stays.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([-2.0, 3.0]).angle().tolist()
+        [3.1415927410125732, 0.0]
+        """
+        x = self._float().detach()
+        angle = (x < 0).where(x.full(math.pi), 0)
+        return self._wrap(x.equals(x).where(angle, x))
+
     def copysign(self, other: Operand) -> Self:
         """The size of each element, with the sign of `other`'s. The gradient at 0 is 0.
 

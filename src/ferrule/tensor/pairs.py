@@ -105,6 +105,24 @@ def xlogy(x: Value, y: Value) -> Value:
     return record("xlogy", _XLOGY, (x, y), result.node, None)
 
 
+def _reverse_xlog1py(grad: Value, entry: Entry) -> Gradients:
+    x, y = entry.saved
+    nothing = x.equals(0).alu(BinaryOps.AND, (y > -1.0).alu(UnaryOps.NEG))
+    return nothing.where(grad.full(0), grad * log1p(y)), grad * x / (y + 1.0)
+
+
+_XLOG1PY = Rule(_reverse_xlog1py, inputs=(0, 1))
+
+
+def xlog1py(x: Value, y: Value) -> Value:
+    """x * log(1 + y), and 0 where x is 0, unless y is NaN."""
+    a, b = doubled(x), doubled(y)
+    product = a * log1p(b)
+    known = a.equals(0).alu(BinaryOps.AND, b.equals(b))
+    result = known.where(a.full(0), product).cast(x.dtype)
+    return record("xlog1py", _XLOG1PY, (x, y), result.node, None)
+
+
 def ldexp(x: Value, exponent: Value) -> Value:
     """x * 2**exponent, in two factors, so that neither overflows before the product does."""
     wide = x.cast(dtypes.float64)

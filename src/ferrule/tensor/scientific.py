@@ -174,6 +174,28 @@ class Scientific(Functions):
         x = self if eps is None else self._wrap(self._float()).clamp(eps, 1 - eps)
         return x._apply(errorfunction.logit)
 
+    def ndtr(self) -> Self:
+        """The normal distribution's probability of less than each element, exact in both tails.
+
+        Error: at most 0.51 ulp in float32, 4.5 in float64.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([0.0]).ndtr().tolist()
+        [0.5]
+        """
+        return self._apply(errorfunction.ndtr)
+
+    def entr(self) -> Self:
+        """-self * log(self): 0 at 0, -inf for negative elements.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([0.0, 1.0, -1.0]).entr().abs().tolist()
+        [0.0, 0.0, inf]
+        """
+        value = self._float()
+        entropy = -pairs.xlogy(value, value)
+        return self._wrap((value < 0).where(value.full(-math.inf), entropy))
+
     # -- gamma -----------------------------------------------------------------------------------
 
     def lgamma(self) -> Self:
@@ -260,6 +282,15 @@ class Scientific(Functions):
         [0.0, 0.0]
         """
         return self._pair(pairs.xlogy, other, "xlogy")
+
+    def xlog1py(self, other: Operand) -> Self:
+        """self * log(1 + other), and 0 where this tensor is 0, unless `other` is NaN.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([0.0, 2.0]).xlog1py(Tensor([-1.0, 0.0])).tolist()
+        [0.0, 0.0]
+        """
+        return self._pair(pairs.xlog1py, other, "xlog1py")
 
     def ldexp(self, other: Operand) -> Self:
         """self * 2**other, exact for whole exponents wherever the result is a normal number.
