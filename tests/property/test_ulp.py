@@ -55,6 +55,14 @@ def softplus(x: Array) -> Array:
     return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
 
 
+def selu(x: Array) -> Array:
+    alpha, gamma = (
+        LONG("1.6732632423543772848170429916717"),
+        LONG("1.0507009873554804934193349852946"),
+    )
+    return gamma * np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
+
+
 @dataclass(frozen=True)
 class Case:
     """A function's reference, and where its bound holds."""
@@ -63,6 +71,7 @@ class Case:
     low: float = -INF
     high: float = INF
     low_float32: float | None = None  # where it is another one there
+    args: tuple[Any, ...] = ()
 
     def lowest(self, dtype: DType) -> float:
         narrow = dtype is not dtypes.float64 and self.low_float32 is not None
@@ -98,6 +107,10 @@ CASES: dict[str, Case] = {
     "logsigmoid": Case(lambda x: -softplus(-x)),
     "mish": Case(lambda x: x * np.tanh(softplus(x)), -708, INF, -87),
     "elu": Case(lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0)))),
+    "celu": Case(lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0)))),
+    "selu": Case(selu),
+    "quick_gelu": Case(lambda x: x * sigmoid(LONG("1.702") * x), -5),
+    "gelu": Case(exactly(lambda x: x * mpmath.ncdf(x)), -12, 30, args=("none",)),
     "softsign": Case(lambda x: x / (1 + np.abs(x))),
     "erf": Case(exactly(mpmath.erf), -8, 8),
     "erfc": Case(exactly(mpmath.erfc), -8, 27),
@@ -169,7 +182,7 @@ def test_the_error_is_within_the_stated_bound(name: str, dtype: DType) -> None:
     x = x[(x > case.lowest(dtype)) & (x < case.high)]
     with np.errstate(all="ignore"):
         exact = case.reference(x.astype(LONG))
-    error = errors(getattr(Tensor(x), name)().numpy(), exact, dtype)
+    error = errors(getattr(Tensor(x), name)(*case.args).numpy(), exact, dtype)
     worst = int(error.argmax())
     assert error[worst] <= stated(name, dtype) + SLACK, f"{error[worst]} ulp at {x[worst]!r}"
 
@@ -183,8 +196,9 @@ def test_narrow_types_round_once(name: str) -> None:
             wide = x.astype(np.float64)
         within = ~((wide <= CASES[name].lowest(dtype)) & (wide > -INF))
         x, wide = x[within], wide[within]
-        exact = getattr(Tensor(wide), name)().numpy()
-        error = errors(getattr(Tensor(x), name)().numpy(), exact, dtype)
+        args = CASES[name].args
+        exact = getattr(Tensor(wide), name)(*args).numpy()
+        error = errors(getattr(Tensor(x), name)(*args).numpy(), exact, dtype)
         worst = int(error.argmax())
         assert error[worst] <= 0.51, f"{error[worst]} ulp at {x[worst]!r}"
 
@@ -195,6 +209,8 @@ PAIRS: dict[str, Callable[[Array, Array], Array]] = {
     "atan2": np.arctan2,
     "hypot": np.hypot,
     "pow": np.power,
+    "xlogy": lambda a, b: a * np.log(b),
+    "xlog1py": lambda a, b: a * np.log1p(b),
 }
 
 
@@ -203,6 +219,8 @@ PAIRS: dict[str, Callable[[Array, Array], Array]] = {
 def test_functions_of_two(name: str, dtype: DType) -> None:
     a = samples(dtype, 10_000)
     b = np.random.default_rng(2).permutation(a)
+    if name.startswith("xlog"):
+        b = np.abs(b)
     if name == "pow":
         # The exponents reach from 0 to what overflows.
         a = np.abs(a)
@@ -214,6 +232,26 @@ def test_functions_of_two(name: str, dtype: DType) -> None:
     error = errors(getattr(Tensor(a), name)(Tensor(b)).numpy(), exact, dtype)
     worst = int(error.argmax())
     assert error[worst] <= stated(name, dtype) + SLACK, (error[worst], a[worst], b[worst])
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
+def test_logaddexp(dtype: DType) -> None:
+    a, b = np.random.default_rng(6).uniform(-5, 5, (2, 20_000)).astype(dtype.np)
+    exact = np.logaddexp(a.astype(LONG), b.astype(LONG))
+    found = Tensor(a).logaddexp(Tensor(b)).numpy()
+    if dtype is dtypes.float32:
+        assert errors(found, exact, dtype).max() <= 0.51
+    largest = np.maximum(np.maximum(np.abs(exact), 1), np.maximum(np.abs(a), np.abs(b)))
+    assert (np.abs(found - exact) <= (2 + SLACK) * unit(largest, dtype)).all()
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
+def test_approximate_gelu(dtype: DType) -> None:
+    x = np.random.default_rng(7).uniform(-5, 20, 20_000).astype(dtype.np)
+    wide = x.astype(LONG)
+    power = 2 * np.sqrt(2 / LONG(np.pi)) * (wide + LONG("0.044715") * wide**3)
+    error = errors(Tensor(x).gelu().numpy(), wide * sigmoid(power), dtype)
+    assert error.max() <= 24
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])
