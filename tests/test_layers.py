@@ -53,7 +53,8 @@ LAYERS = """
     transforms.trace transforms.derivatives transforms.mapping transforms.jacobians
     transforms.recompute transforms.custom transforms
     nn.optim.optimizer nn.optim.sgd nn.optim.adam nn.optim.adaptive nn.optim.lr_scheduler nn.optim
-    nn.utils nn.state
+    nn.utils nn.state.files nn.state.model nn.state.safetensors nn.state.npz nn.state.checkpoints
+    nn.state
     nn.parameters nn.containers nn.linear nn.convolution nn.normalization nn.recurrent nn.attention
     nn.transformer nn.functions nn.activations nn.shapes nn
     demo.terminal demo.digits cli errors __init__ __main__

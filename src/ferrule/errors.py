@@ -19,7 +19,7 @@ from ferrule.gradient import GradientError
 from ferrule.lanes import VmapError
 from ferrule.lazy import DeviceMismatchError
 from ferrule.nn.optim import OptimizerError
-from ferrule.nn.state import MissingExtraError, StateError
+from ferrule.nn.state import StateError
 from ferrule.ops import OpError, OpTypeError
 from ferrule.runner import RunnerError
 from ferrule.runtime.llvm import CompileError
@@ -39,7 +39,6 @@ __all__ = [
     "GraphException",
     "JitError",
     "LinalgError",
-    "MissingExtraError",
     "OpError",
     "OpTypeError",
     "OptimizerError",

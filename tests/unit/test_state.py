@@ -1,7 +1,9 @@
 """The names of a model's tensors, loading into them, and safetensors files."""
 
+import pickle
 import re
 import sys
+import zipfile
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -12,16 +14,19 @@ import pytest
 
 from ferrule import Tensor, dtypes, grad, nn, vmap
 from ferrule.config import Context
+from ferrule.helpers import GlobalCounters
 from ferrule.nn.state import (
     Mismatch,
-    MissingExtraError,
     StateError,
     functional_call,
     get_parameters,
     get_state_dict,
     load_state_dict,
+    npz_load,
+    npz_save,
     safe_load,
     safe_save,
+    torch_load,
 )
 
 Pair = namedtuple("Pair", ["left", "right"])
@@ -219,11 +224,10 @@ def test_a_failed_save_leaves_the_old_file_alone(
     path = tmp_path / "x.safetensors"
     safe_save({"x": Tensor([1.0])}, path)
 
-    def fail(arrays: Any, target: Path, metadata: Any = None) -> None:
-        target.write_bytes(b"half a file")
+    def fail(number: int) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("safetensors.numpy.save_file", fail)
+    monkeypatch.setattr("os.fsync", fail)
     with pytest.raises(OSError, match="no space left"):
         safe_save({"x": Tensor([2.0])}, path)
     assert safe_load(path)["x"].tolist() == [1.0]
@@ -254,13 +258,226 @@ def test_a_missing_file_is_file_not_found(tmp_path: Path) -> None:
         safe_load(tmp_path / "nothing")
 
 
-def test_a_missing_library_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "safetensors", None)
-    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'ferrule\[safetensors\]'"):
-        safe_save({"x": Tensor([1.0])}, tmp_path / "x")
-    with pytest.raises(MissingExtraError, match="safetensors files need the safetensors library"):
+def header(text: str, size: int = 0) -> bytes:
+    return len(text).to_bytes(8, "little") + text.encode() + bytes(size)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (header("[]"), "its header is no JSON object"),
+        (header("{"), "its header is no JSON"),
+        (header('{"a": 1, "a": 1}'), "a name occurs twice"),
+        (header('{"a": {"dtype": "F32"}}'), "a has no dtype, shape and data_offsets"),
+        (
+            header('{"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}', 4),
+            "the shape or the place of a is wrong",
+        ),
+        (
+            header('{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}', 4),
+            r"a takes 8 bytes, and its place is \[0, 4\]",
+        ),
+        (
+            header('{"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}', 8),
+            "a gap or an overlap at byte 0",
+        ),
+        (
+            header('{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}', 8),
+            "the tensors take 4 bytes, and there are 8",
+        ),
+        ((1 << 62).to_bytes(8, "little"), "a header of 4611686018427387904 bytes does not fit"),
+    ],
+)
+def test_headers_are_checked(content: bytes, text: str, tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(StateError, match=text):
         safe_load(tmp_path / "x")
+
+
+def test_the_name_of_the_metadata_is_taken(tmp_path: Path) -> None:
+    with pytest.raises(StateError, match="keeps the name __metadata__; rename that tensor"):
+        safe_save({"__metadata__": Tensor([1.0])}, tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def saved(kind: str, path: Path, tensors: dict[str, Tensor]) -> Any:
+    """The tensors as they come back from a file of a kind."""
+    if kind == "npz":
+        npz_save(tensors, path)
+        return npz_load(path)
+    safe_save(tensors, path)
+    return safe_load(path)
+
+
+@pytest.mark.parametrize("kind", ["npz", "safetensors"])
+def test_a_tensor_is_read_when_it_is_realised(kind: str, tmp_path: Path) -> None:
+    values = {name: Tensor(np.full(1000, i, np.float32)) for i, name in enumerate("abc")}
+    loaded = saved(kind, tmp_path / "x", values)
+    before = GlobalCounters.host_calls
+    assert (loaded["b"] + 1).tolist() == [2.0] * 1000
+    assert GlobalCounters.host_calls - before == 1
+
+
+@pytest.mark.parametrize("kind", ["npz", "safetensors"])
+def test_a_file_may_be_replaced_before_it_is_read(kind: str, tmp_path: Path) -> None:
+    loaded = saved(kind, tmp_path / "x", {"a": Tensor([1.0, 2.0])})
+    saved(kind, tmp_path / "x", {"a": Tensor([3.0, 4.0])})
+    assert loaded["a"].tolist() == [1.0, 2.0]
+
+
+def test_a_file_is_loaded_into_a_model_on_another_device(tmp_path: Path) -> None:
+    loaded = saved("safetensors", tmp_path / "x", {"weight": Tensor([1.0, 2.0])})
+    layer = Layer(0.0, 0.0)
+    layer.weight = layer.weight.to("CPU").clone().realize()
+    load_state_dict(layer, loaded)
+    assert layer.weight.tolist() == [1.0, 2.0]
+
+
+NUMPY_DTYPES = [dtype for dtype in FILE_DTYPES if not dtype.name.startswith(("bfloat", "float8"))]
+
+
+@pytest.mark.parametrize("dtype", NUMPY_DTYPES, ids=lambda dtype: dtype.name)
+def test_npz_files_are_those_of_numpy(dtype: Any, tmp_path: Path) -> None:
+    values = np.array([[0, 1, 2], [0, 0, 1]]).astype(dtype.np)
+    tensors = {"a.b": Tensor(values), "file": Tensor(values[:0]), "t": Tensor(values).T}
+    loaded = saved("npz", tmp_path / "x.npz", tensors)
+    with np.load(tmp_path / "x.npz") as archive:
+        for name, tensor in tensors.items():
+            assert loaded[name].dtype is dtype
+            np.testing.assert_array_equal(archive[name], tensor.numpy())
+            np.testing.assert_array_equal(loaded[name].numpy(), tensor.numpy())
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_npz_files_of_numpy_are_read(save: Any, tmp_path: Path) -> None:
+    arrays = {
+        "columns": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        "big": np.arange(5, dtype=">i4"),
+        "one": np.array(2.5),
+    }
+    save(tmp_path / "x.npz", **arrays)
+    for name, tensor in npz_load(tmp_path / "x.npz").items():
+        np.testing.assert_array_equal(tensor.numpy(), arrays[name])
+
+
+def test_npz_has_no_halves_of_machine_learning(tmp_path: Path) -> None:
+    with pytest.raises(StateError, match="x is bfloat16, which NumPy files cannot say; cast it"):
+        npz_save({"x": Tensor([1.0], dtype=dtypes.bfloat16)}, tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize("array", [np.array([None]), np.array(["text"]), np.zeros(1, complex)])
+def test_npz_files_of_other_types_are_refused(array: Any, tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", x=array)
+    with pytest.raises(StateError, match=r"x.npy has dtype .*, which ferrule lacks"):
+        npz_load(tmp_path / "x.npz")
+
+
+def flipped(content: bytes, place: int) -> bytes:
+    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+
+
+def test_damage_in_an_npz_file_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    npz_save({"x": Tensor(np.full(10_000, 1.5, np.float32))}, path)
+    whole = path.read_bytes()
+    place = whole.index(np.full(4, 1.5, np.float32).tobytes())
+    path.write_bytes(flipped(whole, place + 30_000))
+    with pytest.raises(StateError, match=r"x.npy is damaged: its checksum differs"):
+        npz_load(path)["x"].numpy()
+    path.write_bytes(flipped(whole, place + 40)[: place + 400] + whole[place + 400 :])
+    with pytest.raises(StateError, match=r"x.npy is damaged"):
+        npz_load(path)["x"].numpy()
+    for content in (b"", whole[:-5], whole[: len(whole) // 2], b"\xff" * 64):
+        path.write_bytes(content)
+        with pytest.raises(StateError, match=r"is not a whole .npz file"):
+            npz_load(path)
+
+
+# PyTorch's checkpoints, made by hand
+
+
+def pickled(*names: str, body: bytes) -> bytes:
+    """A pickle that has the named functions on its stack, and then `body`."""
+    parts = [name.rpartition(".") for name in names]
+    text = "".join(f"c{module}\n{name}\n" for module, _, name in parts)
+    return b"\x80\x02" + text.encode() + body + b"."
+
+
+def checkpoint(path: Path, data: bytes, **storages: bytes) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x/data.pkl", data)
+        archive.writestr("x/byteorder", sys.byteorder)
+        for key, content in storages.items():
+            archive.writestr(f"x/data/{key}", content)
+
+
+def strided(offset: int, shape: str, strides: str) -> bytes:
+    """A float32 tensor on the storage `s` of four elements, in the words of protocol 0."""
+    storage = b"(Vstorage\nctorch\nFloatStorage\nVs\nVcpu\nI4\ntQ"
+    rest = f"I{offset}\n({shape}t({strides}tI00\nNt".encode()
+    return b"(" + storage + rest + b"R"
+
+
+FOUR = np.arange(4, dtype=np.float32).tobytes()
+
+
+def test_a_strided_tensor_of_a_checkpoint(tmp_path: Path) -> None:
+    body = strided(1, "I2\nI2\n", "I1\nI1\n")
+    data = pickled("torch._utils._rebuild_tensor_v2", body=body)
+    checkpoint(tmp_path / "x.pt", data, s=FOUR)
+    assert torch_load(tmp_path / "x.pt").tolist() == [[1.0, 2.0], [2.0, 3.0]]
+
+
+def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:
+    data = pickled("os.system", body=b"(Vexit 1\ntR")
+    checkpoint(tmp_path / "x.pt", data)
+    with pytest.raises(StateError, match=r"x.pt needs os.system, and only tensors, numbers"):
+        torch_load(tmp_path / "x.pt")
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (strided(1, "I4\n", "I1\n"), "a tensor reaches beyond x/data/s"),
+        (strided(0, "I2\n", "I-1\n"), r"a tensor has shape \(2,\) and strides \(-1,\)"),
+        (strided(0, "I2\n", "I1\n").replace(b"I4", b"I5"), "x/data/s has 16 bytes, not 20"),
+        (strided(0, "I2\n", "I1\n").replace(b"Vs\n", b"Vt\n"), "there is no x/data/t"),
+        (b"(tR", "data.pkl is damaged"),
+        (b"garbage", "data.pkl is damaged"),
+    ],
+)
+def test_damaged_checkpoints_are_refused(body: bytes, text: str, tmp_path: Path) -> None:
+    checkpoint(tmp_path / "x.pt", pickled("torch._utils._rebuild_tensor_v2", body=body), s=FOUR)
+    with pytest.raises(StateError, match=text):
+        torch_load(tmp_path / "x.pt")
+
+
+def test_damaged_storages_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "x.pt"
+    data = pickled("torch._utils._rebuild_tensor_v2", body=strided(0, "I4\n", "I1\n"))
+    checkpoint(path, data, s=FOUR)
+    whole = path.read_bytes()
+    path.write_bytes(flipped(whole, whole.index(FOUR) + 5))
+    with pytest.raises(StateError, match="x/data/s is damaged: its checksum differs"):
+        torch_load(path).numpy()
+    path.write_bytes(whole[:-5])
+    with pytest.raises(StateError, match="is not a whole PyTorch checkpoint"):
+        torch_load(path)
+
+
+def test_other_files_are_no_checkpoints(tmp_path: Path) -> None:
+    path = tmp_path / "x.pt"
+    path.write_bytes(pickle.dumps([1]))
+    with pytest.raises(StateError, match=r"bare pickle, as PyTorch wrote before 1.6; torch.save"):
+        torch_load(path)
+    path.write_bytes(b"text")
+    with pytest.raises(StateError, match="is no PyTorch checkpoint: it is no zip archive"):
+        torch_load(path)
+    np.savez(path.with_suffix(".npz"), x=np.zeros(2))
+    with pytest.raises(StateError, match=r"there is no data.pkl in it"):
+        torch_load(path.with_suffix(".npz"))
+    with pytest.raises(FileNotFoundError):
+        torch_load(tmp_path / "nothing")
 
 
 def test_a_model_as_a_function_of_its_tensors() -> None:

@@ -1,4 +1,4 @@
-"""The tensors of a model under dotted names; calling it with others; safetensors files with them.
+"""The tensors of a model under dotted names; calling it with others.
 
 A model is any Python object: its tensors are found by walking attributes, lists, tuples and dicts,
 so `model.layers[0].weight` is called `layers.0.weight`, as in PyTorch's checkpoints.
@@ -6,28 +6,15 @@ so `model.layers[0].weight` is called `layers.0.weight`, as in PyTorch's checkpo
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
-from importlib import import_module
-from pathlib import Path
 from typing import Any, NamedTuple
-from uuid import uuid4
 
-import numpy as np
 import numpy.typing as npt
 
-from ferrule.dtype import DType, dtypes
+from ferrule.nn.state.files import StateError
 from ferrule.tensor import Tensor
 
 Array = npt.NDArray[Any]
-
-
-class StateError(ValueError):
-    """Tensors that do not fit the model, or a file that does not hold what its header says."""
-
-
-class MissingExtraError(ImportError):
-    """A feature whose optional library is not installed."""
 
 
 class Mismatch(NamedTuple):
@@ -234,92 +221,3 @@ def _assign_all(parameters: Mapping[str, Tensor], state_dict: Mapping[str, Tenso
         for name, tensor in parameters.items():
             tensor.assign(values[name])
     Tensor.realize(*parameters.values())
-
-
-# Files
-
-_FORMAT_NAMES = {
-    "BOOL": dtypes.bool,
-    "I8": dtypes.int8,
-    "I16": dtypes.int16,
-    "I32": dtypes.int32,
-    "I64": dtypes.int64,
-    "U8": dtypes.uint8,
-    "U16": dtypes.uint16,
-    "U32": dtypes.uint32,
-    "U64": dtypes.uint64,
-    "F16": dtypes.float16,
-    "BF16": dtypes.bfloat16,
-    "F32": dtypes.float32,
-    "F64": dtypes.float64,
-    "F8_E4M3": dtypes.float8_e4m3,
-    "F8_E5M2": dtypes.float8_e5m2,
-}
-
-
-def _library(module: str) -> Any:
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise MissingExtraError(
-            "safetensors files need the safetensors library: pip install 'ferrule[safetensors]'"
-        ) from error
-
-
-def safe_save(
-    tensors: Mapping[str, Tensor],
-    path: str | os.PathLike[str],
-    metadata: Mapping[str, str] | None = None,
-) -> None:
-    """Writes `tensors` to a safetensors file, whole or not at all: an older file stays until then.
-
-    Raises `MissingExtraError` without the safetensors library, and `OSError` where the file cannot
-    be written.
-
-    >>> from tempfile import TemporaryDirectory
-    >>> from ferrule import Tensor
-    >>> with TemporaryDirectory() as folder:
-    ...     safe_save({"x": Tensor([1.0, 2.0])}, f"{folder}/x.safetensors")
-    ...     safe_load(f"{folder}/x.safetensors")["x"].tolist()
-    [1.0, 2.0]
-    """
-    library = _library("safetensors.numpy")
-    # The library reads the memory of an array in order, whatever its strides are.
-    arrays = {name: np.asarray(tensor.numpy(), order="C") for name, tensor in tensors.items()}
-    target = Path(path)
-    unfinished = target.with_name(f".{target.name}.{uuid4().hex}.part")
-    try:
-        library.save_file(arrays, unfinished, metadata=dict(metadata) if metadata else None)
-        unfinished.replace(target)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-def safe_load(path: str | os.PathLike[str], device: str | None = None) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, by name.
-
-    Raises `FileNotFoundError`, `StateError` for a damaged file or a dtype that ferrule does not
-    have, and `MissingExtraError` without the safetensors library.
-    """
-    library = _library("safetensors")
-    content = Path(path).read_bytes()
-    try:
-        entries = library.deserialize(content)
-    except library.SafetensorError as error:
-        raise StateError(f"{path} is not a whole safetensors file: {error}") from error
-    return {name: _read_entry(path, name, entry, device) for name, entry in entries}
-
-
-def _read_entry(
-    path: str | os.PathLike[str], name: str, entry: Mapping[str, Any], device: str | None
-) -> Tensor:
-    dtype = _dtype_of(path, name, entry["dtype"])
-    array = np.frombuffer(entry["data"], dtype=dtype.np).reshape(entry["shape"])
-    return Tensor(array, device=device, dtype=dtype)
-
-
-def _dtype_of(path: str | os.PathLike[str], name: str, format_name: str) -> DType:
-    if format_name not in _FORMAT_NAMES:
-        known = ", ".join(_FORMAT_NAMES)
-        raise StateError(f"{path}: {name} has dtype {format_name}; ferrule reads {known}")
-    return _FORMAT_NAMES[format_name]

@@ -1,0 +1,221 @@
+"""PyTorch's checkpoints, read without executing what is pickled in them.
+
+A checkpoint is a zip archive: `data.pkl` says how the tensors are put together, and there is a
+member for each storage. The unpickler here knows what a state of tensors needs, and nothing else.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+import sys
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, NamedTuple, final
+
+import numpy as np
+
+from ferrule.dtype import DType, dtypes
+from ferrule.nn.state.files import Archive, Array, PathLike, StateError, lazy_tensor, mapped
+from ferrule.tensor import Tensor
+
+_STORAGES = {
+    "BoolStorage": dtypes.bool,
+    "ByteStorage": dtypes.uint8,
+    "CharStorage": dtypes.int8,
+    "ShortStorage": dtypes.int16,
+    "IntStorage": dtypes.int32,
+    "LongStorage": dtypes.int64,
+    "HalfStorage": dtypes.float16,
+    "BFloat16Storage": dtypes.bfloat16,
+    "FloatStorage": dtypes.float32,
+    "DoubleStorage": dtypes.float64,
+    "UntypedStorage": dtypes.uint8,
+}
+_DTYPES = {
+    "bool": dtypes.bool,
+    "uint8": dtypes.uint8,
+    "uint16": dtypes.uint16,
+    "uint32": dtypes.uint32,
+    "uint64": dtypes.uint64,
+    "int8": dtypes.int8,
+    "int16": dtypes.int16,
+    "int32": dtypes.int32,
+    "int64": dtypes.int64,
+    "float16": dtypes.float16,
+    "bfloat16": dtypes.bfloat16,
+    "float32": dtypes.float32,
+    "float64": dtypes.float64,
+    "float8_e4m3fn": dtypes.float8_e4m3,
+    "float8_e5m2": dtypes.float8_e5m2,
+}
+
+
+# What an unpickler may stumble over in bytes that are no pickle.
+_DAMAGE = (
+    pickle.UnpicklingError,
+    ValueError,
+    EOFError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    struct.error,
+)
+
+
+def torch_load(path: PathLike, device: str | None = None) -> Any:
+    """What `torch.save` wrote: usually a dict of tensors by name, each read when it is realised.
+
+    Tensors become ferrule's; numbers, strings and containers stay as they are. Nothing in the file
+    is executed, and a file that holds other objects, such as a whole model, is refused. Tensors
+    that shared a storage get memory of their own.
+
+    Raises `FileNotFoundError`, and `StateError` for a damaged file, PyTorch's formats before 1.6,
+    and dtypes that ferrule does not have; where the bytes of a tensor are damaged, when it is
+    realised.
+    """
+    _check_kind(path)
+    archive = Archive(path, "PyTorch checkpoint")
+    pickles = [name for name in archive.members if name.split("/")[1:] == ["data.pkl"]]
+    if len(pickles) != 1:
+        raise StateError(f"{path} is no PyTorch checkpoint: there is no data.pkl in it")
+    folder = pickles[0].removesuffix("data.pkl")
+    order = f"{folder}byteorder"
+    if order in archive.members and archive.contents(order).tobytes() != sys.byteorder.encode():
+        raise StateError(f"{path} was written on a machine with another order of bytes")
+    content = io.BytesIO(archive.contents(pickles[0]).tobytes())
+    try:
+        return _Unpickler(content, archive, folder, device).load()
+    except StateError:
+        raise
+    except _DAMAGE as error:
+        raise StateError(f"{path}: data.pkl is damaged: {error}") from error
+
+
+def _check_kind(path: PathLike) -> None:
+    start = mapped(path)[:4].tobytes()
+    if start == b"PK\x03\x04":
+        return
+    if start[:1] == b"\x80":
+        raise StateError(
+            f"{path} is a bare pickle, as PyTorch wrote before 1.6; torch.save it again with a"
+            " newer PyTorch, or as safetensors"
+        )
+    raise StateError(f"{path} is no PyTorch checkpoint: it is no zip archive")
+
+
+class _Storage(NamedTuple):
+    """A storage: its member of the archive, and the type of its elements."""
+
+    member: str
+    dtype: DType
+    size: int
+
+
+@final
+class _Unpickler(pickle.Unpickler):
+    """Knows tensors, storages and dtypes, and `OrderedDict`; refuses every other name."""
+
+    def __init__(self, file: io.BytesIO, archive: Archive, folder: str, device: str | None) -> None:
+        super().__init__(file)
+        self._archive = archive
+        self._folder = folder
+        self._device = device
+
+    def find_class(self, module: str, name: str) -> Any:
+        known: dict[tuple[str, str], Any] = {
+            ("collections", "OrderedDict"): OrderedDict,
+            ("torch", "Size"): tuple,
+            ("torch._utils", "_rebuild_tensor_v2"): self._tensor,
+            ("torch._utils", "_rebuild_tensor_v3"): self._typed_tensor,
+            ("torch._utils", "_rebuild_parameter"): _parameter,
+        }
+        if (module, name) in known:
+            return known[module, name]
+        if module in ("torch", "torch.storage") and name in _STORAGES:
+            return _STORAGES[name]
+        if module == "torch" and name in _DTYPES:
+            return _DTYPES[name]
+        raise StateError(
+            f"{self._archive.path} needs {module}.{name}, and only tensors, numbers, strings and"
+            " containers are read; save model.state_dict() instead"
+        )
+
+    def persistent_load(self, pid: Any) -> _Storage:
+        kind, dtype, key, _, size = pid
+        member = f"{self._folder}data/{key}"
+        if kind != "storage" or not isinstance(dtype, DType):
+            raise pickle.UnpicklingError(f"{pid} is no storage")
+        info = self._archive.members.get(member)
+        if info is None:
+            raise pickle.UnpicklingError(f"there is no {member}")
+        if info.file_size != size * dtype.itemsize:
+            raise pickle.UnpicklingError(
+                f"{member} has {info.file_size} bytes, not {size * dtype.itemsize}"
+            )
+        return _Storage(member, dtype, size)
+
+    def _tensor(
+        self,
+        storage: _Storage,
+        offset: int,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        *_: Any,
+    ) -> Tensor:
+        return self._strided(storage, storage.dtype, offset, shape, strides)
+
+    def _typed_tensor(
+        self,
+        storage: _Storage,
+        offset: int,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        requires_grad: bool,
+        hooks: Any,
+        dtype: DType,
+        *_: Any,
+    ) -> Tensor:
+        return self._strided(storage, dtype, offset, shape, strides)
+
+    def _strided(
+        self,
+        storage: _Storage,
+        dtype: DType,
+        offset: int,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+    ) -> Tensor:
+        numbers = (offset, *shape, *strides)
+        if len(shape) != len(strides) or any(type(n) is not int or n < 0 for n in numbers):
+            raise pickle.UnpicklingError(f"a tensor has shape {shape} and strides {strides}")
+        held = storage.size * storage.dtype.itemsize // dtype.itemsize
+        steps = zip(shape, strides, strict=True)
+        last = offset + sum((size - 1) * stride for size, stride in steps)
+        if 0 not in shape and last >= held:
+            raise pickle.UnpicklingError(f"a tensor reaches beyond {storage.member}")
+        read = _reader(self._archive, storage.member, dtype, (offset, shape, strides))
+        return lazy_tensor(read, shape, dtype, self._device)
+
+
+def _reader(
+    archive: Archive, member: str, dtype: DType, view: tuple[int, tuple[int, ...], tuple[int, ...]]
+) -> Callable[[], Array]:
+    offset, shape, strides = view
+
+    def read() -> Array:
+        data = archive.contents(member)
+        whole = data.size // dtype.itemsize * dtype.itemsize
+        # As integers: strides are NumPy's to take, and it does not know all dtypes.
+        elements = np.frombuffer(data[:whole], f"u{dtype.itemsize}")[offset:]
+        steps = [stride * dtype.itemsize for stride in strides]
+        part = np.lib.stride_tricks.as_strided(elements, shape, steps, writeable=False)
+        return np.array(part, order="C").view(dtype.np)
+
+    return read
+
+
+def _parameter(tensor: Tensor, *_: Any) -> Tensor:
+    return tensor

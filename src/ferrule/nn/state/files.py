@@ -1,0 +1,121 @@
+"""Files of tensors: mapped into memory, read at realisation, written whole or not at all.
+
+A tensor of a file is a lazy node that copies its bytes from the mapped file to its device. What is
+never realised is never read. A file may be replaced meanwhile, which is how all savers here write;
+it must not be written over in place.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, TypeAlias, final
+from uuid import uuid4
+
+import numpy as np
+
+from ferrule.capture import user_location
+from ferrule.dtype import DType
+from ferrule.host import HostFunction
+from ferrule.lazy import LazyBuffer
+from ferrule.tensor import Tensor
+from ferrule.tensor.data import to_device
+
+Array: TypeAlias = np.ndarray[Any, Any]
+PathLike: TypeAlias = str | os.PathLike[str]
+
+
+class StateError(ValueError):
+    """Tensors that do not fit the model, or a file that does not hold what its header says."""
+
+
+@contextmanager
+def replacing(path: PathLike) -> Iterator[BinaryIO]:
+    """A file to write to that takes the place of `path` at the end, if nothing went wrong."""
+    target = Path(path)
+    unfinished = target.with_name(f".{target.name}.{uuid4().hex}.part")
+    try:
+        with unfinished.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(target)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def mapped(path: PathLike) -> Array:
+    """The bytes of a file, read as they are used; raises `FileNotFoundError`."""
+    if os.path.getsize(path) == 0:
+        return np.empty(0, np.uint8)
+    return np.memmap(path, np.uint8, "r")
+
+
+def lazy_tensor(
+    read: Callable[[], Array], shape: Sequence[int], dtype: DType, device: str | None
+) -> Tensor:
+    """A tensor whose elements `read` gives when it is realised."""
+    sizes = tuple(shape)
+    if 0 in sizes:
+        return Tensor(np.empty(sizes, dtype.np), device=device)
+    place = to_device(device)
+    runner = HostFunction(_file_read, (read,), (sizes,), place, user_location())
+    return Tensor(LazyBuffer.custom(runner, [], sizes, dtype, place))
+
+
+def _file_read(read: Callable[[], Array]) -> Array:
+    return read()
+
+
+# Zip archives, which NumPy and PyTorch put arrays into
+
+
+@final
+class Archive:
+    """The members of a zip file; those that are not compressed are parts of the mapped file."""
+
+    def __init__(self, path: PathLike, kind: str) -> None:
+        self.path = path
+        self.bytes = mapped(path)
+        self._verified: set[str] = set()
+        try:
+            with zipfile.ZipFile(path) as archive:
+                self.members = {info.filename: info for info in archive.infolist()}
+        except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError) as error:
+            raise StateError(f"{path} is not a whole {kind}: {error}") from error
+
+    def head(self, name: str, count: int) -> bytes:
+        """The first bytes of a member, not verified."""
+        with zipfile.ZipFile(self.path) as archive, archive.open(name) as member:
+            return member.read(count)
+
+    def contents(self, name: str) -> Array:
+        """All bytes of a member; raises `StateError` where they are not those that were written."""
+        info = self.members[name]
+        try:
+            if info.compress_type != zipfile.ZIP_STORED:
+                with zipfile.ZipFile(self.path) as archive:
+                    return np.frombuffer(archive.read(name), np.uint8)
+            return self._stored(info)
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+            raise StateError(f"{self.path}: {name} is damaged: {error}") from error
+
+    def _stored(self, info: zipfile.ZipInfo) -> Array:
+        # The header before the data: 30 bytes, a name and an extra field of its own.
+        head = self.bytes[info.header_offset : info.header_offset + 30].tobytes()
+        if head[:4] != b"PK\x03\x04":
+            raise zipfile.BadZipFile("there is no member where the directory says")
+        lengths = int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
+        start = info.header_offset + 30 + lengths
+        data = self.bytes[start : start + info.file_size]
+        if data.size != info.file_size:
+            raise zipfile.BadZipFile("the file ends in it")
+        if info.filename not in self._verified:
+            if zlib.crc32(data.data) != info.CRC:
+                raise zipfile.BadZipFile("its checksum differs")
+            self._verified.add(info.filename)
+        return data
