@@ -119,7 +119,7 @@ NAMES = """
     lerp logical_not logical_and logical_or masked_fill
     sum prod mean max min var std var_mean std_mean argmax argmin any all softmax log_softmax
     logsumexp cumsum norm
-    amin amax aminmax nansum nanmean count_nonzero sum_to_size
+    equal amin amax aminmax nansum nanmean count_nonzero sum_to_size
     cumprod cummax cummin logcumsumexp vector_norm dist renorm
     sort argsort msort topk kthvalue median nanmedian mode quantile nanquantile
     searchsorted bucketize isin bincount histc histogram unique unique_consecutive

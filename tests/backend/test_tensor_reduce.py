@@ -205,6 +205,15 @@ def test_counts_and_pairs(device: str) -> None:
     )
 
 
+def test_equality_of_the_whole(device: str) -> None:
+    x = Tensor(CUBE)
+    assert x.equal(Tensor(CUBE.copy()))
+    assert not x.equal(Tensor(CUBE + 1e-9))
+    assert not x.equal(Tensor(CUBE[:1]))
+    assert Tensor(np.zeros((0, 2))).equal(Tensor(np.zeros((0, 2))))
+    assert not Tensor([math.nan]).equal(Tensor([math.nan]))
+
+
 def test_sums_of_millions_stay_exact(device: str) -> None:
     values = RNG.random(3_000_000, np.float32)
     exact = values.astype(np.float64)

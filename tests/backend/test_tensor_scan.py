@@ -70,6 +70,18 @@ def test_logarithms_of_sums(device: str, size: int) -> None:
     np.testing.assert_allclose(Tensor(values).logcumsumexp(0).numpy(), expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("kind", ["f4", "f8"])
+def test_the_error_of_logarithms_of_sums(device: str, kind: str) -> None:
+    for spread in (0.1, 1, 10, 100):
+        for offset in (0, -5, 50):
+            values = (RNG.normal(size=1000) * spread + offset).astype(kind)
+            exact = np.logaddexp.accumulate(values.astype(np.longdouble))
+            unit = np.maximum(1, abs(exact)) * np.finfo(kind).eps / 2
+            x = Tensor(values)
+            assert (abs(x.logcumsumexp().numpy() - exact) / unit).max() <= 6
+            assert abs(x.logsumexp().numpy() - exact[-1]) / unit[-1] <= 6
+
+
 def test_logarithms_of_sums_with_infinities(device: str) -> None:
     inf = math.inf
     x = Tensor([-inf, -inf, 1.0, inf, 2.0, math.nan])
