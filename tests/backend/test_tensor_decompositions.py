@@ -58,6 +58,9 @@ def test_inverses_and_powers() -> None:
     close(Tensor(thin).pinv(), np.linalg.pinv(thin, rcond=1e-12))
     close(Tensor(np.diag([1e-3, 1.0])).pinv(atol=0.1), np.diag([0.0, 1.0]))
     close(Tensor(np.diag([1e-3, 1.0])).pinv(0.1), np.diag([0.0, 1.0]))
+    both = np.stack([np.diag([1e-3, 1.0])] * 2)
+    limited = Tensor(both).pinv(Tensor([0.1, 1e-6]), atol=Tensor(0.0))
+    close(limited, [np.diag([0.0, 1.0]), np.diag([1e3, 1.0])])
     for n in (-3, -1, 0, 1, 2, 5):
         close(Tensor(a).matrix_power(n), np.linalg.matrix_power(a, n), 1e-8)
     b = normal(4, 2, 2)

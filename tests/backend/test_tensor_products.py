@@ -161,6 +161,15 @@ def test_cdist(p: float) -> None:
     close(Tensor(a).cdist(Tensor(b), p), np.linalg.norm(apart, p, -1))
 
 
+def test_the_gradient_of_no_distance_is_zero() -> None:
+    x = Tensor([[1.0, 2.0], [4.0, 6.0]], requires_grad=True)
+    for p in (1, 2, 3, float("inf")):
+        (found,) = x.cdist(x.detach(), p).sum().gradient(x)
+        assert np.isfinite(found.numpy()).all()
+    (found,) = x.cdist(x.detach()).sum().gradient(x)
+    np.testing.assert_allclose(found.numpy(), [[-0.6, -0.8], [0.6, 0.8]], rtol=1e-6)
+
+
 def test_gradients_of_products() -> None:
     a, b, c = normal(2, 3), normal(3, 2), normal(2, 2)
     assert_gradients(lambda x, y, z: z.addmm(x, y, beta=2, alpha=3), a, b, c)

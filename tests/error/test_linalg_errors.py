@@ -120,9 +120,9 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
         "[tensorsolve] as many elements as B of shape (2,) are needed in the first 1 axes of shape",
     ),
     (
-        lambda: zeros(2, 2).pinv(zeros()),
+        lambda: zeros(2, 2).pinv("a"),
         TypeError,
-        "[pinv] rtol and atol are numbers, not Tensor",
+        "[pinv] limits are numbers or tensors, not str",
     ),
     (
         lambda: zeros(3, 3).shrink(((0, 3), (0, Variable("n", 1, 3).bind(3)))).svd(),

@@ -184,7 +184,7 @@ class Diagonals(Products):
     def cdist(self, x2: Self, p: float = 2.0, compute_mode: str | None = None) -> Self:
         """The p-norm of the difference of each row here, (…, m, k), and there, (…, n, k).
 
-        The result is (…, m, n); leading axes broadcast.
+        The result is (…, m, n); leading axes broadcast. The gradient of a distance of 0 is 0.
         `compute_mode` is PyTorch's, and changes nothing here: differences are taken one by one.
 
         >>> from ferrule import Tensor

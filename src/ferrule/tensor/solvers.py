@@ -14,7 +14,9 @@ from ferrule.dtype import dtypes, promote
 from ferrule.gradient import Value
 from ferrule.shape.view import ShapeError, same
 from ferrule.tensor import solving
-from ferrule.tensor.broadcast import check_devices, known_size
+from ferrule.tensor.arithmetic import Operand
+from ferrule.tensor.base import TensorBase
+from ferrule.tensor.broadcast import check_devices, fit_shape, known_size
 from ferrule.tensor.diagonals import Diagonals
 from ferrule.tensor.matrices import identity, transposed
 from ferrule.tensor.rowwise import accumulating
@@ -122,14 +124,18 @@ class Solvers(Diagonals):
         return self.inv()
 
     def pinv(
-        self, rtol: float | None = None, hermitian: bool = False, *, atol: float | None = None
+        self,
+        rtol: Operand | None = None,
+        hermitian: bool = False,
+        *,
+        atol: Operand | None = None,
     ) -> Self:
         """Moore and Penrose's pseudo-inverse, by singular values. Computed on the host.
 
         Singular values of at most max(atol, rtol * the largest) count as zeros. Unless either is
-        given, rtol is the larger side times the float's epsilon. `hermitian` says that matrices are
-        symmetric, and only their lower triangle is read. The gradient is that of matrices which
-        keep their rank.
+        given, rtol is the larger side times the float's epsilon; they are numbers, or tensors of
+        one for each matrix. `hermitian` says that matrices are symmetric, and only their lower
+        triangle is read. The gradient is that of matrices which keep their rank.
 
         >>> from ferrule import Tensor
         >>> Tensor([[2.0], [0.0]]).pinv().tolist()
@@ -138,12 +144,21 @@ class Solvers(Diagonals):
         value = self._matrices("pinv", square=hermitian)
         if hermitian:
             value = solving.mirrored(value)
-        for limit in (rtol, atol):
-            if not isinstance(limit, int | float | None):
-                raise TypeError(f"[pinv] rtol and atol are numbers, not {type(limit).__name__}")
         if rtol is None:
-            rtol = solving.default_rtol(value) if not atol else 0.0
-        return self._in_own_float(solving.pseudo_inverse(value, atol or 0.0, rtol))
+            rtol = solving.default_rtol(value) if atol is None else 0.0
+        least = 0.0 if atol is None else atol
+        limits = [self._limit(value, limit, "pinv") for limit in (least, rtol)]
+        return self._in_own_float(solving.pseudo_inverse(value, *limits))
+
+    def _limit(self, value: Value, limit: Operand, what: str) -> Value:
+        """A number, or one for each matrix, as a value."""
+        if isinstance(limit, int | float):
+            return value.full(limit, ())
+        if not isinstance(limit, TensorBase):
+            raise TypeError(f"[{what}] limits are numbers or tensors, not {type(limit).__name__}")
+        given = limit._read()
+        check_devices(value, given, what)
+        return fit_shape(given.cast(value.dtype), value.shape[:-2], what)
 
     def pinverse(self, rcond: float = 1e-15) -> Self:
         """The same as `pinv`, with a limit relative to the largest singular value.

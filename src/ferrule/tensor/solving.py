@@ -174,23 +174,27 @@ def inverse_or_infinity(x: Value) -> Value:
     return record("inv", _INV, (x,), node, None)
 
 
-def _pinv(a: Array, atol: float, rtol: float) -> Array:
+def _pinv(a: Array, atol: Array, rtol: Array) -> Array:
     with explained("pinv", "look for NaN and infinity"):
         u, s, vh = np.linalg.svd(a, full_matrices=False)
     scale = inverted(s, atol, rtol)
     return np.asarray(np.swapaxes(vh, -1, -2) @ (scale[..., None] * np.swapaxes(u, -1, -2)))
 
 
-def inverted(s: Array, atol: float, rtol: float) -> Array:
+def inverted(s: Array, atol: Array | float, rtol: Array | float) -> Array:
     """1 over each singular value, 0 for those that count as zero."""
-    large = s > np.maximum(s.max(-1, keepdims=True) * rtol, atol)
-    return np.divide(1, s, where=large, out=np.zeros_like(s))
+    limit = np.maximum(s.max(-1) * rtol, atol)
+    return np.divide(1, s, where=s > limit[..., None], out=np.zeros_like(s))
 
 
-def pseudo_inverse(x: Value, atol: float, rtol: float) -> Value:
-    """Moore and Penrose's inverse; singular values of at most max(atol, rtol * largest) are 0."""
+def pseudo_inverse(x: Value, atol: Value, rtol: Value) -> Value:
+    """Moore and Penrose's inverse; singular values of at most max(atol, rtol * largest) are 0.
+
+    The limits are numbers, or one for each matrix.
+    """
     *batch, rows, columns = x.shape
-    node = on_host(_pinv, [x], (*batch, columns, rows), x.dtype, atol, rtol).node
+    sources = [x, atol.detach(), rtol.detach()]
+    node = on_host(_pinv, sources, (*batch, columns, rows), x.dtype).node
     return record("pinv", _PINV, (x,), node, None)
 
 
@@ -286,7 +290,7 @@ def least_squares(a: Value, b: Value, rtol: float) -> Value:
 def _reverse_lstsq(grad: Value, entry: Entry) -> Gradients:
     """That of pinv(a) @ b."""
     a, b = entry.saved
-    inverse = pseudo_inverse(a, 0.0, entry.arg)
+    inverse = pseudo_inverse(a, a.full(0, ()), a.full(entry.arg, ()))
     to_b = matrix_product(transposed(inverse), grad)
     to_a = pinv_slope(a, inverse, matrix_product(grad, transposed(b)))
     return summed_to(to_a, a.shape), summed_to(to_b, b.shape)
