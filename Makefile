@@ -9,7 +9,7 @@ INSTALL := python -m pip install --quiet --disable-pip-version-check
 LOWEST := numpy==2.1.0 ml_dtypes==0.5.0 llvmlite==0.46.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch test-wheel test-lowest lint format bench bench-quick docs
+.PHONY: help demo test test-torch test-array-api test-wheel test-lowest lint format bench bench-quick docs
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,6 +64,12 @@ bench-quick: .bench-venv/.ready ## A subset in short blocks: rough figures in tw
 test-torch: .torch-venv/.ready ## Compare with PyTorch on its database of operators
 	.torch-venv/bin/python -m pytest -q tests/torch
 	.torch-venv/bin/python tests/torch/op_db.py
+
+test-array-api: $(VENV)/.dev ## Run the public suite of the array API, a checkout at $$ARRAY_API_TESTS
+	@test -n "$$ARRAY_API_TESTS" || { echo "set ARRAY_API_TESTS to a checkout of array-api-tests"; exit 1; }
+	$(BIN)/$(INSTALL) -r "$$ARRAY_API_TESTS/requirements.txt"
+	cd "$$ARRAY_API_TESTS" && ARRAY_API_TESTS_MODULE=ferrule.array_api ARRAY_API_TESTS_VERSION=2024.12 \
+		$(CURDIR)/$(BIN)/pytest array_api_tests --max-examples 100
 
 docs: $(VENV)/.dev ## Run every example in the documentation
 	$(BIN)/pytest -W error tests/docs

@@ -92,7 +92,8 @@ def test_star_import() -> None:
 
 # What users of PyTorch and tinygrad look for.
 NAMES = """
-    from_numpy from_dlpack frombuffer numpy item tolist data realize contiguous clone cast cpu
+    to_device from_numpy from_dlpack frombuffer nextafter
+    numpy item tolist data realize contiguous clone cast cpu
     float half int short long bool double bfloat16
     bitcast to assign replace detach requires_grad_ zero_grad backward gradient
     contiguous_backward

@@ -412,8 +412,12 @@ def as_expr(value: sint) -> Expr:
 
 
 def as_int(value: sint) -> sint:
-    """An int where the expression is a constant."""
-    return int(value.arg) if isinstance(value, Expr) and value.is_const else value
+    """An int where the expression is a constant; NumPy's integers become ints too."""
+    if isinstance(value, int):
+        return value
+    if isinstance(value, Expr):
+        return int(value.arg) if value.is_const else value
+    return value.__index__() if hasattr(value, "__index__") else value
 
 
 def range_(name: str, size: sint) -> Expr:

@@ -146,6 +146,20 @@ def test_replays_do_not_write_to_the_lender(device: str) -> None:
         assert (x.tolist()[0], array[0]) == (n + 1, n)
 
 
+def test_numpy_integers_are_sizes_and_axes(device: str) -> None:
+    two = np.int64(2)
+    x = Tensor([[1, 2], [3, 4]])
+    shapes = [
+        x.reshape(two, two),
+        Tensor.zeros(two, two),
+        Tensor.full((two, two), 1),
+        x[:1].expand(two, two),
+        x.sum(np.int64(1)).broadcast_to((two, two)),
+    ]
+    assert [y.shape for y in shapes] == [(2, 2)] * 5
+    assert all(type(size) is int for y in shapes for size in y.shape)
+
+
 # *** to NumPy ***
 
 

@@ -9,12 +9,12 @@ from ferrule.backward import pull_back
 from ferrule.gradient import Edge, GradientError, Leaf, Rule, Shape, Value, no_grad, record
 from ferrule.shape.view import ShapeError, prod_sint
 from ferrule.tensor.base import TensorBase
-from ferrule.tensor.copying import Copying
+from ferrule.tensor.namespace import Namespace
 
 _CONTIGUOUS = Rule(lambda grad, _: (grad.contiguous(),))
 
 
-class Autograd(Copying):
+class Autograd(Namespace):
     """What a tensor has to do with gradients."""
 
     __slots__ = ()

@@ -458,7 +458,7 @@ class TensorBase:
         """Axes counted from the front, in order; all of them for None."""
         if axes is None:
             return tuple(range(len(self._shape)))
-        wanted = (axes,) if isinstance(axes, int) else tuple(axes)
+        wanted = (axes,) if isinstance(axes, int | np.integer) else tuple(axes)
         found = sorted(self._axis(axis, what) for axis in wanted)
         if len(set(found)) < len(found):
             raise ShapeError(f"[{what}] the axes {wanted} of shape {self._shape} repeat one")

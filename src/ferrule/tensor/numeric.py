@@ -159,6 +159,20 @@ class Numeric(Scientific):
         """
         return self._pair(pairs.copysign, other, "copysign")
 
+    def nextafter(self, other: Operand) -> Self:
+        """The float next to each element on the way to `other`; `other` where they are equal.
+
+        Zero is next to the smallest subnormal numbers. Has no gradient, and no float8.
+
+        >>> from ferrule import Tensor
+        >>> (Tensor([1.0]).nextafter(2) - 1).item() == 2.0**-23
+        True
+        """
+        a, b = self._divisible(other, "nextafter")
+        if a.dtype.itemsize == 1:
+            raise DTypeError(f"[nextafter] is not defined for {a.dtype}; cast it to float16")
+        return self._wrap(pairs.nextafter(a.detach(), b.detach()))
+
     def heaviside(self, values: Operand) -> Self:
         """0 for negative elements, 1 for positive ones, `values` at 0.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
 from ferrule.dtype import dtypes
 from ferrule.gradient import Entry, Gradients, Rule, Value, record
@@ -131,6 +132,21 @@ def ldexp(x: Value, exponent: Value) -> Value:
     factor = half.alu(UnaryOps.EXP2)
     rest = (power - 3.0 * half).alu(UnaryOps.EXP2)
     return (wide * factor * factor * factor * rest).cast(x.dtype)
+
+
+_PATTERNS: Final = {2: dtypes.int16, 4: dtypes.int32, 8: dtypes.int64}
+
+
+def nextafter(x: Value, towards: Value) -> Value:
+    """The float next to `x` on the way to another: as bits, one more or one less."""
+    pattern = _PATTERNS[x.dtype.itemsize]
+    bits = x.bitcast(pattern)
+    grows = (x < towards).equals(x > 0).where(bits.full(1), -1)
+    # The bits of 1 are those of the smallest positive number.
+    from_zero = with_sign(bits.full(1).bitcast(x.dtype), towards)
+    moved = x.equals(0).where(from_zero, (bits + grows).bitcast(x.dtype))
+    result = x.equals(towards).where(towards, moved)
+    return x.equals(x).alu(BinaryOps.AND, towards.equals(towards)).where(result, x + towards)
 
 
 # *** integers ***

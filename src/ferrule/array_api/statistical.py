@@ -1,0 +1,123 @@
+"""Sums, means, extremes along axes; all, any, and differences of neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from ferrule.dtype import DType
+from ferrule.shape.view import ShapeError
+from ferrule.tensor import Tensor
+
+Axis: TypeAlias = int | tuple[int, ...] | None
+
+
+def all(x: Tensor, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Whether every element along the axes is other than 0."""
+    return x.all(axis, keepdims)
+
+
+def any(x: Tensor, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Whether some element along the axes is other than 0."""
+    return x.any(axis, keepdims)
+
+
+def max(x: Tensor, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """The largest element along the axes; NaN if there is one."""
+    return x.amax(axis, keepdims)
+
+
+def min(x: Tensor, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """The smallest element along the axes; NaN if there is one."""
+    return x.amin(axis, keepdims)
+
+
+def mean(x: Tensor, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """The mean along the axes."""
+    return x.mean(axis, keepdims)
+
+
+def sum(
+    x: Tensor, /, *, axis: Axis = None, dtype: DType | None = None, keepdims: bool = False
+) -> Tensor:
+    """The sum along the axes; narrow integers in 32 bits."""
+    return x.sum(axis, keepdims, dtype)
+
+
+def prod(
+    x: Tensor, /, *, axis: Axis = None, dtype: DType | None = None, keepdims: bool = False
+) -> Tensor:
+    """The product along the axes; narrow integers in 32 bits."""
+    return x.prod(axis, keepdims, dtype)
+
+
+def var(
+    x: Tensor, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False
+) -> Tensor:
+    """The variance along the axes: squared distances from the mean over n - correction."""
+    return x.var(axis, keepdims, correction)
+
+
+def std(
+    x: Tensor, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False
+) -> Tensor:
+    """The standard deviation along the axes, the square root of `var`."""
+    return x.std(axis, keepdims, correction)
+
+
+def cumulative_sum(
+    x: Tensor,
+    /,
+    *,
+    axis: int | None = None,
+    dtype: DType | None = None,
+    include_initial: bool = False,
+) -> Tensor:
+    """The sum of all elements up to each one; with 0 before them if `include_initial`."""
+    return _running(Tensor.cumsum, 0, x, axis, dtype, include_initial, "cumulative_sum")
+
+
+def cumulative_prod(
+    x: Tensor,
+    /,
+    *,
+    axis: int | None = None,
+    dtype: DType | None = None,
+    include_initial: bool = False,
+) -> Tensor:
+    """The product of all elements up to each one; with 1 before them if `include_initial`."""
+    return _running(Tensor.cumprod, 1, x, axis, dtype, include_initial, "cumulative_prod")
+
+
+def diff(
+    x: Tensor,
+    /,
+    *,
+    axis: int = -1,
+    n: int = 1,
+    prepend: Tensor | None = None,
+    append: Tensor | None = None,
+) -> Tensor:
+    """The differences of neighbours along an axis, n times; of `prepend`, x and `append` joined."""
+    return x.diff(n, axis, prepend, append)
+
+
+def _running(
+    total: Callable[..., Tensor],
+    initial: int,
+    x: Tensor,
+    axis: int | None,
+    dtype: DType | None,
+    include_initial: bool,
+    what: str,
+) -> Tensor:
+    if axis is None and x.ndim != 1:
+        raise ShapeError(f"[{what}] needs an axis for a tensor of shape {x.shape}")
+    place = 0 if axis is None else axis
+    result = total(x, place, dtype)
+    if not include_initial:
+        return result
+    shape = list(result.shape)
+    shape[place] = 1
+    first = Tensor.full(tuple(shape), initial, dtype=result.dtype, device=result.device)
+    return first.cat(result, dim=place)
