@@ -155,6 +155,8 @@ class Indexing(Creation):
         >>> Tensor([[1, 2, 3]]).index_select(1, Tensor([2, 0])).tolist()
         [[3, 1]]
         """
+        if not self._shape:
+            return self.reshape(1).index_select(dim, index).reshape(())
         axis = self._axis(dim, "index_select")
         return self[(slice(None),) * axis + (index,)]
 
@@ -165,7 +167,11 @@ class Indexing(Creation):
         >>> Tensor([[1, 2], [3, 4]]).gather(1, Tensor([[0, 0], [1, 0]])).tolist()
         [[1, 1], [4, 3]]
         """
+        if not self._shape:
+            return self.reshape(1).gather(dim, index.reshape(-1)).reshape(index._shape)  # type: ignore[attr-defined]
         axis = self._axis(dim, "gather")
+        if 0 in index._shape:
+            return self._wrap(self._read().full(0, index._shape))
         value, positions = self._lanes(axis, index, "gather")
         return self._wrap(value.gather(positions, axis))
 
@@ -222,17 +228,9 @@ class Indexing(Creation):
         shape = broadcast_shape((self._shape, mask._shape), "masked_select")
         known = [known_size(size, "masked_select") for size in shape]
         chosen = np.broadcast_to(mask.numpy(copy=False), known)
+        if not shape:
+            return self.reshape(1)[np.flatnonzero(chosen)]
         return self.expand(shape)[tuple(np.nonzero(chosen))]
-
-    def nonzero(self) -> Self:
-        """The positions of all elements other than 0, one row each; computes the tensor now.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([0, 5, 7]).nonzero().tolist()
-        [[1], [2]]
-        """
-        found = np.argwhere(self.numpy(copy=False)).astype(np.int32)
-        return type(self)(found, device=self.device)
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -274,6 +272,9 @@ class Indexing(Creation):
         """
         if reduce not in (None, "add"):
             raise ValueError(f"[scatter] reduce is None or 'add', not {reduce!r}")
+        if not self._shape:
+            new = src.reshape(1) if isinstance(src, Indexing) else src
+            return self.reshape(1).scatter(dim, index.reshape(1), new, reduce).reshape(())  # type: ignore[attr-defined]
         axis = self._axis(dim, "scatter")
         _, positions = self._lanes(axis, index, "scatter")
         own = self._read()

@@ -12,8 +12,8 @@ from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import broadcast_shape, check_devices
 from ferrule.tensor.data import from_host, to_dtype
 from ferrule.tensor.einstein import einsum, formula_of, parse
-from ferrule.tensor.indexing import Indexing
 from ferrule.tensor.matrices import matrix_product
+from ferrule.tensor.scattering import Scattering
 
 
 def _to_matrices(a: Value, b: Value) -> tuple[Value, Value, Shape]:
@@ -28,7 +28,7 @@ def _to_matrices(a: Value, b: Value) -> tuple[Value, Value, Shape]:
     return a, b, (*batch, *rows, *columns)
 
 
-class Linalg(Indexing):
+class Linalg(Scattering):
     """Matrix products and what is made of them."""
 
     __slots__ = ()

@@ -207,12 +207,26 @@ class Plan:
     def written(self, value: Value, new: Value) -> Value:
         """The value with new elements at the positions; of several for one the last counts."""
         merged, axis, order = self._gathered(value)
+        spread, new = self._aligned(merged, axis, new)
+        return self._apart(placed(merged, spread, new, axis, self.unique), value, order)
+
+    def added(self, value: Value, new: Value) -> Value:
+        """The value, to which all new elements are added at their positions."""
+        merged, axis, order = self._gathered(value)
+        spread, new = self._aligned(merged, axis, new)
+        total = merged + new.scatter(spread, axis, merged.shape[axis])
+        return self._apart(total, value, order)
+
+    def _aligned(self, merged: Value, axis: int, new: Value) -> tuple[Value, Value]:
+        """The positions for each lane, and new elements in their order."""
         there = self._to_result(axis, len(new.shape))
         new = new.permute([there.index(place) for place in range(len(there))])
         spread = self._spread(merged.shape, axis)
-        new = new.reshape(spread.shape)
-        result = placed(merged, spread, new, axis, self.unique)
-        result = result.reshape(tuple([value.shape[place] for place in order]))
+        return spread, new.reshape(spread.shape)
+
+    def _apart(self, merged: Value, value: Value, order: list[int]) -> Value:
+        """The merged axes apart again, and all in the value's order."""
+        result = merged.reshape(tuple([value.shape[place] for place in order]))
         return result.permute([order.index(place) for place in range(len(order))])
 
 

@@ -1,0 +1,289 @@
+"""Copies of a tensor with elements changed at positions or where a mask holds.
+
+Elements to write are cast to the tensor's dtype. Positions that are known on the host (lists,
+arrays) are checked; those of a tensor are known only when it runs, and write nowhere if they are
+out of range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from ferrule.dtype import dtypes
+from ferrule.gradient import Number, Value
+from ferrule.shape.view import ShapeError, prod_sint
+from ferrule.tensor.base import TensorBase
+from ferrule.tensor.broadcast import broadcast_shape, fit_shape, known_size
+from ferrule.tensor.data import from_host
+from ferrule.tensor.positions import Gather, Plan, host_positions, index_value, wrapped
+from ferrule.tensor.scattered import REDUCTIONS, placed, reduced
+from ferrule.tensor.selecting import Selecting
+
+_NUMPY_NAMES = {"add": "sum", "multiply": "prod", "max": "amax", "min": "amin"}
+
+
+class Scattering(Selecting):
+    """Writing along one axis, at tuples of positions, in the flat tensor, by masks."""
+
+    __slots__ = ()
+
+    # -- along one axis --------------------------------------------------------------------------
+
+    def scatter_reduce(
+        self,
+        dim: int,
+        index: TensorBase,
+        src: TensorBase,
+        reduce: str,
+        *,
+        include_self: bool = True,
+    ) -> Self:
+        """This tensor with the elements of `src` for each position along `dim` reduced into it.
+
+        `reduce` is "sum", "prod", "mean", "amax" or "amin"; without `include_self` the elements
+        that were there are left out. The mean of integers is rounded down. Gradients of extremes
+        are shared evenly among equal elements.
+
+        >>> from ferrule import Tensor
+        >>> x = Tensor([10, 20])
+        >>> x.scatter_reduce(0, Tensor([1, 1]), Tensor([5, 30]), "amax").tolist()
+        [10, 30]
+        """
+        how = _reduction(reduce, "scatter_reduce")
+        axis, positions, own = self._target_lanes(dim, index, "scatter_reduce")
+        new = self._source(src, positions, "scatter_reduce")
+        return self._lifted(reduced(own, positions, new, axis, how, include_self))
+
+    def _target_lanes(self, dim: int, index: TensorBase, what: str) -> tuple[int, Value, Value]:
+        """The axis, the positions, this value; a tensor without axes counts as one element."""
+        own = self if self._shape else self.reshape(1)
+        axis = own._axis(dim, what)
+        wide = index if index._shape else index.reshape(1)  # type: ignore[attr-defined]
+        _, positions = own._lanes(axis, wide, what)
+        return axis, positions, own._read()
+
+    def _source(self, src: Any, positions: Value, what: str) -> Value:
+        """The elements to write: as many as positions, or more, of which the first ones count."""
+        own = self._read()
+        if not isinstance(src, TensorBase):
+            return fit_shape(from_host(src, own.dtype, self.device), positions.shape, what)
+        new = src._read().cast(own.dtype)
+        new = new if new.shape else new.reshape((1,))
+        fits = len(new.shape) == len(positions.shape) and all(
+            size <= there for size, there in zip(positions.shape, new.shape, strict=True)
+        )
+        if not fits:
+            raise ShapeError(
+                f"[{what}] a source of shape {new.shape} is smaller than the index, "
+                f"{positions.shape}"
+            )
+        return new.shrink([(0, size) for size in positions.shape])
+
+    def _lifted(self, value: Value) -> Self:
+        return self._wrap(value.reshape(self._shape))
+
+    def index_add(self, dim: int, index: Any, source: Any, alpha: Number = 1) -> Self:
+        """This tensor, to which slices of `source`, times alpha, are added at positions of `dim`.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([0, 0]).index_add(0, Tensor([1, 1]), Tensor([5, 6])).tolist()
+        [0, 11]
+        """
+        axis, positions, own = self._slices(dim, index, source, "index_add")
+        new = self._source(source, positions, "index_add")
+        new = new * alpha if alpha != 1 else new
+        return self._lifted(reduced(own, positions, new, axis, "sum", include_self=True))
+
+    def index_reduce(
+        self, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True
+    ) -> Self:
+        """This tensor with slices of `source` reduced into positions of `dim`; see
+        `scatter_reduce`.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([2, 3]).index_reduce(0, Tensor([1, 1]), Tensor([5, 6]), "prod").tolist()
+        [2, 90]
+        """
+        how = _reduction(reduce, "index_reduce")
+        axis, positions, own = self._slices(dim, index, source, "index_reduce")
+        new = self._source(source, positions, "index_reduce")
+        return self._lifted(reduced(own, positions, new, axis, how, include_self))
+
+    def index_copy(self, dim: int, index: Any, source: Any) -> Self:
+        """This tensor with slices of `source` at positions of `dim`; of several the last counts.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2, 3]).index_copy(0, Tensor([2, 0]), Tensor([8, 9])).tolist()
+        [9, 2, 8]
+        """
+        axis, positions, own = self._slices(dim, index, source, "index_copy")
+        new = self._source(source, positions, "index_copy")
+        return self._lifted(placed(own, positions, new, axis))
+
+    def index_fill(self, dim: int, index: Any, value: Any) -> Self:
+        """This tensor with one value at positions of `dim`.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2, 3]).index_fill(0, Tensor([2, 0]), 7).tolist()
+        [7, 2, 7]
+        """
+        axis, positions, own = self._slices(dim, index, None, "index_fill")
+        if isinstance(value, TensorBase):
+            if value._shape:
+                raise ShapeError(f"[index_fill] one value is needed, not shape {value._shape}")
+            new = fit_shape(value._read().cast(own.dtype), positions.shape, "index_fill")
+        else:
+            new = self._source(value, positions, "index_fill")
+        return self._lifted(placed(own, positions, new, axis))
+
+    def _slices(self, dim: int, index: Any, source: Any, what: str) -> tuple[int, Value, Value]:
+        """The axis, the position of each element of the slices, this value."""
+        whole = self if self._shape else self.reshape(1)
+        axis = whole._axis(dim, what)
+        own = whole._read()
+        places = _vector(index, own, axis, what)
+        wide = (*own.shape[:axis], places.shape[0], *own.shape[axis + 1 :])
+        if isinstance(source, TensorBase) and (source._shape or (1,)) != wide:
+            raise ShapeError(
+                f"[{what}] {places.shape[0]} positions on axis {dim} of shape {self._shape} need a "
+                f"source of shape {wide}, not {source._shape}"
+            )
+        ones = [places.shape[0] if place == axis else 1 for place in range(len(wide))]
+        return axis, places.reshape(tuple(ones)).expand(wide), own
+
+    # -- at tuples of positions ------------------------------------------------------------------
+
+    def index_put(self, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Self:
+        """This tensor with values at tuples of positions, as `x[indices] = values` on a copy.
+
+        With `accumulate` they are added, all of those with equal positions.
+
+        >>> from ferrule import Tensor
+        >>> at = (Tensor([0, 0]),)
+        >>> Tensor([1, 2]).index_put(at, Tensor([5, 6]), accumulate=True).tolist()
+        [12, 2]
+        """
+        key = tuple([slice(None) if index is None else index for index in indices])
+        if not accumulate:
+            copy = self.clone()
+            copy[key] = values
+            return copy
+        items = self._items(key)
+        gathers = [item for item in items if isinstance(item, Gather)]
+        own = self._read()
+        if not gathers:
+            return self._wrap(own + self._fitted(values, "index_put"))
+        plan = Plan.make(items, gathers, self._shape, self.device)
+        target = self._wrap(plan.read(own.detach()))
+        return self._wrap(plan.added(own, target._fitted(values, "index_put")))
+
+    def put(self, index: Any, source: Any, accumulate: bool = False) -> Self:
+        """This tensor with elements of `source` at positions in the flat tensor.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([[1, 2], [3, 4]]).put(Tensor([3, 0]), Tensor([8, 9])).tolist()
+        [[9, 2], [3, 8]]
+        """
+        values = source.reshape(-1) if isinstance(source, Scattering) else source
+        places = index.reshape(-1) if isinstance(index, Scattering) else np.ravel(index)
+        flat = self.flatten().index_put((places,), values, accumulate)
+        return flat.reshape(self._shape)
+
+    # -- by masks --------------------------------------------------------------------------------
+
+    def masked_scatter(self, mask: Any, source: TensorBase) -> Self:
+        """This tensor with the elements of `source`, in order, where a mask holds.
+
+        Stays lazy: which element goes where is counted when it runs. Elements that are missing
+        count as 0.
+
+        >>> from ferrule import Tensor
+        >>> x = Tensor([1, 2, 3])
+        >>> x.masked_scatter(x > 1, Tensor([8, 9])).tolist()
+        [1, 8, 9]
+        """
+        chosen = self._mask(mask, "masked_scatter")
+        shape = broadcast_shape((self._shape, chosen.shape), "masked_scatter")
+        own = fit_shape(self._read(), shape, "masked_scatter")
+        chosen = fit_shape(chosen, shape, "masked_scatter")
+        new = source._read().cast(own.dtype)
+        total = prod_sint(shape)
+        before = self._wrap(chosen.cast(dtypes.int32).reshape((total,))).cumsum(0)._read() - 1
+        flat = new.reshape((prod_sint(new.shape),))
+        if 0 in flat.shape or 0 in shape:
+            return self._wrap(own)
+        found = flat.gather(before, 0).reshape(shape)
+        return self._wrap(chosen.where(found, own))
+
+    # -- parts -----------------------------------------------------------------------------------
+
+    def select_scatter(self, src: TensorBase, dim: int, index: int) -> Self:
+        """This tensor with one element of an axis replaced.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([[1, 2], [3, 4]]).select_scatter(Tensor([8, 9]), 0, 1).tolist()
+        [[1, 2], [8, 9]]
+        """
+        copy = self.clone()
+        copy[(slice(None),) * self._axis(dim, "select_scatter") + (index,)] = src
+        return copy
+
+    def slice_scatter(
+        self,
+        src: TensorBase,
+        dim: int = 0,
+        start: int | None = None,
+        end: int | None = None,
+        step: int = 1,
+    ) -> Self:
+        """This tensor with a slice of an axis replaced.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2, 3, 4]).slice_scatter(Tensor([8, 9]), 0, 1, 4, 2).tolist()
+        [1, 8, 3, 9]
+        """
+        copy = self.clone()
+        axis = self._axis(dim, "slice_scatter")
+        copy[(slice(None),) * axis + (slice(start, end, step),)] = src
+        return copy
+
+    def diagonal_scatter(
+        self, src: TensorBase, offset: int = 0, dim1: int = 0, dim2: int = 1
+    ) -> Self:
+        """This tensor with a diagonal of two axes replaced.
+
+        >>> from ferrule import Tensor
+        >>> Tensor.zeros(2, 2).diagonal_scatter(Tensor([1.0, 2.0])).tolist()
+        [[1.0, 0.0], [0.0, 2.0]]
+        """
+        axes = (self._axis(dim1, "diagonal_scatter"), self._axis(dim2, "diagonal_scatter"))
+        copy = self.clone()
+        view = copy.movedim(axes, (-2, -1))
+        rows, columns = (known_size(size, "diagonal_scatter") for size in view._shape[-2:])
+        first = np.arange(max(-offset, 0), rows)[: max(columns - max(offset, 0), 0)]
+        view[..., first, first + offset] = src
+        return copy
+
+
+def _reduction(name: str, what: str) -> str:
+    how = _NUMPY_NAMES.get(name, name)
+    if how not in REDUCTIONS:
+        known = ", ".join(repr(each) for each in REDUCTIONS)
+        raise ValueError(f"[{what}] reduce {name!r} is not one of {known}")
+    return how
+
+
+def _vector(index: Any, own: Value, axis: int, what: str) -> Value:
+    """Positions on one axis as a vector, counted from the front."""
+    size = own.shape[axis]
+    if isinstance(index, TensorBase):
+        places = index._read()
+    else:
+        known = host_positions(index, size, axis, own.shape)
+        places = from_host(known, None, own.node.device)
+    if len(places.shape) > 1:
+        raise ShapeError(f"[{what}] positions are a vector, not of shape {places.shape}")
+    return wrapped(index_value(places.reshape((prod_sint(places.shape),))), size)

@@ -1,0 +1,141 @@
+"""Elements chosen by position or by a mask, by PyTorch's and NumPy's names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations, combinations_with_replacement
+from typing import Any, Literal, Self, overload
+
+import numpy as np
+
+from ferrule.dtype import DTypeError, dtypes
+from ferrule.gradient import Value
+from ferrule.shape.view import ShapeError
+from ferrule.tensor.arithmetic import Operand
+from ferrule.tensor.base import TensorBase
+from ferrule.tensor.broadcast import known_size
+from ferrule.tensor.indexing import Indexing
+
+
+class Selecting(Indexing):
+    """Taking elements from the flat tensor, positions of what is not zero, choices."""
+
+    __slots__ = ()
+
+    def take(self, index: Any, dim: int | None = None) -> Self:
+        """The elements at positions in the flat tensor; with `dim`, along it, as NumPy's.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([[1, 2], [3, 4]]).take(Tensor([0, -1])).tolist()
+        [1, 4]
+        >>> Tensor([[1, 2], [3, 4]]).take([1], axis=0).tolist()
+        [[3, 4]]
+        """
+        if dim is None:
+            return self.flatten()[index]
+        return self[(slice(None),) * self._axis(dim, "take") + (index,)]
+
+    def take_along_axis(self, indices: TensorBase, axis: int | None = -1) -> Self:
+        """NumPy's name of `take_along_dim`.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([[1, 2], [3, 4]]).take_along_axis(Tensor([[1], [0]]), 1).tolist()
+        [[2], [3]]
+        """
+        return self.take_along_dim(indices, axis)
+
+    @overload
+    def nonzero(self, as_tuple: Literal[False] = False) -> Self: ...
+
+    @overload
+    def nonzero(self, as_tuple: bool) -> Any: ...
+
+    def nonzero(self, as_tuple: bool = False) -> Any:
+        """The positions of all elements other than 0, one row each; computes the tensor now.
+
+        With `as_tuple` one vector for each axis, with which the tensor can be indexed.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([0, 5, 7]).nonzero().tolist()
+        [[1], [2]]
+        >>> [part.tolist() for part in Tensor([[0, 5], [7, 0]]).nonzero(as_tuple=True)]
+        [[0, 1], [1, 0]]
+        """
+        array = self.numpy(copy=False)
+        if as_tuple:
+            places = np.nonzero(array.reshape(1) if array.ndim == 0 else array)
+            return tuple([self._positions_of(place) for place in places])
+        return self._positions_of(np.argwhere(array))
+
+    def _positions_of(self, places: Any) -> Self:
+        return type(self)(places.astype(np.int32), device=self.device)
+
+    def argwhere(self) -> Self:
+        """The positions of all elements other than 0, one row each; computes the tensor now.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([0, 5, 7]).argwhere().tolist()
+        [[1], [2]]
+        """
+        return self.nonzero()
+
+    @overload
+    def where(self) -> tuple[Self, ...]: ...
+
+    @overload
+    def where(self, input: Operand, other: Operand) -> Self: ...
+
+    def where(self, input: Any = None, other: Any = None) -> Any:
+        """`input` where this condition holds, `other` elsewhere; alone, `nonzero(as_tuple=True)`.
+
+        >>> from ferrule import Tensor
+        >>> x = Tensor([-1.0, 2.0])
+        >>> (x > 0).where(x, 0).tolist()
+        [0.0, 2.0]
+        >>> [part.tolist() for part in (x > 0).where()]
+        [[1]]
+        """
+        if input is None and other is None:
+            return self.nonzero(as_tuple=True)
+        return super().where(input, other)
+
+    def combinations(self, r: int = 2, with_replacement: bool = False) -> Self:
+        """All choices of r elements of a vector, in order, one row each.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2, 3]).combinations().tolist()
+        [[1, 2], [1, 3], [2, 3]]
+        """
+        if self.ndim != 1 or r < 0:
+            raise ShapeError(
+                f"[combinations] takes a vector and a count, not shape {self._shape} and {r}"
+            )
+        places = range(known_size(self._shape[0], "combinations"))
+        choose = combinations_with_replacement if with_replacement else combinations
+        rows = list(choose(places, r)) if r else []
+        if not rows:
+            return self._wrap(self._read().full(0, (0,) if r == 0 else (0, r)))
+        return self[rows]
+
+    @staticmethod
+    def _mask(mask: Any, what: str) -> Value:
+        """The mask's value; raises `DTypeError` unless it holds bools."""
+        if not isinstance(mask, TensorBase) or mask.dtype is not dtypes.bool:
+            kind = mask.dtype if isinstance(mask, TensorBase) else type(mask).__name__
+            raise DTypeError(f"[{what}] the mask holds bools, not {kind}; compare it, as in x != 0")
+        return mask._read()
+
+    def unravel_index(self, shape: int | Sequence[int]) -> tuple[Self, ...]:
+        """Positions in a flat tensor as those on each axis of a shape.
+
+        >>> from ferrule import Tensor
+        >>> [part.tolist() for part in Tensor([1, 5]).unravel_index((2, 3))]
+        [[0, 1], [1, 2]]
+        """
+        sizes = [shape] if isinstance(shape, int) else list(shape)
+        rest: Self = self
+        found: list[Self] = []
+        for size in reversed(sizes):
+            found.append(rest % size)
+            rest = rest // size
+        return tuple(found[::-1])
