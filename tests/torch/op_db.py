@@ -83,7 +83,6 @@ LEFT_OUT = {
     "PyTorch's memory": "as_strided* *_copy set_* unsafe_* *_scatter alias*",
     "deprecated there": "masked.*",
     "x.gradient() is of the tape; NumPy's differences are x.diff()": "gradient",
-    "in float32, PyTorch's gradient of logarithms far apart has three digits": "logcumsumexp",
     "a list of edges, in more than one dimension": "histogramdd",
     "(in, out) is the shape of a weight here": "nn.functional.linear*",
     "LAPACK's packed factors, drivers and error codes": (
@@ -99,8 +98,8 @@ LEFT_OUT = {
         "special.erfcx special.ndtri special.log_ndtr"
     ),
 }
-# Where PyTorch's own float32 gradients are further off than ours, by comparison with float64.
-INEXACT = {"nn.functional.ctc_loss": 2e-4}
+# Where PyTorch's own float32 gradients are as far off as ours or further, compared with float64.
+INEXACT = {"nn.functional.ctc_loss": 2e-4, "logcumsumexp": 5e-3, "cov": 5e-5}
 SAMPLES = 40  # of each operator
 RTOL, ATOL = 5e-5, 1e-5  # float32, functions of several operations
 
