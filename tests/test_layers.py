@@ -59,7 +59,7 @@ LAYERS = """
     nn.utils nn.state.files nn.state.model nn.state.safetensors nn.state.npz nn.state.checkpoints
     nn.state
     nn.parameters nn.containers nn.linear nn.convolution nn.normalization nn.recurrent nn.attention
-    nn.transformer nn.functions nn.activations nn.shapes nn
+    nn.transformer nn.functions nn.activations nn.shapes nn.losses nn
     demo.terminal demo.digits cli errors __init__ __main__
 """
 # The table of devices, and the namespace of functions on tensors: the only edges upward.

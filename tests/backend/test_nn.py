@@ -450,6 +450,23 @@ def test_a_wrong_setting_names_the_layer() -> None:
         nn.Softmax()  # type: ignore[call-arg]
 
 
+def test_losses_are_layers_with_settings() -> None:
+    x, y = Tensor(random(4, 3)), Tensor(random(4, 3, seed=1))
+    assert nn.MSELoss(reduction="sum")(x, y).item() == x.mse_loss(y, "sum").item()
+    assert nn.HuberLoss(delta=0.5)(x, y).item() == x.huber_loss(y, delta=0.5).item()
+    assert nn.TripletMarginLoss(margin=0.5)(x, y, x).item() > 0
+
+
+def test_weights_of_a_loss_are_saved_and_not_learnt() -> None:
+    loss = nn.CrossEntropyLoss(weight=Tensor([1.0, 3.0]))
+    assert list(get_state_dict(loss)) == ["weight"]
+    layer = nn.Linear(2, 2)
+    assert len(nn.optim.SGD(get_parameters([layer, loss])).params) == 2
+    losses = np.log1p(np.exp([0.5, -0.25]))
+    found = loss(Tensor([[1.0, 0.5], [0.25, 0.5]]), Tensor([1, 1]))
+    assert found.item() == pytest.approx((losses * 3).sum() / 6, rel=1e-5)
+
+
 @pytest.mark.parametrize("axes", [1, 2, 3])
 def test_dropout_of_channels(axes: int) -> None:
     layer, x = getattr(nn, f"Dropout{axes}d")(0.5), Tensor.ones(20, 30, *(2, 3, 4)[:axes])

@@ -209,6 +209,24 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, Any], list[Any]]] = [
     ("Softmax", (1,), {}, [IMAGE]),
     ("LogSoftmax", (), {"dim": 2}, [IMAGE]),
     ("Softmin", (0,), {}, [IMAGE]),
+    ("Softplus", (2.0,), {"threshold": 1.0}, [IMAGE]),
+    ("Tanhshrink", (), {}, [IMAGE]),
+    ("Softshrink", (0.3,), {}, [IMAGE]),
+    ("Hardshrink", (), {}, [IMAGE]),
+    ("Threshold", (0.2, 3.0), {}, [IMAGE]),
+    ("GLU", (1,), {}, [IMAGE]),
+    ("MSELoss", (), {}, [IMAGE] * 2),
+    ("L1Loss", (), {"reduction": "sum"}, [IMAGE] * 2),
+    ("SmoothL1Loss", (), {"beta": 0.5}, [IMAGE] * 2),
+    ("HuberLoss", (), {"delta": 0.5, "reduction": "none"}, [IMAGE] * 2),
+    ("BCEWithLogitsLoss", (), {}, [IMAGE] * 2),
+    ("KLDivLoss", (), {"log_target": True, "reduction": "batchmean"}, [IMAGE] * 2),
+    ("PoissonNLLLoss", (), {}, [IMAGE] * 2),
+    ("CrossEntropyLoss", (), {"label_smoothing": 0.1}, [IMAGE] * 2),
+    ("CosineSimilarity", (), {}, [IMAGE] * 2),
+    ("PairwiseDistance", (), {"keepdim": True}, [(3, 4)] * 2),
+    ("TripletMarginLoss", (), {"swap": True}, [(3, 4)] * 3),
+    ("MarginRankingLoss", (0.3,), {}, [(5,)] * 3),
 ]
 
 
@@ -305,6 +323,15 @@ def test_an_encoder_is_a_stack_of_its_layer() -> None:
 def test_embedding_with_padding() -> None:
     ours, theirs = pair("Embedding", (6, 4), {"padding_idx": -2})
     assert_same(ours, theirs, [np.array([[0, 4, 1], [4, 4, 5]])])
+
+
+@pytest.mark.parametrize("name", ["CrossEntropyLoss", "NLLLoss", "MultiMarginLoss"])
+def test_losses_of_classes(name: str) -> None:
+    weight = np.array([1.0, 2.0, 0.5])
+    theirs = getattr(torch.nn, name)(weight=torch.tensor(weight))
+    ours = getattr(nn, name)(weight=Tensor(weight))
+    assert set(get_state_dict(ours)) == set(theirs.state_dict()) == {"weight"}
+    assert_same(ours, theirs, [random(4, 3), np.array([0, 2, 1, 2])])
 
 
 INITIAL: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [

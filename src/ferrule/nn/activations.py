@@ -113,6 +113,42 @@ def Hardswish(x: Tensor, /, inplace: bool = False) -> Tensor:
 
 
 @layer
+def Softplus(x: Tensor, /, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    """log(1 + e**(beta * x)) / beta, and x itself where beta * x is above the threshold."""
+    return x.softplus(beta, threshold)
+
+
+@layer
+def Tanhshrink(x: Tensor, /) -> Tensor:
+    """x - tanh(x)."""
+    return x.tanhshrink()
+
+
+@layer
+def Softshrink(x: Tensor, /, lambd: float = 0.5) -> Tensor:
+    """x, moved towards zero by `lambd`."""
+    return x.softshrink(lambd)
+
+
+@layer
+def Hardshrink(x: Tensor, /, lambd: float = 0.5) -> Tensor:
+    """x, and zero where it is at most `lambd` in size."""
+    return x.hardshrink(lambd)
+
+
+@layer
+def Threshold(x: Tensor, /, threshold: float, value: float, inplace: bool = False) -> Tensor:
+    """x above the threshold, `value` elsewhere."""
+    return x.threshold(threshold, value)
+
+
+@layer
+def GLU(x: Tensor, /, dim: int = -1) -> Tensor:
+    """The first half along an axis, times the sigmoid of the second."""
+    return x.glu(dim)
+
+
+@layer
 def Softmax(x: Tensor, /, dim: int) -> Tensor:
     """Positive numbers of sum 1 along an axis.
 
@@ -161,5 +197,4 @@ class PReLU:
 
     def __call__(self, x: Tensor) -> Tensor:
         """The layer applied to `x`, (N, C, ...)."""
-        slope = self.weight.reshape(-1, *(1,) * max(x.ndim - 2, 0))
-        return (x > 0).where(x, x * slope)
+        return x.prelu(self.weight)

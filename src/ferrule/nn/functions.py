@@ -80,3 +80,11 @@ def criterion(function: Callable[Concatenate[Tensor, Tensor, P], Any]) -> Callab
     """The class of layers that call a function of two tensors, such as a loss."""
     made: Callable[P, Function] = _class_of(function)
     return made
+
+
+def comparison(
+    function: Callable[Concatenate[Tensor, Tensor, Tensor, P], Any],
+) -> Callable[P, Function]:
+    """The class of layers that call a function of three tensors."""
+    made: Callable[P, Function] = _class_of(function)
+    return made

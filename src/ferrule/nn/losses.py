@@ -1,0 +1,255 @@
+"""Losses as layers: `CrossEntropyLoss()(scores, target)`.
+
+Each has a `reduction`, "mean", "sum" or "none". Weights among the settings are saved with the
+model, and left alone by optimisers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias, final
+
+from ferrule.nn.functions import comparison, criterion
+from ferrule.tensor import Tensor
+
+Lengths: TypeAlias = Sequence[int] | int | Tensor
+
+
+@criterion
+def CrossEntropyLoss(
+    scores: Tensor,
+    target: Tensor,
+    /,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """The loss of unnormalised scores (N, C, ...) for class indices (N, ...) or probabilities.
+
+    >>> CrossEntropyLoss()(Tensor([[100.0, 0.0]]), Tensor([1])).item()
+    100.0
+    """
+    return scores.cross_entropy(target, reduction, label_smoothing, ignore_index, weight)
+
+
+@criterion
+def NLLLoss(
+    scores: Tensor,
+    target: Tensor,
+    /,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """The negative log-probability (N, C, ...) of class indices (N, ...)."""
+    return scores.nll_loss(target, weight, ignore_index, reduction)
+
+
+@criterion
+def BCELoss(
+    x: Tensor, target: Tensor, /, weight: Tensor | None = None, reduction: str = "mean"
+) -> Tensor:
+    """Binary cross entropy of probabilities."""
+    return x.binary_cross_entropy(target, weight, reduction)
+
+
+@criterion
+def BCEWithLogitsLoss(
+    x: Tensor,
+    target: Tensor,
+    /,
+    weight: Tensor | None = None,
+    reduction: str = "mean",
+    pos_weight: Tensor | None = None,
+) -> Tensor:
+    """Binary cross entropy of sigmoid(x), without overflow."""
+    return x.binary_cross_entropy_with_logits(target, weight, reduction, pos_weight)
+
+
+@criterion
+def MSELoss(x: Tensor, target: Tensor, /, reduction: str = "mean") -> Tensor:
+    """The squared difference.
+
+    >>> MSELoss(reduction="sum")(Tensor([1.0, 2.0]), Tensor([3.0, 2.0])).item()
+    4.0
+    """
+    return x.mse_loss(target, reduction)
+
+
+@criterion
+def L1Loss(x: Tensor, target: Tensor, /, reduction: str = "mean") -> Tensor:
+    """The size of the difference."""
+    return x.l1_loss(target, reduction)
+
+
+@criterion
+def SmoothL1Loss(
+    x: Tensor, target: Tensor, /, reduction: str = "mean", beta: float = 1.0
+) -> Tensor:
+    """The size of the difference, squared below `beta`."""
+    return x.smooth_l1_loss(target, reduction, beta)
+
+
+@criterion
+def HuberLoss(x: Tensor, target: Tensor, /, reduction: str = "mean", delta: float = 1.0) -> Tensor:
+    """Half the squared difference, going on in a straight line beyond `delta`."""
+    return x.huber_loss(target, reduction, delta)
+
+
+@criterion
+def KLDivLoss(
+    x: Tensor, target: Tensor, /, reduction: str = "mean", log_target: bool = False
+) -> Tensor:
+    """The divergence of log-probabilities from a target."""
+    return x.kl_div(target, reduction, log_target)
+
+
+@criterion
+def PoissonNLLLoss(
+    x: Tensor,
+    target: Tensor,
+    /,
+    log_input: bool = True,
+    full: bool = False,
+    eps: float = 1e-8,
+    reduction: str = "mean",
+) -> Tensor:
+    """The negative log-likelihood of counts."""
+    return x.poisson_nll_loss(target, log_input, full, eps, reduction)
+
+
+@criterion
+def SoftMarginLoss(x: Tensor, target: Tensor, /, reduction: str = "mean") -> Tensor:
+    """log(1 + e**(-target * x)) for targets 1 and -1."""
+    return x.soft_margin_loss(target, reduction)
+
+
+@criterion
+def HingeEmbeddingLoss(
+    x: Tensor, target: Tensor, /, margin: float = 1.0, reduction: str = "mean"
+) -> Tensor:
+    """x for a target of 1, and what it lacks of the margin for -1."""
+    return x.hinge_embedding_loss(target, margin, reduction)
+
+
+@criterion
+def MultiMarginLoss(
+    x: Tensor,
+    target: Tensor,
+    /,
+    p: int = 1,
+    margin: float = 1.0,
+    weight: Tensor | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """What the scores (N, C) of other classes lack of the margin to that of class indices (N,)."""
+    return x.multi_margin_loss(target, p, margin, weight, reduction)
+
+
+@criterion
+def MultiLabelMarginLoss(x: Tensor, target: Tensor, /, reduction: str = "mean") -> Tensor:
+    """`MultiMarginLoss` for several classes, whose indices end with -1."""
+    return x.multilabel_margin_loss(target, reduction)
+
+
+@criterion
+def MultiLabelSoftMarginLoss(
+    x: Tensor, target: Tensor, /, weight: Tensor | None = None, reduction: str = "mean"
+) -> Tensor:
+    """Binary cross entropy of sigmoid(x), the mean over classes."""
+    return x.multilabel_soft_margin_loss(target, weight, reduction)
+
+
+@criterion
+def CosineSimilarity(x1: Tensor, x2: Tensor, /, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """The cosine of the angle between vectors along an axis."""
+    return x1.cosine_similarity(x2, dim, eps)
+
+
+@criterion
+def PairwiseDistance(
+    x1: Tensor, x2: Tensor, /, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
+) -> Tensor:
+    """The norm of the difference along the last axis."""
+    return x1.pairwise_distance(x2, p, eps, keepdim)
+
+
+@comparison
+def CosineEmbeddingLoss(
+    x1: Tensor, x2: Tensor, target: Tensor, /, margin: float = 0.0, reduction: str = "mean"
+) -> Tensor:
+    """1 - cosine for a target of 1, and how far it is above the margin for -1."""
+    return x1.cosine_embedding_loss(x2, target, margin, reduction)
+
+
+@comparison
+def MarginRankingLoss(
+    x1: Tensor, x2: Tensor, target: Tensor, /, margin: float = 0.0, reduction: str = "mean"
+) -> Tensor:
+    """What x1 lacks of being larger than x2 (smaller for a target of -1) by the margin."""
+    return x1.margin_ranking_loss(x2, target, margin, reduction)
+
+
+@comparison
+def TripletMarginLoss(
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    /,
+    margin: float = 1.0,
+    p: float = 2.0,
+    eps: float = 1e-6,
+    swap: bool = False,
+    reduction: str = "mean",
+) -> Tensor:
+    """What the distance to `negative` lacks of that to `positive` and the margin."""
+    return anchor.triplet_margin_loss(positive, negative, margin, p, eps, swap, reduction)
+
+
+@comparison
+def GaussianNLLLoss(
+    x: Tensor,
+    target: Tensor,
+    var: Tensor,
+    /,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> Tensor:
+    """The negative log-likelihood of normal numbers of mean x and variance `var`."""
+    return x.gaussian_nll_loss(target, var, full, eps, reduction)
+
+
+@final
+class CTCLoss:
+    """Connectionist temporal classification: see `Tensor.ctc_loss`.
+
+    >>> scores = Tensor.ones(5, 1, 3).log_softmax(-1)
+    >>> CTCLoss()(scores, Tensor([[1, 2]]), [5], [2]).shape
+    ()
+    """
+
+    def __init__(
+        self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False
+    ) -> None:
+        self.blank = blank
+        self.reduction = reduction
+        self.zero_infinity = zero_infinity
+
+    def __call__(
+        self,
+        log_probs: Tensor,
+        targets: Tensor,
+        input_lengths: Lengths,
+        target_lengths: Lengths,
+    ) -> Tensor:
+        """The loss of log-probabilities (T, N, C) for sequences of classes."""
+        return log_probs.ctc_loss(
+            targets,
+            input_lengths,
+            target_lengths,
+            self.blank,
+            self.reduction,
+            self.zero_infinity,
+        )
