@@ -211,8 +211,13 @@ def test_reductions_and_limits(device: str) -> None:
     assert x.l1_loss(y).item() == x.smooth_l1_loss(y, beta=0).item()
     total = x.log_softmax(-1).kl_div(w, "batchmean").item()
     assert total == pytest.approx(x.log_softmax(-1).kl_div(w, "sum").item() / 4, rel=1e-12)
-    sure = Tensor([0.0, 1.0])
-    assert sure.binary_cross_entropy(Tensor([1.0, 0.0])).item() == 100
+    sure = Tensor([0.0, 1.0, 1.0], requires_grad=True)
+    wrong = sure.binary_cross_entropy(Tensor([1.0, 0.0, 1.0]), reduction="none")
+    assert wrong.tolist() == [100, 100, 0]
+    wrong.sum().backward()
+    assert sure.grad is not None
+    np.testing.assert_allclose(sure.grad.numpy(), [-1e12, 1e12, 0], rtol=1e-6)
+    assert Tensor([-1.0]).kl_div(Tensor([0.0])).item() == 0
     # A variance below eps counts as eps, and its gradient goes on.
     var = Tensor([0.0], requires_grad=True)
     loss = Tensor([0.0]).gaussian_nll_loss(Tensor([1.0]), var, eps=0.5)

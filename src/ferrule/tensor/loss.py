@@ -6,12 +6,14 @@ import math
 from typing import Self
 
 from ferrule.dtype import DTypeError, dtypes
-from ferrule.gradient import Value
+from ferrule.gradient import Entry, Gradients, Rule, Value, record
 from ferrule.shape.view import ShapeError
+from ferrule.tensor import rowwise
 from ferrule.tensor.arithmetic import Operand
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import known_size
 from ferrule.tensor.neural import Neural
+from ferrule.tensor.special import at_least, log, widened
 
 
 class Loss(Neural):
@@ -180,15 +182,14 @@ class Loss(Neural):
     ) -> Self:
         """-(target * log(self) + (1 - target) * log(1 - self)) for probabilities, times a weight.
 
-        Logarithms are at least -100.
+        Logarithms are at least -100, and gradients at most 1e12, as PyTorch's.
 
         >>> from ferrule import Tensor
         >>> Tensor([0.5]).binary_cross_entropy(Tensor([1.0])).item() == Tensor([2.0]).log().item()
         True
         """
-        own = self.log().clamp(min=-100)
-        other = (1 - self).log().clamp(min=-100)
-        losses = -((own - other) * target + other)
+        source = self._wrap(self._float())
+        losses = self._wrap(_surprise(*source._operands(target, "binary_cross_entropy")))
         losses = losses if weight is None else losses * self._wrap(weight._read())
         return losses._reduced(reduction, "binary_cross_entropy")
 
@@ -249,8 +250,7 @@ class Loss(Neural):
         if log_target:
             losses = wanted.exp() * (wanted - self)
         else:
-            zero = self._wrap(wanted._read().equals(0))
-            losses = wanted * zero.where(1, wanted).log() - wanted * self
+            losses = wanted.xlogy(wanted) - wanted * self
         if reduction == "batchmean":
             return losses.sum() / (losses._shape[0] if losses._shape else 1)
         return losses._reduced(reduction, "kl_div")
@@ -372,3 +372,22 @@ class Loss(Neural):
         if reduction == "mean":
             return losses.sum() / factors.expand(losses._shape).sum()
         return losses._reduced(reduction, what)
+
+
+def _surprise(chance: Value, target: Value) -> Value:
+    """-(target * log(chance) + (1 - target) * log(1 - chance)), of one float dtype and shape."""
+    x, y = widened(chance), widened(target)
+    own, other = at_least(log(x), -100), at_least(log(1 - x), -100)
+    losses = (0 - ((own - other) * y + other)).cast(chance.dtype)
+    return record("binary_cross_entropy", _SURPRISE, (chance, target), losses.node, None)
+
+
+def _reverse_surprise(grad: Value, entry: Entry) -> Gradients:
+    x, y = (rowwise.accumulating(part) for part in entry.saved)
+    wide = rowwise.accumulating(grad)
+    slope = (x - y) / at_least(x * (1 - x), 1e-12)
+    odds = at_least(log(1 - x), -100) - at_least(log(x), -100)
+    return (wide * slope).cast(grad.dtype), (wide * odds).cast(grad.dtype)
+
+
+_SURPRISE = Rule(_reverse_surprise, inputs=(0, 1))
