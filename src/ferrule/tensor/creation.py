@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from ferrule.shape.view import ShapeError, prod_sint
 from ferrule.tensor import special
 from ferrule.tensor.data import constant, scalar_dtype, to_device, to_dtype
 from ferrule.tensor.differences import Differences
+from ferrule.tensor.joining import tensors_of
 from ferrule.tensor.matrices import above, diagonal_matrix
 from ferrule.tensor.movement import listed
 
@@ -38,6 +39,9 @@ def _float_dtype(dtype: DType | str | None, what: str) -> DType:
     if not dtypes.is_float(chosen):
         raise DTypeError(f"[{what}] gives floats, not {chosen}; cast the result")
     return chosen
+
+
+T = TypeVar("T", bound="Creation")
 
 
 class Creation(Differences):
@@ -176,7 +180,7 @@ class Creation(Differences):
     @classmethod
     def arange(
         cls,
-        start: Any,
+        start: Any = None,
         stop: Any = None,
         step: Number = 1,
         device: str | None = None,
@@ -191,6 +195,9 @@ class Creation(Differences):
         """
         if stop is None:
             start, stop = 0, start
+        start = 0 if start is None else start
+        if stop is None:
+            raise TypeError("[arange] where to stop is missing: Tensor.arange(stop)")
         if step == 0:
             raise ValueError("[arange] step is 0; use Tensor.full for a constant")
         whole = all(isinstance(part, int | Expr) for part in (start, stop, step))
@@ -316,8 +323,8 @@ class Creation(Differences):
         numbers = numbers.reshape((1,) * len(value.shape) + (classes,)).expand(shape)
         return value.reshape((*value.shape, 1)).expand(shape).equals(numbers)
 
-    def meshgrid(self, *others: Self, indexing: str = "ij") -> tuple[Self, ...]:
-        """The coordinates of a grid whose axes are given by this and other vectors.
+    def meshgrid(self: T | Sequence[T], *others: Any, indexing: str = "ij") -> tuple[T, ...]:
+        """The coordinates of a grid whose axes are given by this and other vectors, or one list.
 
         >>> from ferrule import Tensor
         >>> [part.tolist() for part in Tensor([1, 2]).meshgrid(Tensor([3, 4]))]
@@ -325,7 +332,7 @@ class Creation(Differences):
         """
         if indexing not in ("ij", "xy"):
             raise ValueError(f"[meshgrid] indexing is 'ij' or 'xy', not {indexing!r}")
-        vectors = [self, *others]
+        vectors: list[T] = tensors_of(self, others, "meshgrid")
         order = list(range(len(vectors)))
         if indexing == "xy" and len(vectors) > 1:
             order[:2] = [1, 0]

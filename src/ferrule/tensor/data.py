@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -72,10 +73,10 @@ def from_host(data: Any, dtype: DType | None, device: str) -> Value:
     if is_number and not isinstance(data, np.generic):
         chosen = scalar_dtype(data) if dtype is None else dtype
         return Value(constant(data, chosen, (), device))
-    array = _to_array(data, dtype)
-    if dtype is not None and array.dtype != dtype.np:
-        array = array.astype(dtype.np)
-    return Value(LazyBuffer.from_buffer(Buffer.fromCPU(device, array), array.shape))
+    found = _to_array(data, dtype)
+    if dtype is not None and found.dtype != dtype.np:
+        found = found.astype(dtype.np)
+    return Value(LazyBuffer.from_buffer(Buffer.fromCPU(device, found), found.shape))
 
 
 def is_in_host_memory(device: str) -> bool:
@@ -110,11 +111,13 @@ def borrowed(array: Array, device: str) -> Value | None:
 
 def _to_array(data: Any, dtype: DType | None) -> Array:
     if isinstance(data, np.ndarray | np.generic):
-        array = np.asarray(data)
-        dtypes.from_np(array.dtype)  # raises for dtypes that ferrule lacks
-        return array
-    if isinstance(data, bytes | bytearray | memoryview):
+        found = np.asarray(data)
+        dtypes.from_np(found.dtype)  # raises for dtypes that ferrule lacks
+        return found
+    if isinstance(data, bytes | bytearray):
         return np.frombuffer(data, np.uint8)
+    if isinstance(data, memoryview | array):
+        return _to_array(np.asarray(data), dtype)
     if isinstance(data, list | tuple | range):
         return _from_sequence(data, dtype)
     if hasattr(data, "__dlpack__"):

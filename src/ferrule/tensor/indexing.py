@@ -20,8 +20,8 @@ from ferrule.shape.view import ShapeError, same
 from ferrule.tensor.arithmetic import Operand
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import broadcast_shape, fit_shape, known_size
-from ferrule.tensor.creation import Creation
 from ferrule.tensor.data import from_host
+from ferrule.tensor.making import Making
 from ferrule.tensor.positions import (
     NEW,
     Gather,
@@ -38,7 +38,7 @@ from ferrule.tensor.positions import (
 from ferrule.tensor.scattered import grown, placed
 
 
-class Indexing(Creation):
+class Indexing(Making):
     """Reading and writing parts of a tensor."""
 
     __slots__ = ()

@@ -19,6 +19,8 @@ _SAME: Final = (
     ("max", "a_max"),
     ("shifts", "shift"),
     ("shape", "size"),
+    ("stop", "end"),
+    ("steps", "num"),
     ("in_axes", "in_dims"),
     ("out_axes", "out_dims"),
     ("neg_slope", "negative_slope"),

@@ -1,0 +1,287 @@
+"""More ways to make tensors: like another one, from files, spaced by powers, drawn by chance."""
+
+from __future__ import annotations
+
+from os import PathLike, fspath
+from typing import Any, Self
+
+import numpy as np
+
+from ferrule.dtype import DType, DTypeError, dtypes
+from ferrule.gradient import Number
+from ferrule.shape.view import ShapeError
+from ferrule.tensor.base import TensorBase
+from ferrule.tensor.broadcast import known_size
+from ferrule.tensor.creation import Creation
+from ferrule.tensor.data import to_dtype
+from ferrule.tensor.power import power
+
+
+class Making(Creation):
+    """Tensors like another one, from files, with given spacing, by chance."""
+
+    __slots__ = ()
+
+    # -- like another ----------------------------------------------------------------------------
+
+    def _like(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Keyword arguments, with this tensor's dtype and device where none are given."""
+        chosen = {"device": self.device, "dtype": self.dtype}
+        return chosen | {key: value for key, value in kwargs.items() if value is not None}
+
+    def empty_like(self, **kwargs: Any) -> Self:
+        """Memory with this tensor's shape, dtype and device, and no particular contents.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([[1, 2]]).empty_like().shape
+        (1, 2)
+        """
+        return self.empty(*self._shape, **self._like(kwargs))
+
+    def randint_like(self, low: int, high: int | None = None, **kwargs: Any) -> Self:
+        """Random integers from low to high - 1, or 0 to low - 1, with this shape, dtype and device.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2]).randint_like(1).tolist()
+        [0, 0]
+        """
+        first, last = (0, low) if high is None else (low, high)
+        chosen = to_dtype(self._like(kwargs)["dtype"])
+        drawn = chosen if dtypes.is_int(chosen) else dtypes.int64
+        made = self.randint(
+            *self._shape, low=first, high=last, **self._like(kwargs) | {"dtype": drawn}
+        )
+        return made.cast(chosen)
+
+    def new_tensor(self, data: Any, **kwargs: Any) -> Self:
+        """A tensor of `data` with this tensor's dtype and device.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1.0]).new_tensor([1, 2]).tolist()
+        [1.0, 2.0]
+        """
+        return type(self)(data, **self._like(kwargs))
+
+    def new_empty(self, *size: Any, **kwargs: Any) -> Self:
+        """Memory of another shape with this tensor's dtype and device.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1.0]).new_empty((2, 3)).shape
+        (2, 3)
+        """
+        return self.empty(*size, **self._like(kwargs))
+
+    def new_zeros(self, *size: Any, **kwargs: Any) -> Self:
+        """Zeros of another shape with this tensor's dtype and device.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1]).new_zeros(2).tolist()
+        [0, 0]
+        """
+        return self.zeros(*size, **self._like(kwargs))
+
+    def new_ones(self, *size: Any, **kwargs: Any) -> Self:
+        """Ones of another shape with this tensor's dtype and device.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1]).new_ones(2).tolist()
+        [1, 1]
+        """
+        return self.ones(*size, **self._like(kwargs))
+
+    def new_full(self, size: Any, fill_value: Number, **kwargs: Any) -> Self:
+        """One value under another shape with this tensor's dtype and device.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1]).new_full((2,), 7).tolist()
+        [7, 7]
+        """
+        return self.full(size, fill_value, **self._like(kwargs))
+
+    def fill(self, value: Any) -> Self:
+        """A tensor like this one with one value everywhere; a tensor of one element counts as one.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2]).fill(7).tolist()
+        [7, 7]
+        """
+        if isinstance(value, TensorBase):
+            if value._shape:
+                raise ShapeError(f"[fill] one value is needed, not shape {value._shape}")
+            return self._wrap(value._read().cast(self.dtype)).expand(self._shape).clone()
+        return self.full_like(value)
+
+    # -- in place --------------------------------------------------------------------------------
+
+    def fill_(self, value: Any) -> Self:
+        """Writes one value everywhere, in place; returns the tensor.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2]).fill_(7).tolist()
+        [7, 7]
+        """
+        return self.assign(value)
+
+    def zero_(self) -> Self:
+        """Writes zeros everywhere, in place; returns the tensor.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2]).zero_().tolist()
+        [0, 0]
+        """
+        return self.assign(0)
+
+    def copy_(self, src: Any) -> Self:
+        """PyTorch's name of `assign`.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2]).copy_(Tensor([3.0, 4.0])).tolist()
+        [3, 4]
+        """
+        return self.assign(src)
+
+    # -- from elsewhere --------------------------------------------------------------------------
+
+    @classmethod
+    def from_file(
+        cls,
+        filename: str | PathLike[str],
+        size: int | None = None,
+        dtype: DType | str | None = None,
+        offset: int = 0,
+        device: str | None = None,
+    ) -> Self:
+        """`size` elements of a file from byte `offset` on, or all; a vector, mapped into memory.
+
+        Nothing is read before it is needed, and the file is never written. Raises `ValueError`
+        where the file is too short, or its size is no multiple of that of an element.
+
+        >>> import pathlib, tempfile
+        >>> from ferrule import Tensor
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> path = pathlib.Path(folder.name, "numbers")
+        >>> _ = path.write_bytes(bytes([1, 0, 2, 0]))
+        >>> Tensor.from_file(path, dtype="int16").tolist()
+        [1, 2]
+        """
+        chosen = dtypes.default_float if dtype is None else to_dtype(dtype)
+        shape = None if size is None else (size,)
+        if size == 0:
+            return cls.zeros(0, dtype=chosen, device=device)
+        mapped = np.memmap(fspath(filename), chosen.np, "r", offset, shape)
+        return cls.from_numpy(np.asarray(mapped), device)
+
+    @classmethod
+    def scalar_tensor(cls, value: Number, **kwargs: Any) -> Self:
+        """A tensor without axes, float32 unless told otherwise.
+
+        >>> from ferrule import Tensor
+        >>> Tensor.scalar_tensor(3).item()
+        3.0
+        """
+        return cls.full((), value, **{"dtype": dtypes.default_float} | kwargs)
+
+    # -- sequences -------------------------------------------------------------------------------
+
+    @classmethod
+    def logspace(
+        cls,
+        start: float,
+        stop: float,
+        steps: int,
+        base: float = 10.0,
+        dtype: DType | str | None = None,
+        device: str | None = None,
+    ) -> Self:
+        """`steps` powers of a base, whose exponents go from start to stop, both included.
+
+        >>> from ferrule import Tensor
+        >>> Tensor.logspace(0, 2, 3).tolist()
+        [1.0, 10.0, 100.0]
+        """
+        chosen = dtypes.default_float if dtype is None else to_dtype(dtype)
+        exponents = cls.linspace(start, stop, steps, device=device, dtype=dtypes.float64)
+        powers = exponents._read()
+        value = power(powers.full(base), powers) if steps else powers
+        if not dtypes.is_float(chosen):
+            # The powers of whole exponents are whole, up to the last bit.
+            value = (value + value * 2.0**-50) if base > 0 else value
+        return cls._wrap(value.cast(chosen))
+
+    @classmethod
+    def tri(
+        cls,
+        n: int,
+        m: int | None = None,
+        k: int = 0,
+        dtype: DType | str | None = None,
+        device: str | None = None,
+    ) -> Self:
+        """Ones on and below a diagonal of an n x m matrix, zeros above; NumPy's.
+
+        >>> from ferrule import Tensor
+        >>> Tensor.tri(2, dtype="int32").tolist()
+        [[1, 0], [1, 1]]
+        """
+        return cls.ones(n, n if m is None else m, dtype=dtype, device=device).tril(k)
+
+    # -- by chance -------------------------------------------------------------------------------
+
+    def bernoulli(self, p: Any = None) -> Self:
+        """1 with the probability that each element gives, or p gives for all; else 0.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([0.0, 1.0]).bernoulli().tolist()
+        [0.0, 1.0]
+        """
+        if p is None and not self.is_floating_point():
+            raise DTypeError(f"[bernoulli] probabilities are floats, not {self.dtype}; cast them")
+        chances = self if p is None else p
+        drawn = self.rand(*self._shape, device=self.device, dtype=dtypes.float32)
+        return (drawn < chances).cast(self.dtype)
+
+    def multinomial(self, num_samples: int, replacement: bool = False) -> Self:
+        """Indices along the last axis, drawn with the weights there; int32.
+
+        Without `replacement` no index is drawn twice: the first ones by exponential races (on the
+        host, as sorting is).
+
+        Efraimidis, Spirakis: Weighted random sampling with a reservoir (2006).
+
+        >>> from ferrule import Tensor
+        >>> Tensor([0.0, 3.0]).multinomial(2, replacement=True).tolist()
+        [1, 1]
+        """
+        if self.ndim not in (1, 2):
+            raise ShapeError(
+                f"[multinomial] weights are a vector or rows of a matrix, not shape {self._shape}"
+            )
+        classes = known_size(self._shape[-1], "multinomial")
+        if num_samples < 1 or (not replacement and num_samples > classes):
+            raise ShapeError(
+                f"[multinomial] {num_samples} samples of {classes} classes; draw at least one, "
+                "and more than there are with replacement=True only"
+            )
+        weights = self.detach().cast(dtypes.float32)
+        if not replacement:
+            times = self.rand(*self._shape, device=self.device)
+            races = (1 - times).log().neg() / weights
+            found: Self = races.argsort(-1)[..., :num_samples]  # type: ignore[index]
+            return found.cast(dtypes.default_int)
+        totals = weights.cumsum(-1).unsqueeze(-2)
+        rows = self._shape[:-1]
+        drawn = self.rand(*rows, num_samples, 1, device=self.device)
+        # A number below 1 times the total may round up to it.
+        below = (drawn * totals._last() >= totals).cast(dtypes.int32).sum(-1)
+        last = (weights > 0).cast(dtypes.int32)._last_nonzero()
+        return below.minimum(last).cast(dtypes.default_int)
+
+    def _last(self) -> Self:
+        """The last element of the last axis, which stays."""
+        return self.narrow(-1, self._shape[-1] - 1, 1)
+
+    def _last_nonzero(self) -> Self:
+        """Where the last element of each row that is not 0 is; the last axis has size 1."""
+        size = self._shape[-1]
+        numbers = self.arange(size, device=self.device)
+        return (self * numbers).max(-1, keepdim=True)
