@@ -75,7 +75,7 @@ LEFT_OUT = {
     ),
     "memory that is not initialised": "empty* new_empty* resize*",
     "complex numbers": (
-        "*complex* *conj* resolve_* cdouble cfloat chalf *eigvals *eig *stft polar sgn"
+        "*complex* *conj* resolve_* cdouble cfloat chalf *eigvals *eig *stft polar sgn real imag"
     ),
     "compiled by PyTorch, or inside it": (
         "jiterator* *sparse* to_sparse grid_sampler_* *_backward _* torch.* native_* hash*"
