@@ -158,10 +158,10 @@ class Making(Creation):
 
         >>> import pathlib, tempfile
         >>> from ferrule import Tensor
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> path = pathlib.Path(folder.name, "numbers")
-        >>> _ = path.write_bytes(bytes([1, 0, 2, 0]))
-        >>> Tensor.from_file(path, dtype="int16").tolist()
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "numbers")
+        ...     _ = path.write_bytes(bytes([1, 0, 2, 0]))
+        ...     Tensor.from_file(path, dtype="int16").tolist()
         [1, 2]
         """
         chosen = dtypes.default_float if dtype is None else to_dtype(dtype)
