@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ferrule import fft, nn
+    from ferrule import array_api, fft, nn
+    from ferrule.array_api import from_dlpack
     from ferrule.config import Context, get_num_threads, set_num_threads
     from ferrule.device import Device
     from ferrule.dtype import dtypes
@@ -41,11 +42,13 @@ __all__ = [
     "Tensor",
     "TinyJit",
     "Variable",
+    "array_api",
     "checkpoint",
     "custom_vjp",
     "dtypes",
     "enable_grad",
     "fft",
+    "from_dlpack",
     "get_num_threads",
     "grad",
     "hessian",
@@ -94,6 +97,14 @@ def _load(name: str) -> Any:
             from ferrule.helpers import GlobalCounters
 
             return GlobalCounters
+        case "array_api":
+            import ferrule.array_api as array_api
+
+            return array_api
+        case "from_dlpack":
+            from ferrule.array_api import from_dlpack
+
+            return from_dlpack
         case "Tensor":
             from ferrule.tensor import Tensor
 

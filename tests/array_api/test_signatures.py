@@ -149,6 +149,18 @@ def test_data_types() -> None:
 # *** libraries that dispatch on the namespace ***
 
 
+def test_scikit_learn_computes_with_tensors() -> None:
+    sklearn = pytest.importorskip("sklearn")
+    metrics = pytest.importorskip("sklearn.metrics")
+    preprocessing = pytest.importorskip("sklearn.preprocessing")
+    x = Tensor([[0.0, 1.0], [2.0, 4.0], [4.0, 1.0]])
+    with sklearn.config_context(array_api_dispatch=True):
+        scaled = preprocessing.StandardScaler().fit_transform(x)
+        assert isinstance(scaled, Tensor)
+        assert scaled.std(0, correction=0).allclose([1.0, 1.0])
+        assert metrics.mean_squared_error(x[:, 0], x[:, 1]) == pytest.approx(14 / 3)
+
+
 def test_scipy_computes_with_tensors() -> None:
     special = pytest.importorskip("scipy.special")
     quantization = pytest.importorskip("scipy.cluster.vq")

@@ -144,6 +144,12 @@ def test_functions_of_two_take_a_number(name: str) -> None:
     check(getattr(xp, name)(scalar, xp.asarray(x)), quiet(name, scalar, x))
 
 
+def test_shifts_by_more_than_the_width() -> None:
+    x, y = np.int32([1, -8]), np.int32([40, 33])
+    for name in ("bitwise_left_shift", "bitwise_right_shift"):
+        check(getattr(xp, name)(xp.asarray(x), xp.asarray(y)), quiet(name, x, y))
+
+
 def test_shifts_and_powers() -> None:
     for dtype in INTEGERS:
         x, y = np.array([1, 2, 100], dtype), np.array([0, 3, 2], dtype)
@@ -375,6 +381,9 @@ def test_decompositions() -> None:
     check(xp.linalg.solve(a, a[0]), np.linalg.solve(x, x[0]))
     check(xp.linalg.solve(a, a * 2), np.linalg.solve(x, x * 2))
     assert xp.linalg.matrix_rank(a, rtol=0.6).item() == np.linalg.matrix_rank(x, rtol=0.6)
+    rtol = xp.asarray([0.6, 0.1])
+    assert xp.linalg.matrix_rank(xp.stack([a, a]), rtol=rtol).tolist() == [1, 3]
+    check(xp.linalg.pinv(a, rtol=xp.asarray(0.6)), np.linalg.pinv(x, rtol=0.6))
     check(xp.linalg.cholesky(a, upper=True), np.linalg.cholesky(x, upper=True))
     q, r = xp.linalg.qr(a, mode="complete")
     check(q @ r, x)

@@ -131,12 +131,12 @@ def matrix_power(x: Tensor, n: int, /) -> Tensor:
     return x.matrix_power(n)
 
 
-def matrix_rank(x: Tensor, /, *, rtol: float | None = None) -> Tensor:
+def matrix_rank(x: Tensor, /, *, rtol: float | Tensor | None = None) -> Tensor:
     """How many singular values are above `rtol` times the largest."""
     return x.matrix_rank(rtol=rtol)
 
 
-def pinv(x: Tensor, /, *, rtol: float | None = None) -> Tensor:
+def pinv(x: Tensor, /, *, rtol: float | Tensor | None = None) -> Tensor:
     """The pseudo-inverse; singular values below `rtol` times the largest count as 0."""
     return x.pinv(rtol)
 

@@ -12,6 +12,7 @@ from typing import Any, Generic, NamedTuple, NoReturn, Self, TypeVar
 from ferrule.dtype import DTypeError, dtypes
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import factoring, solving
+from ferrule.tensor.arithmetic import Operand
 from ferrule.tensor.solvers import Solvers
 
 T = TypeVar("T")
@@ -194,13 +195,13 @@ class Decompositions(Solvers):
         hermitian: bool = False,
         *,
         atol: float | None = None,
-        rtol: float | None = None,
+        rtol: Operand | None = None,
     ) -> Self:
         """How many singular values are more than max(atol, rtol * the largest); int32.
 
         `tol` is another name of atol. Unless one is given, rtol is the larger side times the
-        float's epsilon. `hermitian` says that matrices are symmetric, and only their lower triangle
-        is read. Computed on the host.
+        float's epsilon; it may be a tensor with one for each matrix. `hermitian` says that matrices
+        are symmetric, and only their lower triangle is read. Computed on the host.
 
         >>> from ferrule import Tensor
         >>> Tensor([[1.0, 2.0], [2.0, 4.0]]).matrix_rank().item()
@@ -215,7 +216,8 @@ class Decompositions(Solvers):
         if 0 in self._shape:
             return self.zeros(*self._shape[:-2], device=self.device, dtype=dtypes.default_int)
         values = self._wrap(factoring.singular_values(value))
-        limit = (values.max(-1, keepdim=True) * rtol).maximum(least or 0.0)
+        share = self._wrap(self._limit(value, rtol, "matrix_rank")).unsqueeze(-1)
+        limit = (values.max(-1, keepdim=True) * share).maximum(least or 0.0)
         return (values > limit).sum(-1)
 
     def matrix_norm(
