@@ -177,6 +177,18 @@ def test_arguments_and_results_in_containers(device: str) -> None:
     assert rest["name"] == "loss"
 
 
+def test_results_that_are_arguments() -> None:
+    x = Tensor(POINT)
+    assert grad(lambda x: x)(Tensor(3.0)).item() == 1.0
+    assert jvp(lambda x: x, (x,), (x * 2,))[1].tolist() == (2 * POINT).tolist()
+    assert vjp(lambda x: (x, x), x)[1]((x, x))[0].tolist() == (2 * POINT).tolist()
+    close(jacrev(lambda x: x)(x), np.eye(3))
+    close(jacfwd(lambda x: x)(x), np.eye(3))
+    close(vmap(lambda x: x)(x), POINT)
+    close(ferrule.checkpoint(lambda x: x, x), POINT)
+    close(grad(lambda x: ferrule.checkpoint(lambda x: x, x).sum())(x), np.ones(3))
+
+
 def test_what_does_not_depend_gets_zeros() -> None:
     x, y = Tensor(POINT), Tensor(POINT)
     by_x, by_y = grad(lambda x, y: (y * 2).sum(), (0, 1))(x, y)
@@ -415,11 +427,13 @@ def test_custom_vjp_of_containers() -> None:
 
     def backward(kept: Any, slopes: tuple[Tensor, Tensor]) -> Any:
         by_first, by_second = slopes
-        return {"x": by_first * 10, "y": by_second * 100}, None, None
+        return {"x": by_first * 10, "y": by_second * 100, "n": None}, None, None
 
     both.defvjp(lambda pair, scale, z: (both._function(pair, scale, z), ()), backward)
     pair = {"x": Tensor(POINT), "y": Tensor(POINT)}
-    slopes, by_z = grad(lambda p, z: both(p, 3.0, z)[0].sum(), (0, 1))(pair, Tensor(POINT))
+    slopes, by_z = grad(lambda p, z: both({**p, "n": 3}, 3.0, z)[0].sum(), (0, 1))(
+        pair, Tensor(POINT)
+    )
     assert slopes["x"].tolist() == [10.0] * 3
     assert slopes["y"].tolist() == by_z.tolist() == [0.0] * 3
 

@@ -9,7 +9,6 @@ import pytest
 from ferrule import GlobalCounters, Tensor, TinyJit, nn
 from ferrule.host import on_host
 from ferrule.lanes import VmapError
-from ferrule.lazy import LazyBuffer
 from ferrule.opkinds import SCATTERED
 from ferrule.schedule import make_schedule
 from ferrule.transforms import checkpoint, grad, hessian, value_and_grad, vmap
@@ -126,9 +125,6 @@ def test_writing_in_place(device: str) -> None:
 
 
 def test_strided_nodes_and_casts() -> None:
-    node = LazyBuffer.const(0, Tensor(ROWS).dtype, (3,), Tensor(ROWS).device)
-    assert node.shape == (3,)
-
     def windows(x: Tensor) -> Tensor:
         value = x._read()
         strided = value.node.as_strided((2, 2), (1, 1), 0)

@@ -219,7 +219,7 @@ def fitting(what: str, name: str, tree: Any, like: Sequence[Value], form: Any) -
         given = matching(tree, form, f"[{what}] the {name}")
     except ValueError as error:
         raise GradientError(str(error)) from None
-    wanted = [leaf is not None for leaf in leaves(form)]
+    wanted = [isinstance(leaf, Tensor) for leaf in leaves(form)]
     found = [leaf for leaf, needed in zip(given, wanted, strict=True) if needed]
     return [
         _fitting(what, name, leaf, value.shape, value)
