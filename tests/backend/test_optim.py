@@ -1,4 +1,7 @@
-"""Optimisers against their formulas, written out in NumPy's float64."""
+"""Optimisers against their formulas, written out in NumPy's float64.
+
+PYTEST_DONT_REWRITE: what a captured function can reach is searched, which would be all of pytest.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any
