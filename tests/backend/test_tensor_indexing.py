@@ -54,6 +54,7 @@ ADVANCED: list[Any] = [
     (SQUARE % 2, SQUARE, SQUARE),
     (Ellipsis, SQUARE),
     (slice(None), []),
+    (slice(None), range(2)),
 ]
 MASKS: list[Any] = [
     CUBE > 11,
@@ -63,6 +64,18 @@ MASKS: list[Any] = [
     (1, CUBE[1] % 2 == 0),
     (slice(None), slice(None), np.array([False, True, True, False])),
     CUBE > 100,
+    True,
+    False,
+    np.True_,
+    np.array(True),
+    (True, 0),
+    (0, False),
+    (slice(None), True),
+    (Ellipsis, True),
+    (Ellipsis, True, slice(0, 2)),
+    ([0, 1], True),
+    (np.array(False), slice(None)),
+    (np.array([True, False]), slice(None), [0]),
 ]
 
 

@@ -209,6 +209,39 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
         ShapeError,
         "[take_along_dim] an index of shape (1,) needs as many axes as the tensor of shape (2, 3)",
     ),
+    (
+        lambda: zeros(2).scatter_reduce(0, Tensor([0]), zeros(1), "median"),
+        ValueError,
+        "[scatter_reduce] reduce 'median' is not one of 'sum', 'prod', 'mean', 'amax', 'amin'",
+    ),
+    (
+        lambda: zeros(2, 3).index_add(1, [0, 2], zeros(2, 3)),
+        ShapeError,
+        "2 positions on axis 1 of shape (2, 3) need a source of shape (2, 2), not (2, 3)",
+    ),
+    (lambda: zeros(2).index_fill(0, [2], 1), IndexError, "[index] 2 is out of range for axis 0"),
+    (
+        lambda: zeros(2).masked_scatter(zeros(2), zeros(2)),
+        DTypeError,
+        "[masked_scatter] the mask holds bools, not dtypes.float32; compare it, as in x != 0",
+    ),
+    (lambda: zeros(2, 3).select(1, 3), IndexError, "[select] 3 is out of range for axis 1 of"),
+    (
+        lambda: zeros(2).multinomial(3),
+        ShapeError,
+        "[multinomial] 3 samples of 2 classes; draw at least one, and more than there are with",
+    ),
+    (
+        lambda: zeros(2, 3).hsplit(2),
+        ShapeError,
+        "[hsplit] axis 1 of shape (2, 3) does not split into 2 equal parts; use tensor_split",
+    ),
+    (lambda: Tensor.cat([]), ShapeError, "[cat] there are no tensors to join; give one at least"),
+    (
+        lambda: zeros(2).repeat_interleave([1, 2, 3]),
+        ShapeError,
+        "repeats are one count of at least 0 for each of the 2 elements of axis 0, not [1, 2, 3]",
+    ),
     # movement
     (
         lambda: zeros(2, 3).reshape(4, 2),

@@ -282,7 +282,9 @@ class Program:
             self.add(x.cast("int64").sum(axis), owned(a.astype(np.int64).sum(axis)))
         elif kind == "cast":
             dtype = self.random.choice(DTYPES)
-            self.add(x.cast(np.dtype(dtype).name), a.astype(dtype, copy=False))
+            self.add(
+                x.cast(np.dtype(dtype).name), a if a.dtype == dtype else owned(a.astype(dtype))
+            )
         elif kind == "double" and not pair.is_bool:
             self.add(x * 2, owned(a * a.dtype.type(2)))
         elif kind == "where" and not pair.is_bool:

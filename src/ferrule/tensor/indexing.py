@@ -86,6 +86,19 @@ class Indexing(Making):
             result.extend(np.nonzero(mask))
         return result
 
+    def _without_truths(self, parts: list[Any]) -> tuple[Self, tuple[Any, ...]]:
+        """Masks without axes, such as True, as NumPy's: new axes with no or one position."""
+        view = self
+        for place, part in enumerate(parts):
+            if not _is_truth(part):
+                continue
+            behind = sum(_axes_used(other) for other in parts[place + 1 :])
+            ahead = sum(_axes_used(other) for other in parts[:place])
+            from_end = any(other is Ellipsis for other in parts[:place])
+            view = view.unsqueeze(view.ndim - behind if from_end else ahead)
+            parts[place] = np.zeros(int(bool(part)), np.int64)
+        return view, tuple(parts)
+
     def _item(self, part: Any, axis: int) -> Item:
         size = self._shape[axis]
         if isinstance(part, slice):
@@ -94,7 +107,7 @@ class Indexing(Making):
             return part
         if isinstance(part, TensorBase):
             return Gather(None, wrapped(index_value(part._read()), size))
-        if isinstance(part, np.ndarray | list | tuple):
+        if isinstance(part, np.ndarray | list | tuple | range):
             return Gather(host_positions(part, size, axis, self._shape), None)
         if hasattr(part, "__index__") and not isinstance(part, bool):
             return take_integer(part.__index__(), size, axis, self._shape)
@@ -130,6 +143,9 @@ class Indexing(Making):
     # -- reading ---------------------------------------------------------------------------------
 
     def __getitem__(self, key: Any) -> Self:
+        if _has_truths(key):
+            view, rest = self._without_truths(list(key) if isinstance(key, tuple) else [key])
+            return view[rest]
         items = self._items(key)
         view = self._basic(items)
         gathers = [item for item in items if isinstance(item, Gather)]
@@ -239,6 +255,10 @@ class Indexing(Making):
         if mask is not None and _is_single(value):
             self._set_where(mask, value)
             return
+        if _has_truths(key):
+            view, rest = self._without_truths(list(key) if isinstance(key, tuple) else [key])
+            view[rest] = value
+            return
         items = self._items(key)
         view = self._basic(items)
         gathers = [item for item in items if isinstance(item, Gather)]
@@ -303,6 +323,31 @@ class Indexing(Making):
         [0, 11]
         """
         return self.scatter(dim, index, src, "add")
+
+
+def _is_truth(part: Any) -> bool:
+    """Whether part of an index is one bool: Python's, NumPy's, or a tensor without axes."""
+    if isinstance(part, TensorBase):
+        return not part._shape and part.dtype is dtypes.bool
+    if isinstance(part, np.ndarray):
+        return part.ndim == 0 and part.dtype == np.bool_
+    return isinstance(part, bool | np.bool_)
+
+
+def _has_truths(key: Any) -> bool:
+    return any(map(_is_truth, key)) if isinstance(key, tuple) else _is_truth(key)
+
+
+def _axes_used(part: Any) -> int:
+    """How many axes part of an index stands for."""
+    if part is None or part is Ellipsis or _is_truth(part):
+        return 0
+    if isinstance(part, TensorBase):
+        return part.ndim if part.dtype is dtypes.bool else 1
+    if isinstance(part, np.ndarray | list):
+        array = np.asarray(part)
+        return array.ndim if array.dtype == np.bool_ else 1
+    return 1
 
 
 def _is_single(value: Any) -> bool:

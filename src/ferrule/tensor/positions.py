@@ -92,7 +92,7 @@ def take_integer(place: int, size: sint, axis: int, shape: Shape) -> sint:
 
 
 def is_array(item: object) -> bool:
-    return isinstance(item, TensorBase | np.ndarray | list | tuple)
+    return isinstance(item, TensorBase | np.ndarray | list | tuple | range)
 
 
 def host_positions(array: Any, size: sint, axis: int, shape: Shape) -> Known:
