@@ -119,6 +119,14 @@ NAMES = """
     bitwise_and bitwise_or bitwise_xor bitwise_not bitwise_invert invert bitwise_left_shift
     bitwise_right_shift logical_xor clamp_min clamp_max
     tanhshrink hardshrink softshrink threshold prelu glu
+    H adjoint argwhere array_split atleast_1d atleast_2d atleast_3d bernoulli broadcast_shapes
+    broadcast_tensors cartesian_prod column_stack combinations concat concatenate
+    constant_pad_nd copy_ diagonal diagonal_scatter dsplit dstack empty_like fill fill_ fliplr
+    flipud from_file hsplit hstack index_add index_copy index_fill index_put index_reduce
+    logspace mH masked_scatter moveaxis multinomial new_empty new_full new_ones new_tensor
+    new_zeros put randint_like ravel reshape_as rot90 row_stack scalar_tensor scatter_reduce
+    select select_scatter slice_scatter split_with_sizes swapaxes swapdims t take
+    take_along_axis tensor_split tile tri unravel_index view_as vsplit vstack zero_
     ceil floor trunc round clamp clip minimum maximum where isnan isinf isfinite isclose allclose
     lerp logical_not logical_and logical_or masked_fill
     sum prod mean max min var std var_mean std_mean argmax argmin any all softmax log_softmax
