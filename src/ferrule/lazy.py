@@ -296,7 +296,8 @@ class LazyBuffer:
 
     def _r_in_two(self, op: ReduceOps, chosen: set[int], axis: int, parts: int) -> LazyBuffer:
         """Combine parts first, in parallel, then the parts: two kernels."""
-        wide = dtypes.float32 if self.dtype in (dtypes.float16, dtypes.bfloat16) else self.dtype
+        narrow = dtypes.is_float(self.dtype) and self.dtype.itemsize < 4
+        wide = dtypes.float32 if narrow else self.dtype
         size = self.shape[axis] // parts
         split = self.cast(wide).reshape((*self.shape[:axis], parts, size, *self.shape[axis + 1 :]))
         later = {a + (a >= axis) for a in chosen}

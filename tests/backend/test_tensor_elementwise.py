@@ -449,3 +449,16 @@ def test_bitcast(device: str) -> None:
     points = RNG.normal(size=10).astype("f")
     assert_same(Tensor(points).bitcast(dtypes.uint32), points.view(np.uint32))
     assert_same(Tensor(points).bitcast(dtypes.int32).bitcast(dtypes.float32), points)
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float8_e4m3, dtypes.float8_e5m2])
+def test_float8_is_computed_in_float32_and_rounded(device: str, dtype: DType) -> None:
+    values = np.linspace(-3, 3, 64, dtype=np.float32).astype(dtype.np)
+    x = Tensor(values, device=device)
+    wide = values.astype(np.float32)
+    for found, expected in ((x + 1, wide + 1), (x * x, wide * wide), (x.exp(), np.exp(wide))):
+        assert found.dtype is dtype
+        rounded = expected.astype(dtype.np).astype(np.float32)
+        np.testing.assert_array_equal(found.numpy().astype(np.float32), rounded)
+    assert x.sum().item() == pytest.approx(wide.sum(), abs=0.2)
+    assert x.cast(dtypes.bool).tolist() == (wide != 0).tolist()

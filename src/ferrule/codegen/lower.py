@@ -66,7 +66,7 @@ Visit = tuple[LazyOp, Index, Expr]
 Rule = Generator[Visit, Expr, Expr]
 
 _MOST_TAPS = 512  # of a window
-_HALF = (dtypes.float16, dtypes.bfloat16)
+_NARROW = (dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2)
 _UNARY = {
     UnaryOps.EXP2: ExprOp.EXP2,
     UnaryOps.LOG2: ExprOp.LOG2,
@@ -217,7 +217,7 @@ class Lowering:
         ranges = self._ranges_of(node, axes)
         at: dict[int, Expr] = dict(zip(axes, ranges, strict=True))
         body = yield source, tuple(at.get(a, i) for a, i in enumerate(idx)), valid
-        wide = dtypes.float32 if node.dtype in _HALF else node.dtype
+        wide = dtypes.float32 if node.dtype in _NARROW else node.dtype
         monoid = monoid_of(node)
         if not ranges:
             return body
@@ -372,10 +372,10 @@ def elementwise(op: Any, operands: list[Expr], arg: Any) -> Expr:
     dtype = operands[-1].dtype
     if op is UnaryOps.CAST:
         return _cast(operands[0], arg)
-    if dtype in _HALF and op not in (BinaryOps.CMPLT, BinaryOps.CMPNE, TernaryOps.WHERE):
+    if dtype in _NARROW and op not in (BinaryOps.CMPLT, BinaryOps.CMPNE, TernaryOps.WHERE):
         wide = [cast(x, dtypes.float32) for x in operands]
         return cast(_in_dtype(op, wide), dtype)
-    if dtype in _HALF and op in (BinaryOps.CMPLT, BinaryOps.CMPNE):
+    if dtype in _NARROW and op in (BinaryOps.CMPLT, BinaryOps.CMPNE):
         operands = [cast(x, dtypes.float32) for x in operands]
     return _in_dtype(op, operands)
 
@@ -400,7 +400,7 @@ def _in_dtype(op: Any, operands: list[Expr]) -> Expr:
 
 
 def _truth(x: Expr) -> Expr:
-    if x.dtype in _HALF:
+    if x.dtype in _NARROW:
         x = cast(x, dtypes.float32)
     return x if x.dtype is BOOL else alu(ExprOp.CMPNE, x, const(0, x.dtype))
 

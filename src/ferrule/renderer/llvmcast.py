@@ -1,4 +1,4 @@
-"""CAST and BITCAST in LLVM IR, between all dtypes but float8.
+"""CAST and BITCAST in LLVM IR, between all dtypes.
 
 | from | to | result |
 |---|---|---|
@@ -13,13 +13,12 @@ bfloat16 is converted by shifts: the processors' own instruction flushes subnorm
 from __future__ import annotations
 
 from ferrule.dtype import DType, dtypes
-from ferrule.renderer import llvmexpand
-from ferrule.renderer.base import RenderError
-from ferrule.renderer.llvmvalue import Code, Lanes, is_real, lanes_of, register_type
+from ferrule.renderer import llvmexpand, llvmfloat8
+from ferrule.renderer.llvmvalue import Code, Lanes, is_real, lanes_of, register_type, storage_bits
 from ferrule.target import Target
 
-_FLOAT8 = frozenset({dtypes.float8_e4m3, dtypes.float8_e5m2})
-_NARROW = frozenset({dtypes.float16, dtypes.bfloat16})
+# Registers hold the bits of these.
+_NARROW = frozenset({dtypes.float16, dtypes.bfloat16, *llvmfloat8.FORMATS})
 
 
 def _has_half(target: Target) -> bool:
@@ -28,7 +27,9 @@ def _has_half(target: Target) -> bool:
 
 
 def _widened(t: Lanes, dtype: DType, x: str) -> str:
-    """float32 from the bits of float16 or bfloat16."""
+    """float32 from the bits of a narrower float."""
+    if dtype in llvmfloat8.FORMATS:
+        return llvmfloat8.widened(t, dtype, x)
     if dtype is dtypes.bfloat16:
         whole = t.of("i32")
         shifted = whole.op("shl", t.convert("zext", x, "i32"), whole.constant(16))
@@ -52,7 +53,9 @@ def _bfloat16_bits(real: Lanes, x: str) -> str:
 
 
 def _narrowed(real: Lanes, dtype: DType, x: str) -> str:
-    """The bits of float16 or bfloat16 from float32."""
+    """The bits of a narrower float from float32."""
+    if dtype in llvmfloat8.FORMATS:
+        return llvmfloat8.narrowed(real, dtype, x)
     if dtype is dtypes.bfloat16:
         return _bfloat16_bits(real, x)
     if not _has_half(real.code.target):
@@ -78,16 +81,14 @@ def _odd_float(t: Lanes, x: str) -> str:
 
 def _to_bool(t: Lanes, dtype: DType, x: str) -> str:
     if dtype in _NARROW:  # the bits; both zeros have none but the sign
-        x = t.op("and", x, t.constant(0x7FFF))
+        x = t.op("and", x, t.constant((1 << (dtype.bits - 1)) - 1))
     return t.compare("une" if is_real(t.kind) else "ne", x, t.constant(0))
 
 
 def _from_bool(t: Lanes, target: DType, x: str) -> str:
     to = lanes_of(t.code, target, t.lanes)
-    if target is dtypes.float16:
-        return to.select(x, to.constant(0x3C00), to.constant(0))
-    if target is dtypes.bfloat16:
-        return to.select(x, to.constant(0x3F80), to.constant(0))
+    if target in _NARROW:
+        return to.select(x, to.constant(storage_bits(target, 1.0)), to.constant(0))
     if is_real(to.kind):
         return to.select(x, to.constant(1.0), to.constant(0.0))
     return t.convert("zext", x, to.kind)
@@ -139,17 +140,7 @@ def _float_to_float(t: Lanes, target: DType, x: str) -> str:
 
 
 def cast(code: Code, x: str, source: DType, target: DType, lanes: int) -> str:
-    """The value in another dtype.
-
-    Raises:
-        RenderError: one of them is a float8.
-    """
-    for dtype in (source, target):
-        if dtype in _FLOAT8:
-            raise RenderError(
-                f"CAST of {source.name} to {target.name}: compiled code only moves {dtype.name}; "
-                "convert it on the host, with ml_dtypes"
-            )
+    """The value in another dtype."""
     t = lanes_of(code, source, lanes)
     if source is target:
         return x

@@ -1,0 +1,126 @@
+"""Writes docs/api.md, the list of all public names, from their docstrings.
+
+`python docs/make_api.py`; a test says when the page is not what the code says. The examples in it
+are the docstrings' own, which the tests run.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+PAGE = Path(__file__).with_name("api.md")
+
+HEAD = """# All public names
+
+Made from the docstrings by `docs/make_api.py`. `Tensor`'s methods are grouped by theme, as the
+modules of `ferrule.tensor` are. A parameter called `axis` may be called `dim` as well, `keepdim`
+`keepdims`, `correction` `ddof`.
+"""
+
+# Title of a section, and the module whose public names it lists, in the order of the page.
+MODULES = {
+    "ferrule": "ferrule",
+    "ferrule.nn": "ferrule.nn",
+    "ferrule.nn.optim": "ferrule.nn.optim",
+    "ferrule.nn.optim.lr_scheduler": "ferrule.nn.optim.lr_scheduler",
+    "ferrule.nn.utils": "ferrule.nn.utils",
+    "ferrule.nn.state": "ferrule.nn.state",
+}
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [HEAD]
+    for title, name in MODULES.items():
+        module = importlib.import_module(name)
+        parts.append(f"\n## {title}\n\n{text_of(module)}\n")
+        for public in sorted(public_names(module)):
+            member = getattr(module, public)
+            if not inspect.ismodule(member) and public != "Tensor":
+                parts.append(entry(public, member, level=3))
+    parts.append(tensor_section())
+    return "".join(parts)
+
+
+def public_names(module: Any) -> list[str]:
+    """A module's names: those it exports, else those that it defines."""
+    if hasattr(module, "__all__"):
+        return list(module.__all__)
+    return [
+        name
+        for name, member in vars(module).items()
+        if not name.startswith("_") and getattr(member, "__module__", None) == module.__name__
+    ]
+
+
+def tensor_section() -> str:
+    """`Tensor`, one theme after another."""
+    tensor = importlib.import_module("ferrule.tensor").Tensor
+    parts = [f"\n## Tensor\n\n{text_of(tensor)}\n"]
+    for theme in reversed(tensor.__mro__[:-1]):
+        members = list(public_members(theme))
+        if not members:
+            continue
+        parts.append(f"\n### Tensor: {theme_title(theme)}\n")
+        parts.extend(entry(name, member, level=4) for name, member in members)
+    return "".join(parts)
+
+
+def theme_title(theme: type) -> str:
+    """The first line of the docstring of a theme's class."""
+    return (inspect.getdoc(theme) or theme.__name__).partition("\n")[0].rstrip(".")
+
+
+def public_members(owner: type) -> Iterator[tuple[str, Any]]:
+    """The methods and properties that a class defines itself and documents."""
+    for name, member in sorted(vars(owner).items()):
+        function = getattr(member, "__func__", member)
+        documented = isinstance(function, FunctionType | property) and inspect.getdoc(function)
+        if not name.startswith("_") and documented:
+            yield name, member
+
+
+def entry(name: str, member: Any, level: int) -> str:
+    """One name: its signature, what its docstring says, and its methods if it is a class."""
+    shown = signature(name, member)
+    parts = [f"\n{'#' * level} `{shown}`\n\n{text_of(member)}\n"]
+    if inspect.isclass(member) and level == 3:
+        for method, function in public_members(member):
+            summary = (inspect.getdoc(getattr(function, "__func__", function)) or "").split("\n")[0]
+            parts.append(f"\n- `{signature(method, function)}`: {summary}")
+        parts.append("\n" if len(parts) > 1 else "")
+    return "".join(parts)
+
+
+def signature(name: str, member: Any) -> str:
+    """The name with its parameters, without `self` and annotations."""
+    function = getattr(member, "__func__", member)
+    if isinstance(function, property) or not callable(function):
+        return name
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return name
+    if parameters and parameters[0].name in ("self", "cls"):
+        parameters = parameters[1:]
+    plain = [p.replace(annotation=inspect.Parameter.empty) for p in parameters]
+    return f"{name}{inspect.Signature(plain)}"
+
+
+def text_of(thing: Any) -> str:
+    """A docstring as Markdown: its examples become blocks of code."""
+    text = inspect.getdoc(getattr(thing, "__func__", thing)) or ""
+    paragraphs = re.split(r"\n\s*\n", text)
+    return "\n\n".join(
+        f"```pycon\n{p}\n```" if p.lstrip().startswith(">>>") else p for p in paragraphs
+    )
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

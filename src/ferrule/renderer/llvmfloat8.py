@@ -1,0 +1,90 @@
+"""Conversions between float32 and the bits of the float8 formats, in LLVM IR.
+
+Of a format, `m` are the bits of its fraction, `b` is the bias of its exponent. All roundings are
+to the nearest, ties to even; what is too large is an infinity, or NaN where the format has none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from ferrule.dtype import DType, dtypes
+from ferrule.renderer.llvmvalue import Lanes
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    fraction: int
+    bias: int
+    largest: int  # the bits of the largest finite number; those above are no finite numbers
+    overflow: int  # the bits of what is too large
+    nan: int
+
+    @property
+    def shift(self) -> int:
+        """How much wider the fraction of a float32 is."""
+        return 23 - self.fraction
+
+
+FORMATS: Final = {
+    dtypes.float8_e4m3: _Format(fraction=3, bias=7, largest=0x7E, overflow=0x7F, nan=0x7F),
+    dtypes.float8_e5m2: _Format(fraction=2, bias=15, largest=0x7B, overflow=0x7C, nan=0x7E),
+}
+
+
+def widened(t: Lanes, dtype: DType, x: str) -> str:
+    """float32 from the bits of a float8.
+
+    Bits moved to the places that they have in a float32 are the number times 2**(b - 127), also
+    where it is subnormal.
+    """
+    f = FORMATS[dtype]
+    real, whole = t.of("float"), t.of("i32")
+    bits = t.convert("zext", x, "i32")
+    size = whole.op("and", bits, whole.constant(0x7F))
+    moved = whole.op("shl", size, whole.constant(f.shift))
+    scaled = whole.convert("bitcast", moved, "float")
+    number = real.op("fmul", scaled, real.constant(2.0 ** (127 - f.bias)))
+    special = whole.op("or", moved, whole.constant(0x7F800000))
+    is_special = whole.compare("ugt", size, whole.constant(f.largest))
+    finite = real.convert("bitcast", number, "i32")
+    sign = whole.op("shl", whole.op("and", bits, whole.constant(0x80)), whole.constant(24))
+    result = whole.op("or", sign, whole.select(is_special, special, finite))
+    return whole.convert("bitcast", result, "float")
+
+
+def narrowed(real: Lanes, dtype: DType, x: str) -> str:
+    """The bits of a float8 from float32."""
+    f = FORMATS[dtype]
+    whole = real.of("i32")
+    bits = real.convert("bitcast", x, "i32")
+    size = whole.op("and", bits, whole.constant(0x7FFFFFFF))
+    normal = _normal(whole, f, size)
+    tiny = _subnormal(real, f, size)
+    least = (127 - f.bias + 1) << 23  # of the normal numbers
+    finite = whole.select(whole.compare("ult", size, whole.constant(least)), tiny, normal)
+    too_large = whole.compare("ugt", finite, whole.constant(f.largest))
+    result = whole.select(too_large, whole.constant(f.overflow), finite)
+    result = whole.select(real.compare("uno", x, x), whole.constant(f.nan), result)
+    sign = whole.op("and", whole.op("lshr", bits, whole.constant(24)), whole.constant(0x80))
+    return whole.convert("trunc", whole.op("or", result, sign), "i8")
+
+
+def _normal(whole: Lanes, f: _Format, size: str) -> str:
+    """Adding just under a half of the last bit kept, or a half where that is odd, rounds."""
+    kept = whole.op("lshr", size, whole.constant(f.shift))
+    odd = whole.op("and", kept, whole.constant(1))
+    half = whole.op("add", odd, whole.constant((1 << (f.shift - 1)) - 1))
+    rounded = whole.op("lshr", whole.op("add", size, half), whole.constant(f.shift))
+    return whole.op("sub", rounded, whole.constant((127 - f.bias) << f.fraction))
+
+
+def _subnormal(real: Lanes, f: _Format, size: str) -> str:
+    """A number whose last bit is the step of the subnormals, added to one, rounds it to them."""
+    whole = real.of("i32")
+    step = 1 - f.bias - f.fraction
+    anchor = 2.0 ** (step + 23)
+    added = real.op("fadd", whole.convert("bitcast", size, "float"), real.constant(anchor))
+    base = (step + 23 + 127) << 23
+    return whole.op("sub", real.convert("bitcast", added, "i32"), whole.constant(base))
