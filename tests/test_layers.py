@@ -24,8 +24,8 @@ LAYERS = """
     codegen.blocks codegen.taps codegen.dots codegen.contraction codegen.chains codegen.heuristic
     codegen.mutate codegen.search
     codegen.uops codegen.transcendental codegen.linearizer codegen.interpret
-    renderer.base renderer.llvmvalue renderer.llvmexpand renderer.llvmalu renderer.llvmfloat8 renderer.llvmcast
-    renderer.llvmir
+    renderer.base renderer.llvmvalue renderer.llvmexpand renderer.llvmalu renderer.llvmfloat8
+    renderer.llvmcast renderer.llvmir
     runner winners trials tuner device trial_worker capture
     runtime.elf runtime.native_parts runtime.native runtime.pool runtime.llvm
     runtime.cpu_memory runtime.cpu_program runtime.graph.cpu runtime.cpu runtime.numpy

@@ -185,3 +185,21 @@ def test_any_shape_and_axis(sizes: list[int], data: st.DataObject) -> None:
     np.testing.assert_array_equal(largest.numpy(), np.maximum.accumulate(values, axis))
     picked = np.take_along_axis(values, places.numpy().astype(np.int64), axis)
     np.testing.assert_array_equal(picked, largest.numpy())
+
+
+def test_positions_that_a_kernel_computes_are_added_to_by_one_thread() -> None:
+    # The running maximum's positions are found in the kernel that scatters: it is large enough to
+    # be shared out, and two threads once added to one place at a time.
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        values, weights = rng.normal(size=(2, 2, 18))
+        x = Tensor(values, requires_grad=True)
+        x.cummax(1).values.backward(Tensor(weights))
+        place = np.maximum.accumulate(
+            np.where(values == np.maximum.accumulate(values, 1), np.arange(18), 0), 1
+        )
+        expected = np.zeros((2, 18))
+        for row in range(2):
+            np.add.at(expected[row], place[row], weights[row])
+        assert x.grad is not None
+        np.testing.assert_allclose(x.grad.numpy(), expected)

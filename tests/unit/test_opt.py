@@ -6,10 +6,11 @@ import pytest
 from tests.kernels import add, constant, exp, keep, load, matmul, mul, softmax, store, total
 
 from ferrule.codegen.heuristic import choose
-from ferrule.codegen.kernel import Kernel, KernelError, Kind, show, verify
+from ferrule.codegen.kernel import Kernel, KernelError, Kind, scatters, show, verify
 from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
-from ferrule.ops import BufferOps, LazyOp
+from ferrule.dtype import dtypes
+from ferrule.ops import BufferOps, LazyOp, ReduceOps, UnaryOps
 from ferrule.target import detect_cpu
 
 
@@ -210,3 +211,13 @@ def test_only_large_plain_results_bypass_the_caches() -> None:
     assert not is_uncached(add(small, small))
     assert not is_uncached(exp(large))
     assert not is_uncached(add(load(0, 1 << 22), large))  # in place
+
+
+@pytest.mark.parametrize("opt", ["parallel", "vectorize"])
+def test_loops_that_scatter_stay_serial(opt: str) -> None:
+    positions = LazyOp(UnaryOps.CAST, (load(2, 4, 8),), dtypes.int32)
+    ast = store(LazyOp(ReduceOps.SCATTER, (load(1, 4, 8), positions), (1, 8)))
+    kernel = lower(ast, "scatter")
+    nest = next(n for n in kernel.roots if scatters(n))
+    with pytest.raises(ScheduleError, match=r"a value says where \w+ stores, and two iterations"):
+        apply_opts(kernel, (Opt(opt, (nest.name, nest.loops[0].range.name)),))

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from ferrule.codegen.chains import has_blocks, schedule_chain
 from ferrule.codegen.contraction import is_contraction, schedule_contraction
-from ferrule.codegen.kernel import Kernel, Nest
+from ferrule.codegen.kernel import Kernel, Nest, scatters
 from ferrule.codegen.opt import Opt
 from ferrule.codegen.plan import Plan
 from ferrule.codegen.rows import schedule_rows
 from ferrule.codegen.streams import schedule_stream
-from ferrule.expr import ExprOp, toposort
 from ferrule.target import Target
 
 
@@ -35,7 +34,7 @@ def schedule(kernel: Kernel, target: Target) -> Plan:
 def _schedule_root(plan: Plan, name: str) -> None:
     nest = plan.nest(name)
     below = plan.below(name)
-    if _writes_scattered(nest):
+    if _stores_to_one_place(nest):
         return
     if not below:
         schedule_stream(plan, name)
@@ -53,13 +52,8 @@ def _schedule_root(plan: Plan, name: str) -> None:
         schedule_rows(plan, name, below)
 
 
-def _writes_scattered(nest: Nest) -> bool:
-    """Whether iterations may store to one place: where a loaded value says, or at one index."""
-    for c in nest.computes:
-        if c.store is None:
-            continue
-        if any(e.op is ExprOp.LOAD for e in toposort([c.store.index])):
-            return True
-        if not c.store.index.ranges.issuperset(loop.range for loop in nest.loops):
-            return True
-    return False
+def _stores_to_one_place(nest: Nest) -> bool:
+    """Whether iterations may store to one place: where a value says, or at one index."""
+    ranges = [loop.range for loop in nest.loops]
+    stores = [c.store.index for c in nest.computes if c.store is not None]
+    return scatters(nest) or any(not index.ranges.issuperset(ranges) for index in stores)

@@ -214,6 +214,12 @@ def reads(exprs: Sequence[Expr]) -> Iterator[Expr]:
     return (e for e in toposort(exprs) if e.op is ExprOp.READ)
 
 
+def scatters(nest: Nest) -> bool:
+    """Whether a value says where a nest stores, so that iterations may store to one place."""
+    stored = [c.store.index for c in nest.computes if c.store is not None]
+    return any(e.op in (ExprOp.LOAD, ExprOp.READ) for e in toposort(stored))
+
+
 def can_overwrite(kernel: Kernel, name: str, old: str) -> bool:
     """Whether a kept value may take the memory of another.
 

@@ -23,6 +23,7 @@ from ferrule.codegen.kernel import (
     can_overwrite,
     expressions,
     reads,
+    scatters,
     verify,
 )
 from ferrule.codegen.limits import end_by, end_of, start_of
@@ -396,6 +397,11 @@ def _set_kind(kernel: Kernel, nest_name: str, name: str, kind: Kind) -> Kernel:
     nest = _nest(kernel, nest_name)
     depth = _depth(kernel, nest, name)
     loop = nest.loops[depth]
+    if kind in (Kind.PARALLEL, Kind.VECTOR) and scatters(nest):
+        raise ScheduleError(
+            f"{kind.name.lower()}({name}) in kernel {kernel.name}: a value says where {nest_name} "
+            "stores, and two iterations may store to one place; leave its loops serial"
+        )
     if kind is not Kind.PARALLEL and not loop.range.size.is_const:
         raise ScheduleError(
             f"{kind.name.lower()}({name}) in kernel {kernel.name}: its size {loop.range.size} "
