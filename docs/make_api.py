@@ -26,11 +26,13 @@ modules of `ferrule.tensor` are. A parameter called `axis` may be called `dim` a
 # Title of a section, and the module whose public names it lists, in the order of the page.
 MODULES = {
     "ferrule": "ferrule",
+    "ferrule.fft": "ferrule.fft",
     "ferrule.nn": "ferrule.nn",
     "ferrule.nn.optim": "ferrule.nn.optim",
     "ferrule.nn.optim.lr_scheduler": "ferrule.nn.optim.lr_scheduler",
     "ferrule.nn.utils": "ferrule.nn.utils",
     "ferrule.nn.state": "ferrule.nn.state",
+    "ferrule.errors": "ferrule.errors",
 }
 
 
