@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from functools import wraps
 from types import FunctionType
@@ -38,10 +37,12 @@ def accept_synonyms(owner: type[T]) -> type[T]:
     >>> Tensor([[1, 2], [3, 4]]).sum(dim=0, keepdims=True).tolist()
     [[4, 6]]
     """
-    for name in dir(owner):
+    members: dict[str, Any] = {}
+    for theme in reversed(owner.__mro__):
+        members.update(vars(theme))
+    for name, member in members.items():
         if name.startswith("_"):
             continue
-        member = inspect.getattr_static(owner, name)
         kind = type(member) if isinstance(member, classmethod | staticmethod) else None
         function = member.__func__ if kind is not None else member
         if not isinstance(function, FunctionType):
