@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import tempfile
 
 import hypothesis
@@ -14,6 +15,9 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 
 # The first example of a kind compiles a kernel, which no fixed deadline allows for. The same
 # examples every time: a failure in one run is a failure in all.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job that a shell put in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 hypothesis.settings.register_profile("ferrule", deadline=None, derandomize=True, max_examples=50)
 hypothesis.settings.load_profile("ferrule")
 
