@@ -13,11 +13,12 @@ _cache = tempfile.TemporaryDirectory(prefix="ferrule-tests-", ignore_cleanup_err
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["FERRULE_CACHE_DIR"] = _cache.name
 
-# The first example of a kind compiles a kernel, which no fixed deadline allows for. The same
-# examples every time: a failure in one run is a failure in all.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job that a shell put in the background
+# A shell lets a job in the background ignore Ctrl-C, which some tests send.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# The first example of a kind compiles a kernel, which no fixed deadline allows for. The same
+# examples every time: a failure in one run is a failure in all.
 hypothesis.settings.register_profile("ferrule", deadline=None, derandomize=True, max_examples=50)
 hypothesis.settings.load_profile("ferrule")
 

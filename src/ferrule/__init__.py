@@ -6,6 +6,7 @@ The names below are all that most programs need. They are imported when they are
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -67,85 +68,37 @@ __all__ = [
 ]
 
 
+# Where each name lives; a module stands for itself.
+_HOMES = {
+    "Context": "config",
+    "Device": "device",
+    "GlobalCounters": "helpers",
+    "Tensor": "tensor",
+    "TinyJit": "jit",
+    "Variable": "expr",
+    "dtypes": "dtype",
+    "enable_grad": "gradient",
+    "from_dlpack": "array_api",
+    "get_num_threads": "config",
+    "no_grad": "gradient",
+    "set_num_threads": "config",
+    "tune": "tuning",
+}
+_MODULES = ("array_api", "fft", "nn")
+
+
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(
             f"ferrule has no attribute {name!r}; its names are {', '.join(__all__)}, "
             "and those of its submodules"
         )
-    found = _load(name)
+    home = name if name in _MODULES else _HOMES.get(name, "transforms")
+    module = import_module(f"ferrule.{home}")
+    found = module if name in _MODULES else getattr(module, name)
     globals()[name] = found
     return found
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-def _load(name: str) -> Any:
-    """The object behind a name of the façade."""
-    match name:
-        case "Context":
-            from ferrule.config import Context
-
-            return Context
-        case "Device":
-            from ferrule.device import Device
-
-            return Device
-        case "GlobalCounters":
-            from ferrule.helpers import GlobalCounters
-
-            return GlobalCounters
-        case "array_api":
-            import ferrule.array_api as array_api
-
-            return array_api
-        case "from_dlpack":
-            from ferrule.array_api import from_dlpack
-
-            return from_dlpack
-        case "Tensor":
-            from ferrule.tensor import Tensor
-
-            return Tensor
-        case "TinyJit":
-            from ferrule.jit import TinyJit
-
-            return TinyJit
-        case "Variable":
-            from ferrule.expr import Variable
-
-            return Variable
-        case "dtypes":
-            from ferrule.dtype import dtypes
-
-            return dtypes
-        case "fft":
-            import ferrule.fft as fft
-
-            return fft
-        case "get_num_threads":
-            from ferrule.config import get_num_threads
-
-            return get_num_threads
-        case "enable_grad" | "no_grad":
-            import ferrule.gradient as gradient
-
-            return getattr(gradient, name)
-        case "set_num_threads":
-            from ferrule.config import set_num_threads
-
-            return set_num_threads
-        case "tune":
-            from ferrule.tuning import tune
-
-            return tune
-        case "nn":
-            import ferrule.nn as nn
-
-            return nn
-        case _:
-            import ferrule.transforms as transforms
-
-            return getattr(transforms, name)
