@@ -56,6 +56,12 @@ class Target:
     max_buffers: int | None = None
     """How many buffers one kernel may take; None: any number."""
     index_bits: int = 64
+    block_threads: int = 1
+    """How many threads may do a chunk together, with memory that they share; 1 on a processor."""
+    warp: int = 1
+    """How many of these run in step."""
+    shared_bytes: int = 0
+    """The memory that the threads of a block share."""
 
     @cached_property
     def key(self) -> str:

@@ -19,7 +19,7 @@ from ferrule.expr import TRUE, Expr, ExprOp, Variable, const, less, toposort
 
 class Kind(Enum):
     """How a loop is run. TRANSPOSE is the loop around a VECTOR one along which the values are
-    loaded.
+    loaded. The iterations of a THREAD loop are done by the threads of a block, one each.
     """
 
     SERIAL = auto()
@@ -27,6 +27,7 @@ class Kind(Enum):
     UNROLL = auto()
     VECTOR = auto()
     TRANSPOSE = auto()
+    THREAD = auto()
 
     __hash__ = object.__hash__
 

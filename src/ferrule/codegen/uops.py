@@ -41,6 +41,10 @@ class UOps(Enum):
     IF = auto()
     ENDIF = auto()
     EXTENT = auto()
+    THREAD = auto()
+    SHARED = auto()
+    BARRIER = auto()
+    ACROSS = auto()
 
     __hash__ = object.__hash__
 
@@ -59,8 +63,12 @@ class UOp:
     arg: Any = None
 
 
-POINTERS = frozenset({UOps.PARAM, UOps.LOCAL})
-NO_VALUE = frozenset({UOps.STORE, UOps.SET, UOps.END, UOps.IF, UOps.ENDIF, UOps.EXTENT})
+POINTERS = frozenset({UOps.PARAM, UOps.LOCAL, UOps.SHARED})
+NO_VALUE = frozenset(
+    {UOps.STORE, UOps.SET, UOps.END, UOps.IF, UOps.ENDIF, UOps.EXTENT, UOps.BARRIER}
+)
+_OF_BLOCKS = frozenset({UOps.THREAD, UOps.SHARED, UOps.BARRIER, UOps.ACROSS})
+_INDICES = (dtypes.int32, dtypes.int64)
 
 
 class ProgramError(AssertionError):
@@ -73,7 +81,7 @@ def verify(uops: Sequence[UOp]) -> None:
     """Check a program.
 
     The first UOps, up to EXTENT, may only be VALUE, CONST, ALU: they compute the number of chunks
-    (`EXTENT.src[0]`, scalar int64).
+    (`EXTENT.src[0]`, scalar int64). Its arg is the number of threads that do a chunk together.
 
     Raises:
         ProgramError: an operand comes too late, a loop is not closed, lanes or dtypes do not fit.
@@ -90,8 +98,11 @@ def verify(uops: Sequence[UOp]) -> None:
         seen.add(u)
     if open_blocks:
         raise ProgramError(f"{len(open_blocks)} loops or ifs are not closed")
-    if sum(u.op is UOps.EXTENT for u in uops) != 1:
+    extents = [u for u in uops if u.op is UOps.EXTENT]
+    if len(extents) != 1:
         raise ProgramError("a program has exactly one EXTENT")
+    if extents[0].arg is None and any(u.op in _OF_BLOCKS for u in uops):
+        raise ProgramError("one thread alone has no index, no barrier and no shared memory")
 
 
 def _problem(u: UOp, open_blocks: list[UOp]) -> str:
@@ -119,6 +130,10 @@ def _problem(u: UOp, open_blocks: list[UOp]) -> str:
             return f"makes {_bits(u)} bits of {_bits(u.src[0])}"
         case UOps.HREDUCE if u.lanes != 1 or u.src[0].lanes & (u.src[0].lanes - 1):
             return "needs a vector of a power of two and gives a scalar"
+        case UOps.ACROSS if (u.dtype, u.lanes) != (u.src[0].dtype, u.src[0].lanes):
+            return "changes the dtype or the lanes"
+        case UOps.ACROSS if u.arg[1] < 1 or u.arg[1] & (u.arg[1] - 1):
+            return f"combines {u.arg[1]} threads; their number is a power of two"
         case _:
             pass
     return ""
@@ -151,8 +166,8 @@ def _load_problem(u: UOp) -> str:
     pointer, index = u.src[:2]
     if pointer.op not in POINTERS or pointer.dtype is not u.dtype:
         return "does not load the pointer's elements"
-    if index.dtype is not dtypes.int64 or index.lanes not in (1, u.lanes):
-        return "the index must be int64, scalar or one for each lane"
+    if index.dtype not in _INDICES or index.lanes not in (1, u.lanes):
+        return "the index must be int32 or int64, scalar or one for each lane"
     if len(u.src) > 2 and (u.src[2].dtype is not dtypes.bool or u.src[2].lanes != u.lanes):
         return "the mask must be bool, one for each lane"
     return ""
@@ -162,8 +177,8 @@ def _store_problem(u: UOp) -> str:
     pointer, index, value = u.src[:3]
     if pointer.op not in POINTERS or pointer.dtype is not value.dtype:
         return "does not store the pointer's elements"
-    if index.dtype is not dtypes.int64 or index.lanes not in (1, value.lanes):
-        return "the index must be int64, scalar or one for each lane"
+    if index.dtype not in _INDICES or index.lanes not in (1, value.lanes):
+        return "the index must be int32 or int64, scalar or one for each lane"
     if len(u.src) > 3 and (u.src[3].dtype is not dtypes.bool or u.src[3].lanes != value.lanes):
         return "the mask must be bool, one for each lane"
     return ""
