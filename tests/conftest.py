@@ -35,6 +35,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=800,
         help="how many random programs on tensors to compare with NumPy's",
     )
+    parser.addoption(
+        "--device",
+        action="append",
+        help="run the backend tests on this device, not on all that open; may be repeated",
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,6 +1,11 @@
-"""Tests that ask for `device` run on every device that can be opened here, as the default one."""
+"""Tests that ask for `device` run on every device that can be opened here, as the default one.
+
+With `--device NAME`, once or more often, they run on these devices; one that cannot be opened is
+then an error.
+"""
 
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 
@@ -16,7 +21,19 @@ def _opens(name: str) -> bool:
     return True
 
 
-@pytest.fixture(params=[name for name in Device.names() if _opens(name)])
+@cache
+def _that_open() -> list[str]:
+    return [name for name in Device.names() if _opens(name)]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Chooses the devices for each test that has one."""
+    if "device" in metafunc.fixturenames:
+        chosen = metafunc.config.getoption("--device")
+        metafunc.parametrize("device", chosen or _that_open(), indirect=True)
+
+
+@pytest.fixture
 def device(request: pytest.FixtureRequest) -> Iterator[str]:
     """The name of the device under test."""
     with Context(FERRULE_DEVICE=request.param):
