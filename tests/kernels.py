@@ -149,6 +149,27 @@ def causal_attention(q: LazyOp, k: LazyOp, v: LazyOp) -> LazyOp:
     return matmul(keep(LazyOp(TernaryOps.WHERE, (seen, mul(powers, inverse), nothing)), 1), v)
 
 
+def positions(x: LazyOp) -> LazyOp:
+    return LazyOp(UnaryOps.CAST, (x,), dtypes.int32)
+
+
+def numpy_gather(x: Array, places: Array) -> Array:
+    """Elements at truncated positions along the second axis, 0 where there is none."""
+    places = places.astype(np.int32)
+    inside = (places >= 0) & (places < x.shape[1])
+    return np.where(inside, np.take_along_axis(x, np.where(inside, places, 0), 1), 0)
+
+
+def numpy_scatter(values: Array, places: Array, rows: int) -> Array:
+    """Sums of the elements that have the same truncated position along the first axis."""
+    out = np.zeros((rows, values.shape[1]), values.dtype)
+    for row, column in np.ndindex(*values.shape):
+        place = int(places[row, column])
+        if 0 <= place < rows:
+            out[place, column] += values[row, column]
+    return out
+
+
 def products(a: LazyOp, b: LazyOp) -> LazyOp:
     """Matrix products along the first axis."""
     batch, rows, inner = a.shape
@@ -286,6 +307,26 @@ CASES = [
         store(causal_attention(load(1, 37, 12), load(2, 40, 12), load(3, 40, 20))),
         ((37, 12), (40, 12), (40, 20)),
         numpy_causal_attention,
+    ),
+    Case(
+        "gather",
+        store(load(1, 9, 7).gather(positions(load(2, 9, 3)), 1)),
+        ((9, 7), (9, 3)),
+        numpy_gather,
+    ),
+    Case(
+        "sum_of_gathered",
+        store(total(load(1, 5, 7).gather(positions(load(2, 5, 37)), 1), 1)),
+        ((5, 7), (5, 37)),
+        lambda x, places: numpy_gather(x, places).sum(1),
+    ),
+    Case(
+        "scatter",
+        store(
+            LazyOp(ReduceOps.SCATTER, (load(1, 9, 21), positions(load(2, 9, 21))), (0, 3)),
+        ),
+        ((9, 21), (9, 21)),
+        lambda values, places: numpy_scatter(values, places, 3),
     ),
 ]
 

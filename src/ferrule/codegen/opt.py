@@ -152,15 +152,18 @@ def _retarget(e: Expr, r: Expr, position: Expr, condition: Expr, *, clamp: bool)
     """
     if r not in e.ranges:
         return e
-    inside = {r: minimum(position, r.size - 1)} if clamp else {r: position}
+    inside = {r: minimum(position, r.size - 1)}
     kept = {r: alu(ExprOp.WHERE, condition, position, r.size - 1)}
     done: dict[Expr, Expr] = {r: position}
     for node in varying([e], frozenset((r,))):
         if node in done:
             continue
         if node.op is ExprOp.LOAD and condition is not TRUE:
-            moved = substitute(node.src, inside)
-            if not clamp:
+            if clamp:
+                moved = substitute(node.src, inside)
+            else:
+                # An index may be loaded too, by what has its mask by now.
+                moved = [done.get(s, s) for s in node.src]
                 moved[1::2] = [both(valid, condition) for valid in moved[1::2]]
             done[node] = rebuild(node, tuple(moved))
             continue
