@@ -16,6 +16,7 @@ LAYERS = """
     helpers containers config diskcache
     dtype dlpack target
     expr shape.movement shape.view shape.shapetracker shape.layout
+    codegen.launch
     buffer
     opkinds ops fold
     codegen.intrinsics codegen.kernel codegen.phases codegen.lower codegen.window codegen.limits

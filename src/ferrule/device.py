@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import ferrule.diskcache as diskcache
 from ferrule.buffer import Allocator, Buffer, LRUAllocator, allocators
+from ferrule.codegen.launch import Launch
 from ferrule.config import config
 from ferrule.expr import Expr
 from ferrule.helpers import GlobalCounters
@@ -44,6 +45,7 @@ __all__ = [
     "Allocator",
     "Buffer",
     "BufferCopy",
+    "CompileError",
     "Compiled",
     "CompiledASTRunner",
     "Compiler",
@@ -67,6 +69,10 @@ class UnknownDeviceError(ModuleNotFoundError):
 
 class DeviceUnavailableError(RuntimeError):
     """The device is known, but cannot be opened here."""
+
+
+class CompileError(ValueError):
+    """A device's compiler does not accept a kernel's code, or is not there."""
 
 
 # *** which device ***
@@ -380,7 +386,8 @@ class Compiled:
         return source
 
     def _runner(self, k: Linearizer, source: str, lib: bytes) -> CompiledASTRunner:
-        runner = CompiledASTRunner(k.ast, k.name, source)
+        launch = Launch(k.blocks, k.threads) if k.target.block_threads > 1 else None
+        runner = _runner_of(k.ast, k.name, source, launch)
         self._load(runner, lib)
         if config().DEBUG >= 7:
             print(self.compiler.disassemble(lib))
@@ -434,10 +441,10 @@ class Compiled:
             return
         keys = {self._cache_key(ast): ast for ast in asts}
         for key, entry in diskcache.get_many(_KERNEL_TABLE, list(keys)).items():
-            name, _, lib = entry.partition(b"\0")
-            runner = CompiledASTRunner(keys[key], name.decode(), "")
-            self._load(runner, lib)
-            self._runners[keys[key]] = runner
+            stored = _from_entry(keys[key], entry)
+            if stored is not None:
+                self._load(*stored)
+                self._runners[keys[key]] = stored[0]
 
     def _load(self, runner: CompiledASTRunner, lib: bytes) -> None:
         runner.device = self.device
@@ -451,9 +458,35 @@ class Compiled:
         """Keeps a runner, and its program on disk."""
         self._runners[ast] = runner
         if self.compiler.cachekey is not None:
-            entry = runner.name.encode() + b"\0" + runner.lib
-            diskcache.put(_KERNEL_TABLE, self._cache_key(ast), entry)
+            diskcache.put(_KERNEL_TABLE, self._cache_key(ast), _entry(runner))
         return runner
+
+
+def _runner_of(ast: LazyOp, name: str, source: str, launch: Launch | None) -> CompiledASTRunner:
+    """A runner without a program; devices that have no blocks of threads launch nothing."""
+    if launch is None:
+        return CompiledASTRunner(ast, name, source)
+    return CompiledASTRunner(ast, name, source, [launch.blocks], [launch.threads])
+
+
+def _entry(runner: CompiledASTRunner) -> bytes:
+    """What the disk cache keeps of a runner: its name, its launch if it has one, its program."""
+    launch = ""
+    if runner.global_size is not None and runner.local_size is not None:
+        (threads,) = [size for size in runner.local_size if isinstance(size, int)]
+        launch = Launch(runner.global_size[0], threads).to_json()
+    return b"\0".join((runner.name.encode(), launch.encode(), runner.lib))
+
+
+def _from_entry(ast: LazyOp, entry: bytes) -> tuple[CompiledASTRunner, bytes] | None:
+    """The runner and the program of an entry of the disk cache; None where it is malformed."""
+    try:
+        start, text, lib = entry.split(b"\0", 2)
+        name = start.decode()
+        launch = Launch.from_json(text.decode(), ast.vars()) if text else None
+    except ValueError:
+        return None
+    return _runner_of(ast, name, "", launch), lib
 
 
 def _show_kernel(k: Linearizer, source: str) -> None:

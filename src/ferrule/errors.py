@@ -13,7 +13,7 @@ from ferrule.buffer import AllocationSizeError, BufferUseError
 from ferrule.capture import GraphException, JitError
 from ferrule.codegen.opt import ScheduleError
 from ferrule.config import ConfigError
-from ferrule.device import DeviceUnavailableError, UnknownDeviceError
+from ferrule.device import CompileError, DeviceUnavailableError, UnknownDeviceError
 from ferrule.dtype import DTypeError
 from ferrule.gradient import GradientError
 from ferrule.lanes import VmapError
@@ -22,7 +22,6 @@ from ferrule.nn.optim import OptimizerError
 from ferrule.nn.state import StateError
 from ferrule.ops import OpError, OpTypeError
 from ferrule.runner import RunnerError
-from ferrule.runtime.llvm import CompileError
 from ferrule.shape.view import ShapeError
 from ferrule.tensor.solving import LinalgError
 from ferrule.tuning import TuneError

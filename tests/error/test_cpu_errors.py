@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from ferrule.device import CompileError
 from ferrule.runtime import elf, llvm
 from ferrule.runtime.cpu_program import CPUProgram
 from ferrule.runtime.elf import ObjectError
-from ferrule.runtime.llvm import CompileError
 
 compiler = llvm.host_compiler()
 KERNEL = """

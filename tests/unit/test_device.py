@@ -1,6 +1,7 @@
 """Devices by name, the parts of a compiled device, runners, statistics, interpreted kernels."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,13 @@ class Renderer:
         return f"kernel {name}: {len(uops)}"
 
 
+class BlockRenderer:
+    """For a device whose kernels are launched on blocks of threads."""
+
+    target: Target = replace(detect_cpu(), block_threads=8, max_threads=4)
+    render = Renderer.render
+
+
 def simple_device(cachekey: str | None = None) -> Compiled:
     allocator = numpy_device.NumpyAllocator()
     return Compiled("SIMPLE", allocator, Renderer(), Upper(cachekey), Program)
@@ -217,6 +225,40 @@ def test_kernels_come_from_the_disk_cache(tmp_path: Path) -> None:
         assert other.compiler.compiled == 1  # type: ignore[attr-defined]
         with Context(DEBUG=3):
             assert simple_device("test-1").get_runner(add()).prg == first.prg
+
+
+def _symbolic_add() -> LazyOp:
+    n = Variable("n", 1, 1 << 20)
+    st = ShapeTracker(View.create((n, 64), (64, 1)))
+    loads = [LazyOp(BufferOps.LOAD, (), MemBuffer(i, dtypes.float32, st)) for i in (1, 2)]
+    return LazyOp(BinaryOps.ADD, tuple(loads))
+
+
+def test_launch_sizes_come_from_the_disk_cache_too(tmp_path: Path) -> None:
+    parts = numpy_device.NumpyAllocator(), BlockRenderer(), Upper("blocks"), Program
+    with Context(FERRULE_CACHE_DIR=str(tmp_path)):
+        for ast in (add(1 << 16), _symbolic_add()):
+            first = Compiled("BLOCKS", *parts).get_runner(ast)
+            assert first.prg
+            runner = Compiled("BLOCKS", *parts).get_runner(ast)
+            assert runner.prg == ""
+            assert runner.lib == first.lib
+            assert runner.global_size == first.global_size
+            assert runner.local_size == first.local_size
+            assert runner.launch_dims({n: 3 for n in ast.vars()})[0] is not None
+
+
+@pytest.mark.parametrize(
+    "entry", [b"", b"name", b"name\0lib", b"name\0no launch\0lib", b"\xff\0\0"]
+)
+def test_an_entry_that_is_malformed_is_not_there(
+    entry: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def get_many(table: str, keys: Sequence[str]) -> dict[str, bytes]:
+        return dict.fromkeys(keys, entry) if table == ferrule.device._KERNEL_TABLE else {}
+
+    monkeypatch.setattr(ferrule.diskcache, "get_many", get_many)
+    assert simple_device("malformed").get_runner(add()).prg
 
 
 def test_compile_cached(tmp_path: Path) -> None:

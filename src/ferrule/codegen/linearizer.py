@@ -40,10 +40,12 @@ from ferrule.expr import (
     TRUE,
     Expr,
     ExprOp,
+    as_int,
     conjuncts,
     const,
     load,
     rebuild,
+    sint,
     substitute,
     toposort,
 )
@@ -109,6 +111,18 @@ class Linearizer:
     def __str__(self) -> str:
         """The loop tree, as scheduled."""
         return show(self.scheduled)
+
+    @property
+    def blocks(self) -> sint:
+        """How many chunks the kernel has: what EXTENT says, as an expression of the variables."""
+        loops = [nest.loops[0] for nest in self.scheduled.roots if nest.loops]
+        sizes = [loop.range.size for loop in loops if loop.kind is Kind.PARALLEL]
+        return as_int(sum(sizes, const(0))) if sizes else 1
+
+    @property
+    def threads(self) -> int:
+        """How many threads do a chunk together."""
+        return 1
 
     def program(self) -> str:
         """The UOps as text."""

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import sys
 
-from ferrule.device import Compiled
+from ferrule.device import Compiled, CompileError
 from ferrule.renderer.llvmir import LLVMRenderer
 from ferrule.runtime.cpu_memory import CPUAllocator, CPUMemory
 from ferrule.runtime.cpu_program import CPUProgram
 from ferrule.runtime.elf import ObjectError
 from ferrule.runtime.graph.cpu import CPUGraph
-from ferrule.runtime.llvm import CompileError, CPUCompiler, host_compiler
+from ferrule.runtime.llvm import CPUCompiler, host_compiler
 
 __all__ = [
     "CPUAllocator",

@@ -23,15 +23,10 @@ from pathlib import Path
 from typing import Any, final
 
 from ferrule.config import config
-from ferrule.device import Compiler
+from ferrule.device import CompileError, Compiler
 from ferrule.diskcache import digest
 from ferrule.runtime.elf import LoadedObject, ObjectError, load, supports
 from ferrule.target import Target, detect_cpu
-
-
-class CompileError(ValueError):
-    """LLVM does not accept a kernel's code, or is not there to compile it."""
-
 
 # Kernels come with explicit vectors and register tiles, so that of LLVM's passes only the one
 # matters that turns stack slots into registers: 41 ms for a matrix product, 90 with all of them.
