@@ -1,7 +1,7 @@
 """Learning-rate schedules against their formulas, and clipping of gradients."""
 
 from collections.abc import Callable
-from math import cos, pi
+from math import cos, factorial, pi
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,12 @@ from ferrule.nn.optim.lr_scheduler import (
     ConstantLR,
     CosineAnnealingLR,
     CosineAnnealingWarmRestarts,
+    CyclicLR,
     ExponentialLR,
     LambdaLR,
     LinearLR,
     LRScheduler,
+    MultiplicativeLR,
     MultiStepLR,
     OneCycleLR,
     PolynomialLR,
@@ -61,6 +63,15 @@ CASES: dict[str, tuple[Callable[[SGD], Any], Callable[[int], float]]] = {
     "cycle": (
         lambda o: OneCycleLR(o, 1.0, 10, cycle_momentum=False),
         cycle,
+    ),
+    "multiplicative": (lambda o: MultiplicativeLR(o, lambda t: 1 / t), lambda t: 1 / factorial(t)),
+    "triangles": (
+        lambda o: CyclicLR(o, 0.2, 1.0, 2, 1, "triangular2", cycle_momentum=False),
+        lambda t: [0.2, 0.6, 1.0, 0.2, 0.4, 0.6, 0.2][t],
+    ),
+    "shrinking": (
+        lambda o: CyclicLR(o, 0.0, 1.0, 1, 2, "exp_range", 0.5, cycle_momentum=False),
+        lambda t: [0, 1, 0.5][t % 3] * 0.5**t,
     ),
     "sequential": (
         lambda o: SequentialLR(o, [LinearLR(o, 0.5, total_iters=2), ExponentialLR(o, 0.5)], [3]),
@@ -175,6 +186,10 @@ def test_reduce_on_plateau() -> None:
         (lambda o: ConstantLR(o, 2.0), "ConstantLR: factor is 2.0; it must be between"),
         (lambda o: LinearLR(o, 0.0), "LinearLR: start_factor is 0.0; it must be in"),
         (lambda o: LambdaLR(o, [abs, abs]), "2 values of lr_lambda do not fit 1 parameter groups"),
+        (lambda o: CyclicLR(o, 0.1, 1.0, 0), "step_size_up is 0, step_size_down 0; they must be"),
+        (lambda o: CyclicLR(o, 0.1, 1.0, mode="x"), "must be 'triangular', 'triangular2' or"),
+        (lambda o: CyclicLR(o, 0.1, 1.0, scale_mode="x"), "must be 'cycle' or 'iterations'"),
+        (lambda o: CyclicLR(o, 0.1, 1.0), "has no momentum to cycle; pass cycle_momentum=False"),
         (lambda o: OneCycleLR(o, 1.0), "give total_steps, or epochs and steps_per_epoch"),
         (lambda o: OneCycleLR(o, 1.0, 5), "has no momentum to cycle; pass cycle_momentum=False"),
         (lambda o: OneCycleLR(o, 1.0, 5, anneal_strategy="x"), "must be 'cos' or 'linear'"),

@@ -169,6 +169,18 @@ SCHEDULES: list[tuple[str, dict[str, Any]]] = [
     ("OneCycleLR", {"max_lr": [1.0, 2.0], "epochs": 7, "steps_per_epoch": 4, "pct_start": 0.4}),
     ("OneCycleLR", {"max_lr": 1.0, "total_steps": 22, "three_phase": True}),
     ("OneCycleLR", {"max_lr": 1.0, "total_steps": 21, "anneal_strategy": "linear"}),
+    ("MultiplicativeLR", {"lr_lambda": [lambda t: 0.9**t, lambda t: 1 / (1 + t)]}),
+    ("CyclicLR", {"base_lr": 0.1, "max_lr": 1.0, "step_size_up": 4}),
+    ("CyclicLR", {"base_lr": 0.1, "max_lr": [1.0, 2.0], "step_size_up": 3, "step_size_down": 4}),
+    ("CyclicLR", {"base_lr": 0.1, "max_lr": 1.0, "step_size_up": 2, "mode": "triangular2"}),
+    (
+        "CyclicLR",
+        {"base_lr": 0.1, "max_lr": 1.0, "step_size_up": 5, "mode": "exp_range", "gamma": 0.9},
+    ),
+    (
+        "CyclicLR",
+        {"base_lr": 0.1, "max_lr": 1.0, "step_size_up": 2, "scale_fn": lambda cycle: 1 / cycle},
+    ),
 ]
 
 
@@ -259,6 +271,23 @@ def test_a_captured_step_follows_one_cycle(name: str, settings: dict[str, Any]) 
     cycle = {"max_lr": 0.3, "total_steps": STEPS + 1}
     mine = lr_scheduler.OneCycleLR(ours, **cycle)
     other = torch.optim.lr_scheduler.OneCycleLR(theirs, **cycle)
+
+    def schedule() -> None:
+        mine.step()
+        other.step()
+
+    assert_follows(ours, params, theirs, reference, "float64", 1e-10, schedule)
+
+
+@pytest.mark.parametrize(("name", "settings"), [("SGD", {"momentum": 0.9}), ("AdamW", {})])
+def test_a_captured_step_follows_many_cycles(name: str, settings: dict[str, Any]) -> None:
+    params = [Tensor(value) for value in initial("float64")]
+    reference = torch_params("float64")
+    ours = getattr(optim, name)(params, **settings)
+    theirs = getattr(torch.optim, name)(reference, **settings)
+    cycle = {"base_lr": 0.01, "max_lr": 0.3, "step_size_up": 3, "step_size_down": 2}
+    mine = lr_scheduler.CyclicLR(ours, **cycle)
+    other = torch.optim.lr_scheduler.CyclicLR(theirs, **cycle)
 
     def schedule() -> None:
         mine.step()

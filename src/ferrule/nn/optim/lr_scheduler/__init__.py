@@ -1,0 +1,45 @@
+"""Learning-rate schedules: PyTorch's names, settings and sequences.
+
+A schedule says what the rate is after `t` steps of it, from the rate that the optimiser began with.
+`step()` writes that into the optimiser's tensors, which a captured step reads. So it goes outside
+the captured function; inside it raises `JitError`.
+
+Where something else changed the rate in between, such as a second schedule, a schedule multiplies
+what is there by what its own rate changed by.
+"""
+
+from ferrule.nn.optim.lr_scheduler.combined import ChainedScheduler, SequentialLR
+from ferrule.nn.optim.lr_scheduler.cycles import CyclicLR, OneCycleLR
+from ferrule.nn.optim.lr_scheduler.decay import (
+    ConstantLR,
+    CosineAnnealingLR,
+    CosineAnnealingWarmRestarts,
+    ExponentialLR,
+    LambdaLR,
+    LinearLR,
+    MultiplicativeLR,
+    MultiStepLR,
+    PolynomialLR,
+    StepLR,
+)
+from ferrule.nn.optim.lr_scheduler.plateau import ReduceLROnPlateau
+from ferrule.nn.optim.lr_scheduler.schedule import LRScheduler
+
+__all__ = [
+    "ChainedScheduler",
+    "ConstantLR",
+    "CosineAnnealingLR",
+    "CosineAnnealingWarmRestarts",
+    "CyclicLR",
+    "ExponentialLR",
+    "LRScheduler",
+    "LambdaLR",
+    "LinearLR",
+    "MultiStepLR",
+    "MultiplicativeLR",
+    "OneCycleLR",
+    "PolynomialLR",
+    "ReduceLROnPlateau",
+    "SequentialLR",
+    "StepLR",
+]

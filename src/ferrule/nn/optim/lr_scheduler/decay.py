@@ -1,0 +1,251 @@
+"""Schedules by a formula: steps, powers, lines, cosines, functions."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from typing import final
+
+from ferrule.nn.optim.lr_scheduler.schedule import Factor, LRScheduler, each, half_cosine, require
+from ferrule.nn.optim.optimizer import Optimizer
+
+
+@final
+class StepLR(Factor):
+    """Times `gamma` after every `step_size` steps.
+
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.optim import SGD
+    >>> optimizer = SGD([Tensor([1.0])], lr=1.0)
+    >>> schedule = StepLR(optimizer, step_size=2, gamma=0.5)
+    >>> for _ in range(2): schedule.step()
+    >>> optimizer.lr.item()
+    0.5
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1
+    ) -> None:
+        require(step_size > 0, self, f"step_size is {step_size}; it must be above 0")
+        self.step_size = step_size
+        self.gamma = gamma
+        super().__init__(optimizer, last_epoch)
+
+    def _factor(self, t: int) -> float:
+        return self.gamma ** (t // self.step_size)
+
+
+@final
+class MultiStepLR(Factor):
+    """Times `gamma` at each of the `milestones`."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        milestones: Iterable[int],
+        gamma: float = 0.1,
+        last_epoch: int = -1,
+    ) -> None:
+        self.milestones = sorted(milestones)
+        self.gamma = gamma
+        super().__init__(optimizer, last_epoch)
+
+    def _factor(self, t: int) -> float:
+        return self.gamma ** bisect_right(self.milestones, t)
+
+
+@final
+class ExponentialLR(Factor):
+    """Times `gamma` at every step."""
+
+    def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1) -> None:
+        self.gamma = gamma
+        super().__init__(optimizer, last_epoch)
+
+    def _factor(self, t: int) -> float:
+        return self.gamma**t
+
+
+@final
+class ConstantLR(Factor):
+    """Times `factor` for `total_iters` steps, and then no more."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        factor: float = 1 / 3,
+        total_iters: int = 5,
+        last_epoch: int = -1,
+    ) -> None:
+        require(0 <= factor <= 1, self, f"factor is {factor}; it must be between 0 and 1")
+        self.factor = factor
+        self.total_iters = total_iters
+        super().__init__(optimizer, last_epoch)
+
+    def _factor(self, t: int) -> float:
+        return self.factor if t < self.total_iters else 1.0
+
+
+@final
+class LinearLR(Factor):
+    """From `start_factor` to `end_factor` of the rate in `total_iters` steps: a warm-up.
+
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.optim import SGD
+    >>> optimizer = SGD([Tensor([1.0])], lr=1.0)
+    >>> warmup = LinearLR(optimizer, start_factor=0.25, total_iters=3)
+    >>> for _ in range(2): warmup.step()
+    >>> optimizer.lr.item()
+    0.75
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        start_factor: float = 1 / 3,
+        end_factor: float = 1.0,
+        total_iters: int = 5,
+        last_epoch: int = -1,
+    ) -> None:
+        require(
+            0 < start_factor <= 1, self, f"start_factor is {start_factor}; it must be in (0, 1]"
+        )
+        require(0 <= end_factor <= 1, self, f"end_factor is {end_factor}; it must be in [0, 1]")
+        self.start_factor = start_factor
+        self.end_factor = end_factor
+        self.total_iters = total_iters
+        super().__init__(optimizer, last_epoch)
+
+    def _factor(self, t: int) -> float:
+        part = min(t / self.total_iters, 1.0) if self.total_iters else 1.0
+        return self.start_factor + (self.end_factor - self.start_factor) * part
+
+
+@final
+class PolynomialLR(Factor):
+    """(1 - t / total_iters) ** power, down to 0."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        total_iters: int = 5,
+        power: float = 1.0,
+        last_epoch: int = -1,
+    ) -> None:
+        self.total_iters = total_iters
+        self.power = power
+        super().__init__(optimizer, last_epoch)
+
+    def _factor(self, t: int) -> float:
+        left: float = (1 - min(t, self.total_iters) / self.total_iters) ** self.power
+        return left
+
+
+@final
+class CosineAnnealingLR(LRScheduler):
+    """Half a cosine from the rate down to `eta_min` in `T_max` steps, and back up in as many.
+
+    Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts" (2016).
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1
+    ) -> None:
+        require(T_max > 0, self, f"T_max is {T_max}; it must be above 0")
+        self.T_max = T_max
+        self.eta_min = eta_min
+        super().__init__(optimizer, last_epoch)
+
+    def _rate(self, place: int, t: int) -> float:
+        return half_cosine(self.base_lrs[place], self.eta_min, t / self.T_max)
+
+
+@final
+class CosineAnnealingWarmRestarts(LRScheduler):
+    """Half cosines down to `eta_min`, of `T_0` steps, each `T_mult` times as long as the last."""
+
+    relative = False
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        T_0: int,
+        T_mult: int = 1,
+        eta_min: float = 0.0,
+        last_epoch: int = -1,
+    ) -> None:
+        require(T_0 > 0, self, f"T_0 is {T_0}; it must be above 0")
+        require(T_mult >= 1, self, f"T_mult is {T_mult}; it must be at least 1")
+        self.T_0 = T_0
+        self.T_mult = T_mult
+        self.eta_min = eta_min
+        super().__init__(optimizer, last_epoch)
+
+    def _rate(self, place: int, t: int) -> float:
+        length = self.T_0
+        while t >= length and self.T_mult > 1:
+            t -= length
+            length *= self.T_mult
+        return half_cosine(self.base_lrs[place], self.eta_min, t % length / length)
+
+
+@final
+class LambdaLR(LRScheduler):
+    """The rate times what a function, or one for each group, gives for the number of steps.
+
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.optim import SGD
+    >>> optimizer = SGD([Tensor([1.0])], lr=1.0)
+    >>> schedule = LambdaLR(optimizer, lambda t: 1 / (1 + t))
+    >>> schedule.step()
+    >>> optimizer.lr.item()
+    0.5
+    """
+
+    relative = False
+    unsaved = ("optimizer", "lr_lambdas")
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
+        last_epoch: int = -1,
+    ) -> None:
+        self.lr_lambdas = each(lr_lambda, optimizer.param_groups, self, "lr_lambda")
+        super().__init__(optimizer, last_epoch)
+
+    def _rate(self, place: int, t: int) -> float:
+        rate: float = self.base_lrs[place] * self.lr_lambdas[place](t)
+        return rate
+
+
+@final
+class MultiplicativeLR(LRScheduler):
+    """Times what a function, or one for each group, gives for the number of each step.
+
+    >>> from ferrule import Tensor
+    >>> from ferrule.nn.optim import SGD
+    >>> optimizer = SGD([Tensor([1.0])], lr=1.0)
+    >>> schedule = MultiplicativeLR(optimizer, lambda t: 0.5)
+    >>> for _ in range(2): schedule.step()
+    >>> optimizer.lr.item()
+    0.25
+    """
+
+    unsaved = ("optimizer", "lr_lambdas")
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
+        last_epoch: int = -1,
+    ) -> None:
+        self.lr_lambdas = each(lr_lambda, optimizer.param_groups, self, "lr_lambda")
+        self.products = [[1.0] for _ in self.lr_lambdas]  # of the first t factors
+        super().__init__(optimizer, last_epoch)
+
+    def _rate(self, place: int, t: int) -> float:
+        products, factor = self.products[place], self.lr_lambdas[place]
+        while len(products) <= t:
+            products.append(products[-1] * factor(len(products)))
+        return self.base_lrs[place] * products[t]

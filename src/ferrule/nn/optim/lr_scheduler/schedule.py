@@ -1,0 +1,134 @@
+"""What schedules of learning rates have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from math import cos, pi
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ferrule.nn.optim.optimizer import Optimizer, OptimizerError, ParamGroup
+from ferrule.tensor import Tensor
+
+
+def require(holds: bool, scheduler: object, problem: str) -> None:
+    if not holds:
+        raise OptimizerError(f"{type(scheduler).__name__}: {problem}")
+
+
+def rate_of(group: ParamGroup) -> float:
+    rate: float = group["lr"].item()
+    return rate
+
+
+def each(value: Any, groups: Sequence[ParamGroup], scheduler: object, name: str) -> list[Any]:
+    """One value for each group of parameters."""
+    values = list(value) if isinstance(value, list | tuple) else [value] * len(groups)
+    problem = f"{len(values)} values of {name} do not fit {len(groups)} parameter groups"
+    require(len(values) == len(groups), scheduler, problem)
+    return values
+
+
+class LRScheduler(ABC):
+    """What all schedules share; `last_epoch` is how many steps were taken.
+
+    With `last_epoch` other than -1 a schedule continues there: the groups then need their
+    "initial_lr", which the first schedule of an optimiser notes.
+    """
+
+    relative: ClassVar[bool] = True
+    """Whether changes to the rate by others are kept."""
+    unsaved: ClassVar[tuple[str, ...]] = ("optimizer",)
+
+    def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
+        require(
+            isinstance(optimizer, Optimizer), self, f"{type(optimizer).__name__} is no Optimizer"
+        )
+        self.optimizer = optimizer
+        for group in optimizer.param_groups:
+            if last_epoch == -1:
+                group.setdefault("initial_lr", rate_of(group))
+            require("initial_lr" in group, self, "to continue, groups need their initial_lr")
+        self.base_lrs: list[float] = [group["initial_lr"] for group in optimizer.param_groups]
+        self.last_epoch = last_epoch
+        self._last_lr = [rate_of(group) for group in optimizer.param_groups]
+        self.step()
+
+    def get_last_lr(self) -> list[float]:
+        """The rate of each group that the last step set."""
+        return list(self._last_lr)
+
+    def step(self) -> None:
+        """Sets the rates for what follows; call it after `optimizer.step()`."""
+        self.last_epoch += 1
+        groups = self.optimizer.param_groups
+        self._last_lr = [self._next(place, group) for place, group in enumerate(groups)]
+        self._apply()
+
+    def restart(self) -> None:
+        """Begins anew, at the rates of the schedule's beginning."""
+        self.last_epoch = 0
+        places = range(len(self.base_lrs))
+        self._last_lr = [self._rate(place, 0) for place in places]
+        self._apply()
+
+    def _apply(self) -> None:
+        for group, rate in zip(self.optimizer.param_groups, self._last_lr, strict=True):
+            group["lr"] = rate
+        Tensor.realize(*(group["lr"] for group in self.optimizer.param_groups))
+
+    def _next(self, place: int, group: ParamGroup) -> float:
+        """The new rate of a group."""
+        own = self._rate(place, self.last_epoch)
+        start = self.last_epoch == 0
+        before = self.base_lrs[place] if start else self._rate(place, self.last_epoch - 1)
+        now = rate_of(group)
+        if not self.relative or now == rounded(before, group):
+            return own
+        last = self._last_lr[place]
+        if now == rounded(last, group):
+            now = last  # before it was rounded
+        return now * own / before if before else now
+
+    @abstractmethod
+    def _rate(self, place: int, t: int) -> float:
+        """The rate of a group after `t` steps of this schedule alone."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All settings and counts, but for the optimiser and for functions."""
+        return {name: value for name, value in vars(self).items() if name not in self.unsaved}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continues from what `state_dict` gave, and sets the rates that it had last."""
+        unknown = sorted(set(state_dict) - set(self.state_dict()))
+        require(not unknown, self, f"the state has {', '.join(unknown)}, which is no setting of it")
+        vars(self).update(state_dict)
+        self._apply()
+
+
+def rounded(rate: float, group: ParamGroup) -> float:
+    """A rate as the group's tensor would hold it."""
+    return float(np.asarray(rate, group["lr"].dtype.np))
+
+
+class Factor(LRScheduler):
+    """A schedule that multiplies the rate that the optimiser began with."""
+
+    def _rate(self, place: int, t: int) -> float:
+        return self.base_lrs[place] * self._factor(t)
+
+    @abstractmethod
+    def _factor(self, t: int) -> float:
+        """The rate after `t` steps over the first one."""
+
+
+def half_cosine(start: float, end: float, part: float) -> float:
+    """From start to end along half a cosine, for a part from 0 to 1."""
+    return end + (start - end) * (1 + cos(pi * part)) / 2
+
+
+def line(start: float, end: float, part: float) -> float:
+    """From start to end along a line, for a part from 0 to 1."""
+    return start + (end - start) * part
