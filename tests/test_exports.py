@@ -160,7 +160,8 @@ NAMES = """
     matmul dot einsum outer linear conv1d conv2d conv3d conv_transpose2d max_pool2d avg_pool2d
     layernorm batchnorm rms_norm dropout scaled_dot_product_attention sequential
     cross_entropy sparse_categorical_crossentropy binary_crossentropy binary_crossentropy_logits
-    nll_loss mse_loss l1_loss
+    nll_loss mse_loss l1_loss mse l1 smooth_l1 huber
+    lp_pool1d lp_pool2d lp_pool3d embedding_bag nonzero_static astype
 """
 METHODS = NAMES.split()
 

@@ -48,7 +48,7 @@ LAYERS = """
     tensor.decompositions tensor.patterns tensor.rearranging
     tensor.convolution tensor.pooling tensor.sampling tensor.resampling
     tensor.normalization
-    tensor.attention tensor.neural tensor.loss tensor.margins tensor.alignment
+    tensor.tables tensor.attention tensor.neural tensor.loss tensor.margins tensor.alignment
     tensor
     jit.results jit.inputs jit.reach jit.replay jit.record jit
     fft
@@ -57,11 +57,13 @@ LAYERS = """
     array_api.manipulation array_api.searching array_api.linalg array_api.inspection array_api
     transforms.trace transforms.derivatives transforms.mapping transforms.jacobians
     transforms.recompute transforms.custom transforms
-    nn.optim.optimizer nn.optim.sgd nn.optim.adam nn.optim.adaptive nn.optim.lr_scheduler nn.optim
+    nn.optim.optimizer nn.optim.sgd nn.optim.adam nn.optim.adaptive
+    nn.optim.lr_scheduler.schedule nn.optim.lr_scheduler.decay nn.optim.lr_scheduler.cycles
+    nn.optim.lr_scheduler.combined nn.optim.lr_scheduler.plateau nn.optim.lr_scheduler nn.optim
     nn.utils nn.state.files nn.state.model nn.state.safetensors nn.state.npz nn.state.checkpoints
     nn.state
-    nn.parameters nn.containers nn.linear nn.convolution nn.normalization nn.recurrent nn.attention
-    nn.transformer nn.functions nn.activations nn.shapes nn.losses nn
+    nn.parameters nn.functions nn.containers nn.linear nn.embedding nn.convolution nn.normalization
+    nn.recurrent nn.attention nn.transformer nn.activations nn.shapes nn.losses nn
     demo.terminal demo.digits cli errors __init__ __main__
 """
 # The table of devices, and the namespace of functions on tensors: the only edges upward.

@@ -19,12 +19,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ferrule.dtype import DType, dtypes
+from ferrule.dtype import dtypes
 from ferrule.gradient import Entry, Gradients, Rule, Value, record
 from ferrule.host import Array, on_host
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
 from ferrule.tensor.broadcast import known_size
+from ferrule.tensor.data import DTypeLike
 from ferrule.tensor.rowwise import accumulating
 
 __all__ = ["fft", "fftfreq", "fftshift", "ifft", "ifftshift", "irfft", "rfft", "rfftfreq"]
@@ -231,7 +232,7 @@ def irfft(x: Tensor, n: int | None = None, dim: int = -1, norm: str | None = Non
 
 
 def fftfreq(
-    n: int, d: float = 1.0, device: str | None = None, dtype: DType | str | None = None
+    n: int, d: float = 1.0, device: str | None = None, dtype: DTypeLike | None = None
 ) -> Tensor:
     """The frequency of each element of `fft`'s result, for points `d` apart.
 
@@ -243,7 +244,7 @@ def fftfreq(
 
 
 def rfftfreq(
-    n: int, d: float = 1.0, device: str | None = None, dtype: DType | str | None = None
+    n: int, d: float = 1.0, device: str | None = None, dtype: DTypeLike | None = None
 ) -> Tensor:
     """The frequency of each element of `rfft`'s result, for points `d` apart.
 
@@ -260,7 +261,7 @@ def _points(n: int, what: str) -> int:
     return n
 
 
-def _frequencies(numbers: Array, device: str | None, dtype: DType | str | None) -> Tensor:
+def _frequencies(numbers: Array, device: str | None, dtype: DTypeLike | None) -> Tensor:
     return Tensor(numbers, device=device, dtype=dtypes.default_float if dtype is None else dtype)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ferrule import Tensor, dtypes
+from ferrule import Tensor, TinyJit, dtypes
 
 GRID = np.arange(12).reshape(3, 4)
 STEPS = {
@@ -154,6 +154,25 @@ def test_positions_of_what_is_not_zero(device: str) -> None:
     assert x.argwhere().tolist() == np.argwhere(GRID % 5).tolist()
     assert [part.tolist() for part in (x == 4).where()] == [[1, 2], [0, 1]]
     assert Tensor(3).nonzero().shape == (1, 0)
+
+
+@pytest.mark.parametrize("size", [0, 3, 11, 30])
+def test_a_given_number_of_positions(device: str, size: int) -> None:
+    x, known = Tensor(GRID % 5), np.argwhere(GRID % 5)
+    expected = np.full((size, 2), 9)
+    expected[: len(known)] = known[:size]
+    found = x.nonzero_static(size=size, fill_value=9)
+    np.testing.assert_array_equal(found.numpy(), expected)
+    assert found.dtype is dtypes.int32
+    assert Tensor(3).nonzero_static(size=size).shape == (size, 0)
+    assert Tensor([]).nonzero_static(size=size).tolist() == [[-1]] * size
+
+
+def test_a_given_number_of_positions_is_captured() -> None:
+    find = TinyJit(lambda x: x.nonzero_static(size=2).realize())
+    for values in ([0, 1, 0], [1, 0, 1], [0, 0, 0], [0, 2, 2]):
+        expected = [[n] for n in np.flatnonzero(values)] + [[-1]] * (2 - np.count_nonzero(values))
+        assert find(Tensor(values).realize()).tolist() == expected
 
 
 def test_parts_replaced_in_copies(device: str) -> None:

@@ -147,6 +147,65 @@ def test_embedding(device: str) -> None:
     np.testing.assert_allclose(weight.grad.numpy()[:, 0], [1, 1, 0, 0, 1], rtol=1e-12)
 
 
+def test_rows_of_a_table_are_kept_short(device: str) -> None:
+    table, ids = RNG.normal(size=(5, 3)) * 3, np.array([4, 1, 4])
+    weight = Tensor(table, requires_grad=True)
+    found = Tensor(ids).embedding(weight, max_norm=2.0)
+    norms = np.linalg.norm(table, axis=1, keepdims=True)
+    shorter = np.where(norms > 2, table * 2 / norms, table)
+    np.testing.assert_allclose(found.numpy(), shorter[ids], rtol=1e-6)
+    expected = table.copy()
+    expected[ids] = shorter[ids]
+    np.testing.assert_allclose(weight.numpy(), expected, rtol=1e-6)
+    found.sum().backward()
+    assert weight.grad is not None
+    assert weight.grad.numpy()[:, 0].tolist() == [0, 1, 0, 0, 2]
+
+
+@pytest.mark.parametrize("padding", [None, 2])
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_of_rows(device: str, mode: str, padding: int | None) -> None:
+    table, ids = RNG.normal(size=(5, 3)), np.array([1, 4, 1, 2, 2, 0, 3])
+    starts, ends = [0, 3, 3, 5], [3, 3, 5, 7]  # the second is empty, the third all padding
+    expected = []
+    for start, end in zip(starts, ends, strict=True):
+        rows = table[[n for n in ids[start:end] if n != padding]]
+        expected.append(getattr(np, mode)(rows, axis=0) if len(rows) else np.zeros(3))
+    options: dict[str, Any] = {"mode": mode, "padding_idx": padding}
+    found = Tensor(ids).embedding_bag(Tensor(table), Tensor(starts), **options)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
+    ended = Tensor([*starts, 5])
+    found = Tensor(ids).embedding_bag(Tensor(table), ended, include_last_offset=True, **options)
+    np.testing.assert_allclose(found.numpy()[:3], expected[:3], rtol=1e-12)
+    assert found.numpy()[3].tolist() == [0, 0, 0]
+    even = Tensor(ids[:3].reshape(1, 3))
+    found = even.embedding_bag(Tensor(table), **options)
+    np.testing.assert_allclose(found.numpy(), expected[:1], rtol=1e-12)
+    assert_gradients(lambda x: even.embedding_bag(x, **options), table)
+    assert_gradients(lambda x: Tensor(ids).embedding_bag(x, Tensor(starts), **options), table)
+
+
+def test_a_bag_without_positions(device: str) -> None:
+    for mode in ("sum", "mean", "max"):
+        found = Tensor.zeros(2, 0, dtype="int32").embedding_bag(Tensor.ones(3, 2), mode=mode)
+        assert found.tolist() == [[0, 0], [0, 0]]
+
+
+def test_weights_of_the_rows_of_a_bag(device: str) -> None:
+    table, ids, weights = RNG.normal(size=(5, 3)), np.array([[1, 4], [1, 2]]), RNG.normal(size=4)
+    expected = np.einsum("bnd,bn->bd", table[ids], weights.reshape(2, 2))
+    options: dict[str, Any] = {"mode": "sum"}
+    assert_gradients(
+        lambda t, w: Tensor(ids).embedding_bag(t, per_sample_weights=w.reshape(2, 2), **options),
+        table,
+        weights,
+    )
+    found = Tensor(ids.ravel()).embedding_bag(
+        Tensor(table), Tensor([0, 2]), per_sample_weights=Tensor(weights), **options
+    )
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
+
+
 def test_bilinear(device: str) -> None:
     a, b, weight, bias = (RNG.normal(size=n) for n in ((4, 2), (4, 3), (5, 2, 3), 5))
     expected = np.einsum("ni,oij,nj->no", a, weight, b) + bias

@@ -144,6 +144,35 @@ def test_elements_are_put_back(device: str) -> None:
     assert_gradients(lambda x: x.max_unpool1d(index, 2), RNG.normal(size=(1, 2)))
 
 
+@pytest.mark.parametrize("power", [1, 2, 3.5, np.inf])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_norms_of_windows(device: str, count: int, power: float) -> None:
+    image = np.abs(RNG.normal(size=(2, 4, 5, 6)[: count + 1]))
+    axes = tuple(range(1, count + 1))
+    seen = np.lib.stride_tricks.sliding_window_view(image, (3,) * count, axes)
+    seen = seen[(slice(None), *[slice(None, None, 2)] * count)]
+    expected = np.linalg.norm(seen.reshape(*seen.shape[: count + 1], -1), power, -1)
+    found = getattr(Tensor(image), f"lp_pool{count}d")(power, 3, 2)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
+
+
+def test_norms_of_windows_that_reach_beyond_the_input(device: str) -> None:
+    # As if the mean of 4**2 went on.
+    found = Tensor([3.0, 4.0, 4.0]).lp_pool1d(2, 2, ceil_mode=True)
+    np.testing.assert_allclose(found.numpy(), [5, np.sqrt(32)], rtol=1e-6)
+    assert Tensor([-1.0, -8.0]).lp_pool1d(3, 1).isnan().all().item()
+
+
+def test_gradients_of_norms_of_windows() -> None:
+    image = RNG.normal(size=(1, 2, 5, 4))
+    assert_gradients(lambda x: x.lp_pool2d(2, (2, 3), 1), image)
+    assert_gradients(lambda x: x.abs().lp_pool2d(3, 2, ceil_mode=True), image)
+    x = Tensor([0.0, 0.0, 3.0, 4.0], requires_grad=True)
+    x.lp_pool1d(2, 2).sum().backward()
+    assert x.grad is not None
+    np.testing.assert_allclose(x.grad.numpy(), [0, 0, 0.6, 0.8], rtol=1e-6)
+
+
 # *** windows as columns ***
 
 

@@ -163,6 +163,14 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, Any], list[Any]]] = [
     ("AvgPool1d", (3, 2, 1), {"count_include_pad": False}, [LINE]),
     ("AvgPool2d", (3,), {"padding": 1, "divisor_override": 5}, [IMAGE]),
     ("AvgPool3d", (2, 1), {}, [SOLID]),
+    ("LPPool1d", (2, 3), {"stride": 2}, [LINE]),
+    ("LPPool2d", (4, (3, 2)), {"ceil_mode": True}, [IMAGE]),
+    ("LPPool3d", (2.0, 2, 1), {}, [SOLID]),
+    ("LocalResponseNorm", (3,), {"alpha": 0.5, "k": 2.0}, [IMAGE]),
+    ("ChannelShuffle", (2,), {}, [IMAGE]),
+    ("UpsamplingNearest2d", (), {"scale_factor": 2}, [IMAGE]),
+    ("UpsamplingBilinear2d", ((9, 5),), {}, [IMAGE]),
+    ("TripletMarginWithDistanceLoss", (), {"margin": 2.0, "swap": True}, [(4, 3)] * 3),
     ("AdaptiveAvgPool1d", (4,), {}, [LINE]),
     ("AdaptiveAvgPool2d", ((3, None),), {}, [IMAGE]),
     ("AdaptiveAvgPool3d", (2,), {}, [SOLID]),
@@ -320,9 +328,39 @@ def test_an_encoder_is_a_stack_of_its_layer() -> None:
     np.testing.assert_allclose(found.numpy(), exact.detach().numpy(), rtol=1e-9, atol=1e-9)
 
 
-def test_embedding_with_padding() -> None:
-    ours, theirs = pair("Embedding", (6, 4), {"padding_idx": -2})
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"padding_idx": -2},
+        {"max_norm": 1.5, "norm_type": 1.0},
+        {"scale_grad_by_freq": True, "padding_idx": 1},
+    ],
+    ids=str,
+)
+def test_embedding(settings: dict[str, Any]) -> None:
+    ours, theirs = pair("Embedding", (6, 4), settings)
     assert_same(ours, theirs, [np.array([[0, 4, 1], [4, 4, 5]])])
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize(
+    "settings", [{}, {"padding_idx": 4}, {"max_norm": 1.0}, {"include_last_offset": True}], ids=str
+)
+def test_embedding_bag(mode: str, settings: dict[str, Any]) -> None:
+    ours, theirs = pair("EmbeddingBag", (6, 4), {"mode": mode, **settings})
+    ids = np.array([0, 4, 1, 4, 4, 5])
+    # The second bag is empty.
+    assert_same(ours, theirs, [ids, np.array([0, 2, 2, 5, 6][: 4 + (len(settings) > 0)])])
+    if "include_last_offset" not in settings:
+        assert_same(ours, theirs, [ids.reshape(2, 3)])
+
+
+def test_weights_in_an_embedding_bag() -> None:
+    ours, theirs = pair("EmbeddingBag", (6, 4), {"mode": "sum"})
+    ids, weights = np.array([[0, 4, 1], [4, 4, 5]]), random(2, 3)
+    found = ours(Tensor(ids), per_sample_weights=Tensor(weights))
+    exact = theirs(torch.tensor(ids), per_sample_weights=torch.tensor(weights))
+    np.testing.assert_allclose(found.numpy(), exact.detach().numpy(), rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["CrossEntropyLoss", "NLLLoss", "MultiMarginLoss"])

@@ -1,12 +1,11 @@
-"""Layers of matrix products and look-ups: `Linear`, `Bilinear`, `Embedding`."""
+"""Layers of matrix products: `Linear`, `Bilinear`."""
 
 from __future__ import annotations
 
-from typing import Self, final
+from typing import final
 
 from ferrule.dtype import DType
 from ferrule.nn.parameters import filter_weights, inverse_root, uniform
-from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
 
 
@@ -70,63 +69,3 @@ class Bilinear:
         products = x1.matmul(flat).reshape(*x1.shape[:-1], outputs, second)
         out = (products * x2.unsqueeze(-2)).sum(axis=-1)
         return out if self.bias is None else out + self.bias
-
-
-@final
-class Embedding:
-    """One row of `weight`, (vocabulary, width), for each index: (...) to (..., width).
-
-    The row `padding_idx` starts at zero and gets no gradient.
-
-    >>> Embedding(10, 4)(Tensor([[1, 2, 3]])).shape
-    (1, 3, 4)
-    """
-
-    def __init__(
-        self,
-        num_embeddings: int,
-        embedding_dim: int,
-        padding_idx: int | None = None,
-        *,
-        dtype: DType | None = None,
-        device: str | None = None,
-    ) -> None:
-        self.padding_idx = _row(padding_idx, num_embeddings)
-        values = Tensor.randn(num_embeddings, embedding_dim, dtype=dtype, device=device)
-        if self.padding_idx is not None:
-            values[self.padding_idx] = 0
-        self.weight = values.requires_grad_()
-
-    @classmethod
-    def from_pretrained(
-        cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None
-    ) -> Self:
-        """A layer with the rows of `embeddings`, which are trained only if not frozen.
-
-        >>> Embedding.from_pretrained(Tensor([[1.0, 2.0], [3.0, 4.0]]))(Tensor([1])).tolist()
-        [[3.0, 4.0]]
-        """
-        layer = object.__new__(cls)
-        layer.padding_idx = _row(padding_idx, embeddings.shape[0])
-        layer.weight = embeddings.requires_grad_(not freeze)
-        return layer
-
-    def __call__(self, indices: Tensor) -> Tensor:
-        """The rows at `indices`."""
-        rows = self.weight[indices]
-        if self.padding_idx is None:
-            return rows
-        padding = (indices == self.padding_idx).unsqueeze(-1)
-        return padding.where(rows.detach(), rows)
-
-
-def _row(padding_idx: int | None, rows: int) -> int | None:
-    """The number of the padding's row, counted from the start."""
-    if padding_idx is None:
-        return None
-    if not -rows <= padding_idx < rows:
-        raise ShapeError(
-            f"Embedding: padding_idx {padding_idx} is none of {rows} rows; it must be between"
-            f" {-rows} and {rows - 1}"
-        )
-    return padding_idx % rows

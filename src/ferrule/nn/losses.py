@@ -6,7 +6,7 @@ model, and left alone by optimisers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias, final
 
 from ferrule.nn.functions import comparison, criterion
@@ -205,6 +205,22 @@ def TripletMarginLoss(
 ) -> Tensor:
     """What the distance to `negative` lacks of that to `positive` and the margin."""
     return anchor.triplet_margin_loss(positive, negative, margin, p, eps, swap, reduction)
+
+
+@comparison
+def TripletMarginWithDistanceLoss(
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    /,
+    distance_function: Callable[[Tensor, Tensor], Tensor] | None = None,
+    margin: float = 1.0,
+    swap: bool = False,
+    reduction: str = "mean",
+) -> Tensor:
+    """`TripletMarginLoss` with a distance of one's own; Euclid's unless given."""
+    given = (distance_function, margin, swap, reduction)
+    return anchor.triplet_margin_with_distance_loss(positive, negative, *given)
 
 
 @comparison

@@ -8,6 +8,7 @@ from math import prod
 from typing import final
 
 from ferrule.dtype import DType, dtypes
+from ferrule.nn.functions import layer
 from ferrule.nn.parameters import constant, statistic
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
@@ -277,3 +278,11 @@ class RMSNorm:
         wide = x.cast(dtypes.float32) if x.dtype.itemsize < 4 else x
         out = wide.rms_norm(axes, eps)
         return (out if self.weight is None else out * self.weight).cast(x.dtype)
+
+
+@layer
+def LocalResponseNorm(
+    x: Tensor, /, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> Tensor:
+    """Each element over (k + alpha * mean square of `size` neighbouring channels) ** beta."""
+    return x.local_response_norm(size, alpha, beta, k)

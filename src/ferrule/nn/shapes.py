@@ -83,6 +83,12 @@ def Dropout3d(x: Tensor, /, p: float = 0.5, inplace: bool = False) -> Tensor:
     return _drop_channels(x, p, 3)
 
 
+@layer
+def AlphaDropout(x: Tensor, /, p: float = 0.5, inplace: bool = False) -> Tensor:
+    """`Dropout` for `SELU`: keeps mean 0 and variance 1."""
+    return x.alpha_dropout(p)
+
+
 # Pools
 
 
@@ -179,6 +185,45 @@ def AvgPool3d(
     """The mean of each window over the last three axes."""
     given = (kernel_size, stride, padding)
     return x.avg_pool3d(*given, ceil_mode, count_include_pad, divisor_override)
+
+
+@layer
+def LPPool1d(
+    x: Tensor,
+    /,
+    norm_type: float,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    ceil_mode: bool = False,
+) -> Tensor:
+    """The norm of the order `norm_type` of each window over the last axis."""
+    return x.lp_pool1d(norm_type, kernel_size, stride, ceil_mode)
+
+
+@layer
+def LPPool2d(
+    x: Tensor,
+    /,
+    norm_type: float,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    ceil_mode: bool = False,
+) -> Tensor:
+    """The norm of the order `norm_type` of each window over the last two axes."""
+    return x.lp_pool2d(norm_type, kernel_size, stride, ceil_mode)
+
+
+@layer
+def LPPool3d(
+    x: Tensor,
+    /,
+    norm_type: float,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    ceil_mode: bool = False,
+) -> Tensor:
+    """The norm of the order `norm_type` of each window over the last three axes."""
+    return x.lp_pool3d(norm_type, kernel_size, stride, ceil_mode)
 
 
 @criterion
@@ -282,6 +327,28 @@ def Upsample(
 
 
 @layer
+def UpsamplingNearest2d(
+    x: Tensor,
+    /,
+    size: Wanted | None = None,
+    scale_factor: float | Sequence[float] | None = None,
+) -> Tensor:
+    """`Upsample` with the nearest element."""
+    return x.interpolate(size, scale_factor)
+
+
+@layer
+def UpsamplingBilinear2d(
+    x: Tensor,
+    /,
+    size: Wanted | None = None,
+    scale_factor: float | Sequence[float] | None = None,
+) -> Tensor:
+    """`Upsample` by linear interpolation from corner to corner."""
+    return x.interpolate(size, scale_factor, "bilinear", True)
+
+
+@layer
 def PixelShuffle(x: Tensor, /, upscale_factor: int) -> Tensor:
     """(N, C * r * r, H, W) as (N, C, H * r, W * r)."""
     return x.pixel_shuffle(upscale_factor)
@@ -291,6 +358,12 @@ def PixelShuffle(x: Tensor, /, upscale_factor: int) -> Tensor:
 def PixelUnshuffle(x: Tensor, /, downscale_factor: int) -> Tensor:
     """(N, C, H * r, W * r) as (N, C * r * r, H, W)."""
     return x.pixel_unshuffle(downscale_factor)
+
+
+@layer
+def ChannelShuffle(x: Tensor, /, groups: int) -> Tensor:
+    """The channels, axis 1, taken from each of `groups` in turn."""
+    return x.channel_shuffle(groups)
 
 
 @layer

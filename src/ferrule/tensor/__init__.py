@@ -12,7 +12,7 @@ from typing import Self, final
 
 from ferrule.dtype import DType
 from ferrule.tensor.alignment import Alignment
-from ferrule.tensor.data import to_device
+from ferrule.tensor.data import DTypeLike, to_device
 from ferrule.tensor.keywords import accept_synonyms
 
 __all__ = ["Tensor"]
@@ -59,7 +59,7 @@ class Tensor(Alignment):
     def to(
         self,
         target: str | DType | Tensor | None = None,
-        dtype: DType | str | None = None,
+        dtype: DTypeLike | None = None,
         *,
         device: str | None = None,
         copy: bool = False,

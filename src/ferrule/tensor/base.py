@@ -30,7 +30,7 @@ from ferrule.realize import realize
 from ferrule.shape.view import ShapeError, View, prod_sint
 from ferrule.tensor.broadcast import fit_shape
 from ferrule.tensor.cell import MOVES, Cache, Cell, Move, Part, still_holds
-from ferrule.tensor.data import Array, bound_shape, from_host, to_device, to_dtype
+from ferrule.tensor.data import Array, DTypeLike, bound_shape, from_host, to_device, to_dtype
 
 _SHOWN = 8  # elements of a realised tensor in its repr
 
@@ -74,7 +74,7 @@ class TensorBase:
         self,
         data: Any,
         device: str | None = None,
-        dtype: DType | str | None = None,
+        dtype: DTypeLike | None = None,
         requires_grad: bool | None = None,
     ) -> None:
         """A tensor of `data`: a number, nested lists, bytes, a NumPy array, another tensor.
@@ -356,7 +356,7 @@ class TensorBase:
         return len(self._shape)
 
     def size(self, dim: int | None = None) -> Any:
-        """The shape, or the size of one axis.
+        """The shape, or the size of one axis: PyTorch's method. NumPy's `x.size` is `x.numel()`.
 
         >>> from ferrule import Tensor
         >>> Tensor([[1, 2, 3]]).size(), Tensor([[1, 2, 3]]).size(1)

@@ -17,7 +17,7 @@ from ferrule.ops import BinaryOps, UnaryOps
 from ferrule.random import manual_seed, random_words, uniform_from
 from ferrule.shape.view import ShapeError, prod_sint
 from ferrule.tensor import special
-from ferrule.tensor.data import constant, scalar_dtype, to_device, to_dtype
+from ferrule.tensor.data import DTypeLike, constant, scalar_dtype, to_device, to_dtype
 from ferrule.tensor.differences import Differences
 from ferrule.tensor.joining import tensors_of
 from ferrule.tensor.matrices import above, diagonal_matrix
@@ -34,7 +34,7 @@ def _shape(sizes: Sequence[Any], what: str) -> Shape:
     return shape
 
 
-def _float_dtype(dtype: DType | str | None, what: str) -> DType:
+def _float_dtype(dtype: DTypeLike | None, what: str) -> DType:
     chosen = dtypes.default_float if dtype is None else to_dtype(dtype)
     if not dtypes.is_float(chosen):
         raise DTypeError(f"[{what}] gives floats, not {chosen}; cast the result")
@@ -63,7 +63,7 @@ class Creation(Differences):
         cls,
         *shape: Any,
         device: str | None = None,
-        dtype: DType | str | None = None,
+        dtype: DTypeLike | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
         """Memory with no particular contents.
@@ -82,7 +82,7 @@ class Creation(Differences):
         shape: Any,
         fill_value: Number,
         device: str | None = None,
-        dtype: DType | str | None = None,
+        dtype: DTypeLike | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
         """Every element is one value; without `dtype`, of the type that goes with the value.
@@ -101,7 +101,7 @@ class Creation(Differences):
         cls,
         *shape: Any,
         device: str | None = None,
-        dtype: DType | str | None = None,
+        dtype: DTypeLike | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
         """Zeros, float32 unless told otherwise.
@@ -118,7 +118,7 @@ class Creation(Differences):
         cls,
         *shape: Any,
         device: str | None = None,
-        dtype: DType | str | None = None,
+        dtype: DTypeLike | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
         """Ones, float32 unless told otherwise.
@@ -134,7 +134,7 @@ class Creation(Differences):
         self,
         fill_value: Number,
         device: str | None = None,
-        dtype: DType | str | None = None,
+        dtype: DTypeLike | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
         """One value with this tensor's shape, dtype and device.
@@ -150,7 +150,7 @@ class Creation(Differences):
     def zeros_like(
         self,
         device: str | None = None,
-        dtype: DType | str | None = None,
+        dtype: DTypeLike | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
         """Zeros with this tensor's shape, dtype and device.
@@ -164,7 +164,7 @@ class Creation(Differences):
     def ones_like(
         self,
         device: str | None = None,
-        dtype: DType | str | None = None,
+        dtype: DTypeLike | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
         """Ones with this tensor's shape, dtype and device.
@@ -184,7 +184,7 @@ class Creation(Differences):
         stop: Any = None,
         step: Number = 1,
         device: str | None = None,
-        dtype: DType | str | None = None,
+        dtype: DTypeLike | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
         """start, start + step, … below stop; with one argument, from 0. int32 if all are ints.
@@ -228,7 +228,7 @@ class Creation(Differences):
         stop: float,
         steps: int,
         device: str | None = None,
-        dtype: DType | str | None = None,
+        dtype: DTypeLike | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
         """`steps` numbers from start to stop, both included.
@@ -254,7 +254,7 @@ class Creation(Differences):
         n: int,
         m: int | None = None,
         device: str | None = None,
-        dtype: DType | str | None = None,
+        dtype: DTypeLike | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
         """Ones on the diagonal of an n x m matrix, zeros elsewhere.
@@ -359,7 +359,7 @@ class Creation(Differences):
         cls,
         *shape: Any,
         device: str | None = None,
-        dtype: DType | str | None = None,
+        dtype: DTypeLike | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
         """Uniform random numbers in [0, 1).
@@ -373,7 +373,7 @@ class Creation(Differences):
         words = random_words(_shape(shape, "rand"), to_device(device))
         return cls._made(uniform_from(words, chosen), requires_grad)
 
-    def rand_like(self, dtype: DType | str | None = None, **kwargs: Any) -> Self:
+    def rand_like(self, dtype: DTypeLike | None = None, **kwargs: Any) -> Self:
         """Uniform random numbers in [0, 1) with this tensor's shape, dtype and device.
 
         >>> from ferrule import Tensor
@@ -388,7 +388,7 @@ class Creation(Differences):
         cls,
         *shape: Any,
         device: str | None = None,
-        dtype: DType | str | None = None,
+        dtype: DTypeLike | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
         """Normally distributed random numbers with mean 0 and standard deviation 1.
@@ -406,7 +406,7 @@ class Creation(Differences):
         normal = radius.alu(UnaryOps.SQRT) * special.cos(angle)
         return cls._made(normal.cast(chosen), requires_grad)
 
-    def randn_like(self, dtype: DType | str | None = None, **kwargs: Any) -> Self:
+    def randn_like(self, dtype: DTypeLike | None = None, **kwargs: Any) -> Self:
         """Normally distributed random numbers with this tensor's shape, dtype and device.
 
         >>> from ferrule import Tensor
@@ -423,7 +423,7 @@ class Creation(Differences):
         low: int = 0,
         high: int = 10,
         device: str | None = None,
-        dtype: DType | str | None = None,
+        dtype: DTypeLike | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
         """Random integers from low to high - 1; int32 unless told otherwise.
@@ -452,7 +452,7 @@ class Creation(Differences):
         return cls._made(offset.cast(chosen), requires_grad)
 
     @classmethod
-    def randperm(cls, n: int, device: str | None = None, dtype: DType | str | None = None) -> Self:
+    def randperm(cls, n: int, device: str | None = None, dtype: DTypeLike | None = None) -> Self:
         """The numbers 0 to n - 1 in random order. Takes n * n comparisons.
 
         >>> from ferrule import Tensor

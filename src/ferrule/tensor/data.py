@@ -18,14 +18,17 @@ from ferrule.lazy import LazyBuffer
 from ferrule.shape.view import ShapeError
 
 Array: TypeAlias = np.ndarray[Any, Any]
+DTypeLike: TypeAlias = "DType | str | np.dtype[Any] | type[np.generic]"
 
 
-def to_dtype(dtype: DType | str) -> DType:
-    """A dtype, or the one with a name such as "float32"."""
+def to_dtype(dtype: DTypeLike) -> DType:
+    """A dtype, the one with a name such as "float32", or that of one of NumPy's."""
     if isinstance(dtype, DType):
         return dtype
     if isinstance(dtype, str):
         return dtypes.from_name(dtype)
+    if isinstance(dtype, np.dtype) or (isinstance(dtype, type) and issubclass(dtype, np.generic)):
+        return dtypes.from_np(dtype)
     raise DTypeError(
         f"{dtype!r} is no dtype; use one of ferrule's, such as dtypes.float32, or its name"
     )

@@ -6,11 +6,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from ferrule.dtype import DType, dtypes, promote, sum_dtype
+from ferrule.dtype import dtypes, promote, sum_dtype
 from ferrule.gradient import Value
 from ferrule.shape.view import ShapeError
 from ferrule.tensor.broadcast import known_size
-from ferrule.tensor.data import to_device, to_dtype
+from ferrule.tensor.data import DTypeLike, to_device, to_dtype
 from ferrule.tensor.matrices import diagonal_matrix, diagonal_part
 from ferrule.tensor.movement import listed
 from ferrule.tensor.products import Products
@@ -147,7 +147,7 @@ class Diagonals(Products):
         col: int,
         offset: int = 0,
         device: str | None = None,
-        dtype: DType | str | None = None,
+        dtype: DTypeLike | None = None,
     ) -> Self:
         """Rows and columns of the elements on and below a diagonal, as two lines; int32.
 
@@ -164,7 +164,7 @@ class Diagonals(Products):
         col: int,
         offset: int = 0,
         device: str | None = None,
-        dtype: DType | str | None = None,
+        dtype: DTypeLike | None = None,
     ) -> Self:
         """Rows and columns of the elements on and above a diagonal, as two lines; int32.
 
@@ -175,7 +175,7 @@ class Diagonals(Products):
         return cls._positions(np.triu_indices(row, offset, col), device, dtype)
 
     @classmethod
-    def _positions(cls, places: Any, device: str | None, dtype: DType | str | None) -> Self:
+    def _positions(cls, places: Any, device: str | None, dtype: DTypeLike | None) -> Self:
         chosen = dtypes.default_int if dtype is None else to_dtype(dtype)
         return cls(np.stack(places), device=to_device(device), dtype=chosen)
 

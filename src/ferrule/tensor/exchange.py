@@ -12,10 +12,18 @@ from typing import Any, Self
 import numpy as np
 
 from ferrule.dlpack import HOST, array_from, capsule_of
-from ferrule.dtype import DType, DTypeError
+from ferrule.dtype import DTypeError
 from ferrule.gradient import Value
 from ferrule.tensor.base import TensorBase
-from ferrule.tensor.data import Array, borrowed, from_host, is_in_host_memory, to_device, to_dtype
+from ferrule.tensor.data import (
+    Array,
+    DTypeLike,
+    borrowed,
+    from_host,
+    is_in_host_memory,
+    to_device,
+    to_dtype,
+)
 
 
 class Exchange(TensorBase):
@@ -70,7 +78,7 @@ class Exchange(TensorBase):
     def frombuffer(
         cls,
         buffer: Any,
-        dtype: DType | str,
+        dtype: DTypeLike,
         count: int = -1,
         offset: int = 0,
         device: str | None = None,

@@ -9,12 +9,12 @@ import math
 from collections.abc import Callable
 from typing import Self
 
-from ferrule.dtype import DType, DTypeError, dtypes
+from ferrule.dtype import DTypeError, dtypes
 from ferrule.gradient import Entry, Gradients, Rule, Value, record
 from ferrule.ops import BinaryOps, UnaryOps
 from ferrule.tensor import errorfunction, special
 from ferrule.tensor.arithmetic import floor
-from ferrule.tensor.data import to_dtype
+from ferrule.tensor.data import DTypeLike, to_dtype
 from ferrule.tensor.elementwise import Elementwise
 
 
@@ -62,7 +62,7 @@ class Functions(Elementwise):
 
     # -- types -----------------------------------------------------------------------------------
 
-    def cast(self, dtype: DType | str) -> Self:
+    def cast(self, dtype: DTypeLike) -> Self:
         """Each element as another type: floats lose their fraction to integers.
 
         >>> from ferrule import Tensor, dtypes
@@ -72,7 +72,17 @@ class Functions(Elementwise):
         target = to_dtype(dtype)
         return self if target is self.dtype else self._wrap(self._read().cast(target))
 
-    def bitcast(self, dtype: DType | str) -> Self:
+    def astype(self, dtype: DTypeLike, copy: bool = True) -> Self:
+        """NumPy's name of `cast`: a tensor with memory of its own, unless `copy` is false.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1.7, -1.7]).astype("int32").tolist()
+        [1, -1]
+        """
+        result = self.cast(dtype)
+        return result.clone() if copy and result is self else result
+
+    def bitcast(self, dtype: DTypeLike) -> Self:
         """The bits of each element, read as another type of the same width.
 
         >>> from ferrule import Tensor, dtypes

@@ -10,7 +10,7 @@ from ferrule.shape.view import ShapeError, same
 from ferrule.tensor.arithmetic import Operand
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import broadcast_shape, check_devices
-from ferrule.tensor.data import from_host, to_dtype
+from ferrule.tensor.data import DTypeLike, from_host, to_dtype
 from ferrule.tensor.einstein import einsum, formula_of, parse
 from ferrule.tensor.matrices import matrix_product
 from ferrule.tensor.scattering import Scattering
@@ -33,7 +33,7 @@ class Linalg(Scattering):
 
     __slots__ = ()
 
-    def matmul(self, other: Operand, dtype: DType | str | None = None) -> Self:
+    def matmul(self, other: Operand, dtype: DTypeLike | None = None) -> Self:
         """The matrix product over the last axis of this and the last but one of `other`.
 
         Vectors and leading axes are treated as NumPy does. float16 and bfloat16 are added up in

@@ -7,13 +7,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from ferrule.dtype import DType, DTypeError, dtypes
+from ferrule.dtype import DTypeError, dtypes
 from ferrule.gradient import Number
 from ferrule.shape.view import ShapeError
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import known_size
 from ferrule.tensor.creation import Creation
-from ferrule.tensor.data import to_dtype
+from ferrule.tensor.data import DTypeLike, to_dtype
 from ferrule.tensor.power import power
 
 
@@ -147,7 +147,7 @@ class Making(Creation):
         cls,
         filename: str | PathLike[str],
         size: int | None = None,
-        dtype: DType | str | None = None,
+        dtype: DTypeLike | None = None,
         offset: int = 0,
         device: str | None = None,
     ) -> Self:
@@ -190,7 +190,7 @@ class Making(Creation):
         stop: float,
         steps: int,
         base: float = 10.0,
-        dtype: DType | str | None = None,
+        dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> Self:
         """`steps` powers of a base, whose exponents go from start to stop, both included.
@@ -214,7 +214,7 @@ class Making(Creation):
         n: int,
         m: int | None = None,
         k: int = 0,
-        dtype: DType | str | None = None,
+        dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> Self:
         """Ones on and below a diagonal of an n x m matrix, zeros above; NumPy's.

@@ -1,4 +1,4 @@
-"""What neural networks are made of besides: dropout, tables of embeddings, attention."""
+"""What neural networks are made of besides: dropout, attention."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-from ferrule.dtype import DType, dtypes, promote
+from ferrule.dtype import dtypes, promote
 from ferrule.expr import sint
-from ferrule.gradient import Entry, Gradients, Rule, Value, record
-from ferrule.shape.view import ShapeError, prod_sint
+from ferrule.gradient import Value
+from ferrule.shape.view import ShapeError
 from ferrule.tensor.attention import attention, attention_weights
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import (
@@ -18,17 +18,17 @@ from ferrule.tensor.broadcast import (
     fit_shape,
     known_size,
 )
+from ferrule.tensor.data import DTypeLike
 from ferrule.tensor.matrices import matrix_product, transposed
-from ferrule.tensor.normalization import Normalization
-from ferrule.tensor.positions import index_value
+from ferrule.tensor.tables import Tables
 
 
-class Neural(Normalization):
-    """Dropout, embeddings, attention."""
+class Neural(Tables):
+    """Dropout, products with a weight, attention."""
 
     __slots__ = ()
 
-    # -- dropout and tables ----------------------------------------------------------------------
+    # -- dropout ---------------------------------------------------------------------------------
 
     def dropout(self, p: float = 0.5, training: bool | None = None) -> Self:
         """Zero with probability `p`, else scaled by 1 / (1 - p); nothing changes in evaluation.
@@ -108,35 +108,6 @@ class Neural(Normalization):
         kept = self.rand(self._shape, device=self.device) >= p
         return kept.where(self, _SELU_LIMIT) * scale - scale * p * _SELU_LIMIT
 
-    def embedding(
-        self, weight: TensorBase, padding_idx: int | None = None, scale_grad_by_freq: bool = False
-    ) -> Self:
-        """The rows of a table `weight`, (rows, width), at the positions that this tensor holds.
-
-        The table may be given the other way round, `weight.embedding(positions)`. The row
-        `padding_idx` gets no gradient; `scale_grad_by_freq` divides gradients by how often a
-        position occurs.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([1, 0]).embedding(Tensor([[1.0, 2.0], [3.0, 4.0]])).tolist()
-        [[3.0, 4.0], [1.0, 2.0]]
-        """
-        table, ids = self._wrap(weight._read()), self._wrap(self._read())
-        if dtypes.is_float(self.dtype) and not dtypes.is_float(weight.dtype):
-            table, ids = ids, table
-        if table.ndim != 2:
-            raise ShapeError(
-                f"[embedding] a table has rows and columns, and {table._shape} is none"
-            )
-        rows = table[ids]
-        if scale_grad_by_freq:
-            rows = self._wrap(_by_frequency(rows._read(), ids._read(), table._shape[0]))
-        if padding_idx is None:
-            return rows
-        place = padding_idx % known_size(table._shape[0], "embedding")
-        kept = self._wrap(ids._read().differs(place)).unsqueeze(-1)
-        return kept.where(rows, rows.detach())
-
     def bilinear(
         self, other: TensorBase, weight: TensorBase, bias: TensorBase | None = None
     ) -> Self:
@@ -149,7 +120,7 @@ class Neural(Normalization):
         result = self.einsum("...i,oij,...j->...o", self, weight, other)
         return result if bias is None else result + self._wrap(bias._read())
 
-    def softmin(self, axis: int = -1, dtype: DType | str | None = None) -> Self:
+    def softmin(self, axis: int = -1, dtype: DTypeLike | None = None) -> Self:
         """The softmax of -self.
 
         >>> from ferrule import Tensor
@@ -239,21 +210,6 @@ class Neural(Normalization):
 
 # What `alpha_dropout` gives elements that it drops: the limit of selu at minus infinity.
 _SELU_LIMIT = -1.0507009873554805 * 1.6732632423543772
-
-
-def _by_frequency(rows: Value, ids: Value, size: sint) -> Value:
-    """Rows of a table, whose gradients are divided by how often each occurs."""
-    places = index_value(ids).reshape((prod_sint(ids.shape),))
-    ones = rows.full(1, places.shape)
-    count = ones.scatter(places, 0, size).gather(places, 0).reshape((*ids.shape, 1))
-    return record("by frequency", _BY_FREQUENCY, (rows, count), rows.node, None)
-
-
-def _reverse_by_frequency(grad: Value, entry: Entry) -> Gradients:
-    return grad / entry.saved[0].expand(grad.shape), None
-
-
-_BY_FREQUENCY = Rule(_reverse_by_frequency, inputs=(1,))
 
 
 def _attended(given: Sequence[Value], what: str) -> tuple[Value, Value, Value]:

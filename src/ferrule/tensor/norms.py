@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any, Self
 
-from ferrule.dtype import DType
 from ferrule.gradient import Entry, Gradients, Rule, Value, record
 from ferrule.ops import UnaryOps
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import factoring, rowwise
 from ferrule.tensor.arithmetic import Operand
+from ferrule.tensor.data import DTypeLike
 from ferrule.tensor.moments import Moments
 from ferrule.tensor.power import power
 from ferrule.tensor.reduce import Axes, largest, smallest
@@ -75,7 +75,7 @@ class Norms(Moments):
         p: Any = 2.0,
         axis: Axes = None,
         keepdim: bool = False,
-        dtype: DType | str | None = None,
+        dtype: DTypeLike | None = None,
     ) -> Self:
         """The p-norm along some axes, or of everything; p may be infinite, 0, or "fro" for 2.
 
@@ -94,7 +94,7 @@ class Norms(Moments):
             raise ValueError(f"[norm] p is a number, 'fro', 'nuc' or None, not {p!r}")
         return self._vector_norm(order, axis, keepdim, dtype, "norm")
 
-    def _nuclear_norm(self, axis: Axes, keepdim: bool, dtype: DType | str | None) -> Self:
+    def _nuclear_norm(self, axis: Axes, keepdim: bool, dtype: DTypeLike | None) -> Self:
         axes = self._over(axis, "norm")
         if len(axes) != 2:
             raise ShapeError(f"[norm] 'nuc' is of matrices, in two axes, not {len(axes)}: {axes}")
@@ -109,7 +109,7 @@ class Norms(Moments):
         ord: float = 2.0,
         axis: Axes = None,
         keepdim: bool = False,
-        dtype: DType | str | None = None,
+        dtype: DTypeLike | None = None,
     ) -> Self:
         """The same as `norm`, under the name of PyTorch's `linalg` and the array API.
 
@@ -120,7 +120,7 @@ class Norms(Moments):
         return self._vector_norm(ord, axis, keepdim, dtype, "vector_norm")
 
     def _vector_norm(
-        self, p: float, axis: Axes, keepdim: bool, dtype: DType | str | None, what: str
+        self, p: float, axis: Axes, keepdim: bool, dtype: DTypeLike | None, what: str
     ) -> Self:
         axes = self._over(axis, what)
         if math.isinf(p):

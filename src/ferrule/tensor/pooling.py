@@ -23,7 +23,7 @@ Combine: TypeAlias = Callable[[Value, Sequence[int]], Value]
 
 
 class Pooling(Convolution):
-    """Maxima and means of windows, windows as columns, and the ways back."""
+    """Maxima, means and norms of windows, windows as columns, and the ways back."""
 
     __slots__ = ()
 
@@ -238,6 +238,84 @@ class Pooling(Convolution):
 
     def _bordered(self, pool: Pool, outside: bool | int | float) -> Self:
         return self._padded(pool.borders(len(self._shape)), outside) if pool.is_padded else self
+
+    # -- norms -----------------------------------------------------------------------------------
+
+    def lp_pool1d(
+        self,
+        norm_type: float,
+        kernel_size: Sizes,
+        stride: Sizes | None = None,
+        ceil_mode: bool = False,
+    ) -> Self:
+        """`lp_pool2d` over the last axis.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([3.0, 4.0, 0.0, 0.0]).lp_pool1d(2, 2).tolist()
+        [5.0, 0.0]
+        """
+        return self._lp_pool(norm_type, kernel_size, stride, ceil_mode, 1, "lp_pool1d")
+
+    def lp_pool2d(
+        self,
+        norm_type: float,
+        kernel_size: Sizes,
+        stride: Sizes | None = None,
+        ceil_mode: bool = False,
+    ) -> Self:
+        """The sum of the powers `norm_type` in each window over the last axes, to 1 / `norm_type`.
+
+        The largest size of an element for an infinite power. An odd power keeps the sign of the
+        elements, and a negative sum has no root: NaN. Windows that reach beyond the input with
+        `ceil_mode` count as if their mean went on there. The gradient of a sum of 0 is 0.
+
+        Raises `ShapeError` for a kernel that does not fit, `ValueError` for a power of 0 or less.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([[3.0, 0.0], [0.0, 4.0]]).lp_pool2d(2, 2).item()
+        5.0
+        """
+        return self._lp_pool(norm_type, kernel_size, stride, ceil_mode, 2, "lp_pool2d")
+
+    def lp_pool3d(
+        self,
+        norm_type: float,
+        kernel_size: Sizes,
+        stride: Sizes | None = None,
+        ceil_mode: bool = False,
+    ) -> Self:
+        """`lp_pool2d` over the last three axes.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([[[3.0, 4.0]]]).lp_pool3d(1, (1, 1, 2)).item()
+        7.0
+        """
+        return self._lp_pool(norm_type, kernel_size, stride, ceil_mode, 3, "lp_pool3d")
+
+    def _lp_pool(
+        self,
+        power: float,
+        kernel: Sizes,
+        stride: Sizes | None,
+        ceil_mode: bool,
+        count: int,
+        what: str,
+    ) -> Self:
+        if not power > 0:
+            raise ValueError(f"[{what}] norm_type {power} must be more than 0")
+        source = self._wrap(self._float())
+        if math.isinf(power):
+            size: Self = source.abs()
+            return size._pooled(
+                Pool.make(self._shape, kernel, stride, 0, 1, ceil_mode, count, what),
+                0,
+                largest,
+                what,
+            )
+        mean = source.pow(power)._avg_pool(kernel, stride, 0, 1, ceil_mode, count, True, None, what)
+        total = mean * math.prod((kernel,) * count if isinstance(kernel, int) else kernel)
+        empty = total.eq(0)
+        return empty.where(0, empty.where(1, total).pow(1 / power))
 
     # -- back from maxima ------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
 from ferrule.counting import count_to
-from ferrule.dtype import DType, DTypeError, dtypes, sum_dtype
+from ferrule.dtype import DTypeError, dtypes, sum_dtype
 from ferrule.gradient import Value
 from ferrule.ops import BinaryOps, ReduceOps, UnaryOps
 from ferrule.shape.view import ShapeError, same
@@ -14,7 +14,7 @@ from ferrule.tensor import rowwise
 from ferrule.tensor.arranging import Arranging
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import broadcast_shape
-from ferrule.tensor.data import to_dtype
+from ferrule.tensor.data import DTypeLike, to_dtype
 from ferrule.tensor.elementwise import complement
 from ferrule.tensor.movement import listed
 
@@ -75,7 +75,7 @@ class Reduce(Arranging):
         (place,) = self._over(axis, what) or (0,)
         return (self, place) if self._shape else (self.reshape(1), place)
 
-    def _summable(self, dtype: DType | str | None) -> Value:
+    def _summable(self, dtype: DTypeLike | None) -> Value:
         """The value in the type in which it is added up."""
         value = self._read()
         return value.cast(sum_dtype(value.dtype) if dtype is None else to_dtype(dtype))
@@ -97,9 +97,7 @@ class Reduce(Arranging):
 
     # -- sums and products -----------------------------------------------------------------------
 
-    def sum(
-        self, axis: Axes = None, keepdim: bool = False, dtype: DType | str | None = None
-    ) -> Self:
+    def sum(self, axis: Axes = None, keepdim: bool = False, dtype: DTypeLike | None = None) -> Self:
         """The sum along some axes, or of everything. Bools and narrow ints give int32 or uint32.
 
         >>> from ferrule import Tensor
@@ -110,7 +108,7 @@ class Reduce(Arranging):
         return self._dropped(self._summable(dtype).sum(axes), axes, keepdim)
 
     def prod(
-        self, axis: Axes = None, keepdim: bool = False, dtype: DType | str | None = None
+        self, axis: Axes = None, keepdim: bool = False, dtype: DTypeLike | None = None
     ) -> Self:
         """The product along some axes, or of everything. Types as those of `sum`.
 
@@ -123,7 +121,7 @@ class Reduce(Arranging):
         return self._dropped(product, axes, keepdim)
 
     def mean(
-        self, axis: Axes = None, keepdim: bool = False, dtype: DType | str | None = None
+        self, axis: Axes = None, keepdim: bool = False, dtype: DTypeLike | None = None
     ) -> Self:
         """The mean along some axes, or of everything; NaN of no elements. Ints give float32.
 
@@ -135,7 +133,7 @@ class Reduce(Arranging):
         value = self._float_of(dtype, "mean")
         return self._dropped(rowwise.rounded_mean(value, axes), axes, keepdim)
 
-    def _float_of(self, dtype: DType | str | None, what: str) -> Value:
+    def _float_of(self, dtype: DTypeLike | None, what: str) -> Value:
         """The value in a type of floats, its own unless given."""
         if dtype is None:
             return self._float()
@@ -145,7 +143,7 @@ class Reduce(Arranging):
         return self._read().cast(chosen)
 
     def nansum(
-        self, axis: Axes = None, keepdim: bool = False, dtype: DType | str | None = None
+        self, axis: Axes = None, keepdim: bool = False, dtype: DTypeLike | None = None
     ) -> Self:
         """The sum of what is not NaN; 0 where nothing is.
 
@@ -159,7 +157,7 @@ class Reduce(Arranging):
         return self._dropped(there.sum(axes), axes, keepdim)
 
     def nanmean(
-        self, axis: Axes = None, keepdim: bool = False, dtype: DType | str | None = None
+        self, axis: Axes = None, keepdim: bool = False, dtype: DTypeLike | None = None
     ) -> Self:
         """The mean of what is not NaN; NaN where nothing is.
 
@@ -348,7 +346,7 @@ class Reduce(Arranging):
 
     # -- softmax ---------------------------------------------------------------------------------
 
-    def softmax(self, axis: int = -1, dtype: DType | str | None = None) -> Self:
+    def softmax(self, axis: int = -1, dtype: DTypeLike | None = None) -> Self:
         """e**x over its sum along an axis.
 
         >>> from ferrule import Tensor
@@ -358,7 +356,7 @@ class Reduce(Arranging):
         value = self._float() if dtype is None else self._read().cast(to_dtype(dtype))
         return self._wrap(rowwise.softmax(value, self._softmax_axes(axis, "softmax")))
 
-    def log_softmax(self, axis: int = -1, dtype: DType | str | None = None) -> Self:
+    def log_softmax(self, axis: int = -1, dtype: DTypeLike | None = None) -> Self:
         """The logarithm of the softmax along an axis.
 
         >>> from ferrule import Tensor

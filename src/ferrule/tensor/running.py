@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from ferrule.dtype import DType
 from ferrule.gradient import Value
 from ferrule.tensor import scan
 from ferrule.tensor.broadcast import known_size
+from ferrule.tensor.data import DTypeLike
 from ferrule.tensor.norms import Norms
 from ferrule.tensor.reduce import ValuesIndices
 
@@ -28,7 +28,7 @@ class Running(Norms):
         results = scan.along(place, column, function)
         return [self._wrap(result.reshape(value.shape)) for result in results]
 
-    def cumsum(self, axis: int = 0, dtype: DType | str | None = None) -> Self:
+    def cumsum(self, axis: int = 0, dtype: DTypeLike | None = None) -> Self:
         """The sum of all elements up to and with each one, along an axis. Types as those of `sum`.
 
         >>> from ferrule import Tensor
@@ -37,7 +37,7 @@ class Running(Norms):
         """
         return self._scanned(axis, lambda x: [scan.cumsum(x)], self._summable(dtype), "cumsum")[0]
 
-    def cumprod(self, axis: int = 0, dtype: DType | str | None = None) -> Self:
+    def cumprod(self, axis: int = 0, dtype: DTypeLike | None = None) -> Self:
         """The product of all elements up to and with each one. Types as those of `sum`.
 
         >>> from ferrule import Tensor

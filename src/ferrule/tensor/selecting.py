@@ -8,6 +8,7 @@ from typing import Any, Literal, Self, overload
 
 import numpy as np
 
+from ferrule.counting import count_to
 from ferrule.dtype import DTypeError, dtypes
 from ferrule.gradient import Value
 from ferrule.shape.view import ShapeError
@@ -69,6 +70,31 @@ class Selecting(Indexing):
 
     def _positions_of(self, places: Any) -> Self:
         return type(self)(places.astype(np.int32), device=self.device)
+
+    def nonzero_static(self, *, size: int, fill_value: int = -1) -> Self:
+        """The first `size` rows of `nonzero`, or all and rows of `fill_value`; lazy.
+
+        The shape is (size, axes) whatever the elements are, so that the result can be part of a
+        captured function.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([0, 5, 7]).nonzero_static(size=3).tolist()
+        [[1], [2], [-1]]
+        """
+        if size < 0:
+            raise ShapeError(f"[nonzero_static] the size is at least 0, not {size}")
+        if size == 0 or not self._shape:
+            return self.zeros(size, self.ndim, dtype=dtypes.int32, device=self.device)
+        chosen = self.detach().ne(0).flatten()
+        # The others, and those that are too many, are written nowhere.
+        row = chosen.where(chosen.cumsum(0, dtypes.int32) - 1, size)
+        count = known_size(chosen._shape[0], "nonzero_static")
+        numbers = count_to(count, dtypes.int32, self.device)
+        flat = self._wrap(numbers.scatter(row._read(), 0, size))
+        found = self.arange(size, device=self.device) < chosen.sum()
+        sizes = [known_size(n, "nonzero_static") for n in self._shape]
+        first, *rest = flat.unravel_index(sizes)
+        return found.unsqueeze(1).where(first.stack(*rest, dim=-1), fill_value)
 
     def argwhere(self) -> Self:
         """The positions of all elements other than 0, one row each; computes the tensor now.
