@@ -20,9 +20,10 @@ LAYERS = """
     buffer
     opkinds ops fold
     codegen.intrinsics codegen.kernel codegen.phases codegen.lower codegen.window codegen.limits
-    codegen.opt
+    codegen.opt codegen.threads
     codegen.plan codegen.streams codegen.panels codegen.rows codegen.tensorize codegen.tile
-    codegen.blocks codegen.taps codegen.dots codegen.contraction codegen.chains codegen.heuristic
+    codegen.blocks codegen.taps codegen.dots codegen.contraction codegen.chains codegen.grid
+    codegen.heuristic
     codegen.mutate codegen.search
     codegen.uops codegen.transcendental codegen.linearizer codegen.interpret
     renderer.base renderer.llvmvalue renderer.llvmexpand renderer.llvmalu renderer.llvmfloat8

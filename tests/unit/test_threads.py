@@ -1,222 +1,174 @@
-"""Threads as a program meets them: how many there are, forks, spawns, signals, several callers."""
+"""Kernels for devices with blocks of threads, in the interpreter: values, races, barriers."""
 
-import os
-import subprocess
-import sys
-import textwrap
-import threading
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.kernels import CASES, Case, load, make_inputs, softmax, store, total
 
-from ferrule import Context, Tensor, TinyJit, get_num_threads, set_num_threads
-from ferrule.runtime.cpu_program import native_runtime
+from ferrule.codegen.interpret import AccessError, InterpretError, RaceError, interpret
+from ferrule.codegen.kernel import KernelError
+from ferrule.codegen.linearizer import Linearizer
+from ferrule.codegen.opt import Opt, ScheduleError
+from ferrule.codegen.uops import UOp, UOps
+from ferrule.dtype import dtypes
+from ferrule.expr import ExprOp
+from ferrule.ops import BinaryOps, LazyOp, ReduceOps
+from ferrule.target import detect_cpu
 
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-
-rng = np.random.default_rng(0)
-X = rng.standard_normal((300, 257), np.float32)
-W = rng.standard_normal((257, 131), np.float32)
-
-
-@pytest.fixture(autouse=True)
-def threads() -> Iterator[int]:
-    before = get_num_threads()
-    yield before
-    set_num_threads(before)
-
-
-def step(x: Tensor, w: Tensor) -> Tensor:
-    """A stream, a product, rows, columns and a whole sum, all of them large enough to share."""
-    y = ((x @ w).gelu() + 1).softmax(-1)
-    return (y.sum(0) + (x * x).sum()).realize()
-
-
-def computed() -> bytes:
-    with Context(FERRULE_DEVICE="CPU"):
-        return step(Tensor(X, device="CPU"), Tensor(W, device="CPU")).numpy().tobytes()
-
-
-def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A Python of its own runs `code`."""
-    return run_python("-c", textwrap.dedent(code), **environment)
+GRID = replace(
+    detect_cpu(),
+    name="grid",
+    vector_bytes=16,
+    block_threads=32,
+    warp=8,
+    index_bits=32,
+    max_threads=8,
+)
+I64 = dtypes.int64
+F32 = dtypes.float32
+# One thread after the other takes long.
+LONG = ("long", "matmul_transposed", "causal_attention", "dot_products")
+SMALL = [case for case in CASES if case.name not in LONG]
+PRELUDE = {UOps.CONST, UOps.START, UOps.STOP, UOps.THREAD, UOps.EXTENT, UOps.IOTA}
 
 
-def run_python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    settings = {"PYTHONPATH": os.pathsep.join(sys.path), **environment}
-    return subprocess.run(
-        [
-            sys.executable,
-            "-W",
-            "error",
-            "-W",
-            "ignore:This process:DeprecationWarning",
-            *arguments,
-        ],
-        env=settings,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+def run(case: Case, opts: Sequence[Opt] | None = None) -> Linearizer:
+    """Interprets a kernel, and compares with NumPy."""
+    linearizer = Linearizer(case.ast, GRID, opts).linearize()
+    inputs = make_inputs(case)
+    expected = case.expected(*inputs)
+    out = np.full(expected.size, np.nan, expected.dtype)
+    interpret(linearizer.uops, [out, *(i.ravel() for i in inputs)])
+    np.testing.assert_allclose(out.reshape(expected.shape), expected, rtol=2e-5, atol=1e-5)
+    return linearizer
 
 
-@pytest.mark.parametrize("number", [2, 3, 5])
-def test_the_same_bits_for_any_number_of_threads(number: int) -> None:
-    set_num_threads(1)
-    alone = computed()
-    set_num_threads(number)
-    assert all(computed() == alone for _ in range(5))
+@pytest.mark.parametrize("case", SMALL, ids=lambda case: case.name)
+def test_kernels_of_blocks(case: Case) -> None:
+    run(case)
 
 
-def test_captured_functions_follow() -> None:
-    captured = TinyJit(step)
-    x, w = Tensor(X, device="CPU").realize(), Tensor(W, device="CPU").realize()
-    set_num_threads(1)
-    alone = [captured(x, w).numpy().tobytes() for _ in range(3)][-1]
-    workers = native_runtime().threads
-    for number in (3, 1, 2):
-        set_num_threads(number)
-        assert captured(x, w).numpy().tobytes() == alone
-        assert workers() == number
+def test_a_stream_has_a_vector_for_each_thread() -> None:
+    ast = store(LazyOp(BinaryOps.ADD, (load(1, 6, 64), load(2, 6, 64))))
+    linearizer = run(Case("add", ast, ((6, 64), (6, 64)), np.add))
+    assert (linearizer.blocks, linearizer.threads) == (3, 32)
+    accesses = [u for u in linearizer.uops if u.op in (UOps.LOAD, UOps.STORE)]
+    assert [u.arg for u in accesses] == [4, 4, 4]
+    assert all(u.dtype is not I64 or u.op in PRELUDE for u in linearizer.uops)
 
 
-def test_the_environment_says_how_many(tmp_path: Path) -> None:
-    done = run(
-        """
-        import ferrule, threading
-        from ferrule import Tensor
-        (Tensor.rand(512, 512, device="CPU") + 1).realize()
-        print(ferrule.get_num_threads(), threading.active_count())
-        """,
-        FERRULE_NUM_THREADS="3",
-        FERRULE_CACHE_DIR=str(tmp_path),
-    )
-    assert (done.stderr, done.stdout) == ("", "3 3\n")
+def test_rows_are_combined_across_threads() -> None:
+    case = Case("sum", store(total(load(1, 3, 200), 1)), ((3, 200),), lambda x: x.sum(1))
+    linearizer = run(case)
+    assert [u.arg for u in linearizer.uops if u.op is UOps.ACROSS] == [(ExprOp.ADD, 32)]
+    assert linearizer.blocks == 3
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity here")
-def test_the_affinity_says_how_many() -> None:
-    done = run(
-        """
-        import os
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-        import ferrule
-        print(ferrule.get_num_threads())
-        """
-    )
-    assert (done.stderr, done.stdout) == ("", "1\n")
+def test_maxima_are_combined_with_their_own_operation() -> None:
+    ast = store(LazyOp(ReduceOps.MAX, (load(1, 3, 70),), (3, 1)))
+    run(Case("max", ast, ((3, 70),), lambda x: x.max(1)))
 
 
-def test_several_threads_at_once() -> None:
-    """Each calls a captured function of its own, and one that all share."""
-    expected = computed()
-    shared = TinyJit(step)
-    wrong: list[int] = []
-
-    def work(number: int) -> None:
-        own = TinyJit(step)
-        x, w = Tensor(X, device="CPU").realize(), Tensor(W, device="CPU").realize()
-        for _ in range(10):
-            for function in (own, shared):
-                if function(x, w).numpy().tobytes() != expected:
-                    wrong.append(number)
-
-    callers = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
-    assert not wrong
+def test_a_scatter_is_left_to_one_thread() -> None:
+    index = load(2, 6, dtype=dtypes.int32)
+    ast = store(LazyOp(ReduceOps.SCATTER, (load(1, 6), index), (0, 4)))
+    linearizer = Linearizer(ast, GRID).linearize()
+    assert (linearizer.blocks, linearizer.threads) == (1, 1)
+    out = np.zeros(4, np.float32)
+    values = np.arange(6, dtype=np.float32)
+    interpret(linearizer.uops, [out, values, np.array([1, 1, 3, 0, 1, 3], np.int32)])
+    assert out.tolist() == [3, 5, 0, 7]
 
 
-CHILDREN = """
-import multiprocessing, sys
-from ferrule import Tensor
-
-def compute():
-    x = Tensor.arange(90000, device="CPU").reshape(300, 300).float() / 90000
-    return (x @ x).softmax(-1).sum(0).tolist()
-
-def send(connection):
-    connection.send(compute())
-
-if __name__ == "__main__":
-    expected = compute()
-    context = multiprocessing.get_context(sys.argv[1])
-    ours, theirs = context.Pipe(duplex=False)
-    child = context.Process(target=send, args=(theirs,))
-    child.start()
-    theirs.close()
-    same = ours.recv() == expected
-    child.join()
-    print(same, child.exitcode, compute() == expected)
-"""
+# A block computes 4 x 8 results; tiles of both operands are in memory that its threads share.
+TILED = (
+    Opt("split", ("out0", "i0.0", 4, "mask")),
+    Opt("split", ("out0", "i0.1", 8, "mask")),
+    Opt("reorder", ("out0", ("i0.0.o", "i0.1.o", "i0.0.i", "i0.1.i"))),
+    Opt("bind", ("out0", "i0.0.i")),
+    Opt("bind", ("out0", "i0.1.i")),
+    Opt("compute_at", ("sum0", 2)),
+    Opt("split", ("sum0", "r0.2", 8, "mask")),
+    Opt("reorder", ("sum0", ("r0.2.o", "i0.0.i@sum0", "i0.1.i@sum0", "r0.2.i"))),
+    Opt("stage", ("sum0", 1, "sum0", 1, ("i0.0.i@sum0", "r0.2.i"), "a")),
+    Opt("stage", ("sum0", 2, "sum0", 1, ("r0.2.i", "i0.1.i@sum0"), "b")),
+    Opt("bind", ("a", "i0.0.i@sum0@a")),
+    Opt("bind", ("a", "r0.2.i@a")),
+    Opt("split", ("b", "r0.2.i@b", 4)),
+    Opt("bind", ("b", "r0.2.i@b.i")),
+    Opt("bind", ("b", "i0.1.i@sum0@b")),
+    Opt("fuse", ("out0", "i0.0.o")),
+    Opt("bind", ("out0", "i0.0.o*i0.1.o", "block")),
+)
 
 
-@needs_fork
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_processes(method: str, tmp_path: Path) -> None:
-    """A child computes what its parent does, and the parent goes on."""
-    script = tmp_path / "children.py"
-    script.write_text(CHILDREN)
-    done = run_python(str(script), method, FERRULE_CACHE_DIR=str(tmp_path))
-    assert (done.stderr, done.stdout) == ("", "True 0 True\n")
+def test_tiles_in_shared_memory() -> None:
+    case = next(case for case in CASES if case.name == "matmul")
+    linearizer = run(case, TILED)
+    shared = {u.arg for u in linearizer.uops if u.op is UOps.SHARED}
+    assert shared == {("a", 32), ("b", 64)}
+    assert sum(u.op is UOps.BARRIER for u in linearizer.uops) == 2
+    assert (linearizer.blocks, linearizer.threads) == (4 * 9, 32)
 
 
-@needs_fork
-def test_ctrl_c_in_a_captured_function(tmp_path: Path) -> None:
-    """The call ends soon, and the function can be called again."""
-    done = run(
-        """
-        import os, signal, threading, time
-        from ferrule import Tensor, TinyJit
-        x = Tensor.rand(512, 512, device="CPU").realize()
-
-        @TinyJit
-        def power(x):
-            y = x
-            for _ in range(50):
-                y = (y @ x) * 0.001
-            return y.realize()
-
-        for _ in range(3):
-            expected = power(x).numpy()
-        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
-        try:
-            for _ in range(1000):
-                power(x)
-            print("not interrupted")
-        except KeyboardInterrupt:
-            print("interrupted", (power(x).numpy() == expected).all())
-        """,
-        FERRULE_CACHE_DIR=str(tmp_path),
-    )
-    assert (done.stderr, done.stdout) == ("", "interrupted True\n")
+def test_without_its_barriers_a_tile_is_a_race() -> None:
+    case = next(case for case in CASES if case.name == "matmul")
+    uops = Linearizer(case.ast, GRID, TILED).linearize().uops
+    inputs = [i.ravel() for i in make_inputs(case)]
+    for barrier in [u for u in uops if u.op is UOps.BARRIER]:
+        without = [u for u in uops if u is not barrier]
+        with pytest.raises((RaceError, AccessError)):
+            interpret(without, [np.zeros(13 * 70, np.float32), *inputs])
 
 
-@needs_fork
-def test_exit_during_work(tmp_path: Path) -> None:
-    done = run(
-        """
-        import threading, time
-        from ferrule import Tensor
-        x = Tensor.rand(512, 512, device="CPU").realize()
-        started = threading.Event()
+def test_threads_must_divide_those_of_the_block() -> None:
+    ast = store(softmax(load(1, 3, 200), 1))
+    opts = [
+        Opt("split", ("max0", "r0.1", 32, "mask")),
+        Opt("bind", ("max0", "r0.1.i")),
+        Opt("split", ("sum1", "r1.1", 5, "mask")),
+        Opt("bind", ("sum1", "r1.1.i")),
+    ]
+    with pytest.raises(KernelError, match="do not divide the 32"):
+        Linearizer(ast, GRID, opts).linearize()
 
-        def work():
-            y = x
-            while True:
-                y = ((y @ x) * 0.01).realize()
-                started.set()
 
-        threading.Thread(target=work, daemon=True).start()
-        started.wait()
-        print("done")
-        """,
-        FERRULE_CACHE_DIR=str(tmp_path),
-        FERRULE_NUM_THREADS="3",
-    )
-    assert (done.stderr, done.stdout, done.returncode) == ("", "done\n", 0)
+def test_bind_names_the_axes_there_are() -> None:
+    with pytest.raises(ScheduleError, match="the axis is thread or block"):
+        Linearizer(store(load(1, 4)), GRID, [Opt("bind", ("out0", "i0.0", "warp"))])
+
+
+def _program(*body: UOp, threads: int = 4) -> list[UOp]:
+    one = UOp(UOps.CONST, I64, arg=1)
+    return [one, UOp(UOps.EXTENT, src=(one,), arg=threads), *body]
+
+
+def test_two_threads_that_store_to_one_place() -> None:
+    zero = UOp(UOps.CONST, I64, arg=0)
+    value = UOp(UOps.CONST, F32, arg=1.0)
+    buffer = UOp(UOps.PARAM, F32, arg=0)
+    store_ = UOp(UOps.STORE, src=(buffer, zero, value))
+    with pytest.raises(RaceError, match=r"thread 1 writes buffer 0\[0\]"):
+        interpret(_program(zero, value, buffer, store_), [np.zeros(1, np.float32)])
+
+
+def test_a_barrier_that_some_threads_do_not_reach() -> None:
+    one = UOp(UOps.CONST, I64, arg=2)
+    thread = UOp(UOps.THREAD, I64)
+    less = UOp(UOps.ALU, dtypes.bool, 1, (thread, one), ExprOp.CMPLT)
+    branch = UOp(UOps.IF, src=(less,))
+    barrier = UOp(UOps.BARRIER)
+    end = UOp(UOps.ENDIF, src=(branch,))
+    with pytest.raises(InterpretError, match=r"different places: \['BARRIER', 'the end'\]"):
+        interpret(_program(one, thread, less, branch, barrier, end), [])
+
+
+def test_groups_of_threads_are_combined_apart() -> None:
+    thread = UOp(UOps.THREAD, I64)
+    pairs = UOp(UOps.ACROSS, I64, 1, (thread,), (ExprOp.ADD, 2))
+    buffer = UOp(UOps.PARAM, I64, arg=0)
+    out = np.zeros(4, np.int64)
+    interpret(_program(thread, pairs, buffer, UOp(UOps.STORE, src=(buffer, thread, pairs))), [out])
+    assert out.tolist() == [1, 1, 5, 5]

@@ -2,14 +2,16 @@
 
 Three shapes of work are told apart by what the expressions load, never by what the user called:
 a contraction (some loads are used again for many results) gets a register tile; other reduces get
-lanes along the axis that is contiguous in memory; what is left is a stream.
+lanes along the axis that is contiguous in memory; what is left is a stream. Devices with blocks of
+threads have schedules of their own (`grid.py`).
 """
 
 from __future__ import annotations
 
 from ferrule.codegen.chains import has_blocks, schedule_chain
 from ferrule.codegen.contraction import is_contraction, schedule_contraction
-from ferrule.codegen.kernel import Kernel, Nest, scatters
+from ferrule.codegen.grid import schedule_grid, stores_to_one_place
+from ferrule.codegen.kernel import Kernel
 from ferrule.codegen.opt import Opt
 from ferrule.codegen.plan import Plan
 from ferrule.codegen.rows import schedule_rows
@@ -26,6 +28,9 @@ def schedule(kernel: Kernel, target: Target) -> Plan:
     """The opts for a kernel, as `choose` gives them, and the kernel that they make."""
     plan = Plan(kernel, target)
     plan.collapse()
+    if target.block_threads > 1:
+        schedule_grid(plan)
+        return plan
     for name in [nest.name for nest in plan.kernel.roots]:
         _schedule_root(plan, name)
     return plan
@@ -34,7 +39,7 @@ def schedule(kernel: Kernel, target: Target) -> Plan:
 def _schedule_root(plan: Plan, name: str) -> None:
     nest = plan.nest(name)
     below = plan.below(name)
-    if _stores_to_one_place(nest):
+    if stores_to_one_place(nest):
         return
     if not below:
         schedule_stream(plan, name)
@@ -50,10 +55,3 @@ def _schedule_root(plan: Plan, name: str) -> None:
     )
     if not tiled:
         schedule_rows(plan, name, below)
-
-
-def _stores_to_one_place(nest: Nest) -> bool:
-    """Whether iterations may store to one place: where a value says, or at one index."""
-    ranges = [loop.range for loop in nest.loops]
-    stores = [c.store.index for c in nest.computes if c.store is not None]
-    return scatters(nest) or any(not index.ranges.issuperset(ranges) for index in stores)

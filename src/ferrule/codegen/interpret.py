@@ -4,13 +4,13 @@ Each value is a NumPy array with one element for each lane, in the value's own d
 float32 arithmetic rounds to float32. The interpreter is strict where compiled code would quietly
 do something else: an access outside a buffer, a read of scratch that nobody wrote, a divisor of
 an index that is not positive, a shift by the width or more, an operation that needs expanding
-first.
+first, a race between the threads of a block, or a barrier that not all of them reach.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Final, final
 
@@ -29,6 +29,10 @@ class InterpretError(RuntimeError):
 
 class AccessError(InterpretError, IndexError):
     """A load or a store outside its buffer, or a read of scratch before any write to it."""
+
+
+class RaceError(InterpretError):
+    """Two threads touch an element, one to write it, and nothing says which comes first."""
 
 
 # -- operations on values --------------------------------------------------------------------------
@@ -219,14 +223,53 @@ def _halve(u: UOp, x: Array) -> Array:
 # -- memory ----------------------------------------------------------------------------------------
 
 
+_NOBODY: Final = -1
+_SEVERAL: Final = -2
+
+
+@final
+class _Users:
+    """Which thread has read, and which has written, each element since the last barrier."""
+
+    def __init__(self, size: int) -> None:
+        self.readers = numpy.full(size, _NOBODY)
+        self.writers = numpy.full(size, _NOBODY)
+
+    def forget(self) -> None:
+        self.readers[:] = _NOBODY
+        self.writers[:] = _NOBODY
+
+    def read(self, chosen: Array, thread: int, name: str) -> None:
+        self._check(self.writers, chosen, thread, f"reads {name}", "written")
+        before = self.readers[chosen]
+        mine = (before == _NOBODY) | (before == thread)
+        self.readers[chosen] = numpy.where(mine, thread, _SEVERAL)
+
+    def write(self, chosen: Array, thread: int, name: str) -> None:
+        self._check(self.writers, chosen, thread, f"writes {name}", "written")
+        self._check(self.readers, chosen, thread, f"writes {name}", "read")
+        self.writers[chosen] = thread
+
+    def _check(self, users: Array, chosen: Array, thread: int, does: str, done: str) -> None:
+        others = (users[chosen] != _NOBODY) & (users[chosen] != thread)
+        if others.any():
+            raise RaceError(
+                f"thread {thread} {does}[{chosen[others][0]}], which another thread has {done} "
+                "since the last barrier"
+            )
+
+
 @final
 class _Memory:
-    """What a PARAM or a LOCAL points to."""
+    """What a PARAM, a LOCAL or a SHARED points to."""
 
-    def __init__(self, name: str, data: Array, written: Array | None) -> None:
+    def __init__(
+        self, name: str, data: Array, written: Array | None, users: _Users | None = None
+    ) -> None:
         self.name = name
         self.data = data
         self.written = written  # one bool for each element of scratch; None: all is readable
+        self.users = users  # None: a single thread
 
     def positions(self, index: Array, lanes: int, mask: Array | None, what: str) -> Array:
         """The element for each lane whose mask is true, checked."""
@@ -239,8 +282,10 @@ class _Memory:
             )
         return chosen
 
-    def load(self, index: Array, lanes: int, mask: Array | None) -> Array:
+    def load(self, index: Array, lanes: int, mask: Array | None, thread: int) -> Array:
         chosen = self.positions(index, lanes, mask, "load")
+        if self.users is not None:
+            self.users.read(chosen, thread, self.name)
         if self.written is not None and not self.written[chosen].all():
             first = chosen[~self.written[chosen]][0]
             raise AccessError(f"load of {self.name}[{first}], which was never written")
@@ -250,8 +295,10 @@ class _Memory:
         value[mask] = self.data[chosen]
         return value
 
-    def store(self, index: Array, value: Array, mask: Array | None) -> None:
+    def store(self, index: Array, value: Array, mask: Array | None, thread: int) -> None:
         chosen = self.positions(index, len(value), mask, "store")
+        if self.users is not None:
+            self.users.write(chosen, thread, self.name)
         self.data[chosen] = value if mask is None else value[mask]
         if self.written is not None:
             self.written[chosen] = True
@@ -262,7 +309,10 @@ class _Memory:
 
 @final
 class _Machine:
-    """One call of a program: its values so far, its registers, its scratch, its open loops."""
+    """One thread of a call: its values so far, its registers, its scratch, its open loops.
+
+    `common` is the memory that it has in common with the other threads of its block.
+    """
 
     def __init__(
         self,
@@ -270,14 +320,19 @@ class _Machine:
         buffers: Sequence[Array],
         values: Mapping[int, int],
         bounds: tuple[int, int],
+        thread: int = 0,
+        common: dict[UOp, _Memory] | None = None,
     ) -> None:
         self.uops = uops
         self.buffers = buffers
         self.values = values
         self.bounds = bounds
+        self.thread = thread
+        self.common = {} if common is None else common
         self.known: dict[UOp, Array] = {}
         self.memory: dict[UOp, _Memory] = {}
         self.registers: dict[UOp, Array] = {}
+        self.threads = threads_of(uops)
         self.place = {u: i for i, u in enumerate(uops)}
         self.end = {u.src[0]: i for i, u in enumerate(uops) if u.op in (UOps.END, UOps.ENDIF)}
 
@@ -298,13 +353,16 @@ class _Machine:
             self.known.pop(u, None)
             self.registers.pop(u, None)
 
-    def run(self, stop_at: UOps | None = None) -> None:
+    def run(self, stop_at: UOps | None = None) -> Iterator[UOp]:
+        """Does the program; stops at each UOp that waits for the other threads."""
         position = 0
         while position < len(self.uops):
             u = self.uops[position]
             if u.op is stop_at:
                 return
             position = self.step(u, position)
+            if u.op in (UOps.BARRIER, UOps.ACROSS):
+                yield u
 
     def step(self, u: UOp, position: int) -> int:
         """Do one UOp; gives the position of the next."""
@@ -315,36 +373,44 @@ class _Machine:
                     raise InterpretError(f"loop {u.arg} has step {step}; steps are positive")
                 if first >= limit:
                     return self.end[u] + 1
-                self.known[u] = numpy.array([first])
+                self.known[u] = self.counter(u, first)
             case UOps.END:
                 loop = u.src[0]
                 counter = self.number(loop) + self.number(loop.src[2])
                 limit = self.number(loop.src[1])
                 self.close(loop)
                 if counter < limit:
-                    self.known[loop] = numpy.array([counter])
+                    self.known[loop] = self.counter(loop, counter)
                     return self.place[loop] + 1
             case UOps.IF:
                 if not self.number(u.src[0]):
                     return self.end[u] + 1
             case UOps.ENDIF:
                 self.close(u.src[0])
-            case UOps.PARAM | UOps.LOCAL:
+            case UOps.PARAM | UOps.SHARED:
+                if u not in self.common:
+                    self.common[u] = self.pointer(u)
+                self.memory[u] = self.common[u]
+            case UOps.LOCAL:
                 self.memory[u] = self.pointer(u)
             case UOps.STORE:
                 pointer, index, value = u.src[:3]
                 memory = self.memory[pointer]
-                memory.store(self.value(index), self.value(value), self.mask(u, 3))
+                memory.store(self.value(index), self.value(value), self.mask(u, 3), self.thread)
             case UOps.REG:
                 self.registers[u] = self.checked(u, self.value(u.src[0]))
             case UOps.SET:
                 self.register(u.src[0])
                 self.registers[u.src[0]] = self.value(u.src[1])
-            case UOps.EXTENT:
+            case UOps.EXTENT | UOps.BARRIER:
                 pass
             case _:
                 self.known[u] = self.checked(u, self.compute(u))
         return position + 1
+
+    def counter(self, u: UOp, value: int) -> Array:
+        assert u.dtype is not None
+        return numpy.array([value], u.dtype.np)
 
     def register(self, u: UOp) -> Array:
         if u not in self.registers:
@@ -362,9 +428,11 @@ class _Machine:
 
     def pointer(self, u: UOp) -> _Memory:
         assert u.dtype is not None
-        if u.op is UOps.LOCAL:
+        threads = self.threads > 1
+        if u.op in (UOps.LOCAL, UOps.SHARED):
             name, size = u.arg
-            return _Memory(name, numpy.zeros(size, u.dtype.np), numpy.zeros(size, bool))
+            users = _Users(size) if threads and u.op is UOps.SHARED else None
+            return _Memory(name, numpy.zeros(size, u.dtype.np), numpy.zeros(size, bool), users)
         if not 0 <= u.arg < len(self.buffers):
             raise AccessError(f"buffer {u.arg} is not there: {len(self.buffers)} were given")
         data = self.buffers[u.arg]
@@ -373,7 +441,7 @@ class _Machine:
                 f"buffer {u.arg} is a {data.ndim}-d array of {data.dtype}, "
                 f"not a flat one of {u.dtype.name}"
             )
-        return _Memory(f"buffer {u.arg}", data, None)
+        return _Memory(f"buffer {u.arg}", data, None, _Users(len(data)) if threads else None)
 
     def compute(self, u: UOp) -> Array:
         """The value of a UOp that has one."""
@@ -410,11 +478,62 @@ class _Machine:
                 return _halve(u, self.value(u.src[0]))
             case UOps.LOAD:
                 memory = self.memory[u.src[0]]
-                return memory.load(self.value(u.src[1]), u.lanes, self.mask(u, 2))
+                return memory.load(self.value(u.src[1]), u.lanes, self.mask(u, 2), self.thread)
+            case UOps.THREAD:
+                return numpy.array([self.thread], numpy.int64)
+            case UOps.ACROSS:
+                return self.value(u.src[0])  # its own part; the block combines them
             case UOps.GET:
                 return self.register(u.src[0])
             case _:
                 raise InterpretError(f"{u.op.name} has no value")
+
+
+def threads_of(uops: Sequence[UOp]) -> int:
+    """How many threads do a chunk of a program together."""
+    return next((u.arg or 1 for u in uops if u.op is UOps.EXTENT), 1)
+
+
+@final
+class _Block:
+    """The threads of one chunk. Between two places where they wait, one goes after the other."""
+
+    def __init__(self, machines: Sequence[_Machine], common: Mapping[UOp, _Memory]) -> None:
+        self.machines = machines
+        self.common = common
+
+    def run(self) -> None:
+        running = [machine.run() for machine in self.machines]
+        while True:
+            places = [next(steps, None) for steps in running]
+            if any(place is not places[0] for place in places):
+                names = sorted({"the end" if u is None else u.op.name for u in places})
+                raise InterpretError(f"threads of one block wait at different places: {names}")
+            if places[0] is None:
+                return
+            self._meet(places[0])
+
+    def _meet(self, u: UOp) -> None:
+        """All threads have got to a BARRIER or an ACROSS."""
+        if u.op is UOps.ACROSS:
+            self._combine(u)
+            return
+        for pointer, memory in self.common.items():
+            if pointer.op is UOps.SHARED and memory.users is not None:
+                memory.users.forget()
+
+    def _combine(self, u: UOp) -> None:
+        op, count = u.arg
+        assert u.dtype is not None
+        values = [machine.value(u) for machine in self.machines]
+        for first in range(0, len(values), count):
+            group = values[first : first + count]
+            while len(group) > 1:
+                half = len(group) // 2
+                pairs = zip(group[:half], group[half:], strict=True)
+                group = [_alu(op, pair, (u.dtype, u.dtype)) for pair in pairs]
+            for machine in self.machines[first : first + count]:
+                machine.known[u] = group[0]
 
 
 def _by_slot(
@@ -435,7 +554,8 @@ def extent(
     by_slot = _by_slot(values, [numpy.empty(0)] * n_buffers)
     machine = _Machine(uops, (), by_slot, (0, 0))
     verify(uops)
-    machine.run(stop_at=UOps.EXTENT)
+    for _ in machine.run(stop_at=UOps.EXTENT):
+        pass
     (found,) = (u for u in uops if u.op is UOps.EXTENT)
     return machine.number(found.src[0])
 
@@ -456,11 +576,31 @@ def interpret(
     Raises:
         ProgramError: the program breaks the rules of the IR (`verify`).
         AccessError: a load or a store is out of range, or reads scratch that was never written.
+        RaceError: a thread, or a block, touches what another writes.
         InterpretError: anything else that compiled code must not do.
     """
     verify(uops)
     by_slot = _by_slot(values, buffers)
     if stop is None:
         stop = extent(uops, by_slot)
+    count = threads_of(uops)
+    chunks = [(start, stop)] if count == 1 else [(i, i + 1) for i in range(start, stop)]
+    written: dict[int, _Users] = {}
     with numpy.errstate(all="ignore"):
-        _Machine(uops, buffers, by_slot, (start, stop)).run()
+        for bounds in chunks:
+            common: dict[UOp, _Memory] = {}
+            threads = [_Machine(uops, buffers, by_slot, bounds, i, common) for i in range(count)]
+            _Block(threads, common).run()
+            _check_blocks(common, written, bounds[0])
+
+
+def _check_blocks(common: Mapping[UOp, _Memory], blocks: dict[int, _Users], block: int) -> None:
+    """What a block has read and written, against what the blocks before it have."""
+    for pointer, memory in common.items():
+        if pointer.op is not UOps.PARAM or memory.users is None:
+            continue
+        of_all = blocks.setdefault(pointer.arg, _Users(len(memory.data)))
+        (read,) = numpy.nonzero(memory.users.readers != _NOBODY)
+        (wrote,) = numpy.nonzero(memory.users.writers != _NOBODY)
+        of_all.read(read, block, f"{memory.name} (as a block)")
+        of_all.write(wrote, block, f"{memory.name} (as a block)")

@@ -30,7 +30,8 @@ from ferrule.codegen.kernel import (
     verify,
 )
 from ferrule.codegen.lower import lower, stores_of
-from ferrule.codegen.opt import COSTLY, Opt, apply_opts
+from ferrule.codegen.opt import COSTLY, Opt, apply_opts, descendants
+from ferrule.codegen.threads import Digit, Threads, combined_threads
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.codegen.uops import show as show_program
 from ferrule.dtype import DType, dtypes
@@ -41,8 +42,10 @@ from ferrule.expr import (
     Expr,
     ExprOp,
     as_int,
+    both,
     conjuncts,
     const,
+    less,
     load,
     rebuild,
     sint,
@@ -68,11 +71,6 @@ class _Scope:
     items: list[UOp] = field(default_factory=list)
     values: dict[Expr, UOp] = field(default_factory=dict)
     ranges: dict[Expr, UOp] = field(default_factory=dict)
-
-
-def memory_dtype(dtype: DType) -> DType:
-    """The dtype of a value in a UOp: index arithmetic is int64 by now."""
-    return I64 if dtype is INDEX else dtype
 
 
 class Linearizer:
@@ -115,14 +113,13 @@ class Linearizer:
     @property
     def blocks(self) -> sint:
         """How many chunks the kernel has: what EXTENT says, as an expression of the variables."""
-        loops = [nest.loops[0] for nest in self.scheduled.roots if nest.loops]
-        sizes = [loop.range.size for loop in loops if loop.kind is Kind.PARALLEL]
+        sizes = [nest.loops[0].range.size for nest in shared_roots(self.scheduled)]
         return as_int(sum(sizes, const(0))) if sizes else 1
 
     @property
     def threads(self) -> int:
         """How many threads do a chunk together."""
-        return 1
+        return Threads(self.scheduled).count
 
     def program(self) -> str:
         """The UOps as text."""
@@ -131,7 +128,7 @@ class Linearizer:
     def linearize(self) -> Linearizer:
         """Fill in `uops`."""
         if not self.uops:
-            self.uops = linearize(self.scheduled)
+            self.uops = linearize(self.scheduled, self.target)
         return self
 
 
@@ -146,9 +143,16 @@ def kernel_name(ast: LazyOp) -> str:
     return f"{what}_{shape}_{ast.key[:8]}"
 
 
-def linearize(kernel: Kernel) -> list[UOp]:
-    """The program of a kernel."""
-    return _Linearizer(_once(expand(kernel))).run()
+def linearize(kernel: Kernel, target: Target | None = None) -> list[UOp]:
+    """The program of a kernel; one for blocks of threads where the target has them."""
+    blocks = target is not None and target.block_threads > 1
+    narrow = target is not None and target.index_bits == 32
+    return _Linearizer(_once(expand(kernel)), blocks=blocks, narrow=narrow).run()
+
+
+def shared_roots(kernel: Kernel) -> list[Nest]:
+    """The root nests that are shared out in chunks."""
+    return [n for n in kernel.roots if n.loops and n.loops[0].kind is Kind.PARALLEL]
 
 
 def expand(kernel: Kernel) -> Kernel:
@@ -216,8 +220,13 @@ def _log2_e(dtype: DType) -> Expr:
 
 
 class _Linearizer:
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, *, blocks: bool, narrow: bool) -> None:
         self.kernel = kernel
+        self.blocks = blocks
+        self.narrow = narrow and _fits_int32(kernel)
+        self.index = I64
+        self.thread: UOp | None = None
+        self.threads = Threads(kernel)
         self.prelude: list[UOp] = []
         self.scopes: list[_Scope] = [_Scope()]
         self.params: dict[int, UOp] = {}
@@ -230,11 +239,15 @@ class _Linearizer:
         self.current: dict[tuple[object, ...], Expr] = {}
         self.depth = 0
         self.kept: list[dict[tuple[str, tuple[int, ...]], UOp]] = [{}]
-        self.in_registers = _registers(kernel)
+        self.in_registers = _registers(kernel, self.threads)
         self.filled: dict[str, int] = {}
         self.fresh: dict[UOp, int] = {}
         self.names = itertools.count()
         self.stores = frozenset(c.store.slot for n in kernel.nests for c in n.computes if c.store)
+
+    def _memory_dtype(self, dtype: DType) -> DType:
+        """The dtype of a value in a UOp: index arithmetic is int64, or int32, by now."""
+        return self.index if dtype is INDEX else dtype
 
     # -- the whole ---------------------------------------------------------------------------------
 
@@ -243,14 +256,16 @@ class _Linearizer:
             u = self._top(UOp(UOps.VALUE, I64, arg=len(self.kernel.slots) + slot))
             self.scopes[0].values[variable] = u
         roots = self.kernel.roots
-        shared = [nest for nest in roots if nest.loops and nest.loops[0].kind is Kind.PARALLEL]
+        shared = shared_roots(self.kernel)
         offsets: list[Expr] = [const(0)]
         for nest in shared:
             offsets.append(offsets[-1] + nest.loops[0].range.size)
         extent = self.value(offsets[-1] if shared else const(1))
-        self._top(UOp(UOps.EXTENT, src=(extent,)))
-        start = self._top(UOp(UOps.START, I64))
-        stop = self._top(UOp(UOps.STOP, I64))
+        self._top(UOp(UOps.EXTENT, src=(extent,), arg=self.threads.count if self.blocks else None))
+        if self.narrow:
+            self._narrow()
+        start = self._typed(self._top(UOp(UOps.START, I64)), self.index)
+        stop = self._typed(self._top(UOp(UOps.STOP, I64)), self.index)
         for slot, dtype in enumerate(self.kernel.slots):
             self.params[slot] = self._top(UOp(UOps.PARAM, dtype, arg=slot))
         for nest in roots:
@@ -261,6 +276,14 @@ class _Linearizer:
                 self._first_chunk_only(nest, start, stop, bool(shared))
         return self.scopes[0].items
 
+    def _narrow(self) -> None:
+        """From here on an index is an int32."""
+        values = self.scopes[0].values
+        known: dict[Expr, UOp] = {v: self._typed(values[v], I32) for v in self.kernel.variables}
+        self.index = I32
+        values.clear()
+        values.update(known)
+
     def _shared_root(self, nest: Nest, start: UOp, stop: UOp, offset: Expr, *, alone: bool) -> None:
         """The chunks [offset, offset + size) of a kernel belong to this nest."""
         if alone:
@@ -268,21 +291,21 @@ class _Linearizer:
             return
         size = self.value(nest.loops[0].range.size)
         before = self.value(offset)
-        zero = self.constant(0, I64, 1)
-        first = self._top(UOp(UOps.ALU, I64, 1, (start, before), ExprOp.SUB))
-        first = self._top(UOp(UOps.ALU, I64, 1, (first, zero), ExprOp.MAX))
-        last = self._top(UOp(UOps.ALU, I64, 1, (stop, before), ExprOp.SUB))
-        last = self._top(UOp(UOps.ALU, I64, 1, (last, size), ExprOp.MIN))
+        zero = self.constant(0, self.index, 1)
+        first = self._top(UOp(UOps.ALU, self.index, 1, (start, before), ExprOp.SUB))
+        first = self._top(UOp(UOps.ALU, self.index, 1, (first, zero), ExprOp.MAX))
+        last = self._top(UOp(UOps.ALU, self.index, 1, (stop, before), ExprOp.SUB))
+        last = self._top(UOp(UOps.ALU, self.index, 1, (last, size), ExprOp.MIN))
         self._loops(nest, 0, bounds=(first, last))
 
     def _first_chunk_only(self, nest: Nest, start: UOp, stop: UOp, guarded: bool) -> None:
         if not guarded:
             self._loops(nest, 0)
             return
-        zero = self.constant(0, I64, 1)
-        one = self.constant(1, I64, 1)
-        last = self._top(UOp(UOps.ALU, I64, 1, (stop, one), ExprOp.MIN))
-        first = self._top(UOp(UOps.ALU, I64, 1, (start, zero), ExprOp.MAX))
+        zero = self.constant(0, self.index, 1)
+        one = self.constant(1, self.index, 1)
+        last = self._top(UOp(UOps.ALU, self.index, 1, (stop, one), ExprOp.MIN))
+        first = self._top(UOp(UOps.ALU, self.index, 1, (start, zero), ExprOp.MAX))
         self._open(None, first, last)
         self._loops(nest, 0)
         self._close()
@@ -290,9 +313,9 @@ class _Linearizer:
     # -- loops -------------------------------------------------------------------------------------
 
     def _open(self, loop: Loop | None, start: UOp, stop: UOp) -> None:
-        step = self.constant(1, I64, 1)
+        step = self.constant(1, self.index, 1)
         name = loop.range.name if loop is not None else "once"
-        counter = UOp(UOps.LOOP, I64, 1, (start, stop, step), name)
+        counter = UOp(UOps.LOOP, self.index, 1, (start, stop, step), name)
         scope = _Scope([counter])
         self.scopes.append(scope)
         self.kept.append({})
@@ -308,8 +331,7 @@ class _Linearizer:
 
     def _loops(self, nest: Nest, depth: int, bounds: tuple[UOp, UOp] | None = None) -> None:
         """The loops of a nest from a depth on, and its body."""
-        for child in self.kernel.children(nest.name, depth):
-            self._child(child)
+        self._children(nest, depth)
         if depth == _first_reduce(nest):
             self._reduce(nest, depth)
             return
@@ -328,8 +350,38 @@ class _Linearizer:
             self.lane = outside
         elif loop.kind is Kind.TRANSPOSE:
             self._transpose(nest, loop, nest.loops[depth + 1])
+        elif loop.kind is Kind.THREAD:
+            self._loops(nest, depth + 1)
         else:
             self._serial(loop, bounds, lambda: self._loops(nest, depth + 1))
+
+    def _children(self, nest: Nest, depth: int) -> None:
+        """What is computed where `depth` loops of a nest are open.
+
+        Threads wait for each other before they replace what they share, if another iteration may
+        still read it, and before they read it.
+        """
+        filled: set[str] = set()
+        for child in self.kernel.children(nest.name, depth):
+            family = [self.kernel.by_name[name] for name in descendants(self.kernel, child.name)]
+            if filled & {e.arg for n in family for e in reads(expressions(n))}:
+                self._barrier()
+                filled.clear()
+            shares = {c.name for c in child.computes} & self.threads.shared
+            if shares and not filled and self._in_serial_loop():
+                self._barrier()
+            self._child(child)
+            filled |= shares
+        if filled:
+            self._barrier()
+
+    def _barrier(self) -> None:
+        self._place(UOp(UOps.BARRIER), len(self.scopes) - 1)
+
+    def _in_serial_loop(self) -> bool:
+        """Whether a loop other than that over chunks, of which a block does one, is open."""
+        loops = [scope.items[0] for scope in self.scopes[1:]]
+        return any(UOps.START not in _sources(loop.src[0]) for loop in loops)
 
     def _child(self, nest: Nest) -> None:
         outside, self.lane = self.lane, None
@@ -359,13 +411,13 @@ class _Linearizer:
         for condition in conditions:
             del self.copies[condition]
         if bounds:
-            last = self._emit(UOp(UOps.ALU, I64, 1, (start, last), ExprOp.MAX))
+            last = self._emit(UOp(UOps.ALU, self.index, 1, (start, last), ExprOp.MAX))
         self._open(loop, last, stop)
         body()
         self._close()
 
     def _least(self, a: UOp, b: UOp) -> UOp:
-        return self._emit(UOp(UOps.ALU, I64, 1, (a, b), ExprOp.MIN))
+        return self._emit(UOp(UOps.ALU, self.index, 1, (a, b), ExprOp.MIN))
 
     def _transpose(self, nest: Nest, along: Loop, across: Loop) -> None:
         """Squares of values, computed as vectors along one range and kept or stored as vectors
@@ -432,9 +484,11 @@ class _Linearizer:
             self._finish(nest, hold, accumulators, partial=True)
             return
         if depth > _first_reduce(nest):
-            for child in self.kernel.children(nest.name, depth):
-                self._child(child)
+            self._children(nest, depth)
         loop = nest.loops[depth]
+        if loop.kind is Kind.THREAD:
+            self._reduce_outer(nest, depth + 1, hold)
+            return
         self._serial(loop, None, lambda: self._reduce_outer(nest, depth + 1, hold))
 
     def _fill_identity(self, nest: Nest, depth: int) -> None:
@@ -452,7 +506,9 @@ class _Linearizer:
                 self._keep(c, self.vector(c.value))
             return
         loop = nest.loops[depth]
-        if loop.kind is Kind.UNROLL:
+        if loop.kind is Kind.THREAD:
+            self._loops_plain(nest, depth + 1)
+        elif loop.kind is Kind.UNROLL:
             for copy in range(loop.size):
                 self.copies[loop.range] = const(copy)
                 self._loops_plain(nest, depth + 1)
@@ -462,7 +518,7 @@ class _Linearizer:
             self._loops_plain(nest, depth + 1)
             self.lane = outside
         else:
-            self._open(loop, self.constant(0, I64, 1), self.value(loop.range.size))
+            self._open(loop, self.constant(0, self.index, 1), self.value(loop.range.size))
             self._loops_plain(nest, depth + 1)
             self._close()
 
@@ -485,7 +541,7 @@ class _Linearizer:
                 self.copies.update(copies)
                 first = self.constant(identity, c.value.dtype, lanes)
                 name = f"{c.name}.{next(self.names)}"
-                register = UOp(UOps.REG, memory_dtype(c.value.dtype), lanes, (first,), name)
+                register = UOp(UOps.REG, self._memory_dtype(c.value.dtype), lanes, (first,), name)
                 out[(c.name, self._key(c))] = self._emit(register)
                 self.fresh[register] = len(self.scopes)
                 for r in copies:
@@ -505,13 +561,15 @@ class _Linearizer:
     ) -> None:
         """The loops from `depth` on; the innermost lanes and copies update the registers."""
         if depth > _first_reduce(nest):
-            for child in self.kernel.children(nest.name, depth):
-                self._child(child)
+            self._children(nest, depth)
         rest = nest.loops[depth:]
         if all(loop.kind in LANES_OR_COPIES for loop in rest):
             self._update(nest, rest, registers)
             return
         loop = nest.loops[depth]
+        if loop.kind is Kind.THREAD:
+            self._accumulate(nest, depth + 1, registers)
+            return
         if loop.kind in LANES_OR_COPIES:
             raise AssertionError(
                 f"{nest.name}: the serial loops must be outside of lanes and copies"
@@ -629,6 +687,7 @@ class _Linearizer:
                 self.copies.update(copies)
                 register = registers[(c.name, self._key(c))]
                 value = self._emit(UOp(UOps.GET, register.dtype, register.lanes, (register,)))
+                value = self._across(nest, c.monoid, value)
                 if partial:
                     before = self._widen(self._read_memory(self._own_read(c)), register.lanes)
                     value = self._alu(c.monoid.op, before, value)
@@ -636,6 +695,15 @@ class _Linearizer:
                 for r in copies:
                     del self.copies[r]
         self.lane = outside
+
+    def _across(self, nest: Nest, monoid: Monoid, value: UOp) -> UOp:
+        """What several threads have combined, each a part, in all of them."""
+        threads = combined_threads(nest)
+        if not threads:
+            return value
+        arg = (monoid.op, threads)
+        across = UOp(UOps.ACROSS, value.dtype, value.lanes, (value,), arg)
+        return self._place(across, len(self.scopes) - 1)
 
     # -- bodies ------------------------------------------------------------------------------------
 
@@ -649,7 +717,15 @@ class _Linearizer:
             else:
                 values.append((c, value))
         for c, value in values:
-            self._write(c, value)
+            self._write(self._once_a_block(nest, c), value)
+
+    def _once_a_block(self, nest: Nest, c: Compute) -> Compute:
+        """A store by one of the threads that would do the same."""
+        left = self.threads.left_over(nest)
+        if left == 1 or c.store is None:
+            return c
+        alone = less(self.threads.first % left, const(1))
+        return replace(c, store=replace(c.store, valid=both(c.store.valid, alone)))
 
     def _write(self, c: Compute, value: UOp) -> None:
         """Store a value of this iteration, or keep it."""
@@ -671,21 +747,29 @@ class _Linearizer:
         at = self._address(index, lanes)
         mask = self._mask(valid, lanes)
         src = (pointer, at, self._widen(value, lanes), *([mask] if mask is not None else []))
-        self._emit(UOp(UOps.STORE, src=src, arg=hint))
+        multiple = self._multiple(index, at, lanes)
+        self._emit(UOp(UOps.STORE, src=src, arg=multiple if hint is None else hint))
 
     def _keep(self, c: Compute, value: UOp) -> None:
         """Remember a value of this iteration under its name, in a register or in scratch."""
         if c.name in self.in_registers:
             self.kept[-1][(c.name, self._key(c))] = value
             return
-        index = c.place([self._current(r) for r in c.ranges])
-        self._store(self._local(c), index, value, TRUE)
+        index = self.threads.place(c, [self._current(r) for r in c.ranges])
+        valid = TRUE
+        left = self.threads.left_over(self.kernel.owner[c.name])
+        if c.name in self.threads.shared and left > 1:
+            valid = less(self.threads.first % left, const(1))
+        self._store(self._local(c), index, value, valid)
 
     def _local(self, c: Compute) -> UOp:
         arg = self.kernel.memory[c.name]
         found = self.locals.get(arg[0])
         if found is None:
-            found = self._top(UOp(UOps.LOCAL, memory_dtype(c.value.dtype), arg=arg))
+            op = UOps.SHARED if c.name in self.threads.shared else UOps.LOCAL
+            if self.threads.count > 1:
+                arg = (arg[0], self.threads.elements(c))
+            found = self._top(UOp(op, self._memory_dtype(c.value.dtype), arg=arg))
             self.locals[arg[0]] = found
         return found
 
@@ -745,10 +829,14 @@ class _Linearizer:
 
     def _make(self, node: Expr) -> UOp:
         lanes = self._lanes(node)
-        dtype = memory_dtype(node.dtype)
+        dtype = self._memory_dtype(node.dtype)
         match node.op:
             case ExprOp.CONST:
                 return self.constant(node.arg, dtype, 1)
+            case ExprOp.RANGE if node in self.threads.digits:
+                return self._digit(self.threads.digits[node])
+            case ExprOp.RANGE if node is self.threads.first:
+                return self._digit(Digit(1, self.threads.count))
             case ExprOp.RANGE:
                 assert node is self.lane, f"range {node} is not open"
                 return self._typed(self._top(UOp(UOps.IOTA, I64, lanes)), I32)
@@ -764,10 +852,23 @@ class _Linearizer:
                 src = tuple(self._widen(self._plain(s), lanes) for s in node.src)
                 return self._emit(UOp(UOps.ALU, dtype, lanes, src, node.op))
 
+    def _digit(self, digit: Digit) -> UOp:
+        """`thread // step % size`."""
+        if self.thread is None:
+            self.thread = self._typed(self._top(UOp(UOps.THREAD, I64)), self.index)
+        u = self.thread
+        if digit.step > 1:
+            step = self.constant(digit.step, self.index, 1)
+            u = self._emit(UOp(UOps.ALU, self.index, 1, (u, step), ExprOp.IDIV))
+        if digit.step * digit.size < self.threads.count:
+            size = self.constant(digit.size, self.index, 1)
+            u = self._emit(UOp(UOps.ALU, self.index, 1, (u, size), ExprOp.MOD))
+        return u
+
     def _plain(self, node: Expr) -> UOp:
         """The value of an expression; of an index, as int64."""
         u = self.value(node)
-        return self._typed(u, I64) if node.dtype is INDEX else u
+        return self._typed(u, self.index) if node.dtype is INDEX else u
 
     def _short(self, node: Expr, lanes: int) -> UOp:
         """Index arithmetic by lane in int32, where it fits: half the width, and cheap division."""
@@ -775,7 +876,7 @@ class _Linearizer:
         for s in node.src:
             u = self.value(s)
             src.append(self._widen(self._typed(u, I32) if s.dtype is INDEX else u, lanes))
-        dtype = I32 if node.dtype is INDEX else memory_dtype(node.dtype)
+        dtype = I32 if node.dtype is INDEX else self._memory_dtype(node.dtype)
         return self._emit(UOp(UOps.ALU, dtype, lanes, tuple(src), node.op))
 
     def _typed(self, u: UOp, dtype: DType) -> UOp:
@@ -787,7 +888,7 @@ class _Linearizer:
 
     def _convert(self, node: Expr, lanes: int) -> UOp:
         x = self._plain(node.src[0])
-        dtype = memory_dtype(node.dtype)
+        dtype = self._memory_dtype(node.dtype)
         if x.dtype is dtype:
             return x
         op = UOps.CAST if node.op is ExprOp.CAST else UOps.BITCAST
@@ -804,7 +905,8 @@ class _Linearizer:
             return self._reversed(self._emit(UOp(UOps.LOAD, pointer.dtype, lanes, src)))
         at = self._address(index, lanes)
         src = (pointer, at, *([mask] if mask is not None else []))
-        return self._emit(UOp(UOps.LOAD, pointer.dtype, lanes, src))
+        multiple = self._multiple(index, at, lanes)
+        return self._emit(UOp(UOps.LOAD, pointer.dtype, lanes, src, multiple))
 
     def _reversed(self, u: UOp) -> UOp:
         order = tuple(reversed(range(u.lanes)))
@@ -851,6 +953,15 @@ class _Linearizer:
             index = base
         return self._plain(index)
 
+    def _multiple(self, index: Expr, at: UOp, lanes: int) -> int | None:
+        """What the first index of several neighbours is a multiple of, at most `lanes`; where
+        nobody wants to know, None.
+        """
+        if not self.blocks or lanes == 1 or at.lanes != 1 or self.lane is None:
+            return None
+        terms, first = index.linear()
+        return math.gcd(lanes, first, *(n for e, n in terms.items() if e is not self.lane))
+
     def _mask(self, valid: Expr, lanes: int) -> UOp | None:
         if valid is TRUE:
             return None
@@ -891,12 +1002,14 @@ class _Linearizer:
 
     def _read_memory(self, node: Expr) -> UOp:
         c = self.kernel.computes[node.arg]
-        index = c.place(node.src)
+        index = self.threads.place(c, node.src)
         return self._load_local(c, index, self._lanes(node))
 
     def _load_local(self, c: Compute, index: Expr, lanes: int) -> UOp:
         at = self._address(index, lanes)
-        u = UOp(UOps.LOAD, memory_dtype(c.value.dtype), lanes, (self._local(c), at))
+        multiple = self._multiple(index, at, lanes)
+        src = (self._local(c), at)
+        u = UOp(UOps.LOAD, self._memory_dtype(c.value.dtype), lanes, src, multiple)
         return self._place(u, max(self.level.get(at, 0), self._filled_at(c.name)))
 
     def _filled_at(self, name: str) -> int:
@@ -920,7 +1033,7 @@ class _Linearizer:
             return u
         assert u.lanes == 1, f"{u.lanes} lanes where {lanes} are needed"
         if u.op is UOps.CONST:
-            return self.constant(u.arg, u.dtype or I64, lanes)
+            return self.constant(u.arg, u.dtype or self.index, lanes)
         found = self.splats.get((u, lanes))
         if found is None or self.level.get(found, 0) >= len(self.scopes):
             found = self._emit(UOp(UOps.SPLAT, u.dtype, lanes, (u,)))
@@ -977,21 +1090,23 @@ def _hold_depth(nest: Nest) -> int:
     depth = first
     for d in range(first, len(nest.loops)):
         loop = nest.loops[d]
-        if loop.range in kept and loop.kind not in LANES_OR_COPIES:
+        if loop.range in kept and loop.kind not in (*LANES_OR_COPIES, Kind.THREAD):
             depth = d + 1
     return depth
 
 
-def _registers(kernel: Kernel) -> frozenset[str]:
+def _registers(kernel: Kernel, threads: Threads) -> frozenset[str]:
     """The computes whose values need no memory: scalars, lanes and copies, read exactly as they
-    were made.
+    were made, by the thread that made them.
     """
+    without_memory = (*LANES_OR_COPIES, Kind.THREAD)
     out = set()
     for nest in kernel.nests:
         kinds = {loop.range: loop.kind for loop in nest.loops}
         for c in nest.computes:
-            if c.store is None and all(kinds[r] in LANES_OR_COPIES for r in c.ranges):
+            if c.store is None and all(kinds[r] in without_memory for r in c.ranges):
                 out.add(c.name)
+    out -= threads.shared
     kind_of = {loop.range: loop.kind for nest in kernel.nests for loop in nest.loops}
     for nest in kernel.nests:
         for read in reads(expressions(nest)):
@@ -1000,3 +1115,22 @@ def _registers(kernel: Kernel) -> frozenset[str]:
                 if not chosen and not (i.op is ExprOp.RANGE and kind_of[i] is kind_of[r]):
                     out.discard(read.arg)
     return frozenset(out)
+
+
+def _sources(u: UOp) -> set[UOps]:
+    """The kinds of UOps that a value is computed from."""
+    found: set[UOps] = set()
+    stack = [u]
+    while stack:
+        u = stack.pop()
+        found.add(u.op)
+        stack.extend(u.src)
+    return found
+
+
+def _fits_int32(kernel: Kernel) -> bool:
+    """Whether every index of a kernel is an int32, on the way to it and in the end."""
+    exprs = [e for nest in kernel.nests for e in expressions(nest)]
+    exprs += [loop.range.size for nest in kernel.nests for loop in nest.loops]
+    found = [e for e in toposort(exprs) if e.dtype is INDEX]
+    return all(-(2**31) <= e.min and e.max < 2**31 for e in found)

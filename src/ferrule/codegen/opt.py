@@ -400,7 +400,7 @@ def _set_kind(kernel: Kernel, nest_name: str, name: str, kind: Kind) -> Kernel:
     nest = _nest(kernel, nest_name)
     depth = _depth(kernel, nest, name)
     loop = nest.loops[depth]
-    if kind in (Kind.PARALLEL, Kind.VECTOR) and scatters(nest):
+    if kind in (Kind.PARALLEL, Kind.VECTOR, Kind.THREAD) and scatters(nest):
         raise ScheduleError(
             f"{kind.name.lower()}({name}) in kernel {kernel.name}: a value says where {nest_name} "
             "stores, and two iterations may store to one place; leave its loops serial"
@@ -464,6 +464,22 @@ def parallel(kernel: Kernel, nest_name: str, name: str) -> Kernel:
                     f"place in several iterations of {name}; share out fewer loops"
                 )
     return _set_kind(kernel, nest_name, name, Kind.PARALLEL)
+
+
+def bind(kernel: Kernel, nest_name: str, name: str, axis: str = "thread") -> Kernel:
+    """The iterations of a loop are done by the threads of a block, one each; for the axis "block",
+    by the blocks, as `parallel` says.
+
+    A loop that is combined over is the last of its nest's THREAD loops; binding it re-associates.
+    Otherwise exact.
+    """
+    if axis == "block":
+        return parallel(kernel, nest_name, name)
+    if axis != "thread":
+        raise ScheduleError(
+            f"bind({name}, {axis!r}) in kernel {kernel.name}: the axis is thread or block"
+        )
+    return _set_kind(kernel, nest_name, name, Kind.THREAD)
 
 
 def compute_at(kernel: Kernel, nest_name: str, depth: int, inside: bool = False) -> Kernel:
@@ -917,6 +933,7 @@ def nontemporal(kernel: Kernel, nest_name: str) -> Kernel:
 
 PRIMITIVES: Final[dict[str, Callable[..., Kernel]]] = {
     "accumulate": accumulate,
+    "bind": bind,
     "compute_at": compute_at,
     "fuse": fuse,
     "group": group,

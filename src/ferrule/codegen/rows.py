@@ -16,9 +16,9 @@ FEW_VECTORS = 4  # of a row: then it stays in registers
 
 def schedule_rows(plan: Plan, name: str, below: Sequence[str]) -> None:
     """Schedule a root nest and the reduces inside it."""
-    _merge_siblings(plan, below)
+    merge_siblings(plan, below)
     below = plan.below(name)
-    column = _column_axis(plan, name, below)
+    column = column_axis(plan, name, below)
     if column is None:
         column = _gather_axis(plan, name, below)
     if column is not None and len(below) == 1 and schedule_panels(plan, name, below[0], column):
@@ -35,7 +35,7 @@ def schedule_rows(plan: Plan, name: str, below: Sequence[str]) -> None:
     _share_rows(plan, name)
 
 
-def _merge_siblings(plan: Plan, below: Sequence[str]) -> None:
+def merge_siblings(plan: Plan, below: Sequence[str]) -> None:
     for second in below:
         for first in below:
             if first == second or first not in plan.kernel.by_name:
@@ -57,7 +57,7 @@ def _ready(plan: Plan, first: str, second: str) -> bool:
     return not any(e.arg in names for n in between for e in reads(expressions(n)))
 
 
-def _column_axis(plan: Plan, name: str, below: Sequence[str]) -> Expr | None:
+def column_axis(plan: Plan, name: str, below: Sequence[str]) -> Expr | None:
     """A kept axis that all reduces vary with and along which what they load is contiguous."""
     nest = plan.nest(name)
     direct = [plan.nest(n) for n in below]

@@ -304,6 +304,8 @@ class _Cutter:
         """The block in which the only kernel that wants a node keeps it, if that pays."""
         if len(visits) != 1 or node.op in _ALWAYS_FUSED or is_pass_through(node):
             return None
+        if self.target.block_threads > 1:  # its schedules know no blocks that are kept
+            return None
         ((fusion, indices),) = visits.items()
         if fusion.contraction is None or len(fusion.outputs) > 1 or node in self.graph.external:
             return None

@@ -1,0 +1,217 @@
+"""Schedules for blocks of threads: which loops become blocks, and which threads.
+
+Three shapes of work. A stream has no reduce: all its loops become one, a vector to a thread.
+Reduces along memory are done by a block together: its threads take neighbours, and combine what
+they have at the end. Other reduces are done by a thread each, neighbours by neighbouring threads.
+A kernel that stores where a value says is left to a single thread, for the order counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd
+
+from ferrule.codegen.kernel import Kind, Nest, scatters
+from ferrule.codegen.opt import ScheduleError
+from ferrule.codegen.plan import Plan, loads, step_of
+from ferrule.codegen.rows import column_axis, merge_siblings
+from ferrule.expr import Expr
+
+ACCESS_BYTES = 16  # the widest load of one thread
+SHORT = 32  # terms of a reduce that one thread does as well alone
+
+
+def schedule_grid(plan: Plan) -> None:
+    """Schedule a kernel for blocks of threads."""
+    if any(stores_to_one_place(nest) or _adds_up(nest) for nest in plan.kernel.nests):
+        return
+    for name in [nest.name for nest in plan.kernel.roots]:
+        below = plan.below(name)
+        if not below:
+            _stream(plan, name)
+            continue
+        merge_siblings(plan, below)
+        below = plan.below(name)
+        if not (_suits_rows(plan, name, below) and _rows(plan, name)):
+            _together(plan, name)
+
+
+def stores_to_one_place(nest: Nest) -> bool:
+    """Whether iterations may store to one place: where a value says, or at one index."""
+    ranges = [loop.range for loop in nest.loops]
+    stores = [c.store.index for c in nest.computes if c.store is not None]
+    return scatters(nest) or any(not index.ranges.issuperset(ranges) for index in stores)
+
+
+def _adds_up(nest: Nest) -> bool:
+    """Whether a nest stores from inside another, as a sum over blocks does."""
+    return nest.at is not None and any(c.store is not None for c in nest.computes)
+
+
+def _threads(plan: Plan, items: int) -> int:
+    """The threads of a block that has `items` things to do at once."""
+    threads = plan.target.warp
+    while threads < min(items, plan.target.block_threads):
+        threads *= 2
+    return threads
+
+
+def _share(plan: Plan, name: str, depth: int) -> None:
+    """The first `depth` loops become one, its iterations threads of blocks."""
+    for _ in range(depth - 1):
+        plan.do("fuse", name, plan.nest(name).loops[0].range.name)
+    flat = plan.nest(name).loops[0].range
+    plan.do("split", name, flat.name, _threads(plan, flat.size.max), "mask")
+    plan.do("bind", name, f"{flat.name}.i")
+    plan.do("parallel", name, f"{flat.name}.o")
+
+
+def _last(plan: Plan, name: str, r: Expr, depth: int) -> None:
+    """Reorder the first loops so that `r` is the last of them."""
+    names = [loop.range.name for loop in plan.nest(name).loops]
+    first = [x for x in names[:depth] if x != r.name]
+    if names[depth - 1] != r.name:
+        plan.do("reorder", name, (*first, r.name, *names[depth:]))
+
+
+# -- streams ---------------------------------------------------------------------------------------
+
+
+def _stream(plan: Plan, name: str) -> None:
+    nest = plan.nest(name)
+    if not nest.loops:
+        return
+    v = _contiguous(nest)
+    _last(plan, name, v, len(nest.loops))
+    lanes = _lanes(plan, nest, v)
+    if lanes > 1:
+        plan.do("split", name, v.name, lanes)
+        plan.do("vectorize", name, f"{v.name}.i")
+    _share(plan, name, len(nest.loops))
+
+
+def _contiguous(nest: Nest) -> Expr:
+    """The loop along which most of what is stored and loaded are neighbours."""
+
+    def score(r: Expr) -> tuple[int, int]:
+        stores = [c.store.index for c in nest.computes if c.store is not None]
+        indices = [e.src[0] for c in nest.computes for e in loads(c.value)]
+        return (
+            sum(step_of(index, r) == 1 for index in stores),
+            sum(step_of(index, r) == 1 for index in indices),
+        )
+
+    ranges = [loop.range for loop in nest.loops]
+    return max(reversed(ranges), key=score)
+
+
+def _lanes(plan: Plan, nest: Nest, v: Expr) -> int:
+    """How many neighbours one thread takes at a time: what every access keeps aligned."""
+    indices = [c.store.index for c in nest.computes if c.store is not None]
+    found = [e for c in nest.computes for e in loads(c.value)]
+    indices += [e.src[0] for e in found]
+    widest = max([c.value.dtype.itemsize for c in nest.computes], default=4)
+    widest = max([widest, *(e.dtype.itemsize for e in found)])
+    lanes = ACCESS_BYTES // widest
+    if not v.size.is_const:
+        return 1
+    multiple = gcd(lanes, v.size.arg)
+    for index in indices:
+        step = step_of(index, v)
+        if step == 1:
+            terms, first = index.linear()
+            multiple = gcd(multiple, first, *(n for e, n in terms.items() if e is not v))
+        elif step != 0:
+            return 1
+    return max(multiple, 1)
+
+
+# -- a thread for each result ----------------------------------------------------------------------
+
+
+def _suits_rows(plan: Plan, name: str, below: Sequence[str]) -> bool:
+    """Whether reduces are better done by one thread each."""
+    if column_axis(plan, name, below) is not None:
+        return True
+    terms = max(loop.range.size.max for n in below for loop in plan.nest(n).loops[-1:])
+    return terms < SHORT or not _along_memory(plan, below)
+
+
+def _along_memory(plan: Plan, below: Sequence[str]) -> bool:
+    """Whether the terms of some reduce are neighbours in memory."""
+    nests = [plan.nest(n) for n in below]
+    return any(
+        step_of(e.src[0], loop.range) == 1
+        for nest in nests
+        for loop in nest.loops[-1:]
+        for c in nest.computes
+        for e in loads(c.value)
+    )
+
+
+def _rows(plan: Plan, name: str) -> bool:
+    """False if the reduces hang outside of all loops, so that there is one thread's work only."""
+    depth = _depth_of_children(plan, name)
+    if depth == 0:
+        return False
+    column = column_axis(plan, name, plan.below(name))
+    if column is not None:
+        _last(plan, name, column, depth)
+    _share(plan, name, depth)
+    return True
+
+
+def _depth_of_children(plan: Plan, name: str) -> int:
+    """How many loops of a nest are open around everything that hangs in it."""
+    places = [n.at[1] for n in plan.kernel.nests if n.at is not None and n.at[0] == name]
+    return min(places, default=len(plan.nest(name).loops))
+
+
+# -- a block for each result -----------------------------------------------------------------------
+
+
+def _together(plan: Plan, name: str) -> None:
+    """The block does all that hangs outside of its threads' loops together."""
+    depth = _depth_of_children(plan, name)
+    for _ in range(depth - 1):
+        plan.do("fuse", name, plan.nest(name).loops[0].range.name)
+    if depth:
+        plan.do("parallel", name, plan.nest(name).loops[0].range.name)
+    family = [name, *reversed(plan.below(name))]
+    terms = max(_inner_size(plan, n) for n in family)
+    threads = _threads(plan, terms)
+    together = {name}
+    for n in family:
+        at = plan.nest(n).at
+        if at is not None and not (at[0] in together and at[1] <= _first_thread(plan, at[0])):
+            continue
+        together.add(n)
+        _bind_last(plan, n, threads)
+
+
+def _inner_size(plan: Plan, name: str) -> int:
+    """How many iterations the loop has along which the threads of a block share out a nest."""
+    nest = plan.nest(name)
+    free = [o.range.size.max for o in nest.loops if o.kind is Kind.SERIAL]
+    return free[-1] if free else 1
+
+
+def _first_thread(plan: Plan, name: str) -> int:
+    kinds = [loop.kind for loop in plan.nest(name).loops]
+    return kinds.index(Kind.THREAD) if Kind.THREAD in kinds else len(kinds)
+
+
+def _bind_last(plan: Plan, name: str, threads: int) -> None:
+    """Threads along the last loop of a nest, if it is not a block's."""
+    nest = plan.nest(name)
+    if not nest.loops or nest.loops[-1].kind is not Kind.SERIAL:
+        return
+    deepest = max((n.at[1] for n in plan.kernel.nests if n.at and n.at[0] == name), default=0)
+    if deepest == len(nest.loops):
+        return
+    r = nest.loops[-1].range
+    try:
+        plan.do("split", name, r.name, threads, "mask")
+    except ScheduleError:  # a loop with limits stays as it is: all threads do it
+        return
+    plan.do("bind", name, f"{r.name}.i")

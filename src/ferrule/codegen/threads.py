@@ -1,0 +1,165 @@
+"""Which thread of a block does what, and which scratch memory the threads share.
+
+The threads of a block are numbered from 0. Around the body of a nest may be several THREAD loops;
+their iterations are the digits of the thread's number, the outermost loop's the highest. Where the
+loops have fewer iterations than the block has threads, the lowest digit is left over: threads that
+differ in it alone do the same, and the first of them stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import final
+
+from ferrule.codegen.kernel import (
+    Compute,
+    Kernel,
+    KernelError,
+    Kind,
+    Loop,
+    Nest,
+    expressions,
+    reads,
+)
+from ferrule.expr import Expr, ExprOp, const, range_
+
+
+@final
+@dataclass(frozen=True)
+class Digit:
+    """A part of a thread's number: `number // step % size`."""
+
+    step: int
+    size: int
+
+
+@final
+class Threads:
+    """How the THREAD loops of a kernel are shared out.
+
+    Raises:
+        KernelError: the loops around a nest do not divide the threads of the block, or a nest
+            combines over threads that are not neighbours.
+    """
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self._around = {n.name: _thread_loops(kernel, n) for n in kernel.nests}
+        self.count = max(
+            (prod(o.size for o in around) for around in self._around.values()), default=1
+        )
+        """The threads of a block; 1 where the kernel binds none."""
+        self.digits: dict[Expr, Digit] = {}
+        for nest in kernel.nests:
+            step = self.count
+            for loop in self._around[nest.name]:
+                if step % loop.size:
+                    raise KernelError(
+                        f"nest {nest.name} has {loop.size} threads along {loop.range}, which do "
+                        f"not divide the {step} that are left of {self.count}"
+                    )
+                step //= loop.size
+                self.digits[loop.range] = Digit(step, loop.size)
+            self._check_combined(nest, step)
+
+    def _check_combined(self, nest: Nest, left: int) -> None:
+        if not combined_threads(nest):
+            return
+        kinds = [loop.range in _kept(nest) for loop in nest.loops if loop.kind is Kind.THREAD]
+        if left > 1 or kinds != sorted(kinds, reverse=True):
+            raise KernelError(
+                f"nest {nest.name} combines over threads that are not the last digits of the "
+                f"thread's number"
+            )
+
+    def left_over(self, nest: Nest) -> int:
+        """How many neighbouring threads do the same in the body of a nest."""
+        return self.count // prod(loop.size for loop in self._around[nest.name])
+
+    @cached_property
+    def first(self) -> Expr:
+        """A range that stands for the thread's whole number."""
+        return range_("thread", self.count)
+
+    def own(self, c: Compute) -> list[Expr]:
+        """The axes of a kept value along which its nest is shared out."""
+        nest = self.kernel.owner[c.name]
+        mine = {loop.range for loop in nest.loops if loop.kind is Kind.THREAD}
+        return [r for r in c.ranges if r in mine]
+
+    @cached_property
+    def shared(self) -> frozenset[str]:
+        """The kept values that other threads read, or threads alone do not have in full."""
+        return frozenset(
+            c.name
+            for c in self.kernel.computes.values()
+            if c.store is None and self.own(c) and not self._stays_with_its_thread(c)
+        )
+
+    def _stays_with_its_thread(self, c: Compute) -> bool:
+        """Whether each thread reads only what it has made itself."""
+        own = {i: r for i, r in enumerate(c.ranges) if r in self.own(c)}
+        for nest in self.kernel.nests:
+            for read in reads(expressions(nest)):
+                if read.arg != c.name:
+                    continue
+                for axis, r in own.items():
+                    at = read.src[axis]
+                    if at.op is not ExprOp.RANGE or self.digits.get(at) != self.digits[r]:
+                        return False
+        return True
+
+    def axes(self, c: Compute) -> tuple[Expr, ...]:
+        """The axes that its scratch memory has: without threads where they keep their own."""
+        own = set() if c.name in self.shared else set(self.own(c))
+        return tuple(r for r in c.ranges if r not in own)
+
+    def place(self, c: Compute, index: Sequence[Expr]) -> Expr:
+        """Where in its scratch memory a value is."""
+        axes = self.axes(c)
+        out = const(0)
+        if c.name in self.shared:
+            out = self._group(c)
+        for i, r in zip(index, c.ranges, strict=True):
+            if r in axes:
+                out = out * r.size.max + i
+        return out
+
+    def elements(self, c: Compute) -> int:
+        """How many values its scratch memory holds."""
+        inside = prod(r.size.max for r in self.axes(c))
+        return inside * self._groups(c) if c.name in self.shared else inside
+
+    def _outer(self, c: Compute) -> list[Loop]:
+        """The THREAD loops around the nest of a kept value: its copies are apart."""
+        nest = self.kernel.owner[c.name]
+        return [loop for loop in self._around[nest.name] if loop not in nest.loops]
+
+    def _groups(self, c: Compute) -> int:
+        return prod(loop.size for loop in self._outer(c))
+
+    def _group(self, c: Compute) -> Expr:
+        out = const(0)
+        for loop in self._outer(c):
+            out = out * loop.size + loop.range
+        return out
+
+
+def _thread_loops(kernel: Kernel, nest: Nest) -> list[Loop]:
+    return [loop for _, _, loop in kernel.path(nest) if loop.kind is Kind.THREAD]
+
+
+def _kept(nest: Nest) -> frozenset[Expr]:
+    return frozenset(r for c in nest.computes for r in c.ranges)
+
+
+def combined_threads(nest: Nest) -> int:
+    """Over how many threads a nest combines its values; 0 where it does not."""
+    if all(c.monoid is None for c in nest.computes):
+        return 0
+    kept = _kept(nest)
+    sizes = [o.size for o in nest.loops if o.kind is Kind.THREAD and o.range not in kept]
+    return prod(sizes) if sizes else 0
