@@ -7,11 +7,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.gradients import assert_gradients
 
 from ferrule.config import Context
 from ferrule.tensor import Tensor
 
 CUBE = np.arange(24).reshape(2, 3, 4)
+
+
+def writeable(view: Any) -> Any:
+    """NumPy's diagonals say that they are read-only."""
+    if isinstance(view, np.ndarray):
+        view.flags.writeable = True
+    return view
+
 
 VIEWS: dict[str, Callable[[Any], Any]] = {
     "slice": lambda x: x[:, 1:],
@@ -23,6 +32,8 @@ VIEWS: dict[str, Callable[[Any], Any]] = {
     "transpose": lambda x: x.transpose(0, 1),
     "all axes": lambda x: x.T,
     "flip": lambda x: x[:, ::-1],
+    "diagonal": lambda x: writeable(x.diagonal(1, -2, -1)),
+    "diagonal of a view": lambda x: writeable(x.T[:, ::-1].diagonal(-1, 0, 2))[1:],
     "chain": lambda x: x.T[1:3].T.reshape(2, 3, 2)[0],
 }
 
@@ -277,3 +288,15 @@ def test_old_versions_are_read_before_transposed_values_are_written_over_them(de
 
 def assert_all(tensor: Tensor, number: float) -> None:
     np.testing.assert_array_equal(tensor.numpy(), np.full(tensor.shape, number))
+
+
+def test_gradients_flow_through_writes_to_a_diagonal() -> None:
+    def written(a: Tensor, b: Tensor) -> Tensor:
+        table = a * 2
+        table.diagonal(1)[:] = b * 3
+        line = table.diagonal()
+        line *= b
+        return table.sum(0) * table[0] + table.diagonal(-1).sum()
+
+    rng = np.random.default_rng(3)
+    assert_gradients(written, rng.random((3, 4)), rng.random(3))

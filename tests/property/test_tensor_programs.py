@@ -60,6 +60,13 @@ def expanded(array: Array) -> Array:
     return np.lib.stride_tricks.as_strided(array, (2, *array.shape), (0, *array.strides))
 
 
+def diagonal(array: Array, offset: int, *axes: int) -> Array:
+    """A diagonal in the same memory, which may be written."""
+    seen = array.diagonal(offset, *axes)
+    seen.flags.writeable = True
+    return seen
+
+
 def distinct(array: Array) -> bool:
     """Whether no two elements share memory."""
     return all(step != 0 or size < 2 for step, size in zip(array.strides, array.shape, strict=True))
@@ -241,7 +248,19 @@ class Program:
 
     def moved(self, x: Tensor, a: Array) -> tuple[Tensor, Array]:
         kind = self.random.choice(
-            ["key", "key", "T", "permute", "reshape", "flat", "expand", "axis", "flip", "same"]
+            [
+                "key",
+                "key",
+                "T",
+                "permute",
+                "reshape",
+                "flat",
+                "expand",
+                "axis",
+                "flip",
+                "diagonal",
+                "same",
+            ]
         )
         if kind == "key":
             key = self.key(a.shape)
@@ -265,6 +284,9 @@ class Program:
         if kind == "flip":
             axes = [axis for axis in range(a.ndim) if self.random.random() < 0.5]
             return x.flip(*axes), np.flip(a, tuple(axes)) if axes else a
+        if kind == "diagonal" and a.ndim > 1:
+            offset, axes = self.random.randint(-2, 2), self.random.sample(range(a.ndim), 2)
+            return x.diagonal(offset, *axes), diagonal(a, offset, *axes)
         return x.detach(), a
 
     @staticmethod

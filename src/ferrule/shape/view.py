@@ -296,6 +296,20 @@ class View:
         steps = [step * m for step, m in zip(self.strides, arg, strict=True)]
         return View(tuple(sizes), tuple(steps), offset, tuple(mask))
 
+    def diagonal(self) -> View:
+        """The diagonal of the last two axes, which have one size, as one axis. No mask hides any.
+
+        >>> View.create((3, 3)).diagonal()
+        View(shape=(3,), strides=(4,), offset=0, mask=None)
+        """
+        if len(self.shape) < 2 or not same(*self.shape[-2:]) or self.mask is not None:
+            raise ShapeError(
+                f"diagonal of shape {self.shape} with mask {self.mask}: two last axes of one size "
+                "are needed, and no mask; shrink them first"
+            )
+        step = self.strides[-2] + self.strides[-1]
+        return View(self.shape[:-1], (*self.strides[:-2], step), self.offset)
+
     def reshape(self, shape: Sequence[sint]) -> View | None:
         """The same elements, row-major, under another shape; None if strides cannot say it."""
         new = tuple(as_int(size) for size in shape)

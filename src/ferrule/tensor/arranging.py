@@ -11,8 +11,8 @@ from ferrule.gradient import Number
 from ferrule.shape.view import ShapeError, same
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import broadcast_shape, known_size
+from ferrule.tensor.cell import DIAGONAL
 from ferrule.tensor.joining import Joining, tensors_of
-from ferrule.tensor.matrices import diagonal_part
 from ferrule.tensor.movement import listed
 
 T = TypeVar("T", bound="Arranging")
@@ -112,18 +112,26 @@ class Arranging(Joining):
         return self.reshape(other._shape)
 
     def diagonal(self, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Self:
-        """A diagonal of two axes as a new last axis, `offset` above the main one. A copy.
+        """A diagonal of two axes as a new last axis, `offset` above the main one. A view.
 
         >>> from ferrule import Tensor
-        >>> Tensor([[1, 2], [3, 4]]).diagonal().tolist()
-        [1, 4]
+        >>> x = Tensor([[1, 2], [3, 4]])
+        >>> x.diagonal()[:] = 0
+        >>> x.tolist()
+        [[0, 2], [3, 0]]
         """
         if self.ndim < 2:
-            raise ShapeError(f"[diagonal] shape {self._shape} has less than two axes")
+            raise ShapeError(f"[diagonal] shape {self._shape} has less than two axes; give it two")
         rows, columns = self._axis(dim1, "diagonal"), self._axis(dim2, "diagonal")
         if rows == columns:
             raise ShapeError(f"[diagonal] the axes {dim1} and {dim2} are the same; give two")
-        return self._wrap(diagonal_part(self.movedim((rows, columns), (-2, -1))._read(), offset))
+        moved = self.movedim((rows, columns), (-2, -1))
+        high, wide = (known_size(size, "diagonal") for size in moved._shape[-2:])
+        top, left = max(-offset, 0), max(offset, 0)
+        size = max(min(high - top, wide - left), 0)
+        top, left = min(top, high - size), min(left, wide - size)
+        square = moved.narrow(-2, top, size).narrow(-1, left, size)
+        return square._view_of(DIAGONAL, None)
 
     def atleast_1d(self: T | Sequence[T], *others: Any) -> Any:
         """With one axis at least; of several tensors, or a list of them, a tuple. Views.

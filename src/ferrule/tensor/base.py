@@ -159,7 +159,7 @@ class TensorBase:
             return Value(value.node, self._leaf)
         return value.detach() if self._detached else value
 
-    def _view_of(self, op: MovementOps, arg: Any) -> Self:
+    def _view_of(self, op: MovementOps | str, arg: Any) -> Self:
         """A movement of this tensor that shares its memory."""
         source = self._read()
         value: Value = MOVES[op](source, arg)

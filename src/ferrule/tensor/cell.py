@@ -12,16 +12,25 @@ from ferrule.gradient import Value, is_recording
 from ferrule.lazy import Storage
 from ferrule.ops import MovementOps
 from ferrule.shape.view import View
+from ferrule.tensor.matrices import diagonal_part
 
-Move: TypeAlias = tuple[MovementOps, Any]
+DIAGONAL: Final = "diagonal"
+Move: TypeAlias = tuple[MovementOps | str, Any]
 
-MOVES: dict[MovementOps, Callable[[Any, Any], Any]] = {
+MOVES: dict[MovementOps | str, Callable[[Any, Any], Any]] = {
     MovementOps.RESHAPE: lambda value, arg: value.reshape(arg),
     MovementOps.PERMUTE: lambda value, arg: value.permute(arg),
     MovementOps.EXPAND: lambda value, arg: value.expand(arg),
     MovementOps.SHRINK: lambda value, arg: value.shrink(arg),
     MovementOps.STRIDE: lambda value, arg: value.stride(arg),
+    # Of square matrices, in the last two axes: several primitive movements, but one of strides.
+    DIAGONAL: lambda value, _: diagonal_of(value),
 }
+
+
+def diagonal_of(value: View | Value) -> View | Value:
+    """The diagonal of the last two axes, as one."""
+    return value.diagonal() if isinstance(value, View) else diagonal_part(value)
 
 
 @final

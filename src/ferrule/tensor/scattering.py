@@ -16,7 +16,7 @@ from ferrule.dtype import dtypes
 from ferrule.gradient import Number, Value
 from ferrule.shape.view import ShapeError, prod_sint
 from ferrule.tensor.base import TensorBase
-from ferrule.tensor.broadcast import broadcast_shape, fit_shape, known_size
+from ferrule.tensor.broadcast import broadcast_shape, fit_shape
 from ferrule.tensor.data import from_host
 from ferrule.tensor.positions import Gather, Plan, host_positions, index_value, wrapped
 from ferrule.tensor.scattered import REDUCTIONS, placed, reduced
@@ -259,12 +259,8 @@ class Scattering(Selecting):
         >>> Tensor.zeros(2, 2).diagonal_scatter(Tensor([1.0, 2.0])).tolist()
         [[1.0, 0.0], [0.0, 2.0]]
         """
-        axes = (self._axis(dim1, "diagonal_scatter"), self._axis(dim2, "diagonal_scatter"))
         copy = self.clone()
-        view = copy.movedim(axes, (-2, -1))
-        rows, columns = (known_size(size, "diagonal_scatter") for size in view._shape[-2:])
-        first = np.arange(max(-offset, 0), rows)[: max(columns - max(offset, 0), 0)]
-        view[..., first, first + offset] = src
+        copy.diagonal(offset, dim1, dim2)[...] = src
         return copy
 
 
