@@ -31,6 +31,7 @@ LAYERS = """
     runner winners trials tuner device trial_worker capture
     runtime.elf runtime.native_parts runtime.native runtime.pool runtime.llvm
     runtime.cpu_memory runtime.cpu_program runtime.graph.cpu runtime.cpu runtime.numpy
+    runtime.opencl_driver runtime.opencl_memory runtime.opencl_program runtime.graph.opencl
     lazy schedule.signature schedule.graph schedule.views schedule.tasks schedule.slots
     schedule.costs schedule.keep schedule.cut schedule.trees schedule.merge schedule.order
     schedule.hazards schedule.recipe memory schedule realize
