@@ -26,15 +26,14 @@ LAYERS = """
     codegen.heuristic
     codegen.mutate codegen.search
     codegen.uops codegen.transcendental codegen.linearizer codegen.interpret
-    renderer.base renderer.float8
-    renderer.llvmvalue renderer.llvmexpand renderer.llvmalu renderer.llvmfloat8
+    renderer.base renderer.llvmvalue renderer.llvmexpand renderer.llvmalu renderer.llvmfloat8
     renderer.llvmcast renderer.llvmir
-    renderer.cdialect renderer.cprelude renderer.calu renderer.cbounds renderer.cinline
-    renderer.cblocks renderer.cfunction renderer.cstyle
     runner winners trials tuner device trial_worker capture
     runtime.elf runtime.native_parts runtime.native runtime.pool runtime.llvm
     runtime.cpu_memory runtime.cpu_program runtime.graph.cpu runtime.cpu runtime.numpy
     runtime.opencl_driver runtime.opencl_memory runtime.opencl_program runtime.graph.opencl
+    runtime.cuda_driver runtime.cuda_memory runtime.cuda_compiler runtime.cuda_program
+    runtime.graph.dependencies runtime.graph.cuda
     lazy schedule.signature schedule.graph schedule.views schedule.tasks schedule.slots
     schedule.costs schedule.keep schedule.cut schedule.trees schedule.merge schedule.order
     schedule.hazards schedule.recipe memory schedule realize

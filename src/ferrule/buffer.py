@@ -33,10 +33,11 @@ class AllocationSizeError(BufferUseError, AssertionError):
 class Allocator:
     """Gives, takes back and fills the memory of one device. A device subclasses it.
 
-    Three more methods are optional: `as_buffer(opaque) -> memoryview` for memory that the host can
+    Four more methods are optional: `as_buffer(opaque) -> memoryview` for memory that the host can
     address (`Buffer.toCPU` then copies nothing), `offset(opaque, start, nbytes) -> opaque` for a
-    part of a block (`Buffer.view` needs it), and `adopt(bytes) -> opaque` for a block in the memory
-    of a NumPy array, which it keeps alive (`Buffer.lent` needs it).
+    part of a block (`Buffer.view` needs it), `adopt(bytes) -> opaque` for a block in the memory
+    of a NumPy array, which it keeps alive (`Buffer.lent` needs it), and `transfer(dest, src)` for
+    copies inside the device and between devices of this kind, without the host.
     """
 
     def alloc(self, size: int) -> Any:
@@ -97,12 +98,13 @@ class LRUAllocator(Allocator):
     """Keeps freed blocks for requests of the same size; the blocks unused for longest go first.
 
     What is in use and what is kept never exceed the budget together: the argument, else
-    `FERRULE_MEMORY_LIMIT`, else the machine's memory. With `LRU=0` nothing is kept. Safe to use
-    from several threads, and from a destructor.
+    `FERRULE_MEMORY_LIMIT`, else `capacity`, the memory that there is (by default the host's). With
+    `LRU=0` nothing is kept. Safe to use from several threads, and from a destructor.
     """
 
-    def __init__(self, budget: int | None = None) -> None:
+    def __init__(self, budget: int | None = None, capacity: int | None = None) -> None:
         self._budget = budget
+        self._capacity = _HOST_MEMORY if capacity is None else capacity
         self._lock = RLock()
         """For what comes from the system and goes back there; lists of blocks need none."""
         self._held = 0
@@ -115,7 +117,7 @@ class LRUAllocator(Allocator):
         """How many bytes may be in use and kept together."""
         if self._budget is not None:
             return self._budget
-        return config().FERRULE_MEMORY_LIMIT or _HOST_MEMORY
+        return config().FERRULE_MEMORY_LIMIT or self._capacity
 
     @property
     def cached(self) -> int:

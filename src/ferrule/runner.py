@@ -331,11 +331,15 @@ class BufferCopy(JITRunner):
 def _copy(dest: Buffer, src: Buffer) -> None:
     if dest.size == 0:
         return
-    readable = getattr(allocators[src.device], "as_buffer", None)
+    to, origin = allocators[dest.device], allocators[src.device]
+    if type(to) is type(origin) and hasattr(to, "transfer"):
+        to.transfer(dest._buf, src._buf)
+        return
+    readable = getattr(origin, "as_buffer", None)
     if readable is not None:
         dest.copyin(readable(src._buf))
         return
-    writable = getattr(allocators[dest.device], "as_buffer", None)
+    writable = getattr(to, "as_buffer", None)
     if writable is not None:
         src.copyout(writable(dest._buf))
         return

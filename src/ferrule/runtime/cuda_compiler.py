@@ -1,0 +1,198 @@
+"""NVRTC, NVIDIA's compiler: CUDA C to machine code for exactly one kind of GPU.
+
+Code for one kind, a cubin, is what any driver of that kind loads; PTX of a new compiler is not what
+an old driver takes.
+"""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol, final
+
+from ferrule.device import CompileError, Compiler
+from ferrule.diskcache import digest
+
+UNALIGNED = "FERRULE_UNALIGNED"
+"""Defined where addresses are no multiples of 16; see docs/design/interfaces.md, §3."""
+
+# The numbers of a kernel are those that its source says, to the last bit.
+_FLAGS = (
+    "--std=c++17",
+    "--fmad=false",
+    "--ftz=false",
+    "--prec-div=true",
+    "--prec-sqrt=true",
+    "--extra-device-vectorization",
+)
+
+
+class Toolchain(Protocol):
+    """What makes machine code of CUDA C."""
+
+    @property
+    def version(self) -> str:
+        """With the architecture and the options it decides what comes out."""
+
+    def build(self, source: str, arch: str, options: Sequence[str]) -> bytes:
+        """The machine code for `arch`, such as `sm_90a`. Raises `CompileError`, with the log."""
+
+
+@cache
+def _bindings() -> Any:
+    try:
+        from cuda.bindings import nvrtc
+    except ImportError as error:
+        raise ImportError(
+            f"the device CUDA needs cuda-bindings, which cannot be imported ({error}); "
+            "run: pip install 'ferrule[cuda]'"
+        ) from error
+    return nvrtc
+
+
+@cache
+def _include_options() -> tuple[str, ...]:
+    """Where the headers of CUDA are, if they are installed."""
+    from cuda.pathfinder import find_nvidia_header_directory
+
+    found = find_nvidia_header_directory("cudart")
+    return () if found is None else (f"--include-path={found}",)
+
+
+@final
+class NVRTC:
+    """The toolchain of real GPUs.
+
+    Raises `ImportError` without the bindings, `OSError` without NVRTC's library.
+    """
+
+    def __init__(self) -> None:
+        self._nvrtc = _bindings()
+        try:
+            major, minor = self._check(self._nvrtc.nvrtcVersion())
+        except Exception as error:  # which type a missing library raises depends on the version
+            raise OSError(
+                f"NVRTC, the compiler of the device CUDA, cannot be loaded ({error}); "
+                "run: pip install nvidia-cuda-nvrtc"
+            ) from error
+        self._version = f"nvrtc-{major}.{minor}"
+
+    @property
+    def version(self) -> str:
+        """NVRTC's own version."""
+        return self._version
+
+    def build(self, source: str, arch: str, options: Sequence[str]) -> bytes:
+        """The cubin of `source`. Raises `CompileError`, with the compiler's log."""
+        nvrtc = self._nvrtc
+        program = self._check(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []))
+        try:
+            includes = _include_options() if "#include" in source else ()
+            all_options = [f"--gpu-architecture={arch}", *options, *includes]
+            encoded = [option.encode() for option in all_options]
+            (code,) = nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)
+            if code:
+                raise CompileError(f"{self._version} for {arch}: {code.name}\n{self._log(program)}")
+            cubin = bytearray(self._check(nvrtc.nvrtcGetCUBINSize(program)))
+            self._check(nvrtc.nvrtcGetCUBIN(program, cubin))
+            return bytes(cubin)
+        finally:
+            self._check(nvrtc.nvrtcDestroyProgram(program))
+
+    def _log(self, program: Any) -> str:
+        log = bytearray(self._check(self._nvrtc.nvrtcGetProgramLogSize(program)))
+        self._check(self._nvrtc.nvrtcGetProgramLog(program, log))
+        return log.split(b"\0")[0].decode().strip()
+
+    def _check(self, result: tuple[Any, ...]) -> Any:
+        if result[0]:
+            raise CompileError(f"NVRTC: {result[0].name}")
+        if len(result) == 2:
+            return result[1]
+        return result[1:]
+
+
+# *** programs as bytes ***
+
+_MAGIC = b"FerruleCUDA\0"
+_LENGTH = struct.Struct("<Q")
+
+
+def pack_program(cubin: bytes, source: str) -> bytes:
+    """Machine code with its source, of which other code may be made when it is needed."""
+    text = source.encode()
+    return b"".join((_MAGIC, _LENGTH.pack(len(text)), text, cubin))
+
+
+def unpack_program(lib: bytes) -> tuple[bytes, str | None]:
+    """The machine code, and the source if it is there."""
+    if not lib.startswith(_MAGIC):
+        return lib, None
+    start = len(_MAGIC) + _LENGTH.size
+    (length,) = _LENGTH.unpack_from(lib, len(_MAGIC))
+    return lib[start + length :], lib[start : start + length].decode()
+
+
+@final
+class CUDACompiler(Compiler):
+    """CUDA C to a program for the architecture `arch`, such as `sm_90a`.
+
+    A kernel that has other code for addresses that are no multiples of 16 comes with its source:
+    `unaligned` compiles that, and few kernels ever need it.
+    """
+
+    def __init__(self, arch: str, toolchain: Toolchain, aligned: bool = True) -> None:
+        self.arch = arch
+        self._toolchain = toolchain
+        self._aligned = aligned
+        self._options = _FLAGS if aligned else (*_FLAGS, f"--define-macro={UNALIGNED}")
+        key = digest(toolchain.version, *self._options)
+        super().__init__(f"cuda-{arch}-{key[:16]}")
+
+    def compile(self, src: str) -> bytes:
+        """The program of `src`. Raises `CompileError`, with the compiler's log."""
+        cubin = self._toolchain.build(src, self.arch, self._options)
+        if self._aligned and UNALIGNED in src:
+            return pack_program(cubin, src)
+        return cubin
+
+    def unaligned(self) -> CUDACompiler:
+        """The compiler of code for addresses that are no multiples of 16."""
+        return CUDACompiler(self.arch, self._toolchain, aligned=False)
+
+    def disassemble(self, lib: bytes) -> str:
+        """The machine code as text, by nvdisasm. Raises `CompileError` where that is missing."""
+        cubin, _ = unpack_program(lib)
+        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+            file.write(cubin)
+            file.flush()
+            command = [_nvdisasm(), "--print-code", file.name]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise CompileError(f"nvdisasm: {done.stderr.strip()}")
+        return done.stdout
+
+
+def _nvdisasm() -> str:
+    found = shutil.which("nvdisasm") or _packaged("nvdisasm")
+    if found is None:
+        raise CompileError(
+            "disassembling needs nvdisasm, which is not installed; "
+            "run: pip install nvidia-cuda-nvdisasm, or print less with DEBUG=6"
+        )
+    return found
+
+
+def _packaged(program: str) -> str | None:
+    """A program of one of NVIDIA's packages."""
+    import importlib.util
+
+    found = importlib.util.find_spec("nvidia")
+    folders = [] if found is None else list(found.submodule_search_locations or ())
+    paths = (path for folder in folders for path in Path(folder).glob(f"*/bin/{program}"))
+    return next(map(str, paths), None)

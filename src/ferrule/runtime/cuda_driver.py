@@ -1,0 +1,260 @@
+"""The CUDA driver: its errors, and a GPU as everything else here sees it.
+
+No other module opens a GPU. Everything that a process does on one goes through one stream, in
+program order: so memory may be used again as soon as the work that used it is queued.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache, cached_property
+from typing import Any, final
+
+from ferrule.target import Target
+
+
+class CUDAError(RuntimeError):
+    """The CUDA driver reports a failure. `code` is its name for it, such as
+    `CUDA_ERROR_LAUNCH_FAILED`."""
+
+    code: str = ""
+
+
+class CUDAMemoryError(CUDAError, MemoryError):
+    """The GPU has no memory left."""
+
+
+@cache
+def bindings() -> Any:
+    """`cuda.bindings.driver`. Raises `ImportError` where it is not installed."""
+    try:
+        from cuda.bindings import driver
+    except ImportError as error:
+        raise ImportError(
+            f"the device CUDA needs cuda-bindings, which cannot be imported ({error}); "
+            "run: pip install 'ferrule[cuda]'"
+        ) from error
+    return driver
+
+
+_HINTS = {
+    "CUDA_ERROR_NOT_INITIALIZED": "a forked process cannot use a GPU that its parent has opened",
+    "CUDA_ERROR_ILLEGAL_ADDRESS": "run it under compute-sanitizer to find the kernel",
+}
+
+
+def _error(code: Any, doing: str) -> CUDAError:
+    driver = bindings()
+    name = (driver.cuGetErrorName(code)[1] or str(code).encode()).decode()
+    text = (driver.cuGetErrorString(code)[1] or b"no description").decode()
+    hint = f"; {_HINTS[name]}" if name in _HINTS else ""
+    is_memory = name == "CUDA_ERROR_OUT_OF_MEMORY"
+    error = (CUDAMemoryError if is_memory else CUDAError)(f"{doing}: {name}: {text}{hint}")
+    error.code = name
+    return error
+
+
+def check(result: tuple[Any, ...], doing: str = "CUDA") -> Any:
+    """The values that a function of the driver gives: none, one, or a tuple of them.
+
+    Raises `CUDAError`, with what was being done and the driver's name and text of the error;
+    `CUDAMemoryError`, also a `MemoryError`, where there is no memory.
+    """
+    if result[0]:
+        raise _error(result[0], doing)
+    if len(result) == 2:
+        return result[1]
+    return result[1:] or None
+
+
+@final
+class GPU:
+    """One GPU: its primary context, one stream, and what it can do.
+
+    Raises `OSError` where there is no such GPU.
+    """
+
+    def __init__(self, number: int) -> None:
+        driver = bindings()
+        self.number = number
+        self.handle = check(driver.cuDeviceGet(number))
+        self.name = check(driver.cuDeviceGetName(256, self.handle)).split(b"\0")[0].decode()
+        self.context = check(driver.cuDevicePrimaryCtxRetain(self.handle))
+        self.activate()
+        self.stream = check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+        # At exit this runs after everything that was made later is gone.
+        weakref.finalize(self, _destroy_stream, self.context, self.stream)
+
+    def __repr__(self) -> str:
+        return f"<GPU {self.number} {self.name}>"
+
+    def activate(self) -> None:
+        """Makes the GPU the one that this thread's next calls of the driver are about."""
+        check(bindings().cuCtxSetCurrent(self.context))
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """A block in which the GPU is active; afterwards it is what it was before.
+
+        For destructors, which may run between `activate` of another GPU and its use.
+        """
+        driver = bindings()
+        check(driver.cuCtxPushCurrent(self.context))
+        try:
+            yield
+        finally:
+            check(driver.cuCtxPopCurrent())
+
+    def synchronize(self) -> None:
+        """Waits for everything that is queued. Raises `CUDAError` where some of it failed."""
+        self.activate()
+        check(bindings().cuStreamSynchronize(self.stream), f"{self.name}: waiting for its work")
+
+    def attribute(self, name: str) -> int:
+        """What the driver says about the GPU: `CU_DEVICE_ATTRIBUTE_` and `name`."""
+        driver = bindings()
+        attribute = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(check(driver.cuDeviceGetAttribute(attribute, self.handle)))
+
+    def free_bytes(self) -> int:
+        """How many bytes of its memory nobody uses."""
+        self.activate()
+        free, _ = check(bindings().cuMemGetInfo())
+        return int(free)
+
+    @cached_property
+    def total_bytes(self) -> int:
+        """The bytes of its memory."""
+        return int(check(bindings().cuDeviceTotalMem(self.handle)))
+
+    @cached_property
+    def capability(self) -> tuple[int, int]:
+        """Its compute capability."""
+        prefix = "COMPUTE_CAPABILITY"
+        return self.attribute(f"{prefix}_MAJOR"), self.attribute(f"{prefix}_MINOR")
+
+    @cached_property
+    def max_grid(self) -> tuple[int, int, int]:
+        """The most blocks along each axis of a launch."""
+        x, y, z = (self.attribute(f"MAX_GRID_DIM_{axis}") for axis in "XYZ")
+        return x, y, z
+
+    @cached_property
+    def max_block(self) -> tuple[int, int, int]:
+        """The most threads along each axis of a block."""
+        x, y, z = (self.attribute(f"MAX_BLOCK_DIM_{axis}") for axis in "XYZ")
+        return x, y, z
+
+
+def _destroy_stream(context: Any, stream: Any) -> None:
+    driver = bindings()
+    # The process ends, or has lost the GPU: there is nobody to tell.
+    driver.cuCtxSetCurrent(context)
+    driver.cuStreamDestroy(stream)
+
+
+@cache
+def _initialize() -> int:
+    """How many GPUs there are. Raises `OSError` where there is no driver."""
+    driver = bindings()
+    try:
+        check(driver.cuInit(0), "starting the CUDA driver")
+    except Exception as error:  # which type a missing driver raises depends on the version
+        raise OSError(f"there is no usable CUDA driver: {error}") from error
+    return int(check(driver.cuDeviceGetCount()))
+
+
+@cache
+def open_gpu(number: int) -> GPU:
+    """The GPU with a number, opened once.
+
+    Raises `ImportError` without the bindings, `OSError` without a driver or such a GPU.
+    """
+    count = _initialize()
+    if not 0 <= number < count:
+        raise OSError(f"there is no GPU {number}: the CUDA driver has {count}")
+    try:
+        return GPU(number)
+    except CUDAError as error:
+        raise OSError(f"GPU {number} cannot be opened: {error}") from error
+
+
+@final
+class Timer:
+    """Measures what is queued from its creation on, by the GPU's own clock."""
+
+    def __init__(self, gpu: GPU) -> None:
+        self._gpu = gpu
+        driver = bindings()
+        flags = driver.CUevent_flags.CU_EVENT_DEFAULT
+        gpu.activate()
+        self._start = check(driver.cuEventCreate(flags))
+        self._end = check(driver.cuEventCreate(flags))
+        weakref.finalize(self, _destroy_events, gpu, [self._start, self._end])
+        check(driver.cuEventRecord(self._start, gpu.stream))
+
+    def seconds(self) -> float:
+        """Waits for what was queued since; the seconds that it took."""
+        driver = bindings()
+        check(driver.cuEventRecord(self._end, self._gpu.stream))
+        check(driver.cuEventSynchronize(self._end), f"{self._gpu.name}: waiting for its work")
+        milliseconds: float = check(driver.cuEventElapsedTime(self._start, self._end))
+        return milliseconds / 1e3
+
+
+def _destroy_events(gpu: GPU, events: list[Any]) -> None:
+    with gpu.active():
+        for event in events:
+            check(bindings().cuEventDestroy(event))
+
+
+# *** what code generation may assume ***
+
+# float32 lanes of a multiprocessor, by compute capability; others are taken for the last.
+_LANES = {(8, 0): 64, (8, 6): 128, (8, 7): 128, (8, 9): 128, (9, 0): 128}
+_BLOCK_THREADS = 256
+_SHARED_BYTES = 48 << 10
+# 128 registers of a thread, four to a vector: two blocks of 256 threads fit a multiprocessor.
+_N_VECTOR_REGISTERS = 32
+_NATIVE_OPS = frozenset({"MULACC", "ROUND", "SQRT", "TRUNC"})
+
+
+def architecture(capability: tuple[int, int]) -> str:
+    """The name of a GPU's instruction set, with what only this very generation has.
+
+    >>> architecture((8, 0)), architecture((9, 0))
+    ('sm_80', 'sm_90a')
+    """
+    major, minor = capability
+    return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
+
+
+def gpu_target(gpu: GPU) -> Target:
+    """What code generation may assume about a GPU. The speeds are estimates, a block's share."""
+    multiprocessors = gpu.attribute("MULTIPROCESSOR_COUNT")
+    blocks = gpu.attribute("MAX_THREADS_PER_MULTIPROCESSOR") // _BLOCK_THREADS
+    chunks = multiprocessors * blocks
+    lanes = _LANES.get(gpu.capability, 128)
+    flops = 2e3 * multiprocessors * lanes * gpu.attribute("CLOCK_RATE")
+    bus = gpu.attribute("GLOBAL_MEMORY_BUS_WIDTH") / 8
+    arch = architecture(gpu.capability)
+    return Target(
+        name=f"cuda-{arch}",
+        arch=arch,
+        features="",
+        vector_bytes=16,
+        n_vector_registers=_N_VECTOR_REGISTERS,
+        max_threads=chunks,
+        l1_bytes=gpu.attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
+        l2_bytes=gpu.attribute("L2_CACHE_SIZE"),
+        has_fma=True,
+        flops_per_second=flops / chunks,
+        bytes_per_second=2e3 * gpu.attribute("MEMORY_CLOCK_RATE") * bus / chunks,
+        native_ops=_NATIVE_OPS,
+        index_bits=32,
+        block_threads=min(_BLOCK_THREADS, gpu.attribute("MAX_THREADS_PER_BLOCK")),
+        warp=gpu.attribute("WARP_SIZE"),
+        shared_bytes=min(_SHARED_BYTES, gpu.attribute("MAX_SHARED_MEMORY_PER_BLOCK")),
+    )

@@ -1,0 +1,206 @@
+"""Kernels of a GPU as programs: loaded, checked, launched."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any, final
+
+from ferrule.runner import RunnerError
+from ferrule.runtime.cuda_compiler import UNALIGNED, CUDACompiler, unpack_program
+from ferrule.runtime.cuda_driver import GPU, CUDAError, Timer, bindings, check, open_gpu
+from ferrule.runtime.cuda_memory import CUDAMemory
+
+_ALIGNMENT = 16
+_ADDRESS_BYTES = 8
+_VALUE_BYTES = 4
+_SMALLEST, _LARGEST = -(2**31), 2**31 - 1
+_STATIC_SHARED_LIMIT = 48 << 10
+
+
+@final
+class Arguments:
+    """The memory that the driver takes a launch's arguments from: addresses, then 32-bit values.
+
+    It is laid out once; `fill` changes what is in it. `pointer` is the address of the table that
+    the driver wants, one pointer to each argument.
+    """
+
+    def __init__(self, name: str, n_addresses: int, n_values: int) -> None:
+        self.name = name
+        self.n_addresses = n_addresses
+        n = n_addresses + n_values
+        # The low half of a slot is where a value of four bytes is looked for.
+        self._slots = (ctypes.c_int64 * max(n, 1))()
+        start = ctypes.addressof(self._slots)
+        places = [start + ctypes.sizeof(ctypes.c_int64) * i for i in range(n)]
+        self._table = (ctypes.c_void_p * max(n, 1))(*places)
+        self.pointer = ctypes.addressof(self._table)
+
+    def fill(self, addresses: Sequence[int], values: Sequence[int]) -> None:
+        """Puts the arguments of the next launch in. Raises `RunnerError` for a value that needs
+        more than 32 bits."""
+        for value in values:
+            if not _SMALLEST <= value <= _LARGEST:
+                raise RunnerError(
+                    f"kernel {self.name}: the variable's value {value} does not fit 32 bits, which "
+                    "kernels of a GPU take; split the work into smaller tensors"
+                )
+        self._slots[:] = [*addresses, *values] or [0]
+
+
+@final
+class _Function:
+    """A kernel's code on a GPU."""
+
+    def __init__(self, gpu: GPU, name: str, cubin: bytes) -> None:
+        driver = bindings()
+        gpu.activate()
+        module = check(driver.cuModuleLoadData(cubin), f"loading the kernel {name}")
+        weakref.finalize(self, _unload, gpu, module)
+        self.handle = check(driver.cuModuleGetFunction(module, name.encode()), f"kernel {name}")
+        self.sizes = _parameter_sizes(self.handle)
+        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK
+        self.max_threads = int(check(driver.cuFuncGetAttribute(attribute, self.handle)))
+
+    def allow_shared(self, nbytes: int) -> None:
+        """Lets launches ask for that much shared memory."""
+        driver = bindings()
+        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        check(driver.cuFuncSetAttribute(self.handle, attribute, nbytes), "shared memory")
+
+
+def _unload(gpu: GPU, module: Any) -> None:
+    driver = bindings()
+    with gpu.active():
+        # Where the GPU is lost, this fails as well, and there is nobody to tell.
+        driver.cuStreamSynchronize(gpu.stream)
+        driver.cuModuleUnload(module)
+
+
+def _parameter_sizes(function: Any) -> list[int]:
+    """The bytes of each parameter; the driver says where they end."""
+    driver = bindings()
+    sizes: list[int] = []
+    while True:
+        code, _, size = driver.cuFuncGetParamInfo(function, len(sizes))
+        if code == driver.CUresult.CUDA_ERROR_INVALID_VALUE:
+            return sizes
+        check((code,), "asking for a kernel's parameters")
+        sizes.append(int(size))
+
+
+@final
+class CUDAProgram:
+    """A compiled kernel on a GPU, the first one unless another is given.
+
+    `lib` is what `CUDACompiler` made, or a cubin. Its parameters are addresses, then 32-bit
+    values. With a `compiler` it also runs on addresses that are no multiples of 16.
+
+    Raises `CUDAError` where the driver does not take it.
+    """
+
+    def __init__(
+        self, name: str, lib: bytes, gpu: GPU | None = None, compiler: CUDACompiler | None = None
+    ) -> None:
+        self.name = name
+        self.lib = lib
+        self.gpu = open_gpu(0) if gpu is None else gpu
+        self._compiler = compiler
+        cubin, self._source = unpack_program(lib)
+        self._aligned = _Function(self.gpu, name, cubin)
+        self._unaligned: _Function | None = None
+        sizes = self._aligned.sizes
+        self._n_addresses = sizes.count(_ADDRESS_BYTES)
+        self._n_values = sizes.count(_VALUE_BYTES)
+        expected = [_ADDRESS_BYTES] * self._n_addresses + [_VALUE_BYTES] * self._n_values
+        if sizes != expected:
+            raise CUDAError(f"kernel {name} has parameters of {sizes} bytes: addresses come first")
+        self._arguments = self.new_arguments()
+        self._lock = Lock()
+
+    def new_arguments(self) -> Arguments:
+        """Memory for a launch's arguments."""
+        return Arguments(self.name, self._n_addresses, self._n_values)
+
+    def check_arguments(self, n_addresses: int, n_values: int) -> None:
+        """Raises `RunnerError` where the kernel has other parameters."""
+        if (n_addresses, n_values) != (self._n_addresses, self._n_values):
+            raise RunnerError(
+                f"kernel {self.name} takes {self._n_addresses} buffers and {self._n_values} "
+                f"values, got {n_addresses} and {n_values}"
+            )
+
+    def function(self, addresses: Sequence[int], shared_bytes: int = 0) -> Any:
+        """The driver's handle of the code for these addresses, ready for a launch."""
+        aligned = not any([address % _ALIGNMENT for address in addresses])
+        if not aligned and self._source is not None and self._unaligned is None:
+            self._unaligned = self._load_unaligned(self._source)
+        chosen = self._aligned if aligned or self._unaligned is None else self._unaligned
+        if shared_bytes > _STATIC_SHARED_LIMIT:
+            chosen.allow_shared(shared_bytes)
+        return chosen.handle
+
+    def _load_unaligned(self, source: str) -> _Function:
+        if self._compiler is None:
+            raise RunnerError(
+                f"kernel {self.name}: an address is no multiple of {_ALIGNMENT}, and without a "
+                f"compiler there is no code with {UNALIGNED}; pass a compiler, or copy the view"
+            )
+        lib = self._compiler.unaligned().compile_cached(source)
+        return _Function(self.gpu, self.name, lib)
+
+    def check_launch(self, global_size: Sequence[int], local_size: Sequence[int]) -> None:
+        """Raises `RunnerError` for more blocks, or more threads in one, than the GPU takes."""
+        gpu = self.gpu
+        grid_fits = all(n <= most for n, most in zip(global_size, gpu.max_grid, strict=True))
+        if not grid_fits or min(global_size) < 0:
+            raise RunnerError(
+                f"kernel {self.name}: a grid of {tuple(global_size)} blocks; {gpu.name} takes up "
+                f"to {gpu.max_grid}"
+            )
+        threads = local_size[0] * local_size[1] * local_size[2]
+        block_fits = all(n <= most for n, most in zip(local_size, gpu.max_block, strict=True))
+        if not block_fits or not 0 < threads <= self._aligned.max_threads:
+            raise RunnerError(
+                f"kernel {self.name}: a block of {tuple(local_size)} threads; it takes 1 to "
+                f"{self._aligned.max_threads}, and {gpu.name} up to {gpu.max_block}"
+            )
+
+    def __call__(
+        self,
+        *bufs: CUDAMemory | None,
+        global_size: Sequence[int] = (1, 1, 1),
+        local_size: Sequence[int] = (1, 1, 1),
+        vals: Sequence[int] = (),
+        wait: bool = False,
+        shared_bytes: int = 0,
+    ) -> float | None:
+        """Queues the kernel on the blocks of memory `bufs` with the variables' values `vals`.
+
+        Gives the seconds that it took if `wait`, by the GPU's clock. A grid of no blocks does
+        nothing. Raises `RunnerError` for arguments that do not fit the kernel or sizes that do not
+        fit the GPU, `CUDAError` where the driver refuses or, with `wait`, the kernel fails.
+        """
+        addresses = [0 if buf is None else buf.address for buf in bufs]
+        self.check_arguments(len(addresses), len(vals))
+        self.check_launch(global_size, local_size)
+        self.gpu.activate()
+        timer = Timer(self.gpu) if wait else None
+        if min(global_size) > 0:
+            function = self.function(addresses, shared_bytes)
+            self._launch(function, addresses, vals, (*global_size, *local_size, shared_bytes))
+        return timer.seconds() if timer is not None else None
+
+    def _launch(
+        self, function: Any, addresses: list[int], vals: Sequence[int], sizes: Sequence[int]
+    ) -> None:
+        # The driver copies the arguments; until it has, no other thread may change them.
+        with self._lock:
+            self._arguments.fill(addresses, vals)
+            launch = bindings().cuLaunchKernel(
+                function, *sizes, self.gpu.stream, self._arguments.pointer, 0
+            )
+        check(launch, f"kernel {self.name}")

@@ -1,0 +1,376 @@
+"""A batch of captured kernels as one CUDA graph: a replay is one launch.
+
+The graph is built once, with the dependencies that the kernels' buffers have. A replay changes in
+it what differs from the replay before: addresses of inputs, values of variables, sizes that depend
+on these.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Sequence
+from threading import Lock, get_ident
+from typing import Any, final
+
+from ferrule.buffer import Buffer
+from ferrule.capture import (
+    GraphException,
+    JitItem,
+    get_input_replace,
+    get_jc_idxs_with_updatable_launch_dims,
+    get_jc_idxs_with_updatable_var_vals,
+    get_jit_stats,
+)
+from ferrule.config import config
+from ferrule.device import BufferCopy, CompiledASTRunner, JITRunner, update_stats
+from ferrule.expr import Variable
+from ferrule.runtime.cuda_driver import GPU, CUDAError, Timer, bindings, check
+from ferrule.runtime.cuda_memory import CUDAMemory
+from ferrule.runtime.cuda_program import Arguments, CUDAProgram
+from ferrule.runtime.graph.dependencies import Dependencies
+
+
+class GraphReentryError(RuntimeError):
+    """A graph was called by a signal handler or a destructor that had interrupted its own call."""
+
+
+@final
+class _Step:
+    """One item: a node of the graph, what it was last set to, and the addresses that it uses."""
+
+    def __init__(self, item: JitItem) -> None:
+        self.runner: Any = item.prg
+        self.addresses = [_address(buffer) for buffer in item.rawbufs]
+        self.nbytes = item.rawbufs[0].nbytes if item.rawbufs and item.rawbufs[0] else 0
+        self.is_kernel = isinstance(item.prg, CompiledASTRunner)
+        self.is_enabled = True
+        self.node: Any = None
+        self.params: Any = None
+
+    def values(self, var_vals: dict[Any, int]) -> list[int]:
+        """The values of the kernel's variables."""
+        return [variable.infer(var_vals) for variable in self.runner.vars]
+
+
+def _address(buffer: Buffer | None) -> int:
+    return 0 if buffer is None or buffer._buf is None else int(buffer._buf.address)
+
+
+@final
+class CUDAGraph:
+    """`jit_cache`, ready to be replayed with other inputs and other values.
+
+    Where an item uses one of `input_rawbuffers`, each call puts its own input of that number; all
+    other buffers are those of the items, which the graph keeps alive. Inputs may share memory with
+    each other, or with those buffers, only where they did when the graph was built.
+
+    Raises `GraphException` where an item is neither a kernel of the GPU nor a copy inside it, or
+    the driver does not take the graph.
+    """
+
+    def __init__(
+        self,
+        jit_cache: list[JitItem],
+        input_rawbuffers: Sequence[Buffer],
+        var_vals: dict[Any, int],
+    ) -> None:
+        self.jit_cache = jit_cache
+        self.input_rawbuffers = list(input_rawbuffers)
+        self.var_vals = var_vals
+        self._gpu = _common_gpu(jit_cache)
+        self._steps = [_Step(item) for item in jit_cache]
+        self._arguments = self.encode_args_info()
+        replaced = get_input_replace(jit_cache, input_rawbuffers)
+        self._note_uses(replaced)
+        self._kept = [
+            [b for i, b in enumerate(item.rawbufs) if (j, i) not in replaced]
+            for j, item in enumerate(jit_cache)
+        ]
+        self._last: tuple[int, ...] | None = self._values(input_rawbuffers, var_vals)
+        """The addresses and the values that the graph is set to; None while that changes."""
+        self._name = f"<batch of {len(jit_cache)}>"
+        self._op_estimate, self._mem_estimate = get_jit_stats(jit_cache)
+        self._lock = Lock()
+        self._caller = 0
+        try:
+            self._build(var_vals)
+        except CUDAError as error:
+            raise GraphException(f"CUDAGraph: {error}") from error
+        # A graph must not keep the memory that it was captured with.
+        self.input_rawbuffers = []
+
+    def _note_uses(self, replaced: dict[tuple[int, int], int]) -> None:
+        """Which steps each input, and the variables, take part in."""
+        self._inputs = sorted(set(replaced.values()))
+        self._uses: list[list[tuple[int, int]]] = [
+            [place for place, number in replaced.items() if number == wanted]
+            for wanted in self._inputs
+        ]
+        self._with_values = sorted(
+            {
+                *get_jc_idxs_with_updatable_var_vals(self.jit_cache),
+                *get_jc_idxs_with_updatable_launch_dims(self.jit_cache),
+            }
+        )
+        runners = [self.jit_cache[j].prg for j in self._with_values]
+        self._variables = list(dict.fromkeys(v for runner in runners for v in _variables(runner)))
+
+    # *** building ***
+
+    def _build(self, var_vals: dict[Any, int]) -> None:
+        self._gpu.activate()
+        self._graph = self.graph_create()
+        weakref.finalize(self, _destroy, self._gpu, "cuGraphDestroy", self._graph)
+        dependencies = Dependencies()
+        for step, item, arguments in zip(self._steps, self.jit_cache, self._arguments, strict=True):
+            after = [self._steps[k].node for k in dependencies.add(_accesses(item))]
+            if arguments is None:
+                step.params = self._copy_params(step)
+                step.node = self._add_copy_node(after, step.params)
+                continue
+            grid, block = self._prepare(step, arguments, var_vals)
+            step.params = self.build_kernel_node_params(
+                step.runner.program, _at_least_one(grid), block, arguments.pointer
+            )
+            step.params.func = self._function(step)
+            step.params.sharedMemBytes = _shared_bytes(step.runner)
+            step.node = self.graph_add_kernel_node(self._graph, after, step.params)
+        self._exec = self.graph_instantiate(self._graph)
+        weakref.finalize(self, _destroy, self._gpu, "cuGraphExecDestroy", self._exec)
+        for step in self._steps:
+            if step.is_kernel:
+                self._enable(step, min(_launch_dims(step.runner, var_vals)[0]) > 0)
+
+    def encode_args_info(self) -> tuple[Arguments | None, ...]:
+        """For each item the memory that the driver takes its arguments from; None for a copy."""
+        programs = [getattr(item.prg, "program", None) for item in self.jit_cache]
+        return tuple(
+            program.new_arguments() if isinstance(program, CUDAProgram) else None
+            for program in programs
+        )
+
+    def graph_create(self) -> Any:
+        """A new graph of the driver's, without nodes."""
+        return check(bindings().cuGraphCreate(0), "a new graph")
+
+    def build_kernel_node_params(
+        self,
+        prg: CUDAProgram,
+        global_size: Sequence[int],
+        local_size: Sequence[int],
+        c_kernel_config: int,
+    ) -> Any:
+        """The driver's description of a launch; `c_kernel_config` is `Arguments.pointer`."""
+        params = bindings().CUDA_KERNEL_NODE_PARAMS()
+        params.func = prg.function([])
+        params.kernelParams = c_kernel_config
+        params.sharedMemBytes = 0
+        self.set_kernel_node_launch_dims(params, global_size, local_size)
+        return params
+
+    def graph_add_kernel_node(self, graph: Any, c_deps: Sequence[Any], c_node_params: Any) -> Any:
+        """A new node of `graph` that runs after the nodes `c_deps`."""
+        deps = list(c_deps)
+        added = bindings().cuGraphAddKernelNode(graph, deps, len(deps), c_node_params)
+        return check(added, "a kernel's node")
+
+    def graph_instantiate(self, graph: Any) -> Any:
+        """What can be launched of `graph`."""
+        return check(bindings().cuGraphInstantiate(graph, 0), "making a graph executable")
+
+    def set_kernel_node_launch_dims(
+        self, node: Any, global_size: Sequence[int], local_size: Sequence[int]
+    ) -> None:
+        """Puts a launch's sizes into its description: blocks, and threads of a block."""
+        node.gridDimX, node.gridDimY, node.gridDimZ = global_size
+        node.blockDimX, node.blockDimY, node.blockDimZ = local_size
+
+    def _copy_params(self, step: _Step) -> Any:
+        driver = bindings()
+        dest, src = step.addresses
+        params = driver.CUDA_MEMCPY3D()
+        params.srcMemoryType = params.dstMemoryType = driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
+        params.dstDevice, params.srcDevice = driver.CUdeviceptr(dest), driver.CUdeviceptr(src)
+        params.WidthInBytes = step.nbytes
+        params.Height = params.Depth = 1
+        return params
+
+    def _add_copy_node(self, after: list[Any], params: Any) -> Any:
+        context = self._gpu.context
+        added = bindings().cuGraphAddMemcpyNode(self._graph, after, len(after), params, context)
+        return check(added, "a copy's node")
+
+    def _function(self, step: _Step) -> Any:
+        return step.runner.program.function(step.addresses, _shared_bytes(step.runner))
+
+    def _prepare(
+        self, step: _Step, arguments: Arguments, var_vals: dict[Any, int]
+    ) -> tuple[list[int], list[int]]:
+        """Fills the arguments in; gives the launch's sizes."""
+        values = step.values(var_vals)
+        program = step.runner.program
+        program.check_arguments(len(step.addresses), len(values))
+        grid, block = _launch_dims(step.runner, var_vals)
+        program.check_launch(grid, block)
+        arguments.fill(step.addresses, values)
+        return grid, block
+
+    # *** replaying ***
+
+    def _values(
+        self, input_rawbuffers: Sequence[Buffer], var_vals: dict[Any, int]
+    ) -> tuple[int, ...]:
+        addresses = [_address(input_rawbuffers[number]) for number in self._inputs]
+        return (*addresses, *[variable.infer(var_vals) for variable in self._variables])
+
+    def _update(self, values: tuple[int, ...], var_vals: dict[Any, int]) -> None:
+        """Makes the graph what a replay with these addresses and values needs."""
+        last, self._last = self._last, None
+        changed: set[int] = set()
+        n = len(self._inputs)
+        for k, address in enumerate(values[:n]):
+            if last is None or last[k] != address:
+                for j, i in self._uses[k]:
+                    self._steps[j].addresses[i] = address
+                    changed.add(j)
+        if last is None or last[n:] != values[n:]:
+            changed.update(self._with_values)
+        for j in sorted(changed):
+            self._set_node(self._steps[j], self._arguments[j], var_vals)
+        self._last = values
+
+    def _set_node(self, step: _Step, arguments: Arguments | None, var_vals: dict[Any, int]) -> None:
+        if arguments is None:
+            step.params = self._copy_params(step)
+            args = (self._exec, step.node, step.params, self._gpu.context)
+            check(bindings().cuGraphExecMemcpyNodeSetParams(*args), "changing a copy in a graph")
+            return
+        grid, block = self._prepare(step, arguments, var_vals)
+        self.set_kernel_node_launch_dims(step.params, _at_least_one(grid), block)
+        step.params.func = self._function(step)
+        self.graph_exec_kernel_node_set_params(self._exec, step.node, step.params)
+        self._enable(step, min(grid) > 0)
+
+    def _enable(self, step: _Step, enabled: bool) -> None:
+        """A launch of no blocks is none at all; the driver has no such launch."""
+        if enabled != step.is_enabled:
+            args = (self._exec, step.node, int(enabled))
+            check(bindings().cuGraphNodeSetEnabled(*args), "switching a node of a graph")
+            step.is_enabled = enabled
+
+    def graph_exec_kernel_node_set_params(self, *args: Any) -> Any:
+        """Changes a launch in the executable graph: (executable, node, description)."""
+        result = bindings().cuGraphExecKernelNodeSetParams(*args)
+        return check(result, "changing a kernel in a graph")
+
+    def graph_launch(self, *args: Any, wait: bool = False) -> float | None:
+        """Queues a run of the graph: (executable, stream). Gives the seconds it took if `wait`."""
+        timer = Timer(self._gpu) if wait else None
+        check(bindings().cuGraphLaunch(*args), self._name)
+        return timer.seconds() if timer is not None else None
+
+    def __call__(
+        self,
+        input_rawbuffers: Sequence[Buffer],
+        var_vals: dict[Any, int],
+        wait: bool = False,
+        jit: bool = False,
+    ) -> float | None:
+        """Queues all items, and gives the seconds they took if `wait`.
+
+        Several threads take turns. Raises `GraphReentryError` for a call from inside a call.
+        """
+        caller = get_ident()
+        if self._caller == caller:
+            raise GraphReentryError(
+                f"{self._name}: called from inside its own call, by a signal handler or a "
+                "destructor; its arguments are half changed, so call it from elsewhere"
+            )
+        with self._lock:
+            self._caller = caller
+            try:
+                self._gpu.activate()
+                values = self._values(input_rawbuffers, var_vals)
+                if values != self._last:
+                    self._update(values, var_vals)
+                wait = wait or config().DEBUG >= 2
+                seconds = self.graph_launch(self._exec, self._gpu.stream, wait=wait)
+            finally:
+                self._caller = 0
+        update_stats(
+            self._name,
+            self._op_estimate,
+            self._mem_estimate,
+            var_vals,
+            seconds,
+            len(input_rawbuffers),
+            jit=jit,
+            num_kernels=len(self.jit_cache),
+            device=self.jit_cache[0].prg.device,
+        )
+        return seconds
+
+
+def _destroy(gpu: GPU, function: str, handle: Any) -> None:
+    with gpu.active():
+        # What is still running ends first. Where the GPU is lost, there is nobody to tell.
+        getattr(bindings(), function)(handle)
+
+
+def _at_least_one(sizes: Sequence[int]) -> list[int]:
+    return [max(size, 1) for size in sizes]
+
+
+def _launch_dims(
+    runner: CompiledASTRunner, var_vals: dict[Any, int]
+) -> tuple[list[int], list[int]]:
+    """Blocks, and threads of a block."""
+    grid, block = runner.launch_dims(var_vals)
+    return grid or [1, 1, 1], block or [1, 1, 1]
+
+
+def _shared_bytes(runner: CompiledASTRunner) -> int:
+    return int(runner.runtime_args.get("shared_bytes", 0))
+
+
+def _variables(runner: JITRunner) -> Iterable[Variable]:
+    """The variables that a kernel's arguments and its launch depend on."""
+    sizes = [*(getattr(runner, "global_size", None) or []), *runner.vars]
+    return [v for size in sizes if not isinstance(size, int) for v in size.vars()]
+
+
+def _accesses(item: JitItem) -> list[tuple[Buffer, bool, bool]]:
+    """Each buffer, and whether the run reads and writes it."""
+    writes = item.prg.writes
+    reads = item.prg.reads
+    return [
+        (buffer, i not in writes if reads is None else i in reads, i in writes)
+        for i, buffer in enumerate(item.rawbufs)
+        if buffer is not None
+    ]
+
+
+def _common_gpu(jit_cache: Sequence[JitItem]) -> GPU:
+    """The GPU that all items run on. Raises `GraphException` where that is not one."""
+    gpus = {_gpu_of(item) for item in jit_cache}
+    if len(gpus) != 1:
+        raise GraphException(f"CUDAGraph: {len(gpus)} GPUs in one batch")
+    return gpus.pop()
+
+
+def _gpu_of(item: JitItem) -> GPU:
+    runner: Any = item.prg
+    if isinstance(runner, CompiledASTRunner) and isinstance(runner.program, CUDAProgram):
+        return runner.program.gpu
+    if isinstance(runner, BufferCopy):
+        memory = [None if buffer is None else buffer._buf for buffer in item.rawbufs]
+        dest, src = memory
+        if isinstance(dest, CUDAMemory) and isinstance(src, CUDAMemory) and dest.gpu is src.gpu:
+            if dest.nbytes != src.nbytes or dest.overlaps(src):
+                raise GraphException(
+                    f"CUDAGraph: a copy of {src.nbytes} bytes to {dest.nbytes} bytes that overlap "
+                    "or are not as many"
+                )
+            return dest.gpu
+    name = runner.name or type(runner).__name__
+    raise GraphException(f"CUDAGraph: {name} is neither a kernel of the GPU nor a copy inside it")

@@ -1,0 +1,16 @@
+"""A pytest plugin: this process has the fake driver, and not NVIDIA's.
+
+python -m pytest -p tests.cuda.plugin --device CUDA tests/cuda/gpu tests/backend
+"""
+
+import pytest
+
+from tests.cuda import fake
+
+fake.load()
+
+
+@pytest.fixture(autouse=True)
+def fresh_fake_driver() -> None:
+    """A kernel that failed, or a failure that was ordered, is forgotten."""
+    fake.load().reset()

@@ -1,0 +1,89 @@
+"""The tests of the device CUDA, run in processes that have the fake driver."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cuda import fake
+
+ROOT = Path(__file__).parents[2]
+why_not = fake.missing()
+pytestmark = pytest.mark.skipif(bool(why_not), reason=f"no fake driver: {why_not}")
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+
+
+@pytest.mark.parametrize("name", ["program", "memory", "graph"])
+def test_on_the_fake_driver(name: str) -> None:
+    options = ("-q", "-n", "0", "-W", "error", "-p", "tests.cuda.plugin")
+    done = run("-m", "pytest", *options, f"tests/cuda/gpu/test_{name}.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "skipped" not in done.stdout
+
+
+# Everything that is alive at the end of a program, in an order that is nobody's choice.
+AT_EXIT = """
+import atexit
+from tests.cuda import fake
+driver = fake.load()
+kinds = ("graphs", "executables", "modules", "streams", "events", "pinned")
+atexit.register(lambda: print({kind: driver.alive(kind) for kind in kinds}))
+
+import numpy as np
+from ferrule.buffer import Buffer, allocators
+from ferrule.capture import JitItem
+from ferrule.config import Context
+from ferrule.device import CompiledASTRunner
+from ferrule.runtime.cuda_compiler import CUDACompiler
+from ferrule.runtime.cuda_driver import open_gpu
+from ferrule.runtime.cuda_memory import CUDAAllocator
+from ferrule.runtime.cuda_program import CUDAProgram
+from ferrule.runtime.graph.cuda import CUDAGraph
+from tests.cuda.gpu.conftest import ADD
+
+gpu = open_gpu(0)
+allocators["CUDA"] = CUDAAllocator(gpu)
+runner = CompiledASTRunner(None, "add", ADD, [1], [64])
+runner.device = "CUDA"
+lib = CUDACompiler("sm_90a", fake.FakeToolchain()).compile(ADD)
+runner.program = CUDAProgram("add", lib, gpu)
+x = Buffer.fromCPU("CUDA", np.ones(64, np.float32))
+graph = CUDAGraph([JitItem(runner, [x, x, x])], [x], {})
+graph([x], {}, wait=True)
+print(x.toCPU()[0])
+graph([x], {})
+print({kind: driver.alive(kind) for kind in kinds})
+cycle = [graph, x]
+cycle.append(cycle)
+"""
+
+
+def test_nothing_is_left_at_exit() -> None:
+    done = run("-W", "error", "-c", AT_EXIT)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    result, before, after = done.stdout.splitlines()
+    assert float(result) == 2
+    alive = {"graphs": 1, "executables": 1, "modules": 1, "streams": 1, "events": 2, "pinned": 2}
+    assert eval(before) == alive
+    assert eval(after) == dict.fromkeys(alive, 0)
+
+
+def test_a_machine_without_a_gpu() -> None:
+    program = """
+from tests.cuda import fake
+fake.load(devices=1)
+from ferrule.runtime.cuda_driver import open_gpu
+open_gpu(0)
+try:
+    open_gpu(1)
+except OSError as error:
+    print(error)
+"""
+    done = run("-c", program)
+    assert done.stdout.strip() == "there is no GPU 1: the CUDA driver has 1", done.stderr
