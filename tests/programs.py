@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,11 @@ from ferrule.target import Target, detect_cpu
 Array = np.ndarray[Any, Any]
 I64 = dtypes.int64
 HOST = detect_cpu()
+SIZE = 96
+INTS = [d for d in dtypes.all if dtypes.is_int(d)]
+REALS = [dtypes.float32, dtypes.float64]
+NARROW = [dtypes.float16, dtypes.bfloat16]
+COMPUTED = [dtypes.bool, *INTS, *REALS]
 
 
 class Builder:
@@ -90,6 +96,129 @@ class Builder:
             else:
                 made[node] = self.add(UOps.ALU, node.dtype, lanes, src, node.op)
         return made[root]
+
+
+def special(dtype: DType) -> list[float]:
+    """Values at which operations differ from the rule."""
+    if dtype is dtypes.bool:
+        return [False, True]
+    if not dtypes.is_float(dtype):
+        low, high = dtypes.min(dtype), dtypes.max(dtype)
+        return [low, low + 1, 0, 1, 2, 7, high - 1, high, *([] if low == 0 else [-1, -2, -7])]
+    known = dtype.np in (np.float16, np.float32, np.float64)
+    info = np.finfo(dtype.np if known else np.float32)
+    finite = [0.0, 0.5, 1.0, 1.5, 2.5, 3.0, 7.75, 1e-3, 2.0**23 - 0.5, 2.0**52 - 0.5]
+    edges = [float(info.tiny), float(info.tiny) / 8, float(info.max), math.inf]
+    return [*finite, *(-x for x in finite), *edges, *(-x for x in edges), math.nan]
+
+
+def sample(dtype: DType, size: int, seed: int) -> Array:
+    """Special values first, then any."""
+    generator = np.random.default_rng(seed)
+    if dtype is dtypes.bool:
+        return generator.integers(0, 2, size).astype(bool)
+    if dtypes.is_float(dtype):
+        drawn = (generator.standard_normal(size) * 10.0 ** generator.integers(-3, 4, size)).tolist()
+    else:
+        low, high = int(dtypes.min(dtype)), int(dtypes.max(dtype))
+        drawn = [low + int(u * (high - low)) for u in generator.random(size)]
+    with np.errstate(over="ignore"):
+        array = np.array(drawn, dtype.np)
+        array[: size // 2] = generator.choice(np.array(special(dtype), dtype.np), size // 2)
+    generator.shuffle(array)
+    return array
+
+
+def operations(dtype: DType) -> list[ExprOp]:
+    """What programs may do with values of a dtype."""
+    common = [ExprOp.ADD, ExprOp.MUL, ExprOp.MIN, ExprOp.MAX, ExprOp.NEG, ExprOp.WHERE]
+    common += [ExprOp.CMPLT, ExprOp.CMPNE, ExprOp.MULACC]
+    bitwise = [ExprOp.AND, ExprOp.OR, ExprOp.XOR, ExprOp.NOT]
+    if dtype is dtypes.bool:
+        return common + bitwise
+    if dtypes.is_float(dtype):
+        real = [ExprOp.FDIV, ExprOp.FMOD, ExprOp.RECIP, ExprOp.SQRT, ExprOp.TRUNC, ExprOp.ROUND]
+        return [*common, ExprOp.SUB, *real]
+    return [*common, *bitwise, ExprOp.SUB, ExprOp.TDIV, ExprOp.TMOD, ExprOp.SHL, ExprOp.SHR]
+
+
+def operand_count(op: ExprOp) -> int:
+    if op in (ExprOp.MULACC, ExprOp.WHERE):
+        return 3
+    unary = (ExprOp.NEG, ExprOp.NOT, ExprOp.RECIP, ExprOp.SQRT, ExprOp.TRUNC, ExprOp.ROUND)
+    return 1 if op in unary else 2
+
+
+def every_operation(dtype: DType, lanes: int) -> tuple[list[UOp], list[DType]]:
+    """A program that does each operation on buffers 0, 1, 2, and the dtypes of what it stores."""
+    b = Builder(SIZE // lanes)
+    chunks = b.add(UOps.START, I64), b.add(UOps.STOP, I64)
+    inputs = [b.param(slot, dtype) for slot in range(3)]
+    loop = b.loop(*chunks)
+    index = b.alu(ExprOp.MUL, loop, b.const(lanes))
+    values = [b.load(pointer, index, lanes) for pointer in inputs]
+    results = []
+    for op in operations(dtype):
+        operands = values[: operand_count(op)]
+        if op is ExprOp.WHERE:
+            operands = [b.alu(ExprOp.CMPLT, values[0], values[1]), *values[1:]]
+        if op in (ExprOp.SHL, ExprOp.SHR):
+            below_width = b.const(dtype.bits - 1, dtype, lanes)
+            operands = [values[0], b.alu(ExprOp.AND, values[1], below_width)]
+        results.append(b.alu(op, *operands))
+    stored = [dtypes.bool if op in COMPARISONS else dtype for op in operations(dtype)]
+    for slot, (result, kind) in enumerate(zip(results, stored, strict=True)):
+        b.store(b.param(3 + slot, kind), index, result)
+    b.end(loop)
+    return b.uops, stored
+
+
+def in_range(x: Array, target: DType) -> Array:
+    """The values that a cast to an integer type defines: whole ones within it."""
+    if not dtypes.is_int(target):
+        return x
+    wide = x.astype(np.float64)
+    low = max(float(dtypes.min(target)), -(2.0**62))
+    high = min(float(dtypes.max(target)), 2.0**62)
+    return np.where(np.isfinite(wide) & (wide >= low) & (wide <= high), x, x.dtype.type(1))
+
+
+def dot(size: int, lanes: int) -> list[UOp]:
+    """out[chunk] = sum of a[i] * b[i] over a row, in a vector register."""
+    b = Builder(0)
+    b.add(UOps.EXTENT, src=(b.add(UOps.VALUE, I64, arg=3),))
+    start, stop = b.add(UOps.START, I64), b.add(UOps.STOP, I64)
+    out, x, y = (b.param(slot, dtypes.float32) for slot in range(3))
+    row = b.loop(start, stop, name="row")
+    zero = b.const(0.0, dtypes.float32, lanes)
+    register = b.add(UOps.REG, dtypes.float32, lanes, (zero,), "sum")
+    base = b.alu(ExprOp.MUL, row, b.const(size))
+    inner = b.loop(b.const(0), b.const(size), lanes, "k")
+    index = b.alu(ExprOp.ADD, base, inner)
+    old = b.add(UOps.GET, dtypes.float32, lanes, (register,))
+    new = b.alu(ExprOp.MULACC, b.load(x, index, lanes), b.load(y, index, lanes), old)
+    b.add(UOps.SET, src=(register, new))
+    b.end(inner)
+    last = b.add(UOps.GET, dtypes.float32, lanes, (register,))
+    reduced = b.add(UOps.HREDUCE, dtypes.float32, 1, (last,), ExprOp.ADD)
+    b.store(out, row, reduced)
+    b.end(row)
+    return b.uops
+
+
+def tail(size: int, lanes: int) -> list[UOp]:
+    """out[i] = max(in[i], 0) of bfloat16, the last vector masked."""
+    b = Builder()
+    out, x = b.param(0, dtypes.bfloat16), b.param(1, dtypes.bfloat16)
+    loop = b.loop(b.const(0), b.const(size), lanes)
+    iota = b.add(UOps.IOTA, I64, lanes)
+    index = b.alu(ExprOp.ADD, b.splat(loop, lanes), iota)
+    mask = b.alu(ExprOp.CMPLT, index, b.const(size, I64, lanes))
+    wide = b.add(UOps.CAST, dtypes.float32, lanes, (b.load(x, loop, lanes, mask),))
+    positive = b.alu(ExprOp.MAX, wide, b.const(0.0, dtypes.float32, lanes))
+    b.store(out, loop, b.add(UOps.CAST, dtypes.bfloat16, lanes, (positive,)), mask)
+    b.end(loop)
+    return b.uops
 
 
 def elementwise(

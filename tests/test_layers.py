@@ -26,8 +26,11 @@ LAYERS = """
     codegen.heuristic
     codegen.mutate codegen.search
     codegen.uops codegen.transcendental codegen.linearizer codegen.interpret
-    renderer.base renderer.llvmvalue renderer.llvmexpand renderer.llvmalu renderer.llvmfloat8
+    renderer.base renderer.float8
+    renderer.llvmvalue renderer.llvmexpand renderer.llvmalu renderer.llvmfloat8
     renderer.llvmcast renderer.llvmir
+    renderer.cdialect renderer.cprelude renderer.calu renderer.cbounds renderer.cinline
+    renderer.cblocks renderer.cfunction renderer.cstyle
     runner winners trials tuner device trial_worker capture
     runtime.elf runtime.native_parts runtime.native runtime.pool runtime.llvm
     runtime.cpu_memory runtime.cpu_program runtime.graph.cpu runtime.cpu runtime.numpy

@@ -4,9 +4,24 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Final
 
 from ferrule.codegen.uops import UOp
+from ferrule.dtype import DType, dtypes
 from ferrule.target import Target
+
+# Dtypes without arithmetic; registers hold their bits.
+STORAGE_ONLY: Final = frozenset(
+    {dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2}
+)
+
+
+def storage_bits(dtype: DType, value: float) -> int:
+    """The bits of a value of a dtype that registers hold as bits."""
+    import numpy
+
+    array = numpy.array([value], dtype.np)
+    return int(array.view(f"u{dtype.itemsize}")[0])
 
 
 class RenderError(ValueError):

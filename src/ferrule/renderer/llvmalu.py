@@ -12,8 +12,8 @@ from ferrule.codegen.intrinsics import INTRINSICS
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import ExprOp
 from ferrule.renderer import llvmexpand
-from ferrule.renderer.base import RenderError
-from ferrule.renderer.llvmvalue import STORAGE_ONLY, Code, Lanes, is_real, lanes_of
+from ferrule.renderer.base import STORAGE_ONLY, RenderError
+from ferrule.renderer.llvmvalue import Code, Lanes, is_real, lanes_of
 
 
 def _greater(t: Lanes, dtype: DType, a: str, b: str) -> str:

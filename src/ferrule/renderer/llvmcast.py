@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from ferrule.dtype import DType, dtypes
 from ferrule.renderer import llvmexpand, llvmfloat8
-from ferrule.renderer.llvmvalue import Code, Lanes, is_real, lanes_of, register_type, storage_bits
+from ferrule.renderer.base import storage_bits
+from ferrule.renderer.float8 import FORMATS
+from ferrule.renderer.llvmvalue import Code, Lanes, is_real, lanes_of, register_type
 from ferrule.target import Target
 
 # Registers hold the bits of these.
-_NARROW = frozenset({dtypes.float16, dtypes.bfloat16, *llvmfloat8.FORMATS})
+_NARROW = frozenset({dtypes.float16, dtypes.bfloat16, *FORMATS})
 
 
 def _has_half(target: Target) -> bool:
@@ -28,7 +30,7 @@ def _has_half(target: Target) -> bool:
 
 def _widened(t: Lanes, dtype: DType, x: str) -> str:
     """float32 from the bits of a narrower float."""
-    if dtype in llvmfloat8.FORMATS:
+    if dtype in FORMATS:
         return llvmfloat8.widened(t, dtype, x)
     if dtype is dtypes.bfloat16:
         whole = t.of("i32")
@@ -54,7 +56,7 @@ def _bfloat16_bits(real: Lanes, x: str) -> str:
 
 def _narrowed(real: Lanes, dtype: DType, x: str) -> str:
     """The bits of a narrower float from float32."""
-    if dtype in llvmfloat8.FORMATS:
+    if dtype in FORMATS:
         return llvmfloat8.narrowed(real, dtype, x)
     if dtype is dtypes.bfloat16:
         return _bfloat16_bits(real, x)

@@ -1,36 +1,14 @@
 """Conversions between float32 and the bits of the float8 formats, in LLVM IR.
 
-Of a format, `m` are the bits of its fraction, `b` is the bias of its exponent. All roundings are
-to the nearest, ties to even; what is too large is an infinity, or NaN where the format has none.
+All roundings are to the nearest, ties to even; what is too large is an infinity, or NaN where the
+format has none.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
-
-from ferrule.dtype import DType, dtypes
+from ferrule.dtype import DType
+from ferrule.renderer.float8 import FORMATS, Format
 from ferrule.renderer.llvmvalue import Lanes
-
-
-@dataclass(frozen=True, slots=True)
-class _Format:
-    fraction: int
-    bias: int
-    largest: int  # the bits of the largest finite number; those above are no finite numbers
-    overflow: int  # the bits of what is too large
-    nan: int
-
-    @property
-    def shift(self) -> int:
-        """How much wider the fraction of a float32 is."""
-        return 23 - self.fraction
-
-
-FORMATS: Final = {
-    dtypes.float8_e4m3: _Format(fraction=3, bias=7, largest=0x7E, overflow=0x7F, nan=0x7F),
-    dtypes.float8_e5m2: _Format(fraction=2, bias=15, largest=0x7B, overflow=0x7C, nan=0x7E),
-}
 
 
 def widened(t: Lanes, dtype: DType, x: str) -> str:
@@ -71,7 +49,7 @@ def narrowed(real: Lanes, dtype: DType, x: str) -> str:
     return whole.convert("trunc", whole.op("or", result, sign), "i8")
 
 
-def _normal(whole: Lanes, f: _Format, size: str) -> str:
+def _normal(whole: Lanes, f: Format, size: str) -> str:
     """Adding just under a half of the last bit kept, or a half where that is odd, rounds."""
     kept = whole.op("lshr", size, whole.constant(f.shift))
     odd = whole.op("and", kept, whole.constant(1))
@@ -80,7 +58,7 @@ def _normal(whole: Lanes, f: _Format, size: str) -> str:
     return whole.op("sub", rounded, whole.constant((127 - f.bias) << f.fraction))
 
 
-def _subnormal(real: Lanes, f: _Format, size: str) -> str:
+def _subnormal(real: Lanes, f: Format, size: str) -> str:
     """A number whose last bit is the step of the subnormals, added to one, rounds it to them."""
     whole = real.of("i32")
     step = 1 - f.bias - f.fraction

@@ -16,11 +16,10 @@ from typing import Final, final
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import ExprOp
-from ferrule.renderer.base import Renderer, RenderError
+from ferrule.renderer.base import STORAGE_ONLY, Renderer, RenderError, storage_bits
 from ferrule.renderer.llvmalu import alu
 from ferrule.renderer.llvmcast import bitcast, cast
 from ferrule.renderer.llvmvalue import (
-    STORAGE_ONLY,
     Code,
     Lanes,
     is_real,
@@ -28,7 +27,6 @@ from ferrule.renderer.llvmvalue import (
     literal,
     memory_type,
     register_type,
-    storage_bits,
     vector,
 )
 from ferrule.target import Target

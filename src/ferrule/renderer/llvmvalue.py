@@ -19,9 +19,6 @@ from typing import Final, final
 from ferrule.dtype import DType, dtypes
 from ferrule.target import Target
 
-STORAGE_ONLY: Final = frozenset(
-    {dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2}
-)
 _REALS: Final = {dtypes.float32: "float", dtypes.float64: "double"}
 
 
@@ -64,14 +61,6 @@ def literal(kind: str, lanes: int, value: float) -> str:
     """A constant operand: the same value in each lane."""
     text = _literal(kind, value)
     return text if lanes == 1 else f"splat ({kind} {text})"
-
-
-def storage_bits(dtype: DType, value: float) -> int:
-    """The bits of a value of a dtype that registers hold as bits."""
-    import numpy
-
-    array = numpy.array([value], dtype.np)
-    return int(array.view(f"u{dtype.itemsize}")[0])
 
 
 @final

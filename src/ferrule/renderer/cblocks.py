@@ -1,0 +1,103 @@
+"""Values of several threads of a block combined, in C: `UOps.ACROSS`.
+
+The order is that of HREDUCE: the lower half of a group of threads with the upper, and so on. The
+threads of a warp exchange their values directly where the language can; others do through memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, final
+
+from ferrule.codegen.uops import UOp
+from ferrule.dtype import dtypes
+from ferrule.expr import ExprOp
+from ferrule.renderer.calu import Arithmetic, alu
+from ferrule.renderer.cdialect import memory_type, type_of
+from ferrule.renderer.cprelude import Helper, Prelude
+
+_COMMUTES: Final = frozenset({ExprOp.ADD, ExprOp.MUL, ExprOp.AND, ExprOp.OR, ExprOp.XOR})
+# What a warp can exchange; narrower values go as integers.
+_EXCHANGED: Final = frozenset({"i32", "u32", "i64", "u64", "float", "double"})
+
+
+@final
+@dataclass(frozen=True)
+class Group:
+    """`count` neighbours of the `threads` of a block, of which `warp` run in step."""
+
+    count: int
+    threads: int
+    warp: int
+
+    @property
+    def in_step(self) -> int:
+        """How many of the group exchange their values directly."""
+        # A last warp that is not full would need a mask of its own.
+        full = self.threads < self.warp or self.threads % self.warp == 0
+        return min(self.count, self.warp) if full else 1
+
+    @property
+    def mask(self) -> str:
+        return f"{(1 << min(self.warp, self.threads)) - 1:#x}u"
+
+    @property
+    def needs_memory(self) -> bool:
+        return self.in_step < self.count
+
+
+def across(prelude: Prelude, u: UOp, group: Group) -> Helper:
+    """The function that combines a value of each thread: `(x, thread)` or `(x, thread, scratch)`.
+
+    `scratch` has an element for each thread of the block; it can be used again afterwards.
+    """
+    assert u.dtype is not None
+    kind = type_of(u.dtype)
+    arithmetic = Arithmetic(prelude, u.dtype, kind, is_exact=False, not_negative=False)
+
+    def combined(a: str, b: str) -> str:
+        return alu(u.arg[0], arithmetic, (a, b))
+
+    lines = [f"const i32 place = thread % {group.count};"] if group.needs_memory else []
+    parameters = f"{kind} x, i32 thread"
+    if group.needs_memory:
+        space = prelude.dialect.to_shared
+        parameters += f", {space}{memory_type(u.dtype)} *scratch"
+        lines += _by_memory(prelude, group, combined("scratch[thread]", "scratch[thread + {0}]"))
+    distance = group.in_step // 2
+    while distance:
+        lines += _exchanged(prelude, u, group, distance)
+        distance //= 2
+    lines.append("return x;")
+    name = f"across_{u.arg[0].name.lower()}_{kind}_{group.count}"
+    return Helper(name, kind, parameters, "\n".join(lines))
+
+
+def _by_memory(prelude: Prelude, group: Group, combined: str) -> list[str]:
+    """The halves that are further apart than a warp."""
+    barrier = prelude.dialect.barrier
+    lines = ["scratch[thread] = x;", barrier]
+    distance = group.count // 2
+    while distance >= group.in_step:
+        new = combined.format(distance)
+        lines += [f"if (place < {distance}) scratch[thread] = {new};", barrier]
+        distance //= 2
+    own = f" + place % {group.in_step}" if group.in_step > 1 else ""
+    return [*lines, f"x = scratch[thread - place{own}];", barrier]
+
+
+def _exchanged(prelude: Prelude, u: UOp, group: Group, distance: int) -> list[str]:
+    """One step inside a warp: both threads of a pair combine the same values in the same order."""
+    assert u.dtype is not None
+    kind = type_of(u.dtype)
+    x = "x" if kind in _EXCHANGED else "(i32)x"
+    other = prelude.dialect.exchange.format(mask=group.mask, x=x, distance=distance)
+    taken = other if kind in _EXCHANGED else f"({kind}){other}"
+    arithmetic = Arithmetic(prelude, u.dtype, kind, is_exact=False, not_negative=False)
+    name = f"other_{distance}"
+    lines = [f"const {kind} {name} = {taken};"]
+    straight = alu(u.arg[0], arithmetic, ("x", name))
+    if u.arg[0] in _COMMUTES or not dtypes.is_float(u.dtype):
+        return [*lines, f"x = {straight};"]
+    swapped = alu(u.arg[0], arithmetic, (name, "x"))
+    return [*lines, f"x = thread & {distance} ? {swapped} : {straight};"]

@@ -1,0 +1,227 @@
+"""What C, CUDA C and OpenCL C call things: one record for each, and the types and constants.
+
+The text of a kernel is nearly the same in all of them, since each file begins with the same names
+for the integer types. How a dtype is held in a variable and in memory:
+
+| dtype | variable | memory |
+|---|---|---|
+| bool | bool | u8, 0 or 1 |
+| integers | i8 to i64, u8 to u64 | the same |
+| float32, float64 | float, double | the same |
+| float16, bfloat16, float8 | their bits, u16 or u8: nothing but moves and casts | the same |
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, final
+
+from ferrule.dtype import DType, dtypes
+from ferrule.renderer.base import STORAGE_ONLY, storage_bits
+
+
+@final
+@dataclass(frozen=True)
+class Dialect:
+    """A language of the C family. Qualifiers end with a space where there are any."""
+
+    name: str
+    header: str
+    """What each file begins with."""
+    flags: tuple[str, ...]
+    """What the compiler must be told, so that the numbers are the interpreter's."""
+    function: str
+    """Before a helper function."""
+    aligned: str
+    """The alignment of a variable or a struct, `{bytes}`."""
+    restrict: str
+    float_suffix: str
+    """Of a mathematical function, where it is the one of float."""
+    has_blocks: bool = True
+    kernel: str = ""
+    launch: str = ""
+    """Limits the kernel to `{threads}` in a block."""
+    block: str = ""
+    """The block's number."""
+    thread: str = ""
+    """Which thread of its block this is."""
+    barrier: str = ""
+    device: str = ""
+    """Before a type: in the memory of buffers."""
+    shared: str = ""
+    """Before a type: in the memory that a block shares."""
+    to_shared: str = ""
+    """Before the type that a pointer to shared memory points to."""
+    exchange: str = ""
+    """The value `{x}` of the thread whose number differs by `{distance}`, in `{mask}` of a warp."""
+    instructions: Mapping[str, str] = field(default_factory=dict)
+    """The statements of helper functions that one instruction does; see `cprelude.py`."""
+    instructions_if: str = ""
+    """The condition for the compiler to know these."""
+
+
+C: Final = Dialect(
+    name="C",
+    header="""#include <math.h>
+#include <stdbool.h>
+
+typedef signed char i8;
+typedef short i16;
+typedef int i32;
+typedef long long i64;
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;""",
+    flags=("-std=c11", "-O1", "-ffp-contract=off", "-fno-strict-aliasing"),
+    function="static inline ",
+    aligned="__attribute__((aligned({bytes}))) ",
+    restrict="restrict ",
+    float_suffix="f",
+    has_blocks=False,
+)
+
+CUDA: Final = Dialect(
+    name="CUDA C",
+    header="""typedef signed char i8;
+typedef short i16;
+typedef int i32;
+typedef long long i64;
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;""",
+    flags=("--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true"),
+    function="static __device__ __forceinline__ ",
+    aligned="alignas({bytes}) ",
+    restrict="__restrict__ ",
+    float_suffix="f",
+    kernel='extern "C" __global__ void ',
+    launch="__launch_bounds__({threads}) ",
+    block="(i32)blockIdx.x",
+    thread="(i32)threadIdx.x",
+    barrier="__syncthreads();",
+    shared="__shared__ ",
+    exchange="__shfl_xor_sync({mask}, {x}, {distance})",
+    instructions={
+        "float_of_f16": 'float y;\nasm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));\nreturn y;',
+        "f16_of_float": 'u16 y;\nasm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));\nreturn y;',
+        "bf16_of_float": 'u16 y;\nasm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x));\nreturn y;',
+    },
+    instructions_if="!defined(FERRULE_SHIM) && __CUDA_ARCH__ >= 800",
+)
+
+OPENCL: Final = Dialect(
+    name="OpenCL C",
+    header="""#pragma OPENCL FP_CONTRACT OFF
+
+typedef char i8;
+typedef short i16;
+typedef int i32;
+typedef long i64;
+typedef uchar u8;
+typedef ushort u16;
+typedef uint u32;
+typedef ulong u64;""",
+    flags=("-cl-std=CL1.2", "-cl-fp32-correctly-rounded-divide-sqrt"),
+    function="static inline ",
+    aligned="__attribute__((aligned({bytes}))) ",
+    restrict="restrict ",
+    float_suffix="",
+    kernel="__kernel ",
+    launch="__attribute__((reqd_work_group_size({threads}, 1, 1))) void ",
+    block="(i32)get_group_id(0)",
+    thread="(i32)get_local_id(0)",
+    barrier="barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);",
+    device="__global ",
+    shared="__local ",
+    to_shared="__local ",
+)
+
+
+def symbol(name: str) -> str:
+    """A kernel's name as these languages allow it: letters, digits and `_`.
+
+    >>> symbol("sum_4x4.extent")
+    'sum_4x4_extent'
+    """
+    return re.sub(r"[^A-Za-z0-9_]", "_", name)
+
+
+def type_of(dtype: DType) -> str:
+    """The type of a variable."""
+    if dtype is dtypes.float32 or dtype is dtypes.float64:
+        return "float" if dtype is dtypes.float32 else "double"
+    if dtype is dtypes.bool:
+        return "bool"
+    unsigned = dtype in STORAGE_ONLY or dtypes.is_unsigned(dtype)
+    return f"{'u' if unsigned else 'i'}{dtype.bits}"
+
+
+def memory_type(dtype: DType) -> str:
+    """The type of an element in memory."""
+    return "u8" if dtype is dtypes.bool else type_of(dtype)
+
+
+def bits_type(dtype: DType) -> str:
+    """The unsigned integer of as many bits."""
+    return f"u{dtype.bits}"
+
+
+def literal(dtype: DType, value: float) -> str:
+    """A constant that can be an operand; infinities and NaN are none (`is_special`)."""
+    if dtype is dtypes.bool:
+        return "true" if value else "false"
+    if dtype in STORAGE_ONLY:
+        return f"{storage_bits(dtype, value):#x}"
+    if dtypes.is_float(dtype):
+        return _real_literal(dtype, float(value))
+    return _integer_literal(dtype, int(value))
+
+
+def is_special(dtype: DType, value: float) -> bool:
+    """Whether a constant is an infinity or NaN of a dtype with arithmetic."""
+    return dtypes.is_float(dtype) and dtype not in STORAGE_ONLY and not math.isfinite(value)
+
+
+def special_bits(dtype: DType, value: float) -> str:
+    """The bits of an infinity or NaN."""
+    infinity = ((1 << dtype.exponent_bits) - 1) << dtype.mantissa_bits
+    if math.isnan(value):
+        infinity |= 1 << (dtype.mantissa_bits - 1)
+    sign = 1 << (dtype.bits - 1) if value < 0 else 0
+    return f"{sign | infinity:#x}u"
+
+
+def _integer_literal(dtype: DType, value: int) -> str:
+    wrapped = value & ((1 << dtype.bits) - 1)
+    if dtypes.is_unsigned(dtype):
+        return f"(u64){wrapped}u" if dtype is dtypes.uint64 else f"{wrapped}u"
+    if not wrapped >> (dtype.bits - 1):
+        return str(wrapped)
+    negative = wrapped - (1 << dtype.bits)
+    # The smallest has no literal: there is no such positive number.
+    smallest = -(1 << (dtype.bits - 1))
+    return f"({smallest + 1} - 1)" if negative == smallest else f"({negative})"
+
+
+def _real_literal(dtype: DType, value: float) -> str:
+    """The shortest decimal number that is rounded to the value."""
+    code, suffix = ("f", "f") if dtype is dtypes.float32 else ("d", "")
+    bits = struct.pack(code, value)
+    texts = (f"{value:.{digits}g}" for digits in range(6, 18))
+    text = next(t for t in texts if _packed(code, float(t)) == bits)
+    text = text if "." in text or "e" in text else f"{text}.0"
+    return f"({text}{suffix})" if text.startswith("-") else f"{text}{suffix}"
+
+
+def _packed(code: str, value: float) -> bytes | None:
+    """The bits of a number; None where a decimal close to the largest is already too large."""
+    try:
+        return struct.pack(code, value)
+    except OverflowError:
+        return None

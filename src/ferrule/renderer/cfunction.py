@@ -1,0 +1,419 @@
+"""The body of a function in C, UOp by UOp.
+
+A value of several lanes is a variable for each lane, so that shuffles and the like are only other
+names. Neighbours in memory are moved together where the index is known to be aligned, unless
+FERRULE_UNALIGNED is defined.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Final, final
+
+from ferrule.codegen.uops import UOp, UOps
+from ferrule.dtype import DType, dtypes
+from ferrule.expr import ExprOp
+from ferrule.renderer import cprelude
+from ferrule.renderer.base import RenderError
+from ferrule.renderer.calu import Arithmetic, alu, atom, bare, bitcast, cast
+from ferrule.renderer.cblocks import Group, across
+from ferrule.renderer.cbounds import INT32, bounds, range_of, within
+from ferrule.renderer.cdialect import (
+    Dialect,
+    is_special,
+    literal,
+    memory_type,
+    special_bits,
+    type_of,
+)
+from ferrule.renderer.cinline import Uses
+from ferrule.renderer.cprelude import Prelude
+from ferrule.target import Target
+
+_VECTOR_BYTES: Final = 16
+_CAN_OVERFLOW: Final = frozenset({ExprOp.ADD, ExprOp.SUB, ExprOp.MUL, ExprOp.MULACC, ExprOp.NEG})
+
+
+def _dtype(u: UOp) -> DType:
+    assert u.dtype is not None, u
+    return u.dtype
+
+
+def pieces(lanes: int, itemsize: int, multiple: int) -> list[tuple[int, int]]:
+    """How to move `lanes` elements from an index that is a multiple of `multiple`.
+
+    Gives (first lane, number of lanes) of accesses of at most 16 bytes, each aligned to its size.
+
+    >>> pieces(lanes=7, itemsize=4, multiple=4), pieces(lanes=8, itemsize=4, multiple=2)
+    ([(0, 4), (4, 2), (6, 1)], [(0, 2), (2, 2), (4, 2), (6, 2)])
+    """
+    largest = max(math.gcd(_VECTOR_BYTES, multiple * itemsize) // itemsize, 1)
+    found, first = [], 0
+    while first < lanes:
+        while largest > lanes - first:
+            largest //= 2
+        found.append((first, largest))
+        first += largest
+    return found
+
+
+@final
+class Function:
+    """The lines of a function so far; `add` renders one more UOp."""
+
+    def __init__(
+        self, dialect: Dialect, target: Target, prelude: Prelude, uops: Sequence[UOp]
+    ) -> None:
+        self.dialect = dialect
+        self.target = target
+        self.prelude = prelude
+        self.uses = Uses(uops)
+        self.bounds = bounds(uops, dialect.has_blocks)
+        self.threads = _threads(uops)
+        self.top: list[str] = []
+        self.lines: list[str] = []
+        self.depth = 1
+        self.lanes: dict[UOp, list[str]] = {}
+        self.pointers: dict[UOp, str] = {}
+        self.shared_bytes = 0
+        self.scratch_bytes = 0
+        self.count = 0
+
+    # -- text --------------------------------------------------------------------------------------
+
+    def emit(self, line: str) -> None:
+        self.lines.append("  " * self.depth + line)
+
+    def number(self) -> int:
+        self.count += 1
+        return self.count - 1
+
+    def text(self) -> list[str]:
+        if self.scratch_bytes:
+            self.shared(f"u8 scratch[{self.scratch_bytes}];", self.scratch_bytes)
+        return ["  " + line for line in self.top] + self.lines
+
+    def scalar(self, u: UOp) -> str:
+        return self.lanes[u][0]
+
+    def kind(self, u: UOp) -> str:
+        """The C type of a variable: 32 bits for a 64-bit index that needs no more."""
+        dtype = _dtype(u)
+        small = dtype is dtypes.int64 and within(self.bounds.get(u, range_of(dtype)), INT32)
+        return "i32" if small and self.dialect.has_blocks else type_of(dtype)
+
+    def define(self, u: UOp, values: Sequence[str], name: str = "t") -> None:
+        """A variable for each lane."""
+        kind, name = self.kind(u), f"{name}{self.number()}"
+        names = [name] if len(values) == 1 else [f"{name}_{i}" for i in range(len(values))]
+        for variable, value in zip(names, values, strict=True):
+            self.emit(f"const {kind} {variable} = {bare(value)};")
+        self.lanes[u] = names
+
+    # -- the UOps ----------------------------------------------------------------------------------
+
+    def add(self, u: UOp) -> None:
+        """Render one UOp, if anything depends on it."""
+        if u not in self.uses.live:
+            return
+        match u.op:
+            case UOps.STORE:
+                self.store(u)
+            case UOps.LOAD:
+                self.load(u)
+            case UOps.REG:
+                self.register(u)
+            case UOps.SET:
+                for name, value in zip(self.lanes[u.src[0]], self.lanes[u.src[1]], strict=True):
+                    self.emit(f"{name} = {bare(value)};")
+            case UOps.LOOP:
+                self.open_loop(u)
+            case UOps.IF:
+                self.emit(f"if ({bare(self.scalar(u.src[0]))}) {{")
+                self.depth += 1
+            case UOps.END | UOps.ENDIF if self.is_block(u.src[0]):
+                pass
+            case UOps.END | UOps.ENDIF:
+                self.depth -= 1
+                self.emit("}")
+            case UOps.LOCAL | UOps.SHARED:
+                self.array(u)
+            case UOps.BARRIER:
+                self.emit(self.blocks_only(u, self.dialect.barrier))
+            case UOps.ACROSS:
+                self.across(u)
+            case UOps.PARAM | UOps.VALUE:
+                pass  # named by the function's head
+            case _:
+                self.value(u)
+
+    def value(self, u: UOp) -> None:
+        """A UOp that computes."""
+        match u.op:
+            case UOps.START | UOps.STOP | UOps.THREAD:
+                self.place(u)
+            case UOps.CONST:
+                self.lanes[u] = [self.constant(_dtype(u), u.arg)] * u.lanes
+            case UOps.IOTA:
+                self.lanes[u] = [str(lane) for lane in range(u.lanes)]
+            case UOps.ALU | UOps.CAST:
+                self.expression(u)
+            case UOps.BITCAST:
+                x = u.src[0]
+                self.define(u, bitcast(self.prelude, _dtype(x), _dtype(u), self.lanes[x]))
+            case UOps.SPLAT:
+                self.lanes[u] = self.lanes[u.src[0]] * u.lanes
+            case UOps.EXTRACT:
+                self.lanes[u] = [self.lanes[u.src[0]][u.arg]]
+            case UOps.SHUFFLE:
+                both = [lane for s in u.src for lane in self.lanes[s]]
+                self.lanes[u] = [both[lane] for lane in u.arg]
+            case UOps.HREDUCE:
+                self.halve(u)
+            case UOps.GET if u in self.uses.renamed:
+                self.lanes[u] = self.lanes[u.src[0]]
+            case UOps.GET:
+                self.define(u, self.lanes[u.src[0]])
+            case _:
+                raise RenderError(f"{u.op.name} has no value")
+
+    def blocks_only(self, u: UOp, text: str) -> str:
+        if not self.dialect.has_blocks:
+            raise RenderError(
+                f"{u.op.name}: {self.dialect.name} has no blocks of threads; "
+                "use a dialect that has, or a kernel of one thread"
+            )
+        return text
+
+    def place(self, u: UOp) -> None:
+        if not self.dialect.has_blocks and u.op is not UOps.THREAD:
+            self.lanes[u] = ["start" if u.op is UOps.START else "stop"]
+            return
+        if u.op is UOps.STOP:
+            self.lanes[u] = [f"({self.dialect.block} + 1)"]
+            return
+        is_thread = u.op is UOps.THREAD
+        text = self.dialect.thread if is_thread else self.dialect.block
+        self.lanes[u] = ["thread" if is_thread else "block"]
+        self.emit(f"const i32 {self.scalar(u)} = {self.blocks_only(u, text)};")
+
+    def constant(self, dtype: DType, value: float) -> str:
+        if is_special(dtype, value):
+            return self.prelude.call(cprelude.of_bits(type_of(dtype)), special_bits(dtype, value))
+        return literal(dtype, value)
+
+    # -- arithmetic --------------------------------------------------------------------------------
+
+    def expression(self, u: UOp) -> None:
+        if u.op is UOps.CAST and self.is_same(u, u.src[0]):
+            self.lanes[u] = self.lanes[u.src[0]]
+            return
+        values = self.cast(u) if u.op is UOps.CAST else self.alu(u)
+        if u in self.uses.inlined:
+            self.lanes[u] = [atom(value) for value in values]
+        else:
+            self.define(u, values)
+
+    def is_same(self, u: UOp, x: UOp) -> bool:
+        """Whether a cast of an integer needs no text: as wide a variable, or a literal."""
+        source, target = _dtype(x), _dtype(u)
+        if dtypes.is_float(source) or dtypes.is_float(target) or x in self.uses.inlined:
+            return False
+        if x.op in (UOps.CONST, UOps.IOTA):
+            signed = not (dtypes.is_unsigned(source) or dtypes.is_unsigned(target))
+            whole = dtypes.bool not in (source, target)
+            return signed and whole and within(self.bounds[x], range_of(target))
+        return x.op is not UOps.GET and self.kind(u) == self.kind(x)
+
+    def cast(self, u: UOp) -> list[str]:
+        x = u.src[0]
+        kind, source, target = self.kind(u), _dtype(x), _dtype(u)
+        if kind == self.kind(x) and not (dtypes.is_float(source) or dtypes.is_float(target)):
+            return self.lanes[x]
+        return [cast(self.prelude, source, target, kind, lane) for lane in self.lanes[x]]
+
+    def alu(self, u: UOp) -> list[str]:
+        operands = u.src[1:] if u.arg is ExprOp.WHERE else u.src
+        t = self.arithmetic(u, operands)
+        texts = [self.lanes[s] for s in u.src]
+        if t.kind == "i64" and t.is_exact and all(self.kind(s) == "i32" for s in operands):
+            # Else C would compute in 32 bits what needs more.
+            texts[0] = [f"(i64){lane}" for lane in texts[0]]
+        return [alu(u.arg, t, lane) for lane in zip(*texts, strict=True)]
+
+    def arithmetic(self, u: UOp, operands: Sequence[UOp]) -> Arithmetic:
+        dtype = _dtype(operands[0])
+        if dtypes.is_float(dtype):
+            return Arithmetic(self.prelude, dtype, type_of(dtype), True, False)
+        kinds = {self.kind(s) for s in (*operands, *([u] if u.dtype is dtype else []))}
+        kind = "i32" if kinds == {"i32"} else type_of(dtype)
+        exact = u.arg in _CAN_OVERFLOW and u in self.bounds
+        return Arithmetic(
+            self.prelude,
+            dtype,
+            kind,
+            is_exact=exact and within(self.bounds[u], INT32 if kind == "i32" else range_of(dtype)),
+            not_negative=self.bounds.get(operands[0], range_of(dtype))[0] >= 0,
+        )
+
+    def halve(self, u: UOp) -> None:
+        """Combine the lower half of the lanes with the upper until one is left."""
+        dtype = _dtype(u)
+        t = Arithmetic(self.prelude, dtype, type_of(dtype), is_exact=False, not_negative=False)
+        lanes = self.lanes[u.src[0]]
+        while len(lanes) > 1:
+            half = len(lanes) // 2
+            pairs = zip(lanes[:half], lanes[half:], strict=True)
+            lanes = [atom(alu(u.arg, t, pair)) for pair in pairs]
+        self.define(u, lanes)
+
+    def across(self, u: UOp) -> None:
+        count, threads = u.arg[1], self.threads
+        if threads % count:
+            raise RenderError(
+                f"ACROSS of {count} threads: the {threads} of a block do not divide into such "
+                "groups; use a divisor"
+            )
+        warp = self.target.warp if self.dialect.exchange else 1
+        group = Group(count, threads, min(warp, 32))
+        helper = across(self.prelude, u, group)
+        operands = [self.blocks_only(u, self.dialect.thread)]
+        if group.needs_memory:
+            dtype = _dtype(u)
+            self.scratch_bytes = max(self.scratch_bytes, threads * dtype.itemsize)
+            operands.append(f"({self.dialect.to_shared}{memory_type(dtype)} *)scratch")
+        self.define(u, [self.prelude.call(helper, x, *operands) for x in self.lanes[u.src[0]]])
+
+    # -- memory ------------------------------------------------------------------------------------
+
+    def array(self, u: UOp) -> None:
+        """Scratch, declared at the top of the function."""
+        name, size = u.arg
+        dtype = _dtype(u)
+        self.pointers[u] = f"{re.sub('[^A-Za-z0-9_]', '_', name)}_{self.number()}"
+        text = f"{memory_type(dtype)} {self.pointers[u]}[{size}];"
+        if u.op is UOps.SHARED:
+            self.blocks_only(u, "")
+            self.shared(text, size * dtype.itemsize)
+        else:
+            self.top.append(self.dialect.aligned.format(bytes=_VECTOR_BYTES) + text)
+
+    def shared(self, declaration: str, size: int) -> None:
+        self.shared_bytes += size
+        if self.shared_bytes > self.target.shared_bytes:
+            raise RenderError(
+                f"{declaration} {self.shared_bytes} bytes in all are more than the "
+                f"{self.target.shared_bytes} that a block shares; use smaller tiles"
+            )
+        aligned = self.dialect.aligned.format(bytes=_VECTOR_BYTES)
+        self.top.append(self.dialect.shared + aligned + declaration)
+
+    def space(self, pointer: UOp) -> str:
+        """Before the type that a pointer points to."""
+        spaces = {UOps.PARAM: self.dialect.device, UOps.SHARED: self.dialect.to_shared}
+        return spaces.get(pointer.op, "")
+
+    def register(self, u: UOp) -> None:
+        kind, name = self.kind(u), f"acc{self.number()}"
+        names = [name] if u.lanes == 1 else [f"{name}_{i}" for i in range(u.lanes)]
+        for variable, value in zip(names, self.lanes[u.src[0]], strict=True):
+            self.emit(f"{kind} {variable} = {bare(value)};")
+        self.lanes[u] = names
+
+    def elements(self, pointer: UOp, index: UOp, lanes: int) -> list[str]:
+        """The place in memory of each lane."""
+        texts = self.lanes[index]
+        if index.lanes < lanes:
+            texts = [_plus(texts[0], lane) for lane in range(lanes)]
+        return [f"{self.pointers[pointer]}[{bare(text)}]" for text in texts]
+
+    def masks(self, u: UOp, position: int) -> list[str] | None:
+        """The mask of each lane; None where all are on."""
+        masks = self.lanes[u.src[position]] if len(u.src) > position else None
+        return None if masks is not None and set(masks) == {"true"} else masks
+
+    def parts(self, u: UOp, value: UOp, masks: Sequence[str] | None) -> list[tuple[int, int]]:
+        """(first lane, number of lanes) of the accesses of a LOAD or STORE."""
+        single = [(lane, 1) for lane in range(value.lanes)]
+        has_multiple = isinstance(u.arg, int) and u.src[1].lanes == 1
+        if not has_multiple or (masks is not None and len(set(masks)) > 1):
+            return single
+        return pieces(value.lanes, _dtype(value).itemsize, u.arg)
+
+    def load(self, u: UOp) -> None:
+        pointer, index = u.src[:2]
+        dtype = _dtype(u)
+        elements, masks = self.elements(pointer, index, u.lanes), self.masks(u, 2)
+        values = []
+        for first, lanes in self.parts(u, u, masks):
+            if lanes > 1:
+                mask = masks[first] if masks is not None else None
+                values += self.load_vector(u, elements[first], lanes, mask)
+                continue
+            value = elements[first]
+            if dtype is dtypes.bool:
+                value = f"{value} != 0"
+            if masks is not None:
+                zero = self.constant(dtype, 0)
+                value = f"{masks[first]} ? {value} : {zero}"
+            values.append(value)
+        self.define(u, values)
+
+    def load_vector(self, u: UOp, element: str, lanes: int, mask: str | None) -> list[str]:
+        """Neighbours by one access; gives the lanes."""
+        kind = self.prelude.vector(memory_type(_dtype(u)), lanes)
+        name = f"v{self.number()}"
+        place = f"*(const {self.space(u.src[0])}{kind} *)&{element}"
+        if mask is None:
+            self.emit(f"const {kind} {name} = {place};")
+        else:
+            self.emit(f"{kind} {name} = {{{{{', '.join(['0'] * lanes)}}}}};")
+            self.emit(f"if ({bare(mask)}) {name} = {place};")
+        suffix = " != 0" if u.dtype is dtypes.bool else ""
+        return [f"{name}.lane[{lane}]{suffix}" for lane in range(lanes)]
+
+    def store(self, u: UOp) -> None:
+        pointer, index, value = u.src[:3]
+        elements, masks = self.elements(pointer, index, value.lanes), self.masks(u, 3)
+        values = self.lanes[value]
+        for first, lanes in self.parts(u, value, masks):
+            target, new = elements[first], bare(values[first])
+            if lanes > 1:
+                kind = self.prelude.vector(memory_type(_dtype(value)), lanes)
+                new = f"v{self.number()}"
+                numbers = ", ".join(values[first : first + lanes])
+                self.emit(f"const {kind} {new} = {{{{{numbers}}}}};")
+                target = f"*({self.space(pointer)}{kind} *)&{target}"
+            guard = f"if ({bare(masks[first])}) " if masks is not None else ""
+            self.emit(f"{guard}{target} = {new};")
+
+    # -- control -----------------------------------------------------------------------------------
+
+    def open_loop(self, u: UOp) -> None:
+        first, limit, step = (self.scalar(s) for s in u.src)
+        if self.is_block(u):
+            self.lanes[u] = [first]
+            return
+        name, kind = f"i{self.depth - 1}", self.kind(u)
+        self.lanes[u] = [name]
+        advance = f"{name}++" if step == "1" else f"{name} += {step}"
+        self.emit(f"for ({kind} {name} = {bare(first)}; {name} < {limit}; {advance}) {{")
+        self.depth += 1
+
+    def is_block(self, u: UOp) -> bool:
+        """Whether a loop is over the chunks, of which a block has one."""
+        over_chunks = u.op is UOps.LOOP and [s.op for s in u.src[:2]] == [UOps.START, UOps.STOP]
+        return over_chunks and self.dialect.has_blocks
+
+
+def _plus(index: str, offset: int) -> str:
+    """An index further on."""
+    if index.isdecimal():
+        return str(int(index) + offset)
+    return f"{index} + {offset}" if offset else index
+
+
+def _threads(uops: Sequence[UOp]) -> int:
+    return next((u.arg or 1 for u in uops if u.op is UOps.EXTENT), 1)

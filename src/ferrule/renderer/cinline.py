@@ -1,0 +1,111 @@
+"""Which values of a program a C text needs, and which of them need no variable of their own."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final, final
+
+from ferrule.codegen.uops import UOp, UOps
+
+_EFFECTS: Final = frozenset(
+    {UOps.STORE, UOps.SET, UOps.LOOP, UOps.END, UOps.IF, UOps.ENDIF, UOps.BARRIER, UOps.ACROSS}
+)
+_PURE: Final = frozenset({UOps.ALU, UOps.CAST})
+_TAKE_EXPRESSIONS: Final = _PURE | {UOps.LOAD, UOps.STORE, UOps.SET, UOps.IF}
+# These only rename the lanes of their operands.
+_RENAME: Final = frozenset({UOps.SPLAT, UOps.EXTRACT, UOps.SHUFFLE})
+_LONGEST: Final = 4
+
+
+@final
+class Uses:
+    """What becomes of the values of a program.
+
+    `live`: what a store, a loop, a condition or another thread depends on. `inlined`: values used
+    once, beside where they are computed. `renamed`: values of registers that are used before the
+    register changes, so that it can be read in their place.
+    """
+
+    def __init__(self, uops: Sequence[UOp]) -> None:
+        self.place = {u: i for i, u in enumerate(uops)}
+        self.live = _live(uops)
+        self.scope = _scopes(uops)
+        self.users: dict[UOp, list[UOp]] = defaultdict(list)
+        self.sets: dict[UOp, list[int]] = defaultdict(list)
+        for u in uops:
+            if u in self.live:
+                for s in u.src:
+                    self.users[s].append(u)
+            if u.op is UOps.SET:
+                self.sets[u.src[0]].append(self.place[u])
+        self.inlined = self._inlined(uops)
+        self.renamed = {u for u in uops if u.op is UOps.GET and self._may_rename(u)}
+
+    def _inlined(self, uops: Sequence[UOp]) -> set[UOp]:
+        length: dict[UOp, int] = {}
+        for u in uops:
+            if u.op not in _PURE or len(self.users[u]) != 1:
+                continue
+            operations = 1 + sum(length.get(s, 0) for s in u.src)
+            if operations <= _LONGEST and self._takes(self.users[u][0], u):
+                length[u] = operations
+        return set(length)
+
+    def _takes(self, user: UOp, u: UOp) -> bool:
+        """Whether a user can have the expression in the place of a variable."""
+        if user.op not in _TAKE_EXPRESSIONS or self.scope[user] is not self.scope[u]:
+            return False
+        values = {UOps.STORE: 2, UOps.SET: 1, UOps.IF: 0}
+        value = user.src[values[user.op]] if user.op in values else user
+        # An index of many lanes stands in each of their accesses.
+        return value.lanes == u.lanes
+
+    def _may_rename(self, u: UOp) -> bool:
+        register = u.src[0]
+        after = [place for place in self.sets[register] if place > self.place[u]]
+        if not after:
+            return all(self._stays(user, u) for user in self.users[u])
+        # Lanes change one after the other, and one must not be read after another has changed.
+        last = after[0] - (u.lanes > 1 and any(self._mixes(user) for user in self.users[u]))
+        return all(self._stays(user, u) and self._evaluated(user) <= last for user in self.users[u])
+
+    def _mixes(self, u: UOp) -> bool:
+        """Whether a lane of an expression may come from another lane."""
+        if u.op in _RENAME:
+            return True
+        return u in self.inlined and any(self._mixes(user) for user in self.users[u])
+
+    def _stays(self, user: UOp, u: UOp) -> bool:
+        """Whether a value is used in its own scope only, also under another name."""
+        if self.scope[user] is not self.scope[u]:
+            return False
+        return user.op not in _RENAME or all(self._stays(v, u) for v in self.users[user])
+
+    def _evaluated(self, u: UOp) -> int:
+        """The last place at which the text of a value stands."""
+        if u.op in _RENAME or u in self.inlined:
+            return max((self._evaluated(user) for user in self.users[u]), default=self.place[u])
+        return self.place[u]
+
+
+def _live(uops: Sequence[UOp]) -> set[UOp]:
+    live: set[UOp] = set()
+    for u in reversed(uops):
+        if u.op in _EFFECTS or u in live:
+            live.add(u)
+            live.update(u.src)
+    return live
+
+
+def _scopes(uops: Sequence[UOp]) -> dict[UOp, UOp | None]:
+    """The loop or condition that each UOp stands in."""
+    scope: dict[UOp, UOp | None] = {}
+    stack: list[UOp | None] = [None]
+    for u in uops:
+        if u.op in (UOps.END, UOps.ENDIF):
+            stack.pop()
+        scope[u] = stack[-1]
+        if u.op in (UOps.LOOP, UOps.IF):
+            stack.append(u)
+    return scope

@@ -1,0 +1,150 @@
+"""Programs as C, CUDA C and OpenCL C: one text, with a record for what the languages differ in.
+
+C has the binary interface of the CPU, with `NAME_extent` for `NAME.extent`, and one thread; the
+others have that of devices with blocks of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+from ferrule.codegen.uops import UOp, UOps
+from ferrule.dtype import dtypes
+from ferrule.renderer.base import Renderer, RenderError
+from ferrule.renderer.calu import bare
+from ferrule.renderer.cdialect import CUDA, OPENCL, Dialect, memory_type, symbol
+from ferrule.renderer.cfunction import Function
+from ferrule.renderer.cprelude import Prelude
+from ferrule.target import Target
+
+
+def _memory_type(u: UOp) -> str:
+    assert u.dtype is not None
+    return memory_type(u.dtype)
+
+
+def _slots(uops: Sequence[UOp]) -> dict[int, UOp]:
+    return {u.arg: u for u in uops if u.op in (UOps.PARAM, UOps.VALUE)}
+
+
+def _stored(uops: Sequence[UOp]) -> frozenset[int]:
+    """The slots of the buffers that a program writes."""
+    pointers = (u.src[0] for u in uops if u.op is UOps.STORE)
+    return frozenset(p.arg for p in pointers if p.op is UOps.PARAM)
+
+
+def _parameters(function: Function, uops: Sequence[UOp]) -> str:
+    """A pointer for each buffer, then an integer for each variable."""
+    slots, dialect = _slots(uops), function.dialect
+    n_buffers = 1 + max((slot for slot, u in slots.items() if u.op is UOps.PARAM), default=-1)
+    texts, stored = [], _stored(uops)
+    for slot in range(max(slots, default=-1) + 1):
+        u = slots.get(slot)
+        if slot >= n_buffers:
+            texts.append(f"i32 value{slot - n_buffers}")
+            continue
+        kind = "void" if u is None else _memory_type(u)
+        const, restrict = "", ""
+        if slot not in stored:
+            const, restrict = "const ", dialect.restrict
+        texts.append(f"{dialect.device}{const}{kind} *{restrict}data{slot}")
+    for u in uops:
+        if u.op is UOps.PARAM:
+            function.pointers[u] = f"data{u.arg}"
+        elif u.op is UOps.VALUE:
+            function.lanes[u] = [f"value{u.arg - n_buffers}"]
+    return ", ".join(texts)
+
+
+def _from_table(function: Function, uops: Sequence[UOp]) -> None:
+    """The same names, from the table of the CPU's interface."""
+    stored = _stored(uops)
+    for u in uops:
+        if u.op is UOps.PARAM:
+            const = "" if u.arg in stored else "const "
+            kind = f"{const}{_memory_type(u)} *"
+            function.pointers[u] = f"data{u.arg}"
+            function.top.append(f"{kind}data{u.arg} = ({kind})args[{u.arg}];")
+        elif u.op is UOps.VALUE:
+            function.lanes[u] = [f"value{u.arg}"]
+            function.top.append(f"const i64 value{u.arg} = args[{u.arg}];")
+
+
+def _extent_of(name: str, uops: Sequence[UOp]) -> int:
+    for position, u in enumerate(uops):
+        if u.op is UOps.EXTENT:
+            return position
+    raise RenderError(f"kernel {name} has no EXTENT; put one behind what computes it")
+
+
+@final
+class CStyleRenderer(Renderer):
+    """Renders programs in one of the dialects, for one target."""
+
+    def __init__(self, dialect: Dialect, target: Target) -> None:
+        self.dialect = dialect
+        self.target = target
+
+    def render(self, name: str, uops: Sequence[UOp]) -> str:
+        """The source of the kernel `name`; the function has its `symbol`.
+
+        Raises:
+            RenderError: no EXTENT, arithmetic on a dtype that is for storage only, an operation
+                that has to be expanded first, or more threads or shared memory than there are.
+        """
+        extent = uops[_extent_of(name, uops)]
+        if (extent.arg or 1) > max(self.target.block_threads, 1):
+            raise RenderError(
+                f"kernel {name} has blocks of {extent.arg} threads; {self.target.name} takes "
+                f"{self.target.block_threads}: bind fewer"
+            )
+        prelude = Prelude(self.dialect)
+        functions = [self._kernel(name, uops, prelude)]
+        if not self.dialect.has_blocks:
+            functions.append(self._extent(name, uops, prelude))
+        parts = [f"// kernel {name}", self._header(uops), prelude.text(), *functions]
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+    def _header(self, uops: Sequence[UOp]) -> str:
+        doubles = any(u.dtype is dtypes.float64 for u in uops)
+        if self.dialect is OPENCL and doubles:
+            return f"#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n{self.dialect.header}"
+        return self.dialect.header
+
+    def _kernel(self, name: str, uops: Sequence[UOp], prelude: Prelude) -> str:
+        function = Function(self.dialect, self.target, prelude, uops)
+        if self.dialect.has_blocks:
+            launch = self.dialect.launch.format(threads=function.threads)
+            parameters = _parameters(function, uops)
+            head = f"{self.dialect.kernel}{launch}{symbol(name)}({parameters})"
+        else:
+            head = f"void {symbol(name)}(const i64 *args, i64 start, i64 stop)"
+            _from_table(function, uops)
+        for u in uops:
+            function.add(u)
+        return "\n".join([f"{head} {{", *function.text(), "}"])
+
+    def _extent(self, name: str, uops: Sequence[UOp], prelude: Prelude) -> str:
+        position = _extent_of(name, uops)
+        root = uops[position].src[0]
+        # What nothing depends on is left out; the number is stored nowhere, but returned.
+        returned = UOp(UOps.SET, src=(root, root))
+        before = [*uops[:position], returned]
+        function = Function(self.dialect, self.target, prelude, before)
+        _from_table(function, before)
+        for u in before[:-1]:
+            function.add(u)
+        result = bare(function.scalar(root))
+        head = f"i64 {symbol(name)}_extent(const i64 *args)"
+        return "\n".join([f"{head} {{", *function.text(), f"  return {result};", "}"])
+
+
+def cuda_renderer(target: Target) -> CStyleRenderer:
+    """Renders CUDA C."""
+    return CStyleRenderer(CUDA, target)
+
+
+def opencl_renderer(target: Target) -> CStyleRenderer:
+    """Renders OpenCL C."""
+    return CStyleRenderer(OPENCL, target)

@@ -1,0 +1,30 @@
+"""The formats of float8, as data for every renderer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from ferrule.dtype import dtypes
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One sign bit, an exponent, a fraction."""
+
+    fraction: int  # its bits
+    bias: int  # of the exponent
+    largest: int  # the bits of the largest finite number; those above are no finite numbers
+    overflow: int  # the bits of what is too large
+    nan: int
+
+    @property
+    def shift(self) -> int:
+        """How much wider the fraction of a float32 is."""
+        return 23 - self.fraction
+
+
+FORMATS: Final = {
+    dtypes.float8_e4m3: Format(fraction=3, bias=7, largest=0x7E, overflow=0x7F, nan=0x7F),
+    dtypes.float8_e5m2: Format(fraction=2, bias=15, largest=0x7B, overflow=0x7C, nan=0x7E),
+}

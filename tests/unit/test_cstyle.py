@@ -1,0 +1,378 @@
+"""Programs as C: what compiled code does is what the interpreter does, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.cprograms import PLAIN, CompiledC, aligned, needs_compiler, run_as_c
+from tests.kernels import CASES, Case, make_inputs
+from tests.programs import (
+    COMPUTED,
+    I64,
+    NARROW,
+    REALS,
+    SIZE,
+    Array,
+    Builder,
+    bits,
+    dot,
+    elementwise,
+    every_operation,
+    in_range,
+    sample,
+)
+
+from ferrule.codegen.linearizer import Linearizer
+from ferrule.codegen.uops import UOp, UOps
+from ferrule.dtype import DType, dtypes
+from ferrule.expr import ExprOp
+from ferrule.renderer.cfunction import pieces
+
+FLOAT8 = [dtypes.float8_e4m3, dtypes.float8_e5m2]
+EVERY = [*COMPUTED, *NARROW, *FLOAT8]
+GPU = replace(
+    PLAIN, name="sm_80", vector_bytes=16, block_threads=1024, warp=32, shared_bytes=48 << 10
+)
+
+
+# -- arithmetic ------------------------------------------------------------------------------------
+
+
+@needs_compiler
+@pytest.mark.parametrize("lanes", [1, 8])
+@pytest.mark.parametrize("dtype", COMPUTED, ids=lambda d: d.name)
+def test_every_operation(dtype: DType, lanes: int) -> None:
+    uops, stored = every_operation(dtype, lanes)
+    inputs = [sample(dtype, SIZE, seed) for seed in range(3)]
+    run_as_c(uops, [*inputs, *(np.zeros(SIZE, kind.np) for kind in stored)])
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", REALS, ids=lambda d: d.name)
+def test_fused_multiply_add_rounds_once(dtype: DType) -> None:
+    generator = np.random.default_rng(5)
+    a, b = generator.standard_normal((2, 512)).astype(dtype.np)
+    c = (-a * b * (1 + generator.integers(-2, 3, 512) * np.finfo(dtype.np).eps)).astype(dtype.np)
+    uops = elementwise(lambda builder, v: builder.alu(ExprOp.MULACC, *v), [dtype] * 3, 4, 128)
+    assert (run_as_c(uops, [np.zeros_like(a), a, b, c])[0] != a * b + c).any()
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [dtypes.int32, I64], ids=lambda d: d.name)
+def test_divisions(dtype: DType) -> None:
+    """By variables and by constants, of all signs; and an index by positive ones."""
+    divisors = [1, 3, 8, 10, 1 << 20, -1, -3, 0]
+    b = Builder(SIZE)
+    start, stop = b.add(UOps.START, I64), b.add(UOps.STOP, I64)
+    x, y = b.param(0, dtype), b.param(1, dtype)
+    loop = b.loop(start, stop)
+    a, positive = b.load(x, loop), b.load(y, loop)
+    results = [b.alu(op, a, positive) for op in (ExprOp.IDIV, ExprOp.MOD)]
+    for divisor in divisors:
+        ops = [ExprOp.TDIV, ExprOp.TMOD, *([ExprOp.IDIV, ExprOp.MOD] if divisor > 0 else [])]
+        results += [b.alu(op, a, b.const(divisor, dtype)) for op in ops]
+    for slot, result in enumerate(results):
+        b.store(b.param(2 + slot, dtype), loop, result)
+    b.end(loop)
+    divisor_array = np.resize(np.array([1, 2, 3, 7, 2**30], dtype.np), SIZE)
+    outputs = [np.zeros(SIZE, dtype.np) for _ in results]
+    run_as_c(b.uops, [sample(dtype, SIZE, 0), divisor_array, *outputs])
+
+
+@needs_compiler
+@pytest.mark.parametrize("op", [ExprOp.ADD, ExprOp.MUL, ExprOp.MAX, ExprOp.MIN])
+@pytest.mark.parametrize("dtype", [dtypes.int8, I64, dtypes.float32], ids=lambda d: d.name)
+def test_horizontal_reductions_halve(op: ExprOp, dtype: DType) -> None:
+    def body(b: Builder, values: Sequence[UOp]) -> UOp:
+        return b.splat(b.add(UOps.HREDUCE, dtype, 1, (values[0],), op), 8)
+
+    x = sample(dtype, SIZE, 3)
+    run_as_c(elementwise(body, [dtype], 8, SIZE // 8), [np.zeros_like(x), x])
+
+
+@needs_compiler
+def test_maximum_keeps_nan_and_the_first_of_two_zeros() -> None:
+    a = np.array([np.nan, 1, np.nan, 2, -0.0, 0.0, -np.inf, np.inf], np.float32)
+    c = np.array([1, np.nan, np.nan, 3, 0.0, -0.0, np.nan, 1], np.float32)
+    for op in (ExprOp.MAX, ExprOp.MIN):
+
+        def body(b: Builder, values: Sequence[UOp], op: ExprOp = op) -> UOp:
+            return b.alu(op, *values)
+
+        found = run_as_c(elementwise(body, [dtypes.float32] * 2, 8, 1), [np.zeros_like(a), a, c])[0]
+        assert list(np.signbit(found[4:6])) == [True, False]
+
+
+@needs_compiler
+def test_products_of_packed_pairs() -> None:
+    """Also of subnormals, which count as zeros, and of infinities."""
+    pairs = [sample(dtypes.bfloat16, 2 * SIZE, seed).view(np.uint32) for seed in (0, 1)]
+    c = sample(dtypes.float32, SIZE, 2)
+    kinds = [dtypes.uint32, dtypes.uint32, dtypes.float32]
+    uops = elementwise(lambda b, v: b.alu(ExprOp.DOT, *v), kinds, 4, SIZE // 4)
+    run_as_c(uops, [np.zeros_like(c), *pairs, c])
+
+
+@needs_compiler
+def test_constants_keep_every_bit() -> None:
+    b = Builder()
+    expected: list[Array] = []
+    for dtype in EVERY:
+        values = sample(dtype, SIZE, 0)[:24]
+        pointer = b.param(len(expected), dtype)
+        for i, value in enumerate(values):
+            b.store(pointer, b.const(i), b.const(value.item(), dtype))
+        expected.append(values)
+    found = run_as_c(b.uops, [np.zeros_like(values) for values in expected])
+    for a, c in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(bits(a), bits(c))
+
+
+# -- casts -----------------------------------------------------------------------------------------
+
+
+@needs_compiler
+@pytest.mark.parametrize("source", EVERY, ids=lambda d: d.name)
+def test_every_cast(source: DType) -> None:
+    b = Builder(SIZE // 2)
+    start, stop = b.add(UOps.START, I64), b.add(UOps.STOP, I64)
+    loop = b.loop(start, stop)
+    index = b.alu(ExprOp.MUL, loop, b.const(2))
+    buffers = []
+    for slot, kind in enumerate(EVERY):
+        value = b.load(b.param(2 * slot, source), index, 2)
+        result = b.add(UOps.CAST, kind, 2, (value,))
+        b.store(b.param(2 * slot + 1, kind), index, result)
+        x = sample(source, SIZE, slot)
+        buffers += [in_range(x, kind) if dtypes.is_float(source) else x, np.zeros(SIZE, kind.np)]
+    b.end(loop)
+    run_as_c(b.uops, buffers)
+
+
+@needs_compiler
+@pytest.mark.parametrize("source", REALS, ids=lambda d: d.name)
+@pytest.mark.parametrize("kind", [*NARROW, *FLOAT8], ids=lambda d: d.name)
+def test_narrow_floats_round_to_nearest_even(kind: DType, source: DType) -> None:
+    """From values of the narrow type, from the middles between them and from beside those."""
+    every = np.arange(1 << kind.bits, dtype=f"u{kind.itemsize}").view(kind.np)
+    every = every[np.isfinite(every.astype(np.float32))]
+    values = np.sort(every.astype(np.float64))
+    middles = (values[1:] + values[:-1]) / 2
+    near = [np.nextafter(middles, side) for side in (-np.inf, np.inf)]
+    beyond = np.array([np.inf, -np.inf, np.nan, 3e38, 70000.0, 65519.0, 65520.0, 500.0, 1e-45])
+    parts = [values, middles, *near] if kind in FLOAT8 else [p[::7] for p in (middles, *near)]
+    with np.errstate(over="ignore"):
+        x = np.concatenate([*parts, beyond]).astype(source.np)
+    uops = elementwise(lambda b, v: b.add(UOps.CAST, kind, 1, v), [source], 1, len(x))
+    with np.errstate(over="ignore", invalid="ignore"):
+        run_as_c(uops, [np.zeros(len(x), kind.np), x])
+
+
+@needs_compiler
+@pytest.mark.parametrize("kind", [*NARROW, *FLOAT8], ids=lambda d: d.name)
+def test_every_narrow_float_is_widened(kind: DType) -> None:
+    every = np.arange(1 << kind.bits, dtype=f"u{kind.itemsize}").view(kind.np)
+    uops = elementwise(lambda b, v: b.add(UOps.CAST, dtypes.float32, 1, v), [kind], 1, len(every))
+    found = CompiledC(uops)
+    out = np.zeros(len(every), np.float32)
+    found([out, every])
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(bits(out), bits(every.astype(np.float32)))
+
+
+@needs_compiler
+def test_bitcasts() -> None:
+    """Also into more lanes, or fewer, of another width: the lowest bits come first."""
+    pairs = [(dtypes.float32, dtypes.int32), (dtypes.uint64, dtypes.float64)]
+    pairs += [(dtypes.bfloat16, dtypes.uint16), (dtypes.int16, dtypes.float16)]
+    pairs += [(dtypes.bool, dtypes.uint8), (dtypes.bfloat16, dtypes.uint32)]
+    pairs += [(dtypes.float64, dtypes.int8), (dtypes.uint8, dtypes.float32)]
+    for source, target in pairs:
+        lanes = 8 * source.bits // target.bits
+        b = Builder()
+        value = b.load(b.param(0, source), b.const(0), 8)
+        b.store(b.param(1, target), b.const(0), b.add(UOps.BITCAST, target, lanes, (value,)))
+        x = sample(source, 8, 0)
+        found = run_as_c(b.uops, [x, np.zeros(lanes, target.np)])[1]
+        np.testing.assert_array_equal(found.view(np.uint8), x.view(np.uint8))
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+
+def test_accesses_are_as_wide_as_the_alignment_allows() -> None:
+    assert pieces(8, 2, 8) == [(0, 8)]
+    assert pieces(16, 1, 4) == [(0, 4), (4, 4), (8, 4), (12, 4)]
+    assert pieces(5, 8, 6) == [(0, 2), (2, 2), (4, 1)]
+    assert pieces(3, 4, 1) == [(0, 1), (1, 1), (2, 1)]
+    assert pieces(4, 4, 12) == [(0, 4)]
+
+
+@needs_compiler
+@pytest.mark.parametrize("unaligned", [False, True])
+@pytest.mark.parametrize("dtype", [dtypes.bool, *NARROW, *REALS, I64], ids=lambda d: d.name)
+def test_aligned_vectors(dtype: DType, unaligned: bool) -> None:
+    """out = in, 6 lanes at an index that is a multiple of 4, where a scalar mask is on."""
+    b = Builder(5)
+    start, stop = b.add(UOps.START, I64), b.add(UOps.STOP, I64)
+    out, x = b.param(0, dtype), b.param(1, dtype)
+    loop = b.loop(start, stop)
+    index = b.alu(ExprOp.MUL, loop, b.const(8))
+    mask = b.splat(b.alu(ExprOp.CMPLT, loop, b.const(3)), 6)
+    value = b.add(UOps.LOAD, dtype, 6, (x, index, mask), 4)
+    b.add(UOps.STORE, None, 1, (out, index, value), 4)
+    again = b.add(UOps.LOAD, dtype, 4, (x, index), 4)
+    last = b.splat(b.alu(ExprOp.CMPNE, loop, b.const(0)), 4)
+    b.add(UOps.STORE, None, 1, (b.param(2, dtype), index, again, last), 4)
+    b.end(loop)
+    data = sample(dtype, 40, 0)
+    buffers = [np.zeros(40, dtype.np), data, np.zeros(40, dtype.np)]
+    found = run_as_c(b.uops, buffers)
+    np.testing.assert_array_equal(bits(found[0][16:22]), bits(data[16:22]))
+    if unaligned:
+        compiled = CompiledC(b.uops, options="-DFERRULE_UNALIGNED")
+        assert ".lane[1]" in compiled.source
+        moved = [aligned(np.concatenate([buffer[:1], buffer]))[1:] for buffer in buffers]
+        compiled(moved)
+        for a, c in zip(found, moved, strict=True):
+            np.testing.assert_array_equal(bits(a), bits(c))
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [dtypes.bool, dtypes.float16, *REALS], ids=lambda d: d.name)
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_masks_keep_accesses_inside(dtype: DType, lanes: int) -> None:
+    """out[i] = in[i - 3] where that is there; other addresses are far outside."""
+    size = 37
+    b = Builder(-(-size // lanes))
+    start, stop = b.add(UOps.START, I64), b.add(UOps.STOP, I64)
+    out, x = b.param(0, dtype), b.param(1, dtype)
+    far = b.const(1 << 40)
+    loop = b.loop(start, stop)
+    base = b.alu(ExprOp.MUL, loop, b.const(lanes))
+    index = b.alu(ExprOp.ADD, b.splat(base, lanes), b.add(UOps.IOTA, I64, lanes))
+    inside = b.alu(ExprOp.CMPLT, index, b.const(size, I64, lanes))
+    behind = b.alu(ExprOp.CMPLT, b.const(2, I64, lanes), index)
+    valid = b.alu(ExprOp.AND, behind, inside)
+    shifted = b.alu(ExprOp.SUB, index, b.const(3, I64, lanes))
+    source = b.alu(ExprOp.WHERE, valid, shifted, b.splat(far, lanes))
+    b.store(out, base, b.load(x, source, lanes, valid), inside)
+    b.end(loop)
+    data = sample(dtype, size, 0)
+    found = run_as_c(b.uops, [np.zeros(size, dtype.np), data])[0]
+    np.testing.assert_array_equal(bits(found[3:]), bits(data[:-3]))
+
+
+@needs_compiler
+def test_the_highest_lane_wins_where_two_store_to_one_place() -> None:
+    b = Builder()
+    place = b.load(b.param(1, I64), b.const(0), 4)
+    b.store(b.param(0, I64), place, b.add(UOps.IOTA, I64, 4))
+    found = run_as_c(b.uops, [np.zeros(3, np.int64), np.array([2, 0, 2, 0])])[0]
+    assert list(found) == [3, 0, 2]
+
+
+@needs_compiler
+def test_scratch_and_shuffles() -> None:
+    """The columns of a 4x4 matrix, by shuffles and through scratch."""
+    b = Builder()
+    x, out = b.param(0, dtypes.float32), b.param(1, dtypes.float32)
+    scratch = b.add(UOps.LOCAL, dtypes.float32, arg=("tile.a", 16))
+    rows = [b.load(x, b.const(4 * i), 4) for i in range(4)]
+    for i, row in enumerate(rows):
+        for j in range(4):
+            lane = b.add(UOps.EXTRACT, dtypes.float32, 1, (row,), j)
+            b.store(scratch, b.const(4 * j + i), lane)
+    pairs = [
+        b.add(UOps.SHUFFLE, dtypes.float32, 4, (rows[i], rows[i + 1]), (0, 4, 1, 5)) for i in (0, 2)
+    ]
+    both = b.add(UOps.SHUFFLE, dtypes.float32, 4, tuple(pairs), (0, 1, 4, 5))
+    b.store(out, b.const(0), both)
+    b.add(
+        UOps.STORE,
+        None,
+        1,
+        (out, b.const(4), b.add(UOps.LOAD, x.dtype, 4, (scratch, b.const(0)), 4)),
+        4,
+    )
+    data = np.arange(16, dtype=np.float32)
+    found = run_as_c(b.uops, [data, np.zeros(8, np.float32)])[1]
+    np.testing.assert_array_equal(found[:4], data[::4])
+    np.testing.assert_array_equal(found[4:], data[::4])
+
+
+# -- control and registers -------------------------------------------------------------------------
+
+
+@needs_compiler
+def test_registers_in_nested_loops() -> None:
+    x, y = np.random.default_rng(0).standard_normal((2, 6 * 64)).astype(np.float32)
+    run_as_c(dot(64, 8), [np.zeros(6, np.float32), x, y], [6])
+
+
+@needs_compiler
+def test_a_register_is_read_when_the_program_says() -> None:
+    """Fibonacci's numbers, and lanes that change places: old values are used after the change."""
+    b = Builder()
+    out = b.param(0, I64)
+    one = b.const(1)
+    first = b.add(UOps.REG, I64, 1, (one,), "a")
+    second = b.add(UOps.REG, I64, 1, (one,), "b")
+    pair = b.add(UOps.REG, I64, 2, (b.add(UOps.IOTA, I64, 2),), "pair")
+    loop = b.loop(b.const(0), b.const(7))
+    old, new = (b.add(UOps.GET, I64, 1, (r,)) for r in (first, second))
+    b.add(UOps.SET, src=(first, new))
+    b.add(UOps.SET, src=(second, b.alu(ExprOp.ADD, old, new)))
+    lanes = b.add(UOps.GET, I64, 2, (pair,))
+    b.add(UOps.SET, src=(pair, b.add(UOps.SHUFFLE, I64, 2, (lanes,), (1, 0))))
+    b.store(out, loop, old)
+    b.end(loop)
+    b.store(out, b.const(7), b.add(UOps.GET, I64, 2, (pair,)))
+    found = run_as_c(b.uops, [np.zeros(9, np.int64)])[0]
+    assert list(found) == [1, 1, 2, 3, 5, 8, 13, 1, 0]
+
+
+@needs_compiler
+@pytest.mark.parametrize("count", [0, 1, 12])
+def test_loops_and_conditions(count: int) -> None:
+    """Loops with variable bounds, also empty ones, and conditions inside."""
+    b = Builder()
+    n = b.add(UOps.VALUE, I64, arg=1)
+    out = b.param(0, I64)
+    register = b.add(UOps.REG, I64, 1, (b.const(0),), "count")
+    outer = b.loop(b.const(0), n, name="outer loop!")
+    inner = b.loop(outer, n, 2)
+    small = b.add(UOps.IF, src=(b.alu(ExprOp.CMPLT, inner, b.const(10)),))
+    old = b.add(UOps.GET, I64, 1, (register,))
+    b.add(UOps.SET, src=(register, b.alu(ExprOp.ADD, old, inner)))
+    b.end(small)
+    b.end(inner)
+    b.end(outer)
+    b.store(out, b.const(0), b.add(UOps.GET, I64, 1, (register,)))
+    found = run_as_c(b.uops, [np.full(1, 99)], [count])[0]
+    assert found[0] == sum(j for i in range(count) for j in range(i, count, 2) if j < 10)
+
+
+@needs_compiler
+def test_extent_is_computed_from_variables() -> None:
+    b = Builder(0)
+    n = b.add(UOps.VALUE, I64, arg=1)
+    rounded = b.alu(ExprOp.IDIV, b.alu(ExprOp.ADD, n, b.const(15)), b.const(16))
+    b.add(UOps.EXTENT, src=(rounded,))
+    b.store(b.param(0, I64), b.const(0), rounded)
+    compiled = CompiledC(b.uops, "a.name")
+    assert [compiled.extent([np.zeros(1)], [n]) for n in (1, 16, 17, 160)] == [1, 1, 2, 10]
+    run_as_c(b.uops, [np.zeros(1, np.int64)], [100])
+
+
+@needs_compiler
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_kernels(case: Case) -> None:
+    linearizer = Linearizer(case.ast, PLAIN, name=f"kernel_{case.name}").linearize()
+    inputs = make_inputs(case)
+    shape = case.expected(*inputs).shape
+    buffers = [np.zeros(int(np.prod(shape)), np.float32), *(x.reshape(-1) for x in inputs)]
+    run_as_c(linearizer.uops, buffers, name=linearizer.name)
