@@ -164,15 +164,19 @@ class _Devices:
         configured = config().FERRULE_DEVICE
         default = self._defaults.get(configured)
         if default is None:
-            default = self._first_that_opens() if configured is None else self._known(configured)
+            default = self._first_that_opens() if configured is None else self.known(configured)
             self._defaults[configured] = default
         return default
 
     @DEFAULT.setter
     def DEFAULT(self, name: str) -> None:
-        self._defaults[config().FERRULE_DEVICE] = self._known(name)
+        self._defaults[config().FERRULE_DEVICE] = self.known(name)
 
-    def _known(self, name: str) -> str:
+    def known(self, name: str) -> str:
+        """The one spelling of the name of a device that can be opened, which it is.
+
+        Raises `UnknownDeviceError` and `DeviceUnavailableError` as `Device[name]` does.
+        """
         canonical = self.canonicalize(name)
         self._open(canonical)
         return canonical

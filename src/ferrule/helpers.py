@@ -58,6 +58,19 @@ _COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white
 _ANSI = re.compile("\x1b\\[[0-9;]*m")
 
 
+def check_function(function: object, what: str) -> None:
+    """Raises `TypeError` for what cannot be called.
+
+    >>> check_function(3, "grad")
+    Traceback (most recent call last):
+    ...
+    TypeError: [grad] takes a function, not int; pass it without calling it
+    """
+    if not callable(function):
+        kind = type(function).__name__
+        raise TypeError(f"[{what}] takes a function, not {kind}; pass it without calling it")
+
+
 def colored(text: str, colour: str) -> str:
     """`text` in a terminal colour; an upper-case name gives the bright form.
 

@@ -24,6 +24,7 @@ from ferrule.capture import (
 from ferrule.config import config
 from ferrule.expr import Variable
 from ferrule.gradient import is_transforming
+from ferrule.helpers import check_function
 from ferrule.jit.inputs import Arguments, read_arguments
 from ferrule.jit.reach import Reach
 from ferrule.jit.record import NotReplayable, capture_call, memory_serials, settle_writes
@@ -73,6 +74,7 @@ class TinyJit(Generic[ReturnType]):
     """
 
     def __init__(self, fxn: Callable[..., ReturnType]) -> None:
+        check_function(fxn, "TinyJit")
         functools.update_wrapper(self, fxn, updated=())
         self.fxn = fxn
         self._lock = RLock()

@@ -10,9 +10,15 @@ from ferrule.nn.optim.optimizer import OptimizerError
 from ferrule.tensor import Tensor
 
 
-def _with_gradients(parameters: Tensor | Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
+def _with_gradients(
+    parameters: Tensor | Iterable[Tensor], what: str
+) -> list[tuple[Tensor, Tensor]]:
     """The parameters that have a gradient, and these."""
-    given = [parameters] if isinstance(parameters, Tensor) else parameters
+    given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    for parameter in given:
+        if not isinstance(parameter, Tensor):
+            kind = type(parameter).__name__
+            raise TypeError(f"{what}: {kind} is no tensor; pass nn.state.get_parameters(model)")
     pairs = [(parameter, parameter.grad) for parameter in given]
     return [(parameter, gradient) for parameter, gradient in pairs if gradient is not None]
 
@@ -51,7 +57,7 @@ def clip_grad_norm_(
     [0.6, 0.8]
     """
     with Tensor.no_grad():
-        found = _with_gradients(parameters)
+        found = _with_gradients(parameters, "clip_grad_norm_")
         if not found:
             return Tensor(0.0)
         norms = [_norm(_wide(gradient), norm_type) for _, gradient in found]
@@ -78,5 +84,5 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -
     [6.0, -7.0]
     """
     with Tensor.no_grad():
-        for parameter, gradient in _with_gradients(parameters):
+        for parameter, gradient in _with_gradients(parameters, "clip_grad_value_"):
             parameter.grad = gradient.clamp(-clip_value, clip_value)

@@ -6,7 +6,7 @@ is resolved to a `Value` when it is used: a write through any handle is seen by 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self
 from weakref import WeakSet
 
@@ -445,6 +445,8 @@ class TensorBase:
     def _axis(self, axis: int, what: str) -> int:
         """An axis counted from the front."""
         rank = len(self._shape)
+        if not isinstance(axis, int | np.integer):
+            raise TypeError(f"[{what}] an axis is a whole number, not {axis!r}")
         if not -rank <= axis < rank:
             raise ShapeError(
                 f"[{what}] axis {axis} is out of range for shape {self._shape}, "
@@ -458,7 +460,7 @@ class TensorBase:
         """Axes counted from the front, in order; all of them for None."""
         if axes is None:
             return tuple(range(len(self._shape)))
-        wanted = (axes,) if isinstance(axes, int | np.integer) else tuple(axes)
+        wanted: tuple[Any, ...] = tuple(axes) if isinstance(axes, Iterable) else (axes,)
         found = sorted(self._axis(axis, what) for axis in wanted)
         if len(set(found)) < len(found):
             raise ShapeError(f"[{what}] the axes {wanted} of shape {self._shape} repeat one")

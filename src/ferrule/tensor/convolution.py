@@ -167,7 +167,7 @@ class Convolution(Rearranging):
         if any(amount for pair in pads for amount in pair):
             value = value.pad([(0, 0), (0, 0), *pads])
         found = windows(value, sizes, strides, dilations, what)
-        return self._conv_result(_convolved(found, filters, groups), dtype, bias, count)
+        return self._conv_result(_convolved(found, filters, groups), dtype, bias, count, what)
 
     def _transposed(
         self,
@@ -191,6 +191,11 @@ class Convolution(Rearranging):
         strides = each(stride, count, f"[{what}] stride")
         dilations = each(dilation, count, f"[{what}] dilation")
         extra = each(output_padding, count, f"[{what}] output_padding")
+        if any(more >= max(pair) for more, *pair in zip(extra, strides, dilations, strict=True)):
+            raise ShapeError(
+                f"[{what}] output_padding {extra} must be below the stride {strides} or the "
+                f"dilation {dilations}"
+            )
         cuts = each(padding, count, f"[{what}] padding")
         lengths = [
             as_int((n - 1) * step + spread * (size - 1) + 1 + more)
@@ -206,7 +211,7 @@ class Convolution(Rearranging):
         result = put_back(_spread_filters(value, filters, groups), lengths, strides, dilations)
         inner = [(cut, as_int(n - cut)) for cut, n in zip(cuts, lengths, strict=True)]
         result = result.shrink([(0, n) for n in result.shape[:2]] + inner)
-        return self._conv_result(result, dtype, bias, count)
+        return self._conv_result(result, dtype, bias, count, what)
 
     def _conv_operands(self, weight: TensorBase, what: str) -> tuple[Value, Value, DType]:
         """The input, with a batch axis, and the filters, in the type to add up in."""
@@ -225,11 +230,16 @@ class Convolution(Rearranging):
         return accumulating(value.cast(dtype)), accumulating(filters.cast(dtype)), dtype
 
     def _conv_result(
-        self, result: Value, dtype: DType, bias: TensorBase | None, count: int
+        self, result: Value, dtype: DType, bias: TensorBase | None, count: int, what: str
     ) -> Self:
         """With the bias of each channel, and without the batch axis if the input had none."""
         tensor = self._wrap(result.cast(dtype))
         if bias is not None:
+            if bias._shape != result.shape[1:2]:
+                raise ShapeError(
+                    f"[{what}] a bias of shape {bias._shape} must be one number for each of the "
+                    f"{result.shape[1]} filters"
+                )
             tensor = tensor + self._wrap(bias._read()).reshape(1, -1, *(1,) * count)
         return tensor if len(self._shape) == count + 2 else tensor.squeeze(0)
 

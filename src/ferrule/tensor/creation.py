@@ -92,6 +92,8 @@ class Creation(Differences):
         [[7, 7], [7, 7]]
         """
         sizes = (shape,) if isinstance(shape, int | Expr) else shape
+        if not isinstance(fill_value, int | float | np.number | np.bool_ | Expr):
+            raise TypeError(f"[full] the value is a number, not {fill_value!r}")
         chosen = scalar_dtype(fill_value) if dtype is None else to_dtype(dtype)
         node = constant(fill_value, chosen, _shape(sizes, "full"), to_device(device))
         return cls._made(Value(node), requires_grad)
@@ -200,6 +202,9 @@ class Creation(Differences):
             raise TypeError("[arange] where to stop is missing: Tensor.arange(stop)")
         if step == 0:
             raise ValueError("[arange] step is 0; use Tensor.full for a constant")
+        for part in (start, stop, step):
+            if not isinstance(part, int | float | np.number | Expr):
+                raise TypeError(f"[arange] start, stop and step are numbers, not {part!r}")
         whole = all(isinstance(part, int | Expr) for part in (start, stop, step))
         natural = dtypes.default_int if whole else dtypes.default_float
         chosen = natural if dtype is None else to_dtype(dtype)
@@ -264,8 +269,7 @@ class Creation(Differences):
         [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
         """
         columns = n if m is None else m
-        if n < 0 or columns < 0:
-            raise ShapeError(f"[eye] the sizes {n} and {columns} must not be negative")
+        _shape((n, columns), "eye")
         chosen = dtypes.default_float if dtype is None else to_dtype(dtype)
         where = to_device(device)
         size = min(n, columns)
@@ -461,6 +465,7 @@ class Creation(Differences):
         """
         chosen = dtypes.default_int if dtype is None else to_dtype(dtype)
         where = to_device(device)
+        _shape((n,), "randperm")
         if n < 2:
             return cls.zeros(n, device=where, dtype=chosen)
         key, _ = random_words((n,), where)
@@ -480,6 +485,8 @@ class Creation(Differences):
         >>> Tensor.uniform(2, 3, low=-1, high=1).shape
         (2, 3)
         """
+        if low > high:
+            raise ValueError(f"[uniform] low {low} is above high {high}; swap them")
         requires_grad = kwargs.pop("requires_grad", None)
         dtype = kwargs.pop("dtype", None)
         wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
@@ -495,6 +502,8 @@ class Creation(Differences):
         >>> Tensor.normal(2, 3, mean=10, std=0.1).shape
         (2, 3)
         """
+        if std < 0:
+            raise ValueError(f"[normal] the standard deviation std is at least 0, not {std}")
         requires_grad = kwargs.pop("requires_grad", None)
         value = cls.randn(*shape, **kwargs)._read()
         return cls._made(value * std + mean, requires_grad)

@@ -36,8 +36,10 @@ def to_dtype(dtype: DTypeLike) -> DType:
 
 def to_device(device: str | None) -> str:
     """The one spelling of a device's name; the default device for None."""
-    if device is None or isinstance(device, str):
-        return Device.canonicalize(device)
+    if device is None:
+        return Device.DEFAULT
+    if isinstance(device, str):
+        return Device.known(device)
     raise TypeError(f"{device!r} is no device; pass its name, such as 'CPU', or None")
 
 

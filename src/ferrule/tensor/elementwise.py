@@ -458,6 +458,7 @@ class Elementwise(Arithmetic):
             if isinstance(mask, Elementwise)
             else self._wrap(from_host(mask, None, self.device))
         )
+        broadcast_shape((condition._shape, self._shape), "masked_fill")
         filled = condition.where(value, self)
         return self._wrap(filled._read().cast(self.dtype))
 
@@ -468,5 +469,5 @@ class Elementwise(Arithmetic):
         >>> Tensor([0.0, 10.0]).lerp(Tensor([10.0, 20.0]), 0.5).tolist()
         [5.0, 15.0]
         """
-        end = end if isinstance(end, Elementwise) else self._wrap(from_host(end, None, self.device))
-        return self + (end - self) * weight
+        start, stop = (self._wrap(part) for part in self._operands(end, "lerp"))
+        return start + (stop - start) * weight

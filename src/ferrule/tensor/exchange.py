@@ -92,7 +92,10 @@ class Exchange(TensorBase):
         >>> Tensor.frombuffer(bytes([1, 0, 2, 0]), "int16").tolist()
         [1, 2]
         """
-        array = np.frombuffer(buffer, to_dtype(dtype).np, count, offset)
+        try:
+            array = np.frombuffer(buffer, to_dtype(dtype).np, count, offset)
+        except ValueError as error:
+            raise ValueError(f"[frombuffer] {error}; give another dtype, count or offset") from None
         return cls._wrap(_shared(array, device, None, "frombuffer", ValueError))
 
     # -- to others -------------------------------------------------------------------------------

@@ -194,7 +194,7 @@ class Indexing(Making):
     def _lanes(self, axis: int, index: TensorBase, what: str) -> tuple[Value, Value]:
         """This tensor cut to the index's size on the other axes, and the positions."""
         value = self._read()
-        positions = index_value(index._read())
+        positions = index_value(index._read(), what)
         sizes = list(zip(positions.shape, value.shape, strict=False))
         fits = len(positions.shape) == len(value.shape) and all(
             place == axis or not isinstance(own, int) or not isinstance(size, int) or size <= own

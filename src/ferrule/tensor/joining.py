@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from ferrule.dtype import dtypes, promote
-from ferrule.expr import as_int, sint
+from ferrule.expr import Expr, as_int, sint
 from ferrule.gradient import Entry, Gradients, Number, Rule, Shape, Value, record
 from ferrule.lazy import LazyBuffer
 from ferrule.shape.view import ShapeError, same
@@ -219,6 +219,9 @@ class Joining(Movement):
             raise ShapeError(
                 f"[repeat] {counts} has fewer counts than shape {self._shape} has axes"
             )
+        for count in counts:
+            if not isinstance(count, int | Expr | np.integer):
+                raise TypeError(f"[repeat] a count is a whole number, not {count!r}")
         own = (1,) * missing + self._shape
         apart: list[sint] = [n for size in own for n in (1, size)]
         wide = [n for count, size in zip(counts, own, strict=True) for n in (count, size)]

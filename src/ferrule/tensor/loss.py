@@ -30,6 +30,15 @@ class Loss(Neural):
             return self.sum()
         raise ValueError(f"[{what}] reduction is 'mean', 'sum' or 'none', not {reduction!r}")
 
+    def _fitting(self, target: Operand, what: str) -> tuple[Self, Self]:
+        """This tensor and a target, of one dtype and shape; raises `ShapeError`."""
+        own, wanted = self._operands(target, what)
+        return self._wrap(own), self._wrap(wanted)
+
+    def _difference(self, target: Operand, what: str) -> Self:
+        own, wanted = self._fitting(target, what)
+        return own - wanted
+
     # -- classes ---------------------------------------------------------------------------------
 
     def cross_entropy(
@@ -246,11 +255,11 @@ class Loss(Neural):
         >>> Tensor([[0.0, -1.0]]).kl_div(Tensor([[1.0, 0.0]]), "batchmean").item()
         0.0
         """
-        wanted = self._wrap(target._read())
+        own, wanted = self._fitting(target, "kl_div")
         if log_target:
-            losses = wanted.exp() * (wanted - self)
+            losses = wanted.exp() * (wanted - own)
         else:
-            losses = wanted.xlogy(wanted) - wanted * self
+            losses = wanted.xlogy(wanted) - wanted * own
         if reduction == "batchmean":
             return losses.sum() / (losses._shape[0] if losses._shape else 1)
         return losses._reduced(reduction, "kl_div")
@@ -317,7 +326,9 @@ class Loss(Neural):
         >>> Tensor([1.0, 2.0]).mse_loss(Tensor([3.0, 2.0])).item()
         2.0
         """
-        return (self - target).square()._weighted(weight, reduction, "mse_loss")
+        return (
+            self._difference(target, "mse_loss").square()._weighted(weight, reduction, "mse_loss")
+        )
 
     def l1_loss(
         self, target: Operand, reduction: str = "mean", weight: TensorBase | None = None
@@ -328,7 +339,7 @@ class Loss(Neural):
         >>> Tensor([1.0, 2.0]).l1_loss(Tensor([4.0, 2.0])).item()
         1.5
         """
-        return (self - target).abs()._weighted(weight, reduction, "l1_loss")
+        return self._difference(target, "l1_loss").abs()._weighted(weight, reduction, "l1_loss")
 
     def smooth_l1_loss(self, target: Operand, reduction: str = "mean", beta: float = 1.0) -> Self:
         """The size of the difference less beta / 2; below beta its square over 2 beta.
@@ -341,7 +352,7 @@ class Loss(Neural):
             raise ValueError(f"[smooth_l1_loss] beta is at least 0, not {beta}")
         if beta == 0:
             return self.l1_loss(target, reduction)
-        size = (self - target).abs()
+        size = self._difference(target, "smooth_l1_loss").abs()
         losses = (size < beta).where(size.square() * (0.5 / beta), size - beta / 2)
         return losses._reduced(reduction, "smooth_l1_loss")
 
@@ -360,7 +371,7 @@ class Loss(Neural):
         """
         if delta <= 0:
             raise ValueError(f"[huber_loss] delta is more than 0, not {delta}")
-        size = (self - target).abs()
+        size = self._difference(target, "huber_loss").abs()
         losses = (size > delta).where((size - delta / 2) * delta, size.square() * 0.5)
         return losses._weighted(weight, reduction, "huber_loss")
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Self, TypeAlias
 
+import numpy as np
+
 from ferrule.expr import Expr, as_expr, as_int, sint, unbind
 from ferrule.gradient import Shape
 from ferrule.ops import MovementOps
@@ -29,6 +31,9 @@ def listed(arguments: Sequence[Any]) -> tuple[Any, ...]:
 def resolve_shape(wanted: Sequence[sint], shape: Shape, what: str) -> Shape:
     """The new shape, with -1 replaced by what is left of the elements; raises `ShapeError`."""
     new = tuple([as_int(size) for size in wanted])
+    for size in new:
+        if not isinstance(size, int | Expr | np.integer):
+            raise TypeError(f"[{what}] a size is a whole number, not {size!r}")
     unknown = [axis for axis, size in enumerate(new) if same(size, -1)]
     if len(unknown) > 1:
         raise ShapeError(f"[{what}] only one size of {new} may be -1")

@@ -123,13 +123,18 @@ class Normalization(Resampling):
                     f"[{what}] a weight or bias of shape {part._shape} does not fit {tuple(shape)}"
                 )
         if weight is not None:
-            result = result * self._along(weight, shape)
+            result = result * self._along(weight, shape, what)
         if bias is not None:
-            result = result + self._along(bias, shape)
+            result = result + self._along(bias, shape, what)
         return result.cast(dtype)
 
-    def _along(self, tensor: TensorBase, shape: Sequence[sint]) -> Self:
+    def _along(self, tensor: TensorBase, shape: Sequence[sint], what: str) -> Self:
         """Another tensor, reshaped to vary along some axes only."""
+        if tensor.numel() != prod_sint(shape):
+            raise ShapeError(
+                f"[{what}] statistics and weights of shape {self._shape} have "
+                f"{prod_sint(shape)} numbers, one for each channel, not {tensor._shape}"
+            )
         return self._wrap(tensor._read()).reshape(shape)
 
     def _channels(self, what: str) -> list[sint]:
@@ -160,13 +165,13 @@ class Normalization(Resampling):
         axes = self._axes(axis, "batchnorm")
         shape = [size if place in axes else 1 for place, size in enumerate(self._shape)]
 
-        result = self - self._along(mean, shape)
+        result = self - self._along(mean, shape, "batchnorm")
         if weight is not None:
-            result = result * self._along(weight, shape)
+            result = result * self._along(weight, shape, "batchnorm")
         # invstd may be of the full rank already, as a mean with keepdim is.
-        factor = self._along(invstd, shape) if invstd.ndim == len(axes) else invstd
+        factor = self._along(invstd, shape, "batchnorm") if invstd.ndim == len(axes) else invstd
         result = result * factor
-        return result if bias is None else result + self._along(bias, shape)
+        return result if bias is None else result + self._along(bias, shape, "batchnorm")
 
     def batch_norm(
         self,
@@ -213,8 +218,8 @@ class Normalization(Resampling):
         what: str,
     ) -> Self:
         shape = self._channels(what)
-        scale = (self._along(variance, shape) + eps).rsqrt()
-        centre = self._along(mean, shape)
+        scale = (self._along(variance, shape, what) + eps).rsqrt()
+        centre = self._along(mean, shape, what)
         return self._scaled(lambda x: (x - centre) * scale, weight, bias, shape, what)
 
     def _track(

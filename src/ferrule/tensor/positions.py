@@ -115,10 +115,10 @@ def host_positions(array: Any, size: sint, axis: int, shape: Shape) -> Known:
     return positions
 
 
-def index_value(value: Value) -> Value:
+def index_value(value: Value, what: str = "index") -> Value:
     """Positions in a dtype that gathers take."""
     if dtypes.is_float(value.dtype) or value.dtype is dtypes.bool:
-        raise DTypeError(f"[index] positions are integers, not {value.dtype}; cast them first")
+        raise DTypeError(f"[{what}] positions are integers, not {value.dtype}; cast them first")
     if value.dtype in (dtypes.uint32, dtypes.uint64):
         return value.cast(dtypes.int64)
     return value if value.dtype is dtypes.int64 else value.cast(dtypes.int32)

@@ -123,6 +123,8 @@ class Selecting(Indexing):
         """
         if input is None and other is None:
             return self.nonzero(as_tuple=True)
+        if input is None or other is None:
+            raise TypeError("[where] give what to take where it holds, and elsewhere: two operands")
         return super().where(input, other)
 
     def combinations(self, r: int = 2, with_replacement: bool = False) -> Self:

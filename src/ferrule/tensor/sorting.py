@@ -210,7 +210,10 @@ class Sorting(Running):
             fractions = q._read().cast(dtypes.float64)
             check_devices(self._read(), fractions, what)
         else:
-            known = np.asarray(q, np.float64)
+            try:
+                known = np.asarray(q, np.float64)
+            except (TypeError, ValueError):
+                raise TypeError(f"[{what}] q is a number, or several, not {q!r}") from None
             if not ((known >= 0) & (known <= 1)).all():
                 raise ValueError(f"[{what}] q is from 0 to 1, not {q}")
             fractions = from_host(known, dtypes.float64, self.device)

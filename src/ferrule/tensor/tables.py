@@ -90,6 +90,7 @@ class Tables(Normalization):
         ids, table = self, other
         if dtypes.is_float(self.dtype) and not dtypes.is_float(other.dtype):
             ids, table = self._wrap(other._read()), self
+        index_value(ids._read(), what)
         if len(table._shape) != 2:
             raise ShapeError(f"[{what}] a table has rows and columns, and {table._shape} is none")
         return ids, table

@@ -18,6 +18,7 @@ from ferrule.gradient import (
     record_several,
     transforming,
 )
+from ferrule.helpers import check_function
 from ferrule.transforms.trace import blank, fitting, read, replaced, tensors_of, wrap
 
 
@@ -42,6 +43,7 @@ class custom_vjp:
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
+        check_function(function, "custom_vjp")
         functools.update_wrapper(self, function)
         self._function = function
         self._forward: Callable[..., Any] | None = None

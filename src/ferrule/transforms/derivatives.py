@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ferrule.gradient import GradientError
+from ferrule.helpers import check_function
 from ferrule.shape.view import ShapeError, prod_sint
 from ferrule.tensor import Tensor
 from ferrule.transforms.trace import Trace, fitting, replaced, wrap
@@ -60,6 +61,8 @@ def value_and_grad(
 def _value_and_grad(
     what: str, function: Function, argnums: int | Sequence[int], has_aux: bool
 ) -> Function:
+    check_function(function, what)
+
     def both(*args: Any, **kwargs: Any) -> Any:
         trace, form, result, aux = traced(what, function, argnums, has_aux, args, kwargs)
         if not isinstance(result, Tensor):
@@ -90,6 +93,7 @@ def traced(
     kwargs: Any,
 ) -> tuple[Trace, Any, Any, Any]:
     """A call to differentiate by some arguments: these as it got them, its result, and the rest."""
+    check_function(function, what)
     trace = Trace(what)
     chosen = _positions(what, argnums, len(args))
     given = list(args)
@@ -115,7 +119,9 @@ def split_aux(what: str, result: Any, has_aux: bool) -> tuple[Any, Any]:
 
 
 def _positions(what: str, argnums: int | Sequence[int], count: int) -> list[int]:
-    wanted = [argnums] if isinstance(argnums, int) else list(argnums)
+    wanted = list(argnums) if isinstance(argnums, Sequence) else [argnums]
+    if not all(isinstance(place, int) for place in wanted):
+        raise TypeError(f"[{what}] argnums is a whole number, or several, not {argnums!r}")
     for number in wanted:
         if not -count <= number < count:
             raise ValueError(

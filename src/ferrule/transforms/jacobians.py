@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ferrule.gradient import Value
+from ferrule.helpers import check_function
 from ferrule.lanes import Lanes
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
@@ -27,6 +28,8 @@ def jacrev(function: Function, argnums: int | Sequence[int] = 0, has_aux: bool =
     >>> ferrule.jacrev(lambda x: x * x)(ferrule.Tensor([1.0, 2.0])).tolist()
     [[2.0, 0.0], [0.0, 4.0]]
     """
+
+    check_function(function, "jacrev")
 
     @functools.wraps(function)
     def jacobian(*args: Any, **kwargs: Any) -> Any:
@@ -57,6 +60,8 @@ def jacfwd(function: Function, argnums: int | Sequence[int] = 0, has_aux: bool =
     >>> ferrule.jacfwd(lambda x: x * x)(ferrule.Tensor([1.0, 2.0])).tolist()
     [[2.0, 0.0], [0.0, 4.0]]
     """
+
+    check_function(function, "jacfwd")
 
     @functools.wraps(function)
     def jacobian(*args: Any, **kwargs: Any) -> Any:

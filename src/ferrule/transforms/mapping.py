@@ -10,6 +10,7 @@ from typing import Any, Literal
 from ferrule.containers import filled, leaves, mapped, matching
 from ferrule.expr import sint
 from ferrule.gradient import Value, is_recording, transforming
+from ferrule.helpers import check_function
 from ferrule.lanes import Lanes, VmapError
 from ferrule.random import Words, drawn_by
 from ferrule.shape.view import ShapeError, same
@@ -49,6 +50,7 @@ def vmap(
     >>> ferrule.vmap(lambda row: row.flip(0) / row.sum(), in_axes=1)(x).tolist()
     [[0.75, 0.25], [0.6666666865348816, 0.3333333432674408]]
     """
+    check_function(function, "vmap")
     if randomness not in ("different", "same", "error"):
         raise ValueError(f'[vmap] randomness is "different", "same" or "error", not {randomness!r}')
 

@@ -24,6 +24,7 @@ from ferrule.gradient import (
     tape_position,
     transforming,
 )
+from ferrule.helpers import check_function
 from ferrule.random import Words, drawn_by, random_words
 from ferrule.tensor.cell import Cell, watch_writes
 from ferrule.transforms.trace import blank, read, replaced, tensors_of, wrap
@@ -42,6 +43,7 @@ def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     >>> ferrule.grad(lambda x: block(x).sum())(ferrule.Tensor([0.0])).tolist()
     [0.5]
     """
+    check_function(function, "checkpoint")
     if args or kwargs:
         return _call(function, args, kwargs)
 

@@ -10,6 +10,7 @@ from ferrule.dtype import dtypes
 from ferrule.nn.optim.optimizer import (
     Betas,
     Optimizer,
+    OptimizerError,
     ParamGroup,
     Params,
     State,
@@ -54,7 +55,10 @@ class _Moments(Optimizer):
         super().__init__(params, settings)
 
     def _check(self, settings: Mapping[str, Any]) -> None:
-        for beta in settings["betas"]:
+        betas = settings["betas"]
+        if not isinstance(betas, tuple | list) or len(betas) != 2:
+            raise OptimizerError(f"{self._name}: betas is {betas!r}; it must be two numbers")
+        for beta in betas:
             below_one(self._name, "betas", beta)
         for setting in ("lr", "eps", "weight_decay"):
             if not isinstance(settings[setting], Tensor):

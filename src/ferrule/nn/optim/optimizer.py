@@ -75,8 +75,14 @@ def filled_like(param: Tensor, value: float = 0.0) -> Tensor:
 # Settings
 
 
+def _check_number(name: str, setting: str, value: object) -> None:
+    if not isinstance(value, int | float | np.number):
+        raise OptimizerError(f"{name}: {setting} is {value!r}; it must be a number")
+
+
 def at_least(name: str, setting: str, value: float, smallest: float = 0.0) -> float:
     """`value`, or `OptimizerError` if it is too small or no number."""
+    _check_number(name, setting, value)
     if not value >= smallest:
         raise OptimizerError(f"{name}: {setting} is {value}; it must be at least {smallest:g}")
     return value
@@ -84,7 +90,10 @@ def at_least(name: str, setting: str, value: float, smallest: float = 0.0) -> fl
 
 def below_one(name: str, setting: str, value: float | Tensor) -> float | Tensor:
     """`value`, or `OptimizerError` if it is not in [0, 1); a tensor is taken as it is."""
-    if not isinstance(value, Tensor) and not 0 <= value < 1:
+    if isinstance(value, Tensor):
+        return value
+    _check_number(name, setting, value)
+    if not 0 <= value < 1:
         raise OptimizerError(f"{name}: {setting} is {value}; it must be in [0, 1)")
     return value
 
@@ -146,6 +155,11 @@ class Optimizer(ABC):
         self.param_groups: list[ParamGroup] = []
         self.state: list[State] = []
         self._shared: list[State] = []
+        if not isinstance(params, Iterable):
+            raise OptimizerError(
+                f"{self._name}: {type(params).__name__} is no collection of parameters; pass "
+                "nn.state.get_parameters(model)"
+            )
         entries: list[Any] = list(params)
         groups = entries if entries and isinstance(entries[0], dict) else [{"params": entries}]
         for group in groups:
@@ -165,6 +179,8 @@ class Optimizer(ABC):
         if unknown:
             known = ", ".join(self.defaults)
             raise OptimizerError(f"{self._name}: no setting {', '.join(unknown)}; it has {known}")
+        if "params" not in param_group:
+            raise OptimizerError(f'{self._name}: a group of parameters needs them, as "params"')
         given = param_group["params"]
         params = _distinct(self._name, [given] if isinstance(given, Tensor) else given)
         self._check_new(params)
@@ -323,6 +339,11 @@ class Optimizer(ABC):
         A parameter without a state starts anew, and settings that this optimiser does not have are
         left out. Raises `OptimizerError` where groups or shapes differ; nothing is changed then.
         """
+        if not isinstance(state_dict, Mapping) or not {"param_groups", "state"} <= set(state_dict):
+            raise OptimizerError(
+                f'{self._name}.load_state_dict: a dict with "param_groups" and "state" is needed, '
+                "as state_dict() gives"
+            )
         groups = state_dict["param_groups"]
         sizes = [len(group["params"]) for group in groups]
         own = [len(group["params"]) for group in self.param_groups]

@@ -197,6 +197,9 @@ def load_state_dict(
     >>> layer(Tensor([[10.0, 100.0]])).tolist()
     [[213.0]]
     """
+    if not isinstance(state_dict, Mapping):
+        kind = type(state_dict).__name__
+        raise StateError(f"load_state_dict: {kind} is no dict of tensors by name; see safe_load")
     parameters = get_state_dict(model)
     mismatch = Mismatch(
         missing=tuple(name for name in parameters if name not in state_dict),

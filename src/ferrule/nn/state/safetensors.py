@@ -50,6 +50,10 @@ def safe_save(
     """
     if "__metadata__" in tensors:
         raise StateError("safe_save: the format keeps the name __metadata__; rename that tensor")
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            kind = type(tensor).__name__
+            raise StateError(f"safe_save: {name} is {kind}, not a tensor; make it one: Tensor(x)")
     arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
     # The widest first: then all of them start at a multiple of their size.
     order = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))

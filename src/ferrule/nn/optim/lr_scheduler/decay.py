@@ -26,7 +26,8 @@ class StepLR(Factor):
     def __init__(
         self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1
     ) -> None:
-        require(step_size > 0, self, f"step_size is {step_size}; it must be above 0")
+        above = isinstance(step_size, int) and step_size > 0
+        require(above, self, f"step_size is {step_size!r}; it must be above 0")
         self.step_size = step_size
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)

@@ -1,0 +1,345 @@
+"""Mistakes that users make, over all themes: what is said names the function, and the way out.
+
+Each case is a line as users write it. Whatever the error, the last line of theirs in the traceback
+is the one to change.
+"""
+
+import re
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ferrule
+from ferrule import Context, Tensor, TinyJit, Variable, nn
+from ferrule.errors import (
+    ConfigError,
+    DTypeError,
+    GradientError,
+    JitError,
+    LinalgError,
+    OptimizerError,
+    ShapeError,
+    StateError,
+    UnknownDeviceError,
+    VmapError,
+)
+from ferrule.nn import optim, state, utils
+
+HERE = Path(__file__)
+
+
+def ones(*shape: int) -> Tensor:
+    return Tensor.ones(*shape)
+
+
+def image() -> Tensor:
+    return ones(1, 3, 8, 8)
+
+
+def leaf(*shape: int) -> Tensor:
+    return Tensor.ones(*shape, requires_grad=True)
+
+
+Case = tuple[Callable[[], Any], type[Exception], str]
+wrong: Any = object()  # what no type checker would let through
+
+CASES: dict[str, list[Case]] = {
+    "creation": [
+        (lambda: Tensor([[1, 2], [3]]), ShapeError, "the list is ragged: data[0] has shape (2,)"),
+        (lambda: Tensor("abc"), TypeError, "[Tensor] cannot be made of str; pass a number"),
+        (lambda: Tensor([1, None]), TypeError, "a list may hold numbers only, found NoneType"),
+        (lambda: Tensor.zeros(2.5, 3), TypeError, "[zeros] a size is a whole number, not 2.5"),
+        (lambda: Tensor.eye(wrong), TypeError, "[eye] a size is a whole number, not <object"),
+        (lambda: Tensor.eye(-1), ShapeError, "[eye] the shape (-1, -1) has a negative size"),
+        (lambda: Tensor.arange("3"), TypeError, "[arange] start, stop and step are numbers"),
+        (lambda: Tensor.arange(1, 9, 0), ValueError, "[arange] step is 0; use Tensor.full"),
+        (lambda: Tensor.full((2,), wrong), TypeError, "[full] the value is a number, not"),
+        (lambda: Tensor.uniform(2, low=3, high=1), ValueError, "[uniform] low 3 is above high 1"),
+        (lambda: Tensor.normal(2, std=-1), ValueError, "[normal] the standard deviation std"),
+        (lambda: Tensor.randperm(-1), ShapeError, "[randperm] the shape (-1,) has a negative"),
+        (lambda: Tensor.randn(2, dtype="int32"), DTypeError, "[randn] gives floats, not dtypes."),
+        (
+            lambda: Tensor.frombuffer(b"abc", "int16"),
+            ValueError,
+            "[frombuffer] buffer size must be a",
+        ),
+        (lambda: Tensor([1], dtype="flot32"), DTypeError, "'flot32'; did you mean float32"),
+    ],
+    "element-wise": [
+        (lambda: ones(2) + ones(3), ShapeError, "[add] the shapes (2,) and (3,) do not broadcast"),
+        (lambda: ones(2) * wrong, TypeError, "[mul] object is no operand; use a tensor"),
+        (lambda: ones(2) | ones(2), DTypeError, "[|] is defined for integers and bools, not"),
+        (lambda: ones(2).lerp(ones(3), 0.5), ShapeError, "[lerp] the shapes (2,) and (3,)"),
+        (lambda: (ones(2) > 0).where(1), TypeError, "[where] give what to take where it holds"),
+        (
+            lambda: ones(2, 3).masked_fill(Tensor([True, False]), 0),
+            ShapeError,
+            "[masked_fill] the shapes (2,) and (2, 3) do not broadcast",
+        ),
+        (lambda: ones(2).cast("foo"), DTypeError, "no dtype is called 'foo'; did you mean"),
+        (lambda: ones(2).gcd(3), DTypeError, "[gcd] is defined for integers, not dtypes.float32"),
+    ],
+    "reductions": [
+        (lambda: ones(2, 3).sum(2), ShapeError, "[sum] axis 2 is out of range for shape (2, 3)"),
+        (lambda: ones(2).sum(wrong), TypeError, "[sum] an axis is a whole number, not <object"),
+        (lambda: ones(2).mean(0.5), TypeError, "[mean] an axis is a whole number, not 0.5"),
+        (lambda: ones(2).softmax("a"), TypeError, "[softmax] an axis is a whole number, not 'a'"),
+        (lambda: ones(0).max(), ShapeError, "[max] axis 0 of shape (0,) has no elements"),
+        (lambda: ones(2).quantile("a"), TypeError, "[quantile] q is a number, or several, not"),
+        (lambda: ones(2).quantile(2), ValueError, "[quantile] q is from 0 to 1, not 2"),
+        (lambda: ones(2).topk(3), ShapeError, "[topk] k is from 0 to 2, the size of axis -1"),
+    ],
+    "movement": [
+        (lambda: ones(2, 3).reshape(4), ShapeError, "[reshape] (4,) does not fit a tensor of"),
+        (lambda: ones(2).reshape("a"), TypeError, "[reshape] a size is a whole number, not 'a'"),
+        (lambda: ones(2).tile("a"), TypeError, "[repeat] a count is a whole number, not 'a'"),
+        (lambda: ones(2, 3).diagonal(0, 1, 1), ShapeError, "[diagonal] the axes 1 and 1 are"),
+        (lambda: ones(2).diagonal(), ShapeError, "shape (2,) has less than two axes; give it two"),
+        (lambda: ones(2).cat(ones(1, 2)), ShapeError, "[cat] the shapes (2,) and (1, 2) differ"),
+        (lambda: ones(4).rearrange("a b -> b a"), ShapeError, "the left side has 2 axes, and"),
+    ],
+    "indexing": [
+        (lambda: ones(2)[3], IndexError, "[index] 3 is out of range for axis 0 of shape (2,)"),
+        (lambda: ones(2)[ones(1)], DTypeError, "[index] positions are integers, not dtypes.float"),
+        (lambda: ones(2).gather(0, ones(2)), DTypeError, "[gather] positions are integers, not"),
+        (lambda: ones(2).scatter(0, ones(1), 1.0), DTypeError, "[scatter] positions are integers"),
+        (lambda: ones(2).nonzero_static(size=-1), ShapeError, "[nonzero_static] the size is at"),
+        (lambda: ones(2).index_fill(0, [5], 1), IndexError, "[index] 5 is out of range for axis"),
+        (lambda: Tensor([1, -1]).bincount(), ValueError, "[bincount] counts numbers from 0 on"),
+    ],
+    "linear algebra": [
+        (lambda: ones(2, 3) @ ones(2, 3), ShapeError, "[matmul] (2, 3) @ (2, 3): the last axis of"),
+        (lambda: ones(2, 3).inv(), ShapeError, "[inv] takes square matrices, not shape (2, 3)"),
+        (lambda: ones(2, 2).solve(ones(3)), ShapeError, "[solve] matrices of shape (2, 2) and"),
+        (lambda: Tensor.einsum("ij->k", ones(2, 3)), ShapeError, "the result 'k' needs letters"),
+        (
+            lambda: ones(3).cross(ones(2)),
+            ShapeError,
+            "[cross] the shapes (3,) and (2,) do not broadcast",
+        ),
+        (
+            lambda: ones(2, 3).cross(ones(2, 3), dim=0),
+            ShapeError,
+            "must have 3 elements; for plane",
+        ),
+    ],
+    "neural": [
+        (
+            lambda: image().conv2d(ones(4, 3, 3, 3), bias=ones(5)),
+            ShapeError,
+            "[conv2d] a bias of shape (5,) must be one number for each of the 4 filters",
+        ),
+        (lambda: image().conv2d(ones(4, 2, 3, 3)), ShapeError, "[conv2d] 3 channels of an input"),
+        (
+            lambda: image().conv_transpose2d(ones(3, 4, 3, 3), output_padding=1),
+            ShapeError,
+            "[conv_transpose2d] output_padding (1, 1) must be below the stride (1, 1)",
+        ),
+        (lambda: image().max_pool2d(9), ShapeError, "[max_pool2d] a kernel of (9, 9) does not fit"),
+        (lambda: image().lp_pool2d(0, 2), ValueError, "[lp_pool2d] norm_type 0 must be more than"),
+        (
+            lambda: ones(2, 3).batch_norm(ones(4), ones(4)),
+            ShapeError,
+            "[batch_norm] statistics and weights of shape (2, 3) have 3 numbers, one for each "
+            "channel, not (4,)",
+        ),
+        (lambda: ones(2).dropout(2), ValueError, "[dropout] the probability is between 0 and 1"),
+        (lambda: ones(2).embedding(ones(2, 3)), DTypeError, "[embedding] positions are integers"),
+        (
+            lambda: Tensor([0]).embedding_bag(ones(2, 3)),
+            ShapeError,
+            "[embedding_bag] positions of shape (1,): offsets say where the bags in a vector begin",
+        ),
+        (
+            lambda: Tensor([[0]]).embedding_bag(ones(2, 3), mode="min"),
+            ValueError,
+            "[embedding_bag] mode is one of sum, mean, max, not 'min'",
+        ),
+        (
+            lambda: Tensor([[0]]).embedding_bag(ones(2, 3), per_sample_weights=ones(1, 1)),
+            ValueError,
+            "[embedding_bag] per_sample_weights are for mode 'sum', not 'mean'",
+        ),
+        (
+            lambda: Tensor([0]).embedding_bag(
+                ones(2, 3), Tensor([0]), mode="sum", per_sample_weights=ones(2)
+            ),
+            ShapeError,
+            "per_sample_weights of shape (2,) for positions of shape (1,); give one for each",
+        ),
+        (
+            lambda: Tensor([0]).embedding_bag(ones(2, 3), Tensor([[0]])),
+            ShapeError,
+            "[embedding_bag] offsets are a vector, not of shape (1, 1)",
+        ),
+        (
+            lambda: Tensor([[[0]]]).embedding_bag(ones(2, 3)),
+            ShapeError,
+            "positions of shape (1, 1, 1) are neither (bags, positions) nor a vector",
+        ),
+    ],
+    "losses": [
+        (lambda: ones(2, 3).mse_loss(ones(4)), ShapeError, "[mse_loss] the shapes (2, 3) and (4,)"),
+        (lambda: ones(2, 3).l1(ones(4)), ShapeError, "[l1_loss] the shapes (2, 3) and (4,) do not"),
+        (lambda: ones(2).smooth_l1(ones(3)), ShapeError, "[smooth_l1_loss] the shapes (2,) and"),
+        (lambda: ones(2).huber(ones(3)), ShapeError, "[huber_loss] the shapes (2,) and (3,) do"),
+        (lambda: ones(2).kl_div(ones(3)), ShapeError, "[kl_div] the shapes (2,) and (3,) do not"),
+        (lambda: ones(2, 3).cross_entropy(ones(2)), DTypeError, "class indices are integers, not"),
+        (lambda: ones(2).mse(ones(2), "avg"), ValueError, "reduction is 'mean', 'sum' or 'none'"),
+    ],
+    "gradients": [
+        (lambda: ones(2).sum().backward(), GradientError, "does not depend on one that requires a"),
+        (lambda: (leaf(2) * 2).backward(), ShapeError, "shape (2,) is not one element; reduce it"),
+        (lambda: Tensor([1], requires_grad=True), DTypeError, "only floats have gradients, not"),
+        (lambda: leaf(2).assign(leaf(2) * 2), GradientError, "do it under Tensor.no_grad()"),
+    ],
+    "nn": [
+        (lambda: nn.Linear(3, 4)(ones(2, 5)), ShapeError, "(2, 5) @ (3, 4): the last axis of"),
+        (lambda: nn.Conv2d(3, 4, 3)(ones(1, 4, 8, 8)), ShapeError, "[conv2d] 4 channels of an"),
+        (lambda: nn.LayerNorm(3)(ones(2, 4)), ShapeError, "LayerNorm: expected (..., 3), got"),
+        (lambda: nn.EmbeddingBag(3, 4, padding_idx=3), ShapeError, "EmbeddingBag: padding_idx 3"),
+        (lambda: nn.MultiheadAttention(5, 2), ShapeError, "embed_dim 5 does not divide into 2"),
+        (lambda: nn.RNN(3, 4, nonlinearity="x"), ValueError, "RNN: nonlinearity is 'x'; it must"),
+        (lambda: nn.MaxPool2d(), TypeError, "missing a required argument: 'kernel_size'"),
+    ],
+    "optim": [
+        (lambda: optim.SGD(wrong), OptimizerError, "SGD: object is no collection of parameters"),
+        (lambda: optim.SGD([]), OptimizerError, "SGD: there are no parameters to optimise"),
+        (lambda: optim.SGD([wrong]), OptimizerError, "parameter 0 is object, not a Tensor; pass"),
+        (lambda: optim.SGD([ones(2)], lr=wrong), OptimizerError, "it must be a number"),
+        (lambda: optim.SGD([ones(2)], lr=-1), OptimizerError, "SGD: lr is -1; it must be at least"),
+        (lambda: optim.Adam([ones(2)], betas=wrong), OptimizerError, "it must be two numbers"),
+        (lambda: optim.Adam([{"lr": 1.0}]), OptimizerError, 'needs them, as "params"'),
+        (lambda: optim.Adam([ones(2)]).step(), OptimizerError, "has no gradient; call loss.back"),
+        (lambda: optim.Adam([ones(2)]).load_state_dict({}), OptimizerError, 'with "param_groups"'),
+        (
+            lambda: optim.lr_scheduler.StepLR(optim.SGD([ones(2)]), wrong),
+            OptimizerError,
+            "it must be above 0",
+        ),
+        (
+            lambda: utils.clip_grad_norm_([wrong], 1.0),
+            TypeError,
+            "object is no tensor; pass nn.state",
+        ),
+        (
+            lambda: utils.clip_grad_value_([1], 1.0),
+            TypeError,
+            "clip_grad_value_: int is no",
+        ),
+    ],
+    "state files": [
+        (lambda: state.safe_load(HERE), StateError, "is not a whole safetensors file"),
+        (lambda: state.torch_load(HERE), StateError, "is no PyTorch checkpoint"),
+        (lambda: state.safe_save({"a": wrong}, "x"), StateError, "safe_save: a is object, not a"),
+        (lambda: state.load_state_dict(nn.ReLU(), wrong), StateError, "object is no dict of"),
+        (
+            lambda: state.load_state_dict(nn.Linear(2, 3), {}),
+            StateError,
+            "load_state_dict: missing weight, bias (strict=False loads the rest)",
+        ),
+    ],
+    "transforms": [
+        (lambda: ferrule.grad(ones(2)), TypeError, "[grad] takes a function, not Tensor; pass it"),
+        (lambda: ferrule.value_and_grad(wrong), TypeError, "[value_and_grad] takes a function"),
+        (lambda: ferrule.vjp(wrong, ones(2)), TypeError, "[vjp] takes a function, not object"),
+        (lambda: ferrule.jacfwd(wrong), TypeError, "[jacfwd] takes a function, not object"),
+        (lambda: ferrule.vmap(wrong), TypeError, "[vmap] takes a function, not object"),
+        (lambda: ferrule.checkpoint(wrong), TypeError, "[checkpoint] takes a function, not"),
+        (
+            lambda: ferrule.grad(Tensor.sum, argnums=wrong)(ones(2)),
+            TypeError,
+            "[grad] argnums is a whole number, or several, not <object",
+        ),
+        (lambda: ferrule.grad(Tensor.exp)(ones(2)), ShapeError, "a gradient is that of one"),
+        (lambda: ferrule.vmap(Tensor.item)(ones(2)), VmapError, "it returns tensors, or None"),
+    ],
+    "jit": [
+        (lambda: TinyJit(wrong), TypeError, "[TinyJit] takes a function, not object"),
+        (lambda: repeated(TinyJit(lambda x: x.sum().item())), JitError, "values are read inside"),
+        (lambda: repeated(TinyJit(lambda x: 3)), JitError, "return tensors"),
+        (lambda: Variable("n", 5, 1), ValueError, "Variable n: min 5 is above max 1; swap them"),
+        (lambda: Variable("n", 1, 5).bind(9), ValueError, "cannot bind n to 9: it goes from 1 to"),
+    ],
+    "devices": [
+        (lambda: ones(2).to("GPU7"), UnknownDeviceError, "no device is called 'GPU7'; the known"),
+        (lambda: Tensor.zeros(2, device="TPU"), UnknownDeviceError, "no device is called 'TPU'"),
+        (lambda: ones(2).to(3), TypeError, "3 is no device; pass its name, such as 'CPU'"),
+        (lambda: Context(DEBGU=1), ConfigError, "no setting 'DEBGU'; the settings are DEBUG"),
+        (lambda: ferrule.set_num_threads(0), ConfigError, "expected an integer of at least 1"),
+    ],
+    "interop": [
+        (lambda: ferrule.from_dlpack(wrong), TypeError, "object has no __dlpack__"),
+        (lambda: Tensor.from_numpy([1]), TypeError, "[from_numpy] takes a NumPy array, not list"),
+        (lambda: Tensor(np.zeros(2, complex)), DTypeError, "'complex128' has no ferrule dtype"),
+        (lambda: Tensor(np.array(["a"])), DTypeError, "has no ferrule dtype; convert it first to"),
+        (lambda: bool(ones(2)), TypeError, "[bool] the truth of a tensor of shape (2,) is not one"),
+        (lambda: ones(2).bfloat16().data(), DTypeError, "has no memoryview format; cast it to"),
+        (lambda: ones(2).astype(complex), DTypeError, "is no dtype; use one of ferrule's"),
+    ],
+}
+
+
+def repeated(function: Callable[[Tensor], Any]) -> None:
+    """Calls a captured function until it replays."""
+    for _ in range(3):
+        function(ones(2))
+
+
+FLAT = [
+    pytest.param(*case, id=f"{theme} {place}")
+    for theme, cases in CASES.items()
+    for place, case in enumerate(cases)
+]
+
+
+@pytest.mark.parametrize(("use", "kind", "text"), FLAT)
+def test_what_is_said(use: Callable[[], Any], kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind, match=re.escape(text)) as raised:
+        use()
+    frames = traceback.extract_tb(raised.value.__traceback__)
+    own = [frame for frame in frames if frame.filename == str(HERE)]
+    first = use.__code__.co_firstlineno
+    assert own[-1].lineno is not None
+    assert own[-1].name == "repeated" or first <= own[-1].lineno <= first + 3
+
+
+def test_there_are_a_hundred_of_them_and_every_theme_has_some() -> None:
+    assert len(FLAT) >= 100
+    assert all(len(cases) >= 4 for cases in CASES.values())
+
+
+# What only shows when it runs
+
+
+def note_of(error: BaseException) -> str:
+    return "\n".join(getattr(error, "__notes__", []))
+
+
+@pytest.mark.parametrize("device", ["CPU", "NUMPY"])
+def test_a_matrix_without_inverse_is_traced_to_the_line_that_asked(device: str) -> None:
+    singular = Tensor.zeros(2, 2, device=device)
+    line = test_a_matrix_without_inverse_is_traced_to_the_line_that_asked.__code__.co_firstlineno
+    inverse = singular.inv()
+    later = (inverse * 2).sum()
+    with pytest.raises(LinalgError, match=r"\[inv\] singular matrix") as raised:
+        later.item()
+    assert f"{HERE}:{line + 4}" in note_of(raised.value)
+
+
+def test_memory_that_is_not_there_names_the_values() -> None:
+    big = Tensor.arange(1 << 20, device="NUMPY") * 2
+    with Context(FERRULE_MEMORY_LIMIT=1 << 16), pytest.raises(MemoryError) as raised:
+        big.realize()
+    assert "The largest values to be stored: " in note_of(raised.value)
+    assert "1048576" in note_of(raised.value)
+
+
+def test_sizes_without_a_value_are_named() -> None:
+    size = Variable("rows", 1, 8)
+    with pytest.raises(ShapeError, match=r"rows has no value; use variable\.bind"):
+        Tensor.zeros(8).shrink(((0, size),)).numpy()
