@@ -62,7 +62,7 @@ def test_a_stream_has_a_vector_for_each_thread() -> None:
 def test_rows_are_combined_across_threads() -> None:
     case = Case("sum", store(total(load(1, 3, 200), 1)), ((3, 200),), lambda x: x.sum(1))
     linearizer = run(case)
-    assert [u.arg for u in linearizer.uops if u.op is UOps.ACROSS] == [(ExprOp.ADD, 32)]
+    assert [u.arg for u in linearizer.uops if u.op is UOps.ACROSS] == [(ExprOp.ADD, 32, 1)]
     assert linearizer.blocks == 3
 
 
@@ -167,8 +167,11 @@ def test_a_barrier_that_some_threads_do_not_reach() -> None:
 
 def test_groups_of_threads_are_combined_apart() -> None:
     thread = UOp(UOps.THREAD, I64)
-    pairs = UOp(UOps.ACROSS, I64, 1, (thread,), (ExprOp.ADD, 2))
+    pairs = UOp(UOps.ACROSS, I64, 1, (thread,), (ExprOp.ADD, 2, 1))
     buffer = UOp(UOps.PARAM, I64, arg=0)
     out = np.zeros(4, np.int64)
     interpret(_program(thread, pairs, buffer, UOp(UOps.STORE, src=(buffer, thread, pairs))), [out])
     assert out.tolist() == [1, 1, 5, 5]
+    apart = UOp(UOps.ACROSS, I64, 1, (thread,), (ExprOp.ADD, 2, 2))
+    interpret(_program(thread, apart, buffer, UOp(UOps.STORE, src=(buffer, thread, apart))), [out])
+    assert out.tolist() == [2, 4, 2, 4]

@@ -1,10 +1,11 @@
 """Runs a program in plain Python: what the program IR means, and the oracle of every renderer.
 
-Each value is a NumPy array with one element for each lane, in the value's own dtype, so that
-float32 arithmetic rounds to float32. The interpreter is strict where compiled code would quietly
-do something else: an access outside a buffer, a read of scratch that nobody wrote, a divisor of
-an index that is not positive, a shift by the width or more, an operation that needs expanding
-first, a race between the threads of a block, or a barrier that not all of them reach.
+Each value is a NumPy array with a column for each lane, in the value's own dtype, so that float32
+arithmetic rounds to float32. It has a row for each thread that goes in step, or one row where all
+of them have the same. The interpreter is strict where compiled code would quietly do something
+else: an access outside a buffer, a read of scratch that nobody wrote, a divisor of an index that
+is not positive, a shift by the width or more, an operation that needs expanding first, a race
+between the threads of a block, or a barrier that not all of them reach.
 """
 
 from __future__ import annotations
@@ -86,7 +87,9 @@ def _truncated_remainder(a: Array, b: Array) -> Array:
 def _shift_count(a: Array, b: Array) -> Array:
     width = 8 * a.dtype.itemsize
     if (b < 0).any() or (b >= width).any():
-        raise InterpretError(f"a shift by {b.tolist()} of {width}-bit values; counts are below it")
+        raise InterpretError(
+            f"a shift by {b.ravel().tolist()} of {width}-bit values; counts are below it"
+        )
     return b
 
 
@@ -123,8 +126,10 @@ def _fused(a: Array, b: Array, c: Array) -> Array:
     if a.dtype == numpy.float32:
         return _fused_float32(a, b, c)
     if a.dtype == numpy.float64:
-        lanes = zip(a.tolist(), b.tolist(), c.tolist(), strict=True)
-        return numpy.array([_fused_scalar(*lane) for lane in lanes], numpy.float64)
+        a, b, c = numpy.broadcast_arrays(a, b, c)
+        values = zip(a.ravel().tolist(), b.ravel().tolist(), c.ravel().tolist(), strict=True)
+        fused = [_fused_scalar(*operands) for operands in values]
+        return numpy.array(fused, numpy.float64).reshape(a.shape)
     return a * b + c
 
 
@@ -214,9 +219,9 @@ def _cast(x: Array, source: DType, target: DType) -> Array:
 def _halve(u: UOp, x: Array) -> Array:
     dtype = u.src[0].dtype
     assert dtype is not None
-    while len(x) > 1:
-        half = len(x) // 2
-        x = _alu(u.arg, (x[:half], x[half:]), (dtype, dtype))
+    while x.shape[1] > 1:
+        half = x.shape[1] // 2
+        x = _alu(u.arg, (x[:, :half], x[:, half:]), (dtype, dtype))
     return x
 
 
@@ -239,102 +244,137 @@ class _Users:
         self.readers[:] = _NOBODY
         self.writers[:] = _NOBODY
 
-    def read(self, chosen: Array, thread: int, name: str) -> None:
-        self._check(self.writers, chosen, thread, f"reads {name}", "written")
+    def read(self, chosen: Array, threads: Array, name: str) -> None:
+        """Each of the chosen elements is read by the thread beside it."""
+        self._check(self.writers, chosen, threads, f"reads {name}", "written")
         before = self.readers[chosen]
-        mine = (before == _NOBODY) | (before == thread)
-        self.readers[chosen] = numpy.where(mine, thread, _SEVERAL)
+        mine = (before == _NOBODY) | (before == threads)
+        readers = numpy.where(mine, threads, _SEVERAL)
+        self.readers[chosen] = readers
+        self.readers[chosen[self.readers[chosen] != readers]] = _SEVERAL
 
-    def write(self, chosen: Array, thread: int, name: str) -> None:
-        self._check(self.writers, chosen, thread, f"writes {name}", "written")
-        self._check(self.readers, chosen, thread, f"writes {name}", "read")
-        self.writers[chosen] = thread
+    def write(self, chosen: Array, threads: Array, name: str) -> None:
+        """Each of the chosen elements is written by the thread beside it."""
+        self._check(self.writers, chosen, threads, f"writes {name}", "written")
+        self._check(self.readers, chosen, threads, f"writes {name}", "read")
+        self.writers[chosen[::-1]] = threads[::-1]
+        self._check(self.writers, chosen, threads, f"writes {name}", "written")
 
-    def _check(self, users: Array, chosen: Array, thread: int, does: str, done: str) -> None:
-        others = (users[chosen] != _NOBODY) & (users[chosen] != thread)
+    def _check(self, users: Array, chosen: Array, threads: Array, does: str, done: str) -> None:
+        others = (users[chosen] != _NOBODY) & (users[chosen] != threads)
         if others.any():
             raise RaceError(
-                f"thread {thread} {does}[{chosen[others][0]}], which another thread has {done} "
-                "since the last barrier"
+                f"thread {threads[others][0]} {does}[{chosen[others][0]}], which another thread "
+                f"has {done} since the last barrier"
             )
 
 
 @final
 class _Memory:
-    """What a PARAM, a LOCAL or a SHARED points to."""
+    """What a PARAM, a LOCAL or a SHARED points to. Of a LOCAL each thread has a copy."""
 
     def __init__(
-        self, name: str, data: Array, written: Array | None, users: _Users | None = None
+        self, name: str, data: Array, written: Array | None, users: _Users | None, copies: int
     ) -> None:
         self.name = name
         self.data = data
         self.written = written  # one bool for each element of scratch; None: all is readable
-        self.users = users  # None: a single thread
+        self.users = users  # None: a single thread, or a copy for each
+        self.size = len(data) // copies
+        self.first = numpy.arange(copies)[:, None] * self.size
 
-    def positions(self, index: Array, lanes: int, mask: Array | None, what: str) -> Array:
-        """The element for each lane whose mask is true, checked."""
-        every = index + numpy.arange(lanes) if len(index) == 1 else index
-        chosen = every if mask is None else every[mask]
-        outside = (chosen < 0) | (chosen >= len(self.data))
+    def chosen(self, index: Array, mask: Array | None, what: str, shape: tuple[int, int]) -> Array:
+        """The element for each thread and lane whose mask is true, checked."""
+        every = index if index.shape[1] == shape[1] else index + numpy.arange(shape[1])
+        outside = (every < 0) | (every >= self.size)
+        if mask is not None:
+            outside = outside & mask
         if outside.any():
-            raise AccessError(
-                f"{what} of {self.name}[{chosen[outside][0]}]: it has {len(self.data)} elements"
-            )
-        return chosen
+            first = numpy.broadcast_to(every, outside.shape)[outside][0]
+            raise AccessError(f"{what} of {self.name}[{first}]: it has {self.size} elements")
+        return _taken(every + self.first if len(self.first) > 1 else every, mask, shape)
 
-    def load(self, index: Array, lanes: int, mask: Array | None, thread: int) -> Array:
-        chosen = self.positions(index, lanes, mask, "load")
+    def load(self, index: Array, lanes: int, mask: Array | None, threads: Array) -> Array:
+        shape = (len(threads), lanes)
+        chosen = self.chosen(index, mask, "load", shape)
         if self.users is not None:
-            self.users.read(chosen, thread, self.name)
+            self.users.read(chosen, _taken(threads[:, None], mask, shape), self.name)
         if self.written is not None and not self.written[chosen].all():
-            first = chosen[~self.written[chosen]][0]
+            first = chosen[~self.written[chosen]][0] % self.size
             raise AccessError(f"load of {self.name}[{first}], which was never written")
         if mask is None:
-            return self.data[chosen]
-        value = numpy.zeros(lanes, self.data.dtype)
-        value[mask] = self.data[chosen]
+            return self.data[chosen].reshape(shape)
+        value = numpy.zeros(shape, self.data.dtype)
+        value[numpy.broadcast_to(mask, shape)] = self.data[chosen]
         return value
 
-    def store(self, index: Array, value: Array, mask: Array | None, thread: int) -> None:
-        chosen = self.positions(index, len(value), mask, "store")
+    def store(self, index: Array, value: Array, mask: Array | None, threads: Array) -> None:
+        shape = (len(threads), value.shape[1])
+        chosen = self.chosen(index, mask, "store", shape)
         if self.users is not None:
-            self.users.write(chosen, thread, self.name)
-        self.data[chosen] = value if mask is None else value[mask]
+            self.users.write(chosen, _taken(threads[:, None], mask, shape), self.name)
+        self.data[chosen] = _taken(value, mask, shape)
         if self.written is not None:
             self.written[chosen] = True
+
+
+def _taken(x: Array, mask: Array | None, shape: tuple[int, int]) -> Array:
+    """The elements, of a value stretched to a shape, whose mask is true."""
+    if x.shape != shape:
+        x = numpy.broadcast_to(x, shape)
+    if mask is None:
+        return x.ravel()
+    return x[mask if mask.shape == shape else numpy.broadcast_to(mask, shape)]
 
 
 # -- the machine -----------------------------------------------------------------------------------
 
 
 @final
-class _Machine:
-    """One thread of a call: its values so far, its registers, its scratch, its open loops.
+class _Program:
+    """A list of UOps, and where its loops and ifs begin and end."""
 
-    `common` is the memory that it has in common with the other threads of its block.
+    def __init__(self, uops: Sequence[UOp]) -> None:
+        self.uops = uops
+        self.threads = threads_of(uops)
+        self.place = {u: i for i, u in enumerate(uops)}
+        self.end = {u.src[0]: i for i, u in enumerate(uops) if u.op in (UOps.END, UOps.ENDIF)}
+        self.body = {u: uops[self.place[u] : end] for u, end in self.end.items()}
+
+    def in_step(self) -> bool:
+        """Whether all threads of a block take the same way: no loop or if asks which one it is."""
+        own: set[UOp] = set()
+        for u in self.uops:
+            if u.op in (UOps.THREAD, UOps.GET, UOps.LOAD, UOps.ACROSS) or own.intersection(u.src):
+                own.add(u)
+        return not any(u.op in (UOps.LOOP, UOps.IF) and u in own for u in self.uops)
+
+
+@final
+class _Machine:
+    """Threads of a block that go in step: their values so far, registers, scratch, open loops.
+
+    `common` is the memory that they have in common with the other threads of the block.
     """
 
     def __init__(
         self,
-        uops: Sequence[UOp],
+        program: _Program,
         buffers: Sequence[Array],
         values: Mapping[int, int],
         bounds: tuple[int, int],
-        thread: int = 0,
-        common: dict[UOp, _Memory] | None = None,
+        threads: Array,
+        common: dict[UOp, _Memory],
     ) -> None:
-        self.uops = uops
+        self.program = program
         self.buffers = buffers
         self.values = values
         self.bounds = bounds
-        self.thread = thread
-        self.common = {} if common is None else common
+        self.threads = threads
+        self.common = common
         self.known: dict[UOp, Array] = {}
         self.memory: dict[UOp, _Memory] = {}
         self.registers: dict[UOp, Array] = {}
-        self.threads = threads_of(uops)
-        self.place = {u: i for i, u in enumerate(uops)}
-        self.end = {u.src[0]: i for i, u in enumerate(uops) if u.op in (UOps.END, UOps.ENDIF)}
 
     def value(self, u: UOp) -> Array:
         if u not in self.known:
@@ -342,22 +382,22 @@ class _Machine:
         return self.known[u]
 
     def number(self, u: UOp) -> int:
-        return int(self.value(u)[0])
+        return int(self.value(u)[0, 0])
 
     def mask(self, u: UOp, position: int) -> Array | None:
         return self.value(u.src[position]) if len(u.src) > position else None
 
     def close(self, opening: UOp) -> None:
         """Forget what was computed inside a block."""
-        for u in self.uops[self.place[opening] : self.end[opening]]:
+        for u in self.program.body[opening]:
             self.known.pop(u, None)
             self.registers.pop(u, None)
 
     def run(self, stop_at: UOps | None = None) -> Iterator[UOp]:
         """Does the program; stops at each UOp that waits for the other threads."""
         position = 0
-        while position < len(self.uops):
-            u = self.uops[position]
+        while position < len(self.program.uops):
+            u = self.program.uops[position]
             if u.op is stop_at:
                 return
             position = self.step(u, position)
@@ -372,7 +412,7 @@ class _Machine:
                 if step <= 0:
                     raise InterpretError(f"loop {u.arg} has step {step}; steps are positive")
                 if first >= limit:
-                    return self.end[u] + 1
+                    return self.program.end[u] + 1
                 self.known[u] = self.counter(u, first)
             case UOps.END:
                 loop = u.src[0]
@@ -381,10 +421,10 @@ class _Machine:
                 self.close(loop)
                 if counter < limit:
                     self.known[loop] = self.counter(loop, counter)
-                    return self.place[loop] + 1
+                    return self.program.place[loop] + 1
             case UOps.IF:
                 if not self.number(u.src[0]):
-                    return self.end[u] + 1
+                    return self.program.end[u] + 1
             case UOps.ENDIF:
                 self.close(u.src[0])
             case UOps.PARAM | UOps.SHARED:
@@ -396,7 +436,7 @@ class _Machine:
             case UOps.STORE:
                 pointer, index, value = u.src[:3]
                 memory = self.memory[pointer]
-                memory.store(self.value(index), self.value(value), self.mask(u, 3), self.thread)
+                memory.store(self.value(index), self.value(value), self.mask(u, 3), self.threads)
             case UOps.REG:
                 self.registers[u] = self.checked(u, self.value(u.src[0]))
             case UOps.SET:
@@ -410,7 +450,7 @@ class _Machine:
 
     def counter(self, u: UOp, value: int) -> Array:
         assert u.dtype is not None
-        return numpy.array([value], u.dtype.np)
+        return numpy.array([[value]], u.dtype.np)
 
     def register(self, u: UOp) -> Array:
         if u not in self.registers:
@@ -419,20 +459,22 @@ class _Machine:
 
     def checked(self, u: UOp, value: Array) -> Array:
         assert u.dtype is not None
-        if value.shape != (u.lanes,) or value.dtype != numpy.dtype(u.dtype.np):
+        if value.shape[1] != u.lanes or value.dtype != numpy.dtype(u.dtype.np):
             raise InterpretError(
-                f"{u.op.name} gives {value.dtype} with {value.shape[0]} lanes, "
+                f"{u.op.name} gives {value.dtype} with {value.shape[1]} lanes, "
                 f"not {u.dtype.name} with {u.lanes}"
             )
         return value
 
     def pointer(self, u: UOp) -> _Memory:
         assert u.dtype is not None
-        threads = self.threads > 1
+        several = self.program.threads > 1
         if u.op in (UOps.LOCAL, UOps.SHARED):
             name, size = u.arg
-            users = _Users(size) if threads and u.op is UOps.SHARED else None
-            return _Memory(name, numpy.zeros(size, u.dtype.np), numpy.zeros(size, bool), users)
+            copies = len(self.threads) if u.op is UOps.LOCAL else 1
+            users = _Users(size) if several and u.op is UOps.SHARED else None
+            data = numpy.zeros(size * copies, u.dtype.np)
+            return _Memory(name, data, numpy.zeros(len(data), bool), users, copies)
         if not 0 <= u.arg < len(self.buffers):
             raise AccessError(f"buffer {u.arg} is not there: {len(self.buffers)} were given")
         data = self.buffers[u.arg]
@@ -441,7 +483,8 @@ class _Machine:
                 f"buffer {u.arg} is a {data.ndim}-d array of {data.dtype}, "
                 f"not a flat one of {u.dtype.name}"
             )
-        return _Memory(f"buffer {u.arg}", data, None, _Users(len(data)) if threads else None)
+        users = _Users(len(data)) if several else None
+        return _Memory(f"buffer {u.arg}", data, None, users, 1)
 
     def compute(self, u: UOp) -> Array:
         """The value of a UOp that has one."""
@@ -450,15 +493,15 @@ class _Machine:
             case UOps.VALUE:
                 if u.arg not in self.values:
                     raise InterpretError(f"slot {u.arg} of the table has no value; pass it")
-                return numpy.array([self.values[u.arg]], numpy.int64)
+                return numpy.array([[self.values[u.arg]]], numpy.int64)
             case UOps.START:
-                return numpy.array([self.bounds[0]], numpy.int64)
+                return numpy.array([[self.bounds[0]]], numpy.int64)
             case UOps.STOP:
-                return numpy.array([self.bounds[1]], numpy.int64)
+                return numpy.array([[self.bounds[1]]], numpy.int64)
             case UOps.CONST:
-                return numpy.full(u.lanes, u.arg, u.dtype.np)
+                return numpy.full((1, u.lanes), u.arg, u.dtype.np)
             case UOps.IOTA:
-                return numpy.arange(u.lanes, dtype=numpy.int64)
+                return numpy.arange(u.lanes, dtype=numpy.int64)[None]
             case UOps.ALU:
                 sources = [s.dtype for s in u.src if s.dtype is not None]
                 return _alu(u.arg, [self.value(s) for s in u.src], sources)
@@ -467,26 +510,32 @@ class _Machine:
                 assert source is not None
                 return _cast(self.value(u.src[0]), source, u.dtype)
             case UOps.BITCAST:
-                return self.value(u.src[0]).view(u.dtype.np)
+                return numpy.ascontiguousarray(self.value(u.src[0])).view(u.dtype.np)
             case UOps.SPLAT:
-                return numpy.repeat(self.value(u.src[0]), u.lanes)
+                return numpy.repeat(self.value(u.src[0]), u.lanes, 1)
             case UOps.EXTRACT:
-                return self.value(u.src[0])[u.arg : u.arg + 1]
+                return self.value(u.src[0])[:, u.arg : u.arg + 1]
             case UOps.SHUFFLE:
-                return numpy.concatenate([self.value(s) for s in u.src])[list(u.arg)]
+                return _side_by_side([self.value(s) for s in u.src])[:, list(u.arg)]
             case UOps.HREDUCE:
                 return _halve(u, self.value(u.src[0]))
             case UOps.LOAD:
                 memory = self.memory[u.src[0]]
-                return memory.load(self.value(u.src[1]), u.lanes, self.mask(u, 2), self.thread)
+                return memory.load(self.value(u.src[1]), u.lanes, self.mask(u, 2), self.threads)
             case UOps.THREAD:
-                return numpy.array([self.thread], numpy.int64)
+                return self.threads[:, None]
             case UOps.ACROSS:
                 return self.value(u.src[0])  # its own part; the block combines them
             case UOps.GET:
                 return self.register(u.src[0])
             case _:
                 raise InterpretError(f"{u.op.name} has no value")
+
+
+def _side_by_side(parts: Sequence[Array]) -> Array:
+    """Values of the same threads with all their lanes."""
+    rows = max(len(x) for x in parts)
+    return numpy.concatenate([numpy.broadcast_to(x, (rows, x.shape[1])) for x in parts], 1)
 
 
 def threads_of(uops: Sequence[UOp]) -> int:
@@ -496,7 +545,9 @@ def threads_of(uops: Sequence[UOp]) -> int:
 
 @final
 class _Block:
-    """The threads of one chunk. Between two places where they wait, one goes after the other."""
+    """The threads of one chunk. Between two places where they wait, one machine goes after the
+    other.
+    """
 
     def __init__(self, machines: Sequence[_Machine], common: Mapping[UOp, _Memory]) -> None:
         self.machines = machines
@@ -523,17 +574,18 @@ class _Block:
                 memory.users.forget()
 
     def _combine(self, u: UOp) -> None:
-        op, count = u.arg
+        op, count, step = u.arg
         assert u.dtype is not None
-        values = [machine.value(u) for machine in self.machines]
-        for first in range(0, len(values), count):
-            group = values[first : first + count]
-            while len(group) > 1:
-                half = len(group) // 2
-                pairs = zip(group[:half], group[half:], strict=True)
-                group = [_alu(op, pair, (u.dtype, u.dtype)) for pair in pairs]
-            for machine in self.machines[first : first + count]:
-                machine.known[u] = group[0]
+        values = numpy.concatenate(
+            [numpy.broadcast_to(m.value(u), (len(m.threads), u.lanes)) for m in self.machines]
+        )
+        group = values.reshape(-1, count, step, u.lanes)
+        while group.shape[1] > 1:
+            half = group.shape[1] // 2
+            group = _alu(op, (group[:, :half], group[:, half:]), (u.dtype, u.dtype))
+        every = numpy.repeat(group, count, 1).reshape(values.shape)
+        for machine in self.machines:
+            machine.known[u] = every[machine.threads]
 
 
 def _by_slot(
@@ -552,8 +604,8 @@ def extent(
     `values` are as for `interpret`; `n_buffers` is needed where they are a list.
     """
     by_slot = _by_slot(values, [numpy.empty(0)] * n_buffers)
-    machine = _Machine(uops, (), by_slot, (0, 0))
     verify(uops)
+    machine = _Machine(_Program(uops), (), by_slot, (0, 0), numpy.arange(1), {})
     for _ in machine.run(stop_at=UOps.EXTENT):
         pass
     (found,) = (u for u in uops if u.op is UOps.EXTENT)
@@ -583,14 +635,16 @@ def interpret(
     by_slot = _by_slot(values, buffers)
     if stop is None:
         stop = extent(uops, by_slot)
-    count = threads_of(uops)
-    chunks = [(start, stop)] if count == 1 else [(i, i + 1) for i in range(start, stop)]
+    program = _Program(uops)
+    numbers = numpy.arange(program.threads)
+    parts = [numbers] if program.in_step() else list(numbers[:, None])
+    chunks = [(i, i + 1) for i in range(start, stop)] if program.threads > 1 else [(start, stop)]
     written: dict[int, _Users] = {}
     with numpy.errstate(all="ignore"):
         for bounds in chunks:
             common: dict[UOp, _Memory] = {}
-            threads = [_Machine(uops, buffers, by_slot, bounds, i, common) for i in range(count)]
-            _Block(threads, common).run()
+            machines = [_Machine(program, buffers, by_slot, bounds, t, common) for t in parts]
+            _Block(machines, common).run()
             _check_blocks(common, written, bounds[0])
 
 
@@ -602,5 +656,5 @@ def _check_blocks(common: Mapping[UOp, _Memory], blocks: dict[int, _Users], bloc
         of_all = blocks.setdefault(pointer.arg, _Users(len(memory.data)))
         (read,) = numpy.nonzero(memory.users.readers != _NOBODY)
         (wrote,) = numpy.nonzero(memory.users.writers != _NOBODY)
-        of_all.read(read, block, f"{memory.name} (as a block)")
-        of_all.write(wrote, block, f"{memory.name} (as a block)")
+        of_all.read(read, numpy.full(len(read), block), f"{memory.name} (as a block)")
+        of_all.write(wrote, numpy.full(len(wrote), block), f"{memory.name} (as a block)")

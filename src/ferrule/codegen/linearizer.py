@@ -31,7 +31,7 @@ from ferrule.codegen.kernel import (
 )
 from ferrule.codegen.lower import lower, stores_of
 from ferrule.codegen.opt import COSTLY, Opt, apply_opts, descendants
-from ferrule.codegen.threads import Digit, Threads, combined_threads
+from ferrule.codegen.threads import Digit, Threads
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.codegen.uops import show as show_program
 from ferrule.dtype import DType, dtypes
@@ -698,12 +698,11 @@ class _Linearizer:
 
     def _across(self, nest: Nest, monoid: Monoid, value: UOp) -> UOp:
         """What several threads have combined, each a part, in all of them."""
-        threads = combined_threads(nest)
-        if not threads:
-            return value
-        arg = (monoid.op, threads)
-        across = UOp(UOps.ACROSS, value.dtype, value.lanes, (value,), arg)
-        return self._place(across, len(self.scopes) - 1)
+        for digit in self.threads.combined(nest):
+            arg = (monoid.op, digit.size, digit.step)
+            value = UOp(UOps.ACROSS, value.dtype, value.lanes, (value,), arg)
+            self._place(value, len(self.scopes) - 1)
+        return value
 
     # -- bodies ------------------------------------------------------------------------------------
 

@@ -470,7 +470,7 @@ def bind(kernel: Kernel, nest_name: str, name: str, axis: str = "thread") -> Ker
     """The iterations of a loop are done by the threads of a block, one each; for the axis "block",
     by the blocks, as `parallel` says.
 
-    A loop that is combined over is the last of its nest's THREAD loops; binding it re-associates.
+    Binding a loop that is combined over re-associates, and takes a power of two of threads.
     Otherwise exact.
     """
     if axis == "block":

@@ -42,7 +42,7 @@ class Threads:
 
     Raises:
         KernelError: the loops around a nest do not divide the threads of the block, or a nest
-            combines over threads that are not neighbours.
+            combines over threads whose number is no power of two.
     """
 
     def __init__(self, kernel: Kernel) -> None:
@@ -63,17 +63,31 @@ class Threads:
                     )
                 step //= loop.size
                 self.digits[loop.range] = Digit(step, loop.size)
-            self._check_combined(nest, step)
+            self._check_combined(nest)
 
-    def _check_combined(self, nest: Nest, left: int) -> None:
-        if not combined_threads(nest):
-            return
-        kinds = [loop.range in _kept(nest) for loop in nest.loops if loop.kind is Kind.THREAD]
-        if left > 1 or kinds != sorted(kinds, reverse=True):
-            raise KernelError(
-                f"nest {nest.name} combines over threads that are not the last digits of the "
-                f"thread's number"
-            )
+    def _check_combined(self, nest: Nest) -> None:
+        for digit in self.combined(nest):
+            if digit.size & (digit.size - 1) or digit.step & (digit.step - 1):
+                raise KernelError(
+                    f"nest {nest.name} combines over {digit.size} threads, {digit.step} apart; "
+                    f"both numbers must be powers of two"
+                )
+
+    def combined(self, nest: Nest) -> list[Digit]:
+        """The digits over which a nest combines its values, the lowest first; neighbours as one."""
+        if all(c.monoid is None for c in nest.computes):
+            return []
+        kept = _kept(nest)
+        out: list[Digit] = []
+        for loop in reversed(nest.loops):
+            if loop.kind is not Kind.THREAD or loop.range in kept or loop.size == 1:
+                continue
+            digit = self.digits[loop.range]
+            if out and out[-1].step * out[-1].size == digit.step:
+                digit = Digit(out[-1].step, out[-1].size * digit.size)
+                out.pop()
+            out.append(digit)
+        return out
 
     def left_over(self, nest: Nest) -> int:
         """How many neighbouring threads do the same in the body of a nest."""
@@ -154,12 +168,3 @@ def _thread_loops(kernel: Kernel, nest: Nest) -> list[Loop]:
 
 def _kept(nest: Nest) -> frozenset[Expr]:
     return frozenset(r for c in nest.computes for r in c.ranges)
-
-
-def combined_threads(nest: Nest) -> int:
-    """Over how many threads a nest combines its values; 0 where it does not."""
-    if all(c.monoid is None for c in nest.computes):
-        return 0
-    kept = _kept(nest)
-    sizes = [o.size for o in nest.loops if o.kind is Kind.THREAD and o.range not in kept]
-    return prod(sizes) if sizes else 0

@@ -132,8 +132,8 @@ def _problem(u: UOp, open_blocks: list[UOp]) -> str:
             return "needs a vector of a power of two and gives a scalar"
         case UOps.ACROSS if (u.dtype, u.lanes) != (u.src[0].dtype, u.src[0].lanes):
             return "changes the dtype or the lanes"
-        case UOps.ACROSS if u.arg[1] < 1 or u.arg[1] & (u.arg[1] - 1):
-            return f"combines {u.arg[1]} threads; their number is a power of two"
+        case UOps.ACROSS if any(n < 1 or n & (n - 1) for n in u.arg[1:]):
+            return f"combines {u.arg[1]} threads, {u.arg[2]} apart; both numbers are powers of two"
         case _:
             pass
     return ""
