@@ -11,6 +11,8 @@ cl = pytest.importorskip("pyopencl", reason="pyopencl is not installed")
 
 from ferrule.buffer import Buffer, allocators  # noqa: E402
 from ferrule.capture import GraphException, JitItem  # noqa: E402
+from ferrule.codegen.interpret import interpret  # noqa: E402
+from ferrule.codegen.uops import UOp, UOps  # noqa: E402
 from ferrule.config import Context  # noqa: E402
 from ferrule.device import (  # noqa: E402
     BufferCopy,
@@ -20,7 +22,8 @@ from ferrule.device import (  # noqa: E402
     RunnerError,
 )
 from ferrule.dtype import dtypes  # noqa: E402
-from ferrule.expr import Variable, sint  # noqa: E402
+from ferrule.expr import ExprOp, Variable, sint  # noqa: E402
+from ferrule.renderer.cstyle import opencl_renderer  # noqa: E402
 from ferrule.runtime import opencl_driver  # noqa: E402
 from ferrule.runtime.graph import opencl as graph_module  # noqa: E402
 from ferrule.runtime.graph.opencl import CLGraph  # noqa: E402
@@ -177,6 +180,29 @@ def test_blocks_of_threads_share_memory(compiler: CLCompiler) -> None:
     assert seconds is not None
     assert 0 < seconds < 10
     assert np.array_equal(out.toCPU(), expected * 7)
+
+
+@pytest.mark.usefixtures("allocator")
+@pytest.mark.parametrize(("count", "step"), [(64, 1), (4, 2), (8, 8)])
+def test_values_of_several_threads_are_combined(
+    compiler: CLCompiler, accelerator: Accelerator, count: int, step: int
+) -> None:
+    one = UOp(UOps.CONST, dtypes.int64, arg=1)
+    thread = UOp(UOps.THREAD, dtypes.int64)
+    out, given = (UOp(UOps.PARAM, dtypes.float32, arg=slot) for slot in range(2))
+    own = UOp(UOps.LOAD, dtypes.float32, 1, (given, thread))
+    across = UOp(UOps.ACROSS, dtypes.float32, 1, (own,), (ExprOp.ADD, count, step))
+    uops = [one, UOp(UOps.EXTENT, src=(one,), arg=THREADS), thread, out, given, own, across]
+    uops.append(UOp(UOps.STORE, src=(out, thread, across)))
+    values = np.random.default_rng(0).standard_normal(THREADS).astype(np.float32)
+    expected = np.zeros(THREADS, np.float32)
+    interpret(uops, [expected, values])
+    source = opencl_renderer(target_of(accelerator.device)).render("across", uops)
+    sums = program(compiler, "across", source)
+    result = buffer(np.zeros(THREADS))
+    sizes = {"global_size": [1, 1, 1], "local_size": [THREADS, 1, 1]}
+    sums(result._buf, buffer(values)._buf, **sizes)
+    assert np.array_equal(result.toCPU(), expected)
 
 
 @pytest.mark.usefixtures("allocator")

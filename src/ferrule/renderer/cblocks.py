@@ -24,18 +24,24 @@ _EXCHANGED: Final = frozenset({"i32", "u32", "i64", "u64", "float", "double"})
 @final
 @dataclass(frozen=True)
 class Group:
-    """`count` neighbours of the `threads` of a block, of which `warp` run in step."""
+    """`count` of the `threads` of a block, `step` apart, of which `warp` neighbours run in step."""
 
     count: int
+    step: int
     threads: int
     warp: int
 
     @property
+    def span(self) -> int:
+        """How many neighbours the group is a part of."""
+        return self.count * self.step
+
+    @property
     def in_step(self) -> int:
-        """How many of the group exchange their values directly."""
+        """How many neighbours exchange their values directly."""
         # A last warp that is not full would need a mask of its own.
         full = self.threads < self.warp or self.threads % self.warp == 0
-        return min(self.count, self.warp) if full else 1
+        return min(self.span, self.warp) if full else 1
 
     @property
     def mask(self) -> str:
@@ -43,7 +49,7 @@ class Group:
 
     @property
     def needs_memory(self) -> bool:
-        return self.in_step < self.count
+        return self.in_step < self.span
 
 
 def across(prelude: Prelude, u: UOp, group: Group) -> Helper:
@@ -58,18 +64,18 @@ def across(prelude: Prelude, u: UOp, group: Group) -> Helper:
     def combined(a: str, b: str) -> str:
         return alu(u.arg[0], arithmetic, (a, b))
 
-    lines = [f"const i32 place = thread % {group.count};"] if group.needs_memory else []
+    lines = [f"const i32 place = thread % {group.span};"] if group.needs_memory else []
     parameters = f"{kind} x, i32 thread"
     if group.needs_memory:
         space = prelude.dialect.to_shared
         parameters += f", {space}{memory_type(u.dtype)} *scratch"
         lines += _by_memory(prelude, group, combined("scratch[thread]", "scratch[thread + {0}]"))
     distance = group.in_step // 2
-    while distance:
+    while distance >= group.step:
         lines += _exchanged(prelude, u, group, distance)
         distance //= 2
     lines.append("return x;")
-    name = f"across_{u.arg[0].name.lower()}_{kind}_{group.count}"
+    name = f"across_{u.arg[0].name.lower()}_{kind}_{group.count}x{group.step}"
     return Helper(name, kind, parameters, "\n".join(lines))
 
 
@@ -77,12 +83,13 @@ def _by_memory(prelude: Prelude, group: Group, combined: str) -> list[str]:
     """The halves that are further apart than a warp."""
     barrier = prelude.dialect.barrier
     lines = ["scratch[thread] = x;", barrier]
-    distance = group.count // 2
-    while distance >= group.in_step:
+    least = max(group.in_step, group.step)
+    distance = group.span // 2
+    while distance >= least:
         new = combined.format(distance)
         lines += [f"if (place < {distance}) scratch[thread] = {new};", barrier]
         distance //= 2
-    own = f" + place % {group.in_step}" if group.in_step > 1 else ""
+    own = f" + place % {least}" if least > 1 else ""
     return [*lines, f"x = scratch[thread - place{own}];", barrier]
 
 

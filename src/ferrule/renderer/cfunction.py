@@ -270,14 +270,14 @@ class Function:
         self.define(u, lanes)
 
     def across(self, u: UOp) -> None:
-        count, threads = u.arg[1], self.threads
-        if threads % count:
+        (_, count, step), threads = u.arg, self.threads
+        if threads % (count * step):
             raise RenderError(
-                f"ACROSS of {count} threads: the {threads} of a block do not divide into such "
-                "groups; use a divisor"
+                f"ACROSS of {count} threads, {step} apart: the {threads} of a block do not divide "
+                "into such groups; use a divisor"
             )
         warp = self.target.warp if self.dialect.exchange else 1
-        group = Group(count, threads, min(warp, 32))
+        group = Group(count, step, threads, min(warp, 32))
         helper = across(self.prelude, u, group)
         operands = [self.blocks_only(u, self.dialect.thread)]
         if group.needs_memory:
