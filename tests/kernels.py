@@ -170,6 +170,12 @@ def numpy_scatter(values: Array, places: Array, rows: int) -> Array:
     return out
 
 
+def running_sums(x: LazyOp) -> LazyOp:
+    """Sums of the first 1, 2, 3, ... elements, as sums over windows."""
+    (size,) = x.shape
+    return total(x.pad(((size - 1, 0),)).window(0, size), 1).reshape((size,))
+
+
 def products(a: LazyOp, b: LazyOp) -> LazyOp:
     """Matrix products along the first axis."""
     batch, rows, inner = a.shape
@@ -319,6 +325,16 @@ CASES = [
         store(total(load(1, 5, 7).gather(positions(load(2, 5, 37)), 1), 1)),
         ((5, 7), (5, 37)),
         lambda x, places: numpy_gather(x, places).sum(1),
+    ),
+    Case(
+        "gathered_running_sums",
+        store(
+            running_sums(load(1, 12))
+            .reshape((3, 4))
+            .gather(positions(load(2, 1, 2)).expand((3, 2)), 1)
+        ),
+        ((12,), (1, 2)),
+        lambda x, places: numpy_gather(np.cumsum(x).reshape(3, 4), places.repeat(3, 0)),
     ),
     Case(
         "scatter",

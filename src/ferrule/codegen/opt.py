@@ -688,7 +688,7 @@ def stage(
     that the load varies with. `"y+k"` names ranges that the load takes only by a sum, as the rows
     and taps of a window: they become one axis, as long as the sum has values. `number` says which
     of the different loads of the buffer it is. Masked elements are 0 in the copy, so that its
-    readers need no mask. Exact.
+    readers need no mask but that of some of the ranges of a sum. Exact.
     """
     nest = _nest(kernel, nest_name)
     found = [e for e in toposort(expressions(nest)) if e.op is ExprOp.LOAD and e.arg == slot]
@@ -707,6 +707,7 @@ def stage(
         )
     copied = element
     axes, positions = [], []
+    valid = TRUE
     for group in groups:
         members = [inside[n] for n in group]
         window = Window.of(element, members)
@@ -717,18 +718,38 @@ def stage(
             )
         axis = range_(f"{'+'.join(group)}@{name}", window.extent)
         copied = window.moved(copied, axis)
+        for part in window.widened(element):
+            if not all(_is_lost(kernel, nest, c, part) for c in nest.computes):
+                valid = both(valid, part)
         axes.append(axis)
         positions.append(window.position)
     copy = Compute(name, copied, tuple(axes))
     fill = Nest(name, (copy,), tuple(Loop(r) for r in axes), (at, depth))
     read = Expr(ExprOp.READ, element.dtype, tuple(positions), name)
-    kernel = kernel.with_nest(_map_expressions(nest, {element: read}))
+    masked = select(valid, read, const(0, element.dtype))
+    kernel = kernel.with_nest(_map_expressions(nest, {element: masked}))
     first = next(
         n.name
         for n in kernel.nests
         if n.name == nest_name or n.name in descendants(kernel, nest_name)
     )
     return kernel.insert_before(first, fill)
+
+
+def _is_lost(kernel: Kernel, nest: Nest, c: Compute, condition: Expr) -> bool:
+    """Whether what a value is where a condition fails is neither stored nor combined."""
+    combined = {loop.range for loop in nest.loops}.difference(c.ranges)
+    if c.monoid is not None and not combined.isdisjoint(condition.ranges):
+        return False
+    if c.store is not None:
+        return condition in conjuncts(c.store.valid)
+    users = [(n, user) for n in kernel.nests for user in n.computes if user is not c]
+    return all(
+        _is_lost(kernel, n, user, condition.substitute(dict(zip(c.ranges, e.src, strict=True))))
+        for n, user in users
+        for e in reads([user.value])
+        if e.arg == c.name
+    )
 
 
 def _ranges_inside(kernel: Kernel, nest: Nest, at: str, depth: int) -> list[Expr]:

@@ -77,6 +77,16 @@ class Window:
         parts = [self._condition(part, axis) for part in conjuncts(valid)]
         return load(element.arg, element.dtype, index, all_of(p for p in parts if p is not None))
 
+    def widened(self, element: Expr) -> list[Expr]:
+        """The load's conditions that are wider in the moved load: only some of the ranges take part
+        in them.
+        """
+        parts = [
+            (sum(r in part.ranges for r in self.weights), part)
+            for part in conjuncts(element.src[1])
+        ]
+        return [part for members, part in parts if 0 < members < len(self.weights)]
+
     def _condition(self, part: Expr, axis: Expr) -> Expr | None:
         """A condition on the ranges as one on their sum; None where it is no such thing.
 
