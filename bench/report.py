@@ -14,8 +14,8 @@ from limits import Limits
 from rounds import Timing, ratio
 from workloads import Workload
 
-UNCOUNTED = "onnxruntime.packed"
-"""The peer that gets the weights as constants, packed beforehand: listed, but not compared with."""
+UNCOUNTED = ("ferrule.packed", "onnxruntime.packed")
+"""Those that get the weights as constants, packed beforehand: listed, but not compared with."""
 PACKAGES = ("numpy", "torch", "jax", "tinygrad", "mlx", "onnxruntime", "llvmlite")
 
 Row = dict[str, Any]

@@ -25,7 +25,7 @@ from rounds import FOLDER, QUICK, Contender, Left, Plan, Timing, command, compar
 from worker import PEERS
 from workloads import Workload, all_workloads
 
-NOT_QUICK = ("torch.compile", "tinygrad.beam", "onnxruntime.packed")
+NOT_QUICK = ("torch.compile", "tinygrad.beam", "ferrule.packed", "onnxruntime.packed")
 ONE_CORE = ("tinygrad.beam",)
 """Slow to set up, and no different with one thread: it uses one core in any case."""
 ONLY_IMAGES = ("torch.nhwc", "jax.nhwc")

@@ -35,6 +35,7 @@ PEERS = {
     "tinygrad.beam": ("tinygrad", "beam"),
     "mlx": ("mlx", ""),
     "onnxruntime": ("onnxruntime", ""),
+    "ferrule.packed": ("ferrule", "packed"),
     "onnxruntime.packed": ("onnxruntime", "packed"),
 }
 REFERENCES = (("torch", "float64"), ("ferrule", "float64"))

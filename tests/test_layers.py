@@ -25,13 +25,14 @@ LAYERS = """
     codegen.blocks codegen.taps codegen.dots codegen.contraction codegen.chains codegen.grid
     codegen.heuristic
     codegen.mutate codegen.search
+    codegen.prepack
     codegen.uops codegen.transcendental codegen.linearizer codegen.interpret
     renderer.base renderer.float8
     renderer.llvmvalue renderer.llvmexpand renderer.llvmalu renderer.llvmfloat8
     renderer.llvmcast renderer.llvmir
     renderer.cdialect renderer.cprelude renderer.calu renderer.cbounds renderer.cinline
     renderer.cblocks renderer.cfunction renderer.cstyle
-    runner winners trials tuner device trial_worker capture
+    runner winners trials tuner device packing trial_worker capture
     runtime.elf runtime.native_parts runtime.native runtime.pool runtime.llvm
     runtime.cpu_memory runtime.cpu_program runtime.graph.cpu runtime.cpu runtime.numpy
     runtime.opencl_driver runtime.opencl_memory runtime.opencl_program runtime.graph.opencl
@@ -57,7 +58,7 @@ LAYERS = """
     tensor.normalization
     tensor.tables tensor.attention tensor.neural tensor.loss tensor.margins tensor.alignment
     tensor
-    jit.results jit.inputs jit.reach jit.replay jit.record jit
+    jit.results jit.inputs jit.reach jit.batch jit.weights jit.replay jit.record jit
     fft
     tuning
     array_api.data_types array_api.creation array_api.elementwise array_api.statistical

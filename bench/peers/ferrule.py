@@ -8,15 +8,16 @@ import numpy as np
 
 from ferrule import Tensor, TinyJit
 from ferrule.nn.optim import SGD, AdamW, Optimizer
-from peers.base import BETAS, DECAY, EPSILON, Call, Library, Program
+from peers.base import BETAS, DECAY, EPSILON, Call, Library, Program, Unsupported
 
 
 class Ferrule(Library):
-    """The contender, on the CPU."""
+    """The contender, on the CPU; `packed`: weights are no arguments, and packed once."""
 
-    def __init__(self, device: str = "CPU", double: bool = False) -> None:
+    def __init__(self, device: str = "CPU", double: bool = False, packed: bool = False) -> None:
         self.device = device
         self.double = double
+        self.packed = packed
 
     def _array(self, value: np.ndarray) -> Tensor:
         if self.double and value.dtype.kind not in "iu":
@@ -29,9 +30,20 @@ class Ferrule(Library):
     # Calls
 
     def forward(self, program: Program, arrays: Sequence[Tensor], constants: Sequence[int]) -> Call:
-        del constants
-        jitted = TinyJit(lambda *given: program(self, *given).realize())
-        return lambda: jitted(*arrays)
+        if not self.packed:
+            jitted = TinyJit(lambda *given: program(self, *given).realize())
+            return lambda: jitted(*arrays)
+        if not constants:
+            raise Unsupported("no weights to pack")
+        inputs = [array for number, array in enumerate(arrays) if number not in constants]
+
+        @TinyJit
+        def run(*given: Tensor) -> Tensor:
+            rest = iter(given)
+            whole = [x if n in constants else next(rest) for n, x in enumerate(arrays)]
+            return program(self, *whole).realize()
+
+        return lambda: run(*inputs)
 
     def backward(
         self, program: Program, arrays: Sequence[Tensor], wrt: Sequence[int], with_result: bool
@@ -102,5 +114,7 @@ def _optimizer(name: str, parameters: Sequence[Tensor], rate: float) -> Optimize
 
 
 def load(variant: str) -> Ferrule:
-    """The plain one, or "float64": NumPy's arithmetic in double precision, as a reference."""
-    return Ferrule("NUMPY", double=True) if variant == "float64" else Ferrule()
+    """The plain one, "packed", or "float64": NumPy's in double precision, as a reference."""
+    if variant == "float64":
+        return Ferrule("NUMPY", double=True)
+    return Ferrule(packed=variant == "packed")

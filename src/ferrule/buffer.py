@@ -248,6 +248,7 @@ class Buffer:
         "_base",
         "_buf",
         "_exports",
+        "_version",
         "byte_offset",
         "device",
         "dtype",
@@ -265,6 +266,7 @@ class Buffer:
         self._allocator = None
         self._base = None
         self._exports = 0
+        self._version = 0
         self.byte_offset = 0
         self.filled = False
         self.device = device
@@ -313,6 +315,18 @@ class Buffer:
         """How many arrays that share this memory, made by `toCPU` or lent, are alive."""
         return self.base._exports
 
+    @property
+    def version(self) -> int | None:
+        """A number that grows with each write to this memory; None while arrays share it, for then
+        others may write there unseen.
+        """
+        base = self if self._base is None else self._base
+        return None if base._exports else base._version
+
+    def note_write(self) -> None:
+        """Counts a write that is over; `copyin` and every run of a kernel do."""
+        self.base._version += 1
+
     def view(self, offset: int, size: int, dtype: DType | None = None) -> Buffer:
         """The `size` elements of `dtype` (this buffer's, unless given) from element `offset` on.
 
@@ -337,6 +351,7 @@ class Buffer:
         part._base = base
         part._buf = opaque
         part._exports = 0
+        part._version = 0
         part.byte_offset = byte_offset
         part.device = self.device
         part.dtype = dtype
@@ -368,6 +383,7 @@ class Buffer:
         self.base.filled = True
         if self.size != 0:
             allocators[self.device].copyin(self._buf, mv.cast("B"))
+        self.note_write()
         return self
 
     def copyout(self, mv: memoryview) -> memoryview:
@@ -447,3 +463,4 @@ def _announce_read(buffer: Buffer) -> None:
 
 def _end_export(base: Buffer) -> None:
     base._exports -= 1
+    base.note_write()  # whoever had the memory may have written to it

@@ -336,7 +336,7 @@ class Compiled:
         if ast not in self._winners and self.compiler.cachekey is not None:
             from ferrule import winners
 
-            key = self._cache_key(ast)
+            key = self.cache_key(ast)
             self._winners.update((ast, found) for found in winners.load([key]).values())
         return self._winners.get(ast)
 
@@ -371,7 +371,7 @@ class Compiled:
         if self.compiler.cachekey is not None and winner.after > 0:
             from ferrule import winners
 
-            winners.store(self._cache_key(ast), winner)
+            winners.store(self.cache_key(ast), winner)
         if winner.gained or (before is not None and before.gained):
             from ferrule.codegen.linearizer import Linearizer
 
@@ -392,7 +392,7 @@ class Compiled:
     def _runner(self, k: Linearizer, source: str, lib: bytes) -> CompiledASTRunner:
         launch = Launch(k.blocks, k.threads) if k.target.block_threads > 1 else None
         runner = _runner_of(k.ast, k.name, source, launch)
-        self._load(runner, lib)
+        self.load(runner, lib)
         if config().DEBUG >= 7:
             print(self.compiler.disassemble(lib))
         return runner
@@ -435,7 +435,8 @@ class Compiled:
         for k, source, lib in started:
             self._remember(k.ast, self._runner(k, source, lib.result()))
 
-    def _cache_key(self, ast: LazyOp) -> str:
+    def cache_key(self, ast: LazyOp) -> str:
+        """What decides a kernel's program, as text."""
         parts = (ast.key, self.linearizer_opts.key, self.compiler.cachekey)
         return f"{parts} {codegen_fingerprint()}"
 
@@ -443,14 +444,15 @@ class Compiled:
         """The runners that the disk cache has; none where their sources are to be shown."""
         if self.compiler.cachekey is None or config().DEBUG >= 3 or not asts:
             return
-        keys = {self._cache_key(ast): ast for ast in asts}
+        keys = {self.cache_key(ast): ast for ast in asts}
         for key, entry in diskcache.get_many(_KERNEL_TABLE, list(keys)).items():
             stored = _from_entry(keys[key], entry)
             if stored is not None:
-                self._load(*stored)
+                self.load(*stored)
                 self._runners[keys[key]] = stored[0]
 
-    def _load(self, runner: CompiledASTRunner, lib: bytes) -> None:
+    def load(self, runner: CompiledASTRunner, lib: bytes) -> None:
+        """Gives a runner its program."""
         runner.device = self.device
         runner.lib = lib
         runner.program = self.runtime(runner.name, lib)
@@ -462,7 +464,7 @@ class Compiled:
         """Keeps a runner, and its program on disk."""
         self._runners[ast] = runner
         if self.compiler.cachekey is not None:
-            diskcache.put(_KERNEL_TABLE, self._cache_key(ast), _entry(runner))
+            diskcache.put(_KERNEL_TABLE, self.cache_key(ast), _entry(runner))
         return runner
 
 

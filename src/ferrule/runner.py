@@ -104,9 +104,15 @@ class JITRunner:
         """
         values = {} if var_vals is None else var_vals
         watching = observer.get()
-        if watching is None:
-            return self(rawbufs, values)
-        return watching(self, rawbufs, values)
+        try:
+            if watching is None:
+                return self(rawbufs, values)
+            return watching(self, rawbufs, values)
+        finally:
+            # Afterwards, also where it was interrupted: who looks in between may look again.
+            for position, buffer in enumerate(rawbufs):
+                if position in self.writes:
+                    buffer.note_write()
 
     def __call__(
         self,

@@ -329,3 +329,29 @@ def test_a_plain_allocator_frees_at_once() -> None:
     allocator = Plain()
     allocator.free(allocator.alloc(3), 3)
     assert allocator.freed == [3]
+
+
+def test_writes_are_counted() -> None:
+    """By all parts of one memory together, and not at all while arrays share it."""
+    buffer = Buffer.fromCPU("CPU", np.arange(8, dtype=np.float32))
+    part = buffer.view(2, 4)
+    first = buffer.version
+    assert first is not None
+    assert part.version == first
+    part.copyin(np.zeros(4, np.float32).data)
+    assert buffer.version == part.version == first + 1
+    buffer.note_write()
+    assert part.version == first + 2
+    buffer.copyout(memoryview(bytearray(32)))
+    assert part.version == first + 2
+    array = part.toCPU()
+    assert buffer.version is None
+    assert part.version is None
+    del array
+    assert buffer.version == first + 3
+
+
+def test_memory_of_others_has_no_version() -> None:
+    lent = Buffer.lent("CPU", np.zeros(8, np.float32))
+    assert lent is not None
+    assert lent.version is None

@@ -99,7 +99,7 @@ BAD_OPTS = Winner((Opt("split", ("no such nest", "i", 4, "mask")),), 2.0, 1.0).t
 def test_a_corrupt_winner_is_ignored_with_a_warning(folder: Path, entry: bytes) -> None:
     with Context(FERRULE_CACHE_DIR=str(folder)):
         found = cpu()
-        diskcache.put("winner", found._cache_key(AST), entry)
+        diskcache.put("winner", found.cache_key(AST), entry)
         with pytest.warns(TuningWarning, match="a tuned schedule is not used"):
             runner = found.get_runner(AST)
         assert runner is found.get_runner(AST)

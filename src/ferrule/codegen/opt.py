@@ -8,7 +8,7 @@ and `r.i`).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -184,8 +184,8 @@ def descendants(kernel: Kernel, name: str) -> set[str]:
     return out
 
 
-def _map_reads(
-    kernel: Kernel, names: set[str], new: Callable[[Expr], Expr], skip: set[str]
+def map_reads(
+    kernel: Kernel, names: set[str], new: Callable[[Expr], Expr], skip: Set[str] = frozenset()
 ) -> Kernel:
     """Replace the READs of some names everywhere but in the nests of `skip`."""
     nests = []
@@ -253,7 +253,7 @@ def split(kernel: Kernel, nest_name: str, name: str, factor: int, tail: str = "m
     )
     kernel = kernel.with_nest(Nest(nest.name, computes, loops, nest.at))
     kernel = _move_children(kernel, nest_name, lambda d: d if d <= depth else d + 1)
-    return _map_reads(kernel, set(axes), lambda e: _split_read(e, axes[e.arg], factor), set())
+    return map_reads(kernel, set(axes), lambda e: _split_read(e, axes[e.arg], factor))
 
 
 def _stores_in(kernel: Kernel, nest: Nest, r: Expr) -> bool:
@@ -344,7 +344,7 @@ def fuse(kernel: Kernel, nest_name: str, name: str) -> Kernel:
     )
     kernel = kernel.with_nest(replace(nest, computes=computes, loops=loops))
     kernel = _move_children(kernel, nest_name, lambda d: d if d <= depth else d - 1)
-    return _map_reads(kernel, set(axis), lambda e: _fuse_read(e, axis[e.arg], b.size), set())
+    return map_reads(kernel, set(axis), lambda e: _fuse_read(e, axis[e.arg], b.size))
 
 
 def _follows(ranges: tuple[Expr, ...], a: Expr, b: Expr) -> bool:
@@ -505,7 +505,7 @@ def compute_at(kernel: Kernel, nest_name: str, depth: int, inside: bool = False)
     kernel = replace(kernel, nests=nests)
     own = {c.name for c in nest.computes}
     extra = tuple(loop.range for loop in left)
-    kernel = _map_reads(
+    kernel = map_reads(
         kernel, own, lambda e: Expr(ExprOp.READ, e.dtype, e.src + extra, e.arg), family
     )
     nest = _nest(kernel, nest_name)

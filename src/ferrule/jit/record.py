@@ -21,6 +21,7 @@ from ferrule.containers import mapped
 from ferrule.counting import is_numbers
 from ferrule.device import BufferCopy
 from ferrule.dtype import dtypes
+from ferrule.jit.batch import Batch
 from ferrule.jit.inputs import Arguments, follow, stand_ins
 from ferrule.jit.reach import Path, Place, Reach, holders, owners
 from ferrule.jit.replay import Effect, Replay, Watch
@@ -31,6 +32,7 @@ from ferrule.jit.results import (
     returned_tensors,
     tensors_in,
 )
+from ferrule.jit.weights import PackedWeights
 from ferrule.lazy import LazyBuffer, Storage, forget_nodes, keep_written, pending_writes
 from ferrule.realize import realize
 from ferrule.tensor import Tensor
@@ -272,20 +274,26 @@ class _Call:
         for owner, buffer in watched:
             self._watch.add(owner, buffer, buffer.serial in capture.updated)
         self._watch_paths(used.keys())
-        return self._built(used.keys(), alive.keys() - settled)
+        return self._built(used, alive.keys() - settled)
 
-    def _built(self, used: Set[int], released: Set[int]) -> Replay:
+    def _built(self, used: Mapping[int, Buffer], released: Set[int]) -> Replay:
+        items = self.capture.items(released)
+        inputs = [*self.arguments.buffers, *self._buffers]
+        updated = self.capture.updated
+        constants = {serial: used[serial] for serial in used.keys() - updated.keys()}
+        var_vals = dict(self.capture.var_vals)
+        packed = PackedWeights.of(items, constants, inputs, var_vals)
         replay = Replay(
-            self.capture.items(released),
+            Batch(items, inputs, var_vals),
+            packed,
             self._fresh,
             self._made,
             self._template,
             self._effects,
             self._watch,
-            dict(self.capture.var_vals),
+            var_vals,
         )
-        replay.batch([*self.arguments.buffers, *self._buffers])
-        replay.guard_arguments(self.arguments, used, self.capture.updated.keys())
+        replay.guard_arguments(self.arguments, used, updated)
         return replay
 
     def _alive(self) -> dict[int, Buffer]:

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, final
 
 from ferrule.buffer import Buffer
-from ferrule.capture import GraphException, JitItem, get_input_replace
-from ferrule.config import config
-from ferrule.device import Device, JITRunner
 from ferrule.expr import Variable
 from ferrule.gradient import Value, is_recording
+from ferrule.jit.batch import Batch
 from ferrule.jit.inputs import Arguments
 from ferrule.jit.reach import Owner, Path, Place, Reach, present_version
 from ferrule.jit.results import Fresh, Leaf, build_result
+from ferrule.jit.weights import PackedWeights
 from ferrule.lazy import LazyBuffer
 from ferrule.realize import realize
 from ferrule.tensor import Tensor
@@ -182,7 +181,8 @@ class Replay:
 
     def __init__(
         self,
-        jit_cache: list[JitItem],
+        batch: Batch,
+        packed: PackedWeights | None,
         fresh: Sequence[Fresh],
         made: Sequence[int],
         template: Any,
@@ -190,10 +190,12 @@ class Replay:
         watch: Watch,
         var_vals: dict[Variable, int],
     ) -> None:
-        self.jit_cache = jit_cache
-        self.input_replace: dict[tuple[int, int], int] = {}
+        self.jit_cache = batch.items
+        self.input_replace = batch.input_replace
         self.var_vals = var_vals
         self.objects: list[object] = []
+        self._batch = batch
+        self._packed = packed
         self._fresh = fresh
         self._made = made
         self._template = template
@@ -204,25 +206,18 @@ class Replay:
         self._unshared: list[int] = []
         self._written: list[tuple[int, int]] = []
         self._is_guarded = True
-        self._graph: Callable[..., Any] | None = None
-        """The one graph that everything is in, if there is one."""
+        self._changed: list[Buffer] = []
+        """The memory from outside that each replay writes to, other than arguments."""
 
-    def batch(self, input_rawbuffers: Sequence[Buffer]) -> None:
-        """Hands runs of kernels to the devices' graph executors, and lets go of the inputs."""
-        if config().JIT < 2:
-            self.jit_cache = _batched(self.jit_cache, input_rawbuffers, self.var_vals)
-        if len(self.jit_cache) == 1 and not isinstance(self.jit_cache[0].prg, JITRunner):
-            self._graph = self.jit_cache[0].prg.__call__
-        self.input_replace = get_input_replace(self.jit_cache, input_rawbuffers)
-        for j, i in self.input_replace:
-            self.jit_cache[j].rawbufs[i] = None
-
-    def guard_arguments(self, arguments: Arguments, used: Iterable[int], updated: Set[int]) -> None:
+    def guard_arguments(
+        self, arguments: Arguments, used: Iterable[int], updated: Mapping[int, Buffer]
+    ) -> None:
         """Notes which memory from outside is `used`, and which of all memory is `updated`."""
         tensors = arguments.tensors
         serials = [buffer.base.serial for buffer in arguments.buffers]
         self._used = frozenset(used)
-        self._updated = self._used & updated
+        self._updated = self._used & updated.keys()
+        self._changed = [buffer for serial, buffer in updated.items() if serial not in serials]
         self._written = [
             (number, _readers(tensors[number]._cell))
             for number, serial in enumerate(serials)
@@ -269,10 +264,12 @@ class Replay:
             node = value.make(values)
             nodes.append(node)
             memory.append(node.realized)
-        if self._graph is not None:
-            self._graph(memory, values, False, True)
-        else:
-            self._run_items(memory, values)
+        packed = self._packed
+        batch = self._batch if packed is None or not packed.are_ready() else packed.batch
+        try:
+            batch.run(memory, values)
+        finally:
+            self._note_writes(buffers)
         everything = list(tensors)
         for number in self._made:
             everything.append(Tensor._wrap(Value(nodes[number])))
@@ -280,59 +277,11 @@ class Replay:
             effect.apply(everything)
         return build_result(self._template, everything)
 
-    def _run_items(self, buffers: list[Buffer], var_vals: dict[Variable, int]) -> None:
-        items = self.jit_cache
-        for (j, i), number in self.input_replace.items():
-            items[j].rawbufs[i] = buffers[number]
-        try:
-            for item in items:
-                item.prg([b for b in item.rawbufs if b is not None], var_vals, jit=True)
-        finally:
-            for j, i in self.input_replace:
-                items[j].rawbufs[i] = None
-
-
-def _batched(
-    items: Sequence[JitItem], input_rawbuffers: Sequence[Buffer], var_vals: dict[Variable, int]
-) -> list[JitItem]:
-    """The items with consecutive ones of one device as one, where that device has an executor."""
-    batched: list[JitItem] = []
-    batch: list[JitItem] = []
-    for item in items:
-        if batch and item.prg.device != batch[0].prg.device:
-            batched += _graph(batch, input_rawbuffers, var_vals)
-            batch = []
-        if _graph_class(item) is None:
-            batched += _graph(batch, input_rawbuffers, var_vals)
-            batched.append(item)
-            batch = []
-        else:
-            batch.append(item)
-    return batched + _graph(batch, input_rawbuffers, var_vals)
-
-
-def _graph_class(item: JitItem) -> Callable[..., Any] | None:
-    device = item.prg.device
-    inside = all(buffer is None or buffer.device == device for buffer in item.rawbufs)
-    return Device[device].graph if device and inside else None
-
-
-def _graph(
-    batch: list[JitItem], input_rawbuffers: Sequence[Buffer], var_vals: dict[Variable, int]
-) -> list[JitItem]:
-    """The batch as one item; as it is, if there is no executor that can take it."""
-    graph_class = _graph_class(batch[0]) if batch else None
-    if graph_class is None:
-        return batch
-    try:
-        graph = graph_class(batch, input_rawbuffers, var_vals)
-    except GraphException as error:
-        if config().DEBUG >= 1:
-            print(f"replaying {len(batch)} kernels one by one: {error}")
-        return batch
-    for j, i in get_input_replace(batch, input_rawbuffers):
-        batch[j].rawbufs[i] = None
-    return [JitItem(graph, list(input_rawbuffers))]
+    def _note_writes(self, buffers: Sequence[Buffer]) -> None:
+        for buffer in self._changed:
+            buffer.note_write()
+        for number, _ in self._written:
+            buffers[number].note_write()
 
 
 @final

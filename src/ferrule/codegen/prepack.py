@@ -1,0 +1,157 @@
+"""Copies that a kernel makes of what never changes, made beforehand by kernels of their own.
+
+A scheduled kernel fills packed panels in each run (`stage`). Where such a copy is of a buffer that
+is the same in the next run, such as a model's weights, `prepack` takes it out: what is left reads
+it from one more buffer, which holds all panels one after the other. Results keep their bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from math import prod
+
+from ferrule.codegen.kernel import (
+    Compute,
+    Kernel,
+    Kind,
+    Loop,
+    Nest,
+    Store,
+    expressions,
+    show,
+    verify,
+)
+from ferrule.codegen.opt import map_reads
+from ferrule.codegen.plan import SERIAL_WORK, load_step, loads
+from ferrule.dtype import DType
+from ferrule.expr import Expr, ExprOp, Variable, const, load, toposort
+from ferrule.target import Target
+
+LEAST_GAIN = 0.02  # of a kernel's time: less is not worth the memory
+MOST_GROWTH = 2  # times the size of what is copied
+NEAR_CYCLES = 0.3  # to copy an element whose neighbours in the copy are neighbours in memory
+FAR_CYCLES = 0.7  # another element
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A kernel that fills the buffer in its slot 0 from the one in its slot 1."""
+
+    kernel: Kernel
+    source: int
+    """The slot of the copied buffer in the kernel that the copy was taken out of."""
+    elements: int
+    """How many the buffer holds, of the dtype `kernel.slots[0]`."""
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype of the filled buffer."""
+        return self.kernel.slots[0]
+
+
+@dataclass(frozen=True)
+class Prepacked:
+    """A kernel that reads its last `len(copies)` slots from what these fill."""
+
+    kernel: Kernel
+    copies: tuple[Copy, ...]
+
+
+def prepack(kernel: Kernel, constant: Set[int], sizes: Sequence[int], target: Target) -> Prepacked:
+    """The kernel without those copies of `constant` slots that are worth taking out.
+
+    `sizes` has the bytes of the buffer in each slot.
+    """
+    copies: list[Copy] = []
+    for nest in kernel.nests:
+        slot = _copied_slot(kernel, nest)
+        if slot not in constant or target.block_threads > 1:
+            continue
+        copy = _copy(kernel, nest, slot)
+        size = copy.elements * copy.dtype.itemsize
+        if size <= MOST_GROWTH * sizes[slot] and _gain(kernel, nest, target) >= LEAST_GAIN:
+            kernel = _without(kernel, nest)
+            copies.append(copy)
+    verify(kernel)
+    return Prepacked(kernel, tuple(copies))
+
+
+def _copied_slot(kernel: Kernel, nest: Nest) -> int:
+    """The slot that a nest copies all its values from; -1 if it does more, or less, than that."""
+    if nest.at is None or len(nest.computes) != 1:
+        return -1
+    (c,) = nest.computes
+    slots = {e.arg for e in loads(c.value)}
+    stored = {x.store.slot for x in kernel.computes.values() if x.store is not None}
+    replaced = {x.over for x in kernel.computes.values()}
+    plain = c.monoid is None and c.store is None and c.over is None and c.name not in replaced
+    bounded = any(loop.start is not None or loop.end is not None for loop in nest.loops)
+    known = all(loop.range.size.is_const for _, _, loop in kernel.path(nest))
+    leaves = [e for e in toposort([c.value]) if isinstance(e, Variable) or e.op is ExprOp.READ]
+    hangs = any(n.at is not None and n.at[0] == nest.name for n in kernel.nests)
+    if len(slots) != 1 or slots & stored or not plain or bounded or not known or leaves or hangs:
+        return -1
+    return int(slots.pop())
+
+
+def _around(kernel: Kernel, nest: Nest) -> list[Loop]:
+    """The loops outside a copy that it varies with, outermost first."""
+    used = {r for e in expressions(nest) for r in e.ranges}
+    used |= {r for loop in nest.loops if loop.peel is not None for r in loop.peel.ranges}
+    return [loop for name, _, loop in kernel.path(nest) if name != nest.name if loop.range in used]
+
+
+def _start(around: Sequence[Loop], elements: int) -> Expr:
+    """Where the copy that is made inside some iterations begins."""
+    number = const(0)
+    for loop in around:
+        number = number * loop.size + loop.range
+    return number * elements
+
+
+def _copy(kernel: Kernel, nest: Nest, slot: int) -> Copy:
+    (c,) = nest.computes
+    around = _around(kernel, nest)
+    found = {e: Expr(ExprOp.LOAD, e.dtype, e.src, 1) for e in loads(c.value)}
+    place = _start(around, c.elements) + c.place(c.ranges)
+    stored = Compute("out0", c.value.substitute(found), store=Store(0, place))
+    loops = [*(Loop(loop.range) for loop in around), *nest.loops]
+    if loops[0].kind is Kind.SERIAL and prod(loop.size for loop in loops) >= SERIAL_WORK:
+        loops[0] = replace(loops[0], kind=Kind.PARALLEL)
+    root = Nest("out0", (stored,), tuple(loops))
+    packing = Kernel("pack", (root,), (c.value.dtype, kernel.slots[slot]))
+    verify(packing)
+    name = f"pack_{sha256(show(packing).encode()).hexdigest()[:8]}"
+    elements = prod(loop.size for loop in around) * c.elements
+    return Copy(replace(packing, name=name), slot, elements)
+
+
+def _without(kernel: Kernel, nest: Nest) -> Kernel:
+    """The kernel with a copy in a buffer of its own, its last one."""
+    (c,) = nest.computes
+    slot = len(kernel.slots)
+    start = _start(_around(kernel, nest), c.elements)
+    kernel = replace(
+        kernel,
+        nests=tuple(n for n in kernel.nests if n is not nest),
+        slots=(*kernel.slots, c.value.dtype),
+    )
+    return map_reads(kernel, {c.name}, lambda e: load(slot, e.dtype, start + c.place(e.src)))
+
+
+def _gain(kernel: Kernel, nest: Nest, target: Target) -> float:
+    """About which part of the kernel's time the copy takes: where sums take most of the rest."""
+    (c,) = nest.computes
+    lane = c.ranges[-1]
+    near = all(load_step(e, lane) == 1 for e in loads(c.value))
+    copied = _iterations(kernel, nest) * (NEAR_CYCLES if near else FAR_CYCLES)
+    lanes = target.lanes(max(c.value.dtype.itemsize, 4))
+    sums = [n for n in kernel.nests if any(c.monoid is not None for c in n.computes)]
+    summed = sum(_iterations(kernel, n) for n in sums) / (2 * lanes)
+    return copied / summed if summed else 0.0
+
+
+def _iterations(kernel: Kernel, nest: Nest) -> int:
+    return prod(loop.range.size.max for _, _, loop in kernel.path(nest))

@@ -1,0 +1,91 @@
+"""Captured items, ready to run with other inputs: where a device can, many of them by one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+from ferrule.buffer import Buffer
+from ferrule.capture import GraphException, JitItem, get_input_replace
+from ferrule.config import config
+from ferrule.device import Device, JITRunner
+from ferrule.expr import Variable
+
+
+@final
+class Batch:
+    """The items, with runs of kernels handed to the devices' graph executors.
+
+    Where an item has one of `inputs`, each run puts its own buffer of that number; these are not
+    kept alive.
+    """
+
+    def __init__(
+        self, items: list[JitItem], inputs: Sequence[Buffer], var_vals: dict[Variable, int]
+    ) -> None:
+        self.items = _batched(items, inputs, var_vals) if config().JIT < 2 else items
+        self._graph: Callable[..., Any] | None = None
+        """The one graph that everything is in, if there is one."""
+        if len(self.items) == 1 and not isinstance(self.items[0].prg, JITRunner):
+            self._graph = self.items[0].prg.__call__
+        self.input_replace = get_input_replace(self.items, inputs)
+        for j, i in self.input_replace:
+            self.items[j].rawbufs[i] = None
+
+    def run(self, buffers: list[Any], var_vals: dict[Variable, int]) -> None:
+        """Runs everything, with these buffers as inputs."""
+        if self._graph is not None:
+            self._graph(buffers, var_vals, False, True)
+            return
+        items = self.items
+        for (j, i), number in self.input_replace.items():
+            items[j].rawbufs[i] = buffers[number]
+        try:
+            for item in items:
+                item.prg([b for b in item.rawbufs if b is not None], var_vals, jit=True)
+        finally:
+            for j, i in self.input_replace:
+                items[j].rawbufs[i] = None
+
+
+def _batched(
+    items: Sequence[JitItem], inputs: Sequence[Buffer], var_vals: dict[Variable, int]
+) -> list[JitItem]:
+    """The items with consecutive ones of one device as one, where that device has an executor."""
+    batched: list[JitItem] = []
+    batch: list[JitItem] = []
+    for item in items:
+        if batch and item.prg.device != batch[0].prg.device:
+            batched += _graph(batch, inputs, var_vals)
+            batch = []
+        if _graph_class(item) is None:
+            batched += _graph(batch, inputs, var_vals)
+            batched.append(item)
+            batch = []
+        else:
+            batch.append(item)
+    return batched + _graph(batch, inputs, var_vals)
+
+
+def _graph_class(item: JitItem) -> Callable[..., Any] | None:
+    device = item.prg.device
+    inside = all(buffer is None or buffer.device == device for buffer in item.rawbufs)
+    return Device[device].graph if device and inside else None
+
+
+def _graph(
+    batch: list[JitItem], inputs: Sequence[Buffer], var_vals: dict[Variable, int]
+) -> list[JitItem]:
+    """The batch as one item; as it is, if there is no executor that can take it."""
+    graph_class = _graph_class(batch[0]) if batch else None
+    if graph_class is None:
+        return batch
+    try:
+        graph = graph_class(batch, inputs, var_vals)
+    except GraphException as error:
+        if config().DEBUG >= 1:
+            print(f"replaying {len(batch)} kernels one by one: {error}")
+        return batch
+    for j, i in get_input_replace(batch, inputs):
+        batch[j].rawbufs[i] = None
+    return [JitItem(graph, list(inputs))]
