@@ -13,6 +13,7 @@ from tests.kernels import (
     CASES,
     CHAIN_WITH_SUMS,
     Case,
+    add,
     convolution,
     load,
     matmul,
@@ -25,6 +26,8 @@ from ferrule.codegen.kernel import show as show_kernel
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.uops import show as show_program
 from ferrule.dtype import dtypes
+from ferrule.renderer.cdialect import CUDA, OPENCL, C, Dialect
+from ferrule.renderer.cstyle import CStyleRenderer
 from ferrule.renderer.llvmir import LLVMRenderer
 from ferrule.target import Target
 
@@ -129,3 +132,35 @@ def test_source_for_arm(update_golden: bool) -> None:
     linearizer = Linearizer(case.ast, ARM, name="sum_rows_neon").linearize()
     text = LLVMRenderer(ARM).render("sum_rows_neon", linearizer.uops)
     compare(FOLDER / "sources" / "sum_rows_neon.ll", text, update_golden)
+
+
+# A target with blocks of threads, of the tests' own.
+GRID = replace(
+    TARGET,
+    name="grid",
+    arch="grid",
+    features="",
+    vector_bytes=16,
+    block_threads=256,
+    warp=32,
+    shared_bytes=48 * 1024,
+    index_bits=32,
+    max_threads=64,
+)
+IN_C = [
+    ("sum_rows", C, replace(TARGET, vector_bytes=16), "c"),
+    ("stream", CUDA, GRID, "cu"),
+    ("softmax", CUDA, GRID, "cu"),
+    ("sum_columns", OPENCL, replace(GRID, warp=1), "cl"),
+]
+
+
+@pytest.mark.parametrize(("name", "dialect", "target", "suffix"), IN_C, ids=[c[0] for c in IN_C])
+def test_source_in_c(
+    name: str, dialect: Dialect, target: Target, suffix: str, update_golden: bool
+) -> None:
+    stream = store(add(load(1, 64, 1000), load(2, 64, 1000)))
+    ast = next((case.ast for case in CASES if case.name == name), stream)
+    linearizer = Linearizer(ast, target, name=f"kernel_{name}").linearize()
+    text = CStyleRenderer(dialect, target).render(linearizer.name, linearizer.uops)
+    compare(FOLDER / "sources" / f"{name}.{suffix}", text, update_golden)

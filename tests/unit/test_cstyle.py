@@ -7,7 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.cprograms import PLAIN, CompiledC, aligned, needs_compiler, run_as_c
+from tests.clprograms import GPU, compile_as_cuda, run_as_opencl
+from tests.cprograms import (
+    PLAIN,
+    CompiledC,
+    aligned,
+    assert_same,
+    needs_compiler,
+    run_as_c,
+)
 from tests.kernels import CASES, Case, make_inputs
 from tests.programs import (
     COMPUTED,
@@ -25,29 +33,35 @@ from tests.programs import (
     sample,
 )
 
+from ferrule.codegen.interpret import interpret
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import ExprOp
+from ferrule.renderer.base import RenderError
+from ferrule.renderer.cdialect import CUDA, C, Dialect
 from ferrule.renderer.cfunction import pieces
+from ferrule.renderer.cstyle import CStyleRenderer, cuda_renderer, opencl_renderer
+from ferrule.target import Target
 
 FLOAT8 = [dtypes.float8_e4m3, dtypes.float8_e5m2]
 EVERY = [*COMPUTED, *NARROW, *FLOAT8]
-GPU = replace(
-    PLAIN, name="sm_80", vector_bytes=16, block_threads=1024, warp=32, shared_bytes=48 << 10
-)
 
 
 # -- arithmetic ------------------------------------------------------------------------------------
+
+
+def operations_and_buffers(dtype: DType, lanes: int) -> tuple[list[UOp], list[Array]]:
+    uops, stored = every_operation(dtype, lanes)
+    inputs = [sample(dtype, SIZE, seed) for seed in range(3)]
+    return uops, [*inputs, *(np.zeros(SIZE, kind.np) for kind in stored)]
 
 
 @needs_compiler
 @pytest.mark.parametrize("lanes", [1, 8])
 @pytest.mark.parametrize("dtype", COMPUTED, ids=lambda d: d.name)
 def test_every_operation(dtype: DType, lanes: int) -> None:
-    uops, stored = every_operation(dtype, lanes)
-    inputs = [sample(dtype, SIZE, seed) for seed in range(3)]
-    run_as_c(uops, [*inputs, *(np.zeros(SIZE, kind.np) for kind in stored)])
+    run_as_c(*operations_and_buffers(dtype, lanes))
 
 
 @needs_compiler
@@ -134,9 +148,8 @@ def test_constants_keep_every_bit() -> None:
 # -- casts -----------------------------------------------------------------------------------------
 
 
-@needs_compiler
-@pytest.mark.parametrize("source", EVERY, ids=lambda d: d.name)
-def test_every_cast(source: DType) -> None:
+def every_cast(source: DType) -> tuple[list[UOp], list[Array]]:
+    """A program that casts to each dtype, two lanes at a time, and its buffers."""
     b = Builder(SIZE // 2)
     start, stop = b.add(UOps.START, I64), b.add(UOps.STOP, I64)
     loop = b.loop(start, stop)
@@ -149,7 +162,13 @@ def test_every_cast(source: DType) -> None:
         x = sample(source, SIZE, slot)
         buffers += [in_range(x, kind) if dtypes.is_float(source) else x, np.zeros(SIZE, kind.np)]
     b.end(loop)
-    run_as_c(b.uops, buffers)
+    return b.uops, buffers
+
+
+@needs_compiler
+@pytest.mark.parametrize("source", EVERY, ids=lambda d: d.name)
+def test_every_cast(source: DType) -> None:
+    run_as_c(*every_cast(source))
 
 
 @needs_compiler
@@ -163,7 +182,7 @@ def test_narrow_floats_round_to_nearest_even(kind: DType, source: DType) -> None
     middles = (values[1:] + values[:-1]) / 2
     near = [np.nextafter(middles, side) for side in (-np.inf, np.inf)]
     beyond = np.array([np.inf, -np.inf, np.nan, 3e38, 70000.0, 65519.0, 65520.0, 500.0, 1e-45])
-    parts = [values, middles, *near] if kind in FLOAT8 else [p[::7] for p in (middles, *near)]
+    parts = [values, middles, *near] if kind in FLOAT8 else [p[::29] for p in (middles, *near)]
     with np.errstate(over="ignore"):
         x = np.concatenate([*parts, beyond]).astype(source.np)
     uops = elementwise(lambda b, v: b.add(UOps.CAST, kind, 1, v), [source], 1, len(x))
@@ -368,11 +387,288 @@ def test_extent_is_computed_from_variables() -> None:
     run_as_c(b.uops, [np.zeros(1, np.int64)], [100])
 
 
+def kernel(case: Case, target: Target) -> tuple[Linearizer, list[Array], Array]:
+    """The program, its buffers, and the values expected in the first."""
+    linearizer = Linearizer(case.ast, target, name=f"kernel_{case.name}").linearize()
+    inputs = make_inputs(case)
+    expected = case.expected(*inputs)
+    buffers = [np.zeros(expected.size, expected.dtype), *(x.reshape(-1) for x in inputs)]
+    return linearizer, buffers, expected.reshape(-1)
+
+
 @needs_compiler
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_kernels(case: Case) -> None:
-    linearizer = Linearizer(case.ast, PLAIN, name=f"kernel_{case.name}").linearize()
-    inputs = make_inputs(case)
-    shape = case.expected(*inputs).shape
-    buffers = [np.zeros(int(np.prod(shape)), np.float32), *(x.reshape(-1) for x in inputs)]
+    linearizer, buffers, _ = kernel(case, PLAIN)
     run_as_c(linearizer.uops, buffers, name=linearizer.name)
+
+
+# -- blocks of threads -----------------------------------------------------------------------------
+
+
+class Block(Builder):
+    """A program for `blocks` blocks of `threads` threads."""
+
+    def __init__(self, blocks: int, threads: int) -> None:
+        super().__init__(0)
+        self.add(UOps.EXTENT, src=(self.const(blocks),), arg=threads)
+        self.block, self.thread = self.add(UOps.START, I64), self.add(UOps.THREAD, I64)
+        first = self.alu(ExprOp.MUL, self.block, self.const(threads))
+        self.index = self.alu(ExprOp.ADD, first, self.thread)
+
+    def across(self, op: ExprOp, x: UOp, count: int, step: int = 1) -> UOp:
+        return self.add(UOps.ACROSS, x.dtype, x.lanes, (x,), (op, count, step))
+
+
+def combined(
+    dtype: DType, threads: int, ops: Sequence[ExprOp], groups: Sequence[tuple[int, int]]
+) -> list[UOp]:
+    """Each operation across groups of (count, step) threads: out[group][op][thread]."""
+    b = Block(2, threads)
+    x = b.load(b.param(0, dtype), b.index)
+    slot = 1
+    for group in groups:
+        for op in ops:
+            b.store(b.param(slot, dtype), b.index, b.across(op, x, *group))
+            slot += 1
+    return b.uops
+
+
+def reversed_through_shared_memory() -> list[UOp]:
+    """Each block turns its part around, twice, by vectors of 4; then 2 lanes are summed up."""
+    b = Block(3, 16)
+    x, out = b.param(0, dtypes.float32), b.param(1, dtypes.float32)
+    tile = b.add(UOps.SHARED, dtypes.float32, arg=("tile", 64))
+    own = b.alu(ExprOp.MUL, b.thread, b.const(4))
+    place = b.alu(ExprOp.MUL, b.index, b.const(4))
+    value = b.add(UOps.LOAD, dtypes.float32, 4, (x, place), 4)
+    loop = b.loop(b.const(0), b.const(2))
+    b.add(UOps.BARRIER)
+    b.add(UOps.STORE, None, 1, (tile, own, value), 4)
+    b.add(UOps.BARRIER)
+    other = b.alu(ExprOp.SUB, b.const(60), own)
+    turned = b.add(UOps.LOAD, dtypes.float32, 4, (tile, other), 4)
+    back = b.add(UOps.SHUFFLE, dtypes.float32, 4, (turned,), (3, 2, 1, 0))
+    at = b.alu(ExprOp.ADD, b.alu(ExprOp.MUL, loop, b.const(192)), place)
+    b.add(UOps.STORE, None, 1, (out, at, back), 4)
+    b.end(loop)
+    pair = b.add(UOps.SHUFFLE, dtypes.float32, 2, (value,), (0, 3))
+    both = b.across(ExprOp.ADD, pair, 8)
+    b.store(b.param(2, dtypes.float32), b.alu(ExprOp.MUL, b.index, b.const(2)), both)
+    return b.uops
+
+
+def all_alike(uops: Sequence[UOp], buffers: Sequence[Array], values: Sequence[int] = ()) -> None:
+    """OpenCL does what the interpreter does, bit for bit."""
+    found = run_as_opencl(uops, buffers, values)
+    expected = [aligned(buffer) for buffer in buffers]
+    interpret(uops, expected, values)
+    assert_same(expected, found, opencl_renderer(GPU).render("kernel", uops))
+
+
+@pytest.mark.parametrize("dtype", COMPUTED, ids=lambda d: d.name)
+def test_every_operation_in_opencl(dtype: DType) -> None:
+    all_alike(*operations_and_buffers(dtype, 2))
+
+
+@pytest.mark.parametrize("source", [*REALS, I64, *NARROW, *FLOAT8], ids=lambda d: d.name)
+def test_casts_in_opencl(source: DType) -> None:
+    all_alike(*every_cast(source))
+
+
+@pytest.mark.parametrize("dtype", [dtypes.bool, dtypes.int16, I64, *REALS], ids=lambda d: d.name)
+def test_threads_combine_values_in_opencl(dtype: DType) -> None:
+    """All threads of a group get the same bits, also where zeros and NaNs differ."""
+    uops = combined(dtype, 16, [ExprOp.ADD, ExprOp.MAX], [(4, 2), (16, 1)])
+    x = sample(dtype, 32, 0)
+    all_alike(uops, [x, *(np.zeros_like(x) for _ in range(4))])
+
+
+def test_threads_share_memory_in_opencl() -> None:
+    x = np.arange(192, dtype=np.float32)
+    uops = reversed_through_shared_memory()
+    all_alike(uops, [x, np.zeros(384, np.float32), np.zeros(96, np.float32)])
+
+
+def test_variables_are_32_bit_integers_in_opencl() -> None:
+    """And what is computed from them may need more bits."""
+    b = Builder(0)
+    n, m = b.add(UOps.VALUE, I64, arg=1), b.add(UOps.VALUE, I64, arg=2)
+    b.add(UOps.EXTENT, src=(b.alu(ExprOp.IDIV, b.alu(ExprOp.MUL, n, n), b.const(1 << 61)),), arg=2)
+    start, thread = b.add(UOps.START, I64), b.add(UOps.THREAD, I64)
+    out = b.param(0, I64)
+    index = b.alu(ExprOp.ADD, b.alu(ExprOp.MUL, start, b.const(2)), thread)
+    product = b.alu(ExprOp.MUL, b.alu(ExprOp.MUL, n, m), b.alu(ExprOp.ADD, thread, m))
+    b.store(out, index, product)
+    all_alike(b.uops, [np.zeros(4, np.int64)], [-(2**31) + 1, 3])
+
+
+BLOCKS = replace(GPU, block_threads=32, index_bits=32, max_threads=8)
+QUICK = ["add_row", "pad_sum", "sum_rows", "softmax", "layernorm", "convolution", "sum_of_gathered"]
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.name in QUICK], ids=lambda c: c.name)
+def test_kernels_of_blocks_in_opencl(case: Case) -> None:
+    linearizer, buffers, expected = kernel(case, BLOCKS)
+    found = run_as_opencl(linearizer.uops, buffers)
+    np.testing.assert_allclose(found[0], expected, rtol=2e-5, atol=1e-5)
+
+
+ARCHITECTURES = pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_kernels_compile_as_cuda(case: Case) -> None:
+    compile_as_cuda(kernel(case, replace(BLOCKS, block_threads=256))[0].uops, "sm_90a")
+
+
+@ARCHITECTURES
+@pytest.mark.parametrize("dtype", EVERY, ids=lambda d: d.name)
+def test_operations_compile_as_cuda(dtype: DType, architecture: str) -> None:
+    compile_as_cuda(every_cast(dtype)[0], architecture)
+    if dtype in COMPUTED:
+        compile_as_cuda(every_operation(dtype, 4)[0], architecture)
+        ops = [ExprOp.ADD, ExprOp.MAX]
+        compile_as_cuda(
+            combined(dtype, 256, ops, [(8, 4), (32, 1), (4, 64), (256, 1)]), architecture
+        )
+
+
+@ARCHITECTURES
+@pytest.mark.parametrize("options", [(), ("-DFERRULE_UNALIGNED",), ("-DFERRULE_SHIM",)], ids=str)
+def test_vectors_and_shared_memory_compile_as_cuda(
+    options: Sequence[str], architecture: str
+) -> None:
+    compile_as_cuda(reversed_through_shared_memory(), architecture, options)
+    compile_as_cuda(every_cast(dtypes.float16)[0], architecture, options)
+
+
+# -- text ------------------------------------------------------------------------------------------
+
+
+def test_parameters_are_buffers_then_variables() -> None:
+    """Also those that the program does not use; `const` where nothing is stored."""
+    b = Builder(0)
+    n = b.add(UOps.VALUE, I64, arg=4)
+    b.add(UOps.EXTENT, src=(n,), arg=64)
+    out, x, mask = b.param(2, dtypes.int32), b.param(0, dtypes.float16), b.param(3, dtypes.bool)
+    zero = b.const(0)
+    bit = b.add(UOps.BITCAST, dtypes.int16, 1, (b.load(x, zero),))
+    b.store(out, zero, b.add(UOps.CAST, dtypes.int32, 1, (bit,)), b.load(mask, zero))
+    text = cuda_renderer(GPU).render("a.b-c", b.uops)
+    assert (
+        'extern "C" __global__ void __launch_bounds__(64) a_b_c(const u16 *__restrict__ data0, '
+        "const void *__restrict__ data1, i32 *data2, const u8 *__restrict__ data3, i32 value0)"
+    ) in text
+    text = opencl_renderer(GPU).render("a.b-c", b.uops)
+    assert (
+        "__kernel __attribute__((reqd_work_group_size(64, 1, 1))) void a_b_c(__global const u16 "
+        "*restrict data0, __global const void *restrict data1, __global i32 *data2, "
+        "__global const u8 *restrict data3, i32 value0)"
+    ) in text
+
+
+def test_a_warp_needs_no_memory_to_combine_values() -> None:
+    def text(threads: int, count: int, warp: int = 32) -> str:
+        uops = combined(dtypes.float32, threads, [ExprOp.ADD], [(count, 1)])
+        return cuda_renderer(replace(GPU, warp=warp)).render("k", uops)
+
+    assert "scratch" not in text(128, 32)
+    assert text(128, 32).count("__shfl_xor_sync(0xffffffffu") == 5
+    assert text(16, 8).count("__shfl_xor_sync(0xffffu") == 3
+    assert "u8 scratch[512];" in text(128, 64)
+    assert "__shfl" not in text(128, 64, warp=1)
+    assert "__shfl" not in text(48, 16)
+
+
+def test_small_indices_are_32_bits_wide_on_devices_with_blocks() -> None:
+    b = Block(1000, 256)
+    far = b.alu(ExprOp.MUL, b.index, b.const(10000))
+    b.store(b.param(0, I64), b.alu(ExprOp.MOD, far, b.const(1000)), far)
+    text = cuda_renderer(GPU).render("k", b.uops)
+    assert "const i64 t0 = (i64)(block * 256 + thread) * 10000;" in text
+    assert "data0[t0 % 1000] = t0;" in text
+
+
+def test_equal_programs_give_equal_text() -> None:
+    renderer = CStyleRenderer(C, PLAIN)
+    assert renderer.render("k", dot(64, 8)) == renderer.render("k", dot(64, 8))
+
+
+def test_what_only_the_number_of_chunks_needs_is_not_in_the_kernel() -> None:
+    text = opencl_renderer(GPU).render("k", dot(64, 8))
+    assert "value0" in text.partition("{")[0]
+    assert "value0" not in text.partition("void k(")[2].partition("{")[2]
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+
+def render(body: Builder, dialect: Dialect = CUDA) -> str:
+    return CStyleRenderer(dialect, GPU).render("k", body.uops)
+
+
+def test_arithmetic_on_narrow_floats_is_refused() -> None:
+    b = Builder()
+    x = b.const(1.0, dtypes.float16)
+    b.store(b.param(0, dtypes.float16), b.const(0), b.alu(ExprOp.ADD, x, x))
+    message = r"^ADD of float16: programs compute in float32; CAST before and after$"
+    with pytest.raises(RenderError, match=message):
+        render(b)
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "message"),
+    [
+        (ExprOp.EXP2, dtypes.float32, r"^EXP2 is no operation of a program; expand it first$"),
+        (ExprOp.SUB, dtypes.bool, r"^SUB of bool has no meaning; use XOR, or cast to an integer"),
+    ],
+)
+def test_operations_without_a_meaning_are_refused(op: ExprOp, dtype: DType, message: str) -> None:
+    b = Builder()
+    x = b.load(b.param(0, dtype), b.const(0))
+    b.store(b.param(1, dtype), b.const(0), b.alu(op, *([x] if op is ExprOp.EXP2 else [x, x])))
+    with pytest.raises(RenderError, match=message):
+        render(b)
+
+
+def test_a_program_needs_an_extent() -> None:
+    with pytest.raises(RenderError, match=r"^kernel k has no EXTENT; put one behind what computes"):
+        render(Builder(0))
+
+
+def test_c_has_no_blocks() -> None:
+    b = Block(1, 4)
+    b.store(b.param(0, I64), b.thread, b.thread)
+    message = r"^THREAD: C has no blocks of threads; use a dialect that has, or a kernel of one"
+    with pytest.raises(RenderError, match=message):
+        render(b, C)
+
+
+def test_a_block_has_as_many_threads_as_the_target_takes() -> None:
+    message = r"^kernel k has blocks of 2048 threads; gpu takes 1024: bind fewer$"
+    with pytest.raises(RenderError, match=message):
+        render(Block(1, 2048))
+
+
+def test_groups_of_threads_fill_the_block() -> None:
+    b = Block(1, 48)
+    b.store(b.param(0, I64), b.thread, b.across(ExprOp.ADD, b.thread, 32))
+    message = r"^ACROSS of 32 threads, 1 apart: the 48 of a block do not divide into such groups"
+    with pytest.raises(RenderError, match=message):
+        render(b)
+
+
+def test_shared_memory_is_limited() -> None:
+    b = Block(1, 64)
+    tile = b.add(UOps.SHARED, dtypes.float64, arg=("tile", 6144))
+    b.store(tile, b.thread, b.const(1.0, dtypes.float64))
+    assert "double tile_0[6144];" in render(b)
+    summed = b.across(ExprOp.ADD, b.load(tile, b.thread), 64)
+    b.store(b.param(0, dtypes.float64), b.thread, summed)
+    message = (
+        r"^u8 scratch\[512\]; 49664 bytes in all are more than the 49152 that a block shares; "
+        r"use smaller tiles$"
+    )
+    with pytest.raises(RenderError, match=message):
+        render(b)

@@ -18,7 +18,9 @@ from ferrule.renderer.base import STORAGE_ONLY, RenderError, storage_bits
 from ferrule.renderer.cdialect import bits_type, literal, type_of
 from ferrule.renderer.cprelude import Helper, Prelude
 
-_ATOM: Final = re.compile(r"\w+(\.\w+)?|\w+\[\w+\]|[\d.]+(e[-+]\d+)?f?")
+_PRODUCT: Final = re.compile(r"\(\w+ \* \w+\)")
+_SUM: Final = re.compile(r"\(\w+( \* \w+)? \+ \w+( \* \w+)?\)")
+_ATOM: Final = re.compile(r"\w+(\.\w+)?(\[\w+\])?|[\d.]+(e[-+]\d+)?f?")
 
 
 def atom(text: str) -> str:
@@ -71,19 +73,32 @@ class Arithmetic:
     def maths(self, name: str, *operands: str) -> str:
         return self.prelude.maths(name, self.kind, *operands)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether C computes integers as they are meant: without overflow, or unsigned."""
+        return self.kind in ("u32", "u64") or (self.is_exact and self.kind in ("i32", "i64"))
+
     def wrapping(self, template: str, *operands: str) -> str:
         """An operation on integers; `{0}`, `{1}`, ... stand for the operands."""
-        width = max(int(self.kind[1:]), 32)
-        if self.kind == f"u{width}" or (self.is_exact and width == int(self.kind[1:])):
+        if self.is_plain:
             return template.format(*operands)
+        width = max(int(self.kind[1:]), 32)
         unsigned = [f"(u{width}){operand}" for operand in operands]
         return f"({self.kind})({template.format(*unsigned)})"
+
+
+def _term(text: str) -> str:
+    """A product needs no parentheses in a sum."""
+    return text[1:-1] if _PRODUCT.fullmatch(text) else text
 
 
 def _add(t: Arithmetic, a: str, b: str) -> str:
     if t.is_bool:
         return f"{a} | {b}"
-    return f"{a} + {b}" if t.is_real else t.wrapping("{0} + {1}", a, b)
+    if t.is_real or t.is_plain:
+        # Sums are taken from the left, as C does.
+        return f"{bare(a) if _SUM.fullmatch(a) else _term(a)} + {_term(b)}"
+    return t.wrapping("{0} + {1}", a, b)
 
 
 def _subtract(t: Arithmetic, a: str, b: str) -> str:

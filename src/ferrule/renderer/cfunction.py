@@ -343,23 +343,22 @@ class Function:
         return pieces(value.lanes, _dtype(value).itemsize, u.arg)
 
     def load(self, u: UOp) -> None:
-        pointer, index = u.src[:2]
-        dtype = _dtype(u)
-        elements, masks = self.elements(pointer, index, u.lanes), self.masks(u, 2)
-        values = []
-        for first, lanes in self.parts(u, u, masks):
+        elements, masks = self.elements(u.src[0], u.src[1], u.lanes), self.masks(u, 2)
+        parts, name = self.parts(u, u, masks), f"t{self.number()}"
+        self.lanes[u] = []
+        for first, lanes in parts:
+            mask = masks[first] if masks is not None else None
             if lanes > 1:
-                mask = masks[first] if masks is not None else None
-                values += self.load_vector(u, elements[first], lanes, mask)
+                self.lanes[u] += self.load_vector(u, elements[first], lanes, mask)
                 continue
-            value = elements[first]
-            if dtype is dtypes.bool:
-                value = f"{value} != 0"
-            if masks is not None:
-                zero = self.constant(dtype, 0)
-                value = f"{masks[first]} ? {value} : {zero}"
-            values.append(value)
-        self.define(u, values)
+            variable = name if u.lanes == 1 else f"{name}_{first}"
+            value = self.load_element(_dtype(u), elements[first], mask)
+            self.emit(f"const {self.kind(u)} {variable} = {value};")
+            self.lanes[u].append(variable)
+
+    def load_element(self, dtype: DType, element: str, mask: str | None) -> str:
+        value = f"{element} != 0" if dtype is dtypes.bool else element
+        return value if mask is None else f"{mask} ? {value} : {self.constant(dtype, 0)}"
 
     def load_vector(self, u: UOp, element: str, lanes: int, mask: str | None) -> list[str]:
         """Neighbours by one access; gives the lanes."""
@@ -371,8 +370,8 @@ class Function:
         else:
             self.emit(f"{kind} {name} = {{{{{', '.join(['0'] * lanes)}}}}};")
             self.emit(f"if ({bare(mask)}) {name} = {place};")
-        suffix = " != 0" if u.dtype is dtypes.bool else ""
-        return [f"{name}.lane[{lane}]{suffix}" for lane in range(lanes)]
+        elements = [f"{name}.lane[{lane}]" for lane in range(lanes)]
+        return [f"({x} != 0)" for x in elements] if u.dtype is dtypes.bool else elements
 
     def store(self, u: UOp) -> None:
         pointer, index, value = u.src[:3]
@@ -383,7 +382,7 @@ class Function:
             if lanes > 1:
                 kind = self.prelude.vector(memory_type(_dtype(value)), lanes)
                 new = f"v{self.number()}"
-                numbers = ", ".join(values[first : first + lanes])
+                numbers = ", ".join(bare(value) for value in values[first : first + lanes])
                 self.emit(f"const {kind} {new} = {{{{{numbers}}}}};")
                 target = f"*({self.space(pointer)}{kind} *)&{target}"
             guard = f"if ({bare(masks[first])}) " if masks is not None else ""
@@ -404,8 +403,10 @@ class Function:
 
     def is_block(self, u: UOp) -> bool:
         """Whether a loop is over the chunks, of which a block has one."""
-        over_chunks = u.op is UOps.LOOP and [s.op for s in u.src[:2]] == [UOps.START, UOps.STOP]
-        return over_chunks and self.dialect.has_blocks
+        if u.op is not UOps.LOOP or not self.dialect.has_blocks:
+            return False
+        ends = [s.src[0] if s.op is UOps.CAST else s for s in u.src[:2]]
+        return [s.op for s in ends] == [UOps.START, UOps.STOP]
 
 
 def _plus(index: str, offset: int) -> str:
