@@ -9,7 +9,7 @@ INSTALL := python -m pip install --quiet --disable-pip-version-check
 LOWEST := numpy==2.1.0 ml_dtypes==0.5.0 llvmlite==0.46.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch test-array-api test-wheel test-lowest lint format bench bench-quick docs
+.PHONY: help demo test test-torch test-array-api test-wheel test-lowest lint format bench bench-quick bench-cuda docs
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ bench: .bench-venv/.ready ## Measure against all peers; the table is bench/resul
 
 bench-quick: .bench-venv/.ready ## A subset in short blocks: rough figures in two minutes
 	.bench-venv/bin/python bench/run.py --quick
+
+bench-cuda: ## Measure on a GPU, against the peers that this Python has; it installs nothing
+	PYTHONPATH=src $(PYTHON) bench/run.py --gpu
 
 # PyTorch and what its own testing modules need.
 .torch-venv/.ready: pyproject.toml

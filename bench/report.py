@@ -16,7 +16,7 @@ from workloads import Workload
 
 UNCOUNTED = ("ferrule.packed", "onnxruntime.packed")
 """Those that get the weights as constants, packed beforehand: listed, but not compared with."""
-PACKAGES = ("numpy", "torch", "jax", "tinygrad", "mlx", "onnxruntime", "llvmlite")
+PACKAGES = ("numpy", "torch", "jax", "tinygrad", "mlx", "onnxruntime", "triton", "cupy", "llvmlite")
 
 Row = dict[str, Any]
 

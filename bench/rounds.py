@@ -57,11 +57,16 @@ class Left(Exception):
     """A contender that takes no part in a row, and why."""
 
 
-def command(contender: str, threads: int, script: str, *arguments: str) -> list[str]:
+ON_GPU = {"JAX_PLATFORMS": "cuda", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+
+
+def command(
+    contender: str, threads: int, script: str, *arguments: str, gpu: bool = False
+) -> list[str]:
     """A script's command line, with everything that tells libraries how many threads to use."""
     names = ("OMP", "MKL", "OPENBLAS", "FERRULE")
     settings = {f"{name}_NUM_THREADS": str(threads) for name in names}
-    settings |= ENVIRONMENT | SETTINGS.get(contender, {})
+    settings |= ENVIRONMENT | SETTINGS.get(contender, {}) | (ON_GPU if gpu else {})
     pairs = [f"{name}={value}" for name, value in settings.items()]
     unset = ["-u", "PYTHONDONTWRITEBYTECODE"]
     return ["env", *unset, *pairs, sys.executable, str(FOLDER / script), *arguments]
@@ -70,9 +75,10 @@ def command(contender: str, threads: int, script: str, *arguments: str) -> list[
 class Contender:
     """The process of one contender for one number of threads."""
 
-    def __init__(self, name: str, threads: int, log: Path) -> None:
+    def __init__(self, name: str, threads: int, log: Path, gpu: bool = False) -> None:
         self.name = name
         self.threads = threads
+        self.gpu = gpu
         self.log = log
         self.process: subprocess.Popen[bytes] | None = None
         self.greeted = False
@@ -91,7 +97,8 @@ class Contender:
         self.process.stdin.write(json.dumps({"do": do, **arguments}).encode() + b"\n")
 
     def _start(self) -> None:
-        line = command(self.name, self.threads, "worker.py", self.name, str(self.threads))
+        arguments = [self.name, str(self.threads), *(["gpu"] if self.gpu else [])]
+        line = command(self.name, self.threads, "worker.py", *arguments, gpu=self.gpu)
         pipe = subprocess.PIPE
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(

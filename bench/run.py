@@ -3,6 +3,7 @@
 run.py                                  everything
 run.py --quick                          a subset, in two minutes
 run.py 'conv*' --peers torch --threads 2
+run.py --gpu                            what GPUs are for, on one of them
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ import start
 from limits import Limits, from_json
 from report import Outcome, described, outcome, table
 from rounds import FOLDER, QUICK, Contender, Left, Plan, Timing, command, compare
-from worker import PEERS
-from workloads import Workload, all_workloads
+from worker import ON_GPU, PEERS
+from workloads import Workload, all_workloads, gpu_workloads
 
 NOT_QUICK = ("torch.compile", "tinygrad.beam", "ferrule.packed", "onnxruntime.packed")
 ONE_CORE = ("tinygrad.beam",)
@@ -34,10 +35,11 @@ ONLY_IMAGES = ("torch.nhwc", "jax.nhwc")
 class Session:
     """The contenders' processes, the references, and the machine's limits."""
 
-    def __init__(self, peers: list[str], plan: Plan, folder: Path) -> None:
+    def __init__(self, peers: list[str], plan: Plan, folder: Path, gpu: bool) -> None:
         self.peers = peers
         self.plan = plan
         self.folder = folder
+        self.gpu = gpu
         self._contenders: dict[tuple[str, int], Contender] = {}
         self._limits: dict[int, Limits] = {}
 
@@ -46,13 +48,14 @@ class Session:
         if (name, threads) not in self._contenders:
             log = FOLDER.parent / "build" / "bench" / f"{name}.log"
             log.parent.mkdir(parents=True, exist_ok=True)
-            self._contenders[name, threads] = Contender(name, threads, log)
+            self._contenders[name, threads] = Contender(name, threads, log, self.gpu)
         return self._contenders[name, threads]
 
     def limits(self, threads: int) -> Limits:
         """The machine's limits, measured once."""
         if threads not in self._limits:
-            line = command("", threads, "limits.py", str(threads))
+            script = "gpu_limits.py" if self.gpu else "limits.py"
+            line = command("", threads, script, str(threads))
             found = subprocess.run(line, check=True, capture_output=True, text=True)
             self._limits[threads] = from_json(found.stdout)
         return self._limits[threads]
@@ -94,9 +97,10 @@ class Session:
             contender.stop()
 
 
-def chosen(patterns: list[str], quick: bool) -> list[Workload]:
+def chosen(patterns: list[str], quick: bool, gpu: bool = False) -> list[Workload]:
     """The workloads whose names match any pattern."""
-    workloads = [row for row in all_workloads() if row.quick or not quick]
+    known = gpu_workloads() if gpu else all_workloads()
+    workloads = [row for row in known if row.quick or not quick]
     if not patterns:
         return workloads
     return [row for row in workloads if any(fnmatch.fnmatch(row.name, p) for p in patterns)]
@@ -116,13 +120,17 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("workloads", nargs="*", help="patterns such as 'conv*'; all if none")
     parser.add_argument("--quick", action="store_true", help="a subset in short blocks")
+    parser.add_argument(
+        "--gpu", action="store_true", help="the device CUDA, with peers that use it"
+    )
     parser.add_argument("--threads", help="such as 1,2; the cores and 1 if not given")
     parser.add_argument("--peers", help=f"such as torch,jax; of {', '.join(list(PEERS)[1:])}")
     parser.add_argument("--rounds", type=int, help="how often the contenders take turns")
     parser.add_argument("--output", type=Path, default=FOLDER, help="the folder of results.*")
     parser.add_argument("--list", action="store_true", help="only print the workloads' names")
     found = parser.parse_args()
-    unknown = set((found.peers or "").split(",")) - set(PEERS) - {""}
+    known = ON_GPU if found.gpu else PEERS
+    unknown = set((found.peers or "").split(",")) - set(known) - {""}
     if unknown:
         parser.error(f"no peer is called {', '.join(sorted(unknown))}")
     return found
@@ -131,25 +139,25 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """The exit status says whether ferrule has a figure in every row."""
     asked = arguments()
-    workloads = chosen(asked.workloads, asked.quick)
+    workloads = chosen(asked.workloads, asked.quick, asked.gpu)
     if asked.list:
         print("\n".join(row.name for row in workloads))
         return 0
     asked.output.mkdir(parents=True, exist_ok=True)
     plan = QUICK if asked.quick else Plan()
     plan = replace(plan, rounds=asked.rounds or plan.rounds)
-    peers = [name for name in PEERS if name != "ferrule"]
+    peers = [name for name in (ON_GPU if asked.gpu else PEERS) if name != "ferrule"]
     if asked.quick:
         peers = [name for name in peers if name not in NOT_QUICK]
     if asked.peers is not None:
         peers = [name for name in asked.peers.split(",") if name]
     cores = min(2, len(os.sched_getaffinity(0)))
-    counts = [cores] if asked.quick else [cores, 1]
+    counts = [cores] if asked.quick or asked.gpu else [cores, 1]
     if asked.threads:
         counts = [int(count) for count in asked.threads.split(",")]
     outcomes: list[Outcome] = []
     with TemporaryDirectory() as folder:
-        session = Session(peers, plan, Path(folder))
+        session = Session(peers, plan, Path(folder), asked.gpu)
         try:
             for threads in counts:
                 for workload in workloads:

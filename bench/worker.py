@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from peers.base import Call, Library, Unsupported, results
-from workloads import Workload, all_workloads
+from workloads import Workload, all_workloads, gpu_workloads
 
 Answer = dict[str, Any]
 
@@ -37,6 +37,15 @@ PEERS = {
     "onnxruntime": ("onnxruntime", ""),
     "ferrule.packed": ("ferrule", "packed"),
     "onnxruntime.packed": ("onnxruntime", "packed"),
+}
+# What has a GPU's kernels: those of torch.compile are Triton's, "graphs" replays them as one.
+ON_GPU = {
+    "ferrule": ("ferrule", ""),
+    "torch": ("torch", ""),
+    "torch.compile": ("torch", "compile"),
+    "torch.graphs": ("torch", "graphs"),
+    "jax": ("jax", ""),
+    "cupy": ("cupy", ""),
 }
 REFERENCES = (("torch", "float64"), ("ferrule", "float64"))
 
@@ -87,7 +96,7 @@ def computed(
     call = prepare(library, workload, CHECKED_RATE)
     found = []
     for _ in range(CHECKED_STEPS if workload.optimizer else WARM_CALLS):
-        value, seconds = timed(call)
+        value, seconds = timed(call, library)
         if seconds > slowest_s and found:  # the first one may compile
             raise Failed(f"a call takes {seconds:.0f} s")
         found.append([library.numpy(part) for part in results(value)])
@@ -108,22 +117,23 @@ def relative_error(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) 
 # Timing
 
 
-def timed(call: Call) -> tuple[Any, float]:
-    """A call's result, and its seconds."""
+def timed(call: Call, library: Library) -> tuple[Any, float]:
+    """A call's result, and the seconds until it is there."""
     start = time.perf_counter()
     value = call()
+    library.finish()
     return value, time.perf_counter() - start
 
 
-def block(call: Call, seconds: float, warmup: float) -> Answer:
+def block(call: Call, library: Library, seconds: float, warmup: float) -> Answer:
     """The median of as many calls as fit; those of the warm-up do not count."""
     warm_until = time.perf_counter() + warmup
     while time.perf_counter() < warm_until:
-        call()
+        timed(call, library)
     samples: list[float] = []
     end = time.perf_counter() + seconds
     while not samples or time.perf_counter() < end:
-        samples.append(timed(call)[1])
+        samples.append(timed(call, library)[1])
     return {"median": statistics.median(samples), "calls": len(samples)}
 
 
@@ -132,7 +142,8 @@ class Worker:
 
     def __init__(self, library: Library) -> None:
         self.library = library
-        self.workloads = {workload.name: workload for workload in all_workloads()}
+        workloads = [*all_workloads(), *gpu_workloads()]
+        self.workloads = {workload.name: workload for workload in workloads}
         self.call: Call | None = None
 
     def reference(self, workload: str, path: str) -> Answer:
@@ -155,7 +166,7 @@ class Worker:
             for _ in range(WARM_CALLS):
                 call()
         self.call = call
-        _, seconds = timed(call)
+        _, seconds = timed(call, self.library)
         gc.collect()
         gc.disable()
         return {"error": error, "call_s": seconds}
@@ -163,7 +174,7 @@ class Worker:
     def block(self, seconds: float, warmup: float) -> Answer:
         """Times the workload."""
         assert self.call is not None
-        return block(self.call, seconds, warmup)
+        return block(self.call, self.library, seconds, warmup)
 
     def drop(self) -> Answer:
         """Frees the workload."""
@@ -203,9 +214,10 @@ def load_reference() -> Library:
 
 
 def main() -> None:
-    """`worker.py CONTENDER THREADS`."""
-    name, threads = sys.argv[1], int(sys.argv[2])
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+    """`worker.py CONTENDER THREADS [gpu]`."""
+    name, threads, *rest = sys.argv[1:]
+    gpu = rest == ["gpu"] and name != "reference"
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(threads)])
     # Libraries may print: only answers go to the parent.
     output = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
@@ -214,7 +226,9 @@ def main() -> None:
         output.write(json.dumps(value) + "\n")
 
     try:
-        library = load_reference() if name == "reference" else load(*PEERS[name])
+        peers = ON_GPU if gpu else PEERS
+        library = load_reference() if name == "reference" else load(*peers[name])
+        library.gpu = gpu
     except Exception as error:
         answer({"failed": reason(error)})
         return

@@ -442,6 +442,45 @@ def _whole_processes() -> list[Workload]:
     ]
 
 
+def gpu_workloads() -> list[Workload]:
+    """Those for a GPU: as large as one needs, and with targets of their own."""
+    square = (4096, 4096)
+    product = _product("A@B 4096", square, square, "matmul", Target(0.9))
+    narrow = replace(
+        product,
+        name="A@B 4096 bfloat16",
+        inputs=lambda rng: [normal(rng, square).astype(ml_dtypes.bfloat16) for _ in range(2)],
+        target=Target(0.8),
+        half=True,
+        tolerance=8e-3,
+        reads=product.reads / 2,
+        writes=product.writes / 2,
+    )
+    shape = (16 * MILLION,)
+    copy = Workload(
+        "x+1 16M",
+        "element-wise",
+        lambda lib, x: x + 1,
+        _shapes(shape),
+        target=Target(LEVEL, 0.9),
+        reads=_bytes(shape),
+        writes=_bytes(shape),
+    )
+    gelu = _gelu("16M, GPU", 4096, 4096, Target(LEVEL, 0.9))
+    rows = [
+        replace(row, name=f"{row.name}, GPU", target=Target(LEVEL, 0.85)) for row in _row_wise()
+    ]
+    attention = [
+        replace(row, name=f"{row.name}, GPU", target=Target(0.5)) for row in _attention(2048, True)
+    ]
+    steps = [
+        replace(row, name=f"{row.name}, GPU", target=Target(1.0))
+        for row in (_mlp("adam"), _gpt_training())
+    ]
+    chain = replace(_chain(), name="50 x tanh(x @ w), 64x64, GPU", target=Target(1.0))
+    return [copy, gelu, *rows, product, narrow, *attention, *steps, chain]
+
+
 def all_workloads() -> list[Workload]:
     """All of them, in the order of the table."""
     sizes = [(512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048), (1000, 777, 333)]

@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 
 Call = Callable[[], Any]
-"""Does the work once, to the end, and returns a fresh result: one array or several."""
+"""Does the work once and returns a fresh result: one array or several.
+
+On a GPU it may return before the work is done, which `Library.finish` waits for.
+"""
 
 Program = Callable[..., Any]
 """A function of a library and arrays of that library."""
@@ -36,6 +39,12 @@ class Library(ABC):
     """Whether first calls try several kernels, and may do so on the very arrays they are given."""
     images = False
     """Whether the workload's arrays of four axes are images and filters."""
+    gpu = False
+    """Whether its arrays are to be on a GPU."""
+
+    def finish(self) -> None:
+        """Waits for the device to do all that the calls have asked for."""
+        return
 
     # Arrays
 

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from ferrule import Tensor, TinyJit
+from ferrule.device import Device
 from ferrule.nn.optim import SGD, AdamW, Optimizer
 from peers.base import BETAS, DECAY, EPSILON, Call, Library, Program, Unsupported
 
 
 class Ferrule(Library):
-    """The contender, on the CPU; `packed`: weights are no arguments, and packed once."""
+    """The contender, on the CPU or on CUDA; `packed`: weights are no arguments, and packed once."""
 
     def __init__(self, device: str = "CPU", double: bool = False, packed: bool = False) -> None:
         self.device = device
@@ -22,10 +23,14 @@ class Ferrule(Library):
     def _array(self, value: np.ndarray) -> Tensor:
         if self.double and value.dtype.kind not in "iu":
             value = value.astype(np.float64)
-        return Tensor(value, device=self.device).realize()
+        return Tensor(value, device="CUDA" if self.gpu else self.device).realize()
 
     def _numpy(self, value: Tensor) -> np.ndarray:
         return value.numpy()
+
+    def finish(self) -> None:
+        if self.gpu:
+            Device["CUDA"].synchronize()
 
     # Calls
 

@@ -1,4 +1,4 @@
-"""PyTorch: eager, compiled, or eager with channels last."""
+"""PyTorch: eager, compiled, or eager with channels last; on a GPU also as CUDA graphs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,23 @@ Tensor = torch.Tensor
 
 
 class Torch(Library):
-    """PyTorch on the CPU, with as many threads as OMP_NUM_THREADS says."""
+    """PyTorch; on the CPU with as many threads as OMP_NUM_THREADS says.
 
-    def __init__(self, compiled: bool = False, nhwc: bool = False, double: bool = False) -> None:
-        self.compiled = compiled
+    Compiled for a GPU, kernels are Triton's; with `graphs` they are replayed as CUDA graphs.
+    """
+
+    def __init__(
+        self,
+        compiled: bool = False,
+        nhwc: bool = False,
+        double: bool = False,
+        graphs: bool = False,
+    ) -> None:
+        self.compiled = compiled or graphs
+        self.mode = "reduce-overhead" if graphs else None
         self.nhwc = nhwc
         self.double = double
-        if compiled:
+        if self.compiled:
             torch._functorch.config.donated_buffer = False  # a backward pass is run repeatedly
 
     def _array(self, value: np.ndarray) -> Tensor:
@@ -30,6 +40,7 @@ class Torch(Library):
             tensor = torch.from_numpy(value.astype(np.float32)).bfloat16()
         else:
             tensor = torch.from_numpy(value.copy())
+        tensor = tensor.cuda() if self.gpu else tensor
         if not tensor.is_floating_point():
             return tensor.long()
         if self.nhwc and self.images and tensor.ndim == 4:
@@ -37,7 +48,11 @@ class Torch(Library):
         return tensor.double() if self.double else tensor
 
     def _numpy(self, value: Tensor) -> np.ndarray:
-        return value.detach().double().numpy()
+        return value.detach().cpu().double().numpy()
+
+    def finish(self) -> None:
+        if self.gpu:
+            torch.cuda.synchronize()
 
     # Calls
 
@@ -45,7 +60,7 @@ class Torch(Library):
         def call(*arrays: Any) -> Any:
             return program(self, *arrays)
 
-        return torch.compile(call, dynamic=False) if self.compiled else call
+        return torch.compile(call, dynamic=False, mode=self.mode) if self.compiled else call
 
     def forward(self, program: Program, arrays: Sequence[Tensor], constants: Sequence[int]) -> Call:
         del constants
@@ -140,5 +155,5 @@ def _optimizer(
 
 
 def load(variant: str) -> Torch:
-    """Eager, "compile", "nhwc" (channels last), or "float64": the reference."""
-    return Torch(variant == "compile", variant == "nhwc", variant == "float64")
+    """Eager, "compile", "nhwc" (channels last), "graphs", or "float64": the reference."""
+    return Torch(variant == "compile", variant == "nhwc", variant == "float64", variant == "graphs")

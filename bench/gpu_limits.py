@@ -1,0 +1,50 @@
+"""What a GPU can do at most: a copy inside its memory, measured, and its nominal arithmetic."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict
+
+from limits import Bandwidth, Limits
+
+from ferrule.buffer import Buffer
+from ferrule.device import Device
+from ferrule.dtype import dtypes
+from ferrule.runtime.cuda_driver import open_gpu
+
+COPIED = 1 << 30
+RUNS = 10
+# Operations per clock of one multiprocessor, a multiply-add counting two, by NVIDIA's tables of
+# arithmetic throughput: float32, and bfloat16 on tensor cores; by compute capability.
+PER_CLOCK = {8: (256, 2048), 9: (256, 4096), 10: (256, 8192)}
+
+
+def copy_rate() -> float:
+    """Bytes read and written per second: the best of several copies of 1 GiB."""
+    device = Device["CUDA"]
+    source, target = (Buffer("CUDA", COPIED, dtypes.uint8) for _ in range(2))
+    best = float("inf")
+    for _ in range(RUNS):
+        device.synchronize()
+        start = time.perf_counter()
+        device.allocator.transfer(target._buf, source._buf)
+        device.synchronize()
+        best = min(best, time.perf_counter() - start)
+    return 2 * COPIED / best
+
+
+def measure(threads: int) -> Limits:
+    """The limits of the first GPU; `threads` is what the table says of the host."""
+    first = open_gpu(0)
+    clock = 1e3 * first.attribute("CLOCK_RATE") * first.attribute("MULTIPROCESSOR_COUNT")
+    major = first.attribute("COMPUTE_CAPABILITY_MAJOR")
+    plain, tensor = PER_CLOCK.get(major, PER_CLOCK[8])
+    rate = copy_rate()
+    level = Bandwidth(rate, rate, rate)
+    return Limits(threads, plain * clock, tensor * clock, level, level, level)
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(measure(int(sys.argv[1])))))
