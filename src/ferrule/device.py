@@ -11,7 +11,7 @@ import hashlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -94,6 +94,7 @@ class _Devices:
     def __init__(self) -> None:
         self._opened: dict[str, Compiled | Interpreted] = {}
         self._canonical: dict[str, str] = {}
+        self._registered: dict[str, Callable[[str], Compiled | Interpreted]] = {}
         # For each configured device (None: not configured) the default that goes with it.
         self._defaults: dict[str | None, str] = {}
 
@@ -121,6 +122,16 @@ class _Devices:
             self._canonical[name] = known
         return known
 
+    def register(self, name: str, opener: Callable[[str], Compiled | Interpreted]) -> None:
+        """Makes a device known in this process: `opener(name)` opens it, at first use.
+
+        A package that is installed makes its devices known in all processes, by entry points of
+        the group `ferrule.devices`. Raises `ValueError` for the name of one of our own devices.
+        """
+        if name.upper() in _TABLE:
+            raise ValueError(f"{name!r} is a device of ferrule; register yours by another name")
+        self._registered[name.upper()] = opener
+
     def names(self) -> list[str]:
         """The devices that are known, whether they can be opened here or not."""
         return list(self._loaders())
@@ -130,15 +141,19 @@ class _Devices:
         # Not needed for our own devices, and slow to import.
         from importlib.metadata import entry_points
 
-        own = _own_loaders()
         others = {point.name.upper(): point.load for point in entry_points(group=_ENTRY_POINTS)}
-        return others | own
+        return others | self._here()
+
+    def _here(self) -> dict[str, Callable[[], Callable[[str], Compiled | Interpreted]]]:
+        """The devices that are known without a look at what is installed."""
+        registered = {name: partial(_itself, opener) for name, opener in self._registered.items()}
+        return registered | _own_loaders()
 
     def _open(self, name: str) -> Compiled | Interpreted:
         if name in self._opened:
             return self._opened[name]
         kind = name.partition(":")[0]
-        loaders = _own_loaders()
+        loaders = self._here()
         if kind not in loaders:
             loaders = self._loaders()
         if kind not in loaders:
@@ -194,6 +209,10 @@ class _Devices:
         raise DeviceUnavailableError("; ".join(reasons))
 
 
+def _itself(opener: Callable[..., Any]) -> Callable[..., Any]:
+    return opener
+
+
 def _own_loaders() -> dict[str, Callable[[], Any]]:
     return {name: _loader(path) for name, path in _TABLE.items()}
 
@@ -223,7 +242,8 @@ class Compiler:
     """Turns a renderer's source into a program's bytes. A device subclasses it.
 
     `cachekey` names the compiler with everything but the source that the result depends on: target,
-    version, flags. None: results are not cached.
+    version, flags; and the version of a renderer that is no part of ferrule, since kernels are
+    found by their ASTs, too. None: results are not cached.
     """
 
     def __init__(self, cachekey: str | None = None) -> None:

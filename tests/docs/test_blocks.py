@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from ferrule import errors
+from ferrule.device import Device
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -42,6 +43,7 @@ def blocks_of(page: Path) -> list[Block]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_the_python_blocks_of_a_page_run(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(Device, "_registered", {})
     names = {"__name__": page.stem}
     for block in blocks_of(page):
         # The empty lines make the line numbers of a traceback those of the page.

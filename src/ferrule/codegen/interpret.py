@@ -119,7 +119,7 @@ def _fused_scalar(a: float, b: float, c: float) -> float:
         return math.inf if exact > 0 else -math.inf
 
 
-def _fused(a: Array, b: Array, c: Array) -> Array:
+def fused(a: Array, b: Array, c: Array) -> Array:
     """`a * b + c`, rounded once for floats."""
     if a.dtype.kind == "b":
         return (a & b) | c
@@ -169,7 +169,7 @@ _ALU: Final[dict[ExprOp, Callable[..., Array]]] = {
     ExprOp.SHR: lambda a, b: numpy.right_shift(a, _shift_count(a, b)),
     ExprOp.NOT: numpy.invert,
     ExprOp.WHERE: numpy.where,
-    ExprOp.MULACC: _fused,
+    ExprOp.MULACC: fused,
     ExprOp.DOT: _dot,
     ExprOp.RECIP: lambda a: numpy.ones_like(a) / a,
     ExprOp.SQRT: numpy.sqrt,
