@@ -162,6 +162,7 @@ NAMES = """
     cross_entropy sparse_categorical_crossentropy binary_crossentropy binary_crossentropy_logits
     nll_loss mse_loss l1_loss mse l1 smooth_l1 huber
     lp_pool1d lp_pool2d lp_pool3d embedding_bag nonzero_static astype
+    i0 i0e i1 i1e erfcx log_ndtr ndtri zeta mvlgamma multigammaln frexp
 """
 METHODS = NAMES.split()
 

@@ -43,11 +43,12 @@ LAYERS = """
     schedule.hazards schedule.recipe memory schedule realize
     gradient backward counting random host lanes
     tensor.keywords tensor.data tensor.special tensor.power tensor.errorfunction tensor.pairs
-    tensor.inverse tensor.gamma tensor.rowwise tensor.broadcast
+    tensor.inverse tensor.gamma tensor.bessel tensor.rowwise tensor.broadcast
     tensor.matrices tensor.cell tensor.einstein tensor.windows tensor.solving tensor.factoring
     tensor.base tensor.exchange tensor.copying tensor.namespace tensor.autograd
     tensor.arithmetic tensor.elementwise tensor.functions tensor.scientific
-    tensor.numeric tensor.activations tensor.movement tensor.joining tensor.arranging
+    tensor.probability tensor.numeric tensor.activations tensor.movement tensor.joining
+    tensor.arranging
     tensor.scan tensor.reduce tensor.moments tensor.norms tensor.running tensor.order
     tensor.sorting tensor.searching tensor.differences tensor.creation tensor.making
     tensor.scattered

@@ -10,6 +10,7 @@ from tests.gradients import assert_gradients
 
 from ferrule import TinyJit
 from ferrule.dtype import DType, dtypes
+from ferrule.gradient import GradientError
 from ferrule.tensor import Tensor
 
 INTEGERS = [d for d in dtypes.all if dtypes.is_int(d)]
@@ -34,6 +35,17 @@ SMOOTH: dict[str, tuple[Callable[[Tensor], Tensor], float, float]] = {
     "lgamma": (Tensor.lgamma, 0.3, 5),
     "lgamma of negative": (Tensor.lgamma, -1.8, -1.2),
     "digamma": (Tensor.digamma, 0.3, 5),
+    "i0": (Tensor.i0, -4, 4),
+    "i1": (Tensor.i1, -4, 4),
+    "i0e": (Tensor.i0e, 0.1, 12),
+    "i1e": (Tensor.i1e, -12, -0.1),
+    "erfcx": (Tensor.erfcx, -2, 5),
+    "log_ndtr": (Tensor.log_ndtr, -8, 3),
+    "ndtri": (Tensor.ndtri, 0.05, 0.95),
+    "nextafter": (lambda x: x.nextafter(9.0) * x, 0.1, 2),
+    "zeta": (lambda q: Tensor(2.5).zeta(q), 0.3, 5),
+    "mvlgamma": (lambda x: x.mvlgamma(3), 1.5, 6),
+    "frexp": (lambda x: x.frexp().mantissa * x, 2.1, 3.9),
     "digamma of negative": (Tensor.digamma, -1.8, -1.2),
     "polygamma": (lambda x: x.polygamma(2), 0.5, 5),
     "sin": (Tensor.sin, -5, 5),
@@ -259,6 +271,20 @@ def test_scaling_by_powers_of_two(device: str, dtype: type) -> None:
         expected = np.ldexp(x, exponents)
     np.testing.assert_array_equal(Tensor(x).ldexp(Tensor(exponents)).numpy(), expected)
     assert Tensor([2.0**-100]).ldexp(200).tolist() == [2.0**100]
+
+
+def test_gamma_of_several_dimensions(device: str) -> None:
+    x = np.array([2.5, 4.0, 30.0])
+    expected = 1.5 * math.log(math.pi) + sum(
+        np.array([math.lgamma(value - shift) for value in x]) for shift in (0, 0.5, 1)
+    )
+    np.testing.assert_allclose(Tensor(x).multigammaln(3).numpy(), expected, rtol=1e-12)
+
+
+def test_zeta_has_no_gradient_by_its_exponent() -> None:
+    x = Tensor([2.0], requires_grad=True)
+    with pytest.raises(GradientError, match=r"\[zeta\] has no gradient by its exponent"):
+        x.zeta(1.0).sum().backward()
 
 
 def test_integers_become_floats(device: str) -> None:

@@ -63,6 +63,27 @@ def selu(x: Array) -> Array:
     return gamma * np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
 
 
+def ndtri(p: Any) -> Any:
+    """By Newton's steps on the logarithm, where mpmath's inverse would need many digits."""
+    tail = min(p, 1 - p)
+    if tail > 1e-4:
+        size = mpmath.erfinv(1 - 2 * tail)
+    else:
+        root = mpmath.sqrt(-mpmath.log(tail))
+        size = root - mpmath.log(2 * root * mpmath.sqrt(mpmath.pi)) / (2 * root)
+        for _ in range(8):
+            rest = mpmath.erfc(size)
+            slope = mpmath.sqrt(mpmath.pi) / 2 * mpmath.exp(size * size) * rest
+            size += mpmath.log(rest / (2 * tail)) * slope
+    return mpmath.sqrt(2) * (-size if p < 0.5 else size)
+
+
+def log_ndtr(x: Any) -> Any:
+    return (
+        mpmath.log1p(-mpmath.erfc(x / mpmath.sqrt(2)) / 2) if x > 0 else mpmath.log(mpmath.ncdf(x))
+    )
+
+
 @dataclass(frozen=True)
 class Case:
     """A function's reference, and where its bound holds."""
@@ -116,6 +137,13 @@ CASES: dict[str, Case] = {
     "erfc": Case(exactly(mpmath.erfc), -8, 27),
     "erfinv": Case(exactly(mpmath.erfinv), -1, 1),
     "ndtr": Case(exactly(mpmath.ncdf), -37, 37),
+    "ndtri": Case(exactly(ndtri), 0, 1),
+    "log_ndtr": Case(exactly(log_ndtr), -1e6, 30),
+    "erfcx": Case(exactly(lambda x: mpmath.exp(x * x) * mpmath.erfc(x)), -26, 1e4),
+    "i0": Case(exactly(lambda x: mpmath.besseli(0, x)), -700, 700),
+    "i1": Case(exactly(lambda x: mpmath.besseli(1, x)), -700, 700),
+    "i0e": Case(exactly(lambda x: mpmath.besseli(0, x) * mpmath.exp(-abs(x))), -1e4, 1e4),
+    "i1e": Case(exactly(lambda x: mpmath.besseli(1, x) * mpmath.exp(-abs(x))), -1e4, 1e4),
     "logit": Case(exactly(lambda p: mpmath.log(p / (1 - p)), 300), 0, 1),
     "tanhshrink": Case(exactly(lambda x: x - mpmath.tanh(x), 2500), -20, 20),
     "sinc": Case(exactly(mpmath.sincpi), -20, 20),
@@ -330,3 +358,62 @@ def test_limits_of_functions_of_two(name: str, dtype: DType) -> None:
     if name in EITHER_ZERO:
         found, expected = found + 0.0, expected + 0.0
     assert_like_numpy(found, expected, dtype)
+
+
+def hurwitz(x: float, q: float) -> float:
+    """The zeta function by Euler and Maclaurin, from the hundredth term on with 20 Bernoullis."""
+    with mpmath.workprec(200):
+        exponent, end = mpmath.mpf(x), mpmath.mpf(q) + 100
+        total = mpmath.fsum((mpmath.mpf(q) + k) ** -exponent for k in range(100))
+        total += end ** (1 - exponent) / (exponent - 1) + end**-exponent / 2
+        for j in range(1, 21):
+            rising = mpmath.rf(exponent, 2 * j - 1)
+            share = mpmath.bernoulli(2 * j) / mpmath.factorial(2 * j)
+            total += share * rising * end ** (1 - exponent - 2 * j)
+        return float(total)
+
+
+def test_zeta() -> None:
+    rng = np.random.default_rng(9)
+    x = np.concatenate([rng.uniform(1.001, 40, 200), rng.uniform(40, 2000, 50)])
+    q = 10 ** rng.uniform(-1, 4, 250)
+    exact = np.array([hurwitz(*pair) for pair in zip(x, q, strict=True)])
+    found = Tensor(x).zeta(Tensor(q)).numpy()
+    error = errors(found, exact, dtypes.float64)
+    assert error.max() <= 6, (error.max(), x[error.argmax()], q[error.argmax()])
+    np.testing.assert_array_equal(
+        Tensor([1.0, 0.5, 2.0, 2.0, 2.0, np.nan]).zeta(Tensor([3.0, 1, 0, -3, -0.5, -1])).numpy(),
+        [np.inf, np.nan, np.inf, np.inf, np.nan, np.nan],
+    )
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
+def test_limits_of_tails_and_bessel_functions(dtype: DType) -> None:
+    x = Tensor(np.array([-np.inf, 0.0, np.inf, np.nan], dtype.np))
+    inf, nan = INF, np.nan
+    for name, expected in {
+        "i0": [inf, 1, inf, nan],
+        "i1": [-inf, 0, inf, nan],
+        "i0e": [0, 1, 0, nan],
+        "i1e": [-0.0, 0, 0, nan],
+        "erfcx": [inf, 1, 0, nan],
+        "log_ndtr": [-inf, np.log(0.5), 0, nan],
+    }.items():
+        np.testing.assert_allclose(getattr(x, name)().numpy(), expected, rtol=1e-7, err_msg=name)
+    ends = Tensor(np.array([0.0, 1.0, -0.5, 1.5, np.nan], dtype.np)).ndtri().numpy()
+    np.testing.assert_array_equal(ends, [-inf, inf, nan, nan, nan])
+    assert Tensor(np.array([800.0], dtype.np)).i0().item() == inf
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *NARROW], ids=lambda d: d.name)
+def test_mantissa_and_exponent(dtype: DType) -> None:
+    with np.errstate(over="ignore"):
+        x = samples(dtypes.float32, 300).astype(dtype.np)
+    info = ml_dtypes.finfo(dtype.np)
+    x = np.concatenate([x, np.array([info.smallest_subnormal, info.max, np.inf, np.nan], dtype.np)])
+    mantissa, exponent = Tensor(x).frexp()
+    expected = np.frexp(x.astype(np.float64))
+    np.testing.assert_array_equal(mantissa.numpy().astype(np.float64), expected[0])
+    finite = np.isfinite(expected[0])
+    np.testing.assert_array_equal(exponent.numpy()[finite], expected[1][finite])
+    assert exponent.dtype is dtypes.int32

@@ -172,6 +172,30 @@ _ERFINV_TAIL = (
         9.399201518061304e-06,
     ),
 )
+# The y with erfc(y) / 2 = exp(-w**2), for w from 6 to what float64 can hold, in w - 6.
+_NDTRI_TAIL = (
+    (
+        5.74212762765364,
+        4.174505169977479,
+        1.2341552636946038,
+        0.19106915718777231,
+        0.016621681312970163,
+        0.0008105009555324978,
+        2.0861182367210348e-05,
+        2.460599363313747e-07,
+        9.421218865687628e-10,
+    ),
+    (
+        1.0,
+        0.5476664021654156,
+        0.1173981433230665,
+        0.012500636557016937,
+        0.000694686866915015,
+        1.942232617450957e-05,
+        2.404082651886395e-07,
+        9.4212088897662e-10,
+    ),
+)
 
 
 def _constants(x: Value) -> _Constants:
@@ -187,9 +211,14 @@ def _erfc_positive(z: Value) -> Value:
 
 def _tail(z: Value, square: Value, lost: Value) -> Value:
     """erfc(z), where z * z is `square + lost`: exp would magnify the rounding of the square."""
+    return exp(-square) * (1.0 - lost) * _scaled_tail(z)
+
+
+def _scaled_tail(z: Value) -> Value:
+    """exp(z**2) * erfc(z) for z >= 0, not infinite."""
     known = _constants(z)
     t = (z - known.erfc_pivot) / (z + known.erfc_pivot)
-    return exp(-square) * (1.0 - lost) * polynomial(t, known.erfc) / (2.0 * z + 1.0)
+    return polynomial(t, known.erfc) / (2.0 * z + 1.0)
 
 
 def _erf(x: Value) -> Value:
@@ -269,6 +298,51 @@ def _reverse_ndtr(grad: Value, entry: Entry) -> Gradients:
     return (grad * (exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))),)
 
 
+# *** tails of the normal distribution: scaled, their logarithm, their inverse ***
+
+
+def _erfcx(x: Value) -> Value:
+    """exp(x**2) * erfc(x)."""
+    size = magnitude(x)
+    endless = size.equals(math.inf)
+    tail = endless.where(size.full(0), _scaled_tail(endless.where(size.full(1), size)))
+    near = at_most(size, 40.0)  # the square's exponential is infinite beyond
+    square = near * near
+    whole = exp(square) * (near.muladd(near, -square) + 1.0)
+    return (x < 0).where(2.0 * whole - tail, tail)
+
+
+def _reverse_erfcx(grad: Value, entry: Entry) -> Gradients:
+    slope = 2.0 * entry.saved[0] * entry.result() - 2 / math.sqrt(math.pi)
+    return (grad * slope,)
+
+
+def _log_ndtr(x: Value) -> Value:
+    """The logarithm of the normal distribution's probability of less than x."""
+    low = log(0.5 * _erfcx(at_least(x * -math.sqrt(0.5), 0.0))) - 0.5 * x * x
+    return (x < -1.0).where(low, log1p(-_ndtr(-x)))
+
+
+def _reverse_log_ndtr(grad: Value, entry: Entry) -> Gradients:
+    return (grad * math.sqrt(2 / math.pi) / erfcx(entry.saved[0] * -math.sqrt(0.5)),)
+
+
+def _ndtri(p: Value) -> Value:
+    """The x of which a normal number is less with probability p; NaN outside [0, 1]."""
+    beyond = (p - 0.5) * 2.0
+    near = beyond * math.sqrt(2) * _ratio(0.5625 - beyond * beyond, _ERFINV)
+    rest = (p < 0.5).where(p, 1.0 - p)
+    root = (-log(rest)).alu(UnaryOps.SQRT)
+    tail = (root < 6.0).where(_ratio(root - 1.4375, _ERFINV_TAIL), _ratio(root - 6.0, _NDTRI_TAIL))
+    tail = rest.equals(0).where(rest.full(math.inf), tail * math.sqrt(2))
+    return (magnitude(beyond) < 0.75).where(near, (p < 0.5).where(-tail, tail))
+
+
+def _reverse_ndtri(grad: Value, entry: Entry) -> Gradients:
+    result = entry.result()
+    return (grad * (exp(result * result * 0.5) * math.sqrt(2 * math.pi)),)
+
+
 def _gelu(x: Value) -> Value:
     """x times the normal distribution's probability of less than x, exact in both tails."""
     near = within(x, (-40.0, 40.0))  # the tail is 0 outside
@@ -308,5 +382,8 @@ erfc = function_of_one("erfc", _erfc, _reverse_erfc, inputs=(0,), within=doubled
 erfinv = function_of_one("erfinv", _erfinv, _reverse_erfinv, output=True, within=doubled)
 logit = function_of_one("logit", _logit, _reverse_logit, inputs=(0,), within=doubled)
 ndtr = function_of_one("ndtr", _ndtr, _reverse_ndtr, inputs=(0,), within=doubled)
+erfcx = function_of_one("erfcx", _erfcx, _reverse_erfcx, inputs=(0,), output=True, within=doubled)
+log_ndtr = function_of_one("log_ndtr", _log_ndtr, _reverse_log_ndtr, inputs=(0,), within=doubled)
+ndtri = function_of_one("ndtri", _ndtri, _reverse_ndtri, output=True, within=doubled)
 gelu = function_of_one("gelu", _gelu, _reverse_gelu, inputs=(0,))
 gelu_tanh = function_of_one("gelu_tanh", _gelu_tanh, _reverse_gelu_tanh, inputs=(0,))

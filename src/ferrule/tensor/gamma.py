@@ -1,4 +1,4 @@
-"""The logarithm of the gamma function, its derivatives, and sinc, in float64.
+"""The logarithm of the gamma function, its derivatives, zeta, and sinc, in float64.
 
 Arguments are brought to an interval where a rational function fits, by gamma(x + 1) = x gamma(x);
 large ones have Stirling's series, and negative ones are reflected. See the NIST handbook (DLMF),
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 
-from ferrule.gradient import Entry, Gradients, Rule, Value, record
+from ferrule.gradient import Entry, GradientError, Gradients, Rule, Value, record
 from ferrule.ops import UnaryOps
+from ferrule.tensor.power import power
 from ferrule.tensor.special import (
     doubled,
     function_of_one,
@@ -250,6 +251,48 @@ def polygamma(n: int, x: Value) -> Value:
         return digamma(x)
     result = _polygamma(n, doubled(x)).cast(x.dtype)
     return record("polygamma", _POLYGAMMA, (x,), result.node, n)
+
+
+# *** zeta ***
+
+_TERMS = 10  # of the sum, before Euler and Maclaurin's rest of it
+
+
+def _zeta(x: Value, q: Value) -> Value:
+    """The sum of (q + k)**-x over k = 0, 1, 2, ..., for q > 0."""
+    total = x.full(0)
+    for k in range(_TERMS):
+        total = total + power(q + float(k), -x)
+    w = q + float(_TERMS)
+    inverse = w.alu(UnaryOps.RECIP)
+    term, rest = x * inverse, x.full(0.5)
+    for j, b in enumerate(_BERNOULLI, 1):
+        rest = rest + term * (b / math.factorial(2 * j))
+        term = term * ((x + (2 * j - 1.0)) * inverse) * ((x + 2.0 * j) * inverse)
+    last = power(w, -x)
+    rest = last.equals(0).where(last, last * (rest + w / (x - 1.0)))
+    result = total + rest
+    result = x.equals(1).where(x.full(math.inf), (x < 1).where(x.full(math.nan), result))
+    pole = q.equals(q.alu(UnaryOps.TRUNC)).where(x.full(math.inf), x.full(math.nan))
+    return (q > 0).where(result, x.equals(x).where(pole, x))
+
+
+def _reverse_zeta(grad: Value, entry: Entry) -> Gradients:
+    if entry.parents[0] is not None:
+        raise GradientError(
+            "[zeta] has no gradient by its exponent, only by q; use x.detach() for the exponent"
+        )
+    x, q = entry.saved
+    return None, -(grad * x * zeta(x + 1.0, q))
+
+
+_ZETA = Rule(_reverse_zeta, inputs=(0, 1))
+
+
+def zeta(x: Value, q: Value) -> Value:
+    """Hurwitz' zeta function, for floats of one type and shape."""
+    result = _zeta(doubled(x), doubled(q)).cast(x.dtype)
+    return record("zeta", _ZETA, (x, q), result.node, None)
 
 
 # *** sinc ***

@@ -375,51 +375,10 @@ class Loss(Neural):
         losses = (size > delta).where((size - delta / 2) * delta, size.square() * 0.5)
         return losses._weighted(weight, reduction, "huber_loss")
 
-    def mse(
-        self, target: Operand, reduction: str = "mean", weight: TensorBase | None = None
-    ) -> Self:
-        """The same as `mse_loss`.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([1.0, 2.0]).mse(Tensor([3.0, 2.0])).item()
-        2.0
-        """
-        return self.mse_loss(target, reduction, weight)
-
-    def l1(
-        self, target: Operand, reduction: str = "mean", weight: TensorBase | None = None
-    ) -> Self:
-        """The same as `l1_loss`.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([1.0, 2.0]).l1(Tensor([4.0, 2.0])).item()
-        1.5
-        """
-        return self.l1_loss(target, reduction, weight)
-
-    def smooth_l1(self, target: Operand, reduction: str = "mean", beta: float = 1.0) -> Self:
-        """The same as `smooth_l1_loss`.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([1.0, 2.0]).smooth_l1(Tensor([4.0, 1.5]), "none").tolist()
-        [2.5, 0.125]
-        """
-        return self.smooth_l1_loss(target, reduction, beta)
-
-    def huber(
-        self,
-        target: Operand,
-        reduction: str = "mean",
-        delta: float = 1.0,
-        weight: TensorBase | None = None,
-    ) -> Self:
-        """The same as `huber_loss`.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([1.0, 2.0]).huber(Tensor([4.0, 1.5]), "none", delta=2.0).tolist()
-        [4.0, 0.125]
-        """
-        return self.huber_loss(target, reduction, delta, weight)
+    mse = mse_loss
+    l1 = l1_loss
+    smooth_l1 = smooth_l1_loss
+    huber = huber_loss
 
     def _weighted(self, weight: TensorBase | None, reduction: str, what: str) -> Self:
         if weight is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Self
+from typing import Generic, NamedTuple, Self, TypeVar
 
 from ferrule.dtype import DTypeError, dtypes, largest_finite
 from ferrule.gradient import Number
@@ -11,10 +11,19 @@ from ferrule.ops import BinaryOps, UnaryOps
 from ferrule.tensor import pairs, special
 from ferrule.tensor.arithmetic import Operand
 from ferrule.tensor.elementwise import minimum
-from ferrule.tensor.scientific import Scientific
+from ferrule.tensor.probability import Probability
+
+T = TypeVar("T")
 
 
-class Numeric(Scientific):
+class Parts(NamedTuple, Generic[T]):
+    """What a float is made of."""
+
+    mantissa: T
+    exponent: T
+
+
+class Numeric(Probability):
     """Parts of numbers, remainders, signs, products with sums."""
 
     __slots__ = ()
@@ -41,7 +50,22 @@ class Numeric(Scientific):
         """
         return self / other
 
-    divide = Scientific.div
+    divide = Probability.div
+
+    def frexp(self) -> Parts[Self]:
+        """A mantissa from 1/2 to below 1, with the sign, and an exponent of 2 (int32), exactly.
+
+        0, infinities and NaN have the exponent 0.
+
+        >>> from ferrule import Tensor
+        >>> mantissa, exponent = Tensor([6.0, 0.0]).frexp()
+        >>> mantissa.tolist(), exponent.tolist()
+        ([0.75, 0.0], [3, 0])
+        """
+        value = self._float()
+        exponent = pairs.exponent_of(value)
+        mantissa = self._wrap(value).ldexp(self._wrap(-exponent))
+        return Parts(mantissa, self._wrap(exponent))
 
     def floor_divide(self, other: Operand) -> Self:
         """self // other: the quotient rounded down. Integers by 0 give 0.
@@ -86,12 +110,12 @@ class Numeric(Scientific):
         return other - self._wrap(self._times(self, alpha)._read())
 
     multiply, subtract, negative, absolute = (
-        Scientific.mul,
-        Scientific.sub,
-        Scientific.neg,
-        Scientific.abs,
+        Probability.mul,
+        Probability.sub,
+        Probability.neg,
+        Probability.abs,
     )
-    power = Scientific.pow
+    power = Probability.pow
 
     # -- parts of numbers ------------------------------------------------------------------------
 
@@ -162,7 +186,8 @@ class Numeric(Scientific):
     def nextafter(self, other: Operand) -> Self:
         """The float next to each element on the way to `other`; `other` where they are equal.
 
-        Zero is next to the smallest subnormal numbers. Has no gradient, and no float8.
+        Zero is next to the smallest subnormal numbers. The gradient is 1 where this moves.
+        Raises `DTypeError` for float8.
 
         >>> from ferrule import Tensor
         >>> (Tensor([1.0]).nextafter(2) - 1).item() == 2.0**-23
@@ -171,7 +196,7 @@ class Numeric(Scientific):
         a, b = self._divisible(other, "nextafter")
         if a.dtype.itemsize == 1:
             raise DTypeError(f"[nextafter] is not defined for {a.dtype}; cast it to float16")
-        return self._wrap(pairs.nextafter(a.detach(), b.detach()))
+        return self._wrap(pairs.nextafter(a, b))
 
     def heaviside(self, values: Operand) -> Self:
         """0 for negative elements, 1 for positive ones, `values` at 0.

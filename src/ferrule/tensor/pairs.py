@@ -134,11 +134,22 @@ def ldexp(x: Value, exponent: Value) -> Value:
     return (wide * factor * factor * factor * rest).cast(x.dtype)
 
 
+def exponent_of(x: Value) -> Value:
+    """The e with 0.5 <= |x| / 2**e < 1 as int32; 0 for 0, infinities and NaN."""
+    wide = magnitude(doubled(x))
+    tiny = wide < 2.0**-1022
+    bits = tiny.where(wide * 2.0**54, wide).bitcast(dtypes.int64)
+    biased = bits.alu(BinaryOps.SHR, bits.full(52)).cast(dtypes.int32)
+    exponent = biased - tiny.where(biased.full(1022 + 54), biased.full(1022))
+    usual = (wide > 0).alu(BinaryOps.AND, wide < math.inf)
+    return usual.where(exponent, exponent.full(0))
+
+
 _PATTERNS: Final = {2: dtypes.int16, 4: dtypes.int32, 8: dtypes.int64}
 
 
-def nextafter(x: Value, towards: Value) -> Value:
-    """The float next to `x` on the way to another: as bits, one more or one less."""
+def _nextafter(x: Value, towards: Value) -> Value:
+    """As bits, one more or one less."""
     pattern = _PATTERNS[x.dtype.itemsize]
     bits = x.bitcast(pattern)
     grows = (x < towards).equals(x > 0).where(bits.full(1), -1)
@@ -147,6 +158,20 @@ def nextafter(x: Value, towards: Value) -> Value:
     moved = x.equals(0).where(from_zero, (bits + grows).bitcast(x.dtype))
     result = x.equals(towards).where(towards, moved)
     return x.equals(x).alu(BinaryOps.AND, towards.equals(towards)).where(result, x + towards)
+
+
+def _reverse_nextafter(grad: Value, entry: Entry) -> Gradients:
+    x, towards = entry.saved
+    return x.equals(towards).where(grad.full(0), grad), None
+
+
+_NEXTAFTER = Rule(_reverse_nextafter, inputs=(0, 1))
+
+
+def nextafter(x: Value, towards: Value) -> Value:
+    """The float next to `x` on the way to another, which has no part in the gradient."""
+    result = _nextafter(x.detach(), towards.detach())
+    return record("nextafter", _NEXTAFTER, (x, towards), result.node, None)
 
 
 # *** integers ***

@@ -1,0 +1,130 @@
+"""Functions of statistics and physics: normal tails, Bessel's, zeta, the multivariate gamma."""
+
+from __future__ import annotations
+
+import math
+from typing import Self
+
+from ferrule.tensor import bessel, errorfunction, gamma
+from ferrule.tensor.arithmetic import Operand
+from ferrule.tensor.scientific import Scientific
+
+
+class Probability(Scientific):
+    """Functions of statistics and physics."""
+
+    __slots__ = ()
+
+    # -- the normal distribution -----------------------------------------------------------------
+
+    def ndtri(self) -> Self:
+        """The inverse of `ndtr`: -inf at 0, inf at 1, NaN outside.
+
+        Error: at most 0.51 ulp in float32, 5 in float64.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([0.0, 0.5, 1.0]).ndtri().tolist()
+        [-inf, 0.0, inf]
+        """
+        return self._apply(errorfunction.ndtri)
+
+    def log_ndtr(self) -> Self:
+        """The logarithm of `ndtr`, which does not underflow.
+
+        Error: at most 0.51 ulp in float32, 5 in float64.
+
+        >>> from ferrule import Tensor
+        >>> round(Tensor([-100.0]).log_ndtr().item(), 2)
+        -5005.52
+        """
+        return self._apply(errorfunction.log_ndtr)
+
+    def erfcx(self) -> Self:
+        """exp(self**2) * erfc(self), which does not underflow.
+
+        Error: at most 0.51 ulp in float32, 5 in float64.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([0.0]).erfcx().tolist()
+        [1.0]
+        """
+        return self._apply(errorfunction.erfcx)
+
+    # -- modified Bessel functions ---------------------------------------------------------------
+
+    def i0(self) -> Self:
+        """The modified Bessel function of order 0.
+
+        Error: at most 0.51 ulp in float32, 5 in float64.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([0.0]).i0().tolist()
+        [1.0]
+        """
+        return self._apply(bessel.i0)
+
+    def i0e(self) -> Self:
+        """exp(-abs(self)) * i0(self).
+
+        Error: at most 0.51 ulp in float32, 5 in float64.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([0.0]).i0e().tolist()
+        [1.0]
+        """
+        return self._apply(bessel.i0e)
+
+    def i1(self) -> Self:
+        """The modified Bessel function of order 1, the derivative of `i0`.
+
+        Error: at most 0.51 ulp in float32, 5 in float64.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([0.0]).i1().tolist()
+        [0.0]
+        """
+        return self._apply(bessel.i1)
+
+    def i1e(self) -> Self:
+        """exp(-abs(self)) * i1(self).
+
+        Error: at most 0.51 ulp in float32, 5 in float64.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([0.0]).i1e().tolist()
+        [0.0]
+        """
+        return self._apply(bessel.i1e)
+
+    # -- gamma and zeta --------------------------------------------------------------------------
+
+    def zeta(self, other: Operand) -> Self:
+        """Hurwitz' zeta function, the sum of (other + k)**-self over k = 0, 1, 2, ...
+
+        Infinite where this tensor is 1 or `other` is 0, -1, -2, ...; NaN below 1, and where `other`
+        is any other negative number. The gradient is by `other`. Error: 6 ulp in float64, 0.51 in
+        float32.
+
+        >>> from ferrule import Tensor
+        >>> round(Tensor([2.0]).zeta(1).item(), 6) == round(math.pi**2 / 6, 6)
+        True
+        """
+        return self._pair(gamma.zeta, other, "zeta")
+
+    def mvlgamma(self, p: int) -> Self:
+        """The logarithm of the gamma function of p dimensions, for elements above (p - 1) / 2.
+
+        Raises `ValueError` for a p below 1.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([2.0]).mvlgamma(1).tolist()
+        [0.0]
+        """
+        if p < 1:
+            raise ValueError(f"[mvlgamma] p = {p} counts dimensions; it is at least 1")
+        total = self._apply(gamma.lgamma)
+        for place in range(1, p):
+            total = total + (self - place / 2)._apply(gamma.lgamma)
+        return total + p * (p - 1) / 4 * math.log(math.pi)
+
+    multigammaln = mvlgamma
