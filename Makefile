@@ -9,7 +9,7 @@ INSTALL := python -m pip install --quiet --disable-pip-version-check
 LOWEST := numpy==2.1.0 ml_dtypes==0.5.0 llvmlite==0.46.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch test-array-api test-wheel test-lowest lint format bench bench-quick bench-cuda docs
+.PHONY: help demo test test-torch test-opencl test-array-api test-wheel test-lowest lint format bench bench-quick bench-cuda docs
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ bench-cuda: ## Measure on a GPU, against the peers that this Python has; it inst
 test-torch: .torch-venv/.ready ## Compare with PyTorch on its database of operators
 	.torch-venv/bin/python -m pytest -q tests/torch
 	.torch-venv/bin/python tests/torch/op_db.py
+
+test-opencl: $(VENV)/.dev ## Run all tests of devices on OpenCL
+	$(BIN)/pytest -W error -n 2 --dist worksteal --device CL tests/backend tests/unit/test_opencl.py
 
 test-array-api: $(VENV)/.dev ## Run the public suite of the array API, a checkout at $$ARRAY_API_TESTS
 	@test -n "$$ARRAY_API_TESTS" || { echo "set ARRAY_API_TESTS to a checkout of array-api-tests"; exit 1; }

@@ -12,6 +12,9 @@ import pytest
 _cache = tempfile.TemporaryDirectory(prefix="ferrule-tests-", ignore_cleanup_errors=True)
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["FERRULE_CACHE_DIR"] = _cache.name
+    # OpenCL on the processor has a cache of its own, for what it compiles at the first launch.
+    os.environ["POCL_CACHE_DIR"] = os.path.join(_cache.name, "pocl")
+    os.mkdir(os.environ["POCL_CACHE_DIR"])
 
 # A shell lets a job in the background ignore Ctrl-C, which some tests send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -36,6 +36,7 @@ LAYERS = """
     runtime.elf runtime.native_parts runtime.native runtime.pool runtime.llvm
     runtime.cpu_memory runtime.cpu_program runtime.graph.cpu runtime.cpu runtime.numpy
     runtime.opencl_driver runtime.opencl_memory runtime.opencl_program runtime.graph.opencl
+    runtime.opencl
     runtime.cuda_driver runtime.cuda_memory runtime.cuda_compiler runtime.cuda_program
     runtime.graph.dependencies runtime.graph.cuda
     lazy schedule.signature schedule.graph schedule.views schedule.tasks schedule.slots

@@ -20,6 +20,8 @@ from ferrule.jit import JitError
 NARROW = [dtype for dtype in dtypes.all if dtype.fmt is None]
 PLAIN = [dtype for dtype in dtypes.all if dtype.fmt is not None]
 
+pytestmark = pytest.mark.host_memory
+
 
 def address(x: Tensor) -> int:
     return int(x.numpy(copy=False).ctypes.data)

@@ -108,6 +108,7 @@ def test_lazy_results_keep_the_value_they_were_made_of(device: str) -> None:
     assert view.tolist() == [0, 103]
 
 
+@pytest.mark.host_memory
 def test_arrays_handed_out_keep_their_contents(device: str) -> None:
     x = Tensor([1, 2, 3]).realize()
     mine, shared = x.numpy(), x.numpy(copy=False)

@@ -1,7 +1,9 @@
 """The device CL, with OpenCL C written by hand: memory, programs, launches, graphs."""
 
 import gc
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,15 +20,19 @@ from ferrule.device import (  # noqa: E402
     BufferCopy,
     CompiledASTRunner,
     CompileError,
+    Device,
+    DeviceUnavailableError,
     GlobalCounters,
     RunnerError,
 )
 from ferrule.dtype import dtypes  # noqa: E402
 from ferrule.expr import ExprOp, Variable, sint  # noqa: E402
+from ferrule.ops import BinaryOps, BufferOps, LazyOp, MemBuffer  # noqa: E402
 from ferrule.renderer.cstyle import opencl_renderer  # noqa: E402
 from ferrule.runtime import opencl_driver  # noqa: E402
 from ferrule.runtime.graph import opencl as graph_module  # noqa: E402
 from ferrule.runtime.graph.opencl import CLGraph  # noqa: E402
+from ferrule.runtime.opencl import CLDevice, device  # noqa: E402
 from ferrule.runtime.opencl_driver import Accelerator, open_accelerator, target_of  # noqa: E402
 from ferrule.runtime.opencl_memory import CLAllocator, CLMemory  # noqa: E402
 from ferrule.runtime.opencl_program import (  # noqa: E402
@@ -34,6 +40,7 @@ from ferrule.runtime.opencl_program import (  # noqa: E402
     CLProgram,
     unpack_library,
 )
+from ferrule.shape.shapetracker import ShapeTracker  # noqa: E402
 from ferrule.target import Target  # noqa: E402
 
 THREADS = 64
@@ -98,6 +105,10 @@ def buffer(values: Any, dtype: Any = np.float32) -> Buffer:
     array = np.ascontiguousarray(values, dtype)
     made = Buffer("CL", array.size, dtypes.from_np(array.dtype))
     return made.copyin(array.data.cast("B"))
+
+
+def empty(size: int) -> Buffer:
+    return Buffer("CL", size, dtypes.float32)
 
 
 def numbers(start: int = 0) -> Buffer:
@@ -313,6 +324,40 @@ def test_devices_that_lack_something() -> None:
     without = type("_Without", (_Device,), {"svm_capabilities": 0})
     with pytest.raises(OSError, match="Old has no shared virtual memory"):
         opencl_driver._check(without())
+
+
+def test_devices_by_name(accelerator: Accelerator) -> None:
+    found = Device["CL"]
+    assert isinstance(found, CLDevice)
+    assert Device["cl:0"] is found
+    assert found.linearizer_opts == target_of(accelerator.device)
+    found.synchronize()
+    with pytest.raises(DeviceUnavailableError, match="CL:99 is not there"):
+        Device["CL:99"]
+    with pytest.raises(DeviceUnavailableError, match="CL:GPU: after the colon comes the number"):
+        Device["CL:GPU"]
+
+
+def test_without_pyopencl_there_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyopencl", None)
+    for module in [name for name in sys.modules if name.startswith("ferrule.runtime.opencl")]:
+        monkeypatch.delitem(sys.modules, module)
+    with pytest.raises(DeviceUnavailableError, match=r"CL:7 .* pip install 'ferrule\[opencl\]'"):
+        Device["CL:7"]
+
+
+@pytest.mark.usefixtures("accelerator")
+def test_kernels_come_from_the_disk_cache_with_their_launch(tmp_path: Path) -> None:
+    st = ShapeTracker.from_shape((1000,))
+    x = LazyOp(BufferOps.LOAD, (), MemBuffer(1, dtypes.float32, st))
+    ast = LazyOp(BinaryOps.ADD, (x, x))
+    with Context(FERRULE_CACHE_DIR=str(tmp_path)):
+        for is_first in (True, False):
+            runner = device("CL").get_runner(ast)
+            assert bool(runner.prg) == is_first
+            given, out = Buffer.fromCPU("CL", np.arange(1000, dtype=np.float32)), empty(1000)
+            runner.exec([out, given])
+            assert np.array_equal(out.toCPU(), 2 * np.arange(1000))
 
 
 # *** graphs ***
