@@ -11,7 +11,8 @@ from tests.programs import HOST
 from ferrule.codegen.heuristic import schedule
 from ferrule.codegen.kernel import Kind
 from ferrule.codegen.lower import lower
-from ferrule.codegen.plan import step_of
+from ferrule.codegen.plan import loads, step_of
+from ferrule.expr import TRUE
 
 WIDE = replace(
     HOST,
@@ -71,3 +72,12 @@ def test_long_sums_add_up_lanes_instead_of_turning_operands(
     kernel = schedule(lower(store(matmul(load(1, rows, terms), right)), "k"), WIDE).kernel
     assert ("sum0.p" in kernel.by_name) == dots
     assert not dots or {nest.name for nest in kernel.nests} == {"sum0.p", "sum0", "out0"}
+
+
+@pytest.mark.parametrize("terms", [768, 1000, 4096])
+def test_wide_blocks_leave_no_tail(terms: int) -> None:
+    """What is beyond the end of the operand would be loaded under a mask."""
+    ast = store(matmul(load(1, 8, terms), load(2, terms, 3072)))
+    kernel = schedule(lower(ast, "k"), WIDE).kernel
+    (copied,) = kernel.by_name["sum0.copy2"].computes
+    assert [e.src[1] for e in loads(copied.value)] == [TRUE]

@@ -215,6 +215,20 @@ class _Blocks:
         plan.vectorize_inner(self.name, plan.nest(self.name).loops[-1])
 
 
+def _even_part(size: int, most: int) -> int:
+    """The largest part of at most `most` that leaves no tail; where all such are too short, one
+    that leaves a short one.
+
+    A copy loads under a mask what is beyond the end, and where no page is there, a processor takes
+    a hundred times as long for that as for a load.
+    """
+    count = -(-size // most)
+    even = next((n for n in range(count, 2 * count + 1) if size % n == 0), None)
+    if even is not None:
+        return size // even
+    return -(-size // (count * UNROLLED[0])) * UNROLLED[0]
+
+
 def _turn(plan: Plan, name: str, along: str, across: str) -> bool:
     """Squares of values: loaded along one axis, kept or stored along another; False where they
     are too short.
@@ -475,9 +489,10 @@ class _WideBlocks(_Blocks):
         ):
             return False
         tile = best_tile(plan.target, self.itemsize, m.size.arg, v.size.arg)
-        depth, together = self._sizes(m, tile)
-        if together < 2 or k.size.arg < 2 * depth:
+        most, together = self._sizes(m, tile)
+        if together < 2 or k.size.arg < 2 * most:
             return False
+        depth = _even_part(k.size.arg, most)
         batch = [r.name for r in operands.shared]
         plan.do("split", self.name, v.name, together * tile.columns, "mask")
         plan.do("reorder", self.name, (*batch, f"{v.name}.o", m.name, f"{v.name}.i"))
