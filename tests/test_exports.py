@@ -163,6 +163,13 @@ NAMES = """
     nll_loss mse_loss l1_loss mse l1 smooth_l1 huber
     lp_pool1d lp_pool2d lp_pool3d embedding_bag nonzero_static astype
     i0 i0e i1 i1e erfcx log_ndtr ndtri zeta mvlgamma multigammaln frexp
+    abs_ neg_ sign_ reciprocal_ sqrt_ square_ rsqrt_ exp_ exp2_ expm1_ sin_ tan_ asin_ atan_
+    sinh_ tanh_ asinh_ erf_ log1p_ cos_ cosh_ acos_ log_ log2_ log10_ sigmoid_ relu_ elu_
+    leaky_relu_ hardtanh_ ceil_ floor_ trunc_ round_ frac_ nan_to_num_ add_ sub_ mul_ div_ pow_
+    floor_divide_ remainder_ fmod_ copysign_ atan2_ hypot_ clamp_ clip_ clamp_min_ clamp_max_
+    lerp_ addcmul_ addcdiv_ addmm_ cumsum_ cumprod_ tril_ triu_ bitwise_and_ bitwise_or_
+    bitwise_xor_ logical_not_ masked_fill_ masked_scatter_ index_fill_ index_add_ index_copy_
+    index_put_ scatter_ scatter_add_ scatter_reduce_ uniform_ normal_ exponential_ bernoulli_
 """
 METHODS = NAMES.split()
 

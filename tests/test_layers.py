@@ -59,7 +59,7 @@ LAYERS = """
     tensor.convolution tensor.pooling tensor.sampling tensor.resampling
     tensor.normalization
     tensor.tables tensor.attention tensor.neural tensor.loss tensor.margins tensor.alignment
-    tensor
+    tensor.inplace tensor
     jit.results jit.inputs jit.reach jit.batch jit.weights jit.replay jit.record jit
     fft
     tuning

@@ -70,7 +70,7 @@ def linalg_norm(x: Tensor, ord: Any, dim: Any, keepdim: bool) -> Tensor:
 # What the two do not share, and why.
 LEFT_OUT = {
     "random numbers, of a generator of its own": (
-        "cauchy exponential geometric log_normal normal uniform rand* *dropout* bernoulli "
+        "cauchy exponential geometric log_normal normal* uniform rand* *dropout* bernoulli "
         "multinomial *rrelu *fractional_max_pool* *svd_lowrank *pca_lowrank"
     ),
     "memory that is not initialised": "empty* new_empty* resize*",

@@ -11,8 +11,8 @@ from contextlib import ContextDecorator
 from typing import Self, final
 
 from ferrule.dtype import DType
-from ferrule.tensor.alignment import Alignment
 from ferrule.tensor.data import DTypeLike, to_device
+from ferrule.tensor.inplace import InPlace
 from ferrule.tensor.keywords import accept_synonyms
 
 __all__ = ["Tensor"]
@@ -20,7 +20,7 @@ __all__ = ["Tensor"]
 
 @final
 @accept_synonyms
-class Tensor(Alignment):
+class Tensor(InPlace):
     """An array of numbers on a device, lazy and differentiable.
 
     >>> from ferrule import Tensor

@@ -415,7 +415,7 @@ class Arithmetic(Autograd):
         if loses or (own is dtypes.bool and new is not own):
             raise DTypeError(
                 f"[{what}] a result of {new} does not go into a tensor of {own}; "
-                f"write x = x {what.rstrip('=')} y instead, or cast the operand"
+                f"write {_out_of_place(what)} instead, or cast the operand"
             )
         if result._shape != self._shape:
             raise self._does_not_fit(result, what)
@@ -425,7 +425,7 @@ class Arithmetic(Autograd):
     def _does_not_fit(self, result: Self, what: str) -> Exception:
         return ShapeError(
             f"[{what}] a result of shape {result._shape} does not go into a tensor of shape "
-            f"{self._shape}; write x = x {what.rstrip('=')} y instead"
+            f"{self._shape}; write {_out_of_place(what)} instead"
         )
 
     def __iadd__(self, other: Operand) -> Self:
@@ -448,3 +448,8 @@ class Arithmetic(Autograd):
 
     def __ipow__(self, other: Operand) -> Self:
         return self._update(self.pow(other), "**=")
+
+
+def _out_of_place(what: str) -> str:
+    """What gives a new tensor, for `+=` and for `add_`."""
+    return f"x = x {what[:-1]} y" if what.endswith("=") else f"x = x.{what[:-1]}(...)"

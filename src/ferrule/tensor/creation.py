@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, Self, SupportsFloat, TypeVar
 
 import numpy as np
 
@@ -92,7 +92,7 @@ class Creation(Differences):
         [[7, 7], [7, 7]]
         """
         sizes = (shape,) if isinstance(shape, int | Expr) else shape
-        if not isinstance(fill_value, int | float | np.number | np.bool_ | Expr):
+        if not isinstance(fill_value, SupportsFloat | Expr):
             raise TypeError(f"[full] the value is a number, not {fill_value!r}")
         chosen = scalar_dtype(fill_value) if dtype is None else to_dtype(dtype)
         node = constant(fill_value, chosen, _shape(sizes, "full"), to_device(device))
@@ -203,7 +203,7 @@ class Creation(Differences):
         if step == 0:
             raise ValueError("[arange] step is 0; use Tensor.full for a constant")
         for part in (start, stop, step):
-            if not isinstance(part, int | float | np.number | Expr):
+            if not isinstance(part, SupportsFloat | Expr):
                 raise TypeError(f"[arange] start, stop and step are numbers, not {part!r}")
         whole = all(isinstance(part, int | Expr) for part in (start, stop, step))
         natural = dtypes.default_int if whole else dtypes.default_float
