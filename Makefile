@@ -9,10 +9,11 @@ INSTALL := python -m pip install --quiet --disable-pip-version-check
 LOWEST := numpy==2.1.0 ml_dtypes==0.5.0 llvmlite==0.46.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch test-opencl test-array-api test-wheel test-lowest lint format bench bench-quick bench-cuda docs
+.PHONY: help demo test test-torch test-opencl test-array-api test-wheel test-lowest lint format bench bench-quick bench-cuda docs \
+	test-cuda test-cuda-fake
 
 help: ## Print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # The package and what it needs to run.
 $(VENV)/.package: pyproject.toml
@@ -76,6 +77,12 @@ test-array-api: $(VENV)/.dev ## Run the public suite of the array API, a checkou
 	$(BIN)/$(INSTALL) -r "$$ARRAY_API_TESTS/requirements.txt"
 	cd "$$ARRAY_API_TESTS" && ARRAY_API_TESTS_MODULE=ferrule.array_api ARRAY_API_TESTS_VERSION=2024.12 \
 		$(CURDIR)/$(BIN)/pytest array_api_tests --max-examples 100
+
+test-cuda: ## Run the backend tests on a GPU, with this Python; it installs nothing
+	$(PYTHON) tests/cuda/run.py
+
+test-cuda-fake: $(VENV)/.dev ## Run the backend tests for GPUs without one, on the fake driver
+	$(BIN)/python tests/cuda/run.py --fake -W error -n 2 --dist worksteal
 
 docs: $(VENV)/.dev ## Run every example in the documentation
 	$(BIN)/pytest -W error tests/docs

@@ -38,7 +38,7 @@ LAYERS = """
     runtime.opencl_driver runtime.opencl_memory runtime.opencl_program runtime.graph.opencl
     runtime.opencl
     runtime.cuda_driver runtime.cuda_memory runtime.cuda_compiler runtime.cuda_program
-    runtime.graph.dependencies runtime.graph.cuda
+    runtime.graph.dependencies runtime.graph.cuda runtime.cuda
     lazy schedule.signature schedule.graph schedule.views schedule.tasks schedule.slots
     schedule.costs schedule.keep schedule.cut schedule.trees schedule.merge schedule.order
     schedule.hazards schedule.recipe memory schedule realize

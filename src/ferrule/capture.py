@@ -36,6 +36,10 @@ class GraphException(Exception):
         self.message = message
 
 
+class GraphReentryError(RuntimeError):
+    """A graph was called by a signal handler or a destructor that had interrupted its own call."""
+
+
 @dataclass
 class JitItem:
     """One captured run: a runner, or a graph executor, and its buffers (None: an input's place)."""

@@ -81,6 +81,7 @@ class CompileError(ValueError):
 _TABLE = {
     "CPU": "ferrule.runtime.cpu:device",
     "NUMPY": "ferrule.runtime.numpy:device",
+    "CUDA": "ferrule.runtime.cuda:device",
     "CL": "ferrule.runtime.opencl:device",
 }
 # And so is what runs in a process that tries kernels.

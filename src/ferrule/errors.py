@@ -22,6 +22,7 @@ from ferrule.nn.optim import OptimizerError
 from ferrule.nn.state import StateError
 from ferrule.ops import OpError, OpTypeError
 from ferrule.runner import RunnerError
+from ferrule.runtime.cuda_driver import CUDAError
 from ferrule.shape.view import ShapeError
 from ferrule.tensor.solving import LinalgError
 from ferrule.tuning import TuneError
@@ -29,6 +30,7 @@ from ferrule.tuning import TuneError
 __all__ = [
     "AllocationSizeError",
     "BufferUseError",
+    "CUDAError",
     "CompileError",
     "ConfigError",
     "DTypeError",

@@ -29,6 +29,7 @@ _DRIVER_FLAGS = ("-O1", "-std=c++17", "-shared", "-fPIC", "-Wl,-soname,libcuda.s
 _KERNEL_FLAGS = (
     *("-O1", "-std=c++17", "-shared", "-fPIC", "-w", "-march=native"),
     *("-ffp-contract=off", "-fno-strict-aliasing", "-fno-exceptions", "-fno-rtti"),
+    "-nostdlib",  # what a kernel needs is in the fake driver's process
 )
 _KERNEL = re.compile(r'extern "C" __global__ void(?:\s+__launch_bounds__\(\d+\))?\s+(\w+)\s*\(')
 
@@ -57,7 +58,7 @@ def _run(command: list[str]) -> None:
 def _folder() -> Path:
     """Where what was built is kept: for this version of the sources, and this user."""
     digest = hashlib.sha256(_DRIVER.read_bytes() + _DEVICE.read_bytes())
-    for flag in (*_DRIVER_FLAGS, *_KERNEL_FLAGS):
+    for flag in _DRIVER_FLAGS:
         digest.update(flag.encode())
     name = f"ferrule-fake-driver-{os.getuid()}-{digest.hexdigest()[:16]}"
     folder = Path(tempfile.gettempdir()) / name
@@ -81,7 +82,7 @@ def build() -> Path:
     from cuda.pathfinder import find_nvidia_header_directory
 
     include = find_nvidia_header_directory("cudart")
-    command = [_COMPILER, *_DRIVER_FLAGS, f"-I{include}", str(_DRIVER), "-ldl"]
+    command = [_COMPILER, *_DRIVER_FLAGS, f"-I{include}", str(_DRIVER), "-ldl", "-lm"]
     return _built("libcuda.so.1", command)
 
 
@@ -153,11 +154,10 @@ def loaded() -> FakeDriver | None:
 class FakeToolchain:
     """A C++ compiler in place of NVRTC."""
 
-    version = "fake driver " + hashlib.sha256(_DEVICE.read_bytes()).hexdigest()
+    version = f"{_KERNEL_FLAGS} {hashlib.sha256(_DEVICE.read_bytes()).hexdigest()}"
 
     def build(self, source: str, arch: str, options: Sequence[str]) -> bytes:
         """What the fake driver loads: a library that has the kernels of `source`."""
-        header = self._header()
         defines = [option.split("=", 1)[1] for option in options if "define-macro" in option]
         names = _KERNEL.findall(source)
         kernels = "\n".join(f"FAKE_KERNEL({name})" for name in names)
@@ -165,27 +165,15 @@ class FakeToolchain:
             text, library = Path(folder, "kernel.cpp"), Path(folder, "kernel.so")
             text.write_text(f"{source}\n{kernels}\n")
             command = [_COMPILER, *_KERNEL_FLAGS, *[f"-D{define}" for define in defines]]
-            _run([*command, "-include", str(header), str(text), "-o", str(library), "-lm"])
+            _run([*command, "-include", str(_DEVICE), str(text), "-o", str(library)])
             contents = library.read_bytes()
         return _MAGIC + struct.pack("<Q", len(contents)) + contents
 
-    def _header(self) -> Path:
-        """The header, with its compiled form beside it."""
-        folder = _folder()
-        header = folder / "fake_device.h"
-        if not header.exists():
-            part = folder / f"{os.getpid()}-fake_device.h"
-            shutil.copy(_DEVICE, part)
-            part.rename(header)
-        flags = [flag for flag in _KERNEL_FLAGS if flag != "-shared"]
-        _built("fake_device.h.gch", [_COMPILER, *flags, "-x", "c++-header", str(header)])
-        return header
-
 
 def install() -> FakeDriver:
-    """Loads the fake driver, and lets the device CUDA compile for it."""
+    """Loads the fake driver, and lets the devices CUDA and CUDA:1 compile for it."""
     driver = load()
     from ferrule.runtime import cuda
 
-    cuda.NVRTC = FakeToolchain  # type: ignore[assignment,misc]
+    cuda.toolchain = FakeToolchain
     return driver

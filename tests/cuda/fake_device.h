@@ -3,12 +3,8 @@
 // The names that CUDA C has beside C++ are defined here, for one thread of one block; the fake
 // driver (fake_driver.cpp) has the threads, and what they wait for. A kernel's library leaves the
 // names that start with `fake_` open: they are the driver's.
+// Nothing is included: the headers of C++ take five times as long as a kernel.
 #pragma once
-#include <math.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <utility>
 
 #define FERRULE_SHIM 1
 
@@ -26,6 +22,26 @@ void* fake_slot(unsigned lane);
 unsigned fake_lane();
 }
 
+#ifndef FAKE_DRIVER
+typedef unsigned long size_t;
+#define FAKE_FUNCTIONS(of)                                                               \
+  extern "C" double of(double);                                                          \
+  extern "C" float of##f(float);
+FAKE_FUNCTIONS(sqrt)
+FAKE_FUNCTIONS(trunc)
+FAKE_FUNCTIONS(rint)
+FAKE_FUNCTIONS(floor)
+FAKE_FUNCTIONS(ceil)
+FAKE_FUNCTIONS(fabs)
+extern "C" double fmod(double, double);
+extern "C" float fmodf(float, float);
+extern "C" double fma(double, double, double);
+extern "C" float fmaf(float, float, float);
+#define isnan(x) __builtin_isnan(x)
+#define isinf(x) __builtin_isinf(x)
+#define INFINITY __builtin_inff()
+#define NAN __builtin_nanf("")
+
 #define threadIdx fake_thread
 #define blockIdx fake_block
 #define blockDim fake_block_size
@@ -42,14 +58,16 @@ unsigned fake_lane();
 #define __launch_bounds__(...)
 #define __restrict__ __restrict
 #define __align__(n) __attribute__((aligned(n)))
+// The word of C++ may not follow `static`, which stands for `__shared__` here.
+#define alignas(n) __attribute__((aligned(n)))
 #define __syncthreads() fake_wait(FAKE_BLOCK, __LINE__)
 #define __syncwarp(...) fake_wait(FAKE_WARP, __LINE__)
 
 #define FAKE_VECTORS(name, type)                                                      \
-  struct alignas(2 * sizeof(type)) name##2 {                                          \
+  struct __align__(2 * sizeof(type)) name##2 {                                        \
     type x, y;                                                                        \
   };                                                                                  \
-  struct alignas(4 * sizeof(type) < 16 ? 4 * sizeof(type) : 16) name##4 {             \
+  struct __align__(4 * sizeof(type) < 16 ? 4 * sizeof(type) : 16) name##4 {            \
     type x, y, z, w;                                                                  \
   };                                                                                  \
   static inline name##2 make_##name##2(type x, type y) { return {x, y}; }             \
@@ -74,7 +92,7 @@ template <class To, class From>
 static inline To fake_bits(From value) {
   static_assert(sizeof(To) == sizeof(From));
   To result;
-  memcpy(&result, &value, sizeof result);
+  __builtin_memcpy(&result, &value, sizeof result);
   return result;
 }
 static inline int __float_as_int(float x) { return fake_bits<int>(x); }
@@ -103,10 +121,10 @@ static inline double __fma_rn(double a, double b, double c) { return fma(a, b, c
 template <class Value>
 static Value fake_shuffle(Value value, unsigned from, int line) {
   static_assert(sizeof(Value) <= 8);
-  memcpy(fake_slot(fake_lane()), &value, sizeof value);
+  __builtin_memcpy(fake_slot(fake_lane()), &value, sizeof value);
   fake_wait(FAKE_WARP, line);
   Value result;
-  memcpy(&result, fake_slot(from % 32), sizeof result);
+  __builtin_memcpy(&result, fake_slot(from % 32), sizeof result);
   fake_wait(FAKE_WARP, line);
   return result;
 }
@@ -117,23 +135,22 @@ static Value fake_shuffle(Value value, unsigned from, int line) {
   fake_shuffle(value, fake_lane() + (distance) < 32 ? fake_lane() + (distance) : fake_lane(), __LINE__)
 
 // What the driver finds of a kernel: how to call it once, and the sizes of its parameters.
+template <size_t...>
+struct FakeNumbers {};
 template <class... Values, size_t... Numbers>
-static inline void fake_call(void (*kernel)(Values...), void** values,
-                             std::index_sequence<Numbers...>) {
+static inline void fake_call(void (*kernel)(Values...), void** values, FakeNumbers<Numbers...>) {
   kernel(*static_cast<Values*>(values[Numbers])...);
 }
 template <class... Values>
-struct FakeSizes {
-  static constexpr size_t sizes[] = {sizeof(Values)..., 0};
-};
-template <class... Values>
 static inline void fake_call(void (*kernel)(Values...), void** values) {
-  fake_call(kernel, values, std::index_sequence_for<Values...>{});
+  fake_call(kernel, values, FakeNumbers<__integer_pack(sizeof...(Values))...>{});
 }
 template <class... Values>
-static constexpr const size_t* fake_sizes(void (*)(Values...)) {
-  return FakeSizes<Values...>::sizes;
+static const size_t* fake_sizes(void (*)(Values...)) {
+  static const size_t sizes[] = {sizeof(Values)..., 0};
+  return sizes;
 }
-#define FAKE_KERNEL(name)                                                                    \
-  extern "C" void fake_call_##name(void** values) { fake_call(name, values); }               \
+#define FAKE_KERNEL(name)                                                      \
+  extern "C" void fake_call_##name(void** values) { fake_call(name, values); } \
   extern "C" const size_t* fake_sizes_##name() { return fake_sizes(name); }
+#endif

@@ -27,6 +27,7 @@
 #include <string>
 #include <vector>
 
+#define FAKE_DRIVER
 #include "fake_device.h"
 
 #define API extern "C" __attribute__((visibility("default")))

@@ -7,7 +7,7 @@ import pytest
 
 from tests.cuda import fake
 
-fake.load()
+fake.install()
 
 
 @pytest.fixture(autouse=True)

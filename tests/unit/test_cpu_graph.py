@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ferrule.buffer import Buffer, allocators
-from ferrule.capture import GraphException, JitItem
+from ferrule.capture import GraphException, GraphReentryError, JitItem
 from ferrule.config import Context
 from ferrule.device import BufferCopy, CompiledASTRunner, GlobalCounters
 from ferrule.dtype import DType, dtypes
@@ -19,7 +19,7 @@ from ferrule.expr import Variable
 from ferrule.runtime import llvm
 from ferrule.runtime.cpu_memory import CPUAllocator
 from ferrule.runtime.cpu_program import CPUProgram, native_runtime
-from ferrule.runtime.graph.cpu import CPUGraph, GraphReentryError
+from ferrule.runtime.graph.cpu import CPUGraph
 
 Kernels = dict[str, Callable[..., str]]
 compiler = llvm.host_compiler()

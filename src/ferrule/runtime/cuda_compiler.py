@@ -12,24 +12,18 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol, final
 
 from ferrule.device import CompileError, Compiler
 from ferrule.diskcache import digest
+from ferrule.renderer.cdialect import CUDA
 
 UNALIGNED = "FERRULE_UNALIGNED"
 """Defined where addresses are no multiples of 16; see docs/design/interfaces.md, §3."""
 
-# The numbers of a kernel are those that its source says, to the last bit.
-_FLAGS = (
-    "--std=c++17",
-    "--fmad=false",
-    "--ftz=false",
-    "--prec-div=true",
-    "--prec-sqrt=true",
-    "--extra-device-vectorization",
-)
+_FLAGS = ("--std=c++17", *CUDA.flags)
 
 
 class Toolchain(Protocol):
@@ -64,6 +58,37 @@ def _include_options() -> tuple[str, ...]:
     return () if found is None else (f"--include-path={found}",)
 
 
+def _loaded_version() -> str:
+    """The version that the library itself tells. Raises `OSError` where it is not installed."""
+    nvrtc = _bindings()
+    try:
+        major, minor = _check(nvrtc.nvrtcVersion())
+    except Exception as error:  # which type a missing library raises depends on the version
+        raise OSError(
+            f"NVRTC, the compiler of the device CUDA, cannot be loaded ({error}); "
+            "run: pip install nvidia-cuda-nvrtc"
+        ) from error
+    return f"{major}.{minor}"
+
+
+def _installed_version() -> str:
+    """The same from NVIDIA's package where that is installed.
+
+    The library takes a tenth of a second to load, which nobody should wait for whose kernels are
+    all in the disk cache.
+    """
+    try:
+        return metadata.version("nvidia-cuda-nvrtc")
+    except metadata.PackageNotFoundError:
+        return _loaded_version()
+
+
+def _check(result: tuple[Any, ...]) -> Any:
+    if result[0]:
+        raise CompileError(f"NVRTC: {result[0].name}")
+    return result[1] if len(result) == 2 else result[1:]
+
+
 @final
 class NVRTC:
     """The toolchain of real GPUs.
@@ -72,15 +97,7 @@ class NVRTC:
     """
 
     def __init__(self) -> None:
-        self._nvrtc = _bindings()
-        try:
-            major, minor = self._check(self._nvrtc.nvrtcVersion())
-        except Exception as error:  # which type a missing library raises depends on the version
-            raise OSError(
-                f"NVRTC, the compiler of the device CUDA, cannot be loaded ({error}); "
-                "run: pip install nvidia-cuda-nvrtc"
-            ) from error
-        self._version = f"nvrtc-{major}.{minor}"
+        self._version = f"nvrtc-{_installed_version()}"
 
     @property
     def version(self) -> str:
@@ -89,32 +106,27 @@ class NVRTC:
 
     def build(self, source: str, arch: str, options: Sequence[str]) -> bytes:
         """The cubin of `source`. Raises `CompileError`, with the compiler's log."""
-        nvrtc = self._nvrtc
-        program = self._check(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []))
+        nvrtc = _bindings()
+        program = _check(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []))
         try:
             includes = _include_options() if "#include" in source else ()
             all_options = [f"--gpu-architecture={arch}", *options, *includes]
             encoded = [option.encode() for option in all_options]
             (code,) = nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)
             if code:
-                raise CompileError(f"{self._version} for {arch}: {code.name}\n{self._log(program)}")
-            cubin = bytearray(self._check(nvrtc.nvrtcGetCUBINSize(program)))
-            self._check(nvrtc.nvrtcGetCUBIN(program, cubin))
+                raise CompileError(f"{self._version} for {arch}: {code.name}\n{_log(program)}")
+            cubin = bytearray(_check(nvrtc.nvrtcGetCUBINSize(program)))
+            _check(nvrtc.nvrtcGetCUBIN(program, cubin))
             return bytes(cubin)
         finally:
-            self._check(nvrtc.nvrtcDestroyProgram(program))
+            _check(nvrtc.nvrtcDestroyProgram(program))
 
-    def _log(self, program: Any) -> str:
-        log = bytearray(self._check(self._nvrtc.nvrtcGetProgramLogSize(program)))
-        self._check(self._nvrtc.nvrtcGetProgramLog(program, log))
-        return log.split(b"\0")[0].decode().strip()
 
-    def _check(self, result: tuple[Any, ...]) -> Any:
-        if result[0]:
-            raise CompileError(f"NVRTC: {result[0].name}")
-        if len(result) == 2:
-            return result[1]
-        return result[1:]
+def _log(program: Any) -> str:
+    nvrtc = _bindings()
+    log = bytearray(_check(nvrtc.nvrtcGetProgramLogSize(program)))
+    _check(nvrtc.nvrtcGetProgramLog(program, log))
+    return log.split(b"\0")[0].decode().strip()
 
 
 # *** programs as bytes ***

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from threading import Lock
 from typing import Any, final
 
+from ferrule.renderer.cdialect import symbol
 from ferrule.runner import RunnerError
 from ferrule.runtime.cuda_compiler import UNALIGNED, CUDACompiler, unpack_program
 from ferrule.runtime.cuda_driver import GPU, CUDAError, Timer, bindings, check, open_gpu
@@ -60,7 +61,8 @@ class _Function:
         gpu.activate()
         module = check(driver.cuModuleLoadData(cubin), f"loading the kernel {name}")
         weakref.finalize(self, _unload, gpu, module)
-        self.handle = check(driver.cuModuleGetFunction(module, name.encode()), f"kernel {name}")
+        function = driver.cuModuleGetFunction(module, symbol(name).encode())
+        self.handle = check(function, f"kernel {name}")
         self.sizes = _parameter_sizes(self.handle)
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK
         self.max_threads = int(check(driver.cuFuncGetAttribute(attribute, self.handle)))

@@ -13,14 +13,14 @@ from tests.cuda.gpu.conftest import COUNT, SIZE, MakeRunner, buffer, values
 from tests.cuda.gpu.test_program import QUADS
 
 from ferrule.buffer import Buffer
-from ferrule.capture import GraphException, JitItem
+from ferrule.capture import GraphException, GraphReentryError, JitItem
 from ferrule.config import Context
 from ferrule.device import BufferCopy, CompiledASTRunner, GlobalCounters
 from ferrule.dtype import dtypes
 from ferrule.expr import Variable
 from ferrule.runner import RunnerError
 from ferrule.runtime.cuda_driver import GPU, CUDAError, bindings, check
-from ferrule.runtime.graph.cuda import CUDAGraph, GraphReentryError
+from ferrule.runtime.graph.cuda import CUDAGraph
 
 
 def chain(add: CompiledASTRunner, x: Buffer, y: Buffer, length: int) -> list[JitItem]:

@@ -16,7 +16,13 @@ from threading import Lock, get_ident
 from typing import Any, final
 
 from ferrule.buffer import Buffer
-from ferrule.capture import GraphException, JitItem, get_input_replace, get_jit_stats
+from ferrule.capture import (
+    GraphException,
+    GraphReentryError,
+    JitItem,
+    get_input_replace,
+    get_jit_stats,
+)
 from ferrule.config import config
 from ferrule.device import BufferCopy, CompiledASTRunner, update_stats
 from ferrule.expr import Variable
@@ -26,10 +32,6 @@ from ferrule.runtime.cpu_program import CPUProgram, native_runtime, table_packer
 from ferrule.runtime.pool import record
 
 _SLOT_BYTES = 8
-
-
-class GraphReentryError(RuntimeError):
-    """A graph was called by a signal handler that had interrupted the same graph's call."""
 
 
 @final

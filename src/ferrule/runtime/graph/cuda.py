@@ -15,6 +15,7 @@ from typing import Any, final
 from ferrule.buffer import Buffer
 from ferrule.capture import (
     GraphException,
+    GraphReentryError,
     JitItem,
     get_input_replace,
     get_jc_idxs_with_updatable_launch_dims,
@@ -28,10 +29,6 @@ from ferrule.runtime.cuda_driver import GPU, CUDAError, Timer, bindings, check
 from ferrule.runtime.cuda_memory import CUDAMemory
 from ferrule.runtime.cuda_program import Arguments, CUDAProgram
 from ferrule.runtime.graph.dependencies import Dependencies
-
-
-class GraphReentryError(RuntimeError):
-    """A graph was called by a signal handler or a destructor that had interrupted its own call."""
 
 
 @final

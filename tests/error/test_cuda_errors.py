@@ -1,0 +1,60 @@
+"""What the device CUDA says where it cannot be opened."""
+
+import sys
+
+import pytest
+
+from ferrule.device import Device, DeviceUnavailableError
+from ferrule.runtime import cuda_compiler, cuda_driver
+
+
+def test_a_gpu_has_a_number() -> None:
+    with pytest.raises(DeviceUnavailableError, match="CUDA:first: a GPU is named by its number"):
+        Device["CUDA:first"]
+
+
+@pytest.fixture
+def nothing_remembered() -> None:
+    """What was found out about the machine is found out again."""
+    cuda_driver.bindings.cache_clear()
+    cuda_driver._initialize.cache_clear()
+    cuda_compiler._bindings.cache_clear()
+
+
+@pytest.mark.usefixtures("nothing_remembered")
+def test_without_cuda_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    message = r"device CUDA:7 cannot be opened: .* needs cuda-bindings, .*; run: pip install 'ferr"
+    with pytest.raises(DeviceUnavailableError, match=message):
+        Device["CUDA:7"]
+
+
+class NoDriver:
+    """Bindings that find no driver; which type they raise depends on their version."""
+
+    @staticmethod
+    def cuInit(flags: int) -> tuple[int]:
+        raise RuntimeError("Failed to dlopen libcuda.so.1")
+
+
+@pytest.mark.usefixtures("nothing_remembered")
+def test_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_driver, "bindings", NoDriver)
+    with pytest.raises(OSError, match=r"there is no usable CUDA driver: Failed to dlopen libcuda"):
+        cuda_driver.open_gpu(0)
+
+
+def test_without_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoLibrary:
+        @staticmethod
+        def nvrtcVersion() -> tuple[int]:
+            raise RuntimeError("Failed to dlopen libnvrtc.so.13")
+
+    def not_found(name: str) -> str:
+        raise cuda_compiler.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(cuda_compiler.metadata, "version", not_found)
+    monkeypatch.setattr(cuda_compiler, "_bindings", NoLibrary)
+    message = r"NVRTC, the compiler of the device CUDA, cannot be loaded \(.*nvrtc.*\); run: pip"
+    with pytest.raises(OSError, match=message):
+        cuda_compiler.NVRTC()
