@@ -72,8 +72,8 @@ LAYERS = """
     nn.optim.lr_scheduler.combined nn.optim.lr_scheduler.plateau nn.optim.lr_scheduler nn.optim
     nn.utils nn.state.files nn.state.model nn.state.safetensors nn.state.npz nn.state.checkpoints
     nn.state
-    nn.parameters nn.functions nn.containers nn.linear nn.embedding nn.convolution nn.normalization
-    nn.recurrent nn.attention nn.transformer nn.activations nn.shapes nn.losses nn
+    nn.init nn.parameters nn.functions nn.containers nn.linear nn.embedding nn.convolution
+    nn.normalization nn.recurrent nn.attention nn.transformer nn.activations nn.shapes nn.losses nn
     demo.terminal demo.digits cli errors __init__ __main__
 """
 # The table of devices, and the namespace of functions on tensors: the only edges upward.

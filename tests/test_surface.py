@@ -68,6 +68,15 @@ TENSOR = {
         backward gradient grad requires_grad requires_grad_ no_grad enable_grad detach is_leaf
         zero_grad
     """,
+    "in place": """
+        add_ sub_ mul_ div_ pow_ exp_ log_ sqrt_ abs_ neg_ clamp_ relu_ sigmoid_ tanh_ round_ fill_
+        zero_ copy_ masked_fill_ scatter_ scatter_add_ index_add_ index_copy_ index_fill_ index_put_
+        lerp_ addcmul_ addcdiv_ uniform_ normal_ bernoulli_ exponential_ requires_grad_
+    """,
+    "special": """
+        i0 i0e i1 i1e sinc entr xlogy xlog1py logit polygamma zeta erfinv erfcx ndtr ndtri log_ndtr
+        mvlgamma multigammaln frexp ldexp nextafter
+    """,
     "exchange": """
         __array__ __array_interface__ __dlpack__ __dlpack_device__ __copy__ __deepcopy__
         __reduce__ numpy tolist item data realize to cpu assign clone contiguous
@@ -94,6 +103,10 @@ MODULES = {
         StepLR MultiStepLR ConstantLR LinearLR ExponentialLR PolynomialLR CosineAnnealingLR
         CosineAnnealingWarmRestarts CyclicLR OneCycleLR LambdaLR MultiplicativeLR SequentialLR
         ChainedScheduler ReduceLROnPlateau
+    """,
+    "ferrule.nn.init": """
+        uniform_ normal_ constant_ ones_ zeros_ eye_ xavier_uniform_ xavier_normal_
+        kaiming_uniform_ kaiming_normal_ trunc_normal_ orthogonal_ calculate_gain
     """,
     "ferrule.nn.utils": "clip_grad_norm_ clip_grad_value_",
     "ferrule.nn.state": """

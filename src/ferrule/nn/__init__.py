@@ -1,4 +1,5 @@
-"""Layers, optimisers (`nn.optim`), the state of models (`nn.state`), clipping (`nn.utils`).
+"""Layers, optimisers (`nn.optim`), the state of models (`nn.state`), clipping (`nn.utils`),
+initial values (`nn.init`).
 
 Layers are plain objects that hold tensors and are called on tensors; there is no base class.
 Whatever has tensors as attributes is a module to `nn.state`, and whatever can be called on a tensor
@@ -6,7 +7,7 @@ fits into a `Sequential`. Names, shapes and initial values are PyTorch's, so tha
 load.
 """
 
-from ferrule.nn import optim, state, utils
+from ferrule.nn import init, optim, state, utils
 from ferrule.nn.activations import (
     CELU,
     ELU,
@@ -284,6 +285,7 @@ __all__ = [
     "ZeroPad1d",
     "ZeroPad2d",
     "ZeroPad3d",
+    "init",
     "optim",
     "state",
     "utils",

@@ -60,14 +60,16 @@ class Tensor(InPlace):
         self,
         target: str | DType | Tensor | None = None,
         dtype: DTypeLike | None = None,
+        non_blocking: bool = False,
+        copy: bool = False,
         *,
         device: str | None = None,
-        copy: bool = False,
     ) -> Tensor:
         """The tensor on another device, with another dtype, or both; itself if nothing changes.
 
         `target` is a device, a dtype, or a tensor that has both; None with nothing else given is
-        the default device. `copy` gives memory of its own in any case.
+        the default device. `copy` gives memory of its own in any case. `non_blocking` is PyTorch's,
+        and changes nothing: a copy is done when it is needed.
 
         >>> from ferrule import Tensor, dtypes
         >>> Tensor([1, 2], device="NUMPY").to("CPU").device

@@ -1,0 +1,180 @@
+"""Initial values for parameters that are there: each function writes a tensor, and returns it.
+
+Under PyTorch's names. Weights are (outputs, inputs, ...), as those of layers are: a weight's fan in
+is how many terms one output sums up, its fan out how many outputs one input goes to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import erf, prod, sqrt
+from typing import Any, Final
+
+from ferrule.shape.view import ShapeError
+from ferrule.tensor import Tensor
+
+_GAINS: Final[dict[str, float]] = {
+    **dict.fromkeys(("linear", "sigmoid", "identity"), 1.0),
+    **{f"conv{axes}d": 1.0 for axes in (1, 2, 3)},
+    **{f"conv_transpose{axes}d": 1.0 for axes in (1, 2, 3)},
+    "tanh": 5 / 3,
+    "relu": sqrt(2),
+    "selu": 3 / 4,
+}
+
+
+def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
+    """By how much weights are to be larger because of the function that comes after them.
+
+    `param` is the slope of "leaky_relu" below zero, 0.01 unless given.
+
+    >>> calculate_gain("tanh")
+    1.6666666666666667
+    """
+    if nonlinearity == "leaky_relu":
+        return sqrt(2 / (1 + (0.01 if param is None else param) ** 2))
+    if nonlinearity not in _GAINS:
+        known = ", ".join([*_GAINS, "leaky_relu"])
+        raise ValueError(f"calculate_gain: {nonlinearity!r} is none of {known}")
+    return _GAINS[nonlinearity]
+
+
+def _fans(tensor: Tensor, what: str) -> tuple[int, int]:
+    """How many terms an output sums up, and how many outputs an input goes to."""
+    if tensor.ndim < 2:
+        raise ShapeError(
+            f"{what}: a weight is (outputs, inputs, ...), and shape {tensor.shape} has less than "
+            "two axes; use normal_ or uniform_"
+        )
+    outputs, inputs, *window = tensor.shape
+    return inputs * prod(window), outputs * prod(window)
+
+
+def _written(tensor: Tensor, write: Callable[[Tensor], Any]) -> Tensor:
+    with Tensor.no_grad():
+        write(tensor)
+    return tensor.realize()
+
+
+# Values of one kind
+
+
+def constant_(tensor: Tensor, val: float) -> Tensor:
+    """One value everywhere.
+
+    >>> constant_(Tensor.zeros(2), 3.0).tolist()
+    [3.0, 3.0]
+    """
+    return _written(tensor, lambda x: x.fill_(val))
+
+
+def ones_(tensor: Tensor) -> Tensor:
+    """Ones everywhere."""
+    return constant_(tensor, 1.0)
+
+
+def zeros_(tensor: Tensor) -> Tensor:
+    """Zeros everywhere."""
+    return constant_(tensor, 0.0)
+
+
+def eye_(tensor: Tensor) -> Tensor:
+    """Ones on the diagonal of a matrix, zeros elsewhere.
+
+    >>> eye_(Tensor.zeros(2, 3)).tolist()
+    [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
+    """
+    if tensor.ndim != 2:
+        raise ShapeError(f"eye_: a matrix is needed, not shape {tensor.shape}")
+    return _written(tensor, lambda x: x.zero_().diagonal().fill_(1))
+
+
+def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
+    """Uniform random numbers in [a, b)."""
+    return _written(tensor, lambda x: x.uniform_(a, b))
+
+
+def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
+    """Normally distributed random numbers."""
+    return _written(tensor, lambda x: x.normal_(mean, std))
+
+
+def trunc_normal_(
+    tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0
+) -> Tensor:
+    """Normally distributed random numbers of those that are in [a, b].
+
+    >>> bool((trunc_normal_(Tensor.zeros(50), a=-1, b=1).abs() <= 1).all())
+    True
+    """
+    low, high = (0.5 + 0.5 * erf((end - mean) / std / sqrt(2)) for end in (a, b))
+    return _written(
+        tensor,
+        lambda x: x.uniform_(low, high).assign((x.ndtri() * std + mean).clamp(a, b)),
+    )
+
+
+# Values that keep the variance from layer to layer
+
+
+def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+    """Uniform, with a variance of gain**2 * 2 / (fan in + fan out).
+
+    Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural networks"
+    (2010).
+
+    >>> bool((xavier_uniform_(Tensor.zeros(3, 3)).abs() <= 1).all())
+    True
+    """
+    bound = gain * sqrt(6 / sum(_fans(tensor, "xavier_uniform_")))
+    return uniform_(tensor, -bound, bound)
+
+
+def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+    """Normal, with a variance of gain**2 * 2 / (fan in + fan out)."""
+    return normal_(tensor, 0.0, gain * sqrt(2 / sum(_fans(tensor, "xavier_normal_"))))
+
+
+def kaiming_uniform_(
+    tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
+) -> Tensor:
+    """Uniform, with a variance of gain**2 / fan in, or fan out if `mode` is "fan_out".
+
+    The gain is that of `nonlinearity`, whose slope below zero is `a`. He and others, "Delving deep
+    into rectifiers" (2015).
+    """
+    bound = sqrt(3) * _kaiming_std(tensor, a, mode, nonlinearity, "kaiming_uniform_")
+    return uniform_(tensor, -bound, bound)
+
+
+def kaiming_normal_(
+    tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
+) -> Tensor:
+    """Normal, with the variance of `kaiming_uniform_`."""
+    return normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity, "kaiming_normal_"))
+
+
+def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str, what: str) -> float:
+    if mode not in ("fan_in", "fan_out"):
+        raise ValueError(f"{what}: mode is {mode!r}; it must be 'fan_in' or 'fan_out'")
+    fan = _fans(tensor, what)[mode == "fan_out"]
+    return calculate_gain(nonlinearity, a) / sqrt(fan)
+
+
+def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+    """A matrix of (outputs, all else) whose rows, or columns if fewer, are orthogonal, times gain.
+
+    Saxe and others, "Exact solutions to the nonlinear dynamics of learning in deep linear neural
+    networks" (2013). Decomposed on the host.
+
+    >>> rows = orthogonal_(Tensor.zeros(2, 4))
+    >>> (rows @ rows.T - Tensor.eye(2)).abs().max().item() < 1e-6
+    True
+    """
+    _fans(tensor, "orthogonal_")
+    rows, columns = tensor.shape[0], prod(tensor.shape[1:])
+    drawn = Tensor.randn(max(rows, columns), min(rows, columns), device=tensor.device)
+    q, r = drawn.qr()
+    q = q * r.diagonal().sign()  # so that every rotation is as likely
+    q = q if rows >= columns else q.T
+    return _written(tensor, lambda x: x.assign((q * gain).reshape(*tensor.shape)))
