@@ -124,6 +124,17 @@ def test_a_batch_of_matrices_is_packed_whole() -> None:
     check(kernel, found, [numbers(6, 48, 80), numbers(6, 48, 64), numbers(6, 80, 64)], HOST)
 
 
+def test_chunks_that_read_the_same_panels_share_a_copy() -> None:
+    """Where panels are too few for the threads, chunks are panels times blocks of rows."""
+    target = replace(HOST, max_threads=16)
+    value = matmul(load(1, 512, 64), load(2, 192, 64).permute((1, 0)))
+    kernel = scheduled(value, target)
+    assert any("*" in loop.range.name for loop in kernel.roots[0].loops)
+    found = prepack(kernel, RIGHT, sizes_of(value, (512, 64), (192, 64)), target)
+    assert [copy.elements for copy in found.copies] == [192 * 64]
+    check(kernel, found, [numbers(512, 192), numbers(512, 64), numbers(192, 64)], target)
+
+
 def test_narrow_weights_are_copied_as_they_are() -> None:
     right = load(2, 128, 96, dtype=dtypes.int8).permute((1, 0))
     value = matmul(load(1, 64, 96), LazyOp(UnaryOps.CAST, (right,), dtypes.float32))

@@ -26,7 +26,7 @@ from ferrule.codegen.kernel import (
 from ferrule.codegen.opt import map_reads
 from ferrule.codegen.plan import SERIAL_WORK, load_step, loads
 from ferrule.dtype import DType
-from ferrule.expr import Expr, ExprOp, Variable, const, load, toposort
+from ferrule.expr import Expr, ExprOp, Variable, const, load, range_, toposort
 from ferrule.target import Target
 
 LEAST_GAIN = 0.02  # of a kernel's time: less is not worth the memory
@@ -96,43 +96,60 @@ def _copied_slot(kernel: Kernel, nest: Nest) -> int:
     return int(slots.pop())
 
 
-def _around(kernel: Kernel, nest: Nest) -> list[Loop]:
-    """The loops outside a copy that it varies with, outermost first."""
-    used = {r for e in expressions(nest) for r in e.ranges}
-    used |= {r for loop in nest.loops if loop.peel is not None for r in loop.peel.ranges}
-    return [loop for name, _, loop in kernel.path(nest) if name != nest.name if loop.range in used]
+def _around(kernel: Kernel, nest: Nest) -> list[tuple[Expr, Expr]]:
+    """What a copy varies with outside of it, the outermost first, and a range over its values.
+
+    That is the range of a loop; or its quotient, where several iterations share a copy.
+    """
+    peels = [loop.peel for loop in nest.loops if loop.peel is not None]
+    nodes = toposort([*expressions(nest), *peels])
+    found = []
+    for name, _, loop in kernel.path(nest):
+        r = loop.range
+        users = [e for e in nodes if any(source is r for source in e.src)]
+        if name == nest.name or not users:
+            continue
+        if len(users) == 1 and users[0].op is ExprOp.IDIV and users[0].src[1].is_const:
+            count = -(-loop.size // users[0].src[1].arg)
+            found.append((users[0], range_(f"{r.name}.{count}", count)))
+        else:
+            found.append((r, r))
+    return found
 
 
-def _start(around: Sequence[Loop], elements: int) -> Expr:
+def _start(around: Sequence[Expr], sizes: Sequence[int], elements: int) -> Expr:
     """Where the copy that is made inside some iterations begins."""
     number = const(0)
-    for loop in around:
-        number = number * loop.size + loop.range
+    for place, size in zip(around, sizes, strict=True):
+        number = number * size + place
     return number * elements
 
 
 def _copy(kernel: Kernel, nest: Nest, slot: int) -> Copy:
     (c,) = nest.computes
     around = _around(kernel, nest)
-    found = {e: Expr(ExprOp.LOAD, e.dtype, e.src, 1) for e in loads(c.value)}
-    place = _start(around, c.elements) + c.place(c.ranges)
-    stored = Compute("out0", c.value.substitute(found), store=Store(0, place))
-    loops = [*(Loop(loop.range) for loop in around), *nest.loops]
+    ranges = [r for _, r in around]
+    sizes = [int(r.size.arg) for r in ranges]
+    value = c.value.substitute(dict(around))
+    value = value.substitute({e: Expr(ExprOp.LOAD, e.dtype, e.src, 1) for e in loads(value)})
+    place = _start(ranges, sizes, c.elements) + c.place(c.ranges)
+    stored = Compute("out0", value, store=Store(0, place))
+    loops = [*(Loop(r) for r in ranges), *(loop.mapped(dict(around)) for loop in nest.loops)]
     if loops[0].kind is Kind.SERIAL and prod(loop.size for loop in loops) >= SERIAL_WORK:
         loops[0] = replace(loops[0], kind=Kind.PARALLEL)
     root = Nest("out0", (stored,), tuple(loops))
     packing = Kernel("pack", (root,), (c.value.dtype, kernel.slots[slot]))
     verify(packing)
     name = f"pack_{sha256(show(packing).encode()).hexdigest()[:8]}"
-    elements = prod(loop.size for loop in around) * c.elements
-    return Copy(replace(packing, name=name), slot, elements)
+    return Copy(replace(packing, name=name), slot, prod(sizes) * c.elements)
 
 
 def _without(kernel: Kernel, nest: Nest) -> Kernel:
     """The kernel with a copy in a buffer of its own, its last one."""
     (c,) = nest.computes
     slot = len(kernel.slots)
-    start = _start(_around(kernel, nest), c.elements)
+    around = _around(kernel, nest)
+    start = _start([e for e, _ in around], [int(r.size.arg) for _, r in around], c.elements)
     kernel = replace(
         kernel,
         nests=tuple(n for n in kernel.nests if n is not nest),
