@@ -22,7 +22,8 @@ LAYERS = """
     codegen.intrinsics codegen.kernel codegen.phases codegen.lower codegen.window codegen.limits
     codegen.opt codegen.threads
     codegen.plan codegen.streams codegen.panels codegen.rows codegen.tensorize codegen.tile
-    codegen.blocks codegen.taps codegen.dots codegen.contraction codegen.chains codegen.grid
+    codegen.blocks codegen.taps codegen.dots codegen.contraction codegen.chains codegen.gridrows
+    codegen.grid
     codegen.heuristic
     codegen.mutate codegen.search
     codegen.prepack

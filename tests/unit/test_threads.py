@@ -1,10 +1,8 @@
 """Kernels for devices with blocks of threads, in the interpreter: values, races, barriers."""
 
-from collections.abc import Sequence
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from tests.blocks import GRID, run
 from tests.kernels import CASES, Case, load, make_inputs, softmax, store, total
 
 from ferrule.codegen.interpret import AccessError, InterpretError, RaceError, interpret
@@ -15,34 +13,13 @@ from ferrule.codegen.uops import UOp, UOps
 from ferrule.dtype import dtypes
 from ferrule.expr import ExprOp
 from ferrule.ops import BinaryOps, LazyOp, ReduceOps
-from ferrule.target import detect_cpu
 
-GRID = replace(
-    detect_cpu(),
-    name="grid",
-    vector_bytes=16,
-    block_threads=32,
-    warp=8,
-    index_bits=32,
-    max_threads=8,
-)
 I64 = dtypes.int64
 F32 = dtypes.float32
-# One thread after the other takes long.
+# Many blocks take long.
 LONG = ("long", "matmul_transposed", "causal_attention", "dot_products")
 SMALL = [case for case in CASES if case.name not in LONG]
 PRELUDE = {UOps.CONST, UOps.START, UOps.STOP, UOps.THREAD, UOps.EXTENT, UOps.IOTA}
-
-
-def run(case: Case, opts: Sequence[Opt] | None = None) -> Linearizer:
-    """Interprets a kernel, and compares with NumPy."""
-    linearizer = Linearizer(case.ast, GRID, opts).linearize()
-    inputs = make_inputs(case)
-    expected = case.expected(*inputs)
-    out = np.full(expected.size, np.nan, expected.dtype)
-    interpret(linearizer.uops, [out, *(i.ravel() for i in inputs)])
-    np.testing.assert_allclose(out.reshape(expected.shape), expected, rtol=2e-5, atol=1e-5)
-    return linearizer
 
 
 @pytest.mark.parametrize("case", SMALL, ids=lambda case: case.name)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import gcd
 
+from ferrule.codegen.gridrows import schedule_reduces
 from ferrule.codegen.kernel import Kind, Nest, scatters
 from ferrule.codegen.opt import ScheduleError
 from ferrule.codegen.plan import Plan, loads, step_of
@@ -32,6 +33,8 @@ def schedule_grid(plan: Plan) -> None:
             continue
         merge_siblings(plan, below)
         below = plan.below(name)
+        if plan.attempt(schedule_reduces, name):
+            continue
         if not (_suits_rows(plan, name, below) and _rows(plan, name)):
             _together(plan, name)
 

@@ -66,6 +66,7 @@ MONOIDS = {
 class Loop:
     """One loop over a range. Where `peel` is set, that condition holds in all iterations but the
     last. With `start` and `end`, only the iterations from the one to before the other are run.
+    With `step`, the iterations of a THREAD loop are that digit of the thread's number.
     """
 
     range: Expr
@@ -73,6 +74,7 @@ class Loop:
     peel: Expr | None = None
     end: Expr | None = None
     start: Expr | None = None
+    step: int | None = None
 
     def mapped(self, mapping: Mapping[Expr, Expr]) -> Loop:
         """The loop with parts of its condition, its start and its end replaced."""

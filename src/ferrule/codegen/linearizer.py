@@ -30,7 +30,7 @@ from ferrule.codegen.kernel import (
     verify,
 )
 from ferrule.codegen.lower import lower, stores_of
-from ferrule.codegen.opt import COSTLY, Opt, apply_opts, descendants
+from ferrule.codegen.opt import COSTLY, Opt, apply_opts, descendants, mapped
 from ferrule.codegen.threads import Digit, Threads
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.codegen.uops import show as show_program
@@ -45,7 +45,6 @@ from ferrule.expr import (
     both,
     conjuncts,
     const,
-    less,
     load,
     rebuild,
     sint,
@@ -147,7 +146,10 @@ def linearize(kernel: Kernel, target: Target | None = None) -> list[UOp]:
     """The program of a kernel; one for blocks of threads where the target has them."""
     blocks = target is not None and target.block_threads > 1
     narrow = target is not None and target.index_bits == 32
-    return _Linearizer(_once(expand(kernel)), blocks=blocks, narrow=narrow).run()
+    kernel = _once(expand(kernel))
+    if blocks:
+        kernel = _without_single(kernel)
+    return _Linearizer(kernel, blocks=blocks, narrow=narrow).run()
 
 
 def shared_roots(kernel: Kernel) -> list[Nest]:
@@ -180,6 +182,15 @@ def _once(kernel: Kernel) -> Kernel:
                 break
         nests.append(replace(nest, loops=tuple(loops)))
     return replace(kernel, nests=tuple(nests))
+
+
+def _without_single(kernel: Kernel) -> Kernel:
+    """The kernel with 0 for every range of one iteration, so that equal indices are one."""
+    loops = [loop for nest in kernel.nests for loop in nest.loops]
+    zeros = {loop.range: const(0) for loop in loops if loop.range.size is const(1)}
+    if not zeros:
+        return kernel
+    return replace(kernel, nests=tuple(mapped(nest, zeros) for nest in kernel.nests))
 
 
 def _runs_once(loop: Loop) -> bool:
@@ -720,10 +731,9 @@ class _Linearizer:
 
     def _once_a_block(self, nest: Nest, c: Compute) -> Compute:
         """A store by one of the threads that would do the same."""
-        left = self.threads.left_over(nest)
-        if left == 1 or c.store is None:
+        alone = self.threads.is_first(nest)
+        if alone is TRUE or c.store is None:
             return c
-        alone = less(self.threads.first % left, const(1))
         return replace(c, store=replace(c.store, valid=both(c.store.valid, alone)))
 
     def _write(self, c: Compute, value: UOp) -> None:
@@ -756,9 +766,8 @@ class _Linearizer:
             return
         index = self.threads.place(c, [self._current(r) for r in c.ranges])
         valid = TRUE
-        left = self.threads.left_over(self.kernel.owner[c.name])
-        if c.name in self.threads.shared and left > 1:
-            valid = less(self.threads.first % left, const(1))
+        if c.name in self.threads.shared:
+            valid = self.threads.is_first(self.kernel.owner[c.name])
         self._store(self._local(c), index, value, valid)
 
     def _local(self, c: Compute) -> UOp:
@@ -834,7 +843,7 @@ class _Linearizer:
                 return self.constant(node.arg, dtype, 1)
             case ExprOp.RANGE if node in self.threads.digits:
                 return self._digit(self.threads.digits[node])
-            case ExprOp.RANGE if node is self.threads.first:
+            case ExprOp.RANGE if node is self.threads.thread:
                 return self._digit(Digit(1, self.threads.count))
             case ExprOp.RANGE:
                 assert node is self.lane, f"range {node} is not open"

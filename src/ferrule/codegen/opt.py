@@ -124,11 +124,14 @@ def _is_combined(nest: Nest, r: Expr) -> bool:
     return bool(monoids) and all(r not in c.ranges for c in monoids)
 
 
+_Axes = Mapping[str, tuple[Expr, ...]]  # of what is kept, by name
+
 # -- rewriting
 # ---------------------------------------------------------------------------------------
 
 
-def _map_expressions(nest: Nest, mapping: Mapping[Expr, Expr]) -> Nest:
+def mapped(nest: Nest, mapping: Mapping[Expr, Expr]) -> Nest:
+    """A nest with parts of its expressions replaced."""
     computes = tuple(_map_compute(c, mapping) for c in nest.computes)
     loops = tuple(loop.mapped(mapping) for loop in nest.loops)
     return Nest(nest.name, computes, loops, nest.at)
@@ -142,13 +145,16 @@ def _map_compute(c: Compute, mapping: Mapping[Expr, Expr]) -> Compute:
 
 
 def _map_all(kernel: Kernel, mapping: Mapping[Expr, Expr]) -> Kernel:
-    return replace(kernel, nests=tuple(_map_expressions(n, mapping) for n in kernel.nests))
+    return replace(kernel, nests=tuple(mapped(n, mapping) for n in kernel.nests))
 
 
-def _retarget(e: Expr, r: Expr, position: Expr, condition: Expr, *, clamp: bool) -> Expr:
+def _retarget(
+    e: Expr, r: Expr, position: Expr, condition: Expr, axes: _Axes, *, clamp: bool
+) -> Expr:
     """`r` replaced by `position`.
 
-    Loads that vary with it stay in bounds, by a mask or by a clamp.
+    Loads that vary with it stay in bounds, by a mask or by a clamp; so do reads of what is kept,
+    unless its `axes` are padded as much.
     """
     if r not in e.ranges:
         return e
@@ -168,7 +174,11 @@ def _retarget(e: Expr, r: Expr, position: Expr, condition: Expr, *, clamp: bool)
             done[node] = rebuild(node, tuple(moved))
             continue
         if node.op is ExprOp.READ and condition is not TRUE:
-            done[node] = Expr(ExprOp.READ, node.dtype, tuple(substitute(node.src, kept)), node.arg)
+            moved = substitute(node.src, {r: position})
+            sizes = [axis.size for axis in axes[node.arg]]
+            inside_all = all(i.max < size.min for i, size in zip(moved, sizes, strict=True))
+            moved = moved if inside_all else substitute(node.src, kept)
+            done[node] = Expr(ExprOp.READ, node.dtype, tuple(moved), node.arg)
             continue
         src = tuple([done.get(s, s) for s in node.src])
         done[node] = node if src == node.src else rebuild(node, src)
@@ -192,7 +202,7 @@ def map_reads(
     for nest in kernel.nests:
         found = [e for e in reads(expressions(nest)) if e.arg in names]
         if found and nest.name not in skip:
-            nest = _map_expressions(nest, {e: new(e) for e in found})
+            nest = mapped(nest, {e: new(e) for e in found})
         nests.append(nest)
     return replace(kernel, nests=tuple(nests))
 
@@ -235,7 +245,8 @@ def split(kernel: Kernel, nest_name: str, name: str, factor: int, tail: str = "m
     position = outer * factor + inner
     exact = r.size.is_const and r.size.arg % factor == 0
     condition = TRUE if exact else less(position, r.size)
-    guard = _Split(r, position, condition, tail == "clamp")
+    ranges = {c.name: c.ranges for c in kernel.computes.values()}
+    guard = _Split(r, position, condition, tail == "clamp", ranges)
     inside = {nest_name, *repeated}
     nests = [guard.apply(n, owns=n.name in inside, combined=combined) for n in kernel.nests]
     kernel = replace(kernel, nests=tuple(nests))
@@ -274,9 +285,10 @@ class _Split:
     position: Expr
     condition: Expr
     clamp: bool
+    axes: _Axes
 
     def expression(self, e: Expr) -> Expr:
-        return _retarget(e, self.range, self.position, self.condition, clamp=self.clamp)
+        return _retarget(e, self.range, self.position, self.condition, self.axes, clamp=self.clamp)
 
     def apply(self, nest: Nest, *, owns: bool, combined: bool) -> Nest:
         computes = []
@@ -466,9 +478,14 @@ def parallel(kernel: Kernel, nest_name: str, name: str) -> Kernel:
     return _set_kind(kernel, nest_name, name, Kind.PARALLEL)
 
 
-def bind(kernel: Kernel, nest_name: str, name: str, axis: str = "thread") -> Kernel:
+def bind(
+    kernel: Kernel, nest_name: str, name: str, axis: str = "thread", step: int | None = None
+) -> Kernel:
     """The iterations of a loop are done by the threads of a block, one each; for the axis "block",
     by the blocks, as `parallel` says.
+
+    Threads whose numbers are `step` apart do neighbouring iterations; where it is not given, the
+    loops around a nest are the digits of the thread's number, the outermost the highest.
 
     Binding a loop that is combined over re-associates, and takes a power of two of threads.
     Otherwise exact.
@@ -479,7 +496,10 @@ def bind(kernel: Kernel, nest_name: str, name: str, axis: str = "thread") -> Ker
         raise ScheduleError(
             f"bind({name}, {axis!r}) in kernel {kernel.name}: the axis is thread or block"
         )
-    return _set_kind(kernel, nest_name, name, Kind.THREAD)
+    kernel = _set_kind(kernel, nest_name, name, Kind.THREAD)
+    nest = _nest(kernel, nest_name)
+    loops = [replace(o, step=step) if o.range.name == name else o for o in nest.loops]
+    return kernel.with_nest(replace(nest, loops=tuple(loops)))
 
 
 def compute_at(kernel: Kernel, nest_name: str, depth: int, inside: bool = False) -> Kernel:
@@ -501,7 +521,7 @@ def compute_at(kernel: Kernel, nest_name: str, depth: int, inside: bool = False)
     clones = {
         loop.range: range_(f"{loop.range.name}@{nest_name}", loop.range.size) for loop in left
     }
-    nests = tuple(_map_expressions(n, clones) if n.name in family else n for n in kernel.nests)
+    nests = tuple(mapped(n, clones) if n.name in family else n for n in kernel.nests)
     kernel = replace(kernel, nests=nests)
     own = {c.name for c in nest.computes}
     extra = tuple(loop.range for loop in left)
@@ -727,7 +747,7 @@ def stage(
     fill = Nest(name, (copy,), tuple(Loop(r) for r in axes), (at, depth))
     read = Expr(ExprOp.READ, element.dtype, tuple(positions), name)
     masked = select(valid, read, const(0, element.dtype))
-    kernel = kernel.with_nest(_map_expressions(nest, {element: masked}))
+    kernel = kernel.with_nest(mapped(nest, {element: masked}))
     first = next(
         n.name
         for n in kernel.nests
@@ -750,6 +770,34 @@ def _is_lost(kernel: Kernel, nest: Nest, c: Compute, condition: Expr) -> bool:
         for e in reads([user.value])
         if e.arg == c.name
     )
+
+
+def reuse(kernel: Kernel, nest_name: str, slot: int, name: str, number: int = 0) -> Kernel:
+    """What a nest loads from a buffer is read from a copy that `stage` made for another nest.
+
+    The loops of the nest that its load varies with, inside of the place of the copy, have the sizes
+    of the copy's axes, in their order. `number` says which of the different loads of the buffer it
+    is. Exact.
+    """
+    nest = _nest(kernel, nest_name)
+    copy = kernel.computes.get(name)
+    found = [e for e in toposort(expressions(nest)) if e.op is ExprOp.LOAD and e.arg == slot]
+    element = found[number] if number < len(found) else None
+    varies = frozenset() if element is None or copy is None else element.ranges - copy.value.ranges
+    own = [loop.range for loop in nest.loops if loop.range in varies]
+    fits = copy is not None and [r.size for r in own] == [r.size for r in copy.ranges]
+    if copy is None or element is None or not fits:
+        raise ScheduleError(
+            f"reuse(b{slot}, number {number}, {name}) in kernel {kernel.name}: nest {nest_name} "
+            f"has {len(found)} different loads of it, or none along loops of the copy's sizes"
+        )
+    if element.substitute(dict(zip(own, copy.ranges, strict=True))) is not copy.value:
+        raise ScheduleError(
+            f"reuse(b{slot}, number {number}, {name}) in kernel {kernel.name}: nest {nest_name} "
+            f"loads {element}, which is not what {name} holds"
+        )
+    read = Expr(ExprOp.READ, element.dtype, tuple(own), name)
+    return kernel.with_nest(mapped(nest, {element: read}))
 
 
 def _ranges_inside(kernel: Kernel, nest: Nest, at: str, depth: int) -> list[Expr]:
@@ -795,7 +843,7 @@ def keep(kernel: Kernel, reduce_name: str, consumer_name: str) -> Kernel:
     row = Compute(name, mine, (r,))
     kernel = kernel.with_nest(replace(nest, computes=(row, *nest.computes)))
     read = Expr(ExprOp.READ, theirs.dtype, (j,), name)
-    return kernel.with_nest(_map_expressions(_nest(kernel, consumer_name), {theirs: read}))
+    return kernel.with_nest(mapped(_nest(kernel, consumer_name), {theirs: read}))
 
 
 COSTLY = frozenset({ExprOp.EXP2, ExprOp.LOG2, ExprOp.SIN, ExprOp.COS})
@@ -838,11 +886,11 @@ def merge(kernel: Kernel, first_name: str, second_name: str) -> Kernel:
         )
     mapping = {b.range: a.range for a, b in zip(first.loops, second.loops, strict=True)}
     family = descendants(kernel, second_name)
-    mapped = [_map_expressions(n, mapping) if n.name in family else n for n in kernel.nests]
-    moved = next(n for n in mapped if n.name == second_name)
+    found = [mapped(n, mapping) if n.name in family else n for n in kernel.nests]
+    moved = next(n for n in found if n.name == second_name)
     computes = tuple(replace(c, ranges=tuple(mapping[r] for r in c.ranges)) for c in moved.computes)
     merged = Nest(second_name, first.computes + computes, first.loops, first.at)
-    nests = [merged if n.name == second_name else n for n in mapped if n.name != first_name]
+    nests = [merged if n.name == second_name else n for n in found if n.name != first_name]
     renamed = tuple(
         replace(n, at=(second_name, n.at[1])) if n.at is not None and n.at[0] == first_name else n
         for n in nests
@@ -965,6 +1013,7 @@ PRIMITIVES: Final[dict[str, Callable[..., Kernel]]] = {
     "overwrite": overwrite,
     "parallel": parallel,
     "reorder": reorder,
+    "reuse": reuse,
     "split": split,
     "stage": stage,
     "tensorize": tensorize,

@@ -1,9 +1,9 @@
 """Which thread of a block does what, and which scratch memory the threads share.
 
 The threads of a block are numbered from 0. Around the body of a nest may be several THREAD loops;
-their iterations are the digits of the thread's number, the outermost loop's the highest. Where the
-loops have fewer iterations than the block has threads, the lowest digit is left over: threads that
-differ in it alone do the same, and the first of them stores.
+their iterations are the digits of the thread's number, the outermost loop's the highest unless a
+loop has a `step` of its own. Where the loops have fewer iterations than the block has threads,
+digits are left over: threads that differ in these alone do the same, and the first of them stores.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ferrule.codegen.kernel import (
     expressions,
     reads,
 )
-from ferrule.expr import Expr, ExprOp, const, range_
+from ferrule.expr import TRUE, Expr, ExprOp, both, const, less, range_
 
 
 @final
@@ -48,22 +48,29 @@ class Threads:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self._around = {n.name: _thread_loops(kernel, n) for n in kernel.nests}
-        self.count = max(
-            (prod(o.size for o in around) for around in self._around.values()), default=1
-        )
+        sizes = [prod(o.size for o in around) for around in self._around.values()]
+        ends = [o.step * o.size for n in kernel.nests for o in n.loops if o.step is not None]
+        self.count = max([1, *sizes, *ends])
         """The threads of a block; 1 where the kernel binds none."""
         self.digits: dict[Expr, Digit] = {}
         for nest in kernel.nests:
-            step = self.count
-            for loop in self._around[nest.name]:
-                if step % loop.size:
-                    raise KernelError(
-                        f"nest {nest.name} has {loop.size} threads along {loop.range}, which do "
-                        f"not divide the {step} that are left of {self.count}"
-                    )
-                step //= loop.size
-                self.digits[loop.range] = Digit(step, loop.size)
+            self._number(nest)
             self._check_combined(nest)
+
+    def _number(self, nest: Nest) -> None:
+        """Give each loop of a nest its digit, unless it chose one: they go down from the top."""
+        step = self.count
+        for loop in self._around[nest.name]:
+            if loop.step is not None:
+                self.digits[loop.range] = Digit(loop.step, loop.size)
+                continue
+            if step % loop.size:
+                raise KernelError(
+                    f"nest {nest.name} has {loop.size} threads along {loop.range}, which do "
+                    f"not divide the {step} that are left of {self.count}"
+                )
+            step //= loop.size
+            self.digits[loop.range] = Digit(step, loop.size)
 
     def _check_combined(self, nest: Nest) -> None:
         for digit in self.combined(nest):
@@ -89,12 +96,34 @@ class Threads:
             out.append(digit)
         return out
 
-    def left_over(self, nest: Nest) -> int:
-        """How many neighbouring threads do the same in the body of a nest."""
-        return self.count // prod(loop.size for loop in self._around[nest.name])
+    def left_over(self, nest: Nest) -> list[Digit]:
+        """The digits in which threads differ that do the same in the body of a nest.
+
+        Raises:
+            KernelError: two loops around it are one digit, in parts at least.
+        """
+        out = []
+        end = 1
+        chosen = [self.digits[loop.range] for loop in self._around[nest.name] if loop.size > 1]
+        for digit in [*sorted(chosen, key=lambda d: d.step), Digit(self.count, 1)]:
+            if digit.step % end:
+                raise KernelError(
+                    f"the threads around nest {nest.name} are no digits of one number: {chosen}"
+                )
+            if digit.step > end:
+                out.append(Digit(end, digit.step // end))
+            end = digit.step * digit.size
+        return out
+
+    def is_first(self, nest: Nest) -> Expr:
+        """Whether a thread is the first of those that do the same in the body of a nest."""
+        out = TRUE
+        for digit in self.left_over(nest):
+            out = both(out, less(self.thread // digit.step % digit.size, const(1)))
+        return out
 
     @cached_property
-    def first(self) -> Expr:
+    def thread(self) -> Expr:
         """A range that stands for the thread's whole number."""
         return range_("thread", self.count)
 
@@ -167,4 +196,4 @@ def _thread_loops(kernel: Kernel, nest: Nest) -> list[Loop]:
 
 
 def _kept(nest: Nest) -> frozenset[Expr]:
-    return frozenset(r for c in nest.computes for r in c.ranges)
+    return frozenset(r for c in nest.computes for r in c.ranges if c.monoid is not None)

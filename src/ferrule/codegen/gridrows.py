@@ -1,0 +1,301 @@
+"""Reduces for blocks of threads: rows that lie along memory, and columns that lie across it.
+
+All nests that hang at one place of a root, and the root's own loops there, run along the same
+axis: that of the sums. Some threads of a block share it out, and combine what they have; the
+others take other results. Along memory, neighbouring threads take neighbouring vectors of a row;
+across it, neighbouring columns. Each thread keeps its part of what several nests load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import gcd, prod
+from typing import final
+
+from ferrule.codegen.kernel import Kind, Nest, expressions, reads
+from ferrule.codegen.opt import shared_row
+from ferrule.codegen.plan import Plan, loads, step_of
+from ferrule.codegen.rows import column_axis
+from ferrule.expr import Expr, ExprOp, toposort
+
+ACCESS_BYTES = 16  # the widest load of one thread
+KEPT = 64  # values of one row that a thread keeps in registers, at most
+VECTORS = 8  # loads of a row that a thread does before it needs the first
+RESIDENT = 4  # blocks that hide each other's waiting on one multiprocessor
+
+
+@final
+@dataclass(frozen=True)
+class Layout:
+    """How a block's threads are laid out: `results` of them by `along`, each with `lanes`.
+
+    `across` says that neighbouring threads have neighbouring results.
+    """
+
+    results: int
+    along: int
+    lanes: int
+    across: bool
+
+    @property
+    def result_step(self) -> int:
+        return 1 if self.across else self.along
+
+    @property
+    def along_step(self) -> int:
+        return self.results if self.across else 1
+
+
+def schedule_reduces(plan: Plan, name: str) -> bool:
+    """Blocks and threads for a root and the reduces in it; False where they do not suit."""
+    below = plan.below(name)
+    depth = place_of_all(plan, name, below)
+    if depth is None:
+        return False
+    column = column_axis(plan, name, below)
+    layout = layout_of(plan, name, below, depth, column)
+    _share_results(plan, name, depth, column, layout)
+    depth = min(depth, 1) + (layout.results > 1)
+    family = [*below, *([name] if len(plan.nest(name).loops) > depth else [])]
+    _keep(plan, family, name, depth, layout)
+    for nest in [n.name for n in plan.kernel.nests if n.at == (name, depth)]:
+        _share_out(plan, nest, layout)
+    if name in family:
+        _share_out(plan, name, layout)
+    return True
+
+
+def place_of_all(plan: Plan, name: str, below: Sequence[str]) -> int | None:
+    """How many loops of a root are open where all its reduces hang; None if these are several."""
+    places = {plan.nest(n).at for n in below}
+    if len(places) > 1:
+        return None
+    ((root, depth),) = [at for at in places if at is not None]
+    return depth if root == name else None
+
+
+# -- how many threads ------------------------------------------------------------------------------
+
+
+def layout_of(
+    plan: Plan, name: str, below: Sequence[str], depth: int, column: Expr | None
+) -> Layout:
+    """The threads of a block, from the sizes and the target alone."""
+    loops = plan.nest(name).loops
+    results = prod(loop.range.size.max for loop in loops[:depth])
+    nests = [plan.nest(n) for n in below]
+    own = [loop.range for nest in nests for loop in nest.loops[-1:]]
+    own += [loop.range for loop in loops[depth:][-1:]]
+    terms = max(r.size.max for r in own)
+    if column is not None:
+        return _columns(plan, results, terms)
+    family = [*zip(nests, (nest.loops[-1].range for nest in nests), strict=True)]
+    if len(loops) > depth:
+        family.append((plan.nest(name), loops[-1].range))
+    lanes = gcd(*(_lanes(nest, r) for nest, r in family))
+    return _rows(plan, results, -(-terms // lanes), lanes)
+
+
+def _enough(plan: Plan) -> int:
+    """Threads that keep all multiprocessors busy."""
+    return plan.target.max_threads * RESIDENT * plan.target.block_threads
+
+
+def _rows(plan: Plan, results: int, vectors: int, lanes: int) -> Layout:
+    block, most = plan.target.block_threads, min(VECTORS, KEPT // lanes)
+    along = 1
+    while along < block and _busy(vectors, 2 * along):
+        if along >= plan.target.warp:
+            few = 2 * results * along < _enough(plan)
+            if vectors <= along * most and not few:
+                break
+        along *= 2
+    return Layout(_spread(plan, results, along), along, lanes, across=False)
+
+
+def _busy(vectors: int, threads: int) -> bool:
+    """Whether most of so many threads have something to do all the time."""
+    rounds = -(-vectors // threads)
+    return 10 * vectors >= 6 * threads * rounds
+
+
+def _spread(plan: Plan, results: int, along: int) -> int:
+    """How many results the block takes: as many as fill it, if blocks enough are left."""
+    count = 1
+    while count < results and 2 * count * along <= plan.target.block_threads:
+        blocks = results // (2 * count)
+        if count * along >= plan.target.warp and blocks < RESIDENT * plan.target.max_threads:
+            break
+        count *= 2
+    return count
+
+
+def _columns(plan: Plan, results: int, terms: int) -> Layout:
+    block, warp = plan.target.block_threads, plan.target.warp
+    count = 1
+    while count < min(results, warp):
+        count *= 2
+    along = 1
+    while count * along < block and 4 * along <= terms and results * along < _enough(plan):
+        along *= 2
+    return Layout(max(count, _spread(plan, results, along)), along, 1, across=True)
+
+
+def _lanes(nest: Nest, r: Expr) -> int:
+    """How many neighbours along a range one thread takes at a time: what every access keeps
+    aligned.
+    """
+    found = [e for c in nest.computes for e in loads(c.value)]
+    accesses = [(e.src[0], e.src[1], e.dtype.itemsize) for e in found]
+    for c in nest.computes:
+        if c.store is not None:
+            accesses.append((c.store.index, c.store.valid, c.value.dtype.itemsize))
+    if not r.size.is_const or any(r in valid.ranges for _, valid, _ in accesses):
+        return 1
+    lanes = ACCESS_BYTES // max((size for *_, size in accesses), default=ACCESS_BYTES)
+    lanes = gcd(lanes, r.size.arg)
+    for index, _, _ in accesses:
+        step = step_of(index, r)
+        if step not in (0, 1):
+            return 1
+        if step == 1:
+            terms, first = index.linear()
+            lanes = gcd(lanes, first, *(n for e, n in terms.items() if e is not r))
+    return lanes
+
+
+# -- where -----------------------------------------------------------------------------------------
+
+
+def _share_results(plan: Plan, name: str, depth: int, column: Expr | None, layout: Layout) -> None:
+    """The loops of the results become blocks, and threads of a block."""
+    if depth == 0:
+        return
+    names = [loop.range.name for loop in plan.nest(name).loops]
+    if column is not None and names[depth - 1] != column.name:
+        first = [x for x in names[:depth] if x != column.name]
+        plan.do("reorder", name, (*first, column.name, *names[depth:]))
+    for _ in range(depth - 1):
+        plan.do("fuse", name, plan.nest(name).loops[0].range.name)
+    flat = plan.nest(name).loops[0].range.name
+    if layout.results > 1:
+        plan.do("split", name, flat, layout.results, "mask")
+        plan.do("bind", name, f"{flat}.i", "thread", layout.result_step)
+        flat = f"{flat}.o"
+    plan.do("parallel", name, flat)
+
+
+def _share_out(plan: Plan, name: str, layout: Layout) -> None:
+    """Threads along the last loop of a nest, and copies or a loop of what one thread does."""
+    r = plan.nest(name).loops[-1].range.name
+    if layout.lanes > 1:
+        plan.do("split", name, r, layout.lanes)
+        plan.do("vectorize", name, f"{r}.i")
+        r = f"{r}.o"
+    if layout.along > 1:
+        rounds = -(-_size(plan, name, r) // layout.along)
+        tail = "mask" if _few(plan, name, r, rounds, layout) else "peel"
+        plan.do("split", name, r, layout.along, tail)
+        plan.do("bind", name, f"{r}.i", "thread", layout.along_step)
+        _before(plan, name, f"{r}.i", f"{r}.o")
+        r = f"{r}.o"
+    _copies(plan, name, r, layout)
+
+
+def _size(plan: Plan, name: str, r: str) -> int:
+    return next(o.range.size.max for o in plan.nest(name).loops if o.range.name == r)
+
+
+def _few(plan: Plan, name: str, r: str, rounds: int, layout: Layout) -> bool:
+    """Whether one thread's part is unrolled as a whole."""
+    loop = next(o for o in plan.nest(name).loops if o.range.name == r)
+    most = KEPT if _reads_kept(plan, name) else VECTORS * layout.lanes
+    return loop.range.size.is_const and rounds * layout.lanes <= most
+
+
+def _reads_kept(plan: Plan, name: str) -> bool:
+    """Whether a nest has, or reads, values that a thread keeps."""
+    nest = plan.nest(name)
+    own = any(c.ranges and c.monoid is None and c.store is None for c in nest.computes)
+    return own or any(e.src for e in reads(expressions(nest)))
+
+
+def _before(plan: Plan, name: str, outer: str, inner: str) -> None:
+    """A loop comes directly before another."""
+    names = [loop.range.name for loop in plan.nest(name).loops]
+    names.remove(outer)
+    names.insert(names.index(inner), outer)
+    plan.do("reorder", name, tuple(names))
+
+
+def _copies(plan: Plan, name: str, r: str, layout: Layout) -> None:
+    """Copies of what one thread does in turn: all of it, or a few at a time."""
+    size = _size(plan, name, r)
+    if _few(plan, name, r, size, layout):
+        plan.do("unroll", name, r)
+        return
+    plan.do("split", name, r, VECTORS // 2, "peel")
+    plan.do("unroll", name, f"{r}.i")
+
+
+# -- what a thread keeps ---------------------------------------------------------------------------
+
+
+def _keep(plan: Plan, family: Sequence[str], name: str, depth: int, layout: Layout) -> None:
+    """Load once what several nests load, and compute once what is costly."""
+    sizes = [plan.nest(n).loops[-1].range.size for n in family]
+    part = max(-(-size.max // (layout.along * layout.lanes)) * layout.lanes for size in sizes)
+    if not all(size.is_const for size in sizes):
+        return
+    left = KEPT // part
+    for first, e in _loaded_again(plan, family):
+        if left > 0:
+            _stage(plan, family, first, e, (name, depth))
+            left -= 1
+    for n in reversed(family[:-1]):
+        if left > 0 and name in family and shared_row(plan.kernel, plan.nest(n), plan.nest(name)):
+            plan.do("keep", n, name)
+            left -= 1
+
+
+def _loaded_again(plan: Plan, family: Sequence[str]) -> list[tuple[str, Expr]]:
+    """What several nests load along their last loops: the first of them, and its load."""
+    first: dict[Expr, tuple[str, Expr]] = {}
+    out: dict[Expr, tuple[str, Expr]] = {}
+    axis = plan.nest(family[0]).loops[-1].range
+    for n in family:
+        nest = plan.nest(n)
+        r = nest.loops[-1].range
+        if r.size is not axis.size:
+            continue
+        for e in dict.fromkeys(e for c in nest.computes for e in loads(c.value)):
+            inner = {loop.range for loop in nest.loops if loop.kind is Kind.SERIAL}
+            if e.ranges & inner != {r} or len(e.src) != 2:
+                continue
+            key = e.substitute({r: axis})
+            if key in first:
+                out[key] = first[key]
+            first.setdefault(key, (n, e))
+    return list(out.values())
+
+
+def _stage(plan: Plan, family: Sequence[str], first: str, e: Expr, place: tuple[str, int]) -> None:
+    """A copy of what a nest loads, for all nests that load it."""
+    axis = plan.nest(first).loops[-1].range
+    copy = f"{first}.x{sum(n.name.startswith(f'{first}.x') for n in plan.kernel.nests)}"
+    plan.do("stage", first, e.arg, *place, (axis.name,), copy, _number(plan, first, e))
+    for n in family:
+        r = plan.nest(n).loops[-1].range
+        same = e.substitute({axis: r})
+        if n != first and same in _all_loads(plan, n):
+            plan.do("reuse", n, e.arg, copy, _number(plan, n, same))
+
+
+def _all_loads(plan: Plan, name: str) -> list[Expr]:
+    return [e for e in toposort(expressions(plan.nest(name))) if e.op is ExprOp.LOAD]
+
+
+def _number(plan: Plan, name: str, e: Expr) -> int:
+    """Which of the loads of its buffer a load is."""
+    return [x for x in _all_loads(plan, name) if x.arg == e.arg].index(e)

@@ -1,0 +1,157 @@
+"""Reduces along and across memory for blocks of threads: values, and what they read."""
+
+import numpy as np
+import pytest
+from tests.blocks import GRID, run
+from tests.kernels import (
+    Case,
+    add,
+    layernorm,
+    load,
+    numpy_layernorm,
+    numpy_softmax,
+    softmax,
+    store,
+    total,
+)
+
+from ferrule.codegen.kernel import KernelError, Kind
+from ferrule.codegen.linearizer import Linearizer
+from ferrule.codegen.opt import Opt, ScheduleError
+from ferrule.codegen.uops import UOps
+from ferrule.expr import ExprOp
+from ferrule.ops import LazyOp, UnaryOps
+
+
+def softmax_of(rows: int, columns: int, axis: int = 1) -> Case:
+    ast = store(softmax(load(1, rows, columns), axis))
+    return Case("softmax", ast, ((rows, columns),), lambda x: numpy_softmax(x, axis))
+
+
+def accesses(linearizer: Linearizer, op: UOps) -> list[int]:
+    """The lanes of all loads, or of all stores, of buffers."""
+    found = [u for u in linearizer.uops if u.op is op and u.src[0].op is UOps.PARAM]
+    return [u.lanes if op is UOps.LOAD else u.src[2].lanes for u in found]
+
+
+# Rows and columns that divide by nothing, short ones, long ones, and one alone.
+SHAPES = [(3, 64), (5, 61), (40, 20), (33, 3), (300, 12), (2, 1100), (1, 50), (70, 1)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_softmax_of_any_shape(shape: tuple[int, int], axis: int) -> None:
+    run(softmax_of(*shape, axis))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_sums_of_any_shape(shape: tuple[int, int], axis: int) -> None:
+    run(Case("sum", store(total(load(1, *shape), axis)), (shape,), lambda x: x.sum(axis)))
+
+
+def test_a_row_is_read_once_and_computed_once() -> None:
+    linearizer = run(softmax_of(4, 128))
+    assert accesses(linearizer, UOps.LOAD) == [4]
+    assert accesses(linearizer, UOps.STORE) == [4]
+    assert not any(u.op in (UOps.SHARED, UOps.LOCAL) for u in linearizer.uops)
+    names = {c.name for nest in linearizer.scheduled.nests for c in nest.computes}
+    assert {"max0.x0", "sum1.row"} <= names
+
+
+def test_a_row_with_a_tail_stays_in_registers() -> None:
+    case = Case("norm", store(layernorm(load(1, 5, 130))), ((5, 130),), numpy_layernorm)
+    linearizer = run(case)
+    assert accesses(linearizer, UOps.LOAD) == [2, 2, 2]
+    assert not any(u.op is UOps.LOCAL for u in linearizer.uops)
+
+
+def test_rows_that_are_too_long_are_read_again() -> None:
+    linearizer = run(softmax_of(2, 4096))
+    assert not any(".x" in nest.name for nest in linearizer.scheduled.nests)
+
+
+def test_short_rows_share_a_block() -> None:
+    linearizer = run(Case("sum", store(total(load(1, 400, 16), 1)), ((400, 16),), _rows))
+    assert (linearizer.blocks, linearizer.threads) == (50, 32)
+    assert [u.arg for u in linearizer.uops if u.op is UOps.ACROSS] == [(ExprOp.ADD, 4, 1)]
+
+
+def _rows(x: np.ndarray) -> np.ndarray:
+    sums: np.ndarray = x.sum(1)
+    return sums
+
+
+def test_tall_columns_are_shared_out_along_them() -> None:
+    ast = store(total(load(1, 500, 8), 0))
+    linearizer = run(Case("sum", ast, ((500, 8),), lambda x: x.sum(0)))
+    assert (linearizer.blocks, linearizer.threads) == (1, 32)
+    assert [u.arg for u in linearizer.uops if u.op is UOps.ACROSS] == [(ExprOp.ADD, 4, 8)]
+
+
+def test_wide_columns_are_done_by_a_thread_each() -> None:
+    ast = store(total(load(1, 9, 2000), 0))
+    linearizer = run(Case("sum", ast, ((9, 2000),), lambda x: x.sum(0)))
+    assert not any(u.op is UOps.ACROSS for u in linearizer.uops)
+    assert linearizer.threads == 32
+
+
+def test_reduces_of_rows_that_are_masked() -> None:
+    x = load(1, 7, 21).pad(((1, 2), (3, 0)))
+    expected = lambda x: np.pad(x, ((1, 2), (3, 0))).sum(1)  # noqa: E731
+    run(Case("padded", store(total(x, 1)), ((7, 21),), expected))
+
+
+def test_a_sum_and_its_roots_own_columns() -> None:
+    x = load(1, 6, 40)
+    scaled = LazyOp(UnaryOps.NEG, (total(x, 1).expand((6, 40)),))
+    run(Case("spread", store(scaled), ((6, 40),), lambda x: np.repeat(-x.sum(1)[:, None], 40, 1)))
+
+
+STAGED = Opt("stage", ("max0", 1, "out0", 1, ("r0.1",), "x"))
+
+
+def test_a_copy_is_read_by_those_who_load_the_same() -> None:
+    ast = store(softmax(load(1, 3, 20), 1))
+    linearizer = Linearizer(ast, GRID, [STAGED, Opt("reuse", ("sum1", 1, "x"))])
+    assert "exp2(((x[r1.1] - max0[])" in str(linearizer)
+    with pytest.raises(ScheduleError, match=r"reuse\(b1, number 1, x\).* has 1 different loads"):
+        Linearizer(ast, GRID, [STAGED, Opt("reuse", ("sum1", 1, "x", 1))])
+
+
+def test_a_copy_of_something_else_is_not_reused() -> None:
+    x = load(1, 3, 20)
+    ast = store(add(softmax(x, 1), x.stride((1, -1))))
+    linearizer = Linearizer(ast, GRID, [STAGED, Opt("reuse", ("out0", 1, "x", 1))])
+    assert "x[i0.1]" in str(linearizer)
+    with pytest.raises(ScheduleError, match=r"out0 loads b1\[.*, which is not what x holds"):
+        Linearizer(ast, GRID, [STAGED, Opt("reuse", ("out0", 1, "x", 0))])
+
+
+def test_digits_of_threads_that_overlap() -> None:
+    ast = store(load(1, 8, 8))
+    opts = [
+        Opt("bind", ("out0", "i0.0", "thread", 2)),
+        Opt("bind", ("out0", "i0.1", "thread", 4)),
+    ]
+    with pytest.raises(KernelError, match="are no digits of one number"):
+        Linearizer(ast, GRID, opts).linearize()
+
+
+def test_only_powers_of_two_of_threads_are_combined() -> None:
+    ast = store(total(load(1, 8, 6), 1))
+    with pytest.raises(KernelError, match="combines over 6 threads, 1 apart"):
+        Linearizer(ast, GRID, [Opt("bind", ("sum0", "r0.1"))]).linearize()
+
+
+def test_a_chosen_step_makes_neighbours() -> None:
+    ast = store(total(load(1, 16, 8), 0))
+    opts = [
+        Opt("bind", ("out0", "i0.1", "thread", 1)),
+        Opt("split", ("sum0", "r0.0", 4)),
+        Opt("bind", ("sum0", "r0.0.i", "thread", 8)),
+    ]
+    linearizer = run(Case("sum", ast, ((16, 8),), lambda x: x.sum(0)), opts)
+    loops = [loop for nest in linearizer.scheduled.nests for loop in nest.loops]
+    assert [loop.step for loop in loops if loop.kind is Kind.THREAD] == [8, 1]
+    assert [u.arg for u in linearizer.uops if u.op is UOps.ACROSS] == [(ExprOp.ADD, 4, 8)]
