@@ -15,7 +15,7 @@ from typing import final
 
 from ferrule.codegen.kernel import Kind, Nest, expressions, reads
 from ferrule.codegen.opt import shared_row
-from ferrule.codegen.plan import Plan, loads, step_of
+from ferrule.codegen.plan import LINE_BYTES, Plan, loads, step_of
 from ferrule.codegen.rows import column_axis
 from ferrule.expr import Expr, ExprOp, toposort
 
@@ -132,9 +132,9 @@ def _spread(plan: Plan, results: int, along: int) -> int:
 
 
 def _columns(plan: Plan, results: int, terms: int) -> Layout:
-    block, warp = plan.target.block_threads, plan.target.warp
+    block = plan.target.block_threads
     count = 1
-    while count < min(results, warp):
+    while count < min(results, max(plan.target.warp, LINE_BYTES // 4)):
         count *= 2
     along = 1
     while count * along < block and 4 * along <= terms and results * along < _enough(plan):

@@ -128,7 +128,8 @@ typedef ushort u16;
 typedef uint u32;
 typedef ulong u64;""",
     flags=("-cl-std=CL1.2", "-cl-fp32-correctly-rounded-divide-sqrt"),
-    function="static inline ",
+    # PoCL 3.1 runs barriers wrongly, now and then, in a function that it does not inline.
+    function="static inline __attribute__((always_inline)) ",
     aligned="__attribute__((aligned({bytes}))) ",
     restrict="restrict ",
     float_suffix="",
