@@ -53,7 +53,10 @@ def run_as_opencl(
 
 
 def compile_as_cuda(uops: Sequence[UOp], architecture: str, options: Sequence[str] = ()) -> bytes:
-    """The machine code of a program for a GPU, by the compiler that CUDA has at run time."""
+    """The machine code of a program for a GPU, by the compiler that CUDA has at run time.
+
+    Of an architecture such as compute_90 it is PTX, an assembly language.
+    """
     nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")
     source = cuda_renderer(GPU).render("kernel.a", uops)
     try:
@@ -65,7 +68,11 @@ def compile_as_cuda(uops: Sequence[UOp], architecture: str, options: Sequence[st
     log = bytearray(nvrtc.nvrtcGetProgramLogSize(program)[1])
     nvrtc.nvrtcGetProgramLog(program, log)
     assert error == nvrtc.nvrtcResult.NVRTC_SUCCESS, log.decode() + source
-    code = bytearray(nvrtc.nvrtcGetCUBINSize(program)[1])
-    nvrtc.nvrtcGetCUBIN(program, code)
+    if architecture.startswith("compute"):
+        code = bytearray(nvrtc.nvrtcGetPTXSize(program)[1])
+        nvrtc.nvrtcGetPTX(program, code)
+    else:
+        code = bytearray(nvrtc.nvrtcGetCUBINSize(program)[1])
+        nvrtc.nvrtcGetCUBIN(program, code)
     nvrtc.nvrtcDestroyProgram(program)
     return bytes(code)

@@ -355,6 +355,17 @@ def test_a_register_is_read_when_the_program_says() -> None:
 
 
 @needs_compiler
+def test_a_loop_has_the_limit_that_it_began_with() -> None:
+    b = Builder()
+    register = b.add(UOps.REG, I64, 1, (b.const(3),), "limit")
+    loop = b.loop(b.const(0), b.add(UOps.GET, I64, 1, (register,)))
+    b.add(UOps.SET, src=(register, b.const(9)))
+    b.store(b.param(0, I64), loop, b.const(1))
+    b.end(loop)
+    assert run_as_c(b.uops, [np.zeros(10, np.int64)])[0].sum() == 3
+
+
+@needs_compiler
 @pytest.mark.parametrize("count", [0, 1, 12])
 def test_loops_and_conditions(count: int) -> None:
     """Loops with variable bounds, also empty ones, and conditions inside."""
@@ -490,6 +501,18 @@ def test_threads_share_memory_in_opencl() -> None:
     all_alike(uops, [x, np.zeros(384, np.float32), np.zeros(96, np.float32)])
 
 
+def test_an_old_value_stays_under_its_wider_name_in_opencl() -> None:
+    """A cast that needs no text does not show that the register has changed."""
+    b = Block(1, 1)
+    register = b.add(UOps.REG, dtypes.int32, 2, (b.const(3, dtypes.int32, 2),), "r")
+    old = b.add(UOps.GET, dtypes.int32, 2, (register,))
+    lane = b.add(UOps.EXTRACT, dtypes.int32, 1, (old,), 1)
+    index = b.add(UOps.CAST, I64, 1, (lane,))
+    b.add(UOps.SET, src=(register, b.const(5, dtypes.int32, 2)))
+    b.store(b.param(0, I64), index, index)
+    all_alike(b.uops, [np.zeros(8, np.int64)])
+
+
 def test_variables_are_32_bit_integers_in_opencl() -> None:
     """And what is computed from them may need more bits."""
     b = Builder(0)
@@ -541,6 +564,21 @@ def test_vectors_and_shared_memory_compile_as_cuda(
 ) -> None:
     compile_as_cuda(reversed_through_shared_memory(), architecture, options)
     compile_as_cuda(every_cast(dtypes.float16)[0], architecture, options)
+
+
+def test_cuda_has_instructions_for_neighbours_and_for_narrow_floats() -> None:
+    """And other ones where addresses are not aligned."""
+    b = Block(4, 64)
+    place = b.alu(ExprOp.MUL, b.index, b.const(8))
+    x = b.add(UOps.LOAD, dtypes.bfloat16, 8, (b.param(0, dtypes.bfloat16), place), 8)
+    wide = b.add(UOps.CAST, dtypes.float32, 8, (x,))
+    half = b.add(UOps.CAST, dtypes.float16, 8, (b.alu(ExprOp.ADD, wide, wide),))
+    b.add(UOps.STORE, None, 1, (b.param(1, dtypes.float16), place, half), 8)
+    text = compile_as_cuda(b.uops, "compute_90").decode()
+    assert text.count("ld.global.nc.v4") == text.count("st.global.v4") == 1
+    assert text.count("cvt.rn.f16.f32") == 8
+    text = compile_as_cuda(b.uops, "compute_90", ["-DFERRULE_UNALIGNED"]).decode()
+    assert text.count("ld.global.nc.u16") == text.count("st.global.u16") == 8
 
 
 # -- text ------------------------------------------------------------------------------------------

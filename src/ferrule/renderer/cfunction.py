@@ -225,7 +225,7 @@ class Function:
             signed = not (dtypes.is_unsigned(source) or dtypes.is_unsigned(target))
             whole = dtypes.bool not in (source, target)
             return signed and whole and within(self.bounds[x], range_of(target))
-        return x.op is not UOps.GET and self.kind(u) == self.kind(x)
+        return self.kind(u) == self.kind(x)
 
     def cast(self, u: UOp) -> list[str]:
         x = u.src[0]

@@ -15,6 +15,8 @@ _PURE: Final = frozenset({UOps.ALU, UOps.CAST})
 _TAKE_EXPRESSIONS: Final = _PURE | {UOps.LOAD, UOps.STORE, UOps.SET, UOps.IF}
 # These only rename the lanes of their operands.
 _RENAME: Final = frozenset({UOps.SPLAT, UOps.EXTRACT, UOps.SHUFFLE})
+# A cast that changes nothing does so as well.
+_MAY_RENAME: Final = _RENAME | {UOps.CAST}
 _LONGEST: Final = 4
 
 
@@ -77,14 +79,17 @@ class Uses:
         return u in self.inlined and any(self._mixes(user) for user in self.users[u])
 
     def _stays(self, user: UOp, u: UOp) -> bool:
-        """Whether a value is used in its own scope only, also under another name."""
-        if self.scope[user] is not self.scope[u]:
+        """Whether a value is used in its own scope only, also under another name.
+
+        A loop uses its limit again and again, inside.
+        """
+        if self.scope[user] is not self.scope[u] or user.op is UOps.LOOP:
             return False
-        return user.op not in _RENAME or all(self._stays(v, u) for v in self.users[user])
+        return user.op not in _MAY_RENAME or all(self._stays(v, u) for v in self.users[user])
 
     def _evaluated(self, u: UOp) -> int:
         """The last place at which the text of a value stands."""
-        if u.op in _RENAME or u in self.inlined:
+        if u.op in _MAY_RENAME or u in self.inlined:
             return max((self._evaluated(user) for user in self.users[u]), default=self.place[u])
         return self.place[u]
 
