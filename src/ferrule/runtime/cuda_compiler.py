@@ -6,11 +6,13 @@ an old driver takes.
 
 from __future__ import annotations
 
+import re
 import shutil
 import struct
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -90,6 +92,15 @@ def _check(result: tuple[Any, ...]) -> Any:
 
 
 @final
+@dataclass(frozen=True)
+class Resources:
+    """What each thread of a kernel takes. Spilled is what its registers have no room for."""
+
+    registers: int
+    spilled_bytes: int
+
+
+@final
 class NVRTC:
     """The toolchain of real GPUs.
 
@@ -106,6 +117,19 @@ class NVRTC:
 
     def build(self, source: str, arch: str, options: Sequence[str]) -> bytes:
         """The cubin of `source`. Raises `CompileError`, with the compiler's log."""
+        return self._compile(source, arch, options)[0]
+
+    def resources(self, source: str, arch: str) -> Resources:
+        """What the kernel of `source` takes on a GPU of kind `arch`, as its assembler reports."""
+        _, log = self._compile(source, arch, (*_FLAGS, "--ptxas-options=-v"))
+        spilled = re.findall(r"(\d+) bytes spill stores", log)
+        registers = re.findall(r"Used (\d+) registers", log)
+        if len(registers) != 1 or len(spilled) != 1:
+            raise CompileError(f"{self._version} for {arch}: no report of one kernel:\n{log}")
+        return Resources(int(registers[0]), int(spilled[0]))
+
+    def _compile(self, source: str, arch: str, options: Sequence[str]) -> tuple[bytes, str]:
+        """The cubin, and what the compiler has to say."""
         nvrtc = _bindings()
         program = _check(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []))
         try:
@@ -117,7 +141,7 @@ class NVRTC:
                 raise CompileError(f"{self._version} for {arch}: {code.name}\n{_log(program)}")
             cubin = bytearray(_check(nvrtc.nvrtcGetCUBINSize(program)))
             _check(nvrtc.nvrtcGetCUBIN(program, cubin))
-            return bytes(cubin)
+            return bytes(cubin), _log(program)
         finally:
             _check(nvrtc.nvrtcDestroyProgram(program))
 

@@ -1,0 +1,79 @@
+"""Kernels as CUDA C, compiled for real GPUs: their registers are kept, and nothing may be spilled.
+
+`pytest tests/golden --update-golden` writes the file anew. The figures are of one version of
+NVIDIA's compiler; with any other, a quarter more is not too many.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.golden.test_golden import LARGE
+from tests.kernels import CASES, store
+
+from ferrule.codegen.linearizer import Linearizer
+from ferrule.ops import LazyOp
+from ferrule.renderer.cstyle import cuda_renderer
+from ferrule.runtime.cuda_compiler import NVRTC
+from ferrule.target import Target
+
+pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")
+
+FILE = Path(__file__).parent / "registers.json"
+ARCHITECTURES = ("sm_80", "sm_90a")
+
+
+def _target(arch: str) -> Target:
+    """A GPU of the tests' own, of 132 multiprocessors."""
+    return Target(
+        name=f"cuda-{arch}",
+        arch=arch,
+        features="",
+        vector_bytes=16,
+        n_vector_registers=64,
+        max_threads=132,
+        l1_bytes=128 << 10,
+        l2_bytes=256 << 10,
+        has_fma=True,
+        flops_per_second=5e11,
+        bytes_per_second=2.3e10,
+        native_ops=frozenset({"MULACC", "ROUND", "SQRT", "TRUNC"}),
+        index_bits=32,
+        block_threads=256,
+        warp=32,
+        shared_bytes=48 << 10,
+    )
+
+
+def _kernels() -> dict[str, LazyOp]:
+    small = {case.name: case.ast for case in CASES}
+    return small | {name: store(make()) for name, make in LARGE.items()}
+
+
+KERNELS = _kernels()
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_registers(arch: str, update_golden: bool) -> None:
+    compiler = NVRTC()
+    found = {}
+    for name, ast in KERNELS.items():
+        linearizer = Linearizer(ast, _target(arch), name=f"kernel_{name}").linearize()
+        source = cuda_renderer(linearizer.target).render(linearizer.name, linearizer.uops)
+        used = compiler.resources(source, arch)
+        assert used.spilled_bytes == 0, f"{name} on {arch} spills {used.spilled_bytes} bytes"
+        found[name] = used.registers
+    kept = json.loads(FILE.read_text()) if FILE.exists() else {}
+    if update_golden:
+        kept[arch] = {"compiler": compiler.version, "registers": found}
+        FILE.write_text(json.dumps(kept, indent=1) + "\n")
+    assert arch in kept, f"{FILE.name} has no {arch}; run pytest tests/golden --update-golden"
+    expected = kept[arch]["registers"]
+    if compiler.version == kept[arch]["compiler"]:
+        assert found == expected
+    else:
+        assert found.keys() == expected.keys()
+        more = {name: n for name, n in found.items() if n > max(32, 1.25 * expected[name])}
+        assert not more, f"{compiler.version}: {more}, where {kept[arch]['compiler']} had fewer"
