@@ -52,8 +52,8 @@ LAYERS = """
     tensor.probability tensor.numeric tensor.activations tensor.movement tensor.joining
     tensor.arranging
     tensor.scan tensor.reduce tensor.moments tensor.norms tensor.running tensor.order
-    tensor.sorting tensor.searching tensor.differences tensor.creation tensor.making
-    tensor.scattered
+    tensor.sorting tensor.searching tensor.differences tensor.summaries tensor.creation
+    tensor.making tensor.scattered
     tensor.positions tensor.indexing tensor.selecting tensor.scattering tensor.linalg
     tensor.products tensor.diagonals tensor.solvers
     tensor.decompositions tensor.patterns tensor.rearranging

@@ -36,7 +36,7 @@ TENSOR = {
     "reductions": """
         sum prod mean var std var_mean std_mean min max amin amax argmin argmax all any cumsum
         cumprod cummax logsumexp logcumsumexp softmax log_softmax norm median quantile nansum
-        nanmean count_nonzero
+        nanmean count_nonzero ptp percentile average nanmax nanmin nanprod nanvar nanstd
     """,
     "movement": """
         reshape view permute transpose T mT expand broadcast_to flatten unflatten squeeze unsqueeze

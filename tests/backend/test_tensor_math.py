@@ -42,6 +42,7 @@ SMOOTH: dict[str, tuple[Callable[[Tensor], Tensor], float, float]] = {
     "erfcx": (Tensor.erfcx, -2, 5),
     "log_ndtr": (Tensor.log_ndtr, -8, 3),
     "ndtri": (Tensor.ndtri, 0.05, 0.95),
+    "cbrt": (Tensor.cbrt, 0.2, 3),
     "nextafter": (lambda x: x.nextafter(9.0) * x, 0.1, 2),
     "zeta": (lambda q: Tensor(2.5).zeta(q), 0.3, 5),
     "mvlgamma": (lambda x: x.mvlgamma(3), 1.5, 6),

@@ -110,6 +110,7 @@ CASES: dict[str, Case] = {
     "log2": Case(np.log2, 0),
     "log10": Case(np.log10, 0),
     "log1p": Case(np.log1p, -1),
+    "cbrt": Case(np.cbrt),
     "sin": Case(np.sin),
     "cos": Case(np.cos),
     "tan": Case(np.tan),

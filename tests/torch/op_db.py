@@ -32,6 +32,8 @@ NAMES = {
 }
 # Where the arguments have another order or default; by name, or by name and variant.
 ADAPTED = {
+    # A leaf cannot be written while gradients are recorded.
+    "zero_": lambda x: x.clone().zero_(),
     # PyTorch's gradient is that of what a log_softmax in front is given.
     "nn.functional.ctc_loss": lambda x, *args, **kwargs: x.log_softmax(-1).ctc_loss(
         *args, **kwargs

@@ -133,6 +133,16 @@ class Arranging(Joining):
         square = moved.narrow(-2, top, size).narrow(-1, left, size)
         return square._view_of(DIAGONAL, None)
 
+    def fill_diagonal_(self, value: Number) -> Self:
+        """Writes one value to the main diagonal of a matrix, in place; returns the tensor.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([[1, 2], [3, 4]]).fill_diagonal_(0).tolist()
+        [[0, 2], [3, 0]]
+        """
+        self.diagonal().assign(value)
+        return self
+
     def atleast_1d(self: T | Sequence[T], *others: Any) -> Any:
         """With one axis at least; of several tensors, or a list of them, a tuple. Views.
 

@@ -76,6 +76,18 @@ class Autograd(Namespace):
         """
         return self._wrap(self._read())
 
+    def copy(self) -> Self:
+        """NumPy's name of `clone`.
+
+        >>> from ferrule import Tensor
+        >>> x = Tensor([1, 2])
+        >>> y = x.copy()
+        >>> y[0] = 5
+        >>> x.tolist()
+        [1, 2]
+        """
+        return self.clone()
+
     def contiguous(self) -> Self:
         """The same elements in memory of its own, row-major; later operations do not fuse with it.
 

@@ -18,10 +18,10 @@ from ferrule.random import manual_seed, random_words, uniform_from
 from ferrule.shape.view import ShapeError, prod_sint
 from ferrule.tensor import special
 from ferrule.tensor.data import DTypeLike, constant, scalar_dtype, to_device, to_dtype
-from ferrule.tensor.differences import Differences
 from ferrule.tensor.joining import tensors_of
 from ferrule.tensor.matrices import above, diagonal_matrix
 from ferrule.tensor.movement import listed
+from ferrule.tensor.summaries import Summaries
 
 
 def _shape(sizes: Sequence[Any], what: str) -> Shape:
@@ -44,7 +44,7 @@ def _float_dtype(dtype: DTypeLike | None, what: str) -> DType:
 T = TypeVar("T", bound="Creation")
 
 
-class Creation(Differences):
+class Creation(Summaries):
     """Constants, sequences, random numbers."""
 
     __slots__ = ()

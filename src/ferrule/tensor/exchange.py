@@ -100,6 +100,15 @@ class Exchange(TensorBase):
 
     # -- to others -------------------------------------------------------------------------------
 
+    def tobytes(self) -> bytes:
+        """The bytes of all elements, in row-major order.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1, 2], dtype="int16").tobytes()
+        b'\\x01\\x00\\x02\\x00'
+        """
+        return self.numpy(copy=False).tobytes()
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         """The elements for NumPy: read-only in the tensor's memory, or a copy if that is asked for.
 

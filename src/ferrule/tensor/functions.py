@@ -14,6 +14,7 @@ from ferrule.gradient import Entry, Gradients, Rule, Value, record
 from ferrule.ops import BinaryOps, UnaryOps
 from ferrule.tensor import errorfunction, special
 from ferrule.tensor.arithmetic import floor
+from ferrule.tensor.base import TensorBase
 from ferrule.tensor.data import DTypeLike, to_dtype
 from ferrule.tensor.elementwise import Elementwise
 
@@ -71,6 +72,15 @@ class Functions(Elementwise):
         """
         target = to_dtype(dtype)
         return self if target is self.dtype else self._wrap(self._read().cast(target))
+
+    def type_as(self, other: TensorBase) -> Self:
+        """Cast to another tensor's dtype.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([1.5]).type_as(Tensor([1])).tolist()
+        [1]
+        """
+        return self.cast(other.dtype)
 
     def astype(self, dtype: DTypeLike, copy: bool = True) -> Self:
         """NumPy's name of `cast`: a tensor with memory of its own, unless `copy` is false.

@@ -11,7 +11,15 @@ import math
 from ferrule.dtype import dtypes
 from ferrule.gradient import Entry, Gradients, Rule, Value, record
 from ferrule.ops import BinaryOps, UnaryOps
-from ferrule.tensor.special import doubled, log, magnitude, polynomial, sign_bits
+from ferrule.tensor.special import (
+    doubled,
+    function_of_one,
+    log,
+    magnitude,
+    polynomial,
+    sign_bits,
+    with_sign,
+)
 
 # log((1 + s) / (1 - s)) is 2s * (1 + z / 3 + z**2 * (1/5 + z/7 + ...)) with z = s**2 < 0.0295.
 _SERIES = tuple(1 / (2 * k + 5) for k in range(11))
@@ -116,6 +124,26 @@ def _reverse_power(grad: Value, entry: Entry) -> Gradients:
         to_exponent = grad * base.equals(0).where(base.full(0), slope)
     return to_base, to_exponent
 
+
+def _cbrt(x: Value) -> Value:
+    """The cube root: a power, and one of Newton's steps for what 1 / 3 was rounded by."""
+    size = magnitude(x)
+    usual = (size > 0).alu(BinaryOps.AND, size < math.inf)
+    tiny = size < 2.0**-900  # where the square would lose digits
+    base = usual.where(tiny.where(size * 2.0**300, size), size.full(1))
+    root = _power_of_size(base, base.full(1 / 3))
+    square, lost = _product(root, root)
+    rest = root.muladd(-square, base) - root * lost
+    root = rest.muladd(1 / (3.0 * square), root)
+    return with_sign(usual.where(tiny.where(root * 2.0**-100, root), size), x)
+
+
+def _reverse_cbrt(grad: Value, entry: Entry) -> Gradients:
+    root = entry.result()
+    return (grad / (root * root * 3.0),)
+
+
+cbrt = function_of_one("cbrt", _cbrt, _reverse_cbrt, output=True, within=doubled)
 
 _POWER = Rule(_reverse_power, inputs=(0, 1), output=True)
 

@@ -11,7 +11,7 @@ from typing import Self
 
 from ferrule.dtype import DTypeError, dtypes
 from ferrule.gradient import Value
-from ferrule.tensor import errorfunction, gamma, inverse, pairs
+from ferrule.tensor import errorfunction, gamma, inverse, pairs, power
 from ferrule.tensor.arithmetic import Operand
 from ferrule.tensor.functions import Functions
 
@@ -24,6 +24,17 @@ class Scientific(Functions):
     def _pair(self, function: Callable[[Value, Value], Value], other: Operand, what: str) -> Self:
         """A function of this tensor and another, both as floats of one dtype and shape."""
         return self._wrap(function(*self._divisible(other, what)))
+
+    def cbrt(self) -> Self:
+        """The cube root, also of negative elements.
+
+        Error: at most 0.51 ulp in float32, 1 in float64.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([-8.0, 27.0]).cbrt().tolist()
+        [-2.0, 3.0]
+        """
+        return self._apply(power.cbrt)
 
     # -- angles ----------------------------------------------------------------------------------
 
