@@ -53,6 +53,8 @@ class Ferrule(Library):
     def backward(
         self, program: Program, arrays: Sequence[Tensor], wrt: Sequence[int], with_result: bool
     ) -> Call:
+        if self.packed:
+            raise Unsupported("forward passes only")
         for position in wrt:
             arrays[position].requires_grad_()
 
@@ -76,6 +78,8 @@ class Ferrule(Library):
         optimizer: str,
         rate: float,
     ) -> Call:
+        if self.packed:
+            raise Unsupported("a step writes to its weights")
         for parameter in parameters:
             parameter.requires_grad_()
         updates = _optimizer(optimizer, parameters, rate)
@@ -91,13 +95,16 @@ class Ferrule(Library):
         return lambda: step(*batch)
 
     def stateful(self, program: Program, state: Sequence[Tensor], arrays: Sequence[Tensor]) -> Call:
+        weights = arrays[:-1] if self.packed else []
+        inputs = arrays[len(weights) :]
+
         @TinyJit
         def step(*given: Tensor) -> Tensor:
-            result, written = program(self, *state, *given)
+            result, written = program(self, *state, *weights, *given)
             Tensor.realize(result, *written)
             return result
 
-        return lambda: step(*arrays)
+        return lambda: step(*inputs)
 
     # Operations
 
