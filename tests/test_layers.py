@@ -20,10 +20,10 @@ LAYERS = """
     buffer
     opkinds ops fold
     codegen.intrinsics codegen.kernel codegen.phases codegen.lower codegen.window codegen.limits
-    codegen.opt codegen.threads
+    codegen.owner codegen.opt codegen.threads
     codegen.plan codegen.streams codegen.panels codegen.rows codegen.tensorize codegen.tile
     codegen.blocks codegen.taps codegen.dots codegen.contraction codegen.chains codegen.gridrows
-    codegen.grid
+    codegen.gridscatter codegen.grid
     codegen.heuristic
     codegen.mutate codegen.search
     codegen.prepack

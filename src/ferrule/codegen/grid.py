@@ -3,7 +3,7 @@
 Three shapes of work. A stream has no reduce: all its loops become one, a vector to a thread.
 Reduces along memory are done by a block together: its threads take neighbours, and combine what
 they have at the end. Other reduces are done by a thread each, neighbours by neighbouring threads.
-A kernel that stores where a value says is left to a single thread, for the order counts.
+A kernel that stores where a value says keeps its order along the axis that is scattered.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from math import gcd
 
 from ferrule.codegen.gridrows import schedule_reduces
+from ferrule.codegen.gridscatter import schedule_scatter
 from ferrule.codegen.kernel import Kind, Nest, scatters
 from ferrule.codegen.opt import ScheduleError
 from ferrule.codegen.plan import Plan, loads, step_of
@@ -25,6 +26,7 @@ SHORT = 32  # terms of a reduce that one thread does as well alone
 def schedule_grid(plan: Plan) -> None:
     """Schedule a kernel for blocks of threads."""
     if any(stores_to_one_place(nest) or _adds_up(nest) for nest in plan.kernel.nests):
+        plan.attempt(schedule_scatter)
         return
     for name in [nest.name for nest in plan.kernel.roots]:
         below = plan.below(name)

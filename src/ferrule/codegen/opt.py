@@ -20,6 +20,7 @@ from ferrule.codegen.kernel import (
     Kind,
     Loop,
     Nest,
+    Store,
     can_overwrite,
     expressions,
     reads,
@@ -27,6 +28,7 @@ from ferrule.codegen.kernel import (
     verify,
 )
 from ferrule.codegen.limits import end_by, end_of, start_of
+from ferrule.codegen.owner import owned_digit, owns
 from ferrule.codegen.window import Window
 from ferrule.expr import (
     TRUE,
@@ -412,7 +414,9 @@ def _set_kind(kernel: Kernel, nest_name: str, name: str, kind: Kind) -> Kernel:
     nest = _nest(kernel, nest_name)
     depth = _depth(kernel, nest, name)
     loop = nest.loops[depth]
-    if kind in (Kind.PARALLEL, Kind.VECTOR, Kind.THREAD) and scatters(nest):
+    stores = [c.store for c in nest.computes if c.store is not None]
+    shared = kind in (Kind.PARALLEL, Kind.THREAD) and all(owns(s, loop.range) for s in stores)
+    if kind in (Kind.PARALLEL, Kind.VECTOR, Kind.THREAD) and scatters(nest) and not shared:
         raise ScheduleError(
             f"{kind.name.lower()}({name}) in kernel {kernel.name}: a value says where {nest_name} "
             "stores, and two iterations may store to one place; leave its loops serial"
@@ -470,7 +474,7 @@ def parallel(kernel: Kernel, nest_name: str, name: str) -> Kernel:
         for c in inner.computes:
             if inner is nest or c.store is None or not _stores_in(kernel, inner, r):
                 continue
-            if c.store.index.linear()[0].get(r, 0) == 0:
+            if c.store.index.linear()[0].get(r, 0) == 0 and not owns(c.store, r):
                 raise ScheduleError(
                     f"parallel({name}) in kernel {kernel.name}: {inner.name} is stored to one "
                     f"place in several iterations of {name}; share out fewer loops"
@@ -551,6 +555,35 @@ def compute_at(kernel: Kernel, nest_name: str, depth: int, inside: bool = False)
             if not inside:
                 kernel = compute_at(kernel, child.name, child.at[1])
     return kernel
+
+
+def enter(kernel: Kernel, nest_name: str, host_name: str, depth: int) -> Kernel:
+    """A root nest is done inside of the first loops of the next one, a part for each iteration.
+
+    `for j: a[j]; for j: b[j]` -> `for j: a[j]; b[j]`, where iteration j of both stores to the same
+    part of a buffer, and to no other. Exact.
+    """
+    nest, host = _nest(kernel, nest_name), _nest(kernel, host_name)
+    pairs = list(zip(nest.loops[:depth], host.loops[:depth], strict=True))
+    stores = [c.store for n in (nest, host) for c in n.computes if c.store is not None]
+    same = len({s.slot for s in stores}) == 1 and len(kernel.roots) == len(kernel.nests) == 2
+    for a, b in pairs:
+        digits = {owned_digit(s, r) for s in stores for r in (a.range, b.range) if _has(s, r)}
+        same = same and len(digits) == 1 and None not in digits
+    places = {s.index for s in stores}
+    found = [e for n in (nest, host) for e in toposort(expressions(n)) if e.op is ExprOp.LOAD]
+    if not same or any(e.arg == stores[0].slot and e.src[0] not in places for e in found):
+        raise ScheduleError(
+            f"enter({nest_name}, {host_name}, {depth}) in kernel {kernel.name}: the iterations of "
+            f"their loops do not store to the same parts of one buffer"
+        )
+    ranges = {a.range: b.range for a, b in pairs}
+    inside = mapped(replace(nest, loops=nest.loops[depth:], at=(host_name, depth)), ranges)
+    return kernel.with_nest(inside)
+
+
+def _has(store: Store, r: Expr) -> bool:
+    return r in store.index.ranges
 
 
 def limit(kernel: Kernel, nest_name: str, name: str) -> Kernel:
@@ -1004,6 +1037,7 @@ PRIMITIVES: Final[dict[str, Callable[..., Kernel]]] = {
     "accumulate": accumulate,
     "bind": bind,
     "compute_at": compute_at,
+    "enter": enter,
     "fuse": fuse,
     "group": group,
     "keep": keep,

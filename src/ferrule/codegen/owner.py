@@ -1,0 +1,114 @@
+"""Which elements of a buffer an iteration of a loop stores to: a digit of their numbers.
+
+Where a value says where a nest stores, iterations may store to one place, and their order counts.
+Loops along other axes than the one that the value chooses on are free of that: their iterations
+store to different elements, whatever the value is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ferrule.codegen.kernel import Store
+from ferrule.expr import Expr, ExprOp, conjuncts, const, range_
+
+Digit = tuple[int, int]
+
+
+def owned_digit(store: Store, r: Expr) -> Digit | None:
+    """(step, size) if iteration i stores to elements with `number // step % size == i` alone.
+
+    >>> i, j = range_("i", 5), range_("j", 4)
+    >>> owned_digit(Store(0, i * 4 + j), j), owned_digit(Store(0, i * 2 + j), j)
+    ((1, 4), None)
+    """
+    return _digit(store.index, conjuncts(store.valid), r)
+
+
+def owns(store: Store, r: Expr) -> bool:
+    """Whether different iterations of a loop store to different elements.
+
+    A loop that was fused does so where each of its parts does.
+    """
+    conditions = conjuncts(store.valid)
+    terms, _ = store.index.linear()
+    found = {part: x for x in terms if (part := _part_of(x, r)) is not None}
+    end = 1
+    for step, size in sorted(found):
+        if step != end or not _owns(store.index, conditions, found[step, size]):
+            return False
+        end = step * size
+    return end > r.max
+
+
+def _part_of(x: Expr, r: Expr) -> Digit | None:
+    """Which digit of a range a value is, as `r // 4 % 3` is the one of step 4 and size 3."""
+    if x is r:
+        return 1, r.max + 1
+    if x.op not in (ExprOp.IDIV, ExprOp.MOD) or not x.src[1].is_const:
+        return None
+    inner = _part_of(x.src[0], r)
+    if inner is None:
+        return None
+    (step, size), n = inner, int(x.src[1].arg)
+    return (step * n, -(-size // n)) if x.op is ExprOp.IDIV else (step, n)
+
+
+def _owns(index: Expr, conditions: list[Expr], part: Expr) -> bool:
+    groups = _groups(index, conditions)
+    for whole, together, step in groups:
+        inside, _ = together.linear()
+        if part in inside:
+            folded = index - together * const(step) + whole * step
+            return bool(_digit(folded, conditions, whole) and _digit(together, (), part))
+        index = index - together * const(step) + whole * step
+    return _digit(index, conditions, part) is not None
+
+
+def _digit(index: Expr, conditions: Iterable[Expr], r: Expr) -> Digit | None:
+    """`r` as a digit: what is above are multiples, what is below is less than its step."""
+    terms, first = index.linear()
+    step = terms.get(r, 0)
+    size = r.max + 1
+    if step <= 0 or r.min != 0:
+        return None
+    low = high = first if first % (step * size) else 0
+    for x, c in terms.items():
+        if x is r or c % (step * size) == 0:
+            continue
+        least, most = _bounds(x, conditions)
+        low += min(c * least, c * most)
+        high += max(c * least, c * most)
+    return (step, size) if 0 <= low and high < step else None
+
+
+def _bounds(x: Expr, conditions: Iterable[Expr]) -> tuple[int, int]:
+    """Between what a value is, where some conditions hold."""
+    low, high = x.min, x.max
+    for condition in conditions:
+        if condition.op is not ExprOp.CMPLT or not condition.src[1].is_const:
+            continue
+        bound = int(condition.src[1].arg)
+        if condition.src[0] is x:
+            high = min(high, bound - 1)
+        if condition.src[0] is x * -1:
+            low = max(low, 1 - bound)
+    return low, high
+
+
+def _groups(index: Expr, conditions: Iterable[Expr]) -> list[tuple[Expr, Expr, int]]:
+    """The parts of what was one loop before it was split: a condition says how far they go
+    together. Each is given as a range for all of it, the sum of its parts, and the step of that.
+    """
+    terms, _ = index.linear()
+    out = []
+    for number, condition in enumerate(conditions):
+        if condition.op is not ExprOp.CMPLT or not condition.src[1].is_const:
+            continue
+        parts, first = condition.src[0].linear()
+        steps = {terms.get(x, 0) // c for x, c in parts.items()}
+        exact = all(terms.get(x, 0) % c == 0 for x, c in parts.items())
+        if len(parts) > 1 and len(steps) == 1 and exact and min(steps) > 0 and not first:
+            whole = range_(f"whole{number}", int(condition.src[1].arg))
+            out.append((whole, condition.src[0], min(steps)))
+    return out

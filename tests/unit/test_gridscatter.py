@@ -1,0 +1,101 @@
+"""Scatters for blocks of threads: in order, without races, whatever the positions are."""
+
+import numpy as np
+import pytest
+from tests.blocks import GRID
+from tests.kernels import Array, add, load, store
+
+from ferrule.codegen.interpret import interpret
+from ferrule.codegen.kernel import Store
+from ferrule.codegen.linearizer import Linearizer
+from ferrule.codegen.opt import Opt, ScheduleError
+from ferrule.codegen.owner import owned_digit, owns
+from ferrule.dtype import dtypes
+from ferrule.expr import INDEX, TRUE, both, cast, const, less, range_
+from ferrule.expr import load as element
+from ferrule.ops import LazyOp, ReduceOps
+
+
+def scattered(values: Array, places: Array, axis: int, size: int) -> Array:
+    """Sums of the elements of one place, added up in order in float32."""
+    shape = (*values.shape[:axis], size, *values.shape[axis + 1 :])
+    out = np.zeros(shape, values.dtype)
+    for index in np.ndindex(*values.shape):
+        place = int(places[index])
+        if 0 <= place < size:
+            out[(*index[:axis], place, *index[axis + 1 :])] += values[index]
+    return out
+
+
+def run_scatter(shape: tuple[int, ...], axis: int, size: int, *, shared: bool) -> Linearizer:
+    """Interprets a scatter along an axis; with positions for each element, or for the axis."""
+    given = tuple(n if i == axis or not shared else 1 for i, n in enumerate(shape))
+    positions = load(2, *given, dtype=dtypes.int32).expand(shape)
+    ast = store(LazyOp(ReduceOps.SCATTER, (load(1, *shape), positions), (axis, size)))
+    linearizer = Linearizer(ast, GRID).linearize()
+    generator = np.random.default_rng(0)
+    values = generator.standard_normal(shape).astype(np.float32)
+    places = generator.integers(-1, size + 1, given).astype(np.int32)
+    expected = scattered(values, np.broadcast_to(places, shape), axis, size)
+    out = np.full(expected.size, np.nan, np.float32)
+    interpret(linearizer.uops, [out, values.ravel(), places.ravel()])
+    assert np.array_equal(out.reshape(expected.shape), expected)
+    return linearizer
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "axis", "size"),
+    [((9, 21), 0, 4), ((9, 21), 1, 5), ((3, 7, 10), 1, 6), ((2, 3, 4, 33), 2, 3), ((40, 16), 0, 3)],
+)
+def test_scatters_along_any_axis(
+    shape: tuple[int, ...], axis: int, size: int, shared: bool
+) -> None:
+    assert run_scatter(shape, axis, size, shared=shared).threads > 1
+
+
+def test_columns_are_blocks_and_threads() -> None:
+    linearizer = run_scatter((11, 64), 0, 5, shared=True)
+    assert (linearizer.blocks, linearizer.threads) == (4, 16)
+
+
+def test_what_has_no_other_axis_is_done_in_order() -> None:
+    linearizer = run_scatter((50,), 0, 7, shared=False)
+    assert (linearizer.blocks, linearizer.threads) == (1, 1)
+
+
+def test_the_digit_of_an_axis() -> None:
+    b, i, j = range_("b", 3), range_("i", 9), range_("j", 4)
+    place = cast(element(2, dtypes.int32, i), INDEX)
+    inside = both(less(place, const(5)), less(place * -1, const(1)))
+    store_ = Store(0, b * 20 + place * 4 + j, inside)
+    assert owned_digit(store_, b) == (20, 3)
+    assert owned_digit(store_, j) == (1, 4)
+    assert owned_digit(store_, i) is None
+    unbounded = Store(0, b * 20 + place * 4 + j, TRUE)
+    assert owned_digit(unbounded, b) is None
+    assert owned_digit(unbounded, j) == (1, 4)
+
+
+def test_parts_of_an_axis_own_what_it_did() -> None:
+    i = range_("i", 9)
+    outer, inner = range_("j.o", 2), range_("j.i", 8)
+    place = cast(element(2, dtypes.int32, i), INDEX)
+    index = place * 11 + outer * 8 + inner
+    tail = less(outer * 8 + inner, const(11))
+    assert owns(Store(0, index, tail), inner)
+    assert owns(Store(0, index, tail), outer)
+    assert not owns(Store(0, index, TRUE), inner)
+    fused = range_("b*j", 12)
+    parts = fused // 4 * 20 + fused % 4
+    assert owns(Store(0, parts), fused)
+    assert not owns(Store(0, fused % 4), fused)
+
+
+def test_roots_that_store_elsewhere_do_not_become_one() -> None:
+    positions = load(2, 9, 21, dtype=dtypes.int32)
+    ast = store(LazyOp(ReduceOps.SCATTER, (add(*[load(1, 9, 21)] * 2), positions), (0, 4)))
+    with pytest.raises(ScheduleError, match=r"enter\(out0z, out0, 1\).* same parts of one buffer"):
+        Linearizer(ast, GRID, [Opt("enter", ("out0z", "out0", 1))])
+    with pytest.raises(ScheduleError, match="two iterations may store to one place"):
+        Linearizer(ast, GRID, [Opt("bind", ("out0", "i0.0"))])
