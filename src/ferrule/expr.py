@@ -706,13 +706,11 @@ def less(a: Expr, b: Expr) -> Expr:
     if low >= 0:
         return FALSE
     terms, constant = difference.linear()
-    g = math.gcd(*terms.values())
-    if g > 1:  # g*x + c < 0  <=>  x < ceil(-c / g)
-        return Expr(
-            ExprOp.CMPLT,
-            BOOL,
-            (_from_linear({x: c // g for x, c in terms.items()}, 0), const(-(constant // g))),
-        )
+    found = _small_part(terms, constant, 0)
+    if found is not None:  # g*x + small + c < 0  <=>  x < ceil(-c / g), as small + c % g < g
+        g, small = found
+        terms = {x: c // g for x, c in terms.items() if x not in small}
+        constant //= g
     return Expr(ExprOp.CMPLT, BOOL, (_from_linear(dict(terms), 0), const(-constant)))
 
 

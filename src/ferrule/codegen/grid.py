@@ -13,6 +13,7 @@ from math import gcd
 
 from ferrule.codegen.gridrows import schedule_reduces
 from ferrule.codegen.gridscatter import schedule_scatter
+from ferrule.codegen.gridtile import schedule_grid_tile
 from ferrule.codegen.kernel import Kind, Nest, scatters
 from ferrule.codegen.opt import ScheduleError
 from ferrule.codegen.plan import Plan, loads, step_of
@@ -32,6 +33,8 @@ def schedule_grid(plan: Plan) -> None:
         below = plan.below(name)
         if not below:
             _stream(plan, name)
+            continue
+        if plan.attempt(schedule_grid_tile, name):
             continue
         merge_siblings(plan, below)
         below = plan.below(name)

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import cached_property
-from math import prod
 
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import TRUE, Expr, ExprOp, Variable, const, less, toposort
@@ -105,6 +104,7 @@ class Compute:
 
     `ranges` are the axes of what is kept, outermost first; a reduce's other loops are those it
     combines over. With `over` it is kept in the memory of another value, which it replaces.
+    With `padding`, steps along some axes are so many places longer than they need be.
     """
 
     name: str
@@ -113,18 +113,32 @@ class Compute:
     monoid: Monoid | None = None
     store: Store | None = None
     over: str | None = None
+    padding: tuple[tuple[Expr, int], ...] = ()
 
     @property
     def elements(self) -> int:
-        """How many values it keeps."""
-        return prod(r.size.max for r in self.ranges)
+        """How many values it has room for."""
+        return self.room(self.ranges)
 
     def place(self, index: Sequence[Expr]) -> Expr:
         """Where in its scratch memory a value is."""
-        out = const(0)
-        for i, r in zip(index, self.ranges, strict=True):
-            out = out * r.size.max + i
-        return out
+        steps = zip(index, self.strides(self.ranges), strict=True)
+        return sum((i * stride for i, stride in steps), const(0))
+
+    def strides(self, axes: Sequence[Expr]) -> list[int]:
+        """How far a step along each of some of its axes goes in scratch memory that has these."""
+        extra = dict(self.padding)
+        strides = []
+        stride = 1
+        for r in reversed(axes):
+            stride += extra.get(r, 0)
+            strides.append(stride)
+            stride *= r.size.max
+        return strides[::-1]
+
+    def room(self, axes: Sequence[Expr]) -> int:
+        """How many places scratch memory with some of its axes has."""
+        return self.strides(axes)[0] * axes[0].size.max if axes else 1
 
 
 @dataclass(frozen=True)

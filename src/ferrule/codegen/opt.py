@@ -247,8 +247,9 @@ def split(kernel: Kernel, nest_name: str, name: str, factor: int, tail: str = "m
     position = outer * factor + inner
     exact = r.size.is_const and r.size.arg % factor == 0
     condition = TRUE if exact else less(position, r.size)
+    _refuse_padded(kernel, nest, r, f"split({name})")
     ranges = {c.name: c.ranges for c in kernel.computes.values()}
-    guard = _Split(r, position, condition, tail == "clamp", ranges)
+    guard = _Split(r, position, condition, tail, ranges)
     inside = {nest_name, *repeated}
     nests = [guard.apply(n, owns=n.name in inside, combined=combined) for n in kernel.nests]
     kernel = replace(kernel, nests=tuple(nests))
@@ -269,6 +270,14 @@ def split(kernel: Kernel, nest_name: str, name: str, factor: int, tail: str = "m
     return map_reads(kernel, set(axes), lambda e: _split_read(e, axes[e.arg], factor))
 
 
+def _refuse_padded(kernel: Kernel, nest: Nest, r: Expr, what: str) -> None:
+    if any(r is padded for c in nest.computes for padded, _ in c.padding):
+        raise ScheduleError(
+            f"{what} in kernel {kernel.name}: {r} is an axis of {nest.name} that is padded "
+            "already; pad it last"
+        )
+
+
 def _stores_in(kernel: Kernel, nest: Nest, r: Expr) -> bool:
     """Whether a nest stores something inside of the loop over a range."""
     stores = any(c.store is not None for c in nest.computes)
@@ -286,18 +295,27 @@ class _Split:
     range: Expr
     position: Expr
     condition: Expr
-    clamp: bool
+    tail: str
     axes: _Axes
 
     def expression(self, e: Expr) -> Expr:
-        return _retarget(e, self.range, self.position, self.condition, self.axes, clamp=self.clamp)
+        clamp = self.tail == "clamp"
+        return _retarget(e, self.range, self.position, self.condition, self.axes, clamp=clamp)
+
+    def _adds_nothing(self, c: Compute, value: Expr) -> bool:
+        """Whether a term of a sum is 0 beyond the end, because what it multiplies is."""
+        beyond = set(conjuncts(self.condition))
+        masked = self.tail == "mask" and is_product_of_loads(c)
+        return masked and all(
+            beyond.issubset(conjuncts(_uncast(factor).src[1])) for factor in value.src
+        )
 
     def apply(self, nest: Nest, *, owns: bool, combined: bool) -> Nest:
         computes = []
         for c in nest.computes:
             value = self.expression(c.value)
             store = c.store
-            if owns and combined and c.monoid is not None:
+            if owns and combined and c.monoid is not None and not self._adds_nothing(c, value):
                 value = select(self.condition, value, c.monoid.identity(value.dtype))
             if store is not None:
                 valid = self.expression(store.valid)
@@ -307,6 +325,20 @@ class _Split:
         peel = {self.range: self.position}
         loops = tuple(loop.mapped(peel) for loop in nest.loops)
         return Nest(nest.name, tuple(computes), loops, nest.at)
+
+
+def is_product_of_loads(c: Compute) -> bool:
+    """Whether a sum adds up products of two loads, perhaps cast: 0 where both are masked."""
+    if c.monoid is None or c.monoid.op is not ExprOp.ADD or c.value.op is not ExprOp.MUL:
+        return False
+    factors = [_uncast(factor) for factor in c.value.src]
+    return all(factor.op is ExprOp.LOAD and len(factor.src) == 2 for factor in factors)
+
+
+def _uncast(e: Expr) -> Expr:
+    while e.op is ExprOp.CAST:
+        e = e.src[0]
+    return e
 
 
 def _replace_axis(ranges: tuple[Expr, ...], old: Expr, new: tuple[Expr, ...]) -> tuple[Expr, ...]:
@@ -335,6 +367,8 @@ def fuse(kernel: Kernel, nest_name: str, name: str) -> Kernel:
             f"fuse({name}) in kernel {kernel.name}: no loop follows it in nest {nest_name}"
         )
     a, b = nest.loops[depth].range, nest.loops[depth + 1].range
+    _refuse_padded(kernel, nest, a, f"fuse({name})")
+    _refuse_padded(kernel, nest, b, f"fuse({name})")
     kept = [c for c in nest.computes if a in c.ranges or b in c.ranges]
     if any(not _follows(c.ranges, a, b) for c in kept):
         raise ScheduleError(
@@ -733,6 +767,7 @@ def stage(
     order: Sequence[str],
     name: str,
     number: int = 0,
+    what: str = "load",
 ) -> Kernel:
     """Copy what a nest loads from a buffer inside some loops of `at` to scratch, once, in the
     layout given by `order`; `pack`.
@@ -741,7 +776,8 @@ def stage(
     that the load varies with. `"y+k"` names ranges that the load takes only by a sum, as the rows
     and taps of a window: they become one axis, as long as the sum has values. `number` says which
     of the different loads of the buffer it is. Masked elements are 0 in the copy, so that its
-    readers need no mask but that of some of the ranges of a sum. Exact.
+    readers need no mask but that of some of the ranges of a sum. With `what` "value" it is not the
+    elements that are copied, but the largest value that is computed from them alone. Exact.
     """
     nest = _nest(kernel, nest_name)
     found = [e for e in toposort(expressions(nest)) if e.op is ExprOp.LOAD and e.arg == slot]
@@ -758,6 +794,7 @@ def stage(
             f"stage(b{slot}) in kernel {kernel.name}: it varies inside with {sorted(inside)}, "
             f"not {sorted(order)}"
         )
+    value = _largest_of(nest, element) if what == "value" else element
     copied = element
     axes, positions = [], []
     valid = TRUE
@@ -776,11 +813,11 @@ def stage(
                 valid = both(valid, part)
         axes.append(axis)
         positions.append(window.position)
-    copy = Compute(name, copied, tuple(axes))
+    copy = Compute(name, value.substitute({element: copied}), tuple(axes))
     fill = Nest(name, (copy,), tuple(Loop(r) for r in axes), (at, depth))
-    read = Expr(ExprOp.READ, element.dtype, tuple(positions), name)
-    masked = select(valid, read, const(0, element.dtype))
-    kernel = kernel.with_nest(mapped(nest, {element: masked}))
+    read = Expr(ExprOp.READ, value.dtype, tuple(positions), name)
+    masked = select(valid, read, value.substitute({element: const(0, element.dtype)}))
+    kernel = kernel.with_nest(mapped(nest, {value: masked}))
     first = next(
         n.name
         for n in kernel.nests
@@ -831,6 +868,48 @@ def reuse(kernel: Kernel, nest_name: str, slot: int, name: str, number: int = 0)
         )
     read = Expr(ExprOp.READ, element.dtype, tuple(own), name)
     return kernel.with_nest(mapped(nest, {element: read}))
+
+
+def _largest_of(nest: Nest, element: Expr) -> Expr:
+    """The largest value of a nest that varies by one load only; the load, if there are several."""
+    values = [c.value for c in nest.computes]
+    made = {element}
+    used: set[Expr] = set()
+    for e in toposort(values):
+        parts = [s for s in e.src if s in made]
+        if parts and all(s in made or not s.ranges for s in e.src):
+            made.add(e)
+        else:
+            used.update(parts)
+    largest = [e for e in made if e in used or e in values]
+    alone = len(largest) == 1 and not any(reads(largest))
+    return largest[0] if alone else element
+
+
+def pad(kernel: Kernel, nest_name: str, name: str, extra: int) -> Kernel:
+    """Each step along an axis of what a nest keeps is `extra` places longer in scratch memory.
+
+    So what is one step apart falls into other banks. Exact.
+
+    >>> from ferrule.dtype import dtypes
+    >>> i, j = range_("i", 4), range_("j", 8)
+    >>> copy = Compute("a", load(1, dtypes.float32, i + j * 4), (i, j))
+    >>> kernel = Kernel("turn", (Nest("a", (copy,), (Loop(i), Loop(j))),), (dtypes.float32,) * 2)
+    >>> pad(kernel, "a", "i", 1).computes["a"].place((i, j))
+    ((i * 9) + j)
+    """
+    nest = _nest(kernel, nest_name)
+    r = nest.loops[_depth(kernel, nest, name)].range
+    kept = [c for c in nest.computes if r in c.ranges]
+    if extra < 0 or not kept or any(c.over is not None for c in kernel.computes.values()):
+        raise ScheduleError(
+            f"pad({name}, {extra}) in kernel {kernel.name}: it is no axis of what {nest_name} "
+            "keeps, or values are kept over one another, or the step is shorter"
+        )
+    computes = tuple(
+        replace(c, padding=(*c.padding, (r, extra))) if c in kept else c for c in nest.computes
+    )
+    return kernel.with_nest(replace(nest, computes=computes))
 
 
 def _ranges_inside(kernel: Kernel, nest: Nest, at: str, depth: int) -> list[Expr]:
@@ -1045,6 +1124,7 @@ PRIMITIVES: Final[dict[str, Callable[..., Kernel]]] = {
     "merge": merge,
     "nontemporal": nontemporal,
     "overwrite": overwrite,
+    "pad": pad,
     "parallel": parallel,
     "reorder": reorder,
     "reuse": reuse,

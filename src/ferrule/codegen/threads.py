@@ -163,17 +163,16 @@ class Threads:
     def place(self, c: Compute, index: Sequence[Expr]) -> Expr:
         """Where in its scratch memory a value is."""
         axes = self.axes(c)
-        out = const(0)
-        if c.name in self.shared:
-            out = self._group(c)
+        out = self._group(c) * c.room(axes) if c.name in self.shared else const(0)
+        strides = dict(zip(axes, c.strides(axes), strict=True))
         for i, r in zip(index, c.ranges, strict=True):
-            if r in axes:
-                out = out * r.size.max + i
+            if r in strides:
+                out = out + i * strides[r]
         return out
 
     def elements(self, c: Compute) -> int:
-        """How many values its scratch memory holds."""
-        inside = prod(r.size.max for r in self.axes(c))
+        """How many values its scratch memory has room for."""
+        inside = c.room(self.axes(c))
         return inside * self._groups(c) if c.name in self.shared else inside
 
     def _outer(self, c: Compute) -> list[Loop]:

@@ -66,24 +66,24 @@ loop.34:
   %v44 = load <16 x float>, ptr %sum0.p.0.6
   %v45 = fadd <16 x float> %v44, %v43
   store <16 x float> %v45, ptr %sum0.p.0.6
-  %v46 = icmp slt <16 x i32> %v39, splat (i32 61)
-  %v47 = add i64 %v41, 16
-  %v48 = getelementptr float, ptr %v3, i64 %v47
-  %v49 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v48, i32 4, <16 x i1> %v46, <16 x float> zeroinitializer)
-  %v50 = load <16 x float>, ptr %sum0.p.1.7
-  %v51 = fadd <16 x float> %v50, %v49
-  store <16 x float> %v51, ptr %sum0.p.1.7
-  %v52 = icmp slt <16 x i32> %v39, splat (i32 45)
-  %v53 = add i64 %v41, 32
-  %v54 = getelementptr float, ptr %v3, i64 %v53
-  %v55 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v54, i32 4, <16 x i1> %v52, <16 x float> zeroinitializer)
-  %v56 = load <16 x float>, ptr %sum0.p.2.8
-  %v57 = fadd <16 x float> %v56, %v55
-  store <16 x float> %v57, ptr %sum0.p.2.8
-  %v58 = icmp slt <16 x i32> %v39, splat (i32 29)
+  %v46 = icmp slt i64 %r0.1.o.34, 1
+  %v47 = insertelement <16 x i1> poison, i1 %v46, i64 0
+  %v48 = shufflevector <16 x i1> %v47, <16 x i1> poison, <16 x i32> zeroinitializer
+  %v49 = add i64 %v41, 16
+  %v50 = getelementptr float, ptr %v3, i64 %v49
+  %v51 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v50, i32 4, <16 x i1> %v48, <16 x float> zeroinitializer)
+  %v52 = load <16 x float>, ptr %sum0.p.1.7
+  %v53 = fadd <16 x float> %v52, %v51
+  store <16 x float> %v53, ptr %sum0.p.1.7
+  %v54 = add i64 %v41, 32
+  %v55 = getelementptr float, ptr %v3, i64 %v54
+  %v56 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v55, i32 4, <16 x i1> %v48, <16 x float> zeroinitializer)
+  %v57 = load <16 x float>, ptr %sum0.p.2.8
+  %v58 = fadd <16 x float> %v57, %v56
+  store <16 x float> %v58, ptr %sum0.p.2.8
   %v59 = add i64 %v41, 48
   %v60 = getelementptr float, ptr %v3, i64 %v59
-  %v61 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v60, i32 4, <16 x i1> %v58, <16 x float> zeroinitializer)
+  %v61 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v60, i32 4, <16 x i1> %v48, <16 x float> zeroinitializer)
   %v62 = load <16 x float>, ptr %sum0.p.3.9
   %v63 = fadd <16 x float> %v62, %v61
   store <16 x float> %v63, ptr %sum0.p.3.9

@@ -1,0 +1,467 @@
+"""Contractions for blocks of threads: a block has a tile of results, and each of its threads a part
+of that in registers.
+
+The block goes through the sum a few terms at a time. Of these it copies what each operand has for
+its rows and for its columns to memory that its threads share, and every thread multiplies from
+there. What is a row, a column or a term is told by what the loads vary with alone: several loops
+that are one of these become one loop, so that a convolution is the product of two matrices, one of
+which only exists tile by tile.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import gcd, prod
+from typing import final
+
+from ferrule.codegen.contraction import is_contraction
+from ferrule.codegen.kernel import Nest
+from ferrule.codegen.opt import is_product_of_loads
+from ferrule.codegen.plan import Plan, base, loads, step_of
+from ferrule.dtype import DType
+from ferrule.expr import Expr, ExprOp, const, range_, substitute, toposort
+from ferrule.target import Target
+
+ACCESS_BYTES = 16  # the widest load of one thread
+SECTOR_BYTES = 32  # of memory: what one access moves at least
+BANKS_BYTES = 128  # of memory that threads share: what all of its banks give at a time
+ACCUMULATOR_BYTES = 256  # for the results of one thread: half of its registers
+UNROLLED = 4  # terms in the innermost loop
+STEPS = (8, 16, 32, 64)  # terms of the sum between two barriers
+SEEN_STEPS = 32  # along an axis, to tell whether neighbours in a copy are neighbours in memory
+# What a multiprocessor has: lanes that multiply and add in each cycle, and what these keep.
+LANES = 128
+THREADS_OF_LANE = 16
+REGISTERS = 512
+OTHER_REGISTERS = 40  # of a thread, beside its results
+# Time in cycles: for all lanes at once, but for that of a step.
+BANKS_CYCLES = 4.0  # to read from all banks of shared memory
+FILL_CYCLES = 4.0  # to copy one element there
+STEP_CYCLES = 500.0  # from the loads of a step to its first multiply-add
+NAIVE_CYCLES = 16.0  # a multiply-add whose operands both come from the caches
+
+
+@final
+@dataclass(frozen=True)
+class GridTile:
+    """What a block computes at a time.
+
+    Its threads are a grid of `row_threads` x `column_threads`, and each has `rows` x `columns`
+    results; `step` terms of the sum are in shared memory at once.
+    """
+
+    rows: int
+    columns: int
+    row_threads: int
+    column_threads: int
+    step: int
+
+    @property
+    def threads(self) -> int:
+        """The threads of the block."""
+        return self.row_threads * self.column_threads
+
+    @property
+    def block_rows(self) -> int:
+        """The rows of the block's results."""
+        return self.rows * self.row_threads
+
+    @property
+    def block_columns(self) -> int:
+        """The columns of the block's results."""
+        return self.columns * self.column_threads
+
+    @property
+    def staged(self) -> int:
+        """How many elements are in shared memory, but for padding."""
+        return (self.block_rows + self.block_columns) * self.step
+
+
+@final
+@dataclass(frozen=True)
+class _Work:
+    """The size of a contraction: so many products of matrices."""
+
+    batch: int
+    rows: int
+    columns: int
+    terms: int
+    itemsize: int
+
+
+# -- which tile ------------------------------------------------------------------------------------
+
+
+def best_grid_tile(target: Target, work: _Work) -> GridTile | None:
+    """The tile with the least time; None where a thread for each result takes less."""
+    tiles = _tiles(target, work.itemsize)
+    costs = {tile: (grid_tile_cost(target, work, tile), tile.staged) for tile in tiles}
+    best = min(costs, key=costs.__getitem__, default=None)
+    if best is None or costs[best][0] >= _naive_cost(target, work):
+        return None
+    return best
+
+
+def _tiles(target: Target, itemsize: int) -> Iterator[GridTile]:
+    sizes = (1, 2, 4, 8)
+    counts = [1 << i for i in range(target.block_threads.bit_length())]
+    for rows, columns in itertools.product(sizes, sizes):
+        if rows * columns * max(itemsize, 4) > ACCUMULATOR_BYTES:
+            continue
+        for down, across in itertools.product(counts, counts):
+            if not target.warp <= down * across <= target.block_threads:
+                continue
+            for step in STEPS:
+                tile = GridTile(rows, columns, down, across, step)
+                if (tile.staged + 4 * step) * itemsize <= target.shared_bytes:
+                    yield tile
+
+
+def grid_tile_cost(target: Target, work: _Work, tile: GridTile) -> float:
+    """About how many cycles a contraction takes, on the multiprocessor that has the most blocks."""
+    blocks = work.batch * -(-work.rows // tile.block_rows) * -(-work.columns // tile.block_columns)
+    blocks = -(-blocks // _multiprocessors(target))
+    products = tile.rows * tile.columns
+    cycles = max(products, BANKS_CYCLES * _bank_reads(target, tile, work.itemsize))
+    cycles += FILL_CYCLES * (tile.block_rows + tile.block_columns) / tile.threads
+    steps = -(-work.terms // tile.step)
+    busy = steps * tile.step * cycles * max(1, tile.threads / LANES)
+    registers = tile.threads * (OTHER_REGISTERS + products)
+    at_once = max(1, min(blocks, LANES * REGISTERS // registers))
+    return blocks * (busy + steps * STEP_CYCLES / at_once)
+
+
+def _naive_cost(target: Target, work: _Work) -> float:
+    """The same without a tile: a thread for a result, or a block for one where there are few."""
+    products = work.batch * work.rows * work.columns * work.terms
+    return products * NAIVE_CYCLES / (LANES * _multiprocessors(target))
+
+
+def _multiprocessors(target: Target) -> int:
+    return max(1, target.max_threads * target.block_threads // (LANES * THREADS_OF_LANE))
+
+
+def _bank_reads(target: Target, tile: GridTile, itemsize: int) -> float:
+    """How often the banks of shared memory are read for one term of a warp's sums."""
+    across = min(tile.column_threads, target.warp)
+    down = max(1, target.warp // across)
+
+    def reads(results: int, threads: int) -> float:
+        near = min(results * itemsize, ACCESS_BYTES)
+        return results * itemsize / near * max(1.0, near * threads / BANKS_BYTES)
+
+    return reads(tile.columns, across) + reads(tile.rows, down)
+
+
+# -- what is a row, and what a column --------------------------------------------------------------
+
+
+@final
+@dataclass(frozen=True)
+class _Axes:
+    """The loops of a contraction's root by what they are; the others are `batch`."""
+
+    batch: tuple[Expr, ...]
+    rows: tuple[Expr, ...]
+    columns: tuple[Expr, ...]
+
+
+def _axes(root: Nest, nest: Nest) -> _Axes | None:
+    """Loops that the same loads miss belong together. Columns are where stores are contiguous.
+
+    None where there is only one such group: no element is used for rows and for columns.
+    """
+    ranges = [loop.range for loop in root.loops]
+    found = loads(nest.computes[0].value)
+    groups: dict[frozenset[Expr], list[Expr]] = {}
+    for r in ranges:
+        missed = frozenset(e for e in found if r not in e.ranges)
+        if missed:
+            groups.setdefault(missed, []).append(r)
+    by_size = sorted(groups.values(), key=_count, reverse=True)
+    if len(by_size) < 2:
+        return None
+    rows, columns = by_size[:2]
+    if _stored_together(root, rows):
+        rows, columns = columns, rows
+    batch = [r for r in ranges if r not in rows and r not in columns]
+    return _Axes(tuple(batch), tuple(rows), tuple(columns))
+
+
+def _stored_together(root: Nest, group: Sequence[Expr]) -> bool:
+    """Whether neighbours along a loop of a group are stored next to one another."""
+    stores = [c.store.index for c in root.computes if c.store is not None]
+    return any(step_of(index, r) == 1 for index in stores for r in group)
+
+
+# -- the schedule ----------------------------------------------------------------------------------
+
+
+def schedule_grid_tile(plan: Plan, name: str) -> bool:
+    """Tile the only reduce in a root nest for blocks of threads; False where no tile suits it."""
+    contraction = _contraction(plan, name)
+    if contraction is None:
+        return False
+    tile = best_grid_tile(plan.target, _work(plan, *contraction))
+    return tile is not None and tile_grid(plan, name, tile)
+
+
+def tile_grid(plan: Plan, name: str, tile: GridTile) -> bool:
+    """Give a tile to the only reduce in a root nest; False where it is no contraction."""
+    contraction = _contraction(plan, name)
+    if contraction is None:
+        return False
+    _Tiling(plan, name, *contraction, tile).apply()
+    return True
+
+
+def _contraction(plan: Plan, name: str) -> tuple[str, _Axes] | None:
+    """The only reduce in a root nest, and what the root's loops are to it."""
+    below = plan.below(name)
+    if len(below) != 1 or not is_contraction(plan.nest(name), plan.nest(below[0])):
+        return None
+    axes = _axes(plan.nest(name), plan.nest(below[0]))
+    if axes is None or not plan.nest(below[0]).loops:
+        return None
+    return below[0], axes
+
+
+def _work(plan: Plan, reduce: str, axes: _Axes) -> _Work:
+    nest = plan.nest(reduce)
+    terms = [loop.range for loop in nest.loops]
+    return _Work(
+        batch=_count(axes.batch),
+        rows=_count(axes.rows),
+        columns=_count(axes.columns),
+        terms=_count(terms),
+        itemsize=nest.computes[0].value.dtype.itemsize,
+    )
+
+
+def _count(ranges: Sequence[Expr]) -> int:
+    return prod(r.size.max for r in ranges)
+
+
+@final
+@dataclass
+class _Tiling:
+    """The schedule of one contraction: `plan` holds the kernel."""
+
+    plan: Plan
+    name: str
+    reduce: str
+    axes: _Axes
+    tile: GridTile
+
+    def apply(self) -> None:
+        row, column = self._blocks()
+        self.plan.do("compute_at", self.reduce, 1)
+        row_here, column_here = f"{row}@{self.reduce}", f"{column}@{self.reduce}"
+        term = self._terms(row_here, column_here)
+        fills = self._stages({row_here, column_here}, term)
+        self._threads(self.name, row, column)
+        self._threads(self.reduce, row_here, column_here, term)
+        for fill in fills:
+            _fill(self.plan, fill, self.tile.threads)
+
+    def _fuse(self, nest: str, group: Sequence[Expr]) -> str:
+        """Neighbouring loops as one; its name."""
+        depth = [loop.range for loop in self.plan.nest(nest).loops].index(group[0])
+        for _ in group[1:]:
+            self.plan.do("fuse", nest, self.plan.nest(nest).loops[depth].range.name)
+        return self.plan.nest(nest).loops[depth].range.name
+
+    def _blocks(self) -> tuple[str, str]:
+        """A block for each tile; the loops over a tile's rows and over its columns."""
+        plan, name, axes = self.plan, self.name, self.axes
+        order = (*axes.batch, *axes.rows, *axes.columns)
+        if len(order) > 1:
+            plan.do("reorder", name, tuple(r.name for r in order))
+        row, column = self._fuse(name, axes.rows), self._fuse(name, axes.columns)
+        plan.do("split", name, row, self.tile.block_rows, "mask")
+        plan.do("split", name, column, self.tile.block_columns, "mask")
+        outer = (*(r.name for r in axes.batch), f"{row}.o", f"{column}.o")
+        plan.do("reorder", name, (*outer, f"{row}.i", f"{column}.i"))
+        first = [loop.range for loop in plan.nest(name).loops[: len(outer)]]
+        plan.do("parallel", name, self._fuse(name, first))
+        return f"{row}.i", f"{column}.i"
+
+    def _terms(self, row: str, column: str) -> str:
+        """A loop over parts of the sum around the loops of the tile; the loop over one part."""
+        kept = self.plan.nest(self.reduce).computes[0].ranges
+        loops = [loop.range for loop in self.plan.nest(self.reduce).loops]
+        term = self._fuse(self.reduce, [r for r in loops if r not in kept])
+        (c,) = self.plan.nest(self.reduce).computes
+        tail = "mask" if is_product_of_loads(c) else "peel"
+        self.plan.do("split", self.reduce, term, self.tile.step, tail)
+        self.plan.do("reorder", self.reduce, (f"{term}.o", row, column, f"{term}.i"))
+        return f"{term}.i"
+
+    def _stages(self, tile: set[str], term: str) -> list[str]:
+        """Copies of what is used again, for one part of the sum; the names of their nests.
+
+        What varies with rows and columns both is used once.
+        """
+        names: list[str] = []
+        while True:
+            nest = self.plan.nest(self.reduce)
+            inside = [loop.range for loop in nest.loops[1:]]
+            found = loads(nest.computes[0].value)
+            again = [e for e in found if _is_used_again(e, tile, term)]
+            if not again:
+                return names
+            e = again[0]
+            number = [x for x in found if x.arg == e.arg].index(e)
+            order = [r.name for r in reversed(inside) if r in e.ranges]
+            names.append(f"{self.reduce}.tile{len(names)}")
+            args = (self.reduce, e.arg, self.reduce, 1, tuple(order), names[-1], number, "value")
+            self.plan.do("stage", *args)
+
+    def _threads(self, nest: str, row: str, column: str, term: str | None = None) -> None:
+        """Threads along both axes of a tile, and what each of them does."""
+        plan, tile = self.plan, self.tile
+        lanes = max(1, ACCESS_BYTES // self._dtype.itemsize)
+        rows = _shared_out(plan, nest, row, tile.row_threads, min(tile.rows, lanes))
+        columns = _shared_out(plan, nest, column, tile.column_threads, min(tile.columns, lanes))
+        outer = plan.nest(nest).loops[0].range.name
+        threads = [*rows.threads, *columns.threads]
+        copies = [*rows.copies, *rows.last, *columns.copies]
+        terms = [] if term is None else self._unrolled(term)
+        plan.do("reorder", nest, (outer, *threads, *terms, *copies, *columns.last))
+        _bind(plan, nest, threads, copies, columns.last)
+
+    def _unrolled(self, term: str) -> list[str]:
+        """The loop over the terms in shared memory, a few of them at a time."""
+        if self.tile.step <= UNROLLED:
+            return [term]
+        self.plan.do("split", self.reduce, term, UNROLLED)
+        self.plan.do("unroll", self.reduce, f"{term}.i")
+        return [f"{term}.o", f"{term}.i"]
+
+    @property
+    def _dtype(self) -> DType:
+        return self.plan.nest(self.reduce).computes[0].value.dtype
+
+
+def _is_used_again(e: Expr, tile: set[str], term: str) -> bool:
+    """Whether a load varies with the terms of the sum, and misses one axis of the tile."""
+    names = {r.name for r in e.ranges}
+    return term in names and not tile <= names
+
+
+@final
+@dataclass(frozen=True)
+class _Shares:
+    """The loops that one loop has become: none or one of each kind."""
+
+    copies: tuple[str, ...] = ()
+    threads: tuple[str, ...] = ()
+    last: tuple[str, ...] = ()
+
+
+def _shared_out(plan: Plan, nest: str, loop: str, threads: int, near: int) -> _Shares:
+    """A loop as copies of threads that have `near` neighbours each."""
+    if threads * near == 1:
+        return _Shares(copies=(loop,))
+    copies: tuple[str, ...] = ()
+    size = _size(plan, nest, loop)
+    if threads * near < size:
+        plan.do("split", nest, loop, threads * near)
+        copies, loop = (f"{loop}.o",), f"{loop}.i"
+    if threads == 1:
+        return _Shares(copies, (), (loop,))
+    if near == 1:
+        return _Shares(copies, (loop,))
+    plan.do("split", nest, loop, near)
+    return _Shares(copies, (f"{loop}.o",), (f"{loop}.i",))
+
+
+def _size(plan: Plan, nest: str, loop: str) -> int:
+    return next(o.size for o in plan.nest(nest).loops if o.range.name == loop)
+
+
+def _bind(
+    plan: Plan, nest: str, threads: Sequence[str], copies: Sequence[str], lanes: Sequence[str]
+) -> None:
+    for primitive, loops in (("bind", threads), ("unroll", copies), ("vectorize", lanes)):
+        for loop in loops:
+            plan.do(primitive, nest, loop)
+
+
+# -- copies of the operands ------------------------------------------------------------------------
+
+
+def _fill(plan: Plan, name: str, threads: int) -> None:
+    """Share out a copy among the threads of a block: neighbours take neighbours in memory."""
+    (c,) = plan.nest(name).computes
+    axes = c.ranges
+    (element,) = (e for e in loads(c.value) if e.ranges & set(axes))
+    along = max(reversed(axes), key=lambda r: _unit_steps(element, r))
+    lanes = _lanes(element, along)
+    turned = along is not axes[-1]
+    first = min(threads, along.size.arg // lanes)
+    mine = _shared_out(plan, name, along.name, first, lanes)
+    near = mine.threads
+    if turned:
+        near = _nearest(plan, name, near, lanes * element.dtype.itemsize)
+    copies = list(mine.copies)
+    across: list[str] = []
+    for r in (r for r in axes if r is not along):
+        share = _shared_out(plan, name, r.name, min(threads // first, r.size.arg), 1)
+        copies += share.copies
+        across += share.threads
+    bound = [*near[:-1], *across, *near[-1:]]
+    plan.do("reorder", name, (*copies, *bound, *mine.last))
+    _bind(plan, name, bound, copies, mine.last)
+    if turned:
+        _pad(plan, name, axes[0])
+
+
+def _nearest(plan: Plan, name: str, threads: Sequence[str], each: int) -> tuple[str, ...]:
+    """Threads along a row, of which only those that read a sector come first.
+
+    The next threads take other rows, which they store next to one another.
+    """
+    together = max(1, SECTOR_BYTES // each)
+    if not threads or _size(plan, name, threads[0]) <= together:
+        return tuple(threads)
+    plan.do("split", name, threads[0], together)
+    return f"{threads[0]}.o", f"{threads[0]}.i"
+
+
+def _pad(plan: Plan, name: str, axis: Expr) -> None:
+    """Neighbours along an axis are written by neighbouring threads: to other banks."""
+    (c,) = plan.nest(name).computes
+    inner = [r for r in c.ranges if base(r.name) == base(axis.name)][-1]
+    plan.do("pad", name, inner.name, ACCESS_BYTES // c.value.dtype.itemsize)
+
+
+def _unit_steps(e: Expr, r: Expr) -> int:
+    """How many of the first steps along a range lead to the next element."""
+    index = e.src[0]
+    if any(x.op is ExprOp.LOAD for x in toposort([index])):
+        return 0
+    start = {v: const(v.max) for v in index.vars()} | dict.fromkeys(index.ranges, const(0))
+    steps = range(min(r.size.arg, SEEN_STEPS))
+    places = [index.substitute({**start, r: const(i)}) for i in steps]
+    return sum(b - a is const(1) for a, b in itertools.pairwise(places))
+
+
+def _lanes(e: Expr, r: Expr) -> int:
+    """How many neighbours one load takes: what stays aligned, under one condition."""
+    lanes = gcd(ACCESS_BYTES // e.dtype.itemsize, r.size.arg)
+    while lanes > 1 and not _is_whole(e, r, lanes):
+        lanes //= 2
+    return lanes
+
+
+def _is_whole(e: Expr, r: Expr, lanes: int) -> bool:
+    """Whether `lanes` elements along a range are neighbours, aligned, and all there or none."""
+    lane = range_("lane", lanes)
+    index, valid = substitute(e.src, {r: range_("part", r.size // lanes) * lanes + lane})
+    terms, first = index.linear()
+    rest = [count for atom, count in terms.items() if atom is not lane]
+    aligned = gcd(lanes, first, *rest) == lanes
+    return step_of(index, lane) == 1 and aligned and lane not in valid.ranges

@@ -1,0 +1,265 @@
+"""Contractions for blocks of threads, in the interpreter: values, races, what is chosen."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.kernels import (
+    Case,
+    add,
+    constant,
+    convolution,
+    dot_products,
+    exp,
+    load,
+    make_inputs,
+    matmul,
+    mul,
+    numpy_convolution,
+    products,
+    store,
+    sub,
+    widened,
+)
+
+from ferrule.codegen.gridtile import GridTile, tile_grid
+from ferrule.codegen.interpret import AccessError, RaceError, interpret
+from ferrule.codegen.linearizer import Linearizer
+from ferrule.codegen.lower import lower
+from ferrule.codegen.opt import Opt, ScheduleError
+from ferrule.codegen.plan import Plan
+from ferrule.codegen.uops import UOps
+from ferrule.dtype import dtypes
+from ferrule.expr import Variable
+from ferrule.ops import BinaryOps, LazyOp, ReduceOps
+from ferrule.target import detect_cpu
+
+GPU = replace(
+    detect_cpu(),
+    name="gpu",
+    vector_bytes=16,
+    block_threads=256,
+    warp=32,
+    index_bits=32,
+    max_threads=1056,
+    shared_bytes=48 << 10,
+)
+SMALL = GridTile(rows=2, columns=4, row_threads=4, column_threads=2, step=8)
+TALL = GridTile(rows=8, columns=1, row_threads=1, column_threads=8, step=4)
+FLAT = GridTile(rows=1, columns=8, row_threads=8, column_threads=1, step=16)
+
+
+def tiled(ast: LazyOp, tile: GridTile) -> Linearizer:
+    """A kernel with a tile of its own."""
+    plan = Plan(lower(ast, "tiled"), GPU)
+    plan.collapse()
+    assert tile_grid(plan, "out0", tile)
+    return Linearizer(ast, GPU, plan.opts).linearize()
+
+
+def run(case: Case, tile: GridTile = SMALL) -> Linearizer:
+    """Interprets a tiled kernel, and compares with NumPy."""
+    linearizer = tiled(case.ast, tile)
+    inputs = make_inputs(case)
+    expected = case.expected(*inputs)
+    out = np.full(expected.size, np.nan, expected.dtype)
+    interpret(linearizer.uops, [out, *(i.ravel() for i in inputs)])
+    np.testing.assert_allclose(out.reshape(expected.shape), expected, rtol=2e-5, atol=1e-5)
+    assert linearizer.threads == tile.threads
+    return linearizer
+
+
+def product(m: int, n: int, k: int, *, turned: tuple[bool, bool] = (False, False)) -> Case:
+    """`a @ b`, either of them stored the other way round."""
+    left = load(1, k, m).permute((1, 0)) if turned[0] else load(1, m, k)
+    right = load(2, n, k).permute((1, 0)) if turned[1] else load(2, k, n)
+    return Case(
+        "product",
+        store(matmul(left, right)),
+        ((k, m) if turned[0] else (m, k), (n, k) if turned[1] else (k, n)),
+        lambda a, b: (a.T if turned[0] else a) @ (b.T if turned[1] else b),
+    )
+
+
+def distances(a: LazyOp, b: LazyOp) -> LazyOp:
+    """The largest difference between rows: no product, and no sum."""
+    (m, k), n = a.shape, b.shape[0]
+    left = a.reshape((m, 1, k)).expand((m, n, k))
+    right = b.reshape((1, n, k)).expand((m, n, k))
+    return LazyOp(ReduceOps.MAX, (sub(left, right),), (m, n, 1)).reshape((m, n))
+
+
+def epilogue(a: LazyOp, b: LazyOp, bias: LazyOp) -> LazyOp:
+    result = add(matmul(a, b), bias.expand((6, 9)))
+    return LazyOp(BinaryOps.MAX, (result, constant(0, (6, 9))))
+
+
+CASES = [
+    product(9, 13, 21),
+    product(8, 16, 16, turned=(True, False)),
+    product(5, 18, 12, turned=(False, True)),
+    product(7, 10, 9, turned=(True, True)),
+    Case(
+        "batch",
+        store(products(load(1, 3, 5, 8), load(2, 3, 8, 9))),
+        ((3, 5, 8), (3, 8, 9)),
+        np.matmul,
+    ),
+    Case(
+        "convolution",
+        store(convolution(load(1, 2, 2, 3, 4), load(2, 3, 2, 3, 3))),
+        ((2, 2, 3, 4), (3, 2, 3, 3)),
+        numpy_convolution,
+    ),
+    Case(
+        "dots",
+        store(dot_products(load(1, 2, 5, 12), load(2, 2, 3, 12))),
+        ((2, 5, 12), (2, 3, 12)),
+        lambda a, b: np.einsum("nik,njk->ij", a, b),
+    ),
+    Case(
+        "epilogue",
+        store(epilogue(load(1, 6, 10), load(2, 10, 9), load(3, 1, 9))),
+        ((6, 10), (10, 9), (1, 9)),
+        lambda a, b, bias: np.maximum(a @ b + bias, 0),
+    ),
+    Case(
+        "prologue",
+        store(matmul(exp(load(1, 6, 10)), mul(load(2, 10, 9), load(2, 10, 9)))),
+        ((6, 10), (10, 9)),
+        lambda a, b: np.exp(a) @ (b * b),
+    ),
+    Case(
+        "distances",
+        store(distances(load(1, 6, 10), load(2, 7, 10))),
+        ((6, 10), (7, 10)),
+        lambda a, b: (a[:, None] - b[None]).max(2),
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_tiles_of_contractions(case: Case) -> None:
+    linearizer = run(case)
+    assert sum(u.op is UOps.SHARED for u in linearizer.uops) == 2
+
+
+@pytest.mark.parametrize("tile", [TALL, FLAT], ids=["tall", "flat"])
+def test_tiles_of_other_shapes(tile: GridTile) -> None:
+    run(product(9, 13, 21), tile)
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    sizes=st.tuples(st.integers(2, 20), st.integers(2, 20), st.integers(2, 20)),
+    turned=st.tuples(st.booleans(), st.booleans()),
+    rows=st.sampled_from([1, 2, 4]),
+    columns=st.sampled_from([1, 2, 4, 8]),
+    threads=st.sampled_from([(1, 8), (2, 4), (4, 2)]),
+    step=st.sampled_from([2, 4, 8]),
+)
+def test_any_tile_of_any_product(
+    sizes: tuple[int, int, int],
+    turned: tuple[bool, bool],
+    rows: int,
+    columns: int,
+    threads: tuple[int, int],
+    step: int,
+) -> None:
+    run(product(*sizes, turned=turned), GridTile(rows, columns, *threads, step))
+
+
+def test_sizes_that_are_variables() -> None:
+    n = Variable("n", 2, 19)
+    linearizer = tiled(store(matmul(load(1, n, 9), load(2, 9, n))), SMALL)
+    for size in (2, 8, 13):
+        a = np.arange(size * 9, dtype=np.float32)
+        b = np.cos(a)
+        out = np.full(size * size, np.nan, np.float32)
+        interpret(linearizer.uops, [out, a, b], [size])
+        expected = a.reshape(size, 9) @ b.reshape(9, size)
+        np.testing.assert_allclose(out.reshape(size, size), expected, rtol=1e-5, atol=1e-4)
+
+
+def test_narrow_floats_are_widened_when_they_are_copied() -> None:
+    a, b = (load(i, 8, 16, dtype=dtypes.float16) for i in (1, 2))
+    uops = tiled(store(matmul(widened(a), widened(b.permute((1, 0))))), SMALL).uops
+    loads = [u for u in uops if u.op is UOps.LOAD and u.dtype is dtypes.float16]
+    casts = [u for u in uops if u.op is UOps.CAST and u.dtype is dtypes.float32]
+    assert {(u.lanes, u.arg) for u in loads} == {(8, 8)}
+    assert len(casts) == len(loads)
+
+
+def test_a_sum_has_two_barriers_and_no_mask_in_its_innermost_loop() -> None:
+    uops = tiled(product(9, 13, 21).ast, SMALL).uops
+    assert sum(u.op is UOps.BARRIER for u in uops) == 2
+    products = [u for u in uops if u.op is UOps.ALU and u.arg.name == "MULACC"]
+    assert len(products) == 4 * SMALL.rows * SMALL.columns // 4
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_without_a_barrier_it_is_a_race(number: int) -> None:
+    case = product(9, 13, 21)
+    uops = tiled(case.ast, SMALL).uops
+    barrier = [u for u in uops if u.op is UOps.BARRIER][number]
+    inputs = [i.ravel() for i in make_inputs(case)]
+    without = [u for u in uops if u is not barrier]
+    with pytest.raises((RaceError, AccessError)):
+        interpret(without, [np.zeros(9 * 13, np.float32), *inputs])
+
+
+# -- what is chosen --------------------------------------------------------------------------------
+
+
+def shared_bytes(linearizer: Linearizer) -> int:
+    shared = [u for u in linearizer.uops if u.op is UOps.SHARED]
+    return sum(u.arg[1] * u.dtype.itemsize for u in shared if u.dtype is not None)
+
+
+def chosen(case: Case) -> Linearizer:
+    return Linearizer(case.ast, GPU).linearize()
+
+
+def test_a_large_product_has_large_tiles() -> None:
+    linearizer = chosen(product(4096, 4096, 4096))
+    assert (linearizer.blocks, linearizer.threads) == (32 * 32, 256)
+    assert 0 < shared_bytes(linearizer) <= GPU.shared_bytes
+    loads = [u for u in linearizer.uops if u.op is UOps.LOAD and u.src[0].op is UOps.PARAM]
+    assert {u.arg for u in loads} == {4}
+
+
+def test_a_smaller_one_has_blocks_for_all_multiprocessors() -> None:
+    assert chosen(product(512, 128, 784)).blocks >= 100
+
+
+def test_images_and_filters_are_rows_and_columns() -> None:
+    ast = store(convolution(load(1, 32, 64, 56, 56), load(2, 64, 64, 3, 3)))
+    linearizer = Linearizer(ast, GPU).linearize()
+    assert linearizer.blocks == 32 * 56 * 56 // 256
+    assert 0 < shared_bytes(linearizer) <= GPU.shared_bytes
+
+
+@pytest.mark.parametrize("sizes", [(1, 4096, 4096), (4096, 1, 4096)], ids=["row", "column"])
+def test_a_vector_is_not_staged(sizes: tuple[int, int, int]) -> None:
+    assert shared_bytes(chosen(product(*sizes))) == 0
+
+
+def test_without_shared_memory_there_are_no_tiles() -> None:
+    target = replace(GPU, shared_bytes=0)
+    linearizer = Linearizer(product(512, 512, 512).ast, target).linearize()
+    assert shared_bytes(linearizer) == 0
+
+
+def test_a_padded_axis_is_not_split() -> None:
+    opts = [*tiled(product(9, 13, 21).ast, SMALL).opts]
+    assert any(opt.primitive == "pad" for opt in opts)
+    (pad,) = [opt for opt in opts if opt.primitive == "pad"][:1]
+    with pytest.raises(ScheduleError, match="padded already; pad it last"):
+        Linearizer(product(9, 13, 21).ast, GPU, [*opts, Opt("split", (*pad.args[:2], 2))])
+
+
+def test_what_is_kept_can_be_padded_alone() -> None:
+    with pytest.raises(ScheduleError, match="no axis of what out0 keeps"):
+        Linearizer(store(load(1, 4)), GPU, [Opt("pad", ("out0", "i0.0", 1))])
