@@ -448,9 +448,8 @@ def _set_kind(kernel: Kernel, nest_name: str, name: str, kind: Kind) -> Kernel:
     nest = _nest(kernel, nest_name)
     depth = _depth(kernel, nest, name)
     loop = nest.loops[depth]
-    stores = [c.store for c in nest.computes if c.store is not None]
-    shared = kind in (Kind.PARALLEL, Kind.THREAD) and all(owns(s, loop.range) for s in stores)
-    if kind in (Kind.PARALLEL, Kind.VECTOR, Kind.THREAD) and scatters(nest) and not shared:
+    free = kind in (Kind.PARALLEL, Kind.THREAD) and _is_free(kernel, nest, loop.range)
+    if kind in (Kind.PARALLEL, Kind.VECTOR, Kind.THREAD) and scatters(nest) and not free:
         raise ScheduleError(
             f"{kind.name.lower()}({name}) in kernel {kernel.name}: a value says where {nest_name} "
             "stores, and two iterations may store to one place; leave its loops serial"
@@ -462,6 +461,16 @@ def _set_kind(kernel: Kernel, nest_name: str, name: str, kind: Kind) -> Kernel:
         )
     loops = (*nest.loops[:depth], replace(loop, kind=kind), *nest.loops[depth + 1 :])
     return kernel.with_nest(replace(nest, loops=loops))
+
+
+def _is_free(kernel: Kernel, nest: Nest, r: Expr) -> bool:
+    """Whether the iterations of a loop store to different elements, to which no other root does."""
+    stores = [c.store for c in nest.computes if c.store is not None]
+    slots = {s.slot for s in stores}
+    others = [c.store for n in kernel.roots if n.name != nest.name for c in n.computes]
+    if any(s is not None and s.slot in slots for s in others):
+        return False
+    return all(owns(s, r) for s in stores)
 
 
 def vectorize(kernel: Kernel, nest_name: str, name: str) -> Kernel:
