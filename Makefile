@@ -9,7 +9,7 @@ INSTALL := python -m pip install --quiet --disable-pip-version-check
 LOWEST := numpy==2.1.0 ml_dtypes==0.5.0 llvmlite==0.46.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch test-opencl test-array-api test-wheel test-lowest lint format bench bench-quick bench-cuda docs \
+.PHONY: help demo test test-torch test-opencl test-oclgrind test-array-api test-wheel test-lowest lint format bench bench-quick bench-cuda docs \
 	test-cuda test-cuda-fake
 
 help: ## Print this list
@@ -71,6 +71,10 @@ test-torch: .torch-venv/.ready ## Compare with PyTorch on its database of operat
 
 test-opencl: $(VENV)/.dev ## Run all tests of devices on OpenCL
 	$(BIN)/pytest -W error -n 2 --dist worksteal --device CL tests/backend tests/unit/test_opencl.py
+
+test-oclgrind: $(VENV)/.dev ## Look for data races between threads, with Oclgrind (apt install oclgrind)
+	@command -v oclgrind-kernel > /dev/null || { echo "apt install oclgrind"; exit 1; }
+	$(BIN)/pytest -W error tests/oclgrind
 
 test-array-api: $(VENV)/.dev ## Run the public suite of the array API, a checkout at $$ARRAY_API_TESTS
 	@test -n "$$ARRAY_API_TESTS" || { echo "set ARRAY_API_TESTS to a checkout of array-api-tests"; exit 1; }
