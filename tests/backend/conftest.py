@@ -23,6 +23,13 @@ _ON_CL = {
     "test_tensor_views",
 }
 
+# And of these, not the ones that make new kernels again and again.
+_MANY_KERNELS = {
+    "test_many_writes_before_anything_runs",
+    "test_the_number_of_captures_is_bounded",
+    "test_views_that_are_gone_are_forgotten",
+}
+
 
 def _opens(name: str) -> bool:
     try:
@@ -41,17 +48,21 @@ def _works_in_host_memory(name: str) -> bool:
     return hasattr(Device[name].allocator, "as_buffer")
 
 
-def _devices(module: str) -> list[str]:
-    """The devices for the tests of a file."""
-    file = module.rpartition(".")[2]
-    return [name for name in _that_open() if name != "CL" or file in _ON_CL]
+def _devices(module: str, test: str) -> list[str]:
+    """The devices for a test of a file."""
+    on_cl = module.rpartition(".")[2] in _ON_CL and test not in _MANY_KERNELS
+    return [name for name in _that_open() if name != "CL" or on_cl]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Chooses the devices for each test that has one."""
     if "device" in metafunc.fixturenames:
         chosen = metafunc.config.getoption("--device")
-        metafunc.parametrize("device", chosen or _devices(metafunc.module.__name__), indirect=True)
+        metafunc.parametrize(
+            "device",
+            chosen or _devices(metafunc.module.__name__, metafunc.function.__name__),
+            indirect=True,
+        )
 
 
 @pytest.fixture
