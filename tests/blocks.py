@@ -21,6 +21,7 @@ GRID = replace(
     warp=8,
     index_bits=32,
     max_threads=8,
+    shared_bytes=16 << 10,
 )
 
 

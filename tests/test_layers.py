@@ -22,8 +22,8 @@ LAYERS = """
     codegen.intrinsics codegen.kernel codegen.phases codegen.lower codegen.window codegen.limits
     codegen.owner codegen.opt codegen.threads
     codegen.plan codegen.streams codegen.panels codegen.rows codegen.tensorize codegen.tile
-    codegen.blocks codegen.taps codegen.dots codegen.contraction codegen.chains codegen.gridrows
-    codegen.gridscatter codegen.gridtile codegen.grid codegen.heuristic
+    codegen.blocks codegen.taps codegen.dots codegen.contraction codegen.chains codegen.gridstreams
+    codegen.gridrows codegen.gridscatter codegen.gridtile codegen.grid codegen.heuristic
     codegen.mutate codegen.search
     codegen.prepack
     codegen.uops codegen.transcendental codegen.linearizer codegen.interpret

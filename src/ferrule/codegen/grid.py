@@ -9,18 +9,16 @@ A kernel that stores where a value says keeps its order along the axis that is s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import gcd
 
 from ferrule.codegen.gridrows import schedule_reduces
 from ferrule.codegen.gridscatter import schedule_scatter
+from ferrule.codegen.gridstreams import last, schedule_stream, share, threads_for
 from ferrule.codegen.gridtile import schedule_grid_tile
 from ferrule.codegen.kernel import Kind, Nest, scatters
 from ferrule.codegen.opt import ScheduleError
 from ferrule.codegen.plan import Plan, loads, step_of
 from ferrule.codegen.rows import column_axis, merge_siblings
-from ferrule.expr import Expr
 
-ACCESS_BYTES = 16  # the widest load of one thread
 SHORT = 32  # terms of a reduce that one thread does as well alone
 
 
@@ -32,7 +30,7 @@ def schedule_grid(plan: Plan) -> None:
     for name in [nest.name for nest in plan.kernel.roots]:
         below = plan.below(name)
         if not below:
-            _stream(plan, name)
+            schedule_stream(plan, name)
             continue
         if plan.attempt(schedule_grid_tile, name):
             continue
@@ -54,84 +52,6 @@ def stores_to_one_place(nest: Nest) -> bool:
 def _adds_up(nest: Nest) -> bool:
     """Whether a nest stores from inside another, as a sum over blocks does."""
     return nest.at is not None and any(c.store is not None for c in nest.computes)
-
-
-def _threads(plan: Plan, items: int) -> int:
-    """The threads of a block that has `items` things to do at once."""
-    threads = plan.target.warp
-    while threads < min(items, plan.target.block_threads):
-        threads *= 2
-    return threads
-
-
-def _share(plan: Plan, name: str, depth: int) -> None:
-    """The first `depth` loops become one, its iterations threads of blocks."""
-    for _ in range(depth - 1):
-        plan.do("fuse", name, plan.nest(name).loops[0].range.name)
-    flat = plan.nest(name).loops[0].range
-    plan.do("split", name, flat.name, _threads(plan, flat.size.max), "mask")
-    plan.do("bind", name, f"{flat.name}.i")
-    plan.do("parallel", name, f"{flat.name}.o")
-
-
-def _last(plan: Plan, name: str, r: Expr, depth: int) -> None:
-    """Reorder the first loops so that `r` is the last of them."""
-    names = [loop.range.name for loop in plan.nest(name).loops]
-    first = [x for x in names[:depth] if x != r.name]
-    if names[depth - 1] != r.name:
-        plan.do("reorder", name, (*first, r.name, *names[depth:]))
-
-
-# -- streams ---------------------------------------------------------------------------------------
-
-
-def _stream(plan: Plan, name: str) -> None:
-    nest = plan.nest(name)
-    if not nest.loops:
-        return
-    v = _contiguous(nest)
-    _last(plan, name, v, len(nest.loops))
-    lanes = _lanes(plan, nest, v)
-    if lanes > 1:
-        plan.do("split", name, v.name, lanes)
-        plan.do("vectorize", name, f"{v.name}.i")
-    _share(plan, name, len(nest.loops))
-
-
-def _contiguous(nest: Nest) -> Expr:
-    """The loop along which most of what is stored and loaded are neighbours."""
-
-    def score(r: Expr) -> tuple[int, int]:
-        stores = [c.store.index for c in nest.computes if c.store is not None]
-        indices = [e.src[0] for c in nest.computes for e in loads(c.value)]
-        return (
-            sum(step_of(index, r) == 1 for index in stores),
-            sum(step_of(index, r) == 1 for index in indices),
-        )
-
-    ranges = [loop.range for loop in nest.loops]
-    return max(reversed(ranges), key=score)
-
-
-def _lanes(plan: Plan, nest: Nest, v: Expr) -> int:
-    """How many neighbours one thread takes at a time: what every access keeps aligned."""
-    indices = [c.store.index for c in nest.computes if c.store is not None]
-    found = [e for c in nest.computes for e in loads(c.value)]
-    indices += [e.src[0] for e in found]
-    widest = max([c.value.dtype.itemsize for c in nest.computes], default=4)
-    widest = max([widest, *(e.dtype.itemsize for e in found)])
-    lanes = ACCESS_BYTES // widest
-    if not v.size.is_const:
-        return 1
-    multiple = gcd(lanes, v.size.arg)
-    for index in indices:
-        step = step_of(index, v)
-        if step == 1:
-            terms, first = index.linear()
-            multiple = gcd(multiple, first, *(n for e, n in terms.items() if e is not v))
-        elif step != 0:
-            return 1
-    return max(multiple, 1)
 
 
 # -- a thread for each result ----------------------------------------------------------------------
@@ -164,8 +84,8 @@ def _rows(plan: Plan, name: str) -> bool:
         return False
     column = column_axis(plan, name, plan.below(name))
     if column is not None:
-        _last(plan, name, column, depth)
-    _share(plan, name, depth)
+        last(plan, name, column, depth)
+    share(plan, name, depth)
     return True
 
 
@@ -187,7 +107,7 @@ def _together(plan: Plan, name: str) -> None:
         plan.do("parallel", name, plan.nest(name).loops[0].range.name)
     family = [name, *reversed(plan.below(name))]
     terms = max(_inner_size(plan, n) for n in family)
-    threads = _threads(plan, terms)
+    threads = threads_for(plan, terms)
     together = {name}
     for n in family:
         at = plan.nest(n).at

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from math import gcd, prod
 from typing import final
 
-from ferrule.codegen.kernel import Kind, Nest, expressions, reads
+from ferrule.codegen.gridstreams import aligned_lanes
+from ferrule.codegen.kernel import Kind, expressions, reads
 from ferrule.codegen.opt import shared_row
-from ferrule.codegen.plan import LINE_BYTES, Plan, loads, step_of
+from ferrule.codegen.plan import LINE_BYTES, Plan, loads
 from ferrule.codegen.rows import column_axis
 from ferrule.expr import Expr, ExprOp, toposort
 
-ACCESS_BYTES = 16  # the widest load of one thread
 KEPT = 64  # values of one row that a thread keeps in registers, at most
 VECTORS = 8  # loads of a row that a thread does before it needs the first
 RESIDENT = 4  # blocks that hide each other's waiting on one multiprocessor
@@ -93,7 +93,7 @@ def layout_of(
     family = [*zip(nests, (nest.loops[-1].range for nest in nests), strict=True)]
     if len(loops) > depth:
         family.append((plan.nest(name), loops[-1].range))
-    lanes = gcd(*(_lanes(nest, r) for nest, r in family))
+    lanes = gcd(*(aligned_lanes(nest, r) for nest, r in family))
     return _rows(plan, results, -(-terms // lanes), lanes)
 
 
@@ -140,29 +140,6 @@ def _columns(plan: Plan, results: int, terms: int) -> Layout:
     while count * along < block and 4 * along <= terms and results * along < _enough(plan):
         along *= 2
     return Layout(max(count, _spread(plan, results, along)), along, 1, across=True)
-
-
-def _lanes(nest: Nest, r: Expr) -> int:
-    """How many neighbours along a range one thread takes at a time: what every access keeps
-    aligned.
-    """
-    found = [e for c in nest.computes for e in loads(c.value)]
-    accesses = [(e.src[0], e.src[1], e.dtype.itemsize) for e in found]
-    for c in nest.computes:
-        if c.store is not None:
-            accesses.append((c.store.index, c.store.valid, c.value.dtype.itemsize))
-    if not r.size.is_const or any(r in valid.ranges for _, valid, _ in accesses):
-        return 1
-    lanes = ACCESS_BYTES // max((size for *_, size in accesses), default=ACCESS_BYTES)
-    lanes = gcd(lanes, r.size.arg)
-    for index, _, _ in accesses:
-        step = step_of(index, r)
-        if step not in (0, 1):
-            return 1
-        if step == 1:
-            terms, first = index.linear()
-            lanes = gcd(lanes, first, *(n for e, n in terms.items() if e is not r))
-    return lanes
 
 
 # -- where -----------------------------------------------------------------------------------------

@@ -1,0 +1,195 @@
+"""Element-wise work for blocks of threads: 16 bytes a thread, and turns through shared memory.
+
+Neighbouring threads store neighbours. Where what they load lies along another axis, a block loads a
+square along that one into shared memory, and stores it along the other.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+
+from ferrule.codegen.kernel import Nest
+from ferrule.codegen.plan import Plan, loads, step_of
+from ferrule.expr import Expr, ExprOp, toposort
+
+ACCESS_BYTES = 16  # the widest load of one thread
+LEAST_SIDE = 8  # of a square: then a row of it fills the sectors that are loaded
+
+
+def schedule_stream(plan: Plan, name: str) -> None:
+    """A vector to a thread, or squares that are turned."""
+    nest = plan.nest(name)
+    if not nest.loops:
+        return
+    v = _contiguous(nest)
+    w = _other_orientation(plan, nest, v)
+    if w is not None and plan.attempt(_turn, name, v.name, w.name):
+        return
+    last(plan, name, v, len(nest.loops))
+    lanes = aligned_lanes(nest, v)
+    if lanes == 1 and len(nest.loops) == 1 and _odd_lanes(nest, v) > 1:
+        _share_with_tail(plan, name, _odd_lanes(nest, v))
+        return
+    if lanes > 1:
+        plan.do("split", name, v.name, lanes)
+        plan.do("vectorize", name, f"{v.name}.i")
+    share(plan, name, len(nest.loops))
+
+
+def threads_for(plan: Plan, items: int) -> int:
+    """The threads of a block that has `items` things to do at once."""
+    threads = plan.target.warp
+    while threads < min(items, plan.target.block_threads):
+        threads *= 2
+    return threads
+
+
+def share(plan: Plan, name: str, depth: int) -> None:
+    """The first `depth` loops become one, its iterations threads of blocks."""
+    for _ in range(depth - 1):
+        plan.do("fuse", name, plan.nest(name).loops[0].range.name)
+    flat = plan.nest(name).loops[0].range
+    plan.do("split", name, flat.name, threads_for(plan, flat.size.max), "mask")
+    plan.do("bind", name, f"{flat.name}.i")
+    plan.do("parallel", name, f"{flat.name}.o")
+
+
+def last(plan: Plan, name: str, r: Expr, depth: int) -> None:
+    """Reorder the first loops so that `r` is the last of them."""
+    names = [loop.range.name for loop in plan.nest(name).loops]
+    first = [x for x in names[:depth] if x != r.name]
+    if names[depth - 1] != r.name:
+        plan.do("reorder", name, (*first, r.name, *names[depth:]))
+
+
+def _share_with_tail(plan: Plan, name: str, lanes: int) -> None:
+    """One loop whose last vector is not full: the last block alone has masks."""
+    r = plan.nest(name).loops[0].range
+    threads = threads_for(plan, r.size.max // lanes)
+    plan.do("split", name, r.name, threads * lanes, "peel")
+    plan.do("split", name, f"{r.name}.i", lanes)
+    plan.do("vectorize", name, f"{r.name}.i.i")
+    plan.do("bind", name, f"{r.name}.i.o")
+    plan.do("parallel", name, f"{r.name}.o")
+
+
+def _contiguous(nest: Nest) -> Expr:
+    """The loop along which most of what is stored and loaded are neighbours."""
+
+    def score(r: Expr) -> tuple[int, int]:
+        stores = [c.store.index for c in nest.computes if c.store is not None]
+        indices = [e.src[0] for c in nest.computes for e in loads(c.value)]
+        return (
+            sum(step_of(index, r) == 1 for index in stores),
+            sum(step_of(index, r) == 1 for index in indices),
+        )
+
+    ranges = [loop.range for loop in nest.loops]
+    return max(reversed(ranges), key=score)
+
+
+# -- vectors ---------------------------------------------------------------------------------------
+
+
+def aligned_lanes(nest: Nest, r: Expr) -> int:
+    """How many neighbours along a range one thread takes at a time: what every access keeps
+    aligned, without a tail.
+    """
+    return gcd(_odd_lanes(nest, r), r.size.arg) if r.size.is_const else 1
+
+
+def _odd_lanes(nest: Nest, r: Expr) -> int:
+    """As above, but there may be a tail."""
+    found = [e for c in nest.computes for e in loads(c.value)]
+    accesses = [(e.src[0], e.src[1], e.dtype.itemsize) for e in found]
+    for c in nest.computes:
+        if c.store is not None:
+            accesses.append((c.store.index, c.store.valid, c.value.dtype.itemsize))
+    if any(r in valid.ranges for _, valid, _ in accesses):
+        return 1
+    lanes = ACCESS_BYTES // max((size for *_, size in accesses), default=ACCESS_BYTES)
+    for index, _, _ in accesses:
+        step = step_of(index, r)
+        if step not in (0, 1):
+            return 1
+        if step == 1:
+            terms, first = index.linear()
+            lanes = gcd(lanes, first, *(n for e, n in terms.items() if e is not r))
+    return lanes
+
+
+# -- turns -----------------------------------------------------------------------------------------
+
+
+def _side(plan: Plan) -> int:
+    return max(plan.target.warp, LEAST_SIDE)
+
+
+def _far(nest: Nest, v: Expr) -> list[Expr]:
+    """The loads whose neighbours lie along another loop."""
+    found = dict.fromkeys(e for c in nest.computes for e in loads(c.value))
+    return [e for e in found if step_of(e.src[0], v) not in (0, 1)]
+
+
+def _other_orientation(plan: Plan, nest: Nest, v: Expr) -> Expr | None:
+    """The loop along which all these loads have their neighbours."""
+    far = _far(nest, v)
+    side = min(_side(plan), LEAST_SIDE)
+    if not far or v.size.max < side or any(len(e.src) > 2 for e in far):
+        return None
+    if any(x.op is ExprOp.LOAD for e in far for x in toposort(e.src)):
+        return None  # positions that are loaded are near one another nowhere
+    for loop in nest.loops:
+        w = loop.range
+        if w is not v and w.size.max >= side and all(step_of(e.src[0], w) == 1 for e in far):
+            return w
+    return None
+
+
+def _turn(plan: Plan, name: str, v: str, w: str) -> bool:
+    """Squares of `v` and `w`: loaded along `w` to shared memory, stored along `v`."""
+    side = _side(plan)
+    far = _far(plan.nest(name), next(o.range for o in plan.nest(name).loops if o.range.name == v))
+    if (side + 1) * side * sum(e.dtype.itemsize for e in far) > plan.target.shared_bytes:
+        return False
+    plan.do("split", name, v, side)
+    plan.do("split", name, w, side)
+    names = [loop.range.name for loop in plan.nest(name).loops]
+    inside = (f"{w}.i", f"{v}.i")
+    blocks = [x for x in names if x not in inside]
+    plan.do("reorder", name, (*blocks, *inside))
+    for number in range(len(far)):
+        _stage_square(plan, name, len(blocks), (f"{v}.i", f"{w}.i"), f"square{number}")
+    _threads_of_square(plan, name, f"{w}.i", f"{v}.i")
+    for _ in range(len(blocks) - 1):
+        plan.do("fuse", name, plan.nest(name).loops[0].range.name)
+    plan.do("parallel", name, plan.nest(name).loops[0].range.name)
+    return True
+
+
+def _stage_square(plan: Plan, name: str, depth: int, axes: tuple[str, str], copy: str) -> None:
+    """A copy of the next load that is far, its rows one place apart from full banks."""
+    v = next(o.range for o in plan.nest(name).loops if o.range.name == axes[0])
+    e = _far(plan.nest(name), v)[0]
+    same = dict.fromkeys(x for c in plan.nest(name).computes for x in loads(c.value))
+    number = [x for x in same if x.arg == e.arg].index(e)
+    plan.do("stage", name, e.arg, name, depth, axes, copy, number)
+    across, along = (f"{axis}@{copy}" for axis in axes)
+    _threads_of_square(plan, copy, across, along)
+    rows = [o.range.name for o in plan.nest(copy).loops if o.range.name.startswith(across)]
+    plan.do("pad", copy, rows[-1], 1)
+
+
+def _threads_of_square(plan: Plan, name: str, across: str, along: str) -> None:
+    """Neighbouring threads along one axis of a square; the other is done by what is left of them,
+    in a few turns.
+    """
+    side = _side(plan)
+    rows = max(1, min(side, plan.target.block_threads // side))
+    plan.do("bind", name, along, "thread", 1)
+    if rows == side:
+        plan.do("bind", name, across, "thread", side)
+        return
+    plan.do("split", name, across, rows)
+    plan.do("bind", name, f"{across}.i", "thread", side)
+    plan.do("unroll", name, f"{across}.o")
