@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ferrule import Tensor, TinyJit, dtypes
+from ferrule import Context, Tensor, TinyJit, dtypes
 
 GRID = np.arange(12).reshape(3, 4)
 STEPS = {
@@ -100,6 +100,28 @@ def test_many_equal_positions_take_no_square_of_memory(device: str) -> None:
     x[Tensor(places)] = Tensor(np.arange(count, dtype=np.int32))
     expected[places] = np.arange(count)
     np.testing.assert_array_equal(x.numpy(), expected)
+
+
+@pytest.mark.parametrize("places", ["many", "one"])
+def test_the_zeros_come_before_what_is_put_there(device: str, places: str) -> None:
+    """In a result that is large enough for several threads."""
+    size = 300_000
+    index = {"many": np.random.default_rng(0).integers(0, size, 1000), "one": np.array([0])}[places]
+    values = np.arange(1, 1 + index.size, dtype=np.float32)
+    expected = np.zeros(size, np.float32)
+    np.add.at(expected, index, values)
+    index = index.astype(np.int32)
+    with Context(FERRULE_NUM_THREADS=2):
+        for _ in range(3):
+            x = Tensor.zeros(size).scatter_add(0, Tensor(index), Tensor(values))
+            np.testing.assert_array_equal(x.numpy(), expected)
+
+
+def test_a_whole_tensor_is_written_by_a_mask_of_no_axes(device: str) -> None:
+    x = Tensor(np.arange(300_000, dtype=np.int32))
+    with Context(FERRULE_NUM_THREADS=2):
+        x[True] = -1
+        assert (x.numpy() == -1).all()
 
 
 def test_slices_along_an_axis(device: str) -> None:

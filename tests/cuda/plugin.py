@@ -7,7 +7,12 @@ import pytest
 
 from tests.cuda import fake
 
-fake.install()
+fake.load()
+
+
+def pytest_configure() -> None:
+    """The device CUDA compiles for it; by now tests/conftest.py has chosen the settings."""
+    fake.install()
 
 
 @pytest.fixture(autouse=True)

@@ -37,6 +37,12 @@ def test_on_the_fake_driver(name: str) -> None:
     assert "skipped" not in done.stdout
 
 
+def test_the_settings_of_tests_come_first() -> None:
+    """Kernels for the fake driver must not get into the user's own disk cache."""
+    program = "import sys, tests.cuda.plugin; print('ferrule' in sys.modules)"
+    assert run("-c", program).stdout == "False\n"
+
+
 # Everything that is alive at the end of a program, in an order that is nobody's choice.
 AT_EXIT = """
 import atexit

@@ -8,7 +8,7 @@ from tests.kernels import add, constant, exp, keep, load, matmul, mul, softmax, 
 from ferrule.codegen.heuristic import choose
 from ferrule.codegen.kernel import Kernel, KernelError, Kind, scatters, show, verify
 from ferrule.codegen.lower import lower
-from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
+from ferrule.codegen.opt import Opt, ScheduleError, apply_opts, is_ordered
 from ferrule.dtype import dtypes
 from ferrule.ops import BufferOps, LazyOp, ReduceOps, UnaryOps
 from ferrule.target import detect_cpu
@@ -221,3 +221,18 @@ def test_loops_that_scatter_stay_serial(opt: str) -> None:
     nest = next(n for n in kernel.roots if scatters(n))
     with pytest.raises(ScheduleError, match=r"a value says where \w+ stores, and two iterations"):
         apply_opts(kernel, (Opt(opt, (nest.name, nest.loops[0].range.name)),))
+
+
+def test_zeros_that_something_is_added_to_are_not_shared_out() -> None:
+    """Chunks are done in any order, and the zeros have to come first."""
+    positions = LazyOp(UnaryOps.CAST, (load(2, 1, 8),), dtypes.int32)
+    for how in ("last", "max"):
+        ast = store(LazyOp(ReduceOps.SCATTER, (load(1, 1, 8), positions), (0, 1, how)))
+        kernel = lower(ast, "scatter")
+        assert len(kernel.roots) == 2
+        for nest in kernel.roots:
+            assert is_ordered(kernel, nest.name)
+            with pytest.raises(ScheduleError, match="and chunks are done in any order; leave its"):
+                apply_opts(kernel, (Opt("parallel", (nest.name, nest.loops[0].range.name)),))
+    apart = lower(LazyOp(BufferOps.SINK, (store(load(1, 8)), store(load(3, 9), 2))), "apart")
+    assert not any(is_ordered(apart, nest.name) for nest in apart.roots)

@@ -15,7 +15,7 @@ from ferrule.codegen.gridscatter import schedule_scatter
 from ferrule.codegen.gridstreams import last, schedule_stream, share, threads_for
 from ferrule.codegen.gridtile import schedule_grid_tile
 from ferrule.codegen.kernel import Kind, Nest, scatters
-from ferrule.codegen.opt import ScheduleError
+from ferrule.codegen.opt import ScheduleError, is_ordered
 from ferrule.codegen.plan import Plan, loads, step_of
 from ferrule.codegen.rows import column_axis, merge_siblings
 
@@ -24,8 +24,11 @@ SHORT = 32  # terms of a reduce that one thread does as well alone
 
 def schedule_grid(plan: Plan) -> None:
     """Schedule a kernel for blocks of threads."""
-    if any(stores_to_one_place(nest) or _adds_up(nest) for nest in plan.kernel.nests):
+    kernel = plan.kernel
+    if any(stores_to_one_place(nest) or _adds_up(nest) for nest in kernel.nests):
         plan.attempt(schedule_scatter)
+        return
+    if any(is_ordered(kernel, nest.name) for nest in kernel.roots):
         return
     for name in [nest.name for nest in plan.kernel.roots]:
         below = plan.below(name)

@@ -196,6 +196,26 @@ def descendants(kernel: Kernel, name: str) -> set[str]:
     return out
 
 
+def is_ordered(kernel: Kernel, name: str) -> bool:
+    """Whether a root nest and another one use memory that one of the two stores to.
+
+    One has to be done before the other, as the zeros that a SCATTER then adds to; chunks are done
+    in any order.
+    """
+    mine = descendants(kernel, name)
+    used, stored = _slots_of(kernel, mine)
+    used_there, stored_there = _slots_of(kernel, kernel.by_name.keys() - mine)
+    return bool(stored & used_there or stored_there & used)
+
+
+def _slots_of(kernel: Kernel, names: Set[str]) -> tuple[set[int], set[int]]:
+    """The slots that some nests load or store, and those that they store."""
+    nests = [kernel.by_name[name] for name in names]
+    stored = {c.store.slot for nest in nests for c in nest.computes if c.store is not None}
+    found = toposort([e for nest in nests for e in expressions(nest)])
+    return stored | {e.arg for e in found if e.op is ExprOp.LOAD}, stored
+
+
 def map_reads(
     kernel: Kernel, names: set[str], new: Callable[[Expr], Expr], skip: Set[str] = frozenset()
 ) -> Kernel:
@@ -522,7 +542,13 @@ def parallel(kernel: Kernel, nest_name: str, name: str) -> Kernel:
                     f"parallel({name}) in kernel {kernel.name}: {inner.name} is stored to one "
                     f"place in several iterations of {name}; share out fewer loops"
                 )
-    return _set_kind(kernel, nest_name, name, Kind.PARALLEL)
+    shared = _set_kind(kernel, nest_name, name, Kind.PARALLEL)
+    if is_ordered(kernel, nest_name):
+        raise ScheduleError(
+            f"parallel({name}) in kernel {kernel.name}: {nest_name} and another nest use memory "
+            "that one of them stores to, and chunks are done in any order; leave its loops serial"
+        )
+    return shared
 
 
 def bind(

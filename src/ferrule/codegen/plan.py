@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
+from typing import Any
 
 from ferrule.codegen import opt
 from ferrule.codegen.kernel import Kernel, Loop, Nest, expressions
@@ -27,7 +28,10 @@ class Plan:
         self.target = target
         self.opts: list[Opt] = []
 
-    def do(self, primitive: str, *args: object) -> None:
+    def do(self, primitive: str, *args: Any) -> None:
+        # What suits such a nest otherwise is as good for one thread.
+        if primitive == "parallel" and opt.is_ordered(self.kernel, args[0]):
+            return
         choice = Opt(primitive, args)
         self.kernel = opt.PRIMITIVES[primitive](self.kernel, *args)
         self.opts.append(choice)

@@ -51,6 +51,10 @@ class Arguments:
                 )
         self._slots[:] = [*addresses, *values] or [0]
 
+    def fill_addresses(self, addresses: Sequence[int]) -> None:
+        """Puts other addresses in; the values stay."""
+        self._slots[: self.n_addresses] = list(addresses)
+
 
 @final
 class _Function:
@@ -121,6 +125,8 @@ class CUDAProgram:
         if sizes != expected:
             raise CUDAError(f"kernel {name} has parameters of {sizes} bytes: addresses come first")
         self._arguments = self.new_arguments()
+        self._checked: tuple[int, ...] = ()
+        """The sizes of the last launch."""
         self._lock = Lock()
 
     def new_arguments(self) -> Arguments:
@@ -137,10 +143,11 @@ class CUDAProgram:
 
     def function(self, addresses: Sequence[int], shared_bytes: int = 0) -> Any:
         """The driver's handle of the code for these addresses, ready for a launch."""
-        aligned = not any([address % _ALIGNMENT for address in addresses])
-        if not aligned and self._source is not None and self._unaligned is None:
-            self._unaligned = self._load_unaligned(self._source)
-        chosen = self._aligned if aligned or self._unaligned is None else self._unaligned
+        chosen = self._aligned
+        if self._source is not None and any([a % _ALIGNMENT for a in addresses]):
+            if self._unaligned is None:
+                self._unaligned = self._load_unaligned(self._source)
+            chosen = self._unaligned
         if shared_bytes > _STATIC_SHARED_LIMIT:
             chosen.allow_shared(shared_bytes)
         return chosen.handle
@@ -188,12 +195,15 @@ class CUDAProgram:
         """
         addresses = [0 if buf is None else buf.address for buf in bufs]
         self.check_arguments(len(addresses), len(vals))
-        self.check_launch(global_size, local_size)
+        sizes = (*global_size, *local_size)
+        if sizes != self._checked:
+            self.check_launch(global_size, local_size)
+            self._checked = sizes
         self.gpu.activate()
         timer = Timer(self.gpu) if wait else None
         if min(global_size) > 0:
             function = self.function(addresses, shared_bytes)
-            self._launch(function, addresses, vals, (*global_size, *local_size, shared_bytes))
+            self._launch(function, addresses, vals, (*sizes, shared_bytes))
         return timer.seconds() if timer is not None else None
 
     def _launch(

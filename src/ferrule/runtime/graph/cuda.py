@@ -43,6 +43,8 @@ class _Step:
         self.is_enabled = True
         self.node: Any = None
         self.params: Any = None
+        self.function: Any = None
+        self.shared_bytes = _shared_bytes(item.prg)
 
     def values(self, var_vals: dict[Any, int]) -> list[int]:
         """The values of the kernel's variables."""
@@ -129,8 +131,8 @@ class CUDAGraph:
             step.params = self.build_kernel_node_params(
                 step.runner.program, _at_least_one(grid), block, arguments.pointer
             )
-            step.params.func = self._function(step)
-            step.params.sharedMemBytes = _shared_bytes(step.runner)
+            step.params.func = step.function = self._function(step)
+            step.params.sharedMemBytes = step.shared_bytes
             step.node = self.graph_add_kernel_node(self._graph, after, step.params)
         self._exec = self.graph_instantiate(self._graph)
         weakref.finalize(self, _destroy, self._gpu, "cuGraphExecDestroy", self._exec)
@@ -198,7 +200,7 @@ class CUDAGraph:
         return check(added, "a copy's node")
 
     def _function(self, step: _Step) -> Any:
-        return step.runner.program.function(step.addresses, _shared_bytes(step.runner))
+        return step.runner.program.function(step.addresses, step.shared_bytes)
 
     def _prepare(
         self, step: _Step, arguments: Arguments, var_vals: dict[Any, int]
@@ -231,22 +233,38 @@ class CUDAGraph:
                     self._steps[j].addresses[i] = address
                     changed.add(j)
         if last is None or last[n:] != values[n:]:
-            changed.update(self._with_values)
+            changed.difference_update(self._with_values)
+            for j in self._with_values:
+                self._set_values(self._steps[j], self._arguments[j], var_vals)
         for j in sorted(changed):
-            self._set_node(self._steps[j], self._arguments[j], var_vals)
+            self._set_addresses(self._steps[j], self._arguments[j])
         self._last = values
 
-    def _set_node(self, step: _Step, arguments: Arguments | None, var_vals: dict[Any, int]) -> None:
-        if arguments is None:
-            step.params = self._copy_params(step)
-            args = (self._exec, step.node, step.params, self._gpu.context)
-            check(bindings().cuGraphExecMemcpyNodeSetParams(*args), "changing a copy in a graph")
-            return
+    def _set_values(
+        self, step: _Step, arguments: Arguments | None, var_vals: dict[Any, int]
+    ) -> None:
+        """Makes a kernel's node what these values, and the step's addresses, need."""
+        assert arguments is not None, "a copy has no variables"
         grid, block = self._prepare(step, arguments, var_vals)
         self.set_kernel_node_launch_dims(step.params, _at_least_one(grid), block)
-        step.params.func = self._function(step)
-        self.graph_exec_kernel_node_set_params(self._exec, step.node, step.params)
+        self._set_kernel(step)
         self._enable(step, min(grid) > 0)
+
+    def _set_addresses(self, step: _Step, arguments: Arguments | None) -> None:
+        """Makes a node what the step's addresses need."""
+        if arguments is not None:
+            arguments.fill_addresses(step.addresses)
+            self._set_kernel(step)
+            return
+        step.params = self._copy_params(step)
+        args = (self._exec, step.node, step.params, self._gpu.context)
+        check(bindings().cuGraphExecMemcpyNodeSetParams(*args), "changing a copy in a graph")
+
+    def _set_kernel(self, step: _Step) -> None:
+        function = self._function(step)
+        if function is not step.function:
+            step.params.func = step.function = function
+        self.graph_exec_kernel_node_set_params(self._exec, step.node, step.params)
 
     def _enable(self, step: _Step, enabled: bool) -> None:
         """A launch of no blocks is none at all; the driver has no such launch."""
@@ -326,8 +344,9 @@ def _launch_dims(
     return grid or [1, 1, 1], block or [1, 1, 1]
 
 
-def _shared_bytes(runner: CompiledASTRunner) -> int:
-    return int(runner.runtime_args.get("shared_bytes", 0))
+def _shared_bytes(runner: JITRunner) -> int:
+    options: dict[str, int] = getattr(runner, "runtime_args", {})
+    return options.get("shared_bytes", 0)
 
 
 def _variables(runner: JITRunner) -> Iterable[Variable]:
