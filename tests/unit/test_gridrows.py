@@ -15,12 +15,13 @@ from tests.kernels import (
     total,
 )
 
+from ferrule.codegen.interpret import interpret
 from ferrule.codegen.kernel import KernelError, Kind
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.opt import Opt, ScheduleError
 from ferrule.codegen.uops import UOps
-from ferrule.expr import ExprOp
-from ferrule.ops import LazyOp, UnaryOps
+from ferrule.expr import ExprOp, Variable
+from ferrule.ops import BufferOps, LazyOp, UnaryOps
 
 
 def softmax_of(rows: int, columns: int, axis: int = 1) -> Case:
@@ -155,3 +156,27 @@ def test_a_chosen_step_makes_neighbours() -> None:
     loops = [loop for nest in linearizer.scheduled.nests for loop in nest.loops]
     assert [loop.step for loop in loops if loop.kind is Kind.THREAD] == [8, 1]
     assert [u.arg for u in linearizer.uops if u.op is UOps.ACROSS] == [(ExprOp.ADD, 4, 8)]
+
+
+@pytest.mark.parametrize("value", [1, 7, 33, 40])
+@pytest.mark.parametrize("varies", [0, 1])
+def test_sizes_that_vary(varies: int, value: int) -> None:
+    n = Variable("n", 1, 40)
+    x = load(1, *((n, 20) if varies == 0 else (5, n)))
+    linearizer = Linearizer(store(softmax(x, 1)), GRID).linearize()
+    shape = (value, 20) if varies == 0 else (5, value)
+    given = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    out = np.full(given.size, np.nan, np.float32)
+    interpret(linearizer.uops, [out, given.ravel()], [value])
+    np.testing.assert_allclose(out.reshape(shape), numpy_softmax(given, 1), rtol=1e-5, atol=1e-5)
+
+
+def test_several_roots_of_one_kernel() -> None:
+    x = load(3, 9, 40)
+    stores = (store(total(x, 1), 0), store(total(x, 0), 1), store(add(x, x), 2))
+    linearizer = Linearizer(LazyOp(BufferOps.SINK, stores), GRID).linearize()
+    given = np.random.default_rng(0).standard_normal((9, 40)).astype(np.float32)
+    out = [np.full(n, np.nan, np.float32) for n in (9, 40, 360)]
+    interpret(linearizer.uops, [*out, given.ravel()])
+    for found, expected in zip(out, (given.sum(1), given.sum(0), 2 * given), strict=True):
+        np.testing.assert_allclose(found, expected.ravel(), rtol=1e-5, atol=1e-5)

@@ -35,6 +35,10 @@ LONG_REDUCE: Final = 1 << 17
 TALL_RESULTS: Final = 1024
 TALL_ROWS: Final = 1024
 TALL_SIZE: Final = 1 << 20
+PARTIAL_RESULTS: Final = 1 << 14
+"""Of all parts, together: so many threads, with several rows each, fill a GPU."""
+LEAST_ROWS: Final = 256
+"""Of one part: the second kernel has little to do then."""
 """Columns at most, and rows and elements at least, of what is reduced down its columns in parts:
 a thread that reads whole rows gets two to three times as much from memory as one that reads its
 share of the columns of all rows."""
@@ -75,8 +79,9 @@ def parts_of_tall_reduce(shape: Shape, chosen: set[int]) -> tuple[int, int] | No
     if len(sizes) - 1 in chosen or rows * results < TALL_SIZE:
         return None
     axis = max(chosen, key=lambda a: sizes[a])
-    fit = [parts for parts in range(8, 4 * FEW_RESULTS) if sizes[axis] % parts == 0]
-    return (axis, min(fit, key=lambda parts: abs(parts - FEW_RESULTS))) if fit else None
+    wanted = max(FEW_RESULTS, min(PARTIAL_RESULTS // results, rows // LEAST_ROWS))
+    fit = [parts for parts in range(8, 4 * wanted) if sizes[axis] % parts == 0]
+    return (axis, min(fit, key=lambda parts: abs(parts - wanted))) if fit else None
 
 
 def _known(shape: Shape) -> list[int] | None:
