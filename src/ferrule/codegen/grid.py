@@ -1,9 +1,8 @@
 """Schedules for blocks of threads: which loops become blocks, and which threads.
 
-Three shapes of work. A stream has no reduce: all its loops become one, a vector to a thread.
-Reduces along memory are done by a block together: its threads take neighbours, and combine what
-they have at the end. Other reduces are done by a thread each, neighbours by neighbouring threads.
-A kernel that stores where a value says keeps its order along the axis that is scattered.
+Each shape of work has a module: streams, reduces with reuse, other reduces, scatters. What is here
+tells them apart, and does what is left: reduces inside of reduces, by a thread for each result, or
+by a block together where the terms lie along memory.
 """
 
 from __future__ import annotations
