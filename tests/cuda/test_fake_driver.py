@@ -26,6 +26,7 @@ FILES = (
     "cuda/gpu/test_program.py",
     "cuda/gpu/test_graph.py",
     "cuda/gpu/test_memory.py",
+    "cuda/gpu/test_matrices.py",
 )
 
 

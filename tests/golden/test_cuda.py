@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 from tests.golden.test_golden import LARGE
-from tests.kernels import CASES, store
+from tests.kernels import CASES, load, matmul, store, widened
 
+from ferrule.codegen.intrinsics import MMA
 from ferrule.codegen.linearizer import Linearizer
+from ferrule.dtype import DType
 from ferrule.ops import LazyOp
 from ferrule.renderer.cstyle import cuda_renderer
 from ferrule.runtime.cuda_compiler import NVRTC
@@ -30,7 +32,7 @@ def _target(arch: str) -> Target:
     return Target(
         name=f"cuda-{arch}",
         arch=arch,
-        features="",
+        features="+mma",
         vector_bytes=16,
         n_vector_registers=64,
         max_threads=132,
@@ -49,7 +51,14 @@ def _target(arch: str) -> Target:
 
 def _kernels() -> dict[str, LazyOp]:
     small = {case.name: case.ast for case in CASES}
-    return small | {name: store(make()) for name, make in LARGE.items()}
+    narrow = {dtype.name: store(_product(dtype)) for dtype in MMA.sources}
+    return small | {name: store(make()) for name, make in LARGE.items()} | narrow
+
+
+def _product(dtype: DType) -> LazyOp:
+    """Of matrices of narrow floats, for the instruction that multiplies matrices."""
+    a, b = (widened(load(slot, 1024, 1024, dtype=dtype)) for slot in (1, 2))
+    return matmul(a, b)
 
 
 KERNELS = _kernels()

@@ -26,12 +26,13 @@ from tests.kernels import (
 
 from ferrule.codegen.gridtile import GridTile, tile_grid
 from ferrule.codegen.interpret import AccessError, RaceError, interpret
+from ferrule.codegen.intrinsics import MMA
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import Opt, ScheduleError
 from ferrule.codegen.plan import Plan
 from ferrule.codegen.uops import UOps
-from ferrule.dtype import dtypes
+from ferrule.dtype import DType, dtypes
 from ferrule.expr import Variable
 from ferrule.ops import BinaryOps, LazyOp, ReduceOps
 from ferrule.target import detect_cpu
@@ -208,6 +209,57 @@ def test_without_a_barrier_it_is_a_race(number: int) -> None:
     without = [u for u in uops if u is not barrier]
     with pytest.raises((RaceError, AccessError)):
         interpret(without, [np.zeros(9 * 13, np.float32), *inputs])
+
+
+# -- products of matrices by warps -----------------------------------------------------------------
+
+WARPS = GridTile(4, 4, 8, 8, step=32, matrices=True)
+TENSOR = replace(GPU, name="tensor", features="+mma")
+
+
+def narrow(m: int, n: int, k: int, dtype: DType, *, turned: tuple[bool, bool]) -> LazyOp:
+    left = load(1, k, m, dtype=dtype).permute((1, 0)) if turned[0] else load(1, m, k, dtype=dtype)
+    right = load(2, n, k, dtype=dtype).permute((1, 0)) if turned[1] else load(2, k, n, dtype=dtype)
+    return store(matmul(widened(left), widened(right)))
+
+
+@pytest.mark.parametrize("turned", [(False, False), (False, True), (True, False)], ids=str)
+@pytest.mark.parametrize("dtype", MMA.sources, ids=lambda dtype: dtype.name)
+def test_warps_multiply_matrices(dtype: DType, turned: tuple[bool, bool]) -> None:
+    m, n, k = 37, 19, 41
+    linearizer = tiled(narrow(m, n, k, dtype, turned=turned), WARPS)
+    assert sum(u.op is UOps.MMA for u in linearizer.uops) == 2 * 2
+    assert linearizer.threads == 64
+    generator = np.random.default_rng(0)
+    a, b = (generator.standard_normal(s).astype(dtype.np) for s in ((m, k), (k, n)))
+    out = np.full(m * n, np.nan, np.float32)
+    stored = [x.T if t else x for x, t in zip((a, b), turned, strict=True)]
+    interpret(linearizer.uops, [out, *(np.ascontiguousarray(x).ravel() for x in stored)])
+    expected = a.astype(np.float64) @ b.astype(np.float64)
+    np.testing.assert_allclose(out.reshape(m, n), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_large_products_of_narrow_floats_are_by_warps_where_there_is_an_instruction() -> None:
+    ast = narrow(1024, 1024, 1024, dtypes.bfloat16, turned=(False, True))
+    for target in (GPU, TENSOR):
+        linearizer = Linearizer(ast, target).linearize()
+        assert any(u.op is UOps.MMA for u in linearizer.uops) == (target is TENSOR)
+        assert 0 < shared_bytes(linearizer) <= target.shared_bytes
+
+
+def test_products_of_float32_are_never_rounded_for_it() -> None:
+    uops = Linearizer(product(1024, 1024, 1024).ast, TENSOR).linearize().uops
+    assert not any(u.op is UOps.MMA for u in uops)
+
+
+def test_other_loops_are_no_product_of_matrices() -> None:
+    ast = narrow(64, 64, 64, dtypes.float16, turned=(False, False))
+    opts = tiled(ast, SMALL).opts
+    (nest,) = {
+        opt.args[0] for opt in opts if opt.args[0].startswith("sum") and "." not in opt.args[0]
+    }
+    with pytest.raises(ScheduleError, match="does not add up 16 products of matrices"):
+        Linearizer(ast, GPU, [*opts, Opt("tensorize", (nest, "r0.2.i.i", MMA.name))])
 
 
 # -- what is chosen --------------------------------------------------------------------------------

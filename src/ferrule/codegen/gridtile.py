@@ -17,7 +17,8 @@ from math import gcd, prod
 from typing import final
 
 from ferrule.codegen.contraction import is_contraction
-from ferrule.codegen.kernel import Nest
+from ferrule.codegen.intrinsics import MMA, WARP
+from ferrule.codegen.kernel import Compute, Nest
 from ferrule.codegen.opt import is_product_of_loads
 from ferrule.codegen.plan import Plan, base, loads, step_of
 from ferrule.dtype import DType
@@ -28,6 +29,8 @@ ACCESS_BYTES = 16  # the widest load of one thread
 SECTOR_BYTES = 32  # of memory: what one access moves at least
 BANKS_BYTES = 128  # of memory that threads share: what all of its banks give at a time
 ACCUMULATOR_BYTES = 256  # for the results of one thread: half of its registers
+PADDING = 8  # elements of two bytes that a step is longer than it need be
+NARROW_BYTES = 2
 UNROLLED = 4  # terms in the innermost loop
 STEPS = (8, 16, 32, 64)  # terms of the sum between two barriers
 SEEN_STEPS = 32  # along an axis, to tell whether neighbours in a copy are neighbours in memory
@@ -40,6 +43,7 @@ OTHER_REGISTERS = 40  # of a thread, beside its results
 BANKS_CYCLES = 4.0  # to read from all banks of shared memory
 FILL_CYCLES = 4.0  # to copy one element there
 STEP_CYCLES = 500.0  # from the loads of a step to its first multiply-add
+MATRIX_CYCLES = 2.0  # of a multiprocessor, for one product of matrices by a warp
 NAIVE_CYCLES = 16.0  # a multiply-add whose operands both come from the caches
 
 
@@ -49,7 +53,8 @@ class GridTile:
     """What a block computes at a time.
 
     Its threads are a grid of `row_threads` x `column_threads`, and each has `rows` x `columns`
-    results; `step` terms of the sum are in shared memory at once.
+    results; `step` terms of the sum are in shared memory at once. With `matrices` its warps
+    multiply matrices, and the threads hold what the instruction says.
     """
 
     rows: int
@@ -57,6 +62,7 @@ class GridTile:
     row_threads: int
     column_threads: int
     step: int
+    matrices: bool = False
 
     @property
     def threads(self) -> int:
@@ -89,6 +95,7 @@ class _Work:
     columns: int
     terms: int
     itemsize: int
+    matrices: bool
 
 
 # -- which tile ------------------------------------------------------------------------------------
@@ -96,7 +103,7 @@ class _Work:
 
 def best_grid_tile(target: Target, work: _Work) -> GridTile | None:
     """The tile with the least time; None where a thread for each result takes less."""
-    tiles = _tiles(target, work.itemsize)
+    tiles = _matrix_tiles(target) if work.matrices else _tiles(target, work.itemsize)
     costs = {tile: (grid_tile_cost(target, work, tile), tile.staged) for tile in tiles}
     best = min(costs, key=costs.__getitem__, default=None)
     if best is None or costs[best][0] >= _naive_cost(target, work):
@@ -119,16 +126,31 @@ def _tiles(target: Target, itemsize: int) -> Iterator[GridTile]:
                     yield tile
 
 
+def _matrix_tiles(target: Target) -> Iterator[GridTile]:
+    counts = (1, 2, 4, 8)
+    near = MMA.rows // MMA.down
+    for down, across, rows, columns in itertools.product(counts, counts, counts, counts):
+        if down * across * WARP > target.block_threads or near * rows * MMA.near * columns > 64:
+            continue
+        for step in STEPS:
+            tile = GridTile(
+                rows * near, columns * MMA.near, down * MMA.down, across * MMA.across, step, True
+            )
+            padded = tile.staged * (step + PADDING) // step
+            if step % MMA.terms == 0 and padded * NARROW_BYTES <= target.shared_bytes:
+                yield tile
+
+
 def grid_tile_cost(target: Target, work: _Work, tile: GridTile) -> float:
     """About how many cycles a contraction takes, on the multiprocessor that has the most blocks."""
     blocks = work.batch * -(-work.rows // tile.block_rows) * -(-work.columns // tile.block_columns)
     blocks = -(-blocks // _multiprocessors(target))
-    products = tile.rows * tile.columns
-    cycles = max(products, BANKS_CYCLES * _bank_reads(target, tile, work.itemsize))
-    cycles += FILL_CYCLES * (tile.block_rows + tile.block_columns) / tile.threads
     steps = -(-work.terms // tile.step)
-    busy = steps * tile.step * cycles * max(1, tile.threads / LANES)
-    registers = tile.threads * (OTHER_REGISTERS + products)
+    lanes = max(tile.threads, LANES)
+    cycles = _term_cycles(target, tile, work.itemsize) * lanes / LANES
+    cycles += FILL_CYCLES * (tile.block_rows + tile.block_columns) / LANES
+    busy = steps * tile.step * cycles
+    registers = tile.threads * (OTHER_REGISTERS + tile.rows * tile.columns)
     at_once = max(1, min(blocks, LANES * REGISTERS // registers))
     return blocks * (busy + steps * STEP_CYCLES / at_once)
 
@@ -141,6 +163,16 @@ def _naive_cost(target: Target, work: _Work) -> float:
 
 def _multiprocessors(target: Target) -> int:
     return max(1, target.max_threads * target.block_threads // (LANES * THREADS_OF_LANE))
+
+
+def _term_cycles(target: Target, tile: GridTile, itemsize: int) -> float:
+    """How long all lanes take for one term of the sums of as many threads."""
+    if not tile.matrices:
+        banks = BANKS_CYCLES * _bank_reads(target, tile, itemsize)
+        return max(tile.rows * tile.columns, banks)
+    rows, columns = tile.rows * MMA.down // MMA.rows, tile.columns // MMA.near
+    banks = rows * MMA.rows // MMA.across + columns * MMA.columns // MMA.across
+    return max(MATRIX_CYCLES * rows * columns, banks) * LANES / WARP / MMA.terms
 
 
 def _bank_reads(target: Target, tile: GridTile, itemsize: int) -> float:
@@ -231,13 +263,23 @@ def _contraction(plan: Plan, name: str) -> tuple[str, _Axes] | None:
 def _work(plan: Plan, reduce: str, axes: _Axes) -> _Work:
     nest = plan.nest(reduce)
     terms = [loop.range for loop in nest.loops]
+    (c,) = nest.computes
     return _Work(
         batch=_count(axes.batch),
         rows=_count(axes.rows),
         columns=_count(axes.columns),
         terms=_count(terms),
-        itemsize=nest.computes[0].value.dtype.itemsize,
+        itemsize=c.value.dtype.itemsize,
+        matrices=MMA.is_native(plan.target) and _is_matrix_product(c),
     )
+
+
+def _is_matrix_product(c: Compute) -> bool:
+    """Whether a sum adds up products of narrow floats, as an instruction of warps does."""
+    if not is_product_of_loads(c) or c.value.dtype is not MMA.result_dtype:
+        return False
+    sources = {factor.src[0].dtype for factor in c.value.src if factor.op is ExprOp.CAST}
+    return len(sources) == 1 and sources <= set(MMA.sources) and len(loads(c.value)) == 2
 
 
 def _count(ranges: Sequence[Expr]) -> int:
@@ -264,7 +306,7 @@ class _Tiling:
         self._threads(self.name, row, column)
         self._threads(self.reduce, row_here, column_here, term)
         for fill in fills:
-            _fill(self.plan, fill, self.tile.threads)
+            _fill(self.plan, fill, self.tile.threads, matrices=self.tile.matrices)
 
     def _fuse(self, nest: str, group: Sequence[Expr]) -> str:
         """Neighbouring loops as one; its name."""
@@ -314,14 +356,19 @@ class _Tiling:
                 return names
             e = again[0]
             number = [x for x in found if x.arg == e.arg].index(e)
-            order = [r.name for r in reversed(inside) if r in e.ranges]
+            order = [r.name for r in inside if r in e.ranges]
+            order = order if self.tile.matrices else order[::-1]
             names.append(f"{self.reduce}.tile{len(names)}")
-            args = (self.reduce, e.arg, self.reduce, 1, tuple(order), names[-1], number, "value")
+            what = "load" if self.tile.matrices else "value"
+            args = (self.reduce, e.arg, self.reduce, 1, tuple(order), names[-1], number, what)
             self.plan.do("stage", *args)
 
     def _threads(self, nest: str, row: str, column: str, term: str | None = None) -> None:
         """Threads along both axes of a tile, and what each of them does."""
         plan, tile = self.plan, self.tile
+        if tile.matrices:
+            self._warps(nest, row, column, term)
+            return
         lanes = max(1, ACCESS_BYTES // self._dtype.itemsize)
         rows = _shared_out(plan, nest, row, tile.row_threads, min(tile.rows, lanes))
         columns = _shared_out(plan, nest, column, tile.column_threads, min(tile.columns, lanes))
@@ -331,6 +378,32 @@ class _Tiling:
         terms = [] if term is None else self._unrolled(term)
         plan.do("reorder", nest, (outer, *threads, *terms, *copies, *columns.last))
         _bind(plan, nest, threads, copies, columns.last)
+
+    def _warps(self, nest: str, row: str, column: str, term: str | None) -> None:
+        """Warps along both axes of a tile, and the threads of each as an instruction has them."""
+        plan, tile = self.plan, self.tile
+        down, rows = self._part(nest, row, tile.rows * MMA.down)
+        across, columns = self._part(nest, column, tile.columns * MMA.across)
+        row_copies, rows = self._part(nest, rows, MMA.rows)
+        column_copies, columns = self._part(nest, columns, MMA.columns)
+        half, near = self._part(nest, rows, MMA.down)
+        beside, lane = self._part(nest, columns, MMA.near)
+        outer = plan.nest(nest).loops[0].range.name
+        threads = [*down, *across, near, *beside]
+        terms, last = ([], "") if term is None else self._part(nest, term, MMA.terms)
+        copies = [*row_copies, *column_copies, *half]
+        order = (outer, *threads, *terms, *copies, lane)
+        plan.do("reorder", nest, order if term is None else (*order, last))
+        _bind(plan, nest, threads, copies, [lane])
+        if term is not None:
+            plan.do("tensorize", nest, last, MMA.name)
+
+    def _part(self, nest: str, loop: str, size: int) -> tuple[list[str], str]:
+        """A loop as parts of a size: the loop over these, if there are several, and that inside."""
+        if _size(self.plan, nest, loop) == size:
+            return [], loop
+        self.plan.do("split", nest, loop, size)
+        return [f"{loop}.o"], f"{loop}.i"
 
     def _unrolled(self, term: str) -> list[str]:
         """The loop over the terms in shared memory, a few of them at a time."""
@@ -393,7 +466,7 @@ def _bind(
 # -- copies of the operands ------------------------------------------------------------------------
 
 
-def _fill(plan: Plan, name: str, threads: int) -> None:
+def _fill(plan: Plan, name: str, threads: int, *, matrices: bool) -> None:
     """Share out a copy among the threads of a block: neighbours take neighbours in memory."""
     (c,) = plan.nest(name).computes
     axes = c.ranges
@@ -415,7 +488,7 @@ def _fill(plan: Plan, name: str, threads: int) -> None:
     bound = [*near[:-1], *across, *near[-1:]]
     plan.do("reorder", name, (*copies, *bound, *mine.last))
     _bind(plan, name, bound, copies, mine.last)
-    if turned:
+    if turned or matrices:
         _pad(plan, name, axes[0])
 
 

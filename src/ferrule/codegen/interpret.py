@@ -17,6 +17,7 @@ from typing import Any, Final, final
 
 import numpy
 
+from ferrule.codegen.intrinsics import MMA, WARP
 from ferrule.codegen.uops import UOp, UOps, verify
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import ExprOp
@@ -145,6 +146,25 @@ def _dot(a: Array, b: Array, c: Array) -> Array:
         x, y = (_without_subnormals((pair >> shift << 16).view(numpy.float32)) for pair in (a, b))
         total = _without_subnormals(_fused_float32(x, y, total))
     return total
+
+
+def mma(a: Array, b: Array, c: Array) -> Array:
+    """What each of 32 threads has of `a @ b + c`, from its parts of these: terms in their order."""
+    left = unfolded(a.astype(numpy.float32), MMA.left, (MMA.rows, MMA.terms))
+    right = unfolded(b.astype(numpy.float32), MMA.right, (MMA.terms, MMA.columns))
+    total = unfolded(c, MMA.result, (MMA.rows, MMA.columns))
+    for term in range(MMA.terms):
+        total = total + left[:, term : term + 1] * right[term]
+    thread, element = numpy.indices(c.shape)
+    parts: Array = total[MMA.result(thread, element)]
+    return parts
+
+
+def unfolded(parts: Array, place: Callable[..., Any], shape: tuple[int, int]) -> Array:
+    """The matrix of which each thread holds a row of `parts`."""
+    out = numpy.zeros(shape, parts.dtype)
+    out[place(*numpy.indices(parts.shape))] = parts
+    return out
 
 
 _ALU: Final[dict[ExprOp, Callable[..., Array]]] = {
@@ -330,6 +350,11 @@ def _taken(x: Array, mask: Array | None, shape: tuple[int, int]) -> Array:
 # -- the machine -----------------------------------------------------------------------------------
 
 
+# What differs from thread to thread, and where all of a block come together.
+_DIFFERS: Final = frozenset({UOps.THREAD, UOps.GET, UOps.LOAD, UOps.ACROSS, UOps.MMA})
+_TOGETHER: Final = frozenset({UOps.BARRIER, UOps.ACROSS, UOps.MMA})
+
+
 @final
 class _Program:
     """A list of UOps, and where its loops and ifs begin and end."""
@@ -345,7 +370,7 @@ class _Program:
         """Whether all threads of a block take the same way: no loop or if asks which one it is."""
         own: set[UOp] = set()
         for u in self.uops:
-            if u.op in (UOps.THREAD, UOps.GET, UOps.LOAD, UOps.ACROSS) or own.intersection(u.src):
+            if u.op in _DIFFERS or own.intersection(u.src):
                 own.add(u)
         return not any(u.op in (UOps.LOOP, UOps.IF) and u in own for u in self.uops)
 
@@ -401,7 +426,7 @@ class _Machine:
             if u.op is stop_at:
                 return
             position = self.step(u, position)
-            if u.op in (UOps.BARRIER, UOps.ACROSS):
+            if u.op in _TOGETHER:
                 yield u
 
     def step(self, u: UOp, position: int) -> int:
@@ -526,6 +551,8 @@ class _Machine:
                 return self.threads[:, None]
             case UOps.ACROSS:
                 return self.value(u.src[0])  # its own part; the block combines them
+            case UOps.MMA:
+                return self.value(u.src[2])  # the same
             case UOps.GET:
                 return self.register(u.src[0])
             case _:
@@ -565,9 +592,12 @@ class _Block:
             self._meet(places[0])
 
     def _meet(self, u: UOp) -> None:
-        """All threads have got to a BARRIER or an ACROSS."""
+        """All threads have got to a BARRIER, an ACROSS or an MMA."""
         if u.op is UOps.ACROSS:
             self._combine(u)
+            return
+        if u.op is UOps.MMA:
+            self._multiply(u)
             return
         for pointer, memory in self.common.items():
             if pointer.op is UOps.SHARED and memory.users is not None:
@@ -576,14 +606,29 @@ class _Block:
     def _combine(self, u: UOp) -> None:
         op, count, step = u.arg
         assert u.dtype is not None
-        values = numpy.concatenate(
-            [numpy.broadcast_to(m.value(u), (len(m.threads), u.lanes)) for m in self.machines]
-        )
+        values = self._of_all(u)
         group = values.reshape(-1, count, step, u.lanes)
         while group.shape[1] > 1:
             half = group.shape[1] // 2
             group = _alu(op, (group[:, :half], group[:, half:]), (u.dtype, u.dtype))
         every = numpy.repeat(group, count, 1).reshape(values.shape)
+        for machine in self.machines:
+            machine.known[u] = every[machine.threads]
+
+    def _of_all(self, u: UOp) -> Array:
+        """A value, with a row for each thread of the block."""
+        return numpy.concatenate(
+            [numpy.broadcast_to(m.value(u), (len(m.threads), u.lanes)) for m in self.machines]
+        )
+
+    def _multiply(self, u: UOp) -> None:
+        """Each warp multiplies its matrices, which its threads hold in parts."""
+        a, b, c = (self._of_all(s) for s in u.src)
+        if len(c) % WARP:
+            raise InterpretError(f"MMA by {len(c)} threads; all {WARP} of each warp take part")
+        every = numpy.concatenate(
+            [mma(*(x[first : first + WARP] for x in (a, b, c))) for first in range(0, len(c), WARP)]
+        )
         for machine in self.machines:
             machine.known[u] = every[machine.threads]
 

@@ -1,7 +1,8 @@
-"""Instructions that do several multiply-adds in each lane: what they take and what they give.
+"""Instructions that do several multiply-adds in each lane, or in each thread of a warp: what they
+take and what they give.
 
-`tensorize` (in `opt.py`) puts one into a kernel. All of them are `ExprOp.DOT`: with pairs `a` and
-`b` of a narrow float, packed into one integer each with the element of the smaller k in the low
+`tensorize` (in `opt.py`) puts one into a kernel. Those of lanes are `ExprOp.DOT`: with pairs `a`
+and `b` of a narrow float, packed into one integer each with the element of the smaller k in the low
 half, and a float32 `c`,
 
     dot(a, b, c) = a[0]*b[0] + (a[1]*b[1] + c)
@@ -15,7 +16,7 @@ numbers below 2**-126 matter.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from ferrule.dtype import DType, dtypes
 from ferrule.target import Target
@@ -56,6 +57,61 @@ INTRINSICS: Final = {
         ),
     )
 }
+
+
+WARP = 32  # threads that multiply matrices together
+
+
+@dataclass(frozen=True)
+class MatrixIntrinsic:
+    """`c[m, n] += sum(a[m, k] * b[k, n] for k in range(terms))`, by the 32 threads of a warp.
+
+    Each thread holds a part of each matrix: `left`, `right` and `result` say which element, as
+    (row, column), is the e-th of thread t. The threads are `down` x `across`; a thread has every
+    `down`-th row of the result, and `near` neighbours of each.
+    """
+
+    name: str
+    rows: int
+    columns: int
+    terms: int
+    down: int
+    across: int
+    near: int
+    sources: tuple[DType, ...]
+    result_dtype: DType
+    needs: frozenset[str]
+
+    def left(self, t: Any, e: Any) -> tuple[Any, Any]:
+        """Pairs along the terms; of two pairs the second is of the lower half of the rows."""
+        return t // 4 + e // 2 % 2 * 8, t % 4 * 2 + e % 2 + e // 4 * 8
+
+    def right(self, t: Any, e: Any) -> tuple[Any, Any]:
+        """Pairs along the terms, of one column."""
+        return t % 4 * 2 + e % 2 + e // 2 * 8, t // 4
+
+    def result(self, t: Any, e: Any) -> tuple[Any, Any]:
+        """Pairs along a row."""
+        return t // 4 + e // 2 * 8, t % 4 * 2 + e % 2
+
+    def is_native(self, target: Target) -> bool:
+        """Whether the target has the instruction."""
+        features = set(target.features.split(","))
+        return target.warp == WARP and {f"+{feature}" for feature in self.needs} <= features
+
+
+MMA: Final = MatrixIntrinsic(
+    name="mma16816",
+    rows=16,
+    columns=8,
+    terms=16,
+    down=8,
+    across=4,
+    near=2,
+    sources=(dtypes.float16, dtypes.bfloat16),
+    result_dtype=dtypes.float32,
+    needs=frozenset({"mma"}),
+)
 
 
 def native_intrinsic(source: DType, result: DType, target: Target) -> Intrinsic | None:

@@ -18,7 +18,8 @@ from ferrule.expr import TRUE, Expr, ExprOp, Variable, const, less, toposort
 
 class Kind(Enum):
     """How a loop is run. TRANSPOSE is the loop around a VECTOR one along which the values are
-    loaded. The iterations of a THREAD loop are done by the threads of a block, one each.
+    loaded. The iterations of a THREAD loop are done by the threads of a block, one each. MATRIX is
+    a loop over terms that the threads of a warp add up together, by an instruction.
     """
 
     SERIAL = auto()
@@ -27,6 +28,7 @@ class Kind(Enum):
     VECTOR = auto()
     TRANSPOSE = auto()
     THREAD = auto()
+    MATRIX = auto()
 
     __hash__ = object.__hash__
 

@@ -16,6 +16,7 @@ from math import prod
 
 from ferrule.codegen import transcendental
 from ferrule.codegen.heuristic import schedule
+from ferrule.codegen.intrinsics import MMA
 from ferrule.codegen.kernel import (
     LANES_OR_COPIES,
     Compute,
@@ -30,7 +31,7 @@ from ferrule.codegen.kernel import (
     verify,
 )
 from ferrule.codegen.lower import lower, stores_of
-from ferrule.codegen.opt import COSTLY, Opt, apply_opts, descendants, mapped
+from ferrule.codegen.opt import COSTLY, Opt, apply_opts, descendants, mapped, matrix_operands
 from ferrule.codegen.threads import Digit, Threads
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.codegen.uops import show as show_program
@@ -46,6 +47,7 @@ from ferrule.expr import (
     conjuncts,
     const,
     load,
+    range_,
     rebuild,
     sint,
     substitute,
@@ -574,6 +576,9 @@ class _Linearizer:
         if depth > _first_reduce(nest):
             self._children(nest, depth)
         rest = nest.loops[depth:]
+        if rest and rest[-1].kind is Kind.MATRIX and rest[0].kind in LANES_OR_COPIES:
+            self._multiply(nest, rest, registers)
+            return
         if all(loop.kind in LANES_OR_COPIES for loop in rest):
             self._update(nest, rest, registers)
             return
@@ -611,6 +616,61 @@ class _Linearizer:
                 for r in step:
                     del self.copies[r]
         self.lane = outside
+
+    def _multiply(
+        self, nest: Nest, rest: Sequence[Loop], registers: dict[tuple[str, tuple[int, ...]], UOp]
+    ) -> None:
+        """A product of matrices for each copy of a warp's tile; its halves are copies too."""
+        *copies, half, lane, term = rest
+        (c,) = nest.computes
+        for copy in self._combinations(copies):
+            self.copies.update(copy)
+            held = []
+            for i in range(half.size):
+                self.copies[half.range] = const(i)
+                held.append(registers[(c.name, self._key(c))])
+            del self.copies[half.range]
+            before = self._joined([self._emit(UOp(UOps.GET, r.dtype, 2, (r,))) for r in held])
+            parts = self._fragments(nest, half, lane, term)
+            matrix = UOp(UOps.MMA, before.dtype, before.lanes, (*parts, before))
+            after = self._place(matrix, len(self.scopes) - 1)
+            for i, register in enumerate(held):
+                order = tuple(range(i * lane.size, (i + 1) * lane.size))
+                part = self._emit(UOp(UOps.SHUFFLE, after.dtype, lane.size, (after,), order))
+                self._emit(UOp(UOps.SET, src=(register, part)))
+                self.fresh.pop(register, None)
+            for r in copy:
+                del self.copies[r]
+
+    def _fragments(self, nest: Nest, half: Loop, lane: Loop, term: Loop) -> tuple[UOp, UOp]:
+        """What this thread holds of the operands of an MMA."""
+        (c,) = nest.computes
+        down, across = [loop.range for loop in nest.loops if loop.kind is Kind.THREAD][-2:]
+        left, right = (factor.src[0] for factor in matrix_operands(c.value, down))
+        pair = range_("pair", MMA.near)
+        outside, self.lane = self.lane, pair
+        near = across * MMA.near + pair
+        column = {across: down // MMA.near, lane.range: down % MMA.near}
+        lefts, rights = [], []
+        for i in range(MMA.terms // MMA.down):
+            terms = {term.range: near + i * MMA.down}
+            for h in range(half.size):
+                lefts.append(self.vector(left.substitute({**terms, half.range: const(h)})))
+            rights.append(self.vector(right.substitute({**terms, **column})))
+        self.lane = outside
+        return self._joined(lefts), self._joined(rights)
+
+    def _joined(self, parts: list[UOp]) -> UOp:
+        """Vectors one after the other."""
+        while len(parts) > 1:
+            pairs = zip(parts[::2], parts[1::2], strict=True)
+            parts = [
+                self._emit(
+                    UOp(UOps.SHUFFLE, a.dtype, 2 * a.lanes, (a, b), tuple(range(2 * a.lanes)))
+                )
+                for a, b in pairs
+            ]
+        return parts[0]
 
     def _keep_all(self, c: Compute, rest: Sequence[Loop]) -> None:
         for copies in self._combinations(rest):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ferrule.codegen.intrinsics import INTRINSICS, Intrinsic
+from ferrule.codegen.intrinsics import INTRINSICS, MMA, Intrinsic
 from ferrule.codegen.kernel import (
     MONOIDS,
     Compute,
@@ -1065,7 +1065,8 @@ def tensorize(kernel: Kernel, nest_name: str, name: str, intrinsic_name: str) ->
     `for k in n: s sum= cast(a[k]) * cast(b[k])` -> `for k.o in ceil(n / 2): s sum= dot(a[2*k.o &
     2*k.o + 1], b[2*k.o & 2*k.o + 1], 0)`, where the 0 stands for the sum so far. Where n is odd the
     last pair is filled with zeros, in a copy of the body. Re-associates, and takes subnormals for
-    zeros.
+    zeros. "mma16816" leaves the loops as they are and does the last, of 16 terms, at once, by the
+    threads of a warp.
 
     >>> from ferrule.codegen.kernel import MONOIDS, show
     >>> from ferrule.dtype import dtypes
@@ -1083,11 +1084,13 @@ def tensorize(kernel: Kernel, nest_name: str, name: str, intrinsic_name: str) ->
     """
     nest = _nest(kernel, nest_name)
     r = nest.loops[_depth(kernel, nest, name)].range
+    if intrinsic_name == MMA.name:
+        return _multiply_matrices(kernel, nest, r)
     intrinsic = INTRINSICS.get(intrinsic_name)
     if intrinsic is None:
         raise ScheduleError(
             f"tensorize({name}) in kernel {kernel.name}: no intrinsic {intrinsic_name}; there are "
-            f"{sorted(INTRINSICS)}"
+            f"{sorted((*INTRINSICS, MMA.name))}"
         )
     if not (is_dot(nest, r, intrinsic) and r.size.is_const):
         raise ScheduleError(
@@ -1107,6 +1110,53 @@ def tensorize(kernel: Kernel, nest_name: str, name: str, intrinsic_name: str) ->
     loops = tuple(loop.mapped(last) for loop in nest.loops if loop is not inner)
     kernel = kernel.with_nest(replace(nest, computes=(replace(c, value=value),), loops=loops))
     return _move_children(kernel, nest_name, lambda d: d if d <= depth else d - 1)
+
+
+def _multiply_matrices(kernel: Kernel, nest: Nest, r: Expr) -> Kernel:
+    """The last loop of a tile of a warp's results is one instruction."""
+    threads = [loop.range for loop in nest.loops if loop.kind is Kind.THREAD][-2:]
+    kinds = [(loop.kind, loop.range.size.max) for loop in nest.loops[-3:]]
+    expected = [(Kind.UNROLL, MMA.rows // MMA.down), (Kind.VECTOR, MMA.near)]
+    sizes = [thread.size.max for thread in threads]
+    fits = (
+        kinds == [*expected, (Kind.SERIAL, MMA.terms)]
+        and nest.loops[-1].range is r
+        and sizes == [MMA.down, MMA.across]
+    )
+    if not (fits and _is_matrix_product(nest, r, threads)):
+        raise ScheduleError(
+            f"tensorize({r}, {MMA.name}) in kernel {kernel.name}: nest {nest.name} does not add up "
+            f"{MMA.terms} products of matrices of {[d.name for d in MMA.sources]} in the last of "
+            f"its loops, after threads of {MMA.down} and {MMA.across}, copies of "
+            f"{MMA.rows // MMA.down} and {MMA.near} lanes"
+        )
+    return _set_kind(kernel, nest.name, r.name, Kind.MATRIX)
+
+
+def _is_matrix_product(nest: Nest, r: Expr, threads: Sequence[Expr]) -> bool:
+    """Whether a nest adds up products of what varies with its rows and with its columns only."""
+    (c,) = nest.computes
+    down, across = threads
+    half, lane = (loop.range for loop in nest.loops[-3:-1])
+    adds = c.monoid is not None and c.monoid.op is ExprOp.ADD and c.value.op is ExprOp.MUL
+    if not adds or c.value.dtype is not MMA.result_dtype:
+        return False
+    left, right = matrix_operands(c.value, down)
+    sources = {f.src[0].dtype if f.op is ExprOp.CAST else f.dtype for f in (left, right)}
+    return (
+        len(sources) == 1
+        and sources <= set(MMA.sources)
+        and {down, half, r} <= left.ranges
+        and {across, lane, r} <= right.ranges
+        and left.ranges.isdisjoint((across, lane))
+        and right.ranges.isdisjoint((down, half))
+    )
+
+
+def matrix_operands(product: Expr, row: Expr) -> tuple[Expr, Expr]:
+    """The factor that varies with the rows of the result, and the other one."""
+    a, b = product.src
+    return (a, b) if row in a.ranges else (b, a)
 
 
 def _packed(e: Expr, r: Expr, intrinsic: Intrinsic) -> Expr:

@@ -45,6 +45,7 @@ class UOps(Enum):
     SHARED = auto()
     BARRIER = auto()
     ACROSS = auto()
+    MMA = auto()
 
     __hash__ = object.__hash__
 
@@ -67,7 +68,7 @@ POINTERS = frozenset({UOps.PARAM, UOps.LOCAL, UOps.SHARED})
 NO_VALUE = frozenset(
     {UOps.STORE, UOps.SET, UOps.END, UOps.IF, UOps.ENDIF, UOps.EXTENT, UOps.BARRIER}
 )
-_OF_BLOCKS = frozenset({UOps.THREAD, UOps.SHARED, UOps.BARRIER, UOps.ACROSS})
+_OF_BLOCKS = frozenset({UOps.THREAD, UOps.SHARED, UOps.BARRIER, UOps.ACROSS, UOps.MMA})
 _INDICES = (dtypes.int32, dtypes.int64)
 
 
@@ -114,6 +115,8 @@ def _problem(u: UOp, open_blocks: list[UOp]) -> str:
                 return "closes something that is not the innermost open block"
         case UOps.ALU:
             return _alu_problem(u)
+        case UOps.MMA:
+            return _mma_problem(u)
         case UOps.LOAD:
             return _load_problem(u)
         case UOps.STORE:
@@ -159,6 +162,15 @@ def _alu_problem(u: UOp) -> str:
     expected = dtypes.bool if u.arg in COMPARISONS else operands[0].dtype
     if u.dtype is not expected:
         return f"{u.arg.name}: gives {expected}, not {u.dtype}"
+    return ""
+
+
+def _mma_problem(u: UOp) -> str:
+    source, shapes = u.src[0].dtype, [(s.dtype, s.lanes) for s in (*u.src, u)]
+    if source not in (dtypes.float16, dtypes.bfloat16):
+        return f"multiplies float16 or bfloat16, not {source}"
+    if shapes != [(source, 8), (source, 4), (dtypes.float32, 4), (dtypes.float32, 4)]:
+        return f"takes 8 and 4 elements and 4 float32, and gives 4 float32; not {shapes}"
     return ""
 
 

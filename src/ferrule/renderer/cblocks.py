@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from ferrule.codegen.uops import UOp
-from ferrule.dtype import dtypes
+from ferrule.dtype import DType, dtypes
 from ferrule.expr import ExprOp
-from ferrule.renderer.calu import Arithmetic, alu
+from ferrule.renderer.calu import Arithmetic, alu, cast
 from ferrule.renderer.cdialect import memory_type, type_of
 from ferrule.renderer.cprelude import Helper, Prelude
 
@@ -108,3 +108,47 @@ def _exchanged(prelude: Prelude, u: UOp, group: Group, distance: int) -> list[st
         return [*lines, f"x = {straight};"]
     swapped = alu(u.arg[0], arithmetic, (name, "x"))
     return [*lines, f"x = thread & {distance} ? {swapped} : {straight};"]
+
+
+# The threads of a warp give each other what they hold: an element of the result takes a row of the
+# left matrix from four threads and a column of the right one from four others.
+_MMA_BY_EXCHANGE: Final = """const i32 row = thread & 28, column = (thread & 3) * 8;
+for (i32 term = 0; term < 16; term++) {{
+  const i32 pair = term % 8 / 2, side = term / 8, odd = term % 2;
+  for (i32 half = 0; half < 2; half++) {{
+    const u16 x = (u16)__shfl_sync(0xffffffffu, (u32)a[side * 4 + half * 2 + odd], row + pair);
+    for (i32 near = 0; near < 2; near++) {{
+      const u16 y = (u16)__shfl_sync(0xffffffffu, (u32)b[side * 2 + odd], column + near * 4 + pair);
+      c.lane[half * 2 + near] += {left} * {right};
+    }}
+  }}
+}}"""
+_MMA_INSTRUCTION: Final = """const u32 a0 = a[0] | (u32)a[1] << 16, a1 = a[2] | (u32)a[3] << 16;
+const u32 a2 = a[4] | (u32)a[5] << 16, a3 = a[6] | (u32)a[7] << 16;
+const u32 b0 = b[0] | (u32)b[1] << 16, b1 = b[2] | (u32)b[3] << 16;
+asm("mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32 "
+    "{{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};"
+    : "+f"(c.lane[0]), "+f"(c.lane[1]), "+f"(c.lane[2]), "+f"(c.lane[3])
+    : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));"""
+
+
+def mma(prelude: Prelude, source: DType) -> Helper:
+    """The function that multiplies matrices by a warp: `(thread, 8 of a, 4 of b, 4 of c)`."""
+    kind = {dtypes.float16: "f16", dtypes.bfloat16: "bf16"}[source]
+    result = prelude.vector("float", 4)
+    left, right = (cast(prelude, source, dtypes.float32, "float", x) for x in ("x", "y"))
+    names = {x: [f"{x}{i}_" for i in range(count)] for x, count in (("a", 8), ("b", 4), ("c", 4))}
+    body = [
+        f"const u16 a[8] = {{{', '.join(names['a'])}}};",
+        f"const u16 b[4] = {{{', '.join(names['b'])}}};",
+        f"{result} c = {{{{{', '.join(names['c'])}}}}};",
+        f"#if {prelude.dialect.instructions_if}",
+        _MMA_INSTRUCTION.format(kind=kind),
+        "#else",
+        _MMA_BY_EXCHANGE.format(left=left, right=right),
+        "#endif",
+        "return c;",
+    ]
+    parameters = [f"u16 {name}" for name in names["a"] + names["b"]]
+    parameters += [f"float {name}" for name in names["c"]]
+    return Helper(f"mma_{kind}", result, ", ".join(["i32 thread", *parameters]), "\n".join(body))

@@ -12,13 +12,14 @@ import re
 from collections.abc import Sequence
 from typing import Final, final
 
+from ferrule.codegen.intrinsics import WARP
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import ExprOp
 from ferrule.renderer import cprelude
 from ferrule.renderer.base import RenderError
 from ferrule.renderer.calu import Arithmetic, alu, atom, bare, bitcast, cast
-from ferrule.renderer.cblocks import Group, across
+from ferrule.renderer.cblocks import Group, across, mma
 from ferrule.renderer.cbounds import INT32, bounds, range_of, within
 from ferrule.renderer.cdialect import (
     Dialect,
@@ -144,6 +145,8 @@ class Function:
                 self.emit(self.blocks_only(u, self.dialect.barrier))
             case UOps.ACROSS:
                 self.across(u)
+            case UOps.MMA:
+                self.multiply(u)
             case UOps.PARAM | UOps.VALUE:
                 pass  # named by the function's head
             case _:
@@ -285,6 +288,20 @@ class Function:
             self.scratch_bytes = max(self.scratch_bytes, threads * dtype.itemsize)
             operands.append(f"({self.dialect.to_shared}{memory_type(dtype)} *)scratch")
         self.define(u, [self.prelude.call(helper, x, *operands) for x in self.lanes[u.src[0]]])
+
+    def multiply(self, u: UOp) -> None:
+        """The parts of a product of matrices that a thread has."""
+        if not self.dialect.exchange or self.target.warp != WARP or self.threads % WARP:
+            raise RenderError(
+                f"MMA: {self.dialect.name} with warps of {self.target.warp} and blocks of "
+                f"{self.threads} threads has no warps of {WARP} that multiply matrices"
+            )
+        helper = mma(self.prelude, _dtype(u.src[0]))
+        operands = [lane for s in u.src for lane in self.lanes[s]]
+        name = f"t{self.number()}"
+        call = self.prelude.call(helper, "thread", *operands)
+        self.emit(f"const {helper.result} {name} = {call};")
+        self.lanes[u] = [f"{name}.lane[{lane}]" for lane in range(u.lanes)]
 
     # -- memory ------------------------------------------------------------------------------------
 

@@ -9,7 +9,17 @@ from typing import Final, final
 from ferrule.codegen.uops import UOp, UOps
 
 _EFFECTS: Final = frozenset(
-    {UOps.STORE, UOps.SET, UOps.LOOP, UOps.END, UOps.IF, UOps.ENDIF, UOps.BARRIER, UOps.ACROSS}
+    {
+        UOps.STORE,
+        UOps.SET,
+        UOps.LOOP,
+        UOps.END,
+        UOps.IF,
+        UOps.ENDIF,
+        UOps.BARRIER,
+        UOps.ACROSS,
+        UOps.MMA,
+    }
 )
 _PURE: Final = frozenset({UOps.ALU, UOps.CAST})
 _TAKE_EXPRESSIONS: Final = _PURE | {UOps.LOAD, UOps.STORE, UOps.SET, UOps.IF}
