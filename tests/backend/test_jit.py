@@ -762,8 +762,9 @@ def test_a_graph_holds_its_items(device: str) -> None:
     def f(x: Tensor) -> Tensor:
         return (x + 1).realize() * 2
 
-    for i in range(4):
-        f(Tensor([float(i)]))
+    with Context(JIT=1):
+        for i in range(4):
+            f(Tensor([float(i)]))
     items = f.jit_cache
     if Device[device].graph is not None:
         assert len(items) == 1
