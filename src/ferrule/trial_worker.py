@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 
@@ -16,6 +17,9 @@ from ferrule.buffer import Buffer
 from ferrule.config import Context
 from ferrule.device import Compiled, Device
 from ferrule.dtype import DType, dtypes
+
+_Source: TypeAlias = tuple[str, tuple[int, int] | None]
+"""A kernel's text, and how many blocks of how many threads it is launched with."""
 
 _SAMPLE_S = 0.03
 _LEAST_SAMPLES = 3
@@ -84,7 +88,7 @@ class _Bench:
         self._handles = [buffer._buf for buffer in self._buffers]
         self._initial: dict[int, Any] = {}
         self._expected: dict[int, Any] = {}
-        self._programs: dict[str, Any] = {}
+        self._programs: dict[str, Callable[..., float]] = {}
 
     def answer(self, question: dict[str, Any]) -> float | list[float]:
         match question["do"]:
@@ -95,7 +99,7 @@ class _Bench:
             case _:
                 return self._compare(question["sources"], question["seconds"])
 
-    def _begin(self, source: str) -> float:
+    def _begin(self, source: _Source) -> float:
         """Fills the buffers, and keeps what the kernel as it was makes of them."""
         program = self._program(source)
         for low, high in _RANGES:
@@ -106,7 +110,7 @@ class _Bench:
                 break
         return self._time(program, float("inf"))
 
-    def _try(self, source: str, exact: bool, best: float) -> float:
+    def _try(self, source: _Source, exact: bool, best: float) -> float:
         program = self._program(source)
         self._restore(self._writes)
         first = self._run(program)
@@ -117,7 +121,7 @@ class _Bench:
         is_far_off = first > max(2 * _HOPELESS * best, _SAMPLE_S / 10)
         return first if is_far_off else self._time(program, best)
 
-    def _compare(self, sources: Sequence[str], seconds: float) -> list[float]:
+    def _compare(self, sources: Sequence[_Source], seconds: float) -> list[float]:
         programs = [self._program(source) for source in sources]
         samples: list[list[float]] = [[] for _ in programs]
         end = time.perf_counter() + seconds
@@ -131,17 +135,22 @@ class _Bench:
                     found.append(self._run(program))
         return [_quartile(found) for found in samples]
 
-    def _program(self, source: str) -> Any:
-        program = self._programs.get(source)
+    def _program(self, source: _Source) -> Callable[..., float]:
+        text, launch = source
+        program = self._programs.get(text)
         if program is None:
-            lib = self._device.compiler.compile(source)
-            program = self._programs[source] = self._device.runtime(self._name, lib)
+            program = self._device.runtime(self._name, self._device.compiler.compile(text))
+            if launch is not None:
+                blocks, threads = launch
+                sizes = {"global_size": [blocks, 1, 1], "local_size": [threads, 1, 1]}
+                program = partial(program, **sizes)
+            self._programs[text] = program
         return program
 
-    def _run(self, program: Any) -> float:
+    def _run(self, program: Callable[..., float]) -> float:
         return float(program(*self._handles, vals=self._vals, wait=True))
 
-    def _time(self, program: Any, best: float) -> float:
+    def _time(self, program: Callable[..., float], best: float) -> float:
         """The lower quartile of some runs; of a few only where it is no match for `best`."""
         samples: list[float] = []
         stop = time.perf_counter() + _SAMPLE_S

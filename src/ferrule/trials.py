@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, final
 
@@ -116,6 +116,14 @@ class Job:
     vals: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class Source:
+    """A kernel's source, and how it is launched: (blocks, threads); None where it has no blocks."""
+
+    text: str
+    launch: tuple[int, int] | None = None
+
+
 @final
 class Trials:
     """Trial runs of one kernel until a deadline, each compared with the results of `source`.
@@ -123,13 +131,14 @@ class Trials:
     Raises `TrialError` where that one cannot be tried itself.
     """
 
-    def __init__(self, worker: Worker, job: Job, source: str, deadline: float) -> None:
+    def __init__(self, worker: Worker, job: Job, source: Source, deadline: float) -> None:
         self._worker = worker
         self._job = job
         self._source = source
         self._deadline = deadline
         self._losses = 0
         self._generation = 0
+        self._start_s = 0.0
         self.best = self._begin()
         """The seconds of the fastest so far."""
 
@@ -137,31 +146,37 @@ class Trials:
         """The seconds until the deadline; none once too many workers were lost."""
         return 0.0 if self._losses > _MOST_LOSSES else self._deadline - time.monotonic()
 
-    def measure(self, source: str, exact: bool) -> float | None:
+    def measure(self, source: Source, exact: bool) -> float | None:
         """The seconds of a run; None if it is wrong, crashes, hangs, or is late.
 
         With `exact` its results have to have the same bits; else rounding may differ.
         """
-        limit = min(self.left(), _TRIAL_S + _RUNS_IN_A_TRIAL * self.best)
-        question = {"do": "try", "source": source, "exact": exact, "best": self.best}
+        limit = min(self.left(), self._patience() + _RUNS_IN_A_TRIAL * self.best)
+        question = {"do": "try", "source": astuple(source), "exact": exact, "best": self.best}
         found = self._ask(question, limit)
         if found is not None:
             self.best = min(self.best, float(found))
         return None if found is None else float(found)
 
-    def compare(self, sources: Sequence[str], seconds: float) -> list[float] | None:
+    def compare(self, sources: Sequence[Source], seconds: float) -> list[float] | None:
         """The seconds of several, timed in turns for `seconds` in all."""
-        limit = min(self.left() + _GRACE_S, seconds + _TRIAL_S)
-        question = {"do": "compare", "sources": list(sources), "seconds": seconds}
+        limit = min(self.left() + _GRACE_S, seconds + self._patience())
+        listed = [astuple(source) for source in sources]
+        question = {"do": "compare", "sources": listed, "seconds": seconds}
         found = self._ask(question, limit)
         return None if found is None else [float(taken) for taken in found]
 
+    def _patience(self) -> float:
+        """How long a program may take to be made: some devices have slow compilers."""
+        return max(_TRIAL_S, 2 * self._start_s)
+
     def _begin(self) -> float:
+        started = time.monotonic()
         settings = config()
         question = {
             "do": "begin",
             "job": asdict(self._job),
-            "source": self._source,
+            "source": astuple(self._source),
             "settings": {
                 "FERRULE_NUM_THREADS": settings.FERRULE_NUM_THREADS,
                 "FERRULE_CACHE_DIR": settings.FERRULE_CACHE_DIR,
@@ -176,6 +191,7 @@ class Trials:
         if "error" in answer:
             raise TrialError(answer["error"])
         self._generation = self._worker.generation
+        self._start_s = time.monotonic() - started
         return float(answer["result"])
 
     def _ask(self, question: Mapping[str, Any], limit: float) -> Any:

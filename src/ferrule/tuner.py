@@ -13,9 +13,10 @@ from ferrule.codegen.mutate import Opts, copies
 from ferrule.codegen.opt import apply_opts
 from ferrule.codegen.search import reassociates, search, slot_sizes
 from ferrule.config import config
+from ferrule.expr import as_expr
 from ferrule.ops import LazyOp
 from ferrule.runner import CompiledASTRunner
-from ferrule.trials import Job, TrialError, Trials, Worker
+from ferrule.trials import Job, Source, TrialError, Trials, Worker
 from ferrule.winners import Winner
 
 _LEAST_GAIN = 0.03  # less is noise, and not worth a program of its own
@@ -67,7 +68,7 @@ class Tuner:
         if not search_lock.acquire(timeout=max(seconds, 0.0)):
             return Winner(base.opts, note="another search took all the time")
         try:
-            source: str = self._renderer.render(base.name, base.linearize().uops)
+            source = _source(base, self._renderer)
             trials = Trials(self._worker, self._job(base), source, deadline)
             candidates = _Candidates(base, self._renderer, trials, source)
             final = min(_FINAL_SHARE * seconds, _LONGEST_FINAL_S)
@@ -99,17 +100,26 @@ class Tuner:
         )
 
 
+def _source(k: Linearizer, renderer: Any) -> Source:
+    """What is tried of a kernel; variables have their largest values."""
+    text: str = renderer.render(k.name, k.linearize().uops)
+    if k.target.block_threads == 1:
+        return Source(text)
+    blocks = as_expr(k.blocks)
+    return Source(text, (blocks.infer({v: v.max for v in blocks.vars()}), k.threads))
+
+
 @final
 class _Candidates:
     """The schedules of one kernel that are tried: each becomes a source, which is timed once."""
 
-    def __init__(self, base: Linearizer, renderer: Any, trials: Trials, source: str) -> None:
+    def __init__(self, base: Linearizer, renderer: Any, trials: Trials, source: Source) -> None:
         self._base = base
         self._renderer = renderer
         self._trials = trials
         self._seen = {source}
         self._exact = not reassociates(base.kernel, base.opts)
-        self._sources: dict[Opts, str] = {base.opts: source}
+        self._sources: dict[Opts, Source] = {base.opts: source}
 
     def winner(self, width: int, final: float, known: Winner | None) -> Winner:
         """Searches until `final` seconds before the deadline; compares the best for these."""
@@ -143,7 +153,7 @@ class _Candidates:
             self._sources[opts] = source
         return seconds
 
-    def _source(self, opts: Opts) -> str | None:
+    def _source(self, opts: Opts) -> Source | None:
         base = self._base
         # Nobody promised that an edit of a schedule makes sense, and what is wrong with it can
         # come up anywhere on the way.
@@ -153,7 +163,6 @@ class _Candidates:
             k = Linearizer(base.ast, base.target, opts, base.name).linearize()
             if len(k.uops) > _MOST_UOPS:
                 return None
-            source: str = self._renderer.render(k.name, k.uops)
+            return _source(k, self._renderer)
         except Exception:
             return None
-        return source

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import astuple
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ import ferrule.trials as trials_module
 from ferrule.config import config
 from ferrule.dtype import dtypes
 from ferrule.trial_worker import difference
-from ferrule.trials import Job, TrialError, Trials, Worker, WorkerLostError
+from ferrule.trials import Job, Source, TrialError, Trials, Worker, WorkerLostError
 
 ENTRY = "ferrule.trial_worker:serve"
 JOB = Job("CPU", "add", (("float32", 100),) * 3, (1, 2), (0,), ())
@@ -32,17 +33,17 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
     found.close()
 
 
-def add(kernels: Kernels) -> str:
-    return kernels["add_kernel"]("add", "ret i64 100")
+def add(kernels: Kernels) -> Source:
+    return Source(kernels["add_kernel"]("add", "ret i64 100"))
 
 
-def hanging(kernels: Kernels) -> str:
+def hanging(kernels: Kernels) -> Source:
     chunk = "  br label %forever\nforever:\n  br label %forever\nnever:"
-    return kernels["kernel_source"]("add", chunk)
+    return Source(kernels["kernel_source"]("add", chunk))
 
 
-def crashing(kernels: Kernels) -> str:
-    return kernels["kernel_source"]("add", "  store volatile i32 1, ptr null")
+def crashing(kernels: Kernels) -> Source:
+    return Source(kernels["kernel_source"]("add", "  store volatile i32 1, ptr null"))
 
 
 def started(worker: Worker, kernels: Kernels, seconds: float = 30.0) -> Trials:
@@ -70,13 +71,13 @@ def test_what_is_wrong_is_refused(
     worker: Worker, kernels: Kernels, change: tuple[str, str]
 ) -> None:
     trials = started(worker, kernels)
-    assert trials.measure(add(kernels).replace(*change), False) is None
+    assert trials.measure(Source(add(kernels).text.replace(*change)), False) is None
     assert trials.measure(add(kernels), True) is not None
 
 
 def test_what_does_not_compile_is_refused(worker: Worker, kernels: Kernels) -> None:
     trials = started(worker, kernels)
-    assert trials.measure("this is no program", True) is None
+    assert trials.measure(Source("this is no program"), True) is None
     assert trials.measure(add(kernels), True) is not None
 
 
@@ -121,7 +122,7 @@ def test_a_kernel_that_cannot_be_tried_itself(worker: Worker, kernels: Kernels) 
     with pytest.raises(TrialError, match="the worker was lost"):
         Trials(worker, JOB, crashing(kernels), time.monotonic() + 30)
     with pytest.raises(TrialError, match="CompileError"):
-        Trials(worker, JOB, "this is no program", time.monotonic() + 30)
+        Trials(worker, JOB, Source("this is no program"), time.monotonic() + 30)
     assert is_alive(worker, kernels)
 
 
@@ -138,7 +139,8 @@ def test_a_worker_ends_although_nobody_kills_it(worker: Worker, kernels: Kernels
     process, connection = worker._process, worker._connection
     assert process is not None
     assert connection is not None
-    question = {"do": "try", "source": hanging(kernels), "exact": True, "best": 1.0, "alarm": 0.3}
+    source = astuple(hanging(kernels))
+    question = {"do": "try", "source": source, "exact": True, "best": 1.0, "alarm": 0.3}
     connection.send_bytes(json.dumps(question).encode())
     assert process.wait(timeout=5) == -signal.SIGALRM
 

@@ -103,6 +103,10 @@ def reassociates(kernel: Kernel, opts: Opts) -> bool:
     for opt in opts:
         if opt.primitive not in _EXACT:
             return True
+        if opt.primitive == "bind":
+            name, r = opt.args[:2]
+            if any(o.range.name == r for o in combined(kernel.by_name[name])):
+                return True
         if opt.primitive == "split":
             name, r, factor = opt.args[:3]
             sizes = [o.range.size for o in combined(kernel.by_name[name]) if o.range.name == r]
@@ -140,11 +144,14 @@ _REGISTERS = (1.0, 0.75, 0.5, 0.375)
 _CACHES = (1.0, 0.5, 2.0, 0.25, 4.0)
 _THREADS = (1, 4, 16)
 _VECTORS = (1.0, 0.5)
+_BLOCKS = (1.0, 0.5, 0.25)
 
 
 def _variants(target: Target) -> list[Target]:
     """Targets that differ in one respect, then in two."""
-    choices = product(*(range(len(c)) for c in (_REGISTERS, _CACHES, _THREADS, _VECTORS)))
+    blocks = target.block_threads > 1
+    widths = _BLOCKS if blocks else _VECTORS
+    choices = product(*(range(len(c)) for c in (_REGISTERS, _CACHES, _THREADS, widths)))
     similar = [choice for choice in choices if sum(map(bool, choice)) <= 2]
     ordered = sorted(similar, key=lambda choice: (sum(map(bool, choice)), sum(choice)))
     return [
@@ -153,7 +160,8 @@ def _variants(target: Target) -> list[Target]:
             n_vector_registers=int(target.n_vector_registers * _REGISTERS[registers]),
             l2_bytes=int(target.l2_bytes * _CACHES[caches]),
             max_threads=target.max_threads * _THREADS[threads],
-            vector_bytes=max(int(target.vector_bytes * _VECTORS[vectors]), 16),
+            vector_bytes=max(16, int(target.vector_bytes * (1.0 if blocks else _VECTORS[width]))),
+            block_threads=int(target.block_threads * _BLOCKS[width]) if blocks else 1,
         )
-        for registers, caches, threads, vectors in ordered
+        for registers, caches, threads, width in ordered
     ]
