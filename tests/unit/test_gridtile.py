@@ -21,20 +21,23 @@ from tests.kernels import (
     products,
     store,
     sub,
+    total,
     widened,
 )
 
-from ferrule.codegen.gridtile import GridTile, tile_grid
+from ferrule.codegen.gridtile import MOST_SCRATCH, GridTile, tile_grid
 from ferrule.codegen.interpret import AccessError, RaceError, interpret
 from ferrule.codegen.intrinsics import MMA
+from ferrule.codegen.kernel import KernelError
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import Opt, ScheduleError
 from ferrule.codegen.plan import Plan
+from ferrule.codegen.threads import Threads
 from ferrule.codegen.uops import UOps
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import Variable
-from ferrule.ops import BinaryOps, LazyOp, ReduceOps
+from ferrule.ops import BinaryOps, BufferOps, LazyOp, ReduceOps
 from ferrule.target import detect_cpu
 
 GPU = replace(
@@ -315,3 +318,25 @@ def test_a_padded_axis_is_not_split() -> None:
 def test_what_is_kept_can_be_padded_alone() -> None:
     with pytest.raises(ScheduleError, match="no axis of what out0 keeps"):
         Linearizer(store(load(1, 4)), GPU, [Opt("pad", ("out0", "i0.0", 1))])
+
+
+def test_several_roots_share_the_memory_of_a_block() -> None:
+    stores = [
+        store(matmul(load(2 * i + 2, 512, 512), load(2 * i + 3, 512, 512)), i) for i in range(2)
+    ]
+    linearizer = Linearizer(LazyOp(BufferOps.SINK, tuple(stores)), GPU).linearize()
+    assert sum(u.op is UOps.SHARED for u in linearizer.uops) == 4
+    assert shared_bytes(linearizer) <= GPU.shared_bytes - MOST_SCRATCH
+
+
+def test_a_warp_that_multiplies_matrices_has_all_of_its_threads() -> None:
+    sums = store(total(load(3, 4, 1024), 1), 4)
+    product_ = narrow(37, 19, 41, dtypes.float16, turned=(False, False))
+    ast = LazyOp(BufferOps.SINK, (product_, sums))
+    plan = Plan(lower(ast, "both"), GPU)
+    plan.collapse()
+    assert tile_grid(plan, "out0", WARPS)
+    plan.do("split", "sum1", plan.nest("sum1").loops[-1].range.name, 256)
+    plan.do("bind", "sum1", plan.nest("sum1").loops[-1].range.name)
+    with pytest.raises(KernelError, match="by 64 of the 256 threads"):
+        Threads(plan.kernel)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd, prod
 from typing import final
 
@@ -29,6 +29,7 @@ ACCESS_BYTES = 16  # the widest load of one thread
 SECTOR_BYTES = 32  # of memory: what one access moves at least
 BANKS_BYTES = 128  # of memory that threads share: what all of its banks give at a time
 ACCUMULATOR_BYTES = 256  # for the results of one thread: half of its registers
+MOST_SCRATCH = 8 << 10  # bytes of shared memory in which threads combine values
 PADDING = 8  # elements of two bytes that a step is longer than it need be
 NARROW_BYTES = 2
 UNROLLED = 4  # terms in the innermost loop
@@ -236,7 +237,12 @@ def schedule_grid_tile(plan: Plan, name: str) -> bool:
     contraction = _contraction(plan, name)
     if contraction is None:
         return False
-    tile = best_grid_tile(plan.target, _work(plan, *contraction))
+    work, target = _work(plan, *contraction), plan.target
+    roots = len(plan.kernel.roots)
+    if roots > 1:  # each with shared memory of its own, and blocks as large as the largest of them
+        work = replace(work, matrices=False)
+        target = replace(target, shared_bytes=(target.shared_bytes - MOST_SCRATCH) // roots)
+    tile = best_grid_tile(target, work)
     return tile is not None and tile_grid(plan, name, tile)
 
 

@@ -71,6 +71,11 @@ class Threads:
                 )
             step //= loop.size
             self.digits[loop.range] = Digit(step, loop.size)
+        if step > 1 and any(loop.kind is Kind.MATRIX for loop in nest.loops):
+            raise KernelError(
+                f"nest {nest.name} multiplies matrices by {self.count // step} of the "
+                f"{self.count} threads of a block; a warp has all of its threads for it"
+            )
 
     def _check_combined(self, nest: Nest) -> None:
         for digit in self.combined(nest):
