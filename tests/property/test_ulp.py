@@ -361,6 +361,33 @@ def test_limits_of_functions_of_two(name: str, dtype: DType) -> None:
     assert_like_numpy(found, expected, dtype)
 
 
+def test_whole_powers_that_float32_holds_are_exact() -> None:
+    base = np.arange(-20, 21).astype(np.float32)
+    for exponent in (0.0, 1.0, 2.0, 3.0, 5.0):
+        found = Tensor(base).pow(Tensor(np.full_like(base, exponent))).numpy()
+        np.testing.assert_array_equal(found, base**exponent)
+
+
+ENDS = {"sigmoid": (0, 1), "silu": (0, None), "gelu": (0, None), "quick_gelu": (0, None)}
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
+@pytest.mark.parametrize("name", [*ENDS, "gelu of none"])
+def test_ends_of_activations(name: str, dtype: DType) -> None:
+    """Far below they are 0, far above 1 or the argument, wherever a power of two would overflow."""
+    args = ("none",) if name == "gelu of none" else ()
+    name = name.split()[0]
+    below, above = ENDS[name]
+    x = np.array([22, 40, 89, 130, 710, 1025, 1e6, 1e30, np.inf], dtype.np)
+    found = getattr(Tensor(x), name)(*args).numpy()
+    rounding = 4 * np.finfo(dtype.np).eps
+    np.testing.assert_allclose(found, x if above is None else above, rtol=max(rounding, 3e-10))
+    found = getattr(Tensor(-x[4:]), name)(*args).numpy()
+    np.testing.assert_array_equal(found, below)
+    nan = getattr(Tensor(np.array([np.nan], dtype.np)), name)(*args).numpy()
+    assert np.isnan(nan).all()
+
+
 def hurwitz(x: float, q: float) -> float:
     """The zeta function by Euler and Maclaurin, from the hundredth term on with 20 Bernoullis."""
     with mpmath.workprec(200):

@@ -20,8 +20,10 @@ from ferrule.tensor.special import (
     function_of_one,
     log,
     log1p,
+    log2_e,
     magnitude,
     polynomial,
+    power_of_two,
     sigmoid,
     with_sign,
     within,
@@ -30,61 +32,93 @@ from ferrule.tensor.special import (
 
 @dataclass(frozen=True, slots=True)
 class _Constants:
-    """Coefficients, the constant one first, and limits, of one float type."""
+    """Of GELU, in one float type: coefficients, the constant one first, and limits."""
 
-    erfc: tuple[float, ...]  # (1 + 2z) * exp(z**2) * erfc(z), in t = (z - pivot) / (z + pivot)
-    erfc_pivot: float
-    erfc_limit: float  # erfc is 0 beyond it
+    tail: tuple[float, ...]  # (x + pivot) * ndtr(-x), in t = (x - pivot) / (x + pivot)
+    pivot: float
+    tail_limit: float  # the tail is 0 beyond it
+    lift: int  # what makes an exponent at the limit that of a normal number
+    gelu_tanh_limit: float  # where exp(2u) is infinite, by less than a factor of 2
 
 
 _FLOAT32 = _Constants(
-    erfc=(
-        1.2769783735275269,
-        -0.09276381880044937,
-        -0.1660310924053192,
-        0.16405050456523895,
-        -0.054211996495723724,
-        -0.008024739101529121,
-        0.00868925265967846,
-        0.001230503199622035,
-        -0.0013958050403743982,
-        -0.0003709284064825624,
-        0.00016084033995866776,
-        6.807514728279784e-05,
+    tail=(
+        0.70665663,
+        -0.433692,
+        0.13198696,
+        0.009235912,
+        -0.016386036,
+        -0.0016009558,
+        0.0025233352,
+        0.00068435154,
+        -0.00031089876,
+        -0.00015728509,
     ),
-    erfc_pivot=2.0,
-    erfc_limit=10.1,
+    pivot=2.5,
+    tail_limit=14.4,
+    lift=24,
+    gelu_tanh_limit=10.068,
 )
 _FLOAT64 = _Constants(
-    erfc=(
-        1.2530080582697296,
-        -0.1356211061245812,
-        -0.04756229435341897,
-        0.12964515870276264,
-        -0.11927366341681594,
-        0.06830802734392144,
-        -0.023770514890662273,
-        0.002529391816799663,
-        0.0018886900908332905,
-        -0.0007798322772742547,
-        -0.00010515828085467254,
-        0.00012509937435915822,
-        4.944031214882928e-06,
-        -2.0100627664406107e-05,
-        -7.186149396303622e-07,
-        3.472520280065519e-06,
-        3.3649033965298255e-07,
-        -6.167709493550964e-07,
-        -1.2038713923616526e-07,
-        1.0195717375790894e-07,
-        2.7779061599708634e-08,
-        -1.3361953304404018e-08,
-        -3.169592039553522e-09,
-        9.948820947537195e-10,
+    tail=(
+        0.729083690133373,
+        -0.5093319819174897,
+        0.23001771997460377,
+        -0.04726302514293706,
+        -0.010462867023317253,
+        0.006972621239315979,
+        0.0010275922592275313,
+        -0.0010458286046851858,
+        -0.0002565753470467461,
+        0.00015439430238662168,
+        7.881267194503065e-05,
+        -1.3245111387901469e-05,
+        -2.0689129912072586e-05,
+        -3.5211658476179145e-06,
+        3.64007008251216e-06,
+        2.2650317011220973e-06,
+        7.675851535395574e-09,
+        -6.06794310772834e-07,
+        -2.724251530581917e-07,
+        5.655359806232614e-08,
+        9.433115474993926e-08,
+        1.6557026691769994e-08,
+        -1.299083861149843e-08,
+        -4.747399804667277e-09,
     ),
-    erfc_pivot=3.0,
-    erfc_limit=27.3,
+    pivot=3.0,
+    tail_limit=38.6,
+    lift=53,
+    gelu_tanh_limit=21.1615,
 )
+# (1 + 2z) * exp(z**2) * erfc(z) for float64, in t = (z - 3) / (z + 3).
+_ERFC = (
+    1.2530080582697296,
+    -0.1356211061245812,
+    -0.04756229435341897,
+    0.12964515870276264,
+    -0.11927366341681594,
+    0.06830802734392144,
+    -0.023770514890662273,
+    0.002529391816799663,
+    0.0018886900908332905,
+    -0.0007798322772742547,
+    -0.00010515828085467254,
+    0.00012509937435915822,
+    4.944031214882928e-06,
+    -2.0100627664406107e-05,
+    -7.186149396303622e-07,
+    3.472520280065519e-06,
+    3.3649033965298255e-07,
+    -6.167709493550964e-07,
+    -1.2038713923616526e-07,
+    1.0195717375790894e-07,
+    2.7779061599708634e-08,
+    -1.3361953304404018e-08,
+    -3.169592039553522e-09,
+    9.948820947537195e-10,
+)
+_ERFC_LIMIT = 27.3  # erfc is 0 beyond it
 # In float32: erf(x) / x - 1 on [-0.9, 0.9], in x**2; log(1 - erf(x)) on [0.9, 4], in x - 0.875.
 _ERF_NEAR = (
     0.12837917,
@@ -204,7 +238,7 @@ def _constants(x: Value) -> _Constants:
 
 def _erfc_positive(z: Value) -> Value:
     """1 - erf(z) for z >= 0."""
-    z = at_most(z, _constants(z).erfc_limit)
+    z = at_most(z, _ERFC_LIMIT)
     square = z * z
     return _tail(z, square, z.muladd(z, -square))
 
@@ -216,9 +250,8 @@ def _tail(z: Value, square: Value, lost: Value) -> Value:
 
 def _scaled_tail(z: Value) -> Value:
     """exp(z**2) * erfc(z) for z >= 0, not infinite."""
-    known = _constants(z)
-    t = (z - known.erfc_pivot) / (z + known.erfc_pivot)
-    return polynomial(t, known.erfc) / (2.0 * z + 1.0)
+    t = (z - 3.0) / (z + 3.0)
+    return polynomial(t, _ERFC) / (2.0 * z + 1.0)
 
 
 def _erf(x: Value) -> Value:
@@ -229,7 +262,9 @@ def _erf(x: Value) -> Value:
         near = size.muladd(polynomial(square, _ERF_SMALL), size)
         return with_sign((size < 1.0).where(near, 1.0 - _erfc_positive(size)), x)
     near = size.muladd(polynomial(square, _ERF_NEAR), size)
-    far = 1.0 - exp(polynomial(at_most(size, 4.0) - 0.875, _ERF_FAR))
+    power = polynomial(at_most(size, 4.0) - 0.875, _ERF_FAR)
+    rest, scale = power_of_two(power, 1 / math.log(2))
+    far = 1.0 - rest * scale
     return with_sign((size < 0.9).where(near, far), x)
 
 
@@ -345,12 +380,27 @@ def _reverse_ndtri(grad: Value, entry: Entry) -> Gradients:
 
 def _gelu(x: Value) -> Value:
     """x times the normal distribution's probability of less than x, exact in both tails."""
-    near = within(x, (-40.0, 40.0))  # the tail is 0 outside
-    square = near * near
-    lost = near.muladd(near, -square)
-    tail = 0.5 * _tail(near.absolute() * math.sqrt(0.5), square * 0.5, lost * 0.5)
-    product = near * tail
+    limit = _constants(x).tail_limit
+    near = within(x, (-limit, limit))
+    product = near * _normal_tail(near)
     return (x < 0).where(product, x - product)
+
+
+def _normal_tail(x: Value) -> Value:
+    """A normal number's probability of more than the size of x, which is within the limit.
+
+    It is exp(-x**2 / 2) * polynomial(t) / (size + pivot). What rounding takes from the square is
+    part of the power.
+    """
+    known = _constants(x)
+    size = magnitude(x)
+    share = (size + known.pivot).alu(UnaryOps.RECIP)
+    fit = polynomial((size - known.pivot) * share, known.tail)
+    square = x * x
+    lost = x.muladd(x, -square)
+    high, low = (-0.5 * part for part in log2_e(x))
+    power, scale = power_of_two(square, high, (square, low), (lost, high), lift=known.lift)
+    return fit * share * (power * scale)
 
 
 def _reverse_gelu(grad: Value, entry: Entry) -> Gradients:
@@ -361,12 +411,15 @@ def _reverse_gelu(grad: Value, entry: Entry) -> Gradients:
 
 
 _GELU = (2 * math.sqrt(2 / math.pi), 2 * math.sqrt(2 / math.pi) * 0.044715)
+_GELU_POWER = (-2.3022081981443248, -0.1029432395800235)  # -log2(e) times these
 
 
 def _gelu_tanh(x: Value) -> Value:
-    """x * (1 + tanh(u)) / 2, u = sqrt(2/pi) * (x + 0.044715 x**3), as x * sigmoid(2u)."""
-    x = at_least(x, -40.0)
-    return x * sigmoid(x * polynomial(x * x, _GELU))
+    """x * (1 + tanh(u)) / 2, u = sqrt(2/pi) * (x + 0.044715 x**3), as x / (1 + exp(-2u))."""
+    x = at_least(x, -_constants(x).gelu_tanh_limit)
+    near = at_most(x, 8.0)  # where the power is nothing beside 1
+    double, scale = power_of_two(near, polynomial(near * near, _GELU_POWER), lift=-1)
+    return x / double.muladd(scale, 1.0)
 
 
 def _reverse_gelu_tanh(grad: Value, entry: Entry) -> Gradients:

@@ -17,6 +17,7 @@ from ferrule.gradient import Entry, Gradients, Number, Rule, Value, record
 from ferrule.ops import BinaryOps, UnaryOps
 
 Function = Callable[[Value], Value]
+Product = tuple[Value, Value]
 _NARROW = (dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2)
 
 
@@ -60,6 +61,9 @@ class _Constants:
     expm1: tuple[float, ...]  # (expm1(x) - x) / x**2 on [-0.5, 0.5]
     sinh: tuple[float, ...]  # (sinh(x) / x - 1) / x**2 on [-1, 1], in x**2
     tanh: tuple[float, ...]  # (tanh(x) / x - 1) / x**2 on [-0.6, 0.6], in x**2
+    exp2: tuple[float, ...]  # 2**x on [-0.5, 0.5]
+    log2_e: tuple[float, float]  # log2(e) as the sum of two
+    exp_overflow: float  # e**x is infinite here, by less than a factor of 2
     near_log_2: float  # a little above log(2), and so short that subtracting it is exact
     half_of_its_exp: float  # e**near_log_2 / 2 - 1
 
@@ -75,7 +79,10 @@ _FLOAT32 = _Constants(
         2.492243584129028e-05,
     ),
     sinh=(0.16666667, 0.0083333505, 0.00019836158, 2.8169584e-06),
-    tanh=(-0.3333333, 0.13333246, -0.053952172, 0.021732766, -0.008262879, 0.002227117),
+    tanh=(-0.333333, 0.13331926, -0.05378395, 0.02079636, -0.005895598),
+    exp2=(1.0, 0.6931472, 0.24022648, 0.055503596, 0.009618499, 0.0013390972, 0.0001532937),
+    log2_e=(1.4426950216293335, 1.925963e-08),
+    exp_overflow=88.9,
     near_log_2=0.6931610107421875,
     half_of_its_exp=1.3830277879601902e-05,
 )
@@ -120,6 +127,22 @@ _FLOAT64 = _Constants(
         1.2223678920978601e-05,
         -2.4553130976389652e-06,
     ),
+    exp2=(
+        1.0,
+        0.6931471805599453,
+        0.24022650695910108,
+        0.05550410866482172,
+        0.009618129107601592,
+        0.0013333558146546782,
+        0.00015403530449057247,
+        1.5252733632960968e-05,
+        1.321543882544606e-06,
+        1.0178160706561158e-07,
+        7.073234650897426e-09,
+        4.438728804496799e-10,
+    ),
+    log2_e=(1.4426950408889634, 2.0355273740931033e-17),
+    exp_overflow=709.95,
     near_log_2=0.6931471805601177,
     half_of_its_exp=1.7239444525616322e-13,
 )
@@ -129,12 +152,28 @@ def constants(x: Value) -> _Constants:
     return _FLOAT64 if x.dtype is dtypes.float64 else _FLOAT32
 
 
+def log2_e(x: Value) -> tuple[float, float]:
+    """log2(e) as the sum of two numbers of the type."""
+    return constants(x).log2_e
+
+
 def polynomial(x: Value, coefficients: Sequence[float]) -> Value:
     """The polynomial with these coefficients, the constant one first."""
     result = x.full(coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
         result = result.muladd(x, coefficient)
     return result
+
+
+def polynomial_in_halves(x: Value, coefficients: Sequence[float]) -> Value:
+    """The same, as even and odd powers: one operation more, but a chain of half the length.
+
+    It pays where there are so many coefficients that a processor, which looks only so far ahead,
+    would wait for the chain.
+    """
+    square = x * x
+    even = polynomial(square, coefficients[::2])
+    return polynomial(square, coefficients[1::2]).muladd(x, even)
 
 
 def at_least(x: Value, low: Number) -> Value:
@@ -153,6 +192,7 @@ def within(x: Value, limits: tuple[float, float]) -> Value:
     return at_most(at_least(x, limits[0]), limits[1])
 
 
+_LAYOUT = {dtypes.float32: (23, 127), dtypes.float64: (52, 1023)}  # mantissa's bits, bias
 _BITS = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}
 
 
@@ -181,6 +221,31 @@ def with_sign(size: Value, sign: Value) -> Value:
 def _exp(x: Value) -> Value:
     """e**x. Devices take exp2 of a product with log2(e) as one: its rounding would be magnified."""
     return (x * (1 / math.log(2))).alu(UnaryOps.EXP2)
+
+
+def power_of_two(
+    x: Value,
+    factor: Value | Number,
+    *rest: tuple[Value, Number],
+    lift: int = 0,
+    fit: Sequence[float] | None = None,
+) -> Product:
+    """2**(x * factor + the products in `rest`), as if neither products nor sums were rounded.
+
+    The result are two numbers whose product it is: one near 2**-lift, and a power of two which is
+    made of bits. The exponent plus `lift` has to be within the type's, and `rest` small: without
+    limits to look for, this takes two thirds of the operations of EXP2. `fit` is another
+    polynomial than the one to the type's precision.
+    """
+    mantissa, bias = _LAYOUT[x.dtype]
+    rounder = x.full(1.5 * 2.0**mantissa + bias + lift)
+    shifted = x.muladd(factor, rounder)  # the nearest integer, in the lowest bits
+    fraction = x.muladd(factor, rounder - shifted)
+    for small, times in rest:
+        fraction = small.muladd(times, fraction)
+    bits = shifted.bitcast(_BITS[x.dtype.itemsize])
+    scale = bits.alu(BinaryOps.SHL, bits.full(mantissa)).bitcast(x.dtype)
+    return polynomial(fraction, [c * 2.0**-lift for c in fit or constants(x).exp2]), scale
 
 
 def _expm1(x: Value) -> Value:
@@ -239,7 +304,8 @@ def _tanh(x: Value) -> Value:
     size = magnitude(x)
     square = size * size
     near = (size * square).muladd(polynomial(square, constants(x).tanh), size)
-    far = 1.0 - 2.0 / (_exp(size + size) + 1.0)
+    power, scale = power_of_two(at_most(size, 20.0), 2 / math.log(2))
+    far = 1.0 - 2.0 / power.muladd(scale, 1.0)
     return with_sign((size < 0.6).where(near, far), x)
 
 
@@ -299,7 +365,15 @@ def _reverse_relu(grad: Value, entry: Entry) -> Gradients:
 
 def _sigmoid(x: Value) -> Value:
     """1 / (1 + e**-x): 0 where the power overflows, which is where no normal number is as small."""
-    return (_exp(-x) + 1.0).alu(UnaryOps.RECIP)
+    return _one_and_power(at_least(x, -constants(x).exp_overflow)).alu(UnaryOps.RECIP)
+
+
+def _one_and_power(x: Value) -> Value:
+    """1 + e**-x, for an x not below where the power overflows."""
+    high, low = log2_e(x)
+    x = at_most(x, 80.0)  # where the power is nothing beside 1
+    double, scale = power_of_two(x, -high, (x, -low), lift=-1)
+    return double.muladd(scale, 1.0)
 
 
 def _reverse_sigmoid(grad: Value, entry: Entry) -> Gradients:
@@ -313,8 +387,9 @@ def _softplus(x: Value) -> Value:
 
 
 def _silu(x: Value) -> Value:
-    """x * sigmoid(x); the sigmoid is 0 below the bound."""
-    return at_least(x, -800.0) * _sigmoid(x)
+    """x * sigmoid(x); the sigmoid is 0 at the bound."""
+    x = at_least(x, -constants(x).exp_overflow)
+    return x / _one_and_power(x)
 
 
 def _reverse_silu(grad: Value, entry: Entry) -> Gradients:
