@@ -119,7 +119,7 @@ _ERFC = (
     9.948820947537195e-10,
 )
 _ERFC_LIMIT = 27.3  # erfc is 0 beyond it
-# In float32: erf(x) / x - 1 on [-0.9, 0.9], in x**2; log(1 - erf(x)) on [0.9, 4], in x - 0.875.
+# In float32: erf(x) / x - 1 on [-0.9, 0.9], in x**2; log2(1 - erf(x)) on [0.9, 4].
 _ERF_NEAR = (
     0.12837917,
     -0.37612635,
@@ -130,14 +130,13 @@ _ERF_NEAR = (
     8.51288e-05,
 )
 _ERF_FAR = (
-    -1.5328244,
-    -2.43022,
-    -0.82654005,
-    -0.046907257,
-    0.011363706,
-    -0.0022271727,
-    0.00030425776,
-    -2.0915208e-05,
+    -0.00025627873,
+    -1.6269976,
+    -0.91908526,
+    -0.1500916,
+    0.032137476,
+    -0.0044078226,
+    0.00028441247,
 )
 # erf(x) / x - 1 on [-1, 1], in x**2, for float64.
 _ERF_SMALL = (
@@ -262,9 +261,8 @@ def _erf(x: Value) -> Value:
         near = size.muladd(polynomial(square, _ERF_SMALL), size)
         return with_sign((size < 1.0).where(near, 1.0 - _erfc_positive(size)), x)
     near = size.muladd(polynomial(square, _ERF_NEAR), size)
-    power = polynomial(at_most(size, 4.0) - 0.875, _ERF_FAR)
-    rest, scale = power_of_two(power, 1 / math.log(2))
-    far = 1.0 - rest * scale
+    rest, scale = power_of_two(polynomial(at_most(size, 4.0), _ERF_FAR), 1.0)
+    far = (-rest).muladd(scale, 1.0)
     return with_sign((size < 0.9).where(near, far), x)
 
 
