@@ -216,6 +216,12 @@ def test_the_error_is_within_the_stated_bound(name: str, dtype: DType) -> None:
     assert error[worst] <= stated(name, dtype) + SLACK, f"{error[worst]} ulp at {x[worst]!r}"
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
+def test_tanh_is_exact_where_its_forms_meet(dtype: DType) -> None:
+    x = np.random.default_rng(8).uniform(0.5, 0.75, 300_000).astype(dtype.np)
+    assert errors(Tensor(x).tanh().numpy(), np.tanh(x.astype(LONG)), dtype).max() <= 1.5 + SLACK
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_narrow_types_round_once(name: str) -> None:
     """For all their values: what float64 gives, rounded, but for ties."""

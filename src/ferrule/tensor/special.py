@@ -60,7 +60,8 @@ class _Constants:
 
     expm1: tuple[float, ...]  # (expm1(x) - x) / x**2 on [-0.5, 0.5]
     sinh: tuple[float, ...]  # (sinh(x) / x - 1) / x**2 on [-1, 1], in x**2
-    tanh: tuple[float, ...]  # (tanh(x) / x - 1) / x**2 on [-0.6, 0.6], in x**2
+    tanh: tuple[float, ...]  # (tanh(x) / x - 1) / x**2 within +-`tanh_near`, in x**2
+    tanh_near: float
     exp2: tuple[float, ...]  # 2**x on [-0.5, 0.5]
     log2_e: tuple[float, float]  # log2(e) as the sum of two
     exp_overflow: float  # e**x is infinite here, by less than a factor of 2
@@ -79,7 +80,8 @@ _FLOAT32 = _Constants(
         2.492243584129028e-05,
     ),
     sinh=(0.16666667, 0.0083333505, 0.00019836158, 2.8169584e-06),
-    tanh=(-0.333333, 0.13331926, -0.05378395, 0.02079636, -0.005895598),
+    tanh=(-0.33333224, 0.13329892, -0.05361512, 0.020249521, -0.0052890424),
+    tanh_near=0.68,
     exp2=(1.0, 0.6931472, 0.24022648, 0.055503596, 0.009618499, 0.0013390972, 0.0001532937),
     log2_e=(1.4426950216293335, 1.925963e-08),
     exp_overflow=88.9,
@@ -114,19 +116,20 @@ _FLOAT64 = _Constants(
     ),
     tanh=(
         -0.3333333333333333,
-        0.1333333333333326,
-        -0.053968253968198536,
-        0.021869488533999632,
-        -0.008863235480355895,
-        0.003592127302928258,
-        -0.0014558270246971788,
-        0.0005899758723010267,
-        -0.0002388734083517753,
-        9.601683715649769e-05,
-        -3.706850845937569e-05,
-        1.2223678920978601e-05,
-        -2.4553130976389652e-06,
+        0.13333333333332759,
+        -0.053968253967887,
+        0.021869488524317585,
+        -0.008863235304062368,
+        0.003592125260023095,
+        -0.0014558112430449726,
+        0.0005898926954919554,
+        -0.0002385730413769972,
+        9.528534041105182e-05,
+        -3.591973856776419e-05,
+        1.117291299800363e-05,
+        -2.029893663195511e-06,
     ),
+    tanh_near=0.66,
     exp2=(
         1.0,
         0.6931471805599453,
@@ -306,7 +309,7 @@ def _tanh(x: Value) -> Value:
     near = (size * square).muladd(polynomial(square, constants(x).tanh), size)
     power, scale = power_of_two(at_most(size, 20.0), 2 / math.log(2))
     far = 1.0 - 2.0 / power.muladd(scale, 1.0)
-    return with_sign((size < 0.6).where(near, far), x)
+    return with_sign((size < constants(x).tanh_near).where(near, far), x)
 
 
 def _reverse_tanh(grad: Value, entry: Entry) -> Gradients:
