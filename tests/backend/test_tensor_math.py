@@ -330,3 +330,21 @@ def test_inside_a_captured_function(device: str) -> None:
         a, b = np.random.default_rng(seed).uniform(0.5, 3, (2, 5))
         expected = np.arctan2(a, b) + [math.lgamma(value) for value in a] + np.cos(a**b)
         np.testing.assert_allclose(function(Tensor(a), Tensor(b)).numpy(), expected, rtol=1e-12)
+
+
+OF_NAN = (
+    *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan"),
+    *("sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "asin", "acos", "atan", "sqrt", "rsqrt"),
+    *("sigmoid", "silu", "gelu", "softplus", "mish", "erf", "erfc", "lgamma", "digamma", "cbrt"),
+)
+
+
+@pytest.mark.parametrize("name", OF_NAN)
+def test_every_nan_stays_one(device: str, name: str) -> None:
+    """Whatever else its bits say, which functions that compute with bits could take for a value."""
+    single = np.array([0x7FC00000, 0x7F800001, 0x7FFFFFFF, 0xFFC00001, 0x7F812345], np.uint32)
+    double = np.array([0x7FF8 << 48, (0x7FF0 << 48) + 1, (1 << 63) - 1, (1 << 64) - 1], np.uint64)
+    for values in (single.view(np.float32), double.view(np.float64)):
+        with np.errstate(invalid="ignore"):
+            found = getattr(Tensor(values), name)().numpy()
+        assert np.isnan(found).all(), found

@@ -50,15 +50,16 @@ loop.6:
   %v46 = sub <16 x i32> %v41, %v42
   %v47 = shl <16 x i32> %v46, splat (i32 23)
   %v48 = bitcast <16 x i32> %v47 to <16 x float>
-  %v49 = fmul <16 x float> %v45, %v48
-  %v50 = select <16 x i1> %v19, <16 x float> %v49, <16 x float> splat (float 0x0000000000000000)
-  %v51 = getelementptr float, ptr %v1, i64 %v7
-  call void @llvm.masked.store.v16f32.p0(<16 x float> %v50, ptr %v51, i32 4, <16 x i1> %v20)
+  %v49 = fsub <16 x float> %v33, %v33
+  %v50 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v45, <16 x float> %v48, <16 x float> %v49)
+  %v51 = select <16 x i1> %v19, <16 x float> %v50, <16 x float> splat (float 0x0000000000000000)
+  %v52 = getelementptr float, ptr %v1, i64 %v7
+  call void @llvm.masked.store.v16f32.p0(<16 x float> %v51, ptr %v52, i32 4, <16 x i1> %v20)
   br label %next.6
 next.6:
   %i0.0.o.6.next = add nsw i64 %i0.0.o.6, 1
-  %v52 = icmp slt i64 %i0.0.o.6.next, 1
-  br i1 %v52, label %loop.6, label %done.6, !llvm.loop !2
+  %v53 = icmp slt i64 %i0.0.o.6.next, 1
+  br i1 %v53, label %loop.6, label %done.6, !llvm.loop !2
 done.6:
   ret void
 }

@@ -143,10 +143,10 @@ extern "C" __global__ void __launch_bounds__(32) kernel_softmax(float *data0, co
   const float t29_1 = float_of_bits(t28_1);
   const float t29_2 = float_of_bits(t28_2);
   const float t29_3 = float_of_bits(t28_3);
-  const float t30_0 = t27_0 * t29_0;
-  const float t30_1 = t27_1 * t29_1;
-  const float t30_2 = t27_2 * t29_2;
-  const float t30_3 = t27_3 * t29_3;
+  const float t30_0 = fmaf(t27_0, t29_0, (t20_0 - t20_0));
+  const float t30_1 = fmaf(t27_1, t29_1, (t20_1 - t20_1));
+  const float t30_2 = fmaf(t27_2, t29_2, (t20_2 - t20_2));
+  const float t30_3 = fmaf(t27_3, t29_3, (t20_3 - t20_3));
   const float t31_0 = t3 ? t30_0 : 0.0f;
   const float t31_1 = t3 ? t30_1 : 0.0f;
   const float t31_2 = t3 ? t30_2 : 0.0f;

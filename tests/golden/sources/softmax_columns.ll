@@ -47,96 +47,99 @@ done.15:
   br label %loop.33
 loop.33:
   %r1.0.33 = phi i64 [ 0, %done.15 ], [ %r1.0.33.next, %next.33 ]
-  %v34 = load <16 x float>, ptr %sum1.1.27
-  %v35 = mul i64 %r1.0.33, 40
-  %v36 = add i64 %v35, %v9
-  %v37 = getelementptr float, ptr %v3, i64 %v36
-  %v38 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v37, i32 4, <16 x i1> %v32, <16 x float> zeroinitializer)
-  %v39 = fsub <16 x float> %v38, %v26
-  %v40 = fcmp olt <16 x float> %v39, splat (float 0xC05A6206C0000000)
-  %v41 = select <16 x i1> %v40, <16 x float> splat (float 0xC05A6206C0000000), <16 x float> %v39
-  %v42 = fcmp olt <16 x float> splat (float 0x40565A9F80000000), %v41
-  %v43 = select <16 x i1> %v42, <16 x float> splat (float 0x40565A9F80000000), <16 x float> %v41
-  %v44 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v43, <16 x float> splat (float 0x3FF7154760000000), <16 x float> splat (float 0x4168001300000000))
-  %v45 = fsub <16 x float> %v44, splat (float 0x4168001300000000)
-  %v46 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v45, <16 x float> splat (float 0xBFE62E4300000000), <16 x float> %v43)
-  %v47 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v45, <16 x float> splat (float 0x3E205C6100000000), <16 x float> %v46)
-  %v48 = call <16 x float> @llvm.fma.v16f32(<16 x float> splat (float 0x3DC6A4A9E0000000), <16 x float> %v47, <16 x float> splat (float 0x3DF12399E0000000))
-  %v49 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v48, <16 x float> %v47, <16 x float> splat (float 0x3E15558B40000000))
-  %v50 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v49, <16 x float> %v47, <16 x float> splat (float 0x3E35554920000000))
-  %v51 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v50, <16 x float> %v47, <16 x float> splat (float 0x3E4FFFFFC0000000))
-  %v52 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v51, <16 x float> %v47, <16 x float> splat (float 0x3E60000000000000))
-  %v53 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v52, <16 x float> %v47, <16 x float> splat (float 0x3E60000000000000))
-  %v54 = bitcast <16 x float> %v53 to <16 x i32>
-  %v55 = bitcast <16 x float> %v44 to <16 x i32>
-  %v56 = lshr <16 x i32> %v55, splat (i32 1)
-  %v57 = shl <16 x i32> %v56, splat (i32 23)
-  %v58 = add <16 x i32> %v54, %v57
-  %v59 = bitcast <16 x i32> %v58 to <16 x float>
-  %v60 = sub <16 x i32> %v55, %v56
-  %v61 = shl <16 x i32> %v60, splat (i32 23)
-  %v62 = bitcast <16 x i32> %v61 to <16 x float>
-  %v63 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v59, <16 x float> %v62, <16 x float> %v34)
-  store <16 x float> %v63, ptr %sum1.1.27
+  %v34 = mul i64 %r1.0.33, 40
+  %v35 = add i64 %v34, %v9
+  %v36 = getelementptr float, ptr %v3, i64 %v35
+  %v37 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v36, i32 4, <16 x i1> %v32, <16 x float> zeroinitializer)
+  %v38 = fsub <16 x float> %v37, %v26
+  %v39 = fcmp olt <16 x float> %v38, splat (float 0xC05A6206C0000000)
+  %v40 = select <16 x i1> %v39, <16 x float> splat (float 0xC05A6206C0000000), <16 x float> %v38
+  %v41 = fcmp olt <16 x float> splat (float 0x40565A9F80000000), %v40
+  %v42 = select <16 x i1> %v41, <16 x float> splat (float 0x40565A9F80000000), <16 x float> %v40
+  %v43 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v42, <16 x float> splat (float 0x3FF7154760000000), <16 x float> splat (float 0x4168001300000000))
+  %v44 = fsub <16 x float> %v43, splat (float 0x4168001300000000)
+  %v45 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v44, <16 x float> splat (float 0xBFE62E4300000000), <16 x float> %v42)
+  %v46 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v44, <16 x float> splat (float 0x3E205C6100000000), <16 x float> %v45)
+  %v47 = call <16 x float> @llvm.fma.v16f32(<16 x float> splat (float 0x3DC6A4A9E0000000), <16 x float> %v46, <16 x float> splat (float 0x3DF12399E0000000))
+  %v48 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v47, <16 x float> %v46, <16 x float> splat (float 0x3E15558B40000000))
+  %v49 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v48, <16 x float> %v46, <16 x float> splat (float 0x3E35554920000000))
+  %v50 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v49, <16 x float> %v46, <16 x float> splat (float 0x3E4FFFFFC0000000))
+  %v51 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v50, <16 x float> %v46, <16 x float> splat (float 0x3E60000000000000))
+  %v52 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v51, <16 x float> %v46, <16 x float> splat (float 0x3E60000000000000))
+  %v53 = bitcast <16 x float> %v52 to <16 x i32>
+  %v54 = bitcast <16 x float> %v43 to <16 x i32>
+  %v55 = lshr <16 x i32> %v54, splat (i32 1)
+  %v56 = shl <16 x i32> %v55, splat (i32 23)
+  %v57 = add <16 x i32> %v53, %v56
+  %v58 = bitcast <16 x i32> %v57 to <16 x float>
+  %v59 = sub <16 x i32> %v54, %v55
+  %v60 = shl <16 x i32> %v59, splat (i32 23)
+  %v61 = bitcast <16 x i32> %v60 to <16 x float>
+  %v62 = fsub <16 x float> %v46, %v46
+  %v63 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v58, <16 x float> %v61, <16 x float> %v62)
+  %v64 = load <16 x float>, ptr %sum1.1.27
+  %v65 = fadd <16 x float> %v64, %v63
+  store <16 x float> %v65, ptr %sum1.1.27
   br label %next.33
 next.33:
   %r1.0.33.next = add nsw i64 %r1.0.33, 1
-  %v64 = icmp slt i64 %r1.0.33.next, 30
-  br i1 %v64, label %loop.33, label %done.33, !llvm.loop !3
+  %v66 = icmp slt i64 %r1.0.33.next, 30
+  br i1 %v66, label %loop.33, label %done.33, !llvm.loop !3
 done.33:
-  %v65 = load <16 x float>, ptr %sum1.1.27
-  %v66 = trunc i64 %v9 to i32
-  %v67 = insertelement <16 x i32> poison, i32 %v66, i64 0
-  %v68 = shufflevector <16 x i32> %v67, <16 x i32> poison, <16 x i32> zeroinitializer
-  %v69 = add <16 x i32> %v68, %v6
-  %v70 = icmp slt <16 x i32> %v69, splat (i32 40)
-  %v71 = fdiv <16 x float> splat (float 0x3FF0000000000000), %v65
-  br label %loop.72
-loop.72:
-  %i0.0.72 = phi i64 [ 0, %done.33 ], [ %i0.0.72.next, %next.72 ]
-  %v73 = mul i64 %i0.0.72, 40
-  %v74 = add i64 %v73, %v9
-  %v75 = getelementptr float, ptr %v3, i64 %v74
-  %v76 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v75, i32 4, <16 x i1> %v70, <16 x float> zeroinitializer)
-  %v77 = fsub <16 x float> %v76, %v26
-  %v78 = fcmp olt <16 x float> %v77, splat (float 0xC05A6206C0000000)
-  %v79 = select <16 x i1> %v78, <16 x float> splat (float 0xC05A6206C0000000), <16 x float> %v77
-  %v80 = fcmp olt <16 x float> splat (float 0x40565A9F80000000), %v79
-  %v81 = select <16 x i1> %v80, <16 x float> splat (float 0x40565A9F80000000), <16 x float> %v79
-  %v82 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v81, <16 x float> splat (float 0x3FF7154760000000), <16 x float> splat (float 0x4168001300000000))
-  %v83 = fsub <16 x float> %v82, splat (float 0x4168001300000000)
-  %v84 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v83, <16 x float> splat (float 0xBFE62E4300000000), <16 x float> %v81)
-  %v85 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v83, <16 x float> splat (float 0x3E205C6100000000), <16 x float> %v84)
-  %v86 = call <16 x float> @llvm.fma.v16f32(<16 x float> splat (float 0x3DC6A4A9E0000000), <16 x float> %v85, <16 x float> splat (float 0x3DF12399E0000000))
-  %v87 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v86, <16 x float> %v85, <16 x float> splat (float 0x3E15558B40000000))
-  %v88 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v87, <16 x float> %v85, <16 x float> splat (float 0x3E35554920000000))
-  %v89 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v88, <16 x float> %v85, <16 x float> splat (float 0x3E4FFFFFC0000000))
-  %v90 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v89, <16 x float> %v85, <16 x float> splat (float 0x3E60000000000000))
-  %v91 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v90, <16 x float> %v85, <16 x float> splat (float 0x3E60000000000000))
-  %v92 = bitcast <16 x float> %v91 to <16 x i32>
-  %v93 = bitcast <16 x float> %v82 to <16 x i32>
-  %v94 = lshr <16 x i32> %v93, splat (i32 1)
-  %v95 = shl <16 x i32> %v94, splat (i32 23)
-  %v96 = add <16 x i32> %v92, %v95
-  %v97 = bitcast <16 x i32> %v96 to <16 x float>
-  %v98 = sub <16 x i32> %v93, %v94
-  %v99 = shl <16 x i32> %v98, splat (i32 23)
-  %v100 = bitcast <16 x i32> %v99 to <16 x float>
-  %v101 = fmul <16 x float> %v97, %v100
-  %v102 = fmul <16 x float> %v101, %v71
-  %v103 = getelementptr float, ptr %v1, i64 %v74
-  call void @llvm.masked.store.v16f32.p0(<16 x float> %v102, ptr %v103, i32 4, <16 x i1> %v70)
-  br label %next.72
-next.72:
-  %i0.0.72.next = add nsw i64 %i0.0.72, 1
-  %v104 = icmp slt i64 %i0.0.72.next, 30
-  br i1 %v104, label %loop.72, label %done.72, !llvm.loop !4
-done.72:
+  %v67 = load <16 x float>, ptr %sum1.1.27
+  %v68 = trunc i64 %v9 to i32
+  %v69 = insertelement <16 x i32> poison, i32 %v68, i64 0
+  %v70 = shufflevector <16 x i32> %v69, <16 x i32> poison, <16 x i32> zeroinitializer
+  %v71 = add <16 x i32> %v70, %v6
+  %v72 = icmp slt <16 x i32> %v71, splat (i32 40)
+  %v73 = fdiv <16 x float> splat (float 0x3FF0000000000000), %v67
+  br label %loop.74
+loop.74:
+  %i0.0.74 = phi i64 [ 0, %done.33 ], [ %i0.0.74.next, %next.74 ]
+  %v75 = mul i64 %i0.0.74, 40
+  %v76 = add i64 %v75, %v9
+  %v77 = getelementptr float, ptr %v3, i64 %v76
+  %v78 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v77, i32 4, <16 x i1> %v72, <16 x float> zeroinitializer)
+  %v79 = fsub <16 x float> %v78, %v26
+  %v80 = fcmp olt <16 x float> %v79, splat (float 0xC05A6206C0000000)
+  %v81 = select <16 x i1> %v80, <16 x float> splat (float 0xC05A6206C0000000), <16 x float> %v79
+  %v82 = fcmp olt <16 x float> splat (float 0x40565A9F80000000), %v81
+  %v83 = select <16 x i1> %v82, <16 x float> splat (float 0x40565A9F80000000), <16 x float> %v81
+  %v84 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v83, <16 x float> splat (float 0x3FF7154760000000), <16 x float> splat (float 0x4168001300000000))
+  %v85 = fsub <16 x float> %v84, splat (float 0x4168001300000000)
+  %v86 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v85, <16 x float> splat (float 0xBFE62E4300000000), <16 x float> %v83)
+  %v87 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v85, <16 x float> splat (float 0x3E205C6100000000), <16 x float> %v86)
+  %v88 = call <16 x float> @llvm.fma.v16f32(<16 x float> splat (float 0x3DC6A4A9E0000000), <16 x float> %v87, <16 x float> splat (float 0x3DF12399E0000000))
+  %v89 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v88, <16 x float> %v87, <16 x float> splat (float 0x3E15558B40000000))
+  %v90 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v89, <16 x float> %v87, <16 x float> splat (float 0x3E35554920000000))
+  %v91 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v90, <16 x float> %v87, <16 x float> splat (float 0x3E4FFFFFC0000000))
+  %v92 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v91, <16 x float> %v87, <16 x float> splat (float 0x3E60000000000000))
+  %v93 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v92, <16 x float> %v87, <16 x float> splat (float 0x3E60000000000000))
+  %v94 = bitcast <16 x float> %v93 to <16 x i32>
+  %v95 = bitcast <16 x float> %v84 to <16 x i32>
+  %v96 = lshr <16 x i32> %v95, splat (i32 1)
+  %v97 = shl <16 x i32> %v96, splat (i32 23)
+  %v98 = add <16 x i32> %v94, %v97
+  %v99 = bitcast <16 x i32> %v98 to <16 x float>
+  %v100 = sub <16 x i32> %v95, %v96
+  %v101 = shl <16 x i32> %v100, splat (i32 23)
+  %v102 = bitcast <16 x i32> %v101 to <16 x float>
+  %v103 = fsub <16 x float> %v87, %v87
+  %v104 = call <16 x float> @llvm.fma.v16f32(<16 x float> %v99, <16 x float> %v102, <16 x float> %v103)
+  %v105 = fmul <16 x float> %v104, %v73
+  %v106 = getelementptr float, ptr %v1, i64 %v76
+  call void @llvm.masked.store.v16f32.p0(<16 x float> %v105, ptr %v106, i32 4, <16 x i1> %v72)
+  br label %next.74
+next.74:
+  %i0.0.74.next = add nsw i64 %i0.0.74, 1
+  %v107 = icmp slt i64 %i0.0.74.next, 30
+  br i1 %v107, label %loop.74, label %done.74, !llvm.loop !4
+done.74:
   br label %next.7
 next.7:
   %i0.1.o.7.next = add nsw i64 %i0.1.o.7, 1
-  %v105 = icmp slt i64 %i0.1.o.7.next, 3
-  br i1 %v105, label %loop.7, label %done.7, !llvm.loop !5
+  %v108 = icmp slt i64 %i0.1.o.7.next, 3
+  br i1 %v108, label %loop.7, label %done.7, !llvm.loop !5
 done.7:
   ret void
 }
