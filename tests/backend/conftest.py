@@ -13,21 +13,17 @@ from ferrule.config import Context
 from ferrule.device import Device, DeviceUnavailableError
 
 # OpenCL on the processor takes a quarter of a second for each new kernel, which would be a quarter
-# of an hour for all files (`make test-opencl`). These have every op and dtype, replays with other
-# inputs, memory at any address, and kernels whose threads work together.
-_ON_CL = {
-    "test_chains",
-    "test_jit",
-    "test_long_reduce",
-    "test_ops_ast",
-    "test_tensor_views",
-}
-
-# And of these, not the ones that make new kernels again and again.
-_MANY_KERNELS = {
-    "test_many_writes_before_anything_runs",
-    "test_the_number_of_captures_is_bounded",
-    "test_views_that_are_gone_are_forgotten",
+# of an hour for all files (`make test-opencl`). These have every op and dtype, and kernels whose
+# threads work together; and a few replays, of those that need few kernels.
+_ON_CL = {"test_chains", "test_long_reduce", "test_ops_ast"}
+_REPLAYS_ON_CL = {
+    "test_a_graph_that_cannot_be_made_is_replayed_item_by_item",
+    "test_a_training_step_equals_the_plain_one",
+    "test_an_output_can_be_fed_back",
+    "test_state_is_updated_in_place",
+    "test_symbolic_sizes",
+    "test_the_first_call_runs_the_second_captures_the_third_replays",
+    "test_views_of_one_memory_as_arguments",
 }
 
 
@@ -50,7 +46,8 @@ def _works_in_host_memory(name: str) -> bool:
 
 def _devices(module: str, test: str) -> list[str]:
     """The devices for a test of a file."""
-    on_cl = module.rpartition(".")[2] in _ON_CL and test not in _MANY_KERNELS
+    file = module.rpartition(".")[2]
+    on_cl = file in _ON_CL or (file == "test_jit" and test in _REPLAYS_ON_CL)
     return [name for name in _that_open() if name != "CL" or on_cl]
 
 
