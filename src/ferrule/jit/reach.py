@@ -21,7 +21,9 @@ T = TypeVar("T")
 Owner: TypeAlias = Cell | Storage
 
 _ATOMS = (int, float, complex, str, bytes, bytearray, type(None), range, slice)
-_FOREIGN = frozenset(sys.stdlib_module_names) | {"numpy", "ferrule", "builtins"}
+# Functions with an assert that pytest has rewritten could get at all tests that there are.
+_TOOLS = frozenset({"_pytest", "pytest", "pluggy", "hypothesis"})
+_FOREIGN = frozenset(sys.stdlib_module_names) | _TOOLS | {"numpy", "ferrule", "builtins"}
 _MISSING = object()
 
 
@@ -75,8 +77,8 @@ class Reach:
     """The tensors that code can get at from `roots`.
 
     Followed are closures, defaults, the globals that a function names, what a method is bound to,
-    attributes, containers and gradients; not the insides of this package and of the standard
-    library. Tensors are not kept alive.
+    attributes, containers and gradients; not the insides of this package, of the standard library
+    and of tools for tests. Tensors are not kept alive.
     """
 
     def __init__(self, roots: Iterable[Any]) -> None:
