@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar, final
 
 from ferrule.buffer import Buffer
+from ferrule.device import Device
 from ferrule.gradient import Value
 from ferrule.lazy import LazyBuffer, Storage
 from ferrule.tensor import Tensor
@@ -179,7 +180,8 @@ def _below(value: Any) -> Iterator[_Found]:
     elif "__wrapped__" in _attributes(value):
         # A wrapper, such as another captured function: its own state is nobody's business.
         yield from _fixed(value, (value.__wrapped__,))
-    elif not isinstance(value, types.ModuleType):
+    elif not isinstance(value, types.ModuleType) and value is not Device:
+        # The devices have all kernels and all memory, and no tensor.
         yield from _below_object(value)
 
 
