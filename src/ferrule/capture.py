@@ -8,17 +8,20 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextvars import Token
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock, get_ident
 from types import FrameType
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 from ferrule.buffer import Buffer, read_guard
 from ferrule.device import BufferCopy, CompiledASTRunner, JITRunner, observer
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import Variable, sint
+
+T = TypeVar("T")
 
 
 class JitError(RuntimeError):
@@ -38,6 +41,38 @@ class GraphException(Exception):
 
 class GraphReentryError(RuntimeError):
     """A graph was called by a signal handler or a destructor that had interrupted its own call."""
+
+
+@final
+class Turns:
+    """Calls of one graph, which are done one at a time: threads take turns."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.forget()
+
+    def forget(self) -> None:
+        """Nobody is inside: at the start, and in a forked child."""
+        self._lock = Lock()
+        self._thread = 0
+
+    def take(self, work: Callable[..., T], *args: Any) -> T:
+        """`work(*args)`, when it is this thread's turn.
+
+        Raises `GraphReentryError` where the thread is inside already.
+        """
+        thread = get_ident()
+        if self._thread == thread:
+            raise GraphReentryError(
+                f"{self._name}: called from inside its own call, by a signal handler or a "
+                "destructor, when half of its work was done; call it from elsewhere"
+            )
+        with self._lock:
+            self._thread = thread
+            try:
+                return work(*args)
+            finally:
+                self._thread = 0
 
 
 @dataclass

@@ -1,8 +1,11 @@
 """Capturing runs: what is remembered, what is kept alive, and the plan for memory in between."""
 
 import gc
+import time
 import weakref
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -12,10 +15,12 @@ import pytest
 from ferrule.buffer import Buffer
 from ferrule.capture import (
     Capture,
+    GraphReentryError,
     JitError,
     JitItem,
     PlaceHolder,
     Recorded,
+    Turns,
     get_input_replace,
     get_jc_idxs_with_updatable_launch_dims,
     get_jc_idxs_with_updatable_var_vals,
@@ -340,3 +345,24 @@ def test_updatable_items() -> None:
     assert ops == 0
     assert mem == n * 16
     assert get_jit_stats([]) == (0, 0)
+
+
+def test_a_call_from_inside_a_call_is_refused_and_the_next_one_is_not() -> None:
+    turns = Turns("batch")
+    with pytest.raises(GraphReentryError, match=r"^batch: called from inside its own call"):
+        turns.take(turns.take, abs, -1)
+    assert turns.take(abs, -1) == 1
+
+
+def test_threads_take_turns() -> None:
+    turns = Turns("batch")
+    inside: list[int] = []
+
+    def work(number: int) -> int:
+        inside.append(number)
+        time.sleep(0.01)
+        assert inside[-1] == number
+        return number
+
+    with ThreadPoolExecutor(3) as threads:
+        assert sorted(threads.map(partial(turns.take, work), range(6))) == list(range(6))

@@ -13,7 +13,7 @@ from ferrule.codegen.gridrows import schedule_reduces
 from ferrule.codegen.gridscatter import schedule_scatter
 from ferrule.codegen.gridstreams import last, schedule_stream, share, threads_for
 from ferrule.codegen.gridtile import schedule_grid_tile
-from ferrule.codegen.kernel import Kind, Nest, scatters
+from ferrule.codegen.kernel import Kind, Nest, stores_to_one_place
 from ferrule.codegen.opt import ScheduleError, is_ordered
 from ferrule.codegen.plan import Plan, loads, step_of
 from ferrule.codegen.rows import column_axis, merge_siblings
@@ -42,13 +42,6 @@ def schedule_grid(plan: Plan) -> None:
             continue
         if not (_suits_rows(plan, name, below) and _rows(plan, name)):
             _together(plan, name)
-
-
-def stores_to_one_place(nest: Nest) -> bool:
-    """Whether iterations may store to one place: where a value says, or at one index."""
-    ranges = [loop.range for loop in nest.loops]
-    stores = [c.store.index for c in nest.computes if c.store is not None]
-    return scatters(nest) or any(not index.ranges.issuperset(ranges) for index in stores)
 
 
 def _adds_up(nest: Nest) -> bool:
@@ -103,10 +96,8 @@ def _depth_of_children(plan: Plan, name: str) -> int:
 def _together(plan: Plan, name: str) -> None:
     """The block does all that hangs outside of its threads' loops together."""
     depth = _depth_of_children(plan, name)
-    for _ in range(depth - 1):
-        plan.do("fuse", name, plan.nest(name).loops[0].range.name)
     if depth:
-        plan.do("parallel", name, plan.nest(name).loops[0].range.name)
+        plan.do("parallel", name, plan.fuse_first(name, depth))
     family = [name, *reversed(plan.below(name))]
     terms = max(_inner_size(plan, n) for n in family)
     threads = threads_for(plan, terms)

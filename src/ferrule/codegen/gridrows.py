@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import gcd, prod
 from typing import final
 
-from ferrule.codegen.gridstreams import aligned_lanes
+from ferrule.codegen.gridstreams import aligned_lanes, last
 from ferrule.codegen.kernel import Kind, expressions, reads
 from ferrule.codegen.opt import shared_row
 from ferrule.codegen.plan import LINE_BYTES, Plan, loads
@@ -149,13 +149,9 @@ def _share_results(plan: Plan, name: str, depth: int, column: Expr | None, layou
     """The loops of the results become blocks, and threads of a block."""
     if depth == 0:
         return
-    names = [loop.range.name for loop in plan.nest(name).loops]
-    if column is not None and names[depth - 1] != column.name:
-        first = [x for x in names[:depth] if x != column.name]
-        plan.do("reorder", name, (*first, column.name, *names[depth:]))
-    for _ in range(depth - 1):
-        plan.do("fuse", name, plan.nest(name).loops[0].range.name)
-    flat = plan.nest(name).loops[0].range.name
+    if column is not None:
+        last(plan, name, column, depth)
+    flat = plan.fuse_first(name, depth)
     if layout.results > 1:
         plan.do("split", name, flat, layout.results, "mask")
         plan.do("bind", name, f"{flat}.i", "thread", layout.result_step)

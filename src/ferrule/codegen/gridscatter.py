@@ -69,6 +69,4 @@ def _share(plan: Plan, name: str, depth: int) -> None:
         threads *= 2
     plan.do("split", name, last.name, threads, "mask")
     plan.do("bind", name, f"{last.name}.i")
-    for _ in range(depth - 1):
-        plan.do("fuse", name, plan.nest(name).loops[0].range.name)
-    plan.do("parallel", name, plan.nest(name).loops[0].range.name)
+    plan.do("parallel", name, plan.fuse_first(name, depth))

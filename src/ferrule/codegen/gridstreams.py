@@ -46,8 +46,7 @@ def threads_for(plan: Plan, items: int) -> int:
 
 def share(plan: Plan, name: str, depth: int) -> None:
     """The first `depth` loops become one, its iterations threads of blocks."""
-    for _ in range(depth - 1):
-        plan.do("fuse", name, plan.nest(name).loops[0].range.name)
+    plan.fuse_first(name, depth)
     flat = plan.nest(name).loops[0].range
     plan.do("split", name, flat.name, threads_for(plan, flat.size.max), "mask")
     plan.do("bind", name, f"{flat.name}.i")
@@ -161,9 +160,7 @@ def _turn(plan: Plan, name: str, v: str, w: str) -> bool:
     for number in range(len(far)):
         _stage_square(plan, name, len(blocks), (f"{v}.i", f"{w}.i"), f"square{number}")
     _threads_of_square(plan, name, f"{w}.i", f"{v}.i")
-    for _ in range(len(blocks) - 1):
-        plan.do("fuse", name, plan.nest(name).loops[0].range.name)
-    plan.do("parallel", name, plan.nest(name).loops[0].range.name)
+    plan.do("parallel", name, plan.fuse_first(name, len(blocks)))
     return True
 
 

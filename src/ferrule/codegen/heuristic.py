@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from ferrule.codegen.chains import has_blocks, schedule_chain
 from ferrule.codegen.contraction import is_contraction, schedule_contraction
-from ferrule.codegen.grid import schedule_grid, stores_to_one_place
-from ferrule.codegen.kernel import Kernel
+from ferrule.codegen.grid import schedule_grid
+from ferrule.codegen.kernel import Kernel, stores_to_one_place
 from ferrule.codegen.opt import Opt
 from ferrule.codegen.plan import Plan
 from ferrule.codegen.rows import schedule_rows

@@ -239,6 +239,13 @@ def scatters(nest: Nest) -> bool:
     return any(e.op in (ExprOp.LOAD, ExprOp.READ) for e in toposort(stored))
 
 
+def stores_to_one_place(nest: Nest) -> bool:
+    """Whether iterations may store to one place: where a value says, or at one index."""
+    ranges = [loop.range for loop in nest.loops]
+    stores = [c.store.index for c in nest.computes if c.store is not None]
+    return scatters(nest) or any(not index.ranges.issuperset(ranges) for index in stores)
+
+
 def can_overwrite(kernel: Kernel, name: str, old: str) -> bool:
     """Whether a kept value may take the memory of another.
 

@@ -162,9 +162,13 @@ class Plan:
         """Share out the first loops of a root nest as one, where there is work for two threads."""
         if loops == 0 or self.work(name) < SERIAL_WORK:
             return
+        self.do("parallel", name, self.fuse_first(name, loops))
+
+    def fuse_first(self, name: str, loops: int) -> str:
+        """The first loops of a nest become one; its name."""
         for _ in range(loops - 1):
             self.do("fuse", name, self.nest(name).loops[0].range.name)
-        self.do("parallel", name, self.nest(name).loops[0].range.name)
+        return self.nest(name).loops[0].range.name
 
 
 def loads(value: Expr) -> list[Expr]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar, final
 
 from ferrule.buffer import Buffer
-from ferrule.device import Device
+from ferrule.device import Compiled, Device, Interpreted
 from ferrule.gradient import Value
 from ferrule.lazy import LazyBuffer, Storage
 from ferrule.tensor import Tensor
@@ -25,6 +25,8 @@ _ATOMS = (int, float, complex, str, bytes, bytearray, type(None), range, slice)
 # Functions with an assert that pytest has rewritten could get at all tests that there are.
 _TOOLS = frozenset({"_pytest", "pytest", "pluggy", "hypothesis"})
 _FOREIGN = frozenset(sys.stdlib_module_names) | _TOOLS | {"numpy", "ferrule", "builtins"}
+# The devices have every kernel that was ever made, and all memory.
+_WITHOUT_TENSORS = (types.ModuleType, type(Device), Compiled, Interpreted)
 _MISSING = object()
 
 
@@ -180,8 +182,7 @@ def _below(value: Any) -> Iterator[_Found]:
     elif "__wrapped__" in _attributes(value):
         # A wrapper, such as another captured function: its own state is nobody's business.
         yield from _fixed(value, (value.__wrapped__,))
-    elif not isinstance(value, types.ModuleType) and value is not Device:
-        # The devices have all kernels and all memory, and no tensor.
+    elif not isinstance(value, _WITHOUT_TENSORS):
         yield from _below_object(value)
 
 

@@ -64,19 +64,21 @@ class Dialect:
     """The condition for the compiler to know these."""
 
 
-C: Final = Dialect(
-    name="C",
-    header="""#include <math.h>
-#include <stdbool.h>
+CORRECT_ROUNDING: Final = "-cl-fp32-correctly-rounded-divide-sqrt"
+"""The flag of OpenCL's compiler for exact divisions and roots, which not every device has."""
 
-typedef signed char i8;
+_INTEGERS = """typedef signed char i8;
 typedef short i16;
 typedef int i32;
 typedef long long i64;
 typedef unsigned char u8;
 typedef unsigned short u16;
 typedef unsigned int u32;
-typedef unsigned long long u64;""",
+typedef unsigned long long u64;"""
+
+C: Final = Dialect(
+    name="C",
+    header=f"#include <math.h>\n#include <stdbool.h>\n\n{_INTEGERS}",
     flags=("-std=c11", "-O1", "-ffp-contract=off", "-fno-strict-aliasing"),
     function="static inline ",
     aligned="__attribute__((aligned({bytes}))) ",
@@ -87,14 +89,7 @@ typedef unsigned long long u64;""",
 
 CUDA: Final = Dialect(
     name="CUDA C",
-    header="""typedef signed char i8;
-typedef short i16;
-typedef int i32;
-typedef long long i64;
-typedef unsigned char u8;
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;""",
+    header=_INTEGERS,
     flags=("--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true"),
     function="static __device__ __forceinline__ ",
     aligned="alignas({bytes}) ",
@@ -127,7 +122,7 @@ typedef uchar u8;
 typedef ushort u16;
 typedef uint u32;
 typedef ulong u64;""",
-    flags=("-cl-std=CL1.2", "-cl-fp32-correctly-rounded-divide-sqrt"),
+    flags=("-cl-std=CL1.2", CORRECT_ROUNDING),
     # PoCL 3.1 runs barriers wrongly, now and then, in a function that it does not inline.
     function="static inline __attribute__((always_inline)) ",
     aligned="__attribute__((aligned({bytes}))) ",

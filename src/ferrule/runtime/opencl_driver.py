@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import final
 
+from ferrule.renderer.cdialect import CORRECT_ROUNDING, OPENCL
 from ferrule.target import Target
 
 try:
@@ -45,8 +46,8 @@ class Accelerator:
     def flags(self) -> str:
         """What programs are built with."""
         rounding = cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
-        exact = bool(self.device.single_fp_config & rounding)
-        return "-cl-std=CL1.2 -w" + " -cl-fp32-correctly-rounded-divide-sqrt" * exact
+        can_round = bool(self.device.single_fp_config & rounding)
+        return " ".join(["-w", *(f for f in OPENCL.flags if can_round or f != CORRECT_ROUNDING)])
 
 
 def all_devices() -> list[cl.Device]:

@@ -12,14 +12,13 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from threading import Lock, get_ident
 from typing import Any, final
 
 from ferrule.buffer import Buffer
 from ferrule.capture import (
     GraphException,
-    GraphReentryError,
     JitItem,
+    Turns,
     get_input_replace,
     get_jit_stats,
 )
@@ -84,7 +83,7 @@ class CPUGraph:
         if isinstance(ops, int) and isinstance(mem, int):
             self._counts = (self._n_kernels, ops, mem)
         self._threads = native_runtime().threads
-        self._forget_callers()
+        self._turns = Turns(self._name)
         _graphs.add(self)
 
     def _build(self, steps: list[_Step], replaced: Mapping[tuple[int, int], int]) -> None:
@@ -111,11 +110,6 @@ class CPUGraph:
         )
         self._replay = runtime.replayer(batch_address)
 
-    def _forget_callers(self) -> None:
-        """Nobody is inside: at the start, and in a forked child."""
-        self._lock = Lock()
-        self._caller = 0
-
     def __call__(
         self,
         input_rawbuffers: Sequence[Buffer],
@@ -135,21 +129,7 @@ class CPUGraph:
         inputs = self._pack(*values)
         threads = self._threads()
         started = time.perf_counter() if wait else 0.0
-        caller = get_ident()
-        if self._caller == caller:
-            raise GraphReentryError(
-                f"{self._name}: called from inside its own call, by a signal handler or a"
-                " destructor; its buffers hold half a result, so call it from elsewhere"
-            )
-        with self._lock:
-            self._caller = caller
-            try:
-                more = self._replay(inputs, threads)
-                while more:
-                    # Its slice of time was over; here Python handles signals.
-                    more = self._replay(threads)
-            finally:
-                self._caller = 0
+        self._turns.take(self._run, inputs, threads)
         if self._counts is not None and not wait:
             GlobalCounters.add(*self._counts)
             return None
@@ -167,6 +147,12 @@ class CPUGraph:
             self._device,
         )
         return seconds
+
+    def _run(self, inputs: bytes, threads: int) -> None:
+        more = self._replay(inputs, threads)
+        while more:
+            # Its slice of time was over; here Python handles signals.
+            more = self._replay(threads)
 
 
 def _step(item: JitItem, var_vals: dict[Any, int]) -> _Step:
@@ -198,7 +184,7 @@ _graphs: weakref.WeakSet[CPUGraph] = weakref.WeakSet()
 
 def _after_fork() -> None:
     for graph in list(_graphs):
-        graph._forget_callers()
+        graph._turns.forget()
 
 
 if hasattr(os, "register_at_fork"):

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Sequence
-from threading import Lock, get_ident
 from typing import Any, final
 
 from ferrule.buffer import Buffer
 from ferrule.capture import (
     GraphException,
-    GraphReentryError,
     JitItem,
+    Turns,
     get_input_replace,
     get_jc_idxs_with_updatable_launch_dims,
     get_jc_idxs_with_updatable_var_vals,
@@ -89,8 +88,7 @@ class CUDAGraph:
         """The addresses and the values that the graph is set to; None while that changes."""
         self._name = f"<batch of {len(jit_cache)}>"
         self._op_estimate, self._mem_estimate = get_jit_stats(jit_cache)
-        self._lock = Lock()
-        self._caller = 0
+        self._turns = Turns(self._name)
         try:
             self._build(var_vals)
         except CUDAError as error:
@@ -295,23 +293,8 @@ class CUDAGraph:
 
         Several threads take turns. Raises `GraphReentryError` for a call from inside a call.
         """
-        caller = get_ident()
-        if self._caller == caller:
-            raise GraphReentryError(
-                f"{self._name}: called from inside its own call, by a signal handler or a "
-                "destructor; its arguments are half changed, so call it from elsewhere"
-            )
-        with self._lock:
-            self._caller = caller
-            try:
-                self._gpu.activate()
-                values = self._values(input_rawbuffers, var_vals)
-                if values != self._last:
-                    self._update(values, var_vals)
-                wait = wait or config().DEBUG >= 2
-                seconds = self.graph_launch(self._exec, self._gpu.stream, wait=wait)
-            finally:
-                self._caller = 0
+        wait = wait or config().DEBUG >= 2
+        seconds = self._turns.take(self._run, input_rawbuffers, var_vals, wait)
         update_stats(
             self._name,
             self._op_estimate,
@@ -324,6 +307,15 @@ class CUDAGraph:
             device=self.jit_cache[0].prg.device,
         )
         return seconds
+
+    def _run(
+        self, input_rawbuffers: Sequence[Buffer], var_vals: dict[Any, int], wait: bool
+    ) -> float | None:
+        self._gpu.activate()
+        values = self._values(input_rawbuffers, var_vals)
+        if values != self._last:
+            self._update(values, var_vals)
+        return self.graph_launch(self._exec, self._gpu.stream, wait=wait)
 
 
 def _destroy(gpu: GPU, function: str, handle: Any) -> None:

@@ -13,13 +13,12 @@ import ctypes
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
-from threading import Lock
 from typing import Any, final
 
 import pyopencl as cl
 
 from ferrule.buffer import Buffer
-from ferrule.capture import GraphException, JitItem, get_input_replace, get_jit_stats
+from ferrule.capture import GraphException, JitItem, Turns, get_input_replace, get_jit_stats
 from ferrule.config import config
 from ferrule.device import CompiledASTRunner, update_stats
 from ferrule.runtime.opencl_memory import CLMemory
@@ -193,7 +192,7 @@ class CLGraph:
         self._queue = self._steps[0].kernel.queue
         self._functions = _functions(self._queue.device)
         self._recorded: CommandBuffer | None = None
-        self._lock = Lock()
+        self._turns = Turns(f"<batch of {len(jit_cache)}>")
         self._op_estimate, self._mem_estimate = get_jit_stats(jit_cache)
 
     def __call__(
@@ -203,17 +202,13 @@ class CLGraph:
         wait: bool = False,
         jit: bool = False,
     ) -> float | None:
-        """Queues all items, in order. Gives the seconds they took if `wait`."""
+        """Queues all items, in order. Gives the seconds they took if `wait`.
+
+        Several threads take turns. Raises `GraphReentryError` for a call from inside a call.
+        """
         wait = wait or config().DEBUG >= 2
         inputs = [buffer._buf for buffer in input_rawbuffers]
-        with self._lock:
-            if wait:
-                self._queue.finish()
-            started = time.perf_counter()
-            self._enqueue(any([step.update(inputs, var_vals) for step in self._steps]))
-            if wait:
-                self._queue.finish()
-            seconds = time.perf_counter() - started if wait else None
+        seconds = self._turns.take(self._run, inputs, var_vals, wait)
         update_stats(
             f"<batch of {len(self.jit_cache)}>",
             self._op_estimate,
@@ -227,6 +222,15 @@ class CLGraph:
             self._device,
         )
         return seconds
+
+    def _run(self, inputs: Sequence[Any], var_vals: dict[Any, int], wait: bool) -> float | None:
+        if wait:
+            self._queue.finish()
+        started = time.perf_counter()
+        self._enqueue(any([step.update(inputs, var_vals) for step in self._steps]))
+        if wait:
+            self._queue.finish()
+        return time.perf_counter() - started if wait else None
 
     def _enqueue(self, changed: bool) -> None:
         launches = [step for step in self._steps if 0 not in step.blocks]
