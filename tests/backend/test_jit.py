@@ -1169,3 +1169,14 @@ def test_the_devices_are_not_searched_for_tensors() -> None:
     reach = Reach([lambda: Device])
     assert reach.tensors() == []
     assert len(reach._holders) < 5
+
+
+def test_pytest_is_not_searched_for_tensors() -> None:
+    """It rewrites asserts, so that a function which has one can get at pytest, and at all tests."""
+
+    def function(x: Tensor) -> Tensor:
+        assert x.shape == (2,)
+        return x + 1
+
+    assert any("pytest" in name for name in function.__code__.co_names)
+    assert len(Reach([function])._holders) < 10

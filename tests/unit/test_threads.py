@@ -9,10 +9,11 @@ from ferrule.codegen.interpret import AccessError, InterpretError, RaceError, in
 from ferrule.codegen.kernel import KernelError
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.opt import Opt, ScheduleError
+from ferrule.codegen.search import reassociates
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.dtype import dtypes
 from ferrule.expr import ExprOp
-from ferrule.ops import BinaryOps, LazyOp, ReduceOps
+from ferrule.ops import BinaryOps, LazyOp, ReduceOps, UnaryOps
 
 I64 = dtypes.int64
 F32 = dtypes.float32
@@ -152,3 +153,26 @@ def test_groups_of_threads_are_combined_apart() -> None:
     apart = UOp(UOps.ACROSS, I64, 1, (thread,), (ExprOp.ADD, 2, 2))
     interpret(_program(thread, apart, buffer, UOp(UOps.STORE, src=(buffer, thread, apart))), [out])
     assert out.tolist() == [2, 4, 2, 4]
+
+
+def test_indices_that_do_not_fit_int32_are_int64() -> None:
+    """A kernel of 2**32 elements is not run here."""
+    ast = store(LazyOp(UnaryOps.NEG, (load(1, 1 << 16, 1 << 16),)))
+    uops = Linearizer(ast, GRID).linearize().uops
+    (access,) = [u for u in uops if u.op is UOps.LOAD]
+    assert access.src[1].dtype is I64
+
+
+def test_vectors_say_how_far_their_addresses_are_aligned() -> None:
+    """Rows of 6 elements begin at even places only; those of 4 at multiples of 4."""
+    part = load(1, 5, 6).shrink(((0, 5), (0, 4)))
+    opts = [Opt("vectorize", ("out0", "i0.1"))]
+    uops = Linearizer(store(part), GRID, opts).linearize().uops
+    assert [u.arg for u in uops if u.op in (UOps.LOAD, UOps.STORE)] == [2, 4]
+
+
+def test_threads_along_a_sum_change_the_order_of_its_terms() -> None:
+    kernel = Linearizer(store(total(load(1, 32, 64), 1)), GRID, []).kernel
+    halves = Opt("split", ("sum0", "r0.1", 32))
+    assert reassociates(kernel, [halves, Opt("bind", ("sum0", "r0.1.i"))])
+    assert not reassociates(kernel, [Opt("bind", ("out0", "i0.0"))])
