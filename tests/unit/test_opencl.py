@@ -40,8 +40,10 @@ from ferrule.runtime.opencl_program import (  # noqa: E402
     CLProgram,
     unpack_library,
 )
+from ferrule.schedule import create_schedule  # noqa: E402
 from ferrule.shape.shapetracker import ShapeTracker  # noqa: E402
 from ferrule.target import Target  # noqa: E402
+from ferrule.tensor import Tensor  # noqa: E402
 
 THREADS = 64
 SIZE = 4 * THREADS
@@ -501,3 +503,14 @@ def test_memory_says_where_it_is(allocator: CLAllocator) -> None:
     assert isinstance(part, CLMemory)
     assert (part.address - block.address, part.nbytes) == (100, 20)
     assert (part.pointer.svm_ptr, part.pointer.size) == (part.address, 20)
+
+
+@pytest.mark.usefixtures("accelerator")
+def test_attention_keeps_no_blocks_of_its_scores() -> None:
+    """The schedules for blocks of threads have no place for what a kernel keeps."""
+    query, key, value = (Tensor(np.ones((2, 64, 32), np.float32), device="CL") for _ in range(3))
+    # A name for the scores or the weights would keep them in memory in any case.
+    items = create_schedule([((query @ key.transpose(-1, -2)).softmax(-1) @ value).lazydata])
+    assert items
+    for item in items:
+        assert all(node.op is not BufferOps.KEEP for node in item.ast.toposort())

@@ -176,3 +176,13 @@ def test_threads_along_a_sum_change_the_order_of_its_terms() -> None:
     halves = Opt("split", ("sum0", "r0.1", 32))
     assert reassociates(kernel, [halves, Opt("bind", ("sum0", "r0.1.i"))])
     assert not reassociates(kernel, [Opt("bind", ("out0", "i0.0"))])
+
+
+def test_two_blocks_that_store_to_one_place() -> None:
+    two, zero = (UOp(UOps.CONST, I64, arg=n) for n in (2, 0))
+    extent_ = UOp(UOps.EXTENT, src=(two,), arg=4)
+    thread = UOp(UOps.THREAD, I64)
+    buffer = UOp(UOps.PARAM, I64, arg=0)
+    store_ = UOp(UOps.STORE, src=(buffer, thread, thread))
+    with pytest.raises(RaceError, match=r"writes buffer 0 \(as a block\)"):
+        interpret([two, zero, extent_, thread, buffer, store_], [np.zeros(4, np.int64)])

@@ -47,6 +47,16 @@ extern "C" __global__ void quads(float* out, const float* a) {
 #endif
 }"""
 
+# Says by its value which of its two forms ran.
+FORMS = """
+extern "C" __global__ void forms(float* out, const float* a) {
+#ifdef FERRULE_UNALIGNED
+  out[threadIdx.x] = 2;
+#else
+  out[threadIdx.x] = 1;
+#endif
+}"""
+
 
 def ones(*sizes: int) -> dict[str, Any]:
     grid, block = sizes
@@ -148,6 +158,15 @@ def test_addresses_that_are_no_multiples_of_16(
     parts = out.view(first, 64), a.view(second, 64)
     program(*[part._buf for part in parts], **ones(1, 16))
     np.testing.assert_array_equal(values(parts[0]), numbers[second : second + 64] + 1)
+
+
+@pytest.mark.usefixtures("allocator")
+def test_the_form_is_that_of_the_addresses(compiler: CUDACompiler, load: LoadProgram) -> None:
+    program = load("forms", FORMS, compiler=compiler)
+    a, out = buffer(size=80), buffer(size=80)
+    for first, form in ((0, 1), (1, 2), (4, 1), (6, 2), (8, 1)):
+        program(out._buf, a.view(first, 16)._buf, **ones(1, 80))
+        assert (values(out) == form).all()
 
 
 @pytest.mark.usefixtures("allocator")
