@@ -12,7 +12,7 @@ SOURCE = ROOT / "src" / "ferrule"
 
 # Lower layers first, one line a layer; inside a layer, earlier modules first.
 LAYERS = """
-    shape codegen renderer runtime runtime.graph demo
+    shape codegen codegen.primitives renderer runtime runtime.graph demo
     helpers containers config diskcache
     dtype dlpack target
     expr shape.movement shape.view shape.shapetracker shape.layout
@@ -20,7 +20,9 @@ LAYERS = """
     buffer
     opkinds ops fold
     codegen.intrinsics codegen.kernel codegen.phases codegen.lower codegen.window codegen.limits
-    codegen.owner codegen.opt codegen.threads
+    codegen.owner codegen.primitives.editing codegen.primitives.loops codegen.primitives.kinds
+    codegen.primitives.nests codegen.primitives.memory codegen.primitives.products codegen.opt
+    codegen.threads
     codegen.plan codegen.streams codegen.panels codegen.rows codegen.tensorize codegen.tile
     codegen.blocks codegen.taps codegen.dots codegen.contraction codegen.chains codegen.gridstreams
     codegen.gridrows codegen.gridscatter codegen.gridtile codegen.grid codegen.heuristic

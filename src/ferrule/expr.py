@@ -71,6 +71,8 @@ class ExprOp(Enum):
 
 
 COMPARISONS: Final = frozenset({ExprOp.CMPLT, ExprOp.CMPNE})
+# Functions of which most processors have no instruction: tens of operations each.
+COSTLY: Final = frozenset({ExprOp.EXP2, ExprOp.LOG2, ExprOp.SIN, ExprOp.COS})
 # Index arithmetic never overflows, so it may be simplified as integers are; a user's int64 wraps,
 # so it may not. Hence a dtype of its own.
 INDEX: Final = DType(7, 8, "index", "q", "numpy.int64")

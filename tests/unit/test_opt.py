@@ -8,7 +8,8 @@ from tests.kernels import add, constant, exp, keep, load, matmul, mul, softmax, 
 from ferrule.codegen.heuristic import choose
 from ferrule.codegen.kernel import Kernel, KernelError, Kind, scatters, show, verify
 from ferrule.codegen.lower import lower
-from ferrule.codegen.opt import Opt, ScheduleError, apply_opts, is_ordered
+from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
+from ferrule.codegen.primitives.editing import is_ordered
 from ferrule.dtype import dtypes
 from ferrule.ops import BufferOps, LazyOp, ReduceOps, UnaryOps
 from ferrule.target import detect_cpu

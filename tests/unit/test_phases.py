@@ -9,8 +9,9 @@ from tests.kernels import load, mul, store, total
 
 from ferrule.codegen.kernel import show
 from ferrule.codegen.lower import lower
-from ferrule.codegen.opt import apply_opts, limit
+from ferrule.codegen.opt import apply_opts
 from ferrule.codegen.phases import every, strides_of
+from ferrule.codegen.primitives.loops import limit
 from ferrule.dtype import dtypes
 from ferrule.expr import ExprOp, alu, const, less, range_
 from ferrule.expr import load as element

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ferrule.codegen import opt
 from ferrule.codegen.kernel import Nest
 from ferrule.codegen.plan import PAGE_BYTES, Plan, base, loads, step_of
+from ferrule.codegen.primitives.loops import fuse
 from ferrule.codegen.tile import Tile, best_tile
 from ferrule.codegen.window import Window, distance, overlap
 from ferrule.expr import Expr, as_expr
@@ -399,7 +399,7 @@ class _LongSum(_Blocks):
     def _fuse_places(self, depth: int) -> None:
         """Fuse two loops of the way out where they are one in the result."""
         loop = self.plan.nest(self.name).loops[depth]
-        fused = opt.fuse(self.plan.kernel, self.name, loop.range.name).by_name[self.name]
+        fused = fuse(self.plan.kernel, self.name, loop.range.name).by_name[self.name]
         r = fused.loops[depth].range
         if all(step_of(c.store.index, r) > 0 for c in fused.computes if c.store is not None):
             self.plan.do("fuse", self.name, loop.range.name)

@@ -14,8 +14,8 @@ from ferrule.codegen.gridscatter import schedule_scatter
 from ferrule.codegen.gridstreams import last, schedule_stream, share, threads_for
 from ferrule.codegen.gridtile import schedule_grid_tile
 from ferrule.codegen.kernel import Kind, Nest, stores_to_one_place
-from ferrule.codegen.opt import ScheduleError, is_ordered
 from ferrule.codegen.plan import Plan, loads, step_of
+from ferrule.codegen.primitives.editing import ScheduleError, is_ordered
 from ferrule.codegen.rows import column_axis, merge_siblings
 
 SHORT = 32  # terms of a reduce that one thread does as well alone

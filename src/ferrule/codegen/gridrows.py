@@ -15,8 +15,8 @@ from typing import final
 
 from ferrule.codegen.gridstreams import aligned_lanes, last
 from ferrule.codegen.kernel import Kind, expressions, reads
-from ferrule.codegen.opt import shared_row
 from ferrule.codegen.plan import LINE_BYTES, Plan, loads
+from ferrule.codegen.primitives.nests import shared_row
 from ferrule.codegen.rows import column_axis
 from ferrule.expr import Expr, ExprOp, toposort
 

@@ -19,8 +19,8 @@ from typing import final
 from ferrule.codegen.contraction import is_contraction
 from ferrule.codegen.intrinsics import MMA, WARP
 from ferrule.codegen.kernel import Compute, Nest
-from ferrule.codegen.opt import is_product_of_loads
 from ferrule.codegen.plan import Plan, base, loads, step_of
+from ferrule.codegen.primitives.editing import is_product_of_loads
 from ferrule.dtype import DType
 from ferrule.expr import Expr, ExprOp, const, range_, substitute, toposort
 from ferrule.target import Target

@@ -1,9 +1,9 @@
 """Instructions that do several multiply-adds in each lane, or in each thread of a warp: what they
 take and what they give.
 
-`tensorize` (in `opt.py`) puts one into a kernel. Those of lanes are `ExprOp.DOT`: with pairs `a`
-and `b` of a narrow float, packed into one integer each with the element of the smaller k in the low
-half, and a float32 `c`,
+`tensorize` (in `primitives/products.py`) puts one into a kernel. Those of lanes are `ExprOp.DOT`:
+with pairs `a` and `b` of a narrow float, packed into one integer each with the element of the
+smaller k in the low half, and a float32 `c`,
 
     dot(a, b, c) = a[0]*b[0] + (a[1]*b[1] + c)
 

@@ -1,8 +1,8 @@
 """The kernel before it is a program: loop nests, what each computes, and where each hangs in
 another.
 
-A `Kernel` is immutable. Scheduling primitives (`opt.py`) make a new one from an old one; nothing in
-here chooses anything.
+A `Kernel` is immutable. Scheduling primitives (`primitives/`) make a new one from an old one;
+nothing in here chooses anything.
 """
 
 from __future__ import annotations

@@ -31,12 +31,15 @@ from ferrule.codegen.kernel import (
     verify,
 )
 from ferrule.codegen.lower import lower, stores_of
-from ferrule.codegen.opt import COSTLY, Opt, apply_opts, descendants, mapped, matrix_operands
+from ferrule.codegen.opt import Opt, apply_opts
+from ferrule.codegen.primitives.editing import descendants, mapped
+from ferrule.codegen.primitives.products import matrix_operands
 from ferrule.codegen.threads import Digit, Threads
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.codegen.uops import show as show_program
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import (
+    COSTLY,
     FALSE,
     INDEX,
     TRUE,

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
-from ferrule.codegen import opt
 from ferrule.codegen.kernel import Kernel, Loop, Nest, expressions
 from ferrule.codegen.limits import end_of, start_of
-from ferrule.codegen.opt import COSTLY, Opt
-from ferrule.expr import BOOL, INDEX, Expr, ExprOp, const, toposort
+from ferrule.codegen.opt import PRIMITIVES, Opt
+from ferrule.codegen.primitives.editing import ScheduleError, descendants, is_ordered
+from ferrule.codegen.primitives.loops import fuse
+from ferrule.expr import BOOL, COSTLY, INDEX, Expr, ExprOp, const, toposort
 from ferrule.target import Target
 
 SERIAL_WORK = 150_000  # operations below which sharing out costs more than it gains: about 2 us
@@ -30,10 +31,10 @@ class Plan:
 
     def do(self, primitive: str, *args: Any) -> None:
         # What suits such a nest otherwise is as good for one thread.
-        if primitive == "parallel" and opt.is_ordered(self.kernel, args[0]):
+        if primitive == "parallel" and is_ordered(self.kernel, args[0]):
             return
         choice = Opt(primitive, args)
-        self.kernel = opt.PRIMITIVES[primitive](self.kernel, *args)
+        self.kernel = PRIMITIVES[primitive](self.kernel, *args)
         self.opts.append(choice)
 
     def nest(self, name: str) -> Nest:
@@ -47,7 +48,7 @@ class Plan:
         try:
             if schedule(self, *names) and self._scratch_bytes() <= MOST_SCRATCH:
                 return True
-        except opt.ScheduleError:  # its primitives know better than its first look
+        except ScheduleError:  # its primitives know better than its first look
             pass
         self.kernel = kernel
         del self.opts[count:]
@@ -71,7 +72,7 @@ class Plan:
         loop = self.nest(name).loops[depth]
         if any(n.at == (name, depth + 1) for n in self.kernel.nests):
             return False
-        fused = opt.fuse(self.kernel, name, loop.range.name)
+        fused = fuse(self.kernel, name, loop.range.name)
         r = fused.by_name[name].loops[depth].range
         for nest in fused.nests:
             for e in toposort(expressions(nest)):
@@ -82,7 +83,7 @@ class Plan:
 
     def below(self, name: str) -> list[str]:
         """The nests inside a root, producers first."""
-        family = opt.descendants(self.kernel, name)
+        family = descendants(self.kernel, name)
         return [n.name for n in self.kernel.nests if n.name in family and n.name != name]
 
     def work(self, name: str) -> int:

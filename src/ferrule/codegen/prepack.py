@@ -23,8 +23,8 @@ from ferrule.codegen.kernel import (
     show,
     verify,
 )
-from ferrule.codegen.opt import map_reads
 from ferrule.codegen.plan import SERIAL_WORK, load_step, loads
+from ferrule.codegen.primitives.editing import map_reads
 from ferrule.dtype import DType
 from ferrule.expr import Expr, ExprOp, Variable, const, load, range_, toposort
 from ferrule.target import Target

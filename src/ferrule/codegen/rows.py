@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ferrule.codegen import opt
 from ferrule.codegen.kernel import Kind, expressions, reads
 from ferrule.codegen.panels import schedule_panels
 from ferrule.codegen.plan import SERIAL_WORK, Plan, loads, step_of
+from ferrule.codegen.primitives.nests import mergeable, shared_row
 from ferrule.codegen.streams import passes_by
 from ferrule.expr import Expr
 
@@ -40,7 +40,7 @@ def merge_siblings(plan: Plan, below: Sequence[str]) -> None:
         for first in below:
             if first == second or first not in plan.kernel.by_name:
                 continue
-            if opt.mergeable(plan.kernel, plan.nest(first), plan.nest(second)) and _ready(
+            if mergeable(plan.kernel, plan.nest(first), plan.nest(second)) and _ready(
                 plan, first, second
             ):
                 plan.do("merge", first, second)
@@ -136,7 +136,7 @@ def _keep_rows(plan: Plan, name: str, below: Sequence[str]) -> None:
     nest = plan.nest(name)
     for n in reversed(below):
         producer = plan.nest(n)
-        shared = opt.shared_row(plan.kernel, producer, nest)
+        shared = shared_row(plan.kernel, producer, nest)
         if shared is None:
             continue
         size = producer.loops[-1].range.size

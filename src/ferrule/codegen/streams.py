@@ -5,9 +5,8 @@ from __future__ import annotations
 from math import prod
 
 from ferrule.codegen.kernel import Nest
-from ferrule.codegen.opt import COSTLY
 from ferrule.codegen.plan import SERIAL_WORK, Plan, loads, step_of
-from ferrule.expr import Expr, toposort
+from ferrule.expr import COSTLY, Expr, toposort
 
 SHORT = 8  # elements: of a row that fills no vector
 CHUNK = 8192  # elements of a stream that one thread takes at a time

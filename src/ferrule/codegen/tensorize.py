@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ferrule.codegen.intrinsics import Intrinsic, native_intrinsic
-from ferrule.codegen.opt import is_dot
 from ferrule.codegen.plan import Plan, loads
+from ferrule.codegen.primitives.products import is_dot
 
 LEAST_TERMS = 8  # shorter sums are mostly tails
 

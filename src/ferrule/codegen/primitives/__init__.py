@@ -1,0 +1,1 @@
+"""The scheduling primitives: pure functions `Kernel -> Kernel`, by what they change."""

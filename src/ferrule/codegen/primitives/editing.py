@@ -1,0 +1,129 @@
+"""What the scheduling primitives share: finding nests and loops, asking about them, and rewriting
+their expressions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from dataclasses import replace
+
+from ferrule.codegen.kernel import Compute, Kernel, Nest, expressions, reads
+from ferrule.expr import Expr, ExprOp, substitute, toposort
+
+
+class ScheduleError(ValueError):
+    """A scheduling primitive that is not legal on this kernel."""
+
+
+def nest_of(kernel: Kernel, name: str) -> Nest:
+    found = kernel.by_name.get(name)
+    if found is None:
+        raise ScheduleError(
+            f"no nest {name} in kernel {kernel.name}; there are {sorted(kernel.by_name)}"
+        )
+    return found
+
+
+def depth_of(kernel: Kernel, nest: Nest, name: str) -> int:
+    for depth, loop in enumerate(nest.loops):
+        if loop.range.name == name:
+            return depth
+    names = [loop.range.name for loop in nest.loops]
+    raise ScheduleError(
+        f"no loop {name} in nest {nest.name} of kernel {kernel.name}; there are {names}"
+    )
+
+
+def is_combined(nest: Nest, r: Expr) -> bool:
+    """Whether the nest reduces over a range."""
+    monoids = [c for c in nest.computes if c.monoid is not None]
+    return bool(monoids) and all(r not in c.ranges for c in monoids)
+
+
+def is_product_of_loads(c: Compute) -> bool:
+    """Whether a sum adds up products of two loads, perhaps cast: 0 where both are masked."""
+    if c.monoid is None or c.monoid.op is not ExprOp.ADD or c.value.op is not ExprOp.MUL:
+        return False
+    factors = [uncast(factor) for factor in c.value.src]
+    return all(factor.op is ExprOp.LOAD and len(factor.src) == 2 for factor in factors)
+
+
+def uncast(e: Expr) -> Expr:
+    while e.op is ExprOp.CAST:
+        e = e.src[0]
+    return e
+
+
+def stores_in(kernel: Kernel, nest: Nest, r: Expr) -> bool:
+    """Whether a nest stores something inside of the loop over a range."""
+    stores = any(c.store is not None for c in nest.computes)
+    return stores and any(loop.range is r for _, _, loop in kernel.path(nest))
+
+
+def descendants(kernel: Kernel, name: str) -> set[str]:
+    """The nests that hang, directly or not, in a nest, and itself."""
+    out = {name}
+    for nest in reversed(kernel.nests):  # producers come first
+        if nest.at is not None and nest.at[0] in out:
+            out.add(nest.name)
+    return out
+
+
+def is_ordered(kernel: Kernel, name: str) -> bool:
+    """Whether a root nest and another one use memory that one of the two stores to.
+
+    One has to be done before the other, as the zeros that a SCATTER then adds to; chunks are done
+    in any order.
+    """
+    mine = descendants(kernel, name)
+    used, stored = _slots_of(kernel, mine)
+    used_there, stored_there = _slots_of(kernel, kernel.by_name.keys() - mine)
+    return bool(stored & used_there or stored_there & used)
+
+
+def _slots_of(kernel: Kernel, names: Set[str]) -> tuple[set[int], set[int]]:
+    """The slots that some nests load or store, and those that they store."""
+    nests = [kernel.by_name[name] for name in names]
+    stored = {c.store.slot for nest in nests for c in nest.computes if c.store is not None}
+    found = toposort([e for nest in nests for e in expressions(nest)])
+    return stored | {e.arg for e in found if e.op is ExprOp.LOAD}, stored
+
+
+def mapped(nest: Nest, mapping: Mapping[Expr, Expr]) -> Nest:
+    """A nest with parts of its expressions replaced."""
+    computes = tuple(_map_compute(c, mapping) for c in nest.computes)
+    loops = tuple(loop.mapped(mapping) for loop in nest.loops)
+    return Nest(nest.name, computes, loops, nest.at)
+
+
+def _map_compute(c: Compute, mapping: Mapping[Expr, Expr]) -> Compute:
+    if c.store is None:
+        return replace(c, value=c.value.substitute(mapping))
+    value, index, valid = substitute([c.value, c.store.index, c.store.valid], mapping)
+    return replace(c, value=value, store=replace(c.store, index=index, valid=valid))
+
+
+def map_all(kernel: Kernel, mapping: Mapping[Expr, Expr]) -> Kernel:
+    return replace(kernel, nests=tuple(mapped(n, mapping) for n in kernel.nests))
+
+
+def map_reads(
+    kernel: Kernel, names: set[str], new: Callable[[Expr], Expr], skip: Set[str] = frozenset()
+) -> Kernel:
+    """Replace the READs of some names everywhere but in the nests of `skip`."""
+    nests = []
+    for nest in kernel.nests:
+        found = [e for e in reads(expressions(nest)) if e.arg in names]
+        if found and nest.name not in skip:
+            nest = mapped(nest, {e: new(e) for e in found})
+        nests.append(nest)
+    return replace(kernel, nests=tuple(nests))
+
+
+def move_children(kernel: Kernel, nest_name: str, new_depth: Callable[[int], int]) -> Kernel:
+    nests = []
+    for n in kernel.nests:
+        if n.at is not None and n.at[0] == nest_name:
+            n = replace(n, at=(nest_name, new_depth(n.at[1])))
+        nests.append(n)
+    return replace(kernel, nests=tuple(nests))

@@ -1,0 +1,128 @@
+"""How a loop is run: primitives that make it lanes, copies, threads or the kernel's chunks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ferrule.codegen.kernel import Kernel, Kind, Nest, scatters
+from ferrule.codegen.owner import owns
+from ferrule.codegen.primitives.editing import (
+    ScheduleError,
+    depth_of,
+    is_combined,
+    is_ordered,
+    nest_of,
+    stores_in,
+)
+from ferrule.expr import Expr
+
+
+def vectorize(kernel: Kernel, nest_name: str, name: str) -> Kernel:
+    """The iterations of a loop become the lanes of vectors. Its size is constant. Exact."""
+    return set_kind(kernel, nest_name, name, Kind.VECTOR)
+
+
+def unroll(kernel: Kernel, nest_name: str, name: str) -> Kernel:
+    """The iterations of a loop become copies of its body. Its size is constant. Exact."""
+    return set_kind(kernel, nest_name, name, Kind.UNROLL)
+
+
+def transpose(kernel: Kernel, nest_name: str, along: str, across: str) -> Kernel:
+    """A square of values is computed as vectors along one range, and stored along the other.
+
+    Both are the last loops, of one constant size, a power of two. Exact.
+    """
+    nest = nest_of(kernel, nest_name)
+    last = nest.loops[-2:]
+    sizes = [loop.range.size for loop in last]
+    fits = [loop.range.name for loop in last] == [along, across] and sizes[0] is sizes[-1]
+    plain = all(c.monoid is None for c in nest.computes)
+    if not (fits and plain and sizes[0].is_const and sizes[0].arg & (sizes[0].arg - 1) == 0):
+        raise ScheduleError(
+            f"transpose({along}, {across}) in kernel {kernel.name}: these must be the last two "
+            f"loops, of one size that is a power of two, and reduce nothing; {nest_name} ends "
+            f"with {[loop.range.name for loop in last]}"
+        )
+    turned = (replace(last[0], kind=Kind.TRANSPOSE), replace(last[1], kind=Kind.VECTOR))
+    return kernel.with_nest(replace(nest, loops=(*nest.loops[:-2], *turned)))
+
+
+def parallel(kernel: Kernel, nest_name: str, name: str) -> Kernel:
+    """The iterations of a root nest's outermost loop become the kernel's chunks. Exact."""
+    nest = nest_of(kernel, nest_name)
+    depth = depth_of(kernel, nest, name)
+    if nest.at is not None or depth != 0 or is_combined(nest, nest.loops[0].range):
+        raise ScheduleError(
+            f"parallel({name}) in kernel {kernel.name}: only the outermost loop of a root nest "
+            "can be shared out"
+        )
+    r = nest.loops[0].range
+    for inner in kernel.nests:
+        for c in inner.computes:
+            if inner is nest or c.store is None or not stores_in(kernel, inner, r):
+                continue
+            if c.store.index.linear()[0].get(r, 0) == 0 and not owns(c.store, r):
+                raise ScheduleError(
+                    f"parallel({name}) in kernel {kernel.name}: {inner.name} is stored to one "
+                    f"place in several iterations of {name}; share out fewer loops"
+                )
+    shared = set_kind(kernel, nest_name, name, Kind.PARALLEL)
+    if is_ordered(kernel, nest_name):
+        raise ScheduleError(
+            f"parallel({name}) in kernel {kernel.name}: {nest_name} and another nest use memory "
+            "that one of them stores to, and chunks are done in any order; leave its loops serial"
+        )
+    return shared
+
+
+def bind(
+    kernel: Kernel, nest_name: str, name: str, axis: str = "thread", step: int | None = None
+) -> Kernel:
+    """The iterations of a loop are done by the threads of a block, one each; for the axis "block",
+    by the blocks, as `parallel` says.
+
+    Threads whose numbers are `step` apart do neighbouring iterations; where it is not given, the
+    loops around a nest are the digits of the thread's number, the outermost the highest.
+
+    Binding a loop that is combined over re-associates, and takes a power of two of threads.
+    Otherwise exact.
+    """
+    if axis == "block":
+        return parallel(kernel, nest_name, name)
+    if axis != "thread":
+        raise ScheduleError(
+            f"bind({name}, {axis!r}) in kernel {kernel.name}: the axis is thread or block"
+        )
+    kernel = set_kind(kernel, nest_name, name, Kind.THREAD)
+    nest = nest_of(kernel, nest_name)
+    loops = [replace(o, step=step) if o.range.name == name else o for o in nest.loops]
+    return kernel.with_nest(replace(nest, loops=tuple(loops)))
+
+
+def set_kind(kernel: Kernel, nest_name: str, name: str, kind: Kind) -> Kernel:
+    nest = nest_of(kernel, nest_name)
+    depth = depth_of(kernel, nest, name)
+    loop = nest.loops[depth]
+    free = kind in (Kind.PARALLEL, Kind.THREAD) and _is_free(kernel, nest, loop.range)
+    if kind in (Kind.PARALLEL, Kind.VECTOR, Kind.THREAD) and scatters(nest) and not free:
+        raise ScheduleError(
+            f"{kind.name.lower()}({name}) in kernel {kernel.name}: a value says where {nest_name} "
+            "stores, and two iterations may store to one place; leave its loops serial"
+        )
+    if kind is not Kind.PARALLEL and not loop.range.size.is_const:
+        raise ScheduleError(
+            f"{kind.name.lower()}({name}) in kernel {kernel.name}: its size {loop.range.size} "
+            "is not constant; split it first"
+        )
+    loops = (*nest.loops[:depth], replace(loop, kind=kind), *nest.loops[depth + 1 :])
+    return kernel.with_nest(replace(nest, loops=loops))
+
+
+def _is_free(kernel: Kernel, nest: Nest, r: Expr) -> bool:
+    """Whether the iterations of a loop store to different elements, to which no other root does."""
+    stores = [c.store for c in nest.computes if c.store is not None]
+    slots = {s.slot for s in stores}
+    others = [c.store for n in kernel.roots if n.name != nest.name for c in n.computes]
+    if any(s is not None and s.slot in slots for s in others):
+        return False
+    return all(owns(s, r) for s in stores)

@@ -1,0 +1,298 @@
+"""Which loops a nest has: primitives that split, fuse, reorder and shorten them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ferrule.codegen.kernel import Compute, Kernel, Kind, Loop, Nest, expressions, reads
+from ferrule.codegen.limits import end_of, start_of
+from ferrule.codegen.primitives.editing import (
+    ScheduleError,
+    depth_of,
+    descendants,
+    is_combined,
+    is_product_of_loads,
+    map_all,
+    map_reads,
+    move_children,
+    nest_of,
+    stores_in,
+    uncast,
+)
+from ferrule.expr import (
+    TRUE,
+    Expr,
+    ExprOp,
+    alu,
+    both,
+    conjuncts,
+    less,
+    minimum,
+    range_,
+    rebuild,
+    select,
+    substitute,
+    varying,
+)
+
+
+def split(kernel: Kernel, nest_name: str, name: str, factor: int, tail: str = "mask") -> Kernel:
+    """`for i in n` -> `for i.o in ceil(n / factor): for i.i in factor`, with `i = i.o * factor +
+    i.i`.
+
+    Where the factor does not divide n, `tail` says what happens beyond it: "mask" guards loads and
+    stores; "peel" does so in a copy of the body for the last iteration; "clamp" lets loads repeat
+    the last element and guards stores only (not for a range that is combined over). Exact.
+    """
+    nest = nest_of(kernel, nest_name)
+    depth = depth_of(kernel, nest, name)
+    loop = nest.loops[depth]
+    r = loop.range
+    combined = is_combined(nest, r)
+    if factor < 1 or tail not in ("mask", "peel", "clamp"):
+        raise ScheduleError(
+            f"split({name}, {factor}, {tail!r}) in kernel {kernel.name}: the factor is at least "
+            "1, the tail mask, peel or clamp"
+        )
+    if tail == "clamp" and combined:
+        raise ScheduleError(
+            f"split({name}, clamp) in kernel {kernel.name}: a range that is combined over "
+            "cannot repeat elements; use mask or peel"
+        )
+    repeated = [n.name for n in kernel.nests if n.name != nest_name and stores_in(kernel, n, r)]
+    if (loop.start, loop.end) != (None, None) or (tail == "clamp" and repeated):
+        raise ScheduleError(
+            f"split({name}, {factor}, {tail!r}) in kernel {kernel.name}: it is limited, or "
+            f"{repeated} would be stored twice; use mask or peel, and split first"
+        )
+    outer = range_(f"{name}.o", (r.size + (factor - 1)) // factor)
+    inner = range_(f"{name}.i", factor)
+    position = outer * factor + inner
+    exact = r.size.is_const and r.size.arg % factor == 0
+    condition = TRUE if exact else less(position, r.size)
+    _refuse_padded(kernel, nest, r, f"split({name})")
+    ranges = {c.name: c.ranges for c in kernel.computes.values()}
+    guard = _Split(r, position, condition, tail, ranges)
+    inside = {nest_name, *repeated}
+    nests = [guard.apply(n, owns=n.name in inside, combined=combined) for n in kernel.nests]
+    kernel = replace(kernel, nests=tuple(nests))
+    nest = nest_of(kernel, nest_name)
+    peel = both(_peel(nest.loops[depth]), condition if tail == "peel" else TRUE)
+    loops = (
+        *nest.loops[:depth],
+        Loop(outer, loop.kind, None if peel is TRUE else peel),
+        Loop(inner),
+        *nest.loops[depth + 1 :],
+    )
+    axes = {c.name: c.ranges.index(r) for c in nest.computes if r in c.ranges}
+    computes = tuple(
+        replace(c, ranges=_replace_axis(c.ranges, r, (outer, inner))) for c in nest.computes
+    )
+    kernel = kernel.with_nest(Nest(nest.name, computes, loops, nest.at))
+    kernel = move_children(kernel, nest_name, lambda d: d if d <= depth else d + 1)
+    return map_reads(kernel, set(axes), lambda e: _split_read(e, axes[e.arg], factor))
+
+
+def _refuse_padded(kernel: Kernel, nest: Nest, r: Expr, what: str) -> None:
+    if any(r is padded for c in nest.computes for padded, _ in c.padding):
+        raise ScheduleError(
+            f"{what} in kernel {kernel.name}: {r} is an axis of {nest.name} that is padded "
+            "already; pad it last"
+        )
+
+
+def _peel(loop: Loop) -> Expr:
+    return TRUE if loop.peel is None else loop.peel
+
+
+_Axes = Mapping[str, tuple[Expr, ...]]  # of what is kept, by name
+
+
+@dataclass(frozen=True)
+class _Split:
+    """What a split does to the expressions of a nest."""
+
+    range: Expr
+    position: Expr
+    condition: Expr
+    tail: str
+    axes: _Axes
+
+    def expression(self, e: Expr) -> Expr:
+        clamp = self.tail == "clamp"
+        return _retarget(e, self.range, self.position, self.condition, self.axes, clamp=clamp)
+
+    def _adds_nothing(self, c: Compute, value: Expr) -> bool:
+        """Whether a term of a sum is 0 beyond the end, because what it multiplies is."""
+        beyond = set(conjuncts(self.condition))
+        masked = self.tail == "mask" and is_product_of_loads(c)
+        return masked and all(
+            beyond.issubset(conjuncts(uncast(factor).src[1])) for factor in value.src
+        )
+
+    def apply(self, nest: Nest, *, owns: bool, combined: bool) -> Nest:
+        computes = []
+        for c in nest.computes:
+            value = self.expression(c.value)
+            store = c.store
+            if owns and combined and c.monoid is not None and not self._adds_nothing(c, value):
+                value = select(self.condition, value, c.monoid.identity(value.dtype))
+            if store is not None:
+                valid = self.expression(store.valid)
+                valid = both(valid, self.condition) if owns else valid
+                store = replace(store, index=self.expression(store.index), valid=valid)
+            computes.append(replace(c, value=value, store=store))
+        peel = {self.range: self.position}
+        loops = tuple(loop.mapped(peel) for loop in nest.loops)
+        return Nest(nest.name, tuple(computes), loops, nest.at)
+
+
+def _retarget(
+    e: Expr, r: Expr, position: Expr, condition: Expr, axes: _Axes, *, clamp: bool
+) -> Expr:
+    """`r` replaced by `position`.
+
+    Loads that vary with it stay in bounds, by a mask or by a clamp; so do reads of what is kept,
+    unless its `axes` are padded as much.
+    """
+    if r not in e.ranges:
+        return e
+    inside = {r: minimum(position, r.size - 1)}
+    kept = {r: alu(ExprOp.WHERE, condition, position, r.size - 1)}
+    done: dict[Expr, Expr] = {r: position}
+    for node in varying([e], frozenset((r,))):
+        if node in done:
+            continue
+        if node.op is ExprOp.LOAD and condition is not TRUE:
+            if clamp:
+                moved = substitute(node.src, inside)
+            else:
+                # An index may be loaded too, by what has its mask by now.
+                moved = [done.get(s, s) for s in node.src]
+                moved[1::2] = [both(valid, condition) for valid in moved[1::2]]
+            done[node] = rebuild(node, tuple(moved))
+            continue
+        if node.op is ExprOp.READ and condition is not TRUE:
+            moved = substitute(node.src, {r: position})
+            sizes = [axis.size for axis in axes[node.arg]]
+            inside_all = all(i.max < size.min for i, size in zip(moved, sizes, strict=True))
+            moved = moved if inside_all else substitute(node.src, kept)
+            done[node] = Expr(ExprOp.READ, node.dtype, tuple(moved), node.arg)
+            continue
+        src = tuple([done.get(s, s) for s in node.src])
+        done[node] = node if src == node.src else rebuild(node, src)
+    return done[e]
+
+
+def _replace_axis(ranges: tuple[Expr, ...], old: Expr, new: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    out: list[Expr] = []
+    for r in ranges:
+        out.extend(new if r is old else (r,))
+    return tuple(out)
+
+
+def _split_read(e: Expr, axis: int, factor: int) -> Expr:
+    at = e.src[axis]
+    return Expr(
+        ExprOp.READ, e.dtype, (*e.src[:axis], at // factor, at % factor, *e.src[axis + 1 :]), e.arg
+    )
+
+
+def fuse(kernel: Kernel, nest_name: str, name: str) -> Kernel:
+    """`for i in n: for j in m` -> `for i*j in n*m`, with i the quotient and j the remainder by m.
+
+    `name` is i. Exact.
+    """
+    nest = nest_of(kernel, nest_name)
+    depth = depth_of(kernel, nest, name)
+    if depth + 1 >= len(nest.loops):
+        raise ScheduleError(
+            f"fuse({name}) in kernel {kernel.name}: no loop follows it in nest {nest_name}"
+        )
+    a, b = nest.loops[depth].range, nest.loops[depth + 1].range
+    _refuse_padded(kernel, nest, a, f"fuse({name})")
+    _refuse_padded(kernel, nest, b, f"fuse({name})")
+    kept = [c for c in nest.computes if a in c.ranges or b in c.ranges]
+    if any(not _follows(c.ranges, a, b) for c in kept):
+        raise ScheduleError(
+            f"fuse({name}) in kernel {kernel.name}: {a} and {b} are axes of a kept value, "
+            "but not neighbours"
+        )
+    if any(child.at == (nest_name, depth + 1) for child in kernel.nests):
+        raise ScheduleError(
+            f"fuse({name}) in kernel {kernel.name}: something is computed between {a} and {b}"
+        )
+    both_ranges = range_(f"{a.name}*{b.name}", a.size * b.size)
+    kernel = map_all(kernel, {a: both_ranges // b.size, b: both_ranges % b.size})
+    nest = nest_of(kernel, nest_name)
+    loops = (*nest.loops[:depth], Loop(both_ranges), *nest.loops[depth + 2 :])
+    axis = {c.name: c.ranges.index(a) for c in kept}
+    computes = tuple(
+        replace(c, ranges=(*c.ranges[: axis[c.name]], both_ranges, *c.ranges[axis[c.name] + 2 :]))
+        if c.name in axis
+        else c
+        for c in nest.computes
+    )
+    kernel = kernel.with_nest(replace(nest, computes=computes, loops=loops))
+    kernel = move_children(kernel, nest_name, lambda d: d if d <= depth else d - 1)
+    return map_reads(kernel, set(axis), lambda e: _fuse_read(e, axis[e.arg], b.size))
+
+
+def _follows(ranges: tuple[Expr, ...], a: Expr, b: Expr) -> bool:
+    return a in ranges and ranges[ranges.index(a) + 1 : ranges.index(a) + 2] == (b,)
+
+
+def _fuse_read(e: Expr, axis: int, size: Expr) -> Expr:
+    at = e.src[axis] * size + e.src[axis + 1]
+    return Expr(ExprOp.READ, e.dtype, (*e.src[:axis], at, *e.src[axis + 2 :]), e.arg)
+
+
+def reorder(kernel: Kernel, nest_name: str, names: Sequence[str]) -> Kernel:
+    """The loops of a nest in another order; what hangs in it moves out to where all its ranges are
+    still open.
+
+    Exact for ranges that are kept. Re-associates where ranges that are combined over change their
+    order among themselves.
+    """
+    nest = nest_of(kernel, nest_name)
+    old = [loop.range.name for loop in nest.loops]
+    if sorted(names) != sorted(old):
+        raise ScheduleError(
+            f"reorder({list(names)}) in kernel {kernel.name}: nest {nest_name} has the loops {old}"
+        )
+    loops = tuple(nest.loops[old.index(n)] for n in names)
+    kernel = kernel.with_nest(replace(nest, loops=loops))
+    position = {loop.range: d + 1 for d, loop in enumerate(loops)}
+    place: dict[str, int] = {}
+    nests = []
+    for n in kernel.nests:  # producers come first, so that what they need is known
+        if n.at is not None and n.at[0] == nest_name:
+            family = [kernel.by_name[m] for m in descendants(kernel, n.name)]
+            found = [e for m in family for e in expressions(m)]
+            needed = [position[r] for e in found for r in e.ranges if r in position]
+            needed += [place[e.arg] for e in reads(found) if e.arg in place]
+            depth = max(needed, default=0)
+            place.update((c.name, depth) for c in n.computes)
+            n = replace(n, at=(nest_name, depth))
+        nests.append(n)
+    return replace(kernel, nests=tuple(nests))
+
+
+def limit(kernel: Kernel, nest_name: str, name: str) -> Kernel:
+    """A loop runs without the first and last iterations that conditions on indices make useless.
+
+    Exact, but that 0 times an infinity or NaN, which would be NaN, counts as nothing there.
+    """
+    nest = nest_of(kernel, nest_name)
+    depth = depth_of(kernel, nest, name)
+    loop = nest.loops[depth]
+    start, end = start_of(kernel, nest, depth), end_of(kernel, nest, depth)
+    plain = loop.peel is None and loop.kind is Kind.SERIAL
+    if (start is None and end is None) or not plain:
+        raise ScheduleError(
+            f"limit({name}) in kernel {kernel.name}: no condition makes its first or last "
+            "iterations useless, or it is not a plain loop"
+        )
+    loops = (*nest.loops[:depth], replace(loop, start=start, end=end), *nest.loops[depth + 1 :])
+    return kernel.with_nest(replace(nest, loops=loops))

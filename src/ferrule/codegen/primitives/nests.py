@@ -1,0 +1,305 @@
+"""Where nests are and what each computes: primitives that move, merge and divide them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ferrule.codegen.kernel import MONOIDS, Compute, Kernel, Loop, Nest, Store, expressions, reads
+from ferrule.codegen.limits import end_by
+from ferrule.codegen.owner import owned_digit
+from ferrule.codegen.primitives.editing import (
+    ScheduleError,
+    depth_of,
+    descendants,
+    is_combined,
+    map_reads,
+    mapped,
+    nest_of,
+)
+from ferrule.expr import (
+    COSTLY,
+    TRUE,
+    Expr,
+    ExprOp,
+    alu,
+    conjuncts,
+    const,
+    load,
+    minimum,
+    range_,
+    toposort,
+)
+
+
+def compute_at(kernel: Kernel, nest_name: str, depth: int, inside: bool = False) -> Kernel:
+    """Compute a nest further out: it gets a loop of its own for each of its consumer's loops that
+    it leaves, and keeps a tile of values.
+
+    What hangs in it leaves the new loops in its turn, or stays inside of them. The tile is in
+    registers if those loops are lanes and copies. Exact.
+    """
+    nest = nest_of(kernel, nest_name)
+    if nest.at is None or not 0 <= depth <= nest.at[1]:
+        raise ScheduleError(
+            f"compute_at({nest_name}, {depth}) in kernel {kernel.name}: it hangs at {nest.at}"
+        )
+    parent = kernel.by_name[nest.at[0]]
+    family = descendants(kernel, nest_name)
+    used = {r for n in family for e in expressions(kernel.by_name[n]) for r in e.ranges}
+    left = [loop for loop in parent.loops[depth : nest.at[1]] if loop.range in used]
+    clones = {
+        loop.range: range_(f"{loop.range.name}@{nest_name}", loop.range.size) for loop in left
+    }
+    nests = tuple(mapped(n, clones) if n.name in family else n for n in kernel.nests)
+    kernel = replace(kernel, nests=nests)
+    own = {c.name for c in nest.computes}
+    extra = tuple(loop.range for loop in left)
+    kernel = map_reads(
+        kernel, own, lambda e: Expr(ExprOp.READ, e.dtype, e.src + extra, e.arg), family
+    )
+    nest = nest_of(kernel, nest_name)
+    axes = tuple(clones[loop.range] for loop in left)
+    computes = tuple(
+        c if c.store is not None else replace(c, ranges=c.ranges + axes) for c in nest.computes
+    )
+    new_loops = tuple(replace(loop.mapped(clones), range=clones[loop.range]) for loop in left)
+    loops = nest.loops + new_loops
+    kernel = kernel.with_nest(Nest(nest.name, computes, loops, (parent.name, depth)))
+    for child in [n for n in kernel.nests if n.at is not None and n.at[0] == nest_name]:
+        assert child.at is not None
+        inner = {
+            r
+            for n in descendants(kernel, child.name)
+            for e in expressions(kernel.by_name[n])
+            for r in e.ranges
+        }
+        if inner & set(axes):  # what hangs in the nest leaves the new loops in its turn
+            kernel = kernel.with_nest(
+                replace(kernel.by_name[child.name], at=(nest_name, len(loops)))
+            )
+            if not inside:
+                kernel = compute_at(kernel, child.name, child.at[1])
+    return kernel
+
+
+def enter(kernel: Kernel, nest_name: str, host_name: str, depth: int) -> Kernel:
+    """A root nest is done inside of the first loops of the next one, a part for each iteration.
+
+    `for j: a[j]; for j: b[j]` -> `for j: a[j]; b[j]`, where iteration j of both stores to the same
+    part of a buffer, and to no other. Exact.
+    """
+    nest, host = nest_of(kernel, nest_name), nest_of(kernel, host_name)
+    pairs = list(zip(nest.loops[:depth], host.loops[:depth], strict=True))
+    stores = [c.store for n in (nest, host) for c in n.computes if c.store is not None]
+    same = len({s.slot for s in stores}) == 1 and len(kernel.roots) == len(kernel.nests) == 2
+    for a, b in pairs:
+        digits = {owned_digit(s, r) for s in stores for r in (a.range, b.range) if _has(s, r)}
+        same = same and len(digits) == 1 and None not in digits
+    places = {s.index for s in stores}
+    found = [e for n in (nest, host) for e in toposort(expressions(n)) if e.op is ExprOp.LOAD]
+    if not same or any(e.arg == stores[0].slot and e.src[0] not in places for e in found):
+        raise ScheduleError(
+            f"enter({nest_name}, {host_name}, {depth}) in kernel {kernel.name}: the iterations of "
+            f"their loops do not store to the same parts of one buffer"
+        )
+    ranges = {a.range: b.range for a, b in pairs}
+    inside = mapped(replace(nest, loops=nest.loops[depth:], at=(host_name, depth)), ranges)
+    return kernel.with_nest(inside)
+
+
+def _has(store: Store, r: Expr) -> bool:
+    return r in store.index.ranges
+
+
+def group(kernel: Kernel, nest_name: str, names: Sequence[str]) -> Kernel:
+    """Partial results for each value of some ranges that are combined over, then one reduce over
+    these. Re-associates.
+
+    The partial nest is called `<nest>.p`; it keeps the loops, the named ones last and as axes of
+    what it keeps.
+    """
+    nest = nest_of(kernel, nest_name)
+    named = [nest.loops[depth_of(kernel, nest, n)] for n in names]
+    if not all(is_combined(nest, loop.range) for loop in named):
+        raise ScheduleError(
+            f"group({list(names)}) in kernel {kernel.name}: nest {nest_name} does not combine "
+            "over all of them"
+        )
+    partial_name = f"{nest_name}.p"
+    first = tuple(loop for loop in nest.loops if loop not in named)
+    axes = tuple(loop.range for loop in named)
+    partials = []
+    finals = []
+    fresh = {
+        loop.range: range_(f"{loop.range.name}@{nest_name}", loop.range.size) for loop in nest.loops
+    }
+    for c in nest.computes:
+        if c.monoid is None:
+            partials.append(c)
+            continue
+        name = f"{c.name}.p"
+        partials.append(replace(c, name=name, ranges=c.ranges + axes))
+        kept = tuple(fresh[r] for r in c.ranges)
+        read = Expr(ExprOp.READ, c.value.dtype, (*kept, *(fresh[r] for r in axes)), name)
+        finals.append(Compute(c.name, read, kept, c.monoid))
+    kept_loops = [loop for loop in first if not is_combined(nest, loop.range)]
+    final_loops = tuple(Loop(fresh[loop.range], loop.kind) for loop in [*kept_loops, *named])
+    final = Nest(nest_name, tuple(finals), final_loops, nest.at)
+    partial = Nest(partial_name, tuple(partials), (*first, *named), nest.at)
+    kernel = kernel.with_nest(final).insert_before(nest_name, partial)
+    nests = tuple(
+        replace(n, at=(partial_name, n.at[1])) if n.at is not None and n.at[0] == nest_name else n
+        for n in kernel.nests
+    )
+    return replace(kernel, nests=nests)
+
+
+def merge(kernel: Kernel, first_name: str, second_name: str) -> Kernel:
+    """Two nests at one place with loops of equal sizes, neither needing the other's result, become
+    one pass. Exact.
+    """
+    first = nest_of(kernel, first_name)
+    second = nest_of(kernel, second_name)
+    if not mergeable(kernel, first, second):
+        raise ScheduleError(
+            f"merge({first_name}, {second_name}) in kernel {kernel.name}: their places or loops "
+            "differ, or one needs the other"
+        )
+    mapping = {b.range: a.range for a, b in zip(first.loops, second.loops, strict=True)}
+    family = descendants(kernel, second_name)
+    found = [mapped(n, mapping) if n.name in family else n for n in kernel.nests]
+    moved = next(n for n in found if n.name == second_name)
+    computes = tuple(replace(c, ranges=tuple(mapping[r] for r in c.ranges)) for c in moved.computes)
+    merged = Nest(second_name, first.computes + computes, first.loops, first.at)
+    nests = [merged if n.name == second_name else n for n in found if n.name != first_name]
+    renamed = tuple(
+        replace(n, at=(second_name, n.at[1])) if n.at is not None and n.at[0] == first_name else n
+        for n in nests
+    )
+    return replace(kernel, nests=renamed)
+
+
+def mergeable(kernel: Kernel, first: Nest, second: Nest) -> bool:
+    """Whether two nests can share their loops."""
+    if first.at is None or first.at != second.at or len(first.loops) != len(second.loops):
+        return False
+    if any(
+        a.range.size is not b.range.size for a, b in zip(first.loops, second.loops, strict=True)
+    ):
+        return False
+    family = [kernel.by_name[name] for name in descendants(kernel, first.name)]
+    names = {c.name for nest in family for c in nest.computes}
+    needing = [kernel.by_name[name] for name in descendants(kernel, second.name)]
+    return not any(e.arg in names for nest in needing for e in reads(expressions(nest)))
+
+
+def accumulate(kernel: Kernel, nest_name: str, name: str) -> Kernel:
+    """What a loop adds to memory, one iteration after the other, becomes a sum that is added once.
+
+    `for k in n: b[i] = (b[i] if j + k > 0) + x` -> `b[i] = (b[i] if j > 0) + (for k in n: s sum=
+    x)`. The nest of the sum is called `<nest>.sum`. Re-associates.
+    """
+    nest = nest_of(kernel, nest_name)
+    depth = depth_of(kernel, nest, name)
+    r = nest.loops[depth].range
+    c = nest.computes[0]
+    added = _added(c, r)
+    hangs = any(n.at is not None and n.at[0] == nest_name for n in kernel.nests)
+    opened = frozenset(loop.range for _, _, loop in kernel.path(nest)) - {r}
+    if added is None or c.store is None or hangs or len(nest.computes) > 1:
+        raise ScheduleError(
+            f"accumulate({name}) in kernel {kernel.name}: nest {nest_name} does not add to memory "
+            f"at a place that is the same for all of {name}, or something hangs in it"
+        )
+    before, term = added
+    end = None
+    for part in conjuncts(c.store.valid):
+        last = end_by(part, r, opened) if part.ranges <= opened | {r} else None
+        if r in part.ranges and last is not None:
+            end = last if end is None else minimum(end, last)
+        elif r in part.ranges:
+            raise ScheduleError(
+                f"accumulate({name}) in kernel {kernel.name}: it is not the first iterations that "
+                f"{part} holds for"
+            )
+    first = {r: const(0)}
+    index, valid = c.store.index, c.store.valid.substitute(first)
+    old = load(c.store.slot, term.dtype, index, before.substitute(first))
+    total = Compute(f"{c.name}.sum", term, (), MONOIDS["sum"])
+    value = alu(ExprOp.ADD, old, Expr(ExprOp.READ, term.dtype, (), total.name))
+    loops = (*nest.loops[:depth], *nest.loops[depth + 1 :])
+    store = replace(c.store, valid=valid)
+    kernel = kernel.with_nest(
+        replace(nest, computes=(replace(c, value=value, store=store),), loops=loops)
+    )
+    inner = Nest(total.name, (total,), (Loop(r, end=end),), (nest_name, len(loops)))
+    return kernel.insert_before(nest_name, inner)
+
+
+def _added(c: Compute, r: Expr) -> tuple[Expr, Expr] | None:
+    """When a compute adds to what it finds in memory, and what.
+
+    None if it does not, at one place for all of a range, from the second iteration on at least.
+    """
+    if c.store is None or c.value.op is not ExprOp.ADD or r in c.store.index.ranges:
+        return None
+    old, term = c.value.src
+    if old.op is not ExprOp.LOAD or (old.arg, old.src[0]) != (c.store.slot, c.store.index):
+        return None
+    if any(e.op is ExprOp.LOAD and e.arg == c.store.slot for e in toposort([term])):
+        return None
+    later = {r: range_(f"{r.name}.later", r.size - 1) + 1} if r.size.max > 1 else {}
+    known = set(conjuncts(c.store.valid))
+    if any(p.substitute(later) is not TRUE for p in conjuncts(old.src[1]) if p not in known):
+        return None
+    return old.src[1], term
+
+
+def keep(kernel: Kernel, reduce_name: str, consumer_name: str) -> Kernel:
+    """Keep a row of what a reduce computes on the way, for a consumer that computes it again at the
+    same place.
+
+    Both have one loop left at the place where the reduce hangs, of one size. What is kept is the
+    largest costly value that both share. Exact.
+    """
+    nest = nest_of(kernel, reduce_name)
+    consumer = nest_of(kernel, consumer_name)
+    shared = shared_row(kernel, nest, consumer)
+    if shared is None:
+        raise ScheduleError(
+            f"keep({reduce_name}, {consumer_name}) in kernel {kernel.name}: they share no "
+            "costly value"
+        )
+    mine, theirs = shared
+    r = nest.loops[-1].range
+    j = consumer.loops[-1].range
+    name = f"{reduce_name}.row"
+    row = Compute(name, mine, (r,))
+    kernel = kernel.with_nest(replace(nest, computes=(row, *nest.computes)))
+    read = Expr(ExprOp.READ, theirs.dtype, (j,), name)
+    return kernel.with_nest(mapped(nest_of(kernel, consumer_name), {theirs: read}))
+
+
+def shared_row(kernel: Kernel, nest: Nest, consumer: Nest) -> tuple[Expr, Expr] | None:
+    """The largest value with a transcendental in it that a reduce and its consumer both compute, in
+    the ranges of each.
+    """
+    if len(nest.loops) != 1 or not consumer.loops or len(nest.computes) != 1:
+        return None
+    r = nest.loops[0].range
+    j = consumer.loops[-1].range
+    if nest.at != (consumer.name, len(consumer.loops) - 1) or r.size is not j.size:
+        return None
+    below = set(toposort([nest.computes[0].value]))
+    candidates = toposort([c.value for c in consumer.computes])
+    for e in reversed(candidates):
+        if (
+            j in e.ranges
+            and e.op is not ExprOp.RANGE
+            and any(x.op in COSTLY for x in toposort([e]))
+        ):
+            mine = e.substitute({j: r})
+            if mine in below:
+                return mine, e
+    return None

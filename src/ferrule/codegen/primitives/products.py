@@ -1,0 +1,145 @@
+"""Sums of products that an instruction adds up several terms of at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ferrule.codegen.intrinsics import INTRINSICS, MMA, Intrinsic
+from ferrule.codegen.kernel import Kernel, Kind, Nest
+from ferrule.codegen.primitives.editing import (
+    ScheduleError,
+    depth_of,
+    is_combined,
+    move_children,
+    nest_of,
+)
+from ferrule.codegen.primitives.kinds import set_kind
+from ferrule.codegen.primitives.loops import split
+from ferrule.expr import Expr, ExprOp, const, pack
+
+
+def tensorize(kernel: Kernel, nest_name: str, name: str, intrinsic_name: str) -> Kernel:
+    """A sum of products of narrow floats takes several steps at once, by an instruction for it.
+
+    `for k in n: s sum= cast(a[k]) * cast(b[k])` -> `for k.o in ceil(n / 2): s sum= dot(a[2*k.o &
+    2*k.o + 1], b[2*k.o & 2*k.o + 1], 0)`, where the 0 stands for the sum so far. Where n is odd the
+    last pair is filled with zeros, in a copy of the body. Re-associates, and takes subnormals for
+    zeros. "mma16816" leaves the loops as they are and does the last, of 16 terms, at once, by the
+    threads of a warp.
+
+    >>> from ferrule.codegen.kernel import MONOIDS, show
+    >>> from ferrule.dtype import dtypes
+    >>> from ferrule.expr import cast, load
+    >>> k = range_("k", 8)
+    >>> a, b = (cast(load(slot, dtypes.bfloat16, k), dtypes.float32) for slot in (1, 2))
+    >>> product = Compute("s", alu(ExprOp.MUL, a, b), (), MONOIDS["sum"])
+    >>> nest = Nest("s", (product,), (Loop(k),))
+    >>> dtypes_of_slots = (dtypes.float32, dtypes.bfloat16, dtypes.bfloat16)
+    >>> print(show(tensorize(Kernel("dot", (nest,), dtypes_of_slots), "s", "k", "dpbf16ps")))
+    kernel dot(b0: float32, b1: bfloat16, b2: bfloat16)
+      # s
+      for k.o in 4:
+        s sum= dot(b1[(k.o * 2) & ((k.o * 2) + 1)], b2[(k.o * 2) & ((k.o * 2) + 1)], 0.0)
+    """
+    nest = nest_of(kernel, nest_name)
+    r = nest.loops[depth_of(kernel, nest, name)].range
+    if intrinsic_name == MMA.name:
+        return _multiply_matrices(kernel, nest, r)
+    intrinsic = INTRINSICS.get(intrinsic_name)
+    if intrinsic is None:
+        raise ScheduleError(
+            f"tensorize({name}) in kernel {kernel.name}: no intrinsic {intrinsic_name}; there are "
+            f"{sorted((*INTRINSICS, MMA.name))}"
+        )
+    if not (is_dot(nest, r, intrinsic) and r.size.is_const):
+        raise ScheduleError(
+            f"tensorize({name}) in kernel {kernel.name}: {intrinsic_name} adds up products of two "
+            f"{intrinsic.source.name} loads that vary with the range, cast to "
+            f"{intrinsic.result.name}, over a constant size; nest {nest_name} does not"
+        )
+    kernel = split(kernel, nest_name, name, intrinsic.terms, "peel")
+    nest = nest_of(kernel, nest_name)
+    inner = nest.loops[depth_of(kernel, nest, f"{name}.i")]
+    depth = nest.loops.index(inner)
+    (c,) = nest.computes
+    product = c.value.src[1] if c.value.op is ExprOp.WHERE else c.value
+    a, b = (_packed(factor.src[0], inner.range, intrinsic) for factor in product.src)
+    value = Expr(ExprOp.DOT, intrinsic.result, (a, b, const(0, intrinsic.result)))
+    last = {inner.range: inner.range.size - 1}
+    loops = tuple(loop.mapped(last) for loop in nest.loops if loop is not inner)
+    kernel = kernel.with_nest(replace(nest, computes=(replace(c, value=value),), loops=loops))
+    return move_children(kernel, nest_name, lambda d: d if d <= depth else d - 1)
+
+
+def _packed(e: Expr, r: Expr, intrinsic: Intrinsic) -> Expr:
+    """A load at 0 and at 1 of a range, as one value."""
+    first, second = (e.substitute({r: const(i)}) for i in range(intrinsic.terms))
+    return pack(first, second, intrinsic.packed)
+
+
+def is_dot(nest: Nest, r: Expr, intrinsic: Intrinsic) -> bool:
+    """Whether a nest adds up products of two loads over a range, both cast, as an intrinsic does.
+
+    Both vary with the range, so that where it ends each can be filled with zeros.
+    """
+    if len(nest.computes) != 1 or not is_combined(nest, r):
+        return False
+    (c,) = nest.computes
+    assert c.monoid is not None
+    if c.monoid.op is not ExprOp.ADD or c.value.op is not ExprOp.MUL:
+        return False
+    return c.value.dtype is intrinsic.result and all(
+        factor.op is ExprOp.CAST
+        and factor.src[0].op is ExprOp.LOAD
+        and factor.src[0].dtype is intrinsic.source
+        and r in factor.src[0].ranges
+        for factor in c.value.src
+    )
+
+
+def _multiply_matrices(kernel: Kernel, nest: Nest, r: Expr) -> Kernel:
+    """The last loop of a tile of a warp's results is one instruction."""
+    threads = [loop.range for loop in nest.loops if loop.kind is Kind.THREAD][-2:]
+    kinds = [(loop.kind, loop.range.size.max) for loop in nest.loops[-3:]]
+    expected = [(Kind.UNROLL, MMA.rows // MMA.down), (Kind.VECTOR, MMA.near)]
+    sizes = [thread.size.max for thread in threads]
+    fits = (
+        kinds == [*expected, (Kind.SERIAL, MMA.terms)]
+        and nest.loops[-1].range is r
+        and sizes == [MMA.down, MMA.across]
+    )
+    if not (fits and _is_matrix_product(nest, r, threads)):
+        raise ScheduleError(
+            f"tensorize({r}, {MMA.name}) in kernel {kernel.name}: nest {nest.name} does not add up "
+            f"{MMA.terms} products of matrices of {[d.name for d in MMA.sources]} in the last of "
+            f"its loops, after threads of {MMA.down} and {MMA.across}, copies of "
+            f"{MMA.rows // MMA.down} and {MMA.near} lanes"
+        )
+    return set_kind(kernel, nest.name, r.name, Kind.MATRIX)
+
+
+def _is_matrix_product(nest: Nest, r: Expr, threads: Sequence[Expr]) -> bool:
+    """Whether a nest adds up products of what varies with its rows and with its columns only."""
+    (c,) = nest.computes
+    down, across = threads
+    half, lane = (loop.range for loop in nest.loops[-3:-1])
+    adds = c.monoid is not None and c.monoid.op is ExprOp.ADD and c.value.op is ExprOp.MUL
+    if not adds or c.value.dtype is not MMA.result_dtype:
+        return False
+    left, right = matrix_operands(c.value, down)
+    sources = {f.src[0].dtype if f.op is ExprOp.CAST else f.dtype for f in (left, right)}
+    return (
+        len(sources) == 1
+        and sources <= set(MMA.sources)
+        and {down, half, r} <= left.ranges
+        and {across, lane, r} <= right.ranges
+        and left.ranges.isdisjoint((across, lane))
+        and right.ranges.isdisjoint((down, half))
+    )
+
+
+def matrix_operands(product: Expr, row: Expr) -> tuple[Expr, Expr]:
+    """The factor that varies with the rows of the result, and the other one."""
+    a, b = product.src
+    return (a, b) if row in a.ranges else (b, a)
