@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ferrule.device import codegen_files
+
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "ferrule"
 
@@ -126,6 +128,19 @@ def test_only_two_modules_name_others_in_strings(name: str) -> None:
     texts = [node.value for node in strings if isinstance(node, ast.Constant)]
     modules = {f"ferrule.{other}" for other in MODULES}
     assert not [text for text in texts if isinstance(text, str) and text.split(":")[0] in modules]
+
+
+def test_the_fingerprint_of_code_generation_covers_what_it_is_made_of() -> None:
+    """What is reached from making a program and printing it decides what a cached kernel is."""
+    needed: set[str] = set()
+    waiting = {"codegen.linearizer", *(name for name in MODULES if name.startswith("renderer"))}
+    while waiting:
+        name = waiting.pop()
+        needed.add(name)
+        waiting |= {*imports(ast.parse(MODULES[name].read_text()))} - needed
+    # Settings and memory decide nothing there; a target's key is in a kernel's key itself.
+    needed -= {"buffer", "config", "helpers", "target"}
+    assert {MODULES[name] for name in needed} <= set(codegen_files())
 
 
 def test_the_layout_page_names_just_the_modules_that_there_are() -> None:

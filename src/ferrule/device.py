@@ -273,20 +273,25 @@ class Compiler:
 
 
 # What decides the program of a kernel besides its AST, its target and its compiler: this code.
-_CODEGEN = ("dtype", "expr", "shape", "ops", "codegen", "renderer")
+_CODEGEN = ("dtype", "expr", "shape", "opkinds", "ops", "codegen", "renderer")
 _KERNEL_TABLE = "kernel"
 
 
 @cache
 def codegen_fingerprint() -> str:
     """A digest of the code that turns an AST into source; the disk cache must not outlive it."""
-    folder = Path(__file__).parent
-    found = [path for name in _CODEGEN for path in folder.glob(f"{name}*/**/*.py")]
-    found += [folder / f"{name}.py" for name in _CODEGEN]
     digest = hashlib.sha256()
-    for path in sorted(path for path in found if path.exists()):
+    for path in codegen_files():
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def codegen_files() -> list[Path]:
+    """The files of that code."""
+    folder = Path(__file__).parent
+    modules = [folder / f"{name}.py" for name in _CODEGEN]
+    inside = [path for name in _CODEGEN for path in folder.glob(f"{name}/**/*.py")]
+    return sorted(path for path in modules + inside if path.exists())
 
 
 class Compiled:

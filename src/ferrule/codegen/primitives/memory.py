@@ -180,6 +180,7 @@ def pad(kernel: Kernel, nest_name: str, name: str, extra: int) -> Kernel:
     So what is one step apart falls into other banks. Exact.
 
     >>> from ferrule.dtype import dtypes
+    >>> from ferrule.expr import load
     >>> i, j = range_("i", 4), range_("j", 8)
     >>> copy = Compute("a", load(1, dtypes.float32, i + j * 4), (i, j))
     >>> kernel = Kernel("turn", (Nest("a", (copy,), (Loop(i), Loop(j))),), (dtypes.float32,) * 2)

@@ -28,9 +28,9 @@ def tensorize(kernel: Kernel, nest_name: str, name: str, intrinsic_name: str) ->
     zeros. "mma16816" leaves the loops as they are and does the last, of 16 terms, at once, by the
     threads of a warp.
 
-    >>> from ferrule.codegen.kernel import MONOIDS, show
+    >>> from ferrule.codegen.kernel import MONOIDS, Compute, Loop, show
     >>> from ferrule.dtype import dtypes
-    >>> from ferrule.expr import cast, load
+    >>> from ferrule.expr import alu, cast, load, range_
     >>> k = range_("k", 8)
     >>> a, b = (cast(load(slot, dtypes.bfloat16, k), dtypes.float32) for slot in (1, 2))
     >>> product = Compute("s", alu(ExprOp.MUL, a, b), (), MONOIDS["sum"])
