@@ -17,7 +17,8 @@ LAYERS = """
     shape codegen codegen.primitives renderer runtime runtime.graph demo
     helpers containers config diskcache
     dtype dlpack target
-    expr shape.movement shape.view shape.shapetracker shape.layout
+    expr.base expr.printing expr.build expr.variable expr
+    shape.movement shape.view shape.shapetracker shape.layout
     codegen.launch
     buffer
     opkinds ops fold

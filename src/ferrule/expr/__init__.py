@@ -1,0 +1,64 @@
+"""One interned scalar expression for symbolic shapes, indices and kernel code.
+
+An `Expr` is an immutable node of a DAG; equal nodes are the same object, so equality is identity.
+"""
+
+from ferrule.expr.base import BOOL, COMPARISONS, COSTLY, INDEX, ExprOp, toposort, varying
+from ferrule.expr.build import (
+    FALSE,
+    TRUE,
+    Expr,
+    Node,
+    all_of,
+    alu,
+    as_expr,
+    as_int,
+    both,
+    cast,
+    conjuncts,
+    const,
+    less,
+    load,
+    minimum,
+    pack,
+    range_,
+    rebuild,
+    select,
+    sint,
+    substitute,
+)
+from ferrule.expr.variable import BoundVariable, Variable, unbind
+
+__all__ = [
+    "BOOL",
+    "COMPARISONS",
+    "COSTLY",
+    "FALSE",
+    "INDEX",
+    "TRUE",
+    "BoundVariable",
+    "Expr",
+    "ExprOp",
+    "Node",
+    "Variable",
+    "all_of",
+    "alu",
+    "as_expr",
+    "as_int",
+    "both",
+    "cast",
+    "conjuncts",
+    "const",
+    "less",
+    "load",
+    "minimum",
+    "pack",
+    "range_",
+    "rebuild",
+    "select",
+    "sint",
+    "substitute",
+    "toposort",
+    "unbind",
+    "varying",
+]

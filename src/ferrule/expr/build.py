@@ -1,0 +1,585 @@
+"""How expressions are built: simplified at once, so that what is equal is mostly one node.
+
+Integer index arithmetic (`+ - * // %` and comparisons) is kept in a normal form: a sum of
+`coefficient * atom` and a constant, with floor division and modulo simplified by the bounds of
+their operands. Operations on values fold constants, in the dtype's own arithmetic, and nothing
+else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
+from typing import Any, Final, Union
+
+from ferrule.dtype import DType, dtypes, truncate
+from ferrule.expr.base import (
+    BOOL,
+    COMPARISONS,
+    INDEX,
+    ExprBase,
+    ExprOp,
+    bounds_of_terms,
+    small_part,
+    toposort,
+    varying,
+)
+from ferrule.expr.printing import render
+
+
+class Expr(ExprBase):
+    """A node together with the operators and functions that make new ones of it."""
+
+    __slots__ = ()
+
+    src: tuple[Expr, ...]
+    ranges: frozenset[Expr]
+
+    def __add__(self, other: sint) -> Expr:
+        return index_add(self, as_expr(other))
+
+    def __radd__(self, other: int) -> Expr:
+        return index_add(as_expr(other), self)
+
+    def __sub__(self, other: sint) -> Expr:
+        return index_add(self, index_mul(as_expr(other), const(-1)))
+
+    def __rsub__(self, other: int) -> Expr:
+        return index_add(as_expr(other), index_mul(self, const(-1)))
+
+    def __mul__(self, other: sint) -> Expr:
+        return index_mul(self, as_expr(other))
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Expr:
+        return index_mul(self, const(-1))
+
+    def __floordiv__(self, other: sint) -> Expr:
+        return index_div(self, as_expr(other))
+
+    def __rfloordiv__(self, other: int) -> Expr:
+        return index_div(as_expr(other), self)
+
+    def __mod__(self, other: sint) -> Expr:
+        return index_mod(self, as_expr(other))
+
+    def __rmod__(self, other: int) -> Expr:
+        return index_mod(as_expr(other), self)
+
+    def __lt__(self, other: sint) -> Expr:
+        return less(self, as_expr(other))
+
+    def __gt__(self, other: sint) -> Expr:
+        return less(as_expr(other), self)
+
+    def __le__(self, other: sint) -> Expr:
+        return less(self, as_expr(other) + 1)
+
+    def __ge__(self, other: sint) -> Expr:
+        return less(as_expr(other) - 1, self)
+
+    def __and__(self, other: Expr) -> Expr:
+        return both(self, other)
+
+    def __bool__(self) -> bool:
+        if self.op is ExprOp.CONST:
+            return bool(self.arg)
+        raise TypeError(
+            f"the truth of {self} is not known before it runs; "
+            "compare its bounds() instead, or give its variables values with infer()"
+        )
+
+    def __repr__(self) -> str:
+        return render(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Expr, (self.op, self.dtype, self.src, self.arg))
+
+    def __copy__(self) -> Expr:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Expr:
+        return self
+
+    def vars(self) -> set[Expr]:
+        """The variables below, unbound."""
+        return {node for node in toposort([self]) if node.op is ExprOp.VARIABLE}
+
+    def substitute(self, mapping: Mapping[Expr, Expr]) -> Expr:
+        """The expression with some nodes replaced, simplified again on the way up."""
+        return substitute([self], mapping)[0]
+
+    def infer(self, values: Mapping[Expr, int]) -> int:
+        """The value of an integer expression, its variables taken from `values`.
+
+        Raises:
+            KeyError: a variable has no value.
+        """
+        if self.op is ExprOp.CONST:
+            return int(self.arg)
+        if self.op is ExprOp.VARIABLE:
+            if self not in values:
+                raise KeyError(
+                    f"variable {self.name} has no value; bind it, or pass it in var_vals"
+                )
+            return values[self]
+        replaced = self.substitute({v: const(values[v]) for v in self.vars() if v in values})
+        if not replaced.is_const:
+            missing = sorted(v.name for v in replaced.vars())
+            raise KeyError(f"no value for {missing} in {self}; bind them, or pass them in var_vals")
+        return int(replaced.arg)
+
+
+sint = Union[int, Expr]  # noqa: UP007 - a type alias that also works in annotations evaluated late
+Node = Expr
+
+
+# -- leaves ----------------------------------------------------------------------------------------
+
+_small: dict[int, Expr] = {}
+
+
+def const(value: float | bool, dtype: DType = INDEX) -> Expr:
+    """A literal of a dtype, as the dtype would hold it."""
+    if dtype is INDEX:
+        found = _small.get(value)  # type: ignore[arg-type]
+        if found is not None:
+            return found
+        node = Expr(ExprOp.CONST, INDEX, (), int(value))
+        if len(_small) < 4096:
+            _small[node.arg] = node
+        return node
+    return Expr(ExprOp.CONST, dtype, (), truncate(dtype, value))
+
+
+TRUE: Final = Expr(ExprOp.CONST, BOOL, (), True)
+FALSE: Final = Expr(ExprOp.CONST, BOOL, (), False)
+
+
+def as_expr(value: sint) -> Expr:
+    """An index expression from an int or an expression."""
+    return value if isinstance(value, Expr) else const(value)
+
+
+def as_int(value: sint) -> sint:
+    """An int where the expression is a constant; NumPy's integers become ints too."""
+    if isinstance(value, int):
+        return value
+    if isinstance(value, Expr):
+        return int(value.arg) if value.is_const else value
+    return value.__index__() if hasattr(value, "__index__") else value
+
+
+def range_(name: str, size: sint) -> Expr:
+    """A loop counter from 0 to size-1."""
+    return Expr(ExprOp.RANGE, INDEX, (as_expr(size),), name)
+
+
+# -- index arithmetic ------------------------------------------------------------------------------
+
+
+def index_add(a: Expr, b: Expr) -> Expr:
+    """`a + b` in normal form."""
+    if a.op is ExprOp.CONST and b.op is ExprOp.CONST:
+        return const(a.arg + b.arg)
+    if b.op is ExprOp.CONST and b.arg == 0:
+        return a
+    if a.op is ExprOp.CONST and a.arg == 0:
+        return b
+    terms, constant = a.linear()
+    terms = dict(terms)
+    more, plus = b.linear()
+    for atom, coefficient in more.items():
+        terms[atom] = terms.get(atom, 0) + coefficient
+    return _from_linear(terms, constant + plus)
+
+
+def index_mul(a: Expr, b: Expr) -> Expr:
+    """`a * b`; a product with a constant is distributed over the sum."""
+    if a.op is ExprOp.CONST:
+        a, b = b, a
+    if b.op is ExprOp.CONST:
+        factor = int(b.arg)
+        if a.op is ExprOp.CONST:
+            return const(a.arg * factor)
+        if factor == 1:
+            return a
+        if factor == 0:
+            return const(0)
+        terms, constant = a.linear()
+        return _from_linear({x: c * factor for x, c in terms.items()}, constant * factor)
+    if a.op is ExprOp.ADD or b.op is ExprOp.ADD:  # distribute: sizes may be symbolic
+        left, left_constant = a.linear()
+        right, right_constant = b.linear()
+        out = b * left_constant + a * right_constant - const(left_constant * right_constant)
+        for x, c in left.items():
+            for y, d in right.items():
+                out = out + _product(x, y) * (c * d)
+        return out
+    left, _ = a.linear()
+    right, _ = b.linear()
+    ((x, c),) = left.items()
+    ((y, d),) = right.items()
+    return _product(x, y) * (c * d)
+
+
+def _product(x: Expr, y: Expr) -> Expr:
+    """A product of atoms, flat and in one order."""
+    factors = sorted([*_factors(x), *_factors(y)], key=lambda f: f.rank)
+    return reduce(lambda p, f: Expr(ExprOp.MUL, INDEX, (p, f)), factors)
+
+
+def _factors(x: Expr) -> list[Expr]:
+    if x.op is ExprOp.MUL and not x.src[1].is_const:
+        return [*_factors(x.src[0]), *_factors(x.src[1])]
+    return [x]
+
+
+def _from_linear(terms: dict[Expr, int], constant: int) -> Expr:
+    """The normal form: the largest coefficients first, the constant last."""
+    _recombine(terms)
+    out: Expr | None = None
+    for atom in sorted(terms, key=lambda a: (-abs(terms[a]), a.rank)):
+        coefficient = terms[atom]
+        if coefficient == 0:
+            continue
+        term = atom if coefficient == 1 else Expr(ExprOp.MUL, INDEX, (atom, const(coefficient)))
+        out = term if out is None else Expr(ExprOp.ADD, INDEX, (out, term))
+    if out is None:
+        return const(constant)
+    return out if constant == 0 else Expr(ExprOp.ADD, INDEX, (out, const(constant)))
+
+
+def _recombine(terms: dict[Expr, int]) -> None:
+    """`(x // n) * n + x % n -> x`, wherever both halves are there with matching coefficients."""
+    changed = True
+    while changed:
+        changed = False
+        for atom in [a for a in terms if a.op is ExprOp.MOD]:
+            x, n = atom.src
+            if not n.is_const:
+                continue
+            coefficient = terms[atom]
+            quotient = index_div(x, n)
+            if (
+                coefficient
+                and quotient.op is not ExprOp.CONST
+                and terms.get(quotient) == coefficient * n.arg
+            ):
+                del terms[atom]
+                del terms[quotient]
+                more, constant = x.linear()
+                if constant:
+                    more = {x: 1}
+                for node, times in more.items():
+                    terms[node] = terms.get(node, 0) + times * coefficient
+                changed = True
+                break
+
+
+def minimum(a: sint, b: sint) -> Expr:
+    """The smaller index."""
+    a, b = as_expr(a), as_expr(b)
+    if a.max <= b.min:
+        return a
+    if b.max <= a.min:
+        return b
+    return Expr(ExprOp.MIN, INDEX, (a, b))
+
+
+# -- division --------------------------------------------------------------------------------------
+
+
+def index_div(a: Expr, b: Expr) -> Expr:
+    """`a // b`, floored; b is positive."""
+    if b.op is not ExprOp.CONST:
+        return _symbolic_div(a, b)
+    n = int(b.arg)
+    if n == 0:
+        raise ZeroDivisionError(f"index {a} is divided by 0")
+    if a.op is ExprOp.CONST:
+        return const(a.arg // n)
+    if n == 1:
+        return a
+    if n < 0:
+        return Expr(ExprOp.IDIV, INDEX, (a, b))
+    terms, constant = a.linear()
+    quotient = {x: c // n for x, c in terms.items() if c % n == 0}
+    rest = {x: c for x, c in terms.items() if c % n}
+    whole, constant = divmod(constant, n)
+    low, high = bounds_of_terms(rest.items(), constant)
+    if low // n == high // n:
+        return _from_linear(quotient, whole + low // n)
+    found = small_part(rest, constant, n)
+    if found is not None:
+        g, small = found
+        inner = _from_linear({x: c // g for x, c in rest.items() if x not in small}, constant // g)
+        part = index_div(inner, const(n // g))
+    else:
+        inner = _from_linear(dict(rest), constant)
+        if inner.op is ExprOp.IDIV and inner.src[1].is_const:
+            part = index_div(inner.src[0], const(inner.src[1].arg * n))
+        else:
+            part = Expr(ExprOp.IDIV, INDEX, (inner, b))
+    return index_add(_from_linear(quotient, whole), part)
+
+
+def index_mod(a: Expr, b: Expr) -> Expr:
+    """`a % b`, floored; b is positive."""
+    if b.op is not ExprOp.CONST:
+        return _symbolic_mod(a, b)
+    n = int(b.arg)
+    if n == 0:
+        raise ZeroDivisionError(f"index {a} is taken modulo 0")
+    if a.op is ExprOp.CONST:
+        return const(a.arg % n)
+    if n == 1:
+        return const(0)
+    if n < 0:
+        return Expr(ExprOp.MOD, INDEX, (a, b))
+    terms, constant = a.linear()
+    rest: dict[Expr, int] = {}
+    for x, c in terms.items():
+        if c % n == 0:
+            continue
+        if x.op is ExprOp.MOD and x.src[1].is_const and (c * x.src[1].arg) % n == 0:
+            more, plus = x.src[0].linear()  # (x % (n*m)) % n -> x % n
+            for y, d in more.items():
+                rest[y] = rest.get(y, 0) + c * d
+            constant += plus * c
+            continue
+        rest[x] = rest.get(x, 0) + c
+    rest = {x: c for x, c in rest.items() if c % n}
+    constant %= n
+    low, high = bounds_of_terms(rest.items(), constant)
+    if low // n == high // n:
+        return _from_linear(rest, constant - (low // n) * n)
+    found = small_part(rest, constant, n)
+    if found is not None:
+        g, small = found
+        inner = _from_linear({x: c // g for x, c in rest.items() if x not in small}, constant // g)
+        return index_add(
+            index_mul(index_mod(inner, const(n // g)), const(g)),
+            _from_linear(dict(small), constant % g),
+        )
+    return Expr(ExprOp.MOD, INDEX, (_from_linear(rest, constant), b))
+
+
+def _symbolic_div(a: Expr, b: Expr) -> Expr:
+    if a is b:
+        return const(1)
+    if len(b.linear()[0]) != 1 or b.linear()[1]:
+        return const(0) if _within(a, b) else Expr(ExprOp.IDIV, INDEX, (a, b))
+    quotient, rest = _split_by_factor(a, b)
+    if _within(rest, b):
+        return quotient
+    return quotient + Expr(ExprOp.IDIV, INDEX, (rest, b))
+
+
+def _symbolic_mod(a: Expr, b: Expr) -> Expr:
+    if a is b:
+        return const(0)
+    if len(b.linear()[0]) != 1 or b.linear()[1]:
+        return a if _within(a, b) else Expr(ExprOp.MOD, INDEX, (a, b))
+    _, rest = _split_by_factor(a, b)
+    return rest if _within(rest, b) else Expr(ExprOp.MOD, INDEX, (rest, b))
+
+
+def _split_by_factor(a: Expr, b: Expr) -> tuple[Expr, Expr]:
+    """`a` as `q * b + rest`, for a symbolic b."""
+    quotient = const(0)
+    rest = const(0)
+    by = _factors(b)
+    terms, constant = a.linear()
+    for atom, coefficient in terms.items():
+        factors = _factors(atom)
+        remaining = list(factors)
+        for f in by:
+            if f not in remaining:
+                break
+            remaining.remove(f)
+        else:
+            part = reduce(index_mul, remaining, const(1))
+            quotient = quotient + part * coefficient
+            continue
+        rest = rest + atom * coefficient
+    return quotient, rest + constant
+
+
+def _within(a: Expr, b: Expr) -> bool:
+    """Whether 0 <= a < b is certain."""
+    return (a.min >= 0 and (b - a).min > 0) or (a.op is ExprOp.RANGE and a.size is b)
+
+
+# -- conditions ------------------------------------------------------------------------------------
+
+
+def less(a: Expr, b: Expr) -> Expr:
+    """`a < b`, decided where the bounds decide it."""
+    difference = a - b
+    low, high = difference.bounds()
+    if high < 0:
+        return TRUE
+    if low >= 0:
+        return FALSE
+    terms, constant = difference.linear()
+    found = small_part(terms, constant, 0)
+    if found is not None:  # g*x + small + c < 0  <=>  x < ceil(-c / g), as small + c % g < g
+        g, small = found
+        terms = {x: c // g for x, c in terms.items() if x not in small}
+        constant //= g
+    return Expr(ExprOp.CMPLT, BOOL, (_from_linear(dict(terms), 0), const(-constant)))
+
+
+def both(a: Expr, b: Expr) -> Expr:
+    """`a and b`, flat, without repeats, in one order."""
+    if a is TRUE:
+        return b
+    if b is TRUE or a is b:
+        return a
+    if a is FALSE or b is FALSE:
+        return FALSE
+    parts = {*conjuncts(a), *conjuncts(b)}
+    ordered = sorted(parts, key=lambda p: p.rank)
+    return reduce(lambda x, y: Expr(ExprOp.AND, BOOL, (x, y)), ordered)
+
+
+def conjuncts(valid: Expr) -> list[Expr]:
+    """The conditions that must all hold; none for TRUE."""
+    if valid is TRUE:
+        return []
+    if valid.op is ExprOp.AND:
+        return [*conjuncts(valid.src[0]), *conjuncts(valid.src[1])]
+    return [valid]
+
+
+def all_of(conditions: Iterable[Expr]) -> Expr:
+    """The conjunction."""
+    return reduce(both, conditions, TRUE)
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+
+def alu(op: ExprOp, *src: Expr, dtype: DType | None = None) -> Expr:
+    """A value operation, with constants folded in the dtype's own arithmetic and nothing else."""
+    out = dtype or (BOOL if op in COMPARISONS else src[-1].dtype)
+    if all(s.op is ExprOp.CONST for s in src) and op in _FOLD:
+        folded = _fold(op, out, src)
+        if folded is not None:
+            return folded
+    if op is ExprOp.WHERE:
+        if src[0].op is ExprOp.CONST:
+            return src[1] if src[0].arg else src[2]
+        if src[1] is src[2]:
+            return src[1]
+        if src[0].dtype is BOOL and src[1] is TRUE and src[2] is FALSE:
+            return src[0]
+    if op is ExprOp.AND and out is BOOL:
+        return both(*src)
+    return Expr(op, out, src)
+
+
+def select(condition: Expr, value: Expr, otherwise: Expr) -> Expr:
+    """A WHERE; left out where the value is a load that gives 0 under the same mask anyway."""
+    if value.op is ExprOp.LOAD and otherwise.op is ExprOp.CONST and otherwise.arg == 0:
+        needed = set(conjuncts(condition))
+        if all(needed <= set(conjuncts(valid)) for valid in value.src[1::2]):
+            return value
+    return alu(ExprOp.WHERE, condition, value, otherwise)
+
+
+def cast(x: Expr, dtype: DType) -> Expr:
+    """The value in another dtype."""
+    if x.dtype is dtype:
+        return x
+    if x.op is ExprOp.CONST and not (isinstance(x.arg, float) and not math.isfinite(x.arg)):
+        return const(x.arg, dtype)
+    return Expr(ExprOp.CAST, dtype, (x,))
+
+
+def load(slot: int, dtype: DType, index: Expr, valid: Expr = TRUE) -> Expr:
+    """An element of a buffer; 0 where `valid` is false."""
+    if valid is FALSE:
+        return const(0, dtype)
+    return Expr(ExprOp.LOAD, dtype, (index, valid), slot)
+
+
+def pack(first: Expr, second: Expr, dtype: DType) -> Expr:
+    """Two loads of one buffer as one integer of twice the width, the first in its low half."""
+    assert first.op is second.op is ExprOp.LOAD, (first, second)
+    assert first.arg == second.arg, (first, second)
+    return Expr(ExprOp.LOAD, dtype, first.src + second.src, first.arg)
+
+
+def _fold(op: ExprOp, dtype: DType, src: Sequence[Expr]) -> Expr | None:
+    if dtype is dtypes.float64 or not dtypes.is_float(src[-1].dtype) or op in COMPARISONS:
+        value = _FOLD[op](*[s.arg for s in src])
+        return const(value, dtype)
+    if op in (ExprOp.ADD, ExprOp.SUB, ExprOp.MUL, ExprOp.NEG, ExprOp.MAX, ExprOp.MIN):
+        # exact in double for two float32 (or narrower) operands but for the final rounding
+        return const(_FOLD[op](*[s.arg for s in src]), dtype)
+    return None
+
+
+_FOLD: Final[dict[ExprOp, Callable[..., Any]]] = {
+    ExprOp.ADD: lambda a, b: a + b,
+    ExprOp.SUB: lambda a, b: a - b,
+    ExprOp.MUL: lambda a, b: a * b,
+    ExprOp.NEG: lambda a: -a,
+    ExprOp.CMPLT: lambda a, b: a < b,
+    ExprOp.CMPNE: lambda a, b: a != b,
+    ExprOp.NOT: lambda a: not a,
+}
+
+
+# -- replacing -------------------------------------------------------------------------------------
+
+
+def substitute(roots: Sequence[Expr], mapping: Mapping[Expr, Expr]) -> list[Expr]:
+    """The roots with some nodes replaced; shared parts stay shared."""
+    ranges = frozenset(mapping)
+    if all([node.op is ExprOp.RANGE for node in ranges]):
+        order = varying(roots, ranges)
+    else:
+        order = toposort(roots)
+    done: dict[Expr, Expr] = dict(mapping)
+    for node in order:
+        if node not in done:
+            src = tuple([done.get(s, s) for s in node.src])
+            # Nodes are interned: equal operands are the same ones.
+            done[node] = node if src == node.src else rebuild(node, src)
+    return [done.get(root, root) for root in roots]
+
+
+def rebuild(node: Expr, src: tuple[Expr, ...]) -> Expr:
+    """The node with other operands, simplified as when it was first built."""
+    if node.dtype is INDEX:
+        match node.op:
+            case ExprOp.ADD:
+                return src[0] + src[1]
+            case ExprOp.MUL:
+                return src[0] * src[1]
+            case ExprOp.IDIV:
+                return src[0] // src[1]
+            case ExprOp.MOD:
+                return src[0] % src[1]
+            case ExprOp.MIN:
+                return minimum(*src)
+            case _:
+                pass
+    match node.op:
+        case ExprOp.CMPLT if src[0].dtype is INDEX:
+            return less(src[0], src[1])
+        case ExprOp.AND if node.dtype is BOOL:
+            return both(src[0], src[1])
+        case ExprOp.LOAD if len(src) == 2:
+            return load(node.arg, node.dtype, src[0], src[1])
+        case ExprOp.CAST:
+            return cast(src[0], node.dtype)
+        case ExprOp.WHERE:
+            return alu(ExprOp.WHERE, *src)
+        case _:
+            return Expr(node.op, node.dtype, src, node.arg)

@@ -1,0 +1,89 @@
+"""Sizes that change from call to call: a `Variable`, and one together with its present value."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from ferrule.expr.base import INDEX, ExprOp, toposort
+from ferrule.expr.build import Expr, sint
+
+
+class Variable(Expr):
+    """A named integer with bounds, for shapes that change from call to call.
+
+    >>> n = Variable("n", 1, 10)
+    >>> n.bind(3).unbind()
+    (n, 3)
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, name: str, min: int, max: int) -> Self:
+        if min > max:
+            raise ValueError(f"Variable {name}: min {min} is above max {max}; swap them")
+        return super().__new__(cls, ExprOp.VARIABLE, INDEX, (), (name, min, max))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Variable, self.arg)
+
+    def bind(self, value: int) -> BoundVariable:
+        """The variable with a value, to be used as a size or passed to a captured function.
+
+        Raises:
+            ValueError: the value is outside the bounds.
+        """
+        return BoundVariable(self, value)
+
+    @property
+    def val(self) -> int:
+        """The bound value; an unbound variable has none."""
+        raise ValueError(f"variable {self.name} is not bound; use {self.name}.bind(value)")
+
+
+class BoundVariable(Expr):
+    """A `Variable` together with its present value.
+
+    It is an expression like the variable itself.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, variable: Variable, value: int) -> Self:
+        name, low, high = variable.arg
+        if not low <= value <= high:
+            raise ValueError(f"cannot bind {name} to {value}: it goes from {low} to {high}")
+        node = Expr.__new__(cls, ExprOp.VARIABLE, INDEX, (variable,), (name, low, high, int(value)))
+        assert isinstance(node, cls)
+        return node
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (BoundVariable, (self.src[0], self.arg[3]))
+
+    @property
+    def val(self) -> int:
+        """The bound value."""
+        return int(self.arg[3])
+
+    def unbind(self) -> tuple[Variable, int]:
+        """The variable and its value."""
+        variable = self.src[0]
+        assert isinstance(variable, Variable)
+        return variable, self.val
+
+
+def unbind(node: sint) -> tuple[sint, dict[Variable, int]]:
+    """An expression without bound values, and the values."""
+    if isinstance(node, int):
+        return node, {}
+    values: dict[Variable, int] = {}
+    replace: dict[Expr, Expr] = {}
+    for below in toposort([node]):
+        if isinstance(below, BoundVariable):
+            variable, value = below.unbind()
+            if values.setdefault(variable, value) != value:
+                raise ValueError(
+                    f"variable {variable.name} is bound to {values[variable]} and {value} at once; "
+                    "use one value, or two variables"
+                )
+            replace[below] = variable
+    return (node.substitute(replace) if replace else node), values
