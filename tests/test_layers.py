@@ -31,7 +31,8 @@ LAYERS = """
     codegen.gridrows codegen.gridscatter codegen.gridtile codegen.grid codegen.heuristic
     codegen.mutate codegen.search
     codegen.prepack
-    codegen.uops codegen.transcendental codegen.linearizer codegen.interpret
+    codegen.uops codegen.transcendental codegen.prepare codegen.emitter codegen.values
+    codegen.reduction codegen.linearizer codegen.interpret
     renderer.base renderer.float8
     renderer.llvmvalue renderer.llvmexpand renderer.llvmalu renderer.llvmfloat8
     renderer.llvmcast renderer.llvmir

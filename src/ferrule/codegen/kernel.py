@@ -152,6 +152,11 @@ class Nest:
     loops: tuple[Loop, ...]
     at: tuple[str, int] | None = None
 
+    @property
+    def kept(self) -> frozenset[Expr]:
+        """The axes of what its reduces give: the others are combined over."""
+        return frozenset(r for c in self.computes for r in c.ranges if c.monoid is not None)
+
 
 @dataclass(frozen=True)
 class Kernel:

@@ -89,7 +89,7 @@ class Threads:
         """The digits over which a nest combines its values, the lowest first; neighbours as one."""
         if all(c.monoid is None for c in nest.computes):
             return []
-        kept = _kept(nest)
+        kept = nest.kept
         out: list[Digit] = []
         for loop in reversed(nest.loops):
             if loop.kind is not Kind.THREAD or loop.range in kept or loop.size == 1:
@@ -197,7 +197,3 @@ class Threads:
 
 def _thread_loops(kernel: Kernel, nest: Nest) -> list[Loop]:
     return [loop for _, _, loop in kernel.path(nest) if loop.kind is Kind.THREAD]
-
-
-def _kept(nest: Nest) -> frozenset[Expr]:
-    return frozenset(r for c in nest.computes for r in c.ranges if c.monoid is not None)

@@ -1,0 +1,154 @@
+"""A program in the making: the bodies of the open loops, and in which of them a UOp belongs.
+
+A UOp goes to the outermost open loop in which its operands are known, so that nothing is computed
+again in an inner loop and no later pass needs to move it. One with an effect stays innermost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import final
+
+from ferrule.codegen.uops import UOp, UOps
+from ferrule.dtype import DType, dtypes
+from ferrule.expr import INDEX, Expr, ExprOp
+
+I32 = dtypes.int32
+I64 = dtypes.int64
+# Which copy of a kept value is meant: its name, and its index along each axis that is copied.
+Copy = tuple[str, tuple[int, ...]]
+_EFFECTS = frozenset({UOps.STORE, UOps.SET, UOps.GET, UOps.REG})
+
+
+@final
+@dataclass
+class Scope:
+    """The body of an open loop: its code so far, and the values that are known in it."""
+
+    items: list[UOp] = field(default_factory=list)
+    values: dict[Expr, UOp] = field(default_factory=dict)
+    kept: dict[Copy, UOp] = field(default_factory=dict)
+
+
+@final
+class Emitter:
+    """Takes UOps, and puts them into the bodies of the loops that are open, outermost first."""
+
+    def __init__(self) -> None:
+        self.scopes: list[Scope] = [Scope()]
+        self.index = I64
+        """The dtype of an index in a UOp: int64, or int32 where all indices fit."""
+        self._level: dict[UOp, int] = {}
+        self._constants: dict[tuple[DType, int, str], UOp] = {}
+        self._splats: dict[tuple[UOp, int], UOp] = {}
+
+    @property
+    def innermost(self) -> int:
+        """The level of the innermost open loop; 0 is outside of all loops."""
+        return len(self.scopes) - 1
+
+    def level(self, u: UOp) -> int:
+        """In how many loops a UOp is."""
+        return self._level.get(u, 0)
+
+    def known(self, node: Expr) -> UOp | None:
+        """What stands for an expression in the open loops."""
+        for scope in reversed(self.scopes):
+            found = scope.values.get(node)
+            if found is not None:
+                return found
+        return None
+
+    def remember(self, node: Expr, u: UOp) -> None:
+        """From now on a UOp stands for an expression, as long as its loop is open."""
+        self.scopes[self.level(u)].values[node] = u
+
+    def memory_dtype(self, dtype: DType) -> DType:
+        """The dtype of a value in a UOp, where index arithmetic has one that memory has."""
+        return self.index if dtype is INDEX else dtype
+
+    # -- loops -------------------------------------------------------------------------------------
+
+    def open(self, name: str, start: UOp, stop: UOp) -> UOp:
+        """Open a loop inside of those that are open. Returns its counter."""
+        step = self.constant(1, self.index)
+        counter = UOp(UOps.LOOP, self.index, 1, (start, stop, step), name)
+        self.scopes.append(Scope([counter]))
+        self._level[counter] = self.innermost
+        return counter
+
+    def close(self) -> None:
+        """Close the innermost loop."""
+        scope = self.scopes.pop()
+        self.scopes[-1].items.extend([*scope.items, UOp(UOps.END, src=(scope.items[0],))])
+
+    # -- placing -----------------------------------------------------------------------------------
+
+    def top(self, u: UOp) -> UOp:
+        """Put a UOp at the very front: it depends on nothing."""
+        return self.place(u, 0)
+
+    def emit(self, u: UOp) -> UOp:
+        """Put a UOp where its operands are known; one with an effect goes to the innermost loop."""
+        if u.op in _EFFECTS:
+            return self.inside(u)
+        return self.place(u, max((self.level(s) for s in u.src), default=0))
+
+    def inside(self, u: UOp) -> UOp:
+        """Put a UOp into the innermost loop."""
+        return self.place(u, self.innermost)
+
+    def place(self, u: UOp, level: int) -> UOp:
+        """Put a UOp at the end of what a loop's body is so far."""
+        self._level[u] = level
+        self.scopes[level].items.append(u)
+        return u
+
+    # -- common UOps -------------------------------------------------------------------------------
+
+    def constant(self, value: object, dtype: DType, lanes: int = 1) -> UOp:
+        """A literal in all lanes."""
+        key = (dtype, lanes, repr(value))
+        found = self._constants.get(key)
+        if found is None:
+            found = self.top(UOp(UOps.CONST, dtype, lanes, (), value))
+            self._constants[key] = found
+        return found
+
+    def alu(self, op: ExprOp, *src: UOp) -> UOp:
+        """An operation whose result has the dtype and the lanes of its operands."""
+        return self.emit(UOp(UOps.ALU, src[0].dtype, src[0].lanes, src, op))
+
+    def widen(self, u: UOp, lanes: int) -> UOp:
+        """A scalar in all lanes; a vector of so many lanes as it is."""
+        if u.lanes == lanes:
+            return u
+        assert u.lanes == 1, f"{u.lanes} lanes where {lanes} are needed"
+        if u.op is UOps.CONST:
+            assert u.dtype is not None
+            return self.constant(u.arg, u.dtype, lanes)
+        found = self._splats.get((u, lanes))
+        if found is None or self.level(found) > self.innermost:
+            found = self.emit(UOp(UOps.SPLAT, u.dtype, lanes, (u,)))
+            self._splats[(u, lanes)] = found
+        return found
+
+    def typed(self, u: UOp, dtype: DType) -> UOp:
+        """A value in another dtype."""
+        if u.dtype is dtype:
+            return u
+        if u.op is UOps.CONST:
+            return self.constant(u.arg, dtype, u.lanes)
+        return self.emit(UOp(UOps.CAST, dtype, u.lanes, (u,)))
+
+    def get(self, register: UOp) -> UOp:
+        """What a register holds now."""
+        return self.emit(UOp(UOps.GET, register.dtype, register.lanes, (register,)))
+
+    def set(self, register: UOp, value: UOp) -> None:
+        """Change what a register holds."""
+        self.emit(UOp(UOps.SET, src=(register, value)))
+
+    def shuffle(self, order: tuple[int, ...], *vectors: UOp) -> UOp:
+        """Lanes of one or two vectors, those of the second numbered after those of the first."""
+        return self.emit(UOp(UOps.SHUFFLE, vectors[0].dtype, len(order), vectors, order))

@@ -1,0 +1,277 @@
+"""Reduces: accumulators in registers, updated by the innermost loops.
+
+Where only loops that are combined over, lanes and copies remain, there is a register for every copy
+of every accumulator. Where a serial loop over a kept axis follows the first loop that is combined
+over, accumulators live in scratch memory, and are held in registers from that loop on.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import final
+
+from ferrule.codegen.emitter import Copy
+from ferrule.codegen.intrinsics import MMA
+from ferrule.codegen.kernel import LANES_OR_COPIES, Compute, Kind, Loop, Monoid, Nest
+from ferrule.codegen.primitives.products import matrix_operands
+from ferrule.codegen.uops import UOp, UOps
+from ferrule.codegen.values import Values
+from ferrule.dtype import dtypes
+from ferrule.expr import Expr, ExprOp, const, range_
+
+# A value that is added to an accumulator -> one operation that does both; a DOT adds to 0 before.
+_FUSED = {ExprOp.MUL: ExprOp.MULACC, ExprOp.DOT: ExprOp.DOT}
+_Registers = dict[Copy, UOp]
+
+
+@final
+class Reductions:
+    """Puts the loops of reduces into a program, from the first one that is combined over.
+
+    `children(nest, depth)` does what is computed where so many loops of a nest are open.
+    """
+
+    def __init__(self, values: Values, children: Callable[[Nest, int], None]) -> None:
+        self.values = values
+        self.out = values.out
+        self.children = children
+        self._fresh: dict[UOp, int] = {}  # registers that hold the identity, and in which loop
+        self._names = itertools.count()
+
+    def reduce(self, nest: Nest, depth: int) -> None:
+        """The loops of a nest from the first one that is combined over, at `depth`, and after them
+        what becomes of the accumulators.
+        """
+        hold = _hold_depth(nest)
+        if hold == depth:
+            self._in_registers(nest, hold)
+        else:
+            self._fill_identity(nest, depth)
+            self._through_memory(nest, depth, hold)
+
+    def _through_memory(self, nest: Nest, depth: int, hold: int) -> None:
+        if depth == hold:
+            self._in_registers(nest, hold, partial=True)
+            return
+        if depth > first_reduce(nest):
+            self.children(nest, depth)
+        loop = nest.loops[depth]
+        if loop.kind is Kind.THREAD:
+            self._through_memory(nest, depth + 1, hold)
+            return
+        self.values.serial(loop, lambda: self._through_memory(nest, depth + 1, hold))
+
+    def _in_registers(self, nest: Nest, hold: int, *, partial: bool = False) -> None:
+        registers = self._registers(nest, hold)
+        self._accumulate(nest, hold, registers)
+        self._finish(nest, hold, registers, partial=partial)
+
+    # -- before ------------------------------------------------------------------------------------
+
+    def _fill_identity(self, nest: Nest, depth: int) -> None:
+        """Scratch accumulators start as the identity."""
+        for c in nest.computes:
+            inner = [loop for loop in nest.loops[depth:] if loop.range in c.ranges]
+            identity = c.monoid.identity(c.value.dtype) if c.monoid else const(0, c.value.dtype)
+            self._fill(Compute(c.name, identity, c.ranges), inner)
+
+    def _fill(self, c: Compute, loops: Sequence[Loop]) -> None:
+        if not loops:
+            self.values.keep(c, self.values.vector(c.value))
+            return
+        loop, *rest = loops
+        if loop.kind is Kind.THREAD:
+            self._fill(c, rest)
+        elif loop.kind is Kind.UNROLL:
+            for _ in self.values.each_copy([loop]):
+                self._fill(c, rest)
+        elif loop.kind is Kind.VECTOR:
+            with self.values.along(loop.range):
+                self._fill(c, rest)
+        else:
+            self.values.serial(Loop(loop.range), lambda: self._fill(c, rest))
+
+    def _registers(self, nest: Nest, hold: int) -> _Registers:
+        """A register for every copy of every accumulator; it starts as the identity."""
+        out: _Registers = {}
+        for c in nest.computes:
+            if c.monoid is None:
+                continue
+            inner = [loop for loop in nest.loops[hold:] if loop.range in c.ranges]
+            lanes = prod(loop.size for loop in inner if loop.kind is Kind.VECTOR)
+            identity = c.monoid.identity(c.value.dtype).arg
+            for _ in self.values.each_copy(inner):
+                first = self.out.constant(identity, c.value.dtype, lanes)
+                dtype = self.out.memory_dtype(c.value.dtype)
+                name = f"{c.name}.{next(self._names)}"
+                register = self.out.emit(UOp(UOps.REG, dtype, lanes, (first,), name))
+                out[self.values.key(c)] = register
+                self._fresh[register] = self.out.innermost
+        return out
+
+    # -- loops -------------------------------------------------------------------------------------
+
+    def _accumulate(self, nest: Nest, depth: int, registers: _Registers) -> None:
+        """The loops from `depth` on; the innermost lanes and copies update the registers."""
+        if depth > first_reduce(nest):
+            self.children(nest, depth)
+        rest = nest.loops[depth:]
+        if rest and rest[-1].kind is Kind.MATRIX and rest[0].kind in LANES_OR_COPIES:
+            self._multiply(nest, rest, registers)
+            return
+        if all(loop.kind in LANES_OR_COPIES for loop in rest):
+            self._update(nest, rest, registers)
+            return
+        loop = nest.loops[depth]
+        if loop.kind is Kind.THREAD:
+            self._accumulate(nest, depth + 1, registers)
+            return
+        if loop.kind in LANES_OR_COPIES:
+            raise AssertionError(
+                f"{nest.name}: the serial loops must be outside of lanes and copies"
+            )
+        self.values.serial(loop, lambda: self._accumulate(nest, depth + 1, registers))
+
+    def _update(self, nest: Nest, rest: Sequence[Loop], registers: _Registers) -> None:
+        with self.values.along(self.values.lane_of(rest)):
+            for c in nest.computes:
+                kept = [loop for loop in rest if loop.range in c.ranges]
+                combined = [loop for loop in rest if loop.range not in c.ranges]
+                if c.monoid is None:
+                    for _ in self.values.each_copy(rest):
+                        self.values.keep(c, self.values.vector(c.value))
+                elif combined and not kept:
+                    self._update_tree(c, c.monoid, combined, registers)
+                else:
+                    for _ in self.values.each_copy(combined):
+                        for _ in self.values.each_copy(kept):
+                            self._combine(c, c.monoid, registers[self.values.key(c)])
+
+    def _update_tree(
+        self, c: Compute, monoid: Monoid, combined: Sequence[Loop], registers: _Registers
+    ) -> None:
+        """Combine all copies, then all lanes, and last the register: short chains of dependent
+        operations.
+        """
+        values = [self.values.vector(c.value) for _ in self.values.each_copy(combined)]
+        while len(values) > 1:
+            pairs = zip(values[::2], values[1::2], strict=False)
+            odd = values[-1:] if len(values) % 2 else []
+            values = [self.out.alu(monoid.op, a, b) for a, b in pairs] + odd
+        total = values[0]
+        lanes = next((loop.size for loop in combined if loop.kind is Kind.VECTOR), None)
+        if lanes is not None:
+            # A value that is the same in all lanes counts once for each.
+            vector = total if total.lanes > 1 else self.out.widen(total, lanes)
+            total = self.out.emit(UOp(UOps.HREDUCE, vector.dtype, 1, (vector,), monoid.op))
+        self._add(monoid, registers[self.values.key(c)], total)
+
+    def _combine(self, c: Compute, monoid: Monoid, register: UOp) -> None:
+        product = c.value
+        if product.op is ExprOp.WHERE:  # it guards a tail that is peeled off, perhaps
+            product = self.values.current(product)
+        lanes = register.lanes
+        fused = _FUSED.get(product.op) if monoid.op is ExprOp.ADD else None
+        if fused is None or not dtypes.is_float(product.dtype):
+            self._add(monoid, register, self.out.widen(self.values.vector(product), lanes))
+            return
+        self._fresh.pop(register, None)
+        old = self.out.get(register)
+        a, b = (self.out.widen(self.values.vector(s), lanes) for s in product.src[:2])
+        new = self.out.emit(UOp(UOps.ALU, register.dtype, lanes, (a, b, old), fused))
+        self.out.set(register, new)
+
+    def _add(self, monoid: Monoid, register: UOp, value: UOp) -> None:
+        """Combine a register with a value; the first one replaces the identity."""
+        if self._fresh.pop(register, None) != self.out.innermost:
+            value = self.out.alu(monoid.op, self.out.get(register), value)
+        self.out.set(register, value)
+
+    # -- after -------------------------------------------------------------------------------------
+
+    def _finish(self, nest: Nest, hold: int, registers: _Registers, *, partial: bool) -> None:
+        """After the loops: the values stay in registers, or go to scratch; there they are combined
+        with what is there, if they are a part of the result.
+        """
+        for c in nest.computes:
+            if c.monoid is None:
+                continue
+            inner = [loop for loop in nest.loops[hold:] if loop.range in c.ranges]
+            with self.values.along(self.values.lane_of(inner)):
+                for _ in self.values.each_copy(inner):
+                    value = self.out.get(registers[self.values.key(c)])
+                    value = self._across(nest, c.monoid, value)
+                    if partial:
+                        before = self.out.widen(self.values.read_own(c), value.lanes)
+                        value = self.out.alu(c.monoid.op, before, value)
+                    self.values.keep(c, value)
+
+    def _across(self, nest: Nest, monoid: Monoid, value: UOp) -> UOp:
+        """What several threads have combined, each a part, in all of them."""
+        for digit in self.values.threads.combined(nest):
+            arg = (monoid.op, digit.size, digit.step)
+            value = self.out.inside(UOp(UOps.ACROSS, value.dtype, value.lanes, (value,), arg))
+        return value
+
+    # -- products of matrices ----------------------------------------------------------------------
+
+    def _multiply(self, nest: Nest, rest: Sequence[Loop], registers: _Registers) -> None:
+        """A product of matrices for each copy of a warp's tile; its halves are copies too."""
+        *copies, half, lane, term = rest
+        (c,) = nest.computes
+        for _ in self.values.each_copy(copies):
+            held = [registers[self.values.key(c)] for _ in self.values.each_copy([half])]
+            before = self._joined([self.out.get(register) for register in held])
+            parts = self._fragments(nest, half, lane, term)
+            matrix = UOp(UOps.MMA, before.dtype, before.lanes, (*parts, before))
+            after = self.out.inside(matrix)
+            for i, register in enumerate(held):
+                order = tuple(range(i * lane.size, (i + 1) * lane.size))
+                self.out.set(register, self.out.shuffle(order, after))
+                self._fresh.pop(register, None)
+
+    def _fragments(self, nest: Nest, half: Loop, lane: Loop, term: Loop) -> tuple[UOp, UOp]:
+        """What this thread holds of the operands of an MMA."""
+        (c,) = nest.computes
+        down, across = [loop.range for loop in nest.loops if loop.kind is Kind.THREAD][-2:]
+        left, right = (factor.src[0] for factor in matrix_operands(c.value, down))
+        pair = range_("pair", MMA.near)
+        near = across * MMA.near + pair
+        column = {across: down // MMA.near, lane.range: down % MMA.near}
+        lefts, rights = [], []
+        with self.values.along(pair):
+            for i in range(MMA.terms // MMA.down):
+                terms: dict[Expr, Expr] = {term.range: near + i * MMA.down}
+                for h in range(half.size):
+                    part = left.substitute({**terms, half.range: const(h)})
+                    lefts.append(self.values.vector(part))
+                rights.append(self.values.vector(right.substitute({**terms, **column})))
+        return self._joined(lefts), self._joined(rights)
+
+    def _joined(self, parts: list[UOp]) -> UOp:
+        """Vectors one after the other."""
+        while len(parts) > 1:
+            pairs = zip(parts[::2], parts[1::2], strict=True)
+            parts = [self.out.shuffle(tuple(range(2 * a.lanes)), a, b) for a, b in pairs]
+        return parts[0]
+
+
+def first_reduce(nest: Nest) -> int:
+    """The depth of the first loop that is combined over; -1 if there is none."""
+    if all(c.monoid is None for c in nest.computes):
+        return -1
+    kept = nest.kept
+    combined = (d for d, loop in enumerate(nest.loops) if loop.range not in kept)
+    return next(combined, len(nest.loops))
+
+
+def _hold_depth(nest: Nest) -> int:
+    """The depth from which no serial loop over a kept axis follows."""
+    depth = first = first_reduce(nest)
+    kept = nest.kept
+    for d, loop in enumerate(nest.loops[first:], first):
+        if loop.range in kept and loop.kind not in (*LANES_OR_COPIES, Kind.THREAD):
+            depth = d + 1
+    return depth

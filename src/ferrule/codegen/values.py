@@ -1,0 +1,434 @@
+"""The value of an expression at the point that a program has come to: `Expr -> UOp`.
+
+Where the program is, `Values` knows: which copy of each unrolled loop is made, which loop's
+iterations are the lanes, which loops are open. Kept values are registers where all their axes are
+lanes or copies, and scratch memory otherwise.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import final
+
+from ferrule.codegen.emitter import I32, I64, Copy, Emitter
+from ferrule.codegen.kernel import LANES_OR_COPIES, Compute, Kernel, Kind, Loop, expressions, reads
+from ferrule.codegen.threads import Digit, Threads
+from ferrule.codegen.uops import UOp, UOps
+from ferrule.dtype import DType, dtypes
+from ferrule.expr import FALSE, INDEX, TRUE, Expr, ExprOp, conjuncts, const, load, substitute
+
+_LANE = -1  # stands for "every lane" in the place of an index
+_DEEPEST = 64  # recursion beyond this depth goes bottom-up instead
+_OWN_OPERANDS = frozenset({ExprOp.LOAD, ExprOp.READ, ExprOp.DOT})  # have a way of their own
+
+
+@final
+class Values:
+    """Makes the UOps of a kernel's expressions; `out` takes them."""
+
+    def __init__(self, kernel: Kernel, threads: Threads, out: Emitter, *, blocks: bool) -> None:
+        self.kernel = kernel
+        self.threads = threads
+        self.out = out
+        self.blocks = blocks
+        self.params: dict[int, UOp] = {}
+        self.lane: Expr | None = None
+        """The range whose iterations are the lanes of vectors."""
+        self.copies: dict[Expr, Expr] = {}
+        """What stands for the ranges of unrolled loops, and for conditions that are known here."""
+        self._filled: dict[str, int] = {}
+        self._locals: dict[str, UOp] = {}
+        self._thread: UOp | None = None
+        self._in_registers = _registers(kernel, threads)
+        self._chosen: dict[tuple[object, ...], Expr] = {}
+        self._depth = 0
+
+    # -- where the program is ----------------------------------------------------------------------
+
+    @contextmanager
+    def along(self, lane: Expr | None) -> Iterator[None]:
+        """A part of the program in which the iterations of a range are the lanes."""
+        outside, self.lane = self.lane, lane
+        yield
+        self.lane = outside
+
+    def lane_of(self, loops: Iterable[Loop]) -> Expr | None:
+        """The range of the loop whose iterations are lanes; that of the part around, if none is."""
+        return next((loop.range for loop in loops if loop.kind is Kind.VECTOR), self.lane)
+
+    def each_copy(self, loops: Iterable[Loop]) -> Iterator[None]:
+        """Chooses each copy of the unrolled loops among some in turn."""
+        return self.each([loop for loop in loops if loop.kind is Kind.UNROLL])
+
+    def each(self, loops: Sequence[Loop]) -> Iterator[None]:
+        """Chooses each iteration of some loops in turn."""
+        for choice in itertools.product(*(range(loop.size) for loop in loops)):
+            self.copies.update((o.range, const(i)) for o, i in zip(loops, choice, strict=True))
+            yield
+        for loop in loops:
+            del self.copies[loop.range]
+
+    def key(self, c: Compute) -> Copy:
+        """Which copy of a kept value is meant now."""
+        at = (int(self.copies[r].arg) if r in self.copies else _LANE for r in c.ranges)
+        return c.name, tuple(at)
+
+    def serial(
+        self, loop: Loop, body: Callable[[], None], bounds: tuple[UOp, UOp] | None = None
+    ) -> None:
+        """A loop that runs. Where it is peeled, all iterations but the last come without its
+        condition.
+        """
+        size = loop.range.size if loop.end is None else loop.end
+        first = const(0) if loop.start is None else loop.start
+        start, stop = bounds or (self.plain(first), self.plain(size))
+        if loop.peel is None:
+            self._run(loop, start, stop, body)
+            return
+        last = self.value(loop.range.size - 1)
+        conditions = dict.fromkeys(conjuncts(loop.peel), TRUE)
+        self.copies.update(conditions)
+        if (loop.range.size - 1).max > 0:
+            before = self.out.alu(ExprOp.MIN, stop, last) if bounds else last
+            self._run(loop, start, before, body)
+        for condition in conditions:
+            del self.copies[condition]
+        if bounds:
+            last = self.out.alu(ExprOp.MAX, start, last)
+        self._run(loop, last, stop, body)
+
+    def _run(self, loop: Loop, start: UOp, stop: UOp, body: Callable[[], None]) -> None:
+        self.out.remember(loop.range, self.out.open(loop.range.name, start, stop))
+        body()
+        self.out.close()
+
+    # -- expressions -------------------------------------------------------------------------------
+
+    def vector(self, node: Expr) -> UOp:
+        """The value of an expression now: its copies chosen, scalars where it is the same in all
+        lanes.
+        """
+        return self.value(self.current(node))
+
+    def current(self, node: Expr) -> Expr:
+        """The expression with its copies chosen."""
+        if not self.copies:
+            return node
+        relevant = {
+            k: v for k, v in self.copies.items() if k.op is not ExprOp.RANGE or k in node.ranges
+        }
+        if not relevant:
+            return node
+        # Copies along one axis of a tile share what varies with the other axis only.
+        key = (node, *relevant.items())
+        found = self._chosen.get(key)
+        if found is None:
+            found = self._chosen[key] = substitute([node], relevant)[0]
+        return found
+
+    def value(self, node: Expr) -> UOp:
+        """The UOp of an expression, in the outermost open loop where its operands are known."""
+        found = self.out.known(node)
+        if found is not None:
+            return found
+        if self._depth == _DEEPEST:
+            self._compute_below(node)
+        self._depth += 1
+        u = self._make(node)
+        self._depth -= 1
+        self.out.remember(node, u)
+        return u
+
+    def _compute_below(self, node: Expr) -> None:
+        """Computes what a value is made of, from the leaves up: recursion would go too deep."""
+        outside, self._depth = self._depth, 0
+        done: set[Expr] = {node}
+        stack = _operands(node)[::-1]
+        while stack:
+            e = stack[-1]
+            missing = [s for s in _operands(e) if s not in done]
+            if e in done or not missing:
+                stack.pop()
+                done.add(e)
+                self.value(e)
+            else:
+                stack += missing[::-1]
+        self._depth = outside
+
+    def plain(self, node: Expr) -> UOp:
+        """The value of an expression; of an index, in the dtype that indices have here."""
+        u = self.value(node)
+        return self.out.typed(u, self.out.index) if node.dtype is INDEX else u
+
+    def _make(self, node: Expr) -> UOp:
+        lanes = self._lanes(node)
+        dtype = self.out.memory_dtype(node.dtype)
+        match node.op:
+            case ExprOp.CONST:
+                return self.out.constant(node.arg, dtype)
+            case ExprOp.RANGE if node in self.threads.digits:
+                return self._digit(self.threads.digits[node])
+            case ExprOp.RANGE if node is self.threads.thread:
+                return self._digit(Digit(1, self.threads.count))
+            case ExprOp.RANGE:
+                assert node is self.lane, f"range {node} is not open"
+                return self.out.typed(self.out.top(UOp(UOps.IOTA, I64, lanes)), I32)
+            case ExprOp.LOAD:
+                return self._load_element(node, lanes)
+            case ExprOp.READ:
+                return self._read(node)
+            case ExprOp.CAST | ExprOp.BITCAST:
+                return self._convert(node, lanes)
+            case _:
+                if lanes > 1 and _is_short(node):
+                    return self._short(node, lanes)
+                src = tuple(self.out.widen(self.plain(s), lanes) for s in node.src)
+                return self.out.emit(UOp(UOps.ALU, dtype, lanes, src, node.op))
+
+    def _digit(self, digit: Digit) -> UOp:
+        """`thread // step % size`."""
+        if self._thread is None:
+            self._thread = self.out.typed(self.out.top(UOp(UOps.THREAD, I64)), self.out.index)
+        u = self._thread
+        if digit.step > 1:
+            u = self.out.alu(ExprOp.IDIV, u, self.out.constant(digit.step, self.out.index))
+        if digit.step * digit.size < self.threads.count:
+            u = self.out.alu(ExprOp.MOD, u, self.out.constant(digit.size, self.out.index))
+        return u
+
+    def _short(self, node: Expr, lanes: int) -> UOp:
+        """Index arithmetic by lane in int32, where it fits: half the width, and cheap division."""
+        src = []
+        for s in node.src:
+            u = self.value(s)
+            src.append(self.out.widen(self.out.typed(u, I32) if s.dtype is INDEX else u, lanes))
+        dtype = I32 if node.dtype is INDEX else self.out.memory_dtype(node.dtype)
+        return self.out.emit(UOp(UOps.ALU, dtype, lanes, tuple(src), node.op))
+
+    def _convert(self, node: Expr, lanes: int) -> UOp:
+        x = self.plain(node.src[0])
+        dtype = self.out.memory_dtype(node.dtype)
+        if x.dtype is dtype:
+            return x
+        op = UOps.CAST if node.op is ExprOp.CAST else UOps.BITCAST
+        return self.out.emit(UOp(op, dtype, x.lanes, (x,)))
+
+    def _lanes(self, node: Expr) -> int:
+        return int(self.lane.size.arg) if self.lane is not None and self.lane in node.ranges else 1
+
+    # -- memory ------------------------------------------------------------------------------------
+
+    def _load_element(self, node: Expr, lanes: int) -> UOp:
+        """One element of a buffer for each lane, or two of them packed."""
+        pointer = self.params[node.arg]
+        index, valid, *second = node.src
+        if not second:
+            return self._load(pointer, index, valid, lanes)
+        if second[0] - index is const(1) and (lanes == 1 or self._step(index) == 2):
+            base = index - self.lane * 2 if lanes > 1 and self.lane is not None else index
+            mask = self._mask_of_two(valid, second[1], lanes)
+            src = (pointer, self.plain(base), *([mask] if mask is not None else []))
+            both = self.out.emit(UOp(UOps.LOAD, pointer.dtype, 2 * lanes, src))
+            return self.out.emit(UOp(UOps.BITCAST, node.dtype, lanes, (both,)))
+        assert pointer.dtype is not None
+        elements = [load(node.arg, pointer.dtype, *e) for e in ((index, valid), second)]
+        low, high = (self.out.widen(self._bits(e, node.dtype), lanes) for e in elements)
+        shift = self.out.constant(node.dtype.bits // 2, node.dtype, lanes)
+        return self.out.alu(ExprOp.OR, low, self.out.alu(ExprOp.SHL, high, shift))
+
+    def _load(self, pointer: UOp, index: Expr, valid: Expr, lanes: int) -> UOp:
+        mask = self._mask(valid, lanes)
+        if lanes > 1 and self.lane is not None and self._step(index) == -1:
+            first = self.plain(index + self.lane - (lanes - 1))
+            src = (pointer, first, *([self._reversed(mask)] if mask is not None else []))
+            return self._reversed(self.out.emit(UOp(UOps.LOAD, pointer.dtype, lanes, src)))
+        at = self._address(index, lanes)
+        src = (pointer, at, *([mask] if mask is not None else []))
+        multiple = self._multiple(index, at, lanes)
+        return self.out.emit(UOp(UOps.LOAD, pointer.dtype, lanes, src, multiple))
+
+    def _reversed(self, u: UOp) -> UOp:
+        return self.out.shuffle(tuple(reversed(range(u.lanes))), u)
+
+    def _bits(self, node: Expr, dtype: DType) -> UOp:
+        """The bits of a value of 16 bits, in the low part of a wider integer."""
+        u = self.value(node)
+        narrow = self.out.emit(UOp(UOps.BITCAST, dtypes.uint16, u.lanes, (u,)))
+        return self.out.typed(narrow, dtype)
+
+    def _step(self, index: Expr) -> int:
+        """How far an index moves from lane to lane; 0 where that is not the same for all."""
+        assert self.lane is not None
+        terms, _ = index.linear()
+        step = terms.get(self.lane, 0)
+        return step if self.lane not in (index - self.lane * step).ranges else 0
+
+    def _address(self, index: Expr, lanes: int) -> UOp:
+        """The first index where the lanes are neighbours, else an index for each lane."""
+        if lanes > 1 and self.lane is not None:
+            terms, _ = index.linear()
+            base = index - self.lane if terms.get(self.lane, 0) == 1 else index
+            if base is index or self.lane in base.ranges:
+                return self.out.widen(self.plain(index), lanes)
+            index = base
+        return self.plain(index)
+
+    def _multiple(self, index: Expr, at: UOp, lanes: int) -> int | None:
+        """What the first index of several neighbours is a multiple of, at most `lanes`; where
+        nobody wants to know, None.
+        """
+        if not self.blocks or lanes == 1 or at.lanes != 1 or self.lane is None:
+            return None
+        terms, first = index.linear()
+        return math.gcd(lanes, first, *(n for e, n in terms.items() if e is not self.lane))
+
+    def _mask(self, valid: Expr, lanes: int) -> UOp | None:
+        if valid is TRUE:
+            return None
+        parts = conjuncts(valid)
+        uniform = [p for p in parts if self.lane is None or self.lane not in p.ranges]
+        by_lane = [p for p in parts if p not in uniform]
+        masks = [self._all(uniform)] if uniform else []
+        masks.extend([self._all(by_lane)] if by_lane else [])
+        out = self.out.widen(masks[0], lanes)
+        for mask in masks[1:]:
+            out = self.out.alu(ExprOp.AND, out, self.out.widen(mask, lanes))
+        return out
+
+    def _mask_of_two(self, first: Expr, second: Expr, lanes: int) -> UOp | None:
+        """The mask of neighbours that alternate between two conditions."""
+        if first is TRUE and second is TRUE:
+            return None
+        width = max(lanes, 2)
+        true = self.out.constant(True, dtypes.bool, width)
+        a, b = (self.out.widen(self._mask(v, lanes) or true, width) for v in (first, second))
+        order = tuple(i + side for i in range(lanes) for side in (0, width))
+        return self.out.shuffle(order, a, b)
+
+    def _all(self, conditions: Sequence[Expr]) -> UOp:
+        out = self.value(conditions[0])
+        for condition in conditions[1:]:
+            out = self.out.alu(ExprOp.AND, out, self.value(condition))
+        return out
+
+    # -- kept values -------------------------------------------------------------------------------
+
+    def _read(self, node: Expr) -> UOp:
+        if node.arg in self._in_registers:
+            key = node.arg, tuple(int(i.arg) if i.is_const else _LANE for i in node.src)
+            for scope in reversed(self.out.scopes):
+                if key in scope.kept:
+                    return scope.kept[key]
+            raise AssertionError(f"{node} is read before it is computed")
+        return self._read_memory(node)
+
+    def read_own(self, c: Compute) -> UOp:
+        """What a nest has in scratch so far, where it is now."""
+        read = Expr(ExprOp.READ, c.value.dtype, c.ranges, c.name)
+        return self._read_memory(read.substitute(self.copies) if self.copies else read)
+
+    def _read_memory(self, node: Expr) -> UOp:
+        c = self.kernel.computes[node.arg]
+        index = self.threads.place(c, node.src)
+        return self._load_local(c, index, self._lanes(node))
+
+    def _load_local(self, c: Compute, index: Expr, lanes: int) -> UOp:
+        at = self._address(index, lanes)
+        multiple = self._multiple(index, at, lanes)
+        src = (self._local(c), at)
+        filled = self._filled.get(c.name, self.out.innermost)
+        u = UOp(UOps.LOAD, self.out.memory_dtype(c.value.dtype), lanes, src, multiple)
+        return self.out.place(u, max(self.out.level(at), filled))
+
+    def write(self, c: Compute, value: UOp) -> None:
+        """Store a value of this iteration, or keep it."""
+        if c.store is None:
+            self.keep(c, value)
+            return
+        valid = self.current(c.store.valid)
+        if valid is not FALSE:
+            pointer = self.params[c.store.slot]
+            hint = "nontemporal" if c.store.nontemporal else None
+            self._store(pointer, self.current(c.store.index), value, valid, hint)
+
+    def _store(
+        self, pointer: UOp, index: Expr, value: UOp, valid: Expr, hint: str | None = None
+    ) -> None:
+        lanes = value.lanes
+        if self.lane is not None and (self.lane in index.ranges or self.lane in valid.ranges):
+            lanes = int(self.lane.size.arg)
+        at = self._address(index, lanes)
+        mask = self._mask(valid, lanes)
+        src = (pointer, at, self.out.widen(value, lanes), *([mask] if mask is not None else []))
+        multiple = self._multiple(index, at, lanes)
+        self.out.emit(UOp(UOps.STORE, src=src, arg=multiple if hint is None else hint))
+
+    def keep(self, c: Compute, value: UOp) -> None:
+        """Remember a value of this iteration under its name, in a register or in scratch."""
+        if c.name in self._in_registers:
+            self.out.scopes[-1].kept[self.key(c)] = value
+            return
+        index = self.threads.place(c, [self.current(r) for r in c.ranges])
+        valid = TRUE
+        if c.name in self.threads.shared:
+            valid = self.threads.is_first(self.kernel.owner[c.name])
+        self._store(self._local(c), index, value, valid)
+
+    def _local(self, c: Compute) -> UOp:
+        arg = self.kernel.memory[c.name]
+        found = self._locals.get(arg[0])
+        if found is None:
+            op = UOps.SHARED if c.name in self.threads.shared else UOps.LOCAL
+            if self.threads.count > 1:
+                arg = (arg[0], self.threads.elements(c))
+            found = self.out.top(UOp(op, self.out.memory_dtype(c.value.dtype), arg=arg))
+            self._locals[arg[0]] = found
+        return found
+
+    def forget(self, c: Compute) -> None:
+        """A kept value is computed anew: it changes where it is stored."""
+        self._filled.pop(c.name, None)
+
+    def filled(self, c: Compute) -> None:
+        """A kept value is complete: it changes from one iteration to the next of the loops that are
+        open now, and of no other.
+        """
+        self._filled[c.name] = self.out.innermost
+
+
+def _operands(node: Expr) -> list[Expr]:
+    """The values that a node is computed from, where they are computed by themselves."""
+    if node.dtype is INDEX or node.op in _OWN_OPERANDS:
+        return []
+    return [s for s in node.src if s.dtype is not INDEX]
+
+
+def _is_short(node: Expr) -> bool:
+    """Whether a node is index arithmetic, or compares indices, that fit int32."""
+    operands = [e for e in (node, *node.src) if e.dtype is INDEX]
+    return bool(operands) and all(-(2**31) <= e.min and e.max < 2**31 for e in operands)
+
+
+def _registers(kernel: Kernel, threads: Threads) -> frozenset[str]:
+    """The computes whose values need no memory: scalars, lanes and copies, read exactly as they
+    were made, by the thread that made them.
+    """
+    without_memory = (*LANES_OR_COPIES, Kind.THREAD)
+    out = set()
+    for nest in kernel.nests:
+        kinds = {loop.range: loop.kind for loop in nest.loops}
+        for c in nest.computes:
+            if c.store is None and all(kinds[r] in without_memory for r in c.ranges):
+                out.add(c.name)
+    out -= threads.shared
+    kind_of = {loop.range: loop.kind for nest in kernel.nests for loop in nest.loops}
+    for nest in kernel.nests:
+        for read in reads(expressions(nest)):
+            for i, r in zip(read.src, kernel.computes[read.arg].ranges, strict=True):
+                chosen = i.is_const and kind_of[r] is Kind.UNROLL
+                if not chosen and not (i.op is ExprOp.RANGE and kind_of[i] is kind_of[r]):
+                    out.discard(read.arg)
+    return frozenset(out)
