@@ -27,6 +27,7 @@ modules of `ferrule.tensor` are. A parameter called `axis` may be called `dim` a
 MODULES = {
     "ferrule": "ferrule",
     "ferrule.fft": "ferrule.fft",
+    "ferrule.signal.windows": "ferrule.signal.windows",
     "ferrule.nn": "ferrule.nn",
     "ferrule.nn.optim": "ferrule.nn.optim",
     "ferrule.nn.optim.lr_scheduler": "ferrule.nn.optim.lr_scheduler",
@@ -66,8 +67,11 @@ def tensor_section() -> str:
     """`Tensor`, one theme after another."""
     tensor = importlib.import_module("ferrule.tensor").Tensor
     parts = [f"\n## Tensor\n\n{text_of(tensor)}\n"]
+    seen: set[str] = set()
     for theme in reversed(tensor.__mro__[:-1]):
-        members = list(public_members(theme))
+        # The last class has those again that its decorators have wrapped.
+        members = [(name, member) for name, member in public_members(theme) if name not in seen]
+        seen.update(name for name, _ in members)
         if not members:
             continue
         parts.append(f"\n### Tensor: {theme_title(theme)}\n")

@@ -39,6 +39,7 @@ PUBLIC = {
     "nn",
     "no_grad",
     "set_num_threads",
+    "signal",
     "tune",
     "value_and_grad",
     "vjp",

@@ -52,7 +52,7 @@ LAYERS = """
     tensor.keywords tensor.data tensor.special tensor.power tensor.errorfunction tensor.pairs
     tensor.inverse tensor.gamma tensor.bessel tensor.rowwise tensor.broadcast
     tensor.matrices tensor.cell tensor.einstein tensor.windows tensor.solving tensor.factoring
-    tensor.base tensor.exchange tensor.copying tensor.namespace tensor.autograd
+    tensor.base tensor.checked tensor.exchange tensor.copying tensor.namespace tensor.autograd
     tensor.arithmetic tensor.elementwise tensor.functions tensor.scientific
     tensor.probability tensor.numeric tensor.activations tensor.movement tensor.joining
     tensor.arranging
@@ -67,7 +67,7 @@ LAYERS = """
     tensor.tables tensor.attention tensor.neural tensor.loss tensor.margins tensor.alignment
     tensor.inplace tensor
     jit.results jit.inputs jit.reach jit.batch jit.weights jit.replay jit.record jit
-    fft
+    fft signal.windows signal
     tuning
     array_api.data_types array_api.creation array_api.elementwise array_api.statistical
     array_api.manipulation array_api.searching array_api.linalg array_api.inspection array_api

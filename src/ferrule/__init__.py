@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ferrule import array_api, fft, nn
+    from ferrule import array_api, fft, nn, signal
     from ferrule.array_api import from_dlpack
     from ferrule.config import Context, get_num_threads, set_num_threads
     from ferrule.device import Device
@@ -61,6 +61,7 @@ __all__ = [
     "nn",
     "no_grad",
     "set_num_threads",
+    "signal",
     "tune",
     "value_and_grad",
     "vjp",
@@ -84,7 +85,7 @@ _HOMES = {
     "set_num_threads": "config",
     "tune": "tuning",
 }
-_MODULES = ("array_api", "fft", "nn")
+_MODULES = ("array_api", "fft", "nn", "signal")
 
 
 def __getattr__(name: str) -> Any:

@@ -134,6 +134,10 @@ class _Devices:
             raise ValueError(f"{name!r} is a device of ferrule; register yours by another name")
         self._registered[name.upper()] = opener
 
+    def registered(self, name: str) -> Callable[[str], Compiled | Interpreted] | None:
+        """What opens a device that was registered in this process; None for all others."""
+        return self._registered.get(self.canonicalize(name).partition(":")[0])
+
     def names(self) -> list[str]:
         """The devices that are known, whether they can be opened here or not."""
         return list(self._loaders())
@@ -387,7 +391,8 @@ class Compiled:
         """What searches for schedules of kernels of this device; to be used in a `with` block."""
         from ferrule.tuner import Tuner
 
-        return Tuner(self.device, self.renderer, _TRIAL_WORKER)
+        opener = Device.registered(self.device)
+        return Tuner(self.device, self.renderer, _TRIAL_WORKER, opener)
 
     def adopt(self, ast: LazyOp, winner: Winner) -> None:
         """Makes the result of a search the schedule of a kernel, now and in later processes."""

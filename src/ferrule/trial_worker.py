@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import Any, TypeAlias, final
 
@@ -66,6 +67,11 @@ def _no_core_dumps() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
+def _register(device: str, opener: str) -> None:
+    module, _, name = opener.partition(":")
+    Device.register(device.partition(":")[0], getattr(import_module(module), name))
+
+
 class WrongResultError(ValueError):
     """A candidate's results are not those of the kernel as it was."""
 
@@ -75,6 +81,8 @@ class _Bench:
     """The buffers of a kernel, filled with random numbers, and the results that are right."""
 
     def __init__(self, job: dict[str, Any]) -> None:
+        if job["opener"] is not None:
+            _register(job["device"], job["opener"])
         device = Device[job["device"]]
         assert isinstance(device, Compiled)
         self._device = device

@@ -106,7 +106,10 @@ class Worker:
 
 @dataclass(frozen=True)
 class Job:
-    """A kernel to try: where it runs, and on what. `slots` are (dtype, elements) of its buffers."""
+    """A kernel to try: where it runs, and on what. `slots` are (dtype, elements) of its buffers.
+
+    `opener` is what was registered for the device in this process, as "module:function".
+    """
 
     device: str
     name: str
@@ -114,6 +117,7 @@ class Job:
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     vals: tuple[int, ...]
+    opener: str | None = None
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
+from collections.abc import Callable
 from threading import RLock
 from typing import Any, final
 
@@ -44,11 +46,15 @@ if hasattr(os, "register_at_fork"):
 @final
 class Tuner:
     """Finds schedules for kernels of one device, in a worker process that lives as long as its
-    `with` block. `entry` is the worker's function, as "module:function".
+    `with` block. `entry` is the worker's function, as "module:function"; `opener` what was
+    registered for the device in this process, if it was.
     """
 
-    def __init__(self, device: str, renderer: Any, entry: str) -> None:
+    def __init__(
+        self, device: str, renderer: Any, entry: str, opener: Callable[..., Any] | None = None
+    ) -> None:
         self._device = device
+        self._opener = opener
         self._renderer = renderer
         self._worker = Worker(entry)
 
@@ -97,7 +103,20 @@ class Tuner:
             tuple(sorted(runner.reads or ())),
             tuple(sorted(runner.writes)),
             tuple(variable.max for variable in runner.vars),
+            None if self._opener is None else _importable(self._device, self._opener),
         )
+
+
+def _importable(device: str, opener: Callable[..., Any]) -> str:
+    """Where another process finds a function, as "module:function"."""
+    module, name = getattr(opener, "__module__", ""), getattr(opener, "__name__", "")
+    found = getattr(sys.modules.get(module), name, None)
+    if module == "__main__" or found is not opener:
+        raise TrialError(
+            f"device {device} was registered with a function that another process cannot import; "
+            "put it at the top of a module, not of a script"
+        )
+    return f"{module}:{name}"
 
 
 def _source(k: Linearizer, renderer: Any) -> Source:

@@ -205,6 +205,34 @@ def test_float_powers(device: str) -> None:
     np.testing.assert_allclose((Tensor(a) ** Tensor(b)).numpy(), expected, rtol=1e-14)
 
 
+def test_narrow_quotients_are_rounded_down(device: str) -> None:
+    a = np.array([10000, 10000, -10000, 8200, 3.5, 2048, 65504], np.float16)
+    b = np.array([7, -7, 7, 3, 0.5, 3, 9], np.float16)
+    assert_same(Tensor(a) // Tensor(b), a // b)
+    wide = np.array([1000, -1000, 250, 7], np.float32)
+    found = (Tensor(wide).cast("bfloat16") // 3.0).cast("float32").numpy()
+    np.testing.assert_array_equal(found, Tensor(wide // 3).cast("bfloat16").float().numpy())
+
+
+def test_filling_integers_with_a_fraction_keeps_the_others(device: str) -> None:
+    x, mask = Tensor([16777217, 5]), Tensor([False, True])
+    assert_same(x.masked_fill(mask, 2.5), np.array([16777217, 2], np.int32))
+    assert_same(x.masked_fill(mask, Tensor(3.0)), np.array([16777217, 3], np.int32))
+    assert x.masked_fill(Tensor([[True], [False]]), 1.0).tolist() == [[1, 1], [16777217, 5]]
+    assert Tensor([1.0, 2.0]).masked_fill(mask, float("-inf")).tolist() == [1.0, -np.inf]
+    assert Tensor.full((2,), 2147483647.5, dtype="int32").tolist() == [2147483647] * 2
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_powers_that_are_floats_are_exact(device: str, dtype: Any) -> None:
+    bits = np.finfo(dtype).nmant + 1
+    pairs = [(b, n) for b in range(1, 60) for n in range(bits) if b**n < 2**bits]
+    base, exponent = np.array(pairs, dtype).T
+    exact = np.array([b**n for b, n in pairs], dtype)
+    np.testing.assert_array_equal((Tensor(base) ** Tensor(exponent)).numpy(), exact)
+    np.testing.assert_array_equal((Tensor(1 / exact) ** Tensor(0 * base + 1)).numpy(), 1 / exact)
+
+
 @pytest.mark.parametrize("exponent", [0, 1, 2, 3, 7, 40, -1, -2, 0.5, -0.5, 1.5, -2.75])
 def test_powers_by_numbers(device: str, exponent: float) -> None:
     a = np.abs(RNG.normal(size=50)) + 0.1

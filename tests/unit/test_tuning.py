@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 from tests.kernels import load, matmul, store
 
 from ferrule import Context, Tensor, TinyJit, Variable, diskcache, tune
+from ferrule.buffer import allocators
 from ferrule.codegen.opt import Opt
 from ferrule.codegen.search import seeds
 from ferrule.device import Compiled, Device, DeviceUnavailableError
@@ -178,6 +180,32 @@ def test_data_decide_where_it_reads() -> None:
 
 def test_a_device_that_interprets_has_nothing_to_tune() -> None:
     assert tune(lambda: Tensor([1.0], device="NUMPY") + 1, seconds=1.0).kernels == ()
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Devices that are registered are known in this test alone."""
+    monkeypatch.setattr(Device, "_registered", {})
+    monkeypatch.setattr(Device, "_opened", dict(Device._opened))
+    yield
+    allocators.pop("MINE", None)
+
+
+@pytest.mark.usefixtures("registry")
+def test_a_registered_device_is_known_where_kernels_are_tried() -> None:
+    Device.register("mine", open_cpu)
+    report = tune(lambda x: x @ x, Tensor(numbers(64, 64), device="MINE"), seconds=4.0, width=1)
+    (kernel,) = report.kernels
+    assert kernel.note == ""
+    assert kernel.trials > 1
+
+
+@pytest.mark.usefixtures("registry")
+def test_a_function_that_cannot_be_imported_is_named() -> None:
+    Device.register("mine", lambda name: open_cpu(name))
+    report = tune(lambda x: x @ x, Tensor(numbers(64, 64), device="MINE"), seconds=4.0)
+    (kernel,) = report.kernels
+    assert "MINE was registered with a function that another process cannot import" in kernel.note
 
 
 @pytest.mark.parametrize(("seconds", "width"), [(0, 1), (-1.0, 1), (float("nan"), 1), (1.0, 0)])

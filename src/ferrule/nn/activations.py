@@ -8,6 +8,7 @@ from ferrule.dtype import DType
 from ferrule.nn.functions import layer
 from ferrule.nn.parameters import constant
 from ferrule.tensor import Tensor
+from ferrule.tensor.checked import takes_tensors
 
 
 @layer
@@ -195,6 +196,7 @@ class PReLU:
         self.num_parameters = num_parameters
         self.weight = constant((num_parameters,), init, dtype, device)
 
+    @takes_tensors
     def __call__(self, x: Tensor) -> Tensor:
         """The layer applied to `x`, (N, C, ...)."""
         return x.prelu(self.weight)

@@ -10,6 +10,7 @@ from ferrule.nn.linear import Linear
 from ferrule.nn.parameters import constant, glorot_uniform
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
+from ferrule.tensor.checked import takes_tensors
 
 
 @final
@@ -69,6 +70,7 @@ class MultiheadAttention:
         if add_bias_kv:
             self.bias_k, self.bias_v = (_extra(embed_dim, dtype, device) for _ in range(2))
 
+    @takes_tensors
     def __call__(
         self,
         query: Tensor,

@@ -10,6 +10,7 @@ from ferrule.dtype import DType
 from ferrule.nn.parameters import each_axis, filter_weights
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
+from ferrule.tensor.checked import takes_tensors
 
 Sizes: TypeAlias = int | Sequence[int]
 
@@ -100,6 +101,7 @@ class _Convolution(_Filters):
         reaches = [dilation * (size - 1) for dilation, size in spans]
         return tuple((reach // 2, reach - reach // 2) for reach in reaches)
 
+    @takes_tensors
     def __call__(self, x: Tensor) -> Tensor:
         """The layer applied to `x`."""
         # As `pad` takes them: from the last axis on.
@@ -184,6 +186,7 @@ class _Transposed(_Filters):
         shape = (in_channels, out_channels // groups, *self.kernel_size)
         self.weight, self.bias = filter_weights(shape, out_channels, bias, dtype, device)
 
+    @takes_tensors
     def __call__(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         """The layer applied to `x`; `output_size`, of the spatial axes, chooses among the sizes
         that a stride above 1 leaves open."""

@@ -7,6 +7,7 @@ from typing import Self, final
 from ferrule.dtype import DType
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
+from ferrule.tensor.checked import takes_tensors
 
 
 @final
@@ -62,6 +63,7 @@ class Embedding:
         layer.weight = embeddings.requires_grad_(not freeze)
         return layer
 
+    @takes_tensors
     def __call__(self, indices: Tensor) -> Tensor:
         """The rows at `indices`."""
         return indices.embedding(
@@ -103,6 +105,7 @@ class EmbeddingBag:
         self.include_last_offset = include_last_offset
         self.weight = _table(num_embeddings, embedding_dim, self.padding_idx, dtype, device)
 
+    @takes_tensors
     def __call__(
         self,
         indices: Tensor,

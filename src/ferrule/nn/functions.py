@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeAlias
 
 from ferrule.tensor import Tensor
+from ferrule.tensor.checked import no_tensor
 
 P = ParamSpec("P")
 Sizes: TypeAlias = int | Sequence[int]
@@ -34,6 +35,8 @@ class Function:
 
     def __call__(self, *inputs: Tensor) -> Any:
         """The function of the inputs, with the layer's settings."""
+        if inputs and not isinstance(inputs[0], Tensor):
+            raise no_tensor(type(self).__name__, "the input", inputs[0])
         return type(self).function(*inputs, **vars(self))
 
     def __repr__(self) -> str:

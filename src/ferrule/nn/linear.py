@@ -7,6 +7,7 @@ from typing import final
 from ferrule.dtype import DType
 from ferrule.nn.parameters import filter_weights, inverse_root, uniform
 from ferrule.tensor import Tensor
+from ferrule.tensor.checked import takes_tensors
 
 
 @final
@@ -31,6 +32,7 @@ class Linear:
         shape = (out_features, in_features)
         self.weight, self.bias = filter_weights(shape, out_features, bias, dtype, device)
 
+    @takes_tensors
     def __call__(self, x: Tensor) -> Tensor:
         """The layer applied to `x`."""
         return x.linear(self.weight.transpose(), self.bias)
@@ -61,6 +63,7 @@ class Bilinear:
         self.weight = uniform(shape, bound, dtype, device)
         self.bias = uniform((out_features,), bound, dtype, device) if bias else None
 
+    @takes_tensors
     def __call__(self, x1: Tensor, x2: Tensor) -> Tensor:
         """The layer applied to `x1` and `x2`."""
         # For each output a product with x1: (..., 1, in1) @ (out, in1, in2) would repeat x1.

@@ -11,6 +11,7 @@ from typing import TypeAlias, final
 
 from ferrule.nn.functions import comparison, criterion
 from ferrule.tensor import Tensor
+from ferrule.tensor.checked import takes_tensors
 
 Lengths: TypeAlias = Sequence[int] | int | Tensor
 
@@ -253,6 +254,7 @@ class CTCLoss:
         self.reduction = reduction
         self.zero_infinity = zero_infinity
 
+    @takes_tensors
     def __call__(
         self,
         log_probs: Tensor,

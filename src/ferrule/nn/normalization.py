@@ -12,6 +12,7 @@ from ferrule.nn.functions import layer
 from ferrule.nn.parameters import constant, statistic
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
+from ferrule.tensor.checked import takes_tensors
 
 
 def _per_channel(values: Tensor, rank: int) -> Tensor:
@@ -54,6 +55,7 @@ class _ByChannel(ABC):
     def _axes(self, x: Tensor) -> tuple[int, ...]:
         """The axes that statistics are taken over."""
 
+    @takes_tensors
     def __call__(self, x: Tensor) -> Tensor:
         """The layer applied to `x`."""
         if x.ndim < 2 or x.shape[1] != self.num_features:
@@ -199,6 +201,7 @@ class LayerNorm:
         self.weight = constant(shape, 1.0, dtype, device) if elementwise_affine else None
         self.bias = constant(shape, 0.0, dtype, device) if elementwise_affine and bias else None
 
+    @takes_tensors
     def __call__(self, x: Tensor) -> Tensor:
         """The layer applied to `x`."""
         axes = _last_axes(self, self.normalized_shape, x)
@@ -236,6 +239,7 @@ class GroupNorm:
         self.weight = constant((num_channels,), 1.0, dtype, device) if affine else None
         self.bias = constant((num_channels,), 0.0, dtype, device) if affine else None
 
+    @takes_tensors
     def __call__(self, x: Tensor) -> Tensor:
         """The layer applied to `x`."""
         if x.ndim < 2 or x.shape[1] != self.num_channels:
@@ -270,6 +274,7 @@ class RMSNorm:
         self.eps = eps
         self.weight = constant(shape, 1.0, dtype, device) if elementwise_affine else None
 
+    @takes_tensors
     def __call__(self, x: Tensor) -> Tensor:
         """The layer applied to `x`."""
         axes = _last_axes(self, self.normalized_shape, x)

@@ -10,6 +10,7 @@ from ferrule.dtype import DType
 from ferrule.nn.parameters import inverse_root, uniform
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
+from ferrule.tensor.checked import takes_tensors
 
 States: TypeAlias = tuple[Tensor, ...]
 """The hidden state, and for an LSTM the cell's too: each (N, hidden_size)."""
@@ -127,6 +128,7 @@ class RNNCell(_Cell):
     def _step(self, given: Tensor, kept: Tensor, states: States) -> States:
         return _simple(self.nonlinearity, given, kept, states)
 
+    @takes_tensors
     def __call__(self, x: Tensor, hx: Tensor | None = None) -> Tensor:
         """The state after `x`."""
         return self._next(x, None if hx is None else (hx,))[0]
@@ -158,6 +160,7 @@ class LSTMCell(_Cell):
     def _step(self, given: Tensor, kept: Tensor, states: States) -> States:
         return _lstm(given, kept, states)
 
+    @takes_tensors
     def __call__(self, x: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """The hidden and the cell's state after `x`."""
         hidden, cell = self._next(x, hx)
@@ -188,6 +191,7 @@ class GRUCell(_Cell):
     def _step(self, given: Tensor, kept: Tensor, states: States) -> States:
         return _gru(given, kept, states)
 
+    @takes_tensors
     def __call__(self, x: Tensor, hx: Tensor | None = None) -> Tensor:
         """The state after `x`."""
         return self._next(x, None if hx is None else (hx,))[0]
@@ -399,6 +403,7 @@ class RNN(_Recurrent):
     def _step(self, given: Tensor, kept: Tensor, states: States) -> States:
         return _simple(self.nonlinearity, given, kept, states)
 
+    @takes_tensors
     def __call__(self, x: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The outputs, and the last state of each layer and direction."""
         out, (last,) = self._sequence(x, None if hx is None else (hx,))
@@ -442,6 +447,7 @@ class LSTM(_Recurrent):
     def _step(self, given: Tensor, kept: Tensor, states: States) -> States:
         return _lstm(given, kept, states)
 
+    @takes_tensors
     def __call__(
         self, x: Tensor, hx: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
@@ -480,6 +486,7 @@ class GRU(_Recurrent):
     def _step(self, given: Tensor, kept: Tensor, states: States) -> States:
         return _gru(given, kept, states)
 
+    @takes_tensors
     def __call__(self, x: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The outputs, and the last state of each layer and direction."""
         out, (last,) = self._sequence(x, None if hx is None else (hx,))

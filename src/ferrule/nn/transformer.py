@@ -13,6 +13,7 @@ from ferrule.nn.normalization import LayerNorm
 from ferrule.nn.parameters import glorot_uniform
 from ferrule.nn.state import get_state_dict
 from ferrule.tensor import Tensor
+from ferrule.tensor.checked import takes_tensors
 
 Activation = str | Callable[[Tensor], Tensor]
 
@@ -104,6 +105,7 @@ class TransformerEncoderLayer(_Block):
             *shape, dropout, activation, layer_norm_eps, norm_first, bias, dtype, device
         )
 
+    @takes_tensors
     def __call__(
         self,
         src: Tensor,
@@ -159,6 +161,7 @@ class TransformerDecoderLayer(_Block):
         )
         self.norm3 = LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype, device=device)
 
+    @takes_tensors
     def __call__(
         self,
         tgt: Tensor,
@@ -213,6 +216,7 @@ class TransformerEncoder:
         self.layers = [deepcopy(encoder_layer) for _ in range(num_layers)]
         self.norm = norm
 
+    @takes_tensors
     def __call__(
         self,
         src: Tensor,
@@ -244,6 +248,7 @@ class TransformerDecoder:
         self.layers = [deepcopy(decoder_layer) for _ in range(num_layers)]
         self.norm = norm
 
+    @takes_tensors
     def __call__(self, tgt: Tensor, memory: Tensor, **masks: Any) -> Tensor:
         """All layers applied to `tgt`, in order; `masks` are those of the layers."""
         for layer in self.layers:
@@ -310,6 +315,7 @@ class Transformer:
                     rows, columns = parameter.shape
                     parameter.assign(glorot_uniform((rows, columns), dtype, device).detach())
 
+    @takes_tensors
     def __call__(
         self,
         src: Tensor,

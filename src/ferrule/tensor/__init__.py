@@ -11,6 +11,7 @@ from contextlib import ContextDecorator
 from typing import Self, final
 
 from ferrule.dtype import DType
+from ferrule.tensor.checked import check_tensors
 from ferrule.tensor.data import DTypeLike, to_device
 from ferrule.tensor.inplace import InPlace
 from ferrule.tensor.keywords import accept_synonyms
@@ -19,6 +20,7 @@ __all__ = ["Tensor"]
 
 
 @final
+@check_tensors
 @accept_synonyms
 class Tensor(InPlace):
     """An array of numbers on a device, lazy and differentiable.

@@ -53,15 +53,15 @@ def scalar_dtype(number: object) -> DType:
 
 
 def constant(number: Any, dtype: DType, shape: Sequence[sint], device: str) -> LazyBuffer:
-    """A number for every element; raises `OverflowError` for an int that the dtype cannot hold."""
-    if type(number) is int and dtypes.is_int(dtype):
+    """A number for every element; raises `OverflowError` if it is beyond an integer type's."""
+    if dtypes.is_int(dtype) and not isinstance(number, Expr):
         check_range(number, dtype)
     return LazyBuffer.const(number, dtype, shape, device)
 
 
-def check_range(number: int, dtype: DType) -> None:
-    """Raises `OverflowError` if the integer type cannot hold the number."""
-    if not dtypes.min(dtype) <= number <= dtypes.max(dtype):
+def check_range(number: float, dtype: DType) -> None:
+    """Raises `OverflowError` if the integer type cannot hold the number, nor what it is cut to."""
+    if not dtypes.min(dtype) - 1 < number < dtypes.max(dtype) + 1:
         raise OverflowError(
             f"{number} does not fit {dtype} ({dtypes.min(dtype)} to {dtypes.max(dtype)}); "
             "use a wider dtype, or cast the tensor first"
@@ -141,8 +141,7 @@ def _from_sequence(data: Sequence[Any], dtype: DType | None) -> Array:
     chosen = _common_dtype(numbers) if dtype is None else dtype
     if dtypes.is_int(chosen):
         for number in numbers:
-            if isinstance(number, int):
-                check_range(number, chosen)
+            check_range(number, chosen)
     return np.array(numbers, chosen.np).reshape(shape)
 
 

@@ -459,8 +459,13 @@ class Elementwise(Arithmetic):
             else self._wrap(from_host(mask, None, self.device))
         )
         broadcast_shape((condition._shape, self._shape), "masked_fill")
-        filled = condition.where(value, self)
-        return self._wrap(filled._read().cast(self.dtype))
+        # A fraction must not make floats of large integers on the way.
+        new = (
+            value._read().cast(self.dtype)
+            if isinstance(value, TensorBase)
+            else from_host(value, self.dtype, self.device)
+        )
+        return self._wrap(condition.where(self._wrap(new), self)._read())
 
     def lerp(self, end: Operand, weight: Operand) -> Self:
         """self + (end - self) * weight.

@@ -66,6 +66,9 @@ class Functions(Elementwise):
     def cast(self, dtype: DTypeLike) -> Self:
         """Each element as another type: floats lose their fraction to integers.
 
+        Integers wrap. A float beyond the integers of the type, or NaN, becomes some integer, as in
+        C and NumPy: which one depends on the device.
+
         >>> from ferrule import Tensor, dtypes
         >>> Tensor([1.7, -1.7]).cast(dtypes.int32).tolist()
         [1, -1]

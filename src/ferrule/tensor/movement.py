@@ -101,13 +101,15 @@ class Movement(Activations):
         >>> Tensor([[1, 2, 3], [4, 5, 6]]).reshape(3, -1).tolist()
         [[1, 2], [3, 4], [5, 6]]
         """
-        wanted = listed(shape)
-        new = resolve_shape(
-            [self._shape[axis] if size is None else size for axis, size in enumerate(wanted)],
-            self._shape,
-            "reshape",
-        )
-        return self._reshaped(new)
+        return self._shaped(listed(shape), "reshape")
+
+    def _shaped(self, wanted: Sequence[Any], what: str) -> Self:
+        """Under another shape, in which None keeps a size and -1 takes what is left."""
+        own = self._shape
+        if any(size is None for size in wanted[len(own) :]):
+            raise ShapeError(f"[{what}] None in {tuple(wanted)} keeps no axis of shape {own}")
+        sizes = [own[axis] if size is None else size for axis, size in enumerate(wanted)]
+        return self._reshaped(resolve_shape(sizes, own, what))
 
     def _reshaped(self, new: Shape) -> Self:
         if new == self._shape:
@@ -129,7 +131,7 @@ class Movement(Activations):
         >>> Tensor([1, 2, 3, 4]).view(2, 2).tolist()
         [[1, 2], [3, 4]]
         """
-        return self.reshape(*shape)
+        return self._shaped(listed(shape), "view")
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
         """The axes from `start_dim` to `end_dim` as one.

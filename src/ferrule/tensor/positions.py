@@ -53,7 +53,7 @@ Item: TypeAlias = int | Expr | Slice | Gather | None
 
 
 def take_slice(part: slice, size: sint, axis: int) -> Slice:
-    step = 1 if part.step is None else int(part.step)
+    step = 1 if part.step is None else _whole(part.step)
     if step == 0:
         raise ValueError(f"[index] the step of the slice on axis {axis} is 0")
     start = _bound_of(part.start)
@@ -75,7 +75,16 @@ def take_slice(part: slice, size: sint, axis: int) -> Slice:
 
 def _bound_of(bound: Any) -> Any:
     """A bound of a slice as an int or an expression; None stays."""
-    return bound if bound is None or isinstance(bound, Expr) else bound.__index__()
+    return bound if bound is None or isinstance(bound, Expr) else _whole(bound)
+
+
+def _whole(number: Any) -> int:
+    if not hasattr(number, "__index__"):
+        raise TypeError(
+            f"[index] a slice has whole numbers or None, not {number!r}; round it first"
+        )
+    whole: int = number.__index__()
+    return whole
 
 
 def _from_front(bound: sint, size: sint) -> sint:

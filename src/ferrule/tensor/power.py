@@ -12,6 +12,7 @@ from ferrule.dtype import dtypes
 from ferrule.gradient import Entry, Gradients, Rule, Value, record
 from ferrule.ops import BinaryOps, UnaryOps
 from ferrule.tensor.special import (
+    constants,
     doubled,
     function_of_one,
     log,
@@ -32,6 +33,8 @@ _TWO_OVER_LOG_2 = (2.8853900817779268, 4.0710547481862066e-17)
 _ROOT_HALF_BITS = 0x3FE6A09E667F3BCD
 _LEAST_NORMAL = 2.0**-1022
 _BIAS = 1023
+_ROUNDER = 1.5 * 2.0**52  # added and subtracted again, it rounds to a whole number
+_LOG_2 = (0.6931471805599453, 2.3190468138462996e-17)
 # log2(1 + f) / f from sqrt(1/2) to sqrt(2), to 41 bits; 2**r on [-0.5, 0.5], to 34 bits. Both are
 # minimax fits in relative error.
 _LOG2 = (
@@ -112,17 +115,33 @@ def _log2(size: Value) -> tuple[Value, Value]:
     return size.equals(0).where(size.full(-math.inf), total), lost + low
 
 
+def _two_to(whole: Value) -> Value:
+    """2**n for a whole float64 n, which is made of bits: from -1022 to 1023."""
+    bits = (whole + (_ROUNDER + _BIAS)).bitcast(dtypes.uint64)
+    return bits.alu(BinaryOps.SHL, bits.full(52)).bitcast(dtypes.float64)
+
+
 def _power_of_size(size: Value, exponent: Value) -> Value:
-    """size**exponent in float64, for a size that is not negative."""
+    """size**exponent in float64, for a size that is not negative.
+
+    Nothing is rounded to float64 before the last sum, so that a power which is a float64 is exact.
+    """
     high, low = _log2(size)
     product, lost = _product(exponent, high)
     lost = lost + exponent * low
     lost = (magnitude(lost) < 1.0).where(lost, 0.0)  # beyond, the power is 0 or infinite
-    large = product > 512.0  # where 2**1024 times a little less than 1 has to be finite
-    power = large.where(product - 1.0, product).alu(UnaryOps.EXP2)
-    corrected = power.muladd(lost * math.log(2), power)
-    power = (power < math.inf).where(corrected, power)
-    return large.where(power + power, power)
+    product = within(product, (-1200.0, 1200.0))
+    whole = product + _ROUNDER - _ROUNDER
+    fraction = product - whole
+    x, x_lost = _product(fraction, _LOG_2[0])
+    x_lost = x_lost + fraction * _LOG_2[1] + lost * _LOG_2[0]
+    first, first_lost = _sum(x.full(1), x)  # e**x is 1 + x + x**2 * (1/2 + x/6 + ...)
+    rest = x * x * polynomial(x, constants(x).expm1)
+    rest = x_lost.muladd(first + rest, rest)
+    power = first + (first_lost + rest)
+    # A power of two that is not normal takes two steps, of which only the last may round.
+    half = whole * 0.5 + _ROUNDER - _ROUNDER
+    return power * _two_to(half) * _two_to(whole - half)
 
 
 def _log2_of_narrow(size: Value) -> Value:
