@@ -8,6 +8,7 @@ from tests.kernels import (
     add,
     layernorm,
     load,
+    mul,
     numpy_layernorm,
     numpy_softmax,
     softmax,
@@ -18,7 +19,8 @@ from tests.kernels import (
 from ferrule.codegen.interpret import interpret
 from ferrule.codegen.kernel import KernelError, Kind
 from ferrule.codegen.linearizer import Linearizer
-from ferrule.codegen.opt import Opt, ScheduleError
+from ferrule.codegen.lower import lower
+from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
 from ferrule.codegen.uops import UOps
 from ferrule.expr import ExprOp, Variable
 from ferrule.ops import BufferOps, LazyOp, UnaryOps
@@ -87,14 +89,52 @@ def test_tall_columns_are_shared_out_along_them() -> None:
     ast = store(total(load(1, 500, 8), 0))
     linearizer = run(Case("sum", ast, ((500, 8),), lambda x: x.sum(0)))
     assert (linearizer.blocks, linearizer.threads) == (1, 32)
-    assert [u.arg for u in linearizer.uops if u.op is UOps.ACROSS] == [(ExprOp.ADD, 4, 8)]
+    assert [u.arg for u in linearizer.uops if u.op is UOps.ACROSS] == [(ExprOp.ADD, 16, 2)]
 
 
 def test_wide_columns_are_done_by_a_thread_each() -> None:
-    ast = store(total(load(1, 9, 2000), 0))
-    linearizer = run(Case("sum", ast, ((9, 2000),), lambda x: x.sum(0)))
+    ast = store(total(load(1, 9, 9000), 0))
+    linearizer = run(Case("sum", ast, ((9, 9000),), lambda x: x.sum(0)))
     assert not any(u.op is UOps.ACROSS for u in linearizer.uops)
     assert linearizer.threads == 32
+
+
+def test_columns_are_loaded_and_stored_by_vectors() -> None:
+    linearizer = run(
+        Case("sum", store(total(load(1, 40, 300), 0)), ((40, 300),), lambda x: x.sum(0))
+    )
+    assert set(accesses(linearizer, UOps.LOAD)) == {4}
+    assert accesses(linearizer, UOps.STORE) == [4]
+    odd = run(Case("sum", store(total(load(1, 40, 301), 0)), ((40, 301),), lambda x: x.sum(0)))
+    assert set(accesses(odd, UOps.LOAD)) == {1}
+
+
+def test_what_is_large_decides_what_is_contiguous() -> None:
+    """A vector that lies along the terms, and a matrix that lies across them."""
+    x = load(1, 1, 70).permute((1, 0)).expand((70, 64))
+    ast = store(total(mul(x, load(2, 70, 64)), 0))
+    linearizer = run(Case("product", ast, ((70,), (70, 64)), lambda v, m: v @ m))
+    assert set(accesses(linearizer, UOps.LOAD)) == {1, 4}
+
+
+def test_results_of_one_pass_are_two_stores() -> None:
+    x = load(2, 40, 64)
+    sums, squares = store(total(x, 0), 0), store(total(mul(x, x), 0), 1)
+    linearizer = Linearizer(LazyOp(BufferOps.SINK, (sums, squares)), GRID).linearize()
+    values = np.random.default_rng(0).standard_normal((40, 64)).astype(np.float32)
+    first, second = np.zeros((2, 64), np.float32)
+    interpret(linearizer.uops, [first, second, values.ravel()])
+    np.testing.assert_allclose(first, values.sum(0), rtol=2e-5, atol=1e-5)
+    np.testing.assert_allclose(second, (values * values).sum(0), rtol=2e-5)
+    assert len(linearizer.scheduled.roots) == 1
+    assert set(accesses(linearizer, UOps.LOAD)) == {4}
+
+
+def test_a_root_that_loads_what_another_stores_is_no_part_of_its_pass() -> None:
+    sums, others = store(total(load(2, 40, 64), 0), 0), store(total(load(0, 40, 64), 0), 1)
+    kernel = lower(LazyOp(BufferOps.SINK, (sums, others)), "kernel")
+    with pytest.raises(ScheduleError, match="their places or loops differ"):
+        apply_opts(kernel, [Opt("merge", ("out0", "out1"))])
 
 
 def test_reduces_of_rows_that_are_masked() -> None:

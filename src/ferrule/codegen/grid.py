@@ -29,19 +29,25 @@ def schedule_grid(plan: Plan) -> None:
         return
     if any(is_ordered(kernel, nest.name) for nest in kernel.roots):
         return
+    reduces = []
     for name in [nest.name for nest in plan.kernel.roots]:
-        below = plan.below(name)
-        if not below:
+        if not plan.below(name):
             schedule_stream(plan, name)
-            continue
-        if plan.attempt(schedule_grid_tile, name):
-            continue
-        merge_siblings(plan, below)
-        below = plan.below(name)
-        if plan.attempt(schedule_reduces, name):
-            continue
-        if not (_suits_rows(plan, name, below) and _rows(plan, name)):
-            _together(plan, name)
+        elif not plan.attempt(schedule_grid_tile, name):
+            reduces.append(name)
+    merge_siblings(plan, reduces)
+    for name in (n for n in reduces if n in plan.kernel.by_name):
+        _schedule_reduces(plan, name)
+
+
+def _schedule_reduces(plan: Plan, name: str) -> None:
+    """Schedule a root with reduces in it that are no contraction's tile."""
+    merge_siblings(plan, plan.below(name))
+    below = plan.below(name)
+    if plan.attempt(schedule_reduces, name):
+        return
+    if not (_suits_rows(plan, name, below) and _rows(plan, name)):
+        _together(plan, name)
 
 
 def _adds_up(nest: Nest) -> bool:

@@ -3,7 +3,8 @@
 All nests that hang at one place of a root, and the root's own loops there, run along the same
 axis: that of the sums. Some threads of a block share it out, and combine what they have; the
 others take other results. Along memory, neighbouring threads take neighbouring vectors of a row;
-across it, neighbouring columns. Each thread keeps its part of what several nests load.
+across it, neighbouring columns, 16 bytes of them each where all accesses stay aligned. Each thread
+keeps its part of what several nests load.
 """
 
 from __future__ import annotations
@@ -13,22 +14,24 @@ from dataclasses import dataclass
 from math import gcd, prod
 from typing import final
 
-from ferrule.codegen.gridstreams import aligned_lanes, last
+from ferrule.codegen.gridstreams import LEAST_SIDE, aligned_lanes, last
 from ferrule.codegen.kernel import Kind, expressions, reads
-from ferrule.codegen.plan import LINE_BYTES, Plan, loads
+from ferrule.codegen.plan import LINE_BYTES, Plan, loads, step_of
 from ferrule.codegen.primitives.nests import shared_row
-from ferrule.codegen.rows import column_axis
 from ferrule.expr import Expr, ExprOp, toposort
 
 KEPT = 64  # values of one row that a thread keeps in registers, at most
 VECTORS = 8  # loads of a row that a thread does before it needs the first
+LEAST_NEIGHBOURS = 4  # along an axis, for what is contiguous there
+LEAST_TERMS = 4  # of one thread, where several share out a sum
 RESIDENT = 4  # blocks that hide each other's waiting on one multiprocessor
 
 
 @final
 @dataclass(frozen=True)
 class Layout:
-    """How a block's threads are laid out: `results` of them by `along`, each with `lanes`.
+    """How a block's threads are laid out: `results` of them by `along`, each with `lanes` terms at
+    a time, of `near` results.
 
     `across` says that neighbouring threads have neighbouring results.
     """
@@ -37,6 +40,7 @@ class Layout:
     along: int
     lanes: int
     across: bool
+    near: int = 1
 
     @property
     def result_step(self) -> int:
@@ -53,12 +57,17 @@ def schedule_reduces(plan: Plan, name: str) -> bool:
     depth = place_of_all(plan, name, below)
     if depth is None:
         return False
-    column = column_axis(plan, name, below)
+    column = column_of(plan, name, below, depth)
     layout = layout_of(plan, name, below, depth, column)
-    _share_results(plan, name, depth, column, layout)
-    depth = min(depth, 1) + (layout.results > 1)
     family = [*below, *([name] if len(plan.nest(name).loops) > depth else [])]
-    _keep(plan, family, name, depth, layout)
+    if column is not None:
+        last(plan, name, column, depth)
+    if column is not None and layout.near > 1:
+        _take_neighbours(plan, name, below[0], column, layout)
+    _share_results(plan, name, depth, layout)
+    depth = min(depth, 1) + (layout.results > 1)
+    if layout.near == 1:
+        _keep(plan, family, name, depth, layout)
     for nest in [n.name for n in plan.kernel.nests if n.at == (name, depth)]:
         _share_out(plan, nest, layout)
     if name in family:
@@ -75,6 +84,34 @@ def place_of_all(plan: Plan, name: str, below: Sequence[str]) -> int | None:
     return depth if root == name else None
 
 
+def column_of(plan: Plan, name: str, below: Sequence[str], depth: int) -> Expr | None:
+    """The loop of the results along which most of what the reduces load are neighbours; None where
+    they are neighbours along the terms.
+    """
+    found = [
+        (e, plan.nest(n).loops[-1].range)
+        for n in below
+        for c in plan.nest(n).computes
+        for e in loads(c.value)
+    ]
+    across = sum(_elements(e) for e, term in found if _unit_step(e, term))
+    along = {
+        loop.range: sum(_elements(e) for e, _ in found if _unit_step(e, loop.range))
+        for loop in plan.nest(name).loops[:depth]
+    }
+    best = max(along, key=along.__getitem__, default=None)
+    return best if best is not None and along[best] > across else None
+
+
+def _elements(e: Expr) -> int:
+    """How many different elements a load has, about."""
+    return prod(r.size.max for r in e.ranges)
+
+
+def _unit_step(e: Expr, r: Expr) -> bool:
+    return r.size.max >= LEAST_NEIGHBOURS and step_of(e.src[0], r) == 1
+
+
 # -- how many threads ------------------------------------------------------------------------------
 
 
@@ -89,7 +126,7 @@ def layout_of(
     own += [loop.range for loop in loops[depth:][-1:]]
     terms = max(r.size.max for r in own)
     if column is not None:
-        return _columns(plan, results, terms)
+        return _columns(plan, results, terms, _near(plan, name, below, depth, column))
     family = [*zip(nests, (nest.loops[-1].range for nest in nests), strict=True)]
     if len(loops) > depth:
         family.append((plan.nest(name), loops[-1].range))
@@ -131,26 +168,49 @@ def _spread(plan: Plan, results: int, along: int) -> int:
     return count
 
 
-def _columns(plan: Plan, results: int, terms: int) -> Layout:
+def _columns(plan: Plan, results: int, terms: int, near: int) -> Layout:
+    """As many blocks as fill the multiprocessors, of columns that fill the lines they are in."""
     block = plan.target.block_threads
+    results = -(-results // near)
+    least = max(LEAST_SIDE, LINE_BYTES // 4 // near)
     count = 1
-    while count < min(results, max(plan.target.warp, LINE_BYTES // 4)):
+    while count < min(results, max(plan.target.warp, least)):
         count *= 2
+    while count > least and results < count * plan.target.max_threads:
+        if 2 * LEAST_TERMS * (block // count) > terms:
+            break
+        count //= 2
     along = 1
-    while count * along < block and 4 * along <= terms and results * along < _enough(plan):
+    while (
+        count * along < block and LEAST_TERMS * along <= terms and results * along < _enough(plan)
+    ):
         along *= 2
-    return Layout(max(count, _spread(plan, results, along)), along, 1, across=True)
+    return Layout(max(count, _spread(plan, results, along)), along, 1, across=True, near=near)
+
+
+def _near(plan: Plan, name: str, below: Sequence[str], depth: int, column: Expr) -> int:
+    """How many neighbouring results one thread takes: as many as one load gives it."""
+    if len(below) > 1 or len(plan.nest(name).loops) > depth or depth == 0:
+        return 1
+    return gcd(*(aligned_lanes(plan.nest(n), column) for n in (name, *below)))
 
 
 # -- where -----------------------------------------------------------------------------------------
 
 
-def _share_results(plan: Plan, name: str, depth: int, column: Expr | None, layout: Layout) -> None:
+def _take_neighbours(plan: Plan, name: str, reduce: str, column: Expr, layout: Layout) -> None:
+    """Each thread has neighbouring results, as lanes of the reduce and of the root."""
+    depth = len(plan.nest(name).loops)
+    plan.do("split", name, column.name, layout.near)
+    plan.do("compute_at", reduce, depth)
+    for nest, lane in ((name, f"{column.name}.i"), (reduce, f"{column.name}.i@{reduce}")):
+        plan.do("vectorize", nest, lane)
+
+
+def _share_results(plan: Plan, name: str, depth: int, layout: Layout) -> None:
     """The loops of the results become blocks, and threads of a block."""
     if depth == 0:
         return
-    if column is not None:
-        last(plan, name, column, depth)
     flat = plan.fuse_first(name, depth)
     if layout.results > 1:
         plan.do("split", name, flat, layout.results, "mask")
@@ -161,7 +221,7 @@ def _share_results(plan: Plan, name: str, depth: int, column: Expr | None, layou
 
 def _share_out(plan: Plan, name: str, layout: Layout) -> None:
     """Threads along the last loop of a nest, and copies or a loop of what one thread does."""
-    r = plan.nest(name).loops[-1].range.name
+    r = [o.range.name for o in plan.nest(name).loops if o.kind is Kind.SERIAL][-1]
     if layout.lanes > 1:
         plan.do("split", name, r, layout.lanes)
         plan.do("vectorize", name, f"{r}.i")

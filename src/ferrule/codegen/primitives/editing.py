@@ -76,9 +76,21 @@ def is_ordered(kernel: Kernel, name: str) -> bool:
     in any order.
     """
     mine = descendants(kernel, name)
-    used, stored = _slots_of(kernel, mine)
-    used_there, stored_there = _slots_of(kernel, kernel.by_name.keys() - mine)
-    return bool(stored & used_there or stored_there & used)
+    return not _are_apart(kernel, mine, kernel.by_name.keys() - mine)
+
+
+def are_apart(kernel: Kernel, first: str, second: str) -> bool:
+    """Whether what a root nest stores is neither loaded nor stored by another one, and the reverse.
+
+    What hangs in them counts too.
+    """
+    return _are_apart(kernel, descendants(kernel, first), descendants(kernel, second))
+
+
+def _are_apart(kernel: Kernel, names: Set[str], others: Set[str]) -> bool:
+    used, stored = _slots_of(kernel, names)
+    used_there, stored_there = _slots_of(kernel, others)
+    return not (stored & used_there or stored_there & used)
 
 
 def _slots_of(kernel: Kernel, names: Set[str]) -> tuple[set[int], set[int]]:

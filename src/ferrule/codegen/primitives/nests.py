@@ -10,6 +10,7 @@ from ferrule.codegen.limits import end_by
 from ferrule.codegen.owner import owned_digit
 from ferrule.codegen.primitives.editing import (
     ScheduleError,
+    are_apart,
     depth_of,
     descendants,
     is_combined,
@@ -181,8 +182,10 @@ def merge(kernel: Kernel, first_name: str, second_name: str) -> Kernel:
 
 
 def mergeable(kernel: Kernel, first: Nest, second: Nest) -> bool:
-    """Whether two nests can share their loops."""
-    if first.at is None or first.at != second.at or len(first.loops) != len(second.loops):
+    """Whether two nests can share their loops; roots can where neither loads what one stores."""
+    if first.at != second.at or len(first.loops) != len(second.loops):
+        return False
+    if first.at is None and not are_apart(kernel, first.name, second.name):
         return False
     if any(
         a.range.size is not b.range.size for a, b in zip(first.loops, second.loops, strict=True)
