@@ -5,11 +5,13 @@ import pytest
 from tests.blocks import GRID
 from tests.kernels import Array, add, load, store
 
+from ferrule.codegen.gridscatter import scatter_cycles
 from ferrule.codegen.interpret import interpret
 from ferrule.codegen.kernel import Store
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.opt import Opt, ScheduleError
 from ferrule.codegen.owner import owned_digit, owns
+from ferrule.codegen.uops import UOps
 from ferrule.dtype import dtypes
 from ferrule.expr import INDEX, TRUE, both, cast, const, less, range_
 from ferrule.expr import load as element
@@ -55,12 +57,81 @@ def test_scatters_along_any_axis(
 
 
 def test_columns_are_blocks_and_threads() -> None:
-    linearizer = run_scatter((11, 64), 0, 5, shared=True)
-    assert (linearizer.blocks, linearizer.threads) == (4, 16)
+    linearizer = run_scatter((11, 320), 0, 1, shared=True)
+    assert (linearizer.blocks, linearizer.threads) == (5, 16)
+
+
+# Places that parts divide and that they do not; one column, columns that are no vectors, and
+# axes outside of the one that is scattered.
+@pytest.mark.parametrize(
+    ("shape", "axis", "size"),
+    [
+        ((300, 8), 0, 64),
+        ((300, 8), 0, 53),
+        ((300,), 0, 61),
+        ((301, 5), 0, 30),
+        ((2, 150, 3), 1, 48),
+    ],
+)
+def test_places_are_divided_where_elements_are_many(
+    shape: tuple[int, ...], axis: int, size: int
+) -> None:
+    linearizer = run_scatter(shape, axis, size, shared=True)
+    assert "partition" in {opt.primitive for opt in linearizer.opts}
+    blocks = linearizer.blocks
+    assert isinstance(blocks, int)
+    assert blocks > 1
+
+
+def test_a_thread_adds_vectors_and_loads_several_places_at_once() -> None:
+    linearizer = run_scatter((304, 64), 0, 8, shared=True)
+    loads = {u.lanes for u in linearizer.uops if u.op is UOps.LOAD and u.src[0].op is UOps.PARAM}
+    assert loads == {4}
+    primitives = [opt.primitive for opt in linearizer.opts]
+    assert "stage" in primitives
+
+
+def test_parts_of_places_leave_out_what_is_outside() -> None:
+    """Places before the first and after the last, as far as integers go."""
+    ast = store(LazyOp(ReduceOps.SCATTER, (load(1, 6), load(2, 6, dtype=dtypes.int32)), (0, 7)))
+    uops = Linearizer(ast, GRID, [Opt("partition", ("out0", 3))]).linearize().uops
+    places = np.array([6, -1, 7, 2**31 - 1, -(2**31), 3], np.int32)
+    out = np.full(7, np.nan, np.float32)
+    interpret(uops, [out, np.arange(1, 7, dtype=np.float32), places])
+    assert out.tolist() == [0, 0, 0, 6, 0, 0, 1]
+
+
+@pytest.mark.parametrize("how", ["max", "prod", "last"])
+def test_parts_of_places_combine_in_any_way(how: str) -> None:
+    values = np.random.default_rng(0).standard_normal(50).astype(np.float32)
+    places = np.random.default_rng(1).integers(0, 11, 50).astype(np.int32)
+    args = (load(1, 50), load(2, 50, dtype=dtypes.int32))
+    ast = store(LazyOp(ReduceOps.SCATTER, args, (0, 11, how)))
+    results = []
+    for opts in ([], [Opt("partition", ("out0", 4))]):
+        out = np.zeros(11, np.float32)
+        interpret(Linearizer(ast, GRID, opts).linearize().uops, [out, values, places])
+        results.append(out.tobytes())
+    assert results[0] == results[1]
+
+
+def test_partition_needs_one_place_that_a_value_says() -> None:
+    message = r"partition\(out0, 4\) in kernel .* stores where one value says"
+    with pytest.raises(ScheduleError, match=message):
+        Linearizer(store(load(1, 6)), GRID, [Opt("partition", ("out0", 4))])
+
+
+def test_many_parts_pay_for_long_scatters_alone() -> None:
+    def best(elements: int, inside: int) -> int:
+        counts = [1 << i for i in range(12)]
+        return min(counts, key=lambda n: scatter_cycles(GRID, elements, 4096, 1, inside, n))
+
+    assert best(1, 1 << 20) == 1
+    assert best(10_000, 64) > best(10_000, 1 << 12) >= 1
 
 
 def test_what_has_no_other_axis_is_done_in_order() -> None:
-    linearizer = run_scatter((50,), 0, 7, shared=False)
+    linearizer = run_scatter((50,), 0, 1, shared=False)
     assert (linearizer.blocks, linearizer.threads) == (1, 1)
 
 

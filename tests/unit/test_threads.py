@@ -49,11 +49,11 @@ def test_maxima_are_combined_with_their_own_operation() -> None:
     run(Case("max", ast, ((3, 70),), lambda x: x.max(1)))
 
 
-def test_a_scatter_is_left_to_one_thread() -> None:
+def test_threads_of_a_scatter_have_places_of_their_own() -> None:
     index = load(2, 6, dtype=dtypes.int32)
     ast = store(LazyOp(ReduceOps.SCATTER, (load(1, 6), index), (0, 4)))
     linearizer = Linearizer(ast, GRID).linearize()
-    assert (linearizer.blocks, linearizer.threads) == (1, 1)
+    assert (linearizer.blocks, linearizer.threads) == (1, 4)
     out = np.zeros(4, np.float32)
     values = np.arange(6, dtype=np.float32)
     interpret(linearizer.uops, [out, values, np.array([1, 1, 3, 0, 1, 3], np.int32)])

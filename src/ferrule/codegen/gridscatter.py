@@ -2,42 +2,158 @@
 
 Loops along other axes than the one that is scattered own their parts of the result: these become
 blocks and threads. What is scattered stays in its order, one after the other in each thread, which
-has filled its part of the result with the identity itself.
+has filled its part of the result with the identity itself. Where this leaves most of the device
+idle, the places themselves are divided: all threads go through all elements, and do those alone
+that are stored to places of theirs.
 """
 
 from __future__ import annotations
 
-from ferrule.codegen.kernel import Nest
+from collections.abc import Iterator
+from math import gcd, prod
+
+from ferrule.codegen.gridstreams import ACCESS_BYTES, aligned_lanes
+from ferrule.codegen.gridtile import clock
+from ferrule.codegen.kernel import Kind, Nest, Store
 from ferrule.codegen.owner import Digit, owned_digit
 from ferrule.codegen.plan import LINE_BYTES, Plan
-from ferrule.expr import Expr
+from ferrule.codegen.primitives.nests import chosen_place
+from ferrule.expr import Expr, ExprOp, toposort
+from ferrule.target import Target
+
+AT_ONCE = 8  # elements of which a thread looks at the places together
+MOST_PARTS = 4096
+WARPS = 16  # of which one at a time goes on
+# Time in cycles: of a warp that passes an element by, while others run and alone; of one that adds
+# an element to memory; of one that fills a place.
+PASS_CYCLES = 12.0
+WAIT_CYCLES = 12.0
+ADD_CYCLES = 700.0
+FILL_CYCLES = 4.0
 
 
 def schedule_scatter(plan: Plan) -> bool:
-    """Blocks and threads along the axes that are not scattered; False if there are none."""
+    """Blocks and threads for what loops own of the result; False if they own nothing."""
     if len(plan.kernel.nests) != 2 or len(plan.kernel.roots) != 2:
         return False
-    fill, host = plan.kernel.nests
-    owned = _owned(host)
-    digits = sorted((d for d in owned if _cut_out(plan, fill.name, d)), reverse=True)
+    fill, host = (nest.name for nest in plan.kernel.nests)
+    is_outside = _is_outside(plan, host)
+    _divide(plan, fill, host)
+    lanes = _lanes(plan, fill, host)
+    owned = _owned(plan.nest(host))
+    digits = sorted((d for d in owned if _cut_out(plan, fill, d)), reverse=True)
     if not digits:
         return False
-    filled = _owned(plan.nest(fill.name))
-    for name, ranges in ((fill.name, filled), (host.name, owned)):
+    if is_outside:  # the threads of a warp go through elements of their own
+        digits = [*digits[1:], digits[0]]
+    filled = _owned(plan.nest(fill))
+    for name, ranges in ((fill, filled), (host, owned)):
         first = [ranges[d].name for d in digits]
         rest = [o.range.name for o in plan.nest(name).loops if o.range.name not in first]
         plan.do("reorder", name, (*first, *rest))
-    plan.do("enter", fill.name, host.name, len(digits))
-    _share(plan, host.name, len(digits))
+    plan.do("enter", fill, host, len(digits))
+    _share(plan, host, fill, len(digits), lanes)
+    _look_ahead(plan, host)
     return True
 
 
+# -- parts of the places ---------------------------------------------------------------------------
+
+
+def _is_outside(plan: Plan, name: str) -> bool:
+    """Whether loops outside of all places alone give a warp something to do."""
+    found = chosen_place(plan.nest(name))
+    digits = _owned(plan.nest(name))
+    if found is None or not digits:
+        return False
+    step = _store(plan.nest(name)).index.linear()[0][found[0]]
+    return step <= min(digits)[0] and max(digits)[1] >= plan.target.warp
+
+
+def _divide(plan: Plan, fill: str, host: str) -> None:
+    """Divide the places among threads where that takes less time."""
+    cycles = _cycles(plan, fill, host)
+    if not cycles:
+        return
+    best = min(cycles, key=cycles.__getitem__)
+    found = chosen_place(plan.nest(host))
+    if best > 1 and found is not None:
+        plan.do("partition", host, -(-found[1] // best))
+
+
+def scatter_seconds(plan: Plan, times: int) -> float | None:
+    """About how long a scatter takes whose elements go, in so many parts, to as many results; None
+    where the time is not known.
+    """
+    fill, host = (nest.name for nest in plan.kernel.nests)
+    cycles = _cycles(plan, fill, host, times)
+    return min(cycles.values()) / clock(plan.target) if cycles else None
+
+
+def _cycles(plan: Plan, fill: str, host: str, times: int = 1) -> dict[int, float]:
+    """The cycles for places in so many parts; none where sizes vary, or nothing says the place."""
+    nest = plan.nest(host)
+    found = chosen_place(nest)
+    if found is None or not all(loop.range.size.is_const for loop in nest.loops):
+        return {}
+    place, places = found
+    step = _store(nest).index.linear()[0][place]
+    digits = _owned(nest)
+    inside = prod(size for own, size in digits if own < step) // _lanes(plan, fill, host)
+    outside = times * prod(size for own, size in digits if own >= step)
+    elements = prod(loop.size for loop in nest.loops if loop.range not in digits.values()) // times
+    return {
+        parts: scatter_cycles(plan.target, elements, places, outside, inside, parts)
+        for parts in _parts(places, exact=outside > 1)
+    }
+
+
+def _parts(places: int, *, exact: bool) -> Iterator[int]:
+    """Into how many parts places may be divided, about doubled each time.
+
+    They are of one size if `exact`: where loops own more than a place, what is outside of all
+    places, parts have to end with these.
+    """
+    wanted = 1
+    while wanted <= min(places, MOST_PARTS):
+        size = -(-places // wanted)
+        while exact and places % size:
+            size += 1
+        yield -(-places // size)
+        wanted *= 2
+
+
+def scatter_cycles(
+    target: Target, elements: int, places: int, outside: int, inside: int, parts: int
+) -> float:
+    """About how many cycles it takes to scatter `elements`, each with `inside` beside it, to places
+    that are divided into parts; all of that is done `outside` times.
+    """
+    near = inside if inside > 1 else outside if outside >= target.warp else parts
+    warps = outside * parts * inside / min(target.warp, near)
+    at_once = max(1, target.max_threads * target.block_threads // (target.warp * WARPS))
+    passing = elements * max(WAIT_CYCLES, PASS_CYCLES * warps / at_once)
+    # Threads of a warp that have parts of their own add one after the other.
+    in_turn = min(target.warp, parts) if inside == 1 and outside < target.warp else 1
+    adding = elements * in_turn / parts * ADD_CYCLES
+    return passing + adding + places / parts * FILL_CYCLES * max(1.0, warps / at_once)
+
+
+# -- digits ----------------------------------------------------------------------------------------
+
+
 def _cut_out(plan: Plan, name: str, digit: Digit) -> bool:
-    """Split the loops of a nest so that one of them is a digit; False where that leaves a tail."""
+    """Split the loops of a nest so that one of them is a digit; False where that leaves a tail
+    between others.
+    """
     step, size = digit
+    total = prod(loop.range.size.max for loop in plan.nest(name).loops)
     for (own, count), r in _owned(plan.nest(name)).items():
+        inner, outer = step * size // own, step // own
+        if step * size > own * count == total and step % own == 0 and outer < count:
+            plan.do("split", name, r.name, outer, "mask")  # the last part has fewer elements
+            return True
         if own <= step and step * size <= own * count:
-            inner, outer = step * size // own, step // own
             if count % inner or step % own:
                 return False
             inside = _split(plan, name, r.name, inner, count)[1]
@@ -54,19 +170,83 @@ def _split(plan: Plan, name: str, r: str, factor: int, size: int) -> tuple[str, 
     return f"{r}.o", f"{r}.i"
 
 
+def _store(nest: Nest) -> Store:
+    (store,) = [c.store for c in nest.computes if c.store is not None]
+    return store
+
+
 def _owned(nest: Nest) -> dict[Digit, Expr]:
     """The loops of a nest that own a digit of the elements' numbers, by it."""
-    (store,) = [c.store for c in nest.computes if c.store is not None]
+    store = _store(nest)
     found = {loop.range: owned_digit(store, loop.range) for loop in nest.loops}
     return {digit: r for r, digit in found.items() if digit is not None}
 
 
-def _share(plan: Plan, name: str, depth: int) -> None:
+# -- blocks and threads ----------------------------------------------------------------------------
+
+
+def _lanes(plan: Plan, *names: str) -> int:
+    """How many neighbours a thread takes at a time: where the last loop that owns its elements is
+    contiguous in all that is loaded and stored.
+    """
+    lanes = ACCESS_BYTES
+    for name in names:
+        near = [r for (step, _), r in _owned(plan.nest(name)).items() if step == 1]
+        lanes = gcd(lanes, aligned_lanes(plan.nest(name), near[0]) if near else 1)
+    return lanes
+
+
+def _share(plan: Plan, name: str, fill: str, depth: int, lanes: int) -> None:
     """A warp to a block: blocks are what there are few of."""
     last = plan.nest(name).loops[depth - 1].range
+    if lanes > 1:
+        plan.do("split", name, last.name, lanes)
+        _vectorize(plan, name, f"{last.name}.i")
+        plan.do("compute_at", fill, depth)
+        plan.do("vectorize", fill, f"{last.name}.i@{fill}")
+        last = plan.nest(name).loops[depth - 1].range
     threads = 1
     while threads < min(last.size.max, max(plan.target.warp, LINE_BYTES // 4)):
         threads *= 2
     plan.do("split", name, last.name, threads, "mask")
     plan.do("bind", name, f"{last.name}.i")
     plan.do("parallel", name, plan.fuse_first(name, depth))
+
+
+def _vectorize(plan: Plan, name: str, lane: str) -> None:
+    names = [loop.range.name for loop in plan.nest(name).loops if loop.range.name != lane]
+    plan.do("reorder", name, (*names, lane))
+    plan.do("vectorize", name, lane)
+
+
+def _look_ahead(plan: Plan, name: str) -> None:
+    """What says where several elements go is loaded before the first of them is stored."""
+    free = [o.range for o in plan.nest(name).loops if o.kind is Kind.SERIAL]
+    if not free or not free[-1].size.is_const or free[-1].size.arg % AT_ONCE:
+        return
+    r = free[-1].name
+    plan.do("split", name, r, AT_ONCE)
+    inner = f"{r}.i"
+    depth = [o.range.name for o in plan.nest(name).loops].index(inner)
+    for number, e in enumerate(_places(plan, name, inner)):
+        copy = f"{name}.place{number}"
+        plan.do("stage", name, e.arg, name, depth, (inner,), copy)
+        along = plan.nest(copy).loops[-1].range
+        lanes = aligned_lanes(plan.nest(copy), along)
+        if 1 < lanes < AT_ONCE:
+            plan.do("split", copy, along.name, lanes)
+            plan.do("unroll", copy, f"{along.name}.o")
+            plan.do("vectorize", copy, f"{along.name}.i")
+        else:
+            plan.do("unroll", copy, along.name)
+    plan.do("unroll", name, inner)
+
+
+def _places(plan: Plan, name: str, r: str) -> list[Expr]:
+    """The loads that say where a nest stores, of buffers that are loaded for nothing else."""
+    nest = plan.nest(name)
+    (c,) = nest.computes
+    found = [e for e in toposort([_store(nest).index]) if e.op is ExprOp.LOAD]
+    slots = [e.arg for e in toposort([c.value, _store(nest).index]) if e.op is ExprOp.LOAD]
+    near = [e for e in found if {x.name for x in e.ranges} & {r} and slots.count(e.arg) == 1]
+    return [e for e in near if not any(x.op is ExprOp.LOAD for x in toposort(e.src))]

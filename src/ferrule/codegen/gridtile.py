@@ -204,10 +204,14 @@ class _Axes:
 def _axes(root: Nest, nest: Nest) -> _Axes | None:
     """Loops that the same loads miss belong together. Columns are where stores are contiguous.
 
-    None where there is only one such group: no element is used for rows and for columns.
+    None where there is only one such group, or where there is an element for each term of each
+    result: then what is read takes longest, and little of that is used again.
     """
     ranges = [loop.range for loop in root.loops]
     found = loads(nest.computes[0].value)
+    terms = {loop.range for loop in nest.loops}
+    if any(e.ranges >= set(ranges) and e.ranges & terms for e in found):
+        return None
     groups: dict[frozenset[Expr], list[Expr]] = {}
     for r in ranges:
         missed = frozenset(e for e in found if r not in e.ranges)
@@ -244,6 +248,27 @@ def schedule_grid_tile(plan: Plan, name: str) -> bool:
         target = replace(target, shared_bytes=(target.shared_bytes - MOST_SCRATCH) // roots)
     tile = best_grid_tile(target, work)
     return tile is not None and tile_grid(plan, name, tile)
+
+
+def seconds_in_parts(plan: Plan, name: str, parts: int) -> float | None:
+    """About how long a contraction takes with its sum in parts, each in a tile of its own; None
+    for other work.
+    """
+    contraction = _contraction(plan, name)
+    if contraction is None:
+        return None
+    work = _work(plan, *contraction)
+    work = replace(work, batch=work.batch * parts, terms=-(-work.terms // parts))
+    tile = best_grid_tile(plan.target, work)
+    cycles = _naive_cost(plan.target, work)
+    if tile is not None:
+        cycles = grid_tile_cost(plan.target, work, tile)
+    return cycles / clock(plan.target)
+
+
+def clock(target: Target) -> float:
+    """How many cycles a multiprocessor has in a second."""
+    return target.flops_per_second * target.max_threads / (2 * LANES * _multiprocessors(target))
 
 
 def tile_grid(plan: Plan, name: str, tile: GridTile) -> bool:

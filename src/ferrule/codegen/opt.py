@@ -17,7 +17,15 @@ from ferrule.codegen.primitives.editing import ScheduleError
 from ferrule.codegen.primitives.kinds import bind, parallel, transpose, unroll, vectorize
 from ferrule.codegen.primitives.loops import fuse, limit, reorder, split
 from ferrule.codegen.primitives.memory import nontemporal, overwrite, pad, reuse, stage
-from ferrule.codegen.primitives.nests import accumulate, compute_at, enter, group, keep, merge
+from ferrule.codegen.primitives.nests import (
+    accumulate,
+    compute_at,
+    enter,
+    group,
+    keep,
+    merge,
+    partition,
+)
 from ferrule.codegen.primitives.products import tensorize
 
 __all__ = ["PRIMITIVES", "Opt", "ScheduleError", "apply_opts"]
@@ -79,6 +87,7 @@ PRIMITIVES: Final[dict[str, Callable[..., Kernel]]] = {
     "overwrite": overwrite,
     "pad": pad,
     "parallel": parallel,
+    "partition": partition,
     "reorder": reorder,
     "reuse": reuse,
     "split": split,

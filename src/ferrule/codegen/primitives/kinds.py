@@ -103,8 +103,8 @@ def set_kind(kernel: Kernel, nest_name: str, name: str, kind: Kind) -> Kernel:
     nest = nest_of(kernel, nest_name)
     depth = depth_of(kernel, nest, name)
     loop = nest.loops[depth]
-    free = kind in (Kind.PARALLEL, Kind.THREAD) and _is_free(kernel, nest, loop.range)
-    if kind in (Kind.PARALLEL, Kind.VECTOR, Kind.THREAD) and scatters(nest) and not free:
+    at_once = kind in (Kind.PARALLEL, Kind.VECTOR, Kind.THREAD)
+    if at_once and scatters(nest) and not _is_free(kernel, nest, loop.range):
         raise ScheduleError(
             f"{kind.name.lower()}({name}) in kernel {kernel.name}: a value says where {nest_name} "
             "stores, and two iterations may store to one place; leave its loops serial"

@@ -24,8 +24,10 @@ from ferrule.expr import (
     Expr,
     ExprOp,
     alu,
+    both,
     conjuncts,
     const,
+    less,
     load,
     minimum,
     range_,
@@ -111,6 +113,65 @@ def enter(kernel: Kernel, nest_name: str, host_name: str, depth: int) -> Kernel:
 
 def _has(store: Store, r: Expr) -> bool:
     return r in store.index.ranges
+
+
+def partition(kernel: Kernel, nest_name: str, part: int) -> Kernel:
+    """A nest that stores where a value says does so once for every `part` of these places: an
+    outermost loop goes through them, and in each of its iterations the others are left alone.
+
+    `for k: b[x[k]] = y` -> `for p: for k: if 0 <= x[k] - p * part < part: b[p * part + (x[k] - p *
+    part)] = y`. The new loop is called `<nest>.part`; the last part may have fewer places. What
+    stores to one place does so in the same order. Exact.
+    """
+    nest = nest_of(kernel, nest_name)
+    found = chosen_place(nest)
+    if found is None or nest.at is not None or part < 1:
+        raise ScheduleError(
+            f"partition({nest_name}, {part}) in kernel {kernel.name}: it is no root nest that "
+            f"stores where one value says, which is known to be in some bounds"
+        )
+    place, size = found
+    (c,) = nest.computes
+    assert c.store is not None
+    p = range_(f"{nest_name}.part", -(-size // part))
+    known = _clamped(place, -1, size)  # one that is outside stays outside
+    here = known - p * part
+    mine = both(less(const(-1), here), less(here, const(part)))
+    step = c.store.index.linear()[0][place]
+    index = c.store.index + (p * part + _clamped(here, 0, part - 1) - place) * step
+    valid = both(c.store.valid.substitute({place: known}), mine)
+    outside = {e for e in toposort([c.value]) if e.op is ExprOp.LOAD} - set(toposort([place]))
+    inside = {}
+    for e in outside:
+        own = e.arg == c.store.slot and e.src[0] is c.store.index
+        at = (index, valid) if own else (e.src[0], both(e.src[1], mine))
+        inside[e] = load(e.arg, e.dtype, *at)
+    stored = Store(c.store.slot, index, valid, c.store.nontemporal)
+    compute = replace(c, value=c.value.substitute(inside), store=stored)
+    return kernel.with_nest(replace(nest, computes=(compute,), loops=(Loop(p), *nest.loops)))
+
+
+def _clamped(e: Expr, least: int, most: int) -> Expr:
+    return alu(ExprOp.MAX, minimum(e, most), const(least))
+
+
+def chosen_place(nest: Nest) -> tuple[Expr, int] | None:
+    """The only value that says where a nest stores along an axis, and the size of that."""
+    stores = [c.store for c in nest.computes if c.store is not None]
+    if len(stores) != 1 or len(nest.computes) != 1:
+        return None
+    terms, _ = stores[0].index.linear()
+    chosen = [x for x in terms if any(e.op is ExprOp.LOAD for e in toposort([x]))]
+    if len(chosen) != 1:
+        return None
+    bounds = [
+        int(condition.src[1].arg)
+        for condition in conjuncts(stores[0].valid)
+        if condition.op is ExprOp.CMPLT
+        and condition.src[0] is chosen[0]
+        and condition.src[1].is_const
+    ]
+    return (chosen[0], min(bounds)) if bounds else None
 
 
 def group(kernel: Kernel, nest_name: str, names: Sequence[str]) -> Kernel:
