@@ -28,11 +28,11 @@ LAYERS = """
     codegen.threads
     codegen.plan codegen.streams codegen.panels codegen.rows codegen.tensorize codegen.tile
     codegen.blocks codegen.taps codegen.dots codegen.contraction codegen.chains codegen.gridstreams
-    codegen.gridrows codegen.gridscatter codegen.gridtile codegen.grid codegen.heuristic
+    codegen.gridrows codegen.gridtile codegen.gridscatter codegen.grid codegen.heuristic
     codegen.mutate codegen.search
     codegen.prepack
     codegen.uops codegen.transcendental codegen.prepare codegen.emitter codegen.values
-    codegen.reduction codegen.linearizer codegen.interpret
+    codegen.reduction codegen.linearizer codegen.gridparts codegen.interpret
     renderer.base renderer.float8
     renderer.llvmvalue renderer.llvmexpand renderer.llvmalu renderer.llvmfloat8
     renderer.llvmcast renderer.llvmir
@@ -47,7 +47,7 @@ LAYERS = """
     runtime.graph.dependencies runtime.graph.cuda runtime.cuda
     lazy schedule.signature schedule.graph schedule.views schedule.tasks schedule.slots
     schedule.costs schedule.keep schedule.cut schedule.trees schedule.merge schedule.order
-    schedule.hazards schedule.recipe memory schedule realize
+    schedule.hazards schedule.parts schedule.recipe memory schedule realize
     gradient backward counting random host lanes
     tensor.keywords tensor.data tensor.special tensor.power tensor.errorfunction tensor.pairs
     tensor.inverse tensor.gamma tensor.bessel tensor.rowwise tensor.broadcast

@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final, final
 
+from ferrule.codegen.gridparts import parts_of
 from ferrule.device import Device
 from ferrule.expr import Variable
+from ferrule.helpers import prod
 from ferrule.lazy import LazyBuffer
 from ferrule.memory import Lifetime, plan_memory
-from ferrule.ops import LazyOp, LoadOps, ScheduleItem
+from ferrule.ops import BufferOps, LazyOp, LoadOps, ScheduleItem
 from ferrule.schedule.cut import cut
 from ferrule.schedule.graph import Graph, build_graph
 from ferrule.schedule.hazards import Hazards
+from ferrule.schedule.parts import in_parts, numbered
 from ferrule.schedule.recipe import Form, Place, Recipe, Schedule, Step
 from ferrule.schedule.slots import Slot, Slots
 from ferrule.schedule.tasks import Reader, Task
@@ -84,7 +87,8 @@ def _plan(graph: Graph, target: Target) -> tuple[Recipe, list[dict[Variable, int
     tasks = [Task(outputs, kept=kept) for outputs, kept in groups]
     hazards = Hazards(graph, tasks, reader)
     order = hazards.ordered()
-    works = [_work(task, reader, hazards.slots, graph.symbolic) for task in order]
+    whole = [_work(task, reader, hazards.slots, graph.symbolic) for task in order]
+    works = [work for each in whole for work in _in_parts(each, target)]
     results = _results(graph, roots, hazards)
     return _recipe(graph, works, results), [work.var_vals for work in works]
 
@@ -99,6 +103,25 @@ def _work(task: Task, reader: Reader, slots: Slots, symbolic: bool) -> _Work:
     sources = [task.instead.get(source, source) for source in root.srcs]
     ast = LazyOp(root.op, (), root.arg)
     return _Work(ast, [slots[node] for node in (root, *sources)], 1, {})
+
+
+def _in_parts(work: _Work, target: Target) -> list[_Work]:
+    """A kernel of few results whose sums are long is two, where blocks of threads run it."""
+    if target.block_threads == 1 or work.ast.op is not BufferOps.STORE:
+        return [work]
+    parts = parts_of(work.ast, target)
+    if parts is None:
+        return [work]
+    first, second = in_parts(work.ast, parts, len(work.slots))
+    stores = first.src if first.op is BufferOps.SINK else (first,)
+    device = work.slots[0].device
+    memory = [Slot(device, store.arg.dtype, prod(store.src[0].shape)) for store in stores]
+    slots = [*work.slots, *memory]
+    works = []
+    for ast, outputs in ((first, len(stores)), (second, 1)):
+        renumbered, old = numbered(ast)
+        works.append(_Work(renumbered, [slots[number] for number in old], outputs, {}))
+    return [works[0], *_in_parts(works[1], target)]
 
 
 def _results(

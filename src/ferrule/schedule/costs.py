@@ -84,13 +84,17 @@ def operations(node: LazyBuffer) -> float:
 
 
 def widened_factors(reduce: LazyBuffer, target: Target) -> list[LazyBuffer]:
-    """The casts below a sum of products that the target's instruction for such sums does itself:
-    both factors are casts of one narrow float.
+    """The casts below a sum of products that cost nothing there.
+
+    That is where both factors are casts of one narrow float, and the target's instruction for such
+    sums does them itself; or where blocks of threads do them, which are bound by what they read.
     """
     product = _unmoved(reduce.srcs[0])
     if reduce.op is not ReduceOps.SUM or product.op is not BinaryOps.MUL:
         return []
     casts = [_unmoved(factor) for factor in product.srcs]
+    if target.block_threads > 1:
+        return [node for node in casts if node.op is UnaryOps.CAST and node.realized is None]
     if any(node.op is not UnaryOps.CAST or node.realized is not None for node in casts):
         return []
     sources = {node.srcs[0].dtype for node in casts}
