@@ -66,7 +66,7 @@ LAYERS = """
     tensor.normalization
     tensor.tables tensor.attention tensor.neural tensor.loss tensor.margins tensor.alignment
     tensor.inplace tensor
-    jit.results jit.inputs jit.reach jit.batch jit.weights jit.replay jit.record jit
+    jit.reach jit.results jit.inputs jit.watch jit.batch jit.weights jit.replay jit.record jit
     fft signal.windows signal
     tuning
     array_api.data_types array_api.creation array_api.elementwise array_api.statistical

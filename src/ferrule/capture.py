@@ -211,10 +211,8 @@ class Recorded:
 
     def accesses(self) -> Iterator[tuple[Buffer | PlaceHolder, bool, bool]]:
         """Each buffer, and whether the run reads and writes it."""
-        runner = self.prg
         for i, arg in enumerate(self.args):
-            writes = i in runner.writes
-            yield arg, (not writes if runner.reads is None else i in runner.reads), writes
+            yield arg, *self.prg.access(i)
 
 
 @dataclass
@@ -396,8 +394,7 @@ class Capture:
 
     def _remember(self, runner: JITRunner, i: int, buffer: Buffer) -> Buffer | PlaceHolder:
         base = buffer.base
-        writes = i in runner.writes
-        reads = not writes if runner.reads is None else i in runner.reads
+        reads, writes = runner.access(i)
         if not self.is_new(buffer):
             if writes:
                 self.updated[base.serial] = base

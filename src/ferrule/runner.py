@@ -95,6 +95,11 @@ class JITRunner:
     reads: frozenset[int] | None = None
     """Which it looks at; None: all that it does not change."""
 
+    def access(self, position: int) -> tuple[bool, bool]:
+        """Whether a run looks at the buffer there, and whether it changes it."""
+        writes = position in self.writes
+        return (not writes if self.reads is None else position in self.reads), writes
+
     def exec(
         self, rawbufs: Sequence[Buffer], var_vals: dict[Variable, int] | None = None
     ) -> float | None:

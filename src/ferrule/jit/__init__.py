@@ -144,28 +144,27 @@ class TinyJit(Generic[ReturnType]):
     ) -> ReturnType:
         settle_writes()
         result: ReturnType
-        recent = self._recent
+        recent, self._recent = self._recent, None
         if recent is not None and not kwargs:
             buffers = recent.buffers(args)
-            if buffers is not None and recent.replay.problem(args, buffers) is None:
+            if buffers is not None and recent.replay.watch.problem(args, buffers) is None:
+                self._recent = recent
                 result = recent.replay.run(args, buffers, {})
                 return result
-        self._recent = None
         arguments = read_arguments(args, kwargs, self._reachable, self._writes)
         replay = self._replays.get(arguments.key)
-        if replay is not None and replay.overlaps(arguments.buffers):
+        if replay is not None and replay.watch.overlaps(arguments.buffers):
             self._writes = True
-            self._reachable = set(memory_serials(Reach([function]).tensors()))
-            arguments = read_arguments(args, kwargs, self._reachable, self._writes)
+            arguments = self._read_anew(function, args, kwargs)
             replay = self._replays.get(arguments.key)
         if replay is not None:
             tensors, buffers = arguments.tensors, arguments.buffers
-            problem = replay.problem(tensors, buffers)
+            problem = replay.watch.problem(tensors, buffers)
             if problem is None:
                 self._unused.clear()
                 self._show(arguments, replay)
                 if not kwargs and not arguments.var_vals:
-                    self._recent = Recent.of(replay, args, buffers, self._reachable)
+                    self._recent = Recent.of(replay, args, self._reachable)
                 result = replay.run(tensors, buffers, arguments.var_vals)
                 return result
             del self._replays[arguments.key]
@@ -173,6 +172,13 @@ class TinyJit(Generic[ReturnType]):
         if self._is_hopeless(arguments):
             return self._run(function, args, kwargs)
         return self._capture(function, args, kwargs)
+
+    def _read_anew(
+        self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Arguments:
+        """The arguments, beside what the function can reach now."""
+        self._reachable = set(memory_serials(Reach([function]).tensors()))
+        return read_arguments(args, kwargs, self._reachable, self._writes)
 
     def _is_hopeless(self, arguments: Arguments) -> bool:
         """Whether a capture would most likely be for nothing."""
@@ -190,8 +196,7 @@ class TinyJit(Generic[ReturnType]):
     def _capture(
         self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> ReturnType:
-        self._reachable = set(memory_serials(Reach([function]).tensors()))
-        arguments = read_arguments(args, kwargs, self._reachable, self._writes)
+        arguments = self._read_anew(function, args, kwargs)
         result: ReturnType
         result, replay = capture_call(function, args, kwargs, arguments)
         if isinstance(replay, NotReplayable):
@@ -199,8 +204,7 @@ class TinyJit(Generic[ReturnType]):
             self._note(f"not captured: {replay}")
             return result
         self._refusals = 0
-        self._note(f"captured {len(replay.jit_cache)} items")
-        replay.objects = arguments.objects
+        self._note(f"captured {len(replay.batch.items)} items")
         self._replays[arguments.key] = replay
         self._unused[arguments.key] = None
         while len(self._replays) > _MOST_REPLAYS:
@@ -212,8 +216,8 @@ class TinyJit(Generic[ReturnType]):
         """Fills in the documented attributes."""
         if self.expected_name_sts_dtype is not arguments.key:
             self._replays.move_to_end(arguments.key)
-            self.jit_cache = replay.jit_cache
-            self.input_replace = replay.input_replace
+            self.jit_cache = replay.batch.items
+            self.input_replace = replay.batch.input_replace
             self.expected_vals = tuple(sorted(arguments.var_vals, key=lambda v: v.name))
             self.expected_name_sts_dtype = arguments.key
 

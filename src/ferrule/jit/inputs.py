@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -28,22 +29,20 @@ _ONE_SOURCE = frozenset(MovementOps) - {MovementOps.GATHER}
 
 
 @final
+@dataclass(slots=True)
 class Arguments:
     """The tensors of a call, their memory, the variables' values, and the call's signature."""
 
-    __slots__ = ("buffers", "closed_over", "key", "objects", "tensors", "var_vals")
-
-    def __init__(self) -> None:
-        self.tensors: list[Tensor] = []
-        """All tensors, those in lists, tuples, dicts and dataclasses included, in order."""
-        self.buffers: list[Buffer] = []
-        """The memory that each of them is in."""
-        self.closed_over: list[int] = []
-        """The numbers of the tensors that need a stand-in: see `read_arguments`."""
-        self.var_vals: dict[Variable, int] = {}
-        self.objects: list[object] = []
-        """The objects that the key identifies by `id()`, and that must therefore stay alive."""
-        self.key: tuple[Any, ...] = ()
+    tensors: list[Tensor] = field(default_factory=list)
+    """All tensors, those in lists, tuples, dicts and dataclasses included, in order."""
+    buffers: list[Buffer] = field(default_factory=list)
+    """The memory that each of them is in."""
+    closed_over: list[int] = field(default_factory=list)
+    """The numbers of the tensors that need a stand-in: see `read_arguments`."""
+    var_vals: dict[Variable, int] = field(default_factory=dict)
+    objects: list[object] = field(default_factory=list)
+    """The objects that the key identifies by `id()`, and that must therefore stay alive."""
+    key: tuple[Any, ...] = ()
 
 
 def read_arguments(

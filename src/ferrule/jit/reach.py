@@ -88,8 +88,7 @@ class Reach:
         self._tensors: dict[int, weakref.ref[Tensor]] = {}
         self._places: dict[int, list[tuple[Place, Path]]] = {}
         self._contents: dict[tuple[int, Any], tuple[Place, int, Path]] = {}
-        self._holders: dict[int, Any] = {}
-        self._lengths: dict[int, int] = {}
+        self._holders: dict[int, tuple[Any, int]] = {}
         self._explore(roots)
 
     def tensors(self) -> list[Tensor]:
@@ -122,8 +121,8 @@ class Reach:
             return False
         if isinstance(holder, Tensor):
             return holder in self
-        known = self._holders.get(id(holder)) is holder
-        return known and self._lengths.get(id(holder)) == _length(holder)
+        known = self._holders.get(id(holder))
+        return known is not None and known[1] == _length(holder)
 
     def _is_alive(self, number: int) -> bool:
         reference = self._tensors.get(number)
@@ -141,8 +140,7 @@ class Reach:
                 if isinstance(child, Tensor):
                     self._add(child, place, path)
                 if not isinstance(place.holder, Tensor):
-                    self._holders[id(place.holder)] = place.holder
-                    self._lengths[id(place.holder)] = _length(place.holder)
+                    self._holders[id(place.holder)] = place.holder, _length(place.holder)
                 if not isinstance(child, _ATOMS):
                     stack.append((child, path if place.fixed else (*path, (place, child))))
 

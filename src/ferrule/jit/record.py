@@ -12,7 +12,6 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
 from typing import Any, final
 
 from ferrule.buffer import Buffer
@@ -24,14 +23,17 @@ from ferrule.dtype import dtypes
 from ferrule.jit.batch import Batch
 from ferrule.jit.inputs import Arguments, follow, stand_ins
 from ferrule.jit.reach import Path, Place, Reach, holders, owners
-from ferrule.jit.replay import Effect, Replay, Watch
+from ferrule.jit.replay import Replay
 from ferrule.jit.results import (
+    Effect,
     Fresh,
     Leaf,
+    Outcome,
     replace_tensors,
     returned_tensors,
     tensors_in,
 )
+from ferrule.jit.watch import Watch
 from ferrule.jit.weights import PackedWeights
 from ferrule.lazy import LazyBuffer, Storage, forget_nodes, keep_written, pending_writes
 from ferrule.realize import realize
@@ -67,7 +69,7 @@ def capture_call(
     if call.stand_ins:
         args, kwargs = replace_tensors((tuple(args), dict(kwargs)), call.stand_ins)
     try:
-        with call.capture, call.keep_written():
+        with call.capture, keep_written(call.last_node) as call.written:
             result = function(*args, **kwargs)
             call.finish(result, [*args, kwargs])
         call.check_stand_ins()
@@ -112,27 +114,18 @@ class _Call:
         # Nodes are numbered as well: all that are made in the call come after this one. Equal
         # ones from before are not to be taken for them: their values stay what they are.
         forget_nodes()
-        self._last_node = LazyBuffer.empty((), dtypes.uint8, "").serial
-        self._fresh: list[Fresh] = []
+        self.last_node = LazyBuffer.empty((), dtypes.uint8, "").serial
+        self._outcome = Outcome()
         self._buffers: list[Buffer] = []
-        self._made: list[int] = []
-        """For each tensor that replays make: the number of its value."""
-        self._template: Any = None
-        self._effects: list[Effect] = []
+        """The memory in which the call made the values that replays make anew."""
         self._same: list[Cell] = []
         """The memory from before the call that it returned handles on."""
-        self._written: list[Storage] = []
-
-    @contextmanager
-    def keep_written(self) -> Iterator[None]:
-        """The block in which the function runs.
-
-        Without this, a write to a tensor that the function then replaces would not be done, and so
-        not be seen; but in a call with that very tensor as an argument it matters. What is not
-        written to may go: a training step's old gradients are as large as the parameters.
+        self.written: list[Storage] = []
+        """What it wrote to, kept until all is known: a write to a tensor that the function then
+        replaces would not be done, and so not be seen; but in a call with that very tensor as an
+        argument it matters. What is not written to may go: a training step's old gradients are as
+        large as the parameters.
         """
-        with keep_written(self._last_node) as self._written:
-            yield
 
     # -- at the end of the call, still recorded --------------------------------------------------
 
@@ -154,11 +147,11 @@ class _Call:
         realize(list(dict.fromkeys([*made.values(), *pending])))
         self._check_containers(args, gradients)
         leaves = self._leaves(everything, made)
-        self._template = mapped(result, lambda leaf: leaves.get(id(leaf)))
+        self._outcome.template = mapped(result, lambda leaf: leaves.get(id(leaf)))
         for (place, path), tensor in zip(changes, contents, strict=True):
             self._add_effect(place, path, tensor, leaves.get(id(tensor)))
         for number, tensor in gradients.items():
-            self._effects.append(Effect(number, leaves[id(tensor)]))
+            self._outcome.effects.append(Effect(number, leaves[id(tensor)]))
 
     def _new_gradients(self) -> dict[int, Tensor]:
         """The gradients that arguments have got, by the argument's number."""
@@ -188,8 +181,8 @@ class _Call:
                 node = made[number]
                 if node not in values:
                     values[node] = self._add_value(node)
-                kind = len(self.arguments.tensors) + len(self._made)
-                self._made.append(values[node])
+                kind = len(self.arguments.tensors) + len(self._outcome.made)
+                self._outcome.made.append(values[node])
             if isinstance(kind, Tensor):
                 self._same.append(tensor._cell)
             leaves[number] = kind
@@ -200,14 +193,14 @@ class _Call:
         buffer = node.realized
         assert buffer is not None, f"{node} was not computed"
         fresh = Fresh.like(node)
-        is_new = node.serial > self._last_node and self.capture.is_produced(buffer)
+        is_new = node.serial > self.last_node and self.capture.is_produced(buffer)
         if not is_new or buffer.base is not buffer:
             source, buffer = buffer, fresh.allocate()
             copy = BufferCopy(buffer.device, buffer.nbytes, source.device)
             copy.exec([buffer, source])
-        self._fresh.append(fresh)
+        self._outcome.fresh.append(fresh)
         self._buffers.append(buffer)
-        return len(self._fresh) - 1
+        return len(self._buffers) - 1
 
     def _add_effect(self, place: Place, path: Path, content: Any, leaf: Leaf | None) -> None:
         """What the call put somewhere: each replay puts its own there."""
@@ -218,7 +211,7 @@ class _Call:
         if isinstance(leaf, int) and leaf < len(self.arguments.tensors):
             place.set(self.arguments.tensors[leaf])  # and not the stand-in
         self._watch.add_path(path)
-        self._effects.append(Effect(place, leaf))
+        self._outcome.effects.append(Effect(place, leaf))
 
     def _check_containers(self, args: list[Any], gradients: Mapping[int, Tensor]) -> None:
         """No list or dict among the arguments may have got another tensor."""
@@ -253,7 +246,7 @@ class _Call:
         settled = {
             serial
             for serial in alive
-            if any(node.serial <= self._last_node for node in held.get(serial, ()))
+            if any(node.serial <= self.last_node for node in held.get(serial, ()))
         }
         capture.recorded = list(self._without_settled(settled))
         self._check_parts()
@@ -283,18 +276,12 @@ class _Call:
         constants = {serial: used[serial] for serial in used.keys() - updated.keys()}
         var_vals = dict(self.capture.var_vals)
         packed = PackedWeights.of(items, constants, inputs, var_vals)
-        replay = Replay(
-            Batch(items, inputs, var_vals),
-            packed,
-            self._fresh,
-            self._made,
-            self._template,
-            self._effects,
-            self._watch,
-            var_vals,
-        )
-        replay.guard_arguments(self.arguments, used, updated)
-        return replay
+        batch = Batch(items, inputs, var_vals)
+        given = {buffer.base.serial for buffer in self.arguments.buffers}
+        changed = [buffer for serial, buffer in updated.items() if serial not in given]
+        self._watch.add_arguments(self.arguments, used, updated)
+        objects = self.arguments.objects
+        return Replay(batch, packed, self._outcome, self._watch, changed, var_vals, objects)
 
     def _alive(self) -> dict[int, Buffer]:
         """The memory that the call wrote to and that is alive, other than fresh values."""

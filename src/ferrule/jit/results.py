@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, final
 
 from ferrule.buffer import Buffer
@@ -11,6 +11,7 @@ from ferrule.capture import JitError, user_location
 from ferrule.containers import leaves, mapped
 from ferrule.dtype import DType
 from ferrule.expr import Expr, Variable, sint, unbind
+from ferrule.jit.reach import Place
 from ferrule.lazy import LazyBuffer
 from ferrule.tensor import Tensor
 
@@ -59,6 +60,33 @@ def build_result(template: Any, tensors: Sequence[Tensor]) -> Any:
 
 @final
 @dataclass(frozen=True)
+class Effect:
+    """A tensor that the call put somewhere: in a place, or in an argument's gradient."""
+
+    where: Place | int
+    leaf: Leaf | None
+
+    def let_go(self, given: Sequence[Tensor]) -> None:
+        """Drops a gradient that the replay replaces, so that its memory can be used again.
+
+        Nothing that the replay does reads it: what is read may not be replaced.
+        """
+        if isinstance(self.where, int):
+            given[self.where].grad = None
+        elif isinstance(self.where.holder, Tensor):
+            self.where.set(None)
+
+    def apply(self, tensors: Sequence[Tensor]) -> None:
+        """Puts the replay's own tensor there."""
+        tensor = build_result(self.leaf, tensors)
+        if isinstance(self.where, int):
+            tensors[self.where].grad = tensor
+        else:
+            self.where.set(tensor)
+
+
+@final
+@dataclass(frozen=True)
 class Fresh:
     """A value that each replay makes in new memory."""
 
@@ -89,3 +117,17 @@ class Fresh:
             [size.substitute(bound) if isinstance(size, Expr) else size for size in self.shape]
         )
         return LazyBuffer.from_buffer(buffer, shape)
+
+
+@final
+@dataclass
+class Outcome:
+    """What a call returned and left behind, for replays to do the same."""
+
+    fresh: list[Fresh] = field(default_factory=list)
+    """The values to make."""
+    made: list[int] = field(default_factory=list)
+    """For each tensor to make: the number of its value."""
+    template: Any = None
+    """The result, with a `Leaf` in the place of each tensor."""
+    effects: list[Effect] = field(default_factory=list)

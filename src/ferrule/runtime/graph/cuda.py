@@ -349,12 +349,8 @@ def _variables(runner: JITRunner) -> Iterable[Variable]:
 
 def _accesses(item: JitItem) -> list[tuple[Buffer, bool, bool]]:
     """Each buffer, and whether the run reads and writes it."""
-    writes = item.prg.writes
-    reads = item.prg.reads
     return [
-        (buffer, i not in writes if reads is None else i in reads, i in writes)
-        for i, buffer in enumerate(item.rawbufs)
-        if buffer is not None
+        (buffer, *item.prg.access(i)) for i, buffer in enumerate(item.rawbufs) if buffer is not None
     ]
 
 

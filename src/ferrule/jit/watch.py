@@ -1,0 +1,172 @@
+"""What must not have changed since a call was captured, so that a replay of it is right."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from ferrule.buffer import Buffer
+from ferrule.jit.inputs import Arguments
+from ferrule.jit.reach import Owner, Path, Place, Reach, present_version
+from ferrule.realize import realize
+from ferrule.tensor import Tensor
+from ferrule.tensor.cell import Cell
+
+
+@final
+@dataclass
+class _Watched:
+    """Memory in which the replay reads or writes."""
+
+    owner: weakref.ref[Owner]
+    node_serial: int
+    buffer: Buffer
+    readers: int | None
+    """Where the replay writes: what `_readers` was after the capture."""
+
+    def problem(self) -> str | None:
+        """What makes the next replay wrong; None if this does not."""
+        owner = self.owner()
+        if owner is None:
+            return "a tensor that the function uses is gone"
+        if present_version(owner).serial != self.node_serial and not self._is_back(owner):
+            return "a tensor that the function uses is in other memory now"
+        if self.readers is not None:
+            if self.buffer.exports:
+                return "an array shares the memory of a tensor that the function writes"
+            if _readers(owner) > self.readers:
+                return "a lazy tensor is still to read what the function writes"
+        return None
+
+    def _is_back(self, owner: Owner) -> bool:
+        """Whether what was written to since is in the same memory as before."""
+        node = present_version(owner)
+        realize([node])
+        self.node_serial = node.serial
+        return node.realized is self.buffer
+
+
+def _readers(owner: Owner) -> int:
+    """A count that grows with each reference to what some memory holds, but for the owner's own."""
+    node = present_version(owner)
+    storage = None
+    if isinstance(owner, Cell):
+        owner.forget_views()  # they are no readers, and must read anew after the replay
+        storage = owner.storage
+    own = 1 if storage is not None and storage.node is node else 0
+    return sys.getrefcount(node) - own
+
+
+@final
+class Watch:
+    """Everything that a replay depends on and that its signature does not tell."""
+
+    def __init__(self) -> None:
+        self._memory: list[_Watched] = []
+        self._items: dict[tuple[int, Any], tuple[dict[Any, Any], Any, Any]] = {}
+        """What has to be in which dict under which key; instances keep attributes in dicts."""
+        self._others: dict[tuple[int, Any], tuple[Place, Any]] = {}
+        self._without_gradient: list[weakref.ref[Tensor]] = []
+        self._constants: list[tuple[weakref.ref[Cell], int]] = []
+        self._used: frozenset[int] = frozenset()
+        """The memory from outside that the replay uses, by serial number."""
+        self._updated: frozenset[int] = frozenset()
+        """The part of it that it writes to."""
+        self._written: list[tuple[int, int]] = []
+        """The arguments that it writes to, and what `_readers` was after the capture."""
+        self._unshared: list[int] = []
+        """The arguments that must not be in the used memory."""
+
+    # -- outside of the arguments ------------------------------------------------------------------
+
+    def add(self, owner: Owner, buffer: Buffer, written: bool) -> None:
+        """Watches memory that is now in `buffer`."""
+        serial = present_version(owner).serial
+        readers = _readers(owner) if written else None
+        self._memory.append(_Watched(weakref.ref(owner), serial, buffer, readers))
+
+    def add_path(self, path: Path) -> None:
+        """Watches that all places of a path hold what they do."""
+        for place, child in path:
+            if isinstance(place.holder, dict):
+                self._items[place.identity] = (place.holder, place.key, child)
+            else:
+                self._others[place.identity] = (place, child)
+
+    def add_tensor(self, tensor: Tensor, reach: Reach) -> bool:
+        """Watches that a tensor is where it was; False if it is not now."""
+        for place, path in reach.places(tensor):
+            steps = path if place.fixed else (*path, (place, tensor))
+            if not all(step.get() is child for step, child in steps):
+                return False
+            self.add_path(steps)
+        return True
+
+    def add_constant(self, cell: Cell) -> None:
+        """Watches that a tensor that is no more than a number stays that number."""
+        self._constants.append((weakref.ref(cell), cell.value.node.serial))
+
+    def add_no_gradient(self, tensor: Tensor) -> None:
+        """Watches that a tensor has no gradient, to which a backward pass would add."""
+        self._without_gradient.append(weakref.ref(tensor))
+
+    # -- the arguments -----------------------------------------------------------------------------
+
+    def add_arguments(
+        self, arguments: Arguments, used: Collection[int], updated: Mapping[int, Buffer]
+    ) -> None:
+        """Notes which memory from outside is `used`, and which of all memory is `updated`."""
+        self._used = frozenset(used)
+        self._updated = self._used & updated.keys()
+        for number, buffer in enumerate(arguments.buffers):
+            tensor = arguments.tensors[number]
+            written = buffer.base.serial in updated
+            if written:
+                self._written.append((number, _readers(tensor._cell)))
+            if written or tensor.requires_grad:
+                self._unshared.append(number)
+
+    def overlaps(self, buffers: Sequence[Buffer]) -> bool:
+        """Whether an argument is in memory from outside, and a write or a gradient makes it matter.
+
+        In the captured call it was in memory of its own.
+        """
+        if not self._used:
+            return False
+        return any([buffers[number].base.serial in self._used for number in self._unshared]) or any(
+            [buffer.base.serial in self._updated for buffer in buffers]
+        )
+
+    def written(self, buffers: Sequence[Buffer]) -> list[Buffer]:
+        """The arguments that the replay writes to."""
+        return [buffers[number] for number, _ in self._written]
+
+    # -- before each replay ------------------------------------------------------------------------
+
+    def problem(self, tensors: Sequence[Tensor], buffers: Sequence[Buffer]) -> str | None:
+        """What makes the next replay with these arguments wrong; None if nothing does."""
+        for number, readers in self._written:
+            if buffers[number].exports or _readers(tensors[number]._cell) > readers:
+                return "something else reads the memory of an argument that the function writes"
+        for holder, key, child in self._items.values():
+            if holder.get(key) is not child:
+                return f"{key!r} is another object now"
+        for place, child in self._others.values():
+            if place.get() is not child:
+                return "something that the function uses is another object now"
+        for parameter in self._without_gradient:
+            tensor = parameter()
+            if tensor is not None and tensor._grad is not None:
+                return "there is a gradient where there was none"
+        for reference, serial in self._constants:
+            cell = reference()
+            if cell is None or cell.value.node.serial != serial:
+                return "a constant that the function may use has changed"
+        for watched in self._memory:
+            problem = watched.problem()
+            if problem is not None:
+                return problem
+        return None
