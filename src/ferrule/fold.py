@@ -191,11 +191,11 @@ def is_identity(op: BinaryOps, value: Scalar, dtype: DType, right: bool) -> bool
     return rule is not None and (right or op in _COMMUTATIVE) and rule(value, dtype)
 
 
-def _is_zero(value: Scalar, dtype: DType) -> bool:
+def _is_zero(value: Scalar, _: DType) -> bool:
     return value == 0
 
 
-def _is_one(value: Scalar, dtype: DType) -> bool:
+def _is_one(value: Scalar, _: DType) -> bool:
     return value == 1
 
 

@@ -26,8 +26,6 @@ def test_code_that_is_no_llvm_names_the_kernel_and_the_line() -> None:
     message = r"(?s)kernel r_10: LLVM does not accept its code:.*return nothing"
     with pytest.raises(CompileError, match=message):
         compiler.compile(broken)
-    with pytest.raises(CompileError, match="kernel r_10"):
-        compiler.compile_many([KERNEL, broken])
 
 
 def test_code_that_is_wrong_in_itself_is_refused() -> None:

@@ -19,7 +19,7 @@ def schedule_stream(plan: Plan, name: str) -> None:
         return
     _join_short_rows(plan, name)
     nest = plan.nest(name)
-    v = _contiguous_axis(plan, nest)
+    v = _contiguous_axis(nest)
     w = _other_orientation(plan, nest, v)
     if w is not None:
         _turn(plan, name, v, w)
@@ -118,7 +118,7 @@ def _share_outer(plan: Plan, name: str, enough: int) -> None:
     plan.do("parallel", name, plan.nest(name).loops[0].range.name)
 
 
-def _contiguous_axis(plan: Plan, nest: Nest) -> Expr:
+def _contiguous_axis(nest: Nest) -> Expr:
     """The loop along which the store, or else most loads, are contiguous."""
     best = nest.loops[-1].range
     best_score = -1

@@ -181,7 +181,7 @@ class Values:
             case ExprOp.READ:
                 return self._read(node)
             case ExprOp.CAST | ExprOp.BITCAST:
-                return self._convert(node, lanes)
+                return self._convert(node)
             case _:
                 if lanes > 1 and _is_short(node):
                     return self._short(node, lanes)
@@ -208,7 +208,7 @@ class Values:
         dtype = I32 if node.dtype is INDEX else self.out.memory_dtype(node.dtype)
         return self.out.emit(UOp(UOps.ALU, dtype, lanes, tuple(src), node.op))
 
-    def _convert(self, node: Expr, lanes: int) -> UOp:
+    def _convert(self, node: Expr) -> UOp:
         x = self.plain(node.src[0])
         dtype = self.out.memory_dtype(node.dtype)
         if x.dtype is dtype:

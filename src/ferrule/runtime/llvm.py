@@ -22,7 +22,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any, final
 
-from ferrule.config import config
 from ferrule.device import CompileError, Compiler
 from ferrule.diskcache import digest
 from ferrule.runtime.elf import LoadedObject, ObjectError, load, supports
@@ -140,17 +139,6 @@ class CPUCompiler(Compiler):
             raise CompileError(
                 f"kernel {_kernel_name(src)}: LLVM does not accept its code: {error}"
             ) from error
-
-    def compile_many(self, sources: Sequence[str]) -> list[bytes]:
-        """The object files for all `sources`, compiled on as many threads as the settings allow."""
-        n_threads = min(config().FERRULE_NUM_THREADS, len(sources))
-        if n_threads <= 1:
-            return [self.compile(src) for src in sources]
-        from concurrent.futures import ThreadPoolExecutor
-
-        _emitter()
-        with ThreadPoolExecutor(n_threads, "ferrule-compile") as threads:
-            return list(threads.map(self.compile, sources))
 
     def disassemble(self, lib: bytes) -> str:
         """The machine code of an object file: by objdump where that is installed, else as bytes."""

@@ -45,8 +45,7 @@ def _reverse_abs(grad: Value, entry: Entry) -> Gradients:
 _ABS = Rule(_reverse_abs, inputs=(0,))
 
 
-# The class has methods called `float` and `int`, which hide the types from its annotations.
-float_ = float
+# The class has a method called `int`, which hides the type from its annotations.
 int_ = int
 
 

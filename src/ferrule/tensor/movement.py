@@ -7,7 +7,7 @@ NumPy's do, and a write through either is seen by both. All else makes new value
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 import numpy as np
 
@@ -17,8 +17,6 @@ from ferrule.ops import MovementOps
 from ferrule.shape.view import ShapeError, prod_sint, same
 from ferrule.tensor.activations import Activations
 from ferrule.tensor.base import TensorBase
-
-Pads: TypeAlias = Sequence[tuple[sint, sint]]
 
 
 def listed(arguments: Sequence[Any]) -> tuple[Any, ...]:
