@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, TypeVar, final
 
 from ferrule.buffer import Buffer, read_guard
-from ferrule.device import BufferCopy, CompiledASTRunner, JITRunner, observer
+from ferrule.device import BufferCopy, CompiledASTRunner, JITRunner, observer, update_stats
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import Variable, sint
 
@@ -135,6 +135,31 @@ def get_jit_stats(jit_cache: list[JitItem]) -> tuple[sint, sint]:
         ops = ops + item.prg.op_estimate
         mem = mem + item.prg.mem_estimate
     return ops, mem
+
+
+@final
+class BatchCount:
+    """What a call of a graph executor counts as: the runs of all its items."""
+
+    def __init__(self, jit_cache: list[JitItem]) -> None:
+        self.name = f"<batch of {len(jit_cache)}>"
+        self.num_kernels = len(jit_cache)
+        self.ops, self.mem = get_jit_stats(jit_cache)
+        self.device = jit_cache[0].prg.device if jit_cache else ""
+
+    def add(self, inputs: int, var_vals: dict[Any, int], seconds: float | None, jit: bool) -> None:
+        """Adds a call with so many inputs to what has run."""
+        update_stats(
+            self.name,
+            self.ops,
+            self.mem,
+            var_vals,
+            seconds,
+            inputs,
+            jit=jit,
+            num_kernels=self.num_kernels,
+            device=self.device,
+        )
 
 
 # *** buffers that may be gone by the time of the replay ***

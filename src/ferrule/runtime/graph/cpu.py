@@ -15,15 +15,9 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from ferrule.buffer import Buffer
-from ferrule.capture import (
-    GraphException,
-    JitItem,
-    Turns,
-    get_input_replace,
-    get_jit_stats,
-)
+from ferrule.capture import BatchCount, GraphException, JitItem, Turns, get_input_replace
 from ferrule.config import config
-from ferrule.device import BufferCopy, CompiledASTRunner, update_stats
+from ferrule.device import BufferCopy, CompiledASTRunner
 from ferrule.expr import Variable
 from ferrule.helpers import GlobalCounters
 from ferrule.runtime.cpu_memory import CPUMemory
@@ -73,17 +67,14 @@ class CPUGraph:
         ]
         self._build(steps, replaced)
         self._pack = table_packer(len(self._inputs) + len(self._variables)).pack
-        self._name = f"<batch of {len(jit_cache)}>"
-        self._op_estimate, self._mem_estimate = get_jit_stats(jit_cache)
-        self._device = jit_cache[0].prg.device if jit_cache else ""
-        self._n_kernels = len(jit_cache)
-        ops, mem = self._op_estimate, self._mem_estimate
-        self._counts: tuple[int, int, int] | None = None
+        self._count = BatchCount(jit_cache)
+        ops, mem = self._count.ops, self._count.mem
+        self._numbers: tuple[int, int, int] | None = None
         """What each call counts as, where that does not depend on variables."""
         if isinstance(ops, int) and isinstance(mem, int):
-            self._counts = (self._n_kernels, ops, mem)
+            self._numbers = (len(jit_cache), ops, mem)
         self._threads = native_runtime().threads
-        self._turns = Turns(self._name)
+        self._turns = Turns(self._count.name)
         _graphs.add(self)
 
     def _build(self, steps: list[_Step], replaced: Mapping[tuple[int, int], int]) -> None:
@@ -130,22 +121,11 @@ class CPUGraph:
         threads = self._threads()
         started = time.perf_counter() if wait else 0.0
         self._turns.take(self._run, inputs, threads)
-        if self._counts is not None and not wait:
-            GlobalCounters.add(*self._counts)
+        if self._numbers is not None and not wait:
+            GlobalCounters.add(*self._numbers)
             return None
         seconds = time.perf_counter() - started if wait else None
-        update_stats(
-            self._name,
-            self._op_estimate,
-            self._mem_estimate,
-            var_vals,
-            seconds,
-            len(input_rawbuffers),
-            jit,
-            self._n_kernels,
-            None,
-            self._device,
-        )
+        self._count.add(len(input_rawbuffers), var_vals, seconds, jit)
         return seconds
 
     def _run(self, inputs: bytes, threads: int) -> None:

@@ -13,16 +13,16 @@ from typing import Any, final
 
 from ferrule.buffer import Buffer
 from ferrule.capture import (
+    BatchCount,
     GraphException,
     JitItem,
     Turns,
     get_input_replace,
     get_jc_idxs_with_updatable_launch_dims,
     get_jc_idxs_with_updatable_var_vals,
-    get_jit_stats,
 )
 from ferrule.config import config
-from ferrule.device import BufferCopy, CompiledASTRunner, JITRunner, update_stats
+from ferrule.device import BufferCopy, CompiledASTRunner, JITRunner
 from ferrule.expr import Variable
 from ferrule.runtime.cuda_driver import GPU, CUDAError, Timer, bindings, check
 from ferrule.runtime.cuda_memory import CUDAMemory
@@ -86,9 +86,8 @@ class CUDAGraph:
         ]
         self._last: tuple[int, ...] | None = self._values(input_rawbuffers, var_vals)
         """The addresses and the values that the graph is set to; None while that changes."""
-        self._name = f"<batch of {len(jit_cache)}>"
-        self._op_estimate, self._mem_estimate = get_jit_stats(jit_cache)
-        self._turns = Turns(self._name)
+        self._count = BatchCount(jit_cache)
+        self._turns = Turns(self._count.name)
         try:
             self._build(var_vals)
         except CUDAError as error:
@@ -279,7 +278,7 @@ class CUDAGraph:
     def graph_launch(self, *args: Any, wait: bool = False) -> float | None:
         """Queues a run of the graph: (executable, stream). Gives the seconds it took if `wait`."""
         timer = Timer(self._gpu) if wait else None
-        check(bindings().cuGraphLaunch(*args), self._name)
+        check(bindings().cuGraphLaunch(*args), self._count.name)
         return timer.seconds() if timer is not None else None
 
     def __call__(
@@ -295,17 +294,7 @@ class CUDAGraph:
         """
         wait = wait or config().DEBUG >= 2
         seconds = self._turns.take(self._run, input_rawbuffers, var_vals, wait)
-        update_stats(
-            self._name,
-            self._op_estimate,
-            self._mem_estimate,
-            var_vals,
-            seconds,
-            len(input_rawbuffers),
-            jit=jit,
-            num_kernels=len(self.jit_cache),
-            device=self.jit_cache[0].prg.device,
-        )
+        self._count.add(len(input_rawbuffers), var_vals, seconds, jit)
         return seconds
 
     def _run(

@@ -18,9 +18,9 @@ from typing import Any, final
 import pyopencl as cl
 
 from ferrule.buffer import Buffer
-from ferrule.capture import GraphException, JitItem, Turns, get_input_replace, get_jit_stats
+from ferrule.capture import BatchCount, GraphException, JitItem, Turns, get_input_replace
 from ferrule.config import config
-from ferrule.device import CompiledASTRunner, update_stats
+from ferrule.device import CompiledASTRunner
 from ferrule.runtime.opencl_memory import CLMemory
 from ferrule.runtime.opencl_program import CLKernel, CLProgram
 
@@ -188,12 +188,11 @@ class CLGraph:
         devices = {item.prg.device for item in jit_cache}
         if len(devices) != 1:
             raise GraphException(f"CLGraph: kernels of several devices: {sorted(devices)}")
-        self._device = devices.pop()
         self._queue = self._steps[0].kernel.queue
         self._functions = _functions(self._queue.device)
         self._recorded: CommandBuffer | None = None
-        self._turns = Turns(f"<batch of {len(jit_cache)}>")
-        self._op_estimate, self._mem_estimate = get_jit_stats(jit_cache)
+        self._count = BatchCount(jit_cache)
+        self._turns = Turns(self._count.name)
 
     def __call__(
         self,
@@ -209,18 +208,7 @@ class CLGraph:
         wait = wait or config().DEBUG >= 2
         inputs = [buffer._buf for buffer in input_rawbuffers]
         seconds = self._turns.take(self._run, inputs, var_vals, wait)
-        update_stats(
-            f"<batch of {len(self.jit_cache)}>",
-            self._op_estimate,
-            self._mem_estimate,
-            var_vals,
-            seconds,
-            len(input_rawbuffers),
-            jit,
-            len(self.jit_cache),
-            None,
-            self._device,
-        )
+        self._count.add(len(input_rawbuffers), var_vals, seconds, jit)
         return seconds
 
     def _run(self, inputs: Sequence[Any], var_vals: dict[Any, int], wait: bool) -> float | None:
