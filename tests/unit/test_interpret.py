@@ -263,6 +263,15 @@ def test_values_of_another_dtype_or_lanes() -> None:
     refuses(b, ProgramError, "BITCAST: makes 128 bits of 64")
 
 
+def test_a_prefetch_is_of_a_buffer_at_one_place() -> None:
+    b = Builder()
+    b.add(UOps.PREFETCH, src=(b.add(UOps.LOCAL, dtypes.float32, arg=("scratch", 8)), b.const(0)))
+    refuses(b, ProgramError, "PREFETCH: fetches from no buffer")
+    b = Builder()
+    b.add(UOps.PREFETCH, src=(b.param(0, dtypes.float32), b.const(0.5, dtypes.float32)))
+    refuses(b, ProgramError, "PREFETCH: the index must be a scalar, int32 or int64")
+
+
 def test_bitcasts_between_widths() -> None:
     b = Builder()
     zero = b.const(0)

@@ -319,6 +319,19 @@ def test_streaming_stores_need_no_alignment(offset: int) -> None:
     assert ("!nontemporal" in compiled.source) == (HOST.arch == "x86-64")
 
 
+def test_what_is_fetched_may_be_outside_of_the_buffer() -> None:
+    b = Builder()
+    x, out = b.param(0, dtypes.float32), b.param(1, dtypes.float32)
+    loop = b.loop(b.const(0), b.const(64), 16)
+    b.uops.append(UOp(UOps.PREFETCH, src=(x, b.alu(ExprOp.ADD, loop, b.const(1 << 40)))))
+    b.store(out, loop, b.load(x, loop, 16))
+    b.end(loop)
+    data = np.arange(64, dtype=np.float32)
+    found = run_both(b.uops, [data, np.zeros(64, np.float32)])[1]
+    np.testing.assert_array_equal(found, data)
+    assert "call void @llvm.prefetch" in Compiled(b.uops).source
+
+
 # -- control ---------------------------------------------------------------------------------------
 
 

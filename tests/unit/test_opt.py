@@ -73,6 +73,8 @@ def test_an_exact_split_has_no_tail() -> None:
         (Opt("compute_at", ("out0", 0)), "it hangs at None"),
         (Opt("group", ("out0", ("i0.0",))), "does not combine over all of them"),
         (Opt("stage", ("sum0", 7, "out0", 1, (), "copy")), "0 different loads of it"),
+        (Opt("prefetch", ("sum0", 7, 64)), "nest sum0 loads nothing from there"),
+        (Opt("prefetch", ("sum0", 1, 0)), "the distance is not positive"),
         (Opt("stage", ("sum0", 2, "out0", 1, ("r0.2",), "copy")), "it varies inside with"),
         (Opt("merge", ("sum0", "out0")), "their places or loops differ"),
         (Opt("keep", ("sum0", "out0")), "they share no costly value"),
@@ -212,6 +214,32 @@ def test_only_large_plain_results_bypass_the_caches() -> None:
     assert not is_uncached(add(small, small))
     assert not is_uncached(exp(large))
     assert not is_uncached(add(load(0, 1 << 22), large))  # in place
+
+
+def test_the_next_row_is_fetched_while_the_last_pass_computes_or_stores() -> None:
+    def fetched(value: LazyOp) -> dict[str, tuple[tuple[int, int], ...]]:
+        kernel = lower(store(value), "rows")
+        kernel = apply_opts(kernel, choose(kernel, detect_cpu()))
+        return {nest.name: nest.ahead for nest in kernel.nests if nest.ahead}
+
+    def weights(rows: int, columns: int) -> LazyOp:
+        return softmax(load(1, rows, columns), 1)
+
+    assert fetched(weights(1 << 14, 1 << 12)) == {"sum1.p": ((1, 1 << 12),)}
+    assert fetched(weights(1 << 17, 1 << 9)) == {}  # up to there the processor looks ahead
+    assert fetched(weights(1 << 4, 1 << 22)) == {}  # rows that do not fit into the cache
+    assert fetched(weights(1 << 4, 1 << 12)) == {}  # the cache has them all
+    x = load(1, 1 << 14, 1 << 12)
+    far = add(x, total(x, 1).expand(x.shape))
+    assert fetched(far) == {"out0": ((1, 1 << 12),)}
+    assert fetched(total(mul(far, far), 1)) == {}  # only reads
+
+
+def test_what_is_fetched_is_seen_and_survives_other_primitives() -> None:
+    opts = (Opt("prefetch", ("sum0", 1, 20)), Opt("split", ("sum0", "r0.2", 4, "peel")))
+    kernel = apply_opts(product(), opts)
+    assert kernel.by_name["sum0"].ahead == ((1, 20),)
+    assert "# sum0, fetching b1 20 ahead" in show(kernel)
 
 
 @pytest.mark.parametrize("opt", ["parallel", "vectorize"])

@@ -17,7 +17,7 @@ I32 = dtypes.int32
 I64 = dtypes.int64
 # Which copy of a kept value is meant: its name, and its index along each axis that is copied.
 Copy = tuple[str, tuple[int, ...]]
-_EFFECTS = frozenset({UOps.STORE, UOps.SET, UOps.GET, UOps.REG})
+_EFFECTS = frozenset({UOps.STORE, UOps.PREFETCH, UOps.SET, UOps.GET, UOps.REG})
 
 
 @final

@@ -467,7 +467,7 @@ class _Machine:
             case UOps.SET:
                 self.register(u.src[0])
                 self.registers[u.src[0]] = self.value(u.src[1])
-            case UOps.EXTENT | UOps.BARRIER:
+            case UOps.EXTENT | UOps.BARRIER | UOps.PREFETCH:
                 pass
             case _:
                 self.known[u] = self.checked(u, self.compute(u))

@@ -145,12 +145,17 @@ class Compute:
 
 @dataclass(frozen=True)
 class Nest:
-    """Computes that share loops. `at` is (consumer nest, number of its loops that are open)."""
+    """Computes that share loops. `at` is (consumer nest, number of its loops that are open).
+
+    With `ahead`, pairs of a slot and a distance, what comes so many elements after each load from
+    that buffer is brought into the cache meanwhile.
+    """
 
     name: str
     computes: tuple[Compute, ...]
     loops: tuple[Loop, ...]
     at: tuple[str, int] | None = None
+    ahead: tuple[tuple[int, int], ...] = ()
 
     @property
     def kept(self) -> frozenset[Expr]:
@@ -383,7 +388,8 @@ def show(kernel: Kernel) -> str:
 
 def _show_nest(kernel: Kernel, nest: Nest, indent: int) -> Iterator[str]:
     pad = "  "
-    yield f"{pad * indent}# {nest.name}"
+    fetched = "".join(f", fetching b{slot} {far} ahead" for slot, far in nest.ahead)
+    yield f"{pad * indent}# {nest.name}{fetched}"
     for depth in range(len(nest.loops) + 1):
         for child in kernel.children(nest.name, depth):
             yield from _show_nest(kernel, child, indent + depth)

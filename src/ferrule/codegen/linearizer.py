@@ -155,13 +155,14 @@ class _Nests:
         for slot, dtype in enumerate(self.kernel.slots):
             self.values.params[slot] = self.out.top(UOp(UOps.PARAM, dtype, arg=slot))
         for nest in roots:
-            if nest in shared:
-                offset = offsets[shared.index(nest)]
-                self._shared_root(nest, start, stop, offset, alone=len(shared) == 1)
-            elif shared:
-                self._first_chunk_only(nest, start, stop)
-            else:
-                self._loops(nest, 0)
+            with self.values.fetching(nest.ahead):
+                if nest in shared:
+                    offset = offsets[shared.index(nest)]
+                    self._shared_root(nest, start, stop, offset, alone=len(shared) == 1)
+                elif shared:
+                    self._first_chunk_only(nest, start, stop)
+                else:
+                    self._loops(nest, 0)
         return self.out.scopes[0].items
 
     def _narrow(self) -> None:
@@ -248,7 +249,7 @@ class _Nests:
     def _child(self, nest: Nest) -> None:
         for c in nest.computes:
             self.values.forget(c)
-        with self.values.along(None):
+        with self.values.along(None), self.values.fetching(nest.ahead):
             self._loops(nest, 0)
         for c in nest.computes:
             self.values.filled(c)

@@ -16,7 +16,14 @@ from ferrule.codegen.kernel import Kernel, verify
 from ferrule.codegen.primitives.editing import ScheduleError
 from ferrule.codegen.primitives.kinds import bind, parallel, transpose, unroll, vectorize
 from ferrule.codegen.primitives.loops import fuse, limit, reorder, split
-from ferrule.codegen.primitives.memory import nontemporal, overwrite, pad, reuse, stage
+from ferrule.codegen.primitives.memory import (
+    nontemporal,
+    overwrite,
+    pad,
+    prefetch,
+    reuse,
+    stage,
+)
 from ferrule.codegen.primitives.nests import (
     accumulate,
     compute_at,
@@ -88,6 +95,7 @@ PRIMITIVES: Final[dict[str, Callable[..., Kernel]]] = {
     "pad": pad,
     "parallel": parallel,
     "partition": partition,
+    "prefetch": prefetch,
     "reorder": reorder,
     "reuse": reuse,
     "split": split,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
-from ferrule.codegen.kernel import Kind, expressions, reads
+from ferrule.codegen.kernel import Kind, Loop, Nest, expressions, reads
 from ferrule.codegen.panels import schedule_panels
 from ferrule.codegen.plan import SERIAL_WORK, Plan, loads, step_of
 from ferrule.codegen.primitives.nests import mergeable, shared_row
 from ferrule.codegen.streams import passes_by
-from ferrule.expr import Expr
+from ferrule.expr import COSTLY, Expr, const, toposort
 
 FEW_VECTORS = 4  # of a row: then it stays in registers
+PAGE_BYTES = 4096
 
 
 def schedule_rows(plan: Plan, name: str, below: Sequence[str]) -> None:
@@ -33,6 +35,7 @@ def schedule_rows(plan: Plan, name: str, below: Sequence[str]) -> None:
     if passes_by(plan.nest(name)):
         plan.do("nontemporal", name)
     _share_rows(plan, name)
+    _fetch_rows(plan, name)
 
 
 def merge_siblings(plan: Plan, below: Sequence[str]) -> None:
@@ -203,3 +206,40 @@ def _can_fuse_rows(plan: Plan, name: str) -> bool:
     if nest.loops[1].kind is not Kind.SERIAL or any(o.peel is not None for o in nest.loops[:2]):
         return False
     return not any(n.at in ((name, 0), (name, 1)) for n in plan.kernel.nests)
+
+
+def _fetch_rows(plan: Plan, name: str) -> None:
+    """While the last pass over a row finds it in the cache, the next row comes from memory: else
+    passes that wait for memory and passes that compute or store take turns.
+    """
+    inside = [n for n in plan.kernel.nests if n.at is not None and n.at[0] == name]
+    passes: dict[int, list[Nest]] = {}  # over what each buffer has
+    for nest in (*inside, plan.nest(name)):
+        for slot in {e.arg for c in nest.computes for e in loads(c.value)}:
+            passes.setdefault(slot, []).append(nest)
+    for slot, (first, *others) in passes.items():
+        if first.at is None or not others or others[-1].at not in (None, first.at):
+            continue
+        distance = _next_row(plan, plan.nest(name).loops[: first.at[1]], others[-1], slot)
+        if distance is not None:
+            plan.do("prefetch", others[-1].name, slot, distance)
+
+
+def _next_row(plan: Plan, around: Sequence[Loop], nest: Nest, slot: int) -> int | None:
+    """How far the next row begins from the one that a pass is over, if it is worth a prefetch.
+
+    There are too many rows for the cache to keep all, and room in it for two; a row has several
+    pages, for up to the end of one the processor looks ahead by itself; and the pass does more
+    than to read what is there.
+    """
+    values = [c.value for c in nest.computes]
+    if nest.at is not None and not any(e.op in COSTLY for e in toposort(values)):
+        return None
+    (load, *_) = (e for value in values for e in loads(value) if e.arg == slot)
+    row = around[-1].range if around else const(0)
+    distance = step_of(load.src[0], row)
+    row_bytes = distance * load.dtype.itemsize
+    rows_bytes = row_bytes * prod(loop.range.size.max for loop in around)
+    fits = 2 * PAGE_BYTES <= row_bytes <= plan.target.l2_bytes // 4
+    is_large = rows_bytes > plan.target.l2_bytes * plan.target.max_threads
+    return distance if fits and is_large else None

@@ -33,6 +33,7 @@ class UOps(Enum):
     LOCAL = auto()
     LOAD = auto()
     STORE = auto()
+    PREFETCH = auto()
     REG = auto()
     GET = auto()
     SET = auto()
@@ -66,7 +67,16 @@ class UOp:
 
 POINTERS = frozenset({UOps.PARAM, UOps.LOCAL, UOps.SHARED})
 NO_VALUE = frozenset(
-    {UOps.STORE, UOps.SET, UOps.END, UOps.IF, UOps.ENDIF, UOps.EXTENT, UOps.BARRIER}
+    {
+        UOps.STORE,
+        UOps.PREFETCH,
+        UOps.SET,
+        UOps.END,
+        UOps.IF,
+        UOps.ENDIF,
+        UOps.EXTENT,
+        UOps.BARRIER,
+    }
 )
 _OF_BLOCKS = frozenset({UOps.THREAD, UOps.SHARED, UOps.BARRIER, UOps.ACROSS, UOps.MMA})
 _INDICES = (dtypes.int32, dtypes.int64)
@@ -121,6 +131,10 @@ def _problem(u: UOp, open_blocks: list[UOp]) -> str:
             return _load_problem(u)
         case UOps.STORE:
             return _store_problem(u)
+        case UOps.PREFETCH if u.src[0].op is not UOps.PARAM:
+            return "fetches from no buffer"
+        case UOps.PREFETCH if u.src[1].dtype not in _INDICES or u.src[1].lanes != 1:
+            return "the index must be a scalar, int32 or int64"
         case UOps.SET if u.src[0].op is not UOps.REG:
             return "the first operand is no register"
         case UOps.SET if (u.src[0].dtype, u.src[0].lanes) != (u.src[1].dtype, u.src[1].lanes):

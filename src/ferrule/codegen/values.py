@@ -20,6 +20,7 @@ from ferrule.codegen.uops import UOp, UOps
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import FALSE, INDEX, TRUE, Expr, ExprOp, conjuncts, const, load, substitute
 
+LINE_BYTES = 64  # of the caches
 _LANE = -1  # stands for "every lane" in the place of an index
 _DEEPEST = 64  # recursion beyond this depth goes bottom-up instead
 _OWN_OPERANDS = frozenset({ExprOp.LOAD, ExprOp.READ, ExprOp.DOT})  # have a way of their own
@@ -39,6 +40,7 @@ class Values:
         """The range whose iterations are the lanes of vectors."""
         self.copies: dict[Expr, Expr] = {}
         """What stands for the ranges of unrolled loops, and for conditions that are known here."""
+        self._ahead: dict[UOp, int] = {}
         self._filled: dict[str, int] = {}
         self._locals: dict[str, UOp] = {}
         self._thread: UOp | None = None
@@ -54,6 +56,13 @@ class Values:
         outside, self.lane = self.lane, lane
         yield
         self.lane = outside
+
+    @contextmanager
+    def fetching(self, ahead: Sequence[tuple[int, int]]) -> Iterator[None]:
+        """A part of the program in which loads from some buffers fetch what comes later."""
+        outside, self._ahead = self._ahead, {self.params[slot]: far for slot, far in ahead}
+        yield
+        self._ahead = outside
 
     def lane_of(self, loops: Iterable[Loop]) -> Expr | None:
         """The range of the loop whose iterations are lanes; that of the part around, if none is."""
@@ -248,7 +257,16 @@ class Values:
         at = self._address(index, lanes)
         src = (pointer, at, *([mask] if mask is not None else []))
         multiple = self._multiple(index, at, lanes)
+        if pointer in self._ahead and at.lanes == 1:
+            self._prefetch(pointer, index, at)
         return self.out.emit(UOp(UOps.LOAD, pointer.dtype, lanes, src, multiple))
+
+    def _prefetch(self, pointer: UOp, index: Expr, at: UOp) -> None:
+        """Fetch what is as far ahead of an address as this nest wants, once for a line of cache."""
+        assert pointer.dtype is not None
+        if index.linear()[1] * pointer.dtype.itemsize % LINE_BYTES == 0:
+            far = self.out.constant(self._ahead[pointer], self.out.index)
+            self.out.emit(UOp(UOps.PREFETCH, src=(pointer, self.out.alu(ExprOp.ADD, at, far))))
 
     def _reversed(self, u: UOp) -> UOp:
         return self.out.shuffle(tuple(reversed(range(u.lanes))), u)

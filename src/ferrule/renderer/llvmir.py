@@ -84,6 +84,10 @@ class _Function:
         match u.op:
             case UOps.STORE:
                 self.store(u)
+            case UOps.PREFETCH:
+                address = self.address(*u.src)
+                self.code.needed.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+                self.code.emit(f"call void @llvm.prefetch.p0(ptr {address}, i32 0, i32 2, i32 1)")
             case UOps.SET:
                 register = self.name(u.src[0])
                 self.code.emit(f"store {self.typed(u.src[1])}, ptr {register}")

@@ -105,7 +105,7 @@ def mapped(nest: Nest, mapping: Mapping[Expr, Expr]) -> Nest:
     """A nest with parts of its expressions replaced."""
     computes = tuple(_map_compute(c, mapping) for c in nest.computes)
     loops = tuple(loop.mapped(mapping) for loop in nest.loops)
-    return Nest(nest.name, computes, loops, nest.at)
+    return replace(nest, computes=computes, loops=loops)
 
 
 def _map_compute(c: Compute, mapping: Mapping[Expr, Expr]) -> Compute:

@@ -89,7 +89,7 @@ def split(kernel: Kernel, nest_name: str, name: str, factor: int, tail: str = "m
     computes = tuple(
         replace(c, ranges=_replace_axis(c.ranges, r, (outer, inner))) for c in nest.computes
     )
-    kernel = kernel.with_nest(Nest(nest.name, computes, loops, nest.at))
+    kernel = kernel.with_nest(replace(nest, computes=computes, loops=loops))
     kernel = move_children(kernel, nest_name, lambda d: d if d <= depth else d + 1)
     return map_reads(kernel, set(axes), lambda e: _split_read(e, axes[e.arg], factor))
 
@@ -145,7 +145,7 @@ class _Split:
             computes.append(replace(c, value=value, store=store))
         peel = {self.range: self.position}
         loops = tuple(loop.mapped(peel) for loop in nest.loops)
-        return Nest(nest.name, tuple(computes), loops, nest.at)
+        return replace(nest, computes=tuple(computes), loops=loops)
 
 
 def _retarget(

@@ -201,6 +201,22 @@ def pad(kernel: Kernel, nest_name: str, name: str, extra: int) -> Kernel:
     return kernel.with_nest(replace(nest, computes=computes))
 
 
+def prefetch(kernel: Kernel, nest_name: str, slot: int, distance: int) -> Kernel:
+    """While a nest loads from a buffer, what comes `distance` elements later is brought into the
+    cache.
+
+    That may be beyond the buffer's end, where nothing is fetched. Exact.
+    """
+    nest = nest_of(kernel, nest_name)
+    found = any(e.op is ExprOp.LOAD and e.arg == slot for e in toposort(expressions(nest)))
+    if not found or distance <= 0 or slot in dict(nest.ahead):
+        raise ScheduleError(
+            f"prefetch(b{slot}, {distance}) in kernel {kernel.name}: nest {nest_name} loads "
+            "nothing from there, or fetches from there already, or the distance is not positive"
+        )
+    return kernel.with_nest(replace(nest, ahead=(*nest.ahead, (slot, distance))))
+
+
 def nontemporal(kernel: Kernel, nest_name: str) -> Kernel:
     """The stores of a nest bypass the caches: for plain streaming outputs much larger than they
     are. Exact.
