@@ -47,7 +47,7 @@ LAYERS = """
     runtime.graph.dependencies runtime.graph.cuda runtime.cuda
     lazy schedule.signature schedule.graph schedule.views schedule.tasks schedule.slots
     schedule.costs schedule.keep schedule.cut schedule.trees schedule.merge schedule.order
-    schedule.hazards schedule.parts schedule.recipe memory schedule realize
+    schedule.hazards schedule.parts schedule.recipe schedule.numbers memory schedule realize
     gradient backward counting random host lanes
     tensor.keywords tensor.data tensor.special tensor.power tensor.errorfunction tensor.pairs
     tensor.inverse tensor.gamma tensor.bessel tensor.rowwise tensor.broadcast

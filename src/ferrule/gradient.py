@@ -701,7 +701,8 @@ def _reverse_unwindow(grad: Value, entry: Entry) -> Gradients:
     size = entry.shapes[0][-1]
     assert isinstance(size, int)
     reach = (entry.shapes[0][axis] - 1) * stride + dilation * (size - 1) + 1
-    if grad.node.op is MovementOps.EXPAND and grad.node.srcs[0].shape[-1] == 1:
+    srcs = grad.node.srcs
+    if grad.node.op is MovementOps.EXPAND and srcs[0].shape[-1] == 1:
         first = [(0, n) for n in grad.shape[:-1]]
         copy = grad.shrink([*first, (0, 1)]).reshape(grad.shape[:-1])
         return (_resized(copy, axis, length, reach).window(axis, size, stride, dilation),)

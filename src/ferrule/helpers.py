@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from functools import reduce
 from operator import mul
+from threading import RLock
 from typing import Any, Protocol, TypeVar, final
 
 T = TypeVar("T")
@@ -52,6 +54,18 @@ def round_up(number: int, multiple: int) -> int:
     (8, 8)
     """
     return ceildiv(number, multiple) * multiple
+
+
+def lock_across_forks() -> RLock:
+    """A lock that nobody holds in a forked child: a fork waits for its turn.
+
+    What it protects is whole in the child as well.
+    """
+    lock = RLock()
+    if hasattr(os, "register_at_fork"):
+        free = lock.release
+        os.register_at_fork(before=lock.acquire, after_in_parent=free, after_in_child=free)
+    return lock
 
 
 _COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")

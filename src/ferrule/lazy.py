@@ -30,6 +30,7 @@ from ferrule.fold import (
     is_identity,
     is_negative_zero,
 )
+from ferrule.helpers import lock_across_forks
 from ferrule.ops import (
     BinaryOps,
     LoadOps,
@@ -96,6 +97,10 @@ def forget_nodes() -> None:
 
 def _is_empty(shape: Shape) -> bool:
     return 0 in shape
+
+
+def _sizes(shape: Sequence[sint]) -> Shape:
+    return tuple([size if type(size) is int else as_int(size) for size in shape])
 
 
 _COMPARISONS: Final = frozenset({BinaryOps.CMPLT, BinaryOps.CMPNE})
@@ -166,7 +171,7 @@ class LazyBuffer:
                 value = _NAN
         elif value.is_const:
             value = truncate(dtype, value.arg)
-        shape = tuple([as_int(size) for size in shape])
+        shape = _sizes(shape)
         key = (LoadOps.CONST, value, is_negative_zero(value), dtype, shape, device)
         found = _find(key)
         return found or _make(LoadOps.CONST, (), value, shape, dtype, device, key)
@@ -174,13 +179,13 @@ class LazyBuffer:
     @staticmethod
     def empty(shape: Sequence[sint], dtype: DType, device: str) -> LazyBuffer:
         """Memory of its own with no particular contents."""
-        shape = tuple([as_int(size) for size in shape])
+        shape = _sizes(shape)
         return _make(LoadOps.EMPTY, (), None, shape, dtype, device)
 
     @staticmethod
     def from_buffer(buffer: Buffer, shape: Sequence[sint]) -> LazyBuffer:
         """What is in `buffer`, row-major; a symbolic shape is laid out for its upper bounds."""
-        shape = tuple([as_int(size) for size in shape])
+        shape = _sizes(shape)
         if storage_size(shape) != buffer.size:
             raise ShapeError(
                 f"from_buffer: shape {shape} takes {storage_size(shape)} elements, "
@@ -200,12 +205,13 @@ class LazyBuffer:
         runner: Any, srcs: Sequence[LazyBuffer], shape: Sequence[sint], dtype: DType, device: str
     ) -> LazyBuffer:
         """What `runner.exec([out, *buffers of srcs], var_vals)` writes."""
-        shape = tuple([as_int(size) for size in shape])
+        shape = _sizes(shape)
         return _make(LoadOps.CUSTOM, tuple(srcs), runner, shape, dtype, device)
 
     def base_const(self) -> Scalar | Expr | None:
         """The value of all elements, if it is known."""
-        return self.arg if self.op is LoadOps.CONST and self.realized is None else None
+        arg = self.arg  # see `set_realized`
+        return arg if self.op is LoadOps.CONST and self.realized is None else None
 
     @property
     def st(self) -> View:
@@ -334,10 +340,11 @@ class LazyBuffer:
 
     def reshape(self, shape: Sequence[sint]) -> LazyBuffer:
         """The same elements, row-major, under another shape."""
-        arg = tuple([as_int(size) for size in shape])
+        arg = _sizes(shape)
         source = self
-        if source.op is MovementOps.RESHAPE and source.srcs:
-            source = source.srcs[0]
+        srcs = source.srcs
+        if source.op is MovementOps.RESHAPE and srcs:
+            source = srcs[0]
         if arg == source.shape:
             return source
         return _moved(source, MovementOps.RESHAPE, arg)
@@ -346,24 +353,25 @@ class LazyBuffer:
         """Axis i of the result is axis `axes[i]` of this."""
         arg = tuple(axes)
         source = self
-        if source.op is MovementOps.PERMUTE and source.srcs and len(arg) == len(source.shape):
-            inner = source.arg
-            if all(0 <= axis < len(inner) for axis in arg):
-                arg = tuple([inner[axis] for axis in arg])
-                source = source.srcs[0]
+        srcs, inner = source.srcs, source.arg
+        is_inner = source.op is MovementOps.PERMUTE and srcs and len(arg) == len(source.shape)
+        if is_inner and all([0 <= axis < len(inner) for axis in arg]):
+            arg = tuple([inner[axis] for axis in arg])
+            source = srcs[0]
         if arg == tuple(range(len(source.shape))):
             return source
         return _moved(source, MovementOps.PERMUTE, arg)
 
     def expand(self, shape: Sequence[sint]) -> LazyBuffer:
         """Axes of size 1 repeat."""
-        arg = tuple([as_int(size) for size in shape])
+        arg = _sizes(shape)
         if arg == self.shape:
             return self
         source = self
-        if source.op is MovementOps.EXPAND and source.srcs:
+        srcs = source.srcs
+        if source.op is MovementOps.EXPAND and srcs:
             infer(MovementOps.EXPAND, [(source.shape, source.dtype)], arg)
-            source = source.srcs[0]
+            source = srcs[0]
         return _moved(source, MovementOps.EXPAND, arg)
 
     def pad(self, arg: Sequence[tuple[sint, sint]]) -> LazyBuffer:
@@ -379,12 +387,13 @@ class LazyBuffer:
         if pairs == tuple([(0, size) for size in self.shape]):
             return self
         source = self
-        if source.op is MovementOps.SHRINK and source.srcs:
+        srcs, inner = source.srcs, source.arg
+        if source.op is MovementOps.SHRINK and srcs:
             infer(MovementOps.SHRINK, [(source.shape, source.dtype)], pairs)
-            firsts = [start for start, _ in source.arg]
+            firsts = [start for start, _ in inner]
             moved = zip(pairs, firsts, strict=True)
             pairs = tuple([(as_int(a + first), as_int(b + first)) for (a, b), first in moved])
-            source = source.srcs[0]
+            source = srcs[0]
         return _moved(source, MovementOps.SHRINK, pairs)
 
     def stride(self, arg: Sequence[int]) -> LazyBuffer:
@@ -430,8 +439,9 @@ class LazyBuffer:
         """The same value on `device`."""
         if device == self.device:
             return self
-        if self.base_const() is not None:
-            return LazyBuffer.const(self.arg, self.dtype, self.shape, device)
+        value = self.base_const()
+        if value is not None:
+            return LazyBuffer.const(value, self.dtype, self.shape, device)
         srcs = (self.contiguous(),)
         key = (LoadOps.FROM, srcs, device)
         found = _find(key)
@@ -452,16 +462,40 @@ class LazyBuffer:
         return _make(LoadOps.ASSIGN, srcs, region, self.shape, self.dtype, self.device)
 
     def set_realized(self, buffer: Buffer) -> None:
-        """From now on the node is what is in `buffer`; it needs its sources no longer."""
+        """From now on the node is what is in `buffer`; it needs its sources no longer.
+
+        Another thread may be building on the node meanwhile: `op` changes before `srcs` and `arg`
+        do, so that whoever reads these two first, and then finds `op` as it was, has what it had.
+        """
         self.realized = buffer
+        self._leave()
+        self.op = LoadOps.EMPTY
+        self.srcs = ()
+        self.arg = None
+
+    def _leave(self) -> None:
+        """From now on nobody finds this node for an expression that is equal."""
         if self._key is not None:
             entry = _nodes.get(self._key)
             if entry is not None and entry() is self:
                 del _nodes[self._key]
             self._key = None
+
+    def store_number(self) -> None:
+        """A constant becomes one element in memory, repeated. See `set_realized` for the order."""
+        import numpy as np
+
+        number = np.array(self.base_const(), self.dtype.np)
+        buffer = Buffer.fromCPU(self.device, number)
+        if not self.shape:
+            self.set_realized(buffer)
+            return
+        element = LazyBuffer.in_buffer(buffer, (1,) * len(self.shape))
+        self._leave()
         self.op = LoadOps.EMPTY
-        self.srcs = ()
-        self.arg = None
+        self.srcs = (element,)
+        self.arg = self.shape
+        self.op = MovementOps.EXPAND
 
 
 _NAN: Final = float("nan")
@@ -571,9 +605,9 @@ def _simplify(
     if op is TernaryOps.WHERE:
         return _simplify_where(srcs)
     if op is UnaryOps.NEG:
-        inner = srcs[0]
-        if inner.op is UnaryOps.NEG and inner.srcs:
-            return inner.srcs[0]
+        inner = srcs[0].srcs
+        if srcs[0].op is UnaryOps.NEG and inner:
+            return inner[0]
     elif op is UnaryOps.CAST:
         return None
     known = [source.base_const() for source in srcs]
@@ -708,7 +742,8 @@ class Storage:
         if self.node.owner is None:
             self.node.owner = self.token
         if self.node.op is LoadOps.ASSIGN:
-            _written.add(self)
+            with _written_lock:
+                _written.add(self)
             kept = _kept.get()
             if kept is not None and old.serial <= kept[0]:
                 kept[1].append(self)
@@ -723,6 +758,7 @@ def _in_new_memory(value: LazyBuffer) -> LazyBuffer:
 
 
 _written: weakref.WeakSet[Storage] = weakref.WeakSet()
+_written_lock = lock_across_forks()
 _kept: ContextVar[tuple[int, list[Storage]] | None] = ContextVar("ferrule_kept", default=None)
 
 
@@ -742,10 +778,11 @@ def keep_written(last: int) -> Iterator[list[Storage]]:
 
 def pending_writes() -> list[Storage]:
     """All live storages whose node is an ASSIGN that has not run."""
-    if not _written:
-        return []
-    pending = [storage for storage in _written if storage.node.op is LoadOps.ASSIGN]
-    if len(pending) < len(_written):
-        _written.clear()
-        _written.update(pending)
-    return pending
+    with _written_lock:
+        if not _written:
+            return []
+        pending = [storage for storage in _written if storage.node.op is LoadOps.ASSIGN]
+        if len(pending) < len(_written):
+            _written.clear()
+            _written.update(pending)
+        return pending

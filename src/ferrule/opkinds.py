@@ -148,7 +148,13 @@ class OpTypeError(OpError, TypeError):
 
 
 def _is_known(values: Iterable[sint]) -> bool:
-    return all(isinstance(value, int) for value in values)
+    # Lists are faster than generators, here and below: the rules run for every node that is made.
+    return all([isinstance(value, int) for value in values])
+
+
+def _misfit(op: Op, message: str) -> OpError:
+    """The error, for rules that are asked so often that no message is made where all is well."""
+    return OpError(f"{op}: {message}")
 
 
 def _check(condition: bool, op: Op, message: str) -> None:
@@ -168,15 +174,16 @@ def _is_integer(dtype: DType) -> bool:
 def _same_shapes(op: Op, operands: Sequence[Info]) -> Shape:
     shapes = [shape for shape, _ in operands]
     for shape in shapes[1:]:
-        _check(shape == shapes[0], op, f"the operands' shapes differ: {shapes}; expand them first")
+        if shape != shapes[0]:
+            raise _misfit(op, f"the operands' shapes differ: {shapes}; expand them first")
     return shapes[0]
 
 
 def _same_dtypes(op: Op, operands: Sequence[Info]) -> DType:
     kinds = [dtype for _, dtype in operands]
     for dtype in kinds[1:]:
-        message = f"the operands' dtypes differ: {kinds}; cast them first"
-        _check_dtype(dtype is kinds[0], op, message)
+        if dtype is not kinds[0]:
+            raise OpTypeError(f"{op}: the operands' dtypes differ: {kinds}; cast them first")
     return kinds[0]
 
 
@@ -240,10 +247,11 @@ def _infer_reduce(op: Op, operands: Sequence[Info], arg: Any) -> Info:
     shape, dtype = operands[0]
     if op is ReduceOps.SCATTER:
         return _infer_scatter(op, operands, arg)
-    _check(len(arg) == len(shape), op, f"the new shape {arg} has not the rank of {shape}")
+    if len(arg) != len(shape):
+        raise _misfit(op, f"the new shape {arg} has not the rank of {shape}")
     for size, new in zip(shape, arg, strict=True):
-        kept = new == size or new == 1
-        _check(kept, op, f"the new shape {arg} may differ from {shape} only by axes of size 1")
+        if new != size and new != 1:
+            raise _misfit(op, f"the new shape {arg} may differ from {shape} only by axes of size 1")
     if op is ReduceOps.MAX and dtype is not dtypes.bool:
         reduces_nothing = any(size == 0 and new == 1 for size, new in zip(shape, arg, strict=True))
         _check(not reduces_nothing, op, f"an axis of size 0 in {shape} has no largest element")
@@ -275,51 +283,58 @@ def _infer_scatter(op: Op, operands: Sequence[Info], arg: Any) -> Info:
 
 
 def _reshape(op: Op, shape: Shape, arg: Any) -> Shape:
-    if _is_known(shape) and _is_known(arg):
-        same = prod_sint(shape) == prod_sint(arg)
-        _check(same, op, f"{shape} has {prod_sint(shape)} elements, {arg} has {prod_sint(arg)}")
-    negative = any(isinstance(size, int) and size < 0 for size in arg)
-    _check(not negative, op, f"the new shape {arg} has a negative size")
+    if _is_known(shape) and _is_known(arg) and prod_sint(shape) != prod_sint(arg):
+        raise _misfit(op, f"{shape} has {prod_sint(shape)} elements, {arg} has {prod_sint(arg)}")
+    for size in arg:
+        if isinstance(size, int) and size < 0:
+            raise _misfit(op, f"the new shape {arg} has a negative size")
     return tuple(arg)
 
 
 def _permute(op: Op, shape: Shape, arg: Any) -> Shape:
-    is_permutation = sorted(arg) == list(range(len(shape)))
-    _check(is_permutation, op, f"{arg} is no permutation of the {len(shape)} axes of {shape}")
-    return tuple(shape[axis] for axis in arg)
+    if sorted(arg) != list(range(len(shape))):
+        raise _misfit(op, f"{arg} is no permutation of the {len(shape)} axes of {shape}")
+    return tuple([shape[axis] for axis in arg])
 
 
 def _expand(op: Op, shape: Shape, arg: Any) -> Shape:
-    _check(len(arg) == len(shape), op, f"the new shape {arg} has not the rank of {shape}")
+    if len(arg) != len(shape):
+        raise _misfit(op, f"the new shape {arg} has not the rank of {shape}")
     for size, new in zip(shape, arg, strict=True):
-        _check(new == size or size == 1, op, f"{shape} does not expand to {arg}: only 1 repeats")
+        if new != size and size != 1:
+            raise _misfit(op, f"{shape} does not expand to {arg}: only 1 repeats")
     return tuple(arg)
 
 
 def _pad(op: Op, shape: Shape, arg: Any) -> Shape:
-    _check(len(arg) == len(shape), op, f"{arg} has not one pair for each axis of {shape}")
+    if len(arg) != len(shape):
+        raise _misfit(op, f"{arg} has not one pair for each axis of {shape}")
     for before, after in arg:
-        negative = [pad for pad in (before, after) if isinstance(pad, int) and pad < 0]
-        _check(not negative, op, f"{arg} has a negative amount; use SHRINK")
-    return tuple(size + before + after for size, (before, after) in zip(shape, arg, strict=True))
+        if (isinstance(before, int) and before < 0) or (isinstance(after, int) and after < 0):
+            raise _misfit(op, f"{arg} has a negative amount; use SHRINK")
+    pairs = zip(shape, arg, strict=True)
+    return tuple([size + before + after for size, (before, after) in pairs])
 
 
 def _shrink(op: Op, shape: Shape, arg: Any) -> Shape:
-    _check(len(arg) == len(shape), op, f"{arg} has not one pair for each axis of {shape}")
+    if len(arg) != len(shape):
+        raise _misfit(op, f"{arg} has not one pair for each axis of {shape}")
     for size, (start, stop) in zip(shape, arg, strict=True):
-        known = _is_known((size, start, stop))
-        inside = not known or 0 <= start <= stop <= size
-        _check(inside, op, f"({start}, {stop}) is no part of an axis of size {size}")
-    return tuple(stop - start for start, stop in arg)
+        if _is_known((size, start, stop)) and not 0 <= start <= stop <= size:
+            raise _misfit(op, f"({start}, {stop}) is no part of an axis of size {size}")
+    return tuple([stop - start for start, stop in arg])
 
 
 def _stride(op: Op, shape: Shape, arg: Any) -> Shape:
-    _check(len(arg) == len(shape), op, f"{arg} has not one multiplier for each axis of {shape}")
-    valid = all(isinstance(step, int) and step != 0 for step in arg)
-    _check(valid, op, f"the multipliers {arg} must be integers other than 0")
+    if len(arg) != len(shape):
+        raise _misfit(op, f"{arg} has not one multiplier for each axis of {shape}")
+    if 0 in arg or not _is_known(arg):
+        raise _misfit(op, f"the multipliers {arg} must be integers other than 0")
     return tuple(
-        size if abs(step) == 1 else (size + (abs(step) - 1)) // abs(step)
-        for size, step in zip(shape, arg, strict=True)
+        [
+            size if abs(step) == 1 else (size + (abs(step) - 1)) // abs(step)
+            for size, step in zip(shape, arg, strict=True)
+        ]
     )
 
 
@@ -446,7 +461,7 @@ def infer(op: Op, operands: Sequence[Info], arg: Any = None) -> Info:
     if rule is None:
         raise OpError(f"{op}: its shape and dtype are the graph's to say; it is no op of a kernel")
     wanted = operand_count(op)
-    right = wanted is None or wanted == len(operands)
-    _check(right, op, f"takes {wanted} operands, got {len(operands)}")
+    if wanted is not None and wanted != len(operands):
+        raise _misfit(op, f"takes {wanted} operands, got {len(operands)}")
     shape, dtype = rule(op, operands, arg)
-    return tuple(as_int(size) for size in shape), dtype
+    return tuple([size if type(size) is int else as_int(size) for size in shape]), dtype

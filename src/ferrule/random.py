@@ -21,6 +21,7 @@ from ferrule.counting import count_to
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import sint
 from ferrule.gradient import Value
+from ferrule.helpers import lock_across_forks
 from ferrule.lazy import LazyBuffer, Storage, storage_size
 from ferrule.ops import BinaryOps
 from ferrule.realize import realize
@@ -35,6 +36,7 @@ Draw: TypeAlias = Callable[[Sequence[sint], str], Words]
 _drawing: ContextVar[Draw | None] = ContextVar("ferrule_drawing", default=None)
 
 _states: dict[str, Storage] = {}
+_one_call = lock_across_forks()
 _seed: int | None = None
 
 
@@ -133,12 +135,14 @@ def random_words(shape: Sequence[sint], device: str) -> Words:
             f"[rand] shape {tuple(shape)} has {size} elements, and one call draws less than 2**32; "
             "draw it in parts"
         )
-    storage = _state(device)
-    state = Value(storage.node)
     flat = (size,)
-    key0, key1, call = [state.shrink(((place, place + 1),)).expand(flat) for place in range(3)]
-    words = threefry((key0, key1), (count_to(size, dtypes.uint32, device), call))
-    storage.write((state.shrink(((2, 3),)) + 1).node, _CALLS)
+    numbers = count_to(size, dtypes.uint32, device)
+    with _one_call:  # two threads must not draw the same numbers
+        storage = _state(device)
+        state = Value(storage.node)
+        key0, key1, call = [state.shrink(((place, place + 1),)).expand(flat) for place in range(3)]
+        words = threefry((key0, key1), (numbers, call))
+        storage.write((state.shrink(((2, 3),)) + 1).node, _CALLS)
     first, second = [_shaped(word, shape) for word in words]
     return first, second
 

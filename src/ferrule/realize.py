@@ -5,20 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ferrule.device import Device
+from ferrule.helpers import lock_across_forks
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import LazyOp, LoadOps, ScheduleItem
 from ferrule.runner import BufferCopy, JITRunner
 from ferrule.schedule import make_schedule
 
+_turn = lock_across_forks()
+
 
 def realize(nodes: Sequence[LazyBuffer]) -> None:
     """Computes `nodes`; afterwards each has a Buffer.
 
-    All kernels are prepared before the first one runs.
+    All kernels are prepared before the first one runs. Threads take turns, because equal
+    expressions are one node in all of them, and a write may happen once only.
     """
-    schedule = make_schedule(nodes)
-    run(schedule.items)
-    schedule.commit()
+    if all([node.realized is not None for node in nodes]):
+        return
+    with _turn:
+        schedule = make_schedule(nodes)
+        run(schedule.items)
+        schedule.commit()
 
 
 def run(items: Sequence[ScheduleItem]) -> None:

@@ -1,7 +1,8 @@
 """Random programs on tensors mean what NumPy means by them.
 
-A program has views, reads, writes through views and positions, arithmetic in place, and computes
-at random points, also in captured functions. `--programs` is how many are run for each device.
+A program has views, reads, writes through views and positions, arithmetic in place, functions of
+all kinds (`tests/computations.py`), and computes at random points, also in captured functions.
+`--programs` is how many are run for each device.
 
 PYTEST_DONT_REWRITE: what a captured function can reach is searched; it would be all of pytest.
 """
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.computations import compute as computed
 
 from ferrule import Tensor, TinyJit
 from ferrule.config import Context
@@ -297,6 +299,9 @@ class Program:
     def compute(self) -> None:
         """A value of others, to be read later."""
         pair = self.pick()
+        if self.random.random() < 0.4:
+            self.add(*computed(self.random, pair.tensor, pair.array))
+            return
         kind = self.random.choice(["add", "max", "sum", "where", "double", "cast"])
         x, a = pair.tensor, pair.array
         if kind == "sum" and a.ndim:

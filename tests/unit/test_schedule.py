@@ -29,7 +29,7 @@ from ferrule.ops import (
 )
 from ferrule.realize import realize
 from ferrule.runner import JITRunner
-from ferrule.schedule import _recipes, create_schedule, make_schedule
+from ferrule.schedule import _plan, _recipes, create_schedule, make_schedule
 from ferrule.shape.view import ShapeError, View
 from ferrule.target import usable_cores
 
@@ -748,6 +748,66 @@ def test_a_recipe_takes_the_values_of_variables_anew() -> None:
         return total, -array[:size].sum(0, keepdims=True)
 
     assert_used_again(build, np.full((5, 3), 2.0), np.full((5, 3), 4.0))
+
+
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """What is planned from now on adds to the list."""
+    made: list[None] = []
+
+    def counted(*args: Any) -> Any:
+        made.append(None)
+        return _plan(*args)
+
+    monkeypatch.setattr("ferrule.schedule._plan", counted)
+    return made
+
+
+@pytest.mark.parametrize("shape", [(3, 7), ()])
+def test_numbers_that_keep_changing_have_one_kernel(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = plans(monkeypatch)
+    array = random_array(*shape)
+    for step in range(20):
+        x = Value(from_array(array))
+        # The second of the numbers does not change, and stays in the kernel.
+        node = ((x * (0.7 * step) + 3.25) * (step + 10.5)).node
+        factors = np.float32([0.7 * step, step + 10.5])
+        np.testing.assert_allclose(
+            to_array(node), (array * factors[0] + 3.25) * factors[1], rtol=1e-5
+        )
+    assert len(made) == 5
+
+
+def test_numbers_change_in_writes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = plans(monkeypatch)
+    storage, expected = storage_of(X), X.copy()
+    for step in range(12):
+        storage.write((Value(storage.node) * (1.5 + step / 8)).node)
+        expected *= 1.5 + step / 8
+        np.testing.assert_allclose(to_array(storage.node), expected, rtol=1e-5)
+    assert len(made) == 5
+
+
+def test_the_same_numbers_again_stay_in_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = plans(monkeypatch)
+    for step in range(20):
+        node = (Value(from_array(X)) * float(step % 3 + 0.125)).node
+        np.testing.assert_allclose(to_array(node), X * (step % 3 + 0.125))
+    assert len(made) == 3
+    assert LazyBuffer.const(0.125, dtypes.float32, X.shape, DEVICE).base_const() == 0.125
+
+
+def test_a_number_in_memory_is_the_constant_that_it_was() -> None:
+    for value, dtype in ((2.5, dtypes.bfloat16), (-3, dtypes.int8), (float("nan"), dtypes.float64)):
+        constant = LazyBuffer.const(value, dtype, (2, 3), DEVICE)
+        negated = constant.e(BinaryOps.ADD, from_array(np.zeros((2, 3))).cast(dtype))
+        constant.store_number()
+        assert constant.base_const() is None
+        assert LazyBuffer.const(value, dtype, (2, 3), DEVICE) is not constant
+        expected = np.full((2, 3), value, dtype.np).astype(np.float64)
+        np.testing.assert_array_equal(to_array(negated).astype(np.float64), expected)
+        np.testing.assert_array_equal(to_array(constant).astype(np.float64), expected)
 
 
 def test_one_schedule_may_use_two_values_of_a_variable() -> None:

@@ -15,9 +15,11 @@ from ferrule.helpers import prod
 from ferrule.lazy import LazyBuffer
 from ferrule.memory import Lifetime, plan_memory
 from ferrule.ops import BufferOps, LazyOp, LoadOps, ScheduleItem
+from ferrule.runner import observer
 from ferrule.schedule.cut import cut
 from ferrule.schedule.graph import Graph, build_graph
 from ferrule.schedule.hazards import Hazards
+from ferrule.schedule.numbers import store_changing
 from ferrule.schedule.parts import in_parts, numbered
 from ferrule.schedule.recipe import Form, Place, Recipe, Schedule, Step
 from ferrule.schedule.slots import Slot, Slots
@@ -52,6 +54,10 @@ def make_schedule(nodes: Sequence[LazyBuffer]) -> Schedule:
         return Recipe.follow(*_plan(graph, target), graph.everything)
     key = (target, form.key)
     recipe = _recipes.get(key)
+    # A capture keeps the numbers, as its replays do not change them.
+    if recipe is None and observer.get() is None and store_changing(graph, form.key):
+        del graph, form  # references count
+        return make_schedule(nodes)
     if recipe is None:
         recipe, _ = _plan(graph, target)
         _recipes[key] = recipe

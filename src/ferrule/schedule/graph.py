@@ -52,24 +52,21 @@ def toposort(roots: Iterable[LazyBuffer], everything: bool = False) -> list[Lazy
     """
     order: list[LazyBuffer] = []
     seen: set[LazyBuffer] = set()
-    stack: list[tuple[LazyBuffer, bool]] = [(root, False) for root in roots]
+    # On top of a node, None: all that it is made of is in order.
+    stack: list[LazyBuffer | None] = list(roots)
     stack.reverse()
     while stack:
-        node, expanded = stack.pop()
-        if expanded:
+        node = stack.pop()
+        if node is None:
+            node = stack.pop()
+            assert node is not None
             order.append(node)
-            continue
-        if node in seen:
-            continue
-        seen.add(node)
-        srcs = node.srcs if everything else value_sources(node)
-        if not srcs:
-            order.append(node)
-            continue
-        stack.append((node, True))
-        for source in reversed(srcs):
-            if source not in seen:
-                stack.append((source, False))
+        elif node not in seen:
+            seen.add(node)
+            srcs = node.srcs if everything else value_sources(node)
+            stack.append(node)
+            stack.append(None)
+            stack.extend([source for source in reversed(srcs) if source not in seen])
     return order
 
 
@@ -121,9 +118,10 @@ def _is_symbolic(node: LazyBuffer) -> bool:
 
 
 def _has_expr(arg: object) -> bool:
-    if isinstance(arg, tuple):
-        return any(_has_expr(part) for part in arg)
-    return isinstance(arg, Expr)
+    if not isinstance(arg, tuple):
+        return isinstance(arg, Expr)
+    # A list is faster than a generator, and this is asked of every node of every schedule.
+    return any([type(part) is not int and _has_expr(part) for part in arg])
 
 
 # *** readers that this schedule does not know ***

@@ -133,7 +133,7 @@ class Form:
 
     def __init__(self, graph: Graph) -> None:
         self.values: Values = {}
-        self.key: Hashable | None = None
+        self.key: tuple[Hashable, ...] | None = None
         self._numbers: dict[LazyBuffer, int] = {}
         self._memories: dict[Any, int] = {}
         self._symbolic = graph.symbolic
@@ -149,18 +149,18 @@ class Form:
             self.key = tuple(parts)
 
     def _part(self, node: LazyBuffer) -> tuple[Hashable, ...]:
-        owner = self._number_of(node.owner)
+        owner = -1 if node.owner is None else self._number_of(node.owner)
+        arg, shape = node.arg, node.shape
+        if self._symbolic:
+            arg, shape = self._free(arg), self._free(shape)
         if node.realized is not None:
-            shape = self._free(node.shape)
             return (shape, node.dtype, node.device, owner, *self._memory(node.realized))
         if node.srcs:
             sources = tuple([self._numbers[source] for source in node.srcs])
             if node.op is LoadOps.CUSTOM:
                 self._consistent = False
-            return (node.op, sources, self._free(node.arg), owner)
-        arg = self._free(node.arg)
-        zero = is_negative_zero(arg)
-        return (node.op, arg, zero, self._free(node.shape), node.dtype, node.device, owner)
+            return (node.op, sources, arg, owner)
+        return (node.op, arg, is_negative_zero(arg), shape, node.dtype, node.device, owner)
 
     def _memory(self, buffer: Buffer) -> tuple[Hashable, ...]:
         base = buffer.base
@@ -169,15 +169,11 @@ class Form:
         return (number, owner, offset, buffer.size, buffer.exports > 0)
 
     def _number_of(self, thing: object) -> int:
-        """Things are numbered as they are met; nothing has the number -1."""
-        if thing is None:
-            return -1
+        """Things are numbered as they are met."""
         return self._memories.setdefault(id(thing), len(self._memories))
 
     def _free(self, arg: Any) -> Any:
         """An argument without bound values, which go to `values`."""
-        if not self._symbolic:
-            return arg
         if isinstance(arg, tuple):
             return tuple([self._free(part) for part in arg])
         if isinstance(arg, View):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import final
 
 from ferrule.expr import TRUE, Expr, all_of, as_expr, as_int, minimum, sint
@@ -162,7 +163,7 @@ class View:
         pairs = zip(counts, self.strides, strict=True)
         return [(n, _larger(s, -s)) for n, s in pairs if not same(n, 1)]
 
-    @property
+    @cached_property
     def is_injective(self) -> bool:
         """Whether it is proved that no two elements share a place in memory.
 

@@ -29,7 +29,7 @@ from ferrule.ops import MovementOps
 from ferrule.realize import realize
 from ferrule.shape.view import ShapeError, View, prod_sint
 from ferrule.tensor.broadcast import fit_shape
-from ferrule.tensor.cell import MOVES, Cache, Cell, Move, Part, still_holds
+from ferrule.tensor.cell import MOVES, Cache, Cell, Move, Part, moved_view, still_holds
 from ferrule.tensor.data import Array, DTypeLike, bound_shape, from_host, to_device, to_dtype
 
 _SHOWN = 8  # elements of a realised tensor in its repr
@@ -198,7 +198,7 @@ class TensorBase:
         for part in reversed(chain):
             assert part._move is not None
             op, arg = part._move
-            moved: View | None = MOVES[op](view, arg)
+            moved = moved_view(op, view, arg)
             assert moved is not None, f"{op} of {view} is not a view"
             view = part._view = moved
         return view

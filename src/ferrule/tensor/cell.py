@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import Any, Final, TypeAlias, final
 from weakref import WeakSet, ref
 
@@ -26,6 +27,13 @@ MOVES: dict[MovementOps | str, Callable[[Any, Any], Any]] = {
     # Of square matrices, in the last two axes: several primitive movements, but one of strides.
     DIAGONAL: lambda value, _: diagonal_of(value),
 }
+
+
+@lru_cache(maxsize=4096)
+def moved_view(op: MovementOps | str, view: View, arg: Any) -> View | None:
+    """`MOVES` of a view; programs write to the same parts of the same shapes again and again."""
+    moved: View | None = MOVES[op](view, arg)
+    return moved
 
 
 def diagonal_of(value: View | Value) -> View | Value:

@@ -17,6 +17,7 @@ from ferrule.ops import MovementOps
 from ferrule.shape.view import ShapeError, prod_sint, same
 from ferrule.tensor.activations import Activations
 from ferrule.tensor.base import TensorBase
+from ferrule.tensor.cell import moved_view
 
 
 def listed(arguments: Sequence[Any]) -> tuple[Any, ...]:
@@ -120,7 +121,7 @@ class Movement(Activations):
         """Whether strides can say the new shape; axes of size 1 never matter."""
         if [n for n in new if not same(n, 1)] == [n for n in self._shape if not same(n, 1)]:
             return True
-        return self._layout().reshape(new) is not None
+        return moved_view(MovementOps.RESHAPE, self._layout(), new) is not None
 
     def view(self, *shape: Any) -> Self:
         """The same as `reshape`.
