@@ -78,7 +78,7 @@ LAYERS = """
     nn.optim.lr_scheduler.combined nn.optim.lr_scheduler.plateau nn.optim.lr_scheduler nn.optim
     nn.utils nn.state.files nn.state.model nn.state.safetensors nn.state.npz nn.state.checkpoints
     nn.state
-    nn.init nn.parameters nn.functions nn.containers nn.linear nn.embedding nn.convolution
+    nn.init nn.parameters nn.shown nn.functions nn.containers nn.linear nn.embedding nn.convolution
     nn.normalization nn.recurrent nn.attention nn.transformer nn.activations nn.shapes nn.losses nn
     demo.terminal demo.digits cli errors __init__ __main__
 """

@@ -7,6 +7,7 @@ from typing import final
 from ferrule.dtype import DType
 from ferrule.nn.functions import layer
 from ferrule.nn.parameters import constant
+from ferrule.nn.shown import Shown
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import takes_tensors
 
@@ -178,7 +179,7 @@ def Softmax2d(x: Tensor, /) -> Tensor:
 
 
 @final
-class PReLU:
+class PReLU(Shown):
     """x, and below zero x times a slope that is learnt: one, or one for each channel.
 
     >>> PReLU()(Tensor([-2.0, 2.0])).tolist()

@@ -8,13 +8,14 @@ from typing import final
 from ferrule.dtype import DType, dtypes
 from ferrule.nn.linear import Linear
 from ferrule.nn.parameters import constant, glorot_uniform
+from ferrule.nn.shown import Shown
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import takes_tensors
 
 
 @final
-class MultiheadAttention:
+class MultiheadAttention(Shown):
     """Attention in `num_heads` parts of the width, each with projections of its own.
 
     Takes a query (L, N, embed_dim), a key (S, N, kdim) and a value (S, N, vdim), with `batch_first`

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias, final, overload
 
+from ferrule.nn.shown import Shown
+
 Layer: TypeAlias = Callable[..., Any]
 
 ModuleList = list
@@ -14,7 +16,7 @@ ModuleDict = dict
 
 
 @final
-class Sequential:
+class Sequential(Shown):
     """Layers or functions, called one after another; given a dict, under its names.
 
     Its layers are its attributes: `model[0]` is `getattr(model, "0")`.

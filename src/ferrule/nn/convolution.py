@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypeAlias, final
 
 from ferrule.dtype import DType
 from ferrule.nn.parameters import each_axis, filter_weights
+from ferrule.nn.shown import Shown
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import takes_tensors
@@ -17,7 +18,7 @@ Sizes: TypeAlias = int | Sequence[int]
 _MODES = ("zeros", "reflect", "replicate", "circular")
 
 
-class _Filters(ABC):
+class _Filters(Shown, ABC):
     """The settings that both kinds of layers share."""
 
     axes: ClassVar[int]

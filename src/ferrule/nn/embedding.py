@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Self, final
 
 from ferrule.dtype import DType
+from ferrule.nn.shown import Shown
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import takes_tensors
 
 
 @final
-class Embedding:
+class Embedding(Shown):
     """One row of `weight`, (vocabulary, width), for each index: (...) to (..., width).
 
     The row `padding_idx` starts at zero and gets no gradient. Rows used whose norm of the order
@@ -72,7 +73,7 @@ class Embedding:
 
 
 @final
-class EmbeddingBag:
+class EmbeddingBag(Shown):
     """The sum, mean or maximum ("sum", "mean", "max") of several rows of `weight` for each bag.
 
     Indices are (bags, positions), or a vector with the `offsets` at which the bags begin; the

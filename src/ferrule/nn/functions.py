@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeAlias
 
+from ferrule.nn.shown import Shown
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import no_tensor
 
@@ -18,7 +19,7 @@ Sizes: TypeAlias = int | Sequence[int]
 Wanted: TypeAlias = int | Sequence[int | None]
 
 
-class Function:
+class Function(Shown):
     """A layer that calls a function with settings; `layer` and `criterion` make its classes."""
 
     function: ClassVar[Callable[..., Any]]
@@ -38,10 +39,6 @@ class Function:
         if inputs and not isinstance(inputs[0], Tensor):
             raise no_tensor(type(self).__name__, "the input", inputs[0])
         return type(self).function(*inputs, **vars(self))
-
-    def __repr__(self) -> str:
-        settings = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
-        return f"{type(self).__name__}({settings})"
 
 
 def _unlearnt(value: Any) -> Any:

@@ -6,12 +6,13 @@ from typing import final
 
 from ferrule.dtype import DType
 from ferrule.nn.parameters import filter_weights, inverse_root, uniform
+from ferrule.nn.shown import Shown
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import takes_tensors
 
 
 @final
-class Linear:
+class Linear(Shown):
     """`x @ weight.T + bias`: (..., in_features) to (..., out_features).
 
     `weight` is (out_features, in_features), `bias` (out_features,) or None.
@@ -39,7 +40,7 @@ class Linear:
 
 
 @final
-class Bilinear:
+class Bilinear(Shown):
     """`x1 @ weight[k] @ x2 + bias[k]` for each output k, over the last axes.
 
     `weight` is (out_features, in1_features, in2_features).

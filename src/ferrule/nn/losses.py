@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias, final
 
 from ferrule.nn.functions import comparison, criterion
+from ferrule.nn.shown import Shown
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import takes_tensors
 
@@ -239,7 +240,7 @@ def GaussianNLLLoss(
 
 
 @final
-class CTCLoss:
+class CTCLoss(Shown):
     """Connectionist temporal classification: see `Tensor.ctc_loss`.
 
     >>> scores = Tensor.ones(5, 1, 3).log_softmax(-1)

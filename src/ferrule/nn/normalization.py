@@ -10,6 +10,7 @@ from typing import final
 from ferrule.dtype import DType, dtypes
 from ferrule.nn.functions import layer
 from ferrule.nn.parameters import constant, statistic
+from ferrule.nn.shown import Shown
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import takes_tensors
@@ -27,7 +28,7 @@ def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     return x if bias is None else x + _per_channel(bias, x.ndim)
 
 
-class _ByChannel(ABC):
+class _ByChannel(Shown, ABC):
     """What normalises channels, with statistics that may be tracked."""
 
     def __init__(
@@ -179,7 +180,7 @@ def _as_shape(sizes: int | Sequence[int]) -> tuple[int, ...]:
 
 
 @final
-class LayerNorm:
+class LayerNorm(Shown):
     """Normalises over the last axes, those of `normalized_shape`.
 
     >>> LayerNorm(8)(Tensor.ones(2, 8)).shape
@@ -212,7 +213,7 @@ class LayerNorm:
 
 
 @final
-class GroupNorm:
+class GroupNorm(Shown):
     """Normalises each of `num_groups` groups of channels of (N, C, ...).
 
     >>> GroupNorm(2, 6)(Tensor.ones(1, 6, 4, 4)).shape
@@ -252,7 +253,7 @@ class GroupNorm:
 
 
 @final
-class RMSNorm:
+class RMSNorm(Shown):
     """Divides by the root of the mean square over the last axes, those of `normalized_shape`.
 
     `eps` is added to the mean square; None is the spacing of the input's type at 1.

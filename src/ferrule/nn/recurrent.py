@@ -8,6 +8,7 @@ from typing import ClassVar, TypeAlias, final
 
 from ferrule.dtype import DType
 from ferrule.nn.parameters import inverse_root, uniform
+from ferrule.nn.shown import Shown
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import takes_tensors
@@ -50,7 +51,7 @@ def _check_nonlinearity(name: str, nonlinearity: str) -> str:
     return nonlinearity
 
 
-class _Steps(ABC):
+class _Steps(Shown, ABC):
     """A kind of step: how many gates it has, and what it makes of them."""
 
     gates: ClassVar[int]

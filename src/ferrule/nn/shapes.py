@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from ferrule.nn.functions import Function, Sizes, Wanted, criterion, layer
+from ferrule.nn.shown import Shown
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
 
 
 @final
-class Identity:
+class Identity(Shown):
     """Gives what it is given; takes any settings.
 
     >>> Identity(54, unused=True)(Tensor([1.0])).tolist()

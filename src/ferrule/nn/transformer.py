@@ -11,6 +11,7 @@ from ferrule.nn.attention import MultiheadAttention
 from ferrule.nn.linear import Linear
 from ferrule.nn.normalization import LayerNorm
 from ferrule.nn.parameters import glorot_uniform
+from ferrule.nn.shown import Shown
 from ferrule.nn.state import get_state_dict
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import takes_tensors
@@ -34,7 +35,7 @@ def _activation(name: str, given: Activation) -> Callable[[Tensor], Tensor]:
     return known[given]
 
 
-class _Block:
+class _Block(Shown):
     """What both kinds of layers share: two matrices with an activation between, and norms."""
 
     def __init__(
@@ -199,7 +200,7 @@ class TransformerDecoderLayer(_Block):
 
 
 @final
-class TransformerEncoder:
+class TransformerEncoder(Shown):
     """`num_layers` copies of a layer, one after another, and a norm at the end if there is one.
 
     >>> layer = TransformerEncoderLayer(d_model=8, nhead=2, dim_feedforward=16)
@@ -231,7 +232,7 @@ class TransformerEncoder:
 
 
 @final
-class TransformerDecoder:
+class TransformerDecoder(Shown):
     """`num_layers` copies of a decoder's layer, and a norm at the end if there is one.
 
     >>> layer = TransformerDecoderLayer(d_model=8, nhead=2, dim_feedforward=16)
@@ -257,7 +258,7 @@ class TransformerDecoder:
 
 
 @final
-class Transformer:
+class Transformer(Shown):
     """An encoder and a decoder, with a norm after each.
 
     >>> model = Transformer(8, 2, 1, 1, dim_feedforward=16, batch_first=True)
