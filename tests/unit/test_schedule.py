@@ -30,6 +30,7 @@ from ferrule.ops import (
 from ferrule.realize import realize
 from ferrule.runner import JITRunner
 from ferrule.schedule import _plan, _recipes, create_schedule, make_schedule
+from ferrule.schedule.numbers import _forms
 from ferrule.shape.view import ShapeError, View
 from ferrule.target import usable_cores
 
@@ -751,7 +752,9 @@ def test_a_recipe_takes_the_values_of_variables_anew() -> None:
 
 
 def plans(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """What is planned from now on adds to the list."""
+    """What is planned from now on adds to the list; nothing is known from before."""
+    _recipes.clear()
+    _forms.clear()
     made: list[None] = []
 
     def counted(*args: Any) -> Any:

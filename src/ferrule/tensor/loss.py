@@ -52,9 +52,9 @@ class Loss(Neural):
         """The loss of unnormalised scores, whose classes are on axis 1 (0 for one axis).
 
         `target` holds class indices, without that axis, or probabilities of the same shape. Indices
-        equal to `ignore_index` do not count. `weight` is one factor for each class; a mean over
-        class indices is over their weights. PyTorch's order works as well: a weight in the second
-        place.
+        equal to `ignore_index` do not count, nor do those that are no class. `weight` is one factor
+        for each class; a mean over class indices is over their weights. PyTorch's order works as
+        well: a weight in the second place.
 
         Raises `ShapeError` if the shapes do not fit.
 
