@@ -42,6 +42,7 @@ class Linearizer:
     """An AST on its way to a program for a target: `kernel`, the `opts` chosen for it, and its
     `uops`.
 
+    >>> from ferrule.dtype import dtypes
     >>> from ferrule.target import detect_cpu
     >>> from ferrule.ops import BufferOps, LazyOp, MemBuffer, UnaryOps
     >>> from ferrule.shape.shapetracker import ShapeTracker
