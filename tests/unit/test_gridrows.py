@@ -11,8 +11,10 @@ from tests.kernels import (
     mul,
     numpy_layernorm,
     numpy_softmax,
+    reduce,
     softmax,
     store,
+    sub,
     total,
 )
 
@@ -23,7 +25,7 @@ from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
 from ferrule.codegen.uops import UOps
 from ferrule.expr import ExprOp, Variable
-from ferrule.ops import BufferOps, LazyOp, UnaryOps
+from ferrule.ops import BufferOps, LazyOp, ReduceOps, UnaryOps
 
 
 def softmax_of(rows: int, columns: int, axis: int = 1) -> Case:
@@ -147,6 +149,32 @@ def test_a_sum_and_its_roots_own_columns() -> None:
     x = load(1, 6, 40)
     scaled = LazyOp(UnaryOps.NEG, (total(x, 1).expand((6, 40)),))
     run(Case("spread", store(scaled), ((6, 40),), lambda x: np.repeat(-x.sum(1)[:, None], 40, 1)))
+
+
+def less_the_maximum() -> Case:
+    """Sums of what is left of a maximum that hangs further out."""
+    top = reduce(ReduceOps.MAX, load(2, 3, 16), 1).reshape((3, 1, 1)).expand((3, 4, 400))
+    ast = store(total(sub(load(1, 3, 4, 400), top), 2))
+    expected = lambda x, m: (x - m.max(1)[:, None, None]).sum(2)  # noqa: E731
+    return Case("less", ast, ((3, 4, 400), (3, 16)), expected)
+
+
+def test_what_few_results_need_is_computed_again_for_many() -> None:
+    linearizer = run(less_the_maximum())
+    assert [opt for opt in linearizer.opts if opt.primitive == "recompute"]
+    assert linearizer.blocks == 12
+
+
+def test_recompute_stays_where_its_readers_are() -> None:
+    kernel = lower(less_the_maximum().ast, "kernel")
+    (name,) = (n.name for n in kernel.nests if n.at == ("out0", 1))
+    deeper = apply_opts(kernel, [Opt("recompute", (name, 2))])
+    with pytest.raises(ScheduleError, match=r"it hangs at \('out0', 2\), and .* read it"):
+        apply_opts(deeper, [Opt("recompute", (name, 1))])
+    (reader,) = (n.name for n in kernel.nests if n.at == ("out0", 2))
+    outside = apply_opts(kernel, [Opt("compute_at", (reader, 1))])
+    with pytest.raises(ScheduleError, match="have to be in the loops that it enters"):
+        apply_opts(outside, [Opt("recompute", (name, 2))])
 
 
 STAGED = Opt("stage", ("max0", 1, "out0", 1, ("r0.1",), "x"))

@@ -8,6 +8,7 @@ by a block together where the terms lie along memory.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from ferrule.codegen.gridrows import schedule_reduces
 from ferrule.codegen.gridscatter import schedule_scatter
@@ -19,6 +20,7 @@ from ferrule.codegen.primitives.editing import ScheduleError, is_ordered
 from ferrule.codegen.rows import column_axis, merge_siblings
 
 SHORT = 32  # terms of a reduce that one thread does as well alone
+AGAIN = 8  # times the work of what is computed again, a kernel has at least
 
 
 def schedule_grid(plan: Plan) -> None:
@@ -44,6 +46,7 @@ def _schedule_reduces(plan: Plan, name: str) -> None:
     """Schedule a root with reduces in it that are no contraction's tile."""
     merge_siblings(plan, plan.below(name))
     below = plan.below(name)
+    plan.attempt(_meet, name)
     if plan.attempt(schedule_reduces, name):
         return
     if not (_suits_rows(plan, name, below) and _rows(plan, name)):
@@ -53,6 +56,25 @@ def _schedule_reduces(plan: Plan, name: str) -> None:
 def _adds_up(nest: Nest) -> bool:
     """Whether a nest stores from inside another, as a sum over blocks does."""
     return nest.at is not None and any(c.store is not None for c in nest.computes)
+
+
+def _meet(plan: Plan, name: str) -> bool:
+    """Reduces that hang further out than others are computed again for each of these, where results
+    out there are too few for the device and that takes little.
+    """
+    loops = plan.nest(name).loops
+    depths = {n: at[1] for n in plan.below(name) if (at := plan.nest(n).at) and at[0] == name}
+    if not depths:
+        return False
+    outer, inner = min(depths.values()), max(depths.values())
+    if outer == inner or prod(o.range.size.max for o in loops[:outer]) >= plan.target.max_threads:
+        return False
+    extra = 0
+    for n in (n for n in depths if depths[n] < inner):
+        times = prod(loop.range.size.max for loop in loops[:inner])
+        extra += times * prod(loop.range.size.max for loop in plan.nest(n).loops)
+        plan.do("recompute", n, inner)
+    return AGAIN * extra <= plan.work(name)
 
 
 # -- a thread for each result ----------------------------------------------------------------------

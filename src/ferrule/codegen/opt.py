@@ -32,6 +32,7 @@ from ferrule.codegen.primitives.nests import (
     keep,
     merge,
     partition,
+    recompute,
 )
 from ferrule.codegen.primitives.products import tensorize
 
@@ -96,6 +97,7 @@ PRIMITIVES: Final[dict[str, Callable[..., Kernel]]] = {
     "parallel": parallel,
     "partition": partition,
     "prefetch": prefetch,
+    "recompute": recompute,
     "reorder": reorder,
     "reuse": reuse,
     "split": split,

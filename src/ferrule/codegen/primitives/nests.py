@@ -86,6 +86,34 @@ def compute_at(kernel: Kernel, nest_name: str, depth: int, inside: bool = False)
     return kernel
 
 
+def recompute(kernel: Kernel, nest_name: str, depth: int) -> Kernel:
+    """Compute a nest further in: once more in each iteration of the loops that it enters.
+
+    `for i: s = x; for j: b = s` -> `for i: for j: s = x; b = s`. All who read it are in there.
+    Exact.
+    """
+    nest = nest_of(kernel, nest_name)
+    family = descendants(kernel, nest_name)
+    own = {c.name for c in nest.computes}
+    users = [n for n in kernel.nests if n.name not in family]
+    users = [n for n in users if any(e.arg in own for e in reads(expressions(n)))]
+    deeper = nest.at is not None and nest.at[1] <= depth <= len(nest_of(kernel, nest.at[0]).loops)
+    if nest.at is None or not deeper or not all(_is_within(kernel, n, nest, depth) for n in users):
+        raise ScheduleError(
+            f"recompute({nest_name}, {depth}) in kernel {kernel.name}: it hangs at {nest.at}, and "
+            f"{[n.name for n in users]} read it; all of them have to be in the loops that it enters"
+        )
+    return kernel.with_nest(replace(nest, at=(nest.at[0], depth)))
+
+
+def _is_within(kernel: Kernel, reader: Nest, nest: Nest, depth: int) -> bool:
+    """Whether a nest is in the first `depth` loops of the one that another hangs in."""
+    assert nest.at is not None
+    while reader.at is not None and reader.at[0] != nest.at[0]:
+        reader = kernel.by_name[reader.at[0]]
+    return reader.name == nest.at[0] or (reader.at is not None and reader.at[1] >= depth)
+
+
 def enter(kernel: Kernel, nest_name: str, host_name: str, depth: int) -> Kernel:
     """A root nest is done inside of the first loops of the next one, a part for each iteration.
 
