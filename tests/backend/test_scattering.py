@@ -215,3 +215,25 @@ def test_choices_and_places(device: str) -> None:
     assert Tensor([1]).combinations().shape == (0, 2)
     rows, columns = Tensor([5, 11]).unravel_index((3, 4))
     assert (rows.tolist(), columns.tolist()) == ([1, 2], [1, 3])
+
+
+@pytest.mark.parametrize("count", [1, 5, 24])
+def test_elements_that_all_go_to_one_known_place_are_all_added(device: str, count: int) -> None:
+    values = np.arange(1, count + 1, dtype=np.float32)
+    places = Tensor.full((count,), 2, dtype=dtypes.int32, device=device)
+    found = Tensor.zeros(4, device=device).scatter_add(0, places, Tensor(values, device=device))
+    assert found.tolist() == [0, 0, values.sum(), 0]
+
+
+@pytest.mark.parametrize("shape", [(1, 8), (8, 1), (1, 1)])
+def test_an_axis_of_one_element_is_scattered(device: str, shape: tuple[int, int]) -> None:
+    values = np.arange(1, 1 + np.prod(shape), dtype=np.float32).reshape(shape)
+    places = np.full(shape, 2, np.int32)
+    for axis in (0, 1):
+        expected = np.zeros((5, shape[1]) if axis == 0 else (shape[0], 5), np.float32)
+        np.add.at(np.moveaxis(expected, axis, 0), 2, values.sum(axis))
+        start = Tensor.zeros(*expected.shape, device=device)
+        found = start.scatter_add(
+            axis, Tensor(places, device=device), Tensor(values, device=device)
+        )
+        np.testing.assert_array_equal(found.numpy(), expected)

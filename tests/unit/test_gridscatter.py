@@ -45,6 +45,13 @@ def run_scatter(shape: tuple[int, ...], axis: int, size: int, *, shared: bool) -
     return linearizer
 
 
+@pytest.mark.parametrize("shape", [(1,), (1, 8), (8, 1), (1, 1)])
+def test_what_is_added_to_is_loaded_after_it_is_filled(shape: tuple[int, ...]) -> None:
+    """Where a loop over elements is missing, the load may seem to be the same in all loops."""
+    for axis in range(len(shape)):
+        run_scatter(shape, axis, 5, shared=False)
+
+
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize(
     ("shape", "axis", "size"),

@@ -11,7 +11,7 @@ from typing import final
 
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import INDEX, Expr, ExprOp
+from ferrule.expr import INDEX, Expr, ExprOp, toposort
 
 I32 = dtypes.int32
 I64 = dtypes.int64
@@ -62,6 +62,13 @@ class Emitter:
     def remember(self, node: Expr, u: UOp) -> None:
         """From now on a UOp stands for an expression, as long as its loop is open."""
         self.scopes[self.level(u)].values[node] = u
+
+    def forget_loads(self, slot: int) -> None:
+        """What was computed from elements of a buffer is not known any more: they have changed."""
+        for scope in self.scopes:
+            old = [e for e in scope.values if _loads_from(e, slot)]
+            for e in old:
+                del scope.values[e]
 
     def memory_dtype(self, dtype: DType) -> DType:
         """The dtype of a value in a UOp, where index arithmetic has one that memory has."""
@@ -152,3 +159,7 @@ class Emitter:
     def shuffle(self, order: tuple[int, ...], *vectors: UOp) -> UOp:
         """Lanes of one or two vectors, those of the second numbered after those of the first."""
         return self.emit(UOp(UOps.SHUFFLE, vectors[0].dtype, len(order), vectors, order))
+
+
+def _loads_from(e: Expr, slot: int) -> bool:
+    return any(x.op is ExprOp.LOAD and x.arg == slot for x in toposort([e]))

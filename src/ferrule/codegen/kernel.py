@@ -256,6 +256,18 @@ def stores_to_one_place(nest: Nest) -> bool:
     return scatters(nest) or any(not index.ranges.issuperset(ranges) for index in stores)
 
 
+def loaded_again(kernel: Kernel) -> frozenset[int]:
+    """The slots from which a nest loads what another one has stored, or an earlier iteration."""
+    out: set[int] = set()
+    for nest in kernel.nests:
+        loaded = {e.arg for e in toposort(expressions(nest)) if e.op is ExprOp.LOAD}
+        for other in kernel.nests:
+            stored = {c.store.slot for c in other.computes if c.store is not None}
+            if other is not nest or stores_to_one_place(nest):
+                out |= loaded & stored
+    return frozenset(out)
+
+
 def can_overwrite(kernel: Kernel, name: str, old: str) -> bool:
     """Whether a kept value may take the memory of another.
 

@@ -14,7 +14,16 @@ from contextlib import contextmanager
 from typing import final
 
 from ferrule.codegen.emitter import I32, I64, Copy, Emitter
-from ferrule.codegen.kernel import LANES_OR_COPIES, Compute, Kernel, Kind, Loop, expressions, reads
+from ferrule.codegen.kernel import (
+    LANES_OR_COPIES,
+    Compute,
+    Kernel,
+    Kind,
+    Loop,
+    expressions,
+    loaded_again,
+    reads,
+)
 from ferrule.codegen.threads import Digit, Threads
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.dtype import DType, dtypes
@@ -45,6 +54,7 @@ class Values:
         self._locals: dict[str, UOp] = {}
         self._thread: UOp | None = None
         self._in_registers = _registers(kernel, threads)
+        self._changing = loaded_again(kernel)
         self._chosen: dict[tuple[object, ...], Expr] = {}
         self._depth = 0
 
@@ -111,6 +121,7 @@ class Values:
 
     def _run(self, loop: Loop, start: UOp, stop: UOp, body: Callable[[], None]) -> None:
         self.out.remember(loop.range, self.out.open(loop.range.name, start, stop))
+        self._forget_loads(self._changing)
         body()
         self.out.close()
 
@@ -240,7 +251,7 @@ class Values:
             base = index - self.lane * 2 if lanes > 1 and self.lane is not None else index
             mask = self._mask_of_two(valid, second[1], lanes)
             src = (pointer, self.plain(base), *([mask] if mask is not None else []))
-            both = self.out.emit(UOp(UOps.LOAD, pointer.dtype, 2 * lanes, src))
+            both = self._loaded(UOp(UOps.LOAD, pointer.dtype, 2 * lanes, src))
             return self.out.emit(UOp(UOps.BITCAST, node.dtype, lanes, (both,)))
         assert pointer.dtype is not None
         elements = [load(node.arg, pointer.dtype, *e) for e in ((index, valid), second)]
@@ -253,13 +264,17 @@ class Values:
         if lanes > 1 and self.lane is not None and self._step(index) == -1:
             first = self.plain(index + self.lane - (lanes - 1))
             src = (pointer, first, *([self._reversed(mask)] if mask is not None else []))
-            return self._reversed(self.out.emit(UOp(UOps.LOAD, pointer.dtype, lanes, src)))
+            return self._reversed(self._loaded(UOp(UOps.LOAD, pointer.dtype, lanes, src)))
         at = self._address(index, lanes)
         src = (pointer, at, *([mask] if mask is not None else []))
         multiple = self._multiple(index, at, lanes)
         if pointer in self._ahead and at.lanes == 1:
             self._prefetch(pointer, index, at)
-        return self.out.emit(UOp(UOps.LOAD, pointer.dtype, lanes, src, multiple))
+        return self._loaded(UOp(UOps.LOAD, pointer.dtype, lanes, src, multiple))
+
+    def _loaded(self, u: UOp) -> UOp:
+        """A load where its operands are known; after all stores so far, if they may be to it."""
+        return self.out.inside(u) if u.src[0].arg in self._changing else self.out.emit(u)
 
     def _prefetch(self, pointer: UOp, index: Expr, at: UOp) -> None:
         """Fetch what is as far ahead of an address as this nest wants, once for a line of cache."""
@@ -371,6 +386,12 @@ class Values:
             pointer = self.params[c.store.slot]
             hint = "nontemporal" if c.store.nontemporal else None
             self._store(pointer, self.current(c.store.index), value, valid, hint)
+            self._forget_loads(self._changing & {c.store.slot})
+
+    def _forget_loads(self, slots: Iterable[int]) -> None:
+        """Elements of these buffers may be others from here on."""
+        for slot in slots:
+            self.out.forget_loads(slot)
 
     def _store(
         self, pointer: UOp, index: Expr, value: UOp, valid: Expr, hint: str | None = None
