@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import gcd, prod
 from typing import final
 
@@ -102,6 +103,7 @@ class _Work:
 # -- which tile ------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=4096)
 def best_grid_tile(target: Target, work: _Work) -> GridTile | None:
     """The tile with the least time; None where a thread for each result takes less."""
     tiles = _matrix_tiles(target) if work.matrices else _tiles(target, work.itemsize)
