@@ -28,11 +28,12 @@ LAYERS = """
     codegen.threads
     codegen.plan codegen.streams codegen.panels codegen.rows codegen.tensorize codegen.tile
     codegen.blocks codegen.taps codegen.dots codegen.contraction codegen.chains codegen.gridstreams
-    codegen.gridrows codegen.gridtile codegen.gridscatter codegen.grid codegen.heuristic
-    codegen.mutate codegen.search
+    codegen.gridrows codegen.gridcost codegen.gridtile codegen.gridscatter codegen.grid
+    codegen.heuristic codegen.mutate codegen.search
     codegen.prepack
     codegen.uops codegen.transcendental codegen.prepare codegen.emitter codegen.values
-    codegen.reduction codegen.linearizer codegen.gridparts codegen.interpret
+    codegen.ahead codegen.fragments codegen.reduction codegen.linearizer codegen.gridparts
+    codegen.interpret
     renderer.base renderer.float8
     renderer.llvmvalue renderer.llvmexpand renderer.llvmalu renderer.llvmfloat8
     renderer.llvmcast renderer.llvmir

@@ -20,6 +20,10 @@ void fake_wait(FakeWait kind, int line);
 // Eight bytes of the thread that is `lane` of this thread's warp.
 void* fake_slot(unsigned lane);
 unsigned fake_lane();
+// Copies that are there only when their thread has waited for them.
+void fake_copy(void* to, const void* source, unsigned bytes, unsigned zeros);
+void fake_commit();
+void fake_await(unsigned newest);
 }
 
 #ifndef FAKE_DRIVER
@@ -133,6 +137,11 @@ static Value fake_shuffle(Value value, unsigned from, int line) {
   fake_shuffle(value, fake_lane() ^ (distance), __LINE__)
 #define __shfl_down_sync(mask, value, distance, ...) \
   fake_shuffle(value, fake_lane() + (distance) < 32 ? fake_lane() + (distance) : fake_lane(), __LINE__)
+
+// cuda_pipeline_primitives.h
+#define __pipeline_memcpy_async(to, source, bytes, zeros) fake_copy(to, source, bytes, zeros)
+#define __pipeline_commit() fake_commit()
+#define __pipeline_wait_prior(newest) fake_await(newest)
 
 // What the driver finds of a kernel: how to call it once, and the sizes of its parameters.
 template <size_t...>

@@ -42,6 +42,12 @@ namespace {
 constexpr size_t kStackBytes = 512 << 10;
 constexpr unsigned kWarp = 32;
 
+struct Copy {
+  char *to;
+  const char* source;
+  unsigned bytes, zeros;
+};
+
 struct Fiber {
   jmp_buf place;
   ucontext_t start;
@@ -51,6 +57,8 @@ struct Fiber {
   bool done;
   bool started;
   uint64_t slot;
+  std::vector<Copy> copies;               // begun since the last group
+  std::deque<std::vector<Copy>> groups;  // on their way
 };
 
 std::vector<Fiber*> fibers;
@@ -59,6 +67,7 @@ jmp_buf scheduler;
 void (*kernel_call)(void**);
 void** kernel_values;
 std::string problem;  // what is wrong with the launch that runs
+bool misaligned;      // one of its copies is
 
 void back_to_scheduler() {
   if (!_setjmp(running->place)) _longjmp(scheduler, 1);
@@ -111,6 +120,16 @@ bool release(unsigned first, unsigned last, int kind) {
   return true;
 }
 
+bool waits_for_copies(unsigned n) {
+  for (unsigned i = 0; i < n; i++) {
+    bool some = !fibers[i]->copies.empty();
+    for (auto& group : fibers[i]->groups) some |= !group.empty();
+    if (some) problem = "thread " + std::to_string(i) + " is done, its copies are on their way";
+    if (some) return true;
+  }
+  return false;
+}
+
 bool all_done(unsigned n) {
   return std::all_of(fibers.begin(), fibers.begin() + n, [](Fiber* f) { return f->done; });
 }
@@ -130,7 +149,8 @@ bool run_block(unsigned n) {
       return false;
     }
   }
-  return true;
+  if (misaligned) problem = "a copy to shared memory is not aligned to its size";
+  return !waits_for_copies(n) && !misaligned;
 }
 
 void prepare_block(unsigned n) {
@@ -140,7 +160,10 @@ void prepare_block(unsigned n) {
     fibers[i]->thread = {i % size.x, i / size.x % size.y, i / size.x / size.y};
     fibers[i]->done = false;
     fibers[i]->waits_for = 0;
+    fibers[i]->copies.clear();
+    fibers[i]->groups.clear();
   }
+  misaligned = false;
 }
 
 bool run_kernel(void (*call)(void**), void** values, FakeDim grid, FakeDim block) {
@@ -184,6 +207,29 @@ API void* fake_slot(unsigned lane) {
   FakeDim t = running->thread, size = fake_block_size;
   unsigned me = t.x + size.x * (t.y + size.y * t.z);
   return &fibers[me / kWarp * kWarp + lane]->slot;
+}
+
+// Until it is there, what was at its place is lost as well.
+API void fake_copy(void* to, const void* source, unsigned bytes, unsigned zeros) {
+  if (reinterpret_cast<uintptr_t>(to) % bytes || reinterpret_cast<uintptr_t>(source) % bytes)
+    misaligned = true;
+  memset(to, 0xA5, bytes);
+  running->copies.push_back({static_cast<char*>(to), static_cast<const char*>(source), bytes, zeros});
+}
+
+API void fake_commit() {
+  running->groups.push_back(std::move(running->copies));
+  running->copies.clear();
+}
+
+API void fake_await(unsigned newest) {
+  while (running->groups.size() > newest) {
+    for (const Copy& copy : running->groups.front()) {
+      memcpy(copy.to, copy.source, copy.bytes - copy.zeros);
+      memset(copy.to + copy.bytes - copy.zeros, 0, copy.zeros);
+    }
+    running->groups.pop_front();
+  }
 }
 
 // *** what the driver has ***

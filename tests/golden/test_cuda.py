@@ -32,7 +32,7 @@ def _target(arch: str) -> Target:
     return Target(
         name=f"cuda-{arch}",
         arch=arch,
-        features="+mma",
+        features="+async,+mma",
         vector_bytes=16,
         n_vector_registers=64,
         max_threads=132,

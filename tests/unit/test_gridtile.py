@@ -1,5 +1,6 @@
 """Contractions for blocks of threads, in the interpreter: values, races, what is chosen."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -25,7 +26,9 @@ from tests.kernels import (
     widened,
 )
 
-from ferrule.codegen.gridtile import MOST_SCRATCH, GridTile, tile_grid
+from ferrule.codegen import gridtile
+from ferrule.codegen.gridcost import GridTile, best_group
+from ferrule.codegen.gridtile import MOST_SCRATCH, tile_grid
 from ferrule.codegen.interpret import AccessError, RaceError, interpret
 from ferrule.codegen.intrinsics import MMA
 from ferrule.codegen.kernel import KernelError
@@ -36,7 +39,7 @@ from ferrule.codegen.plan import Plan
 from ferrule.codegen.threads import Threads
 from ferrule.codegen.uops import UOps
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import Variable
+from ferrule.expr import ExprOp, Variable
 from ferrule.ops import BinaryOps, BufferOps, LazyOp, ReduceOps
 from ferrule.target import detect_cpu
 
@@ -50,6 +53,7 @@ GPU = replace(
     max_threads=1056,
     shared_bytes=48 << 10,
 )
+ASYNC = replace(GPU, features="+async,+mma")
 SMALL = GridTile(rows=2, columns=4, row_threads=4, column_threads=2, step=8)
 TALL = GridTile(rows=8, columns=1, row_threads=1, column_threads=8, step=4)
 FLAT = GridTile(rows=1, columns=8, row_threads=8, column_threads=1, step=16)
@@ -163,6 +167,7 @@ def test_tiles_of_other_shapes(tile: GridTile) -> None:
     columns=st.sampled_from([1, 2, 4, 8]),
     threads=st.sampled_from([(1, 8), (2, 4), (4, 2)]),
     step=st.sampled_from([2, 4, 8]),
+    stages=st.integers(1, 4),
 )
 def test_any_tile_of_any_product(
     sizes: tuple[int, int, int],
@@ -171,8 +176,9 @@ def test_any_tile_of_any_product(
     columns: int,
     threads: tuple[int, int],
     step: int,
+    stages: int,
 ) -> None:
-    run(product(*sizes, turned=turned), GridTile(rows, columns, *threads, step))
+    run(product(*sizes, turned=turned), GridTile(rows, columns, *threads, step, stages=stages))
 
 
 def test_sizes_that_are_variables() -> None:
@@ -294,6 +300,50 @@ def test_images_and_filters_are_rows_and_columns() -> None:
     linearizer = Linearizer(ast, GPU).linearize()
     assert linearizer.blocks == 32 * 56 * 56 // 256
     assert 0 < shared_bytes(linearizer) <= GPU.shared_bytes
+
+
+def test_a_step_has_whole_windows_where_places_would_be_computed_for_each() -> None:
+    """So that of an element only its channel changes from step to step."""
+    ast = store(convolution(load(1, 32, 64, 56, 56), load(2, 64, 64, 3, 3)))
+    linearizer = Linearizer(ast, ASYNC).linearize()
+    (step,) = [
+        opt.args[2]
+        for opt in linearizer.opts
+        if opt.primitive == "split" and opt.args[:2] == ("sum0", "r0.2*r0.5*r0.6")
+    ]
+    assert step % 9 == 0
+    depth, divided = 0, []
+    for u in linearizer.uops:
+        depth += (u.op is UOps.LOOP) - (u.op is UOps.END)
+        if depth > 1 and u.op is UOps.ALU and u.arg in (ExprOp.IDIV, ExprOp.MOD):
+            divided.append(u)
+    # The stage that is read, and nothing else.
+    assert len(divided) <= 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "group"), [(32, 16), (31, 31), (48, 16), (1, 1), (67, 67), (521, 1)]
+)
+def test_blocks_that_run_at_once_are_a_square(rows: int, group: int) -> None:
+    assert best_group(rows, 264, GridTile(8, 8, 16, 16, 32)) == group
+
+
+def test_blocks_go_down_some_rows_first() -> None:
+    linearizer = chosen(product(4096, 4096, 512))
+    assert Opt("split", ("out0", "i0.0.o", 16)) in linearizer.opts
+    assert linearizer.blocks == 32 * 32
+
+
+@pytest.mark.parametrize("turned", list(itertools.product((False, True), repeat=2)), ids=str)
+def test_groups_of_rows_of_blocks(
+    turned: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each block has its own results, whatever their order."""
+    monkeypatch.setattr(gridtile, "best_group", lambda rows, *_: 2 if rows % 2 == 0 else 1)
+    linearizer = run(product(31, 19, 9, turned=turned))
+    assert any(
+        opt.primitive == "split" and opt.args[1:] == ("i0.0.o", 2) for opt in linearizer.opts
+    )
 
 
 @pytest.mark.parametrize("sizes", [(1, 4096, 4096), (4096, 1, 4096)], ids=["row", "column"])

@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 from tests.programs import I64, Array, Builder
 
-from ferrule.codegen.interpret import AccessError, InterpretError, extent, interpret
+from ferrule.codegen.interpret import (
+    AccessError,
+    InterpretError,
+    RaceError,
+    extent,
+    interpret,
+)
 from ferrule.codegen.uops import ProgramError, UOp, UOps
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import ExprOp
@@ -307,3 +313,92 @@ def test_variables_need_values() -> None:
     b = Builder()
     b.add(UOps.VALUE, I64, arg=3)
     refuses(b, InterpretError, "slot 3 of the table has no value; pass it")
+
+
+# -- copies that threads do not wait for ---------------------------------------------------------
+
+
+def copying(after: str, threads: int = 4) -> list[UOp]:
+    """Each thread copies two elements to shared memory, and stores what its neighbour copied.
+
+    `after` are the steps in between: c COMMIT, w and 1 WAIT for all or all but one group, b
+    BARRIER, 2 a second copy, s a STORE to where the copy goes to.
+    """
+    b = Builder(0)
+    b.add(UOps.EXTENT, src=(b.const(1),), arg=threads)
+    thread = b.add(UOps.THREAD, I64)
+    mine = b.alu(ExprOp.MUL, thread, b.const(2))
+    next_one = b.alu(ExprOp.MOD, b.alu(ExprOp.ADD, mine, b.const(2)), b.const(2 * threads))
+    source, out = b.param(0, dtypes.float32), b.param(1, dtypes.float32)
+    shared = b.add(UOps.SHARED, dtypes.float32, arg=("shared", 2 * threads))
+    few = b.alu(ExprOp.CMPLT, thread, b.const(2))
+    mask = b.add(UOps.SPLAT, dtypes.bool, 2, (few,))
+    steps = {
+        "c": lambda: b.add(UOps.COMMIT),
+        "w": lambda: b.add(UOps.WAIT, arg=0),
+        "1": lambda: b.add(UOps.WAIT, arg=1),
+        "b": lambda: b.add(UOps.BARRIER),
+        "2": lambda: b.add(UOps.COPY, None, 2, (shared, mine, source, mine, mask), 2),
+        "s": lambda: b.store(shared, mine, b.const(1.0, dtypes.float32, 2)),
+    }
+    for step in "2" + after:
+        steps[step]()
+    b.store(out, mine, b.load(shared, next_one, 2))
+    return b.uops
+
+
+def copied(after: str) -> list[float]:
+    out = np.zeros(8, np.float32)
+    interpret(copying(after), [np.arange(1, 9, dtype=np.float32), out])
+    return out.tolist()
+
+
+def test_copies_are_there_when_all_threads_have_waited() -> None:
+    assert copied("cwb") == [3, 4, 0, 0, 0, 0, 1, 2]
+
+
+def test_a_wait_may_leave_the_newest_groups() -> None:
+    """Here one without copies."""
+    assert copied("cc1b") == copied("cwb")
+
+
+@pytest.mark.parametrize("after", ["b", "cb", "wb", "c1b", "cbw"])
+def test_what_is_read_before_its_copy_is_there(after: str) -> None:
+    with pytest.raises((AccessError, RaceError)):
+        copied(after)
+
+
+def test_threads_wait_only_for_their_own_copies() -> None:
+    with pytest.raises(RaceError, match=r"reads shared.* which another thread has written"):
+        copied("cw")
+
+
+@pytest.mark.parametrize("step", ["s", "2"])
+def test_what_a_copy_is_on_its_way_to_is_not_written(step: str) -> None:
+    with pytest.raises(RaceError, match="a copy is on its way to it"):
+        copied(f"{step}cwb")
+
+
+def test_a_block_waits_for_its_copies() -> None:
+    program = copying("cb")
+    ends = program[: [u.op for u in program].index(UOps.BARRIER)]
+    with pytest.raises(InterpretError, match="ends while copies are on their way"):
+        interpret(ends, [np.ones(8, np.float32)] * 2)
+
+
+def test_operands_of_copies_are_checked() -> None:
+    program = copying("cwb")
+    (copy,) = (u for u in program if u.op is UOps.COPY)
+    to, to_index, source, index, mask = copy.src
+    wrong = [
+        ((source, to_index, to, index, mask), "copies from a buffer to memory that the block"),
+        ((to, mask, source, index, mask), "an index must be int32 or int64"),
+        ((to, to_index, source, index, index), "the mask must be bool, one for each lane"),
+        ((*copy.src, mask), "the condition must be bool, a scalar"),
+    ]
+    for src, message in wrong:
+        other = UOp(UOps.COPY, None, 2, src)
+        with pytest.raises(ProgramError, match=message):
+            interpret([other if u is copy else u for u in program], [np.ones(8, np.float32)] * 2)
+    with pytest.raises(ProgramError, match="waits for all but None groups"):
+        interpret([*program, UOp(UOps.WAIT)], [np.ones(8, np.float32)] * 2)

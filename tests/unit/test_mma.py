@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ferrule.codegen.interpret import InterpretError, interpret, mma, unfolded
-from ferrule.codegen.intrinsics import MMA, WARP
+from ferrule.codegen.interpret import InterpretError, interpret, matrices, mma, unfolded
+from ferrule.codegen.intrinsics import MMA, WARP, of_matrices
 from ferrule.codegen.uops import ProgramError, UOp, UOps, verify
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import ExprOp
@@ -41,6 +41,57 @@ def test_it_is_a_product_of_matrices() -> None:
         )
     )
     np.testing.assert_array_equal(after, left @ right + before)
+
+
+def test_four_matrices_are_what_is_multiplied() -> None:
+    """Of 16 x 16 of the left operand, and of 16 x 16 of the right one, which is two products'."""
+    thread, element = np.indices((WARP, 8))
+    matrix, row, column = of_matrices(thread, element, turned=False)
+    left = (matrix % 2 * 8 + row, matrix // 2 * 8 + column)
+    np.testing.assert_array_equal(left, MMA.left(thread, element))
+    matrix, column, row = of_matrices(thread, element, turned=False)
+    term, n = MMA.right(thread, element % 4)
+    right = (matrix % 2 * 8 + row, matrix // 2 * 8 + column)
+    np.testing.assert_array_equal(right, (term, n + element // 4 * 8))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_each_thread_gives_a_row(turned: bool) -> None:
+    whole = np.arange(WARP * 8, dtype=np.float32).reshape(4, 8, 8)
+    given = (whole.swapaxes(1, 2) if turned else whole).reshape(WARP, 8)
+    got = matrices(given, turned)
+    for thread, element in np.ndindex(WARP, 8):
+        row, column = thread // 4, thread % 4 * 2 + element % 2
+        assert got[thread, element] == whole[element // 2, row, column]
+
+
+def shared_matrices(turned: bool = False, lanes: int = 8, dtype: DType = F16) -> list[UOp]:
+    """Each thread stores a row to shared memory, and what it gets of the four matrices."""
+    one, eight = UOp(UOps.CONST, I64, arg=1), UOp(UOps.CONST, I64, arg=8)
+    extent = UOp(UOps.EXTENT, src=(one,), arg=WARP)
+    thread = UOp(UOps.THREAD, I64)
+    source, out = (UOp(UOps.PARAM, dtype, arg=slot) for slot in range(2))
+    at = UOp(UOps.ALU, I64, 1, (thread, eight), ExprOp.MUL)
+    shared = UOp(UOps.SHARED, dtype, arg=("rows", WARP * 8))
+    row = UOp(UOps.LOAD, dtype, 8, (source, at), 8)
+    store = UOp(UOps.STORE, src=(shared, at, row), arg=8)
+    got = UOp(UOps.MATRICES, dtype, lanes, (shared, at), turned)
+    result = UOp(UOps.STORE, src=(out, at, got), arg=8)
+    begin = [one, eight, extent, thread, source, out, at, shared, row, store]
+    return [*begin, UOp(UOps.BARRIER), got, result]
+
+
+def test_matrices_from_shared_memory() -> None:
+    x = np.arange(WARP * 8).astype(np.float16)
+    out = np.zeros_like(x)
+    interpret(shared_matrices(turned=True), [x, out])
+    np.testing.assert_array_equal(out.reshape(WARP, 8), matrices(x.reshape(WARP, 8), True))
+
+
+def test_matrices_are_of_16_bits_in_shared_memory() -> None:
+    for uops in (shared_matrices(lanes=4), shared_matrices(dtype=F32)):
+        with pytest.raises(ProgramError, match="loads 8 elements of 16 bits from memory that the"):
+            verify(uops)
 
 
 def program(dtype: DType = F16, lanes: int = 8, threads: int = WARP) -> list[UOp]:
@@ -91,5 +142,6 @@ def test_the_instruction_compiles(dtype: DType, arch: str) -> None:
     from ferrule.runtime.cuda_compiler import NVRTC
 
     target = replace(detect_cpu(), warp=WARP, block_threads=256, shared_bytes=48 << 10)
-    source = cuda_renderer(target).render("product", program(dtype))
-    assert NVRTC().resources(source, arch).spilled_bytes == 0
+    for uops in (program(dtype), shared_matrices(dtype=dtype), shared_matrices(True, dtype=dtype)):
+        source = cuda_renderer(target).render("product", uops)
+        assert NVRTC().resources(source, arch).spilled_bytes == 0

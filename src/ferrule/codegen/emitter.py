@@ -28,6 +28,7 @@ class Scope:
     items: list[UOp] = field(default_factory=list)
     values: dict[Expr, UOp] = field(default_factory=dict)
     kept: dict[Copy, UOp] = field(default_factory=dict)
+    matrices: dict[Expr, UOp] = field(default_factory=dict)
 
 
 @final

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import gcd, prod
 
+from ferrule.codegen.gridcost import clock
 from ferrule.codegen.gridstreams import ACCESS_BYTES, aligned_lanes
-from ferrule.codegen.gridtile import clock
 from ferrule.codegen.kernel import Kind, Nest, Store
 from ferrule.codegen.owner import Digit, owned_digit
 from ferrule.codegen.plan import LINE_BYTES, Plan

@@ -11,183 +11,36 @@ which only exists tile by tile.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from math import gcd, prod
 from typing import final
 
 from ferrule.codegen.contraction import is_contraction
-from ferrule.codegen.intrinsics import MMA, WARP
+from ferrule.codegen.gridcost import (
+    ACCESS_BYTES,
+    RESIDENT,
+    GridTile,
+    Work,
+    best_grid_tile,
+    best_group,
+    clock,
+    grid_tile_cost,
+    multiprocessors,
+    naive_cost,
+)
+from ferrule.codegen.intrinsics import COPIES_AHEAD, MMA
 from ferrule.codegen.kernel import Compute, Nest
 from ferrule.codegen.plan import Plan, base, loads, step_of
 from ferrule.codegen.primitives.editing import is_product_of_loads
 from ferrule.dtype import DType
 from ferrule.expr import Expr, ExprOp, const, range_, substitute, toposort
-from ferrule.target import Target
 
-ACCESS_BYTES = 16  # the widest load of one thread
 SECTOR_BYTES = 32  # of memory: what one access moves at least
-BANKS_BYTES = 128  # of memory that threads share: what all of its banks give at a time
-ACCUMULATOR_BYTES = 256  # for the results of one thread: half of its registers
 MOST_SCRATCH = 8 << 10  # bytes of shared memory in which threads combine values
-PADDING = 8  # elements of two bytes that a step is longer than it need be
-NARROW_BYTES = 2
+COPIED_BYTES = 4  # the least that a GPU copies to shared memory beside its threads
 UNROLLED = 4  # terms in the innermost loop
-STEPS = (8, 16, 32, 64)  # terms of the sum between two barriers
 SEEN_STEPS = 32  # along an axis, to tell whether neighbours in a copy are neighbours in memory
-# What a multiprocessor has: lanes that multiply and add in each cycle, and what these keep.
-LANES = 128
-THREADS_OF_LANE = 16
-REGISTERS = 512
-OTHER_REGISTERS = 40  # of a thread, beside its results
-# Time in cycles: for all lanes at once, but for that of a step.
-BANKS_CYCLES = 4.0  # to read from all banks of shared memory
-FILL_CYCLES = 4.0  # to copy one element there
-STEP_CYCLES = 500.0  # from the loads of a step to its first multiply-add
-MATRIX_CYCLES = 2.0  # of a multiprocessor, for one product of matrices by a warp
-NAIVE_CYCLES = 16.0  # a multiply-add whose operands both come from the caches
-
-
-@final
-@dataclass(frozen=True)
-class GridTile:
-    """What a block computes at a time.
-
-    Its threads are a grid of `row_threads` x `column_threads`, and each has `rows` x `columns`
-    results; `step` terms of the sum are in shared memory at once. With `matrices` its warps
-    multiply matrices, and the threads hold what the instruction says.
-    """
-
-    rows: int
-    columns: int
-    row_threads: int
-    column_threads: int
-    step: int
-    matrices: bool = False
-
-    @property
-    def threads(self) -> int:
-        """The threads of the block."""
-        return self.row_threads * self.column_threads
-
-    @property
-    def block_rows(self) -> int:
-        """The rows of the block's results."""
-        return self.rows * self.row_threads
-
-    @property
-    def block_columns(self) -> int:
-        """The columns of the block's results."""
-        return self.columns * self.column_threads
-
-    @property
-    def staged(self) -> int:
-        """How many elements are in shared memory, but for padding."""
-        return (self.block_rows + self.block_columns) * self.step
-
-
-@final
-@dataclass(frozen=True)
-class _Work:
-    """The size of a contraction: so many products of matrices."""
-
-    batch: int
-    rows: int
-    columns: int
-    terms: int
-    itemsize: int
-    matrices: bool
-
-
-# -- which tile ------------------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=4096)
-def best_grid_tile(target: Target, work: _Work) -> GridTile | None:
-    """The tile with the least time; None where a thread for each result takes less."""
-    tiles = _matrix_tiles(target) if work.matrices else _tiles(target, work.itemsize)
-    costs = {tile: (grid_tile_cost(target, work, tile), tile.staged) for tile in tiles}
-    best = min(costs, key=costs.__getitem__, default=None)
-    if best is None or costs[best][0] >= _naive_cost(target, work):
-        return None
-    return best
-
-
-def _tiles(target: Target, itemsize: int) -> Iterator[GridTile]:
-    sizes = (1, 2, 4, 8)
-    counts = [1 << i for i in range(target.block_threads.bit_length())]
-    for rows, columns in itertools.product(sizes, sizes):
-        if rows * columns * max(itemsize, 4) > ACCUMULATOR_BYTES:
-            continue
-        for down, across in itertools.product(counts, counts):
-            if not target.warp <= down * across <= target.block_threads:
-                continue
-            for step in STEPS:
-                tile = GridTile(rows, columns, down, across, step)
-                if (tile.staged + 4 * step) * itemsize <= target.shared_bytes:
-                    yield tile
-
-
-def _matrix_tiles(target: Target) -> Iterator[GridTile]:
-    counts = (1, 2, 4, 8)
-    near = MMA.rows // MMA.down
-    for down, across, rows, columns in itertools.product(counts, counts, counts, counts):
-        if down * across * WARP > target.block_threads or near * rows * MMA.near * columns > 64:
-            continue
-        for step in STEPS:
-            tile = GridTile(
-                rows * near, columns * MMA.near, down * MMA.down, across * MMA.across, step, True
-            )
-            padded = tile.staged * (step + PADDING) // step
-            if step % MMA.terms == 0 and padded * NARROW_BYTES <= target.shared_bytes:
-                yield tile
-
-
-def grid_tile_cost(target: Target, work: _Work, tile: GridTile) -> float:
-    """About how many cycles a contraction takes, on the multiprocessor that has the most blocks."""
-    blocks = work.batch * -(-work.rows // tile.block_rows) * -(-work.columns // tile.block_columns)
-    blocks = -(-blocks // _multiprocessors(target))
-    steps = -(-work.terms // tile.step)
-    lanes = max(tile.threads, LANES)
-    cycles = _term_cycles(target, tile, work.itemsize) * lanes / LANES
-    cycles += FILL_CYCLES * (tile.block_rows + tile.block_columns) / LANES
-    busy = steps * tile.step * cycles
-    registers = tile.threads * (OTHER_REGISTERS + tile.rows * tile.columns)
-    at_once = max(1, min(blocks, LANES * REGISTERS // registers))
-    return blocks * (busy + steps * STEP_CYCLES / at_once)
-
-
-def _naive_cost(target: Target, work: _Work) -> float:
-    """The same without a tile: a thread for a result, or a block for one where there are few."""
-    products = work.batch * work.rows * work.columns * work.terms
-    return products * NAIVE_CYCLES / (LANES * _multiprocessors(target))
-
-
-def _multiprocessors(target: Target) -> int:
-    return max(1, target.max_threads * target.block_threads // (LANES * THREADS_OF_LANE))
-
-
-def _term_cycles(target: Target, tile: GridTile, itemsize: int) -> float:
-    """How long all lanes take for one term of the sums of as many threads."""
-    if not tile.matrices:
-        banks = BANKS_CYCLES * _bank_reads(target, tile, itemsize)
-        return max(tile.rows * tile.columns, banks)
-    rows, columns = tile.rows * MMA.down // MMA.rows, tile.columns // MMA.near
-    banks = rows * MMA.rows // MMA.across + columns * MMA.columns // MMA.across
-    return max(MATRIX_CYCLES * rows * columns, banks) * LANES / WARP / MMA.terms
-
-
-def _bank_reads(target: Target, tile: GridTile, itemsize: int) -> float:
-    """How often the banks of shared memory are read for one term of a warp's sums."""
-    across = min(tile.column_threads, target.warp)
-    down = max(1, target.warp // across)
-
-    def reads(results: int, threads: int) -> float:
-        near = min(results * itemsize, ACCESS_BYTES)
-        return results * itemsize / near * max(1.0, near * threads / BANKS_BYTES)
-
-    return reads(tile.columns, across) + reads(tile.rows, down)
 
 
 # -- what is a row, and what a column --------------------------------------------------------------
@@ -262,15 +115,10 @@ def seconds_in_parts(plan: Plan, name: str, parts: int) -> float | None:
     work = _work(plan, *contraction)
     work = replace(work, batch=work.batch * parts, terms=-(-work.terms // parts))
     tile = best_grid_tile(plan.target, work)
-    cycles = _naive_cost(plan.target, work)
+    cycles = naive_cost(plan.target, work)
     if tile is not None:
         cycles = grid_tile_cost(plan.target, work, tile)
     return cycles / clock(plan.target)
-
-
-def clock(target: Target) -> float:
-    """How many cycles a multiprocessor has in a second."""
-    return target.flops_per_second * target.max_threads / (2 * LANES * _multiprocessors(target))
 
 
 def tile_grid(plan: Plan, name: str, tile: GridTile) -> bool:
@@ -293,18 +141,34 @@ def _contraction(plan: Plan, name: str) -> tuple[str, _Axes] | None:
     return below[0], axes
 
 
-def _work(plan: Plan, reduce: str, axes: _Axes) -> _Work:
+def _work(plan: Plan, reduce: str, axes: _Axes) -> Work:
     nest = plan.nest(reduce)
     terms = [loop.range for loop in nest.loops]
     (c,) = nest.computes
-    return _Work(
+    return Work(
         batch=_count(axes.batch),
         rows=_count(axes.rows),
         columns=_count(axes.columns),
         terms=_count(terms),
         itemsize=c.value.dtype.itemsize,
         matrices=MMA.is_native(plan.target) and _is_matrix_product(c),
+        period=_count(terms[1:]),
+        ahead=COPIES_AHEAD in plan.target.features.split(",") and _is_copied_alone(c),
     )
+
+
+def _is_copied_alone(c: Compute) -> bool:
+    """Whether what is copied is what is in memory, and no smaller than a GPU copies by itself."""
+    wide = c.value.dtype.itemsize >= COPIED_BYTES
+    if not is_product_of_loads(c) or not wide:
+        return False
+    plain = all(factor.op is ExprOp.LOAD for factor in c.value.src)
+    return plain or (_is_matrix_product(c) and all(map(_is_paired, loads(c.value))))
+
+
+def _is_paired(e: Expr) -> bool:
+    """Whether narrow elements come in aligned pairs along some range."""
+    return any(step_of(e.src[0], r) == 1 and _is_whole(e, r, 2) for r in e.ranges)
 
 
 def _is_matrix_product(c: Compute) -> bool:
@@ -339,7 +203,7 @@ class _Tiling:
         self._threads(self.name, row, column)
         self._threads(self.reduce, row_here, column_here, term)
         for fill in fills:
-            _fill(self.plan, fill, self.tile.threads, matrices=self.tile.matrices)
+            _fill(self.plan, fill, self.tile)
 
     def _fuse(self, nest: str, group: Sequence[Expr]) -> str:
         """Neighbouring loops as one; its name."""
@@ -357,11 +221,24 @@ class _Tiling:
         row, column = self._fuse(name, axes.rows), self._fuse(name, axes.columns)
         plan.do("split", name, row, self.tile.block_rows, "mask")
         plan.do("split", name, column, self.tile.block_columns, "mask")
-        outer = (*(r.name for r in axes.batch), f"{row}.o", f"{column}.o")
+        outer = (*(r.name for r in axes.batch), *self._grouped(f"{row}.o", f"{column}.o"))
         plan.do("reorder", name, (*outer, f"{row}.i", f"{column}.i"))
         first = [loop.range for loop in plan.nest(name).loops[: len(outer)]]
         plan.do("parallel", name, self._fuse(name, first))
         return f"{row}.i", f"{column}.i"
+
+    def _grouped(self, row: str, column: str) -> list[str]:
+        """Blocks in an order in which those that run at once use few rows and few columns.
+
+        A few rows of tiles are done together: the blocks of a column of these come first.
+        """
+        count = next(o.range.size for o in self.plan.nest(self.name).loops if o.range.name == row)
+        at_once = RESIDENT * multiprocessors(self.plan.target)
+        group = best_group(count.arg, at_once, self.tile) if count.is_const else 1
+        if group in (1, count.arg):
+            return [row, column] if group == 1 else [column, row]
+        self.plan.do("split", self.name, row, group)
+        return [f"{row}.o", column, f"{row}.i"]
 
     def _terms(self, row: str, column: str) -> str:
         """A loop over parts of the sum around the loops of the tile; the loop over one part."""
@@ -389,8 +266,10 @@ class _Tiling:
                 return names
             e = again[0]
             number = [x for x in found if x.arg == e.arg].index(e)
-            order = [r.name for r in inside if r in e.ranges]
-            order = order if self.tile.matrices else order[::-1]
+            axes = [r for r in inside if r in e.ranges]
+            # A warp takes rows or columns of matrices; a thread, rows of one term.
+            last = _along(e, axes) if self.tile.matrices else axes[0]
+            order = [r.name for r in axes if r is not last] + [last.name]
             names.append(f"{self.reduce}.tile{len(names)}")
             what = "load" if self.tile.matrices else "value"
             args = (self.reduce, e.arg, self.reduce, 1, tuple(order), names[-1], number, what)
@@ -442,7 +321,8 @@ class _Tiling:
         """The loop over the terms in shared memory, a few of them at a time."""
         if self.tile.step <= UNROLLED:
             return [term]
-        self.plan.do("split", self.reduce, term, UNROLLED)
+        unrolled = next(n for n in range(UNROLLED, 0, -1) if self.tile.step % n == 0)
+        self.plan.do("split", self.reduce, term, unrolled)
         self.plan.do("unroll", self.reduce, f"{term}.i")
         return [f"{term}.o", f"{term}.i"]
 
@@ -499,15 +379,20 @@ def _bind(
 # -- copies of the operands ------------------------------------------------------------------------
 
 
-def _fill(plan: Plan, name: str, threads: int, *, matrices: bool) -> None:
+def _fill(plan: Plan, name: str, tile: GridTile) -> None:
     """Share out a copy among the threads of a block: neighbours take neighbours in memory."""
     (c,) = plan.nest(name).computes
     axes = c.ranges
     (element,) = (e for e in loads(c.value) if e.ranges & set(axes))
-    along = max(reversed(axes), key=lambda r: _unit_steps(element, r))
-    lanes = _lanes(element, along)
+    along = _along(element, axes)
     turned = along is not axes[-1]
-    first = min(threads, along.size.arg // lanes)
+    ahead = tile.stages > 1 and c.value is element
+    # Elements that are turned go to places that are apart, so each is copied by itself.
+    lanes = 1 if turned and ahead else _lanes(element, along)
+    ahead = ahead and lanes * element.dtype.itemsize >= COPIED_BYTES
+    if tile.matrices:
+        plan.do("swizzle", name, axes[0].name)
+    first = gcd(tile.threads, along.size.arg // lanes)
     mine = _shared_out(plan, name, along.name, first, lanes)
     near = mine.threads
     if turned:
@@ -515,14 +400,21 @@ def _fill(plan: Plan, name: str, threads: int, *, matrices: bool) -> None:
     copies = list(mine.copies)
     across: list[str] = []
     for r in (r for r in axes if r is not along):
-        share = _shared_out(plan, name, r.name, min(threads // first, r.size.arg), 1)
+        share = _shared_out(plan, name, r.name, gcd(tile.threads // first, r.size.arg), 1)
         copies += share.copies
         across += share.threads
     bound = [*near[:-1], *across, *near[-1:]]
     plan.do("reorder", name, (*copies, *bound, *mine.last))
     _bind(plan, name, bound, copies, mine.last)
-    if turned or matrices:
+    if turned:
         _pad(plan, name, axes[0])
+    if ahead:
+        plan.do("pipeline", name, tile.stages)
+
+
+def _along(e: Expr, axes: Sequence[Expr]) -> Expr:
+    """The axis along which neighbours in a copy are neighbours in memory."""
+    return max(reversed(axes), key=lambda r: _unit_steps(e, r))
 
 
 def _nearest(plan: Plan, name: str, threads: Sequence[str], each: int) -> tuple[str, ...]:

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final, final
 
 import numpy
 
-from ferrule.codegen.intrinsics import MMA, WARP
+from ferrule.codegen.intrinsics import MMA, WARP, of_matrices
 from ferrule.codegen.uops import UOp, UOps, verify
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import ExprOp
@@ -157,6 +158,14 @@ def mma(a: Array, b: Array, c: Array) -> Array:
         total = total + left[:, term : term + 1] * right[term]
     thread, element = numpy.indices(c.shape)
     parts: Array = total[MMA.result(thread, element)]
+    return parts
+
+
+def matrices(rows: Array, turned: bool) -> Array:
+    """What each of 32 threads gets of four 8 x 8 matrices, of which each has given a row."""
+    thread, element = numpy.indices(rows.shape)
+    matrix, row, column = of_matrices(thread, element, turned)
+    parts: Array = rows[8 * matrix + row, column]
     return parts
 
 
@@ -300,6 +309,7 @@ class _Memory:
         self.data = data
         self.written = written  # one bool for each element of scratch; None: all is readable
         self.users = users  # None: a single thread, or a copy for each
+        self.awaited = numpy.zeros(len(data), bool)  # elements that a copy is on its way to
         self.size = len(data) // copies
         self.first = numpy.arange(copies)[:, None] * self.size
 
@@ -331,11 +341,44 @@ class _Memory:
     def store(self, index: Array, value: Array, mask: Array | None, threads: Array) -> None:
         shape = (len(threads), value.shape[1])
         chosen = self.chosen(index, mask, "store", shape)
-        if self.users is not None:
-            self.users.write(chosen, _taken(threads[:, None], mask, shape), self.name)
+        self.write(chosen, _taken(threads[:, None], mask, shape))
         self.data[chosen] = _taken(value, mask, shape)
+
+    def write(self, chosen: Array, threads: Array) -> None:
+        """Each of the chosen elements is given a value by the thread beside it."""
+        if self.awaited[chosen].any():
+            first = chosen[self.awaited[chosen]][0]
+            raise RaceError(f"{self.name}[{first}] is written, and a copy is on its way to it")
+        if self.users is not None:
+            self.users.write(chosen, threads, self.name)
         if self.written is not None:
             self.written[chosen] = True
+
+    def await_copy(self, index: Array, value: Array, mask: Array | None, threads: Array) -> _Copy:
+        """A copy of values to elements, which nobody may read or write before it is there."""
+        shape = (len(threads), value.shape[1])
+        chosen = self.chosen(index, mask, "copy", shape)
+        by = _taken(threads[:, None], mask, shape)
+        self.write(chosen, by)
+        assert self.written is not None, f"a copy to {self.name}, which is no scratch"
+        self.written[chosen], self.awaited[chosen] = False, True
+        return _Copy(self, chosen, _taken(value, mask, shape), by)
+
+
+@final
+@dataclass(frozen=True)
+class _Copy:
+    """Values on their way to elements of a memory, by the threads that wait for them."""
+
+    memory: _Memory
+    chosen: Array
+    values: Array
+    threads: Array
+
+    def arrive(self) -> None:
+        self.memory.awaited[self.chosen] = False
+        self.memory.write(self.chosen, self.threads)
+        self.memory.data[self.chosen] = self.values
 
 
 def _taken(x: Array, mask: Array | None, shape: tuple[int, int]) -> Array:
@@ -351,8 +394,9 @@ def _taken(x: Array, mask: Array | None, shape: tuple[int, int]) -> Array:
 
 
 # What differs from thread to thread, and where all of a block come together.
-_DIFFERS: Final = frozenset({UOps.THREAD, UOps.GET, UOps.LOAD, UOps.ACROSS, UOps.MMA})
-_TOGETHER: Final = frozenset({UOps.BARRIER, UOps.ACROSS, UOps.MMA})
+_OF_WARPS: Final = frozenset({UOps.MMA, UOps.MATRICES})
+_DIFFERS: Final = _OF_WARPS | {UOps.THREAD, UOps.GET, UOps.LOAD, UOps.ACROSS}
+_TOGETHER: Final = _OF_WARPS | {UOps.BARRIER, UOps.ACROSS}
 
 
 @final
@@ -400,6 +444,8 @@ class _Machine:
         self.known: dict[UOp, Array] = {}
         self.memory: dict[UOp, _Memory] = {}
         self.registers: dict[UOp, Array] = {}
+        self.copies: list[_Copy] = []
+        self.groups: list[list[_Copy]] = []
 
     def value(self, u: UOp) -> Array:
         if u not in self.known:
@@ -428,6 +474,8 @@ class _Machine:
             position = self.step(u, position)
             if u.op in _TOGETHER:
                 yield u
+        if self.copies or any(self.groups):
+            raise InterpretError("a block ends while copies are on their way; WAIT for them")
 
     def step(self, u: UOp, position: int) -> int:
         """Do one UOp; gives the position of the next."""
@@ -462,6 +510,13 @@ class _Machine:
                 pointer, index, value = u.src[:3]
                 memory = self.memory[pointer]
                 memory.store(self.value(index), self.value(value), self.mask(u, 3), self.threads)
+            case UOps.COPY:
+                self.copies.append(self.copy(u))
+            case UOps.COMMIT:
+                self.groups.append(self.copies)
+                self.copies = []
+            case UOps.WAIT:
+                self.wait(u.arg)
             case UOps.REG:
                 self.registers[u] = self.checked(u, self.value(u.src[0]))
             case UOps.SET:
@@ -472,6 +527,21 @@ class _Machine:
             case _:
                 self.known[u] = self.checked(u, self.compute(u))
         return position + 1
+
+    def copy(self, u: UOp) -> _Copy:
+        """Its source is read now; a compiled kernel may do so until it waits."""
+        to, to_index, source, index, mask = u.src[:5]
+        valid, only_if = self.value(mask), self.mask(u, 5)
+        if only_if is not None:
+            valid = valid & only_if
+        value = self.memory[source].load(self.value(index), u.lanes, valid, self.threads)
+        return self.memory[to].await_copy(self.value(to_index), value, only_if, self.threads)
+
+    def wait(self, newest: int) -> None:
+        """All groups of copies but the newest ones arrive."""
+        while len(self.groups) > newest:
+            for copy in self.groups.pop(0):
+                copy.arrive()
 
     def counter(self, u: UOp, value: int) -> Array:
         assert u.dtype is not None
@@ -553,6 +623,9 @@ class _Machine:
                 return self.value(u.src[0])  # its own part; the block combines them
             case UOps.MMA:
                 return self.value(u.src[2])  # the same
+            case UOps.MATRICES:  # the row that it gives; the warp shares out all of them
+                memory = self.memory[u.src[0]]
+                return memory.load(self.value(u.src[1]), u.lanes, None, self.threads)
             case UOps.GET:
                 return self.register(u.src[0])
             case _:
@@ -592,12 +665,12 @@ class _Block:
             self._meet(places[0])
 
     def _meet(self, u: UOp) -> None:
-        """All threads have got to a BARRIER, an ACROSS or an MMA."""
+        """All threads have got to a BARRIER, an ACROSS, an MMA or MATRICES."""
         if u.op is UOps.ACROSS:
             self._combine(u)
             return
-        if u.op is UOps.MMA:
-            self._multiply(u)
+        if u.op in _OF_WARPS:
+            self._by_warps(u)
             return
         for pointer, memory in self.common.items():
             if pointer.op is UOps.SHARED and memory.users is not None:
@@ -621,14 +694,18 @@ class _Block:
             [numpy.broadcast_to(m.value(u), (len(m.threads), u.lanes)) for m in self.machines]
         )
 
-    def _multiply(self, u: UOp) -> None:
-        """Each warp multiplies its matrices, which its threads hold in parts."""
-        a, b, c = (self._of_all(s) for s in u.src)
-        if len(c) % WARP:
-            raise InterpretError(f"MMA by {len(c)} threads; all {WARP} of each warp take part")
-        every = numpy.concatenate(
-            [mma(*(x[first : first + WARP] for x in (a, b, c))) for first in range(0, len(c), WARP)]
-        )
+    def _by_warps(self, u: UOp) -> None:
+        """Each warp multiplies or shares out matrices, which its threads hold in parts."""
+        multiplies = u.op is UOps.MMA
+        parts = [self._of_all(s) for s in (u.src if multiplies else (u,))]
+        count = len(parts[0])
+        if count % WARP:
+            raise InterpretError(
+                f"{u.op.name} by {count} threads; all {WARP} of each warp take part"
+            )
+        warps = [[x[i : i + WARP] for x in parts] for i in range(0, count, WARP)]
+        done = [mma(*warp) if multiplies else matrices(warp[0], u.arg) for warp in warps]
+        every = numpy.concatenate(done)
         for machine in self.machines:
             machine.known[u] = every[machine.threads]
 

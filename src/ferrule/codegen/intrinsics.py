@@ -59,6 +59,7 @@ INTRINSICS: Final = {
 }
 
 
+COPIES_AHEAD = "+async"  # the feature: copies to shared memory go on while the threads do others
 WARP = 32  # threads that multiply matrices together
 
 
@@ -112,6 +113,17 @@ MMA: Final = MatrixIntrinsic(
     result_dtype=dtypes.float32,
     needs=frozenset({"mma"}),
 )
+
+
+def of_matrices(t: Any, e: Any, turned: bool) -> tuple[Any, Any, Any]:
+    """Which element thread t of a warp gets as its e-th of four 8 x 8 matrices: (matrix, row,
+    column). Thread 8 * m + i has told where row i of matrix m is.
+
+    That is what `MMA.left` and `MMA.right` say of two or four of them, if the rows run along the
+    terms, or, `turned`, the columns.
+    """
+    row, column = t // 4, t % 4 * 2 + e % 2
+    return e // 2, *((column, row) if turned else (row, column))
 
 
 def native_intrinsic(source: DType, result: DType, target: Target) -> Intrinsic | None:

@@ -34,6 +34,8 @@ class Kind(Enum):
 
 
 LANES_OR_COPIES = frozenset({Kind.UNROLL, Kind.VECTOR})
+LINE_BYTES = 128  # of memory that threads share: what its banks give at a time
+PIECE_BYTES = 16  # the most that a thread takes of it at a time
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,10 @@ class Compute:
 
     `ranges` are the axes of what is kept, outermost first; a reduce's other loops are those it
     combines over. With `over` it is kept in the memory of another value, which it replaces.
-    With `padding`, steps along some axes are so many places longer than they need be.
+    With `padding`, steps along some axes are so many places longer than they need be. With
+    `swizzle`, pieces of 16 bytes are a place further on in their line for each so many elements.
+    With `stages`, there is so much memory for copies of it, which are made `stages - 1` iterations
+    of the loop that its nest hangs in before they are read.
     """
 
     name: str
@@ -116,6 +121,8 @@ class Compute:
     store: Store | None = None
     over: str | None = None
     padding: tuple[tuple[Expr, int], ...] = ()
+    swizzle: int = 0
+    stages: int = 1
 
     @property
     def elements(self) -> int:
@@ -125,7 +132,19 @@ class Compute:
     def place(self, index: Sequence[Expr]) -> Expr:
         """Where in its scratch memory a value is."""
         steps = zip(index, self.strides(self.ranges), strict=True)
-        return sum((i * stride for i, stride in steps), const(0))
+        return self.swizzled(sum((i * stride for i, stride in steps), const(0)))
+
+    def swizzled(self, place: Expr) -> Expr:
+        """Where what would be at a place is, so that columns are in different banks too.
+
+        The first piece of the second row is where the second piece of the first row would be.
+        """
+        if not self.swizzle:
+            return place
+        itemsize = self.value.dtype.itemsize
+        line, piece = LINE_BYTES // itemsize, PIECE_BYTES // itemsize
+        turned = (place // piece + place // max(line, self.swizzle)) % (line // piece)
+        return place // line * line + turned * piece + place % piece
 
     def strides(self, axes: Sequence[Expr]) -> list[int]:
         """How far a step along each of some of its axes goes in scratch memory that has these."""
@@ -140,7 +159,9 @@ class Compute:
 
     def room(self, axes: Sequence[Expr]) -> int:
         """How many places scratch memory with some of its axes has."""
-        return self.strides(axes)[0] * axes[0].size.max if axes else 1
+        places = self.strides(axes)[0] * axes[0].size.max if axes else 1
+        line = LINE_BYTES // self.value.dtype.itemsize if self.swizzle else 1
+        return -(-places // line) * line
 
 
 @dataclass(frozen=True)
@@ -196,6 +217,12 @@ class Kernel:
             first[c.name] = place = c.name if c.over is None else first[c.over]
             elements[place] = max(elements.get(place, 0), c.elements)
         return {name: (place, elements[place]) for name, place in first.items()}
+
+    def loop_around(self, nest: Nest) -> Loop | None:
+        """The innermost loop of its consumer that a nest hangs in."""
+        if nest.at is None or nest.at[1] == 0:
+            return None
+        return self.by_name[nest.at[0]].loops[nest.at[1] - 1]
 
     @property
     def roots(self) -> list[Nest]:
@@ -274,7 +301,7 @@ def can_overwrite(kernel: Kernel, name: str, old: str) -> bool:
     Its nest reads the other at the place that it writes, and no later nest reads it.
     """
     new, replaced, owner = (kernel.computes[name], kernel.computes[old], kernel.owner[name])
-    if new.monoid is not None:
+    if new.monoid is not None or any(c.swizzle or c.stages > 1 for c in (new, replaced)):
         return False
     if new.value.dtype.itemsize != replaced.value.dtype.itemsize or owner.at is None:
         return False
@@ -301,6 +328,32 @@ def unclamped(index: Sequence[Expr]) -> list[Expr]:
         if e.op is ExprOp.WHERE and e.src[0] is less(e.src[1], e.src[2] + 1)
     }
     return [e.substitute(clamps) for e in index]
+
+
+def why_not_ahead(kernel: Kernel, nest: Nest) -> str:
+    """Why what a nest keeps cannot be made in an earlier iteration of the loop that it hangs in.
+
+    Empty where it can: it is made of memory alone, that nothing in the kernel changes.
+    """
+    loop = kernel.loop_around(nest)
+    if loop is None:
+        return "it hangs in no loop"
+    if loop.kind is not Kind.SERIAL or loop.mapped({}) != Loop(loop.range):
+        return f"{loop.range} is no plain loop"
+    if any(
+        c.store is not None or c.monoid is not None or c.over is not None for c in nest.computes
+    ):
+        return "it stores, combines or overwrites values"
+    if any(n.at is not None and n.at[0] == nest.name for n in kernel.nests):
+        return "something is computed inside of it"
+    found = toposort(expressions(nest))
+    stored = {c.store.slot for c in kernel.computes.values() if c.store is not None}
+    if any(e.op is ExprOp.READ or (e.op is ExprOp.LOAD and e.arg in stored) for e in found):
+        return "what it is made of is computed in the kernel"
+    beside = [n for n in kernel.nests if n.at == nest.at]
+    if len({c.stages for n in beside for c in n.computes} - {1}) > 1:
+        return "another nest at its place has another number of stages"
+    return ""
 
 
 def _hangs_in(kernel: Kernel, nest: Nest, name: str) -> bool:
@@ -361,6 +414,8 @@ def _verify_nest(kernel: Kernel, nest: Nest, seen_ranges: set[Expr]) -> None:
         for r in c.ranges:
             if r not in {loop.range for loop in nest.loops}:
                 raise KernelError(f"{c.name}: axis {r} is no loop of its nest")
+        if c.stages > 1 and (problem := why_not_ahead(kernel, nest)):
+            raise KernelError(f"{c.name} has {c.stages} stages, but {problem}")
         if c.over is not None and not can_overwrite(kernel, c.name, c.over):
             raise KernelError(f"{c.name} is kept over {c.over}, which is read at another place")
     places = _places(kernel, nest)
@@ -413,6 +468,8 @@ def _show_nest(kernel: Kernel, nest: Nest, indent: int) -> Iterator[str]:
             first = "" if loop.start is None else f"{loop.start}.."
             yield f"{pad * (indent + depth)}for {loop.range.name} in {first}{size}{kind}{peel}:"
     for c in nest.computes:
+        if c.stages > 1:
+            yield f"{pad * (indent + len(nest.loops))}# {c.stages} stages"
         target = c.name if not c.ranges else f"{c.name}[{', '.join(r.name for r in c.ranges)}]"
         if c.store is not None:
             mask = "" if c.store.valid is TRUE else f" if {c.store.valid}"

@@ -7,10 +7,11 @@ Vector loops become lanes, unrolled loops become copies. `emitter.py` says where
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import final
 
+from ferrule.codegen.ahead import CopiesAhead, is_ahead
 from ferrule.codegen.emitter import I32, I64, Emitter
 from ferrule.codegen.heuristic import schedule
 from ferrule.codegen.kernel import (
@@ -132,7 +133,8 @@ class _Nests:
         self.threads = Threads(kernel)
         self.out = Emitter()
         self.values = Values(kernel, self.threads, self.out, blocks=blocks)
-        self.reductions = Reductions(self.values, self._children)
+        self.ahead = CopiesAhead(kernel, self.values, self._filled_by)
+        self.reductions = Reductions(self.values, self._children, self._serial)
 
     # -- the whole ---------------------------------------------------------------------------------
 
@@ -220,7 +222,25 @@ class _Nests:
         elif loop.kind is Kind.THREAD:
             self._loops(nest, depth + 1)
         else:
-            self.values.serial(loop, lambda: self._loops(nest, depth + 1), bounds)
+            self._serial(loop, lambda: self._loops(nest, depth + 1), bounds)
+
+    def _serial(
+        self, loop: Loop, body: Callable[[], None], bounds: tuple[UOp, UOp] | None = None
+    ) -> None:
+        """A loop that runs; around it, what is copied ahead of its iterations."""
+        if loop not in self.ahead:
+            self.values.serial(loop, body, bounds)
+            return
+        if self._in_serial_loop():  # others may read what was copied when it ran before
+            self.out.inside(UOp(UOps.BARRIER))
+        self.ahead.before(loop)
+        self.values.serial(loop, body, bounds)
+        self.ahead.after()
+
+    def _filled_by(self, nest: Nest) -> None:
+        """A copy that is made ahead of its use."""
+        with self.values.along(None):
+            self._loops(nest, 0)
 
     def _children(self, nest: Nest, depth: int) -> None:
         """What is computed where `depth` loops of a nest are open.
@@ -229,7 +249,11 @@ class _Nests:
         still read it, and before they read it.
         """
         filled: set[str] = set()
+        if depth and nest.loops[depth - 1] in self.ahead:
+            self.ahead.inside(nest.loops[depth - 1])
         for child in self.kernel.children(nest.name, depth):
+            if is_ahead(child):
+                continue
             family = [self.kernel.by_name[name] for name in descendants(self.kernel, child.name)]
             if filled & {e.arg for n in family for e in reads(expressions(n))}:
                 self.out.inside(UOp(UOps.BARRIER))
@@ -261,6 +285,9 @@ class _Nests:
         """All values come before the first store, which may replace what another reads."""
         values = []
         for c in nest.computes:
+            if self.values.is_copied_alone(c):
+                self.values.copy(c)
+                continue
             value = self.values.vector(c.value)
             if c.store is None:
                 self.values.write(c, value)

@@ -24,7 +24,7 @@ _MOST_LANES = 64
 _BLOCKS = (4, 16, 64)
 _CHUNKS = (8, 32, 128)
 _COPIES = (2, 4, 8)
-_LEFT_OUT = frozenset({"keep", "merge", "unroll"})
+_LEFT_OUT = frozenset({"keep", "merge", "pipeline", "unroll"})
 _SHARING = frozenset({"fuse", "parallel"})
 
 

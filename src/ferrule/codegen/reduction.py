@@ -13,13 +13,12 @@ from math import prod
 from typing import final
 
 from ferrule.codegen.emitter import Copy
-from ferrule.codegen.intrinsics import MMA
+from ferrule.codegen.fragments import Fragments
 from ferrule.codegen.kernel import LANES_OR_COPIES, Compute, Kind, Loop, Monoid, Nest
-from ferrule.codegen.primitives.products import matrix_operands
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.codegen.values import Values
 from ferrule.dtype import dtypes
-from ferrule.expr import Expr, ExprOp, const, range_
+from ferrule.expr import ExprOp, const
 
 # A value that is added to an accumulator -> one operation that does both; a DOT adds to 0 before.
 _FUSED = {ExprOp.MUL: ExprOp.MULACC, ExprOp.DOT: ExprOp.DOT}
@@ -30,13 +29,21 @@ _Registers = dict[Copy, UOp]
 class Reductions:
     """Puts the loops of reduces into a program, from the first one that is combined over.
 
-    `children(nest, depth)` does what is computed where so many loops of a nest are open.
+    `children(nest, depth)` does what is computed where so many loops of a nest are open,
+    `serial(loop, body)` a loop that runs, and what is copied ahead of it.
     """
 
-    def __init__(self, values: Values, children: Callable[[Nest, int], None]) -> None:
+    def __init__(
+        self,
+        values: Values,
+        children: Callable[[Nest, int], None],
+        serial: Callable[[Loop, Callable[[], None]], None],
+    ) -> None:
         self.values = values
         self.out = values.out
         self.children = children
+        self.serial = serial
+        self.fragments = Fragments(values)
         self._fresh: dict[UOp, int] = {}  # registers that hold the identity, and in which loop
         self._names = itertools.count()
 
@@ -61,7 +68,7 @@ class Reductions:
         if loop.kind is Kind.THREAD:
             self._through_memory(nest, depth + 1, hold)
             return
-        self.values.serial(loop, lambda: self._through_memory(nest, depth + 1, hold))
+        self.serial(loop, lambda: self._through_memory(nest, depth + 1, hold))
 
     def _in_registers(self, nest: Nest, hold: int, *, partial: bool = False) -> None:
         registers = self._registers(nest, hold)
@@ -132,7 +139,7 @@ class Reductions:
             raise AssertionError(
                 f"{nest.name}: the serial loops must be outside of lanes and copies"
             )
-        self.values.serial(loop, lambda: self._accumulate(nest, depth + 1, registers))
+        self.serial(loop, lambda: self._accumulate(nest, depth + 1, registers))
 
     def _update(self, nest: Nest, rest: Sequence[Loop], registers: _Registers) -> None:
         with self.values.along(self.values.lane_of(rest)):
@@ -219,43 +226,18 @@ class Reductions:
 
     def _multiply(self, nest: Nest, rest: Sequence[Loop], registers: _Registers) -> None:
         """A product of matrices for each copy of a warp's tile; its halves are copies too."""
-        *copies, half, lane, term = rest
+        *copies, half, lane, _ = rest
         (c,) = nest.computes
         for _ in self.values.each_copy(copies):
             held = [registers[self.values.key(c)] for _ in self.values.each_copy([half])]
-            before = self._joined([self.out.get(register) for register in held])
-            parts = self._fragments(nest, half, lane, term)
+            before = self.fragments.joined([self.out.get(register) for register in held])
+            parts = self.fragments.operands(nest)
             matrix = UOp(UOps.MMA, before.dtype, before.lanes, (*parts, before))
             after = self.out.inside(matrix)
             for i, register in enumerate(held):
                 order = tuple(range(i * lane.size, (i + 1) * lane.size))
                 self.out.set(register, self.out.shuffle(order, after))
                 self._fresh.pop(register, None)
-
-    def _fragments(self, nest: Nest, half: Loop, lane: Loop, term: Loop) -> tuple[UOp, UOp]:
-        """What this thread holds of the operands of an MMA."""
-        (c,) = nest.computes
-        down, across = [loop.range for loop in nest.loops if loop.kind is Kind.THREAD][-2:]
-        left, right = (factor.src[0] for factor in matrix_operands(c.value, down))
-        pair = range_("pair", MMA.near)
-        near = across * MMA.near + pair
-        column = {across: down // MMA.near, lane.range: down % MMA.near}
-        lefts, rights = [], []
-        with self.values.along(pair):
-            for i in range(MMA.terms // MMA.down):
-                terms: dict[Expr, Expr] = {term.range: near + i * MMA.down}
-                for h in range(half.size):
-                    part = left.substitute({**terms, half.range: const(h)})
-                    lefts.append(self.values.vector(part))
-                rights.append(self.values.vector(right.substitute({**terms, **column})))
-        return self._joined(lefts), self._joined(rights)
-
-    def _joined(self, parts: list[UOp]) -> UOp:
-        """Vectors one after the other."""
-        while len(parts) > 1:
-            pairs = zip(parts[::2], parts[1::2], strict=True)
-            parts = [self.out.shuffle(tuple(range(2 * a.lanes)), a, b) for a, b in pairs]
-        return parts[0]
 
 
 def first_reduce(nest: Nest) -> int:

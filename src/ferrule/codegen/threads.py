@@ -165,19 +165,30 @@ class Threads:
         own = set() if c.name in self.shared else set(self.own(c))
         return tuple(r for r in c.ranges if r not in own)
 
-    def place(self, c: Compute, index: Sequence[Expr]) -> Expr:
-        """Where in its scratch memory a value is."""
+    def place(self, c: Compute, index: Sequence[Expr], stage: Expr | None = None) -> Expr:
+        """Where in its scratch memory a value is; of several stages, in that which this iteration
+        of the loop around it reads, unless another is meant.
+        """
         axes = self.axes(c)
-        out = self._group(c) * c.room(axes) if c.name in self.shared else const(0)
         strides = dict(zip(axes, c.strides(axes), strict=True))
+        inside = const(0)
         for i, r in zip(index, c.ranges, strict=True):
             if r in strides:
-                out = out + i * strides[r]
-        return out
+                inside = inside + i * strides[r]
+        copy = self._group(c) if c.name in self.shared else const(0)
+        if c.stages > 1:
+            copy = copy * c.stages + (self.iteration(c) % c.stages if stage is None else stage)
+        return copy * c.room(axes) + c.swizzled(inside)
+
+    def iteration(self, c: Compute) -> Expr:
+        """The range of the loop that what is kept in several stages is made ahead of."""
+        loop = self.kernel.loop_around(self.kernel.owner[c.name])
+        assert loop is not None, f"{c.name} hangs in no loop"
+        return loop.range
 
     def elements(self, c: Compute) -> int:
         """How many values its scratch memory has room for."""
-        inside = c.room(self.axes(c))
+        inside = c.room(self.axes(c)) * c.stages
         return inside * self._groups(c) if c.name in self.shared else inside
 
     def _outer(self, c: Compute) -> list[Loop]:

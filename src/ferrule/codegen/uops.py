@@ -47,6 +47,10 @@ class UOps(Enum):
     BARRIER = auto()
     ACROSS = auto()
     MMA = auto()
+    MATRICES = auto()
+    COPY = auto()
+    COMMIT = auto()
+    WAIT = auto()
 
     __hash__ = object.__hash__
 
@@ -66,19 +70,13 @@ class UOp:
 
 
 POINTERS = frozenset({UOps.PARAM, UOps.LOCAL, UOps.SHARED})
-NO_VALUE = frozenset(
-    {
-        UOps.STORE,
-        UOps.PREFETCH,
-        UOps.SET,
-        UOps.END,
-        UOps.IF,
-        UOps.ENDIF,
-        UOps.EXTENT,
-        UOps.BARRIER,
-    }
-)
-_OF_BLOCKS = frozenset({UOps.THREAD, UOps.SHARED, UOps.BARRIER, UOps.ACROSS, UOps.MMA})
+_COPYING = frozenset({UOps.COPY, UOps.COMMIT, UOps.WAIT})
+NO_VALUE = _COPYING | {
+    *(UOps.STORE, UOps.PREFETCH, UOps.SET, UOps.END, UOps.IF, UOps.ENDIF, UOps.EXTENT, UOps.BARRIER)
+}
+_OF_BLOCKS = _COPYING | {
+    *(UOps.THREAD, UOps.SHARED, UOps.BARRIER, UOps.ACROSS, UOps.MMA, UOps.MATRICES)
+}
 _INDICES = (dtypes.int32, dtypes.int64)
 
 
@@ -127,6 +125,12 @@ def _problem(u: UOp, open_blocks: list[UOp]) -> str:
             return _alu_problem(u)
         case UOps.MMA:
             return _mma_problem(u)
+        case UOps.MATRICES:
+            return _matrices_problem(u)
+        case UOps.COPY:
+            return _copy_problem(u)
+        case UOps.WAIT if not isinstance(u.arg, int) or u.arg < 0:
+            return f"waits for all but {u.arg} groups; that is a number from 0 on"
         case UOps.LOAD:
             return _load_problem(u)
         case UOps.STORE:
@@ -185,6 +189,28 @@ def _mma_problem(u: UOp) -> str:
         return f"multiplies float16 or bfloat16, not {source}"
     if shapes != [(source, 8), (source, 4), (dtypes.float32, 4), (dtypes.float32, 4)]:
         return f"takes 8 and 4 elements and 4 float32, and gives 4 float32; not {shapes}"
+    return ""
+
+
+def _matrices_problem(u: UOp) -> str:
+    pointer, index = u.src
+    if pointer.op is not UOps.SHARED or pointer.dtype is not u.dtype or _bits(u) != 128:
+        return "loads 8 elements of 16 bits from memory that the block shares"
+    if index.dtype not in _INDICES or index.lanes != 1:
+        return "the index must be int32 or int64, a scalar"
+    return ""
+
+
+def _copy_problem(u: UOp) -> str:
+    to, to_index, source, index, mask, *only_if = u.src
+    if to.op is not UOps.SHARED or source.op is not UOps.PARAM or to.dtype is not source.dtype:
+        return "copies from a buffer to memory that the block shares, of its dtype"
+    if any(i.dtype not in _INDICES or i.lanes not in (1, u.lanes) for i in (to_index, index)):
+        return "an index must be int32 or int64, scalar or one for each lane"
+    if mask.dtype is not dtypes.bool or mask.lanes != u.lanes:
+        return "the mask must be bool, one for each lane"
+    if any(condition.dtype is not dtypes.bool or condition.lanes != 1 for condition in only_if):
+        return "the condition must be bool, a scalar"
     return ""
 
 

@@ -49,6 +49,8 @@ class Values:
         """The range whose iterations are the lanes of vectors."""
         self.copies: dict[Expr, Expr] = {}
         """What stands for the ranges of unrolled loops, and for conditions that are known here."""
+        self.stage: Expr | None = None
+        """Which of several stages of what is kept is filled, if it is one that nobody reads yet."""
         self._ahead: dict[UOp, int] = {}
         self._filled: dict[str, int] = {}
         self._locals: dict[str, UOp] = {}
@@ -376,6 +378,40 @@ class Values:
         u = UOp(UOps.LOAD, self.out.memory_dtype(c.value.dtype), lanes, src, multiple)
         return self.out.place(u, max(self.out.level(at), filled))
 
+    def matrices(self, operand: Expr, place: Expr, turned: bool) -> UOp:
+        """Four matrices of what a warp has in shared memory, of which each thread gives a row.
+
+        Those of an iteration are loaded once; `operand` says which.
+        """
+        c = self.kernel.computes[operand.arg]
+        at = self.plain(place)
+        level = max(self.out.level(at), self._filled.get(c.name, self.out.innermost))
+        known = self.out.scopes[level].matrices
+        if operand not in known:
+            dtype, src = self.out.memory_dtype(c.value.dtype), (self._local(c), at)
+            known[operand] = self.out.place(UOp(UOps.MATRICES, dtype, 8, src, turned), level)
+        return known[operand]
+
+    def is_copied_alone(self, c: Compute) -> bool:
+        """Whether what is made ahead of its use goes from a buffer to shared memory as it is."""
+        ahead = self.stage is not None and c.name in self.threads.shared
+        return ahead and self.current(c.value).op is ExprOp.LOAD
+
+    def copy(self, c: Compute) -> None:
+        """A load that goes to shared memory by itself."""
+        element, index = self.current(c.value), self._scratch_index(c)
+        lanes = 1
+        if self.lane is not None and self.lane in index.ranges | element.ranges:
+            lanes = int(self.lane.size.arg)
+        to, source = self._address(index, lanes), self._address(element.src[0], lanes)
+        known = self._multiple(index, to, lanes), self._multiple(element.src[0], source, lanes)
+        multiple = None if known[0] is None or known[1] is None else math.gcd(known[0], known[1])
+        mask = self._mask(element.src[1], lanes) or self.out.constant(True, dtypes.bool, lanes)
+        alone = self.threads.is_first(self.kernel.owner[c.name])
+        only_if = () if alone is TRUE else (self._all(conjuncts(alone)),)
+        src = (self._local(c), to, self.params[element.arg], source, mask, *only_if)
+        self.out.inside(UOp(UOps.COPY, None, lanes, src, multiple))
+
     def write(self, c: Compute, value: UOp) -> None:
         """Store a value of this iteration, or keep it."""
         if c.store is None:
@@ -410,11 +446,15 @@ class Values:
         if c.name in self._in_registers:
             self.out.scopes[-1].kept[self.key(c)] = value
             return
-        index = self.threads.place(c, [self.current(r) for r in c.ranges])
+        index = self._scratch_index(c)
         valid = TRUE
         if c.name in self.threads.shared:
             valid = self.threads.is_first(self.kernel.owner[c.name])
         self._store(self._local(c), index, value, valid)
+
+    def _scratch_index(self, c: Compute) -> Expr:
+        """Where a value of this iteration is kept."""
+        return self.threads.place(c, [self.current(r) for r in c.ranges], self.stage)
 
     def _local(self, c: Compute) -> UOp:
         arg = self.kernel.memory[c.name]
@@ -460,7 +500,8 @@ def _registers(kernel: Kernel, threads: Threads) -> frozenset[str]:
     for nest in kernel.nests:
         kinds = {loop.range: loop.kind for loop in nest.loops}
         for c in nest.computes:
-            if c.store is None and all(kinds[r] in without_memory for r in c.ranges):
+            plain = c.store is None and c.stages == 1
+            if plain and all(kinds[r] in without_memory for r in c.ranges):
                 out.add(c.name)
     out -= threads.shared
     kind_of = {loop.range: loop.kind for nest in kernel.nests for loop in nest.loops}

@@ -1,4 +1,5 @@
-"""Values of several threads of a block combined, in C: `UOps.ACROSS`.
+"""What the threads of a block do together, in C: values combined (`UOps.ACROSS`), matrices, and
+copies to shared memory that go on beside the threads.
 
 The order is that of HREDUCE: the lower half of a group of threads with the upper, and so on. The
 threads of a warp exchange their values directly where the language can; others do through memory.
@@ -16,6 +17,7 @@ from ferrule.renderer.calu import Arithmetic, alu, cast
 from ferrule.renderer.cdialect import memory_type, type_of
 from ferrule.renderer.cprelude import Helper, Prelude
 
+COPIED: Final = (4, 8, 16)  # bytes that one instruction copies to shared memory
 _COMMUTES: Final = frozenset({ExprOp.ADD, ExprOp.MUL, ExprOp.AND, ExprOp.OR, ExprOp.XOR})
 # What a warp can exchange; narrower values go as integers.
 _EXCHANGED: Final = frozenset({"i32", "u32", "i64", "u64", "float", "double"})
@@ -152,3 +154,87 @@ def mma(prelude: Prelude, source: DType) -> Helper:
     parameters = [f"u16 {name}" for name in names["a"] + names["b"]]
     parameters += [f"float {name}" for name in names["c"]]
     return Helper(f"mma_{kind}", result, ", ".join(["i32 thread", *parameters]), "\n".join(body))
+
+
+_MATRICES_INSTRUCTION: Final = """asm volatile("ldmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 "
+    "{{%0, %1, %2, %3}}, [%4];"
+    : "=r"(out.lane[0]), "=r"(out.lane[1]), "=r"(out.lane[2]), "=r"(out.lane[3])
+    : "r"((u32)__cvta_generic_to_shared(row)) : "memory");"""
+# Each thread tells the others where its row is.
+_MATRICES_BY_EXCHANGE: Final = """const i32 lane = thread % 32;
+for (i32 matrix = 0; matrix < 4; matrix++) {{
+  u32 pair = 0;
+  for (i32 element = 0; element < 2; element++) {{
+    const i32 near = lane / 4, far = lane % 4 * 2 + element;
+    const u64 place = __shfl_sync(0xffffffffu, (u64)row, matrix * 8 + {row});
+    pair |= (u32)((const u16 *)place)[{column}] << 16 * element;
+  }}
+  out.lane[matrix] = pair;
+}}"""
+
+
+def matrices(prelude: Prelude, turned: bool) -> Helper:
+    """The function that loads four 8 x 8 matrices of 16 bits, two elements to a u32 of each:
+    `(thread, row)`, with the place of the row that the thread gives."""
+    result = prelude.vector("u32", 4)
+    row, column = ("far", "near") if turned else ("near", "far")
+    body = [
+        f"{result} out;",
+        f"#if {prelude.dialect.instructions_if}",
+        _MATRICES_INSTRUCTION.format(trans=".trans" if turned else ""),
+        "#else",
+        _MATRICES_BY_EXCHANGE.format(row=row, column=column),
+        "#endif",
+        "return out;",
+    ]
+    name = "matrices_turned" if turned else "matrices"
+    return Helper(name, result, "i32 thread, const u16 *row", "\n".join(body))
+
+
+_SHIM: Final = "defined(FERRULE_SHIM)"  # of the tests: functions with these names are there
+
+
+def copy_ahead(prelude: Prelude, dtype: DType, lanes: int) -> Helper:
+    """The function that begins to copy neighbours to shared memory: `(to, source, valid)`.
+
+    Where there is no instruction for it, they are there when it is done.
+    """
+    dialect, kind, size = prelude.dialect, memory_type(dtype), lanes * dtype.itemsize
+    name = f"copy_{kind}_x{lanes}"
+    plain = "*to = 0;"
+    if lanes > 1:
+        kind = prelude.vector(kind, lanes)
+        plain = f"for (i32 lane = 0; lane < {lanes}; lane++) to->lane[lane] = 0;"
+    body = [f"if (valid) *to = *source;\nelse {plain}"]
+    if dialect.copy and size in COPIED:
+        aligned = "" if lanes == 1 else " && !defined(FERRULE_UNALIGNED)"
+        cache = "cg" if size == max(COPIED) else "ca"
+        body = [
+            f"#if {dialect.instructions_if}{aligned}",
+            dialect.copy.format(bytes=size, cache=cache),
+            f"#elif {_SHIM}",
+            f"__pipeline_memcpy_async(to, source, {size}, valid ? 0 : {size});",
+            "#else",
+            *body,
+            "#endif",
+        ]
+    parameters = f"{dialect.to_shared}{kind} *to, {dialect.device}const {kind} *source, bool valid"
+    return Helper(name, "void", parameters, "\n".join(body))
+
+
+def commit_copies(prelude: Prelude) -> Helper:
+    """The function after which the copies begun before are a group."""
+    return _of_copies(prelude, "commit_copies", prelude.dialect.commit, "__pipeline_commit();")
+
+
+def wait_for_copies(prelude: Prelude, newest: int) -> Helper:
+    """The function that waits for the copies of all groups but the newest ones."""
+    instruction = prelude.dialect.wait.format(groups=newest)
+    name = f"wait_for_all_copies_but_{newest}" if newest else "wait_for_all_copies"
+    return _of_copies(prelude, name, instruction, f"__pipeline_wait_prior({newest});")
+
+
+def _of_copies(prelude: Prelude, name: str, instruction: str, in_tests: str) -> Helper:
+    condition = prelude.dialect.instructions_if
+    body = [f"#if {condition}", instruction, f"#elif {_SHIM}", in_tests, "#endif"]
+    return Helper(name, "void", "void", "\n".join(body))

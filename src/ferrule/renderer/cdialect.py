@@ -58,6 +58,12 @@ class Dialect:
     """Before the type that a pointer to shared memory points to."""
     exchange: str = ""
     """The value `{x}` of the thread whose number differs by `{distance}`, in `{mask}` of a warp."""
+    copy: str = ""
+    """Begins to copy `{bytes}` bytes to `to` from `source`, or zeros unless `valid`."""
+    commit: str = ""
+    """The copies begun since the last such statement are a group."""
+    wait: str = ""
+    """Waits for the copies of all groups but the newest `{groups}`."""
     instructions: Mapping[str, str] = field(default_factory=dict)
     """The statements of helper functions that one instruction does; see `cprelude.py`."""
     instructions_if: str = ""
@@ -102,6 +108,12 @@ CUDA: Final = Dialect(
     barrier="__syncthreads();",
     shared="__shared__ ",
     exchange="__shfl_xor_sync({mask}, {x}, {distance})",
+    copy=(
+        'asm volatile("cp.async.{cache}.shared.global [%0], [%1], {bytes}, %2;"\n'
+        '    :: "r"((u32)__cvta_generic_to_shared(to)), "l"(source), "r"(valid ? {bytes} : 0));'
+    ),
+    commit='asm volatile("cp.async.commit_group;");',
+    wait='asm volatile("cp.async.wait_group {groups};" ::: "memory");',
     instructions={
         "float_of_f16": 'float y;\nasm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));\nreturn y;',
         "f16_of_float": 'u16 y;\nasm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));\nreturn y;',

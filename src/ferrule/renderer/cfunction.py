@@ -19,7 +19,15 @@ from ferrule.expr import ExprOp
 from ferrule.renderer import cprelude
 from ferrule.renderer.base import RenderError
 from ferrule.renderer.calu import Arithmetic, alu, atom, bare, bitcast, cast
-from ferrule.renderer.cblocks import Group, across, mma
+from ferrule.renderer.cblocks import (
+    Group,
+    across,
+    commit_copies,
+    copy_ahead,
+    matrices,
+    mma,
+    wait_for_copies,
+)
 from ferrule.renderer.cbounds import INT32, bounds, range_of, within
 from ferrule.renderer.cdialect import (
     Dialect,
@@ -147,6 +155,16 @@ class Function:
                 self.across(u)
             case UOps.MMA:
                 self.multiply(u)
+            case UOps.MATRICES:
+                self.matrices(u)
+            case UOps.COPY:
+                self.copy(u)
+            case UOps.COMMIT if self.dialect.commit:
+                self.emit(f"{self.prelude.call(commit_copies(self.prelude))};")
+            case UOps.WAIT if self.dialect.wait:
+                self.emit(f"{self.prelude.call(wait_for_copies(self.prelude, u.arg))};")
+            case UOps.COMMIT | UOps.WAIT:
+                self.blocks_only(u, "")  # what is copied is there at once
             case UOps.PARAM | UOps.VALUE:
                 pass  # named by the function's head
             case _:
@@ -289,19 +307,34 @@ class Function:
             operands.append(f"({self.dialect.to_shared}{memory_type(dtype)} *)scratch")
         self.define(u, [self.prelude.call(helper, x, *operands) for x in self.lanes[u.src[0]]])
 
-    def multiply(self, u: UOp) -> None:
-        """The parts of a product of matrices that a thread has."""
+    def of_warps(self, u: UOp) -> None:
+        """Refuse what warps do where there are none that can."""
         if not self.dialect.exchange or self.target.warp != WARP or self.threads % WARP:
             raise RenderError(
-                f"MMA: {self.dialect.name} with warps of {self.target.warp} and blocks of "
+                f"{u.op.name}: {self.dialect.name} with warps of {self.target.warp} and blocks of "
                 f"{self.threads} threads has no warps of {WARP} that multiply matrices"
             )
+
+    def multiply(self, u: UOp) -> None:
+        """The parts of a product of matrices that a thread has."""
+        self.of_warps(u)
         helper = mma(self.prelude, _dtype(u.src[0]))
         operands = [lane for s in u.src for lane in self.lanes[s]]
         name = f"t{self.number()}"
         call = self.prelude.call(helper, "thread", *operands)
         self.emit(f"const {helper.result} {name} = {call};")
         self.lanes[u] = [f"{name}.lane[{lane}]" for lane in range(u.lanes)]
+
+    def matrices(self, u: UOp) -> None:
+        """The parts of four matrices that a thread gets, for the place of a row that it gives."""
+        self.of_warps(u)
+        (row,) = self.elements(u.src[0], u.src[1], 1)
+        name = f"t{self.number()}"
+        helper = matrices(self.prelude, u.arg)
+        call = self.prelude.call(helper, "thread", f"&{row}")
+        self.emit(f"const {helper.result} {name} = {call};")
+        pairs = [f"{name}.lane[{i}]" for i in range(u.lanes // 2)]
+        self.lanes[u] = [text for p in pairs for text in (f"((u16){p})", f"((u16)({p} >> 16))")]
 
     # -- memory ------------------------------------------------------------------------------------
 
@@ -404,6 +437,31 @@ class Function:
                 target = f"*({self.space(pointer)}{kind} *)&{target}"
             guard = f"if ({bare(masks[first])}) " if masks is not None else ""
             self.emit(f"{guard}{target} = {new};")
+
+    def copy(self, u: UOp) -> None:
+        """Neighbours by one copy, as far as they are aligned; others one by one."""
+        self.blocks_only(u, "")
+        to, to_index, source, index = u.src[:4]
+        dtype, masks = _dtype(to), self.masks(u, 4)
+        places = zip(
+            self.elements(to, to_index, u.lanes), self.elements(source, index, u.lanes), strict=True
+        )
+        pairs = list(places)
+        guard = f"if ({bare(self.scalar(u.src[5]))}) " if len(u.src) > 5 else ""
+        vectors = isinstance(u.arg, int) and {to_index.lanes, index.lanes} == {1}
+        whole = vectors and (masks is None or len(set(masks)) == 1)
+        parts = pieces(u.lanes, dtype.itemsize, u.arg if whole else 1)
+        for first, lanes in parts:
+            helper = copy_ahead(self.prelude, dtype, lanes)
+            kind = memory_type(dtype) if lanes == 1 else f"{memory_type(dtype)}_x{lanes}"
+            here, there = pairs[first]
+            call = self.prelude.call(
+                helper,
+                f"({self.dialect.to_shared}{kind} *)&{here}",
+                f"({self.dialect.device}const {kind} *)&{there}",
+                bare(masks[first]) if masks is not None else "true",
+            )
+            self.emit(f"{guard}{call};")
 
     # -- control -----------------------------------------------------------------------------------
 

@@ -19,6 +19,10 @@ _EFFECTS: Final = frozenset(
         UOps.BARRIER,
         UOps.ACROSS,
         UOps.MMA,
+        UOps.MATRICES,
+        UOps.COPY,
+        UOps.COMMIT,
+        UOps.WAIT,
     }
 )
 _PURE: Final = frozenset({UOps.ALU, UOps.CAST})

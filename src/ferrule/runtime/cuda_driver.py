@@ -243,7 +243,7 @@ def gpu_target(gpu: GPU) -> Target:
     return Target(
         name=f"cuda-{arch}",
         arch=arch,
-        features="+mma" if gpu.capability >= (8, 0) else "",
+        features="+async,+mma" if gpu.capability >= (8, 0) else "",
         vector_bytes=16,
         n_vector_registers=_N_VECTOR_REGISTERS,
         max_threads=chunks,

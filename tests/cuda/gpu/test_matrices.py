@@ -1,40 +1,119 @@
 """Products of matrices by the warps of a GPU: the instruction, or what stands for it elsewhere."""
 
+import itertools
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from tests.cuda import fake
 from tests.cuda.gpu.conftest import MakeRunner
 from tests.kernels import load, matmul, store, widened
 
 from ferrule.buffer import Buffer
-from ferrule.codegen.gridtile import GridTile, tile_grid
+from ferrule.codegen.gridcost import GridTile
+from ferrule.codegen.gridtile import tile_grid
 from ferrule.codegen.intrinsics import MMA
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
 from ferrule.codegen.plan import Plan
 from ferrule.codegen.uops import UOps
 from ferrule.dtype import DType
+from ferrule.ops import LazyOp
 from ferrule.renderer.cstyle import cuda_renderer
-from ferrule.runtime.cuda_driver import GPU, gpu_target
+from ferrule.runtime.cuda_driver import GPU, CUDAError, gpu_target
 
 WARPS = GridTile(4, 4, 8, 8, step=32, matrices=True)
-ROWS, COLUMNS, TERMS = 45, 30, 70
+ROWS, COLUMNS, TERMS = 46, 30, 70
 
 
-@pytest.mark.parametrize("dtype", MMA.sources, ids=lambda dtype: dtype.name)
-def test_products_of_narrow_floats(dtype: DType, gpu: GPU, runner: MakeRunner) -> None:
-    a, b = load(1, ROWS, TERMS, dtype=dtype), load(2, TERMS, COLUMNS, dtype=dtype)
-    ast = store(matmul(widened(a), widened(b)))
+def run_tiled(ast: LazyOp, tile: GridTile, gpu: GPU, runner: MakeRunner, *inputs: np.ndarray):  # type: ignore[type-arg]
+    """What a kernel with a tile stores, and its program."""
     plan = Plan(lower(ast, "product"), gpu_target(gpu))
     plan.collapse()
-    assert tile_grid(plan, "out0", WARPS)
+    assert tile_grid(plan, "out0", tile)
     k = Linearizer(ast, plan.target, plan.opts, "product").linearize()
-    assert any(u.op is UOps.MMA for u in k.uops)
     product = runner(k.name, cuda_renderer(plan.target).render(k.name, k.uops), k.blocks, k.threads)
-    generator = np.random.default_rng(0)
+    out = Buffer.fromCPU("CUDA", np.full((ROWS, COLUMNS), np.nan, np.float32))
+    product.exec([out, *(Buffer.fromCPU("CUDA", value) for value in inputs)])
+    return out.toCPU().reshape(ROWS, COLUMNS), {u.op for u in k.uops}
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3])
+@pytest.mark.parametrize("turned", list(itertools.product((False, True), repeat=2)), ids=str)
+@pytest.mark.parametrize("dtype", MMA.sources, ids=lambda dtype: dtype.name)
+def test_products_of_narrow_floats(
+    dtype: DType, turned: tuple[bool, bool], stages: int, gpu: GPU, runner: MakeRunner
+) -> None:
     shapes = ((ROWS, TERMS), (TERMS, COLUMNS))
-    x, y = (generator.standard_normal(shape).astype(dtype.np) for shape in shapes)
-    out = Buffer.fromCPU("CUDA", np.zeros((ROWS, COLUMNS), np.float32))
-    product.exec([out, *(Buffer.fromCPU("CUDA", value) for value in (x, y))])
-    expected = x.astype(np.float64) @ y.astype(np.float64)
-    found = out.toCPU().reshape(ROWS, COLUMNS)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
+    stored = [shape[::-1] if t else shape for shape, t in zip(shapes, turned, strict=True)]
+    loaded = [load(slot, *shape, dtype=dtype) for slot, shape in enumerate(stored, 1)]
+    a, b = (x.permute((1, 0)) if t else x for x, t in zip(loaded, turned, strict=True))
+    ast = store(matmul(widened(a), widened(b)))
+    generator = np.random.default_rng(0)
+    inputs = [generator.standard_normal(shape).astype(dtype.np) for shape in stored]
+    tile = replace(WARPS, stages=stages)
+    found, ops = run_tiled(ast, tile, gpu, runner, *inputs)
+    assert {UOps.MMA, UOps.MATRICES} <= ops
+    assert (UOps.COPY in ops) == (stages > 1)
+    wide = (x.astype(np.float64) for x in inputs)
+    x, y = (x.T if t else x for x, t in zip(wide, turned, strict=True))
+    np.testing.assert_allclose(found, x @ y, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_copies_ahead_of_their_use(turned: bool, gpu: GPU, runner: MakeRunner) -> None:
+    a = load(1, TERMS, ROWS).permute((1, 0)) if turned else load(1, ROWS, TERMS)
+    ast = store(matmul(a, load(2, TERMS, COLUMNS)))
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((ROWS, TERMS)).astype(np.float32)
+    y = generator.standard_normal((TERMS, COLUMNS)).astype(np.float32)
+    tile = GridTile(rows=2, columns=4, row_threads=8, column_threads=8, step=8, stages=3)
+    found, ops = run_tiled(ast, tile, gpu, runner, np.ascontiguousarray(x.T) if turned else x, y)
+    assert UOps.COPY in ops
+    np.testing.assert_allclose(found, x @ y, rtol=1e-5, atol=1e-4)
+
+
+# What is wrong with a kernel in which each thread copies 16 bytes to shared memory and back.
+COPIES = """
+struct alignas(16) Piece { float lane[4]; };
+extern "C" __global__ void turn(Piece *out, const Piece *x) {
+  __shared__ Piece scratch[33];
+  int thread = threadIdx.x;
+  __pipeline_memcpy_async((char *)&scratch[thread] + OFFSET, &x[thread], 16, 4 * ZEROS);
+  __pipeline_commit();
+  if (WAITS) __pipeline_wait_prior(0);
+  __syncthreads();
+  out[thread] = scratch[31 - thread];
+  __pipeline_wait_prior(LEFT);
+}"""
+NOTHING_WRONG = {"OFFSET": 0, "ZEROS": 0, "WAITS": 1, "LEFT": 0}
+
+
+def turned(runner: MakeRunner, **changes: int) -> np.ndarray:  # type: ignore[type-arg]
+    text = COPIES
+    for name, value in (NOTHING_WRONG | changes).items():
+        text = text.replace(name, str(value))
+    x = np.arange(128, dtype=np.float32)
+    out = Buffer.fromCPU("CUDA", np.zeros(128, np.float32))
+    runner("turn", text, 1, 32).exec([out, Buffer.fromCPU("CUDA", x)])
+    return out.toCPU().reshape(32, 4)[::-1]
+
+
+def test_the_fake_driver_copies_when_it_is_waited_for(
+    driver: fake.FakeDriver, runner: MakeRunner
+) -> None:
+    x = np.arange(128, dtype=np.float32).reshape(32, 4)
+    np.testing.assert_array_equal(turned(runner), x)
+    np.testing.assert_array_equal(turned(runner, ZEROS=2)[:, 2:], 0)
+    assert (turned(runner, WAITS=0) != x).any()
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [({"OFFSET": 4}, "not aligned to its size"), ({"WAITS": 0, "LEFT": 1}, "its copies are on")],
+)
+def test_the_fake_driver_refuses_wrong_copies(
+    change: dict[str, int], text: str, driver: fake.FakeDriver, runner: MakeRunner
+) -> None:
+    with pytest.raises(CUDAError, match=f"LAUNCH_FAILED.*{text}"):
+        turned(runner, **change)

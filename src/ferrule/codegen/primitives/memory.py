@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ferrule.codegen.kernel import Compute, Kernel, Loop, Nest, can_overwrite, expressions, reads
+from ferrule.codegen.kernel import (
+    LINE_BYTES,
+    PIECE_BYTES,
+    Compute,
+    Kernel,
+    Loop,
+    Nest,
+    can_overwrite,
+    expressions,
+    reads,
+    why_not_ahead,
+)
 from ferrule.codegen.primitives.editing import ScheduleError, depth_of, descendants, mapped, nest_of
 from ferrule.codegen.window import Window
 from ferrule.expr import TRUE, Expr, ExprOp, both, conjuncts, const, range_, select, toposort
@@ -190,10 +201,12 @@ def pad(kernel: Kernel, nest_name: str, name: str, extra: int) -> Kernel:
     nest = nest_of(kernel, nest_name)
     r = nest.loops[depth_of(kernel, nest, name)].range
     kept = [c for c in nest.computes if r in c.ranges]
-    if extra < 0 or not kept or any(c.over is not None for c in kernel.computes.values()):
+    over = any(c.over is not None for c in kernel.computes.values())
+    if extra < 0 or not kept or over or any(c.swizzle for c in kept):
         raise ScheduleError(
             f"pad({name}, {extra}) in kernel {kernel.name}: it is no axis of what {nest_name} "
-            "keeps, or values are kept over one another, or the step is shorter"
+            "keeps, or that is swizzled, or values are kept over one another, or the step is "
+            "shorter"
         )
     computes = tuple(
         replace(c, padding=(*c.padding, (r, extra))) if c in kept else c for c in nest.computes
@@ -215,6 +228,61 @@ def prefetch(kernel: Kernel, nest_name: str, slot: int, distance: int) -> Kernel
             "nothing from there, or fetches from there already, or the distance is not positive"
         )
     return kernel.with_nest(replace(nest, ahead=(*nest.ahead, (slot, distance))))
+
+
+def swizzle(kernel: Kernel, nest_name: str, name: str) -> Kernel:
+    """Each step along an axis of what a nest keeps, pieces of 16 bytes are a place further on.
+
+    The first piece of the second step is where the second of the first would be, and the last of
+    a line of 128 bytes comes first. So pieces at one place of eight steps are in different banks,
+    as neighbours are, and nothing is longer than it need be. Exact.
+
+    >>> from ferrule.dtype import dtypes
+    >>> from ferrule.expr import load
+    >>> i, j = range_("i", 8), range_("j", 32)
+    >>> copy = Compute("a", load(1, dtypes.float32, i * 32 + j), (i, j))
+    >>> kernel = Kernel("rows", (Nest("a", (copy,), (Loop(i), Loop(j))),), (dtypes.float32,) * 2)
+    >>> kept = swizzle(kernel, "a", "i").computes["a"]
+    >>> [[kept.place((const(i), const(j))).arg for j in (0, 4, 28)] for i in (0, 1, 7)]
+    [[0, 4, 28], [36, 40, 32], [252, 224, 248]]
+    """
+    nest = nest_of(kernel, nest_name)
+    r = nest.loops[depth_of(kernel, nest, name)].range
+    kept = [c for c in nest.computes if r in c.ranges]
+    steps = [c.strides(c.ranges)[c.ranges.index(r)] * c.value.dtype.itemsize for c in kept]
+    whole = all(
+        n % PIECE_BYTES == 0 and max(n, LINE_BYTES) % min(n, LINE_BYTES) == 0 for n in steps
+    )
+    if not (kept and whole) or any(c.padding or c.over is not None for c in kept):
+        raise ScheduleError(
+            f"swizzle({name}) in kernel {kernel.name}: it is no axis of what {nest_name} keeps, "
+            f"or that is padded or kept over another, or steps of {steps} bytes are no pieces of "
+            f"{PIECE_BYTES} that fill lines of {LINE_BYTES}"
+        )
+    turned = {c.name: n // c.value.dtype.itemsize for c, n in zip(kept, steps, strict=True)}
+    computes = [replace(c, swizzle=turned.get(c.name, c.swizzle)) for c in nest.computes]
+    return kernel.with_nest(replace(nest, computes=tuple(computes)))
+
+
+def pipeline(kernel: Kernel, nest_name: str, stages: int) -> Kernel:
+    """What a nest copies is on its way while what it copied before is used.
+
+    `for k: a = load(k); use(a)` -> `a0 = load(0); for k: a[k + 1] = load(k + 1); use(a[k])`: with
+    `stages` there is memory for so many copies, and each is made `stages - 1` iterations of the
+    loop that the nest hangs in ahead; what no iteration reads is not loaded. Exact.
+    """
+    nest = nest_of(kernel, nest_name)
+    computes = tuple(replace(c, stages=stages) for c in nest.computes)
+    out = kernel.with_nest(replace(nest, computes=computes))
+    problem = "there are two at least" if stages < 2 else why_not_ahead(out, out.by_name[nest_name])
+    if any(c.over in {d.name for d in nest.computes} for c in kernel.computes.values()):
+        problem = "another value is kept over it"
+    if problem:
+        raise ScheduleError(
+            f"pipeline({nest_name}, {stages}) in kernel {kernel.name}: {problem}; stage it in a "
+            "plain loop, from buffers that the kernel does not store to"
+        )
+    return out
 
 
 def nontemporal(kernel: Kernel, nest_name: str) -> Kernel:

@@ -1,0 +1,92 @@
+"""Copies that are made ahead of their use: in earlier iterations of the loop that reads them.
+
+For a loop that reads copies in n stages, those of the first n - 1 iterations begin before it. Each
+iteration waits for its own, passes a barrier, and begins the copies of the last iteration that
+there is memory for, where those of the iteration before were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import final
+
+from ferrule.codegen.kernel import Kernel, Loop, Nest, expressions
+from ferrule.codegen.primitives.editing import mapped
+from ferrule.codegen.uops import UOp, UOps
+from ferrule.codegen.values import Values
+from ferrule.expr import FALSE, Expr, ExprOp, alu, both, const, less, rebuild, toposort
+
+
+@final
+class CopiesAhead:
+    """Puts copies ahead of their use into a program; `fill` does the loops of such a nest."""
+
+    def __init__(self, kernel: Kernel, values: Values, fill: Callable[[Nest], None]) -> None:
+        self.values = values
+        self.out = values.out
+        self.fill = fill
+        self._nests: dict[Expr, list[Nest]] = {}
+        for nest in kernel.nests:
+            loop = kernel.loop_around(nest)
+            if is_ahead(nest) and loop is not None:
+                self._nests.setdefault(loop.range, []).append(nest)
+
+    def __contains__(self, loop: Loop) -> bool:
+        """Whether a loop reads such copies."""
+        return loop.range in self._nests
+
+    def before(self, loop: Loop) -> None:
+        """Begin the copies of all but one of the iterations that there is memory for."""
+        for i in range(self._stages(loop) - 1):
+            self._copy(loop, const(i), const(i))
+
+    def inside(self, loop: Loop) -> None:
+        """Await what an iteration reads, and begin copies in the place of what the last one read.
+
+        Behind the barrier the copies of all threads are there, and nobody reads the last ones.
+        """
+        ahead = self._stages(loop) - 1
+        self.out.inside(UOp(UOps.WAIT, arg=ahead - 1))
+        self.out.inside(UOp(UOps.BARRIER))
+        read = loop.range % (ahead + 1)
+        before = alu(ExprOp.WHERE, less(read, const(1)), const(ahead), read - 1)
+        self._copy(loop, loop.range + ahead, before)
+        for nest in self._nests[loop.range]:
+            for c in nest.computes:
+                self.values.filled(c)
+
+    def after(self) -> None:
+        """Nothing is on its way any more."""
+        self.out.inside(UOp(UOps.WAIT, arg=0))
+
+    def _stages(self, loop: Loop) -> int:
+        return self._nests[loop.range][0].computes[0].stages
+
+    def _copy(self, loop: Loop, iteration: Expr, stage: Expr) -> None:
+        """The copies that an iteration reads, if there is one."""
+        there = less(iteration, loop.range.size)
+        self.values.stage = stage
+        for nest in self._nests[loop.range]:
+            if there is not FALSE:
+                self.fill(_for_iteration(nest, {loop.range: iteration}, there))
+        self.values.stage = None
+        self.out.inside(UOp(UOps.COMMIT))
+
+
+def is_ahead(nest: Nest) -> bool:
+    """Whether what a nest keeps is made ahead of its use."""
+    return any(c.stages > 1 for c in nest.computes)
+
+
+def _for_iteration(nest: Nest, iteration: Mapping[Expr, Expr], there: Expr) -> Nest:
+    """A nest as it is in one iteration of the loop around it, with zeros if there is no such."""
+    moved = mapped(nest, iteration)
+    found = [e for e in toposort(expressions(moved)) if e.op is ExprOp.LOAD]
+    return mapped(moved, {e: _only_if(e, there) for e in found})
+
+
+def _only_if(element: Expr, condition: Expr) -> Expr:
+    """A load that is 0 where a condition fails."""
+    src: Sequence[Expr] = element.src
+    masked = [both(e, condition) if i % 2 else e for i, e in enumerate(src)]
+    return rebuild(element, tuple(masked))

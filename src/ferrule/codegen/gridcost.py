@@ -1,0 +1,225 @@
+"""Which tile of results a block of threads gets in a contraction: that which takes the least time.
+
+The time is that of the multiprocessor that has the most blocks, in cycles, by what its lanes do.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import final
+
+from ferrule.codegen.intrinsics import MMA, WARP
+from ferrule.codegen.kernel import LINE_BYTES, PIECE_BYTES
+from ferrule.target import Target
+
+ACCESS_BYTES = PIECE_BYTES  # the widest load of one thread
+BANKS_BYTES = LINE_BYTES  # of memory that threads share: what all of its banks give at a time
+ACCUMULATOR_BYTES = 256  # for the results of one thread
+MATRIX_RESULTS = 128  # of one thread, where warps multiply matrices: half of its registers
+NARROW_BYTES = 2
+STAGES = (4, 3, 2)  # steps that are in shared memory at once: one is used, the others on their way
+RESIDENT = 2  # blocks of a multiprocessor that this is shared by
+STEPS = (8, 16, 32, 64)  # terms of the sum between two barriers
+# What a multiprocessor has: lanes that multiply and add in each cycle, and what these keep.
+LANES = 128
+THREADS_OF_LANE = 16
+REGISTERS = 512
+OTHER_REGISTERS = 40  # of a thread, beside its results
+# Time in cycles: for all lanes at once, but for that of a step.
+BANKS_CYCLES = 4.0  # to read from all banks of shared memory
+FILL_CYCLES = 4.0  # to copy one element there
+PLACE_CYCLES = 8.0  # to find out where it comes from, where each step has other taps of a window
+AHEAD_CYCLES = 1.0  # the same where the threads do not wait for it
+STEP_CYCLES = 500.0  # from the loads of a step to its first multiply-add
+TURN_CYCLES = 40.0  # from the last multiply-add of a step to the first of the next
+MATRIX_CYCLES = 2.0  # of a multiprocessor, for one product of matrices by a warp
+NAIVE_CYCLES = 16.0  # a multiply-add whose operands both come from the caches
+
+
+@final
+@dataclass(frozen=True)
+class GridTile:
+    """What a block computes at a time.
+
+    Its threads are a grid of `row_threads` x `column_threads`, and each has `rows` x `columns`
+    results; `step` terms of the sum are in shared memory at once. With `matrices` its warps
+    multiply matrices, and the threads hold what the instruction says. With `stages` copies of so
+    many steps are in shared memory, all but one of them on their way.
+    """
+
+    rows: int
+    columns: int
+    row_threads: int
+    column_threads: int
+    step: int
+    matrices: bool = False
+    stages: int = 1
+
+    @property
+    def threads(self) -> int:
+        """The threads of the block."""
+        return self.row_threads * self.column_threads
+
+    @property
+    def block_rows(self) -> int:
+        """The rows of the block's results."""
+        return self.rows * self.row_threads
+
+    @property
+    def block_columns(self) -> int:
+        """The columns of the block's results."""
+        return self.columns * self.column_threads
+
+    @property
+    def staged(self) -> int:
+        """How many elements are in shared memory, but for padding."""
+        return (self.block_rows + self.block_columns) * self.step
+
+
+@final
+@dataclass(frozen=True)
+class Work:
+    """The size of a contraction: so many products of matrices."""
+
+    batch: int
+    rows: int
+    columns: int
+    terms: int
+    itemsize: int
+    matrices: bool
+    ahead: bool = False
+    """Whether copies to shared memory can go on while the threads multiply."""
+    period: int = 1
+    """How many terms there are to each step of the outermost loop over them."""
+
+
+@lru_cache(maxsize=4096)
+def best_grid_tile(target: Target, work: Work) -> GridTile | None:
+    """The tile with the least time; None where a thread for each result takes less."""
+    tiles = _matrix_tiles(target) if work.matrices else _tiles(target, work)
+    if work.ahead:
+        itemsize = NARROW_BYTES if work.matrices else work.itemsize
+        tiles = (_with_stages(target, tile, itemsize) for tile in tiles)
+    costs = {tile: (grid_tile_cost(target, work, tile), tile.staged) for tile in tiles}
+    best = min(costs, key=costs.__getitem__, default=None)
+    if best is None or costs[best][0] >= naive_cost(target, work):
+        return None
+    return best
+
+
+def _tiles(target: Target, work: Work) -> Iterator[GridTile]:
+    sizes = (1, 2, 4, 8)
+    counts = [1 << i for i in range(target.block_threads.bit_length())]
+    for rows, columns in itertools.product(sizes, sizes):
+        if rows * columns * max(work.itemsize, 4) > ACCUMULATOR_BYTES:
+            continue
+        for down, across in itertools.product(counts, counts):
+            if not target.warp <= down * across <= target.block_threads:
+                continue
+            for step in _steps(work.period):
+                tile = GridTile(rows, columns, down, across, step)
+                if (tile.staged + 4 * step) * work.itemsize <= target.shared_bytes:
+                    yield tile
+
+
+def _steps(period: int) -> list[int]:
+    """Steps of some terms, or of all terms of some iterations of the outermost loop over them.
+
+    Then the others' numbers are constants.
+    """
+    whole = [n * period for n in range(1, max(STEPS) // period + 1)] if period > 1 else []
+    return sorted({*STEPS, *(n for n in whole if n >= min(STEPS))})
+
+
+def _matrix_tiles(target: Target) -> Iterator[GridTile]:
+    counts = (1, 2, 4, 8)
+    near = MMA.rows // MMA.down
+    for down, across, rows, columns in itertools.product(counts, counts, counts, counts):
+        results = near * rows * MMA.near * columns
+        if down * across * WARP > target.block_threads or results > MATRIX_RESULTS:
+            continue
+        for step in STEPS:
+            tile = GridTile(
+                rows * near, columns * MMA.near, down * MMA.down, across * MMA.across, step, True
+            )
+            fits = tile.staged * NARROW_BYTES <= target.shared_bytes
+            if step % MMA.terms == 0 and fits:
+                yield tile
+
+
+def _with_stages(target: Target, tile: GridTile, itemsize: int) -> GridTile:
+    """The tile with as many stages as shared memory has room for."""
+    padding = 0 if tile.matrices else 2 * ACCESS_BYTES // itemsize * tile.step
+    each = (tile.staged + padding) * itemsize
+    stages = next((n for n in STAGES if n * each <= target.shared_bytes), 1)
+    return replace(tile, stages=stages)
+
+
+def grid_tile_cost(target: Target, work: Work, tile: GridTile) -> float:
+    """About how many cycles a contraction takes, on the multiprocessor that has the most blocks."""
+    blocks = work.batch * -(-work.rows // tile.block_rows) * -(-work.columns // tile.block_columns)
+    blocks = -(-blocks // multiprocessors(target))
+    steps = -(-work.terms // tile.step)
+    lanes = max(tile.threads, LANES)
+    cycles = _term_cycles(target, tile, work.itemsize) * lanes / LANES
+    fill = FILL_CYCLES if tile.stages == 1 else AHEAD_CYCLES
+    fill += PLACE_CYCLES if tile.step % work.period and work.period % tile.step else 0
+    cycles += fill * (tile.block_rows + tile.block_columns) / LANES
+    busy = tile.step * cycles
+    registers = tile.threads * (OTHER_REGISTERS + tile.rows * tile.columns)
+    at_once = max(1, min(blocks, LANES * REGISTERS // registers))
+    wait = STEP_CYCLES
+    if tile.stages > 1:  # what is not hidden by the steps in between
+        wait = max(TURN_CYCLES, STEP_CYCLES - (tile.stages - 1) * busy * at_once)
+    first = 0.0 if tile.stages == 1 else STEP_CYCLES
+    return blocks * (steps * (busy + wait / at_once) + first / at_once)
+
+
+def best_group(rows: int, at_once: int, tile: GridTile) -> int:
+    """How many rows of tiles are done together: a divisor of them all.
+
+    The blocks that run at once are a rectangle of tiles, whose rows and columns are in the cache.
+    """
+    divisors = [n for n in range(1, rows + 1) if rows % n == 0]
+    sizes = {n: n * tile.block_rows + -(-at_once // n) * tile.block_columns for n in divisors}
+    return min(divisors, key=sizes.__getitem__)
+
+
+def naive_cost(target: Target, work: Work) -> float:
+    """The same without a tile: a thread for a result, or a block for one where there are few."""
+    products = work.batch * work.rows * work.columns * work.terms
+    return products * NAIVE_CYCLES / (LANES * multiprocessors(target))
+
+
+def clock(target: Target) -> float:
+    """How many cycles a multiprocessor has in a second."""
+    return target.flops_per_second * target.max_threads / (2 * LANES * multiprocessors(target))
+
+
+def multiprocessors(target: Target) -> int:
+    return max(1, target.max_threads * target.block_threads // (LANES * THREADS_OF_LANE))
+
+
+def _term_cycles(target: Target, tile: GridTile, itemsize: int) -> float:
+    """How long all lanes take for one term of the sums of as many threads."""
+    if not tile.matrices:
+        banks = BANKS_CYCLES * _bank_reads(target, tile, itemsize)
+        return max(tile.rows * tile.columns, banks)
+    rows, columns = tile.rows * MMA.down // MMA.rows, tile.columns // MMA.near
+    banks = rows * MMA.rows // MMA.across + columns * MMA.columns // MMA.across
+    return max(MATRIX_CYCLES * rows * columns, banks) * LANES / WARP / MMA.terms
+
+
+def _bank_reads(target: Target, tile: GridTile, itemsize: int) -> float:
+    """How often the banks of shared memory are read for one term of a warp's sums."""
+    across = min(tile.column_threads, target.warp)
+    down = max(1, target.warp // across)
+
+    def reads(results: int, threads: int) -> float:
+        near = min(results * itemsize, ACCESS_BYTES)
+        return results * itemsize / near * max(1.0, near * threads / BANKS_BYTES)
+
+    return reads(tile.columns, across) + reads(tile.rows, down)

@@ -1,0 +1,394 @@
+"""Copies to shared memory ahead of their use, and their layout there: values, races, banks."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import product as every
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.clprograms import compile_as_cuda, run_as_opencl
+from tests.kernels import add, load, matmul, store, widened
+
+from ferrule.codegen import interpret as interpreter
+from ferrule.codegen.gridcost import GridTile
+from ferrule.codegen.gridtile import tile_grid
+from ferrule.codegen.interpret import AccessError, RaceError, interpret
+from ferrule.codegen.kernel import LINE_BYTES, PIECE_BYTES, KernelError, show, verify
+from ferrule.codegen.linearizer import Linearizer
+from ferrule.codegen.lower import lower
+from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
+from ferrule.codegen.plan import Plan
+from ferrule.codegen.uops import UOp, UOps
+from ferrule.dtype import DType, dtypes
+from ferrule.ops import LazyOp
+from ferrule.target import detect_cpu
+
+GPU = replace(
+    detect_cpu(),
+    name="gpu",
+    features="+async,+mma",
+    vector_bytes=16,
+    block_threads=256,
+    warp=32,
+    index_bits=32,
+    max_threads=1056,
+    shared_bytes=48 << 10,
+)
+TURNED = list(every((False, True), repeat=2))
+WARPS = GridTile(4, 4, 8, 8, step=32, matrices=True)
+THREADS = GridTile(rows=2, columns=4, row_threads=8, column_threads=8, step=8)
+
+
+@dataclass(frozen=True)
+class Product:
+    """`a @ b` of m x k and k x n, either of them stored the other way round."""
+
+    m: int
+    n: int
+    k: int
+    dtype: DType = dtypes.float32
+    turned: tuple[bool, bool] = (False, False)
+
+    @property
+    def ast(self) -> LazyOp:
+        factors = []
+        for slot, shape, turned in self._operands():
+            x = load(slot, *(shape[::-1] if turned else shape), dtype=self.dtype)
+            x = x.permute((1, 0)) if turned else x
+            factors.append(x if self.dtype is dtypes.float32 else widened(x))
+        return store(matmul(*factors))
+
+    def _operands(self) -> list[tuple[int, tuple[int, int], bool]]:
+        return [(1, (self.m, self.k), self.turned[0]), (2, (self.k, self.n), self.turned[1])]
+
+    def inputs(self) -> list[np.ndarray[Any, Any]]:
+        generator = np.random.default_rng(0)
+        return [
+            generator.standard_normal(shape).astype(self.dtype.np)
+            for _, shape, _ in self._operands()
+        ]
+
+    def check(self, run: Any) -> None:
+        """`run` changes flat buffers as the kernel does."""
+        inputs = self.inputs()
+        pairs = zip(inputs, self.turned, strict=True)
+        stored = [np.ascontiguousarray(x.T if t else x).ravel() for x, t in pairs]
+        found = run([np.full(self.m * self.n, np.nan, np.float32), *stored])
+        a, b = (x.astype(np.float64) for x in inputs)
+        np.testing.assert_allclose(found.reshape(self.m, self.n), a @ b, rtol=1e-5, atol=1e-4)
+
+
+def tiled(product: Product, tile: GridTile) -> Linearizer:
+    """A kernel with a tile of its own."""
+    plan = Plan(lower(product.ast, "tiled"), GPU)
+    plan.collapse()
+    assert tile_grid(plan, "out0", tile)
+    return Linearizer(product.ast, GPU, plan.opts, "tiled").linearize()
+
+
+def interpreted(uops: Sequence[UOp]) -> Any:
+    def run(buffers: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+        interpret(uops, buffers)
+        return buffers[0]
+
+    return run
+
+
+def count(uops: Sequence[UOp], op: UOps) -> int:
+    return sum(u.op is op for u in uops)
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4])
+@pytest.mark.parametrize("turned", TURNED, ids=str)
+def test_tiles_of_threads(turned: tuple[bool, bool], stages: int) -> None:
+    product = Product(19, 37, 43, turned=turned)
+    uops = tiled(product, replace(THREADS, stages=stages)).uops
+    product.check(interpreted(uops))
+    assert count(uops, UOps.COMMIT) == stages
+    # What a step copies is on its way until the step that reads it: one barrier for each.
+    assert count(uops, UOps.BARRIER) == 1
+    waits = [u.arg for u in uops if u.op is UOps.WAIT]
+    assert waits == [stages - 2, 0]
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3])
+@pytest.mark.parametrize("turned", TURNED, ids=str)
+def test_tiles_of_warps(turned: tuple[bool, bool], stages: int) -> None:
+    """No operand is turned on the way: what the warps load are rows or columns of it."""
+    product = Product(70, 36, 74, dtypes.float16, turned)
+    uops = tiled(product, replace(WARPS, stages=stages)).uops
+    product.check(interpreted(uops))
+    # Two rows of matrices and one pair of columns for four products.
+    matrices = [u.arg for u in uops if u.op is UOps.MATRICES]
+    assert sorted(matrices) == sorted([turned[0]] * 2 + [not turned[1]])
+    assert count(uops, UOps.MMA) == 4
+    assert (count(uops, UOps.COPY) > 0) == (stages > 1)
+    shared = {u for u in uops if u.op is UOps.SHARED}
+    assert not any(u.op is UOps.LOAD and u.src[0] in shared for u in uops)
+
+
+@pytest.mark.parametrize("terms", [2, 8, 9, 16, 31])
+def test_sums_that_are_shorter_than_what_there_is_memory_for(terms: int) -> None:
+    product = Product(17, 20, terms)
+    product.check(interpreted(tiled(product, replace(THREADS, stages=4)).uops))
+
+
+def test_odd_rows_of_narrow_floats_are_copied_as_they_were() -> None:
+    """Nothing copies two bytes by itself."""
+    product = Product(33, 35, 37, dtypes.bfloat16)
+    uops = tiled(product, replace(WARPS, stages=2)).uops
+    product.check(interpreted(uops))
+    assert count(uops, UOps.COPY) == 0
+
+
+def test_the_same_in_opencl() -> None:
+    for product, tile in (
+        (Product(19, 37, 43, turned=(True, False)), replace(THREADS, stages=3)),
+        (Product(19, 36, 44, turned=(False, True)), replace(THREADS, stages=2)),
+    ):
+        uops = tiled(product, tile).uops
+        product.check(lambda buffers, uops=uops: run_as_opencl(uops, buffers)[0])
+
+
+@pytest.mark.parametrize("op", [UOps.BARRIER, UOps.WAIT])
+@pytest.mark.parametrize(
+    ("product", "tile"),
+    [(Product(19, 37, 43), THREADS), (Product(40, 36, 74, dtypes.float16), WARPS)],
+    ids=["threads", "warps"],
+)
+def test_without_waiting_it_is_a_race(product: Product, tile: GridTile, op: UOps) -> None:
+    uops = tiled(product, replace(tile, stages=3)).uops
+    waits = next(u for u in uops if u.op is op)
+    with pytest.raises((RaceError, AccessError)):
+        product.check(interpreted([u for u in uops if u is not waits]))
+
+
+def test_waiting_for_too_few_is_found() -> None:
+    product = Product(19, 37, 43)
+    uops = tiled(product, replace(THREADS, stages=3)).uops
+    later = {u: UOp(UOps.WAIT, arg=u.arg + 1) for u in uops if u.op is UOps.WAIT and u.arg}
+    assert later
+    with pytest.raises(AccessError, match="never written"):
+        product.check(interpreted([later.get(u, u) for u in uops]))
+
+
+# -- banks of shared memory ------------------------------------------------------------------------
+
+BANK_BYTES = 4
+Access = tuple[str, str, np.ndarray[Any, Any]]
+
+
+@contextmanager
+def recorded() -> Iterator[list[Access]]:
+    """What all threads do to memory: (load, store or copy; where; an index for thread and lane)."""
+    found: list[Access] = []
+    chosen = interpreter._Memory.chosen
+
+    def record(self: Any, index: Any, mask: Any, what: str, shape: tuple[int, int]) -> Any:
+        every_lane = index if index.shape[1] == shape[1] else index + np.arange(shape[1])
+        found.append((what, self.name, np.broadcast_to(every_lane, shape)))
+        return chosen(self, index, mask, what, shape)
+
+    interpreter._Memory.chosen = record  # type: ignore[method-assign]
+    try:
+        yield found
+    finally:
+        interpreter._Memory.chosen = chosen  # type: ignore[method-assign]
+
+
+def turns(index: np.ndarray[Any, Any], itemsize: int) -> tuple[int, int]:
+    """How often the banks have their turn for an access of a warp, and how often they have to.
+
+    A thread takes up to 16 bytes at a time, and so many threads are served at once that they take
+    all that the banks give.
+    """
+    lanes = min(index.shape[1], PIECE_BYTES // itemsize)
+    together = min(32, LINE_BYTES // (lanes * itemsize))
+    real = least = 0
+    for part in range(0, index.shape[1], lanes):
+        for first in range(0, len(index), together):
+            some = index[first : first + together, part : part + lanes] * itemsize
+            words = np.unique(some // BANK_BYTES)
+            banks = np.bincount(words % (LINE_BYTES // BANK_BYTES))
+            real += banks.max()
+            least += -(-len(words) * BANK_BYTES // LINE_BYTES)
+    return int(real), least
+
+
+def bank_turns(product: Product, tile: GridTile) -> dict[str, tuple[int, int]]:
+    """The turns of loads, stores and copies of a block, and the least that these could take."""
+    uops = tiled(product, tile).uops
+    totals: dict[str, tuple[int, int]] = {}
+    with recorded() as found:
+        product.check(interpreted(uops))
+    for what, name, index in found:
+        if name.startswith("buffer") or len(index) < 32:
+            continue
+        for warp in range(0, len(index), 32):
+            real, least = turns(index[warp : warp + 32], product.dtype.itemsize)
+            before = totals.get(what, (0, 0))
+            totals[what] = (before[0] + real, before[1] + least)
+    return totals
+
+
+@pytest.mark.parametrize("step", [16, 32, 64])
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("turned", TURNED, ids=str)
+def test_warps_take_turns_at_no_bank(turned: tuple[bool, bool], stages: int, step: int) -> None:
+    tile = GridTile(4, 8, 16, 8, step, matrices=True, stages=stages)
+    found = bank_turns(Product(64, 64, 2 * step, dtypes.float16, turned), tile)
+    assert found.keys() == {"load", "copy" if stages > 1 else "store"}
+    for what, (real, least) in found.items():
+        assert real == least, what
+
+
+@pytest.mark.parametrize("turned", TURNED, ids=str)
+def test_threads_take_turns_at_no_bank(turned: tuple[bool, bool]) -> None:
+    tile = GridTile(8, 8, 16, 16, step=16, stages=2)
+    found = bank_turns(Product(128, 128, 16, turned=turned), tile)
+    assert found.keys() == {"load", "copy"}
+    for what, (real, least) in found.items():
+        assert real == least, what
+
+
+def test_banks_have_turns_where_rows_are_as_long_as_all_of_them() -> None:
+    """The count itself: a column of a matrix without padding, and with it."""
+    rows = np.arange(32)[:, None]
+    assert turns(rows * 32, 4) == (32, 1)
+    assert turns(rows * 33, 4) == (1, 1)
+    assert turns(rows * 64 + np.arange(8), 2) == (32, 4)
+
+
+# -- the primitives --------------------------------------------------------------------------------
+
+
+def staged(*more: Opt) -> list[Opt]:
+    return [
+        Opt("split", ("sum0", "r0.2", 8, "mask")),
+        Opt("stage", ("sum0", 1, "sum0", 1, ("r0.2.i",), "a")),
+        *more,
+    ]
+
+
+def test_opts_go_to_json_and_back() -> None:
+    opts = tiled(Product(40, 36, 74, dtypes.float16), replace(WARPS, stages=3)).opts
+    assert {"pipeline", "swizzle"} <= {opt.primitive for opt in opts}
+    assert tuple(Opt.from_json(opt.to_json()) for opt in opts) == opts
+
+
+def test_a_kernel_says_how_many_stages_there_are() -> None:
+    kernel = lower(Product(4, 5, 32).ast, "k")
+    assert "# 3 stages" in show(apply_opts(kernel, staged(Opt("pipeline", ("a", 3)))))
+
+
+@pytest.mark.parametrize(
+    ("opts", "problem"),
+    [
+        (staged(Opt("pipeline", ("a", 1))), "there are two at least"),
+        ([Opt("pipeline", ("out0", 2))], "it hangs in no loop"),
+        ([Opt("pipeline", ("sum0", 2))], "it stores, combines or overwrites values"),
+        (
+            [
+                Opt("stage", ("sum0", 1, "out0", 0, ("i0.0", "r0.2"), "a")),
+                Opt("pipeline", ("a", 2)),
+            ],
+            "it hangs in no loop",
+        ),
+        (
+            staged(
+                Opt("stage", ("sum0", 2, "sum0", 1, ("r0.2.i",), "b")),
+                Opt("pipeline", ("a", 2)),
+                Opt("pipeline", ("b", 3)),
+            ),
+            "another nest at its place has another number of stages",
+        ),
+        (
+            [
+                Opt("split", ("sum0", "r0.2", 7, "peel")),
+                Opt("stage", ("sum0", 1, "sum0", 1, ("r0.2.i",), "a")),
+                Opt("pipeline", ("a", 2)),
+            ],
+            "r0.2.o is no plain loop",
+        ),
+    ],
+)
+def test_what_cannot_be_made_ahead(opts: list[Opt], problem: str) -> None:
+    with pytest.raises(ScheduleError, match=rf"pipeline\(\w+, \d\) in kernel k: {problem}"):
+        apply_opts(lower(Product(4, 5, 32).ast, "k"), opts)
+
+
+def test_what_the_kernel_stores_to_is_not_copied_ahead() -> None:
+    out = load(0, 4, 5)
+    kernel = lower(store(add(out, matmul(load(1, 4, 32), load(2, 32, 5)))), "k")
+    opts = [
+        Opt("stage", ("out0", 0, "out0", 1, ("i0.1",), "a")),
+        Opt("pipeline", ("a", 2)),
+    ]
+    with pytest.raises(ScheduleError, match="what it is made of is computed in the kernel"):
+        apply_opts(kernel, opts)
+
+
+def test_a_loop_that_is_shared_out_later_is_found() -> None:
+    kernel = apply_opts(lower(Product(4, 5, 32).ast, "k"), staged(Opt("pipeline", ("a", 2))))
+    with pytest.raises(KernelError, match=r"a has 2 stages, but r0.2.o is no plain loop"):
+        apply_opts(kernel, [Opt("bind", ("sum0", "r0.2.o"))])
+    verify(kernel)
+
+
+def test_rows_that_do_not_fill_lines_are_not_swizzled() -> None:
+    kernel = lower(Product(4, 5, 24).ast, "k")
+    opts = [
+        Opt("split", ("sum0", "r0.2", 6)),
+        Opt("stage", ("sum0", 1, "out0", 0, ("i0.0", "r0.2.o", "r0.2.i"), "a")),
+        Opt("swizzle", ("a", "r0.2.o@a")),
+    ]
+    with pytest.raises(ScheduleError, match=r"steps of \[24\] bytes are no pieces of 16"):
+        apply_opts(kernel, opts)
+
+
+def test_what_is_swizzled_is_not_padded() -> None:
+    opts = [
+        Opt("split", ("sum0", "r0.2", 8)),
+        Opt("stage", ("sum0", 1, "out0", 0, ("i0.0", "r0.2.o", "r0.2.i"), "a")),
+        Opt("swizzle", ("a", "r0.2.o@a")),
+    ]
+    with pytest.raises(ScheduleError, match="or that is swizzled"):
+        apply_opts(lower(Product(4, 5, 32).ast, "k"), [*opts, Opt("pad", ("a", "i0.0@a", 4))])
+
+
+def test_a_swizzled_copy_has_the_same_values() -> None:
+    product = Product(5, 6, 64)
+    opts = [
+        Opt("split", ("sum0", "r0.2", 16)),
+        Opt("stage", ("sum0", 1, "out0", 0, ("i0.0", "r0.2.o", "r0.2.i"), "a")),
+        Opt("swizzle", ("a", "r0.2.o@a")),
+    ]
+    product.check(interpreted(Linearizer(product.ast, detect_cpu(), opts).linearize().uops))
+
+
+# -- what compilers make of it ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [(), ("-DFERRULE_UNALIGNED",)], ids=["aligned", "unaligned"])
+def test_instructions_of_a_gpu(options: tuple[str, ...]) -> None:
+    product = Product(64, 64, 64, dtypes.bfloat16, (True, False))
+    uops = tiled(product, replace(WARPS, stages=3)).uops
+    text = compile_as_cuda(uops, "compute_80", options).decode()
+    assert ("cp.async.cg.shared.global" in text) == (not options)
+    assert "cp.async.wait_group 1;" in text
+    assert "cp.async.wait_group 0;" in text
+    assert text.count("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16") >= 3
+    plain = compile_as_cuda(uops, "compute_75", options).decode()
+    assert "cp.async" not in plain
+    assert "ldmatrix" not in plain
+
+
+def test_elements_that_are_turned_are_copied_one_by_one() -> None:
+    uops = tiled(Product(64, 64, 64), replace(THREADS, stages=2)).uops
+    text = compile_as_cuda(uops, "compute_80").decode()
+    assert "cp.async.ca.shared.global [%r" in text.replace("  ", " ")
