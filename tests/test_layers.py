@@ -31,8 +31,9 @@ LAYERS = """
     codegen.gridrows codegen.gridcost codegen.gridtile codegen.gridscatter codegen.grid
     codegen.heuristic codegen.mutate codegen.search
     codegen.prepack
-    codegen.uops codegen.transcendental codegen.prepare codegen.emitter codegen.values
-    codegen.ahead codegen.fragments codegen.reduction codegen.linearizer codegen.gridparts
+    codegen.uops codegen.floats codegen.waves codegen.transcendental codegen.prepare
+    codegen.emitter codegen.values codegen.ahead codegen.fragments codegen.reduction
+    codegen.linearizer codegen.gridparts
     codegen.interpret
     renderer.base renderer.float8
     renderer.llvmvalue renderer.llvmexpand renderer.llvmalu renderer.llvmfloat8
