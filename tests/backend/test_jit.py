@@ -1,6 +1,8 @@
 """`TinyJit` gives the numbers of the plain function, call after call, whatever the arguments."""
 
+import copy
 import gc
+import pickle
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,6 +24,26 @@ pytestmark = pytest.mark.usefixtures("device")
 
 def rows(*shape: int, start: int = 0) -> np.ndarray[Any, Any]:
     return np.arange(start, start + int(np.prod(shape)), dtype=np.float32).reshape(shape)
+
+
+@TinyJit
+def tripled(x: Tensor) -> Tensor:
+    return x * 3
+
+
+class Scale:
+    """A model whose step is captured, as an attribute and as a method."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = Tensor([factor]).realize()
+        self.step = TinyJit(self.plain)
+
+    def plain(self, x: Tensor) -> Tensor:
+        return x * self.factor
+
+    @TinyJit
+    def method(self, x: Tensor) -> Tensor:
+        return x * self.factor
 
 
 # *** calls and results ***
@@ -1180,3 +1202,46 @@ def test_pytest_is_not_searched_for_tensors() -> None:
 
     assert any("pytest" in name for name in function.__code__.co_names)
     assert len(Reach([function])._holders) < 10
+
+
+# *** copies ***
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_copies_capture_calls_of_their_own(copied: Any) -> None:
+    model = Scale(2.0)
+    x = Tensor([5.0]).realize()
+    for _ in range(3):
+        assert model.step(x).tolist() == model.method(x).tolist() == [10.0]
+    other = copied(model)
+    other.factor.assign([7.0])
+    for _ in range(3):
+        assert other.step(x).tolist() == other.method(x).tolist() == [35.0]
+        assert model.step(x).tolist() == model.method(x).tolist() == [10.0]
+    assert other.step.cnt == 3
+
+
+def test_a_decorated_function_is_pickled_by_its_name() -> None:
+    assert pickle.loads(pickle.dumps(tripled)) is tripled
+    assert copy.deepcopy([tripled])[0] is tripled
+    by_value = copy.copy(TinyJit(abs))
+    assert by_value(Tensor([-1.0])).tolist() == [1.0]
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, Tensor.clone, Tensor.contiguous, Tensor, lambda w: w * 1]
+)
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_write_to_a_copy_of_what_a_replay_reads(copied: Any, is_read: bool) -> None:
+    weight = Tensor([2.0]).realize()
+    scale = TinyJit(lambda x: (x * weight).realize())
+    x = Tensor([5.0]).realize()
+    for _ in range(3):
+        scale(x)
+    average = copied(weight)
+    for step in range(4):
+        average.assign(average * 0.5 + weight * 0.5 + step)
+        if is_read:
+            assert average.item() >= 2.0
+        assert scale(x).tolist() == [10.0]
+        assert weight.tolist() == [2.0]

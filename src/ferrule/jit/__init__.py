@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import types
 import weakref
 from collections import OrderedDict
@@ -231,6 +232,11 @@ class TinyJit(Generic[ReturnType]):
         """On an instance, the instance's own captured method."""
         return self if instance is None else BoundJit(self._of(instance), instance)
 
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """What is copied or pickled is the function: a copy captures its own calls."""
+        is_global = _found_by_name(self.fxn) is self
+        return str(self.fxn.__qualname__) if is_global else (TinyJit, (self.fxn,))
+
     def _of(self, instance: Any) -> TinyJit[ReturnType]:
         """The state for one instance, which lives as long as that does."""
         key = id(instance)
@@ -240,6 +246,14 @@ class TinyJit(Generic[ReturnType]):
             found = weakref.ref(instance, forget), TinyJit(self.fxn)
             self._instances[key] = found
         return found[1]
+
+
+def _found_by_name(function: Any) -> Any:
+    """What a function's module has under its name: the TinyJit, where that was a decorator."""
+    found: Any = sys.modules.get(getattr(function, "__module__", None) or "")
+    for part in getattr(function, "__qualname__", "").split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 def _forget(jit: weakref.ref[TinyJit[Any]], key: int, _: object) -> None:

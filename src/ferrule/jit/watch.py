@@ -23,6 +23,8 @@ class _Watched:
 
     owner: weakref.ref[Owner]
     node_serial: int
+    realized: Buffer | None
+    """Where the node was: all of `buffer`, or a part of it."""
     buffer: Buffer
     readers: int | None
     """Where the replay writes: what `_readers` was after the capture."""
@@ -32,7 +34,7 @@ class _Watched:
         owner = self.owner()
         if owner is None:
             return "a tensor that the function uses is gone"
-        if present_version(owner).serial != self.node_serial and not self._is_back(owner):
+        if not self._is_there(owner) and not self._is_back(owner):
             return "a tensor that the function uses is in other memory now"
         if self.readers is not None:
             if self.buffer.exports:
@@ -41,12 +43,22 @@ class _Watched:
                 return "a lazy tensor is still to read what the function writes"
         return None
 
+    def _is_there(self, owner: Owner) -> bool:
+        """Whether nothing was written, and what was there has not moved.
+
+        It moves where a copy, which had shared its memory, is written to and takes that.
+        """
+        node = present_version(owner)
+        return node.serial == self.node_serial and node.realized is self.realized
+
     def _is_back(self, owner: Owner) -> bool:
         """Whether what was written to since is in the same memory as before."""
         node = present_version(owner)
         realize([node])
-        self.node_serial = node.serial
-        return node.realized is self.buffer
+        if node.realized is not self.buffer:
+            return False
+        self.node_serial, self.realized = node.serial, node.realized
+        return True
 
 
 def _readers(owner: Owner) -> int:
@@ -84,9 +96,11 @@ class Watch:
 
     def add(self, owner: Owner, buffer: Buffer, written: bool) -> None:
         """Watches memory that is now in `buffer`."""
-        serial = present_version(owner).serial
+        node = present_version(owner)
+        serial, realized = node.serial, node.realized
+        del node  # references count
         readers = _readers(owner) if written else None
-        self._memory.append(_Watched(weakref.ref(owner), serial, buffer, readers))
+        self._memory.append(_Watched(weakref.ref(owner), serial, realized, buffer, readers))
 
     def add_path(self, path: Path) -> None:
         """Watches that all places of a path hold what they do."""
