@@ -422,7 +422,9 @@ class Compiled:
         return source
 
     def _runner(self, k: Linearizer, source: str, lib: bytes) -> CompiledASTRunner:
-        launch = Launch(k.blocks, k.threads) if k.target.block_threads > 1 else None
+        launch = None
+        if k.target.block_threads > 1:
+            launch = Launch(k.blocks, k.threads, k.shared_bytes)
         runner = _runner_of(k.ast, k.name, source, launch)
         self.load(runner, lib)
         if config().DEBUG >= 7:
@@ -504,7 +506,8 @@ def _runner_of(ast: LazyOp, name: str, source: str, launch: Launch | None) -> Co
     """A runner without a program; devices that have no blocks of threads launch nothing."""
     if launch is None:
         return CompiledASTRunner(ast, name, source)
-    return CompiledASTRunner(ast, name, source, [launch.blocks], [launch.threads])
+    asked = {"shared_bytes": launch.shared_bytes} if launch.shared_bytes else None
+    return CompiledASTRunner(ast, name, source, [launch.blocks], [launch.threads], asked)
 
 
 def _entry(runner: CompiledASTRunner) -> bytes:
@@ -512,7 +515,8 @@ def _entry(runner: CompiledASTRunner) -> bytes:
     launch = ""
     if runner.global_size is not None and runner.local_size is not None:
         (threads,) = [size for size in runner.local_size if isinstance(size, int)]
-        launch = Launch(runner.global_size[0], threads).to_json()
+        shared_bytes = runner.runtime_args.get("shared_bytes", 0)
+        launch = Launch(runner.global_size[0], threads, shared_bytes).to_json()
     return b"\0".join((runner.name.encode(), launch.encode(), runner.lib))
 
 

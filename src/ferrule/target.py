@@ -62,6 +62,8 @@ class Target:
     """How many of these run in step."""
     shared_bytes: int = 0
     """The memory that the threads of a block share."""
+    static_shared_bytes: int | None = None
+    """How much of it a kernel has without asking for more at its launch; None: all of it."""
 
     @cached_property
     def key(self) -> str:

@@ -20,6 +20,8 @@ void fake_wait(FakeWait kind, int line);
 // Eight bytes of the thread that is `lane` of this thread's warp.
 void* fake_slot(unsigned lane);
 unsigned fake_lane();
+// The bytes of shared memory that the launch asked for.
+unsigned char* fake_shared();
 // Copies that are there only when their thread has waited for them.
 void fake_copy(void* to, const void* source, unsigned bytes, unsigned zeros);
 void fake_commit();

@@ -68,6 +68,8 @@ void (*kernel_call)(void**);
 void** kernel_values;
 std::string problem;  // what is wrong with the launch that runs
 bool misaligned;      // one of its copies is
+std::vector<unsigned char> asked_for;  // shared memory of the block, with a margin behind it
+constexpr size_t kSharedMargin = 256;
 
 void back_to_scheduler() {
   if (!_setjmp(running->place)) _longjmp(scheduler, 1);
@@ -150,7 +152,10 @@ bool run_block(unsigned n) {
     }
   }
   if (misaligned) problem = "a copy to shared memory is not aligned to its size";
-  return !waits_for_copies(n) && !misaligned;
+  bool whole = std::all_of(asked_for.end() - kSharedMargin, asked_for.end(),
+                           [](unsigned char byte) { return byte == 0xA5; });
+  if (!whole) problem = "more shared memory was written than the launch asked for";
+  return !waits_for_copies(n) && !misaligned && whole;
 }
 
 void prepare_block(unsigned n) {
@@ -166,7 +171,7 @@ void prepare_block(unsigned n) {
   misaligned = false;
 }
 
-bool run_kernel(void (*call)(void**), void** values, FakeDim grid, FakeDim block) {
+bool run_kernel(void (*call)(void**), void** values, FakeDim grid, FakeDim block, size_t shared) {
   static unsigned launches = 0;
   kernel_call = call;
   kernel_values = values;
@@ -180,6 +185,7 @@ bool run_kernel(void (*call)(void**), void** values, FakeDim grid, FakeDim block
     fake_block = {unsigned(b % grid.x), unsigned(b / grid.x % grid.y),
                   unsigned(b / grid.x / grid.y)};
     prepare_block(n);
+    asked_for.assign(shared + kSharedMargin, 0xA5);
     if (!run_block(n)) {
       // Those that wait for ever are given up, stacks and all.
       fibers.clear();
@@ -197,6 +203,8 @@ API void fake_wait(FakeWait kind, int line) {
   back_to_scheduler();
   fake_thread = running->thread;
 }
+
+API unsigned char* fake_shared() { return asked_for.data(); }
 
 API unsigned fake_lane() {
   FakeDim t = running->thread, size = fake_block_size;
@@ -472,7 +480,7 @@ CUresult run_launch(Launch launch) {
   for (auto& value : launch.values) values.push_back(value.data());
   ran.push_back(launch.function->name + " " + std::to_string(launch.grid.x) + "x" +
                 std::to_string(launch.block.x) + "+" + std::to_string(launch.shared));
-  if (run_kernel(launch.function->call, values.data(), launch.grid, launch.block))
+  if (run_kernel(launch.function->call, values.data(), launch.grid, launch.block, launch.shared))
     return CUDA_SUCCESS;
   return wrong(CUDA_ERROR_LAUNCH_FAILED, launch.function->name + ": " + problem);
 }

@@ -36,7 +36,7 @@ def _target(arch: str) -> Target:
         vector_bytes=16,
         n_vector_registers=64,
         max_threads=132,
-        l1_bytes=128 << 10,
+        l1_bytes=228 << 10,
         l2_bytes=256 << 10,
         has_fma=True,
         flops_per_second=5e11,
@@ -45,7 +45,8 @@ def _target(arch: str) -> Target:
         index_bits=32,
         block_threads=256,
         warp=32,
-        shared_bytes=48 << 10,
+        shared_bytes=96 << 10,
+        static_shared_bytes=48 << 10,
     )
 
 

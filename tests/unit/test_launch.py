@@ -15,7 +15,7 @@ M = Variable("m", 1, 7)
     ids=str,
 )
 def test_a_launch_comes_back_as_it_was(blocks: sint) -> None:
-    launch = Launch(blocks, 256)
+    launch = Launch(blocks, 256, 64 << 10)
     back = Launch.from_json(launch.to_json(), [M, N])
     assert back == launch
     assert back.blocks is launch.blocks or isinstance(blocks, int)
@@ -28,13 +28,15 @@ def test_a_launch_comes_back_as_it_was(blocks: sint) -> None:
         "[]",
         "null",
         "[256]",
-        '[256, ["k"]]',
-        '[256, ["n", "m"]]',
-        '[256, [["ADD", 2]]]',
-        '[256, ["n", ["NO_SUCH_OP", 1]]]',
-        '["many", [1]]',
-        "[true, [1]]",
-        "[256, []]",
+        "[256, [1]]",
+        '[256, ["k"], 0]',
+        '[256, ["n", "m"], 0]',
+        '[256, [["ADD", 2]], 0]',
+        '[256, ["n", ["NO_SUCH_OP", 1]], 0]',
+        '["many", [1], 0]',
+        "[true, [1], 0]",
+        "[256, [], 0]",
+        '[256, [1], "all"]',
     ],
 )
 def test_any_other_text_is_a_value_error(text: str) -> None:

@@ -23,6 +23,8 @@ from ferrule.codegen.plan import Plan
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.dtype import DType, dtypes
 from ferrule.ops import LazyOp
+from ferrule.renderer.base import RenderError
+from ferrule.renderer.cstyle import cuda_renderer, opencl_renderer
 from ferrule.target import detect_cpu
 
 GPU = replace(
@@ -386,6 +388,29 @@ def test_instructions_of_a_gpu(options: tuple[str, ...]) -> None:
     plain = compile_as_cuda(uops, "compute_75", options).decode()
     assert "cp.async" not in plain
     assert "ldmatrix" not in plain
+
+
+def test_memory_that_a_launch_asks_for() -> None:
+    target = replace(GPU, shared_bytes=96 << 10, static_shared_bytes=48 << 10)
+    plan = Plan(lower(Product(64, 64, 64).ast, "tiled"), target)
+    plan.collapse()
+    assert tile_grid(plan, "out0", GridTile(4, 4, 16, 16, step=64, stages=2))
+    linearizer = Linearizer(Product(64, 64, 64).ast, target, plan.opts, "tiled").linearize()
+    arrays = [u.arg[1] * 4 for u in linearizer.uops if u.op is UOps.SHARED]
+    assert linearizer.shared_bytes == sum(arrays) > 48 << 10
+    text = cuda_renderer(target).render("k", linearizer.uops)
+    assert "extern __shared__ __align__(16) u8 shared[];" in text
+    assert f"(float *)(shared + {arrays[0]});" in text
+    assert opencl_renderer(target).render("k", linearizer.uops).count("__local __attr") == 2
+    pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")
+    from ferrule.runtime.cuda_compiler import NVRTC
+
+    NVRTC().build(text, "sm_80", ())
+    small = tiled(Product(64, 64, 64), THREADS)
+    assert small.shared_bytes == 0
+    assert "extern __shared__" not in cuda_renderer(GPU).render("k", small.uops)
+    with pytest.raises(RenderError, match="bytes in all are more than the 49152 that a block"):
+        cuda_renderer(GPU).render("k", linearizer.uops)
 
 
 def test_elements_that_are_turned_are_copied_one_by_one() -> None:

@@ -75,8 +75,13 @@ class GridTile:
 
     @property
     def staged(self) -> int:
-        """How many elements are in shared memory, but for padding."""
+        """How many elements of a step are in shared memory, but for padding."""
         return (self.block_rows + self.block_columns) * self.step
+
+    def shared_bytes(self, itemsize: int) -> int:
+        """The most shared memory that it takes: with padding, which threads may need."""
+        padding = 0 if self.matrices else 2 * ACCESS_BYTES // itemsize * self.step
+        return self.stages * (self.staged + padding) * itemsize
 
 
 @final
@@ -95,14 +100,18 @@ class Work:
     period: int = 1
     """How many terms there are to each step of the outermost loop over them."""
 
+    @property
+    def copied_bytes(self) -> int:
+        """The bytes of an element in shared memory."""
+        return NARROW_BYTES if self.matrices else self.itemsize
+
 
 @lru_cache(maxsize=4096)
 def best_grid_tile(target: Target, work: Work) -> GridTile | None:
     """The tile with the least time; None where a thread for each result takes less."""
     tiles = _matrix_tiles(target) if work.matrices else _tiles(target, work)
     if work.ahead:
-        itemsize = NARROW_BYTES if work.matrices else work.itemsize
-        tiles = (_with_stages(target, tile, itemsize) for tile in tiles)
+        tiles = (_with_stages(target, work, tile) for tile in tiles)
     costs = {tile: (grid_tile_cost(target, work, tile), tile.staged) for tile in tiles}
     best = min(costs, key=costs.__getitem__, default=None)
     if best is None or costs[best][0] >= naive_cost(target, work):
@@ -150,18 +159,32 @@ def _matrix_tiles(target: Target) -> Iterator[GridTile]:
                 yield tile
 
 
-def _with_stages(target: Target, tile: GridTile, itemsize: int) -> GridTile:
-    """The tile with as many stages as shared memory has room for."""
-    padding = 0 if tile.matrices else 2 * ACCESS_BYTES // itemsize * tile.step
-    each = (tile.staged + padding) * itemsize
-    stages = next((n for n in STAGES if n * each <= target.shared_bytes), 1)
-    return replace(tile, stages=stages)
+def _with_stages(target: Target, work: Work, tile: GridTile) -> GridTile:
+    """The tile with as many stages as leave room for as many blocks at once."""
+    tiles = [replace(tile, stages=n) for n in STAGES]
+    fitting = [t for t in tiles if t.shared_bytes(work.copied_bytes) <= target.shared_bytes]
+    blocks = _blocks(target, work, tile)
+    return max(fitting, key=lambda t: (min(blocks, _room(target, work, t)), t.stages), default=tile)
+
+
+def _blocks(target: Target, work: Work, tile: GridTile) -> int:
+    """How many blocks the multiprocessor that has the most of them has."""
+    blocks = work.batch * -(-work.rows // tile.block_rows) * -(-work.columns // tile.block_columns)
+    return -(-blocks // multiprocessors(target))
+
+
+def _room(target: Target, work: Work, tile: GridTile) -> int:
+    """How many of them run at once: their results have room, and their copies."""
+    registers = tile.threads * (OTHER_REGISTERS + tile.rows * tile.columns)
+    room = LANES * REGISTERS // registers
+    if target.static_shared_bytes is not None:  # else it is not known what they have together
+        room = min(room, target.l1_bytes // tile.shared_bytes(work.copied_bytes))
+    return max(1, room)
 
 
 def grid_tile_cost(target: Target, work: Work, tile: GridTile) -> float:
     """About how many cycles a contraction takes, on the multiprocessor that has the most blocks."""
-    blocks = work.batch * -(-work.rows // tile.block_rows) * -(-work.columns // tile.block_columns)
-    blocks = -(-blocks // multiprocessors(target))
+    blocks = _blocks(target, work, tile)
     steps = -(-work.terms // tile.step)
     lanes = max(tile.threads, LANES)
     cycles = _term_cycles(target, tile, work.itemsize) * lanes / LANES
@@ -169,8 +192,7 @@ def grid_tile_cost(target: Target, work: Work, tile: GridTile) -> float:
     fill += PLACE_CYCLES if tile.step % work.period and work.period % tile.step else 0
     cycles += fill * (tile.block_rows + tile.block_columns) / LANES
     busy = tile.step * cycles
-    registers = tile.threads * (OTHER_REGISTERS + tile.rows * tile.columns)
-    at_once = max(1, min(blocks, LANES * REGISTERS // registers))
+    at_once = min(blocks, _room(target, work, tile))
     wait = STEP_CYCLES
     if tile.stages > 1:  # what is not hidden by the steps in between
         wait = max(TURN_CYCLES, STEP_CYCLES - (tile.stages - 1) * busy * at_once)

@@ -26,17 +26,20 @@ _NORMAL: dict[ExprOp, Callable[..., Expr]] = {
 class Launch:
     """A grid of `blocks` blocks, which may depend on variables, of `threads` threads each.
 
+    Each block asks for `shared_bytes` of memory for its threads, beside what the kernel has anyway.
+
     >>> n = Variable("n", 1, 100)
     >>> Launch((n + 3) // 4, 256).to_json()
-    '[256, ["n", 3, ["ADD", 2], 4, ["IDIV", 2]]]'
+    '[256, ["n", 3, ["ADD", 2], 4, ["IDIV", 2]], 0]'
     """
 
     blocks: sint
     threads: int
+    shared_bytes: int = 0
 
     def to_json(self) -> str:
-        """The launch as text: the threads, and the blocks in postfix notation."""
-        return json.dumps([self.threads, list(_postfix(self.blocks))])
+        """The launch as text: the threads, the blocks in postfix notation, the memory."""
+        return json.dumps([self.threads, list(_postfix(self.blocks)), self.shared_bytes])
 
     @staticmethod
     def from_json(text: str, variables: Iterable[Variable]) -> Launch:
@@ -45,13 +48,15 @@ class Launch:
         Raises `ValueError` for any other text.
         """
         try:
-            threads, items = json.loads(text)
+            threads, items, shared_bytes = json.loads(text)
             blocks = _from_postfix(items, {variable.name: variable for variable in variables})
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             raise ValueError(f"Launch: {text[:80]!r} is no launch: {error!r}") from error
-        if type(threads) is not int:
-            raise ValueError(f"Launch: {text[:80]!r} is no launch: {threads!r} threads")
-        return Launch(blocks, threads)
+        if type(threads) is not int or type(shared_bytes) is not int:
+            raise ValueError(
+                f"Launch: {text[:80]!r} is no launch: {threads!r} threads, {shared_bytes!r} bytes"
+            )
+        return Launch(blocks, threads, shared_bytes)
 
 
 def _postfix(size: sint) -> Iterator[Any]:

@@ -31,7 +31,7 @@ from ferrule.codegen.prepare import prepared
 from ferrule.codegen.primitives.editing import descendants
 from ferrule.codegen.reduction import Reductions, first_reduce
 from ferrule.codegen.threads import Threads
-from ferrule.codegen.uops import UOp, UOps
+from ferrule.codegen.uops import UOp, UOps, shared_to_ask_for
 from ferrule.codegen.uops import show as show_program
 from ferrule.codegen.values import Values
 from ferrule.expr import INDEX, TRUE, Expr, ExprOp, as_int, both, const, sint, toposort
@@ -87,6 +87,11 @@ class Linearizer:
     def threads(self) -> int:
         """How many threads do a chunk together."""
         return Threads(self.scheduled).count
+
+    @property
+    def shared_bytes(self) -> int:
+        """How much shared memory a launch of the kernel has to ask for, once it is linearized."""
+        return shared_to_ask_for(self.uops, self.target)
 
     def program(self) -> str:
         """The UOps as text."""

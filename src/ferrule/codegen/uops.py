@@ -12,6 +12,7 @@ from typing import Any
 
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import COMPARISONS, ExprOp
+from ferrule.target import Target
 
 
 class UOps(Enum):
@@ -77,6 +78,7 @@ NO_VALUE = _COPYING | {
 _OF_BLOCKS = _COPYING | {
     *(UOps.THREAD, UOps.SHARED, UOps.BARRIER, UOps.ACROSS, UOps.MMA, UOps.MATRICES)
 }
+SHARED_ALIGNMENT = 16
 _INDICES = (dtypes.int32, dtypes.int64)
 
 
@@ -234,6 +236,19 @@ def _store_problem(u: UOp) -> str:
     if len(u.src) > 3 and (u.src[3].dtype is not dtypes.bool or u.src[3].lanes != value.lanes):
         return "the mask must be bool, one for each lane"
     return ""
+
+
+def shared_to_ask_for(uops: Sequence[UOp], target: Target) -> int:
+    """The bytes of shared memory that a kernel has to ask for at its launch, for all of its SHARED.
+
+    0 where they fit into what it has anyway, beside a value of each thread for ACROSS.
+    """
+    if target.static_shared_bytes is None:
+        return 0
+    sizes = [u.arg[1] * u.dtype.itemsize for u in uops if u.op is UOps.SHARED and u.dtype]
+    total = sum(-(-size // SHARED_ALIGNMENT) * SHARED_ALIGNMENT for size in sizes)
+    scratch = 8 * target.block_threads if any(u.op is UOps.ACROSS for u in uops) else 0
+    return total if total + scratch > target.static_shared_bytes else 0
 
 
 def show(uops: Sequence[UOp]) -> str:

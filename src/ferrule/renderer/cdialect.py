@@ -54,6 +54,8 @@ class Dialect:
     """Before a type: in the memory of buffers."""
     shared: str = ""
     """Before a type: in the memory that a block shares."""
+    shared_at_launch: str = ""
+    """Declares `shared`, the bytes that a launch asks for."""
     to_shared: str = ""
     """Before the type that a pointer to shared memory points to."""
     exchange: str = ""
@@ -107,6 +109,10 @@ CUDA: Final = Dialect(
     thread="(i32)threadIdx.x",
     barrier="__syncthreads();",
     shared="__shared__ ",
+    shared_at_launch=(
+        "#ifdef FERRULE_SHIM\nu8 *const shared = fake_shared();\n#else\n"
+        "extern __shared__ __align__(16) u8 shared[];\n#endif"
+    ),
     exchange="__shfl_xor_sync({mask}, {x}, {distance})",
     copy=(
         'asm volatile("cp.async.{cache}.shared.global [%0], [%1], {bytes}, %2;"\n'

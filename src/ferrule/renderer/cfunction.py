@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final, final
 
 from ferrule.codegen.intrinsics import WARP
-from ferrule.codegen.uops import UOp, UOps
+from ferrule.codegen.uops import SHARED_ALIGNMENT, UOp, UOps, shared_to_ask_for
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import ExprOp
 from ferrule.renderer import cprelude
@@ -88,6 +88,8 @@ class Function:
         self.pointers: dict[UOp, str] = {}
         self.shared_bytes = 0
         self.scratch_bytes = 0
+        self.asks = bool(shared_to_ask_for(uops, target)) and bool(dialect.shared_at_launch)
+        """Whether its arrays in shared memory are in what a launch asks for."""
         self.count = 0
 
     # -- text --------------------------------------------------------------------------------------
@@ -346,19 +348,35 @@ class Function:
         text = f"{memory_type(dtype)} {self.pointers[u]}[{size}];"
         if u.op is UOps.SHARED:
             self.blocks_only(u, "")
-            self.shared(text, size * dtype.itemsize)
+            self.share(u, text)
         else:
             self.top.append(self.dialect.aligned.format(bytes=_VECTOR_BYTES) + text)
 
+    def share(self, u: UOp, declaration: str) -> None:
+        """An array in the memory of the block."""
+        size = u.arg[1] * _dtype(u).itemsize
+        if not self.asks:
+            self.shared(declaration, size)
+            return
+        if self.shared_bytes == 0:
+            self.top += self.dialect.shared_at_launch.splitlines()
+        kind, first = memory_type(_dtype(u)), self.shared_bytes
+        self.count_shared(declaration, -(-size // SHARED_ALIGNMENT) * SHARED_ALIGNMENT)
+        self.top.append(f"{kind} *const {self.pointers[u]} = ({kind} *)(shared + {first});")
+
     def shared(self, declaration: str, size: int) -> None:
+        """An array of a fixed size in the memory of the block."""
+        self.count_shared(declaration, size)
+        aligned = self.dialect.aligned.format(bytes=_VECTOR_BYTES)
+        self.top.append(self.dialect.shared + aligned + declaration)
+
+    def count_shared(self, declaration: str, size: int) -> None:
         self.shared_bytes += size
         if self.shared_bytes > self.target.shared_bytes:
             raise RenderError(
                 f"{declaration} {self.shared_bytes} bytes in all are more than the "
                 f"{self.target.shared_bytes} that a block shares; use smaller tiles"
             )
-        aligned = self.dialect.aligned.format(bytes=_VECTOR_BYTES)
-        self.top.append(self.dialect.shared + aligned + declaration)
 
     def space(self, pointer: UOp) -> str:
         """Before the type that a pointer points to."""

@@ -215,7 +215,8 @@ def _destroy_events(gpu: GPU, events: list[Any]) -> None:
 # float32 lanes of a multiprocessor, by compute capability; others are taken for the last.
 _LANES = {(8, 0): 64, (8, 6): 128, (8, 7): 128, (8, 9): 128, (9, 0): 128}
 _BLOCK_THREADS = 256
-_SHARED_BYTES = 48 << 10
+_SHARED_BYTES = 96 << 10
+_STATIC_SHARED_BYTES = 48 << 10
 # 128 registers of a thread, four to a vector: two blocks of 256 threads fit a multiprocessor.
 _N_VECTOR_REGISTERS = 32
 _NATIVE_OPS = frozenset({"MULACC", "ROUND", "SQRT", "TRUNC"})
@@ -256,5 +257,6 @@ def gpu_target(gpu: GPU) -> Target:
         index_bits=32,
         block_threads=min(_BLOCK_THREADS, gpu.attribute("MAX_THREADS_PER_BLOCK")),
         warp=gpu.attribute("WARP_SIZE"),
-        shared_bytes=min(_SHARED_BYTES, gpu.attribute("MAX_SHARED_MEMORY_PER_BLOCK")),
+        shared_bytes=min(_SHARED_BYTES, gpu.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")),
+        static_shared_bytes=_STATIC_SHARED_BYTES,
     )

@@ -33,6 +33,7 @@ def run_tiled(ast: LazyOp, tile: GridTile, gpu: GPU, runner: MakeRunner, *inputs
     assert tile_grid(plan, "out0", tile)
     k = Linearizer(ast, plan.target, plan.opts, "product").linearize()
     product = runner(k.name, cuda_renderer(plan.target).render(k.name, k.uops), k.blocks, k.threads)
+    product.runtime_args = {"shared_bytes": k.shared_bytes}
     out = Buffer.fromCPU("CUDA", np.full((ROWS, COLUMNS), np.nan, np.float32))
     product.exec([out, *(Buffer.fromCPU("CUDA", value) for value in inputs)])
     return out.toCPU().reshape(ROWS, COLUMNS), {u.op for u in k.uops}
@@ -57,6 +58,16 @@ def test_products_of_narrow_floats(
     assert (UOps.COPY in ops) == (stages > 1)
     wide = (x.astype(np.float64) for x in inputs)
     x, y = (x.T if t else x for x, t in zip(wide, turned, strict=True))
+    np.testing.assert_allclose(found, x @ y, rtol=1e-5, atol=1e-4)
+
+
+def test_more_shared_memory_than_a_kernel_has_by_itself(gpu: GPU, runner: MakeRunner) -> None:
+    a, b = (load(slot, *shape) for slot, shape in ((1, (ROWS, TERMS)), (2, (TERMS, COLUMNS))))
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((ROWS, TERMS)).astype(np.float32)
+    y = generator.standard_normal((TERMS, COLUMNS)).astype(np.float32)
+    tile = GridTile(rows=4, columns=4, row_threads=16, column_threads=16, step=64, stages=2)
+    found, _ = run_tiled(store(matmul(a, b)), tile, gpu, runner, x, y)
     np.testing.assert_allclose(found, x @ y, rtol=1e-5, atol=1e-4)
 
 
