@@ -42,6 +42,11 @@ def const(value: float, dtype: DType, shape: tuple[int, ...]) -> LazyOp:
     return LazyOp(BufferOps.CONST, (), ConstBuffer(value, dtype, ShapeTracker.from_shape(shape)))
 
 
+def store(idx: int, value: LazyOp, view: View | None = None) -> LazyOp:
+    st = ShapeTracker.from_shape(value.shape) if view is None else ShapeTracker(view)
+    return LazyOp(BufferOps.STORE, (value,), MemBuffer(idx, value.dtype, st))
+
+
 def run(device: str, ast: LazyOp, *inputs: Array, var_vals: dict[Any, int] | None = None) -> Array:
     """What the kernel writes to buffer 0; symbolic sizes have their bounds' memory."""
     sizes = [size if isinstance(size, int) else size.max for size in ast.shape]
@@ -49,6 +54,25 @@ def run(device: str, ast: LazyOp, *inputs: Array, var_vals: dict[Any, int] | Non
     buffers = [out, *[Buffer.fromCPU(device, array) for array in inputs]]
     Device[device].get_runner(ast).exec(buffers, var_vals)
     return out.toCPU().reshape(sizes).copy()
+
+
+def run_all(device: str, asts: Sequence[LazyOp], *inputs: Array) -> list[Array]:
+    """What one kernel writes to a buffer for each of `asts`, whose loads are of those behind.
+
+    For few simple ops a compiler for threads takes hardly longer than for one.
+    """
+    outs = [Buffer(device, prod(ast.shape), ast.dtype) for ast in asts]
+    stores = tuple(store(slot, ast) for slot, ast in enumerate(asts))
+    buffers = [*outs, *[Buffer.fromCPU(device, array) for array in inputs]]
+    Device[device].get_runner(LazyOp(BufferOps.SINK, stores)).exec(buffers)
+    return [out.toCPU().reshape(ast.shape) for out, ast in zip(outs, asts, strict=True)]
+
+
+def each(device: str, ops: Sequence[Any], *inputs: Array, args: Sequence[Any] = ()) -> list[Array]:
+    """The results of several ops on the same inputs, in one kernel."""
+    loads = tuple(load(len(ops) + i, array) for i, array in enumerate(inputs))
+    wanted = zip(ops, args or [None] * len(ops), strict=True)
+    return run_all(device, [LazyOp(op, loads, arg) for op, arg in wanted], *inputs)
 
 
 def wide(array: Array) -> Array:
@@ -112,8 +136,8 @@ def test_unary_at_the_edges(device: str) -> None:
         UnaryOps.TRUNC: [0, -0.0, np.inf, -np.inf, np.nan, -1, 200],
         UnaryOps.NEG: [-0.0, 0, -np.inf, np.inf, np.nan, 1, -200],
     }
-    for op, values in expected.items():
-        result = run(device, LazyOp(op, (load(1, x),)), x)
+    results = each(device, list(expected), x)
+    for (op, values), result in zip(expected.items(), results, strict=True):
         np.testing.assert_allclose(result, np.array(values, np.float32), rtol=1e-6, err_msg=str(op))
         if op in (UnaryOps.SQRT, UnaryOps.RECIP, UnaryOps.TRUNC, UnaryOps.NEG):
             known = ~np.isnan(result)  # the sign of a NaN means nothing
@@ -128,22 +152,26 @@ def test_negation_of_integers_and_bool(device: str, dtype: DType) -> None:
     np.testing.assert_array_equal(run(device, LazyOp(UnaryOps.NEG, (load(1, x),)), x), expected)
 
 
-@pytest.mark.parametrize("target", [*FLOATS, *INTS, dtypes.bool], ids=str)
+@pytest.mark.parametrize("unsigned", [True, False], ids=["unsigned", "others"])
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTS, dtypes.bool], ids=str)
-def test_cast(device: str, dtype: DType, target: DType) -> None:
+def test_cast(device: str, dtype: DType, unsigned: bool) -> None:
+    targets = UNSIGNED if unsigned else (*FLOATS, *SIGNED, dtypes.bool)
     x = np.array([0, 1, 2, 3, 100, 0.5, 1.75], np.float32).astype(dtype.np)
-    if dtypes.is_float(dtype) and not dtypes.is_unsigned(target):
+    if dtypes.is_float(dtype) and not unsigned:
         x = np.concatenate([x, -x])
-    result = run(device, LazyOp(UnaryOps.CAST, (load(1, x),), target), x)
-    expected = x != 0 if target is dtypes.bool else x.astype(np.float64).astype(target.np)
-    np.testing.assert_array_equal(result, expected)
+    results = each(device, [UnaryOps.CAST] * len(targets), x, args=targets)
+    for target, result in zip(targets, results, strict=True):
+        expected = x != 0 if target is dtypes.bool else x.astype(np.float64).astype(target.np)
+        assert result.dtype == target.np
+        np.testing.assert_array_equal(result, expected, err_msg=str(target))
 
 
 def test_casts_of_integers_wrap(device: str) -> None:
     x = integers(dtypes.int32, 64)
-    for target in (dtypes.int8, dtypes.uint8, dtypes.uint16, dtypes.uint32, dtypes.int64):
-        result = run(device, LazyOp(UnaryOps.CAST, (load(1, x),), target), x)
-        np.testing.assert_array_equal(result, x.astype(target.np))
+    targets = (dtypes.int8, dtypes.uint8, dtypes.uint16, dtypes.uint32, dtypes.int64)
+    results = each(device, [UnaryOps.CAST] * len(targets), x, args=targets)
+    for target, result in zip(targets, results, strict=True):
+        np.testing.assert_array_equal(result, x.astype(target.np), err_msg=str(target))
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
@@ -173,20 +201,18 @@ ARITHMETIC: dict[BinaryOps, Callable[[Array, Array], Array]] = {
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTS, dtypes.bool], ids=str)
-@pytest.mark.parametrize("op", ARITHMETIC, ids=str)
-def test_binary(device: str, op: BinaryOps, dtype: DType) -> None:
-    if op is BinaryOps.SUB and dtype is dtypes.bool:
-        return
+def test_binary(device: str, dtype: DType) -> None:
+    ops = [op for op in ARITHMETIC if op is not BinaryOps.SUB or dtype is not dtypes.bool]
     a, b = values_of(dtype, 5, 9, seed=1), values_of(dtype, 5, 9, seed=2)
     b[0] = a[0]
-    result = run(device, LazyOp(op, (load(1, a), load(2, b))), a, b)
     # Half types compute in float32 and round once, which is what one op in float32 does.
     compute = [x.astype(np.float32) if dtype in HALVES else x for x in (a, b)]
-    with np.errstate(over="ignore"):
-        expected = ARITHMETIC[op](*compute)
-    if op in (BinaryOps.CMPLT, BinaryOps.CMPNE):
-        assert result.dtype == np.bool_
-    np.testing.assert_array_equal(result, expected.astype(result.dtype))
+    for op, result in zip(ops, each(device, ops, a, b), strict=True):
+        with np.errstate(over="ignore"):
+            expected = ARITHMETIC[op](*compute)
+        compares = op in (BinaryOps.CMPLT, BinaryOps.CMPNE)
+        assert result.dtype == (np.bool_ if compares else dtype.np)
+        np.testing.assert_array_equal(result, expected.astype(result.dtype), err_msg=str(op))
 
 
 def test_max_propagates_nan(device: str) -> None:
@@ -201,8 +227,8 @@ def test_float_division_and_remainder(device: str, dtype: DType) -> None:
     a, b = floats(dtype, 33, seed=1), floats(dtype, 33, low=0.5, seed=2)
     b[::2] *= -1
     narrow = np.float32 if dtype in HALVES else dtype.np
-    for op, function in ((BinaryOps.DIV, np.true_divide), (BinaryOps.MOD, np.fmod)):
-        result = run(device, LazyOp(op, (load(1, a), load(2, b))), a, b)
+    results = each(device, (BinaryOps.DIV, BinaryOps.MOD), a, b)
+    for function, result in zip((np.true_divide, np.fmod), results, strict=True):
         expected = function(a.astype(narrow), b.astype(narrow)).astype(dtype.np)
         np.testing.assert_array_equal(result, expected)
 
@@ -217,8 +243,8 @@ def test_integer_division_truncates(device: str, dtype: DType) -> None:
     pairs = list(zip(a.tolist(), b.tolist(), strict=True))
     quotients = [0 if y == 0 else abs(x) // abs(y) * (1 if x * y >= 0 else -1) for x, y in pairs]
     rests = [x - y * q for (x, y), q in zip(pairs, quotients, strict=True)]
-    for op, values in ((BinaryOps.DIV, quotients), (BinaryOps.MOD, rests)):
-        result = run(device, LazyOp(op, (load(1, a), load(2, b))), a, b)
+    results = each(device, (BinaryOps.DIV, BinaryOps.MOD), a, b)
+    for values, result in zip((quotients, rests), results, strict=True):
         wrapped = [value & (2 ** (8 * dtype.itemsize) - 1) for value in values]
         expected = np.array(wrapped, f"uint{8 * dtype.itemsize}").view(dtype.np)
         np.testing.assert_array_equal(result, expected)
@@ -232,17 +258,17 @@ def test_bits(device: str, dtype: DType) -> None:
         BinaryOps.AND: np.bitwise_and,
         BinaryOps.OR: np.bitwise_or,
     }
-    for op, function in functions.items():
-        result = run(device, LazyOp(op, (load(1, a), load(2, b))), a, b)
-        np.testing.assert_array_equal(result, function(a, b))
+    results = each(device, list(functions), a, b)
+    for (op, function), result in zip(functions.items(), results, strict=True):
+        np.testing.assert_array_equal(result, function(a, b), err_msg=str(op))
 
 
 @pytest.mark.parametrize("dtype", INTS, ids=str)
 def test_shifts(device: str, dtype: DType) -> None:
     a = integers(dtype, 64)
     count = (np.arange(64) % (8 * dtype.itemsize)).astype(dtype.np)
-    for op, function in ((BinaryOps.SHL, np.left_shift), (BinaryOps.SHR, np.right_shift)):
-        result = run(device, LazyOp(op, (load(1, a), load(2, count))), a, count)
+    results = each(device, (BinaryOps.SHL, BinaryOps.SHR), a, count)
+    for function, result in zip((np.left_shift, np.right_shift), results, strict=True):
         np.testing.assert_array_equal(result, function(a, count))
 
 
@@ -315,14 +341,26 @@ def test_reduce(device: str, op: ReduceOps, shape: tuple[int, ...]) -> None:
 def test_reduce_of_integers_and_bool(device: str, op: ReduceOps, dtype: DType) -> None:
     x = values_of(dtype, 6, 11)
     result = run(device, LazyOp(op, (load(1, x),), (6, 1)), x)
+    np.testing.assert_array_equal(result, _reduced(op, x, dtype))
+
+
+def test_reduces_in_one_kernel(device: str) -> None:
+    """A loop for each of them: on threads, all of a block wait for each other in each."""
+    x = values_of(dtypes.int8, 6, 11)
+    ops = (ReduceOps.SUM, ReduceOps.MAX)
+    results = each(device, ops, x, args=[(6, 1), (6, 1)])
+    for op, result in zip(ops, results, strict=True):
+        np.testing.assert_array_equal(result, _reduced(op, x, dtypes.int8), err_msg=str(op))
+
+
+def _reduced(op: ReduceOps, x: Array, dtype: DType) -> Array:
+    """Along rows, in the dtype itself."""
     if dtype is dtypes.bool:
-        expected = (np.all if op is ReduceOps.PROD else np.any)(x, axis=1, keepdims=True)
-    elif op is ReduceOps.MAX:
-        expected = np.max(x, axis=1, keepdims=True)
-    else:
-        with np.errstate(over="ignore"):
-            expected = REDUCTIONS[op](x, axis=1, keepdims=True, dtype=dtype.np)
-    np.testing.assert_array_equal(result, expected)
+        return (np.all if op is ReduceOps.PROD else np.any)(x, axis=1, keepdims=True)
+    if op is ReduceOps.MAX:
+        return np.max(x, axis=1, keepdims=True)
+    with np.errstate(over="ignore"):
+        return REDUCTIONS[op](x, axis=1, keepdims=True, dtype=dtype.np)
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
@@ -468,16 +506,18 @@ def test_load_through_a_view_with_a_mask(device: str) -> None:
     np.testing.assert_array_equal(result, expected)
 
 
-@pytest.mark.parametrize("dtype", [*FLOATS, *INTS, dtypes.bool], ids=str)
-def test_const(device: str, dtype: DType) -> None:
-    value = {dtypes.bool: True}.get(dtype, 3)
-    result = run(device, const(value, dtype, (2, 3)))
-    np.testing.assert_array_equal(result, np.full((2, 3), value, dtype.np))
+def test_const(device: str) -> None:
+    values = {dtype: True if dtype is dtypes.bool else 3 for dtype in (*FLOATS, *INTS, dtypes.bool)}
+    results = run_all(device, [const(value, dtype, (2, 3)) for dtype, value in values.items()])
+    for (dtype, value), result in zip(values.items(), results, strict=True):
+        assert result.dtype == dtype.np
+        np.testing.assert_array_equal(result, np.full((2, 3), value, dtype.np))
 
 
 def test_const_keeps_special_values(device: str) -> None:
-    for value in (np.inf, -np.inf, np.nan, -0.0, 1e-45, 0.1):
-        result = run(device, const(value, dtypes.float32, (3,)))
+    values = (np.inf, -np.inf, np.nan, -0.0, 1e-45, 0.1)
+    results = run_all(device, [const(value, dtypes.float32, (3,)) for value in values])
+    for value, result in zip(values, results, strict=True):
         expected = np.full(3, value, np.float32)
         np.testing.assert_array_equal(result.view(np.int32) << 1, expected.view(np.int32) << 1)
         np.testing.assert_array_equal(np.signbit(result), np.signbit(expected))
@@ -488,11 +528,6 @@ def test_const_through_a_mask(device: str) -> None:
     ast = LazyOp(BufferOps.CONST, (), ConstBuffer(2.0, dtypes.float32, st))
     result = run(device, ast)
     np.testing.assert_array_equal(result, np.pad(np.full((2, 3), 2.0), ((1, 0), (0, 1))))
-
-
-def store(idx: int, value: LazyOp, view: View | None = None) -> LazyOp:
-    st = ShapeTracker.from_shape(value.shape) if view is None else ShapeTracker(view)
-    return LazyOp(BufferOps.STORE, (value,), MemBuffer(idx, value.dtype, st))
 
 
 def execute(device: str, ast: LazyOp, arrays: Sequence[Array]) -> list[Array]:

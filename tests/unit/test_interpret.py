@@ -106,6 +106,16 @@ def test_multiply_add_rounds_once(kind: type[np.floating]) -> None:
         assert all(error <= abs(Fraction(float(n)) - exact) for n in neighbours)
 
 
+def test_multiply_add_beside_the_middle_of_two_float32() -> None:
+    """The exact sums are below the middle by less than float64 can tell; even is above it."""
+    below = np.array([1 - 2**-23, 1 - 2**-23, 1], np.float32)
+    above = np.array([2**-24, 2**-150 * 2**75, 1], np.float32) * np.float32(1 + 2**-23)
+    scale = np.array([1, 2**-75, 1], np.float32)
+    odd = np.array([1 + 2**-23, 2**-149, 1], np.float32)
+    found = apply(ExprOp.MULACC, above, below * scale, odd)
+    assert found[:2].tolist() == odd[:2].tolist()
+
+
 def test_multiply_add_at_the_edges() -> None:
     a = np.array([1e200, -1e200, np.inf, 1.0, 0.0, 1e-200])
     b = np.array([1e200, 1e200, 0.0, 1.0, 1.0, -1e-200])
@@ -189,6 +199,17 @@ def test_stores_outside_a_buffer() -> None:
     pointer = b.param(0, dtypes.float32)
     b.store(pointer, b.const(4), b.const(1.0, dtypes.float32))
     refuses(b, AccessError, "store of buffer 0[4]: it has 4 elements", np.zeros(4, np.float32))
+
+
+def test_what_was_loaded_stays_when_memory_is_written() -> None:
+    b = Builder()
+    pointer = b.param(0, dtypes.float32)
+    before = b.load(pointer, b.const(0), 4)
+    b.store(pointer, b.const(0), b.const(7.0, dtypes.float32, 4))
+    b.store(b.param(1, dtypes.float32), b.const(0), before)
+    data, out = np.arange(4, dtype=np.float32), np.zeros(4, np.float32)
+    interpret(b.uops, [data, out])
+    assert (data.tolist(), out.tolist()) == ([7, 7, 7, 7], [0, 1, 2, 3])
 
 
 def test_masked_lanes_may_point_anywhere() -> None:

@@ -51,8 +51,8 @@ def test_neighbours_differ_and_most_are_legal() -> None:
 def test_edits_can_be_made_of_every_legal_schedule(case: Case) -> None:
     kernel = lower(case.ast, case.name)
     for own in islice(seeds(kernel, TARGET), 3):
-        found = [opts for opts in neighbours(kernel, own, TARGET) if legal(kernel, opts)]
-        for opts in found[:6]:
+        found = (opts for opts in neighbours(kernel, own, TARGET) if legal(kernel, opts))
+        for opts in islice(found, 6):
             assert opts not in neighbours(kernel, opts, TARGET)
 
 

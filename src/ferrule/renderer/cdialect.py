@@ -50,6 +50,8 @@ class Dialect:
     thread: str = ""
     """Which thread of its block this is."""
     barrier: str = ""
+    between_loops: str = ""
+    """Before a loop in which the threads wait for each other, after another such loop."""
     device: str = ""
     """Before a type: in the memory of buffers."""
     shared: str = ""
@@ -128,6 +130,8 @@ CUDA: Final = Dialect(
     instructions_if="!defined(FERRULE_SHIM) && __CUDA_ARCH__ >= 800",
 )
 
+_OPENCL_BARRIER: Final = "barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);"
+
 OPENCL: Final = Dialect(
     name="OpenCL C",
     header="""#pragma OPENCL FP_CONTRACT OFF
@@ -150,7 +154,9 @@ typedef ulong u64;""",
     launch="__attribute__((reqd_work_group_size({threads}, 1, 1))) void ",
     block="(i32)get_group_id(0)",
     thread="(i32)get_local_id(0)",
-    barrier="barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);",
+    barrier=_OPENCL_BARRIER,
+    # PoCL 3.1 gives the second loop wrong values of variables from before the first.
+    between_loops=_OPENCL_BARRIER,
     device="__global ",
     shared="__local ",
     to_shared="__local ",

@@ -81,6 +81,7 @@ class Function:
         self.uses = Uses(uops)
         self.bounds = bounds(uops, dialect.has_blocks)
         self.threads = _threads(uops)
+        self.separate = _later_waiting_loops(uops)
         self.top: list[str] = []
         self.lines: list[str] = []
         self.depth = 1
@@ -488,6 +489,8 @@ class Function:
         if self.is_block(u):
             self.lanes[u] = [first]
             return
+        if u in self.separate and self.dialect.between_loops:
+            self.emit(self.dialect.between_loops)
         name, kind = f"i{self.depth - 1}", self.kind(u)
         self.lanes[u] = [name]
         advance = f"{name}++" if step == "1" else f"{name} += {step}"
@@ -511,3 +514,17 @@ def _plus(index: str, offset: int) -> str:
 
 def _threads(uops: Sequence[UOp]) -> int:
     return next((u.arg or 1 for u in uops if u.op is UOps.EXTENT), 1)
+
+
+def _later_waiting_loops(uops: Sequence[UOp]) -> frozenset[UOp]:
+    """The loops inside of no other loop or if in which threads wait, but for the first of them."""
+    found: list[UOp] = []
+    open_blocks: list[UOp] = []
+    for u in uops:
+        if u.op in (UOps.LOOP, UOps.IF):
+            open_blocks.append(u)
+        elif u.op in (UOps.END, UOps.ENDIF):
+            open_blocks.pop()
+        elif u.op in (UOps.BARRIER, UOps.ACROSS, UOps.MMA) and open_blocks:
+            found.append(open_blocks[0])
+    return frozenset(loop for loop in found if loop.op is UOps.LOOP and loop is not found[0])
