@@ -576,7 +576,7 @@ def test_cuda_has_instructions_for_neighbours_and_for_narrow_floats() -> None:
     b.add(UOps.STORE, None, 1, (b.param(1, dtypes.float16), place, half), 8)
     text = compile_as_cuda(b.uops, "compute_90").decode()
     assert text.count("ld.global.nc.v4") == text.count("st.global.v4") == 1
-    assert text.count("cvt.rn.f16.f32") == 8
+    assert text.count("cvt.rn.f16x2.f32") == 8
     text = compile_as_cuda(b.uops, "compute_90", ["-DFERRULE_UNALIGNED"]).decode()
     assert text.count("ld.global.nc.u16") == text.count("st.global.u16") == 8
 
