@@ -149,6 +149,18 @@ def causal_attention(q: LazyOp, k: LazyOp, v: LazyOp) -> LazyOp:
     return matmul(keep(LazyOp(TernaryOps.WHERE, (seen, mul(powers, inverse), nothing)), 1), v)
 
 
+def narrow_attention(dtype: DType, rows: int, terms: int, depth: int, columns: int) -> LazyOp:
+    """Scores and weights are rounded to a narrow float, as tensors of it are."""
+    shapes = ((rows, depth), (terms, depth), (terms, columns))
+    q, k, v = (widened(load(i, *s, dtype=dtype)) for i, s in enumerate(shapes, 1))
+    product = matmul(q, k.permute((1, 0)))
+    scores = keep(widened(LazyOp(UnaryOps.CAST, (product,), dtype)), 1)
+    powers = keep(exp(sub(scores, reduce(ReduceOps.MAX, scores, 1).expand(scores.shape))), 1)
+    inverse = LazyOp(UnaryOps.RECIP, (total(powers, 1),)).expand(powers.shape)
+    weights = LazyOp(UnaryOps.CAST, (mul(powers, inverse),), dtype)
+    return store(matmul(keep(widened(weights), 1), v))
+
+
 def positions(x: LazyOp) -> LazyOp:
     return LazyOp(UnaryOps.CAST, (x,), dtypes.int32)
 

@@ -24,12 +24,12 @@ LAYERS = """
     opkinds ops fold
     codegen.intrinsics codegen.kernel codegen.phases codegen.lower codegen.window codegen.limits
     codegen.owner codegen.primitives.editing codegen.primitives.loops codegen.primitives.kinds
-    codegen.primitives.nests codegen.primitives.memory codegen.primitives.products codegen.opt
-    codegen.threads
+    codegen.primitives.nests codegen.primitives.memory codegen.primitives.products
+    codegen.primitives.running codegen.opt codegen.threads
     codegen.plan codegen.streams codegen.panels codegen.rows codegen.tensorize codegen.tile
     codegen.blocks codegen.taps codegen.dots codegen.contraction codegen.chains codegen.gridstreams
-    codegen.gridrows codegen.gridcost codegen.gridtile codegen.gridscatter codegen.grid
-    codegen.heuristic codegen.mutate codegen.search
+    codegen.gridrows codegen.gridcost codegen.gridtile codegen.gridchains codegen.gridscatter
+    codegen.grid codegen.heuristic codegen.mutate codegen.search
     codegen.prepack
     codegen.uops codegen.floats codegen.waves codegen.transcendental codegen.prepare
     codegen.emitter codegen.values codegen.ahead codegen.fragments codegen.reduction

@@ -77,6 +77,68 @@ def test_masked_attention(rows: int) -> None:
     assert not wide(masked)[:, :, ::5].any()
 
 
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("mask", ["none", "causal", "kept", "added"])
+def test_masks_on_every_device(mask: str) -> None:
+    """Scores up to 100, rows without any, and sizes that fill no tile; rows enough for a GPU."""
+    rows, columns, heads = 45, 67, 48
+    q, v = random(1, heads, rows, 24) * 20, random(1, heads, columns, 20)
+    k = random(1, 1, columns, 24)
+    kept = RNG.random((rows, columns)) > 0.5
+    kept[::5] = False
+    given: dict[str, Any] = {}
+    if mask == "causal":
+        kept = np.tril(np.ones_like(kept))
+        given["is_causal"] = True
+    elif mask == "kept":
+        given["attn_mask"] = Tensor(kept).realize()
+    elif mask == "added":
+        bias = np.where(kept, 0, -np.inf).astype(np.float32)
+        given["attn_mask"] = Tensor(bias).realize()
+    else:
+        kept = np.ones_like(kept)
+    found = q.realize().scaled_dot_product_attention(k.expand(1, heads, columns, 24), v, **given)
+    assert keeps(found)
+    expected = attend(wide(q), wide(k), wide(v), kept)
+    np.testing.assert_allclose(wide(found), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_precisions_on_every_device(dtype: str) -> None:
+    q, k, v = (random(2, 16, 70, 33, dtype=dtype) for _ in range(3))
+    found = q.scaled_dot_product_attention(k, v)
+    assert keeps(found)
+    tolerance = {"float64": 1e-12, "float16": 5e-3, "bfloat16": 5e-2}[dtype]
+    np.testing.assert_allclose(wide(found), attend(wide(q), wide(k), wide(v)), atol=tolerance)
+
+
+@pytest.mark.usefixtures("device")
+def test_numbers_that_are_none_on_every_device() -> None:
+    q, k, v = (random(2, 64, 16).numpy() for _ in range(3))
+    q[0, 3], k[1, 7], v[0, 9, 2] = np.nan, np.inf, np.inf
+    found = Tensor(q).scaled_dot_product_attention(Tensor(k), Tensor(v)).numpy()
+    assert np.isnan(found[0, 3]).all()
+    assert np.isnan(found[1][q[1].sum(-1) > 0]).all()
+    others = np.delete(found[0], 3, 0)
+    assert np.isinf(others[:, 2]).all()
+    assert np.isfinite(np.delete(others, 2, 1)).all()
+
+
+@pytest.mark.usefixtures("device")
+def test_heads_and_hidden_layers_on_every_device() -> None:
+    q, k, v = random(1, 48, 50, 16), random(1, 16, 70, 16), random(1, 16, 70, 16)
+    found = q.scaled_dot_product_attention(k, v, enable_gqa=True)
+    assert keeps(found)
+    shared = (np.repeat(wide(x), 3, axis=1) for x in (k, v))
+    np.testing.assert_allclose(wide(found), attend(wide(q), *shared), atol=1e-5)
+    x, first, second = random(3000, 16), random(16, 100), random(100, 12)
+    found = (x @ first).relu() @ second
+    assert keeps(found)
+    expected = np.maximum(wide(x) @ wide(first), 0) @ wide(second)
+    np.testing.assert_allclose(wide(found), expected, rtol=1e-4, atol=1e-3)
+
+
 def test_query_key_and_value_from_one_buffer() -> None:
     mixed = random(2, 96, 3, 4, 16)
     q, k, v = (mixed.permute(2, 0, 3, 1, 4)[i] for i in range(3))

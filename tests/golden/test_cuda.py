@@ -11,11 +11,20 @@ from pathlib import Path
 
 import pytest
 from tests.golden.test_golden import LARGE
-from tests.kernels import CASES, load, matmul, store, widened
+from tests.kernels import (
+    CASES,
+    attention,
+    causal_attention,
+    load,
+    matmul,
+    narrow_attention,
+    store,
+    widened,
+)
 
 from ferrule.codegen.intrinsics import MMA
 from ferrule.codegen.linearizer import Linearizer
-from ferrule.dtype import DType
+from ferrule.dtype import DType, dtypes
 from ferrule.ops import LazyOp
 from ferrule.renderer.cstyle import cuda_renderer
 from ferrule.runtime.cuda_compiler import NVRTC
@@ -53,7 +62,14 @@ def _target(arch: str) -> Target:
 def _kernels() -> dict[str, LazyOp]:
     small = {case.name: case.ast for case in CASES}
     narrow = {dtype.name: store(_product(dtype)) for dtype in MMA.sources}
-    return small | {name: store(make()) for name, make in LARGE.items()} | narrow
+    chains = {
+        "attention_64": store(attention(*(load(i, 4096, 64) for i in (1, 2, 3)))),
+        "attention_128": store(attention(*(load(i, 4096, 128) for i in (1, 2, 3)))),
+        "causal_attention_64": store(causal_attention(*(load(i, 4096, 64) for i in (1, 2, 3)))),
+        "bfloat16_attention_64": narrow_attention(dtypes.bfloat16, 4096, 4096, 64, 64),
+        "bfloat16_attention_128": narrow_attention(dtypes.bfloat16, 4096, 4096, 128, 128),
+    }
+    return small | {name: store(make()) for name, make in LARGE.items()} | narrow | chains
 
 
 def _product(dtype: DType) -> LazyOp:

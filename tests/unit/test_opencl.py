@@ -40,7 +40,7 @@ from ferrule.runtime.opencl_program import (  # noqa: E402
     CLProgram,
     unpack_library,
 )
-from ferrule.schedule import create_schedule  # noqa: E402
+from ferrule.schedule import make_schedule  # noqa: E402
 from ferrule.shape.shapetracker import ShapeTracker  # noqa: E402
 from ferrule.target import Target  # noqa: E402
 from ferrule.tensor import Tensor  # noqa: E402
@@ -506,11 +506,31 @@ def test_memory_says_where_it_is(allocator: CLAllocator) -> None:
 
 
 @pytest.mark.usefixtures("accelerator")
-def test_attention_keeps_no_blocks_of_its_scores() -> None:
-    """The schedules for blocks of threads have no place for what a kernel keeps."""
-    query, key, value = (Tensor(np.ones((2, 64, 32), np.float32), device="CL") for _ in range(3))
+def test_attention_is_one_kernel_without_its_scores_in_memory() -> None:
+    generator = np.random.default_rng(0)
+    arrays = [generator.standard_normal((2, 64, 32)).astype(np.float32) for _ in range(3)]
+    query, key, value = (Tensor(x, device="CL").realize() for x in arrays)
     # A name for the scores or the weights would keep them in memory in any case.
-    items = create_schedule([((query @ key.transpose(-1, -2)).softmax(-1) @ value).lazydata])
-    assert items
-    for item in items:
-        assert all(node.op is not BufferOps.KEEP for node in item.ast.toposort())
+    found = (query @ key.transpose(-1, -2)).softmax(-1) @ value
+    (item,) = make_schedule([found.lazydata]).items
+    assert sum(node.op is BufferOps.KEEP for node in item.ast.toposort()) == 3
+    assert {buffer.size for buffer in item.buffers} == {2 * 64 * 32}
+    scores = arrays[0] @ arrays[1].swapaxes(1, 2)
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    expected = powers / powers.sum(-1, keepdims=True) @ arrays[2]
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("accelerator")
+def test_a_chain_that_no_block_of_threads_can_go_along_keeps_nothing() -> None:
+    generator = np.random.default_rng(0)
+    arrays = [generator.standard_normal((2, 64, 32)).astype(np.float32) for _ in range(3)]
+    query, key, value = (Tensor(x, device="CL").realize() for x in arrays)
+    scores = query @ key.transpose(-1, -2)
+    found = (scores.exp() - scores.exp().mean(-1, keepdim=True)).relu() @ value
+    del scores
+    items = make_schedule([found.lazydata]).items
+    assert not any(n.op is BufferOps.KEEP for item in items for n in item.ast.toposort())
+    powers = np.exp(arrays[0] @ arrays[1].swapaxes(1, 2))
+    expected = np.maximum(powers - powers.mean(-1, keepdims=True), 0) @ arrays[2]
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from ferrule.codegen.chains import has_blocks
+from ferrule.codegen.gridchains import schedule_grid_chain
 from ferrule.codegen.gridrows import schedule_reduces
 from ferrule.codegen.gridscatter import schedule_scatter
 from ferrule.codegen.gridstreams import last, schedule_stream, share, threads_for
@@ -35,6 +37,8 @@ def schedule_grid(plan: Plan) -> None:
     for name in [nest.name for nest in plan.kernel.roots]:
         if not plan.below(name):
             schedule_stream(plan, name)
+        elif has_blocks(plan, name):
+            plan.attempt(schedule_grid_chain, name)
         elif not plan.attempt(schedule_grid_tile, name):
             reduces.append(name)
     merge_siblings(plan, reduces)

@@ -187,7 +187,7 @@ def grid_tile_cost(target: Target, work: Work, tile: GridTile) -> float:
     blocks = _blocks(target, work, tile)
     steps = -(-work.terms // tile.step)
     lanes = max(tile.threads, LANES)
-    cycles = _term_cycles(target, tile, work.itemsize) * lanes / LANES
+    cycles = term_cycles(target, tile, work.itemsize) * lanes / LANES
     fill = FILL_CYCLES if tile.stages == 1 else AHEAD_CYCLES
     fill += PLACE_CYCLES if tile.step % work.period and work.period % tile.step else 0
     cycles += fill * (tile.block_rows + tile.block_columns) / LANES
@@ -225,7 +225,7 @@ def multiprocessors(target: Target) -> int:
     return max(1, target.max_threads * target.block_threads // (LANES * THREADS_OF_LANE))
 
 
-def _term_cycles(target: Target, tile: GridTile, itemsize: int) -> float:
+def term_cycles(target: Target, tile: GridTile, itemsize: int) -> float:
     """How long all lanes take for one term of the sums of as many threads."""
     if not tile.matrices:
         banks = BANKS_CYCLES * _bank_reads(target, tile, itemsize)

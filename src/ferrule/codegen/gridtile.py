@@ -48,7 +48,7 @@ SEEN_STEPS = 32  # along an axis, to tell whether neighbours in a copy are neigh
 
 @final
 @dataclass(frozen=True)
-class _Axes:
+class Axes:
     """The loops of a contraction's root by what they are; the others are `batch`."""
 
     batch: tuple[Expr, ...]
@@ -56,7 +56,7 @@ class _Axes:
     columns: tuple[Expr, ...]
 
 
-def _axes(root: Nest, nest: Nest) -> _Axes | None:
+def _axes(root: Nest, nest: Nest) -> Axes | None:
     """Loops that the same loads miss belong together. Columns are where stores are contiguous.
 
     None where there is only one such group, or where there is an element for each term of each
@@ -79,7 +79,7 @@ def _axes(root: Nest, nest: Nest) -> _Axes | None:
     if _stored_together(root, rows):
         rows, columns = columns, rows
     batch = [r for r in ranges if r not in rows and r not in columns]
-    return _Axes(tuple(batch), tuple(rows), tuple(columns))
+    return Axes(tuple(batch), tuple(rows), tuple(columns))
 
 
 def _stored_together(root: Nest, group: Sequence[Expr]) -> bool:
@@ -126,11 +126,11 @@ def tile_grid(plan: Plan, name: str, tile: GridTile) -> bool:
     contraction = _contraction(plan, name)
     if contraction is None:
         return False
-    _Tiling(plan, name, *contraction, tile).apply()
+    Tiling(plan, name, *contraction, tile).apply()
     return True
 
 
-def _contraction(plan: Plan, name: str) -> tuple[str, _Axes] | None:
+def _contraction(plan: Plan, name: str) -> tuple[str, Axes] | None:
     """The only reduce in a root nest, and what the root's loops are to it."""
     below = plan.below(name)
     if len(below) != 1 or not is_contraction(plan.nest(name), plan.nest(below[0])):
@@ -141,7 +141,7 @@ def _contraction(plan: Plan, name: str) -> tuple[str, _Axes] | None:
     return below[0], axes
 
 
-def _work(plan: Plan, reduce: str, axes: _Axes) -> Work:
+def _work(plan: Plan, reduce: str, axes: Axes) -> Work:
     nest = plan.nest(reduce)
     terms = [loop.range for loop in nest.loops]
     (c,) = nest.computes
@@ -151,7 +151,7 @@ def _work(plan: Plan, reduce: str, axes: _Axes) -> Work:
         columns=_count(axes.columns),
         terms=_count(terms),
         itemsize=c.value.dtype.itemsize,
-        matrices=MMA.is_native(plan.target) and _is_matrix_product(c),
+        matrices=MMA.is_native(plan.target) and is_matrix_product(c),
         period=_count(terms[1:]),
         ahead=COPIES_AHEAD in plan.target.features.split(",") and _is_copied_alone(c),
     )
@@ -163,7 +163,7 @@ def _is_copied_alone(c: Compute) -> bool:
     if not is_product_of_loads(c) or not wide:
         return False
     plain = all(factor.op is ExprOp.LOAD for factor in c.value.src)
-    return plain or (_is_matrix_product(c) and all(map(_is_paired, loads(c.value))))
+    return plain or (is_matrix_product(c) and all(map(_is_paired, loads(c.value))))
 
 
 def _is_paired(e: Expr) -> bool:
@@ -171,7 +171,7 @@ def _is_paired(e: Expr) -> bool:
     return any(step_of(e.src[0], r) == 1 and _is_whole(e, r, 2) for r in e.ranges)
 
 
-def _is_matrix_product(c: Compute) -> bool:
+def is_matrix_product(c: Compute) -> bool:
     """Whether a sum adds up products of narrow floats, as an instruction of warps does."""
     if not is_product_of_loads(c) or c.value.dtype is not MMA.result_dtype:
         return False
@@ -185,25 +185,25 @@ def _count(ranges: Sequence[Expr]) -> int:
 
 @final
 @dataclass
-class _Tiling:
+class Tiling:
     """The schedule of one contraction: `plan` holds the kernel."""
 
     plan: Plan
     name: str
     reduce: str
-    axes: _Axes
+    axes: Axes
     tile: GridTile
 
     def apply(self) -> None:
-        row, column = self._blocks()
+        row, column = self.blocks()
         self.plan.do("compute_at", self.reduce, 1)
         row_here, column_here = f"{row}@{self.reduce}", f"{column}@{self.reduce}"
-        term = self._terms(row_here, column_here)
-        fills = self._stages({row_here, column_here}, term)
-        self._threads(self.name, row, column)
-        self._threads(self.reduce, row_here, column_here, term)
+        term = self.terms(row_here, column_here)
+        fills = self.stages({row_here, column_here}, term)
+        self.threads(self.name, row, column)
+        self.threads(self.reduce, row_here, column_here, term)
         for fill in fills:
-            _fill(self.plan, fill, self.tile)
+            fill_copy(self.plan, fill, self.tile)
 
     def _fuse(self, nest: str, group: Sequence[Expr]) -> str:
         """Neighbouring loops as one; its name."""
@@ -212,7 +212,7 @@ class _Tiling:
             self.plan.do("fuse", nest, self.plan.nest(nest).loops[depth].range.name)
         return self.plan.nest(nest).loops[depth].range.name
 
-    def _blocks(self) -> tuple[str, str]:
+    def blocks(self) -> tuple[str, str]:
         """A block for each tile; the loops over a tile's rows and over its columns."""
         plan, name, axes = self.plan, self.name, self.axes
         order = (*axes.batch, *axes.rows, *axes.columns)
@@ -240,7 +240,7 @@ class _Tiling:
         self.plan.do("split", self.name, row, group)
         return [f"{row}.o", column, f"{row}.i"]
 
-    def _terms(self, row: str, column: str) -> str:
+    def terms(self, row: str, column: str) -> str:
         """A loop over parts of the sum around the loops of the tile; the loop over one part."""
         kept = self.plan.nest(self.reduce).computes[0].ranges
         loops = [loop.range for loop in self.plan.nest(self.reduce).loops]
@@ -251,7 +251,7 @@ class _Tiling:
         self.plan.do("reorder", self.reduce, (f"{term}.o", row, column, f"{term}.i"))
         return f"{term}.i"
 
-    def _stages(self, tile: set[str], term: str) -> list[str]:
+    def stages(self, tile: set[str], term: str) -> list[str]:
         """Copies of what is used again, for one part of the sum; the names of their nests.
 
         What varies with rows and columns both is used once.
@@ -275,40 +275,44 @@ class _Tiling:
             args = (self.reduce, e.arg, self.reduce, 1, tuple(order), names[-1], number, what)
             self.plan.do("stage", *args)
 
-    def _threads(self, nest: str, row: str, column: str, term: str | None = None) -> None:
+    def threads(self, nest: str, row: str, column: str, term: str | None = None) -> None:
         """Threads along both axes of a tile, and what each of them does."""
         plan, tile = self.plan, self.tile
         if tile.matrices:
             self._warps(nest, row, column, term)
             return
         lanes = max(1, ACCESS_BYTES // self._dtype.itemsize)
+        outer = self._around(nest, row, column, term)
         rows = _shared_out(plan, nest, row, tile.row_threads, min(tile.rows, lanes))
         columns = _shared_out(plan, nest, column, tile.column_threads, min(tile.columns, lanes))
-        outer = plan.nest(nest).loops[0].range.name
         threads = [*rows.threads, *columns.threads]
         copies = [*rows.copies, *rows.last, *columns.copies]
         terms = [] if term is None else self._unrolled(term)
-        plan.do("reorder", nest, (outer, *threads, *terms, *copies, *columns.last))
+        plan.do("reorder", nest, (*outer, *threads, *terms, *copies, *columns.last))
         _bind(plan, nest, threads, copies, columns.last)
 
     def _warps(self, nest: str, row: str, column: str, term: str | None) -> None:
         """Warps along both axes of a tile, and the threads of each as an instruction has them."""
         plan, tile = self.plan, self.tile
+        outer = self._around(nest, row, column, term)
         down, rows = self._part(nest, row, tile.rows * MMA.down)
         across, columns = self._part(nest, column, tile.columns * MMA.across)
         row_copies, rows = self._part(nest, rows, MMA.rows)
         column_copies, columns = self._part(nest, columns, MMA.columns)
         half, near = self._part(nest, rows, MMA.down)
         beside, lane = self._part(nest, columns, MMA.near)
-        outer = plan.nest(nest).loops[0].range.name
         threads = [*down, *across, near, *beside]
         terms, last = ([], "") if term is None else self._part(nest, term, MMA.terms)
         copies = [*row_copies, *column_copies, *half]
-        order = (outer, *threads, *terms, *copies, lane)
+        order = (*outer, *threads, *terms, *copies, lane)
         plan.do("reorder", nest, order if term is None else (*order, last))
         _bind(plan, nest, threads, copies, [lane])
         if term is not None:
             plan.do("tensorize", nest, last, MMA.name)
+
+    def _around(self, nest: str, *tile: str | None) -> list[str]:
+        """The loops of a nest around those of a tile."""
+        return [r.name for r in self.plan.nest(nest).loop_ranges if r.name not in tile]
 
     def _part(self, nest: str, loop: str, size: int) -> tuple[list[str], str]:
         """A loop as parts of a size: the loop over these, if there are several, and that inside."""
@@ -379,7 +383,7 @@ def _bind(
 # -- copies of the operands ------------------------------------------------------------------------
 
 
-def _fill(plan: Plan, name: str, tile: GridTile) -> None:
+def fill_copy(plan: Plan, name: str, tile: GridTile) -> None:
     """Share out a copy among the threads of a block: neighbours take neighbours in memory."""
     (c,) = plan.nest(name).computes
     axes = c.ranges

@@ -112,6 +112,10 @@ class Compute:
     `swizzle`, pieces of 16 bytes are a place further on in their line for each so many elements.
     With `stages`, there is so much memory for copies of it, which are made `stages - 1` iterations
     of the loop that its nest hangs in before they are read.
+
+    A reduce that runs `along` a loop, of its own nest or of the one that it hangs in, goes on from
+    one iteration to the next. What it was before this iteration is read as `before`; with `start`,
+    that is what it goes on from.
     """
 
     name: str
@@ -123,6 +127,18 @@ class Compute:
     padding: tuple[tuple[Expr, int], ...] = ()
     swizzle: int = 0
     stages: int = 1
+    along: Expr | None = None
+    start: Expr | None = None
+
+    @property
+    def before(self) -> str:
+        """The name of what it was before an iteration of the loop that it runs along."""
+        return f"{self.name}.before"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names under which it is read."""
+        return (self.name,) if self.along is None else (self.name, self.before)
 
     @property
     def elements(self) -> int:
@@ -183,6 +199,11 @@ class Nest:
         """The axes of what its reduces give: the others are combined over."""
         return frozenset(r for c in self.computes for r in c.ranges if c.monoid is not None)
 
+    @property
+    def loop_ranges(self) -> list[Expr]:
+        """The ranges of its loops, the outermost first."""
+        return [loop.range for loop in self.loops]
+
 
 @dataclass(frozen=True)
 class Kernel:
@@ -201,12 +222,13 @@ class Kernel:
     @cached_property
     def computes(self) -> Mapping[str, Compute]:
         """What READ nodes refer to."""
-        return {c.name: c for nest in self.nests for c in nest.computes}
+        found = [c for nest in self.nests for c in nest.computes]
+        return {n: c if n == c.name else replace(c, name=n) for c in found for n in c.names}
 
     @cached_property
     def owner(self) -> Mapping[str, Nest]:
         """The nest that computes each name."""
-        return {c.name: nest for nest in self.nests for c in nest.computes}
+        return {n: nest for nest in self.nests for c in nest.computes for n in c.names}
 
     @cached_property
     def memory(self) -> Mapping[str, tuple[str, int]]:
@@ -260,6 +282,8 @@ def expressions(nest: Nest) -> list[Expr]:
     out: list[Expr] = []
     for c in nest.computes:
         out.append(c.value)
+        if c.start is not None:
+            out.append(c.start)
         if c.store is not None:
             out.extend((c.store.index, c.store.valid))
     return out
@@ -404,13 +428,15 @@ def _verify_nest(kernel: Kernel, nest: Nest, seen_ranges: set[Expr]) -> None:
         for bound in (loop.start, loop.end):
             if bound is not None and not bound.ranges <= open_ranges - inside:
                 raise KernelError(f"the bounds of loop {loop.range} are not known where it begins")
+    for e in expressions(nest):
+        unbound = e.ranges - open_ranges
+        if unbound:
+            raise KernelError(
+                f"nest {nest.name}: ranges {sorted(r.name for r in unbound)} are not open"
+            )
     for c in nest.computes:
-        for e in (c.value, *((c.store.index, c.store.valid) if c.store else ())):
-            unbound = e.ranges - open_ranges
-            if unbound:
-                raise KernelError(
-                    f"{nest.name}.{c.name}: ranges {sorted(r.name for r in unbound)} are not open"
-                )
+        if c.along is not None and c.along not in _may_run_along(kernel, nest):
+            raise KernelError(f"{c.name} runs along {c.along}, which is no loop that it is in")
         for r in c.ranges:
             if r not in {loop.range for loop in nest.loops}:
                 raise KernelError(f"{c.name}: axis {r} is no loop of its nest")
@@ -427,11 +453,25 @@ def _verify_nest(kernel: Kernel, nest: Nest, seen_ranges: set[Expr]) -> None:
             raise KernelError(
                 f"{nest.name} reads {read.arg} with {len(read.src)} indices of {len(source.ranges)}"
             )
-        made_at = kernel.owner[read.arg].at
+        made_at = _ready_at(kernel, source)
         if made_at is not None and places.get(made_at[0], -1) < made_at[1]:
             raise KernelError(
                 f"{nest.name} reads {read.arg} where it is not computed yet: {made_at}"
             )
+
+
+def _may_run_along(kernel: Kernel, nest: Nest) -> list[Expr]:
+    """The loops along which a nest's reduces may run: its first, or the one that it hangs in."""
+    around = kernel.by_name[nest.at[0]].loops[: nest.at[1]] if nest.at is not None else ()
+    return [loop.range for loop in (*nest.loops[:1], *around[-1:])]
+
+
+def _ready_at(kernel: Kernel, c: Compute) -> tuple[str, int] | None:
+    """Where what a compute makes is known: after the loop that it runs along, if it does."""
+    owner = kernel.owner[c.name]
+    if c.along is not None and owner.at is not None and c.along not in owner.loop_ranges:
+        owner = kernel.by_name[owner.at[0]]
+    return owner.at
 
 
 def _places(kernel: Kernel, nest: Nest) -> dict[str, int]:
@@ -475,4 +515,6 @@ def _show_nest(kernel: Kernel, nest: Nest, indent: int) -> Iterator[str]:
             mask = "" if c.store.valid is TRUE else f" if {c.store.valid}"
             target = f"b{c.store.slot}[{c.store.index}]{mask}"
         sign = "=" if c.monoid is None else f"{c.monoid.name}="
-        yield f"{pad * (indent + len(nest.loops))}{target} {sign} {c.value}"
+        goes_on = "" if c.along is None else f" along {c.along}"
+        goes_on += "" if c.start is None else f" from {c.start}"
+        yield f"{pad * (indent + len(nest.loops))}{target} {sign} {c.value}{goes_on}"

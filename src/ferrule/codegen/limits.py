@@ -12,8 +12,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import reduce
 
-from ferrule.codegen.kernel import Compute, Kernel, Nest, expressions, reads, unclamped
+from ferrule.codegen.kernel import (
+    MONOIDS,
+    Compute,
+    Kernel,
+    Monoid,
+    Nest,
+    expressions,
+    reads,
+    unclamped,
+)
 from ferrule.expr import Expr, ExprOp, all_of, alu, conjuncts, const, less, minimum, toposort
+
+LOWEST = -65504.0  # or less is what stands for no score: the lowest number of some float
 
 
 def end_of(kernel: Kernel, nest: Nest, depth: int) -> Expr | None:
@@ -69,11 +80,47 @@ def _parts(kernel: Kernel, nest: Nest, depth: int) -> Iterator[tuple[int, Expr]]
     path = [loop.range for name, d, loop in kernel.path(nest) if name != nest.name or d < depth]
     opened = frozenset(path)
     limited = {loop.range for loop in nest.loops[:depth] if (loop.start, loop.end) != (None, None)}
+    running = [
+        {_least(p, r, opened) for e in _idle(kernel, c.value, c.monoid) for p in conjuncts(e)}
+        for child in kernel.children(nest.name, depth + 1)
+        for c in child.computes
+        if c.along is r and c.monoid is not None
+    ]
     for condition in _conditions(kernel, nest):
         for part in conjuncts(condition):
             found = _least(part, r, opened)
+            if any(found not in agreed for agreed in running):
+                continue
             if found is not None and (found[0] or limited.isdisjoint(part.ranges)):
                 yield found
+
+
+def _idle(kernel: Kernel, value: Expr, monoid: Monoid) -> Iterator[Expr]:
+    """Conditions without which a value changes nothing that runs along a loop."""
+    if monoid.op is ExprOp.ADD:
+        yield from _support(kernel, value)
+    elif monoid.op is not ExprOp.MAX:
+        return
+    match value.op:
+        case ExprOp.WHERE:
+            condition, inside, otherwise = value.src
+            lowest = otherwise.op is ExprOp.CONST and otherwise.arg <= LOWEST
+            if lowest and monoid.op is ExprOp.MAX:
+                yield condition
+            if lowest or otherwise.arg == 0:
+                yield from _idle(kernel, inside, monoid)
+        case ExprOp.CAST:
+            yield from _idle(kernel, value.src[0], monoid)
+        case ExprOp.EXP2 if monoid.op is ExprOp.ADD:
+            exponent = value.src[0].src[0] if value.src[0].op is ExprOp.MUL else value.src[0]
+            if exponent.op is ExprOp.SUB:
+                yield from _idle(kernel, exponent.src[0], MONOIDS["max"])
+        case ExprOp.READ:
+            kept = kernel.computes[value.arg]
+            if kept.monoid is None:
+                at = dict(zip(kept.ranges, value.src, strict=True))
+                for condition in _idle(kernel, kept.value, monoid):
+                    yield condition.substitute(at)
 
 
 def _conditions(kernel: Kernel, nest: Nest) -> Iterator[Expr]:

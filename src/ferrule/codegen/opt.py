@@ -17,6 +17,7 @@ from ferrule.codegen.primitives.editing import ScheduleError
 from ferrule.codegen.primitives.kinds import bind, parallel, transpose, unroll, vectorize
 from ferrule.codegen.primitives.loops import fuse, limit, reorder, split
 from ferrule.codegen.primitives.memory import (
+    axes,
     nontemporal,
     overwrite,
     pad,
@@ -37,6 +38,7 @@ from ferrule.codegen.primitives.nests import (
     recompute,
 )
 from ferrule.codegen.primitives.products import tensorize
+from ferrule.codegen.primitives.running import run_along
 
 __all__ = ["PRIMITIVES", "Opt", "ScheduleError", "apply_opts"]
 
@@ -85,6 +87,7 @@ def apply_opts(kernel: Kernel, opts: Sequence[Opt]) -> Kernel:
 
 PRIMITIVES: Final[dict[str, Callable[..., Kernel]]] = {
     "accumulate": accumulate,
+    "axes": axes,
     "bind": bind,
     "compute_at": compute_at,
     "enter": enter,
@@ -103,6 +106,7 @@ PRIMITIVES: Final[dict[str, Callable[..., Kernel]]] = {
     "recompute": recompute,
     "reorder": reorder,
     "reuse": reuse,
+    "run_along": run_along,
     "split": split,
     "stage": stage,
     "swizzle": swizzle,

@@ -8,7 +8,7 @@ import math
 from dataclasses import replace
 
 from ferrule.codegen import transcendental
-from ferrule.codegen.kernel import LANES_OR_COPIES, Kernel, Kind, Loop
+from ferrule.codegen.kernel import LANES_OR_COPIES, Compute, Kernel, Kind, Loop
 from ferrule.codegen.primitives.editing import mapped
 from ferrule.dtype import DType
 from ferrule.expr import COSTLY, Expr, ExprOp, const, rebuild, toposort
@@ -24,9 +24,14 @@ def _expanded(kernel: Kernel) -> Kernel:
     """The kernel with its transcendental functions written out."""
     nests = []
     for nest in kernel.nests:
-        computes = tuple(replace(c, value=_expand(c.value)) for c in nest.computes)
+        computes = tuple(_written_out(c) for c in nest.computes)
         nests.append(replace(nest, computes=computes))
     return replace(kernel, nests=tuple(nests))
+
+
+def _written_out(c: Compute) -> Compute:
+    start = None if c.start is None else _expand(c.start)
+    return replace(c, value=_expand(c.value), start=start)
 
 
 def _expand(e: Expr) -> Expr:

@@ -3,6 +3,10 @@
 Where only loops that are combined over, lanes and copies remain, there is a register for every copy
 of every accumulator. Where a serial loop over a kept axis follows the first loop that is combined
 over, accumulators live in scratch memory, and are held in registers from that loop on.
+
+What runs along a loop has its registers outside of it. In each iteration it goes on from what it
+has there: a nest's own accumulators in place, those of a nest that hangs in the loop once that has
+its part of this iteration.
 """
 
 from __future__ import annotations
@@ -45,6 +49,7 @@ class Reductions:
         self.serial = serial
         self.fragments = Fragments(values)
         self._fresh: dict[UOp, int] = {}  # registers that hold the identity, and in which loop
+        self._running: _Registers = {}  # of what runs along a loop that is open
         self._names = itertools.count()
 
     def reduce(self, nest: Nest, depth: int) -> None:
@@ -72,8 +77,11 @@ class Reductions:
 
     def _in_registers(self, nest: Nest, hold: int, *, partial: bool = False) -> None:
         registers = self._registers(nest, hold)
+        inside = self._begin_running(nest, registers)
         self._accumulate(nest, hold, registers)
         self._finish(nest, hold, registers, partial=partial)
+        for c in inside:
+            self._end_running(c)
 
     # -- before ------------------------------------------------------------------------------------
 
@@ -124,6 +132,8 @@ class Reductions:
         """The loops from `depth` on; the innermost lanes and copies update the registers."""
         if depth > first_reduce(nest):
             self.children(nest, depth)
+        if depth == 1:
+            self._go_on(nest)
         rest = nest.loops[depth:]
         if rest and rest[-1].kind is Kind.MATRIX and rest[0].kind in LANES_OR_COPIES:
             self._multiply(nest, rest, registers)
@@ -149,8 +159,9 @@ class Reductions:
                 if c.monoid is None:
                     for _ in self.values.each_copy(rest):
                         self.values.keep(c, self.values.vector(c.value))
-                elif combined and not kept:
-                    self._update_tree(c, c.monoid, combined, registers)
+                elif combined and (not kept or any(o.kind is Kind.VECTOR for o in combined)):
+                    for _ in self.values.each_copy(kept):
+                        self._update_tree(c, c.monoid, combined, registers)
                 else:
                     for _ in self.values.each_copy(combined):
                         for _ in self.values.each_copy(kept):
@@ -210,6 +221,8 @@ class Reductions:
                 for _ in self.values.each_copy(inner):
                     value = self.out.get(registers[self.values.key(c)])
                     value = self._across(nest, c.monoid, value)
+                    if c.along is not None and c.along not in nest.loop_ranges:
+                        value = self._add_to_running(c, c.monoid, value)
                     if partial:
                         before = self.out.widen(self.values.read_own(c), value.lanes)
                         value = self.out.alu(c.monoid.op, before, value)
@@ -221,6 +234,57 @@ class Reductions:
             arg = (monoid.op, digit.size, digit.step)
             value = self.out.inside(UOp(UOps.ACROSS, value.dtype, value.lanes, (value,), arg))
         return value
+
+    # -- what runs along a loop --------------------------------------------------------------------
+
+    def _begin_running(self, nest: Nest, own: _Registers) -> list[Compute]:
+        """Registers for what runs along the first loop of a nest, which is about to open: its own
+        accumulators, and those of the nests that hang in it; the latter are returned.
+        """
+        first = nest.loop_ranges[:1]
+        hanging = [n for n in self.values.kernel.nests if n.at == (nest.name, 1)]
+        inside = [c for n in hanging for c in n.computes if c.along in first]
+        for n in hanging:
+            if any(c in inside for c in n.computes):
+                self._running |= self._registers(n, 0)
+        if any(c.along in first for c in nest.computes):
+            self._running |= own
+        return inside
+
+    def _go_on(self, nest: Nest) -> None:
+        """What a nest's own accumulators go on from in this iteration of its first loop."""
+        for c in nest.computes:
+            if c.along is None or c.along not in nest.loop_ranges or c.start is None:
+                continue
+            inner = [loop for loop in nest.loops if loop.range in c.ranges]
+            with self.values.along(self.values.lane_of(inner)):
+                for _ in self.values.each_copy(inner):
+                    register = self._running[self.values.key(c)]
+                    self.out.set(register, self._start(c, register))
+
+    def _start(self, c: Compute, register: UOp) -> UOp:
+        """What a reduce goes on from: by what it was before, which can be read from now on."""
+        before = self.out.get(register)
+        self.values.keep(self.values.kernel.computes[c.before], before)
+        if c.start is None:
+            return before
+        return self.out.widen(self.values.vector(c.start), register.lanes)
+
+    def _add_to_running(self, c: Compute, monoid: Monoid, part: UOp) -> UOp:
+        """A running reduce, with what one iteration adds to it."""
+        register = self._running[self.values.key(c)]
+        start = self._start(c, register)
+        value = self.out.alu(monoid.op, start, self.out.widen(part, register.lanes))
+        self.out.set(register, value)
+        return value
+
+    def _end_running(self, c: Compute) -> None:
+        """After the loop: what has run along it is known."""
+        inner = self.values.kernel.owner[c.name].loops
+        kept = [loop for loop in inner if loop.range in c.ranges]
+        with self.values.along(self.values.lane_of(kept)):
+            for _ in self.values.each_copy(kept):
+                self.values.keep(c, self.out.get(self._running[self.values.key(c)]))
 
     # -- products of matrices ----------------------------------------------------------------------
 

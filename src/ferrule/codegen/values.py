@@ -18,6 +18,7 @@ from ferrule.codegen.kernel import (
     LANES_OR_COPIES,
     Compute,
     Kernel,
+    KernelError,
     Kind,
     Loop,
     expressions,
@@ -496,13 +497,13 @@ def _registers(kernel: Kernel, threads: Threads) -> frozenset[str]:
     were made, by the thread that made them.
     """
     without_memory = (*LANES_OR_COPIES, Kind.THREAD)
-    out = set()
+    out: set[str] = set()
     for nest in kernel.nests:
         kinds = {loop.range: loop.kind for loop in nest.loops}
         for c in nest.computes:
             plain = c.store is None and c.stages == 1
             if plain and all(kinds[r] in without_memory for r in c.ranges):
-                out.add(c.name)
+                out.update(c.names)
     out -= threads.shared
     kind_of = {loop.range: loop.kind for nest in kernel.nests for loop in nest.loops}
     for nest in kernel.nests:
@@ -511,4 +512,9 @@ def _registers(kernel: Kernel, threads: Threads) -> frozenset[str]:
                 chosen = i.is_const and kind_of[r] is Kind.UNROLL
                 if not chosen and not (i.op is ExprOp.RANGE and kind_of[i] is kind_of[r]):
                     out.discard(read.arg)
+    running = {
+        n for nest in kernel.nests for c in nest.computes if c.along is not None for n in c.names
+    }
+    if not running <= out:
+        raise KernelError(f"{sorted(running - out)} run along a loop, and not in registers")
     return frozenset(out)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 from typing import Final, final
 
+from ferrule.codegen.gridchains import can_run_along
 from ferrule.codegen.gridparts import parts_of
+from ferrule.codegen.lower import lower
 from ferrule.device import Device
 from ferrule.expr import Variable
 from ferrule.helpers import prod
@@ -86,17 +88,31 @@ class _Work:
     var_vals: dict[Variable, int]
 
 
-def _plan(graph: Graph, target: Target) -> tuple[Recipe, list[dict[Variable, int]]]:
+def _plan(
+    graph: Graph, target: Target, without_blocks: Set[LazyBuffer] = frozenset()
+) -> tuple[Recipe, list[dict[Variable, int]]]:
     """The recipe for a graph, and the values of each kernel's variables."""
-    roots, groups = cut(graph, target)
+    roots, groups = cut(graph, target, without_blocks)
     reader = Reader(roots)
     tasks = [Task(outputs, kept=kept) for outputs, kept in groups]
     hazards = Hazards(graph, tasks, reader)
     order = hazards.ordered()
     whole = [_work(task, reader, hazards.slots, graph.symbolic) for task in order]
-    works = [work for each in whole for work in _in_parts(each, target)]
+    if target.block_threads > 1:
+        unsuited = _unsuited(order, whole)
+        if unsuited:
+            return _plan(graph, target, without_blocks | unsuited)
+    works = []
+    for task, work in zip(order, whole, strict=True):
+        works += [work] if task.kept else _in_parts(work, target)
     results = _results(graph, roots, hazards)
     return _recipe(graph, works, results), [work.var_vals for work in works]
+
+
+def _unsuited(tasks: list[Task], works: list[_Work]) -> set[LazyBuffer]:
+    """What kernels store that keep blocks which blocks of threads cannot go along tile by tile."""
+    kept = [(task, work.ast) for task, work in zip(tasks, works, strict=True) if task.kept]
+    return {task.outputs[0] for task, ast in kept if not can_run_along(lower(ast, "chain"))}
 
 
 def _work(task: Task, reader: Reader, slots: Slots, symbolic: bool) -> _Work:

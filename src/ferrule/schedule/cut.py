@@ -9,9 +9,11 @@ its element-wise epilogue is met first.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import Final, TypeAlias, final
 
+from ferrule.codegen.gridcost import multiprocessors
 from ferrule.expr import sint
 from ferrule.lazy import LazyBuffer, storage_size
 from ferrule.ops import LoadOps, MovementOps, ReduceOps
@@ -39,6 +41,8 @@ _WORTH_KEEPING: Final = 64
 _UNEVEN: Final = 1.25
 # A block of fewer rows than a vector has lanes is not worth it; what a block may take of a stack.
 _MOST_BLOCK: Final = 2 << 20
+# The fewest rows that a block of threads should have of such a stack.
+_ROWS_TOGETHER: Final = 16
 _MOST_NODES: Final = 400
 _MOST_BUFFERS: Final = 28
 _MOST_INDICES: Final = 8
@@ -90,9 +94,14 @@ Group: TypeAlias = tuple[list[LazyBuffer], dict[LazyBuffer, tuple[int, ...]]]
 """What one kernel stores, and what it keeps in blocks along which axes."""
 
 
-def cut(graph: Graph, target: Target) -> tuple[set[LazyBuffer], list[Group]]:
-    """The nodes that get memory, and those of them that are computed together."""
-    cutter = _Cutter(graph, target)
+def cut(
+    graph: Graph, target: Target, without_blocks: Set[LazyBuffer] = frozenset()
+) -> tuple[set[LazyBuffer], list[Group]]:
+    """The nodes that get memory, and those of them that are computed together.
+
+    The kernels of `without_blocks` keep nothing.
+    """
+    cutter = _Cutter(graph, target, without_blocks)
     cutter.run()
     hosts = [fusion for fusion in reversed(cutter.fusions) if fusion.host is None]
     return cutter.roots, [(_stored(fusion), fusion.kept) for fusion in hosts]
@@ -159,9 +168,10 @@ _ALWAYS_FUSED: Final = frozenset(
 
 @final
 class _Cutter:
-    def __init__(self, graph: Graph, target: Target) -> None:
+    def __init__(self, graph: Graph, target: Target, without_blocks: Set[LazyBuffer]) -> None:
         self.graph = graph
         self.target = target
+        self.without_blocks = without_blocks
         self.roots = memory_roots(graph)
         self.costs = Costs(graph, set(self.roots))
         self.fusions: list[Fusion] = []
@@ -304,27 +314,41 @@ class _Cutter:
         """The block in which the only kernel that wants a node keeps it, if that pays."""
         if len(visits) != 1 or node.op in _ALWAYS_FUSED or is_pass_through(node):
             return None
-        if self.target.block_threads > 1:  # its schedules know no blocks that are kept
-            return None
         ((fusion, indices),) = visits.items()
-        if fusion.contraction is None or len(fusion.outputs) > 1 or node in self.graph.external:
+        if (
+            fusion.outputs[0] in self.without_blocks
+            or fusion.contraction is None
+            or len(fusion.outputs) > 1
+            or node in self.graph.external
+        ):
             return None
         if fusion.nodes > _MOST_NODES or len(fusion.buffers) > self.most_buffers:
             return None
         block = find_block(node, fusion.space, fusion.outer, indices)
-        if block is None or block.nbytes * self.lanes > _MOST_BLOCK:
+        if block is None:
             return None
         if fusion.outer:
             pays = self._is_costly(node) and len(indices) > 1
         else:
-            scarce = fusion.space.evals(block.outer) < self.lanes * self.iterations
-            pays = not scarce and self._streams(node, fusion)
+            pays = self._has_room(block, fusion.space) and self._streams(node, fusion)
         return block if pays else None
+
+    def _has_room(self, block: Block, space: Space) -> bool:
+        """Whether rows of a block stay near a thread, and there are enough of them for all.
+
+        Blocks of threads have tiles of rows only, however long these are.
+        """
+        rows = space.evals(block.outer)
+        if self.target.block_threads > 1:
+            return rows >= _ROWS_TOGETHER * multiprocessors(self.target)
+        return block.nbytes * self.lanes <= _MOST_BLOCK and rows >= self.lanes * self.iterations
 
     def _invite_sums(self, node: LazyBuffer, visits: Visits) -> None:
         """One kernel for all that want a node, if one of them can keep it in blocks and the others
         are sums over these blocks.
         """
+        if self.target.block_threads > 1:  # its kernels with blocks add up nothing else
+            return
         rows = self._reduced_axes(node)
         for host in visits:
             block = find_block(node, host.space, host.outer, visits[host])
@@ -548,6 +572,8 @@ class _Cutter:
                     return False
                 if not self._is_chain(fusion.reduces, depends):
                     return False
+                if fusion.outer and self.target.block_threads > 1:
+                    continue  # the threads of a block share out the rows that they go along
                 waited_for = nested or depends != fusion.space.outputs
                 scarce = waited_for and fusion.space.evals(depends) < self.iterations
                 if scarce and work > SMALL_KERNEL:

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from tests.cuda import fake
 from tests.cuda.gpu.conftest import MakeRunner
-from tests.kernels import load, matmul, store, widened
+from tests.kernels import load, matmul, narrow_attention, numpy_softmax, store, widened
 
 from ferrule.buffer import Buffer
+from ferrule.codegen.gridchains import Chain, ChainTile, tile_chain
 from ferrule.codegen.gridcost import GridTile
 from ferrule.codegen.gridtile import tile_grid
 from ferrule.codegen.intrinsics import MMA
@@ -128,3 +129,27 @@ def test_the_fake_driver_refuses_wrong_copies(
 ) -> None:
     with pytest.raises(CUDAError, match=f"LAUNCH_FAILED.*{text}"):
         turned(runner, **change)
+
+
+@pytest.mark.parametrize("dtype", MMA.sources, ids=lambda dtype: dtype.name)
+def test_chains_of_narrow_floats(dtype: DType, gpu: GPU, runner: MakeRunner) -> None:
+    rows, terms, depth, columns = 45, 70, 30, 20
+    ast = narrow_attention(dtype, rows, terms, depth, columns)
+    plan = Plan(lower(ast, "chain"), gpu_target(gpu))
+    plan.collapse()
+    chain = Chain.of(plan.kernel, "out0")
+    assert chain is not None
+    scores = GridTile(2, 8, 16, 4, step=16, matrices=True)
+    tile_chain(plan, chain, ChainTile(scores, replace(scores, columns=8, step=32)))
+    k = Linearizer(ast, plan.target, plan.opts, "chain").linearize()
+    assert sum(u.op is UOps.MMA for u in k.uops) == 4 + 4
+    run = runner(k.name, cuda_renderer(plan.target).render(k.name, k.uops), k.blocks, k.threads)
+    generator = np.random.default_rng(0)
+    shapes = ((rows, depth), (terms, depth), (terms, columns))
+    arrays = [generator.standard_normal(shape).astype(dtype.np) for shape in shapes]
+    out = Buffer.fromCPU("CUDA", np.zeros((rows, columns), np.float32))
+    run.exec([out, *(Buffer.fromCPU("CUDA", value) for value in arrays)])
+    q, key, value = (x.astype(np.float64) for x in arrays)
+    expected = numpy_softmax(q @ key.T, 1) @ value
+    found = out.toCPU().reshape(rows, columns)
+    np.testing.assert_allclose(found, expected, atol=2.0 ** -(dtype.mantissa_bits - 3))

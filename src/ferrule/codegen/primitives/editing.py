@@ -54,6 +54,15 @@ def uncast(e: Expr) -> Expr:
     return e
 
 
+def refuse_running(kernel: Kernel, r: Expr, what: str) -> None:
+    """Raises a ScheduleError if something runs along the loop over a range."""
+    running = [c.name for c in kernel.computes.values() if c.along is r]
+    if running:
+        raise ScheduleError(
+            f"{what} in kernel {kernel.name}: {running[0]} runs along {r}; do it before `run_along`"
+        )
+
+
 def stores_in(kernel: Kernel, nest: Nest, r: Expr) -> bool:
     """Whether a nest stores something inside of the loop over a range."""
     stores = any(c.store is not None for c in nest.computes)
@@ -109,6 +118,8 @@ def mapped(nest: Nest, mapping: Mapping[Expr, Expr]) -> Nest:
 
 
 def _map_compute(c: Compute, mapping: Mapping[Expr, Expr]) -> Compute:
+    if c.start is not None:
+        c = replace(c, start=c.start.substitute(mapping))
     if c.store is None:
         return replace(c, value=c.value.substitute(mapping))
     value, index, valid = substitute([c.value, c.store.index, c.store.valid], mapping)

@@ -17,6 +17,7 @@ from ferrule.codegen.primitives.editing import (
     map_reads,
     move_children,
     nest_of,
+    refuse_running,
     stores_in,
     uncast,
 )
@@ -72,6 +73,7 @@ def split(kernel: Kernel, nest_name: str, name: str, factor: int, tail: str = "m
     exact = r.size.is_const and r.size.arg % factor == 0
     condition = TRUE if exact else less(position, r.size)
     _refuse_padded(kernel, nest, r, f"split({name})")
+    refuse_running(kernel, r, f"split({name})")
     ranges = {c.name: c.ranges for c in kernel.computes.values()}
     guard = _Split(r, position, condition, tail, ranges)
     inside = {nest_name, *repeated}
@@ -85,7 +87,7 @@ def split(kernel: Kernel, nest_name: str, name: str, factor: int, tail: str = "m
         Loop(inner),
         *nest.loops[depth + 1 :],
     )
-    axes = {c.name: c.ranges.index(r) for c in nest.computes if r in c.ranges}
+    axes = {n: c.ranges.index(r) for c in nest.computes if r in c.ranges for n in c.names}
     computes = tuple(
         replace(c, ranges=_replace_axis(c.ranges, r, (outer, inner))) for c in nest.computes
     )
@@ -142,7 +144,8 @@ class _Split:
                 valid = self.expression(store.valid)
                 valid = both(valid, self.condition) if owns else valid
                 store = replace(store, index=self.expression(store.index), valid=valid)
-            computes.append(replace(c, value=value, store=store))
+            start = None if c.start is None else self.expression(c.start)
+            computes.append(replace(c, value=value, store=store, start=start))
         peel = {self.range: self.position}
         loops = tuple(loop.mapped(peel) for loop in nest.loops)
         return replace(nest, computes=tuple(computes), loops=loops)
@@ -213,6 +216,8 @@ def fuse(kernel: Kernel, nest_name: str, name: str) -> Kernel:
     a, b = nest.loops[depth].range, nest.loops[depth + 1].range
     _refuse_padded(kernel, nest, a, f"fuse({name})")
     _refuse_padded(kernel, nest, b, f"fuse({name})")
+    for r in (a, b):
+        refuse_running(kernel, r, f"fuse({name})")
     kept = [c for c in nest.computes if a in c.ranges or b in c.ranges]
     if any(not _follows(c.ranges, a, b) for c in kept):
         raise ScheduleError(
@@ -227,7 +232,7 @@ def fuse(kernel: Kernel, nest_name: str, name: str) -> Kernel:
     kernel = map_all(kernel, {a: both_ranges // b.size, b: both_ranges % b.size})
     nest = nest_of(kernel, nest_name)
     loops = (*nest.loops[:depth], Loop(both_ranges), *nest.loops[depth + 2 :])
-    axis = {c.name: c.ranges.index(a) for c in kept}
+    axis = {n: c.ranges.index(a) for c in kept for n in c.names}
     computes = tuple(
         replace(c, ranges=(*c.ranges[: axis[c.name]], both_ranges, *c.ranges[axis[c.name] + 2 :]))
         if c.name in axis
@@ -272,6 +277,7 @@ def reorder(kernel: Kernel, nest_name: str, names: Sequence[str]) -> Kernel:
             found = [e for m in family for e in expressions(m)]
             needed = [position[r] for e in found for r in e.ranges if r in position]
             needed += [place[e.arg] for e in reads(found) if e.arg in place]
+            needed += [position[c.along] for c in n.computes if c.along in position]
             depth = max(needed, default=0)
             place.update((c.name, depth) for c in n.computes)
             n = replace(n, at=(nest_name, depth))
@@ -282,7 +288,8 @@ def reorder(kernel: Kernel, nest_name: str, names: Sequence[str]) -> Kernel:
 def limit(kernel: Kernel, nest_name: str, name: str) -> Kernel:
     """A loop runs without the first and last iterations that conditions on indices make useless.
 
-    Exact, but that 0 times an infinity or NaN, which would be NaN, counts as nothing there.
+    Exact, but that 0 times an infinity or NaN, which would be NaN, counts as nothing there, and so
+    does the lowest number of a float to what runs along the loop.
     """
     nest = nest_of(kernel, nest_name)
     depth = depth_of(kernel, nest, name)

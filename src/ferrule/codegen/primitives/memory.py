@@ -17,7 +17,14 @@ from ferrule.codegen.kernel import (
     reads,
     why_not_ahead,
 )
-from ferrule.codegen.primitives.editing import ScheduleError, depth_of, descendants, mapped, nest_of
+from ferrule.codegen.primitives.editing import (
+    ScheduleError,
+    depth_of,
+    descendants,
+    map_reads,
+    mapped,
+    nest_of,
+)
 from ferrule.codegen.window import Window
 from ferrule.expr import TRUE, Expr, ExprOp, both, conjuncts, const, range_, select, toposort
 
@@ -283,6 +290,34 @@ def pipeline(kernel: Kernel, nest_name: str, stages: int) -> Kernel:
             "plain loop, from buffers that the kernel does not store to"
         )
     return out
+
+
+def axes(kernel: Kernel, name: str, order: Sequence[str]) -> Kernel:
+    """The axes of a kept value in another order: how it lies in scratch memory. Exact.
+
+    >>> from ferrule.dtype import dtypes
+    >>> from ferrule.expr import load
+    >>> i, j = range_("i", 4), range_("j", 8)
+    >>> copy = Compute("a", load(1, dtypes.float32, i + j * 4), (i, j))
+    >>> kernel = Kernel("turn", (Nest("a", (copy,), (Loop(i), Loop(j))),), (dtypes.float32,) * 2)
+    >>> axes(kernel, "a", ("j", "i")).computes["a"].place((j, i))
+    ((j * 4) + i)
+    """
+    owner = kernel.owner.get(name)
+    old = () if owner is None else kernel.computes[name].ranges
+    if owner is None or sorted(r.name for r in old) != sorted(order):
+        raise ScheduleError(
+            f"axes({name}, {list(order)}) in kernel {kernel.name}: it has the axes "
+            f"{[r.name for r in old]}"
+        )
+    places = [[r.name for r in old].index(n) for n in order]
+    turned = tuple(old[p] for p in places)
+    computes = tuple(replace(c, ranges=turned) if c.name == name else c for c in owner.computes)
+    names = set(kernel.computes[name].names)
+    kernel = kernel.with_nest(replace(owner, computes=computes))
+    return map_reads(
+        kernel, names, lambda e: Expr(ExprOp.READ, e.dtype, tuple(e.src[p] for p in places), e.arg)
+    )
 
 
 def nontemporal(kernel: Kernel, nest_name: str) -> Kernel:

@@ -56,7 +56,7 @@ def compute_at(kernel: Kernel, nest_name: str, depth: int, inside: bool = False)
     }
     nests = tuple(mapped(n, clones) if n.name in family else n for n in kernel.nests)
     kernel = replace(kernel, nests=nests)
-    own = {c.name for c in nest.computes}
+    own = {n for c in nest.computes for n in c.names}
     extra = tuple(loop.range for loop in left)
     kernel = map_reads(
         kernel, own, lambda e: Expr(ExprOp.READ, e.dtype, e.src + extra, e.arg), family
@@ -211,10 +211,11 @@ def group(kernel: Kernel, nest_name: str, names: Sequence[str]) -> Kernel:
     """
     nest = nest_of(kernel, nest_name)
     named = [nest.loops[depth_of(kernel, nest, n)] for n in names]
-    if not all(is_combined(nest, loop.range) for loop in named):
+    running = any(c.along is not None for c in nest.computes)
+    if running or not all(is_combined(nest, loop.range) for loop in named):
         raise ScheduleError(
             f"group({list(names)}) in kernel {kernel.name}: nest {nest_name} does not combine "
-            "over all of them"
+            "over all of them, or runs along a loop"
         )
     partial_name = f"{nest_name}.p"
     first = tuple(loop for loop in nest.loops if loop not in named)

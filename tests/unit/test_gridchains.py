@@ -1,0 +1,481 @@
+"""Chains of contractions for blocks of threads, interpreted: values, races, what is chosen."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.kernels import (
+    Array,
+    Case,
+    add,
+    attention,
+    causal_attention,
+    constant,
+    exp,
+    keep,
+    load,
+    make_inputs,
+    matmul,
+    mul,
+    narrow_attention,
+    numpy_causal_attention,
+    numpy_softmax,
+    reduce,
+    store,
+    sub,
+    widened,
+)
+from tests.unit.test_gridtile import GPU, TENSOR, shared_bytes
+
+from ferrule.codegen.gridchains import Chain, ChainTile, can_run_along, tile_chain
+from ferrule.codegen.gridcost import GridTile
+from ferrule.codegen.interpret import AccessError, RaceError, interpret
+from ferrule.codegen.intrinsics import MMA
+from ferrule.codegen.kernel import KernelError, Kind, verify
+from ferrule.codegen.linearizer import Linearizer, linearize
+from ferrule.codegen.lower import lower
+from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
+from ferrule.codegen.plan import Plan
+from ferrule.codegen.uops import UOps
+from ferrule.dtype import DType, dtypes
+from ferrule.ops import BinaryOps, LazyOp, ReduceOps, TernaryOps, UnaryOps
+from ferrule.target import Target
+
+
+def tile(rows: int, terms: int, columns: int, down: int, across: int, step: int) -> ChainTile:
+    return ChainTile(
+        GridTile(rows, terms, down, across, step),
+        GridTile(rows, columns, down, across, terms * across),
+    )
+
+
+def warps(count: int, terms: int, columns: int, step: int) -> ChainTile:
+    """Warps below one another, each with 16 rows."""
+    scores = GridTile(2, 2 * terms, 8 * count, 4, step, matrices=True)
+    return ChainTile(scores, replace(scores, columns=2 * columns, step=8 * terms))
+
+
+SMALL = tile(4, 2, 2, 2, 4, 8)
+FLAT = tile(2, 1, 4, 1, 8, 4)
+TALL = tile(8, 4, 1, 4, 2, 8)
+
+
+def tiled(ast: LazyOp, chosen: ChainTile = SMALL, target: Target = GPU) -> Linearizer:
+    """A chain with a tile of its own."""
+    plan = Plan(lower(ast, "chain"), target)
+    plan.collapse()
+    chain = Chain.of(plan.kernel, "out0")
+    assert chain is not None
+    assert can_run_along(plan.kernel)
+    tile_chain(plan, chain, chosen)
+    linearizer = Linearizer(ast, target, plan.opts).linearize()
+    assert linearizer.threads == chosen.threads
+    return linearizer
+
+
+def results(linearizer: Linearizer, inputs: Sequence[Array], shape: tuple[int, ...]) -> Array:
+    out = np.full(shape, np.nan, np.float32)
+    interpret(linearizer.uops, [out.ravel(), *(i.ravel() for i in inputs)])
+    return out
+
+
+def run(case: Case, chosen: ChainTile = SMALL) -> None:
+    """Interprets a tiled chain, and compares with NumPy."""
+    inputs = make_inputs(case)
+    expected = case.expected(*inputs)
+    found = results(tiled(case.ast, chosen), inputs, expected.shape)
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-5)
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+
+def plain(rows: int, terms: int, depth: int, columns: int) -> Case:
+    shapes = ((rows, depth), (terms, depth), (terms, columns))
+    ast = store(attention(*(load(i, *shape) for i, shape in enumerate(shapes, 1))))
+    return Case("attention", ast, shapes, lambda q, k, v: numpy_softmax(q @ k.T, 1) @ v)
+
+
+def causal(rows: int, terms: int, depth: int, columns: int) -> Case:
+    shapes = ((rows, depth), (terms, depth), (terms, columns))
+    ast = store(causal_attention(*(load(i, *shape) for i, shape in enumerate(shapes, 1))))
+    return Case("causal", ast, shapes, numpy_causal_attention)
+
+
+def scores_of(q: LazyOp, k: LazyOp) -> LazyOp:
+    return matmul(q, k.permute((1, 0)))
+
+
+def over_rows(op: ReduceOps, x: LazyOp) -> LazyOp:
+    return reduce(op, x, 1).expand(x.shape)
+
+
+def relu(x: LazyOp) -> LazyOp:
+    return LazyOp(BinaryOps.MAX, (x, constant(0, x.shape)))
+
+
+def divided(a: LazyOp, b: LazyOp) -> LazyOp:
+    return LazyOp(BinaryOps.DIV, (a, b))
+
+
+def linear(q: LazyOp, k: LazyOp, v: LazyOp) -> LazyOp:
+    """Weights without a largest value, and divided by their sum."""
+    weights = add(keep(relu(scores_of(q, k)), 1), constant(0.25, (q.shape[0], k.shape[0])))
+    return matmul(keep(divided(weights, over_rows(ReduceOps.SUM, weights)), 1), v)
+
+
+def hidden_layer(x: LazyOp, first: LazyOp, second: LazyOp) -> LazyOp:
+    return matmul(keep(relu(scores_of(x, first)), 1), second)
+
+
+def undivided(q: LazyOp, k: LazyOp, v: LazyOp) -> LazyOp:
+    """Powers of the base 2, and no sum of them."""
+    scores = keep(scores_of(q, k), 1)
+    shifted = sub(scores, over_rows(ReduceOps.MAX, scores))
+    return matmul(keep(LazyOp(UnaryOps.EXP2, (shifted,)), 1), v)
+
+
+def biased(q: LazyOp, k: LazyOp, v: LazyOp, bias: LazyOp) -> LazyOp:
+    """With something added to the scores, and an epilogue."""
+    scores = keep(add(scores_of(q, k), bias), 1)
+    powers = keep(exp(sub(scores, over_rows(ReduceOps.MAX, scores))), 1)
+    weights = keep(mul(powers, LazyOp(UnaryOps.RECIP, (over_rows(ReduceOps.SUM, powers),))), 1)
+    return relu(matmul(weights, v))
+
+
+SHAPES = ((9, 10), (21, 10), (21, 7))
+
+
+def case_of(make: Callable[..., LazyOp], expected: Callable[..., Array], *more: int) -> Case:
+    shapes = (*SHAPES, more) if more else SHAPES
+    loads = [load(i, *shape) for i, shape in enumerate(shapes, 1)]
+    return Case(make.__name__, store(make(*loads)), shapes, expected)
+
+
+def numpy_linear(q: Array, k: Array, v: Array) -> Array:
+    weights = np.maximum(q @ k.T, 0) + 0.25
+    return weights / weights.sum(1, keepdims=True) @ v
+
+
+def numpy_undivided(q: Array, k: Array, v: Array) -> Array:
+    scores = q @ k.T
+    return 2.0 ** (scores - scores.max(1, keepdims=True)) @ v
+
+
+CASES = [
+    plain(9, 21, 10, 7),
+    plain(8, 16, 8, 8),
+    plain(17, 3, 5, 9),
+    causal(21, 21, 10, 7),
+    causal(5, 30, 9, 6),
+    case_of(linear, numpy_linear),
+    case_of(hidden_layer, lambda x, a, b: np.maximum(x @ a.T, 0) @ b),
+    case_of(undivided, numpy_undivided),
+    case_of(biased, lambda q, k, v, b: np.maximum(numpy_softmax(q @ k.T + b, 1) @ v, 0), 9, 21),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_tiles_of_chains(case: Case) -> None:
+    run(case)
+
+
+@pytest.mark.parametrize("chosen", [FLAT, TALL], ids=["flat", "tall"])
+def test_tiles_of_other_shapes(chosen: ChainTile) -> None:
+    run(causal(19, 21, 10, 7), chosen)
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    sizes=st.tuples(*[st.integers(2, 20)] * 4),
+    form=st.sampled_from([plain, causal]),
+    rows=st.sampled_from([1, 2, 4]),
+    terms=st.sampled_from([1, 2, 4]),
+    columns=st.sampled_from([1, 2, 8]),
+    threads=st.sampled_from([(1, 8), (2, 4), (4, 2), (4, 1)]),
+    step=st.sampled_from([2, 8]),
+)
+def test_any_tile_of_any_chain(
+    sizes: tuple[int, int, int, int],
+    form: Callable[..., Case],
+    rows: int,
+    terms: int,
+    columns: int,
+    threads: tuple[int, int],
+    step: int,
+) -> None:
+    run(form(*sizes), tile(rows, terms, columns, *threads, step))
+
+
+def with_mask(low: float) -> LazyOp:
+    """A mask from memory; where it is 0 there is no score, and no weight."""
+    q, k, v, given = (load(i, *s) for i, s in enumerate((*SHAPES, (9, 21)), 1))
+    seen = LazyOp(UnaryOps.CAST, (given,), dtypes.bool)
+    low_ = constant(low, (9, 21))
+    scores = keep(LazyOp(TernaryOps.WHERE, (seen, scores_of(q, k), low_)), 1)
+    powers = keep(exp(sub(scores, over_rows(ReduceOps.MAX, scores))), 1)
+    weights = mul(powers, LazyOp(UnaryOps.RECIP, (over_rows(ReduceOps.SUM, powers),)))
+    chosen = LazyOp(TernaryOps.WHERE, (seen, weights, constant(0, (9, 21))))
+    return store(matmul(keep(chosen, 1), v))
+
+
+@pytest.mark.parametrize("low", [-1e30, -float("inf")])
+def test_rows_without_any_score_are_zero(low: float) -> None:
+    generator = np.random.default_rng(1)
+    q, k, v = (generator.standard_normal(s).astype(np.float32) for s in SHAPES)
+    mask = (generator.random((9, 21)) > 0.5).astype(np.float32)
+    mask[2], mask[5], mask[7, :16] = 0, 1, 0
+    found = results(tiled(with_mask(low)), (q, k, v, mask), (9, 7))
+    with np.errstate(all="ignore"):
+        expected = numpy_softmax(np.where(mask > 0, q @ k.T, -np.inf), 1) @ v
+    expected[2] = 0
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-5)
+    assert not found[2].any()
+
+
+def test_numbers_that_are_none_and_scores_that_are_too_large() -> None:
+    """The rows are those of the chain as it is written, one row after the other."""
+    case = plain(12, 21, 2, 3)
+    generator = np.random.default_rng(2)
+    q, k, v = (generator.standard_normal(s).astype(np.float32) for s in case.inputs)
+    k[:, 1] = np.arange(21) - 10  # the largest scores come last, or first
+    q[0] = 0, 1000
+    q[1] = 0, -1000
+    q[2] = 3e38, 0
+    q[3] = np.nan, 0
+    q[4] = np.inf, 0
+    q[5] = -np.inf, 0
+    k[:, 0] = np.abs(k[:, 0]) + 0.1  # so that row 5 has no score but -inf
+    found = results(tiled(case.ast), (q, k, v), (12, 3))
+    written = Linearizer(case.ast, GPU, []).linearize()
+    with np.errstate(all="ignore"):
+        expected = results(written, (q, k, v), (12, 3))
+    assert np.isnan(expected[3:6]).all()
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-5)
+
+
+def test_a_value_that_is_infinite_is_in_its_column_alone() -> None:
+    case = plain(9, 21, 10, 7)
+    inputs = list(make_inputs(case))
+    inputs[2] = inputs[2].copy()
+    inputs[2][4, 3] = np.inf
+    found = results(tiled(case.ast), inputs, (9, 7))
+    assert np.isinf(found[:, 3]).all()
+    assert np.isfinite(np.delete(found, 3, 1)).all()
+
+
+# -- how -------------------------------------------------------------------------------------------
+
+
+def test_the_largest_value_and_both_sums_go_on_from_the_tile_before() -> None:
+    linearizer = tiled(plain(9, 21, 10, 7).ast)
+    running = [c for n in linearizer.scheduled.nests for c in n.computes if c.along is not None]
+    assert [c.monoid.name for c in running if c.monoid] == ["max", "sum", "sum"]
+    assert [c.start is None for c in running] == [True, False, False]
+    assert {c.along for c in running} == {linearizer.scheduled.by_name["sum0"].loops[0].range}
+
+
+def test_without_a_largest_value_sums_just_go_on() -> None:
+    kernel = tiled(case_of(linear, numpy_linear).ast).scheduled
+    running = [c for n in kernel.nests for c in n.computes if c.along is not None]
+    assert len(running) == 2
+    assert all(c.start is None for c in running)
+
+
+def test_a_block_has_the_rows_of_a_tile_in_shared_memory_and_not_of_the_scores() -> None:
+    sizes = [shared_bytes(tiled(plain(n, n, 16, 16).ast)) for n in (64, 256)]
+    assert sizes[0] == sizes[1] < 4 << 10
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_without_a_barrier_it_is_a_race(number: int) -> None:
+    case = plain(9, 21, 10, 7)
+    uops = tiled(case.ast).uops
+    barriers = [u for u in uops if u.op is UOps.BARRIER]
+    assert len(barriers) == 4
+    if number == len(barriers):
+        results(tiled(case.ast), make_inputs(case), (9, 7))
+        return
+    without = [u for u in uops if u is not barriers[number]]
+    inputs = [i.ravel() for i in make_inputs(case)]
+    with pytest.raises((RaceError, AccessError)):
+        interpret(without, [np.zeros(63, np.float32), *inputs])
+
+
+def test_tiles_that_a_causal_mask_empties_are_left_out() -> None:
+    kernel = tiled(causal(64, 64, 8, 8).ast).scheduled
+    (loop,) = kernel.by_name["sum0"].loops[:1]
+    assert loop.end is not None
+    block = kernel.by_name["out0"].loops[0].range
+    ends = [loop.end.substitute({block: block.size * 0 + i}).arg for i in range(block.size.arg)]
+    assert ends == [i + 1 for i in range(8)]
+
+
+def test_a_mask_that_leaves_scores_in_the_sum_leaves_no_tile_out() -> None:
+    """Scores of 0 where there is none are in the sum of the powers, if not in the result."""
+
+    def make(q: LazyOp, k: LazyOp, v: LazyOp) -> LazyOp:
+        rows, columns = q.shape[0], k.shape[0]
+        seen = constant(1, (rows,), dtypes.bool).pad(((columns - 1, 0),))
+        seen = seen.window(0, columns).stride((1, -1))
+        nothing = constant(0, (rows, columns))
+        scores = keep(LazyOp(TernaryOps.WHERE, (seen, scores_of(q, k), nothing)), 1)
+        powers = keep(exp(sub(scores, over_rows(ReduceOps.MAX, scores))), 1)
+        weights = mul(powers, LazyOp(UnaryOps.RECIP, (over_rows(ReduceOps.SUM, powers),)))
+        return matmul(keep(LazyOp(TernaryOps.WHERE, (seen, weights, nothing)), 1), v)
+
+    def expected(q: Array, k: Array, v: Array) -> Array:
+        return np.tril(numpy_softmax(np.tril(q @ k.T), 1)) @ v
+
+    case = case_of(make, expected)
+    assert tiled(case.ast).scheduled.by_name["sum0"].loops[0].end is None
+    run(case)
+
+
+# -- what does not run along -----------------------------------------------------------------------
+
+
+def centred(q: LazyOp, k: LazyOp, v: LazyOp) -> LazyOp:
+    """The mean is subtracted: what a tile adds is not known before all tiles are."""
+    scores = keep(scores_of(q, k), 1)
+    return matmul(keep(sub(scores, mul(over_rows(ReduceOps.SUM, scores), scores)), 1), v)
+
+
+def squared(q: LazyOp, k: LazyOp, v: LazyOp) -> LazyOp:
+    """Products of two powers that grow."""
+    scores = keep(scores_of(q, k), 1)
+    powers = keep(exp(sub(scores, over_rows(ReduceOps.MAX, scores))), 1)
+    return matmul(keep(mul(powers, powers), 1), v)
+
+
+def of_the_largest(q: LazyOp, k: LazyOp, v: LazyOp) -> LazyOp:
+    scores = keep(scores_of(q, k), 1)
+    powers = keep(exp(sub(scores, over_rows(ReduceOps.MAX, scores))), 1)
+    return matmul(keep(mul(scores, over_rows(ReduceOps.MAX, powers)), 1), v)
+
+
+def negated(q: LazyOp, k: LazyOp, v: LazyOp) -> LazyOp:
+    scores = keep(scores_of(q, k), 1)
+    shifted = mul(sub(scores, over_rows(ReduceOps.MAX, scores)), constant(-1, scores.shape))
+    return matmul(keep(LazyOp(UnaryOps.EXP2, (shifted,)), 1), v)
+
+
+REFUSED = {
+    centred: "needs what is only known after the loop",
+    squared: "a product of two values that both grow",
+    of_the_largest: "is no sum of what is multiplied later",
+    negated: "is no power of a difference",
+}
+
+
+@pytest.mark.parametrize("make", REFUSED, ids=lambda make: make.__name__)
+def test_chains_that_need_the_end_before_the_loop(make: Callable[..., LazyOp]) -> None:
+    ast = case_of(make, numpy_linear).ast
+    kernel = lower(ast, "chain")
+    assert Chain.of(kernel, "out0") is not None
+    assert not can_run_along(kernel)
+    with pytest.raises(ScheduleError, match=REFUSED[make]):
+        apply_opts(kernel, [Opt("compute_at", ("sum0", 1)), Opt("run_along", ("sum0",))])
+
+
+def test_a_sum_that_float16_may_not_hold_is_not_rounded_to_it() -> None:
+    def make(q: LazyOp, k: LazyOp, v: LazyOp) -> LazyOp:
+        weights = keep(relu(scores_of(q, k)), 1)
+        inverse = LazyOp(UnaryOps.RECIP, (over_rows(ReduceOps.SUM, weights),))
+        narrow = LazyOp(UnaryOps.CAST, (mul(weights, inverse),), dtypes.float16)
+        return matmul(keep(widened(narrow), 1), v)
+
+    kernel = lower(case_of(make, numpy_linear).ast, "chain")
+    with pytest.raises(ScheduleError, match="may be too large for it before the end"):
+        apply_opts(kernel, [Opt("compute_at", ("sum0", 1)), Opt("run_along", ("sum0",))])
+
+
+def test_the_loop_that_something_runs_along_stays_as_it_is() -> None:
+    ast = plain(9, 21, 10, 7).ast
+    opts = list(tiled(ast).opts)
+    loop = "r0.2.o"
+    for opt, message in (
+        (Opt("split", ("sum0", loop, 2)), "runs along r0.2.o; do it before `run_along`"),
+        (Opt("fuse", ("sum0", loop)), "runs along r0.2.o; do it before `run_along`"),
+        (Opt("group", ("sum0", (loop,))), "or runs along a loop"),
+        (Opt("run_along", ("sum0",)), "sum0 runs along a loop already"),
+    ):
+        with pytest.raises(ScheduleError, match=message):
+            Linearizer(ast, GPU, [*opts, opt])
+
+
+def test_what_runs_along_a_loop_is_in_registers_and_inside_of_it() -> None:
+    linearizer = tiled(plain(9, 21, 10, 7).ast)
+    kernel = linearizer.scheduled
+    largest = kernel.owner["max5"]
+    (c,) = largest.computes
+    blocks = kernel.by_name["out0"].loops[0].range
+    with pytest.raises(KernelError, match=r"max5 runs along .*, which is no loop that it is in"):
+        verify(kernel.with_nest(replace(largest, computes=(replace(c, along=blocks),))))
+    loops = tuple(replace(loop, kind=Kind.SERIAL) for loop in largest.loops)
+    with pytest.raises(KernelError, match="run along a loop, and not in registers"):
+        linearize(kernel.with_nest(replace(largest, loops=loops)), GPU)
+
+
+def test_the_axes_of_what_is_not_kept() -> None:
+    with pytest.raises(ScheduleError, match=r"axes\(out0, \['i'\]\) in kernel .*: it has the axes"):
+        Linearizer(store(load(1, 4)), GPU, [Opt("axes", ("out0", ("i",)))])
+
+
+# -- products of matrices by warps -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", MMA.sources, ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("sizes", [(37, 41, 19, 13), (32, 64, 32, 16)], ids=str)
+def test_warps_multiply_both_times(dtype: DType, sizes: tuple[int, int, int, int]) -> None:
+    rows, terms, depth, columns = sizes
+    ast = narrow_attention(dtype, *sizes)
+    linearizer = tiled(ast, warps(2, 4, 1, 16), TENSOR)
+    assert sum(u.op is UOps.MMA for u in linearizer.uops) == 4 + 1
+    generator = np.random.default_rng(3)
+    shapes = ((rows, depth), (terms, depth), (terms, columns))
+    q, k, v = (generator.standard_normal(s).astype(dtype.np) for s in shapes)
+    found = results(linearizer, (q, k, v), (rows, columns))
+    wide = [x.astype(np.float64) for x in (q, k, v)]
+    expected = numpy_softmax(wide[0] @ wide[1].T, 1) @ wide[2]
+    error = 2.0 ** -(dtype.mantissa_bits + 1)
+    np.testing.assert_allclose(found, expected, atol=16 * error)
+
+
+def test_weights_are_in_shared_memory_as_narrow_as_they_are() -> None:
+    uops = tiled(narrow_attention(dtypes.bfloat16, 37, 41, 19, 13), SMALL).uops
+    narrow = [u for u in uops if u.op is UOps.SHARED and u.dtype is dtypes.bfloat16]
+    assert len(narrow) == 1
+
+
+# -- what is chosen --------------------------------------------------------------------------------
+
+
+def test_large_chains_have_large_tiles() -> None:
+    for target, make in ((GPU, plain), (TENSOR, None)):
+        sizes = (4096, 4096, 64, 64)
+        ast = make(*sizes).ast if make else narrow_attention(dtypes.bfloat16, *sizes)
+        linearizer = Linearizer(ast, target).linearize()
+        assert linearizer.blocks <= 4096 // 32
+        assert 0 < shared_bytes(linearizer) <= target.shared_bytes
+        assert any(u.op is UOps.MMA for u in linearizer.uops) == (make is None)
+        assert any(opt.primitive == "run_along" for opt in linearizer.opts)
+
+
+@pytest.mark.parametrize("columns", [8, 200, 1000])
+def test_results_of_any_width(columns: int) -> None:
+    linearizer = Linearizer(plain(512, 512, 300, columns).ast, GPU).linearize()
+    assert any(opt.primitive == "run_along" for opt in linearizer.opts)
+    assert shared_bytes(linearizer) <= GPU.shared_bytes
+
+
+def test_where_no_tile_fits_a_thread_keeps_the_blocks() -> None:
+    case = plain(9, 21, 10, 7)
+    linearizer = Linearizer(case.ast, replace(GPU, shared_bytes=64)).linearize()
+    assert not any(opt.primitive == "run_along" for opt in linearizer.opts)
+    inputs = make_inputs(case)
+    found = results(linearizer, inputs, (9, 7))
+    np.testing.assert_allclose(found, case.expected(*inputs), rtol=2e-5, atol=1e-5)
