@@ -257,6 +257,31 @@ def test_views_of_one_memory_as_arguments() -> None:
         np.testing.assert_equal(result.numpy(), expected[:2] * 10 + expected[2:])
 
 
+@pytest.mark.parametrize("when", ["frozen", "frozen again", "not frozen any more"])
+def test_views_that_the_collector_leaves_out_see_what_a_replay_writes(when: str) -> None:
+    total = Tensor(np.ones(4, np.float32)).realize()
+    view = total[1:3]
+
+    def add(x: Tensor) -> Tensor:
+        return total.assign(total + x).realize()
+
+    def check(captured: TinyJit[Tensor]) -> None:
+        for i in range(4):
+            captured(Tensor(np.full(4, 10**i, np.float32)).realize())
+            np.testing.assert_equal(view.numpy(), total.numpy()[1:3])
+
+    gc.freeze()
+    try:
+        check(TinyJit(add))
+        if when == "frozen again":
+            gc.freeze()
+        elif when == "not frozen any more":
+            gc.unfreeze()
+        check(TinyJit(add))
+    finally:
+        gc.freeze()  # as all tests have it
+
+
 def test_another_view_is_another_signature() -> None:
     @TinyJit
     def f(x: Tensor) -> Tensor:

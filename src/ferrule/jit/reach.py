@@ -9,7 +9,7 @@ import types
 import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar, final
+from typing import Any, TypeAlias, final
 
 from ferrule.buffer import Buffer
 from ferrule.device import Compiled, Device, Interpreted
@@ -18,7 +18,6 @@ from ferrule.lazy import LazyBuffer, Storage
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import Cell
 
-T = TypeVar("T")
 Owner: TypeAlias = Cell | Storage
 
 _ATOMS = (int, float, complex, str, bytes, bytearray, type(None), range, slice)
@@ -251,7 +250,8 @@ def holders(memories: Iterable[Buffer]) -> dict[int, list[LazyBuffer]]:
     """The nodes whose contents are in each memory or a part of it, by serial number."""
     wanted = {memory.serial for memory in memories}
     found: dict[int, list[LazyBuffer]] = {}
-    for node in _objects(LazyBuffer):
+    (nodes,) = _objects(LazyBuffer)
+    for node in nodes:
         # Another thread may be making one just now.
         buffer: Buffer | None = getattr(node, "realized", None)
         if buffer is not None and buffer.base.serial in wanted:
@@ -264,12 +264,13 @@ def owners(nodes: Iterable[LazyBuffer]) -> dict[LazyBuffer, list[Owner]]:
     wanted = list(dict.fromkeys(nodes))
     found: dict[LazyBuffer, list[Owner]] = {node: [] for node in wanted}
     in_cells: set[int] = set()
-    for cell in _objects(Cell):
+    cells, storages = _objects(Cell, Storage)
+    for cell in cells:
         value: Value | None = getattr(cell, "value", None)
         if value is not None and value.node in found:
             found[value.node].append(cell)
             in_cells.add(id(getattr(cell, "storage", None)))
-    for storage in _objects(Storage):
+    for storage in storages:
         node: LazyBuffer | None = getattr(storage, "node", None)
         if node in found and id(storage) not in in_cells:
             found[node].append(storage)
@@ -281,6 +282,32 @@ def present_version(owner: Owner) -> LazyBuffer:
     return owner.value.node if isinstance(owner, Cell) else owner.node
 
 
-def _objects(kind: type[T]) -> list[T]:
-    """All objects of a class, which has no subclasses."""
-    return [thing for thing in gc.get_objects() if type(thing) is kind]
+@final
+class _Mark:
+    """An object that is frozen when the program freezes all there are, as before a fork."""
+
+
+_mark = _Mark()
+_frozen_mark: _Mark | None = None
+_frozen: list[weakref.ref[LazyBuffer | Cell | Storage]] = []
+"""What was frozen together with `_frozen_mark`, so that `gc.get_objects` leaves it out."""
+
+
+def _objects(*kinds: type[Any]) -> Iterator[list[Any]]:
+    """All objects of each of some classes, which have no subclasses; frozen ones too."""
+    global _mark, _frozen_mark, _frozen
+    everything = gc.get_objects()
+    marks = [thing for thing in everything if type(thing) is _Mark]
+    if _mark not in marks:  # the program has frozen all since it was made
+        gc.unfreeze()
+        everything = gc.get_objects()
+        gc.freeze()
+        found = [t for t in everything if type(t) in (LazyBuffer, Cell, Storage)]
+        _frozen = [weakref.ref(thing) for thing in found]
+        _frozen_mark, _mark = _mark, _Mark()
+    elif _frozen_mark in marks:  # nothing is frozen now
+        _frozen_mark, _frozen = None, []
+    else:
+        everything += [thing for reference in _frozen if (thing := reference()) is not None]
+    for kind in kinds:
+        yield [thing for thing in everything if type(thing) is kind]
