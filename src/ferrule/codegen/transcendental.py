@@ -196,6 +196,7 @@ def expand(op: ExprOp, x: Expr) -> Expr:
     Raises:
         DTypeError: x is neither float32 nor float64.
 
+    >>> from ferrule.dtype import dtypes
     >>> from ferrule.expr import toposort
     >>> x = Expr(ExprOp.READ, dtypes.float32, (), "x")
     >>> any(node.op is ExprOp.EXP2 for node in toposort([expand(ExprOp.EXP2, x)]))
