@@ -132,14 +132,19 @@ class Source:
 class Trials:
     """Trial runs of one kernel until a deadline, each compared with the results of `source`.
 
+    The last `reserved` seconds are for `compare`: a trial that hangs is given up before.
+
     Raises `TrialError` where that one cannot be tried itself.
     """
 
-    def __init__(self, worker: Worker, job: Job, source: Source, deadline: float) -> None:
+    def __init__(
+        self, worker: Worker, job: Job, source: Source, deadline: float, reserved: float = 0.0
+    ) -> None:
         self._worker = worker
         self._job = job
         self._source = source
         self._deadline = deadline
+        self._reserved = reserved
         self._losses = 0
         self._generation = 0
         self._start_s = 0.0
@@ -155,7 +160,8 @@ class Trials:
 
         With `exact` its results have to have the same bits; else rounding may differ.
         """
-        limit = min(self.left(), self._patience() + _RUNS_IN_A_TRIAL * self.best)
+        patience = self._patience() + _RUNS_IN_A_TRIAL * self.best
+        limit = min(self.left() - self._reserved, patience)
         question = {"do": "try", "source": astuple(source), "exact": exact, "best": self.best}
         found = self._ask(question, limit)
         if found is not None:

@@ -75,9 +75,9 @@ class Tuner:
             return Winner(base.opts, note="another search took all the time")
         try:
             source = _source(base, self._renderer)
-            trials = Trials(self._worker, self._job(base), source, deadline)
-            candidates = _Candidates(base, self._renderer, trials, source)
             final = min(_FINAL_SHARE * seconds, _LONGEST_FINAL_S)
+            trials = Trials(self._worker, self._job(base), source, deadline, final)
+            candidates = _Candidates(base, self._renderer, trials, source)
             winner = candidates.winner(width, final, known)
         except TrialError as error:
             winner = Winner(base.opts, note=str(error))

@@ -108,6 +108,16 @@ def test_what_hangs_does_not_pass_the_deadline(
     assert trials.measure(add(kernels), True) is None
 
 
+def test_what_hangs_at_the_end_leaves_time_to_compare(
+    worker: Worker, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trials_module, "_TRIAL_S", 60.0)
+    trials = Trials(worker, JOB, add(kernels), time.monotonic() + 8, reserved=5.0)
+    assert trials.measure(hanging(kernels), True) is None
+    assert trials.left() > 4
+    assert trials.compare([add(kernels)], 0.5) is not None
+
+
 def test_too_many_losses_end_the_trials(
     worker: Worker, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
