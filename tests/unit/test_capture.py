@@ -1,6 +1,8 @@
 """Capturing runs: what is remembered, what is kept alive, and the plan for memory in between."""
 
 import gc
+import subprocess
+import sys
 import time
 import weakref
 from collections.abc import Sequence
@@ -366,3 +368,19 @@ def test_threads_take_turns() -> None:
 
     with ThreadPoolExecutor(3) as threads:
         assert sorted(threads.map(partial(turns.take, work), range(6))) == list(range(6))
+
+
+def test_tensors_that_were_frozen_before_captures_were_loaded() -> None:
+    program = """
+import gc
+from ferrule import Tensor
+total = Tensor([1.0, 2.0, 3.0]).realize()
+view = total[1:]
+gc.freeze()
+from ferrule import TinyJit
+add = TinyJit(lambda x: total.assign(total + x).realize())
+for i in range(5):
+    add(Tensor([1.0, 2.0, 3.0]).realize())
+    assert view.tolist() == total.tolist()[1:], (i, view.tolist(), total.tolist())
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -287,7 +287,7 @@ class _Mark:
     """An object that is frozen when the program freezes all there are, as before a fork."""
 
 
-_mark = _Mark()
+_mark: _Mark | None = None
 _frozen_mark: _Mark | None = None
 _frozen: list[weakref.ref[LazyBuffer | Cell | Storage]] = []
 """What was frozen together with `_frozen_mark`, so that `gc.get_objects` leaves it out."""
@@ -298,15 +298,17 @@ def _objects(*kinds: type[Any]) -> Iterator[list[Any]]:
     global _mark, _frozen_mark, _frozen
     everything = gc.get_objects()
     marks = [thing for thing in everything if type(thing) is _Mark]
-    if _mark not in marks:  # the program has frozen all since it was made
-        gc.unfreeze()
-        everything = gc.get_objects()
-        gc.freeze()
-        found = [t for t in everything if type(t) in (LazyBuffer, Cell, Storage)]
-        _frozen = [weakref.ref(thing) for thing in found]
-        _frozen_mark, _mark = _mark, _Mark()
+    if _mark not in marks:  # the program may have frozen all since it was made, or before
+        _frozen_mark, _frozen = _Mark(), []
+        if gc.get_freeze_count():
+            gc.unfreeze()
+            everything = gc.get_objects()
+            gc.freeze()
+            found = [t for t in everything if type(t) in (LazyBuffer, Cell, Storage)]
+            _frozen = [weakref.ref(thing) for thing in found]
+        _mark = _Mark()
     elif _frozen_mark in marks:  # nothing is frozen now
-        _frozen_mark, _frozen = None, []
+        _frozen = []
     else:
         everything += [thing for reference in _frozen if (thing := reference()) is not None]
     for kind in kinds:
