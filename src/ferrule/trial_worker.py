@@ -130,9 +130,9 @@ class _Bench:
         return first if is_far_off else self._time(program, best)
 
     def _compare(self, sources: Sequence[_Source], seconds: float) -> list[float]:
+        end = time.perf_counter() + seconds
         programs = [self._program(source) for source in sources]
         samples: list[list[float]] = [[] for _ in programs]
-        end = time.perf_counter() + seconds
         while time.perf_counter() < end or not samples[-1]:
             for program, found in zip(programs, samples, strict=True):
                 self._restore(self._updated)

@@ -132,7 +132,8 @@ class Source:
 class Trials:
     """Trial runs of one kernel until a deadline, each compared with the results of `source`.
 
-    The last `reserved` seconds are for `compare`: a trial that hangs is given up before.
+    The last `reserved` seconds are for `compare`, and so is the time that a new worker takes to
+    start, up to as much again: it is needed where the last trial hangs.
 
     Raises `TrialError` where that one cannot be tried itself.
     """
@@ -148,33 +149,56 @@ class Trials:
         self._losses = 0
         self._generation = 0
         self._start_s = 0.0
+        self._asked = 0
+        self._asked_s = 0.0
         self.best = self._begin()
         """The seconds of the fastest so far."""
 
     def left(self) -> float:
-        """The seconds until the deadline; none once too many workers were lost."""
-        return 0.0 if self._losses > _MOST_LOSSES else self._deadline - time.monotonic()
+        """The seconds that are left for trials; none once too many workers were lost."""
+        if self._losses > _MOST_LOSSES:
+            return 0.0
+        return self._until_deadline() - self._reserved - min(self._reserved, self._start_s)
+
+    def is_over(self) -> bool:
+        """Whether no time is left for one more trial: as much as they took so far."""
+        return self.left() * max(self._asked, 1) <= self._asked_s
 
     def measure(self, source: Source, exact: bool) -> float | None:
         """The seconds of a run; None if it is wrong, crashes, hangs, or is late.
 
         With `exact` its results have to have the same bits; else rounding may differ.
         """
+        if not self._is_ready():
+            return None
         patience = self._patience() + _RUNS_IN_A_TRIAL * self.best
-        limit = min(self.left() - self._reserved, patience)
         question = {"do": "try", "source": astuple(source), "exact": exact, "best": self.best}
-        found = self._ask(question, limit)
+        started = time.monotonic()
+        found = self._ask(question, min(self.left(), patience))
+        self._asked += 1
+        self._asked_s += time.monotonic() - started
         if found is not None:
             self.best = min(self.best, float(found))
         return None if found is None else float(found)
 
-    def compare(self, sources: Sequence[Source], seconds: float) -> list[float] | None:
-        """The seconds of several, timed in turns for `seconds` in all."""
-        limit = min(self.left() + _GRACE_S, seconds + self._patience())
-        listed = [astuple(source) for source in sources]
-        question = {"do": "compare", "sources": listed, "seconds": seconds}
-        found = self._ask(question, limit)
+    def compare(self, sources: Sequence[Source]) -> list[float] | None:
+        """The seconds of several, timed in turns until the deadline, for `reserved` at most.
+
+        None where the worker is lost on the way.
+        """
+        if not self._is_ready():
+            return None
+        left = self._until_deadline()
+        question = {
+            "do": "compare",
+            "sources": [astuple(source) for source in sources],
+            "seconds": min(self._reserved, left),
+        }
+        found = self._ask(question, left + _GRACE_S)
         return None if found is None else [float(taken) for taken in found]
+
+    def _until_deadline(self) -> float:
+        return self._deadline - time.monotonic()
 
     def _patience(self) -> float:
         """How long a program may take to be made: some devices have slow compilers."""
@@ -193,7 +217,7 @@ class Trials:
                 "FERRULE_MEMORY_LIMIT": settings.FERRULE_MEMORY_LIMIT,
             },
         }
-        limit = min(max(self.left(), 0.0), _START_S)
+        limit = min(max(self._until_deadline(), 0.0), _START_S)
         try:
             answer = self._worker.ask(question, limit)
         except WorkerLostError as error:
@@ -204,15 +228,22 @@ class Trials:
         self._start_s = time.monotonic() - started
         return float(answer["result"])
 
+    def _is_ready(self) -> bool:
+        """Whether there is a worker, if need be another one."""
+        try:
+            if self._generation != self._worker.generation:
+                self._begin()
+        except TrialError:
+            self._losses += 1
+            return False
+        return True
+
     def _ask(self, question: Mapping[str, Any], limit: float) -> Any:
         """The answer's result; None where there is none."""
         if limit <= 0:
             return None
         try:
-            if self._generation != self._worker.generation:
-                self._begin()
-            answer = self._worker.ask(question, min(limit, self.left() + _GRACE_S))
-            return answer.get("result")
-        except (WorkerLostError, TrialError):
+            return self._worker.ask(question, limit).get("result")
+        except WorkerLostError:
             self._losses += 1
             return None

@@ -78,7 +78,7 @@ class Tuner:
             final = min(_FINAL_SHARE * seconds, _LONGEST_FINAL_S)
             trials = Trials(self._worker, self._job(base), source, deadline, final)
             candidates = _Candidates(base, self._renderer, trials, source)
-            winner = candidates.winner(width, final, known)
+            winner = candidates.winner(width, known)
         except TrialError as error:
             winner = Winner(base.opts, note=str(error))
         finally:
@@ -140,19 +140,18 @@ class _Candidates:
         self._exact = not reassociates(base.kernel, base.opts)
         self._sources: dict[Opts, Source] = {base.opts: source}
 
-    def winner(self, width: int, final: float, known: Winner | None) -> Winner:
-        """Searches until `final` seconds before the deadline; compares the best for these."""
+    def winner(self, width: int, known: Winner | None) -> Winner:
+        """Searches until the time that is left is needed to compare the best."""
         base, trials = self._base, self._trials
         more = () if known is None else (known.opts,)
-        found = search(
-            base.kernel, base.target, self._measure, width, lambda: trials.left() <= final, more
-        )
+        found = search(base.kernel, base.target, self._measure, width, trials.is_over, more)
         best = [trial.opts for trial in found if trial.opts != base.opts][:_FINALISTS]
         finalists = [base.opts, *best]
-        times = trials.compare([self._sources[opts] for opts in finalists], final)
+        times = trials.compare([self._sources[opts] for opts in finalists])
+        tried = len(self._sources)
         if times is None:
-            raise TrialError("the worker was lost")
-        before, tried = times[0], len(self._sources)
+            return Winner(base.opts, trials=tried, note="the worker was lost in the comparison")
+        before = times[0]
         after, opts = min(zip(times, finalists, strict=True), key=lambda pair: pair[0])
         if after > (1 - _LEAST_GAIN) * before:
             return Winner(base.opts, before, before, tried)

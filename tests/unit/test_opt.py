@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.kernels import add, constant, exp, keep, load, matmul, mul, softmax, store, total
 
 from ferrule.codegen.heuristic import choose
 from ferrule.codegen.kernel import Kernel, KernelError, Kind, scatters, show, verify
+from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
 from ferrule.codegen.primitives.editing import is_ordered
+from ferrule.codegen.uops import UOps
 from ferrule.dtype import dtypes
 from ferrule.ops import BufferOps, LazyOp, ReduceOps, UnaryOps
 from ferrule.target import detect_cpu
@@ -216,10 +220,13 @@ def test_only_large_plain_results_bypass_the_caches() -> None:
     assert not is_uncached(add(load(0, 1 << 22), large))  # in place
 
 
+CACHED = replace(detect_cpu(), l2_bytes=1 << 20, max_threads=2)
+
+
 def test_the_next_row_is_fetched_while_the_last_pass_computes_or_stores() -> None:
     def fetched(value: LazyOp) -> dict[str, tuple[tuple[int, int], ...]]:
         kernel = lower(store(value), "rows")
-        kernel = apply_opts(kernel, choose(kernel, detect_cpu()))
+        kernel = apply_opts(kernel, choose(kernel, CACHED))
         return {nest.name: nest.ahead for nest in kernel.nests if nest.ahead}
 
     def weights(rows: int, columns: int) -> LazyOp:
@@ -233,6 +240,21 @@ def test_the_next_row_is_fetched_while_the_last_pass_computes_or_stores() -> Non
     far = add(x, total(x, 1).expand(x.shape))
     assert fetched(far) == {"out0": ((1, 1 << 12),)}
     assert fetched(total(mul(far, far), 1)) == {}  # only reads
+
+
+@pytest.mark.parametrize(("vector_bytes", "count"), [(64, 4), (32, 2), (16, 1)])
+def test_each_line_of_the_next_row_is_fetched_once(vector_bytes: int, count: int) -> None:
+    """Four vectors are loaded in each iteration."""
+    target = replace(CACHED, vector_bytes=vector_bytes)
+    value = softmax(load(1, 1 << 14, 1 << 12), 1)
+    uops = Linearizer(store(value), target).linearize().uops
+    fetched = [u for u in uops if u.op is UOps.PREFETCH]
+    assert len(fetched) == count
+    loaded = {u.src[1] for u in uops if u.op is UOps.LOAD and u.src[0] is fetched[0].src[0]}
+    for u in fetched:
+        address, far = u.src[1].src
+        assert address in loaded
+        assert far.arg == 1 << 12
 
 
 def test_what_is_fetched_is_seen_and_survives_other_primitives() -> None:

@@ -61,7 +61,7 @@ def test_what_is_right_is_timed(worker: Worker, kernels: Kernels) -> None:
     seconds = trials.measure(add(kernels), True)
     assert seconds is not None
     assert trials.best <= seconds
-    both = trials.compare([add(kernels), add(kernels)], 0.05)
+    both = trials.compare([add(kernels), add(kernels)])
     assert both is not None
     assert len(both) == 2
 
@@ -114,8 +114,9 @@ def test_what_hangs_at_the_end_leaves_time_to_compare(
     monkeypatch.setattr(trials_module, "_TRIAL_S", 60.0)
     trials = Trials(worker, JOB, add(kernels), time.monotonic() + 8, reserved=5.0)
     assert trials.measure(hanging(kernels), True) is None
-    assert trials.left() > 4
-    assert trials.compare([add(kernels)], 0.5) is not None
+    assert trials.is_over()
+    assert trials.compare([add(kernels)]) is not None
+    assert trials._until_deadline() > -1
 
 
 def test_too_many_losses_end_the_trials(
@@ -124,8 +125,17 @@ def test_too_many_losses_end_the_trials(
     monkeypatch.setattr(trials_module, "_MOST_LOSSES", 0)
     trials = started(worker, kernels)
     assert trials.measure(crashing(kernels), True) is None
-    assert trials.left() == 0
+    assert trials.is_over()
     assert trials.measure(add(kernels), True) is None
+    assert trials.compare([add(kernels)]) is not None
+
+
+def test_no_trial_is_begun_that_would_be_cut_short(worker: Worker, kernels: Kernels) -> None:
+    trials = started(worker, kernels, 3.0)
+    assert not trials.is_over()
+    while not trials.is_over():
+        assert trials.measure(add(kernels), True) is not None
+    assert worker.generation == 0
 
 
 def test_a_kernel_that_cannot_be_tried_itself(worker: Worker, kernels: Kernels) -> None:
