@@ -121,7 +121,8 @@ def test_tune_gives_a_report_and_leaves_results_as_they_were() -> None:
     assert kernel.before >= kernel.after > 0
     assert kernel.gain >= 1
     assert kernel.name in str(report)
-    np.testing.assert_array_equal((a @ b).relu().numpy(), np.maximum(before, 0))
+    # The schedule that won may add up in another order.
+    np.testing.assert_allclose((a @ b).relu().numpy(), np.maximum(before, 0), atol=1e-5)
 
 
 def test_tune_keeps_to_its_time() -> None:
