@@ -50,7 +50,7 @@ LAYERS = """
     lazy schedule.signature schedule.graph schedule.views schedule.tasks schedule.slots
     schedule.costs schedule.keep schedule.cut schedule.trees schedule.merge schedule.order
     schedule.hazards schedule.parts schedule.recipe schedule.numbers memory schedule realize
-    gradient backward counting random host lanes
+    gradient.recording gradient.tape gradient.rules gradient backward counting random host lanes
     tensor.keywords tensor.data tensor.special tensor.power tensor.errorfunction tensor.pairs
     tensor.inverse tensor.gamma tensor.bessel tensor.rowwise tensor.broadcast
     tensor.matrices tensor.cell tensor.einstein tensor.windows tensor.solving tensor.factoring

@@ -1,0 +1,58 @@
+"""Derivatives: values that remember how they were made, and the reverse rule of each op."""
+
+from ferrule.gradient.recording import (
+    enable_grad,
+    is_recording,
+    is_transforming,
+    no_grad,
+    transforming,
+)
+from ferrule.gradient.rules import RULES
+from ferrule.gradient.tape import (
+    FLAT,
+    IDENTITY,
+    REVERSE,
+    Edge,
+    Entry,
+    GradientError,
+    Gradients,
+    Leaf,
+    Number,
+    Parts,
+    Region,
+    Rule,
+    Shape,
+    Value,
+    constant,
+    record,
+    record_several,
+    tape_position,
+)
+
+__all__ = [
+    "FLAT",
+    "IDENTITY",
+    "REVERSE",
+    "Edge",
+    "Entry",
+    "GradientError",
+    "Gradients",
+    "Leaf",
+    "Number",
+    "Parts",
+    "Region",
+    "Rule",
+    "Shape",
+    "Value",
+    "constant",
+    "enable_grad",
+    "is_recording",
+    "is_transforming",
+    "no_grad",
+    "record",
+    "record_several",
+    "tape_position",
+    "transforming",
+]
+
+REVERSE.update(RULES)

@@ -1,0 +1,250 @@
+"""The reverse rule of each primitive op, written over `Value`s."""
+
+from __future__ import annotations
+
+import math
+
+from ferrule.expr import sint
+from ferrule.gradient.tape import IDENTITY, Entry, Gradients, Region, Rule, Value
+from ferrule.ops import BinaryOps, LoadOps, MovementOps, Op, ReduceOps, TernaryOps, UnaryOps
+
+
+def _reverse_sub(grad: Value, entry: Entry) -> Gradients:
+    return grad, -grad if entry.parents[1] is not None else None
+
+
+def _reverse_mul(grad: Value, entry: Entry) -> Gradients:
+    a, b = entry.saved
+    return (
+        grad * b if entry.parents[0] is not None else None,
+        grad * a if entry.parents[1] is not None else None,
+    )
+
+
+def _reverse_div(grad: Value, entry: Entry) -> Gradients:
+    (b,) = entry.saved
+    quotient = grad / b
+    return quotient, -(quotient * entry.result()) if entry.parents[1] is not None else None
+
+
+def _reverse_mod(grad: Value, entry: Entry) -> Gradients:
+    a, b = entry.saved
+    return grad, -(grad * (a / b).alu(UnaryOps.TRUNC)) if entry.parents[1] is not None else None
+
+
+def _reverse_maximum(grad: Value, entry: Entry) -> Gradients:
+    """Where both are equal, each gets half."""
+    a, b = entry.saved
+    half = grad * 0.5
+    to_a = (b < a).where(grad, (a < b).where(grad.full(0), half))
+    return to_a, grad - to_a
+
+
+def _reverse_muladd(grad: Value, entry: Entry) -> Gradients:
+    a, b = entry.saved
+    return (
+        grad * b if entry.parents[0] is not None else None,
+        grad * a if entry.parents[1] is not None else None,
+        grad,
+    )
+
+
+def _reverse_where(grad: Value, entry: Entry) -> Gradients:
+    (condition,) = entry.saved
+    zero = grad.full(0)
+    return None, condition.where(grad, zero), condition.where(zero, grad)
+
+
+def _reverse_exp2(grad: Value, entry: Entry) -> Gradients:
+    return (grad * entry.result() * math.log(2),)
+
+
+def _reverse_log2(grad: Value, entry: Entry) -> Gradients:
+    (x,) = entry.saved
+    return (grad / (x * math.log(2)),)
+
+
+def _reverse_sin(grad: Value, entry: Entry) -> Gradients:
+    (x,) = entry.saved
+    return (grad * x.alu(UnaryOps.COS),)
+
+
+def _reverse_cos(grad: Value, entry: Entry) -> Gradients:
+    (x,) = entry.saved
+    return (-(grad * x.alu(UnaryOps.SIN)),)
+
+
+def _reverse_sqrt(grad: Value, entry: Entry) -> Gradients:
+    return (grad * 0.5 / entry.result(),)
+
+
+def _reverse_reciprocal(grad: Value, entry: Entry) -> Gradients:
+    result = entry.result()
+    return (-(grad * result * result),)
+
+
+def _reverse_sum(grad: Value, entry: Entry) -> Gradients:
+    return (grad.expand(entry.shapes[0]),)
+
+
+def _reverse_max(grad: Value, entry: Entry) -> Gradients:
+    """Elements that share the maximum share its gradient evenly."""
+    (x,) = entry.saved
+    chosen = x.equals(entry.result().expand(x.shape)).cast(x.dtype)
+    share = grad / chosen.sum(entry.arg)
+    return (share.expand(x.shape) * chosen,)
+
+
+def _reverse_prod(grad: Value, entry: Entry) -> Gradients:
+    """The product of the others: with one zero it is left to the zero alone, with two it is 0."""
+    (x,) = entry.saved
+    zero = x.equals(0)
+    others = zero.where(x.full(1), x)
+    product = others.reduce(ReduceOps.PROD, entry.arg).expand(x.shape)
+    zeros = zero.cast(x.dtype).sum(entry.arg).expand(x.shape)
+    nothing = x.full(0)
+    at_zero = zeros.equals(1).where(product, nothing)
+    elsewhere = zeros.equals(0).where(product / others, nothing)
+    return (grad.expand(x.shape) * zero.where(at_zero, elsewhere),)
+
+
+def _reverse_scatter(grad: Value, entry: Entry) -> Gradients:
+    (index,) = entry.saved
+    return grad.gather(index, entry.arg[0]), None
+
+
+def _reverse_reshape(grad: Value, entry: Entry) -> Gradients:
+    return (grad.reshape(entry.shapes[0]),)
+
+
+def _reverse_permute(grad: Value, entry: Entry) -> Gradients:
+    inverse = [0] * len(entry.arg)
+    for position, axis in enumerate(entry.arg):
+        inverse[axis] = position
+    return (grad.permute(inverse),)
+
+
+def _reverse_expand(grad: Value, entry: Entry) -> Gradients:
+    pairs = zip(entry.shapes[0], grad.shape, strict=True)
+    return (grad.sum([axis for axis, (size, wide) in enumerate(pairs) if size != wide]),)
+
+
+def _reverse_pad(grad: Value, entry: Entry) -> Gradients:
+    sizes = zip(entry.arg, entry.shapes[0], strict=True)
+    return (grad.shrink([(before, before + size) for (before, _), size in sizes]),)
+
+
+def _reverse_shrink(grad: Value, entry: Entry) -> Gradients:
+    sizes = zip(entry.arg, entry.shapes[0], strict=True)
+    return (grad.pad([(start, size - stop) for (start, stop), size in sizes]),)
+
+
+def _reverse_stride(grad: Value, entry: Entry) -> Gradients:
+    """Zeros between the elements, then the flips undone."""
+    for axis, step in enumerate(entry.arg):
+        if abs(step) != 1:
+            grad = _spread(grad, axis, abs(step), entry.shapes[0][axis])
+    if any(step < 0 for step in entry.arg):
+        grad = grad.stride([-1 if step < 0 else 1 for step in entry.arg])
+    return (grad,)
+
+
+def _spread(value: Value, axis: int, step: int, length: sint) -> Value:
+    """The elements along `axis` moved `step` apart, with zeros between them, `length` in all."""
+    shape = value.shape
+    before, size, after = shape[:axis], shape[axis], shape[axis + 1 :]
+    none = ((0, 0),)
+    apart = value.reshape((*before, size, 1, *after))
+    apart = apart.pad(none * (axis + 1) + ((0, step - 1),) + none * len(after))
+    apart = apart.reshape((*before, size * step, *after))
+    kept = [(0, wide) for wide in apart.shape]
+    kept[axis] = (0, length)
+    return apart.shrink(kept)
+
+
+def _reverse_window(grad: Value, entry: Entry) -> Gradients:
+    axis, _, stride, dilation = entry.arg
+    length = entry.shapes[0][axis]
+    back = grad.unwindow(axis, length, stride, dilation)
+    return (back.sum((len(back.shape) - 1,)).reshape(entry.shapes[0]),)
+
+
+def _reverse_unwindow(grad: Value, entry: Entry) -> Gradients:
+    """A window over each of the K copies, of which element k of copy k is wanted: the diagonal.
+
+    Under a sum over the copies, these are equal, and one window has all that is wanted.
+    """
+    axis, length, stride, dilation = entry.arg
+    rank = len(grad.shape)
+    size = entry.shapes[0][-1]
+    assert isinstance(size, int)
+    reach = (entry.shapes[0][axis] - 1) * stride + dilation * (size - 1) + 1
+    srcs = grad.node.srcs
+    if grad.node.op is MovementOps.EXPAND and srcs[0].shape[-1] == 1:
+        first = [(0, n) for n in grad.shape[:-1]]
+        copy = grad.shrink([*first, (0, 1)]).reshape(grad.shape[:-1])
+        return (_resized(copy, axis, length, reach).window(axis, size, stride, dilation),)
+    windows = _resized(grad, axis, length, reach).window(axis, size, stride, dilation)
+    ones = grad.full(1, (size, 1))
+    diagonal = ones.pad(((0, 0), (0, size))).reshape((size * (size + 1),))
+    diagonal = diagonal.shrink(((0, size * size),)).reshape((1,) * (rank - 1) + (size, size))
+    picked = (windows * diagonal.expand(windows.shape)).sum((rank,))
+    return (picked.reshape(entry.shapes[0]),)
+
+
+def _resized(value: Value, axis: int, length: sint, wanted: sint) -> Value:
+    """The value with the size of an axis changed at its end, by zeros or by a cut."""
+    more = wanted - length
+    if isinstance(more, int) and more < 0:
+        return value.shrink([(0, wanted if i == axis else n) for i, n in enumerate(value.shape)])
+    return value.pad([(0, more if i == axis else 0) for i in range(len(value.shape))])
+
+
+def _reverse_gather(grad: Value, entry: Entry) -> Gradients:
+    (index,) = entry.saved
+    return grad.scatter(index, entry.arg, entry.shapes[0][entry.arg]), None
+
+
+def _reverse_assign(grad: Value, entry: Entry) -> Gradients:
+    region: Region | None = entry.arg
+    if region is None:
+        return None, grad
+    value = region.read(grad)
+    rest = grad.assign(value.full(0), region) if entry.parents[0] is not None else None
+    return rest, value
+
+
+RULES: dict[Op, Rule] = {
+    BinaryOps.ADD: Rule(lambda grad, entry: (grad, grad)),
+    BinaryOps.SUB: Rule(_reverse_sub),
+    BinaryOps.MUL: Rule(_reverse_mul, inputs=(0, 1)),
+    BinaryOps.DIV: Rule(_reverse_div, inputs=(1,), output=True),
+    BinaryOps.MOD: Rule(_reverse_mod, inputs=(0, 1)),
+    BinaryOps.MAX: Rule(_reverse_maximum, inputs=(0, 1)),
+    TernaryOps.MULACC: Rule(_reverse_muladd, inputs=(0, 1)),
+    TernaryOps.WHERE: Rule(_reverse_where, inputs=(0,)),
+    UnaryOps.EXP2: Rule(_reverse_exp2, output=True),
+    UnaryOps.LOG2: Rule(_reverse_log2, inputs=(0,)),
+    UnaryOps.SIN: Rule(_reverse_sin, inputs=(0,)),
+    UnaryOps.COS: Rule(_reverse_cos, inputs=(0,)),
+    UnaryOps.SQRT: Rule(_reverse_sqrt, output=True),
+    UnaryOps.RECIP: Rule(_reverse_reciprocal, output=True),
+    UnaryOps.NEG: Rule(lambda grad, entry: (-grad,)),
+    UnaryOps.CAST: Rule(lambda grad, entry: (grad.cast(entry.kinds[0]),)),
+    ReduceOps.SUM: Rule(_reverse_sum),
+    ReduceOps.MAX: Rule(_reverse_max, inputs=(0,), output=True),
+    ReduceOps.PROD: Rule(_reverse_prod, inputs=(0,)),
+    ReduceOps.SCATTER: Rule(_reverse_scatter, inputs=(1,)),
+    MovementOps.RESHAPE: Rule(_reverse_reshape),
+    MovementOps.PERMUTE: Rule(_reverse_permute),
+    MovementOps.EXPAND: Rule(_reverse_expand),
+    MovementOps.PAD: Rule(_reverse_pad),
+    MovementOps.SHRINK: Rule(_reverse_shrink),
+    MovementOps.STRIDE: Rule(_reverse_stride),
+    MovementOps.WINDOW: Rule(_reverse_window),
+    MovementOps.UNWINDOW: Rule(_reverse_unwindow),
+    MovementOps.GATHER: Rule(_reverse_gather, inputs=(1,)),
+    LoadOps.CONTIGUOUS: IDENTITY,
+    LoadOps.FROM: Rule(lambda grad, entry: (grad.copy_to(entry.arg),)),
+    LoadOps.ASSIGN: Rule(_reverse_assign),
+}
