@@ -22,8 +22,9 @@ LAYERS = """
     codegen.launch
     buffer
     opkinds ops fold
-    codegen.intrinsics codegen.kernel codegen.phases codegen.lower codegen.window codegen.limits
-    codegen.owner codegen.primitives.editing codegen.primitives.loops codegen.primitives.kinds
+    codegen.intrinsics codegen.kernel codegen.phases codegen.elementwise codegen.sums codegen.lower
+    codegen.window codegen.limits codegen.owner
+    codegen.primitives.editing codegen.primitives.loops codegen.primitives.kinds
     codegen.primitives.nests codegen.primitives.memory codegen.primitives.products
     codegen.primitives.running codegen.opt codegen.threads
     codegen.plan codegen.streams codegen.panels codegen.rows codegen.tensorize codegen.tile

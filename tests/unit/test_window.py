@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from ferrule.codegen.lower import _is_free
+from ferrule.codegen.sums import is_free
 from ferrule.codegen.window import Window, overlap
 from ferrule.dtype import dtypes
 from ferrule.expr import TRUE, Expr, ExprOp, all_of, conjuncts, const, less, load, range_
@@ -71,20 +71,20 @@ def test_places_and_taps_overlap_where_conditions_take_both() -> None:
 
 
 @pytest.mark.parametrize("most", [3, 2, 1])
-def test_a_condition_is_free_where_some_tap_always_fulfils_it(most: int) -> None:
+def test_a_conditionis_free_where_some_tap_always_fulfils_it(most: int) -> None:
     # With y < 6: for each y there is a k below 3 with y < k + `most` + 1 only up to y = most + 2.
     y, k = range_("y", 6), range_("k", 3)
     condition = less(y, k + most + 1)
     free = all(any(a < b + most + 1 for b in range(3)) for a in range(6))
-    assert _is_free(condition, {condition}, frozenset({y})) is free
+    assert is_free(condition, {condition}, frozenset({y})) is free
 
 
-def test_a_condition_of_two_parts_is_free_where_one_tap_fulfils_both() -> None:
+def test_a_condition_of_two_partsis_free_where_one_tap_fulfils_both() -> None:
     y, k = range_("y", 4), range_("k", 3)
     low, high = less(y, k + 2), less(k, const(2))
     parts = {low, high}
     expected = all(any(a < b + 2 and b < 2 for b in range(3)) for a in range(4))
     assert not expected
-    assert not _is_free(low, parts, frozenset({y}))
-    assert _is_free(low, {low}, frozenset({y}))
+    assert not is_free(low, parts, frozenset({y}))
+    assert is_free(low, {low}, frozenset({y}))
     assert TRUE not in conjuncts(all_of(parts))

@@ -11,9 +11,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
-from math import prod
 from typing import Any, assert_never
 
+from ferrule.codegen.elementwise import NARROW, elementwise
 from ferrule.codegen.kernel import (
     MONOIDS,
     Compute,
@@ -26,6 +26,7 @@ from ferrule.codegen.kernel import (
     reads,
 )
 from ferrule.codegen.phases import digits_of, every, strides_of
+from ferrule.codegen.sums import one_sum
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import (
     BOOL,
@@ -65,31 +66,6 @@ from ferrule.shape.shapetracker import ShapeTracker
 Visit = tuple[LazyOp, Index, Expr]
 Rule = Generator[Visit, Expr, Expr]
 
-_MOST_TAPS = 512  # of a window
-_NARROW = (dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2)
-_UNARY = {
-    UnaryOps.EXP2: ExprOp.EXP2,
-    UnaryOps.LOG2: ExprOp.LOG2,
-    UnaryOps.SIN: ExprOp.SIN,
-    UnaryOps.COS: ExprOp.COS,
-    UnaryOps.SQRT: ExprOp.SQRT,
-    UnaryOps.RECIP: ExprOp.RECIP,
-    UnaryOps.NEG: ExprOp.NEG,
-    UnaryOps.TRUNC: ExprOp.TRUNC,
-}
-_BINARY = {
-    BinaryOps.ADD: ExprOp.ADD,
-    BinaryOps.SUB: ExprOp.SUB,
-    BinaryOps.MUL: ExprOp.MUL,
-    BinaryOps.MAX: ExprOp.MAX,
-    BinaryOps.CMPLT: ExprOp.CMPLT,
-    BinaryOps.CMPNE: ExprOp.CMPNE,
-    BinaryOps.XOR: ExprOp.XOR,
-    BinaryOps.AND: ExprOp.AND,
-    BinaryOps.OR: ExprOp.OR,
-    BinaryOps.SHL: ExprOp.SHL,
-    BinaryOps.SHR: ExprOp.SHR,
-}
 # What becomes a nest.
 _NESTED = frozenset({ExprOp.REDUCE, ExprOp.KEEP})
 # How a SCATTER starts, and what combines an element with what is there; None replaces it.
@@ -99,7 +75,6 @@ _SCATTERED = {
     "prod": (MONOIDS["prod"], BinaryOps.MUL),
     "last": (MONOIDS["sum"], None),
 }
-_BOOL_BINARY = {BinaryOps.ADD: ExprOp.OR, BinaryOps.MAX: ExprOp.OR, BinaryOps.MUL: ExprOp.AND}
 
 
 class Lowering:
@@ -217,7 +192,7 @@ class Lowering:
         ranges = self._ranges_of(node, axes)
         at: dict[int, Expr] = dict(zip(axes, ranges, strict=True))
         body = yield source, tuple(at.get(a, i) for a, i in enumerate(idx)), valid
-        wide = dtypes.float32 if node.dtype in _NARROW else node.dtype
+        wide = dtypes.float32 if node.dtype in NARROW else node.dtype
         monoid = monoid_of(node)
         if not ranges:
             return body
@@ -231,7 +206,7 @@ class Lowering:
                 body = select(inside, body, const(0, body.dtype))
                 counted = [shorter[a].counter if a in shorter else r for a, r in at.items()]
                 ranges = tuple(r for r in counted if not r.is_const)
-            body, inner_ranges = _one_sum(body, wide)
+            body, inner_ranges = one_sum(body, wide)
             ranges += inner_ranges
             if not ranges:
                 return cast(body, node.dtype)
@@ -277,78 +252,6 @@ class Lowering:
         return elementwise(node.op, operands, node.arg)
 
 
-def _one_sum(body: Expr, dtype: DType) -> tuple[Expr, tuple[Expr, ...]]:
-    """What is summed, and over which ranges beside those of the sum itself.
-
-    A sum that is summed again becomes one with it, and a term that counts under conditions only has
-    none, if these can be those of a factor's load: the product is 0 where that is masked, and the
-    other factor needs no mask then, if it is finite.
-    """
-    conditions: list[Expr] = []
-    term, ranges = body, ()
-    while term.op is ExprOp.WHERE and term.src[2] is const(0, body.dtype):
-        conditions.append(term.src[0])
-        term = term.src[1]
-    if term.op is ExprOp.REDUCE and term.arg[0] == "sum" and term.dtype is dtype:
-        ranges = term.arg[1]
-        term = term.src[0]
-    for condition in reversed(conditions):
-        product = _under(term, condition)
-        if product is None:
-            return body, ()
-        term = product
-    return term, ranges
-
-
-def _under(product: Expr, condition: Expr) -> Expr | None:
-    """A product of two loads that is 0 where a condition fails, with only one of them masked."""
-    if product.op is not ExprOp.MUL or any(e.op is not ExprOp.LOAD for e in product.src):
-        return None
-    parts = set(conjuncts(condition))
-    for masked, other in (product.src, product.src[::-1]):
-        if not parts <= set(conjuncts(masked.src[1])):
-            continue
-        if all(_is_free(part, parts, other.src[0].ranges) for part in parts):
-            rest = all_of(part for part in conjuncts(other.src[1]) if part not in parts)
-            unmasked = load(other.arg, other.dtype, other.src[0], rest)
-            return product.substitute({other: unmasked})
-    return None
-
-
-def _is_free(part: Expr, parts: set[Expr], given: frozenset[Expr]) -> bool:
-    """Whether for all values of the given ranges another range has one that fulfils a condition,
-    and those that share ranges with it: an index of the given ranges is in bounds then anyway.
-    """
-    free = part.ranges - given
-    if len(free) != 1:
-        return False
-    (r,) = free
-    related = [p for p in parts if r in p.ranges]
-    taken = sorted({x for p in related for x in p.ranges} - free, key=lambda x: x.rank)
-    sizes = [x.size for x in (r, *taken)]
-    linear = all(p.op is ExprOp.CMPLT for p in related)
-    if not linear or any(not n.is_const for n in sizes):
-        return False
-    terms = [(p.src[0] - p.src[1]).linear() for p in related]
-    if any(atom not in (r, *taken) for t, _ in terms for atom in t):
-        return False
-    if prod(n.arg for n in sizes[1:]) > _MOST_TAPS:
-        return False
-    for values in itertools.product(*(range(n.arg) for n in sizes[1:])):
-        at = dict(zip(taken, values, strict=True))
-        low, high = 0, sizes[0].arg - 1
-        for t, constant in terms:  # step * r + base < 0
-            step = t[r]
-            base = constant + sum(c * at[x] for x, c in t.items() if x is not r)
-            if step > 0:
-                high = min(high, (-base - 1) // step)
-            else:
-                low = max(low, base // -step + 1)
-        if low > high:
-            return False
-    return True
-
-
 def monoid_of(node: LazyOp) -> Monoid:
     """The monoid of a REDUCE node."""
     if node.op is ReduceOps.SUM:
@@ -365,53 +268,6 @@ def reduced_axes(node: LazyOp) -> list[int]:
     return [
         a for a, (n, m) in enumerate(zip(before, node.shape, strict=True)) if n is not m and n != m
     ]
-
-
-def elementwise(op: Any, operands: list[Expr], arg: Any) -> Expr:
-    """One element-wise op on values; half precision computes in float32 and rounds at once."""
-    dtype = operands[-1].dtype
-    if op is UnaryOps.CAST:
-        return _cast(operands[0], arg)
-    if dtype in _NARROW and op not in (BinaryOps.CMPLT, BinaryOps.CMPNE, TernaryOps.WHERE):
-        wide = [cast(x, dtypes.float32) for x in operands]
-        return cast(_in_dtype(op, wide), dtype)
-    if dtype in _NARROW and op in (BinaryOps.CMPLT, BinaryOps.CMPNE):
-        operands = [cast(x, dtypes.float32) for x in operands]
-    return _in_dtype(op, operands)
-
-
-def _in_dtype(op: Any, operands: list[Expr]) -> Expr:
-    dtype = operands[-1].dtype
-    if op is TernaryOps.WHERE:
-        return alu(ExprOp.WHERE, _truth(operands[0]), *operands[1:])
-    if op is TernaryOps.MULACC:
-        if dtypes.is_float(dtype):
-            return alu(ExprOp.MULACC, *operands)
-        return alu(ExprOp.ADD, alu(ExprOp.MUL, *operands[:2]), operands[2])
-    if op is BinaryOps.DIV:
-        return alu(ExprOp.FDIV if dtypes.is_float(dtype) else ExprOp.TDIV, *operands)
-    if op is BinaryOps.MOD:
-        return alu(ExprOp.FMOD if dtypes.is_float(dtype) else ExprOp.TMOD, *operands)
-    if dtype is BOOL and op is UnaryOps.NEG:
-        return alu(ExprOp.NOT, *operands)
-    if dtype is BOOL and op in _BOOL_BINARY:
-        return alu(_BOOL_BINARY[op], *operands)
-    return alu(_UNARY[op] if op in _UNARY else _BINARY[op], *operands)
-
-
-def _truth(x: Expr) -> Expr:
-    if x.dtype in _NARROW:
-        x = cast(x, dtypes.float32)
-    return x if x.dtype is BOOL else alu(ExprOp.CMPNE, x, const(0, x.dtype))
-
-
-def _cast(x: Expr, arg: Any) -> Expr:
-    dtype, bitcast = arg if isinstance(arg, tuple) else (arg, False)
-    if bitcast:
-        return x if x.dtype is dtype else Expr(ExprOp.BITCAST, dtype, (x,))
-    if dtype is BOOL:
-        return _truth(x)
-    return cast(x, dtype)
 
 
 # -- from expressions to nests

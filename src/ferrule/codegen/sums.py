@@ -1,0 +1,87 @@
+"""Sums of sums as one sum, and sums whose terms count under a condition.
+
+A mask on every term would be in the way of all instructions that multiply and add; in a product it
+is enough that one factor's load has it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from math import prod
+
+from ferrule.dtype import DType
+from ferrule.expr import Expr, ExprOp, all_of, conjuncts, const, load
+
+_MOST_TAPS = 512  # of a window
+
+
+def one_sum(body: Expr, dtype: DType) -> tuple[Expr, tuple[Expr, ...]]:
+    """What is summed, and over which ranges beside those of the sum itself.
+
+    A sum that is summed again becomes one with it, and a term that counts under conditions only has
+    none, if these can be those of a factor's load: the product is 0 where that is masked, and the
+    other factor needs no mask then, if it is finite.
+    """
+    conditions: list[Expr] = []
+    term, ranges = body, ()
+    while term.op is ExprOp.WHERE and term.src[2] is const(0, body.dtype):
+        conditions.append(term.src[0])
+        term = term.src[1]
+    if term.op is ExprOp.REDUCE and term.arg[0] == "sum" and term.dtype is dtype:
+        ranges = term.arg[1]
+        term = term.src[0]
+    for condition in reversed(conditions):
+        product = _under(term, condition)
+        if product is None:
+            return body, ()
+        term = product
+    return term, ranges
+
+
+def _under(product: Expr, condition: Expr) -> Expr | None:
+    """A product of two loads that is 0 where a condition fails, with only one of them masked."""
+    if product.op is not ExprOp.MUL or any(e.op is not ExprOp.LOAD for e in product.src):
+        return None
+    parts = set(conjuncts(condition))
+    for masked, other in (product.src, product.src[::-1]):
+        if not parts <= set(conjuncts(masked.src[1])):
+            continue
+        if all(is_free(part, parts, other.src[0].ranges) for part in parts):
+            rest = all_of(part for part in conjuncts(other.src[1]) if part not in parts)
+            unmasked = load(other.arg, other.dtype, other.src[0], rest)
+            return product.substitute({other: unmasked})
+    return None
+
+
+def is_free(part: Expr, parts: set[Expr], given: frozenset[Expr]) -> bool:
+    """Whether for all values of the given ranges another range has one that fulfils a condition,
+    and those that share ranges with it: an index of the given ranges is in bounds then anyway.
+    """
+    free = part.ranges - given
+    if len(free) != 1:
+        return False
+    (r,) = free
+    related = [p for p in parts if r in p.ranges]
+    taken = sorted({x for p in related for x in p.ranges} - free, key=lambda x: x.rank)
+    sizes = [x.size for x in (r, *taken)]
+    linear = all(p.op is ExprOp.CMPLT for p in related)
+    if not linear or any(not n.is_const for n in sizes):
+        return False
+    terms = [(p.src[0] - p.src[1]).linear() for p in related]
+    if any(atom not in (r, *taken) for t, _ in terms for atom in t):
+        return False
+    if prod(n.arg for n in sizes[1:]) > _MOST_TAPS:
+        return False
+    for values in itertools.product(*(range(n.arg) for n in sizes[1:])):
+        at = dict(zip(taken, values, strict=True))
+        low, high = 0, sizes[0].arg - 1
+        for t, constant in terms:  # step * r + base < 0
+            step = t[r]
+            base = constant + sum(c * at[x] for x, c in t.items() if x is not r)
+            if step > 0:
+                high = min(high, (-base - 1) // step)
+            else:
+                low = max(low, base // -step + 1)
+        if low > high:
+            return False
+    return True
