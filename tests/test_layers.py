@@ -49,7 +49,8 @@ LAYERS = """
     runtime.cuda_driver runtime.cuda_memory runtime.cuda_compiler runtime.cuda_program
     runtime.graph.dependencies runtime.graph.cuda runtime.cuda
     lazy schedule.signature schedule.graph schedule.views schedule.tasks schedule.slots
-    schedule.costs schedule.keep schedule.cut schedule.trees schedule.merge schedule.order
+    schedule.costs schedule.keep schedule.fusion schedule.gains schedule.cut
+    schedule.trees schedule.merge schedule.order
     schedule.hazards schedule.parts schedule.recipe schedule.numbers memory schedule realize
     gradient.recording gradient.tape gradient.rules gradient backward counting random host lanes
     tensor.keywords tensor.data tensor.special tensor.power tensor.errorfunction tensor.pairs

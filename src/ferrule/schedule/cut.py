@@ -10,31 +10,23 @@ its element-wise epilogue is met first.
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass
 from typing import Final, TypeAlias, final
 
 from ferrule.codegen.gridcost import multiprocessors
 from ferrule.expr import sint
 from ferrule.lazy import LazyBuffer, storage_size
 from ferrule.ops import LoadOps, MovementOps, ReduceOps
-from ferrule.schedule.costs import SMALL_KERNEL, Cost, Costs, nbytes, widened_factors
+from ferrule.schedule.costs import SMALL_KERNEL, Cost, Costs, widened_factors
+from ferrule.schedule.fusion import MOST_NODES, SINGLE, Fusion, Visits, move_indices, share_memory
+from ferrule.schedule.gains import Gains
 from ferrule.schedule.graph import Graph, value_sources
 from ferrule.schedule.keep import Block, find_block
 from ferrule.schedule.signature import Signature, Space, is_pass_through, ranges_shape
 from ferrule.schedule.tasks import memory_roots
 from ferrule.target import Target
 
-# How long it takes to start one more kernel.
-_LAUNCH_SECONDS: Final = 1e-6
 # A reduce that keeps others waiting must leave this many iterations for each thread to share out.
 _ITERATIONS_PER_THREAD: Final = 4
-_CHANCES_TO_CUT: Final = 2
-# So many operations for each element are hidden behind the memory's latency.
-_UNNOTICED: Final = 16
-# With fewer operations for each element, computing it again is as fast as reading a block of it.
-_BLOCK_OPERATIONS: Final = 8
-# The part of a kernel's time that its memory traffic must take for blocks to be worth their while.
-_NOTICED: Final = 0.1
 # What takes more operations than this, and is held by somebody, is stored when it is computed.
 _WORTH_KEEPING: Final = 64
 # How much longer sums over blocks may take than if their work were shared out evenly.
@@ -43,51 +35,10 @@ _UNEVEN: Final = 1.25
 _MOST_BLOCK: Final = 2 << 20
 # The fewest rows that a block of threads should have of such a stack.
 _ROWS_TOGETHER: Final = 16
-_MOST_NODES: Final = 400
 _MOST_BUFFERS: Final = 28
 _MOST_INDICES: Final = 8
-# A kernel that writes one of these writes nothing else.
-_SINGLE: Final = frozenset({LoadOps.FROM, LoadOps.CUSTOM, LoadOps.EMPTY, ReduceOps.SCATTER})
 # With more kernels than this, the bookkeeping for several outputs would take too long.
 _MOST_KERNELS: Final = 4096
-
-
-@final
-class Fusion:
-    """One kernel as it grows: what it computes, reads and loops over."""
-
-    def __init__(self, number: int, root: LazyBuffer, value: LazyBuffer, space: Space) -> None:
-        self.bits = 1 << number
-        """Its number, and the numbers of the kernels that it took in, as bits."""
-        self.outputs = [root]
-        self.value = value
-        self.space = space
-        self.nodes = 0
-        self.buffers: set[LazyBuffer] = set()
-        self.reduces: list[int] = []
-        """For each fused reduce, the output ranges that it depends on."""
-        self.first_reduce: LazyBuffer | None = None
-        self.contraction: LazyBuffer | None = None
-        self.kept: dict[LazyBuffer, tuple[int, ...]] = {}
-        """The nodes that it keeps in blocks, with the axes of these."""
-        self.outer = 0
-        """The ranges of the loops around its blocks."""
-        self.blocks: set[Signature] = set()
-        """The indices at which it fills blocks."""
-        self.guests: list[Fusion] = []
-        """Sums over its blocks that it adds up beside its own value, block by block."""
-        self.host: Fusion | None = None
-        """The kernel whose guest it is."""
-        self.added_up = 0
-        """The index along which its guests are added up."""
-        self.users = 0
-        """The kernels that need this one, directly or not, as bits."""
-        self.takes_outputs = root.op not in _SINGLE and root.shape == value.shape
-        """Whether nodes at the kernel's own index may be stored beside the root."""
-
-
-Visits: TypeAlias = dict[Fusion, dict[Signature, bool]]
-"""The kernels that would evaluate a node: at which indices, and whether inside a reduce."""
 
 
 Group: TypeAlias = tuple[list[LazyBuffer], dict[LazyBuffer, tuple[int, ...]]]
@@ -112,46 +63,9 @@ def _stored(fusion: Fusion) -> list[LazyBuffer]:
     return fusion.outputs + [output for guest in fusion.guests for output in guest.outputs]
 
 
-def _is_plain_sum(fusion: Fusion) -> bool:
-    """Whether a kernel stores a contraction's sums as they are, in whatever order."""
-    source = fusion.value
-    while source is not fusion.contraction:
-        if source.op not in (MovementOps.RESHAPE, MovementOps.PERMUTE):
-            return False
-        source = source.srcs[0]
-    is_assigned = fusion.outputs[0].op is LoadOps.ASSIGN
-    return source.op is ReduceOps.SUM and source.dtype.itemsize >= 4 and not is_assigned
-
-
-def _share_memory(outputs: list[LazyBuffer], others: list[LazyBuffer]) -> bool:
-    """Whether versions of one storage are among both: one kernel cannot write two."""
-    places = {_memory(output) for output in outputs}
-    return any(_memory(other) in places for other in others)
-
-
-def _memory(node: LazyBuffer) -> LazyBuffer:
-    """The first of the versions that are in one place."""
-    while node.op is LoadOps.ASSIGN:
-        node = node.srcs[0]
-    return node
-
-
 def is_computed(node: LazyBuffer) -> bool:
     """Whether it takes a task to fill the node's memory."""
     return node.op is not LoadOps.EMPTY and 0 not in node.shape
-
-
-@final
-@dataclass(frozen=True)
-class _Below:
-    """What it takes to compute a node once."""
-
-    work: float
-    """Operations."""
-    loaded: int
-    """Bytes of memory to read."""
-    reading: int
-    """How many of the kernels that want the node read most of that memory anyway."""
 
 
 _ALWAYS_FUSED: Final = frozenset(
@@ -178,13 +92,11 @@ class _Cutter:
         self.count = 0
         self.spaces: dict[tuple[sint, ...], Space] = {}
         self.visits: dict[LazyBuffer, Visits] = {}
+        self.gains = Gains(self.costs, target, self.visits)
         self.widening: dict[LazyBuffer, list[Fusion]] = {}
         """For a cast, the kernels in which it is a part of an instruction."""
-        self.operation_seconds = 2 / target.flops_per_second
         self.threads = target.max_threads
-        self.byte_seconds = 1 / (target.bytes_per_second * target.max_threads)
         self.iterations = _ITERATIONS_PER_THREAD * target.max_threads
-        self.near_bytes = target.l2_bytes
         self.lanes = target.lanes(4)
         self.most_buffers = _MOST_BUFFERS
         if target.max_buffers is not None:
@@ -247,16 +159,11 @@ class _Cutter:
         if isinstance(node.op, ReduceOps):
             if not fusion.reduces:
                 fusion.first_reduce = node
-            fusion.reduces.append(self._depends_on(fusion, signature))
+            fusion.reduces.append(fusion.depends_on(signature))
             if cost.contraction:
                 fusion.contraction = node
                 for factor in widened_factors(node, self.target):
                     self.widening.setdefault(factor, []).append(fusion)
-
-    def _depends_on(self, fusion: Fusion, signature: Signature) -> int:
-        """The output ranges around the loops of a reduce at `signature`."""
-        space = fusion.space
-        return space.closure(space.ranges(signature)) & space.outputs
 
     def _visit_sources(
         self, node: LazyBuffer, fusion: Fusion, signature: Signature, nested: bool
@@ -322,15 +229,15 @@ class _Cutter:
             or node in self.graph.external
         ):
             return None
-        if fusion.nodes > _MOST_NODES or len(fusion.buffers) > self.most_buffers:
+        if fusion.nodes > MOST_NODES or len(fusion.buffers) > self.most_buffers:
             return None
         block = find_block(node, fusion.space, fusion.outer, indices)
         if block is None:
             return None
         if fusion.outer:
-            pays = self._is_costly(node) and len(indices) > 1
+            pays = self.gains.is_costly(node) and len(indices) > 1
         else:
-            pays = self._has_room(block, fusion.space) and self._streams(node, fusion)
+            pays = self._has_room(block, fusion.space) and self.gains.streams(node, fusion)
         return block if pays else None
 
     def _has_room(self, block: Block, space: Space) -> bool:
@@ -377,7 +284,7 @@ class _Cutter:
         axes: set[int] = set()
         seen = {node}
         stack = [node]
-        while stack and len(seen) < _MOST_NODES:
+        while stack and len(seen) < MOST_NODES:
             current = stack.pop()
             for source in value_sources(current):
                 cost = self.costs[source]
@@ -398,7 +305,7 @@ class _Cutter:
             return False
         if guest.reduces != [guest.space.outputs] or len(guest.outputs) > 1:
             return False
-        return _is_plain_sum(guest) and not (host.users & guest.bits or guest.users & host.bits)
+        return guest.is_plain_sum() and not (host.users & guest.bits or guest.users & host.bits)
 
     def _summed_axis(
         self, node: LazyBuffer, block: Block, guest: Fusion, indices: dict[Signature, bool]
@@ -440,46 +347,6 @@ class _Cutter:
             if fusion.users & bits:
                 fusion.users |= users | bits
 
-    def _is_costly(self, node: LazyBuffer) -> bool:
-        """Whether computing a node takes longer than reading it from a block."""
-        cost = self.costs[node]
-        return any(self.costs[reduce].contraction for reduce in cost.owned) or (
-            cost.local > _BLOCK_OPERATIONS * cost.size
-        )
-
-    def _streams(self, node: LazyBuffer, fusion: Fusion) -> bool:
-        """Whether two contractions with the node between them gain from not storing it.
-
-        Both it and what the first one gives would be written and read, which has to be noticeable
-        beside their operations.
-        """
-        assert fusion.contraction is not None
-        first = self._contraction_below(node)
-        if first is None:
-            return False
-        last = self.costs[fusion.contraction]
-        below = self.costs[first]
-        work = 2 * (last.each * last.size + below.each * below.size)
-        return 4 * nbytes(node) * self.byte_seconds >= _NOTICED * self._seconds(work)
-
-    def _contraction_below(self, node: LazyBuffer) -> LazyBuffer | None:
-        """A contraction that gives as many elements as the node has, and of which it is made."""
-        size = self.costs[node].size
-        seen = {node}
-        stack = [node]
-        while stack and len(seen) < _MOST_NODES:
-            current = stack.pop()
-            cost = self.costs[current]
-            if cost.contraction:
-                if cost.size == size and len(cost.reduces) == 1:
-                    return current
-                continue
-            for source in value_sources(current):
-                if source not in seen and not self.costs.is_load(source):
-                    seen.add(source)
-                    stack.append(source)
-        return None
-
     # -- whether to fuse -------------------------------------------------------------------------
 
     def _is_fused(self, node: LazyBuffer, visits: Visits) -> bool:
@@ -491,7 +358,7 @@ class _Cutter:
         expensive = cost.local > _WORTH_KEEPING * cost.size and not cost.reduces
         if expensive and node in self.graph.external:
             return False  # it may be asked for again
-        return self._is_allowed(node, cost, visits) and self._pays(node, cost, visits)
+        return self._is_allowed(node, cost, visits) and self.gains.pays(node, cost, visits)
 
     def _moves_a_load(self, node: LazyBuffer) -> bool:
         """Whether what it moves is in memory, or a contraction, which will be."""
@@ -508,7 +375,7 @@ class _Cutter:
     def _is_allowed(self, node: LazyBuffer, cost: Cost, visits: Visits) -> bool:
         """What the structure of kernels permits, whatever it would gain."""
         for fusion, indices in visits.items():
-            if fusion.nodes > _MOST_NODES or len(indices) > _MOST_INDICES:
+            if fusion.nodes > MOST_NODES or len(indices) > _MOST_INDICES:
                 return False
             if len(fusion.buffers) > self.most_buffers:
                 return False
@@ -567,7 +434,7 @@ class _Cutter:
             if len(fusion.outputs) > 1 or (fusion.contraction is not None and not fusion.outer):
                 return False
             for signature, nested in indices.items():
-                depends = self._depends_on(fusion, signature)
+                depends = fusion.depends_on(signature)
                 if fusion.outer and (depends != fusion.outer or nested):
                     return False
                 if not self._is_chain(fusion.reduces, depends):
@@ -584,101 +451,11 @@ class _Cutter:
         """Whether one loop order serves all reduces: the ranges they vary with are nested sets."""
         return all(depends & other in (depends, other) for other in others)
 
-    def _pays(self, node: LazyBuffer, cost: Cost, visits: Visits) -> bool:
-        """Whether evaluating the node wherever it is needed beats its trip through memory."""
-        evals = 0
-        for fusion, indices in visits.items():
-            space = fusion.space
-            for signature in indices:
-                evals += space.evals_at(signature)
-        extra = evals - cost.size
-        if len(visits) == 1 and extra <= 0:
-            if cost.local <= _UNNOTICED * cost.size or cost.reduces:
-                return True
-            extra = self._evals_in_order(visits) - cost.size
-            if extra <= 0:
-                return True
-        below = self._below(node, visits)
-        size = nbytes(node)
-        through_memory = below.loaded + size * (1 + len(visits))
-        rereads = 0
-        if cost.reduces and below.loaded > self.near_bytes * cost.size:
-            rereads = below.reading  # the second pass over a row finds it no longer in the cache
-        fused = below.loaded * (len(visits) - below.reading + rereads)
-        seconds = (through_memory - fused) * self.byte_seconds + _LAUNCH_SECONDS
-        return self._seconds(extra * below.work / max(cost.size, 1)) <= seconds
-
-    def _evals_in_order(self, visits: Visits) -> int:
-        """The evaluations where the loops over the output keep their order.
-
-        What does not vary with an outer loop is computed again in each of its iterations.
-        """
-        evals = 0
-        for fusion, indices in visits.items():
-            space = fusion.space
-            for signature in indices:
-                ranges = space.closure(space.ranges(signature))
-                inner = ranges & space.outputs
-                outer = (1 << inner.bit_length()) - 1
-                evals += space.evals(ranges | (outer & space.outputs))
-        return evals
-
-    def _seconds(self, work: float) -> float:
-        """How long so many operations take; few of them are not shared out."""
-        threads = min(self.threads, max(work / SMALL_KERNEL, 1))
-        return work * self.operation_seconds / threads
-
-    def _below(self, node: LazyBuffer, visits: Visits) -> _Below:
-        """What computing the node once takes, down to what is in memory, or may well come to be.
-
-        Each node that is wanted at several indices is another chance to cut: after a few of them
-        there surely was one.
-        """
-        work = 0.0
-        loads: dict[LazyBuffer, int] = {}
-        inner: list[LazyBuffer] = []
-        seen = {node}
-        stack = [(node, _CHANCES_TO_CUT, nbytes(node))]
-        while stack and len(seen) < _MOST_NODES:
-            current, chances, part = stack.pop()
-            cost = self.costs[current]
-            work += cost.each * cost.size
-            inner.append(current)
-            for source in value_sources(current):
-                # Of what is moved into a smaller shape, only that much is read.
-                most = nbytes(source)
-                if isinstance(current.op, MovementOps):
-                    most = min(most, part)
-                if source in seen:
-                    continue
-                seen.add(source)
-                left = chances - (source in self.costs.several_indices)
-                if left < 0 or self.costs.is_load(source) or self.costs[source].contraction:
-                    loads[source] = most
-                elif source.op is not LoadOps.CONST:
-                    stack.append((source, left, most))
-        loaded = sum(loads.values())
-        work += sum([most // load.dtype.itemsize for load, most in loads.items()])
-        wide = max([self.costs[load].size for load in loads], default=0)
-        reading = self._count_reading(visits, [*inner[1:], *loads], wide)
-        return _Below(work, loaded, reading)
-
-    def _count_reading(self, visits: Visits, nodes: list[LazyBuffer], wide: int) -> int:
-        """How many of the kernels compute, or load, one of the widest `nodes` anyway."""
-        widest = [node for node in nodes if 2 * self.costs[node].size > wide]
-        count = 0
-        for fusion in visits:
-            for node in widest:
-                if node in fusion.buffers or fusion in self.visits.get(node, ()):
-                    count += 1
-                    break
-        return count
-
     # -- several outputs -------------------------------------------------------------------------
 
     def _joinable(self, node: LazyBuffer, visits: Visits) -> tuple[Fusion, Signature] | None:
         """A kernel that computes the root at its own index anyway, and so may store it too."""
-        if node.op in _SINGLE or (node.op is LoadOps.ASSIGN and node.arg is not None):
+        if node.op in SINGLE or (node.op is LoadOps.ASSIGN and node.arg is not None):
             return None
         if self.count > _MOST_KERNELS:
             return None
@@ -687,26 +464,13 @@ class _Cutter:
         if cost.alone:
             return None  # it is better off in one kernel with its reduces
         for fusion, indices in visits.items():
-            at = self._own_index(node, fusion, indices)
-            if at is None or _share_memory(fusion.outputs, [node]):
+            at = fusion.own_index(node, indices)
+            if at is None or share_memory(fusion.outputs, [node]):
                 continue
-            room = fusion.nodes < _MOST_NODES and len(fusion.buffers) < self.most_buffers
+            room = fusion.nodes < MOST_NODES and len(fusion.buffers) < self.most_buffers
             if room and self._stays_acyclic(fusion, visits):
                 return fusion, at
         return None
-
-    def _own_index(
-        self, node: LazyBuffer, fusion: Fusion, indices: dict[Signature, bool]
-    ) -> Signature | None:
-        """The signature of the node if an element-wise kernel wants it at its own index only."""
-        if not fusion.takes_outputs or fusion.reduces or fusion.value.shape != node.shape:
-            return None
-        if len(indices) != 1:
-            return None
-        (signature,) = indices
-        space = fusion.space
-        same = space.digits_of(signature, node.shape) == space.digits
-        return signature if same and not indices[signature] else None
 
     def _stays_acyclic(self, fusion: Fusion, visits: Visits) -> bool:
         """Whether none of the node's other users is needed by the kernel that would store it."""
@@ -736,20 +500,20 @@ class _Cutter:
             return
         first: Fusion | None = None
         for fusion in list(visits):
-            if self._own_index(node, fusion, visits[fusion]) is None:
+            if fusion.own_index(node, visits[fusion]) is None:
                 continue
             if first is None:
                 first = fusion
             elif self._can_merge(first, fusion):
                 self._merge(first, fusion)
-                _move_indices(visits, fusion, first)
+                move_indices(visits, fusion, first)
 
     def _can_merge(self, a: Fusion, b: Fusion) -> bool:
         if a.space is not b.space or a.users & b.bits or b.users & a.bits:
             return False
-        if a.nodes + b.nodes > _MOST_NODES or len(a.buffers | b.buffers) > self.most_buffers:
+        if a.nodes + b.nodes > MOST_NODES or len(a.buffers | b.buffers) > self.most_buffers:
             return False
-        return not _share_memory(a.outputs, b.outputs)
+        return not share_memory(a.outputs, b.outputs)
 
     def _merge(self, into: Fusion, other: Fusion) -> None:
         into.outputs.extend(other.outputs)
@@ -764,10 +528,4 @@ class _Cutter:
         self.fusions.remove(other)
         for visits in self.visits.values():
             if other in visits:
-                _move_indices(visits, other, into)
-
-
-def _move_indices(visits: Visits, source: Fusion, target: Fusion) -> None:
-    indices = visits.setdefault(target, {})
-    for signature, nested in visits.pop(source).items():
-        indices[signature] = indices.get(signature, False) or nested
+                move_indices(visits, other, into)

@@ -1,0 +1,100 @@
+"""A kernel as it grows while the graph is cut: what it takes in, and who needs it."""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias, final
+
+from ferrule.lazy import LazyBuffer
+from ferrule.ops import LoadOps, MovementOps, ReduceOps
+from ferrule.schedule.signature import Signature, Space
+
+MOST_NODES: Final = 400
+"""Of a kernel; nobody looks at more of them either, to see what fusing would gain."""
+SINGLE: Final = frozenset({LoadOps.FROM, LoadOps.CUSTOM, LoadOps.EMPTY, ReduceOps.SCATTER})
+"""A kernel that writes one of these writes nothing else."""
+
+
+@final
+class Fusion:
+    """One kernel as it grows: what it computes, reads and loops over."""
+
+    def __init__(self, number: int, root: LazyBuffer, value: LazyBuffer, space: Space) -> None:
+        self.bits = 1 << number
+        """Its number, and the numbers of the kernels that it took in, as bits."""
+        self.outputs = [root]
+        self.value = value
+        self.space = space
+        self.nodes = 0
+        self.buffers: set[LazyBuffer] = set()
+        self.reduces: list[int] = []
+        """For each fused reduce, the output ranges that it depends on."""
+        self.first_reduce: LazyBuffer | None = None
+        self.contraction: LazyBuffer | None = None
+        self.kept: dict[LazyBuffer, tuple[int, ...]] = {}
+        """The nodes that it keeps in blocks, with the axes of these."""
+        self.outer = 0
+        """The ranges of the loops around its blocks."""
+        self.blocks: set[Signature] = set()
+        """The indices at which it fills blocks."""
+        self.guests: list[Fusion] = []
+        """Sums over its blocks that it adds up beside its own value, block by block."""
+        self.host: Fusion | None = None
+        """The kernel whose guest it is."""
+        self.added_up = 0
+        """The index along which its guests are added up."""
+        self.users = 0
+        """The kernels that need this one, directly or not, as bits."""
+        self.takes_outputs = root.op not in SINGLE and root.shape == value.shape
+        """Whether nodes at the kernel's own index may be stored beside the root."""
+
+    def depends_on(self, signature: Signature) -> int:
+        """The output ranges around the loops of a reduce at `signature`."""
+        space = self.space
+        return space.closure(space.ranges(signature)) & space.outputs
+
+    def own_index(self, node: LazyBuffer, indices: dict[Signature, bool]) -> Signature | None:
+        """The signature of a node if the kernel is element-wise, and wants it at its own index
+        only.
+        """
+        if not self.takes_outputs or self.reduces or self.value.shape != node.shape:
+            return None
+        if len(indices) != 1:
+            return None
+        (signature,) = indices
+        space = self.space
+        same = space.digits_of(signature, node.shape) == space.digits
+        return signature if same and not indices[signature] else None
+
+    def is_plain_sum(self) -> bool:
+        """Whether it stores a contraction's sums as they are, in whatever order."""
+        source = self.value
+        while source is not self.contraction:
+            if source.op not in (MovementOps.RESHAPE, MovementOps.PERMUTE):
+                return False
+            source = source.srcs[0]
+        is_assigned = self.outputs[0].op is LoadOps.ASSIGN
+        return source.op is ReduceOps.SUM and source.dtype.itemsize >= 4 and not is_assigned
+
+
+Visits: TypeAlias = dict[Fusion, dict[Signature, bool]]
+"""The kernels that would evaluate a node: at which indices, and whether inside a reduce."""
+
+
+def move_indices(visits: Visits, source: Fusion, target: Fusion) -> None:
+    """What one kernel wants is wanted by another from now on."""
+    indices = visits.setdefault(target, {})
+    for signature, nested in visits.pop(source).items():
+        indices[signature] = indices.get(signature, False) or nested
+
+
+def share_memory(outputs: list[LazyBuffer], others: list[LazyBuffer]) -> bool:
+    """Whether versions of one storage are among both: one kernel cannot write two."""
+    places = {_memory(output) for output in outputs}
+    return any(_memory(other) in places for other in others)
+
+
+def _memory(node: LazyBuffer) -> LazyBuffer:
+    """The first of the versions that are in one place."""
+    while node.op is LoadOps.ASSIGN:
+        node = node.srcs[0]
+    return node

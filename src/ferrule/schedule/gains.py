@@ -1,0 +1,181 @@
+"""What a kernel gains by not storing a value: seconds of memory traffic against evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, final
+
+from ferrule.lazy import LazyBuffer
+from ferrule.ops import LoadOps, MovementOps
+from ferrule.schedule.costs import SMALL_KERNEL, Cost, Costs, nbytes
+from ferrule.schedule.fusion import MOST_NODES, Fusion, Visits
+from ferrule.schedule.graph import value_sources
+from ferrule.target import Target
+
+# How long it takes to start one more kernel.
+_LAUNCH_SECONDS: Final = 1e-6
+_CHANCES_TO_CUT: Final = 2
+# So many operations for each element are hidden behind the memory's latency.
+_UNNOTICED: Final = 16
+# With fewer operations for each element, computing it again is as fast as reading a block of it.
+_BLOCK_OPERATIONS: Final = 8
+# The part of a kernel's time that its memory traffic must take for blocks to be worth their while.
+_NOTICED: Final = 0.1
+
+
+@final
+@dataclass(frozen=True)
+class _Below:
+    """What it takes to compute a node once."""
+
+    work: float
+    """Operations."""
+    loaded: int
+    """Bytes of memory to read."""
+    reading: int
+    """How many of the kernels that want the node read most of that memory anyway."""
+
+
+@final
+class Gains:
+    """What fusing gains on one target."""
+
+    def __init__(self, costs: Costs, target: Target, visits: Mapping[LazyBuffer, Visits]) -> None:
+        self.costs = costs
+        self.visits = visits
+        """For each node that the walk has yet to reach, the kernels that would evaluate it."""
+        self.operation_seconds = 2 / target.flops_per_second
+        self.threads = target.max_threads
+        self.byte_seconds = 1 / (target.bytes_per_second * target.max_threads)
+        self.near_bytes = target.l2_bytes
+
+    def is_costly(self, node: LazyBuffer) -> bool:
+        """Whether computing a node takes longer than reading it from a block."""
+        cost = self.costs[node]
+        return any(self.costs[reduce].contraction for reduce in cost.owned) or (
+            cost.local > _BLOCK_OPERATIONS * cost.size
+        )
+
+    def streams(self, node: LazyBuffer, fusion: Fusion) -> bool:
+        """Whether two contractions with the node between them gain from not storing it.
+
+        Both it and what the first one gives would be written and read, which has to be noticeable
+        beside their operations.
+        """
+        assert fusion.contraction is not None
+        first = self._contraction_below(node)
+        if first is None:
+            return False
+        last = self.costs[fusion.contraction]
+        below = self.costs[first]
+        work = 2 * (last.each * last.size + below.each * below.size)
+        return 4 * nbytes(node) * self.byte_seconds >= _NOTICED * self._seconds(work)
+
+    def _contraction_below(self, node: LazyBuffer) -> LazyBuffer | None:
+        """A contraction that gives as many elements as the node has, and of which it is made."""
+        size = self.costs[node].size
+        seen = {node}
+        stack = [node]
+        while stack and len(seen) < MOST_NODES:
+            current = stack.pop()
+            cost = self.costs[current]
+            if cost.contraction:
+                if cost.size == size and len(cost.reduces) == 1:
+                    return current
+                continue
+            for source in value_sources(current):
+                if source not in seen and not self.costs.is_load(source):
+                    seen.add(source)
+                    stack.append(source)
+        return None
+
+    def pays(self, node: LazyBuffer, cost: Cost, visits: Visits) -> bool:
+        """Whether evaluating the node wherever it is needed beats its trip through memory."""
+        evals = 0
+        for fusion, indices in visits.items():
+            space = fusion.space
+            for signature in indices:
+                evals += space.evals_at(signature)
+        extra = evals - cost.size
+        if len(visits) == 1 and extra <= 0:
+            if cost.local <= _UNNOTICED * cost.size or cost.reduces:
+                return True
+            extra = self._evals_in_order(visits) - cost.size
+            if extra <= 0:
+                return True
+        below = self._below(node, visits)
+        size = nbytes(node)
+        through_memory = below.loaded + size * (1 + len(visits))
+        rereads = 0
+        if cost.reduces and below.loaded > self.near_bytes * cost.size:
+            rereads = below.reading  # the second pass over a row finds it no longer in the cache
+        fused = below.loaded * (len(visits) - below.reading + rereads)
+        seconds = (through_memory - fused) * self.byte_seconds + _LAUNCH_SECONDS
+        return self._seconds(extra * below.work / max(cost.size, 1)) <= seconds
+
+    def _evals_in_order(self, visits: Visits) -> int:
+        """The evaluations where the loops over the output keep their order.
+
+        What does not vary with an outer loop is computed again in each of its iterations.
+        """
+        evals = 0
+        for fusion, indices in visits.items():
+            space = fusion.space
+            for signature in indices:
+                ranges = space.closure(space.ranges(signature))
+                inner = ranges & space.outputs
+                outer = (1 << inner.bit_length()) - 1
+                evals += space.evals(ranges | (outer & space.outputs))
+        return evals
+
+    def _seconds(self, work: float) -> float:
+        """How long so many operations take; few of them are not shared out."""
+        threads = min(self.threads, max(work / SMALL_KERNEL, 1))
+        return work * self.operation_seconds / threads
+
+    def _below(self, node: LazyBuffer, visits: Visits) -> _Below:
+        """What computing the node once takes, down to what is in memory, or may well come to be.
+
+        Each node that is wanted at several indices is another chance to cut: after a few of them
+        there surely was one.
+        """
+        work = 0.0
+        loads: dict[LazyBuffer, int] = {}
+        inner: list[LazyBuffer] = []
+        seen = {node}
+        stack = [(node, _CHANCES_TO_CUT, nbytes(node))]
+        while stack and len(seen) < MOST_NODES:
+            current, chances, part = stack.pop()
+            cost = self.costs[current]
+            work += cost.each * cost.size
+            inner.append(current)
+            for source in value_sources(current):
+                # Of what is moved into a smaller shape, only that much is read.
+                most = nbytes(source)
+                if isinstance(current.op, MovementOps):
+                    most = min(most, part)
+                if source in seen:
+                    continue
+                seen.add(source)
+                left = chances - (source in self.costs.several_indices)
+                if left < 0 or self.costs.is_load(source) or self.costs[source].contraction:
+                    loads[source] = most
+                elif source.op is not LoadOps.CONST:
+                    stack.append((source, left, most))
+        loaded = sum(loads.values())
+        work += sum([most // load.dtype.itemsize for load, most in loads.items()])
+        wide = max([self.costs[load].size for load in loads], default=0)
+        reading = self._count_reading(visits, [*inner[1:], *loads], wide)
+        return _Below(work, loaded, reading)
+
+    def _count_reading(self, visits: Visits, nodes: list[LazyBuffer], wide: int) -> int:
+        """How many of the kernels compute, or load, one of the widest `nodes` anyway."""
+        widest = [node for node in nodes if 2 * self.costs[node].size > wide]
+        count = 0
+        for fusion in visits:
+            for node in widest:
+                if node in fusion.buffers or fusion in self.visits.get(node, ()):
+                    count += 1
+                    break
+        return count
