@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 import math
-import time
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.effort import calls
 
 from ferrule.device import Buffer
 from ferrule.dtype import dtypes
@@ -421,15 +421,13 @@ def test_adam_updates_six_parameters_in_few_kernels() -> None:
     assert {s.node.srcs[0].realized for s in network.params + network.first} <= written
 
 
-def test_a_training_step_is_scheduled_quickly() -> None:
-    network = Network((784, 512, 512, 10))
-    best = math.inf
-    for _ in range(3):
-        nodes = network.adam(network.gradients())
-        start = time.perf_counter()
-        make_schedule(nodes)
-        best = min(best, time.perf_counter() - start)
-    assert best < 0.1  # 7 ms on a quiet machine
+def test_scheduling_a_training_step_takes_work_in_proportion_to_its_layers() -> None:
+    def effort(layers: int) -> int:
+        network = Network((784, *[512] * layers, 10))
+        return calls(make_schedule, network.adam(network.gradients()))
+
+    effort(4)  # what is computed once
+    assert effort(16) < 4.5 * effort(4)
 
 
 # *** writing in place ***
@@ -847,22 +845,27 @@ def test_a_runner_of_the_users_own() -> None:
 # *** size ***
 
 
-def test_a_hundred_thousand_nodes_are_scheduled_in_seconds() -> None:
-    x = node = from_array(random_array(8))
-    for _ in range(50_000):
-        node = node.e(BinaryOps.ADD, x).e(UnaryOps.NEG)
-    start = time.perf_counter()
-    items = make_schedule([node]).items
-    assert time.perf_counter() - start < 30
+def test_a_hundred_thousand_nodes_take_work_in_proportion_to_their_number() -> None:
+    def chain(nodes: int) -> LazyBuffer:
+        x = node = from_array(random_array(8))
+        for _ in range(nodes // 2):
+            node = node.e(BinaryOps.ADD, x).e(UnaryOps.NEG)
+        return node
+
+    items = make_schedule([chain(100_000)]).items
     assert len(items) < 1000
+    assert calls(make_schedule, [chain(8000)]) < 4.5 * calls(make_schedule, [chain(2000)])
 
 
-def test_many_writes_are_scheduled_in_seconds() -> None:
-    storage = storage_of(np.zeros(2000, np.float32))
-    one = LazyBuffer.const(1.0, dtypes.float32, (1,), DEVICE)
-    for place in range(2000):
-        storage.write(one, View.create((1,), (1,), place))
-    start = time.perf_counter()
-    realize([storage.node])
-    assert time.perf_counter() - start < 20
-    np.testing.assert_array_equal(to_array(storage.node), np.ones(2000))
+def test_many_writes_take_work_in_proportion_to_their_number() -> None:
+    def written(places: int) -> LazyBuffer:
+        storage = storage_of(np.zeros(places, np.float32))
+        one = LazyBuffer.const(1.0, dtypes.float32, (1,), DEVICE)
+        for place in range(places):
+            storage.write(one, View.create((1,), (1,), place))
+        return storage.node
+
+    node = written(2000)
+    effort = calls(realize, [node])
+    assert effort < 4.5 * calls(realize, [written(500)])
+    np.testing.assert_array_equal(to_array(node), np.ones(2000))
