@@ -41,14 +41,14 @@ LAYERS = """
     renderer.llvmcast renderer.llvmir
     renderer.cdialect renderer.cprelude renderer.calu renderer.cbounds renderer.cinline
     renderer.cblocks renderer.cfunction renderer.cstyle
-    runner winners trials tuner device packing trial_worker capture
+    runner winners trials tuner interpreted device packing trial_worker capture
     runtime.elf runtime.native_parts runtime.native runtime.pool runtime.llvm
     runtime.cpu_memory runtime.cpu_program runtime.graph.cpu runtime.cpu runtime.numpy
     runtime.opencl_driver runtime.opencl_memory runtime.opencl_program runtime.graph.opencl
     runtime.opencl
     runtime.cuda_driver runtime.cuda_memory runtime.cuda_compiler runtime.cuda_program
     runtime.graph.dependencies runtime.graph.cuda runtime.cuda
-    lazy schedule.signature schedule.graph schedule.views schedule.tasks schedule.slots
+    lazy storage schedule.signature schedule.graph schedule.views schedule.tasks schedule.slots
     schedule.costs schedule.keep schedule.fusion schedule.gains schedule.cut
     schedule.trees schedule.merge schedule.order
     schedule.hazards schedule.parts schedule.recipe schedule.numbers memory schedule realize

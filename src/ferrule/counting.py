@@ -13,7 +13,8 @@ from ferrule.buffer import Buffer
 from ferrule.dtype import DType
 from ferrule.expr import sint
 from ferrule.gradient import Value
-from ferrule.lazy import LazyBuffer, storage_size
+from ferrule.lazy import LazyBuffer
+from ferrule.shape.layout import storage_size
 
 _BASE = 4096
 _digits: dict[str, LazyBuffer] = {}

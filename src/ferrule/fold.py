@@ -191,6 +191,27 @@ def is_identity(op: BinaryOps, value: Scalar, dtype: DType, right: bool) -> bool
     return rule is not None and (right or op in _COMMUTATIVE) and rule(value, dtype)
 
 
+def same_operand(op: Op, dtype: DType, known: Sequence[Scalar | None]) -> int | None:
+    """Which operand the result is, bit by bit, whatever those are that are not known (None).
+
+    >>> same_operand(BinaryOps.MUL, dtypes.float32, [1.0, None])
+    1
+    """
+    if op is TernaryOps.WHERE:
+        condition = known[0]
+        return None if condition is None else 1 if condition else 2
+    if not isinstance(op, BinaryOps):
+        return None
+    for place, value in enumerate(known):
+        if value is None:
+            continue
+        if is_identity(op, value, dtype, right=place == 1):
+            return 1 - place
+        if op is BinaryOps.MUL and value == 0 and not dtypes.is_float(dtype):
+            return place
+    return None
+
+
 def _is_zero(value: Scalar, _: DType) -> bool:
     return value == 0
 

@@ -1,4 +1,4 @@
-"""The lazy graph: `LazyBuffer`, a value not computed yet; `Storage`, memory with versions.
+"""The lazy graph: `LazyBuffer`, a value not computed yet.
 
 A node is `(op, srcs, arg)` with a shape, a dtype and a device. Equal nodes are one object, so that
 equality is identity and an expression that is written twice is computed once. Building a node does
@@ -12,9 +12,7 @@ place is for the scheduler to find out.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import Any, Final, TypeAlias, final
 
@@ -27,10 +25,9 @@ from ferrule.fold import (
     fold_bitcast,
     fold_cast,
     fold_reduce,
-    is_identity,
     is_negative_zero,
+    same_operand,
 )
-from ferrule.helpers import lock_across_forks
 from ferrule.ops import (
     BinaryOps,
     LoadOps,
@@ -39,26 +36,16 @@ from ferrule.ops import (
     ReduceOps,
     TernaryOps,
     UnaryOps,
+    fits_plainly,
     infer,
 )
 from ferrule.shape.layout import (
     parts_of_long_reduce,
     parts_of_tall_reduce,
-    storage_shape,
     storage_size,
     storage_view,
 )
 from ferrule.shape.view import ShapeError, View
-
-__all__ = [
-    "DeviceMismatchError",
-    "LazyBuffer",
-    "Storage",
-    "pending_writes",
-    "storage_shape",
-    "storage_size",
-    "storage_view",
-]
 
 Shape: TypeAlias = tuple[sint, ...]
 
@@ -238,7 +225,7 @@ class LazyBuffer:
         for other in others:
             if other.device != self.device:
                 raise _device_mismatch(op, self, other)
-        if _needs_rules(op, srcs):
+        if not fits_plainly(op, srcs):
             shape, dtype = infer(op, [(s.shape, s.dtype) for s in srcs], arg)
         elif op in _COMPARISONS:
             dtype = dtypes.bool
@@ -455,7 +442,7 @@ class LazyBuffer:
         `region` says where in the flat memory the elements of `value` go, each in a place of its
         own. Raises `ShapeError` if they do not fit.
         """
-        _check_assign(self, value, region)
+        check_assign(self, value, region)
         if _is_empty(value.shape):
             return self
         srcs = (self, value)
@@ -544,7 +531,8 @@ def _device_mismatch(op: Op, a: LazyBuffer, b: LazyBuffer) -> DeviceMismatchErro
     )
 
 
-def _check_assign(old: LazyBuffer, value: LazyBuffer, region: View | None) -> None:
+def check_assign(old: LazyBuffer, value: LazyBuffer, region: View | None) -> None:
+    """Raises an error if `value` cannot replace the part of `old` at `region`."""
     if old.device != value.device:
         raise _device_mismatch(LoadOps.ASSIGN, old, value)
     shape = old.shape if region is None else region.shape
@@ -567,35 +555,6 @@ def _check_assign(old: LazyBuffer, value: LazyBuffer, region: View | None) -> No
 # *** simpler forms ***
 
 
-def _needs_rules(op: Op, srcs: tuple[LazyBuffer, ...]) -> bool:
-    """False only for the commonest right cases: one shape, and one dtype that `op` takes."""
-    if len(srcs) != _COUNTS.get(op):
-        return True
-    last = srcs[-1]
-    shape = last.shape
-    dtype = last.dtype
-    if op is TernaryOps.WHERE:
-        condition, other, _ = srcs
-        return condition.shape != shape or other.shape != shape or other.dtype is not dtype
-    for source in srcs:
-        if source.dtype is not dtype or source.shape != shape:
-            return True
-    if dtype.exponent_bits:
-        return op in _INTEGERS_ONLY
-    return dtype is dtypes.bool or op in _FLOATS_ONLY
-
-
-_INTEGERS_ONLY: Final = frozenset(
-    {BinaryOps.XOR, BinaryOps.AND, BinaryOps.OR, BinaryOps.SHL, BinaryOps.SHR}
-)
-_FLOATS_ONLY: Final = frozenset({op for op in UnaryOps if op is not UnaryOps.NEG})
-_COUNTS: Final[dict[Op, int]] = {
-    **dict.fromkeys([op for op in UnaryOps if op is not UnaryOps.CAST], 1),
-    **dict.fromkeys(BinaryOps, 2),
-    **dict.fromkeys(TernaryOps, 3),
-}
-
-
 def _simplify(
     op: Op, srcs: tuple[LazyBuffer, ...], shape: Shape, dtype: DType
 ) -> LazyBuffer | None:
@@ -603,48 +562,24 @@ def _simplify(
     if _is_empty(shape):
         return LazyBuffer.const(0, dtype, shape, srcs[0].device)
     if op is TernaryOps.WHERE:
-        return _simplify_where(srcs)
-    if op is UnaryOps.NEG:
+        if srcs[1] is srcs[2]:
+            return srcs[1]
+    elif op is UnaryOps.NEG:
         inner = srcs[0].srcs
         if srcs[0].op is UnaryOps.NEG and inner:
             return inner[0]
     elif op is UnaryOps.CAST:
         return None
-    known = [source.base_const() for source in srcs]
-    values = [value for value in known if value is not None and not isinstance(value, Expr)]
-    if not values:
+    values = [source.base_const() for source in srcs]
+    known = [None if isinstance(value, Expr) else value for value in values]
+    numbers = [value for value in known if value is not None]
+    if not numbers:
         return None
-    if len(values) == len(srcs):
-        result = fold(op, srcs[0].dtype, values)
+    if len(numbers) == len(srcs) and op is not TernaryOps.WHERE:
+        result = fold(op, srcs[0].dtype, numbers)
         return None if result is None else LazyBuffer.const(result, dtype, shape, srcs[0].device)
-    if len(srcs) == 2 and isinstance(op, BinaryOps):
-        return _simplify_binary(op, srcs, known)
-    return None
-
-
-def _simplify_where(srcs: tuple[LazyBuffer, ...]) -> LazyBuffer | None:
-    condition, a, b = srcs
-    if a is b:
-        return a
-    value = condition.base_const()
-    if value is None or isinstance(value, Expr):
-        return None
-    return a if value != 0 else b
-
-
-def _simplify_binary(
-    op: BinaryOps, srcs: tuple[LazyBuffer, ...], known: Sequence[Scalar | Expr | None]
-) -> LazyBuffer | None:
-    """One operand is a constant: laws that hold for every value of the other, bit by bit."""
-    for place, value in enumerate(known):
-        if value is None or isinstance(value, Expr):
-            continue
-        other = srcs[1 - place]
-        if is_identity(op, value, other.dtype, right=place == 1):
-            return other
-        if op is BinaryOps.MUL and value == 0 and not dtypes.is_float(other.dtype):
-            return srcs[place]
-    return None
+    place = same_operand(op, srcs[-1].dtype, known)
+    return None if place is None else srcs[place]
 
 
 def _has_source_of_its_size(node: LazyBuffer) -> bool:
@@ -701,88 +636,3 @@ _ADDS_ZEROS: Final = frozenset({MovementOps.PAD, MovementOps.UNWINDOW})
 
 def _is_plain_zero(value: Scalar | Expr) -> bool:
     return not isinstance(value, Expr) and value == 0 and not is_negative_zero(value)
-
-
-# *** versions ***
-
-
-@final
-class Storage:
-    """The memory behind a tensor and its views: `node` is the version that holds now."""
-
-    __slots__ = ("__weakref__", "node", "token")
-
-    node: LazyBuffer
-    token: object
-
-    def __init__(self, node: LazyBuffer) -> None:
-        self.node = node
-        self.token = object()
-        if node.owner is None:
-            node.owner = self.token
-
-    def write(self, value: LazyBuffer, region: View | None = None) -> None:
-        """Replaces the part at `region`, or all, by `value`; earlier reads keep their meaning.
-
-        Raises `ShapeError`, `DeviceMismatchError` as `LazyBuffer.assign` does.
-        """
-        old = self.node
-        _check_assign(old, value, region)
-        if _is_empty(value.shape) or (value is old and region is None):
-            return
-        if region is not None and region == View.create(region.shape) and region.size == old.size:
-            value = value.reshape(old.shape)
-            region = None
-        started = old.realized is not None or old.op is LoadOps.ASSIGN
-        if region is None and not started and not value.owns_memory:
-            self.node = value  # there is no memory yet that other versions could be in
-        else:
-            memory = old if old.owns_memory else _in_new_memory(old)
-            self.node = memory.assign(value, region)
-        if self.node.owner is None:
-            self.node.owner = self.token
-        if self.node.op is LoadOps.ASSIGN:
-            with _written_lock:
-                _written.add(self)
-            kept = _kept.get()
-            if kept is not None and old.serial <= kept[0]:
-                kept[1].append(self)
-
-
-def _in_new_memory(value: LazyBuffer) -> LazyBuffer:
-    """`value` in memory that no other node can come to share."""
-    if value.op is LoadOps.CONTIGUOUS:
-        value = value.srcs[0]
-    memory = LazyBuffer.empty(value.shape, value.dtype, value.device)
-    return memory.assign(value)
-
-
-_written: weakref.WeakSet[Storage] = weakref.WeakSet()
-_written_lock = lock_across_forks()
-_kept: ContextVar[tuple[int, list[Storage]] | None] = ContextVar("ferrule_kept", default=None)
-
-
-@contextmanager
-def keep_written(last: int) -> Iterator[list[Storage]]:
-    """A block that keeps the storages alive which are written to, so that the writes are done.
-
-    Those, that is, whose version from before is no newer than the node of serial number `last`.
-    """
-    storages: list[Storage] = []
-    token = _kept.set((last, storages))
-    try:
-        yield storages
-    finally:
-        _kept.reset(token)
-
-
-def pending_writes() -> list[Storage]:
-    """All live storages whose node is an ASSIGN that has not run."""
-    with _written_lock:
-        if not _written:
-            return []
-        pending = [storage for storage in _written if storage.node.op is LoadOps.ASSIGN]
-        if len(pending) < len(_written):
-            _written.clear()
-            _written.update(pending)
-        return pending

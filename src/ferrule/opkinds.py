@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import as_int, sint
@@ -465,3 +465,39 @@ def infer(op: Op, operands: Sequence[Info], arg: Any = None) -> Info:
         raise _misfit(op, f"takes {wanted} operands, got {len(operands)}")
     shape, dtype = rule(op, operands, arg)
     return tuple([size if type(size) is int else as_int(size) for size in shape]), dtype
+
+
+class Operand(Protocol):
+    """What has a shape and a dtype."""
+
+    shape: Shape
+    dtype: DType
+
+
+def fits_plainly(op: Op, operands: Sequence[Operand]) -> bool:
+    """Whether the operands are surely right: of one shape, and of one dtype that `op` takes.
+
+    So are most, and they need not wait for `infer`, which alone says what is wrong.
+    """
+    if len(operands) != _COUNTS.get(op):
+        return False
+    last = operands[-1]
+    shape = last.shape
+    dtype = last.dtype
+    if op is TernaryOps.WHERE:
+        condition, other, _ = operands
+        return condition.shape == shape and other.shape == shape and other.dtype is dtype
+    for operand in operands:
+        if operand.dtype is not dtype or operand.shape != shape:
+            return False
+    if dtype.exponent_bits:
+        return op not in _INTEGERS_ONLY
+    return dtype is not dtypes.bool and op not in _FLOAT_ONLY
+
+
+_INTEGERS_ONLY = _BITWISE | _SHIFTS
+_COUNTS: dict[Op, int] = {
+    **dict.fromkeys([op for op in UnaryOps if op is not UnaryOps.CAST], 1),
+    **dict.fromkeys(BinaryOps, 2),
+    **dict.fromkeys(TernaryOps, 3),
+}

@@ -31,6 +31,7 @@ from ferrule.opkinds import (
     TernaryOps,
     UnaryOps,
     cast_arg,
+    fits_plainly,
     infer,
     operand_count,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "UnaryOps",
     "apply_movements",
     "cast_arg",
+    "fits_plainly",
     "get_lazyop_info",
     "infer",
     "operand_count",

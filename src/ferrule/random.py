@@ -22,10 +22,12 @@ from ferrule.dtype import DType, dtypes
 from ferrule.expr import sint
 from ferrule.gradient import Value
 from ferrule.helpers import lock_across_forks
-from ferrule.lazy import LazyBuffer, Storage, storage_size
+from ferrule.lazy import LazyBuffer
 from ferrule.ops import BinaryOps
 from ferrule.realize import realize
+from ferrule.shape.layout import storage_size
 from ferrule.shape.view import ShapeError, View
+from ferrule.storage import Storage
 
 _ROTATIONS: Final = (13, 15, 26, 6, 17, 29, 16, 24)
 _PARITY: Final = 0x1BD11BDA

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from ferrule.device import Buffer
 from ferrule.dtype import dtypes
-from ferrule.lazy import LazyBuffer, Storage
+from ferrule.lazy import LazyBuffer
 from ferrule.ops import BinaryOps, ReduceOps
 from ferrule.realize import realize
 from ferrule.schedule.views import dense
 from ferrule.shape.view import View
+from ferrule.storage import Storage
 
 Array = np.ndarray[Any, Any]
 

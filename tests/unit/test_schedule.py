@@ -15,7 +15,7 @@ from tests.effort import calls
 from ferrule.device import Buffer
 from ferrule.dtype import dtypes
 from ferrule.expr import Variable
-from ferrule.lazy import LazyBuffer, Storage
+from ferrule.lazy import LazyBuffer
 from ferrule.ops import (
     BinaryOps,
     BufferOps,
@@ -32,6 +32,7 @@ from ferrule.runner import JITRunner
 from ferrule.schedule import _plan, _recipes, create_schedule, make_schedule
 from ferrule.schedule.numbers import _forms
 from ferrule.shape.view import ShapeError, View
+from ferrule.storage import Storage
 from ferrule.target import usable_cores
 
 Array = np.ndarray[Any, Any]

@@ -14,7 +14,8 @@ from typing import Any, TypeAlias, final
 from ferrule.buffer import Buffer
 from ferrule.device import Compiled, Device, Interpreted
 from ferrule.gradient import Value
-from ferrule.lazy import LazyBuffer, Storage
+from ferrule.lazy import LazyBuffer
+from ferrule.storage import Storage
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import Cell
 

@@ -35,8 +35,9 @@ from ferrule.jit.results import (
 )
 from ferrule.jit.watch import Watch
 from ferrule.jit.weights import PackedWeights
-from ferrule.lazy import LazyBuffer, Storage, forget_nodes, keep_written, pending_writes
+from ferrule.lazy import LazyBuffer, forget_nodes
 from ferrule.realize import realize
+from ferrule.storage import Storage, keep_written, pending_writes
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import Cell
 

@@ -12,9 +12,10 @@ from typing import Final, final
 
 from ferrule.codegen.intrinsics import native_intrinsic
 from ferrule.dtype import dtypes
-from ferrule.lazy import LazyBuffer, storage_size
+from ferrule.lazy import LazyBuffer
 from ferrule.ops import BinaryOps, LoadOps, MovementOps, Op, ReduceOps, UnaryOps
 from ferrule.schedule.graph import Graph, value_sources
+from ferrule.shape.layout import storage_size
 from ferrule.target import Target
 
 _OPERATIONS: Final[dict[Op, float]] = {

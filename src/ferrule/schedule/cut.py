@@ -14,7 +14,7 @@ from typing import Final, TypeAlias, final
 
 from ferrule.codegen.gridcost import multiprocessors
 from ferrule.expr import sint
-from ferrule.lazy import LazyBuffer, storage_size
+from ferrule.lazy import LazyBuffer
 from ferrule.ops import LoadOps, MovementOps, ReduceOps
 from ferrule.schedule.costs import SMALL_KERNEL, Cost, Costs, widened_factors
 from ferrule.schedule.fusion import MOST_NODES, SINGLE, Fusion, Visits, move_indices, share_memory
@@ -23,6 +23,7 @@ from ferrule.schedule.graph import Graph, value_sources
 from ferrule.schedule.keep import Block, find_block
 from ferrule.schedule.signature import Signature, Space, is_pass_through, ranges_shape
 from ferrule.schedule.tasks import memory_roots
+from ferrule.shape.layout import storage_size
 from ferrule.target import Target
 
 # A reduce that keeps others waiting must leave this many iterations for each thread to share out.

@@ -15,8 +15,10 @@ from typing import final
 
 from ferrule.dtype import dtypes
 from ferrule.expr import Expr
-from ferrule.lazy import LazyBuffer, pending_writes, storage_size
+from ferrule.lazy import LazyBuffer
 from ferrule.ops import LoadOps
+from ferrule.shape.layout import storage_size
+from ferrule.storage import pending_writes
 
 
 @final

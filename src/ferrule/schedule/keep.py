@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import final
 
-from ferrule.lazy import LazyBuffer, storage_size
+from ferrule.lazy import LazyBuffer
 from ferrule.schedule.signature import ZERO, Signature, Space
+from ferrule.shape.layout import storage_size
 
 
 @final

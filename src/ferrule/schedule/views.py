@@ -6,8 +6,9 @@ from functools import lru_cache
 from typing import final
 
 from ferrule.expr import sint
-from ferrule.lazy import LazyBuffer, storage_view
+from ferrule.lazy import LazyBuffer
 from ferrule.ops import MovementOps
+from ferrule.shape.layout import storage_view
 from ferrule.shape.view import View, prod_sint
 
 dense = lru_cache(maxsize=4096)(storage_view)

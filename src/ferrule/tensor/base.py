@@ -24,9 +24,10 @@ from ferrule.gradient import (
     is_recording,
     no_grad,
 )
-from ferrule.lazy import DeviceMismatchError, LazyBuffer, storage_shape, storage_view
+from ferrule.lazy import DeviceMismatchError, LazyBuffer
 from ferrule.ops import MovementOps
 from ferrule.realize import realize
+from ferrule.shape.layout import storage_shape, storage_view
 from ferrule.shape.view import ShapeError, View, prod_sint
 from ferrule.tensor.broadcast import fit_shape
 from ferrule.tensor.cell import MOVES, Cache, Cell, Move, Part, moved_view, still_holds

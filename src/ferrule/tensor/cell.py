@@ -10,9 +10,9 @@ from typing import Any, Final, TypeAlias, final
 from weakref import WeakSet, ref
 
 from ferrule.gradient import Value, is_recording
-from ferrule.lazy import Storage
 from ferrule.ops import MovementOps
 from ferrule.shape.view import View
+from ferrule.storage import Storage
 from ferrule.tensor.matrices import diagonal_part
 
 DIAGONAL: Final = "diagonal"

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from ferrule.expr import sint
 from ferrule.gradient import Shape, Value
-from ferrule.lazy import storage_size
+from ferrule.shape.layout import storage_size
 from ferrule.shape.view import ShapeError, same
 from ferrule.tensor.matrices import diagonal_part
 from ferrule.tensor.rowwise import accumulating

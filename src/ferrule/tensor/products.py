@@ -8,7 +8,7 @@ from typing import Any, Self
 from ferrule.dtype import dtypes, promote
 from ferrule.expr import sint
 from ferrule.gradient import Number
-from ferrule.lazy import storage_size
+from ferrule.shape.layout import storage_size
 from ferrule.shape.view import ShapeError, prod_sint, same
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.linalg import Linalg

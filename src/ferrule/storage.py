@@ -1,0 +1,96 @@
+"""`Storage`: memory with versions, which is what is behind a tensor and its views."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import final
+
+from ferrule.helpers import lock_across_forks
+from ferrule.lazy import LazyBuffer, check_assign
+from ferrule.ops import LoadOps
+from ferrule.shape.view import View
+
+
+@final
+class Storage:
+    """The memory behind a tensor and its views: `node` is the version that holds now."""
+
+    __slots__ = ("__weakref__", "node", "token")
+
+    node: LazyBuffer
+    token: object
+
+    def __init__(self, node: LazyBuffer) -> None:
+        self.node = node
+        self.token = object()
+        if node.owner is None:
+            node.owner = self.token
+
+    def write(self, value: LazyBuffer, region: View | None = None) -> None:
+        """Replaces the part at `region`, or all, by `value`; earlier reads keep their meaning.
+
+        Raises `ShapeError`, `DeviceMismatchError` as `LazyBuffer.assign` does.
+        """
+        old = self.node
+        check_assign(old, value, region)
+        if 0 in value.shape or (value is old and region is None):
+            return
+        if region is not None and region == View.create(region.shape) and region.size == old.size:
+            value = value.reshape(old.shape)
+            region = None
+        started = old.realized is not None or old.op is LoadOps.ASSIGN
+        if region is None and not started and not value.owns_memory:
+            self.node = value  # there is no memory yet that other versions could be in
+        else:
+            memory = old if old.owns_memory else _in_new_memory(old)
+            self.node = memory.assign(value, region)
+        if self.node.owner is None:
+            self.node.owner = self.token
+        if self.node.op is LoadOps.ASSIGN:
+            with _written_lock:
+                _written.add(self)
+            kept = _kept.get()
+            if kept is not None and old.serial <= kept[0]:
+                kept[1].append(self)
+
+
+def _in_new_memory(value: LazyBuffer) -> LazyBuffer:
+    """`value` in memory that no other node can come to share."""
+    if value.op is LoadOps.CONTIGUOUS:
+        value = value.srcs[0]
+    memory = LazyBuffer.empty(value.shape, value.dtype, value.device)
+    return memory.assign(value)
+
+
+_written: weakref.WeakSet[Storage] = weakref.WeakSet()
+_written_lock = lock_across_forks()
+_kept: ContextVar[tuple[int, list[Storage]] | None] = ContextVar("ferrule_kept", default=None)
+
+
+@contextmanager
+def keep_written(last: int) -> Iterator[list[Storage]]:
+    """A block that keeps the storages alive which are written to, so that the writes are done.
+
+    Those, that is, whose version from before is no newer than the node of serial number `last`.
+    """
+    storages: list[Storage] = []
+    token = _kept.set((last, storages))
+    try:
+        yield storages
+    finally:
+        _kept.reset(token)
+
+
+def pending_writes() -> list[Storage]:
+    """All live storages whose node is an ASSIGN that has not run."""
+    with _written_lock:
+        if not _written:
+            return []
+        pending = [storage for storage in _written if storage.node.op is LoadOps.ASSIGN]
+        if len(pending) < len(_written):
+            _written.clear()
+            _written.update(pending)
+        return pending
