@@ -39,7 +39,7 @@ from ferrule.codegen.uops import UOp, UOps
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import ExprOp
 from ferrule.renderer.base import RenderError
-from ferrule.renderer.cdialect import CUDA, C, Dialect
+from ferrule.renderer.cdialect import CUDA, OPENCL, C, Dialect
 from ferrule.renderer.cfunction import pieces
 from ferrule.renderer.cstyle import CStyleRenderer, cuda_renderer, opencl_renderer
 from ferrule.target import Target
@@ -499,6 +499,35 @@ def test_threads_share_memory_in_opencl() -> None:
     x = np.arange(192, dtype=np.float32)
     uops = reversed_through_shared_memory()
     all_alike(uops, [x, np.zeros(384, np.float32), np.zeros(96, np.float32)])
+
+
+def waiting_loops(over_blocks: bool) -> list[UOp]:
+    """Two loops, one after the other, in both of which the threads of a block wait."""
+    b = Block(2, 16)
+    blocks = b.loop(b.block, b.add(UOps.STOP, I64), name="block") if over_blocks else None
+    part = b.alu(ExprOp.MUL, b.block if blocks is None else blocks, b.const(16))
+    x = b.load(b.param(0, dtypes.int32), b.alu(ExprOp.ADD, part, b.thread))
+    for slot, op in enumerate((ExprOp.ADD, ExprOp.MAX)):
+        i = b.loop(b.const(0), b.const(3))
+        term = b.alu(ExprOp.MUL, x, b.add(UOps.CAST, dtypes.int32, 1, (i,)))
+        place = b.alu(ExprOp.ADD, b.alu(ExprOp.MUL, i, b.const(32)), part)
+        at = b.alu(ExprOp.ADD, place, b.thread)
+        b.store(b.param(slot + 1, dtypes.int32), at, b.across(op, term, 16))
+        b.end(i)
+    if blocks is not None:
+        b.end(blocks)
+    return b.uops
+
+
+@pytest.mark.parametrize("over_blocks", [False, True])
+def test_a_barrier_between_loops_in_which_threads_wait_in_opencl(over_blocks: bool) -> None:
+    """PoCL needs it. The loop over blocks is none in OpenCL: a block has one of them."""
+    uops = waiting_loops(over_blocks)
+    all_alike(uops, [sample(dtypes.int32, 32, 0), *(np.zeros(96, np.int32) for _ in range(2))])
+    text = opencl_renderer(GPU).render("k", uops).partition("__kernel")[2]
+    outside = [line for line in text.splitlines() if line.startswith(("  for", "  barrier"))]
+    assert [line.split()[0] for line in outside] == ["for", OPENCL.between_loops.split()[0], "for"]
+    assert "\n  __syncthreads" not in cuda_renderer(GPU).render("k", uops).partition("k(")[2]
 
 
 def test_an_old_value_stays_under_its_wider_name_in_opencl() -> None:

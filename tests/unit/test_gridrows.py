@@ -24,8 +24,9 @@ from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
 from ferrule.codegen.uops import UOps
+from ferrule.dtype import dtypes
 from ferrule.expr import ExprOp, Variable
-from ferrule.ops import BufferOps, LazyOp, ReduceOps, UnaryOps
+from ferrule.ops import BufferOps, LazyOp, MovementOps, ReduceOps, UnaryOps
 
 
 def softmax_of(rows: int, columns: int, axis: int = 1) -> Case:
@@ -69,6 +70,21 @@ def test_a_row_with_a_tail_stays_in_registers() -> None:
     linearizer = run(case)
     assert accesses(linearizer, UOps.LOAD) == [2, 2, 2]
     assert not any(u.op is UOps.LOCAL for u in linearizer.uops)
+
+
+def test_places_to_read_at_are_read_once_with_what_is_there() -> None:
+    """One load inside of another: a copy of the inner first would leave none like the outer."""
+    index = load(2, 5, 40, dtype=dtypes.int32)
+    linearizer = Linearizer(
+        store(softmax(LazyOp(MovementOps.GATHER, (load(1, 5, 50), index), 1), 1)), GRID
+    ).linearize()
+    assert len(accesses(linearizer, UOps.LOAD)) == 4
+    numbers = np.random.default_rng(3)
+    x, places = numbers.normal(size=(5, 50)).astype(np.float32), numbers.integers(0, 50, (5, 40))
+    out = np.zeros(200, np.float32)
+    interpret(linearizer.uops, [out, x.ravel(), places.astype(np.int32).ravel()])
+    expected = numpy_softmax(np.take_along_axis(x, places, 1), 1)
+    np.testing.assert_allclose(out.reshape(5, 40), expected, rtol=2e-5)
 
 
 def test_rows_that_are_too_long_are_read_again() -> None:

@@ -283,7 +283,8 @@ def _keep(plan: Plan, family: Sequence[str], name: str, depth: int, layout: Layo
         return
     left = KEPT // part
     for first, e in _loaded_again(plan, family):
-        if left > 0:
+        # A load at a place that is loaded too has gone with that one's copy.
+        if left > 0 and e in _all_loads(plan, first):
             _stage(plan, family, first, e, (name, depth))
             left -= 1
     for n in reversed(family[:-1]):
@@ -293,7 +294,10 @@ def _keep(plan: Plan, family: Sequence[str], name: str, depth: int, layout: Layo
 
 
 def _loaded_again(plan: Plan, family: Sequence[str]) -> list[tuple[str, Expr]]:
-    """What several nests load along their last loops: the first of them, and its load."""
+    """What several nests load along their last loops: the first of them, and its load.
+
+    A load comes before those inside of it, of the places where it reads.
+    """
     first: dict[Expr, tuple[str, Expr]] = {}
     out: dict[Expr, tuple[str, Expr]] = {}
     axis = plan.nest(family[0]).loops[-1].range
@@ -310,7 +314,8 @@ def _loaded_again(plan: Plan, family: Sequence[str]) -> list[tuple[str, Expr]]:
             if key in first:
                 out[key] = first[key]
             first.setdefault(key, (n, e))
-    return list(out.values())
+    found = list(out.values())
+    return sorted(found, key=lambda pair: sum(pair[1] in toposort([e]) for _, e in found))
 
 
 def _stage(plan: Plan, family: Sequence[str], first: str, e: Expr, place: tuple[str, int]) -> None:

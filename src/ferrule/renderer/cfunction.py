@@ -499,10 +499,7 @@ class Function:
 
     def is_block(self, u: UOp) -> bool:
         """Whether a loop is over the chunks, of which a block has one."""
-        if u.op is not UOps.LOOP or not self.dialect.has_blocks:
-            return False
-        ends = [s.src[0] if s.op is UOps.CAST else s for s in u.src[:2]]
-        return [s.op for s in ends] == [UOps.START, UOps.STOP]
+        return self.dialect.has_blocks and _is_over_chunks(u)
 
 
 def _plus(index: str, offset: int) -> str:
@@ -516,8 +513,18 @@ def _threads(uops: Sequence[UOp]) -> int:
     return next((u.arg or 1 for u in uops if u.op is UOps.EXTENT), 1)
 
 
+def _is_over_chunks(u: UOp) -> bool:
+    if u.op is not UOps.LOOP:
+        return False
+    ends = [s.src[0] if s.op is UOps.CAST else s for s in u.src[:2]]
+    return [s.op for s in ends] == [UOps.START, UOps.STOP]
+
+
 def _later_waiting_loops(uops: Sequence[UOp]) -> frozenset[UOp]:
-    """The loops inside of no other loop or if in which threads wait, but for the first of them."""
+    """The loops in which threads wait, but for the first of them.
+
+    Those inside of another loop or an if do not count; the loop over chunks is no such loop.
+    """
     found: list[UOp] = []
     open_blocks: list[UOp] = []
     for u in uops:
@@ -525,6 +532,6 @@ def _later_waiting_loops(uops: Sequence[UOp]) -> frozenset[UOp]:
             open_blocks.append(u)
         elif u.op in (UOps.END, UOps.ENDIF):
             open_blocks.pop()
-        elif u.op in (UOps.BARRIER, UOps.ACROSS, UOps.MMA) and open_blocks:
-            found.append(open_blocks[0])
+        elif u.op in (UOps.BARRIER, UOps.ACROSS, UOps.MMA):
+            found += [block for block in open_blocks if not _is_over_chunks(block)][:1]
     return frozenset(loop for loop in found if loop.op is UOps.LOOP and loop is not found[0])
