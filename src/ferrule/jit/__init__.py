@@ -27,6 +27,7 @@ from ferrule.expr import Variable
 from ferrule.gradient import is_transforming
 from ferrule.helpers import check_function
 from ferrule.jit.inputs import Arguments, read_arguments
+from ferrule.jit.numbers import Numbers
 from ferrule.jit.reach import Reach
 from ferrule.jit.record import NotReplayable, capture_call, memory_serials, settle_writes
 from ferrule.jit.replay import Recent, Replay
@@ -58,8 +59,9 @@ class TinyJit(Generic[ReturnType]):
 
     The first call runs the function, the second runs and records it, all others replay what ran: no
     Python of the function's own is executed. Results are new tensors each time. A call with other
-    shapes, dtypes, devices, views, aliases or Python values than before is recorded anew. With
-    `JIT=0` the function just runs.
+    shapes, dtypes, devices, views, aliases or Python values than before is recorded anew; so is one
+    after a number changed that the function finds in an enclosing scope, in its module or in an
+    attribute. With `JIT=0` the function just runs.
 
     On methods each instance has a state of its own.
 
@@ -99,11 +101,13 @@ class TinyJit(Generic[ReturnType]):
         self._replays: OrderedDict[tuple[Any, ...], Replay] = OrderedDict()
         self._reachable: set[int | None] = set()
         """The memory that the function can get at without being given it."""
+        self._numbers: OrderedDict[tuple[Any, ...], Numbers] = OrderedDict()
+        """For the signature of the arguments: what else the function reads."""
         self._recent: Recent | None = None
         self._writes = False
         """Whether it writes to memory from outside."""
         self._refusals = 0
-        """How many captures in a row gave no replay."""
+        """How many captures in a row gave no replay, or one that could never be used."""
         self._unused: OrderedDict[tuple[Any, ...], None] = OrderedDict()
         """The signatures captured since the last replay: what changes all the time is not."""
 
@@ -153,16 +157,17 @@ class TinyJit(Generic[ReturnType]):
                 result = recent.replay.run(args, buffers, {})
                 return result
         arguments = read_arguments(args, kwargs, self._reachable, self._writes)
-        replay = self._replays.get(arguments.key)
+        replay = self._find(arguments)
         if replay is not None and replay.watch.overlaps(arguments.buffers):
             self._writes = True
             arguments = self._read_anew(function, args, kwargs)
-            replay = self._replays.get(arguments.key)
+            replay = self._find(arguments)
         if replay is not None:
             tensors, buffers = arguments.tensors, arguments.buffers
             problem = replay.watch.problem(tensors, buffers)
             if problem is None:
                 self._unused.clear()
+                self._refusals = 0
                 self._show(arguments, replay)
                 if not kwargs and not arguments.var_vals:
                     self._recent = Recent.of(replay, args, self._reachable)
@@ -170,9 +175,22 @@ class TinyJit(Generic[ReturnType]):
                 return result
             del self._replays[arguments.key]
             self._note(f"captured again: {problem}")
+            if replay.runs == 0:
+                self._refusals += 1
         if self._is_hopeless(arguments):
             return self._run(function, args, kwargs)
         return self._capture(function, args, kwargs)
+
+    def _find(self, arguments: Arguments) -> Replay | None:
+        """The replay of such a call, if there is one.
+
+        The numbers that the function finds by itself become a part of the signature.
+        """
+        numbers = self._numbers.get(arguments.key)
+        if numbers is None:
+            return None
+        arguments.key = (*arguments.key, numbers.key())
+        return self._replays.get(arguments.key)
 
     def _read_anew(
         self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -204,12 +222,16 @@ class TinyJit(Generic[ReturnType]):
             self._refusals += 1
             self._note(f"not captured: {replay}")
             return result
-        self._refusals = 0
         self._note(f"captured {len(replay.batch.items)} items")
+        self._numbers[arguments.key] = replay.numbers
+        self._numbers.move_to_end(arguments.key)
+        arguments.key = (*arguments.key, replay.numbers.key())
         self._replays[arguments.key] = replay
         self._unused[arguments.key] = None
         while len(self._replays) > _MOST_REPLAYS:
             self._replays.popitem(last=False)
+        while len(self._numbers) > _MOST_REPLAYS:
+            self._numbers.popitem(last=False)
         self._show(arguments, replay)
         return result
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import gc
-import sys
-import types
 import weakref
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
 from ferrule.buffer import Buffer
-from ferrule.device import Compiled, Device, Interpreted
 from ferrule.gradient import Value
+from ferrule.jit.places import Path, Place, below
 from ferrule.lazy import LazyBuffer
 from ferrule.storage import Storage
 from ferrule.tensor import Tensor
@@ -22,57 +18,6 @@ from ferrule.tensor.cell import Cell
 Owner: TypeAlias = Cell | Storage
 
 _ATOMS = (int, float, complex, str, bytes, bytearray, type(None), range, slice)
-# Functions with an assert that pytest has rewritten could get at all tests that there are.
-_TOOLS = frozenset({"_pytest", "pytest", "pluggy", "hypothesis"})
-_FOREIGN = frozenset(sys.stdlib_module_names) | _TOOLS | {"numpy", "ferrule", "builtins"}
-# The devices have every kernel that was ever made, and all memory.
-_WITHOUT_TENSORS = (types.ModuleType, type(Device), Compiled, Interpreted)
-_MISSING = object()
-
-
-@final
-@dataclass(frozen=True, eq=False, slots=True)
-class Place:
-    """Where a value is found: an item of a dict or a list, an attribute, a closure's variable.
-
-    A fixed place, such as an item of a tuple, always holds the same, and cannot be asked for it.
-    """
-
-    holder: Any
-    key: Any = None
-    fixed: bool = False
-
-    def get(self) -> Any:
-        """What is there now; an object that is nowhere else, if nothing is, or if it is fixed."""
-        holder = self.holder
-        if self.fixed:
-            return _MISSING
-        if isinstance(holder, dict):
-            return holder.get(self.key, _MISSING)
-        if isinstance(holder, list):
-            return holder[self.key] if self.key < len(holder) else _MISSING
-        if isinstance(holder, types.CellType):
-            return _contents(holder)
-        return getattr(holder, self.key, _MISSING)
-
-    def set(self, value: Any) -> None:
-        """Puts a value there."""
-        if isinstance(self.holder, dict | list):
-            self.holder[self.key] = value
-        elif isinstance(self.holder, types.CellType):
-            self.holder.cell_contents = value
-        else:
-            setattr(self.holder, self.key, value)
-
-    @property
-    def identity(self) -> tuple[int, Any]:
-        """What makes two places one, while their holder lives."""
-        return id(self.holder), self.key
-
-
-Path: TypeAlias = tuple[tuple[Place, Any], ...]
-"""Places on the way to something, each with what is found there."""
-_Found: TypeAlias = tuple[Place, Any]
 
 
 @final
@@ -136,7 +81,7 @@ class Reach:
             if id(value) in seen:
                 continue
             seen[id(value)] = value  # kept until the end, so that no id is used twice
-            for place, child in _below(value):
+            for place, child in below(value):
                 if isinstance(child, Tensor):
                     self._add(child, place, path)
                 if not isinstance(place.holder, Tensor):
@@ -152,93 +97,6 @@ class Reach:
 
 def _length(holder: Any) -> int:
     return len(holder) if isinstance(holder, list) else 0
-
-
-def _below(value: Any) -> Iterator[_Found]:
-    """What can be got at from a value, and where it is."""
-    if isinstance(value, Tensor):
-        yield Place(value, "grad"), value.grad
-    elif isinstance(value, dict):
-        yield from [(Place(value, key), child) for key, child in value.items()]
-    elif isinstance(value, list):
-        yield from [(Place(value, i), child) for i, child in enumerate(value)]
-    elif isinstance(value, tuple | set | frozenset):
-        yield from _fixed(value, value)
-    elif isinstance(value, types.FunctionType):
-        yield from _below_function(value)
-    elif isinstance(value, types.MethodType):
-        yield from _fixed(value, (value.__self__, value.__func__))
-    elif isinstance(value, functools.partial):
-        yield from _fixed(value, (value.func, value.args, value.keywords))
-    elif isinstance(value, type):
-        if not _is_foreign(value):
-            yield from _fixed(value, list(vars(value).values()))
-    elif isinstance(value, staticmethod | classmethod):
-        yield from _fixed(value, (value.__func__,))
-    elif isinstance(value, property):
-        yield from _fixed(value, (value.fget,))
-    elif "__wrapped__" in _attributes(value):
-        # A wrapper, such as another captured function: its own state is nobody's business.
-        yield from _fixed(value, (value.__wrapped__,))
-    elif not isinstance(value, _WITHOUT_TENSORS):
-        yield from _below_object(value)
-
-
-def _fixed(holder: Any, values: Iterable[Any]) -> Iterator[_Found]:
-    return ((Place(holder, i, fixed=True), value) for i, value in enumerate(values))
-
-
-def _below_function(function: types.FunctionType) -> Iterator[_Found]:
-    if _is_foreign(function):
-        return
-    for cell in function.__closure__ or ():
-        yield Place(cell), _contents(cell)
-    yield from _fixed(function, (function.__defaults__, function.__kwdefaults__, vars(function)))
-    names = dict.fromkeys(_names(function.__code__))
-    spaces = [function.__globals__]
-    for name in names:
-        value = function.__globals__.get(name)
-        if isinstance(value, types.ModuleType) and not _is_foreign_name(value.__name__):
-            spaces.append(vars(value))
-    for space in spaces:
-        yield from [(Place(space, name), space[name]) for name in names if name in space]
-
-
-def _contents(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # the variable has no value yet
-        return _MISSING
-
-
-def _names(code: types.CodeType) -> Iterator[str]:
-    """The names that a function, and those defined inside it, looks up."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names(constant)
-
-
-def _attributes(value: object) -> dict[str, Any]:
-    """The attributes of an object that has a dict for them; some objects make up any name."""
-    found = getattr(value, "__dict__", None)
-    return found if isinstance(found, dict) else {}
-
-
-def _below_object(value: object) -> Iterator[_Found]:
-    yield from _fixed(value, (_attributes(value), type(value)))
-    for kind in type(value).__mro__:
-        slots = vars(kind).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            yield Place(value, name), getattr(value, name, None)
-
-
-def _is_foreign(value: Any) -> bool:
-    return _is_foreign_name(getattr(value, "__module__", None) or "builtins")
-
-
-def _is_foreign_name(module: str) -> bool:
-    return module.partition(".")[0] in _FOREIGN
 
 
 # *** who holds it ***

@@ -22,7 +22,9 @@ from ferrule.device import BufferCopy
 from ferrule.dtype import dtypes
 from ferrule.jit.batch import Batch
 from ferrule.jit.inputs import Arguments, follow, stand_ins
-from ferrule.jit.reach import Path, Place, Reach, holders, owners
+from ferrule.jit.numbers import Numbers
+from ferrule.jit.places import Path, Place
+from ferrule.jit.reach import Reach, holders, owners
 from ferrule.jit.replay import Replay
 from ferrule.jit.results import (
     Effect,
@@ -99,6 +101,8 @@ class _Call:
         self._watch = Watch()
         self._roots = [function, *arguments.objects]
         self._before = Reach(self._roots)
+        self.numbers = Numbers(self._roots)
+        """What the function can read besides tensors, as it was before the call."""
         tensors = self._before.tensors()
         # What is lazy would melt into the function's kernels, and could not be told from them.
         realize([node for node in map(_lazy_root, tensors) if node is not None])
@@ -240,6 +244,7 @@ class _Call:
         """
         self._check_arguments()
         capture = self.capture
+        self._check_numbers()
         alive = self._alive()
         constants = self._host_data()
         outside = [*capture.read.values(), *capture.updated.values()]
@@ -268,6 +273,7 @@ class _Call:
         for owner, buffer in watched:
             self._watch.add(owner, buffer, buffer.serial in capture.updated)
         self._watch_paths(used.keys())
+        self._watch.add_numbers(self.numbers)
         return self._built(used, alive.keys() - settled)
 
     def _built(self, used: Mapping[int, Buffer], released: Set[int]) -> Replay:
@@ -282,7 +288,10 @@ class _Call:
         changed = [buffer for serial, buffer in updated.items() if serial not in given]
         self._watch.add_arguments(self.arguments, used, updated)
         objects = self.arguments.objects
-        return Replay(batch, packed, self._outcome, self._watch, changed, var_vals, objects)
+        return Replay(
+            *(batch, packed, self._outcome, self._watch),
+            *(changed, var_vals, objects, self.numbers),
+        )
 
     def _alive(self) -> dict[int, Buffer]:
         """The memory that the call wrote to and that is alive, other than fresh values."""
@@ -380,6 +389,19 @@ class _Call:
             place = follow(self.stand_ins.get(tensor, tensor).lazydata)
             if place is None or place[0] is not buffer:
                 raise NotReplayable("it moves an argument to other memory")
+
+    def _check_numbers(self) -> None:
+        changed = self.numbers.problem()
+        if changed is not None:
+            raise NotReplayable(f"it changes what it reads besides tensors: {changed}")
+        for place, child in self.numbers.path:
+            if place.get() is not child:
+                raise NotReplayable(f"it replaces {place.key!r}, which it reads")
+        if self.numbers.has_large_arrays and self._host_data():
+            raise NotReplayable(
+                "it reads data of the host, perhaps from an array outside that is too large to be "
+                "compared before each replay; make that a tensor outside"
+            )
 
     def _check_parts(self) -> None:
         """The graph executors replace whole buffers only."""

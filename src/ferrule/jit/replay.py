@@ -9,6 +9,7 @@ from ferrule.buffer import Buffer
 from ferrule.expr import Variable
 from ferrule.gradient import Value, is_recording
 from ferrule.jit.batch import Batch
+from ferrule.jit.numbers import Numbers
 from ferrule.jit.results import Outcome, build_result
 from ferrule.jit.watch import Watch
 from ferrule.jit.weights import PackedWeights
@@ -33,9 +34,13 @@ class Replay:
         changed: Sequence[Buffer],
         var_vals: Mapping[Variable, int],
         objects: Sequence[object],
+        numbers: Numbers,
     ) -> None:
         self.batch = batch
         self.watch = watch
+        self.numbers = numbers
+        self.runs = 0
+        """How often it was used."""
         self._packed = packed
         self._outcome = outcome
         self._changed = changed
@@ -49,6 +54,7 @@ class Replay:
         are in; the results are in new memory."""
         values = {**self._var_vals, **var_vals} if var_vals else self._var_vals
         outcome = self._outcome
+        self.runs += 1
         for effect in outcome.effects:
             effect.let_go(tensors)
         nodes: list[LazyBuffer] = []

@@ -11,7 +11,7 @@ from ferrule.capture import JitError, user_location
 from ferrule.containers import leaves, mapped
 from ferrule.dtype import DType
 from ferrule.expr import Expr, Variable, sint, unbind
-from ferrule.jit.reach import Place
+from ferrule.jit.places import Place
 from ferrule.lazy import LazyBuffer
 from ferrule.tensor import Tensor
 

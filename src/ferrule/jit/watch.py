@@ -10,7 +10,9 @@ from typing import Any, final
 
 from ferrule.buffer import Buffer
 from ferrule.jit.inputs import Arguments
-from ferrule.jit.reach import Owner, Path, Place, Reach, present_version
+from ferrule.jit.numbers import Numbers
+from ferrule.jit.places import Path, Place
+from ferrule.jit.reach import Owner, Reach, present_version
 from ferrule.realize import realize
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import Cell
@@ -81,6 +83,7 @@ class Watch:
         self._items: dict[tuple[int, Any], tuple[dict[Any, Any], Any, Any]] = {}
         """What has to be in which dict under which key; instances keep attributes in dicts."""
         self._others: dict[tuple[int, Any], tuple[Place, Any]] = {}
+        self._numbers: Numbers | None = None
         self._without_gradient: list[weakref.ref[Tensor]] = []
         self._constants: list[tuple[weakref.ref[Cell], int]] = []
         self._used: frozenset[int] = frozenset()
@@ -122,6 +125,11 @@ class Watch:
     def add_constant(self, cell: Cell) -> None:
         """Watches that a tensor that is no more than a number stays that number."""
         self._constants.append((weakref.ref(cell), cell.value.node.serial))
+
+    def add_numbers(self, numbers: Numbers) -> None:
+        """Watches the numbers that the function finds by itself, and where they are."""
+        self._numbers = numbers if numbers else None
+        self.add_path(numbers.path)
 
     def add_no_gradient(self, tensor: Tensor) -> None:
         """Watches that a tensor has no gradient, to which a backward pass would add."""
@@ -165,6 +173,10 @@ class Watch:
         for number, readers in self._written:
             if buffers[number].exports or _readers(tensors[number]._cell) > readers:
                 return "something else reads the memory of an argument that the function writes"
+        if self._numbers is not None:
+            changed = self._numbers.problem()
+            if changed is not None:
+                return changed
         for holder, key, child in self._items.values():
             if holder.get(key) is not child:
                 return f"{key!r} is another object now"

@@ -1,0 +1,272 @@
+"""Numbers, texts and arrays that a function finds by itself: a replay has those of the capture."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import types
+from collections.abc import Callable, Iterable
+from typing import Any, final
+
+import numpy as np
+
+from ferrule.device import Compiled, Device, Interpreted
+from ferrule.dtype import DType
+from ferrule.expr import Expr
+from ferrule.jit.names import NO_NAMES, Names, names_of
+from ferrule.jit.places import MISSING, Path, Place, attributes, below, is_foreign, slots, variables
+from ferrule.tensor import Tensor
+
+_PLAIN = (int, float, complex, str, bytes, type(None), range, slice, np.generic)
+_WITHOUT_NUMBERS = (type(Device), Compiled, Interpreted, Tensor, DType, Expr)
+_IN_FIXED_PLACES = (
+    *(tuple, frozenset, types.MethodType, functools.partial),
+    *(staticmethod, classmethod, property, functools.cached_property),
+)
+_READ_THEMSELVES = frozenset({"ferrule", "collections"})
+"""Packages of classes whose methods, which are not looked at, read all attributes."""
+_NOT_CALLED = frozenset({"__init__", "__new__", "__post_init__", "__repr__", "__str__", "__del__"})
+"""Methods of instances that exist already: nothing calls these without naming them."""
+_LARGEST_ARRAY = 1 << 20
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is a number, a text, or a tuple of such: it can only be replaced."""
+    if type(value) is tuple:
+        return all(map(is_plain, value))
+    return isinstance(value, _PLAIN) or value is MISSING
+
+
+def form(value: Any) -> Any:
+    """What makes two numbers the same to a function: the type, and each bit."""
+    if isinstance(value, tuple):
+        return tuple([form(part) for part in value])
+    if isinstance(value, frozenset):
+        return frozenset([form(part) for part in value])
+    if isinstance(value, float):
+        return type(value), value.hex()
+    if isinstance(value, complex):
+        return type(value), value.real.hex(), value.imag.hex()
+    if isinstance(value, np.generic):
+        return type(value), value.dtype.str, value.tobytes()
+    if isinstance(value, slice):
+        return slice, form((value.start, value.stop, value.step))
+    return type(value), value if isinstance(value, _PLAIN) else id(value)
+
+
+@final
+class _Number:
+    """A number, or a copy of several: how to look for it, and what was there last."""
+
+    __slots__ = ("get", "name", "value")
+
+    def __init__(self, name: str, get: Callable[[], Any]) -> None:
+        self.name = name
+        self.get = get
+        self.value = get()
+
+    def change(self) -> str | None:
+        """What has changed; None if nothing has. An equal value takes the place of the old one."""
+        now, then = self.get(), self.value
+        if now is not then:
+            if not _are_equal(now, then):
+                return f"{self.name} was {then!r:.40}, and is {now!r:.40}"
+            self.value = now
+        return None
+
+
+def _are_equal(a: Any, b: Any) -> bool:
+    if type(a) is tuple and type(b) is tuple:  # perhaps a copy of a long list
+        return len(a) == len(b) and (all(map(operator.is_, a, b)) or form(a) == form(b))
+    return bool(form(a) == form(b))
+
+
+@final
+class Numbers:
+    """The numbers, texts and arrays that code can read from `roots`, and where they are.
+
+    Followed are the names that the code loads, and those of what it calls. Attributes that no code
+    names may change as they like.
+    """
+
+    def __init__(self, roots: Iterable[Any]) -> None:
+        walk = _Walk(roots)
+        self.path: Path = tuple(walk.steps)
+        """Where the objects are that have the numbers: these must not be replaced either."""
+        self._numbers = walk.numbers
+        self._copies = walk.copies
+        self._arrays = [(array, array.tobytes()) for array in walk.arrays if _is_small(array)]
+        self.has_large_arrays = len(self._arrays) < len(walk.arrays)
+        """Whether there are arrays too large to be compared before each replay."""
+        self._gets = [number.get for number in self._numbers]
+        self._values = [number.value for number in self._numbers]
+
+    def __bool__(self) -> bool:
+        return bool(self._numbers or self._copies or self._arrays)
+
+    def key(self) -> tuple[Any, ...]:
+        """What a signature has to hold: all the numbers as they are now."""
+        return tuple([form(number.get()) for number in (*self._numbers, *self._copies)])
+
+    def problem(self) -> str | None:
+        """What has changed; None if nothing has."""
+        if not all(map(operator.is_, map(operator.call, self._gets), self._values)):
+            changed = self._change(self._numbers)
+            if changed is not None:
+                return changed
+            self._values = [number.value for number in self._numbers]
+        for array, contents in self._arrays:
+            if array.tobytes() != contents:
+                return "an array that the function reads has changed"
+        return self._change(self._copies) if self._copies else None
+
+    @staticmethod
+    def _change(numbers: Iterable[_Number]) -> str | None:
+        for number in numbers:
+            changed = number.change()
+            if changed is not None:
+                return changed
+        return None
+
+
+def _is_small(array: np.ndarray[Any, Any]) -> bool:
+    return array.nbytes <= _LARGEST_ARRAY and array.dtype != object
+
+
+@final
+class _Walk:
+    """A walk from what code is given to all that it names; new code brings new names."""
+
+    def __init__(self, roots: Iterable[Any]) -> None:
+        self.steps: list[tuple[Place, Any]] = []
+        self.numbers: list[_Number] = []
+        self.copies: list[_Number] = []
+        self.arrays: list[np.ndarray[Any, Any]] = []
+        self._names = NO_NAMES
+        self._waiting: dict[str, list[tuple[Place, Any]]] = {}
+        seen: dict[int, Any] = {}
+        self._stack: list[Any] = list(roots)
+        while self._stack:
+            value = self._stack.pop()
+            if id(value) not in seen:
+                seen[id(value)] = value  # kept until the end, so that no id is used twice
+                self._look_into(value)
+
+    def _look_into(self, value: Any) -> None:
+        if isinstance(value, np.ndarray):
+            self.arrays.append(value)
+        elif isinstance(value, list | dict | set):
+            self._look_into_container(value)
+        elif isinstance(value, types.FunctionType):
+            self._look_into_function(value)
+        elif isinstance(value, types.ModuleType):
+            if not is_foreign(value):
+                self._offer_all(vars(value))
+        elif isinstance(value, type):
+            self._look_into_class(value)
+            self._stack += [vars(kind).get(name) for kind in value.__mro__ for name in _NOT_CALLED]
+        elif isinstance(value, _IN_FIXED_PLACES) or "__wrapped__" in attributes(value):
+            for place, child in below(value):
+                self._take(place, child)
+        elif not isinstance(value, _WITHOUT_NUMBERS):
+            self._look_into_object(value)
+
+    def _look_into_container(self, container: list[Any] | dict[Any, Any] | set[Any]) -> None:
+        kind = f"a {type(container).__name__}"
+        if isinstance(container, set):
+            self.copies.append(_Number(kind, functools.partial(frozenset, container)))
+            return
+        self.numbers.append(_Number(f"the length of {kind}", functools.partial(len, container)))
+        children = list(below(container))
+        if all(is_plain(child) for _, child in children):
+            parts = container.values() if isinstance(container, dict) else container
+            self.copies.append(_Number(kind, functools.partial(tuple, parts)))
+            if isinstance(container, dict):
+                self.copies.append(
+                    _Number(f"the keys of {kind}", functools.partial(tuple, container))
+                )
+        else:
+            for place, child in children:
+                self._take(place, child)
+
+    def _look_into_function(self, function: types.FunctionType) -> None:
+        if is_foreign(function):
+            return
+        named, loaded = names_of(function.__code__)
+        for place, child in variables(function):
+            if _may_read(named, place.key, child):
+                self._take(place, child)
+        self._stack += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+        self._offer_all(vars(function))
+        self._names |= loaded
+        for name in loaded.everything() & self._waiting.keys():
+            for place, child in self._waiting.pop(name):
+                self._offer(place, child)
+
+    def _look_into_class(self, kind: type) -> None:
+        for base in kind.__mro__:
+            for name, child in ({} if is_foreign(base) else vars(base)).items():
+                if not name.startswith("__"):
+                    fixed = getattr(base, name, MISSING) is not child
+                    self._offer(Place(base, name, fixed), child)
+                elif name not in _NOT_CALLED and not _is_generated(child):
+                    self._stack.append(child)
+
+    def _look_into_object(self, value: object) -> None:
+        self._look_into_class(type(value))
+        own = attributes(value)
+        places = [*slots(value), *[(Place(own, name), child) for name, child in own.items()]]
+        bases = type(value).__mro__[:-1]
+        reads_all = any(base.__module__.partition(".")[0] in _READ_THEMSELVES for base in bases)
+        for place, child in places:
+            if reads_all:
+                self._take(place, child)
+            else:
+                self._offer(place, child)
+        # What is found in the class as long as the object has none of its own.
+        for base in bases:
+            for name, child in vars(base).items():
+                if name not in own and is_plain(child) and not name.startswith("__"):
+                    self._offer(Place(own, name), MISSING)
+
+    def _offer_all(self, attributes: dict[str, Any]) -> None:
+        for name, child in attributes.items():
+            self._offer(Place(attributes, name), child)
+
+    def _offer(self, place: Place, child: Any) -> None:
+        """Takes an attribute if the code that was seen names it; otherwise that may come."""
+        if _may_read(self._names, place.key, child):
+            self._take(place, child)
+        else:
+            self._waiting.setdefault(place.key, []).append((place, child))
+
+    def _take(self, place: Place, child: Any) -> None:
+        if isinstance(child, Tensor):
+            return  # these are watched as memory
+        if not is_plain(child):
+            if not place.fixed and child is not Tensor and not isinstance(child, types.ModuleType):
+                self.steps.append((place, child))
+            self._stack.append(child)
+        elif not place.fixed:
+            self.numbers.append(_Number(str(place.key), _getter(place)))
+
+
+def _is_generated(value: Any) -> bool:
+    """Whether a value is no function that somebody wrote: a dataclass's `__eq__` reads all."""
+    return not isinstance(value, types.FunctionType) or value.__code__.co_filename == "<string>"
+
+
+def _may_read(names: Names, name: str, value: Any) -> bool:
+    """Whether what a value is, or what is in it, may matter to code that loads these names."""
+    if is_plain(value):
+        return name in names.read  # nobody calls it
+    if isinstance(value, list | dict | set):
+        return name in names.read or name in names.called
+    return name in names.everything()
+
+
+def _getter(place: Place) -> Callable[[], Any]:
+    """How to see what is in a place, in little time."""
+    if isinstance(place.holder, dict):
+        return functools.partial(dict.get, place.holder, place.key, MISSING)
+    return place.get
