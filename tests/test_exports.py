@@ -222,3 +222,18 @@ def test_importing_opens_nothing() -> None:
         "if m in sys.modules])"
     )
     assert _output(program) == "[]"
+
+
+def test_layers_are_imported_when_they_are_asked_for() -> None:
+    program = (
+        "import sys; from ferrule.nn.optim import SGD; "
+        "print('ferrule.nn.linear' in sys.modules); "
+        "from ferrule import nn; print(nn.Linear is nn.linear.Linear, 'Linear' in dir(nn)); "
+        "from ferrule.nn import *; print(LSTM.__module__)"
+    )
+    assert _output(program).split() == ["False", "True", "True", "ferrule.nn.recurrent"]
+
+
+def test_a_layer_that_does_not_exist() -> None:
+    with pytest.raises(AttributeError, match=r"module 'ferrule\.nn' has no attribute 'Linea'"):
+        _ = ferrule.nn.Linea

@@ -15,7 +15,7 @@ SOURCE = ROOT / "src" / "ferrule"
 # Lower layers first, one line a layer; inside a layer, earlier modules first.
 LAYERS = """
     shape codegen codegen.primitives renderer runtime runtime.graph demo
-    helpers containers config diskcache
+    records helpers containers config diskcache
     dtype dlpack target
     expr.base expr.printing expr.build expr.variable expr
     shape.movement shape.view shape.shapetracker shape.layout

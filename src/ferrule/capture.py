@@ -10,7 +10,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextvars import Token
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from threading import Lock, get_ident
 from types import FrameType
@@ -20,6 +20,7 @@ from ferrule.buffer import Buffer, read_guard
 from ferrule.device import BufferCopy, CompiledASTRunner, JITRunner, observer, update_stats
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import Variable, sint
+from ferrule.records import dataclass
 
 T = TypeVar("T")
 

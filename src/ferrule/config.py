@@ -12,10 +12,12 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, final
+
+from ferrule.records import dataclass
 
 P = ParamSpec("P")
 R = TypeVar("R")

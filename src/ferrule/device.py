@@ -274,7 +274,7 @@ class Compiler:
 
 
 # What decides the program of a kernel besides its AST, its target and its compiler: this code.
-_CODEGEN = ("dtype", "expr", "shape", "opkinds", "ops", "codegen", "renderer")
+_CODEGEN = ("records", "dtype", "expr", "shape", "opkinds", "ops", "codegen", "renderer")
 _KERNEL_TABLE = "kernel"
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, final
+
+from ferrule.records import dataclass
 
 
 class DTypeError(TypeError):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ferrule.buffer import Allocator
 from ferrule.expr import Expr
 from ferrule.ops import BufferOps, ConstBuffer, LazyOp, LoadOps, MemBuffer, Op
+from ferrule.records import dataclass
 from ferrule.runner import InterpretedASTRunner
 from ferrule.shape.shapetracker import ShapeTracker
 from ferrule.shape.view import View

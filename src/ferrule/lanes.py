@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, final
 from weakref import WeakKeyDictionary
 
@@ -38,6 +37,7 @@ from ferrule.host import Array, HostFunction, on_host
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import BinaryOps, LoadOps, MovementOps, ReduceOps, TernaryOps, UnaryOps
 from ferrule.random import Words, drawn_by, random_words
+from ferrule.records import dataclass
 from ferrule.runner import JITRunner
 from ferrule.shape.view import View, prod_sint, same
 

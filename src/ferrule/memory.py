@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final, final
 
 from ferrule.helpers import round_up
+from ferrule.records import dataclass
 
 ALIGNMENT: Final = 64
 """Offsets are multiples of this many bytes: a cache line, and the widest vector."""

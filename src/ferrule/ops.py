@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -35,6 +35,7 @@ from ferrule.opkinds import (
     infer,
     operand_count,
 )
+from ferrule.records import dataclass
 from ferrule.shape.shapetracker import ShapeTracker
 from ferrule.shape.view import prod_sint
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ferrule import diskcache
 from ferrule.config import config
 from ferrule.device import Compiled, CompiledASTRunner
 from ferrule.dtype import DType, dtypes
+from ferrule.records import dataclass
 
 _TABLE = "packed"
 
@@ -80,6 +79,8 @@ def _made(device: Compiled, requests: dict[str, Request]) -> dict[str, bytes]:
     """The entries of kernels that the disk cache does not have, compiled on several threads."""
     if not requests:
         return {}
+    from concurrent.futures import ThreadPoolExecutor  # slow to import
+
     sources = {key: _sources(device, request) for key, request in requests.items()}
     wanted = {source for _, found in sources.values() for source in found}
     with ThreadPoolExecutor(config().FERRULE_NUM_THREADS, "ferrule-compile") as threads:

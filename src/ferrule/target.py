@@ -19,12 +19,13 @@ import hashlib
 import json
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
 from ferrule.config import usable_cores
+from ferrule.records import dataclass
 
 
 @final

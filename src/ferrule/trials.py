@@ -12,11 +12,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, final
 
 from ferrule.config import config
+from ferrule.records import dataclass
 
 # -P: the folder that this process was started in is no place for modules.
 _BOOT = (

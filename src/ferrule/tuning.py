@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 from ferrule.buffer import Buffer
@@ -15,6 +14,7 @@ from ferrule.expr import Variable
 from ferrule.jit import BoundJit, TinyJit
 from ferrule.jit.results import tensors_in
 from ferrule.ops import LazyOp
+from ferrule.records import dataclass
 from ferrule.tensor import Tensor
 from ferrule.tuner import Tuner
 from ferrule.winners import Winner

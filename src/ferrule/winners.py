@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ferrule import diskcache
 from ferrule.codegen.opt import Opt
+from ferrule.records import dataclass
 
 _TABLE = "winner"
 

@@ -81,3 +81,42 @@ def test_the_whole_way_from_an_ast(tmp_path: Path) -> None:
 def test_importing_the_device_does_not_import_llvmlite() -> None:
     code = "import sys, ferrule.runtime.cpu; print('llvmlite' in sys.modules)"
     assert run(code, Path(os.devnull)) == "False"
+
+
+STEP = """
+import sys
+import numpy as np
+from ferrule import Tensor, TinyJit
+from ferrule.nn.optim import Adam
+
+weight = Tensor(np.ones((8, 8), np.float32), requires_grad=True)
+optimizer = Adam([weight])
+
+@TinyJit
+def step(x):
+    loss = (x @ weight).tanh().sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.realize()
+
+x = Tensor(np.ones((4, 8), np.float32)).realize()
+for _ in range(3):
+    step(x)
+print([name for name in {names} if name in sys.modules])
+"""
+
+
+def test_a_training_step_that_is_in_the_cache_needs_no_code_generation(tmp_path: Path) -> None:
+    names = ["ferrule.codegen.linearizer", "ferrule.codegen.lower", "ferrule.codegen.kernel"]
+    code = STEP.replace("{names}", str(names))
+    assert run(code, tmp_path) == str(names)
+    assert run(code, tmp_path) == "[]"
+
+
+def test_it_imports_nothing_that_is_not_needed(tmp_path: Path) -> None:
+    # Executors come with `logging`; layers and files of models are no part of the step.
+    names = ["concurrent.futures", "logging", "zipfile", "ferrule.nn.linear", "ferrule.nn.state"]
+    code = STEP.replace("{names}", str(names))
+    run(code, tmp_path)
+    assert run(code, tmp_path) == "[]"

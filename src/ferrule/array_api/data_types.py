@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from ferrule.dtype import DType, DTypeError, dtypes, promote
+from ferrule.records import dataclass
 from ferrule.tensor import Tensor
 from ferrule.tensor.arithmetic import weak_dtype
 

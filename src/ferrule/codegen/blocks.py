@@ -11,7 +11,6 @@ blocks*: there are few rows, and the steps of a long sum are pages apart in the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from ferrule.codegen.kernel import Nest
@@ -20,6 +19,7 @@ from ferrule.codegen.primitives.loops import fuse
 from ferrule.codegen.tile import Tile, best_tile
 from ferrule.codegen.window import Window, distance, overlap
 from ferrule.expr import Expr, as_expr
+from ferrule.records import dataclass
 
 LEAST_TERMS = 16  # of a sum: with fewer, the copies would take longer than the sums
 NEAR = 4  # elements: steps of a sum that share cache lines

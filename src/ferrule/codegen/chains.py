@@ -10,13 +10,13 @@ by side.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 from ferrule.codegen.kernel import Nest, can_overwrite, expressions, reads
 from ferrule.codegen.plan import Plan, loads, step_of
 from ferrule.codegen.tile import best_tile
 from ferrule.expr import Expr
+from ferrule.records import dataclass
 
 VECTORS = 4  # of rows in a block, at most
 CHUNKS = 4  # for each thread, at least, where rows are long enough

@@ -7,7 +7,6 @@ blocks that fit the caches.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import gcd, prod
 
 from ferrule.codegen.blocks import schedule_blocks
@@ -19,6 +18,7 @@ from ferrule.codegen.taps import schedule_taps
 from ferrule.codegen.tensorize import tensorize_contraction
 from ferrule.codegen.tile import BESIDE_FAR_ROWS, VECTOR_CYCLES, Tile, best_tile, tile_cost
 from ferrule.expr import TRUE, Expr, const
+from ferrule.records import dataclass
 
 MOST_COPIED = 2 << 20  # bytes of such a block: the larger, the less often panels are packed
 MANY_COLUMNS = 512  # for which it matters how often the rows are read

@@ -7,13 +7,13 @@ which is added up at the end. A tile is rows x columns of such vectors.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from ferrule.codegen.kernel import Nest
 from ferrule.codegen.plan import LINE_BYTES, Plan, loads, step_of
 from ferrule.codegen.tile import Tile, best_tile
 from ferrule.expr import TRUE, Expr
+from ferrule.records import dataclass
 
 LEAST_VECTORS = 24  # of neighbours: with fewer, loading and storing partial sums takes too long
 REDUCE_CYCLES = 15.0  # to add up the lanes of one result

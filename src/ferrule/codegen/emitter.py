@@ -6,12 +6,13 @@ again in an inner loop and no later pass needs to move it. One with an effect st
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import final
 
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import INDEX, Expr, ExprOp, toposort
+from ferrule.records import dataclass
 
 I32 = dtypes.int32
 I64 = dtypes.int64

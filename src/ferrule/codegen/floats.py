@@ -9,11 +9,11 @@ The leading 1 of the exponentials is kept, so that they are exact where the redu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, final
 
 from ferrule.dtype import DType, DTypeError, dtypes
 from ferrule.expr import Expr, ExprOp, alu, const
+from ferrule.records import dataclass
 
 # -- short names for building ----------------------------------------------------------------------
 

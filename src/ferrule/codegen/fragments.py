@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import gcd
 from typing import final
 
@@ -19,6 +18,7 @@ from ferrule.codegen.primitives.products import matrix_operands
 from ferrule.codegen.uops import UOp
 from ferrule.codegen.values import Values
 from ferrule.expr import Expr, ExprOp, as_expr, const, range_, sint, substitute
+from ferrule.records import dataclass
 
 SIDE = 8  # rows of a matrix, and elements in each
 Place = Callable[[Mapping[Expr, Expr]], Expr]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import final
 
@@ -35,6 +35,7 @@ from ferrule.codegen.primitives.editing import ScheduleError
 from ferrule.codegen.primitives.nests import compute_at
 from ferrule.codegen.primitives.running import run_along
 from ferrule.expr import Expr, ExprOp
+from ferrule.records import dataclass
 from ferrule.target import Target
 
 SCORE_CYCLES = 40.0  # of a lane, for what is computed from one score

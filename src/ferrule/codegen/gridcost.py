@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import final
 
 from ferrule.codegen.intrinsics import MMA, WARP
 from ferrule.codegen.kernel import LINE_BYTES, PIECE_BYTES
+from ferrule.records import dataclass
 from ferrule.target import Target
 
 ACCESS_BYTES = PIECE_BYTES  # the widest load of one thread

@@ -9,7 +9,6 @@ in turn; or, where it multiplies matrices tile by tile, how long its best tiles 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import hypot, log2, prod
 from typing import Final, final
@@ -23,6 +22,7 @@ from ferrule.codegen.plan import Plan
 from ferrule.dtype import dtypes
 from ferrule.expr import as_expr, sint
 from ferrule.ops import BufferOps, LazyOp, MemBuffer, ReduceOps
+from ferrule.records import dataclass
 from ferrule.shape.layout import storage_size
 from ferrule.target import Target
 

@@ -10,7 +10,6 @@ keeps its part of what several nests load.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import gcd, prod
 from typing import final
 
@@ -19,6 +18,7 @@ from ferrule.codegen.kernel import Kind, expressions, reads
 from ferrule.codegen.plan import LINE_BYTES, Plan, loads, step_of
 from ferrule.codegen.primitives.nests import shared_row
 from ferrule.expr import Expr, ExprOp, toposort
+from ferrule.records import dataclass
 
 KEPT = 64  # values of one row that a thread keeps in registers, at most
 VECTORS = 8  # loads of a row that a thread does before it needs the first

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd, prod
 from typing import final
 
@@ -35,6 +35,7 @@ from ferrule.codegen.plan import Plan, base, loads, step_of
 from ferrule.codegen.primitives.editing import is_product_of_loads
 from ferrule.dtype import DType
 from ferrule.expr import Expr, ExprOp, const, range_, substitute, toposort
+from ferrule.records import dataclass
 
 SECTOR_BYTES = 32  # of memory: what one access moves at least
 MOST_SCRATCH = 8 << 10  # bytes of shared memory in which threads combine values

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final, final
 
@@ -22,6 +21,7 @@ from ferrule.codegen.intrinsics import MMA, WARP, of_matrices
 from ferrule.codegen.uops import UOp, UOps, verify
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import ExprOp
+from ferrule.records import dataclass
 
 Array = numpy.ndarray[Any, Any]
 

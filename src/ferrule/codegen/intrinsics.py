@@ -15,10 +15,10 @@ numbers below 2**-126 matter.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 from ferrule.dtype import DType, dtypes
+from ferrule.records import dataclass
 from ferrule.target import Target
 
 

@@ -8,12 +8,13 @@ nothing in here chooses anything.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, auto
 from functools import cached_property
 
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import TRUE, Expr, ExprOp, Variable, const, less, toposort
+from ferrule.records import dataclass
 
 
 class Kind(Enum):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
 
 from ferrule.expr import INDEX, Expr, ExprOp, Variable, alu, as_int, const, minimum, sint
+from ferrule.records import dataclass
 
 # Index arithmetic has a normal form, which these functions build.
 _NORMAL: dict[ExprOp, Callable[..., Expr]] = {

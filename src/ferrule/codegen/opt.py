@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from ferrule.codegen.kernel import Kernel, verify
@@ -39,6 +38,7 @@ from ferrule.codegen.primitives.nests import (
 )
 from ferrule.codegen.primitives.products import tensorize
 from ferrule.codegen.primitives.running import run_along
+from ferrule.records import dataclass
 
 __all__ = ["PRIMITIVES", "Opt", "ScheduleError", "apply_opts"]
 

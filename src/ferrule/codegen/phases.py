@@ -8,10 +8,10 @@ and no term that does not count is left.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from math import gcd
 
 from ferrule.expr import Expr, ExprOp, both, conjuncts, const, less, range_, toposort
+from ferrule.records import dataclass
 
 
 def strides_of(value: Expr, ranges: Sequence[Expr]) -> dict[Expr, int]:

@@ -8,7 +8,7 @@ it from one more buffer, which holds all panels one after the other. Results kee
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from math import prod
 
@@ -27,6 +27,7 @@ from ferrule.codegen.plan import SERIAL_WORK, load_step, loads
 from ferrule.codegen.primitives.editing import map_reads
 from ferrule.dtype import DType
 from ferrule.expr import Expr, ExprOp, Variable, const, load, range_, toposort
+from ferrule.records import dataclass
 from ferrule.target import Target
 
 LEAST_GAIN = 0.02  # of a kernel's time: less is not worth the memory

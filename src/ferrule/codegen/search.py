@@ -9,7 +9,7 @@ single edits (`mutate.py`), always from the fastest schedule whose edits are not
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, islice, product
 
 from ferrule.codegen.heuristic import choose
@@ -17,6 +17,7 @@ from ferrule.codegen.kernel import Kernel, Kind, Nest, expressions
 from ferrule.codegen.mutate import Opts, combined, neighbours
 from ferrule.codegen.opt import PRIMITIVES
 from ferrule.expr import ExprOp, toposort
+from ferrule.records import dataclass
 from ferrule.target import Target
 
 

@@ -9,13 +9,13 @@ sums.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 from ferrule.codegen.kernel import Nest
 from ferrule.codegen.plan import Plan, base, loads, step_of
 from ferrule.codegen.window import distance, overlap
 from ferrule.expr import Expr
+from ferrule.records import dataclass
 
 MOST_TAPS = 32
 ROWS = 4  # of results at a time, to use again what they load

@@ -9,7 +9,6 @@ digits are left over: threads that differ in these alone do the same, and the fi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import final
@@ -25,6 +24,7 @@ from ferrule.codegen.kernel import (
     reads,
 )
 from ferrule.expr import TRUE, Expr, ExprOp, both, const, less, range_
+from ferrule.records import dataclass
 
 
 @final

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ferrule.records import dataclass
 from ferrule.target import Target
 
 VECTOR_CYCLES = 0.3  # more for each vector that is loaded from the second cache

@@ -6,12 +6,12 @@ Its checker and its printer.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import COMPARISONS, ExprOp
+from ferrule.records import dataclass
 from ferrule.target import Target
 
 

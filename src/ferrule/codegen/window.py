@@ -7,10 +7,10 @@ axis of ten for the two ranges.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from math import gcd
 
 from ferrule.expr import Expr, ExprOp, all_of, conjuncts, const, less, load, sint
+from ferrule.records import dataclass
 
 
 @dataclass(frozen=True)

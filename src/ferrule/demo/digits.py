@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, TextIO, final
 
@@ -21,6 +21,7 @@ from ferrule.jit import TinyJit
 from ferrule.nn import Conv2d, Linear
 from ferrule.nn.optim import Adam
 from ferrule.nn.state import get_parameters
+from ferrule.records import dataclass
 from ferrule.tensor import Tensor
 
 Array = npt.NDArray[Any]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import count
 from typing import Any, Protocol, final
 from weakref import ref
@@ -20,6 +19,7 @@ from ferrule.expr import sint
 from ferrule.gradient.recording import mode
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import BinaryOps, LoadOps, MovementOps, Op, ReduceOps, TernaryOps, UnaryOps
+from ferrule.records import dataclass
 from ferrule.shape.view import View
 
 Shape = tuple[sint, ...]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -20,6 +20,7 @@ from ferrule.gradient import Value, is_recording
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import MovementOps, apply_movements
 from ferrule.realize import realize
+from ferrule.records import dataclass
 from ferrule.tensor import Tensor
 
 Chain: TypeAlias = tuple[tuple[MovementOps, Any], ...]

@@ -7,8 +7,9 @@ import functools
 import sys
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import final
+
+from ferrule.records import dataclass
 
 _ADDING = frozenset({"append", "extend", "insert", "add", "update", "clear", "discard"})
 """Methods of lists, dicts and sets that tell nothing of what is in these."""

@@ -6,10 +6,10 @@ import functools
 import sys
 import types
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
 from ferrule.device import Compiled, Device, Interpreted
+from ferrule.records import dataclass
 from ferrule.tensor import Tensor
 
 # Functions with an assert that pytest has rewritten could get at all tests that there are.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias, final
 
 from ferrule.buffer import Buffer
@@ -13,6 +13,7 @@ from ferrule.dtype import DType
 from ferrule.expr import Expr, Variable, sint, unbind
 from ferrule.jit.places import Place
 from ferrule.lazy import LazyBuffer
+from ferrule.records import dataclass
 from ferrule.tensor import Tensor
 
 Leaf: TypeAlias = int | Tensor | None

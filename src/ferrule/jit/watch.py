@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 from ferrule.buffer import Buffer
@@ -14,6 +13,7 @@ from ferrule.jit.numbers import Numbers
 from ferrule.jit.places import Path, Place
 from ferrule.jit.reach import Owner, Reach, present_version
 from ferrule.realize import realize
+from ferrule.records import dataclass
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import Cell
 

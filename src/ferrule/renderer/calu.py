@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, final
 
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import ExprOp
+from ferrule.records import dataclass
 from ferrule.renderer import cprelude
 from ferrule.renderer.base import STORAGE_ONLY, RenderError, storage_bits
 from ferrule.renderer.cdialect import bits_type, literal, type_of

@@ -7,12 +7,12 @@ threads of a warp exchange their values directly where the language can; others 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, final
 
 from ferrule.codegen.uops import UOp
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import ExprOp
+from ferrule.records import dataclass
 from ferrule.renderer.calu import Arithmetic, alu, cast
 from ferrule.renderer.cdialect import memory_type, type_of
 from ferrule.renderer.cprelude import Helper, Prelude

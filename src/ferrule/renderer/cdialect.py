@@ -17,10 +17,11 @@ import math
 import re
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, final
 
 from ferrule.dtype import DType, dtypes
+from ferrule.records import dataclass
 from ferrule.renderer.base import STORAGE_ONLY, storage_bits
 
 

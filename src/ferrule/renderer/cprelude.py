@@ -8,11 +8,11 @@ knows it, and the plain version stands beside it for those that do not.
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass
 from functools import cache
 from typing import final
 
 from ferrule.dtype import DType, dtypes
+from ferrule.records import dataclass
 from ferrule.renderer.cdialect import Dialect, type_of
 from ferrule.renderer.float8 import FORMATS, Format
 

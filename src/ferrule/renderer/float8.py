@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from ferrule.dtype import dtypes
+from ferrule.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ import struct
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any, Protocol, final
 
 from ferrule.device import CompileError, Compiler
 from ferrule.diskcache import digest
+from ferrule.records import dataclass
 from ferrule.renderer.cdialect import CUDA
 
 UNALIGNED = "FERRULE_UNALIGNED"

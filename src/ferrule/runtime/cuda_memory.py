@@ -10,12 +10,12 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections import deque
-from dataclasses import dataclass
 from functools import cache
 from threading import Lock
 from typing import Any, final
 
 from ferrule.buffer import LRUAllocator, readable_bytes
+from ferrule.records import dataclass
 from ferrule.runtime.cuda_driver import GPU, CUDAMemoryError, bindings, check
 
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 import ctypes
 import mmap
 from collections.abc import Mapping
-from dataclasses import dataclass
 from struct import Struct
 from struct import error as StructError
 from typing import final
 
 from ferrule.helpers import round_up
+from ferrule.records import dataclass
 
 
 class ObjectError(ValueError):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import final
 
+from ferrule.records import dataclass
 from ferrule.renderer.cdialect import CORRECT_ROUNDING, OPENCL
 from ferrule.target import Target
 

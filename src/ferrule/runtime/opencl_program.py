@@ -6,7 +6,6 @@ import re
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from threading import Lock
 from typing import final
@@ -15,6 +14,7 @@ import pyopencl as cl
 
 from ferrule.device import CompileError, Compiler, RunnerError
 from ferrule.diskcache import digest
+from ferrule.records import dataclass
 from ferrule.runtime.opencl_driver import Accelerator
 from ferrule.runtime.opencl_memory import CLMemory
 

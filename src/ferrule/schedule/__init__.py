@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence, Set
-from dataclasses import dataclass
 from functools import cache
 from typing import Final, final
 
-from ferrule.codegen.gridchains import can_run_along
-from ferrule.codegen.gridparts import parts_of
-from ferrule.codegen.lower import lower
 from ferrule.device import Device
 from ferrule.expr import Variable
 from ferrule.helpers import prod
 from ferrule.lazy import LazyBuffer
 from ferrule.memory import Lifetime, plan_memory
 from ferrule.ops import BufferOps, LazyOp, LoadOps, ScheduleItem
+from ferrule.records import dataclass
 from ferrule.runner import observer
 from ferrule.schedule.cut import cut
 from ferrule.schedule.graph import Graph, build_graph
 from ferrule.schedule.hazards import Hazards
 from ferrule.schedule.numbers import store_changing
-from ferrule.schedule.parts import in_parts, numbered
 from ferrule.schedule.recipe import Form, Place, Recipe, Schedule, Step
 from ferrule.schedule.slots import Slot, Slots
 from ferrule.schedule.tasks import Reader, Task
@@ -111,6 +107,11 @@ def _plan(
 
 def _unsuited(tasks: list[Task], works: list[_Work]) -> set[LazyBuffer]:
     """What kernels store that keep blocks which blocks of threads cannot go along tile by tile."""
+    # Imported here and below: where no blocks of threads run kernels, a process that finds them in
+    # the disk cache needs no code generation.
+    from ferrule.codegen.gridchains import can_run_along
+    from ferrule.codegen.lower import lower
+
     kept = [(task, work.ast) for task, work in zip(tasks, works, strict=True) if task.kept]
     return {task.outputs[0] for task, ast in kept if not can_run_along(lower(ast, "chain"))}
 
@@ -131,6 +132,9 @@ def _in_parts(work: _Work, target: Target) -> list[_Work]:
     """A kernel of few results whose sums are long is two, where blocks of threads run it."""
     if target.block_threads == 1 or work.ast.op is not BufferOps.STORE:
         return [work]
+    from ferrule.codegen.gridparts import parts_of
+    from ferrule.schedule.parts import in_parts, numbered
+
     parts = parts_of(work.ast, target)
     if parts is None:
         return [work]

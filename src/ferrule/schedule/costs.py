@@ -6,7 +6,6 @@ twice is never free.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import gcd
 from typing import Final, final
 
@@ -14,6 +13,7 @@ from ferrule.codegen.intrinsics import native_intrinsic
 from ferrule.dtype import dtypes
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import BinaryOps, LoadOps, MovementOps, Op, ReduceOps, UnaryOps
+from ferrule.records import dataclass
 from ferrule.schedule.graph import Graph, value_sources
 from ferrule.shape.layout import storage_size
 from ferrule.target import Target

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Final, TypeAlias, final
 
-from ferrule.codegen.gridcost import multiprocessors
 from ferrule.expr import sint
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import LoadOps, MovementOps, ReduceOps
@@ -248,6 +247,9 @@ class _Cutter:
         """
         rows = space.evals(block.outer)
         if self.target.block_threads > 1:
+            # Imported here: other devices need no code generation to schedule.
+            from ferrule.codegen.gridcost import multiprocessors
+
             return rows >= _ROWS_TOGETHER * multiprocessors(self.target)
         return block.nbytes * self.lanes <= _MOST_BLOCK and rows >= self.lanes * self.iterations
 

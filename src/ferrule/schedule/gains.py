@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, final
 
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import LoadOps, MovementOps
+from ferrule.records import dataclass
 from ferrule.schedule.costs import SMALL_KERNEL, Cost, Costs, nbytes
 from ferrule.schedule.fusion import MOST_NODES, Fusion, Visits
 from ferrule.schedule.graph import value_sources

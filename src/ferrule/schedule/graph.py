@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import final
 
 from ferrule.dtype import dtypes
 from ferrule.expr import Expr
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import LoadOps
+from ferrule.records import dataclass
 from ferrule.shape.layout import storage_size
 from ferrule.storage import pending_writes
 

@@ -8,10 +8,10 @@ that belongs to one iteration of these loops is computed there once and kept in 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import final
 
 from ferrule.lazy import LazyBuffer
+from ferrule.records import dataclass
 from ferrule.schedule.signature import ZERO, Signature, Space
 from ferrule.shape.layout import storage_size
 

@@ -9,7 +9,6 @@ numbers.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
 from ferrule.buffer import Buffer, readable_bytes
@@ -18,6 +17,7 @@ from ferrule.expr import Expr, Variable, unbind
 from ferrule.fold import is_negative_zero
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import BufferOps, LazyOp, LoadOps, ScheduleItem
+from ferrule.records import dataclass
 from ferrule.schedule.graph import Graph
 from ferrule.shape.view import View
 

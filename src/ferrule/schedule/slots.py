@@ -7,13 +7,13 @@ write got there first.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import final
 
 from ferrule.buffer import Buffer
 from ferrule.dtype import DType
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import LoadOps
+from ferrule.records import dataclass
 
 
 @final

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import final
 
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import BinaryOps, LoadOps, MovementOps, ReduceOps, TernaryOps, UnaryOps
+from ferrule.records import dataclass
 from ferrule.schedule.graph import Graph
 from ferrule.schedule.views import Views, dense, reshape
 from ferrule.shape.view import View

@@ -7,10 +7,10 @@ of the graph, or the buffer is copied first.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, final
 
 from ferrule.expr import Expr, Variable, as_expr, range_, sint, unbind
+from ferrule.records import dataclass
 from ferrule.shape.view import Mask, Shape, ShapeError, View
 
 _NO_VIEW: Final = "strides cannot say it; make a contiguous copy first"

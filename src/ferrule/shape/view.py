@@ -7,12 +7,12 @@ elsewhere. A movement op gives another View, or None where no single View says t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import final
 
 from ferrule.expr import TRUE, Expr, all_of, as_expr, as_int, minimum, sint
 from ferrule.helpers import argsort
+from ferrule.records import dataclass
 
 Shape = tuple[sint, ...]
 Mask = tuple[tuple[sint, sint], ...]

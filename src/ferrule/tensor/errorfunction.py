@@ -7,11 +7,11 @@ weighted least squares of the function named beside them.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from ferrule.dtype import dtypes
 from ferrule.gradient import Entry, Gradients, Value
 from ferrule.ops import UnaryOps
+from ferrule.records import dataclass
 from ferrule.tensor.special import (
     at_least,
     at_most,

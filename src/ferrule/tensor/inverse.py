@@ -7,11 +7,11 @@ beside them. Constants of which a type holds too little are the sum of two.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from ferrule.dtype import dtypes
 from ferrule.gradient import Entry, Gradients, Rule, Value, record
 from ferrule.ops import BinaryOps, UnaryOps
+from ferrule.records import dataclass
 from ferrule.tensor.pairs import hypot
 from ferrule.tensor.special import (
     doubled,

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ferrule.expr import Expr, as_int, sint
 from ferrule.gradient import Shape
+from ferrule.records import dataclass
 from ferrule.shape.view import ShapeError, prod_sint, same
 
 Group: TypeAlias = tuple[str, ...]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,6 +12,7 @@ from ferrule.dtype import DTypeError, dtypes
 from ferrule.expr import Expr, as_int, sint
 from ferrule.gradient import Shape, Value
 from ferrule.ops import BinaryOps
+from ferrule.records import dataclass
 from ferrule.shape.view import ShapeError, prod_sint, same
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import broadcast_shape, fit_shape

@@ -8,12 +8,12 @@ axis; at coordinates of a grid it is one for each axis and sample, and their pro
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from ferrule.counting import count_to
 from ferrule.dtype import DType, dtypes
 from ferrule.gradient import Shape, Value
 from ferrule.ops import BinaryOps, UnaryOps
+from ferrule.records import dataclass
 from ferrule.tensor.arithmetic import floor, floor_div
 from ferrule.tensor.functions import round_half_even
 

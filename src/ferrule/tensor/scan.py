@@ -9,12 +9,12 @@ nothing, and what a short scan is.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from ferrule.counting import count_to
 from ferrule.dtype import dtypes
 from ferrule.gradient import Entry, Gradients, Number, Rule, Value, record
 from ferrule.ops import BinaryOps, ReduceOps
+from ferrule.records import dataclass
 from ferrule.tensor import rowwise
 from ferrule.tensor.broadcast import known_size
 from ferrule.tensor.elementwise import complement

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from ferrule.dtype import dtypes
 from ferrule.gradient import Entry, Gradients, Number, Rule, Value, record
 from ferrule.ops import BinaryOps, UnaryOps
+from ferrule.records import dataclass
 
 Function = Callable[[Value], Value]
 Product = tuple[Value, Value]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ferrule.expr import as_int, sint
 from ferrule.gradient import Shape, Value
+from ferrule.records import dataclass
 from ferrule.shape.view import ShapeError
 
 Sizes: TypeAlias = int | Sequence[int]

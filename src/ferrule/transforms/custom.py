@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 from ferrule.gradient import (
@@ -19,6 +18,7 @@ from ferrule.gradient import (
     transforming,
 )
 from ferrule.helpers import check_function
+from ferrule.records import dataclass
 from ferrule.transforms.trace import blank, fitting, read, replaced, tensors_of, wrap
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, final
 
 from ferrule.backward import entries_below, pull_back
@@ -26,6 +26,7 @@ from ferrule.gradient import (
 )
 from ferrule.helpers import check_function
 from ferrule.random import Words, drawn_by, random_words
+from ferrule.records import dataclass
 from ferrule.tensor.cell import Cell, watch_writes
 from ferrule.transforms.trace import blank, read, replaced, tensors_of, wrap
 

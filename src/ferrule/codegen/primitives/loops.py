@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ferrule.codegen.kernel import Compute, Kernel, Kind, Loop, Nest, expressions, reads
 from ferrule.codegen.limits import end_of, start_of
@@ -36,6 +36,7 @@ from ferrule.expr import (
     substitute,
     varying,
 )
+from ferrule.records import dataclass
 
 
 def split(kernel: Kernel, nest_name: str, name: str, factor: int, tail: str = "mask") -> Kernel:

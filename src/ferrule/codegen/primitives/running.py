@@ -16,7 +16,7 @@ do, with a mask or without, divided by another sum or not.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import final
 
 from ferrule.codegen.kernel import Compute, Kernel, Kind, Nest, expressions, reads
@@ -33,6 +33,7 @@ from ferrule.expr import (
     select,
     substitute,
 )
+from ferrule.records import dataclass
 
 
 class _NotKnownError(ValueError):

@@ -11,7 +11,6 @@ import os
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 from ferrule.buffer import Buffer
@@ -20,6 +19,7 @@ from ferrule.config import config
 from ferrule.device import BufferCopy, CompiledASTRunner
 from ferrule.expr import Variable
 from ferrule.helpers import GlobalCounters
+from ferrule.records import dataclass
 from ferrule.runtime.cpu_memory import CPUMemory
 from ferrule.runtime.cpu_program import CPUProgram, native_runtime, table_packer
 from ferrule.runtime.pool import record

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import final
 
 from ferrule.buffer import Buffer
+from ferrule.records import dataclass
 
 _END = 1 << 62
 
