@@ -282,6 +282,79 @@ def test_views_that_the_collector_leaves_out_see_what_a_replay_writes(when: str)
         gc.freeze()  # as all tests have it
 
 
+def test_batches_of_one_data_set_share_a_capture() -> None:
+    runs: list[int] = []
+    data, labels = Tensor(rows(60, 3)).realize(), Tensor(rows(60)).realize()
+
+    @TinyJit
+    def f(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        runs.append(1)
+        return x * 2 + y.reshape(4, 1), x
+
+    for i in [*range(0, 60, 4), 1, 7, 7]:
+        if i == 20:
+            data[24:26] = 5.0
+        x, y = data[i : i + 4], labels[i : i + 4]
+        expected = x.numpy() * 2 + y.numpy().reshape(4, 1)
+        result, again = f(x, y)
+        np.testing.assert_array_equal(result.numpy(), expected)
+        np.testing.assert_array_equal(again.numpy(), x.numpy())
+    assert len(runs) == 2
+
+
+def test_overlapping_parts_as_arguments() -> None:
+    data = Tensor(rows(12)).realize()
+
+    @TinyJit
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        return x - y * 2
+
+    for i in range(6):
+        for j in (i, i + 1):
+            x, y = data[i : i + 4], data[j : j + 4]
+            expected = x.numpy() - y.numpy() * 2
+            np.testing.assert_array_equal(f(x, y if i != j else x).numpy(), expected)
+
+
+@pytest.mark.parametrize("reached", [False, True])
+def test_a_part_that_is_written_to(reached: bool) -> None:
+    data = Tensor(rows(12)).realize()
+    plain = rows(12)
+
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        if reached:
+            data[:] = data + 1
+        else:
+            x.assign(x + 1)
+        return x * 2
+
+    for i in [0, 4, 8, 4, 5, 6]:
+        result = f(data[i : i + 4])
+        plain[slice(None) if reached else slice(i, i + 4)] += 1
+        np.testing.assert_array_equal(result.numpy(), plain[i : i + 4] * 2)
+        np.testing.assert_array_equal(data.numpy(), plain)
+
+
+def test_the_gradient_of_a_part() -> None:
+    data = Tensor(rows(12), requires_grad=True).realize()
+
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        loss = x.square().sum()
+        loss.backward()
+        return loss
+
+    for i in range(5):
+        data.grad = None
+        f(data[i : i + 4])
+        expected = np.zeros(12, np.float32)
+        expected[i : i + 4] = 2 * rows(4, start=i)
+        gradient = data.grad
+        assert gradient is not None
+        np.testing.assert_array_equal(gradient.numpy(), expected)
+
+
 def test_another_view_is_another_signature() -> None:
     @TinyJit
     def f(x: Tensor) -> Tensor:

@@ -114,6 +114,20 @@ def test_writing_to_what_is_passed_and_reached() -> None:
         model.f(model.state, True)
 
 
+def test_writing_to_a_part_of_another_tensor_later() -> None:
+    data = Tensor([float(i) for i in range(8)]).realize()
+
+    @TinyJit
+    def f(x: Tensor, write: bool) -> Tensor:
+        if write:
+            x.assign(x + 1)
+        return x * 2
+
+    f(data[0:4], False)
+    with pytest.raises(JitError, match=r"an argument of shape \(4,\) that is a part of another"):
+        f(data[0:4], True)
+
+
 def test_captures_do_not_nest() -> None:
     with (
         Capture(),

@@ -81,7 +81,17 @@ BETWEEN = st.lists(
         st.sampled_from(
             [
                 *("call", "call", "call", "call state", "call twice the same", "feed back"),
-                *("call a view", "write", "lazy", "share", "replace", "call lazily", "read kept"),
+                *(
+                    "call a view",
+                    "call a part",
+                    "call parts",
+                    "write",
+                    "lazy",
+                    "share",
+                    "replace",
+                    "call lazily",
+                    "read kept",
+                ),
             ]
         ),
         st.integers(0, 9),
@@ -100,6 +110,7 @@ def play(
     seen: list[Any] = []
     late: list[Any] = []
     last = fresh(0)
+    data = Tensor(np.arange(3 * SIZE, dtype=np.float32)).realize()
     for number, (action, i) in enumerate(script):
         state = world.states[i % STATES]
         x, y = fresh(number), fresh(-number)
@@ -109,6 +120,8 @@ def play(
             "call twice the same": (x, x),
             "feed back": (last, y),
             "call a view": (Tensor.cat(x, y)[2:6], y),
+            "call a part": (data[i % 8 : i % 8 + SIZE], y),
+            "call parts": (data[i % 8 : i % 8 + SIZE], data[SIZE : 2 * SIZE]),
             "call lazily": (x * 2, y.exp2() * 0),
         }.get(action)
         if arguments is not None:
@@ -126,7 +139,7 @@ def play(
             world.states[i % STATES] = x
         elif action == "read kept":
             seen.append(world.kept.tolist())
-    seen.extend(value.tolist() for value in [*late, *world.states, world.kept])
+    seen.extend(value.tolist() for value in [*late, *world.states, world.kept, data])
     return seen
 
 

@@ -106,6 +106,8 @@ class TinyJit(Generic[ReturnType]):
         self._recent: Recent | None = None
         self._writes = False
         """Whether it writes to memory from outside."""
+        self._writes_arguments = False
+        """Whether it writes to some of its arguments."""
         self._refusals = 0
         """How many captures in a row gave no replay, or one that could never be used."""
         self._unused: OrderedDict[tuple[Any, ...], None] = OrderedDict()
@@ -135,12 +137,16 @@ class TinyJit(Generic[ReturnType]):
         self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> ReturnType:
         """Just calls the function, and sees whether it writes to memory from outside."""
-        outside = [*tensors_in([*args, kwargs]), *Reach([function]).tensors()]
-        cells = [tensor._cell for tensor in outside]
+        given = [tensor._cell for tensor in tensors_in([*args, kwargs])]
+        cells = [*given, *[tensor._cell for tensor in Reach([function]).tensors()]]
         before = [cell.value.node.serial for cell in cells]
         result = function(*args, **kwargs)
-        if before != [cell.value.node.serial for cell in cells]:
+        changed = [
+            cell.value.node.serial != serial for cell, serial in zip(cells, before, strict=True)
+        ]
+        if any(changed):
             self._writes = True
+            self._writes_arguments |= any(changed[: len(given)])
             self._recent = None
         return result
 
@@ -156,7 +162,7 @@ class TinyJit(Generic[ReturnType]):
                 self._recent = recent
                 result = recent.replay.run(args, buffers, {})
                 return result
-        arguments = read_arguments(args, kwargs, self._reachable, self._writes)
+        arguments = self._read(args, kwargs)
         replay = self._find(arguments)
         if replay is not None and replay.watch.overlaps(arguments.buffers):
             self._writes = True
@@ -197,7 +203,11 @@ class TinyJit(Generic[ReturnType]):
     ) -> Arguments:
         """The arguments, beside what the function can reach now."""
         self._reachable = set(memory_serials(Reach([function]).tensors()))
-        return read_arguments(args, kwargs, self._reachable, self._writes)
+        return self._read(args, kwargs)
+
+    def _read(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+        known = self._reachable, self._writes, self._writes_arguments
+        return read_arguments(args, kwargs, *known)
 
     def _is_hopeless(self, arguments: Arguments) -> bool:
         """Whether a capture would most likely be for nothing."""
@@ -223,6 +233,7 @@ class TinyJit(Generic[ReturnType]):
             self._note(f"not captured: {replay}")
             return result
         self._note(f"captured {len(replay.batch.items)} items")
+        self._writes_arguments |= replay.watch.writes_arguments()
         self._numbers[arguments.key] = replay.numbers
         self._numbers.move_to_end(arguments.key)
         arguments.key = (*arguments.key, replay.numbers.key())

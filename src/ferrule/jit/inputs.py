@@ -17,10 +17,14 @@ from ferrule.buffer import Buffer
 from ferrule.containers import is_record
 from ferrule.expr import BoundVariable, Expr, Variable, unbind
 from ferrule.gradient import Value, is_recording
+from ferrule.helpers import prod
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import MovementOps, apply_movements
 from ferrule.realize import realize
 from ferrule.records import dataclass
+from ferrule.runner import BufferCopy
+from ferrule.schedule.views import dense, move
+from ferrule.shape.view import View
 from ferrule.tensor import Tensor
 
 Chain: TypeAlias = tuple[tuple[MovementOps, Any], ...]
@@ -40,6 +44,11 @@ class Arguments:
     """The memory that each of them is in."""
     closed_over: list[int] = field(default_factory=list)
     """The numbers of the tensors that need a stand-in: see `read_arguments`."""
+    parts: dict[Tensor, Buffer] = field(default_factory=dict)
+    """The tensors that are a part of some memory, such as a batch of a data set, and copies of
+    them: a replay has no use for where the part begins."""
+    copies_parts: bool = False
+    reachable: Set[int | None] = frozenset()
     var_vals: dict[Variable, int] = field(default_factory=dict)
     objects: list[object] = field(default_factory=list)
     """The objects that the key identifies by `id()`, and that must therefore stay alive."""
@@ -47,7 +56,11 @@ class Arguments:
 
 
 def read_arguments(
-    args: Sequence[Any], kwargs: Mapping[str, Any], reachable: Set[int | None], exact: bool = False
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    reachable: Set[int | None],
+    exact: bool = False,
+    writes_arguments: bool = True,
 ) -> Arguments:
     """What a function is called with; lazy tensors are computed first.
 
@@ -57,9 +70,12 @@ def read_arguments(
     that would not do, nor where the function writes to memory from outside (`exact`): then the
     memory itself is part of the signature.
 
+    Where the function does not write to its arguments, rows of a larger tensor are copied, so that
+    those that follow have the same signature. For these there are stand-ins, too.
+
     Raises ValueError if one variable has two values.
     """
-    arguments = Arguments()
+    arguments = Arguments(copies_parts=not writes_arguments, reachable=reachable)
     parts: list[Any] = [Tensor.training, is_recording()]
     for value in args:
         _add(value, arguments, parts)
@@ -103,6 +119,40 @@ def _add(value: Any, arguments: Arguments, parts: list[Any]) -> None:
         arguments.objects.append(value)
 
 
+def _copied_part(tensor: Tensor, buffer: Buffer, arguments: Arguments) -> Buffer | None:
+    """A copy of a tensor that is one piece of `buffer`; None if it is none, or has to stay."""
+    if tensor in arguments.parts:
+        return arguments.parts[tensor]
+    if not arguments.copies_parts or buffer.base.serial in arguments.reachable:
+        return None
+    start = _start_of_piece(tensor.lazydata)
+    if start is None:
+        return None
+    size = tensor.lazydata.size
+    part = Buffer(buffer.device, size, buffer.dtype)
+    BufferCopy(part.device, part.nbytes, part.device).exec([part, buffer.view(start, size)])
+    arguments.parts[tensor] = part
+    return part
+
+
+def _start_of_piece(node: LazyBuffer) -> int | None:
+    """Where a node begins in the memory that it is a dense piece of; None if it is none."""
+    chain: list[LazyBuffer] = []
+    while node.realized is None:
+        chain.append(node)
+        node = node.srcs[0]
+    sizes = [*node.shape, *[size for moved in chain for size in moved.shape]]
+    if not all([type(size) is int for size in sizes]):
+        return None
+    view: View | None = dense(node.shape)
+    for moved in reversed(chain):
+        view = None if view is None else move(view, moved)
+    if view is None or not isinstance(view.offset, int) or 0 in view.shape:
+        return None
+    is_part = view.size != node.realized.size == prod(node.shape)
+    return view.offset if is_part and view == View.create(view.shape, offset=view.offset) else None
+
+
 def _unbound(value: Any, arguments: Arguments) -> Any:
     """A size, or a tuple with sizes in it, without the values of its variables, which are noted."""
     if isinstance(value, tuple):
@@ -131,6 +181,11 @@ def _add_tensor(tensor: Tensor, arguments: Arguments, parts: list[Any]) -> None:
     if buffer is None:
         buffer, chain = memory_of(tensor)
         value = tensor._read()
+        is_plain = value.edge is None and tensor._leaf is None and tensor._grad is None
+        part = _copied_part(tensor, buffer, arguments) if chain and is_plain else None
+        if part is not None:
+            buffer = part
+            chain = ((MovementOps.SHRINK, None),)  # it is of another kind than whole memory
     node = value.node
     shape = node.shape
     if chain or any([type(size) is not int for size in shape]):
@@ -191,6 +246,9 @@ def stand_ins(arguments: Arguments) -> dict[Tensor, Tensor]:
             twins[buffer.serial] = buffer.view(0, buffer.size)
         arguments.buffers[number] = twins[buffer.serial]
         found[tensor] = _moved_like(tensor.lazydata, twins[buffer.serial])
+    for tensor, part in arguments.parts.items():
+        node = LazyBuffer.from_buffer(part, tensor.lazydata.shape)
+        found[tensor] = Tensor._wrap(Value(node))
     return found
 
 

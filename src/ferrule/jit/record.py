@@ -226,7 +226,15 @@ class _Call:
 
     def check_stand_ins(self) -> None:
         """What has a stand-in must not be written to: the function may have seen old contents."""
-        for tensor in self.stand_ins:
+        for tensor, part in self.arguments.parts.items():
+            place = follow(self.stand_ins[tensor].lazydata)
+            if place is None or place[0] is not part or part.serial in self.capture.updated:
+                raise JitError(
+                    f"{user_location()}: the captured function writes to an argument of shape "
+                    f"{tensor.shape} that is a part of another tensor, and wrote to none in the "
+                    "first call; pass a tensor of its own, such as x.clone()"
+                )
+        for tensor in self.stand_ins.keys() - self.arguments.parts.keys():
             place = follow(tensor.lazydata)
             if place is None or place[0].base.serial in self.capture.updated:
                 raise JitError(

@@ -162,6 +162,10 @@ class Watch:
             [buffer.base.serial in self._updated for buffer in buffers]
         )
 
+    def writes_arguments(self) -> bool:
+        """Whether the replay writes to any of its arguments."""
+        return bool(self._written)
+
     def written(self, buffers: Sequence[Buffer]) -> list[Buffer]:
         """The arguments that the replay writes to."""
         return [buffers[number] for number, _ in self._written]
