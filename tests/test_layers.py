@@ -35,6 +35,7 @@ LAYERS = """
     codegen.uops codegen.floats codegen.waves codegen.transcendental codegen.prepare
     codegen.emitter codegen.values codegen.ahead codegen.fragments codegen.reduction
     codegen.linearizer codegen.gridparts
+    codegen.interpret.arithmetic codegen.interpret.memory codegen.interpret.machine
     codegen.interpret
     renderer.base renderer.float8
     renderer.llvmvalue renderer.llvmexpand renderer.llvmalu renderer.llvmfloat8

@@ -223,6 +223,27 @@ def test_masked_lanes_may_point_anywhere() -> None:
     assert out.tolist() == [3, 4, 0, 0]
 
 
+def test_masked_lanes_in_bounds_are_neither_read_nor_written() -> None:
+    b = Builder()
+    mask = b.alu(ExprOp.CMPLT, b.add(UOps.IOTA, I64, 4), b.const(2, I64, 4))
+    value = b.load(b.param(0, dtypes.float32), b.const(0), 4, mask)
+    b.store(b.param(1, dtypes.float32), b.const(0), value)
+    b.store(b.param(2, dtypes.float32), b.const(0), value, mask)
+    loaded, stored = np.ones(4, np.float32), np.full(4, 9, np.float32)
+    interpret(b.uops, [np.array([1, 2, 3, 4], np.float32), loaded, stored])
+    assert (loaded.tolist(), stored.tolist()) == ([1, 2, 0, 0], [1, 2, 9, 9])
+
+
+def test_each_lane_may_have_an_index_of_its_own() -> None:
+    b = Builder()
+    backwards = b.alu(ExprOp.SUB, b.const(3, I64, 4), b.add(UOps.IOTA, I64, 4))
+    value = b.load(b.param(0, dtypes.float32), backwards, 4)
+    b.store(b.param(1, dtypes.float32), b.const(0), value)
+    out = np.zeros(4, np.float32)
+    interpret(b.uops, [np.array([1, 2, 3, 4], np.float32), out])
+    assert out.tolist() == [4, 3, 2, 1]
+
+
 def test_scratch_that_nobody_wrote() -> None:
     b = Builder()
     scratch = b.add(UOps.LOCAL, dtypes.float32, arg=("panel", 8))

@@ -11,10 +11,10 @@ import pytest
 from tests.clprograms import compile_as_cuda, run_as_opencl
 from tests.kernels import add, load, matmul, store, widened
 
-from ferrule.codegen import interpret as interpreter
 from ferrule.codegen.gridcost import GridTile
 from ferrule.codegen.gridtile import tile_grid
 from ferrule.codegen.interpret import AccessError, RaceError, interpret
+from ferrule.codegen.interpret.memory import Memory
 from ferrule.codegen.kernel import LINE_BYTES, PIECE_BYTES, KernelError, show, verify
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
@@ -189,18 +189,18 @@ Access = tuple[str, str, np.ndarray[Any, Any]]
 def recorded() -> Iterator[list[Access]]:
     """What all threads do to memory: (load, store or copy; where; an index for thread and lane)."""
     found: list[Access] = []
-    chosen = interpreter._Memory.chosen
+    chosen = Memory.chosen
 
     def record(self: Any, index: Any, mask: Any, what: str, shape: tuple[int, int]) -> Any:
         every_lane = index if index.shape[1] == shape[1] else index + np.arange(shape[1])
         found.append((what, self.name, np.broadcast_to(every_lane, shape)))
         return chosen(self, index, mask, what, shape)
 
-    interpreter._Memory.chosen = record  # type: ignore[method-assign]
+    Memory.chosen = record  # type: ignore[method-assign]
     try:
         yield found
     finally:
-        interpreter._Memory.chosen = chosen  # type: ignore[method-assign]
+        Memory.chosen = chosen  # type: ignore[method-assign]
 
 
 def turns(index: np.ndarray[Any, Any], itemsize: int) -> tuple[int, int]:

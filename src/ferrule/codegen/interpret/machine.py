@@ -1,0 +1,400 @@
+"""The machine that runs a program: one for threads that go in step, several of them in a block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, final
+
+import numpy
+
+from ferrule.codegen.interpret.arithmetic import (
+    Array,
+    InterpretError,
+    cast,
+    halved,
+    matrices,
+    mma,
+    operation,
+)
+from ferrule.codegen.interpret.memory import AccessError, Copy, Memory, Users
+from ferrule.codegen.intrinsics import WARP
+from ferrule.codegen.uops import UOp, UOps
+
+# What differs from thread to thread, and where all of a block come together.
+_OF_WARPS: Final = frozenset({UOps.MMA, UOps.MATRICES})
+_DIFFERS: Final = _OF_WARPS | {UOps.THREAD, UOps.GET, UOps.LOAD, UOps.ACROSS}
+_TOGETHER: Final = _OF_WARPS | {UOps.BARRIER, UOps.ACROSS}
+
+
+@final
+class Program:
+    """A list of UOps, where its loops and ifs begin and end, and what its operations do."""
+
+    def __init__(self, uops: Sequence[UOp]) -> None:
+        self.uops = uops
+        self.threads = threads_of(uops)
+        self.place = {u: i for i, u in enumerate(uops)}
+        self.end = {u.src[0]: i for i, u in enumerate(uops) if u.op in (UOps.END, UOps.ENDIF)}
+        self.inside = _inside(uops)
+        self.functions = {
+            u: operation(u.arg, [s.dtype for s in u.src if s.dtype is not None])
+            for u in uops
+            if u.op is UOps.ALU
+        }
+
+    def in_step(self) -> bool:
+        """Whether all threads of a block take the same way: no loop or if asks which one it is."""
+        own: set[UOp] = set()
+        for u in self.uops:
+            if u.op in _DIFFERS or own.intersection(u.src):
+                own.add(u)
+        return not any(u.op in (UOps.LOOP, UOps.IF) and u in own for u in self.uops)
+
+
+def _inside(uops: Sequence[UOp]) -> dict[UOp, list[UOp]]:
+    """For each loop and if, itself and what is in it, but for what is in another one in it."""
+    inside: dict[UOp, list[UOp]] = {}
+    opened: list[UOp] = []
+    for u in uops:
+        if u.op in (UOps.END, UOps.ENDIF):
+            opened.pop()
+        elif u.op in (UOps.LOOP, UOps.IF):
+            opened.append(u)
+            inside[u] = [u]
+        elif opened:
+            inside[opened[-1]].append(u)
+    return inside
+
+
+@final
+class Machine:
+    """Threads of a block that go in step: their values so far, registers, scratch, open loops.
+
+    `common` is the memory that they have in common with the other threads of the block.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        buffers: Sequence[Array],
+        values: Mapping[int, int],
+        bounds: tuple[int, int],
+        threads: Array,
+        common: dict[UOp, Memory],
+    ) -> None:
+        self.program = program
+        self.buffers = buffers
+        self.values = values
+        self.bounds = bounds
+        self.threads = threads
+        self.common = common
+        self.known: dict[UOp, Array] = {}
+        self.memory: dict[UOp, Memory] = {}
+        self.registers: dict[UOp, Array] = {}
+        self.copies: list[Copy] = []
+        self.groups: list[list[Copy]] = []
+
+    def run(self, stop_at: UOps | None = None) -> Iterator[UOp]:
+        """Does the program; stops at each UOp that waits for the other threads."""
+        position = 0
+        while position < len(self.program.uops):
+            u = self.program.uops[position]
+            if u.op is stop_at:
+                return
+            value_of = _VALUES.get(u.op)
+            if value_of is not None:
+                self.known[u] = self.checked(u, value_of(self, u))
+                position += 1
+            else:
+                position = self.step(u, position)
+            if u.op in _TOGETHER:
+                yield u
+        if self.copies or any(self.groups):
+            raise InterpretError("a block ends while copies are on their way; WAIT for them")
+
+    # -- what was computed -----------------------------------------------------------------------
+
+    def value(self, u: UOp) -> Array:
+        """What a UOp has given."""
+        try:
+            return self.known[u]
+        except KeyError:
+            where = "outside the loop or if that computes it"
+            raise InterpretError(f"{u.op.name} is used {where}") from None
+
+    def number(self, u: UOp) -> int:
+        """The value of a scalar that all threads have in common."""
+        return int(self.value(u)[0, 0])
+
+    def mask(self, u: UOp, position: int) -> Array | None:
+        """An operand that may be left out."""
+        return self.value(u.src[position]) if len(u.src) > position else None
+
+    def register(self, u: UOp) -> Array:
+        """What a register holds."""
+        if u not in self.registers:
+            raise InterpretError(f"register {u.arg} is used outside the block that has it")
+        return self.registers[u]
+
+    def close(self, opening: UOp) -> None:
+        """Forget what was computed inside a block; the blocks in it have forgotten theirs."""
+        for u in self.program.inside[opening]:
+            self.known.pop(u, None)
+            self.registers.pop(u, None)
+
+    def checked(self, u: UOp, value: Array) -> Array:
+        """A value that is what its UOp says."""
+        assert u.dtype is not None
+        if value.shape[1] != u.lanes or value.dtype != u.dtype.np:
+            raise InterpretError(
+                f"{u.op.name} gives {value.dtype} with {value.shape[1]} lanes, "
+                f"not {u.dtype.name} with {u.lanes}"
+            )
+        return value
+
+    # -- UOps without a value --------------------------------------------------------------------
+
+    def step(self, u: UOp, position: int) -> int:
+        """Do one UOp; gives the position of the next."""
+        match u.op:
+            case UOps.LOOP:
+                first, limit, step = (self.number(s) for s in u.src)
+                if step <= 0:
+                    raise InterpretError(f"loop {u.arg} has step {step}; steps are positive")
+                if first >= limit:
+                    return self.program.end[u] + 1
+                self.known[u] = self.counter(u, first)
+            case UOps.END:
+                return self.end(u.src[0], position)
+            case UOps.IF:
+                if not self.number(u.src[0]):
+                    return self.program.end[u] + 1
+            case UOps.ENDIF:
+                self.close(u.src[0])
+            case UOps.PARAM | UOps.SHARED:
+                if u not in self.common:
+                    self.common[u] = self.pointer(u)
+                self.memory[u] = self.common[u]
+            case UOps.LOCAL:
+                self.memory[u] = self.pointer(u)
+            case UOps.STORE:
+                pointer, index, value = u.src[:3]
+                memory = self.memory[pointer]
+                memory.store(self.value(index), self.value(value), self.mask(u, 3), self.threads)
+            case UOps.COPY:
+                self.copies.append(self.copy(u))
+            case UOps.COMMIT:
+                self.groups.append(self.copies)
+                self.copies = []
+            case UOps.WAIT:
+                self.wait(u.arg)
+            case UOps.REG:
+                self.registers[u] = self.checked(u, self.value(u.src[0]))
+            case UOps.SET:
+                self.register(u.src[0])
+                self.registers[u.src[0]] = self.value(u.src[1])
+            case UOps.EXTENT | UOps.BARRIER | UOps.PREFETCH:
+                pass
+            case _:
+                raise InterpretError(f"{u.op.name} does nothing, and has no value")
+        return position + 1
+
+    def counter(self, u: UOp, value: int) -> Array:
+        """The value of a loop in one iteration."""
+        assert u.dtype is not None
+        return numpy.array([[value]], u.dtype.np)
+
+    def end(self, loop: UOp, position: int) -> int:
+        """The end of an iteration: on to the next one, or out of the loop."""
+        counter = self.number(loop) + self.number(loop.src[2])
+        limit = self.number(loop.src[1])
+        self.close(loop)
+        if counter >= limit:
+            return position + 1
+        self.known[loop] = self.counter(loop, counter)
+        return self.program.place[loop] + 1
+
+    def copy(self, u: UOp) -> Copy:
+        """Its source is read now; a compiled kernel may do so until it waits."""
+        to, to_index, source, index, mask = u.src[:5]
+        valid, only_if = self.value(mask), self.mask(u, 5)
+        if only_if is not None:
+            valid = valid & only_if
+        value = self.memory[source].load(self.value(index), u.lanes, valid, self.threads)
+        return self.memory[to].await_copy(self.value(to_index), value, only_if, self.threads)
+
+    def wait(self, newest: int) -> None:
+        """All groups of copies but the newest ones arrive."""
+        while len(self.groups) > newest:
+            for copy in self.groups.pop(0):
+                copy.arrive()
+
+    def pointer(self, u: UOp) -> Memory:
+        """The memory of a PARAM, a LOCAL or a SHARED."""
+        assert u.dtype is not None
+        several = self.program.threads > 1
+        if u.op in (UOps.LOCAL, UOps.SHARED):
+            name, size = u.arg
+            copies = len(self.threads) if u.op is UOps.LOCAL else 1
+            users = Users(size) if several and u.op is UOps.SHARED else None
+            data = numpy.zeros(size * copies, u.dtype.np)
+            return Memory(name, data, numpy.zeros(len(data), bool), users, copies)
+        if not 0 <= u.arg < len(self.buffers):
+            raise AccessError(f"buffer {u.arg} is not there: {len(self.buffers)} were given")
+        data = self.buffers[u.arg]
+        if data.dtype != numpy.dtype(u.dtype.np) or data.ndim != 1:
+            raise InterpretError(
+                f"buffer {u.arg} is a {data.ndim}-d array of {data.dtype}, "
+                f"not a flat one of {u.dtype.name}"
+            )
+        users = Users(len(data)) if several else None
+        return Memory(f"buffer {u.arg}", data, None, users, 1)
+
+    # -- UOps with a value -----------------------------------------------------------------------
+
+    def variable(self, u: UOp) -> Array:
+        """A number of the argument table."""
+        if u.arg not in self.values:
+            raise InterpretError(f"slot {u.arg} of the table has no value; pass it")
+        return numpy.array([[self.values[u.arg]]], numpy.int64)
+
+    def constant(self, u: UOp) -> Array:
+        """The same number in all lanes."""
+        assert u.dtype is not None
+        return numpy.full((1, u.lanes), u.arg, u.dtype.np)
+
+    def alu(self, u: UOp) -> Array:
+        """An operation on each lane."""
+        return self.program.functions[u](*[self.value(s) for s in u.src])
+
+    def cast(self, u: UOp) -> Array:
+        """The same numbers in another dtype."""
+        source = u.src[0].dtype
+        assert source is not None
+        assert u.dtype is not None
+        return cast(self.value(u.src[0]), source, u.dtype)
+
+    def bitcast(self, u: UOp) -> Array:
+        """The same bits in another dtype."""
+        assert u.dtype is not None
+        return numpy.ascontiguousarray(self.value(u.src[0])).view(u.dtype.np)
+
+    def shuffle(self, u: UOp) -> Array:
+        """Chosen lanes of all operands."""
+        return _side_by_side([self.value(s) for s in u.src])[:, list(u.arg)]
+
+    def halved(self, u: UOp) -> Array:
+        """All lanes combined."""
+        dtype = u.src[0].dtype
+        assert dtype is not None
+        return halved(u.arg, self.value(u.src[0]), dtype)
+
+    def load(self, u: UOp) -> Array:
+        """Elements of a memory."""
+        memory = self.memory[u.src[0]]
+        return memory.load(self.value(u.src[1]), u.lanes, self.mask(u, 2), self.threads)
+
+    def matrix_row(self, u: UOp) -> Array:
+        """The row that each thread gives; the warp shares out all of them."""
+        memory = self.memory[u.src[0]]
+        return memory.load(self.value(u.src[1]), u.lanes, None, self.threads)
+
+
+_VALUES: Final[dict[UOps, Callable[[Machine, UOp], Array]]] = {
+    UOps.VALUE: Machine.variable,
+    UOps.START: lambda machine, u: numpy.array([[machine.bounds[0]]], numpy.int64),
+    UOps.STOP: lambda machine, u: numpy.array([[machine.bounds[1]]], numpy.int64),
+    UOps.CONST: Machine.constant,
+    UOps.IOTA: lambda machine, u: numpy.arange(u.lanes, dtype=numpy.int64)[None],
+    UOps.ALU: Machine.alu,
+    UOps.CAST: Machine.cast,
+    UOps.BITCAST: Machine.bitcast,
+    UOps.SPLAT: lambda machine, u: numpy.repeat(machine.value(u.src[0]), u.lanes, 1),
+    UOps.EXTRACT: lambda machine, u: machine.value(u.src[0])[:, u.arg : u.arg + 1],
+    UOps.SHUFFLE: Machine.shuffle,
+    UOps.HREDUCE: Machine.halved,
+    UOps.LOAD: Machine.load,
+    UOps.GET: lambda machine, u: machine.register(u.src[0]),
+    UOps.THREAD: lambda machine, u: machine.threads[:, None],
+    # Each thread's own part; the block combines them, multiplies them, or shares them out.
+    UOps.ACROSS: lambda machine, u: machine.value(u.src[0]),
+    UOps.MMA: lambda machine, u: machine.value(u.src[2]),
+    UOps.MATRICES: Machine.matrix_row,
+}
+"""What gives the value of a UOp that has one."""
+
+
+def _side_by_side(parts: Sequence[Array]) -> Array:
+    """Values of the same threads with all their lanes."""
+    rows = max(len(x) for x in parts)
+    return numpy.concatenate([numpy.broadcast_to(x, (rows, x.shape[1])) for x in parts], 1)
+
+
+def threads_of(uops: Sequence[UOp]) -> int:
+    """How many threads do a chunk of a program together."""
+    return next((u.arg or 1 for u in uops if u.op is UOps.EXTENT), 1)
+
+
+@final
+class Block:
+    """The threads of one chunk. Between two places where they wait, one machine goes after the
+    other.
+    """
+
+    def __init__(self, machines: Sequence[Machine], common: Mapping[UOp, Memory]) -> None:
+        self.machines = machines
+        self.common = common
+
+    def run(self) -> None:
+        """Does the chunk."""
+        running = [machine.run() for machine in self.machines]
+        while True:
+            places = [next(steps, None) for steps in running]
+            if any(place is not places[0] for place in places):
+                names = sorted({"the end" if u is None else u.op.name for u in places})
+                raise InterpretError(f"threads of one block wait at different places: {names}")
+            if places[0] is None:
+                return
+            self._meet(places[0])
+
+    def _meet(self, u: UOp) -> None:
+        """All threads have got to a BARRIER, an ACROSS, an MMA or MATRICES."""
+        if u.op is UOps.ACROSS:
+            self._combine(u)
+            return
+        if u.op in _OF_WARPS:
+            self._by_warps(u)
+            return
+        for pointer, memory in self.common.items():
+            if pointer.op is UOps.SHARED and memory.users is not None:
+                memory.users.forget()
+
+    def _combine(self, u: UOp) -> None:
+        op, count, step = u.arg
+        assert u.dtype is not None
+        values = self._of_all(u)
+        group = halved(op, values.reshape(-1, count, step, u.lanes), u.dtype)
+        every = numpy.repeat(group, count, 1).reshape(values.shape)
+        for machine in self.machines:
+            machine.known[u] = every[machine.threads]
+
+    def _of_all(self, u: UOp) -> Array:
+        """A value, with a row for each thread of the block."""
+        return numpy.concatenate(
+            [numpy.broadcast_to(m.value(u), (len(m.threads), u.lanes)) for m in self.machines]
+        )
+
+    def _by_warps(self, u: UOp) -> None:
+        """Each warp multiplies or shares out matrices, which its threads hold in parts."""
+        multiplies = u.op is UOps.MMA
+        parts = [self._of_all(s) for s in (u.src if multiplies else (u,))]
+        count = len(parts[0])
+        if count % WARP:
+            raise InterpretError(
+                f"{u.op.name} by {count} threads; all {WARP} of each warp take part"
+            )
+        warps = [[x[i : i + WARP] for x in parts] for i in range(0, count, WARP)]
+        done = [mma(*warp) if multiplies else matrices(warp[0], u.arg) for warp in warps]
+        every = numpy.concatenate(done)
+        for machine in self.machines:
+            machine.known[u] = every[machine.threads]
