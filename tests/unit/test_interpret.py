@@ -357,6 +357,17 @@ def test_variables_need_values() -> None:
     refuses(b, InterpretError, "slot 3 of the table has no value; pass it")
 
 
+def test_threads_that_each_go_their_own_way_race_too() -> None:
+    b = Builder(0)
+    b.add(UOps.EXTENT, src=(b.const(1),), arg=2)
+    out, thread = b.param(0, dtypes.float32), b.add(UOps.THREAD, I64)
+    always = b.add(UOps.IF, src=(b.alu(ExprOp.CMPLT, thread, b.const(2)),))
+    b.store(out, b.const(0), b.const(1.0, dtypes.float32))
+    b.add(UOps.ENDIF, src=(always,))
+    with pytest.raises(RaceError, match=r"thread 1 writes buffer 0\[0\]"):
+        interpret(b.uops, [np.zeros(1, np.float32)])
+
+
 # -- copies that threads do not wait for ---------------------------------------------------------
 
 
