@@ -301,3 +301,24 @@ def test_gradients_flow_through_writes_to_a_diagonal() -> None:
 
     rng = np.random.default_rng(3)
     assert_gradients(written, rng.random((3, 4)), rng.random(3))
+
+
+def test_loops_over_elements_and_batches(device: str) -> None:
+    array = np.arange(60, dtype=np.float32).reshape(12, 5)
+    x = Tensor(array, device=device).realize()
+    array = array.copy()
+    for i in range(11):
+        assert x[i, i % 5].item() == array[i, i % 5]
+        np.testing.assert_array_equal((x[i : i + 2] * 2).numpy(), array[i : i + 2] * 2)
+        differences = x[i + 1, ::2] - x[i, ::2]
+        np.testing.assert_array_equal(differences.numpy(), array[i + 1, ::2] - array[i, ::2])
+        np.testing.assert_array_equal(
+            (x[i:, 1:] + x[i:, :-1]).numpy(), array[i:, 1:] + array[i:, :-1]
+        )
+        x[i, i % 5] = float(-i)
+        array[i, i % 5] = -i
+        x[i + 1] = x[i] * 2
+        array[i + 1] = array[i] * 2
+        x[i, 1:] += 1
+        array[i, 1:] += 1
+        np.testing.assert_array_equal(x.numpy(), array)

@@ -527,9 +527,32 @@ def test_a_part_is_written_in_place() -> None:
     buffer = buffer_of(storage)
     row = LazyBuffer.const(7.0, dtypes.float32, (4,), DEVICE)
     storage.write(row, View.create((4,), (1,), 8))
-    items = create_schedule([storage.node])
-    assert [item.out for item in items] == [buffer]
-    assert items[0].ast.arg.st.view.offset == 8
+    (item,) = create_schedule([storage.node])
+    assert item.out.base is buffer
+    assert (item.out.byte_offset, item.out.size) == (32, 4)
+    assert item.ast.arg.st.view.offset == 0
+
+
+def test_one_kernel_serves_all_parts_of_some_memory() -> None:
+    buffer = buffer_of(storage_of(X))
+    memory = LazyBuffer.from_buffer(buffer, (5, 4))
+    asts = set()
+    for row in range(1, 4):
+        rows = [memory.shrink(((place, place + 1), (0, 4))) for place in (row, row + 1)]
+        (item,) = create_schedule([(Value(rows[0]) - Value(rows[1])).node])
+        asts.add(item.ast)
+        (part,) = item.inputs
+        assert part.base is buffer
+        assert (part.byte_offset, part.size) == (16 * row, 8)
+    assert len(asts) == 1
+
+
+def test_what_goes_backwards_or_is_masked_is_no_part() -> None:
+    buffer = buffer_of(storage_of(X))
+    memory = LazyBuffer.from_buffer(buffer, (5, 4))
+    for node in (memory.stride((-1, 1)), memory.shrink(((1, 3), (0, 4))).pad(((1, 0), (0, 0)))):
+        (item,) = create_schedule([(Value(node) + 1.0).node])
+        assert item.inputs == (buffer,)
 
 
 def test_a_part_may_be_updated_from_itself() -> None:

@@ -50,7 +50,7 @@ def make_schedule(nodes: Sequence[LazyBuffer]) -> Schedule:
     form = Form(graph)
     if form.key is None:
         return Recipe.follow(*_plan(graph, target), graph.everything)
-    key = (target, form.key)
+    key = (target, form.key, observer.get() is None)
     recipe = _recipes.get(key)
     # A capture keeps the numbers, as its replays do not change them.
     if recipe is None and observer.get() is None and store_changing(graph, form.key):
@@ -93,7 +93,10 @@ def _plan(
     tasks = [Task(outputs, kept=kept) for outputs, kept in groups]
     hazards = Hazards(graph, tasks, reader)
     order = hazards.ordered()
-    whole = [_work(task, reader, hazards.slots, graph.symbolic) for task in order]
+    # A replay is given other memory, and whole; threads of a block load vectors at places that they
+    # know to be multiples of these.
+    parts = observer.get() is None and target.block_threads == 1
+    whole = [_work(task, reader, hazards.slots, graph.symbolic, parts) for task in order]
     if target.block_threads > 1:
         unsuited = _unsuited(order, whole)
         if unsuited:
@@ -116,9 +119,9 @@ def _unsuited(tasks: list[Task], works: list[_Work]) -> set[LazyBuffer]:
     return {task.outputs[0] for task, ast in kept if not can_run_along(lower(ast, "chain"))}
 
 
-def _work(task: Task, reader: Reader, slots: Slots, symbolic: bool) -> _Work:
+def _work(task: Task, reader: Reader, slots: Slots, symbolic: bool, parts: bool) -> _Work:
     if task.is_kernel:
-        builder = TreeBuilder(task, reader, slots, symbolic)
+        builder = TreeBuilder(task, reader, slots, symbolic, parts)
         ast = builder.build()
         outputs = len({slots[root] for root in task.outputs})
         return _Work(ast, builder.slots, outputs, builder.var_vals)
@@ -180,7 +183,8 @@ def _recipe(graph: Graph, works: list[_Work], results: list[tuple[LazyBuffer, Sl
     places: dict[Slot, Place] = {}
     for slot in [slot for work in works for slot in work.slots] + [slot for _, slot in results]:
         if slot.buffer is not None:
-            places[slot] = Place(slot.device, slot.dtype, slot.size, holder[slot.buffer])
+            leaf = holder[slot.buffer]
+            places[slot] = Place(slot.device, slot.dtype, slot.size, leaf, offset=slot.start)
     for _, slot in results:
         places.setdefault(slot, Place(slot.device, slot.dtype, slot.size))
     arenas = _share_arenas(works, places)

@@ -50,7 +50,7 @@ class Place:
     """The number of a node that has this memory already."""
     arena: int | None = None
     offset: int = 0
-    """In the arena, in elements."""
+    """In the arena, or in the memory of the node, in elements."""
 
 
 @final
@@ -107,7 +107,8 @@ class Recipe:
         if place.node is not None:
             buffer = nodes[place.node].realized
             assert buffer is not None, "a leaf lost its memory"
-            return buffer
+            whole = place.size == buffer.size
+            return buffer if whole else buffer.view(place.offset, place.size)
         if place.arena is not None:
             return arenas[place.arena].view(place.offset, place.size, place.dtype)
         return Buffer(place.device, place.size, place.dtype)

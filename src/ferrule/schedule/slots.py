@@ -19,16 +19,23 @@ from ferrule.records import dataclass
 @final
 @dataclass(eq=False)
 class Slot:
-    """`size` elements of memory on a device; `buffer` once there is one."""
+    """`size` elements of memory on a device; `buffer` once there is one, which it may be a part of,
+    from element `start` on."""
 
     device: str
     dtype: DType
     size: int
     buffer: Buffer | None = None
+    start: int = 0
 
     @property
     def nbytes(self) -> int:
         return self.size * self.dtype.itemsize
+
+    def part(self, start: int, size: int) -> Slot:
+        """A part of memory that exists."""
+        assert self.buffer is not None, "only memory that exists has parts"
+        return Slot(self.device, self.dtype, size, self.buffer, start)
 
     def overlaps(self, other: Slot) -> bool:
         """Whether the two share memory that exists already. New slots share with none."""

@@ -18,9 +18,15 @@ from ferrule.shape.view import ShapeError, View
 
 @final
 class TreeBuilder:
-    """Builds the AST of one task. `slots` lists the memory that the AST's buffer numbers mean."""
+    """Builds the AST of one task. `slots` lists the memory that the AST's buffer numbers mean.
 
-    def __init__(self, task: Task, reader: Reader, slots: Slots, symbolic: bool) -> None:
+    With `parts`, the buffer of memory that exists is the part of it that the kernel uses: then one
+    kernel serves all elements, rows or batches, wherever they begin.
+    """
+
+    def __init__(
+        self, task: Task, reader: Reader, slots: Slots, symbolic: bool, parts: bool = False
+    ) -> None:
         self.task = task
         self.reader = reader
         self.symbolic = symbolic
@@ -29,18 +35,47 @@ class TreeBuilder:
         self._slot_of = slots
         self._number: dict[Slot, int] = {}
         self._done: dict[LazyBuffer, LazyOp] = {}
+        self._parts = parts and not symbolic
+        self._views: dict[int, set[View]] = {}
+        """For each buffer number, what the kernel has of it."""
+        self._starts: dict[int, int] = {}
+        """For the numbers that mean a part of memory, where it begins."""
 
     def build(self) -> LazyOp:
         """The AST: one STORE, or a SINK of several."""
         for root in self.task.outputs:
             self._index(self._slot_of[root])
         stores = [self._store(root) for root in self.task.outputs]
+        if self._parts and self._take_parts():
+            self._done.clear()
+            stores = [self._store(root) for root in self.task.outputs]
         return stores[0] if len(stores) == 1 else LazyOp(BufferOps.SINK, tuple(stores))
 
     def _store(self, root: LazyBuffer) -> LazyOp:
         value, view = self.reader.stored(self.task, root)
-        memory = MemBuffer(self._index(self._slot_of[root]), root.dtype, self._tracker(view))
+        memory = self._memory(root, view)
         return LazyOp(BufferOps.STORE, (self._tree(value),), memory)
+
+    def _memory(self, node: LazyBuffer, view: View) -> MemBuffer:
+        number = self._index(self._slot_of[node])
+        self._views.setdefault(number, set()).add(view)
+        start = self._starts.get(number, 0)
+        if start:
+            view = View.create(view.shape, view.strides, view.offset - start)
+        return MemBuffer(number, node.dtype, self._tracker(view))
+
+    def _take_parts(self) -> bool:
+        """Makes buffers parts of memory where that is all that is used of it; whether it could."""
+        for number, views in self._views.items():
+            slot = self.slots[number]
+            ranges = [_range(view) for view in views]
+            known = [found for found in ranges if found is not None]
+            if slot.buffer is not None and len(known) == len(ranges):
+                start, stop = min(start for start, _ in known), max(stop for _, stop in known)
+                if start > 0:
+                    self._starts[number] = start
+                    self.slots[number] = slot.part(start, stop - start)
+        return bool(self._starts)
 
     def _index(self, slot: Slot) -> int:
         number = self._number.get(slot)
@@ -93,8 +128,7 @@ class TreeBuilder:
                 return None
             return self._const(node, moved[0], moved[1])
         leaf, view = found
-        number = self._index(self._slot_of[leaf])
-        return LazyOp(BufferOps.LOAD, (), MemBuffer(number, leaf.dtype, self._tracker(view)))
+        return LazyOp(BufferOps.LOAD, (), self._memory(leaf, view))
 
     def _const(self, node: LazyBuffer, base: LazyBuffer, view: View | None) -> LazyOp:
         shape = self._unbound(node.shape) if self.symbolic else node.shape
@@ -131,3 +165,16 @@ class TreeBuilder:
                     f"variable {variable.name} is {self.var_vals[variable]} and {value} "
                     "in one kernel; use one value, or two variables"
                 )
+
+
+def _range(view: View) -> tuple[int, int] | None:
+    """From which element to before which one a view goes; None where it hides some or goes back."""
+    start = view.offset
+    if view.mask is not None or not isinstance(start, int):
+        return None
+    stop = start + 1
+    for size, stride in zip(view.shape, view.strides, strict=True):
+        if not isinstance(size, int) or not isinstance(stride, int) or size == 0 or stride < 0:
+            return None
+        stop += (size - 1) * stride
+    return start, stop
