@@ -343,3 +343,29 @@ def test_sizes_without_a_value_are_named() -> None:
     size = Variable("rows", 1, 8)
     with pytest.raises(ShapeError, match=r"rows has no value; use variable\.bind"):
         Tensor.zeros(8).shrink(((0, size),)).numpy()
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("Module", r"object of any class; nn\.state\.get_parameters\(model\)"),
+        ("Parameter", "a Tensor in an attribute is a parameter"),
+        ("functional", r"methods of tensors, such as x\.relu\(\)"),
+        ("Liner", r"dir\(nn\) lists what there is"),
+    ],
+)
+def test_names_that_nn_does_not_have(name: str, hint: str) -> None:
+    with pytest.raises(AttributeError, match=f"has no attribute '{name}'; .*{hint}"):
+        getattr(nn, name)
+
+
+def test_what_the_hints_of_nn_say_is_so() -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.weight = Tensor([1.0])
+            self.layers = {"first": nn.Linear(2, 1), "more": [Tensor([2.0])]}
+            self.mean = Tensor([0.0], requires_grad=False)
+
+    assert len(nn.state.get_parameters(Model())) == 5
+    assert {"weight", "mean", "layers.more.0"} < nn.state.get_state_dict(Model()).keys()
+    assert len(nn.optim.SGD(nn.state.get_parameters(Model())).params) == 4

@@ -314,6 +314,16 @@ _LAYERS = (
     "transformer",
 )
 
+# What newcomers look for, and what does it here.
+_INSTEAD = {
+    "Module": "a model is an object of any class; nn.state.get_parameters(model) finds its tensors",
+    "Parameter": "a Tensor in an attribute is a parameter, unless its requires_grad is False",
+    "ParameterList": "a model may have lists of tensors: nn.state looks into them",
+    "ParameterDict": "a model may have dicts of tensors: nn.state looks into them",
+    "Buffer": "a Tensor with requires_grad=False in an attribute is saved and not trained",
+    "functional": "functions are methods of tensors, such as x.relu() and x.cross_entropy(y)",
+}
+
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES or name in _LAYERS:
@@ -324,7 +334,8 @@ def __getattr__(name: str) -> Any:
             if found is not None:
                 globals()[name] = found
                 return found
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    hint = _INSTEAD.get(name, "dir(nn) lists what there is")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; {hint}")
 
 
 def __dir__() -> list[str]:
