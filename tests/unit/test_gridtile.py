@@ -19,6 +19,8 @@ from tests.kernels import (
     matmul,
     mul,
     numpy_convolution,
+    numpy_gather,
+    positions,
     products,
     store,
     sub,
@@ -34,7 +36,7 @@ from ferrule.codegen.intrinsics import MMA
 from ferrule.codegen.kernel import KernelError
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
-from ferrule.codegen.opt import Opt, ScheduleError
+from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
 from ferrule.codegen.plan import Plan
 from ferrule.codegen.threads import Threads
 from ferrule.codegen.uops import UOps
@@ -179,6 +181,33 @@ def test_any_tile_of_any_product(
     stages: int,
 ) -> None:
     run(product(*sizes, turned=turned), GridTile(rows, columns, *threads, step, stages=stages))
+
+
+def test_an_operand_is_copied_with_the_places_where_it_is_read() -> None:
+    """The places are used again too, but only for what is in the copy."""
+    gathered = load(1, 13, 9).gather(positions(load(2, 13, 19)), 1)
+    case = Case(
+        "gathered",
+        store(matmul(gathered, load(3, 19, 11))),
+        ((13, 9), (13, 19), (19, 11)),
+        lambda x, places, y: numpy_gather(x, places) @ y,
+    )
+    linearizer = run(case)
+    assert len([u for u in linearizer.uops if u.op is UOps.SHARED]) == 2
+
+
+def test_what_is_computed_from_a_copy_is_no_value_of_a_load_alone() -> None:
+    """Places that are copied first: the elements there depend on a copy."""
+    ast = store(total(load(1, 5, 7).gather(positions(load(2, 5, 37)), 1), 1))
+    kernel = lower(ast, "gathered")
+    kernel = apply_opts(
+        kernel,
+        [
+            Opt("stage", ("sum0", 2, "out0", 1, ("r0.1",), "places")),
+            Opt("stage", ("sum0", 1, "out0", 1, ("r0.1",), "elements", 0, "value")),
+        ],
+    )
+    assert {"places", "elements"} <= set(kernel.computes)
 
 
 def test_sizes_that_are_variables() -> None:

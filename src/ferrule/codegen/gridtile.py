@@ -265,7 +265,8 @@ class Tiling:
             again = [e for e in found if _is_used_again(e, tile, term)]
             if not again:
                 return names
-            e = again[0]
+            # A place that is loaded goes into the copy of what is loaded there.
+            e = next(e for e in again if not any(e in loads(x) for x in again if x is not e))
             number = [x for x in found if x.arg == e.arg].index(e)
             axes = [r for r in inside if r in e.ranges]
             # A warp takes rows or columns of matrices; a thread, rows of one term.
@@ -388,7 +389,8 @@ def fill_copy(plan: Plan, name: str, tile: GridTile) -> None:
     """Share out a copy among the threads of a block: neighbours take neighbours in memory."""
     (c,) = plan.nest(name).computes
     axes = c.ranges
-    (element,) = (e for e in loads(c.value) if e.ranges & set(axes))
+    # Those before the last one only say where that is.
+    element = [e for e in loads(c.value) if e.ranges & set(axes)][-1]
     along = _along(element, axes)
     turned = along is not axes[-1]
     ahead = tile.stages > 1 and c.value is element

@@ -146,7 +146,7 @@ def _largest_of(nest: Nest, element: Expr) -> Expr:
         else:
             used.update(parts)
     largest = [e for e in made if e in used or e in values]
-    alone = len(largest) == 1 and not any(reads(largest))
+    alone = len(largest) == 1 and not list(reads(largest))
     return largest[0] if alone else element
 
 
