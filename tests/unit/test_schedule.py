@@ -27,7 +27,7 @@ from ferrule.ops import (
     ScheduleItem,
     UnaryOps,
 )
-from ferrule.realize import realize
+from ferrule.realize import realize, run
 from ferrule.runner import JITRunner
 from ferrule.schedule import _plan, _recipes, create_schedule, make_schedule
 from ferrule.schedule.numbers import _forms
@@ -812,6 +812,26 @@ def test_numbers_change_in_writes_too(monkeypatch: pytest.MonkeyPatch) -> None:
         expected *= 1.5 + step / 8
         np.testing.assert_allclose(to_array(storage.node), expected, rtol=1e-5)
     assert len(made) == 5
+
+
+def test_changing_numbers_at_changing_places_have_one_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plans(monkeypatch)
+    storage, expected = storage_of(X), X.copy()
+    asts = []
+    for step in range(12):
+        row, number = step % 4 + 1, 0.5 + step
+        before = Value(storage.node.shrink(((row - 1, row), (0, 4))))
+        storage.write((before * number).node, View.create((1, 4), (4, 1), 4 * row))
+        del before
+        items = create_schedule([storage.node])
+        run(items)
+        asts.append(tuple(item.ast for item in items))
+        expected[row] = expected[row - 1] * np.float32(number)
+        np.testing.assert_allclose(to_array(storage.node), expected, rtol=1e-5)
+    assert len(set(asts[:4])) == 4, "the first numbers have kernels of their own"
+    assert len(set(asts[4:])) == 1
 
 
 def test_the_same_numbers_again_stay_in_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,9 @@ from typing import Any, Final, TypeAlias, final
 from ferrule.expr import Expr
 from ferrule.fold import is_negative_zero
 from ferrule.lazy import LazyBuffer
-from ferrule.ops import LoadOps
+from ferrule.ops import LoadOps, MovementOps
 from ferrule.schedule.graph import Graph
+from ferrule.shape.view import View
 
 Numbers: TypeAlias = list[tuple[Any, bool]]
 
@@ -46,7 +47,7 @@ def store_changing(graph: Graph, key: tuple[Any, ...]) -> bool:
     if not constants:
         return False
     # The parts of the key that stand for constants begin: CONST, the number, its zero's sign.
-    form = tuple([part[3:] if _names_number(part) else part for part in key])
+    form = tuple([part[3:] if _names_number(part) else _anywhere(part) for part in key])
     numbers = [(node.arg, is_negative_zero(node.arg)) for node in constants]
     seen = _forms.get(form)
     if seen is None:
@@ -62,6 +63,17 @@ def store_changing(graph: Graph, key: tuple[Any, ...]) -> bool:
     for place in seen.changed:
         constants[place].store_number()
     return True
+
+
+def _anywhere(part: Any) -> Any:
+    """A part of a key without the place in memory: `x[i] = v` is of one form for all `i`."""
+    if isinstance(part, tuple) and len(part) > 2:
+        op, sources, arg = part[:3]
+        if op is MovementOps.SHRINK:
+            return (op, sources, tuple([stop - start for start, stop in arg]), *part[3:])
+        if op is LoadOps.ASSIGN and isinstance(arg, View):
+            return (op, sources, arg.shape, arg.strides, *part[3:])
+    return part
 
 
 def _is_number(node: LazyBuffer) -> bool:
