@@ -32,6 +32,14 @@ def test_products_of_matrices_and_batches() -> None:
     close(Tensor(x).bmm(Tensor(y)), x @ y)
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(40, 30), (70, 1100), (300, 70)])
+def test_products_of_a_matrix_with_itself(rows: int, columns: int) -> None:
+    x = RNG.integers(-9, 10, (rows, columns)).astype(np.float32)
+    a = Tensor(x)
+    np.testing.assert_array_equal((a @ a.T).numpy(), x @ x.T)
+    np.testing.assert_array_equal((a.T @ a).numpy(), x.T @ x)
+
+
 def test_sums_with_products() -> None:
     a, b, c, v = normal(3, 4), normal(4, 5), normal(5), normal(4)
     x, y, w = normal(6, 3, 4), normal(6, 4, 5), normal(3)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.kernels import load, matmul, store
+from tests.kernels import load, matmul, store, widened
 from tests.programs import HOST
 
 from ferrule.codegen.heuristic import schedule
-from ferrule.codegen.kernel import Kind
+from ferrule.codegen.kernel import Kind, reads
 from ferrule.codegen.lower import lower
 from ferrule.codegen.plan import loads, step_of
+from ferrule.dtype import DType, dtypes
 from ferrule.expr import TRUE
 
 WIDE = replace(
@@ -81,3 +82,22 @@ def test_wide_blocks_leave_no_tail(terms: int) -> None:
     kernel = schedule(lower(ast, "k"), WIDE).kernel
     (copied,) = kernel.by_name["sum0.copy2"].computes
     assert [e.src[1] for e in loads(copied.value)] == [TRUE]
+
+
+@pytest.mark.parametrize(("terms", "size"), [(64, 1100), (300, 2000)])
+def test_rows_that_are_far_apart_and_the_columns_are_of_one_matrix(terms: int, size: int) -> None:
+    """`x.T @ x`: each of the two loads of `x` has a copy of its own."""
+    x = load(1, terms, size)
+    kernel = schedule(lower(store(matmul(x.permute((1, 0)), x)), "k"), WIDE).kernel
+    (product,) = kernel.by_name["sum0"].computes
+    copies = [e.arg for e in reads([product.value])]
+    assert sorted(copies) == ["sum0.pack1", "sum0.rows"]
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float16, dtypes.bfloat16])
+def test_columns_of_a_matrix_times_itself_are_packed(dtype: DType) -> None:
+    """`x @ x.T`: else each tile would gather them one by one."""
+    x = load(1, 40, 30, dtype=dtype)
+    product = store(matmul(widened(x), widened(x).permute((1, 0))))
+    kernel = schedule(lower(product, "k"), replace(WIDE, features="")).kernel
+    assert "sum0.pack1" in kernel.by_name

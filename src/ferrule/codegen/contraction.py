@@ -255,12 +255,13 @@ class _Contraction:
         names = [loop.range.name for loop in plan.nest(self.name).loops]
         rest = [x for x in names if x not in (*batch, f"{m}.o")]
         plan.do("reorder", self.name, (*batch, f"{m}.o", *rest))
-        copy = f"{self.reduce}.rows"
-        plan.do(
-            "stage", self.reduce, far[0].arg, self.name, len(batch) + 1, (k.name, f"{m}.i"), copy
-        )
-        plan.vectorize_inner(copy, plan.nest(copy).loops[-1])
         self.m = next(o.range for o in plan.nest(self.name).loops if o.range.name == f"{m}.i")
+        (far_rows,) = (
+            e for e in loads(plan.nest(self.reduce).computes[0].value) if self.m in e.ranges
+        )
+        copy = f"{self.reduce}.rows"
+        plan.stage(self.reduce, far_rows, self.name, len(batch) + 1, (k.name, f"{m}.i"), copy)
+        plan.vectorize_inner(copy, plan.nest(copy).loops[-1])
         return [f"{m}.o"]
 
     def _row_blocks(self, outer: Sequence[str], batch: Sequence[str]) -> int:
@@ -333,12 +334,9 @@ class _Contraction:
         size = prod(r.size.max for r in axes) * e.dtype.itemsize
         if size > plan.target.l2_bytes * 5 // 8 or any(not r.size.is_const for r in axes):
             return
-        same_slot = [x for x in loads(nest.computes[0].value) if x.arg == e.arg]
-        if len(same_slot) != 1:
-            return
         name = f"{self.reduce}.pack{e.arg}"
         order = tuple(r.name for r in axes)
-        plan.do("stage", self.reduce, e.arg, at, depth, order, name)
+        plan.stage(self.reduce, e, at, depth, order, name)
         for d in reversed(range(len(axes) - 1)):
             plan.try_fuse(name, d)
         axes = [loop.range for loop in plan.nest(name).loops]

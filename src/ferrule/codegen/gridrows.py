@@ -322,18 +322,13 @@ def _stage(plan: Plan, family: Sequence[str], first: str, e: Expr, place: tuple[
     """A copy of what a nest loads, for all nests that load it."""
     axis = plan.nest(first).loops[-1].range
     copy = f"{first}.x{sum(n.name.startswith(f'{first}.x') for n in plan.kernel.nests)}"
-    plan.do("stage", first, e.arg, *place, (axis.name,), copy, _number(plan, first, e))
+    plan.do("stage", first, e.arg, *place, (axis.name,), copy, plan.number(first, e))
     for n in family:
         r = plan.nest(n).loops[-1].range
         same = e.substitute({axis: r})
         if n != first and same in _all_loads(plan, n):
-            plan.do("reuse", n, e.arg, copy, _number(plan, n, same))
+            plan.do("reuse", n, e.arg, copy, plan.number(n, same))
 
 
 def _all_loads(plan: Plan, name: str) -> list[Expr]:
     return [e for e in toposort(expressions(plan.nest(name))) if e.op is ExprOp.LOAD]
-
-
-def _number(plan: Plan, name: str, e: Expr) -> int:
-    """Which of the loads of its buffer a load is."""
-    return [x for x in _all_loads(plan, name) if x.arg == e.arg].index(e)

@@ -92,7 +92,7 @@ def _shortened(opts: Opts) -> Iterator[Opts]:
     """One decision less: a copy of an operand, with all that shapes it, or an opt by itself."""
     for i, opt in enumerate(opts):
         if opt.primitive == "stage":
-            name = opt.args[-1]
+            name = opt.args[5]
             yield tuple(o for o in opts if o is not opt and o.args[0] != name)
         elif opt.primitive in _LEFT_OUT:
             yield (*opts[:i], *opts[i + 1 :])
@@ -224,8 +224,10 @@ def _packed(kernel: Kernel, target: Target) -> Iterator[Opts]:
         found = [e for e in toposort(expressions(nest)) if e.op is ExprOp.LOAD]
         for e in found:
             consumer, most = nest.at
-            name = f"{nest.name}.copy{e.arg}"
-            if name in kernel.by_name or sum(other.arg == e.arg for other in found) > 1:
+            number = [other for other in found if other.arg == e.arg].index(e)
+            which = (number,) if number else ()
+            name = ".".join([f"{nest.name}.copy{e.arg}", *map(str, which)])
+            if name in kernel.by_name:
                 continue
             for depth in range(most + 1):
                 axes = [
@@ -235,7 +237,7 @@ def _packed(kernel: Kernel, target: Target) -> Iterator[Opts]:
                 ]
                 if axes:
                     order = tuple(loop.range.name for loop in axes)
-                    stage = Opt("stage", (nest.name, e.arg, consumer, depth, order, name))
+                    stage = Opt("stage", (nest.name, e.arg, consumer, depth, order, name, *which))
                     contiguous = step_of(e.src[0], axes[-1].range) == 1
                     lanes = target.lanes(max(e.dtype.itemsize, 4)) if contiguous else 1
                     yield (stage, *_lanes(name, axes[-1], lanes))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -143,6 +143,19 @@ class Plan:
         self.do("split", name, across, lanes, "peel")
         self.do("split", name, along, lanes, "peel")
         self.transpose(name, f"{along}.i", f"{across}.i")
+
+    def stage(
+        self, name: str, e: Expr, at: str, depth: int, order: Sequence[str], copy: str
+    ) -> None:
+        """Copy what a nest loads by `e`, one of perhaps several loads of a buffer."""
+        number = self.number(name, e)
+        which = (number,) if number else ()
+        self.do("stage", name, e.arg, at, depth, tuple(order), copy, *which)
+
+    def number(self, name: str, e: Expr) -> int:
+        """Which of the different loads of its buffer in a nest a load is."""
+        found = toposort(expressions(self.nest(name)))
+        return [x for x in found if x.op is ExprOp.LOAD and x.arg == e.arg].index(e)
 
     def limit(self, name: str, loop: str) -> None:
         """Leave out the first and the last iterations of a loop, if they change nothing."""
