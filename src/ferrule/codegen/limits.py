@@ -1,10 +1,11 @@
 """Where a loop may start late or end early: the other iterations would change nothing.
 
-Three forms are found. A sum's terms have a factor, loaded or read from a block, that is 0 where a
+Four forms are found. A sum's terms have a factor, loaded or read from a block, that is 0 where a
 condition on indices fails. Or nothing but `where(condition, …, other)`, or a product with such a
-factor, reads what a nest computes. Or such a sum is added to memory. The condition is one on a sum
-of ranges, such as that of a causal mask, or of the taps that a place of a strided window has; where
-it fails for all lanes and copies inside, the iteration is left out.
+factor, reads what a nest computes. Or such a sum is added to memory. Or a condition says what is
+stored at all, as beyond the end of what was split into chunks. The condition is one on a sum of
+ranges, such as that of a causal mask, or of the taps that a place of a strided window has; where it
+fails for all lanes and copies inside, the iteration is left out.
 """
 
 from __future__ import annotations
@@ -125,6 +126,8 @@ def _idle(kernel: Kernel, value: Expr, monoid: Monoid) -> Iterator[Expr]:
 
 def _conditions(kernel: Kernel, nest: Nest) -> Iterator[Expr]:
     """Conditions without which an iteration of a nest adds nothing, or for nothing."""
+    if all(c.store is not None and _added_to(c) is None for c in nest.computes):
+        yield from _stored_where(kernel, nest)
     if len(nest.computes) != 1:
         return
     (c,) = nest.computes
@@ -151,6 +154,13 @@ def _conditions(kernel: Kernel, nest: Nest) -> Iterator[Expr]:
         for factor in value.src:
             if not _reads(factor, c):
                 yield from _support(kernel, factor)
+
+
+def _stored_where(kernel: Kernel, nest: Nest) -> Iterator[Expr]:
+    """Conditions that all stores of a nest have, where no other nest is computed inside of it."""
+    first, *others = [conjuncts(c.store.valid) for c in nest.computes if c.store is not None]
+    if not any(n.at is not None and n.at[0] == nest.name for n in kernel.nests):
+        yield from (part for part in first if all(part in valid for valid in others))
 
 
 def _added_to(c: Compute) -> Expr | None:

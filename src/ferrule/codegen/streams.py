@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from ferrule.codegen.kernel import Nest
+from ferrule.codegen.kernel import Kind, Nest
 from ferrule.codegen.plan import SERIAL_WORK, Plan, loads, step_of
 from ferrule.expr import COSTLY, Expr, toposort
 
@@ -104,6 +104,11 @@ def _chunk_inner(plan: Plan, name: str) -> None:
         plan.do("reorder", name, (f"{v}.o", *(n for n in names if n != f"{v}.o")))
     plan.do("parallel", name, f"{v}.o")
     plan.vectorize_inner(name, plan.nest(name).loops[-1])
+    # A mask is no help to the last chunk: beyond the end may be memory that is not there, which
+    # takes a processor a hundred cycles to find out, for each vector.
+    inner = next(o for o in plan.nest(name).loops if o.range.name.startswith(f"{v}.i"))
+    if inner.kind is Kind.SERIAL and inner.peel is None:
+        plan.limit(name, inner.range.name)
 
 
 def _share_outer(plan: Plan, name: str, enough: int) -> None:
