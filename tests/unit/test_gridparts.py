@@ -283,3 +283,49 @@ def test_narrow_factors_of_products_are_not_stored_as_wide_ones() -> None:
     found, count = counted((a @ b).cast(dtypes.float32))
     np.testing.assert_array_equal(found, np.full((512, 512), 512, np.float32))
     assert count == 1
+
+
+@pytest.mark.usefixtures("gpu")
+def test_rows_that_blocks_have_are_normalised_in_one_kernel() -> None:
+    generator = np.random.default_rng(0)
+    values = generator.standard_normal((2048, 96)).astype(np.float32)
+    found, count = counted(Tensor(values, device="NUMPY").realize().layernorm())
+    expected = (values - values.mean(1, keepdims=True)) / values.std(1, keepdims=True)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+    assert count == 1
+
+
+@pytest.mark.usefixtures("gpu")
+def test_long_sums_are_in_memory_before_they_are_normalised() -> None:
+    generator = np.random.default_rng(0)
+    values, weight = (generator.standard_normal(n).astype(np.float32) for n in (768, (768, 768)))
+    x, w = (Tensor(a, device="NUMPY").realize() for a in (values.reshape(1, 768), weight))
+    _, product = counted(x + x @ w)
+    rows = x + x @ w
+    found, count = counted(rows.layernorm())
+    expected = values + values @ weight
+    expected = (expected - expected.mean()) / expected.std()
+    np.testing.assert_allclose(found[0], expected, rtol=1e-2, atol=1e-2)
+    assert count == product + 1
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_long_sum_is_not_computed_again_for_what_waits_for_it() -> None:
+    generator = np.random.default_rng(0)
+    q, k, v = (
+        generator.standard_normal(shape).astype(np.float32)
+        for shape in ((12, 1, 64), (12, 128, 64), (12, 128, 64))
+    )
+    query, key, value = (Tensor(a, device="NUMPY").realize() for a in (q, k, v))
+    found, count = counted(query.scaled_dot_product_attention(key, value))
+    scores = np.exp(q @ k.swapaxes(1, 2) / 8)
+    np.testing.assert_allclose(found, scores / scores.sum(2, keepdims=True) @ v, atol=1e-4)
+    assert count == 3  # scores, their softmax, its product
+
+
+@pytest.mark.usefixtures("gpu")
+def test_sums_of_many_sums_are_two_kernels() -> None:
+    x = Tensor(np.ones((2048, 65), np.float32), device="NUMPY").realize()
+    found, count = counted((x.sum(1) * x.max(1)).sum())
+    assert found == 2048 * 65
+    assert count == 2

@@ -181,6 +181,24 @@ def test_what_few_results_need_is_computed_again_for_many() -> None:
     assert linearizer.blocks == 12
 
 
+def nested_sums(rows: int, columns: int) -> LazyOp:
+    """The sum of the squares of the sums of rows."""
+    each = total(load(1, rows, columns), 1)
+    return store(total(mul(each, each), 0))
+
+
+@pytest.mark.parametrize(("shape", "shared_out"), [((24, 3), "sum0"), ((3, 24), "sum1")])
+def test_threads_share_out_the_longer_of_two_sums(shape: tuple[int, int], shared_out: str) -> None:
+    expected = lambda x: (x.sum(1) ** 2).sum().reshape(1)  # noqa: E731
+    linearizer = run(Case("sums", nested_sums(*shape), (shape,), expected))
+    threads = [
+        nest.name
+        for nest in linearizer.scheduled.nests
+        if any(loop.kind is Kind.THREAD for loop in nest.loops)
+    ]
+    assert threads == [shared_out]
+
+
 def test_recompute_stays_where_its_readers_are() -> None:
     kernel = lower(less_the_maximum().ast, "kernel")
     (name,) = (n.name for n in kernel.nests if n.at == ("out0", 1))

@@ -23,6 +23,7 @@ from ferrule.codegen.rows import column_axis, merge_siblings
 
 SHORT = 32  # terms of a reduce that one thread does as well alone
 AGAIN = 8  # times the work of what is computed again, a kernel has at least
+UNNOTICED = 16  # iterations of each thread, which are computed again in any case
 
 
 def schedule_grid(plan: Plan) -> None:
@@ -73,12 +74,26 @@ def _meet(plan: Plan, name: str) -> bool:
     outer, inner = min(depths.values()), max(depths.values())
     if outer == inner or prod(o.range.size.max for o in loops[:outer]) >= plan.target.max_threads:
         return False
-    extra = 0
-    for n in (n for n in depths if depths[n] < inner):
-        times = prod(loop.range.size.max for loop in loops[:inner])
-        extra += times * prod(loop.range.size.max for loop in plan.nest(n).loops)
+    again = [n for n in depths if depths[n] < inner]
+    once = sum(_iterations(plan, n) for n in again)
+    extra = once * prod(loop.range.size.max for loop in loops[:inner])
+    for n in again:
         plan.do("recompute", n, inner)
+    block = UNNOTICED * plan.target.block_threads
+    if once <= block and extra <= block * plan.target.max_threads:
+        return True
     return AGAIN * extra <= plan.work(name)
+
+
+def _iterations(plan: Plan, name: str) -> int:
+    """How often the bodies of a nest and of those that hang in it run for each place of it."""
+    nest = plan.nest(name)
+    inside = sum(
+        prod(loop.range.size.max for loop in nest.loops[: n.at[1]]) * _iterations(plan, n.name)
+        for n in plan.kernel.nests
+        if n.at is not None and n.at[0] == name
+    )
+    return prod(loop.range.size.max for loop in nest.loops) + inside
 
 
 # -- a thread for each result ----------------------------------------------------------------------
@@ -155,12 +170,15 @@ def _first_thread(plan: Plan, name: str) -> int:
 
 
 def _bind_last(plan: Plan, name: str, threads: int) -> None:
-    """Threads along the last loop of a nest, if it is not a block's."""
+    """Threads along the last loop of a nest, if it is not a block's, nor has less to share out
+    than what hangs in it.
+    """
     nest = plan.nest(name)
     if not nest.loops or nest.loops[-1].kind is not Kind.SERIAL:
         return
-    deepest = max((n.at[1] for n in plan.kernel.nests if n.at and n.at[0] == name), default=0)
-    if deepest == len(nest.loops):
+    inside = [n.name for n in plan.kernel.nests if n.at == (name, len(nest.loops))]
+    family = {n for child in inside for n in (child, *plan.below(child))}
+    if any(_inner_size(plan, n) > nest.loops[-1].range.size.max for n in family):
         return
     r = nest.loops[-1].range
     try:

@@ -38,6 +38,10 @@ STEP_CYCLES = 500.0  # from the loads of a step to its first multiply-add
 TURN_CYCLES = 40.0  # from the last multiply-add of a step to the first of the next
 MATRIX_CYCLES = 2.0  # of a multiprocessor, for one product of matrices by a warp
 NAIVE_CYCLES = 16.0  # a multiply-add whose operands both come from the caches
+# In seconds: from the end of a kernel to the first results of one that reads what it wrote.
+SECOND_KERNEL = 3e-6
+WAITED_FOR = 32768  # operations that a block does in about that time
+NEIGHBOURS = 32  # sums across memory that lie in a line, of which a block has all
 
 
 @final
@@ -215,6 +219,15 @@ def naive_cost(target: Target, work: Work) -> float:
     """The same without a tile: a thread for a result, or a block for one where there are few."""
     products = work.batch * work.rows * work.columns * work.terms
     return products * NAIVE_CYCLES / (LANES * multiprocessors(target))
+
+
+def shares_out_rows(target: Target, results: int, operations: float, along: bool) -> bool:
+    """Whether blocks of threads do well with sums, each of so many operations, and with what waits
+    for them: there are enough blocks for all multiprocessors, or each is done soon.
+    """
+    together = 1 if along else NEIGHBOURS
+    enough = results >= together * RESIDENT * multiprocessors(target)
+    return enough or together * operations <= WAITED_FOR
 
 
 def clock(target: Target) -> float:

@@ -13,6 +13,7 @@ from functools import lru_cache
 from math import hypot, log2, prod
 from typing import Final, final
 
+from ferrule.codegen.gridcost import SECOND_KERNEL
 from ferrule.codegen.gridscatter import scatter_seconds
 from ferrule.codegen.gridtile import seconds_in_parts
 from ferrule.codegen.kernel import Kind
@@ -26,8 +27,6 @@ from ferrule.records import dataclass
 from ferrule.shape.layout import storage_size
 from ferrule.target import Target
 
-# From the end of a kernel to the first results of one that reads what it wrote.
-_SECOND_KERNEL: Final = 3e-6
 # From a load to its value; so many loads of a thread are under way at once.
 _LOAD_SECONDS: Final = 0.8e-6
 _LOADS_AT_ONCE: Final = 4
@@ -73,7 +72,7 @@ def parts_of(ast: LazyOp, target: Target) -> Parts | None:
     model = _ScatterModel(ast, target) if is_scatter else _Model(ast, reduces, target)
     whole = model.seconds(1)
     best, least = None, (1 - _LEAST_GAIN) * whole
-    if model.is_filled or whole <= _SECOND_KERNEL or model.least >= least:
+    if model.is_filled or whole <= SECOND_KERNEL or model.least >= least:
         return None
     sizes = reduces[0].src[0].shape
     axes = [reduces[0].arg[0]] if is_scatter else _reduced_axes(reduces[0])
@@ -166,7 +165,7 @@ class _Model:
         busy = seconds_in_parts(self._plan, self._root, count) if self._is_tiled else None
         if busy is None:
             busy = self._turns / count
-        again = _SECOND_KERNEL + count * self._part_seconds if count > 1 else 0.0
+        again = SECOND_KERNEL + count * self._part_seconds if count > 1 else 0.0
         return hypot(busy, self.least) + again
 
 
@@ -188,7 +187,7 @@ class _ScatterModel:
     def seconds(self, count: int) -> float:
         """The time for so many parts."""
         busy = scatter_seconds(self._plan, count) or 0.0
-        again = _SECOND_KERNEL + count * self._part_seconds if count > 1 else 0.0
+        again = SECOND_KERNEL + count * self._part_seconds if count > 1 else 0.0
         return max(busy, self.least) + again
 
 

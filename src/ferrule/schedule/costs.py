@@ -33,6 +33,8 @@ _INTEGER_DIVISION: Final = 20.0
 _REUSE: Final = 4
 SMALL_KERNEL: Final = 32768
 """A kernel of fewer operations needs neither tiles nor threads."""
+# Terms of a sum that is not computed again where it is used at several indices.
+_LONG_SUM: Final = 64
 # A sum over the moved parts of a contraction is part of it, if it evaluates so many times more.
 _MOST_SPREAD: Final = 1.5
 # What is shared counts once for each user, and so doubles at each level: a bound for each element.
@@ -119,8 +121,9 @@ def nbytes(node: LazyBuffer) -> int:
 class Costs:
     """The costs of all nodes of a graph. What is in memory, or will surely be, costs its load."""
 
-    def __init__(self, graph: Graph, roots: set[LazyBuffer]) -> None:
+    def __init__(self, graph: Graph, roots: set[LazyBuffer], target: Target) -> None:
         self.roots = roots
+        self._has_blocks = target.block_threads > 1
         self.users = dict.fromkeys(graph.order, 0)
         self._costs: dict[LazyBuffer, Cost] = {}
         self._loads: dict[LazyBuffer, Cost] = {}
@@ -146,10 +149,11 @@ class Costs:
     def of_source(self, node: LazyBuffer) -> Cost:
         """What the node costs its users: a load, if it is in memory.
 
-        A contraction is never computed twice, so that its users do not pay for it either.
+        A contraction is never computed twice, so that its users do not pay for it either; nor do
+        those of long sums that are used at several indices, where blocks of threads run kernels.
         """
         cost = self._costs[node]
-        in_memory = node in self.roots
+        in_memory = node in self.roots or self._is_long_sum_again(node)
         if not in_memory and not cost.contraction:
             return cost
         load = self._loads.get(node)
@@ -163,6 +167,18 @@ class Costs:
     def is_load(self, node: LazyBuffer) -> bool:
         """Whether a kernel that uses the node finds it in memory."""
         return node.realized is not None or node in self.roots
+
+    def is_surely_load(self, node: LazyBuffer) -> bool:
+        """Whether that is so, or will be."""
+        contraction = self._costs[node].contraction
+        return self.is_load(node) or contraction or self._is_long_sum_again(node)
+
+    def has_long_sum(self, node: LazyBuffer) -> bool:
+        """Whether each element is a long sum, or an epilogue of one."""
+        return any(self._costs[reduce].each >= _LONG_SUM for reduce in self._costs[node].reduces)
+
+    def _is_long_sum_again(self, node: LazyBuffer) -> bool:
+        return self._has_blocks and node in self.several_indices and self.has_long_sum(node)
 
     def _cost(self, node: LazyBuffer) -> Cost:
         if node.realized is not None or not node.srcs:

@@ -87,7 +87,7 @@ class _Cutter:
         self.target = target
         self.without_blocks = without_blocks
         self.roots = memory_roots(graph)
-        self.costs = Costs(graph, set(self.roots))
+        self.costs = Costs(graph, set(self.roots), target)
         self.fusions: list[Fusion] = []
         self.count = 0
         self.spaces: dict[tuple[sint, ...], Space] = {}
@@ -169,6 +169,7 @@ class _Cutter:
         self, node: LazyBuffer, fusion: Fusion, signature: Signature, nested: bool
     ) -> None:
         fusion.nodes += 1
+        fusion.most_evals = max(fusion.most_evals, fusion.space.evals_at(signature))
         nested = nested or isinstance(node.op, ReduceOps)
         for place, source in enumerate(value_sources(node)):
             at = fusion.space.source_signature(node, signature, place)
@@ -388,7 +389,7 @@ class _Cutter:
             if below.contraction:
                 fits = self._can_be_tiled(visits) or self._is_summed_on(node, visits)
             else:
-                fits = self._can_hold(below.local, visits)
+                fits = self._can_hold(reduce, below.local, visits)
             if not fits:
                 return False
         return True
@@ -431,7 +432,7 @@ class _Cutter:
             source = source.srcs[0]
         return fusion.reduces == [fusion.space.outputs] * sums
 
-    def _can_hold(self, work: float, visits: Visits) -> bool:
+    def _can_hold(self, reduce: LazyBuffer, work: float, visits: Visits) -> bool:
         """Whether every kernel has a place in its loops for a reduce that takes `work`."""
         for fusion, indices in visits.items():
             if len(fusion.outputs) > 1 or (fusion.contraction is not None and not fusion.outer):
@@ -445,10 +446,23 @@ class _Cutter:
                 if fusion.outer and self.target.block_threads > 1:
                     continue  # the threads of a block share out the rows that they go along
                 waited_for = nested or depends != fusion.space.outputs
-                scarce = waited_for and fusion.space.evals(depends) < self.iterations
-                if scarce and work > SMALL_KERNEL:
-                    return False
+                if waited_for and work > SMALL_KERNEL:
+                    whole = work / self.costs[reduce].size * fusion.space.evals_at(signature)
+                    if self._is_scarce(reduce, fusion, whole, fusion.space.evals(depends)):
+                        return False
         return True
+
+    def _is_scarce(self, reduce: LazyBuffer, fusion: Fusion, work: float, results: int) -> bool:
+        """Whether a kernel has too little to share out where it waits so many times for a reduce,
+        which takes `work` in all.
+        """
+        if self.target.block_threads == 1:
+            return results < self.iterations
+        from ferrule.codegen.gridcost import shares_out_rows
+
+        operations = max(work, fusion.most_evals) / results
+        along = reduce.srcs[0].shape[-1:] != reduce.shape[-1:]
+        return not shares_out_rows(self.target, results, operations, along)
 
     def _is_chain(self, others: list[int], depends: int) -> bool:
         """Whether one loop order serves all reduces: the ranges they vary with are nested sets."""

@@ -44,6 +44,8 @@ class Fusion:
         """The index along which its guests are added up."""
         self.users = 0
         """The kernels that need this one, directly or not, as bits."""
+        self.most_evals = 0
+        """How often it evaluates the node that it evaluates most often."""
         self.takes_outputs = root.op not in SINGLE and root.shape == value.shape
         """Whether nodes at the kernel's own index may be stored beside the root."""
 

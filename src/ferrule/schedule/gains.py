@@ -47,6 +47,7 @@ class Gains:
         """For each node that the walk has yet to reach, the kernels that would evaluate it."""
         self.operation_seconds = 2 / target.flops_per_second
         self.threads = target.max_threads
+        self.has_blocks = target.block_threads > 1
         self.byte_seconds = 1 / (target.bytes_per_second * target.max_threads)
         self.near_bytes = target.l2_bytes
 
@@ -104,6 +105,8 @@ class Gains:
             extra = self._evals_in_order(visits) - cost.size
             if extra <= 0:
                 return True
+        if self.has_blocks and self.costs.has_long_sum(node):
+            return False  # a block has no place for it inside of other loops
         below = self._below(node, visits)
         size = nbytes(node)
         through_memory = below.loaded + size * (1 + len(visits))
@@ -159,7 +162,7 @@ class Gains:
                     continue
                 seen.add(source)
                 left = chances - (source in self.costs.several_indices)
-                if left < 0 or self.costs.is_load(source) or self.costs[source].contraction:
+                if left < 0 or self.costs.is_surely_load(source):
                     loads[source] = most
                 elif source.op is not LoadOps.CONST:
                     stack.append((source, left, most))
