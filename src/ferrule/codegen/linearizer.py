@@ -272,9 +272,12 @@ class _Nests:
             self.out.inside(UOp(UOps.BARRIER))
 
     def _in_serial_loop(self) -> bool:
-        """Whether a loop other than that over chunks, of which a block does one, is open."""
-        loops = [scope.items[0] for scope in self.out.scopes[1:]]
-        return any(UOps.START not in _sources(loop.src[0]) for loop in loops)
+        """Whether a loop other than that over chunks, of which a block does one, is open.
+
+        One that starts late may do so by the chunk, and is in the loop over these.
+        """
+        starts = [_sources(scope.items[0].src[0]) for scope in self.out.scopes[1:]]
+        return any(UOps.START not in found or UOps.LOOP in found for found in starts)
 
     def _child(self, nest: Nest) -> None:
         for c in nest.computes:
