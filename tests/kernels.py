@@ -161,6 +161,110 @@ def narrow_attention(dtype: DType, rows: int, terms: int, depth: int, columns: i
     return store(matmul(keep(widened(weights), 1), v))
 
 
+def log_of_sums(scores: LazyOp) -> LazyOp:
+    """The logarithm of the sum of powers of each row of scores, which are kept in blocks."""
+    kept = keep(scores, 1)
+    largest = reduce(ReduceOps.MAX, kept, 1)
+    powers = total(exp(sub(kept, largest.expand(kept.shape))), 1)
+    scale = constant(1 / LOG2_E, powers.shape)
+    return add(mul(LazyOp(UnaryOps.LOG2, (powers,)), scale), largest)
+
+
+def no_later(shape: tuple[int, int]) -> LazyOp:
+    """Where the column is not above the row, as a condition on indices."""
+    rows, columns = shape
+    ones = constant(1, (rows,), dtypes.bool).pad(((columns - 1, 0),))
+    return ones.window(0, columns).stride((1, -1))
+
+
+def masked_scores(q: LazyOp, k: LazyOp, causal: bool = False) -> LazyOp:
+    """The products of rows of two matrices, or a very low number."""
+    scores = matmul(q, k.permute((1, 0)))
+    if not causal:
+        return scores
+    low = constant(-1e30, scores.shape)
+    return LazyOp(TernaryOps.WHERE, (no_later(scores.shape), scores, low))
+
+
+@dataclass(frozen=True)
+class AttentionGradients:
+    """What the gradients of attention are made of, as tensors of one dtype are; each gradient
+    keeps what it needs of weights or slopes in blocks of its own rows.
+
+    Buffers 1 to 6 are query, key, value, gradient, the logarithm of each row's sum and the mean.
+    """
+
+    rows: int
+    terms: int
+    depth: int
+    dtype: DType = dtypes.float32
+    causal: bool = False
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """Of the buffers."""
+        n, m, d = self.rows, self.terms, self.depth
+        return ((n, d), (m, d), (m, d), (n, d), (n, 1), (n, 1))
+
+    def _load(self, slot: int) -> LazyOp:
+        found = load(slot, *self.shapes[slot - 1], dtype=self.dtype if slot < 5 else dtypes.float32)
+        return found if found.dtype is dtypes.float32 else widened(found)
+
+    def _rounded(self, x: LazyOp) -> LazyOp:
+        if self.dtype is dtypes.float32:
+            return x
+        return widened(LazyOp(UnaryOps.CAST, (x,), self.dtype))
+
+    def _weights(self) -> LazyOp:
+        scores = masked_scores(self._load(1), self._load(2), self.causal)
+        powers = exp(sub(scores, self._load(5).expand(scores.shape)))
+        if not self.causal:
+            return powers
+        nothing = constant(0, powers.shape)
+        return LazyOp(TernaryOps.WHERE, (no_later((self.rows, self.terms)), powers, nothing))
+
+    def _slope(self) -> LazyOp:
+        slope = matmul(self._load(4), self._load(3).permute((1, 0)))
+        return mul(self._weights(), sub(slope, self._load(6).expand(slope.shape)))
+
+    def query(self) -> LazyOp:
+        """The gradient of the query."""
+        return store(matmul(keep(self._rounded(self._slope()), 1), self._load(2)))
+
+    def key(self) -> LazyOp:
+        """The gradient of the key."""
+        slope = keep(self._rounded(self._slope()), 0)
+        return store(matmul(slope.permute((1, 0)), self._load(1)))
+
+    def value(self) -> LazyOp:
+        """The gradient of the value."""
+        weights = keep(self._rounded(self._weights()), 0)
+        return store(matmul(weights.permute((1, 0)), self._load(4)))
+
+    def inputs(self) -> tuple[Array, ...]:
+        """Random operands, and what belongs to them of each row."""
+        generator = np.random.default_rng(7)
+        operands = [generator.standard_normal(s).astype(self.dtype.np) for s in self.shapes[:4]]
+        operands[1] /= np.asarray(np.sqrt(self.depth), self.dtype.np)
+        scores = self._numpy_scores(*operands[:2])
+        number = np.log(np.exp(scores).sum(1, keepdims=True))
+        v, g = (x.astype(np.float64) for x in operands[2:])
+        mean = (np.exp(scores - number) @ v * g).sum(1, keepdims=True)
+        return (*operands, number.astype(np.float32), mean.astype(np.float32))
+
+    def _numpy_scores(self, q: Array, k: Array) -> Array:
+        scores = q.astype(np.float64) @ k.astype(np.float64).T
+        return np.where(np.tril(np.ones_like(scores)), scores, -np.inf) if self.causal else scores
+
+    def expected(self) -> dict[str, Array]:
+        """The gradients, by name."""
+        *operands, number, mean = self.inputs()
+        q, k, v, g = (x.astype(np.float64) for x in operands)
+        weights = np.exp(self._numpy_scores(q, k) - number)
+        slope = weights * (g @ v.T - mean)
+        return {"query": slope @ k, "key": slope.T @ q, "value": weights.T @ g}
+
+
 def positions(x: LazyOp) -> LazyOp:
     return LazyOp(UnaryOps.CAST, (x,), dtypes.int32)
 

@@ -10,7 +10,7 @@ import pytest
 from ferrule import Tensor, dtypes
 from ferrule.expr import Variable
 from ferrule.ops import BufferOps
-from ferrule.schedule import make_schedule
+from ferrule.schedule import make_schedule, target_of
 from ferrule.shape.view import ShapeError
 from ferrule.target import usable_cores
 
@@ -244,6 +244,65 @@ def test_gradients_of_attention(mask: str, shape: tuple[int, ...]) -> None:
     arrays = [wide(x.detach()) for x in (q, k, v, upstream)]
     for gradient, right in zip(found, slopes(arrays, bias, kept), strict=False):
         np.testing.assert_allclose(wide(gradient), right, atol=2e-5)
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("mask", MASKS[:4])
+def test_gradients_on_every_device(mask: str) -> None:
+    """Sizes that fill no tile; rows and columns enough for a GPU, and no scores in its memory."""
+    rows, columns, heads, depth = 75, 67, 48, 8
+    q, upstream = (random(1, heads, rows, depth) for _ in range(2))
+    k, v = (random(1, heads, columns, depth) for _ in range(2))
+    kept, bias = np.ones((rows, columns), bool), np.zeros((rows, columns))
+    given: dict[str, Any] = {}
+    if mask == "causal":
+        kept, given = np.tril(kept), {"is_causal": True}
+    elif mask == "kept":
+        kept = RNG.random((rows, columns)) > 0.3
+        kept[::5] = False
+        given = {"attn_mask": Tensor(kept).realize()}
+    elif mask == "added":
+        added = random(rows, columns)
+        bias, given = wide(added), {"attn_mask": added}
+    for x in (q, k, v):
+        x.requires_grad_()
+    result = q.scaled_dot_product_attention(k, v, **given)
+    found = result.gradient(q, k, v, gradient=upstream)
+    items = make_schedule([x.lazydata for x in found]).items
+    largest = max(buffer.size for item in items for buffer in item.buffers)
+    assert target_of(q.device).block_threads == 1 or largest < heads * rows * columns
+    arrays = [wide(x.detach()) for x in (q, k, v, upstream)]
+    for gradient, right in zip(found, slopes(arrays, bias, kept), strict=False):
+        np.testing.assert_allclose(wide(gradient), right, atol=2e-5)
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_gradients_in_other_precisions_on_every_device(dtype: str) -> None:
+    q, k, v = (random(1, 16, 160, 20, dtype=dtype).requires_grad_() for _ in range(3))
+    upstream = random(1, 16, 160, 20, dtype=dtype)
+    result = q.scaled_dot_product_attention(k, v, is_causal=True)
+    found = result.gradient(q, k, v, gradient=upstream)
+    arrays = [wide(x.detach()) for x in (q, k, v, upstream)]
+    tolerance = {"float64": 1e-12, "float16": 2e-2, "bfloat16": 2e-1}[dtype]
+    expected = slopes(arrays, np.zeros((160, 160)), np.tril(np.ones((160, 160), bool)))
+    for gradient, right in zip(found, expected, strict=False):
+        np.testing.assert_allclose(wide(gradient), right, atol=tolerance)
+
+
+@pytest.mark.usefixtures("device")
+def test_gradients_of_gradients_on_every_device() -> None:
+    arrays = [RNG.normal(size=(1, 2, 20, 4)).astype(np.float32) for _ in range(4)]
+
+    def second(device: str | None) -> list[Array]:
+        q, k, v, upstream = (Tensor(x, device=device).requires_grad_() for x in arrays)
+        result = q.scaled_dot_product_attention(k, v, is_causal=True)
+        first = result.gradient(q, k, v, gradient=upstream, create_graph=True)
+        total = sum((x * x).sum() for x in first)
+        return [wide(x) for x in total.gradient(q, k, v, upstream)]
+
+    for found, right in zip(second(None), second("NUMPY"), strict=True):
+        np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-4)
 
 
 def test_the_gradient_of_a_bias_of_attention() -> None:

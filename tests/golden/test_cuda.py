@@ -13,9 +13,12 @@ import pytest
 from tests.golden.test_golden import LARGE
 from tests.kernels import (
     CASES,
+    AttentionGradients,
     attention,
     causal_attention,
     load,
+    log_of_sums,
+    masked_scores,
     matmul,
     narrow_attention,
     store,
@@ -69,7 +72,19 @@ def _kernels() -> dict[str, LazyOp]:
         "bfloat16_attention_64": narrow_attention(dtypes.bfloat16, 4096, 4096, 64, 64),
         "bfloat16_attention_128": narrow_attention(dtypes.bfloat16, 4096, 4096, 128, 128),
     }
-    return small | {name: store(make()) for name, make in LARGE.items()} | narrow | chains
+    wide, causal = (AttentionGradients(4096, 4096, 64, causal=c) for c in (False, True))
+    bfloat16 = {n: AttentionGradients(4096, 4096, n, dtypes.bfloat16) for n in (64, 128)}
+    gradients = {
+        "log_of_sums_64": store(log_of_sums(masked_scores(load(1, 4096, 64), load(2, 4096, 64)))),
+        "query_gradient_64": wide.query(),
+        "causal_value_gradient_64": causal.value(),
+        "key_gradient_128": AttentionGradients(4096, 4096, 128).key(),
+        "bfloat16_query_gradient_64": bfloat16[64].query(),
+        "bfloat16_key_gradient_128": bfloat16[128].key(),
+        "bfloat16_value_gradient_64": bfloat16[64].value(),
+    }
+    large = {name: store(make()) for name, make in LARGE.items()}
+    return small | large | narrow | chains | gradients
 
 
 def _product(dtype: DType) -> LazyOp:

@@ -241,7 +241,7 @@ def test_parts_of_a_scatter(how: str, combine: np.ufunc, axis: int) -> None:
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Schedules as for a GPU, whose kernels the oracle runs."""
-    monkeypatch.setattr(schedule, "_target", lambda device: GPU)
+    monkeypatch.setattr(schedule, "target_of", lambda device: GPU)
 
 
 def counted(x: Tensor) -> tuple[Array, int]:

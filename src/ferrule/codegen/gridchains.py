@@ -5,6 +5,9 @@ the axis that the last contraction adds up, a tile at a time: the first contract
 scores in registers, maxima and sums go on from the tile before (`run_along`), and what the scores
 have become is multiplied from memory that the threads share. A thread has the same rows in all of
 this, so that what belongs to a row never leaves its registers.
+
+There may be several first contractions, as in the gradients of attention; or no last one, where a
+row's result is what reduces make of its scores.
 """
 
 from __future__ import annotations
@@ -50,26 +53,32 @@ MATRIX_TERMS = (16, 32, 64)  # the same where warps multiply matrices
 class ChainTile:
     """What a block computes at a time: scores of some rows and terms, and results of these rows.
 
-    Both have the same rows, by the same threads.
+    Both have the same rows, by the same threads. No results: there is one for each row.
     """
 
     scores: GridTile
-    results: GridTile
+    results: GridTile | None
 
     @property
     def threads(self) -> int:
         """The threads of the block."""
         return self.scores.threads
 
-    def shared_bytes(self, itemsize: int) -> int:
+    def held(self, contractions: int) -> int:
+        """The scores of so many first contractions, and the results, of one thread."""
+        columns = 0 if self.results is None else self.results.columns
+        return self.scores.rows * (contractions * self.scores.columns + columns)
+
+    def shared_bytes(self, work: ChainWork) -> int:
         """What is in shared memory, with its padding."""
         rows, terms = self.scores.block_rows, self.scores.block_columns
-        near = ACCESS_BYTES // itemsize
-        weights = rows * (terms + near)
-        values = terms * (self.results.block_columns + near)
+        near = ACCESS_BYTES // work.itemsize
         step = max(self.scores.step, near)
         operands = (rows + terms + 2 * near) * step + (rows + terms) * near
-        return (weights + values + operands) * itemsize
+        elements = len(work.depths) * operands
+        if self.results is not None:
+            elements += rows * (terms + near) + terms * (self.results.block_columns + near)
+        return elements * work.itemsize
 
 
 @final
@@ -79,10 +88,11 @@ class ChainWork:
 
     batch: int
     rows: int
-    depth: int
-    """The terms of one score."""
+    depths: tuple[int, ...]
+    """The terms of one score, of each first contraction."""
     terms: int
     columns: int
+    """1 where there is one result for each row, and no last contraction."""
     itemsize: int
     """Of what is in shared memory."""
     matrices: bool
@@ -94,7 +104,9 @@ class ChainWork:
 def best_chain_tile(target: Target, work: ChainWork) -> ChainTile | None:
     """The tile with the least time; None if none fits."""
     tiles = _matrix_tiles(work) if work.matrices else _tiles(target, work)
-    fits = [t for t in tiles if t.shared_bytes(work.itemsize) <= target.shared_bytes]
+    if work.columns == 1:
+        tiles = (replace(tile, results=None) for tile in tiles)
+    fits = [t for t in tiles if t.shared_bytes(work) <= target.shared_bytes]
     return min(fits, key=lambda tile: chain_tile_cost(target, work, tile), default=None)
 
 
@@ -103,12 +115,13 @@ def _tiles(target: Target, work: ChainWork) -> Iterator[ChainTile]:
     counts = [1 << i for i in range(most.bit_length())]
     wide = work.itemsize // 4 or 1
     for rows, terms, columns in itertools.product((2, 4, 8), (1, 2, 4), (1, 2, 4, 8, 16)):
-        if rows * (terms + columns) * wide > MOST_REGISTERS:
-            continue
         for down, across, step in itertools.product(counts, counts, TERMS):
-            if target.warp <= down * across <= most and 4 <= across <= 32:
-                scores = GridTile(rows, terms, down, across, step)
-                yield ChainTile(scores, replace(scores, columns=columns, step=terms * across))
+            if not (target.warp <= down * across <= most and 4 <= across <= 32):
+                continue
+            scores = GridTile(rows, terms, down, across, step)
+            tile = ChainTile(scores, replace(scores, columns=columns, step=terms * across))
+            if tile.held(len(work.depths)) * wide <= MOST_REGISTERS:
+                yield tile
 
 
 def _matrix_tiles(work: ChainWork) -> Iterator[ChainTile]:
@@ -117,31 +130,33 @@ def _matrix_tiles(work: ChainWork) -> Iterator[ChainTile]:
     for warps, terms, columns, step in itertools.product(
         (2, 4), (4, 8), (1, 2, 4, 8, 16), MATRIX_TERMS
     ):
-        if half * MMA.near * (terms + columns) > MOST_REGISTERS:
-            continue
         scores = GridTile(half, terms * MMA.near, warps * MMA.down, MMA.across, step, matrices=True)
-        yield ChainTile(
-            scores, replace(scores, columns=columns * MMA.near, step=terms * MMA.columns)
-        )
+        results = replace(scores, columns=columns * MMA.near, step=terms * MMA.columns)
+        tile = ChainTile(scores, results)
+        if tile.held(len(work.depths)) <= MOST_REGISTERS:
+            yield tile
 
 
 def chain_tile_cost(target: Target, work: ChainWork, tile: ChainTile) -> float:
     """About how many cycles a chain takes, on the multiprocessor that has the most blocks."""
     rows, terms = tile.scores.block_rows, tile.scores.block_columns
-    columns = tile.results.block_columns
-    blocks = work.batch * -(-work.rows // rows) * -(-work.columns // columns)
+    columns = 0 if tile.results is None else tile.results.block_columns
+    blocks = work.batch * -(-work.rows // rows) * -(-work.columns // max(1, columns))
     blocks = -(-blocks // multiprocessors(target))
     lanes = max(tile.threads, LANES) / LANES
-    steps = -(-work.depth // tile.scores.step)
+    steps = sum(-(-depth // tile.scores.step) for depth in work.depths)
     depth = steps * tile.scores.step
     busy = depth * term_cycles(target, tile.scores, work.itemsize) * lanes
-    busy += terms * term_cycles(target, tile.results, work.itemsize) * lanes
     busy += SCORE_CYCLES * tile.scores.rows * tile.scores.columns * lanes
-    busy += FILL_CYCLES * ((rows + terms) * depth + terms * columns + rows * terms) / LANES
-    held = tile.scores.rows * (tile.scores.columns + tile.results.columns)
+    busy += FILL_CYCLES * (rows + terms) * depth / LANES
+    if tile.results is not None:
+        busy += terms * term_cycles(target, tile.results, work.itemsize) * lanes
+        busy += FILL_CYCLES * (terms * columns + rows * terms) / LANES
+        steps += 1
+    held = tile.held(len(work.depths))
     registers = tile.threads * (OTHER_REGISTERS + held * max(1, work.itemsize // 4))
     at_once = max(1, min(blocks, LANES * REGISTERS // registers))
-    waiting = (steps + 1) * STEP_CYCLES / at_once
+    waiting = steps * STEP_CYCLES / at_once
     return blocks * -(-work.terms // terms) * (busy + waiting)
 
 
@@ -151,14 +166,16 @@ def chain_tile_cost(target: Target, work: ChainWork, tile: ChainTile) -> float:
 @final
 @dataclass(frozen=True)
 class Chain:
-    """A root nest with blocks at one place, and the contraction that adds up over the last one."""
+    """A root nest with blocks at one place, and the reduce that adds up over the last one.
+
+    That is a contraction where results have columns.
+    """
 
     name: str
     steps: tuple[str, ...]
     """The nests that hang in the loops of the rows, in order."""
-    first: str
-    """The step whose block the first contraction makes."""
-    scores: str
+    scores: tuple[tuple[str, str], ...]
+    """The first contractions, each after the step whose block it makes."""
     last: str
     batch: tuple[Expr, ...]
     rows: tuple[Expr, ...]
@@ -175,24 +192,23 @@ class Chain:
         places = {n.at for n in steps}
         below = [n for n in kernel.nests if n.at is not None and n.at[0] in {s.name for s in steps}]
         known = all(loop.range.size.is_const for n in (root, *inside, *below) for loop in n.loops)
-        if len(places) != 1 or len(below) != 1 or len(kernel.nests) != len(inside) + 2 or not known:
+        others = len(kernel.nests) - len(inside) - len(below) - 1
+        if len(places) != 1 or not below or others or not known:
             return None
         ((_, depth),) = [at for at in places if at is not None]
-        (scores,) = below
-        first = kernel.by_name[scores.at[0]] if scores.at is not None else root
+        scores = [(kernel.by_name[n.at[0]], n) for n in below if n.at is not None]
         simple = all(len(n.loops) == 1 for n in (*steps, last))
-        if not simple or not is_contraction(first, scores):
+        if not simple or not all(is_contraction(*pair) for pair in scores):
             return None
         outer, columns = root.loop_ranges[:depth], root.loop_ranges[depth:]
-        groups = _by_missing_operands(outer, [scores, last])
+        groups = _by_missing_operands(outer, [*below, last] if columns else below)
         rows = max(groups, key=_count, default=[])
-        if not rows or not columns:
+        if not rows or (not columns and loads(last.computes[0].value)):
             return None
         return Chain(
             name=name,
             steps=tuple(n.name for n in steps),
-            first=first.name,
-            scores=scores.name,
+            scores=tuple((step.name, n.name) for step, n in scores),
             last=last.name,
             batch=tuple(r for r in outer if r not in rows),
             rows=tuple(rows),
@@ -223,7 +239,7 @@ def can_run_along(kernel: Kernel) -> bool:
     chain = Chain.of(kernel, root.name) if len(kernel.roots) == 1 else None
     if chain is None:
         return False
-    place = kernel.by_name[chain.first].at
+    place = kernel.by_name[chain.steps[0]].at
     assert place is not None
     try:
         run_along(compute_at(kernel, chain.last, place[1]), chain.last)
@@ -248,22 +264,29 @@ def schedule_grid_chain(plan: Plan, name: str) -> bool:
 
 
 def _work(plan: Plan, chain: Chain) -> ChainWork:
-    scores, last = (plan.nest(n).computes[0] for n in (chain.scores, chain.last))
-    matrices = MMA.is_native(plan.target) and _is_matrix_chain(plan.kernel, scores, last)
-    itemsize = max(scores.value.dtype.itemsize, last.value.dtype.itemsize)
+    scores = [plan.nest(n).computes[0] for _, n in chain.scores]
+    (last,) = plan.nest(chain.last).computes
+    matrices = MMA.is_native(plan.target) and _are_matrix_products(scores)
+    matrices = matrices and (not chain.columns or _adds_matrices(plan.kernel, scores[0], last))
     return ChainWork(
         batch=_count(chain.batch),
         rows=_count(chain.rows),
-        depth=_count(plan.nest(chain.scores).loop_ranges),
+        depths=tuple(_count(plan.nest(n).loop_ranges) for _, n in chain.scores),
         terms=_count(plan.nest(chain.last).loop_ranges),
         columns=_count(chain.columns),
-        itemsize=2 if matrices else itemsize,
+        itemsize=2 if matrices else max(c.value.dtype.itemsize for c in (*scores, last)),
         matrices=matrices,
     )
 
 
-def _is_matrix_chain(kernel: Kernel, scores: Compute, last: Compute) -> bool:
-    """Whether both contractions are sums of products of one narrow float, as warps add them up."""
+def _are_matrix_products(scores: Sequence[Compute]) -> bool:
+    """Whether contractions are sums of products of one narrow float, as warps add them up."""
+    products = all(is_matrix_product(c) for c in scores)
+    return products and len({e.dtype for c in scores for e in loads(c.value)}) == 1
+
+
+def _adds_matrices(kernel: Kernel, scores: Compute, last: Compute) -> bool:
+    """Whether the last contraction is such a sum too, of what is rounded to that narrow float."""
     kept = next((e for e in reads([last.value]) if e.src), None)
     found = loads(last.value)
     if kept is None or len(found) != 1 or last.value.op is not ExprOp.MUL:
@@ -271,17 +294,16 @@ def _is_matrix_chain(kernel: Kernel, scores: Compute, last: Compute) -> bool:
     weights = kernel.computes[kept.arg].value
     sources = {e.src[0].dtype for e in (weights, *last.value.src) if e.op is ExprOp.CAST}
     wide = last.value.dtype is MMA.result_dtype and weights.op is ExprOp.CAST
-    return (
-        wide
-        and sources == {found[0].dtype}
-        and is_matrix_product(scores)
-        and (loads(scores.value)[0].dtype is found[0].dtype)
-    )
+    return wide and sources == {found[0].dtype} == {loads(scores.value)[0].dtype}
 
 
 def tile_chain(plan: Plan, chain: Chain, tile: ChainTile) -> None:
     """Give a chain a tile."""
-    _ChainTiling(plan, chain, tile).apply()
+    tiling = _ChainTiling(plan, chain, tile)
+    if tile.results is None:
+        tiling.reduce_rows()
+    else:
+        tiling.add_up(tile.results)
 
 
 @final
@@ -293,26 +315,42 @@ class _ChainTiling:
     chain: Chain
     tile: ChainTile
 
-    def apply(self) -> None:
+    def add_up(self, tile: GridTile) -> None:
+        """The last reduce is a contraction, whose results have a tile too."""
         plan, chain = self.plan, self.chain
-        axes = Axes(chain.batch, chain.rows, chain.columns)
-        results = Tiling(plan, chain.name, chain.last, axes, self.tile.results)
-        scores = Tiling(plan, chain.first, chain.scores, axes, self.tile.scores)
+        results = Tiling(plan, chain.name, chain.last, self._axes, tile)
         row, column = results.blocks()
         terms = self._along()
-        here = self._first_contraction(scores, row, terms[chain.first])
+        here = self._first_contractions(row, terms)
         plan.do("run_along", chain.last)
-        fills = self._stages(results, scores, row, column, here, terms)
-        for n in chain.steps:
-            scores.threads(n, f"{row}@{n}", terms[n])
-        scores.threads(chain.scores, *here)
+        fills = self._stages(results, row, column, here, terms)
+        self._share_steps(row, here, terms)
         results.threads(chain.name, row, column)
         last = (f"{row}@{chain.last}", f"{column}@{chain.last}", terms[chain.last])
         results.threads(chain.last, *last)
         self._weights(row)
-        for fill in fills:
-            fill_copy(plan, fill, self.tile.scores)
-        plan.limit(chain.last, plan.nest(chain.last).loops[0].range.name)
+        self._finish(fills)
+
+    def reduce_rows(self) -> None:
+        """The last reduce gives one result for each row, as those before it."""
+        plan, chain = self.plan, self.chain
+        results = Tiling(plan, chain.name, chain.last, self._axes, self.tile.scores)
+        row = results.row_blocks()
+        terms = self._along()
+        here = self._first_contractions(row, terms)
+        plan.do("run_along", chain.last)
+        fills = self._stage_scores(here)
+        self._share_steps(row, here, terms)
+        results.threads(chain.last, f"{row}@{chain.last}", terms[chain.last])
+        results.threads(chain.name, row, None)
+        self._finish(fills)
+
+    @property
+    def _axes(self) -> Axes:
+        return Axes(self.chain.batch, self.chain.rows, self.chain.columns)
+
+    def _scores(self, step: str, nest: str) -> Tiling:
+        return Tiling(self.plan, step, nest, self._axes, self.tile.scores)
 
     def _along(self) -> dict[str, str]:
         """The steps and the last sum for all rows of a block; the loops over the terms of a tile,
@@ -324,32 +362,55 @@ class _ChainTiling:
             plan.do("compute_at", n, 1, True)
         for n in nests:
             term = plan.nest(n).loops[0].range.name
-            plan.do("split", n, term, self.tile.results.step, "mask")
+            plan.do("split", n, term, self.tile.scores.block_columns, "mask")
             terms[n] = f"{term}.i"
         return terms
 
-    def _first_contraction(self, scores: Tiling, row: str, term: str) -> tuple[str, str, str]:
-        """The scores of a tile in one nest; its loops over rows, terms of the chain, own terms."""
-        nest, first = self.chain.scores, self.chain.first
-        self.plan.do("compute_at", nest, 1)
-        rows, columns = f"{row}@{first}@{nest}", f"{term}@{nest}"
-        return rows, columns, scores.terms(rows, columns)
+    def _first_contractions(
+        self, row: str, terms: dict[str, str]
+    ) -> dict[str, tuple[str, str, str]]:
+        """The scores of a tile in nests of their own; the loops of each over rows, terms of the
+        chain, own terms.
+        """
+        here = {}
+        for step, nest in self.chain.scores:
+            self.plan.do("compute_at", nest, 1)
+            rows, columns = f"{row}@{step}@{nest}", f"{terms[step]}@{nest}"
+            here[nest] = rows, columns, self._scores(step, nest).terms(rows, columns)
+        return here
+
+    def _stage_scores(self, here: dict[str, tuple[str, str, str]]) -> list[str]:
+        """Copies of what the first contractions load; the names of their nests."""
+        fills = []
+        for step, nest in self.chain.scores:
+            rows, columns, term = here[nest]
+            fills += self._scores(step, nest).stages({rows, columns}, term)
+        return fills
 
     def _stages(
         self,
         results: Tiling,
-        scores: Tiling,
         row: str,
         column: str,
-        here: tuple[str, str, str],
+        here: dict[str, tuple[str, str, str]],
         terms: dict[str, str],
     ) -> list[str]:
-        """Copies of what both contractions load; the names of their nests."""
+        """Copies of what all contractions load; the names of their nests."""
         plan, last = self.plan, self.chain.last
         rows, columns, term = f"{row}@{last}", f"{column}@{last}", terms[last]
         first = plan.nest(last).loops[0].range.name
         plan.do("reorder", last, (first, rows, columns, term))
-        return [*scores.stages({here[0], here[1]}, here[2]), *results.stages({rows, columns}, term)]
+        return [*self._stage_scores(here), *results.stages({rows, columns}, term)]
+
+    def _share_steps(
+        self, row: str, here: dict[str, tuple[str, str, str]], terms: dict[str, str]
+    ) -> None:
+        """Threads for the steps and for the first contractions."""
+        step, nest = self.chain.scores[0]
+        for n in self.chain.steps:
+            self._scores(step, nest).threads(n, f"{row}@{n}", terms[n])
+        for step, nest in self.chain.scores:
+            self._scores(step, nest).threads(nest, *here[nest])
 
     def _weights(self, row: str) -> None:
         """What the last contraction reads lies in rows, and these begin in different banks."""
@@ -363,3 +424,9 @@ class _ChainTiling:
         terms = [r.name for r in kept.ranges if r.name not in rows]
         plan.do("axes", name, (*rows, *terms))
         plan.do("pad", nest, rows[-1], ACCESS_BYTES // kept.value.dtype.itemsize)
+
+    def _finish(self, fills: Sequence[str]) -> None:
+        plan, last = self.plan, self.chain.last
+        for fill in fills:
+            fill_copy(plan, fill, self.tile.scores)
+        plan.limit(last, plan.nest(last).loops[0].range.name)

@@ -213,6 +213,16 @@ class Tiling:
             self.plan.do("fuse", nest, self.plan.nest(nest).loops[depth].range.name)
         return self.plan.nest(nest).loops[depth].range.name
 
+    def row_blocks(self) -> str:
+        """A block for each tile of results that have rows alone; the loop over a tile's rows."""
+        plan, name, axes = self.plan, self.name, self.axes
+        plan.do("reorder", name, tuple(r.name for r in (*axes.batch, *axes.rows)))
+        row = self._fuse(name, axes.rows)
+        plan.do("split", name, row, self.tile.block_rows, "mask")
+        first = [loop.range for loop in plan.nest(name).loops[:-1]]
+        plan.do("parallel", name, self._fuse(name, first))
+        return f"{row}.i"
+
     def blocks(self) -> tuple[str, str]:
         """A block for each tile; the loops over a tile's rows and over its columns."""
         plan, name, axes = self.plan, self.name, self.axes
@@ -277,8 +287,11 @@ class Tiling:
             args = (self.reduce, e.arg, self.reduce, 1, tuple(order), names[-1], number, what)
             self.plan.do("stage", *args)
 
-    def threads(self, nest: str, row: str, column: str, term: str | None = None) -> None:
-        """Threads along both axes of a tile, and what each of them does."""
+    def threads(self, nest: str, row: str, column: str | None, term: str | None = None) -> None:
+        """Threads along both axes of a tile, and what each of them does.
+
+        Without a column, those of a row do the same.
+        """
         plan, tile = self.plan, self.tile
         if tile.matrices:
             self._warps(nest, row, column, term)
@@ -286,31 +299,43 @@ class Tiling:
         lanes = max(1, ACCESS_BYTES // self._dtype.itemsize)
         outer = self._around(nest, row, column, term)
         rows = _shared_out(plan, nest, row, tile.row_threads, min(tile.rows, lanes))
-        columns = _shared_out(plan, nest, column, tile.column_threads, min(tile.columns, lanes))
+        columns = _Shares()
+        if column is not None:
+            near = min(tile.columns, lanes)
+            columns = _shared_out(plan, nest, column, tile.column_threads, near)
         threads = [*rows.threads, *columns.threads]
         copies = [*rows.copies, *rows.last, *columns.copies]
         terms = [] if term is None else self._unrolled(term)
         plan.do("reorder", nest, (*outer, *threads, *terms, *copies, *columns.last))
         _bind(plan, nest, threads, copies, columns.last)
 
-    def _warps(self, nest: str, row: str, column: str, term: str | None) -> None:
+    def _warps(self, nest: str, row: str, column: str | None, term: str | None) -> None:
         """Warps along both axes of a tile, and the threads of each as an instruction has them."""
         plan, tile = self.plan, self.tile
         outer = self._around(nest, row, column, term)
         down, rows = self._part(nest, row, tile.rows * MMA.down)
-        across, columns = self._part(nest, column, tile.columns * MMA.across)
         row_copies, rows = self._part(nest, rows, MMA.rows)
-        column_copies, columns = self._part(nest, columns, MMA.columns)
         half, near = self._part(nest, rows, MMA.down)
-        beside, lane = self._part(nest, columns, MMA.near)
+        across, column_copies, beside, lanes = self._warp_columns(nest, column)
         threads = [*down, *across, near, *beside]
         terms, last = ([], "") if term is None else self._part(nest, term, MMA.terms)
         copies = [*row_copies, *column_copies, *half]
-        order = (*outer, *threads, *terms, *copies, lane)
+        order = (*outer, *threads, *terms, *copies, *lanes)
         plan.do("reorder", nest, order if term is None else (*order, last))
-        _bind(plan, nest, threads, copies, [lane])
+        _bind(plan, nest, threads, copies, lanes)
         if term is not None:
             plan.do("tensorize", nest, last, MMA.name)
+
+    def _warp_columns(
+        self, nest: str, column: str | None
+    ) -> tuple[list[str], list[str], list[str], list[str]]:
+        """The loops over the columns of a tile: warps, copies, threads of a warp, lanes."""
+        if column is None:
+            return [], [], [], []
+        across, columns = self._part(nest, column, self.tile.columns * MMA.across)
+        copies, columns = self._part(nest, columns, MMA.columns)
+        beside, lane = self._part(nest, columns, MMA.near)
+        return across, copies, beside, [lane]
 
     def _around(self, nest: str, *tile: str | None) -> list[str]:
         """The loops of a nest around those of a tile."""

@@ -1,11 +1,12 @@
 """Where a loop may start late or end early: the other iterations would change nothing.
 
-Four forms are found. A sum's terms have a factor, loaded or read from a block, that is 0 where a
-condition on indices fails. Or nothing but `where(condition, …, other)`, or a product with such a
-factor, reads what a nest computes. Or such a sum is added to memory. Or a condition says what is
-stored at all, as beyond the end of what was split into chunks. The condition is one on a sum of
-ranges, such as that of a causal mask, or of the taps that a place of a strided window has; where it
-fails for all lanes and copies inside, the iteration is left out.
+Five forms are found. A sum's terms have a factor, loaded or read from a block, that is 0 where a
+condition on indices fails. Or they are powers of what is the lowest number there, and in each sum
+is a term for which the condition holds. Or nothing but `where(condition, …, other)`, or a product
+with such a factor, reads what a nest computes. Or such a sum is added to memory. Or a condition
+says what is stored at all, as beyond the end of what was split into chunks. The condition is one on
+a sum of ranges, such as that of a causal mask, or of the taps that a place of a strided window has;
+where it fails for all lanes and copies inside, the iteration is left out.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ferrule.codegen.kernel import (
     reads,
     unclamped,
 )
-from ferrule.expr import Expr, ExprOp, all_of, alu, conjuncts, const, less, minimum, toposort
+from ferrule.expr import TRUE, Expr, ExprOp, all_of, alu, conjuncts, const, less, minimum, toposort
 
 LOWEST = -65504.0  # or less is what stands for no score: the lowest number of some float
 
@@ -87,13 +88,28 @@ def _parts(kernel: Kernel, nest: Nest, depth: int) -> Iterator[tuple[int, Expr]]
         for c in child.computes
         if c.along is r and c.monoid is not None
     ]
-    for condition in _conditions(kernel, nest):
+    for condition in [*_conditions(kernel, nest), *_conditions_of_powers(kernel, nest, r)]:
         for part in conjuncts(condition):
             found = _least(part, r, opened)
             if any(found not in agreed for agreed in running):
                 continue
             if found is not None and (found[0] or limited.isdisjoint(part.ranges)):
                 yield found
+
+
+def _conditions_of_powers(kernel: Kernel, nest: Nest, r: Expr) -> Iterator[Expr]:
+    """Conditions without which a sum of powers that runs along a loop has terms as good as 0.
+
+    Where there were no other terms, these would count: at one end of the sum the condition holds.
+    """
+    (c, *others) = nest.computes
+    if others or c.along is not r or c.monoid is None or c.monoid.op is not ExprOp.ADD:
+        return
+    terms = [x for x in nest.loop_ranges if x not in c.ranges]
+    ends = [{x: const(0) for x in terms}, {x: x.size - 1 for x in terms}]
+    for condition in _idle(kernel, c.value, c.monoid):
+        if any(condition.substitute(end) is TRUE for end in ends):
+            yield condition
 
 
 def _idle(kernel: Kernel, value: Expr, monoid: Monoid) -> Iterator[Expr]:

@@ -25,7 +25,7 @@ from ferrule.schedule.tasks import Reader, Task
 from ferrule.schedule.trees import TreeBuilder
 from ferrule.target import Target, detect_cpu
 
-__all__ = ["Schedule", "create_schedule", "make_schedule"]
+__all__ = ["Schedule", "create_schedule", "make_schedule", "target_of"]
 
 _MOST_RECIPES: Final = 512
 _recipes: OrderedDict[Hashable, Recipe] = OrderedDict()
@@ -46,7 +46,7 @@ def make_schedule(nodes: Sequence[LazyBuffer]) -> Schedule:
     graph = build_graph(nodes)
     if not graph.requested:
         return Schedule([], [])
-    target = _target(next(iter(graph.requested)).device)
+    target = target_of(next(iter(graph.requested)).device)
     form = Form(graph)
     if form.key is None:
         return Recipe.follow(*_plan(graph, target), graph.everything)
@@ -67,7 +67,7 @@ def make_schedule(nodes: Sequence[LazyBuffer]) -> Schedule:
 
 
 @cache
-def _target(device: str) -> Target:
+def target_of(device: str) -> Target:
     """What the scheduler assumes about a device; one that interprets is weighed as the host."""
     target: Target | None = getattr(Device[device], "linearizer_opts", None)
     return detect_cpu() if target is None else target

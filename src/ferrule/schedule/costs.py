@@ -92,10 +92,7 @@ def widened_factors(reduce: LazyBuffer, target: Target) -> list[LazyBuffer]:
     That is where both factors are casts of one narrow float, and the target's instruction for such
     sums does them itself; or where blocks of threads do them, which are bound by what they read.
     """
-    product = _unmoved(reduce.srcs[0])
-    if reduce.op is not ReduceOps.SUM or product.op is not BinaryOps.MUL:
-        return []
-    casts = [_unmoved(factor) for factor in product.srcs]
+    casts = factors(reduce)
     if target.block_threads > 1:
         return [node for node in casts if node.op is UnaryOps.CAST and node.realized is None]
     if any(node.op is not UnaryOps.CAST or node.realized is not None for node in casts):
@@ -104,6 +101,14 @@ def widened_factors(reduce: LazyBuffer, target: Target) -> list[LazyBuffer]:
     if len(sources) != 1 or not native_intrinsic(sources.pop(), reduce.dtype, target):
         return []
     return casts
+
+
+def factors(reduce: LazyBuffer) -> list[LazyBuffer]:
+    """What a sum of products multiplies, before it is moved; empty for any other reduce."""
+    product = _unmoved(reduce.srcs[0])
+    if reduce.op is not ReduceOps.SUM or product.op is not BinaryOps.MUL:
+        return []
+    return [_unmoved(factor) for factor in product.srcs]
 
 
 def _unmoved(node: LazyBuffer) -> LazyBuffer:

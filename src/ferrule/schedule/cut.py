@@ -15,7 +15,7 @@ from typing import Final, TypeAlias, final
 from ferrule.expr import sint
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import LoadOps, MovementOps, ReduceOps
-from ferrule.schedule.costs import SMALL_KERNEL, Cost, Costs, widened_factors
+from ferrule.schedule.costs import SMALL_KERNEL, Cost, Costs, factors, widened_factors
 from ferrule.schedule.fusion import MOST_NODES, SINGLE, Fusion, Visits, move_indices, share_memory
 from ferrule.schedule.gains import Gains
 from ferrule.schedule.graph import Graph, value_sources
@@ -121,6 +121,10 @@ class _Cutter:
         if len(visits) > 1:
             self._merge_siblings(node, visits)
             self._invite_sums(node, visits)
+        if self._is_done_by_each(node, visits):
+            for fusion, indices in visits.items():
+                self._keep_or_fuse(node, {fusion: indices})
+            return
         block = self._kept_block(node, visits)
         if block is not None:
             self._keep(node, block, visits)
@@ -152,6 +156,13 @@ class _Cutter:
         fusion.blocks.add(signature)
         self._note_reduce(node, self.costs[node], fusion, signature)
         self._visit_sources(node, fusion, signature, False)
+
+    def _keep_or_fuse(self, node: LazyBuffer, visits: Visits) -> None:
+        block = self._kept_block(node, visits)
+        if block is not None:
+            self._keep(node, block, visits)
+        else:
+            self._fuse(node, visits)
 
     def _note_reduce(
         self, node: LazyBuffer, cost: Cost, fusion: Fusion, signature: Signature
@@ -225,14 +236,15 @@ class _Cutter:
         ((fusion, indices),) = visits.items()
         if (
             fusion.outputs[0] in self.without_blocks
-            or fusion.contraction is None
+            or (fusion.contraction is None and not self._reduces_rows(fusion, indices))
             or len(fusion.outputs) > 1
             or node in self.graph.external
         ):
             return None
         if fusion.nodes > MOST_NODES or len(fusion.buffers) > self.most_buffers:
             return None
-        block = find_block(node, fusion.space, fusion.outer, indices)
+        rows = fusion.contraction is None or fusion.outer == fusion.space.outputs
+        block = find_block(node, fusion.space, fusion.outer, indices, rows)
         if block is None:
             return None
         if fusion.outer:
@@ -241,6 +253,37 @@ class _Cutter:
             pays = self._has_room(block, fusion.space) and self.gains.streams(node, fusion)
         return block if pays else None
 
+    def _reduces_rows(self, fusion: Fusion, indices: dict[Signature, bool]) -> bool:
+        """Whether a kernel wants nothing of a node but what several reduces make of its rows.
+
+        Blocks of threads go along the rows tile by tile, as if a contraction followed.
+        """
+        return self.target.block_threads > 1 and bool(fusion.reduces) and len(indices) > 1
+
+    def _is_done_by_each(self, node: LazyBuffer, visits: Visits) -> bool:
+        """Whether each of several kernels computes for itself, in blocks, what a contraction gives.
+
+        For blocks of threads only, whose blocks are tiles. It takes the contraction's operations
+        again for each of the kernels; but the memory of the node, which is much larger than that
+        of all that it is made from, is what limits how large a problem may be.
+        """
+        if len(visits) == 1 or node.op in _ALWAYS_FUSED or is_pass_through(node):
+            return False
+        if node in self.graph.external or not self._is_spared(node):
+            return False
+        return all(self._is_done_alone(node, {f: visits[f]}) for f in visits)
+
+    def _is_spared(self, node: LazyBuffer) -> bool:
+        """Whether memory for a node is worth operations that are done several times for it."""
+        return self.target.block_threads > 1 and self.gains.is_much_larger(node)
+
+    def _is_done_alone(self, node: LazyBuffer, visits: Visits) -> bool:
+        """Whether a kernel could keep a node in a block, or make a block that it keeps from it."""
+        ((fusion, _),) = visits.items()
+        if self._kept_block(node, visits) is not None:
+            return True
+        return bool(fusion.outer) and self._can_be_tiled(visits)
+
     def _has_room(self, block: Block, space: Space) -> bool:
         """Whether rows of a block stay near a thread, and there are enough of them for all.
 
@@ -248,11 +291,15 @@ class _Cutter:
         """
         rows = space.evals(block.outer)
         if self.target.block_threads > 1:
-            # Imported here: other devices need no code generation to schedule.
-            from ferrule.codegen.gridcost import multiprocessors
-
-            return rows >= _ROWS_TOGETHER * multiprocessors(self.target)
+            return rows >= self._rows_for_blocks()
         return block.nbytes * self.lanes <= _MOST_BLOCK and rows >= self.lanes * self.iterations
+
+    def _rows_for_blocks(self) -> int:
+        """How many rows are enough for all blocks of threads that run at once."""
+        # Imported here: other devices need no code generation to schedule.
+        from ferrule.codegen.gridcost import multiprocessors
+
+        return _ROWS_TOGETHER * multiprocessors(self.target)
 
     def _invite_sums(self, node: LazyBuffer, visits: Visits) -> None:
         """One kernel for all that want a node, if one of them can keep it in blocks and the others
@@ -420,6 +467,8 @@ class _Cutter:
         """
         if len(visits) != 1 or node.op is not ReduceOps.SUM:
             return False
+        if any(self._is_spared(factor) for factor in factors(node)):
+            return False  # its terms come from blocks, along one axis
         (fusion,) = visits
         if fusion.first_reduce is None or len(fusion.outputs) > 1 or len(visits[fusion]) != 1:
             return False
@@ -458,6 +507,8 @@ class _Cutter:
         """
         if self.target.block_threads == 1:
             return results < self.iterations
+        if self.gains.contraction_below(reduce.srcs[0]) is not None:  # blocks go along its rows
+            return results < self._rows_for_blocks()
         from ferrule.codegen.gridcost import shares_out_rows
 
         operations = max(work, fusion.most_evals) / results

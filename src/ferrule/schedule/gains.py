@@ -8,9 +8,10 @@ from typing import Final, final
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import LoadOps, MovementOps
 from ferrule.records import dataclass
-from ferrule.schedule.costs import SMALL_KERNEL, Cost, Costs, nbytes
+from ferrule.schedule.costs import SMALL_KERNEL, Cost, Costs, factors, nbytes
 from ferrule.schedule.fusion import MOST_NODES, Fusion, Visits
 from ferrule.schedule.graph import value_sources
+from ferrule.shape.layout import storage_size
 from ferrule.target import Target
 
 # How long it takes to start one more kernel.
@@ -22,6 +23,10 @@ _UNNOTICED: Final = 16
 _BLOCK_OPERATIONS: Final = 8
 # The part of a kernel's time that its memory traffic must take for blocks to be worth their while.
 _NOTICED: Final = 0.1
+# The terms of a contraction that several kernels compute, each for itself, and how much larger its
+# result is than its operands.
+_MOST_TERMS_AGAIN: Final = 256
+_MUCH_LARGER: Final = 4
 
 
 @final
@@ -64,16 +69,24 @@ class Gains:
         Both it and what the first one gives would be written and read, which has to be noticeable
         beside their operations.
         """
-        assert fusion.contraction is not None
-        first = self._contraction_below(node)
+        first = self.contraction_below(node)
         if first is None:
             return False
-        last = self.costs[fusion.contraction]
-        below = self.costs[first]
-        work = 2 * (last.each * last.size + below.each * below.size)
+        both = [first] if fusion.contraction is None else [first, fusion.contraction]
+        work = 2 * sum([self.costs[n].each * self.costs[n].size for n in both])
         return 4 * nbytes(node) * self.byte_seconds >= _NOTICED * self._seconds(work)
 
-    def _contraction_below(self, node: LazyBuffer) -> LazyBuffer | None:
+    def is_much_larger(self, node: LazyBuffer) -> bool:
+        """Whether a node is much larger than what the contraction has that it is made from, and
+        that takes few operations for each element.
+        """
+        first = self.contraction_below(node)
+        if first is None or self.costs[first].each > _MOST_TERMS_AGAIN:
+            return False
+        operands = sum([storage_size(x.shape) for x in factors(first)])
+        return self.costs[node].size >= _MUCH_LARGER * operands
+
+    def contraction_below(self, node: LazyBuffer) -> LazyBuffer | None:
         """A contraction that gives as many elements as the node has, and of which it is made."""
         size = self.costs[node].size
         seen = {node}

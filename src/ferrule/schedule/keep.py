@@ -37,15 +37,23 @@ class Block:
 
 
 def find_block(
-    node: LazyBuffer, space: Space, outer: int, wanted: Iterable[Signature]
+    node: LazyBuffer,
+    space: Space,
+    outer: int,
+    wanted: Iterable[Signature],
+    for_each_result: bool = False,
 ) -> Block | None:
     """The block that serves all of the indices at which one kernel wants a node.
 
     `outer` are the ranges around the kernel's other blocks, 0 if it has none. None if the indices
-    share no outer loops, if those loops would compute an element twice, or if a size is not known.
+    share no outer loops, if those loops would compute an element twice, or if a size is not known;
+    or if there were a block for each result, unless that is meant.
     """
     found = {_block(node, space, outer, signature) for signature in wanted}
-    return found.pop() if len(found) == 1 else None
+    block = found.pop() if len(found) == 1 else None
+    if block is None or (block.outer == space.outputs and not for_each_result):
+        return None
+    return block
 
 
 def _block(node: LazyBuffer, space: Space, outer: int, signature: Signature) -> Block | None:
@@ -65,7 +73,7 @@ def _block(node: LazyBuffer, space: Space, outer: int, signature: Signature) -> 
         elif own:
             axes.append(axis)
             size *= length
-    covered = space.ranges(tuple(at)) == outer and outer != space.outputs
+    covered = space.ranges(tuple(at)) == outer
     if len(axes) != 1 or not covered or space.evals(outer) * size != storage_size(node.shape):
         return None
     return Block(outer, tuple(at), axes[0], size * node.dtype.itemsize)

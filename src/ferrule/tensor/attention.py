@@ -4,17 +4,25 @@ The weights are computed again for the gradient, from the queries and keys: that
 product, and they need not wait in memory from the forward pass on. The rows of the softmax's
 gradient need the sum of weight times gradient over each row; that is the sum of result times
 gradient, which has no axis of T elements: sum_j W_j (G . v_j) = G . sum_j W_j v_j.
+
+Where blocks of threads run it, the three gradients are three kernels that each compute the weights
+for themselves. What these need of a whole row is one number then, the logarithm of its sum of
+powers, which a kernel before them finds.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
+from ferrule import schedule
 from ferrule.dtype import DType, dtypes
 from ferrule.gradient import Entry, Gradients, Rule, Value, record
 from ferrule.lazy import LazyBuffer
+from ferrule.ops import ReduceOps
 from ferrule.tensor.matrices import matrix_product, transposed
-from ferrule.tensor.rowwise import softmax
+from ferrule.tensor.rowwise import accumulating, softmax
+from ferrule.tensor.special import exp, log
 
 
 def attention(
@@ -34,7 +42,12 @@ def attention(
     return record("attention", rule, sources, result.node, (scale, causal))
 
 
-def attention_weights(scores: Value, mask: Value | None, causal: bool) -> Value:
+def attention_weights(
+    scores: Value,
+    mask: Value | None,
+    causal: bool,
+    normalised: Callable[[Value, tuple[int, ...]], Value] = softmax,
+) -> Value:
     """The softmax along the last axis; a row that is masked entirely is 0."""
     last = (len(scores.shape) - 1,)
     if causal:
@@ -44,13 +57,29 @@ def attention_weights(scores: Value, mask: Value | None, causal: bool) -> Value:
         mask = _lower_triangle(rows, columns, scores.node.device)
         mask = mask.reshape((1,) * (len(scores.shape) - 2) + mask.shape).expand(scores.shape)
     if mask is None:
-        return softmax(scores, last)
+        return normalised(scores, last)
     if mask.dtype is not dtypes.bool:
         scores = scores + mask
         mask = mask.differs(-math.inf)
     # The lowest number, not -inf: a row without any position would be all NaN.
     low = mask.where(scores, -_largest(scores.dtype))
-    return mask.where(softmax(low, last), 0.0)
+    return mask.where(normalised(low, last), 0.0)
+
+
+def _weights_by_one_number(scores: Value, mask: Value | None, causal: bool) -> Value:
+    """The same weights, with one number for each row that is stored."""
+    wide = accumulating(scores)
+    if mask is not None and mask.dtype is not dtypes.bool:
+        mask = mask.cast(wide.dtype)
+    return attention_weights(wide, mask, causal, _softmax_by_one_number).cast(scores.dtype)
+
+
+def _softmax_by_one_number(x: Value, axes: tuple[int, ...]) -> Value:
+    """The softmax as e**(x - y), where y is the logarithm of the sum of the powers."""
+    largest = x.detach().reduce(ReduceOps.MAX, axes)
+    total = exp(x - largest.expand(x.shape)).sum(axes)
+    y = (log(total) + largest).contiguous()
+    return exp(x - y.expand(x.shape))
 
 
 def _reverse(grad: Value, entry: Entry) -> Gradients:
@@ -62,7 +91,10 @@ def _reverse(grad: Value, entry: Entry) -> Gradients:
     # pass are not held until now.
     scaled = query * scale
     scores = matrix_product(scaled, transposed(key))
-    weights = attention_weights(scores, mask, causal)
+    if schedule.target_of(grad.node.device).block_threads > 1:
+        weights = _weights_by_one_number(scores, mask, causal)
+    else:
+        weights = attention_weights(scores, mask, causal)
     along = (grad * entry.result()).sum((len(grad.shape) - 1,)).contiguous()
     slope = matrix_product(grad, transposed(value))
     slope = weights * (slope - along.expand(slope.shape))
