@@ -105,7 +105,7 @@ def _chunk_inner(plan: Plan, name: str) -> None:
     plan.do("parallel", name, f"{v}.o")
     plan.vectorize_inner(name, plan.nest(name).loops[-1])
     # A mask is no help to the last chunk: beyond the end may be memory that is not there, which
-    # takes a processor a hundred cycles to find out, for each vector.
+    # takes a processor some hundred cycles to find out, for each vector.
     inner = next(o for o in plan.nest(name).loops if o.range.name.startswith(f"{v}.i"))
     if inner.kind is Kind.SERIAL and inner.peel is None:
         plan.limit(name, inner.range.name)
