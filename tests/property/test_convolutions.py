@@ -13,10 +13,12 @@ from tests.kernels import load, mul, store, total
 
 from ferrule.buffer import Buffer
 from ferrule.codegen.interpret import extent, interpret
+from ferrule.codegen.kernel import Kind
 from ferrule.codegen.linearizer import Linearizer
-from ferrule.codegen.uops import verify
+from ferrule.codegen.uops import UOps, verify
 from ferrule.device import Device
 from ferrule.dtype import dtypes
+from ferrule.expr import ExprOp
 from ferrule.ops import LazyOp
 from ferrule.target import Target, detect_cpu
 from ferrule.tensor import Tensor
@@ -275,3 +277,55 @@ def test_a_window_beside_another_load_of_the_same_memory() -> None:
     rows = np.broadcast_to(row, (4, 14))
     x = Tensor(row).realize().unsqueeze(0).expand(4, 14)
     np.testing.assert_array_equal(x.triu().cumsum(0).numpy(), np.triu(rows).cumsum(0))
+
+
+# -- what is copied, and what is fetched -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["forward", "weight_gradient", "input_gradient"])
+def test_rows_of_an_image_are_copied_as_they_lie(kind: str) -> None:
+    """Nothing is turned but what lanes run along: the other operand is loaded one by one."""
+    ast = getattr(Convolution(channels=64, filters=64, height=28, width=28), kind)()
+    kernel = Linearizer(ast, TARGETS[0]).scheduled
+    image = kernel.by_name["sum0.copy2" if kind == "weight_gradient" else "sum0.copy1"]
+    assert [loop.kind for loop in image.loops[-2:]] == [Kind.SERIAL, Kind.VECTOR]
+
+
+@pytest.mark.parametrize(("size", "padded"), [(30, True), (26, False)])
+def test_channels_of_a_copy_are_in_different_sets(size: int, padded: bool) -> None:
+    """32 lines of 32 floats are a page, and so is a way of the first cache."""
+    target = replace(TARGETS[0], l1_bytes=32 << 10)
+    case = Convolution(images=1, channels=13, filters=16, height=size, width=size)
+    ast = case.weight_gradient()
+    linearizer = Linearizer(ast, target).linearize()
+    assert bool(linearizer.scheduled.computes["sum0.copy2"].padding) == padded
+    out = np.full(prod(ast.src[0].shape), np.nan, np.float32)
+    interpret(linearizer.uops, [out, *inputs_of(ast)], [], 0, extent(linearizer.uops, []))
+    np.testing.assert_allclose(out, run("NUMPY", ast), rtol=1e-4, atol=1e-3)
+
+
+def test_the_next_lines_are_fetched_while_some_are_copied() -> None:
+    case = Convolution(images=8, channels=16, filters=16, height=24, width=24)
+    for l2_bytes, ahead in ((1 << 17, 8 * 24), (1 << 20, None)):
+        kernel = Linearizer(
+            case.weight_gradient(), replace(TARGETS[0], l2_bytes=l2_bytes)
+        ).scheduled
+        found = [
+            dict(n.ahead).get(n.computes[0].value.arg) for n in kernel.nests if ".copy" in n.name
+        ]
+        assert found == [ahead] * 2
+
+
+@pytest.mark.parametrize("taps", [1, 3])
+def test_results_that_no_cache_keeps_are_fetched_before_their_sums(taps: int) -> None:
+    """Once for each vector of a result."""
+    case = Convolution(channels=16, filters=16, height=16, width=16, taps=taps, padding=taps // 2)
+    assert "fetching" not in str(Linearizer(case.forward(), replace(TARGETS[0], l2_bytes=1 << 20)))
+    linearizer = Linearizer(case.forward(), replace(TARGETS[0], l2_bytes=1 << 14)).linearize()
+    assert ", fetching b0 before it is computed" in str(linearizer)
+    uops = linearizer.uops
+    fetched = [i for i, u in enumerate(uops) if u.op is UOps.PREFETCH and u.src[0].arg == 0]
+    stored = [i for i, u in enumerate(uops) if u.op is UOps.STORE and u.src[0].op is UOps.PARAM]
+    assert len(fetched) == len(stored)
+    sums = [i for i, u in enumerate(uops) if u.op is UOps.ALU and u.arg is ExprOp.MULACC]
+    assert fetched[-1] < sums[0] < sums[-1] < stored[0]

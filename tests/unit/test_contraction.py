@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.kernels import load, matmul, store, widened
+from tests.kernels import load, matmul, mul, store, widened
 from tests.programs import HOST
 
 from ferrule.codegen.heuristic import schedule
@@ -101,3 +101,11 @@ def test_columns_of_a_matrix_times_itself_are_packed(dtype: DType) -> None:
     product = store(matmul(widened(x), widened(x).permute((1, 0))))
     kernel = schedule(lower(product, "k"), replace(WIDE, features="")).kernel
     assert "sum0.pack1" in kernel.by_name
+
+
+def test_two_loads_of_one_buffer_fetch_the_next_panel_once() -> None:
+    """Also where both run along the lanes."""
+    x = load(1, 64, 1 << 14)
+    ast = store(matmul(load(2, 24, 64), mul(x, x.stride((-1, 1)))))
+    root = schedule(lower(ast, "k"), WIDE).kernel
+    assert [dict(nest.ahead).get(1) for nest in root.nests].count(32) == 1

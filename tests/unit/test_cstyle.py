@@ -131,6 +131,16 @@ def test_products_of_packed_pairs() -> None:
 
 
 @needs_compiler
+def test_what_is_only_fetched_changes_nothing() -> None:
+    b = Builder()
+    x, out = b.param(0, dtypes.float32), b.param(1, dtypes.float32)
+    b.add(UOps.PREFETCH, src=(x, b.const(1 << 40)))
+    b.store(out, b.const(0), b.load(x, b.const(0)))
+    data = np.ones(1, np.float32)
+    run_as_c(b.uops, [data, np.zeros_like(data)])
+
+
+@needs_compiler
 def test_constants_keep_every_bit() -> None:
     b = Builder()
     expected: list[Array] = []

@@ -264,6 +264,14 @@ def test_what_is_fetched_is_seen_and_survives_other_primitives() -> None:
     assert "# sum0, fetching b1 20 ahead" in show(kernel)
 
 
+def test_only_what_is_stored_is_fetched_at_a_distance_of_zero() -> None:
+    kernel = apply_opts(product(), (Opt("prefetch", ("out0", 0, 0)),))
+    assert "# out0, fetching b0 before it is computed" in show(kernel)
+    for again in (("out0", 0, 0), ("out0", 0, 16), ("sum0", 0, 0)):
+        with pytest.raises(ScheduleError, match="0 is for what it stores"):
+            apply_opts(kernel, (Opt("prefetch", again),))
+
+
 @pytest.mark.parametrize("opt", ["parallel", "vectorize"])
 def test_loops_that_scatter_stay_serial(opt: str) -> None:
     positions = LazyOp(UnaryOps.CAST, (load(2, 4, 8),), dtypes.int32)

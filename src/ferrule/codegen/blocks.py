@@ -11,10 +11,10 @@ blocks*: there are few rows, and the steps of a long sum are pages apart in the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import prod
+from math import gcd, prod
 
 from ferrule.codegen.kernel import Nest
-from ferrule.codegen.plan import PAGE_BYTES, Plan, base, loads, step_of
+from ferrule.codegen.plan import LINE_BYTES, PAGE_BYTES, Plan, base, loads, step_of
 from ferrule.codegen.primitives.loops import fuse
 from ferrule.codegen.tile import Tile, best_tile
 from ferrule.codegen.window import Window, distance, overlap
@@ -27,6 +27,7 @@ LEAST_ROWS = 4  # of one axis; where it is shorter, several axes are the rows of
 MOST_ROWS = 14
 MOST_PANELS = 8
 UNROLLED = (4, 7, 6, 5, 3)  # terms at a time: the first that leaves no tail
+LEAST_PRODUCTS = 8  # multiply-adds of a vector for each element copied; with fewer, copies count
 CHUNKS = 4  # for each thread, where blocks may have any size
 
 
@@ -161,6 +162,8 @@ class _Blocks:
         """Stage an operand.
 
         Its axes are those of the source, windows as one, but with `last` (innermost at the end).
+        Rows are loaded one element at a time, so neighbours in memory may stay neighbours, and
+        nothing is turned.
         """
         plan = self.plan
         nest = plan.nest(self.reduce)
@@ -175,13 +178,42 @@ class _Blocks:
                 key = joined.get(name, name) if which is self.operands.rows else name
                 groups.setdefault(key, []).append(loop.range)
         keys = sorted(groups, key=lambda k: -max(distance(element.src[0], r) for r in groups[k]))
-        keys = [k for k in keys if k not in last] + [k for k in last if k in groups]
+        nearest = min(distance(element.src[0], r) for r in groups[keys[-1]])
+        if which is not self.operands.rows or nearest != 1:
+            keys = [k for k in keys if k not in last] + [k for k in last if k in groups]
         name = f"{self.reduce}.copy{which.arg}"
         order = tuple("+".join(r.name for r in groups[key]) for key in keys)
         plan.do("stage", self.reduce, element.arg, at, depth, order, name)
         for d in reversed(range(len(order) - 2)):
             plan.try_fuse(name, d)
         self._vectorize_copy(name)
+        if at == self.reduce:
+            self._fetch_next(name, depth)
+
+    def _fetch_next(self, name: str, depth: int) -> None:
+        """While a copy is made for one iteration of the `depth` loops around it, what the next one
+        needs comes into the cache.
+        """
+        plan = self.plan
+        (element,) = loads(plan.nest(name).computes[0].value)
+        around = [loop.range for loop in plan.nest(self.reduce).loops[:depth]]
+        steps = [n for r in around if (n := distance(element.src[0], r))]
+        size = prod(r.size.max for r in element.ranges) * element.dtype.itemsize
+        if steps and size > plan.target.l2_bytes // 2:
+            plan.do("prefetch", name, element.arg, steps[-1])
+
+    def spread(self, which: Expr, rows: str, tile: Tile) -> None:
+        """Steps of a copy along the rows of a tile are a line longer where these would be in few
+        sets of the first cache: each line is used again for the next terms.
+        """
+        plan = self.plan
+        name = f"{self.reduce}.copy{which.arg}"
+        c = plan.kernel.computes[name]
+        ways = plan.target.l1_bytes // PAGE_BYTES
+        for r, step in zip(c.ranges, c.strides(c.ranges), strict=True):
+            near = tile.rows * gcd(step * c.value.dtype.itemsize, PAGE_BYTES)
+            if base(r.name) == base(rows) and near > max(ways // 4, 1) * PAGE_BYTES:
+                plan.do("pad", name, r.name, LINE_BYTES // c.value.dtype.itemsize)
 
     def _vectorize_copy(self, name: str) -> None:
         """Lanes for a copy: squares are turned where another axis than the last is contiguous."""
@@ -281,6 +313,7 @@ class _Windows(_Blocks):
         for _ in phases:
             plan.do("fuse", self.name, m.name)
         self.store("*".join(line), f"{v.name}.i")
+        plan.fetch_results(self.name)
         plan.share(self.name, shared_out)
 
     def _phases(self, m: Expr) -> list[str]:
@@ -389,6 +422,8 @@ class _LongSum(_Blocks):
         columns = plan.vectors(self.reduce, lanes, tile.lanes)
         plan.do("reorder", self.reduce, (*blocks, *kept, *terms, *copies, *columns))
         self.copy(operands.rows, self.reduce, len(blocks), [r.name for r in rows])
+        if len(rows) == 1:
+            self.spread(operands.rows, rows[0].name, tile)
         self.copy(operands.lanes, self.reduce, len(blocks), [v.name])
         self.unroll_terms(terms[-1])
         for depth in reversed(range(len(outer), len(outer) + len(places) - 1)):
@@ -433,9 +468,14 @@ class _LongSum(_Blocks):
         return tile
 
     def _panels_together(self, tile: Tile) -> int:
-        """How many panels share a copy of the rows, while there are chunks for all threads."""
+        """How many panels share a copy of the rows, while there are chunks for all threads; two for
+        each, in case one is held up, unless copies are a large part of the work.
+        """
         total = -(-int(self.v.size.arg) // tile.columns)
-        enough = 2 * self.plan.target.max_threads
+        rows = (*self.operands.row_ranges, *self.operands.terms)
+        copied = self.copied_bytes(self.operands.rows, rows) // self.operands.rows.dtype.itemsize
+        products = prod(int(r.size.arg) for r in rows) * tile.vectors
+        enough = (1 if copied * LEAST_PRODUCTS > products else 2) * self.plan.target.max_threads
         return next(n for n in (4, 2, 1) if n == 1 or (total % n == 0 and total // n >= enough))
 
     def _row_blocks(self, rows: Expr, tile: Tile, outer: Sequence[str]) -> int:

@@ -162,7 +162,23 @@ class _Contraction:
             self.plan.do("compute_at", self.reduce, len(outer))
             self._stages(self.name, panel, panel)
         self._unroll_reduce()
+        self._fetch_next_panel()
+        self.plan.fetch_results(self.name)
         self.plan.share(self.name, panel if len(first) == len(batch) else len(first))
+
+    def _fetch_next_panel(self) -> None:
+        """While a tile reads its lanes' operand where it is, the columns of the next panel come
+        into the cache: each step of k is at another place, where no processor looks ahead.
+        """
+        plan = self.plan
+        nest = plan.nest(self.reduce)
+        lanes = [loop.range for loop in nest.loops if loop.kind is Kind.VECTOR]
+        for e in loads(nest.computes[0].value):
+            along = [r for r in lanes if r in e.ranges and step_of(e.src[0], r) == 1]
+            size = prod(r.size.max for r in e.ranges) * e.dtype.itemsize
+            fetched = dict(plan.nest(self.reduce).ahead)
+            if along and size > plan.target.l2_bytes and e.arg not in fetched:
+                plan.do("prefetch", self.reduce, e.arg, self.tile.columns)
 
     def _panel_bytes(self, k: int) -> int:
         """The size of a packed panel of the operand that runs along the lanes."""

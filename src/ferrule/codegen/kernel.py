@@ -186,7 +186,7 @@ class Nest:
     """Computes that share loops. `at` is (consumer nest, number of its loops that are open).
 
     With `ahead`, pairs of a slot and a distance, what comes so many elements after each load from
-    that buffer is brought into the cache meanwhile.
+    that buffer is brought into the cache meanwhile; 0 stands for what the nest will store there.
     """
 
     name: str
@@ -496,7 +496,10 @@ def show(kernel: Kernel) -> str:
 
 def _show_nest(kernel: Kernel, nest: Nest, indent: int) -> Iterator[str]:
     pad = "  "
-    fetched = "".join(f", fetching b{slot} {far} ahead" for slot, far in nest.ahead)
+    fetched = "".join(
+        f", fetching b{slot} {f'{far} ahead' if far else 'before it is computed'}"
+        for slot, far in nest.ahead
+    )
     yield f"{pad * indent}# {nest.name}{fetched}"
     for depth in range(len(nest.loops) + 1):
         for child in kernel.children(nest.name, depth):

@@ -140,6 +140,7 @@ class _Nests:
         self.values = Values(kernel, self.threads, self.out, blocks=blocks)
         self.ahead = CopiesAhead(kernel, self.values, self._filled_by)
         self.reductions = Reductions(self.values, self._children, self._serial)
+        self.fetched = {_innermost(kernel, n) for n in kernel.nests if 0 in dict(n.ahead).values()}
 
     # -- the whole ---------------------------------------------------------------------------------
 
@@ -208,6 +209,8 @@ class _Nests:
 
     def _loops(self, nest: Nest, depth: int, bounds: tuple[UOp, UOp] | None = None) -> None:
         """The loops of a nest from a depth on, and its body."""
+        if (nest.name, depth) in self.fetched:
+            self._fetch_places(nest, depth)
         self._children(nest, depth)
         if depth == first_reduce(nest):
             self.reductions.reduce(nest, depth)
@@ -228,6 +231,27 @@ class _Nests:
             self._loops(nest, depth + 1)
         else:
             self._serial(loop, lambda: self._loops(nest, depth + 1), bounds)
+
+    def _fetch_places(self, nest: Nest, depth: int) -> None:
+        """What the loops of a nest from a depth on will store to comes into the cache."""
+        stores = [c for c in nest.computes if c.store and (c.store.slot, 0) in nest.ahead]
+        if depth == len(nest.loops):
+            for c in stores:
+                self.values.fetch_place(c)
+            return
+        loop = nest.loops[depth]
+        if loop.kind is Kind.UNROLL:
+            for _ in self.values.each_copy([loop]):
+                self._fetch_places(nest, depth + 1)
+        elif loop.kind is Kind.VECTOR:
+            with self.values.along(loop.range):
+                self._fetch_places(nest, depth + 1)
+        elif loop.kind is Kind.TRANSPOSE:
+            with self.values.along(nest.loops[depth + 1].range):
+                for _ in self.values.each([loop]):
+                    self._fetch_places(nest, depth + 2)
+        else:
+            self.values.serial(loop, lambda: self._fetch_places(nest, depth + 1))
 
     def _serial(
         self, loop: Loop, body: Callable[[], None], bounds: tuple[UOp, UOp] | None = None
@@ -349,6 +373,11 @@ class _Nests:
                     rows[i + half] = self.out.shuffle(lower, a, b)
             half //= 2
         return rows
+
+
+def _innermost(kernel: Kernel, nest: Nest) -> tuple[str, int]:
+    """Where the nests hang that are computed last for what a nest stores."""
+    return max((n.at for n in kernel.nests if n.at and n.at[0] == nest.name), default=("", 0))
 
 
 def _sources(u: UOp) -> set[UOps]:

@@ -172,6 +172,17 @@ class Plan:
         self.do("reorder", name, (*(x for x in names if x not in last), *last))
         self.do("transpose", name, *last)
 
+    def fetch_results(self, name: str) -> None:
+        """What a root will store to comes into the cache before it is computed, where the results
+        are more than the second cache keeps: stores would wait for it.
+        """
+        nest = self.nest(name)
+        count = prod(loop.range.size.max for loop in nest.loops)
+        for slot in {c.store.slot: c for c in nest.computes if c.store is not None}:
+            size = count * self.kernel.slots[slot].itemsize
+            if size > self.target.l2_bytes:
+                self.do("prefetch", name, slot, 0)
+
     def share(self, name: str, loops: int = 1) -> None:
         """Share out the first loops of a root nest as one, where there is work for two threads."""
         if loops == 0 or self.work(name) < SERIAL_WORK:

@@ -73,7 +73,8 @@ class Values:
     @contextmanager
     def fetching(self, ahead: Sequence[tuple[int, int]]) -> Iterator[None]:
         """A part of the program in which loads from some buffers fetch what comes later."""
-        outside, self._ahead = self._ahead, {self.params[slot]: far for slot, far in ahead}
+        found = {self.params[slot]: far for slot, far in ahead if far > 0}
+        outside, self._ahead = self._ahead, found
         yield
         self._ahead = outside
 
@@ -272,17 +273,18 @@ class Values:
         src = (pointer, at, *([mask] if mask is not None else []))
         multiple = self._multiple(index, at, lanes)
         if pointer in self._ahead and at.lanes == 1:
-            self._prefetch(pointer, index, at)
+            self._prefetch(pointer, index, at, lanes)
         return self._loaded(UOp(UOps.LOAD, pointer.dtype, lanes, src, multiple))
 
     def _loaded(self, u: UOp) -> UOp:
         """A load where its operands are known; after all stores so far, if they may be to it."""
         return self.out.inside(u) if u.src[0].arg in self._changing else self.out.emit(u)
 
-    def _prefetch(self, pointer: UOp, index: Expr, at: UOp) -> None:
+    def _prefetch(self, pointer: UOp, index: Expr, at: UOp, lanes: int) -> None:
         """Fetch what is as far ahead of an address as this nest wants, once for a line of cache."""
         assert pointer.dtype is not None
-        if index.linear()[1] * pointer.dtype.itemsize % LINE_BYTES == 0:
+        size = pointer.dtype.itemsize
+        if lanes * size >= LINE_BYTES or index.linear()[1] * size % LINE_BYTES == 0:
             far = self.out.constant(self._ahead[pointer], self.out.index)
             self.out.emit(UOp(UOps.PREFETCH, src=(pointer, self.out.alu(ExprOp.ADD, at, far))))
 
@@ -424,6 +426,15 @@ class Values:
             hint = "nontemporal" if c.store.nontemporal else None
             self._store(pointer, self.current(c.store.index), value, valid, hint)
             self._forget_loads(self._changing & {c.store.slot})
+
+    def fetch_place(self, c: Compute) -> None:
+        """Bring the place of a store into the cache, if its lanes are neighbours."""
+        assert c.store is not None
+        index = self.current(c.store.index)
+        lanes = 1 if self.lane is None or self.lane not in index.ranges else self.lane.size.arg
+        at = self._address(index, lanes)
+        if at.lanes == 1:
+            self.out.emit(UOp(UOps.PREFETCH, src=(self.params[c.store.slot], at)))
 
     def _forget_loads(self, slots: Iterable[int]) -> None:
         """Elements of these buffers may be others from here on."""

@@ -170,6 +170,8 @@ class Function:
                 self.blocks_only(u, "")  # what is copied is there at once
             case UOps.PARAM | UOps.VALUE:
                 pass  # named by the function's head
+            case UOps.PREFETCH:
+                pass  # changes nothing but the time, and standard C has no word for it
             case _:
                 self.value(u)
 

@@ -223,16 +223,20 @@ def pad(kernel: Kernel, nest_name: str, name: str, extra: int) -> Kernel:
 
 def prefetch(kernel: Kernel, nest_name: str, slot: int, distance: int) -> Kernel:
     """While a nest loads from a buffer, what comes `distance` elements later is brought into the
-    cache.
+    cache. With 0, and where it stores there, the places it will store to are, before what hangs in
+    its loops is computed for them.
 
     That may be beyond the buffer's end, where nothing is fetched. Exact.
     """
     nest = nest_of(kernel, nest_name)
-    found = any(e.op is ExprOp.LOAD and e.arg == slot for e in toposort(expressions(nest)))
-    if not found or distance <= 0 or slot in dict(nest.ahead):
+    loaded = any(e.op is ExprOp.LOAD and e.arg == slot for e in toposort(expressions(nest)))
+    stored = any(c.store is not None and c.store.slot == slot for c in nest.computes)
+    found = (loaded and distance > 0) or (stored and distance == 0)
+    if not found or slot in dict(nest.ahead):
         raise ScheduleError(
             f"prefetch(b{slot}, {distance}) in kernel {kernel.name}: nest {nest_name} loads "
-            "nothing from there, or fetches from there already, or the distance is not positive"
+            "nothing from there, or fetches from there already, or the distance is not positive; "
+            "0 is for what it stores"
         )
     return kernel.with_nest(replace(nest, ahead=(*nest.ahead, (slot, distance))))
 
