@@ -7,6 +7,7 @@ INSTALL := python -m pip install --quiet --disable-pip-version-check
 
 # The oldest versions that pyproject.toml allows.
 LOWEST := numpy==2.1.0 ml_dtypes==0.5.0 llvmlite==0.46.0
+LOWEST_CUDA := cuda-bindings==13.0.0 nvidia-cuda-nvrtc==13.0.48
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-torch test-opencl test-oclgrind test-array-api test-wheel test-lowest lint format bench bench-quick bench-cuda docs \
@@ -104,3 +105,5 @@ test-lowest: ## Try the oldest versions that the dependencies may have
 	build/lowest/bin/$(INSTALL) --only-binary :all: $(LOWEST)
 	build/lowest/bin/$(INSTALL) .
 	cd build && lowest/bin/python ../.ci/smoke.py
+	build/lowest/bin/$(INSTALL) $(LOWEST_CUDA) pytest hypothesis
+	build/lowest/bin/python -m pytest -W error -q tests/golden/test_cuda.py

@@ -1,7 +1,7 @@
 """Kernels as CUDA C, compiled for real GPUs: their registers are kept, and nothing may be spilled.
 
 `pytest tests/golden --update-golden` writes the file anew. The figures are of one version of
-NVIDIA's compiler; with any other, a quarter more is not too many.
+NVIDIA's compiler; with any other, half as many again are not too many.
 """
 
 from __future__ import annotations
@@ -116,5 +116,5 @@ def test_registers(arch: str, update_golden: bool) -> None:
         assert found == expected
     else:
         assert found.keys() == expected.keys()
-        more = {name: n for name, n in found.items() if n > max(32, 1.25 * expected[name])}
+        more = {name: n for name, n in found.items() if n > max(32, 1.5 * expected[name])}
         assert not more, f"{compiler.version}: {more}, where {kept[arch]['compiler']} had fewer"
