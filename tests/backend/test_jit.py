@@ -294,11 +294,27 @@ def test_batches_of_one_data_set_share_a_capture() -> None:
     for i in [*range(0, 60, 4), 1, 7, 7]:
         if i == 20:
             data[24:26] = 5.0
-        x, y = data[i : i + 4], labels[i : i + 4]
-        expected = x.numpy() * 2 + y.numpy().reshape(4, 1)
-        result, again = f(x, y)
-        np.testing.assert_array_equal(result.numpy(), expected)
-        np.testing.assert_array_equal(again.numpy(), x.numpy())
+        result, again = f(data[i : i + 4], labels[i : i + 4])
+        x, y = data.numpy()[i : i + 4], labels.numpy()[i : i + 4]
+        np.testing.assert_array_equal(result.numpy(), x * 2 + y.reshape(4, 1))
+        np.testing.assert_array_equal(again.numpy(), x)
+    assert len(runs) == 3  # plainly, for one part, and for all
+
+
+def test_a_part_that_stays_where_it_is_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[int] = []
+    data = Tensor(rows(1 << 16)).realize()
+
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        runs.append(1)
+        return x.sum()
+
+    f(data[4:])
+    f(data[4:])
+    monkeypatch.delattr("ferrule.jit.inputs.BufferCopy")
+    for _ in range(3):
+        f(data[4:])
     assert len(runs) == 2
 
 

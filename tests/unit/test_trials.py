@@ -130,12 +130,33 @@ def test_too_many_losses_end_the_trials(
     assert trials.compare([add(kernels)]) is not None
 
 
-def test_no_trial_is_begun_that_would_be_cut_short(worker: Worker, kernels: Kernels) -> None:
-    trials = started(worker, kernels, 3.0)
-    assert not trials.is_over()
+class Clock:
+    """Time that passes only while a worker is asked."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_no_trial_is_begun_that_would_be_cut_short(
+    worker: Worker, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    limits: list[float] = []
+
+    def ask(question: object, seconds: float) -> dict[str, float]:
+        limits.append(seconds)
+        clock.now += 0.4
+        return {"result": 1e-6}
+
+    monkeypatch.setattr(trials_module, "time", clock)
+    worker.ask = ask  # type: ignore[method-assign, assignment]
+    trials = Trials(worker, JOB, add(kernels), 3.0)
     while not trials.is_over():
         assert trials.measure(add(kernels), True) is not None
-    assert worker.generation == 0
+    assert len(limits) == 1 + 6  # of the 2.6 s that are left once the worker has begun
+    assert min(limits) >= 0.4
 
 
 def test_a_kernel_that_cannot_be_tried_itself(worker: Worker, kernels: Kernels) -> None:

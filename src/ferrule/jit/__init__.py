@@ -108,6 +108,10 @@ class TinyJit(Generic[ReturnType]):
         """Whether it writes to memory from outside."""
         self._writes_arguments = False
         """Whether it writes to some of its arguments."""
+        self._copies_parts = False
+        """Whether parts of larger tensors are copied, as they are of other rows in each call."""
+        self._with_parts: set[tuple[Any, ...]] = set()
+        """Signatures of captured calls as they would be with such copies."""
         self._refusals = 0
         """How many captures in a row gave no replay, or one that could never be used."""
         self._unused: OrderedDict[tuple[Any, ...], None] = OrderedDict()
@@ -164,6 +168,9 @@ class TinyJit(Generic[ReturnType]):
                 return result
         arguments = self._read(args, kwargs)
         replay = self._find(arguments)
+        if replay is None and self._has_other_parts(args, kwargs):
+            arguments = self._read(args, kwargs)
+            replay = self._find(arguments)
         if replay is not None and replay.watch.overlaps(arguments.buffers):
             self._writes = True
             arguments = self._read_anew(function, args, kwargs)
@@ -206,8 +213,23 @@ class TinyJit(Generic[ReturnType]):
         return self._read(args, kwargs)
 
     def _read(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
-        known = self._reachable, self._writes, self._writes_arguments
-        return read_arguments(args, kwargs, *known)
+        copies_parts = self._copies_parts and not self._writes_arguments
+        return read_arguments(args, kwargs, self._reachable, self._writes, copies_parts)
+
+    def _has_other_parts(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether a call is like one before but for where its parts of larger tensors begin.
+
+        From then on parts are copied. One that stays where it is need not be.
+        """
+        if self._copies_parts or self._writes_arguments:
+            return False
+        arguments = read_arguments(args, kwargs, self._reachable, self._writes, True)
+        if arguments.parts:
+            self._copies_parts = arguments.key in self._with_parts
+            if self._copies_parts or len(self._with_parts) >= _MOST_REPLAYS:
+                self._with_parts.clear()
+            self._with_parts.add(arguments.key)
+        return self._copies_parts
 
     def _is_hopeless(self, arguments: Arguments) -> bool:
         """Whether a capture would most likely be for nothing."""

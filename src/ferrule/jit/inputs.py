@@ -60,7 +60,7 @@ def read_arguments(
     kwargs: Mapping[str, Any],
     reachable: Set[int | None],
     exact: bool = False,
-    writes_arguments: bool = True,
+    copies_parts: bool = False,
 ) -> Arguments:
     """What a function is called with; lazy tensors are computed first.
 
@@ -70,12 +70,12 @@ def read_arguments(
     that would not do, nor where the function writes to memory from outside (`exact`): then the
     memory itself is part of the signature.
 
-    Where the function does not write to its arguments, rows of a larger tensor are copied, so that
-    those that follow have the same signature. For these there are stand-ins, too.
+    With `copies_parts` rows of a larger tensor are copied, so that those that follow have the same
+    signature. For these there are stand-ins, too. The function must not write to its arguments.
 
     Raises ValueError if one variable has two values.
     """
-    arguments = Arguments(copies_parts=not writes_arguments, reachable=reachable)
+    arguments = Arguments(copies_parts=copies_parts, reachable=reachable)
     parts: list[Any] = [Tensor.training, is_recording()]
     for value in args:
         _add(value, arguments, parts)
