@@ -14,6 +14,7 @@ from ferrule.codegen.interpret import (
     extent,
     interpret,
 )
+from ferrule.codegen.interpret.memory import Memory
 from ferrule.codegen.uops import ProgramError, UOp, UOps
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import ExprOp
@@ -240,8 +241,26 @@ def test_each_lane_may_have_an_index_of_its_own() -> None:
     value = b.load(b.param(0, dtypes.float32), backwards, 4)
     b.store(b.param(1, dtypes.float32), b.const(0), value)
     out = np.zeros(4, np.float32)
-    interpret(b.uops, [np.array([1, 2, 3, 4], np.float32), out])
+    interpret(b.uops, [np.arange(1, 9, dtype=np.float32), out])
     assert out.tolist() == [4, 3, 2, 1]
+
+
+def test_each_thread_has_its_own_scratch() -> None:
+    memory = Memory("panel", np.zeros(8, np.float32), np.zeros(8, bool), None, copies=2)
+    place, threads = np.array([[1]]), np.arange(2)
+    memory.store(place, np.array([[5], [6]], np.float32), None, threads)
+    assert memory.data.tolist() == [0, 5, 0, 0, 0, 6, 0, 0]
+    assert memory.load(place, 1, None, threads).tolist() == [[5], [6]]
+
+
+def test_a_thread_alone_waits_for_its_copies_too() -> None:
+    memory = Memory("panel", np.zeros(8, np.float32), np.zeros(8, bool), None, copies=1)
+    place, alone, values = np.array([[2]]), np.arange(1), np.ones((1, 4), np.float32)
+    copy = memory.await_copy(place, values, None, alone)
+    with pytest.raises(RaceError, match=r"panel\[2\] is written, and a copy is on its way to it"):
+        memory.store(place, values, None, alone)
+    copy.arrive()
+    assert memory.load(place, 4, None, alone).tolist() == values.tolist()
 
 
 def test_scratch_that_nobody_wrote() -> None:
@@ -267,6 +286,15 @@ def test_values_end_with_their_loop() -> None:
     b.end(loop)
     b.store(out, b.const(0), inside)
     refuses(b, InterpretError, "ALU is used outside the loop or if", np.zeros(1, np.int64))
+
+
+def test_the_counter_of_a_loop_ends_with_it() -> None:
+    b = Builder()
+    out = b.param(0, I64)
+    loop = b.loop(b.const(0), b.const(3))
+    b.end(loop)
+    b.store(out, b.const(0), loop)
+    refuses(b, InterpretError, "LOOP is used outside the loop or if", np.zeros(1, np.int64))
 
 
 def test_values_end_with_their_condition() -> None:

@@ -139,9 +139,15 @@ class Clock:
         return self.now
 
 
+@pytest.mark.parametrize(("reserved", "count"), [(0.0, 6), (1.0, 3)])
 def test_no_trial_is_begun_that_would_be_cut_short(
-    worker: Worker, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+    worker: Worker,
+    kernels: Kernels,
+    monkeypatch: pytest.MonkeyPatch,
+    reserved: float,
+    count: int,
 ) -> None:
+    """Of 2.7 s once the worker has begun; what is reserved grows by another one's start, 0.4 s."""
     clock = Clock()
     limits: list[float] = []
 
@@ -152,10 +158,10 @@ def test_no_trial_is_begun_that_would_be_cut_short(
 
     monkeypatch.setattr(trials_module, "time", clock)
     worker.ask = ask  # type: ignore[method-assign, assignment]
-    trials = Trials(worker, JOB, add(kernels), 3.0)
+    trials = Trials(worker, JOB, add(kernels), 3.1, reserved)
     while not trials.is_over():
         assert trials.measure(add(kernels), True) is not None
-    assert len(limits) == 1 + 6  # of the 2.6 s that are left once the worker has begun
+    assert len(limits) == 1 + count
     assert min(limits) >= 0.4
 
 

@@ -92,7 +92,7 @@ class Memory:
 
         Most accesses are so; for them one look at the bounds is enough.
         """
-        if shape[0] > 1 or index.shape[1] > 1 or self.users is not None or len(self.first) > 1:
+        if shape[0] > 1 or index.shape[1] > 1 or self.users is not None:
             return None
         start = int(index[0, 0])
         stop = start + shape[1]
