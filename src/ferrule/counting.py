@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from ferrule.buffer import Buffer
-from ferrule.dtype import DType
+from ferrule.dtype import DType, dtypes
 from ferrule.expr import sint
 from ferrule.gradient import Value
 from ferrule.lazy import LazyBuffer
@@ -32,6 +32,15 @@ def _digits_on(device: str) -> Value:
 def is_numbers(buffer: Buffer) -> bool:
     """Whether a buffer holds the numbers: it never changes and is never replaced."""
     return any(node.realized is buffer for node in _digits.values())
+
+
+def place_dtype(*sizes: sint) -> DType:
+    """The dtype of places on an axis, or on several made one: int64 where int32 is too narrow.
+
+    >>> place_dtype(5000), place_dtype(1 << 16, 1 << 16)
+    (dtypes.int32, dtypes.int64)
+    """
+    return dtypes.int32 if storage_size(sizes) <= dtypes.max(dtypes.int32) else dtypes.int64
 
 
 def count_to(size: sint, dtype: DType, device: str) -> Value:

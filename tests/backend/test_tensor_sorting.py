@@ -49,6 +49,25 @@ def test_nan_is_the_largest(device: str) -> None:
     assert math.isnan(x.topk(1).values.item())
 
 
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("dtype", dtypes.all, ids=lambda d: d.name)
+def test_every_bit_pattern_and_its_order(device: str, dtype: DType, descending: bool) -> None:
+    bits = RNG.integers(0, 256, (3, 200 * dtype.itemsize)).astype(np.uint8)
+    bits[:, -dtype.itemsize :] = bits[:, : dtype.itemsize]  # one at least is there twice
+    values = (bits & 1).astype(bool) if dtype is dtypes.bool else bits.view(dtype.np)
+    values[1, :4] = np.array([0.0, -0.0, 0.0, -0.0]).astype(dtype.np)
+    found = Tensor(values).argsort(1, descending=descending).numpy()
+    exact = values if values.dtype.isbuiltin == 1 else values.astype(np.float32)
+    for row, order in zip(exact, found, strict=True):
+        numbers = list(range(len(row)))
+        if descending:  # not NumPy's order turned, in which equal elements are turned as well
+            ranks = np.unique(row, return_inverse=True, equal_nan=True)[1]
+            wanted = sorted(numbers, key=lambda place, ranks=ranks: -ranks[place])
+        else:
+            wanted = np.argsort(row, kind="stable").tolist()
+        assert order.tolist() == wanted
+
+
 @pytest.mark.parametrize("dtype", dtypes.all, ids=lambda d: d.name)
 def test_every_dtype(device: str, dtype: DType) -> None:
     values = np.array([3, 0, 1, 2, 1], np.float32).astype(dtype.np)

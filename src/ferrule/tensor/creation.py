@@ -17,11 +17,20 @@ from ferrule.ops import BinaryOps, UnaryOps
 from ferrule.random import manual_seed, random_words, uniform_from
 from ferrule.shape.view import ShapeError, prod_sint
 from ferrule.tensor import special
-from ferrule.tensor.data import DTypeLike, constant, scalar_dtype, to_device, to_dtype
+from ferrule.tensor.data import (
+    DTypeLike,
+    check_range,
+    constant,
+    scalar_dtype,
+    to_device,
+    to_dtype,
+)
 from ferrule.tensor.joining import tensors_of
 from ferrule.tensor.matrices import above, diagonal_matrix
 from ferrule.tensor.movement import listed
 from ferrule.tensor.summaries import Summaries
+
+_COUNTERS = (dtypes.int32, dtypes.int64, dtypes.uint64)
 
 
 def _shape(sizes: Sequence[Any], what: str) -> Shape:
@@ -191,6 +200,8 @@ class Creation(Summaries):
     ) -> Self:
         """start, start + step, … below stop; with one argument, from 0. int32 if all are ints.
 
+        Raises `OverflowError` if a number does not fit an integer dtype.
+
         >>> from ferrule import Tensor
         >>> Tensor.arange(3).tolist(), Tensor.arange(5, 0, -2).tolist()
         ([0, 1, 2], [5, 3, 1])
@@ -216,9 +227,8 @@ class Creation(Summaries):
         where = to_device(device)
         if size == 0:
             return cls._made(Value(LazyBuffer.const(0, chosen, (0,), where)), requires_grad)
-        numbers = count_to(size, dtypes.int32 if whole else dtypes.float64, where)
-        if whole and chosen.itemsize > 4 and not dtypes.is_float(chosen):
-            numbers = numbers.cast(chosen)
+        counted = _counted_in(start, step, size, chosen) if whole else dtypes.float64
+        numbers = count_to(size, counted, where)
         scaled = numbers * step if step != 1 else numbers
         if not isinstance(start, int | float) or start != 0:
             node = numbers.node
@@ -456,28 +466,6 @@ class Creation(Summaries):
         return cls._made(offset.cast(chosen), requires_grad)
 
     @classmethod
-    def randperm(cls, n: int, device: str | None = None, dtype: DTypeLike | None = None) -> Self:
-        """The numbers 0 to n - 1 in random order. Takes n * n comparisons.
-
-        >>> from ferrule import Tensor
-        >>> sorted(Tensor.randperm(5).tolist())
-        [0, 1, 2, 3, 4]
-        """
-        chosen = dtypes.default_int if dtype is None else to_dtype(dtype)
-        where = to_device(device)
-        _shape((n,), "randperm")
-        if n < 2:
-            return cls.zeros(n, device=where, dtype=chosen)
-        key, _ = random_words((n,), where)
-        place = count_to(n, dtypes.int32, where)
-        mine, others = _pairs(key)
-        here, there = _pairs(place)
-        before = (others < mine).alu(
-            BinaryOps.OR, mine.equals(others).alu(BinaryOps.AND, there < here)
-        )
-        return cls._wrap(before.cast(dtypes.int32).sum((1,)).reshape((n,)).cast(chosen))
-
-    @classmethod
     def uniform(cls, *shape: Any, low: float = 0.0, high: float = 1.0, **kwargs: Any) -> Self:
         """Uniform random numbers in [low, high); takes the keyword arguments of `rand`.
 
@@ -553,16 +541,29 @@ class Creation(Summaries):
         return cls.normal(*shape, std=_kaiming_std(_shape(shape, "kaiming_normal"), a), **kwargs)
 
 
+def _counted_in(start: sint, step: Any, size: sint, chosen: DType) -> DType:
+    """An integer type that holds start, start + step, …, as the chosen type does.
+
+    Raises `OverflowError` if that is an integer type, and does not.
+    """
+    if isinstance(start, Expr) or isinstance(size, Expr):
+        wide = chosen.itemsize > 4 and not dtypes.is_float(chosen)
+        return chosen if wide else dtypes.int32
+    ends = (start, start + (size - 1) * step)
+    if dtypes.is_int(chosen):
+        for end in ends:
+            check_range(end, chosen)
+    enough = [dtype for dtype in _COUNTERS if _holds(dtype, min(ends), max(*ends, size))]
+    return enough[0] if enough else dtypes.float64
+
+
+def _holds(dtype: DType, low: int, high: int) -> bool:
+    return dtypes.min(dtype) <= low and high <= dtypes.max(dtype)
+
+
 def _signed(number: int) -> int:
     """A number as int64 holds it."""
     return int(np.array(number & 0xFFFFFFFFFFFFFFFF, np.uint64).astype(np.int64))
-
-
-def _pairs(value: Value) -> tuple[Value, Value]:
-    """A vector along the rows, and along the columns, of a square."""
-    (size,) = value.shape
-    square = (size, size)
-    return value.reshape((size, 1)).expand(square), value.reshape((1, size)).expand(square)
 
 
 def _elements(shape: Shape) -> int:

@@ -9,11 +9,13 @@ import numpy as np
 
 from ferrule.dtype import DTypeError, dtypes
 from ferrule.gradient import Number
+from ferrule.random import random_words
 from ferrule.shape.view import ShapeError
+from ferrule.tensor import order
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import known_size
 from ferrule.tensor.creation import Creation
-from ferrule.tensor.data import DTypeLike, to_dtype
+from ferrule.tensor.data import DTypeLike, to_device, to_dtype
 from ferrule.tensor.power import power
 
 
@@ -240,11 +242,25 @@ class Making(Creation):
         drawn = self.rand(*self._shape, device=self.device, dtype=dtypes.float32)
         return (drawn < chances).cast(self.dtype)
 
+    @classmethod
+    def randperm(cls, n: int, device: str | None = None, dtype: DTypeLike | None = None) -> Self:
+        """The numbers 0 to n - 1 in random order: that of n random numbers (sorted on the host).
+
+        >>> from ferrule import Tensor
+        >>> sorted(Tensor.randperm(5).tolist())
+        [0, 1, 2, 3, 4]
+        """
+        chosen = dtypes.default_int if dtype is None else to_dtype(dtype)
+        if isinstance(n, int) and n < 0:
+            raise ShapeError(f"[randperm] the number of elements is at least 0, not {n}")
+        key, _ = random_words((n,), to_device(device))
+        return cls._wrap(order.argsort(key).cast(chosen))
+
     def multinomial(self, num_samples: int, replacement: bool = False) -> Self:
         """Indices along the last axis, drawn with the weights there; int32.
 
-        Without `replacement` no index is drawn twice: the first ones by exponential races (on the
-        host, as sorting is).
+        Without `replacement` no index is drawn twice: the first ones by exponential races. Of
+        several, they are sorted on the host.
 
         Efraimidis, Spirakis: Weighted random sampling with a reservoir (2006).
 
@@ -265,14 +281,15 @@ class Making(Creation):
         weights = self.detach().cast(dtypes.float32)
         if not replacement:
             times = self.rand(*self._shape, device=self.device)
-            races = (1 - times).log().neg() / weights
+            races = (weights > 0).where((1 - times).log().neg() / weights, float("inf"))
+            if num_samples == 1:
+                return races.argmin(-1, keepdim=True).cast(dtypes.default_int)
             found: Self = races.argsort(-1)[..., :num_samples]  # type: ignore[index]
             return found.cast(dtypes.default_int)
-        totals = weights.cumsum(-1).unsqueeze(-2)
-        rows = self._shape[:-1]
-        drawn = self.rand(*rows, num_samples, 1, device=self.device)
+        totals = weights.cumsum(-1)
+        drawn = self.rand(*self._shape[:-1], num_samples, device=self.device)
         # A number below 1 times the total may round up to it.
-        below = (drawn * totals._last() >= totals).cast(dtypes.int32).sum(-1)
+        below = totals.searchsorted(drawn * totals._last(), right=True)
         last = (weights > 0).cast(dtypes.int32)._last_nonzero()
         return below.minimum(last).cast(dtypes.default_int)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ferrule.counting import count_to
-from ferrule.dtype import dtypes
+from ferrule.counting import count_to, place_dtype
+from ferrule.dtype import promote
 from ferrule.expr import sint
 from ferrule.gradient import Shape, Value
 from ferrule.tensor.broadcast import broadcast_shape
@@ -95,8 +95,9 @@ def identity(like: Value, size: int) -> Value:
 def above(shape: Shape, diagonal: int, device: str) -> Value:
     """Where the column of the last two axes is at least the row + diagonal."""
     rows, columns = shape[-2:]
-    row = count_to(rows, dtypes.int32, device).reshape((rows, 1)).expand((rows, columns))
-    column = count_to(columns, dtypes.int32, device).reshape((1, columns))
+    dtype = promote(place_dtype(rows), place_dtype(columns))
+    row = count_to(rows, dtype, device).reshape((rows, 1)).expand((rows, columns))
+    column = count_to(columns, dtype, device).reshape((1, columns))
     where = row + (diagonal - 1) < column.expand((rows, columns))
     return where.reshape((1,) * (len(shape) - 2) + (rows, columns)).expand(shape)
 

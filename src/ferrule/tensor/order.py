@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ferrule.counting import place_dtype
 from ferrule.dtype import dtypes
 from ferrule.gradient import Value
 from ferrule.host import on_host
@@ -27,7 +28,7 @@ INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
 
 def sort_keys(array: Array) -> Array:
     """An array in a dtype that NumPy sorts: float32 for floats that it does not know."""
-    known = array.dtype.kind in "biuf"
+    known = array.dtype.isbuiltin == 1
     return array if known else array.astype(np.float32)
 
 
@@ -37,16 +38,42 @@ def sort_keys(array: Array) -> Array:
 def _argsort(array: Array, descending: bool) -> Array:
     """The stable order: equal elements stay in the order that they have."""
     keys = sort_keys(array)
+    if keys.dtype.itemsize <= 4 and keys.shape[-1] <= 1 << 32:
+        return _order_of_words(_words(keys), descending)
     if not descending:
         return np.argsort(keys, axis=-1, kind="stable")
     from_end: Array = np.argsort(np.flip(keys, -1), axis=-1, kind="stable")
     return np.flip(keys.shape[-1] - 1 - from_end, -1)
 
 
+def _words(keys: Array) -> Array:
+    """uint32 numbers in the order of elements that are as narrow; equal ones for equal elements."""
+    if keys.dtype.kind in "bu":
+        return keys.astype(np.uint32)
+    if keys.dtype.kind == "i":
+        ordered = keys.astype(np.int32)
+    else:
+        single = np.where(np.isnan(keys), np.float32(np.nan), keys.astype(np.float32))
+        bits = (single + np.float32(0)).view(np.int32)  # 0.0 for -0.0
+        # The magnitudes of negative numbers, the other way round.
+        ordered = np.where(bits < 0, bits ^ np.int32(0x7FFFFFFF), bits)
+    return ordered.view(np.uint32) ^ np.uint32(1 << 31)
+
+
+def _order_of_words(words: Array, descending: bool) -> Array:
+    """The stable order of uint32 numbers, by sorting each together with its position.
+
+    NumPy sorts numbers many times as fast as positions by numbers.
+    """
+    high = (~words if descending else words).astype(np.uint64) << np.uint64(32)
+    both = np.sort(high | np.arange(words.shape[-1], dtype=np.uint64), axis=-1)
+    return both & np.uint64(0xFFFFFFFF)
+
+
 def _median(array: Array, ignore_nan: bool) -> Array:
     """The position of the lower of the middle elements, or of the first NaN."""
     keys = sort_keys(array)
-    order = np.argsort(keys, axis=-1, kind="stable")
+    order = _argsort(array, descending=False)
     missing = np.isnan(keys).sum(-1, keepdims=True)
     there = keys.shape[-1] - missing
     middle = np.maximum(there - 1, 0) // 2
@@ -57,7 +84,7 @@ def _median(array: Array, ignore_nan: bool) -> Array:
 def _mode(array: Array) -> Array:
     """The last position of the most frequent element, of the smallest such one."""
     keys = sort_keys(array)
-    order = np.argsort(keys, axis=-1, kind="stable")
+    order = _argsort(array, descending=False)
     ordered = np.take_along_axis(keys, order, -1)
     place = np.arange(keys.shape[-1])
     starts = np.ones(keys.shape, bool)
@@ -67,8 +94,9 @@ def _mode(array: Array) -> Array:
 
 
 def _on_last(function: Any, x: Value, size: int, *args: Any) -> Value:
-    """int32 positions, `size` of them on the last axis."""
-    return on_host(function, [x.detach()], (*x.shape[:-1], size), dtypes.int32, *args)
+    """Positions on the last axis, `size` of them."""
+    shape = (*x.shape[:-1], size)
+    return on_host(function, [x.detach()], shape, place_dtype(x.shape[-1]), *args)
 
 
 def argsort(x: Value, descending: bool = False) -> Value:

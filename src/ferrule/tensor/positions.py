@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from ferrule.dtype import DTypeError, dtypes
+from ferrule.counting import place_dtype
+from ferrule.dtype import DTypeError, dtypes, promote
 from ferrule.expr import Expr, as_int, sint
 from ferrule.gradient import Shape, Value
 from ferrule.ops import BinaryOps
@@ -20,7 +20,6 @@ from ferrule.tensor.data import from_host
 from ferrule.tensor.scattered import placed
 
 Known: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
-_LIMIT = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +136,7 @@ def wrapped(index: Value, size: sint) -> Value:
     """Negative positions counted from the end."""
     if not isinstance(size, int):
         return index
+    index = index.cast(promote(index.dtype, place_dtype(size)))
     return (index < 0).where(index + size, index)
 
 
@@ -264,10 +264,8 @@ def _known_positions(
     for positions, size in zip(known, sizes, strict=True):
         flat = flat * np.int64(size if isinstance(size, int) else size.max) + positions
     flat = flat.reshape(-1)
-    large = math.prod(size if isinstance(size, int) else size.max for size in sizes) >= _LIMIT
-    dtype = dtypes.int64 if large else dtypes.int32
     unique = len(np.unique(flat)) == len(flat)
-    return from_host(flat.astype(dtype.np), None, device), unique
+    return from_host(flat.astype(place_dtype(*sizes).np), None, device), unique
 
 
 def _flat_positions(
@@ -275,13 +273,13 @@ def _flat_positions(
 ) -> Value:
     """The positions on several axes as one number; -1 where any is out of range."""
     values = [
-        gather.value
-        if gather.value is not None
-        else from_host(_of(gather).astype(np.int32), None, device)
+        gather.value if gather.value is not None else from_host(_of(gather), None, device)
         for gather in gathers
     ]
-    wide = any(value.dtype is dtypes.int64 for value in values)
-    dtype = dtypes.int64 if wide else dtypes.int32
+    wide = any(
+        gather.value is not None and gather.value.dtype is dtypes.int64 for gather in gathers
+    )
+    dtype = dtypes.int64 if wide else place_dtype(*sizes)
     values = [fit_shape(value.cast(dtype), shape, "index") for value in values]
     flat = values[0]
     if len(values) > 1:

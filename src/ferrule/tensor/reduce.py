@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
-from ferrule.counting import count_to
+from ferrule.counting import count_to, place_dtype
 from ferrule.dtype import DTypeError, dtypes, sum_dtype
 from ferrule.gradient import Value
 from ferrule.ops import BinaryOps, ReduceOps, UnaryOps
@@ -75,10 +75,14 @@ class Reduce(Arranging):
         (place,) = self._over(axis, what) or (0,)
         return (self, place) if self._shape else (self.reshape(1), place)
 
-    def _summable(self, dtype: DTypeLike | None) -> Value:
-        """The value in the type in which it is added up."""
+    def _summable(self, dtype: DTypeLike | None, axes: Sequence[int]) -> Value:
+        """The value in the type in which it is added up along some axes."""
         value = self._read()
-        return value.cast(sum_dtype(value.dtype) if dtype is None else to_dtype(dtype))
+        if dtype is not None:
+            return value.cast(to_dtype(dtype))
+        if value.dtype is dtypes.bool:  # their number, which is known to fit
+            return value.cast(place_dtype(*[value.shape[axis] for axis in axes]))
+        return value.cast(sum_dtype(value.dtype))
 
     def _dropped(self, value: Value, axes: Sequence[int], keepdim: bool) -> Self:
         """The reduced axes, which have size 1, removed unless they are to stay."""
@@ -100,12 +104,14 @@ class Reduce(Arranging):
     def sum(self, axis: Axes = None, keepdim: bool = False, dtype: DTypeLike | None = None) -> Self:
         """The sum along some axes, or of everything. Bools and narrow ints give int32 or uint32.
 
+        2**31 bools and more give int64. Other integers wrap around where the sum does not fit.
+
         >>> from ferrule import Tensor
         >>> Tensor([[1, 2], [3, 4]]).sum(0).tolist(), Tensor([True, True]).sum().item()
         ([4, 6], 2)
         """
         axes = self._over(axis, "sum")
-        return self._dropped(self._summable(dtype).sum(axes), axes, keepdim)
+        return self._dropped(self._summable(dtype, axes).sum(axes), axes, keepdim)
 
     def prod(
         self, axis: Axes = None, keepdim: bool = False, dtype: DTypeLike | None = None
@@ -117,7 +123,7 @@ class Reduce(Arranging):
         24
         """
         axes = self._over(axis, "prod")
-        product = self._summable(dtype).reduce(ReduceOps.PROD, axes)
+        product = self._summable(dtype, axes).reduce(ReduceOps.PROD, axes)
         return self._dropped(product, axes, keepdim)
 
     def mean(
@@ -152,7 +158,7 @@ class Reduce(Arranging):
         3.0
         """
         axes = self._over(axis, "nansum")
-        value = self._summable(dtype)
+        value = self._summable(dtype, axes)
         there = is_nan(value).where(value.full(0), value)
         return self._dropped(there.sum(axes), axes, keepdim)
 
@@ -174,15 +180,16 @@ class Reduce(Arranging):
         return self._dropped((total / count).cast(value.dtype), axes, keepdim)
 
     def count_nonzero(self, axis: Axes = None, keepdim: bool = False) -> Self:
-        """How many elements are other than 0 along some axes, or of all; NaN is. int32.
+        """How many elements are other than 0 along some axes, or of all; NaN is.
+
+        The dtype is int32, or int64 for 2**31 elements and more.
 
         >>> from ferrule import Tensor
         >>> Tensor([[0, 1], [2, 3]]).count_nonzero(0).tolist()
         [1, 2]
         """
         axes = self._over(axis, "count_nonzero")
-        found = self._read().differs(0).cast(dtypes.default_int)
-        return self._dropped(found.sum(axes), axes, keepdim)
+        return self._wrap(self._read().differs(0)).sum(axes, keepdim)
 
     def sum_to_size(self, *size: Any) -> Self:
         """The sum over the axes that broadcasting from a shape to this one's would repeat.
@@ -264,7 +271,8 @@ class Reduce(Arranging):
     def argmax(self, axis: int | None = None, keepdim: bool = False) -> Self:
         """The position of the largest element: the first of several, the first NaN if any.
 
-        Without an axis, the position in the flat tensor. The dtype is int32.
+        Without an axis, the position in the flat tensor. The dtype is int32, or int64 for
+        an axis of 2**31 elements and more.
 
         >>> from ferrule import Tensor
         >>> Tensor([[1, 5], [7, 2]]).argmax(1).tolist(), Tensor([[1, 5], [7, 2]]).argmax().item()
@@ -294,7 +302,8 @@ class Reduce(Arranging):
         # Counted from the end, so that the first position has the largest number.
         size = value.shape[place]
         shape = tuple([size if i == place else 1 for i in range(len(value.shape))])
-        numbers = count_to(size, dtypes.int32, self.device).reshape(shape).expand(value.shape)
+        numbers = count_to(size, place_dtype(size), self.device).reshape(shape)
+        numbers = numbers.expand(value.shape)
         last = rowwise.symbolic(size, numbers) if not isinstance(size, int) else numbers.full(size)
         from_end = found.where(last - numbers, 0)
         first = largest(from_end, (place,))

@@ -35,7 +35,8 @@ class Running(Norms):
         >>> Tensor([1, 2, 3]).cumsum().tolist()
         [1, 3, 6]
         """
-        return self._scanned(axis, lambda x: [scan.cumsum(x)], self._summable(dtype), "cumsum")[0]
+        value = self._summable(dtype, self._over(axis, "cumsum"))
+        return self._scanned(axis, lambda x: [scan.cumsum(x)], value, "cumsum")[0]
 
     def cumprod(self, axis: int = 0, dtype: DTypeLike | None = None) -> Self:
         """The product of all elements up to and with each one. Types as those of `sum`.
@@ -44,7 +45,8 @@ class Running(Norms):
         >>> Tensor([1, 2, 3]).cumprod().tolist()
         [1, 2, 6]
         """
-        return self._scanned(axis, lambda x: [scan.cumprod(x)], self._summable(dtype), "cumprod")[0]
+        value = self._summable(dtype, self._over(axis, "cumprod"))
+        return self._scanned(axis, lambda x: [scan.cumprod(x)], value, "cumprod")[0]
 
     def cummax(self, axis: int = 0) -> ValuesIndices[Self]:
         """The largest element up to and with each one, along an axis, and where it is (int32).

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ferrule.counting import count_to
+from ferrule.counting import count_to, place_dtype
 from ferrule.dtype import dtypes
 from ferrule.gradient import Entry, Gradients, Number, Rule, Value, record
 from ferrule.ops import BinaryOps, ReduceOps
@@ -232,7 +232,7 @@ def cummin(x: Value) -> tuple[Value, Value]:
 def _chosen(x: Value, extreme: Value) -> tuple[Value, Value]:
     here = x.detach()
     found = here.equals(extreme).alu(BinaryOps.OR, here.differs(here))
-    numbers = count_to(_size(x), dtypes.int32, x.node.device)
+    numbers = count_to(_size(x), place_dtype(_size(x)), x.node.device)
     numbers = numbers.reshape((1,) * (len(x.shape) - 1) + (_size(x),)).expand(x.shape)
     positions = scan((found.where(numbers, 0),), MAXIMUM)[0]
     return record("cummax", _CUMMAX, (x, positions), extreme.node, None), positions

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ferrule.counting import count_to
+from ferrule.counting import count_to, place_dtype
 from ferrule.dtype import dtypes
 from ferrule.expr import as_int, sint
 from ferrule.gradient import Entry, Gradients, Rule, Value, record
@@ -67,7 +67,7 @@ def _reverse_last(grad: Value, entry: Entry) -> Gradients:
     axis = entry.arg
     count = positions.shape[axis]
     own = [count if place == axis else 1 for place in range(len(positions.shape))]
-    number = count_to(count, dtypes.int32, grad.node.device).reshape(tuple(own))
+    number = count_to(count, place_dtype(count), grad.node.device).reshape(tuple(own))
     number = number.expand(positions.shape)
     last = number.scatter(positions, axis, grad.shape[axis], "last").gather(positions, axis)
     return last.equals(number).where(grad.gather(positions, axis), 0), None

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self, overload
 
 import numpy as np
 
-from ferrule.counting import count_to
+from ferrule.counting import count_to, place_dtype
 from ferrule.dtype import DTypeError, dtypes
 from ferrule.gradient import Value
 from ferrule.shape.view import ShapeError
@@ -69,7 +69,9 @@ class Selecting(Indexing):
         return self._positions_of(np.argwhere(array))
 
     def _positions_of(self, places: Any) -> Self:
-        return type(self)(places.astype(np.int32), device=self.device)
+        sizes = [known_size(size, "nonzero") for size in self._shape]
+        dtype = place_dtype(max(sizes, default=1))
+        return type(self)(places.astype(dtype.np), device=self.device)
 
     def nonzero_static(self, *, size: int, fill_value: int = -1) -> Self:
         """The first `size` rows of `nonzero`, or all and rows of `fill_value`; lazy.
@@ -87,9 +89,9 @@ class Selecting(Indexing):
             return self.zeros(size, self.ndim, dtype=dtypes.int32, device=self.device)
         chosen = self.detach().ne(0).flatten()
         # The others, and those that are too many, are written nowhere.
-        row = chosen.where(chosen.cumsum(0, dtypes.int32) - 1, size)
+        row = chosen.where(chosen.cumsum(0) - 1, size)
         count = known_size(chosen._shape[0], "nonzero_static")
-        numbers = count_to(count, dtypes.int32, self.device)
+        numbers = count_to(count, place_dtype(count), self.device)
         flat = self._wrap(numbers.scatter(row._read(), 0, size))
         found = self.arange(size, device=self.device) < chosen.sum()
         sizes = [known_size(n, "nonzero_static") for n in self._shape]
