@@ -56,6 +56,11 @@ class Storage:
             if kept is not None and old.serial <= kept[0]:
                 kept[1].append(self)
 
+    def settle(self) -> None:
+        """Gives the version that holds now memory of its own: later ones are written there."""
+        self.node = _in_new_memory(self.node)
+        self.node.owner = self.token
+
 
 def _in_new_memory(value: LazyBuffer) -> LazyBuffer:
     """`value` in memory that no other node can come to share."""

@@ -3,10 +3,11 @@
 import copy
 import gc
 import pickle
+import sys
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
@@ -243,6 +244,65 @@ def test_duplicate_arguments_and_then_different_ones() -> None:
         a = Tensor([float(i)])
         b = a if i % 2 else Tensor([100.0])
         assert f(a, b).item() == (i - 2 * i if i % 2 else i - 200)
+
+
+_PARTS = {
+    "a part of what is computed in between": lambda x: (x * 2).realize()[0][:2],
+    "two parts": lambda x: (lambda y: (y[0], y[1], y[1:].T))((x * 2).realize()),
+    "a part, and all": lambda x: (lambda y: (y[1:], y))((x * 2).realize()),
+    "a part of what the host computes": lambda x: x.argsort(-1)[..., :1],
+    "samples": lambda x: (x * 0 + Tensor([0.0, 1.0, 0.0])).multinomial(1),
+}
+
+
+@pytest.mark.parametrize("kind", _PARTS)
+def test_results_that_are_parts_of_others(kind: str) -> None:
+    runs: list[int] = []
+
+    def f(x: Tensor) -> Any:
+        runs.append(1)
+        return _PARTS[kind](x)
+
+    captured = TinyJit(f)
+    kept = []
+    for i in range(4):
+        x = Tensor(rows(2, 3, start=i)[:, ::-1].copy()).realize()
+        results, expected = captured(x), _PARTS[kind](x)
+        pairs = (
+            zip(results, expected, strict=True)
+            if kind in ("two parts", "a part, and all")
+            else [(results, expected)]
+        )
+        kept += [(result, wanted.numpy()) for result, wanted in pairs]
+    for result, wanted in kept:
+        np.testing.assert_array_equal(result.numpy(), wanted)
+    assert len(runs) == 2
+
+
+class Kept:
+    """What functions leave something in that no walk from them finds."""
+
+    tensors: ClassVar[list[Tensor]] = []
+
+
+@pytest.mark.parametrize("which", ["all", "the part in between", "the same memory"])
+def test_no_replay_of_a_part_whose_whole_is_kept_somewhere(which: str) -> None:
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        y = (x * 2).realize()
+        part = y[1:]
+        kept = getattr(sys.modules[__name__], "".join(["Ke", "pt"])).tensors
+        kept.append({"all": y, "the same memory": y.detach()}.get(which, part))
+        return part[0]
+
+    Kept.tensors.clear()
+    for i in range(4):
+        result = f(Tensor(rows(2, 3, start=i)).realize())
+        kept = Kept.tensors[i]
+        kept += 1
+        np.testing.assert_array_equal(kept.numpy()[-1], rows(2, 3, start=i)[-1] * 2 + 1)
+        np.testing.assert_array_equal(result.numpy(), kept.numpy()[-1])
+    Kept.tensors.clear()
 
 
 def test_views_of_one_memory_as_arguments() -> None:
@@ -677,6 +737,33 @@ def test_constant_state_is_read_anew() -> None:
         if i % 3 == 0:
             model.total = Tensor.zeros(1)
         assert model.add(Tensor([1.0])).item() == 1 + i % 3
+
+
+def test_constants_that_are_written_are_captured_from_the_next_call_on() -> None:
+    """As in `p.grad.zero_()` at the end of a step: each call finds a constant, and leaves one."""
+
+    def trained(wrap: Any) -> tuple[list[float], int]:
+        runs = []
+        w = Tensor.zeros(3, requires_grad=True)
+
+        def step(x: Tensor) -> Tensor:
+            runs.append(1)
+            loss = (x * w - 1).square().sum().backward()
+            assert w.grad is not None
+            with Tensor.no_grad():
+                w.sub_(w.grad * 0.01)
+                w.grad.zero_()
+            return loss
+
+        call = wrap(step)
+        losses = [call(Tensor(rows(3, start=i)).realize()).item() for i in range(7)]
+        assert w.grad is not None
+        return [*losses, *w.tolist(), *w.grad.tolist()], len(runs)
+
+    expected, _ = trained(lambda step: step)
+    found, runs = trained(TinyJit)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert runs == 3
 
 
 def test_state_is_updated_in_place() -> None:

@@ -158,3 +158,19 @@ def test_the_reason_for_not_capturing_is_printed(capsys: pytest.CaptureFixture[s
         for _ in range(3):
             model.step(Tensor([1.0]))
     assert "step: not captured: it" in capsys.readouterr().out
+
+
+def test_a_gradient_from_outside_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    weight = Tensor([1.0, 2.0], requires_grad=True)
+
+    @TinyJit
+    def add_to_gradient(x: Tensor) -> Tensor:
+        return (weight * x).sum().backward()
+
+    with Context(DEBUG=1):
+        for _ in range(3):
+            weight.grad = Tensor([1.0, 1.0]).realize()
+            add_to_gradient(Tensor([3.0, 4.0]).realize())
+            assert weight.grad.tolist() == [4.0, 5.0]
+    expected = "again: the gradient of a tensor of shape (2,) was made anew outside, and the"
+    assert expected in capsys.readouterr().out

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, final
 
 from ferrule.buffer import Buffer
@@ -134,6 +135,38 @@ def owners(nodes: Iterable[LazyBuffer]) -> dict[LazyBuffer, list[Owner]]:
         if node in found and id(storage) not in in_cells:
             found[node].append(storage)
     return {node: owned for node, owned in found.items() if owned}
+
+
+def memory_of_views(views: Sequence[Tensor]) -> set[int]:
+    """The memories, by `id()`, that only these views, and what they are views of, are in.
+
+    Nothing else knows who holds a tensor, so the references to each are counted.
+    """
+    handles: dict[int, Tensor] = {}
+    known: dict[int, int] = {}
+    for view in views:
+        handle: Any = view
+        while handle is not None and id(handle) not in handles:
+            handles[id(handle)] = handle
+            known[id(handle._cell)] = known.get(id(handle._cell), 0) + 1
+            handle = handle._parent
+            if handle is not None:
+                known[id(handle)] = known.get(id(handle), 0) + 1
+    handle = None
+    free = object()
+    own = sys.getrefcount(free) + 1  # and one from `handles`, or from the list of cells
+    given = {id(view) for view in views}
+    cells = list({id(handle._cell): handle._cell for handle in handles.values()}.values())
+    held = {
+        id(handle._cell)
+        for handle in handles.values()
+        if id(handle) not in given and sys.getrefcount(handle) > own + known[id(handle)]
+    }
+    return {
+        id(cell)
+        for cell in cells
+        if id(cell) not in held and sys.getrefcount(cell) <= own + known[id(cell)]
+    }
 
 
 def present_version(owner: Owner) -> LazyBuffer:

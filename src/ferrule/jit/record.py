@@ -24,7 +24,7 @@ from ferrule.jit.batch import Batch
 from ferrule.jit.inputs import Arguments, follow, stand_ins
 from ferrule.jit.numbers import Numbers
 from ferrule.jit.places import Path, Place
-from ferrule.jit.reach import Reach, holders, owners
+from ferrule.jit.reach import Reach, holders, memory_of_views, owners
 from ferrule.jit.replay import Replay
 from ferrule.jit.results import (
     Effect,
@@ -123,6 +123,8 @@ class _Call:
         self._outcome = Outcome()
         self._buffers: list[Buffer] = []
         """The memory in which the call made the values that replays make anew."""
+        self._views: list[Tensor] = []
+        """The results that are views of what the call made: in replays they are no views."""
         self._same: list[Cell] = []
         """The memory from before the call that it returned handles on."""
         self.written: list[Storage] = []
@@ -184,6 +186,8 @@ class _Call:
             kind = self._kind(tensor)
             if kind is None:
                 node = made[number]
+                if tensor._parent is not None:
+                    self._views.append(tensor)
                 if node not in values:
                     values[node] = self._add_value(node)
                 kind = len(self.arguments.tensors) + len(self._outcome.made)
@@ -265,9 +269,11 @@ class _Call:
         capture.recorded = list(self._without_settled(settled))
         self._check_parts()
         self._own({n: buffer for n, buffer in constants.items() if n in held})
+        of_results = memory_of_views(self._views)  # references are counted: before `present`
         present = owners([node for nodes in held.values() for node in nodes])
         for serial in alive.keys() - settled:
-            if any(node in present for node in held.get(serial, ())):
+            left = [owner for node in held.get(serial, ()) for owner in present.get(node, ())]
+            if any(id(owner) not in of_results for owner in left):
                 raise NotReplayable("it leaves a tensor where replays cannot put another")
         used = self._used()
         watched = [
@@ -386,11 +392,24 @@ class _Call:
                 raise NotReplayable(
                     "it replaces a tensor that it reads; write to it with assign instead"
                 )
-        for reference, serial in self._constants:
-            tensor = reference()
-            if tensor is None or tensor._cell.value.node.serial != serial:
-                raise NotReplayable("it writes to a constant from before the call")
-            self._watch.add_constant(tensor._cell)
+        self._watch_constants()
+
+    def _watch_constants(self) -> None:
+        """Constants have no memory that replays could write to; those that are written get some.
+
+        So the next call can be captured.
+        """
+        found = [(reference(), serial) for reference, serial in self._constants]
+        cells = {tensor._cell: serial for tensor, serial in found if tensor is not None}
+        written = [cell for cell, serial in cells.items() if cell.value.node.serial != serial]
+        for cell in written:
+            if cell.value.node.base_const() is not None:
+                cell.settle()
+        if written:
+            realize([cell.value.node for cell in written])
+            raise NotReplayable("it writes to a constant from before the call, now in memory")
+        for cell in cells:
+            self._watch.add_constant(cell)
 
     def _check_arguments(self) -> None:
         for tensor, buffer in zip(self.arguments.tensors, self.arguments.buffers, strict=True):

@@ -63,6 +63,16 @@ class _Watched:
         return True
 
 
+def _moved(place: Place) -> str:
+    """Why a replay cannot find what was in a place."""
+    if isinstance(place.holder, Tensor) and place.key == "grad":
+        return (
+            f"the gradient of a tensor of shape {place.holder.shape} was made anew outside, and "
+            "the function adds to it; have it zero all gradients that it adds to"
+        )
+    return "something that the function uses is another object now"
+
+
 def _readers(owner: Owner) -> int:
     """A count that grows with each reference to what some memory holds, but for the owner's own."""
     node = present_version(owner)
@@ -186,7 +196,7 @@ class Watch:
                 return f"{key!r} is another object now"
         for place, child in self._others.values():
             if place.get() is not child:
-                return "something that the function uses is another object now"
+                return _moved(place)
         for parameter in self._without_gradient:
             tensor = parameter()
             if tensor is not None and tensor._grad is not None:

@@ -96,6 +96,14 @@ class Cell:
         else:
             self.value = old.assign(value, part, node)
 
+    def settle(self) -> None:
+        """Puts what it holds in memory that later writes go to, as of a constant there is none."""
+        self.forget_views()
+        if self.storage is None:
+            self.storage = Storage(self.value.node)
+        self.storage.settle()
+        self.value = Value(self.storage.node, self.value.edge)
+
     def restore(self, value: Value) -> None:
         """Makes an earlier version the current one."""
         self.forget_views()
