@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ferrule.device import codegen_files
+from ferrule.schedule.stored import planning_files
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "ferrule"
@@ -15,13 +16,13 @@ SOURCE = ROOT / "src" / "ferrule"
 # Lower layers first, one line a layer; inside a layer, earlier modules first.
 LAYERS = """
     shape codegen codegen.primitives renderer runtime runtime.graph demo
-    records helpers containers config diskcache
+    records helpers fingerprint containers config diskcache
     dtype dlpack target
     expr.base expr.printing expr.build expr.variable expr
     shape.movement shape.view shape.shapetracker shape.layout
     codegen.launch
     buffer
-    opkinds ops fold
+    opkinds ops facts fold
     codegen.intrinsics codegen.kernel codegen.phases codegen.elementwise codegen.sums codegen.lower
     codegen.window codegen.limits codegen.owner
     codegen.primitives.editing codegen.primitives.loops codegen.primitives.kinds
@@ -52,7 +53,8 @@ LAYERS = """
     lazy storage schedule.signature schedule.graph schedule.views schedule.tasks schedule.slots
     schedule.costs schedule.keep schedule.fusion schedule.gains schedule.cut
     schedule.trees schedule.merge schedule.order
-    schedule.hazards schedule.parts schedule.recipe schedule.numbers memory schedule realize
+    schedule.hazards schedule.parts schedule.recipe schedule.stored schedule.numbers
+    memory schedule realize
     gradient.recording gradient.tape gradient.rules gradient backward counting random host lanes
     tensor.keywords tensor.data tensor.special tensor.power tensor.errorfunction tensor.pairs
     tensor.inverse tensor.gamma tensor.bessel tensor.rowwise tensor.broadcast
@@ -138,17 +140,32 @@ def test_only_two_modules_name_others_in_strings(name: str) -> None:
     assert not [text for text in texts if isinstance(text, str) and text.split(":")[0] in modules]
 
 
-def test_the_fingerprint_of_code_generation_covers_what_it_is_made_of() -> None:
-    """What is reached from making a program and printing it decides what a cached kernel is."""
-    needed: set[str] = set()
-    waiting = {"codegen.linearizer", *(name for name in MODULES if name.startswith("renderer"))}
+def reached_from(names: set[str]) -> set[str]:
+    """These modules, and all that they import, and so on."""
+    reached: set[str] = set()
+    waiting = set(names)
     while waiting:
         name = waiting.pop()
-        needed.add(name)
-        waiting |= {*imports(ast.parse(MODULES[name].read_text()))} - needed
+        reached.add(name)
+        waiting |= {*imports(ast.parse(MODULES[name].read_text()))} - reached
+    return reached
+
+
+def test_the_fingerprint_of_code_generation_covers_what_it_is_made_of() -> None:
+    """What is reached from making a program and printing it decides what a cached kernel is."""
+    renderers = {name for name in MODULES if name.startswith("renderer")}
     # Settings and memory decide nothing there; a target's key is in a kernel's key itself.
+    needed = reached_from({"codegen.linearizer", "facts", *renderers})
     needed -= {"buffer", "config", "helpers", "target"}
     assert {MODULES[name] for name in needed} <= set(codegen_files())
+
+
+def test_the_fingerprint_of_planning_covers_what_it_is_made_of() -> None:
+    """What is reached from planning decides what a stored schedule is."""
+    # Of devices, runs and files the planner asks nothing but the target, which is in the key.
+    needed = reached_from({"schedule"}) - reached_from({"device"})
+    assert {MODULES[name] for name in needed} <= set(planning_files())
+    assert {MODULES["lazy"], MODULES["ops"], MODULES["schedule.cut"]} <= set(planning_files())
 
 
 def test_the_layout_page_names_just_the_modules_that_there_are() -> None:

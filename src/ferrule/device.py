@@ -7,7 +7,6 @@ every run goes through `JITRunner.exec`, where a capture can watch.
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -19,6 +18,8 @@ import ferrule.diskcache as diskcache
 from ferrule.buffer import Allocator, Buffer, LRUAllocator, allocators
 from ferrule.codegen.launch import Launch
 from ferrule.config import config
+from ferrule.facts import KernelFacts
+from ferrule.fingerprint import fingerprint, source_files
 from ferrule.helpers import GlobalCounters
 from ferrule.interpreted import Interpreted
 from ferrule.ops import LazyOp
@@ -274,25 +275,19 @@ class Compiler:
 
 
 # What decides the program of a kernel besides its AST, its target and its compiler: this code.
-_CODEGEN = ("records", "dtype", "expr", "shape", "opkinds", "ops", "codegen", "renderer")
-_KERNEL_TABLE = "kernel"
+_CODEGEN = ("records", "dtype", "expr", "shape", "opkinds", "ops", "facts", "codegen", "renderer")
+_KERNEL_TABLE = "kernel-2"
 
 
 @cache
 def codegen_fingerprint() -> str:
     """A digest of the code that turns an AST into source; the disk cache must not outlive it."""
-    digest = hashlib.sha256()
-    for path in codegen_files():
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
+    return fingerprint(codegen_files())
 
 
 def codegen_files() -> list[Path]:
     """The files of that code."""
-    folder = Path(__file__).parent
-    modules = [folder / f"{name}.py" for name in _CODEGEN]
-    inside = [path for name in _CODEGEN for path in folder.glob(f"{name}/**/*.py")]
-    return sorted(path for path in modules + inside if path.exists())
+    return source_files(_CODEGEN)
 
 
 class Compiled:
@@ -499,33 +494,40 @@ class Compiled:
         return runner
 
 
-def _runner_of(ast: LazyOp, name: str, source: str, launch: Launch | None) -> CompiledASTRunner:
+def _runner_of(
+    ast: LazyOp, name: str, source: str, launch: Launch | None, facts: KernelFacts | None = None
+) -> CompiledASTRunner:
     """A runner without a program; devices that have no blocks of threads launch nothing."""
     if launch is None:
-        return CompiledASTRunner(ast, name, source)
+        return CompiledASTRunner(ast, name, source, facts=facts)
     asked = {"shared_bytes": launch.shared_bytes} if launch.shared_bytes else None
-    return CompiledASTRunner(ast, name, source, [launch.blocks], [launch.threads], asked)
+    return CompiledASTRunner(ast, name, source, [launch.blocks], [launch.threads], asked, facts)
 
 
 def _entry(runner: CompiledASTRunner) -> bytes:
-    """What the disk cache keeps of a runner: its name, its launch if it has one, its program."""
+    """What the disk cache keeps of a runner: its name, its launch, its facts and its program.
+
+    Not all have a launch, nor facts that are numbers.
+    """
     launch = ""
     if runner.global_size is not None and runner.local_size is not None:
         (threads,) = [size for size in runner.local_size if isinstance(size, int)]
         shared_bytes = runner.runtime_args.get("shared_bytes", 0)
         launch = Launch(runner.global_size[0], threads, shared_bytes).to_json()
-    return b"\0".join((runner.name.encode(), launch.encode(), runner.lib))
+    facts = "" if runner.facts is None else runner.facts.to_json()
+    return b"\0".join((runner.name.encode(), launch.encode(), facts.encode(), runner.lib))
 
 
 def _from_entry(ast: LazyOp, entry: bytes) -> tuple[CompiledASTRunner, bytes] | None:
     """The runner and the program of an entry of the disk cache; None where it is malformed."""
     try:
-        start, text, lib = entry.split(b"\0", 2)
+        start, text, facts_text, lib = entry.split(b"\0", 3)
         name = start.decode()
         launch = Launch.from_json(text.decode(), ast.vars()) if text else None
+        facts = KernelFacts.from_json(facts_text.decode()) if facts_text else None
     except ValueError:
         return None
-    return _runner_of(ast, name, "", launch), lib
+    return _runner_of(ast, name, "", launch, facts), lib
 
 
 def _show_kernel(k: Linearizer, source: str) -> None:

@@ -204,6 +204,10 @@ class LazyOp:
             self._key = hashlib.sha256(f"{self!r} {variables}".encode()).hexdigest()
         return self._key
 
+    def set_key(self, key: str) -> None:
+        """Says what `key` is, where an earlier process found it."""
+        self._key = key
+
     @property
     def children(self) -> Any:
         """Not available: a node does not know its users, since many trees may share it."""

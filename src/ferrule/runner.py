@@ -14,8 +14,9 @@ from typing import Any, TypeAlias
 from ferrule.buffer import Buffer, allocators, readable_bytes
 from ferrule.config import config
 from ferrule.expr import Variable, sint
+from ferrule.facts import KernelFacts
 from ferrule.helpers import GlobalCounters, ansi_length, colored
-from ferrule.ops import BufferOps, LazyOp, get_lazyop_info
+from ferrule.ops import LazyOp
 
 
 class RunnerError(ValueError):
@@ -134,45 +135,26 @@ def _values(variables: Iterable[Variable], var_vals: Mapping[Any, int]) -> tuple
     return tuple([variable.infer(var_vals) for variable in variables])
 
 
-def _positions(ast: LazyOp, op: BufferOps) -> frozenset[int]:
-    """The buffers that a kernel loads, or stores, by position."""
-    return frozenset(node.arg.idx for node in ast.toposort() if node.op is op)
-
-
-def _least_bytes(ast: LazyOp) -> tuple[tuple[int, int], ...]:
-    """How large each buffer must be, by position, where the sizes are known."""
-    least: dict[int, int] = {}
-    for node in ast.toposort():
-        if node.op not in (BufferOps.LOAD, BufferOps.STORE):
-            continue
-        view = node.arg.st.view
-        reach = [view.offset, *view.shape, *view.strides]
-        if view.mask is not None or not all(isinstance(n, int) for n in reach):
-            continue
-        steps = zip(view.shape, view.strides, strict=True)
-        end = view.offset + 1 + sum(max((n - 1) * stride, 0) for n, stride in steps)
-        size = 0 if 0 in view.shape else end * node.arg.dtype.itemsize
-        least[node.arg.idx] = max(least.get(node.arg.idx, 0), size)
-    return tuple(least.items())
-
-
 class ASTRunner(JITRunner):
-    """What the runners of kernels have in common: what the AST says about a run."""
+    """What the runners of kernels have in common: what the AST says about a run.
 
-    def __init__(self, ast: LazyOp | None, name: str) -> None:
+    `facts` are those of the AST, where they are known; None: they are found.
+    """
+
+    def __init__(self, ast: LazyOp | None, name: str, facts: KernelFacts | None = None) -> None:
         self.ast = ast
         self.name = name
+        self.facts = KernelFacts.of(ast) if facts is None and ast is not None else facts
         self._needed = 0
         self._least_bytes: tuple[tuple[int, int], ...] = ()
-        if ast is not None:
-            info = get_lazyop_info(ast)
-            self.op_estimate = info.flops
-            self.mem_estimate = info.mem_estimate
-            self.vars = tuple(ast.vars())
-            self.writes = _positions(ast, BufferOps.STORE) or frozenset({0})
-            self.reads = _positions(ast, BufferOps.LOAD)
+        if self.facts is not None:
+            self.op_estimate = self.facts.op_estimate
+            self.mem_estimate = self.facts.mem_estimate
+            self.vars = self.facts.vars
+            self.writes = self.facts.writes
+            self.reads = self.facts.reads
             self._needed = 1 + max(self.writes | self.reads)
-            self._least_bytes = _least_bytes(ast)
+            self._least_bytes = self.facts.least_bytes
 
     def _check_buffers(self, rawbufs: Sequence[Buffer]) -> None:
         # More would be as bad as fewer: the variables' values follow the buffers.
@@ -203,8 +185,9 @@ class CompiledASTRunner(ASTRunner):
         global_size: list[sint] | None = None,
         local_size: list[sint] | None = None,
         runtime_args: dict[str, Any] | None = None,
+        facts: KernelFacts | None = None,
     ) -> None:
-        super().__init__(ast, name)
+        super().__init__(ast, name, facts)
         self.prg = prg
         self.global_size = global_size
         self.local_size = local_size

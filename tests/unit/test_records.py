@@ -215,3 +215,28 @@ def test_all_of_ferrule_uses_it() -> None:
     assert users
     for path in users:
         assert "from ferrule.records import dataclass" in path.read_text(), path
+
+
+def test_an_initialiser_is_compiled_when_it_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[type] = []
+    compile_init = records._compiled_init
+
+    def counted(cls: type, *rest: Any) -> Any:
+        made.append(cls)
+        return compile_init(cls, *rest)
+
+    monkeypatch.setattr(records, "_compiled_init", counted)
+
+    @records.dataclass(frozen=True)
+    class Base:
+        a: int
+
+    @records.dataclass(frozen=True)
+    class Derived(Base):
+        b: int = 2
+
+    assert made == []
+    assert [Derived(1), Derived(1, 3)] == [Derived(a=1, b=2), Derived(b=3, a=1)]
+    assert made == [Derived]
+    assert Base(4).a == 4
+    assert made == [Derived, Base]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from ferrule.codegen.uops import UOp
 from ferrule.dtype import DType, dtypes
 from ferrule.target import Target
+
+if TYPE_CHECKING:
+    from ferrule.codegen.uops import UOp
 
 # Dtypes without arithmetic; registers hold their bits.
 STORAGE_ONLY: Final = frozenset(

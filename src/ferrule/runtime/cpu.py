@@ -6,14 +6,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, final
 
 from ferrule.device import Compiled, CompileError
-from ferrule.renderer.llvmir import LLVMRenderer
+from ferrule.renderer.base import Renderer
 from ferrule.runtime.cpu_memory import CPUAllocator, CPUMemory
 from ferrule.runtime.cpu_program import CPUProgram
 from ferrule.runtime.elf import ObjectError
 from ferrule.runtime.graph.cpu import CPUGraph
 from ferrule.runtime.llvm import CPUCompiler, host_compiler
+from ferrule.target import Target
+
+if TYPE_CHECKING:
+    from ferrule.codegen.uops import UOp
 
 __all__ = [
     "CPUAllocator",
@@ -27,10 +33,24 @@ __all__ = [
 ]
 
 
+@final
+class _HostRenderer(Renderer):
+    """`LLVMRenderer`, imported for the first kernel: one from the disk cache needs none."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+
+    def render(self, name: str, uops: Sequence[UOp]) -> str:
+        """The LLVM IR of a kernel."""
+        from ferrule.renderer.llvmir import LLVMRenderer
+
+        return LLVMRenderer(self.target).render(name, uops)
+
+
 def device(name: str) -> Compiled:
     """The CPU as a device. Raises `OSError` on a system that it does not run on."""
     if sys.platform == "win32":
         raise OSError("the CPU device does not run on Windows; use the device NUMPY")
     compiler = host_compiler()
-    renderer = LLVMRenderer(compiler.target)
+    renderer = _HostRenderer(compiler.target)
     return Compiled(name, CPUAllocator(), renderer, compiler, CPUProgram, CPUGraph)

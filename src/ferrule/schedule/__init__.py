@@ -15,6 +15,7 @@ from ferrule.memory import Lifetime, plan_memory
 from ferrule.ops import BufferOps, LazyOp, LoadOps, ScheduleItem
 from ferrule.records import dataclass
 from ferrule.runner import observer
+from ferrule.schedule import stored
 from ferrule.schedule.cut import cut
 from ferrule.schedule.graph import Graph, build_graph
 from ferrule.schedule.hazards import Hazards
@@ -50,20 +51,31 @@ def make_schedule(nodes: Sequence[LazyBuffer]) -> Schedule:
     form = Form(graph)
     if form.key is None:
         return Recipe.follow(*_plan(graph, target), graph.everything)
-    key = (target, form.key, observer.get() is None)
+    captured = observer.get() is not None
+    key = (target, form.key, captured)
     recipe = _recipes.get(key)
     # A capture keeps the numbers, as its replays do not change them.
-    if recipe is None and observer.get() is None and store_changing(graph, form.key):
+    if recipe is None and not captured and store_changing(graph, form.key):
         del graph, form  # references count
         return make_schedule(nodes)
     if recipe is None:
-        recipe, _ = _plan(graph, target)
+        recipe = _stored_or_planned(graph, target, stored.key_of(*key))
         _recipes[key] = recipe
         if len(_recipes) > _MOST_RECIPES:
             _recipes.popitem(last=False)
     else:
         _recipes.move_to_end(key)
     return recipe.follow([form.values] * len(recipe.steps), graph.everything)
+
+
+def _stored_or_planned(graph: Graph, target: Target, key: str | None) -> Recipe:
+    """The recipe that an earlier process stored under the key, or else a new one."""
+    recipe = None if key is None else stored.load(key)
+    if recipe is None:
+        recipe, _ = _plan(graph, target)
+        if key is not None:
+            stored.store(key, recipe)
+    return recipe
 
 
 @cache

@@ -1,0 +1,168 @@
+"""Recipes on disk: what an earlier process planned, for the same graph, is not planned again.
+
+A plan of a network's training step takes eight times as long as reading it. It is found by the form
+of the graph, the target, and the code that plans. What is read was written by this code (the disk
+cache checks that entries are whole); anything else counts as not there.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+from collections.abc import Hashable, Mapping
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, TypeAlias, get_args
+
+from ferrule import diskcache
+from ferrule.config import config
+from ferrule.device import codegen_files, codegen_fingerprint
+from ferrule.dtype import DType, dtype_from_name
+from ferrule.fingerprint import fingerprint, source_files
+from ferrule.ops import ConstBuffer, LazyOp, MemBuffer, Op
+from ferrule.schedule.recipe import Place, Recipe, Step
+from ferrule.shape.shapetracker import ShapeTracker
+from ferrule.shape.view import View
+from ferrule.target import Target
+
+FEWEST_PARTS: Final = 64
+"""Of a form, two for each node: smaller graphs are planned in less time than a query takes."""
+
+_TABLE: Final = "schedule"
+# What decides a recipe besides what turns its ASTs into kernels.
+_PLANNING: Final = ("buffer", "fold", "helpers", "lazy", "memory", "schedule", "storage", "target")
+
+_Row: TypeAlias = tuple[Any, tuple[int, ...], Any]
+"""A node of an AST: its op, the numbers of its sources, its argument."""
+
+
+def planning_files() -> list[Path]:
+    """The files of the code that decides what a recipe is."""
+    return [*codegen_files(), *source_files(_PLANNING)]
+
+
+@cache
+def _code() -> str:
+    """A digest of that code."""
+    return f"{codegen_fingerprint()} {fingerprint(source_files(_PLANNING))}"
+
+
+def key_of(target: Target, form: tuple[Hashable, ...], captured: bool) -> str | None:
+    """What a graph's recipe is stored under; None where it is not: symbolic graphs, small ones."""
+    if len(form) < FEWEST_PARTS:
+        return None
+    try:
+        shown = _text(form)
+    except TypeError:
+        return None
+    return f"{shown} {target.key} {captured} {_code()}"
+
+
+def _text(value: Any) -> str:
+    """A part of a form as text, which differs where the parts do. Raises `TypeError` for a part
+    that has no such text: an expression of symbols, or an object of the user's."""
+    kind = type(value)
+    if kind is tuple:
+        # Most parts are ints, which need no call.
+        parts = [str(part) if type(part) is int else _text(part) for part in value]
+        return f"({','.join(parts)})"
+    if kind is int or kind is bool or value is None:
+        return str(value)
+    if kind is float:
+        return struct.pack("<d", value).hex() + "f"  # each NaN is another
+    if kind is str:
+        return repr(value)
+    if kind is DType:
+        return str(value.name)
+    if isinstance(value, Enum):
+        return f"{kind.__name__}.{value.name}"
+    if kind is View:
+        return "View" + _text((value.shape, value.strides, value.offset, value.mask))
+    raise TypeError(f"{kind.__name__} has no text that stands for it")
+
+
+# *** recipes as bytes ***
+
+
+def load(key: str) -> Recipe | None:
+    """The recipe that was stored under `key`; None where there is none that can be read."""
+    entry = diskcache.get(_TABLE, key)
+    if entry is None:
+        return None
+    try:
+        return from_bytes(entry)
+    except ValueError as error:
+        if config().DEBUG >= 1:
+            print(f"a stored schedule is not used: {error}")
+        return None
+
+
+def store(key: str, recipe: Recipe) -> None:
+    """Keeps a recipe for later processes."""
+    diskcache.put(_TABLE, key, to_bytes(recipe))
+
+
+def to_bytes(recipe: Recipe) -> bytes:
+    """A recipe whose steps have no variables, to be kept on disk."""
+    # Nodes in order rather than trees: pickling a deep tree would need as deep a stack.
+    numbers: dict[LazyOp, int] = {}
+    for step in recipe.steps:
+        assert not step.variables, "values of variables are not stored"
+        for node in step.ast.toposort():
+            numbers.setdefault(node, len(numbers))
+    rows: list[_Row] = [
+        (node.op, tuple([numbers[source] for source in node.src]), node.arg) for node in numbers
+    ]
+    steps = [(numbers[step.ast], step.ast.key, step.places, step.outputs) for step in recipe.steps]
+    places = [
+        (place.device, place.dtype, place.size, place.node, place.arena, place.offset)
+        for place in recipe.places
+    ]
+    return pickle.dumps((rows, steps, places, recipe.arenas, recipe.results), 5)
+
+
+def from_bytes(entry: bytes) -> Recipe:
+    """The recipe that `to_bytes` was given. Raises `ValueError` for what cannot be one."""
+    try:
+        rows, stored, places, arenas, results = _Reader(io.BytesIO(entry)).load()
+        nodes: list[LazyOp] = []
+        for op, sources, arg in rows:
+            nodes.append(LazyOp(op, tuple([nodes[source] for source in sources]), arg))
+        steps = []
+        for number, key, used, outputs in stored:
+            ast = nodes[number]
+            ast.set_key(key)
+            steps.append(Step(ast, used, outputs, ()))
+        return Recipe(tuple([Place(*place) for place in places]), arenas, tuple(steps), results)
+    except _MALFORMED as error:
+        raise ValueError(f"not a recipe: {type(error).__name__}: {error}") from error
+
+
+_MALFORMED: Final = (
+    pickle.UnpicklingError,
+    AttributeError,
+    EOFError,
+    ImportError,
+    IndexError,
+    KeyError,
+    TypeError,
+    ValueError,
+)
+
+
+_PARTS: Final[Mapping[tuple[str, str], Any]] = {
+    (part.__module__, part.__name__): part
+    for part in (*get_args(Op), MemBuffer, ConstBuffer, ShapeTracker, View, dtype_from_name)
+}
+
+
+class _Reader(pickle.Unpickler):
+    """Reads what ASTs are made of, and nothing that could do anything."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = _PARTS.get((module, name))
+        if found is None:
+            raise pickle.UnpicklingError(f"{module}.{name} is no part of a recipe")
+        return found

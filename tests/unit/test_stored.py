@@ -1,0 +1,195 @@
+"""Schedules that an earlier process stored: found again, and refused where they do not fit."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ferrule import Tensor, TinyJit
+from ferrule.config import Context
+from ferrule.dtype import dtypes
+from ferrule.expr import Variable
+from ferrule.ops import BinaryOps, LazyOp, LoadOps, UnaryOps
+from ferrule.schedule import _plan, _recipes, make_schedule, stored
+from ferrule.schedule.graph import build_graph
+from ferrule.schedule.recipe import Form, Place, Recipe, Step
+from ferrule.shape.view import View
+from ferrule.target import detect_cpu
+
+Array = np.ndarray[Any, Any]
+TARGET = detect_cpu()
+MANY = (0,) * stored.FEWEST_PARTS
+X = np.random.default_rng(0).standard_normal((6, 5)).astype(np.float32)
+
+
+def network(x: Tensor) -> Tensor:
+    """Enough nodes to be stored."""
+    for factor in range(1, 4):
+        x = (x * factor).softmax(1) + x.tanh() - x.mean(0)
+    return x
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """A list to which each plan adds. Nothing is known from before, in memory or on disk."""
+    made: list[None] = []
+
+    def counted(*args: Any) -> Any:
+        made.append(None)
+        return _plan(*args)
+
+    monkeypatch.setattr("ferrule.schedule._plan", counted)
+    monkeypatch.setattr(stored, "_code", lambda: f"this test {id(made)}")
+    _recipes.clear()
+    return made
+
+
+def test_another_process_does_not_plan_again(plans: list[None]) -> None:
+    x = Tensor(X).realize()
+    first = network(x).numpy()
+    assert len(plans) == 1
+    _recipes.clear()
+    np.testing.assert_array_equal(network(x).numpy(), first)
+    assert len(plans) == 1
+
+
+def test_other_code_plans_again(plans: list[None], monkeypatch: pytest.MonkeyPatch) -> None:
+    x = Tensor(X).realize()
+    first = network(x).numpy()
+    _recipes.clear()
+    monkeypatch.setattr(stored, "_code", lambda: f"other code {id(plans)}")
+    np.testing.assert_array_equal(network(x).numpy(), first)
+    assert len(plans) == 2
+
+
+def test_an_entry_that_cannot_be_read_is_replaced(
+    plans: list[None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x = Tensor(X).realize()
+    first = network(x).numpy()
+    _recipes.clear()
+    good = stored.diskcache.get
+    monkeypatch.setattr(stored.diskcache, "get", lambda *where: good(*where)[:-9])  # type: ignore
+    with Context(DEBUG=1):
+        np.testing.assert_array_equal(network(x).numpy(), first)
+    assert len(plans) == 2
+    assert "a stored schedule is not used: not a recipe: " in capsys.readouterr().out
+
+
+def test_a_capture_has_a_schedule_of_its_own(plans: list[None]) -> None:
+    whole = Tensor(X).realize()
+    results = []
+    for _ in range(2):
+        _recipes.clear()
+        jitted = TinyJit(lambda x: network(x).realize())
+        for _ in range(3):
+            results.append(jitted(whole).numpy())
+    for result in results[1:]:
+        np.testing.assert_array_equal(result, results[0])
+    assert len(plans) == 2
+
+
+def test_small_graphs_are_not_stored(plans: list[None]) -> None:
+    for _ in range(2):
+        _recipes.clear()
+        np.testing.assert_array_equal((Tensor(X) + 1).numpy(), X + 1)
+    assert len(plans) == 2
+
+
+# *** keys ***
+
+
+def test_what_differs_has_another_key() -> None:
+    nan = struct.unpack("<d", struct.pack("<Q", 0x7FF8000000000001))[0]
+    others: list[Any] = [
+        *(0, False, None, 0.0, -0.0, 1, True, 1.0, math.nan, nan, "0", "None", (), ((),), (0,)),
+        *((0, 0), BinaryOps.ADD, UnaryOps.EXP2, LoadOps.EMPTY, dtypes.float32, "float32"),
+        *(View.create((2, 3)), View.create((3, 2)), View.create((2, 3), offset=1), (2, 3)),
+    ]
+    keys = {stored.key_of(TARGET, (*MANY, other), False) for other in others}
+    assert None not in keys
+    assert len(keys) == len(others)
+    assert stored.key_of(TARGET, MANY, True) != stored.key_of(TARGET, MANY, False)
+
+
+def test_what_has_no_text_has_no_key() -> None:
+    n = Variable("n", 1, 5)
+    for part in (n, n + 1, (0, (n,)), View.create((n,)), object(), 1j, np.float32(1)):
+        assert stored.key_of(TARGET, (*MANY, part), False) is None
+    assert stored.key_of(TARGET, MANY[1:], False) is None
+
+
+# *** bytes ***
+
+
+def recipe_of(value: Tensor) -> Recipe:
+    graph = build_graph([value.lazydata])
+    assert Form(graph).key is not None
+    return _plan(graph, TARGET)[0]
+
+
+def test_a_recipe_comes_back_from_its_bytes() -> None:
+    x = Tensor(X).realize()
+    recipe = recipe_of(network(x) @ network(x).T)
+    again = stored.from_bytes(stored.to_bytes(recipe))
+    assert again == recipe
+    assert [step.ast.key for step in again.steps] == [step.ast.key for step in recipe.steps]
+
+
+def test_keys_of_kernels_are_stored_with_them() -> None:
+    ast = LazyOp(LoadOps.EMPTY, (), ("a kernel that nothing else has",))
+    key = ast.key
+    entry = stored.to_bytes(Recipe((), (), (Step(ast, (), 1, ()),), ()))
+    del ast
+    (step,) = stored.from_bytes(entry).steps
+    assert step.ast._key == key
+
+
+def test_deep_kernels_need_no_deep_stack() -> None:
+    ast = LazyOp(LoadOps.EMPTY, ())
+    for _ in range(5000):
+        ast = LazyOp(UnaryOps.EXP2, (ast,))
+    place = Place("CPU", dtypes.float32, 1)
+    recipe = Recipe((place,), (("CPU", 64),), (Step(ast, (0,), 1, ()),), ((0, 0),))
+    again = stored.from_bytes(stored.to_bytes(recipe))
+    assert again.steps[0].ast is ast
+    assert again == recipe
+
+
+class Harm:
+    def __reduce__(self) -> Any:
+        return print, ("harm",)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        b"",
+        b"nonsense",
+        pickle.dumps(None),
+        pickle.dumps((1, 2)),
+        pickle.dumps(([], [(0, "key", (), 1)], [], (), ())),
+        pickle.dumps(([(BinaryOps.ADD, (7,), None)], [], [], (), ())),
+        pickle.dumps(([], [], [("CPU",)], (), ())),
+        pickle.dumps(([(Harm(), (), None)], [], [], (), ())),
+    ],
+)
+def test_anything_else_is_refused(entry: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="not a recipe: "):
+        stored.from_bytes(entry)
+    assert capsys.readouterr().out == ""
+
+
+def test_make_schedule_gives_equal_kernels_from_disk(plans: list[None]) -> None:
+    x = Tensor(X).realize()
+    value = network(x)
+    first = make_schedule([value.lazydata]).items
+    _recipes.clear()
+    second = make_schedule([value.lazydata]).items
+    assert [item.ast for item in first] == [item.ast for item in second]
+    assert len(plans) == 1
