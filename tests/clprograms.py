@@ -15,9 +15,10 @@ from ferrule.codegen.interpret import extent
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.renderer.cdialect import CUDA, OPENCL, symbol
 from ferrule.renderer.cstyle import cuda_renderer, opencl_renderer
-from tests.programs import HOST, Array
+from tests import gpus
+from tests.programs import Array
 
-GPU = replace(HOST, name="gpu", vector_bytes=16, block_threads=1024, warp=32, shared_bytes=48 << 10)
+GPU = replace(gpus.GPU, block_threads=1024, index_bits=64)
 
 
 @cache
@@ -57,7 +58,7 @@ def compile_as_cuda(uops: Sequence[UOp], architecture: str, options: Sequence[st
 
     Of an architecture such as compute_90 it is PTX, an assembly language.
     """
-    nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")
+    nvrtc = gpus.nvrtc_bindings()
     source = cuda_renderer(GPU).render("kernel.a", uops)
     try:
         error, program = nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], [])

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.golden.test_golden import LARGE
+from tests.gpus import ARCHITECTURES, nvidia, nvrtc
 from tests.kernels import (
     CASES,
     AttentionGradients,
@@ -30,36 +31,8 @@ from ferrule.codegen.linearizer import Linearizer
 from ferrule.dtype import DType, dtypes
 from ferrule.ops import LazyOp
 from ferrule.renderer.cstyle import cuda_renderer
-from ferrule.runtime.cuda_compiler import NVRTC
-from ferrule.target import Target
-
-pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")
 
 FILE = Path(__file__).parent / "registers.json"
-ARCHITECTURES = ("sm_80", "sm_90a")
-
-
-def _target(arch: str) -> Target:
-    """A GPU of the tests' own, of 132 multiprocessors."""
-    return Target(
-        name=f"cuda-{arch}",
-        arch=arch,
-        features="+async,+mma",
-        vector_bytes=16,
-        n_vector_registers=64,
-        max_threads=132,
-        l1_bytes=228 << 10,
-        l2_bytes=256 << 10,
-        has_fma=True,
-        flops_per_second=5e11,
-        bytes_per_second=2.3e10,
-        native_ops=frozenset({"MULACC", "ROUND", "SQRT", "TRUNC"}),
-        index_bits=32,
-        block_threads=256,
-        warp=32,
-        shared_bytes=96 << 10,
-        static_shared_bytes=48 << 10,
-    )
 
 
 def _kernels() -> dict[str, LazyOp]:
@@ -98,10 +71,10 @@ KERNELS = _kernels()
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_registers(arch: str, update_golden: bool) -> None:
-    compiler = NVRTC()
+    compiler = nvrtc()
     found = {}
     for name, ast in KERNELS.items():
-        linearizer = Linearizer(ast, _target(arch), name=f"kernel_{name}").linearize()
+        linearizer = Linearizer(ast, nvidia(arch), name=f"kernel_{name}").linearize()
         source = cuda_renderer(linearizer.target).render(linearizer.name, linearizer.uops)
         used = compiler.resources(source, arch)
         assert used.spilled_bytes == 0, f"{name} on {arch} spills {used.spilled_bytes} bytes"

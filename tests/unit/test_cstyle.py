@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests import gpus
 from tests.clprograms import GPU, compile_as_cuda, run_as_opencl
 from tests.cprograms import (
     PLAIN,
@@ -576,7 +577,7 @@ def test_kernels_of_blocks_in_opencl(case: Case) -> None:
     np.testing.assert_allclose(found[0], expected, rtol=2e-5, atol=1e-5)
 
 
-ARCHITECTURES = pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
+ARCHITECTURES = pytest.mark.parametrize("architecture", gpus.ARCHITECTURES)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)

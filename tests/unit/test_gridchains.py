@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.gpus import GPU, TENSOR
 from tests.kernels import (
     Array,
     Case,
@@ -28,7 +29,7 @@ from tests.kernels import (
     sub,
     widened,
 )
-from tests.unit.test_gridtile import GPU, TENSOR, shared_bytes
+from tests.unit.test_gridtile import shared_bytes
 
 from ferrule.codegen.gridchains import Chain, ChainTile, can_run_along, tile_chain
 from ferrule.codegen.gridcost import GridTile

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.gpus import GPU, LARGE, TENSOR
 from tests.kernels import (
     Array,
     AttentionGradients,
@@ -20,7 +21,6 @@ from tests.kernels import (
     widened,
 )
 from tests.unit.test_gridchains import SMALL, results, tile, tiled, warps
-from tests.unit.test_gridtile import GPU, TENSOR
 
 from ferrule import Tensor, schedule
 from ferrule.codegen.gridchains import ChainTile, can_run_along
@@ -35,13 +35,6 @@ from ferrule.ops import BufferOps, LazyOp, TernaryOps
 
 GRADIENTS = ("query", "key", "value")
 ROWS = replace(SMALL, results=None)
-LARGE = replace(
-    TENSOR,
-    flops_per_second=6e10,
-    bytes_per_second=3e9,
-    shared_bytes=96 << 10,
-)
-"""A GPU with the ratio of operations and bytes that large ones have."""
 
 
 def ast_of(which: AttentionGradients, name: str) -> LazyOp:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from tests.blocks import GRID
+from tests.gpus import LARGE as GPU
 from tests.kernels import Array, load, matmul, mul, reduce, store, sub, total, widened
 
 from ferrule import GlobalCounters, Tensor, schedule
@@ -18,19 +17,6 @@ from ferrule.expr import Variable
 from ferrule.ops import BufferOps, LazyOp, MemBuffer, ReduceOps, UnaryOps
 from ferrule.schedule.parts import in_parts, numbered
 from ferrule.target import Target
-
-GPU = replace(
-    GRID,
-    name="gpu",
-    features="+mma",
-    max_threads=1056,
-    block_threads=256,
-    warp=32,
-    flops_per_second=6e10,
-    bytes_per_second=3e9,
-    shared_bytes=48 << 10,
-)
-"""132 multiprocessors with eight blocks each."""
 
 
 def parts(ast: LazyOp, target: Target = GPU) -> tuple[int, int] | None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.gpus import ASYNC, GPU, TENSOR
 from tests.kernels import (
     Case,
     add,
@@ -43,19 +44,7 @@ from ferrule.codegen.uops import UOps
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import ExprOp, Variable
 from ferrule.ops import BinaryOps, BufferOps, LazyOp, ReduceOps
-from ferrule.target import detect_cpu
 
-GPU = replace(
-    detect_cpu(),
-    name="gpu",
-    vector_bytes=16,
-    block_threads=256,
-    warp=32,
-    index_bits=32,
-    max_threads=1056,
-    shared_bytes=48 << 10,
-)
-ASYNC = replace(GPU, features="+async,+mma")
 SMALL = GridTile(rows=2, columns=4, row_threads=4, column_threads=2, step=8)
 TALL = GridTile(rows=8, columns=1, row_threads=1, column_threads=8, step=4)
 FLAT = GridTile(rows=1, columns=8, row_threads=8, column_threads=1, step=16)
@@ -252,7 +241,6 @@ def test_without_a_barrier_it_is_a_race(number: int) -> None:
 # -- products of matrices by warps -----------------------------------------------------------------
 
 WARPS = GridTile(4, 4, 8, 8, step=32, matrices=True)
-TENSOR = replace(GPU, name="tensor", features="+mma")
 
 
 def narrow(m: int, n: int, k: int, dtype: DType, *, turned: tuple[bool, bool]) -> LazyOp:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.gpus import ARCHITECTURES, GPU, nvrtc
 
 from ferrule.codegen.interpret import InterpretError, interpret, matrices, mma, unfolded
 from ferrule.codegen.intrinsics import MMA, WARP, of_matrices
@@ -12,7 +13,6 @@ from ferrule.dtype import DType, dtypes
 from ferrule.expr import ExprOp
 from ferrule.renderer.base import RenderError
 from ferrule.renderer.cstyle import cuda_renderer, opencl_renderer
-from ferrule.target import detect_cpu
 
 F16, F32, I64 = dtypes.float16, dtypes.float32, dtypes.int64
 LAYOUTS = [
@@ -130,18 +130,15 @@ def test_operands_are_checked() -> None:
 
 
 def test_only_cuda_has_it() -> None:
-    target = replace(detect_cpu(), block_threads=256, shared_bytes=48 << 10)
+    target = replace(GPU, warp=1)
     with pytest.raises(RenderError, match="MMA: OpenCL C with warps of 1 and blocks of 32 threads"):
         opencl_renderer(target).render("product", program())
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("dtype", MMA.sources, ids=lambda dtype: dtype.name)
 def test_the_instruction_compiles(dtype: DType, arch: str) -> None:
-    pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")
-    from ferrule.runtime.cuda_compiler import NVRTC
-
-    target = replace(detect_cpu(), warp=WARP, block_threads=256, shared_bytes=48 << 10)
+    compiler = nvrtc()
     for uops in (program(dtype), shared_matrices(dtype=dtype), shared_matrices(True, dtype=dtype)):
-        source = cuda_renderer(target).render("product", uops)
-        assert NVRTC().resources(source, arch).spilled_bytes == 0
+        source = cuda_renderer(GPU).render("product", uops)
+        assert compiler.resources(source, arch).spilled_bytes == 0

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.clprograms import compile_as_cuda, run_as_opencl
+from tests.gpus import ASYNC as GPU
+from tests.gpus import nvrtc
 from tests.kernels import add, load, matmul, store, widened
 
 from ferrule.codegen.gridcost import GridTile
@@ -27,17 +29,6 @@ from ferrule.renderer.base import RenderError
 from ferrule.renderer.cstyle import cuda_renderer, opencl_renderer
 from ferrule.target import detect_cpu
 
-GPU = replace(
-    detect_cpu(),
-    name="gpu",
-    features="+async,+mma",
-    vector_bytes=16,
-    block_threads=256,
-    warp=32,
-    index_bits=32,
-    max_threads=1056,
-    shared_bytes=48 << 10,
-)
 TURNED = list(every((False, True), repeat=2))
 WARPS = GridTile(4, 4, 8, 8, step=32, matrices=True)
 THREADS = GridTile(rows=2, columns=4, row_threads=8, column_threads=8, step=8)
@@ -402,10 +393,7 @@ def test_memory_that_a_launch_asks_for() -> None:
     assert "extern __shared__ __align__(16) u8 shared[];" in text
     assert f"(float *)(shared + {arrays[0]});" in text
     assert opencl_renderer(target).render("k", linearizer.uops).count("__local __attr") == 2
-    pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")
-    from ferrule.runtime.cuda_compiler import NVRTC
-
-    NVRTC().build(text, "sm_80", ())
+    nvrtc().build(text, "sm_80", ())
     small = tiled(Product(64, 64, 64), THREADS)
     assert small.shared_bytes == 0
     assert "extern __shared__" not in cuda_renderer(GPU).render("k", small.uops)
