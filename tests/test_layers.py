@@ -57,7 +57,7 @@ LAYERS = """
     memory schedule realize
     gradient.recording gradient.tape gradient.rules gradient backward counting random host lanes
     tensor.keywords tensor.data tensor.special tensor.power tensor.errorfunction tensor.pairs
-    tensor.inverse tensor.gamma tensor.bessel tensor.rowwise tensor.broadcast
+    tensor.inverse tensor.gamma tensor.bessel tensor.rowwise tensor.classes tensor.broadcast
     tensor.matrices tensor.cell tensor.einstein tensor.windows tensor.solving tensor.factoring
     tensor.base tensor.checked tensor.exchange tensor.copying tensor.namespace tensor.autograd
     tensor.arithmetic tensor.elementwise tensor.functions tensor.scientific

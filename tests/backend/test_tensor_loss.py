@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.gradients import assert_gradients
 
+from ferrule import grad, hessian, jvp, vmap
 from ferrule.tensor import Tensor
 
 RNG = np.random.default_rng(31)
@@ -202,6 +203,134 @@ def test_cross_entropy_with_weights(device: str, smoothing: float) -> None:
     expected = -(logs * smooth * own).sum(1)
     found = x.cross_entropy(Tensor(chances), "none", **options)
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-10)
+
+
+class Labelled:
+    """Scores (rows, classes, more) with labels, and what their loss and its slope should be."""
+
+    def __init__(self, smoothing: float, weighted: bool, rows: int = 4, classes: int = 5) -> None:
+        self.scores = RNG.normal(size=(rows, classes, 3)) * 3
+        self.labels = RNG.integers(0, classes, (rows, 3))
+        self.labels[0, 0] = self.labels[1, 2] = -7  # the index to be ignored
+        self.labels[0, 1], self.labels[2, 0] = classes, -1
+        self.weight = RNG.uniform(0.5, 2, size=classes)
+        used = (self.labels >= 0) & (self.labels < classes)
+        logs = log_softmax(self.scores, 1)
+        factors = self.weight if weighted else np.ones(classes)
+        hot = np.moveaxis(np.eye(classes)[np.where(used, self.labels, 0)], -1, 1)
+        wanted = (hot * (1 - smoothing) + smoothing / classes) * factors.reshape(1, -1, 1)
+        self.losses = np.where(used, -(logs * wanted).sum(1), 0)
+        self.slopes = (np.exp(logs) * wanted.sum(1, keepdims=True) - wanted) * used[:, None]
+        self.counted = np.where(used, factors[self.labels * used], 0).sum()
+        self.options: dict[str, Any] = {"ignore_index": -7, "label_smoothing": smoothing}
+        if weighted:
+            self.options["weight"] = Tensor(self.weight)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("classes", [5, 5000])
+def test_slope_of_cross_entropy(
+    device: str, smoothing: float, weighted: bool, classes: int
+) -> None:
+    case = Labelled(smoothing, weighted, classes=classes)
+    x = Tensor(case.scores, requires_grad=True)
+    losses = x.cross_entropy(Tensor(case.labels), "none", **case.options)
+    np.testing.assert_allclose(losses.numpy(), case.losses, rtol=1e-9)
+    factors = RNG.normal(size=case.losses.shape)
+    losses.backward(Tensor(factors))
+    assert x.grad is not None
+    expected = case.slopes * factors[:, None]
+    np.testing.assert_allclose(x.grad.numpy(), expected, rtol=1e-8, atol=1e-12)
+    y = Tensor(case.scores, requires_grad=True)
+    loss = y.cross_entropy(Tensor(case.labels), **case.options)
+    loss.backward()
+    assert loss.item() == pytest.approx(case.losses.sum() / case.counted, rel=1e-9)
+    assert y.grad is not None
+    expected = case.slopes / case.counted
+    np.testing.assert_allclose(y.grad.numpy(), expected, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("labels", ["int8", "uint8", "int16", "int32", "uint32", "int64", "uint64"])
+def test_cross_entropy_of_any_dtype(device: str, name: str, labels: str) -> None:
+    case = Labelled(0.0, False)
+    wanted = Tensor(case.labels % 5, dtype=labels)
+    x = Tensor(case.scores, dtype=name, requires_grad=True)
+    losses = x.cross_entropy(wanted, "none")
+    losses.backward(losses.ones_like())
+    assert x.grad is not None
+    assert (losses.dtype, x.grad.dtype) == (x.dtype, x.dtype)
+    logs = log_softmax(x.detach().cast("float64").numpy(), 1)
+    error = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-6}[name]
+    expected = -np.take_along_axis(logs, case.labels[:, None] % 5, 1)[:, 0]
+    np.testing.assert_allclose(losses.cast("float64").numpy(), expected, rtol=error, atol=1e-6)
+    hot = np.moveaxis(np.eye(5)[case.labels % 5], -1, 1)
+    slopes = np.exp(logs) - hot
+    np.testing.assert_allclose(x.grad.cast("float64").numpy(), slopes, rtol=error, atol=1e-6)
+
+
+def test_cross_entropy_of_large_and_impossible_scores(device: str) -> None:
+    x = Tensor([[1e6, 1e6 + 1], [0.0, -math.inf]], dtype="float32", requires_grad=True)
+    losses = x.cross_entropy(Tensor([0, 1]), "none")
+    assert losses.tolist() == pytest.approx([math.log1p(math.e), math.inf], rel=1e-6)
+    losses.backward(losses.ones_like())
+    assert x.grad is not None
+    share = 1 / (1 + math.e)
+    np.testing.assert_allclose(x.grad.numpy(), [[share - 1, 1 - share], [1, -1]], rtol=1e-6)
+    # What does not count has no part in the slope, whatever its scores are.
+    rows = Tensor([[0.0, -math.inf], [3.0, 4.0]], requires_grad=True)
+    rows.cross_entropy(Tensor([-100, 0])).backward()
+    assert rows.grad is not None
+    np.testing.assert_allclose(rows.grad.numpy(), [[0, 0], [share - 1, 1 - share]], rtol=1e-6)
+
+
+def test_slope_of_log_likelihood(device: str) -> None:
+    case = Labelled(0.0, True)
+    logs = Tensor(log_softmax(case.scores, 1), requires_grad=True)
+    weight = Tensor(case.weight, requires_grad=True)
+    losses = logs.nll_loss(Tensor(case.labels), weight, ignore_index=-7, reduction="none")
+    np.testing.assert_allclose(losses.numpy(), case.losses, rtol=1e-9)
+    losses.sum().backward()
+    expected = np.zeros(case.scores.shape)
+    own = np.zeros(5)
+    for row, label in np.ndenumerate(case.labels):
+        if 0 <= label < 5:
+            expected[row[0], label, row[1]] = -case.weight[label]
+            own[label] -= log_softmax(case.scores, 1)[row[0], label, row[1]]
+    assert logs.grad is not None
+    assert weight.grad is not None
+    np.testing.assert_allclose(logs.grad.numpy(), expected)
+    np.testing.assert_allclose(weight.grad.numpy(), own, rtol=1e-9)
+
+
+def test_no_rows_and_one_row(device: str) -> None:
+    empty = Tensor.zeros(0, 3, requires_grad=True)
+    losses = empty.cross_entropy(Tensor.zeros(0, dtype="int32"), "none")
+    assert losses.shape == (0,)
+    losses.sum().backward()
+    assert empty.grad is not None
+    assert empty.grad.shape == (0, 3)
+    assert Tensor([0.0, 0.0]).cross_entropy(Tensor(1)).item() == pytest.approx(math.log(2))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_transformations_of_cross_entropy(device: str, smoothing: float) -> None:
+    scores, labels = RNG.normal(size=(4, 5)), Tensor(LABELS)
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        return x.cross_entropy(y, label_smoothing=smoothing)
+
+    chances = np.exp(log_softmax(scores, 1))
+    found = hessian(loss)(Tensor(scores[0]), labels[0])
+    expected = np.diag(chances[0]) - np.outer(chances[0], chances[0])
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-8, atol=1e-12)
+    wanted = np.eye(5)[LABELS] * (1 - smoothing) + smoothing / 5
+    slopes = vmap(grad(loss))(Tensor(scores), labels)
+    np.testing.assert_allclose(slopes.numpy(), chances - wanted, rtol=1e-8, atol=1e-12)
+    along = RNG.normal(size=(4, 5))
+    _, pushed = jvp(lambda x: loss(x, labels), (Tensor(scores),), (Tensor(along),))
+    assert pushed.item() == pytest.approx(((chances - wanted) * along).sum() / 4, rel=1e-8)
 
 
 def test_reductions_and_limits(device: str) -> None:

@@ -583,6 +583,7 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
         "[sparse_categorical_crossentropy] class indices are integers, not dtypes.float32",
     ),
     (lambda: zeros().cross_entropy(zeros()), ShapeError, "[cross_entropy] scores need an axis"),
+    (lambda: zeros().nll_loss(zeros()), ShapeError, "[nll_loss] scores need an axis"),
     (
         lambda: zeros(2).mse_loss(0, "average"),
         ValueError,

@@ -5,7 +5,9 @@ import weakref
 
 import numpy as np
 import pytest
+from tests.gpus import nvidia
 
+from ferrule import schedule
 from ferrule.backward import pull_back
 from ferrule.config import Context
 from ferrule.gradient import (
@@ -21,6 +23,7 @@ from ferrule.gradient import (
     record_several,
 )
 from ferrule.ops import BinaryOps, LoadOps, MovementOps, ReduceOps, TernaryOps, UnaryOps
+from ferrule.target import Target, detect_cpu
 from ferrule.tensor import Tensor
 
 
@@ -358,3 +361,27 @@ def test_mixed_precision() -> None:
     loss.backward()
     assert w.grad.dtype is w.dtype
     assert w.grad.tolist() == [2.0, 4.0]
+
+
+# *** losses of classes ***
+
+
+@pytest.mark.parametrize("target", [detect_cpu(), nvidia("sm_90a")], ids=["cpu", "gpu"])
+def test_a_loss_over_many_classes_reads_its_scores_twice(
+    monkeypatch: pytest.MonkeyPatch, target: Target
+) -> None:
+    """Once for numbers of each row, once for the gradient; a label's score is gathered."""
+    monkeypatch.setattr(schedule, "target_of", lambda device: target)
+    x = Tensor(np.zeros((512, 5000), np.float32)).realize().requires_grad_()
+    loss = x.cross_entropy(Tensor(np.zeros(512, np.int32)).realize())
+    loss.backward()
+    assert x.grad is not None
+    items = schedule.make_schedule([loss.lazydata, x.grad.lazydata]).items
+    assert [item.out.size for item in items if item.out.size > 1024] == [512 * 5000]
+    reading = [item.ast for item in items if any(b.size == x.numel() for b in item.inputs)]
+    gathers = [ast for ast in reading if any(n.op is MovementOps.GATHER for n in ast.toposort())]
+    assert (len(reading), len(gathers)) == (3, 1)
+    assert not any(n.op is ReduceOps.SCATTER for item in items for n in item.ast.toposort())
+    # No sum but those of a row's powers is along the classes.
+    wide = [n for ast in reading for n in ast.toposort() if n.op is ReduceOps.SUM]
+    assert sum(n.src[0].shape == (512, 5000) for n in wide) == 1

@@ -6,13 +6,17 @@ import math
 from typing import Self
 
 from ferrule.dtype import DTypeError, dtypes
+from ferrule.expr import sint
 from ferrule.gradient import Entry, Gradients, Rule, Value, record
+from ferrule.ops import BinaryOps
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import rowwise
 from ferrule.tensor.arithmetic import Operand
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import known_size
+from ferrule.tensor.classes import Given, LogChances, LogSoftmax, chosen
 from ferrule.tensor.neural import Neural
+from ferrule.tensor.positions import index_value
 from ferrule.tensor.special import at_least, log, widened
 
 
@@ -64,17 +68,17 @@ class Loss(Neural):
         """
         if not isinstance(reduction, str):
             weight, reduction = reduction if weight is None else weight, "mean"
-        axis = min(1, len(self._shape) - 1)
-        if axis < 0:
-            raise ShapeError("[cross_entropy] scores need an axis for the classes")
-        scores = self.log_softmax(axis)
+        axis = self._class_axis("cross_entropy")
         if target._shape != self._shape or not dtypes.is_float(target.dtype):
-            return scores._class_loss(
-                target, axis, reduction, label_smoothing, ignore_index, "cross_entropy", weight
+            logs = LogSoftmax(self._float(), axis)
+            return self._class_loss(
+                logs, target, reduction, label_smoothing, ignore_index, "cross_entropy", weight
             )
+        scores = self.log_softmax(axis)
         wanted = self._smoothed(self._wrap(target._read()), axis, label_smoothing)
         if weight is not None:
-            wanted = wanted * scores._class_weights(weight, axis, "cross_entropy")
+            weights = scores._class_weights(weight, self._shape, axis, "cross_entropy")
+            wanted = wanted * self._wrap(weights)
         return (-(scores * wanted).sum(axis))._reduced(reduction, "cross_entropy")
 
     def sparse_categorical_crossentropy(
@@ -90,14 +94,9 @@ class Loss(Neural):
         >>> Tensor([[100.0, 0.0]]).sparse_categorical_crossentropy(Tensor([1])).item()
         100.0
         """
-        return self.log_softmax(-1)._class_loss(
-            target,
-            len(self._shape) - 1,
-            reduction,
-            label_smoothing,
-            ignore_index,
-            "sparse_categorical_crossentropy",
-        )
+        what = "sparse_categorical_crossentropy"
+        logs = LogSoftmax(self._float(), self._axis(-1, what))
+        return self._class_loss(logs, target, reduction, label_smoothing, ignore_index, what)
 
     def nll_loss(
         self,
@@ -114,8 +113,14 @@ class Loss(Neural):
         >>> Tensor([[-1.0, -2.0]]).nll_loss(Tensor([1])).item()
         2.0
         """
-        axis = min(1, len(self._shape) - 1)
-        return self._class_loss(target, axis, reduction, 0.0, ignore_index, "nll_loss", weight)
+        axis = self._class_axis("nll_loss")
+        logs = Given(self._read(), axis)
+        return self._class_loss(logs, target, reduction, 0.0, ignore_index, "nll_loss", weight)
+
+    def _class_axis(self, what: str) -> int:
+        if not self._shape:
+            raise ShapeError(f"[{what}] scores need an axis for the classes")
+        return min(1, len(self._shape) - 1)
 
     @staticmethod
     def _smoothed(probabilities: Neural, axis: int, smoothing: float) -> Neural:
@@ -126,15 +131,35 @@ class Loss(Neural):
 
     def _class_loss(
         self,
+        logs: LogChances,
         target: TensorBase,
-        axis: int,
         reduction: str,
         smoothing: float,
         ignore_index: int,
         what: str,
         weight: TensorBase | None = None,
     ) -> Self:
-        """The loss of log-probabilities for class indices."""
+        """The loss of log-probabilities, which have this tensor's shape, for class indices."""
+        labels, used = self._label_values(target, logs.axis, ignore_index, what)
+        losses = self._wrap((0 - logs.chosen(labels)).reshape(target._shape))
+        factors = losses.ones_like()
+        weights = None
+        if weight is not None:
+            weights = losses._class_weights(weight, self._shape, logs.axis, what)
+            factors = self._wrap(chosen(weights, labels, logs.axis).reshape(target._shape))
+            losses = losses * factors
+        if smoothing:
+            spread = logs.all() if weights is None else logs.all() * weights
+            losses = losses * (1 - smoothing) - self._wrap(spread).mean(logs.axis) * smoothing
+        losses = used.where(losses, 0)
+        if reduction == "mean":
+            return losses.sum() / used.where(factors, 0).sum()
+        return losses._reduced(reduction, what)
+
+    def _label_values(
+        self, target: TensorBase, axis: int, ignore_index: int, what: str
+    ) -> tuple[Value, Self]:
+        """Class indices, of size 1 along the classes' axis, and which of them count."""
         shape = self._shape[:axis] + self._shape[axis + 1 :]
         if target._shape != shape:
             raise ShapeError(
@@ -143,43 +168,25 @@ class Loss(Neural):
             )
         if dtypes.is_float(target.dtype):
             raise DTypeError(f"[{what}] class indices are integers, not {target.dtype}; cast them")
+        labels = target._read().detach()
+        labels = labels.cast(dtypes.int32) if labels.dtype is dtypes.bool else index_value(labels)
         classes = known_size(self._shape[axis], what)
-        labels = self._wrap(target._read())
-        # The classes go from the last axis, where the indices are compared, to their own.
-        order = [*range(axis), len(shape), *range(axis, len(shape))]
-        chosen = labels._is_class(classes).permute(order)
-        factors = Value(chosen.node).cast(self.dtype)
-        if weight is not None:
-            weights = self._class_weights(weight, axis, what)
-            factors = factors * weights._read().expand(self._shape)
-        counted = self._wrap(factors.sum((axis,)).reshape(shape))
-        used = self._wrap(labels._read().differs(ignore_index))
-        counted = used.where(counted, 0)
-        losses = self._picked(chosen, factors, axis)
-        if smoothing:
-            spread = self if weight is None else self * self._class_weights(weight, axis, what)
-            losses = losses * (1 - smoothing) - spread.mean(axis) * smoothing
-        losses = used.where(losses, 0)
-        if reduction == "mean":
-            return losses.sum() / counted.sum()
-        return losses._reduced(reduction, what)
+        used = (labels > -1).alu(BinaryOps.AND, labels < classes)
+        used = used.alu(BinaryOps.AND, labels.differs(ignore_index))
+        return labels.reshape((*shape[:axis], 1, *shape[axis:])), self._wrap(used)
 
-    def _class_weights(self, weight: TensorBase, axis: int, what: str) -> Self:
-        """One factor for each class, along their axis."""
-        classes = self._shape[axis]
+    def _class_weights(
+        self, weight: TensorBase, shape: tuple[sint, ...], axis: int, what: str
+    ) -> Value:
+        """One factor for each class, in this tensor's dtype, for each element of a shape."""
+        classes = shape[axis]
         if weight._shape != (classes,):
             raise ShapeError(
                 f"[{what}] a weight of shape {weight._shape} must be one number for each of the "
                 f"{classes} classes"
             )
-        shape = [classes if place == axis else 1 for place in range(len(self._shape))]
-        return self._wrap(weight._read().cast(self.dtype)).reshape(shape)
-
-    def _picked(self, chosen: Value, factors: Value, axis: int) -> Self:
-        """The negative of the chosen log-probability times its factor."""
-        # Not a product with 0: a log-probability may be -inf.
-        kept = chosen.where(self._read() * factors, 0)
-        return -self._dropped(kept.sum((axis,)), (axis,), False)
+        along = tuple([classes if place == axis else 1 for place in range(len(shape))])
+        return weight._read().cast(self.dtype).reshape(along).expand(shape)
 
     # -- probabilities ---------------------------------------------------------------------------
 

@@ -207,7 +207,8 @@ class Margins(Loss):
         losses = (scores - right + margin).clamp(min=0)
         losses = losses if p == 1 else losses.pow(p)
         if weight is not None:
-            factor = chosen.where(scores._class_weights(weight, 1, what), 0)
+            weights = self._wrap(scores._class_weights(weight, scores._shape, 1, what))
+            factor = chosen.where(weights, 0)
             losses = losses * factor.sum(1, keepdim=True)
         total = chosen.where(0, losses).mean(1)
         return total.reshape(self._shape[:-1])._reduced(reduction, what)

@@ -57,11 +57,31 @@ def log_softmax(x: Value, axes: tuple[int, ...]) -> Value:
     """The logarithm of the softmax along the axes."""
     if _is_empty(x):
         return x
-    wide = widened(x)
-    _, rest = _shifted(wide, axes)
-    total = log(exp(rest).sum(axes))
-    result = (rest - total.expand(rest.shape)).cast(x.dtype)
+    return log_softmax_from(x, *log_of_powers(widened(x), axes), axes)
+
+
+def log_of_powers(x: Value, axes: tuple[int, ...]) -> tuple[Value, Value]:
+    """The largest x along the axes (0 if that is infinite), and the logarithm of the sum of
+    e**(x - largest).
+    """
+    largest, rest = _shifted(x, axes)
+    return largest, log(exp(rest).sum(axes))
+
+
+def log_softmax_from(x: Value, largest: Value, total: Value, axes: tuple[int, ...]) -> Value:
+    """The logarithm of the softmax, from what `log_of_powers` gave."""
+    result = _rest(x, largest, total).cast(x.dtype)
     return record("log_softmax", _LOG_SOFTMAX, (x,), result.node, axes)
+
+
+def softmax_from(x: Value, largest: Value, total: Value, axes: tuple[int, ...]) -> Value:
+    """The softmax, from what `log_of_powers` gave."""
+    result = exp(_rest(x, largest, total)).cast(x.dtype)
+    return record("softmax", _SOFTMAX, (x,), result.node, axes)
+
+
+def _rest(x: Value, largest: Value, total: Value) -> Value:
+    return widened(x) - largest.expand(x.shape) - total.expand(x.shape)
 
 
 def _reverse_log_softmax(grad: Value, entry: Entry) -> Gradients:
