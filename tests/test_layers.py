@@ -72,7 +72,7 @@ LAYERS = """
     tensor.convolution tensor.pooling tensor.sampling tensor.resampling
     tensor.normalization
     tensor.tables tensor.attention tensor.neural tensor.loss tensor.margins tensor.alignment
-    tensor.inplace tensor
+    tensor.inplace tensor.hints tensor
     jit.places jit.reach jit.names jit.numbers jit.results jit.inputs jit.watch jit.batch
     jit.weights jit.replay jit.record jit
     fft signal.windows signal

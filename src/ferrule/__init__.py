@@ -88,12 +88,46 @@ _HOMES = {
 _MODULES = ("array_api", "fft", "nn", "signal")
 
 
+# What newcomers look for, and what does it here.
+_INSTEAD = {
+    "autocast": "cast by hand: x.linear(w.bfloat16()) has float32 gradients of w",
+    "amp": "cast by hand: x.linear(w.bfloat16()) has float32 gradients of w",
+    "autograd": "ferrule.grad and x.gradient(y) give gradients, x.backward() adds them to .grad",
+    "compile": "ferrule.TinyJit(function) captures a function",
+    "cuda": "x.to('CUDA') is a tensor on a GPU",
+    "func": "ferrule.grad, ferrule.vmap and ferrule.jacobian transform functions",
+    "inference_mode": "with Tensor.no_grad(): records nothing",
+    "linalg": "its functions are methods of tensors, such as x.inv(), x.svd() and x.norm()",
+    "load": "nn.state.safe_load, npz_load and torch_load read files",
+    "numpy": "functions are methods of tensors, such as x.sin(), Tensor.zeros(2) makes one",
+    "optim": "optimisers are in nn.optim",
+    "random": "Tensor.rand(2, 3), randn, randint, … draw numbers, Tensor.manual_seed(0) seeds",
+    "save": "nn.state.safe_save(nn.state.get_state_dict(model), path) writes a file",
+    "set_grad_enabled": "with Tensor.no_grad(): records nothing",
+    "special": "its functions are methods of tensors, such as x.erfinv() and x.lgamma()",
+    "utils": "batches are slices: x[i : i + 64], with i from Tensor.randperm or NumPy",
+}
+
+
+def _hint(name: str) -> str:
+    """The way out for a name that is not here."""
+    from ferrule.dtype import dtypes
+    from ferrule.tensor import Tensor
+
+    if name in _INSTEAD:
+        return _INSTEAD[name]
+    if not name.startswith("_") and hasattr(dtypes, name):
+        return f"number types are in ferrule.dtypes: dtypes.{name}"
+    if not name.startswith("_") and hasattr(Tensor, name):
+        return f"functions are methods of tensors: Tensor.{name}"
+    return f"its names are {', '.join(__all__)}, and those of its submodules"
+
+
 def __getattr__(name: str) -> Any:
     if name not in __all__:
-        raise AttributeError(
-            f"ferrule has no attribute {name!r}; its names are {', '.join(__all__)}, "
-            "and those of its submodules"
-        )
+        # Who only probes, as imports do, needs no tensors for it.
+        hint = "dunder names are Python's" if name.startswith("__") else _hint(name)
+        raise AttributeError(f"ferrule has no attribute {name!r}; {hint}")
     home = name if name in _MODULES else _HOMES.get(name, "transforms")
     module = import_module(f"ferrule.{home}")
     found = module if name in _MODULES else getattr(module, name)

@@ -20,7 +20,7 @@ from ferrule.codegen.launch import Launch
 from ferrule.config import config
 from ferrule.facts import KernelFacts
 from ferrule.fingerprint import fingerprint, source_files
-from ferrule.helpers import GlobalCounters
+from ferrule.helpers import GlobalCounters, not_a_function
 from ferrule.interpreted import Interpreted
 from ferrule.ops import LazyOp
 from ferrule.runner import (
@@ -59,6 +59,8 @@ __all__ = [
     "observer",
     "update_stats",
 ]
+
+not_a_function(__name__, "a device is its name: Tensor([1.0], device='CPU'), x.to('CUDA')")
 
 
 class UnknownDeviceError(ModuleNotFoundError):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from functools import reduce
 from operator import mul
 from threading import RLock
-from typing import Any, Protocol, TypeVar, final
+from types import ModuleType
+from typing import Any, NoReturn, Protocol, TypeVar, final
 
 T = TypeVar("T")
 
@@ -83,6 +85,23 @@ def check_function(function: object, what: str) -> None:
     if not callable(function):
         kind = type(function).__name__
         raise TypeError(f"[{what}] takes a function, not {kind}; pass it without calling it")
+
+
+def not_a_function(module: str, instead: str) -> None:
+    """Makes calling a module, which has the name of another library's function, say what to write.
+
+    >>> import ferrule.jit
+    >>> ferrule.jit(print)
+    Traceback (most recent call last):
+    TypeError: ferrule.jit is a module and cannot be called; ferrule.TinyJit(function) captures a \
+function
+    """
+
+    class Called(ModuleType):
+        def __call__(self, *_: object, **__: object) -> NoReturn:
+            raise TypeError(f"{module} is a module and cannot be called; {instead}")
+
+    sys.modules[module].__class__ = Called
 
 
 def colored(text: str, colour: str) -> str:

@@ -2,9 +2,11 @@
 
 import copy
 import gc
+import operator as op
 import pickle
 import sys
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -472,3 +474,75 @@ def test_torch_and_back() -> None:
 
 def test_ml_dtypes_arrays_have_their_dtypes() -> None:
     assert Tensor.from_numpy(np.ones(2, ml_dtypes.bfloat16)).dtype is dtypes.bfloat16
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        op.add,
+        op.sub,
+        op.mul,
+        op.truediv,
+        op.floordiv,
+        op.mod,
+        op.pow,
+        op.matmul,
+        op.lt,
+        op.le,
+        op.gt,
+        op.ge,
+        op.eq,
+        op.ne,
+        op.and_,
+        op.or_,
+        op.xor,
+        op.lshift,
+        op.rshift,
+    ],
+)
+def test_operators_of_arrays_and_tensors_give_tensors(function: Any) -> None:
+    array = np.array([[5, 3], [2, 7]], np.int32)
+    other = np.array([[2, 3], [1, 4]], np.int32)
+    expected = function(array, other)
+    for left, right in ((array, Tensor(other)), (Tensor(array), other)):
+        result = function(left, right)
+        assert isinstance(result, Tensor)
+        np.testing.assert_allclose(result.numpy(), expected, rtol=1e-6)
+    if function is not op.matmul:
+        result = function(np.int32(6), Tensor(other))
+        assert isinstance(result, Tensor)
+        np.testing.assert_allclose(result.numpy(), function(6, other), rtol=1e-6)
+
+
+def test_functions_of_numpy_give_arrays() -> None:
+    array = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
+    x = Tensor(array)
+    calls: list[Callable[[Any], Any]] = [
+        np.sin,
+        np.sum,
+        np.mean,
+        np.size,
+        np.linalg.norm,
+        lambda a: np.max(a, axis=0),
+        lambda a: np.concatenate([a, np.ones((1, 2), np.float32), a]),
+        lambda a: np.where(a > 2, a, 0),
+        lambda a: np.maximum(1.5, a),
+        lambda a: np.add.reduce(a),
+        lambda a: np.sqrt(a, where=np.array([True, False]), out=np.zeros((2, 2), np.float32)),
+    ]
+    for call in calls:
+        result, expected = call(x), call(array)
+        assert type(result) is type(expected)
+        np.testing.assert_array_equal(result, expected)
+    assert (np.shape(x), np.ndim(x)) == ((2, 2), 2)
+
+
+def test_what_numpy_writes_to_is_an_array() -> None:
+    array = np.array([1.0, 2.0])
+    same = array
+    array += Tensor([1.0, 1.0])
+    assert array is same
+    assert same.tolist() == [2.0, 3.0]
+    x = Tensor([1.0, 2.0])
+    with pytest.raises(TypeError, match=r"\[np.sin\] NumPy cannot write to a tensor, as `out`"):
+        np.sin(array, out=x)  # type: ignore[call-overload]

@@ -499,7 +499,7 @@ def test_sequential_is_a_list_with_names() -> None:
     model[1] = Tensor.tanh
     assert model.act is Tensor.tanh
     with pytest.raises(
-        AttributeError, match="Sequential has no layer 'last'; it has first, act, 2"
+        AttributeError, match="'Sequential' object has no attribute 'last'; it has first, act, 2"
     ):
         _ = model.last
 

@@ -373,3 +373,39 @@ def test_what_the_hints_of_nn_say_is_so() -> None:
     assert len(nn.state.get_parameters(Model())) == 5
     assert {"weight", "mean", "layers.more.0"} < nn.state.get_state_dict(Model()).keys()
     assert len(nn.optim.SGD(nn.state.get_parameters(Model())).params) == 4
+
+
+ELSEWHERE = {
+    "ferrule.tensor([1.0])": (TypeError, r"ferrule.Tensor\(data\) makes a tensor"),
+    "ferrule.jit(abs)": (TypeError, r"ferrule.TinyJit\(function\) captures"),
+    "ferrule.device('cpu')": (TypeError, r"a device is its name: .*device='CPU'"),
+    "ferrule.zeros(3)": (AttributeError, r"functions are methods of tensors: Tensor\.zeros"),
+    "ferrule.float32": (AttributeError, r"dtypes\.float32"),
+    "ferrule.optim": (AttributeError, r"optimisers are in nn\.optim"),
+    "ferrule.autocast": (AttributeError, r"cast by hand: x\.linear\(w\.bfloat16\(\)\)"),
+    "ferrule.zeroes": (AttributeError, "its names are Context, .* and those of its submodules"),
+    "leaf(2).data.sub_(1)": (AttributeError, r"x\.detach\(\), which shares the memory"),
+    "leaf(2).data - 1": (TypeError, r"x\.detach\(\), which shares the memory"),
+    "leaf(2).data[0]": (TypeError, r"x\.detach\(\), which shares the memory"),
+    "setattr(leaf(2), 'data', ones(2))": (AttributeError, r"x\.assign\(y\) for x\.data = y"),
+    "ones(2).unsqueeze_(0)": (AttributeError, r"keeps its shape; write x = x\.unsqueeze\(\.\.\.\)"),
+    "ones(2).cuda()": (AttributeError, r"'Tensor' object has no attribute 'cuda'; x\.to\('CUDA'\)"),
+    "ones(2).max(0).values": (AttributeError, r"x\.argmax\(axis\) says where"),
+    "ones(2).spqr": (AttributeError, "'Tensor' object has no attribute 'spqr'$"),
+    "nn.Linear(2, 1).parameters()": (AttributeError, r"nn\.state\.get_parameters\(model\) finds"),
+    "nn.Sequential().train()": (AttributeError, r"with Tensor\.train\(\): is training"),
+    "nn.ReLU().slope": (AttributeError, "'ReLU' object has no attribute 'slope'; it has inplace"),
+}
+
+
+@pytest.mark.parametrize("line", ELSEWHERE)
+def test_names_of_other_libraries(line: str) -> None:
+    kind, hint = ELSEWHERE[line]
+    with pytest.raises(kind, match=hint):
+        eval(line)
+
+
+def test_the_method_data_still_is_the_memory() -> None:
+    assert ones(2).data().tolist() == [1.0, 1.0]
+    assert Tensor.data(ones(2)).tolist() == [1.0, 1.0]
+    assert (ones(2) * leaf(2).detach().sub_(1)).tolist() == [0.0, 0.0]

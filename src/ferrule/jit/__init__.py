@@ -25,7 +25,7 @@ from ferrule.capture import (
 from ferrule.config import config
 from ferrule.expr import Variable
 from ferrule.gradient import is_transforming
-from ferrule.helpers import check_function
+from ferrule.helpers import check_function, not_a_function
 from ferrule.jit.inputs import Arguments, read_arguments
 from ferrule.jit.numbers import Numbers
 from ferrule.jit.reach import Reach
@@ -45,6 +45,8 @@ __all__ = [
     "get_jc_idxs_with_updatable_var_vals",
     "get_jit_stats",
 ]
+
+not_a_function(__name__, "ferrule.TinyJit(function) captures a function")
 
 ReturnType = TypeVar("ReturnType")
 """What the captured function returns."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeAlias, final, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, final, overload
 
 from ferrule.nn.shown import Shown
 
@@ -71,6 +71,6 @@ class Sequential(Shown):
     def __setitem__(self, place: int, layer: Layer) -> None:
         vars(self)[list(vars(self))[place]] = layer
 
-    def __getattr__(self, name: str) -> Any:
-        # Only where there is no such attribute. It tells type checkers that names are layers.
-        raise AttributeError(f"Sequential has no layer {name!r}; it has {', '.join(vars(self))}")
+    if TYPE_CHECKING:  # names are layers
+
+        def __getattr__(self, name: str) -> Any: ...

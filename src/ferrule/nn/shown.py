@@ -4,11 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from textwrap import indent
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ferrule.tensor import Tensor
 
 _WIDTH = 100
+
+# What PyTorch's modules have, and what does it here.
+_INSTEAD = {
+    "apply": "nn.state.get_state_dict(model) has all tensors by name",
+    "bfloat16": "nn.state.get_parameters(model) are the tensors: p.replace(p.bfloat16())",
+    "buffers": "nn.state.get_state_dict(model) has all tensors by name",
+    "children": "layers are attributes: vars(model)",
+    "cpu": "layers are made on a device: nn.Linear(4, 2, device='CPU')",
+    "cuda": "layers are made on a device: nn.Linear(4, 2, device='CUDA')",
+    "eval": "Tensor.training = False, or no `with Tensor.train():`, is evaluation",
+    "forward": "call the layer",
+    "half": "nn.state.get_parameters(model) are the tensors: p.replace(p.half())",
+    "load_state_dict": "nn.state.load_state_dict(model, tensors) loads them",
+    "modules": "layers are attributes: vars(model)",
+    "named_parameters": "nn.state.get_state_dict(model) has all tensors by name",
+    "parameters": "nn.state.get_parameters(model) finds them",
+    "register_buffer": "assign a Tensor with requires_grad=False to an attribute",
+    "register_parameter": "assign a Tensor to an attribute",
+    "requires_grad_": "nn.state.get_parameters(model) are the tensors: p.requires_grad_(False)",
+    "state_dict": "nn.state.get_state_dict(model) has all tensors by name",
+    "to": "layers are made on a device: nn.Linear(4, 2, device='CPU')",
+    "train": "with Tensor.train(): is training",
+    "zero_grad": "the optimiser's zero_grad() forgets all gradients",
+}
 
 
 class Shown:
@@ -18,6 +42,17 @@ class Shown:
     >>> nn.Linear(3, 2)
     Linear(weight=(2, 3), bias=(2,))
     """
+
+    if not TYPE_CHECKING:  # which would take any name for one of a layer
+
+        def __getattr__(self, name: str) -> NoReturn:
+            # Only where there is no such attribute.
+            hint = _INSTEAD.get(name, f"it has {', '.join(vars(self)) or 'none'}")
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}; {hint}",
+                name=name,
+                obj=self,
+            )
 
     def __repr__(self) -> str:
         parts = [

@@ -11,18 +11,21 @@ from contextlib import ContextDecorator
 from typing import Self, final
 
 from ferrule.dtype import DType
+from ferrule.helpers import not_a_function
 from ferrule.tensor.checked import check_tensors
 from ferrule.tensor.data import DTypeLike, to_device
-from ferrule.tensor.inplace import InPlace
+from ferrule.tensor.hints import Hints
 from ferrule.tensor.keywords import accept_synonyms
 
 __all__ = ["Tensor"]
+
+not_a_function(__name__, "ferrule.Tensor(data) makes a tensor")
 
 
 @final
 @check_tensors
 @accept_synonyms
-class Tensor(InPlace):
+class Tensor(Hints):
     """An array of numbers on a device, lazy and differentiable.
 
     >>> from ferrule import Tensor

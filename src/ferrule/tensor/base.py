@@ -52,8 +52,6 @@ class TensorBase:
         "_shape",
         "_view",
     )
-    __array_priority__ = 1000  # numpy_array + tensor is a tensor
-    __array_ufunc__ = None
 
     training: ClassVar[bool] = False
     """Whether layers such as dropout and batch normalisation behave as in training."""

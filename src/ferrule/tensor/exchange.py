@@ -7,10 +7,11 @@ never changed. A lender that writes changes what the tensor reads from then on.
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 
+from ferrule.containers import mapped
 from ferrule.dlpack import HOST, array_from, capsule_of
 from ferrule.dtype import DTypeError
 from ferrule.gradient import Value
@@ -25,11 +26,36 @@ from ferrule.tensor.data import (
     to_dtype,
 )
 
+# NumPy's name of each operator, the method of a tensor on its left, and of one on its right.
+_OPERATORS: Final = {
+    "add": ("__add__", "__radd__"),
+    "subtract": ("__sub__", "__rsub__"),
+    "multiply": ("__mul__", "__rmul__"),
+    "divide": ("__truediv__", "__rtruediv__"),
+    "floor_divide": ("__floordiv__", "__rfloordiv__"),
+    "remainder": ("__mod__", "__rmod__"),
+    "divmod": ("__divmod__", "__rdivmod__"),
+    "power": ("__pow__", "__rpow__"),
+    "matmul": ("__matmul__", "__rmatmul__"),
+    "bitwise_and": ("__and__", "__rand__"),
+    "bitwise_or": ("__or__", "__ror__"),
+    "bitwise_xor": ("__xor__", "__rxor__"),
+    "left_shift": ("__lshift__", "__rlshift__"),
+    "right_shift": ("__rshift__", "__rrshift__"),
+    "equal": ("__eq__", "__eq__"),
+    "not_equal": ("__ne__", "__ne__"),
+    "less": ("__lt__", "__gt__"),
+    "less_equal": ("__le__", "__ge__"),
+    "greater": ("__gt__", "__lt__"),
+    "greater_equal": ("__ge__", "__le__"),
+}
+
 
 class Exchange(TensorBase):
     """NumPy's protocols, DLPack, buffers, Python numbers."""
 
     __slots__ = ()
+    __array_priority__ = 1000
 
     # -- from others -----------------------------------------------------------------------------
 
@@ -133,6 +159,32 @@ class Exchange(TensorBase):
         array = self.numpy(copy=False)
         return {**array.__array_interface__, "data": array}
 
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        """An operator of an array and a tensor gives a tensor; NumPy's other functions, arrays.
+
+        Those compute with NumPy: `np.sin(x)` is `np.sin(x.numpy())`, and no gradient flows back.
+        What is written to (`array += x`, `out=array`) has to be an array, and stays one.
+        """
+        if method == "__call__" and not kwargs and ufunc.__name__ in _OPERATORS:
+            left, right = _OPERATORS[ufunc.__name__]
+            if isinstance(inputs[0], TensorBase):
+                return getattr(inputs[0], left)(inputs[1])
+            return getattr(inputs[1], right)(inputs[0])
+        if any(isinstance(out, TensorBase) for out in kwargs.get("out", ())):
+            raise TypeError(
+                f"[np.{ufunc.__name__}] NumPy cannot write to a tensor, as `out`; assign its "
+                "result: x.assign(...)"
+            )
+        return getattr(ufunc, method)(*_as_arrays(inputs), **_as_arrays(kwargs))
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """NumPy's functions compute with NumPy, and give arrays: `np.mean(x)` is one."""
+        if func is np.shape:
+            return self.shape
+        if func is np.ndim:
+            return self.ndim
+        return func(*_as_arrays(args), **_as_arrays(kwargs))
+
     def __buffer__(self, flags: int) -> memoryview:
         """The read-only memory, from Python 3.12 on: `memoryview(x)`, `bytes(x)`.
 
@@ -189,6 +241,13 @@ class Exchange(TensorBase):
         if spec and not self._shape:
             return format(self.item(), spec)
         return format(str(self), spec)
+
+
+def _as_arrays(arguments: Any) -> Any:
+    """The arguments of a function of NumPy's, with an array in the place of each tensor."""
+    return mapped(
+        arguments, lambda leaf: np.asarray(leaf) if isinstance(leaf, TensorBase) else leaf
+    )
 
 
 def _shared(

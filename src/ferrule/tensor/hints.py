@@ -1,0 +1,94 @@
+"""What newcomers look for on a tensor, and what does it here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NoReturn, final
+
+from ferrule.tensor.inplace import InPlace
+
+_SAME_SHAPE: Final = "a tensor keeps its shape; write x = x.{}(...), which shares its memory"
+_INSTEAD: Final = {
+    "apply_": "compute with whole tensors, or with x.numpy()",
+    "cuda": "x.to('CUDA') is the tensor on a GPU",
+    "data_ptr": "x.numpy(copy=False).ctypes.data is where a tensor on the host is",
+    "grad_fn": "x.requires_grad says whether x depends on a tensor that requires a gradient",
+    "is_cuda": "x.device is the device's name, such as 'CPU' or 'CUDA'",
+    "map_": "compute with whole tensors, or with x.numpy()",
+    "mps": "devices are CPU, CUDA and CL: x.to('CL')",
+    "pin_memory": "there is nothing to pin: leave it out",
+    "resize_": _SAME_SHAPE.format("reshape"),
+    "set_": "x.replace(other) makes x a handle on the memory of other",
+    "share_memory_": "threads share tensors as they are; processes do by files: nn.state.safe_load",
+    "squeeze_": _SAME_SHAPE.format("squeeze"),
+    "storage": "x.numpy(copy=False) is the memory, for reading",
+    "strides": "x.stride() has the steps in elements, as PyTorch's",
+    "swapaxes_": _SAME_SHAPE.format("swapaxes"),
+    "swapdims_": _SAME_SHAPE.format("swapdims"),
+    "t_": _SAME_SHAPE.format("t"),
+    "to_sparse": "tensors are dense",
+    "transpose_": _SAME_SHAPE.format("transpose"),
+    "type": "x.dtype is the number type, and x.to(dtype) converts",
+    "unsqueeze_": _SAME_SHAPE.format("unsqueeze"),
+    "untyped_storage": "x.numpy(copy=False) is the memory, for reading",
+    "values": "x.max(axis) and x.min(axis) are tensors; x.argmax(axis) says where",
+}
+_DATA: Final = (
+    "[data] x.data() is the memory of the tensor, and no tensor: where PyTorch has x.data, write "
+    "x.detach(), which shares the memory and is not recorded, and x.assign(y) for x.data = y"
+)
+
+
+@final
+class Memory:
+    """The method `data` of a tensor, which says what to write where PyTorch has an attribute."""
+
+    __slots__ = ("_read",)
+
+    def __init__(self, read: Callable[[], memoryview]) -> None:
+        self._read = read
+
+    def __call__(self) -> memoryview:
+        """The elements as a read-only memoryview."""
+        return self._read()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(_DATA)
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise TypeError(_DATA)
+
+    __add__ = __radd__ = __iadd__ = __sub__ = __rsub__ = __isub__ = _refuse
+    __mul__ = __rmul__ = __imul__ = __truediv__ = __rtruediv__ = __itruediv__ = _refuse
+    __matmul__ = __rmatmul__ = __getitem__ = __setitem__ = __len__ = __iter__ = _refuse
+
+
+class _DataMethod:
+    """Gives instances a `Memory`; on the class it is the method."""
+
+    def __init__(self, function: Callable[[Any], memoryview]) -> None:
+        self._function = function
+        self.__doc__ = function.__doc__
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        return self._function if instance is None else Memory(self._function.__get__(instance))
+
+    def __set__(self, instance: Any, value: object) -> NoReturn:
+        raise AttributeError(_DATA)
+
+
+class Hints(InPlace):
+    """Errors for names that tensors do not have."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # which has every other name take a tensor for granted
+        data = _DataMethod(InPlace.data)
+
+        def __getattr__(self, name: str) -> Any:
+            try:
+                return object.__getattribute__(self, name)
+            except AttributeError as error:
+                if name in _INSTEAD:
+                    error.args = (f"{error}; {_INSTEAD[name]}",)
+                raise
