@@ -35,7 +35,7 @@ def sort_keys(array: Array) -> Array:
 # *** on the host ***
 
 
-def _argsort(array: Array, descending: bool) -> Array:
+def sorted_places(array: Array, descending: bool = False) -> Array:
     """The stable order: equal elements stay in the order that they have."""
     keys = sort_keys(array)
     if keys.dtype.itemsize <= 4 and keys.shape[-1] <= 1 << 32:
@@ -73,7 +73,7 @@ def _order_of_words(words: Array, descending: bool) -> Array:
 def _median(array: Array, ignore_nan: bool) -> Array:
     """The position of the lower of the middle elements, or of the first NaN."""
     keys = sort_keys(array)
-    order = _argsort(array, descending=False)
+    order = sorted_places(array)
     missing = np.isnan(keys).sum(-1, keepdims=True)
     there = keys.shape[-1] - missing
     middle = np.maximum(there - 1, 0) // 2
@@ -84,7 +84,7 @@ def _median(array: Array, ignore_nan: bool) -> Array:
 def _mode(array: Array) -> Array:
     """The last position of the most frequent element, of the smallest such one."""
     keys = sort_keys(array)
-    order = _argsort(array, descending=False)
+    order = sorted_places(array)
     ordered = np.take_along_axis(keys, order, -1)
     place = np.arange(keys.shape[-1])
     starts = np.ones(keys.shape, bool)
@@ -101,7 +101,7 @@ def _on_last(function: Any, x: Value, size: int, *args: Any) -> Value:
 
 def argsort(x: Value, descending: bool = False) -> Value:
     """The positions of the elements in their order."""
-    return _on_last(_argsort, x, known_size(x.shape[-1], "argsort"), descending)
+    return _on_last(sorted_places, x, known_size(x.shape[-1], "argsort"), descending)
 
 
 def median(x: Value, ignore_nan: bool) -> Value:

@@ -264,8 +264,15 @@ def _known_positions(
     for positions, size in zip(known, sizes, strict=True):
         flat = flat * np.int64(size if isinstance(size, int) else size.max) + positions
     flat = flat.reshape(-1)
-    unique = len(np.unique(flat)) == len(flat)
-    return from_host(flat.astype(place_dtype(*sizes).np), None, device), unique
+    return from_host(flat.astype(place_dtype(*sizes).np), None, device), _all_differ(flat)
+
+
+def _all_differ(flat: Known) -> bool:
+    """Whether no two positions are equal; those of a mask are in order, and need no sorting."""
+    if (flat[1:] > flat[:-1]).all():
+        return True
+    ordered = np.sort(flat)
+    return bool((ordered[1:] != ordered[:-1]).all())
 
 
 def _flat_positions(

@@ -227,10 +227,22 @@ class Searching(Sorting):
         """
         place = None if axis is None else self._axis(axis, "unique")
         array = order.sort_keys(self.numpy(copy=False))
-        values, inverse, counts = np.unique(
-            array, return_inverse=True, return_counts=True, axis=place, equal_nan=False
-        )
-        inverse = inverse.reshape(array.shape if place is None else -1)
+        if place is not None:
+            values, inverse, counts = np.unique(
+                array, return_inverse=True, return_counts=True, axis=place, equal_nan=False
+            )
+            inverse = inverse.reshape(-1)
+        elif return_inverse:
+            places = order.sorted_places(array.reshape(-1))
+            ordered = array.reshape(-1)[places]
+            first, numbers, counts = _runs(ordered)
+            values, inverse = ordered[first], np.empty_like(numbers)
+            inverse[places] = numbers
+            inverse = inverse.reshape(array.shape)
+        else:  # sorting the elements alone is many times as fast
+            ordered = np.sort(array, axis=None)
+            first, inverse, counts = _runs(ordered)
+            values = ordered[first]
         return self._answer(values, inverse, counts, return_inverse, return_counts)
 
     def unique_consecutive(
@@ -246,14 +258,9 @@ class Searching(Sorting):
         array = self.numpy(copy=False)
         parts = array.reshape(-1) if place is None else np.moveaxis(array, place, 0)
         count = len(parts)
-        rows = parts.reshape(count, -1) if count else parts.reshape(0, 0)
-        starts = np.ones(count, bool)
-        starts[1:] = (rows[1:] != rows[:-1]).any(1)
-        first = np.flatnonzero(starts)
-        inverse = np.cumsum(starts) - 1
+        first, inverse, counts = _runs(parts.reshape(count, -1) if count else parts)
         values = parts[first] if place is None else np.moveaxis(parts[first], 0, place)
         inverse = inverse.reshape(array.shape) if place is None else inverse
-        counts = np.diff(np.append(first, count))
         return self._answer(values, inverse, counts, return_inverse, return_counts)
 
     def _answer(
@@ -265,6 +272,15 @@ class Searching(Sorting):
         wanted = ((inverse, with_inverse), (counts, with_counts))
         found += [type(self)(part.astype(np.int32), device) for part, wants in wanted if wants]
         return tuple(found) if len(found) > 1 else found[0]
+
+
+def _runs(rows: Array) -> tuple[Array, Array, Array]:
+    """Of runs of equal rows: where each begins, its number for each row of it, its length."""
+    starts = np.ones(len(rows), bool)
+    differ = rows[1:] != rows[:-1]
+    starts[1:] = differ.any(1) if differ.ndim == 2 else differ
+    first = np.flatnonzero(starts)
+    return first, np.cumsum(starts) - 1, np.diff(np.append(first, len(rows)))
 
 
 def _is_right(right: bool, side: str | None) -> bool:
