@@ -31,7 +31,7 @@ TENSOR = {
     """,
     "activations": """
         relu relu6 leaky_relu elu selu celu gelu silu swish mish softplus softsign hardtanh
-        hardsigmoid hardswish tanhshrink quick_gelu glu
+        hardsigmoid hardswish tanhshrink quick_gelu glu rrelu gumbel_softmax
     """,
     "reductions": """
         sum prod mean var std var_mean std_mean min max amin amax argmin argmax all any cumsum
@@ -80,6 +80,7 @@ TENSOR = {
     "exchange": """
         __array__ __array_interface__ __dlpack__ __dlpack_device__ __copy__ __deepcopy__
         __reduce__ numpy tolist item data realize to cpu assign clone contiguous
+        stride storage_offset is_contiguous nelement ndimension is_nonzero
     """,
 }
 MODULES = {
@@ -96,7 +97,7 @@ MODULES = {
         GRUCell RNNCell MultiheadAttention TransformerEncoderLayer TransformerDecoderLayer
         TransformerEncoder TransformerDecoder Transformer Sequential ModuleList ModuleDict
         Upsample UpsamplingNearest2d UpsamplingBilinear2d PixelShuffle ChannelShuffle ReLU GELU
-        CrossEntropyLoss MSELoss L1Loss CTCLoss TripletMarginWithDistanceLoss
+        RReLU CrossEntropyLoss MSELoss L1Loss CTCLoss TripletMarginWithDistanceLoss
     """,
     "ferrule.nn.optim": "SGD Adam AdamW LAMB LARS Muon RMSprop Adagrad Adadelta NAdam RAdam",
     "ferrule.nn.optim.lr_scheduler": """

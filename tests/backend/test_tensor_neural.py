@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ferrule import nn
 from ferrule.dtype import dtypes
 from ferrule.tensor import Tensor
 
@@ -323,3 +324,56 @@ def test_distances(device: str) -> None:
 def test_sequential(device: str) -> None:
     found = Tensor([-1.0, 4.0]).sequential([Tensor.relu, Tensor.sqrt, lambda x: x + 1])
     assert found.tolist() == [1, 3]
+
+
+# *** random activations ***
+
+
+def test_rrelu() -> None:
+    x = Tensor(np.linspace(-3, 3, 601, dtype=np.float32))
+    values = x.numpy()
+    np.testing.assert_allclose(
+        x.rrelu(0.1, 0.5).numpy(), np.where(values < 0, values * 0.3, values), rtol=1e-6
+    )
+    Tensor.manual_seed(1)
+    found = x.rrelu(0.1, 0.5, training=True).numpy()
+    np.testing.assert_array_equal(found[300:], values[300:])
+    slopes = found[:300] / values[:300]
+    assert 0.1 <= slopes.min() < 0.12
+    assert 0.48 < slopes.max() <= 0.5 + 1e-6
+    assert abs(slopes.mean() - 0.3) < 0.03
+    assert x.half().rrelu(training=True).dtype is dtypes.float16
+    with Tensor.train():
+        assert len(np.unique(nn.RReLU(0.1, 0.5)(x * 0 - 1).numpy())) > 100
+    with pytest.raises(ValueError, match=r"\[rrelu\] lower 2 is above upper 1; swap them"):
+        x.rrelu(2, 1)
+
+
+def test_gumbel_softmax_draws_as_often_as_softmax_says() -> None:
+    Tensor.manual_seed(2)
+    logits = np.array([0.0, 1.0, -1.0, 2.0], np.float32)
+    x = Tensor(np.tile(logits[:, None], (1, 20000)))
+    expected = np.exp(logits) / np.exp(logits).sum()
+    hard = x.gumbel_softmax(tau=0.7, hard=True, dim=0).numpy()
+    np.testing.assert_allclose(hard.sum(0), 1, rtol=1e-6)
+    np.testing.assert_allclose(hard.mean(1), expected, atol=0.015)
+    soft = x.gumbel_softmax(tau=0.7, dim=0).numpy()
+    np.testing.assert_allclose(soft.sum(0), 1, rtol=1e-5)
+    np.testing.assert_allclose(
+        (soft.argmax(0)[:, None] == np.arange(4)).mean(0), expected, atol=0.015
+    )
+    assert x[:, :3].half().gumbel_softmax().dtype is dtypes.float16
+    with pytest.raises(ValueError, match=r"\[gumbel_softmax\] tau 0 has to be more than 0"):
+        x.gumbel_softmax(tau=0)
+
+
+def test_a_hard_gumbel_softmax_has_the_gradient_of_the_soft_one() -> None:
+    gradients = []
+    for hard in (False, True):
+        Tensor.manual_seed(3)
+        x = Tensor([[0.5, -1.0, 2.0], [0.0, 0.3, 0.1]], requires_grad=True)
+        (x.gumbel_softmax(hard=hard) * Tensor([1.0, 2.0, 5.0])).sum().backward()
+        assert x.grad is not None
+        gradients.append(x.grad.numpy())
+    assert np.abs(gradients[0]).max() > 0.01
+    np.testing.assert_allclose(gradients[1], gradients[0], rtol=1e-5)

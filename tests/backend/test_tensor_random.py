@@ -159,3 +159,15 @@ def test_empty_and_scalar_shapes(device: str) -> None:
     assert Tensor.rand(0, 3).shape == (0, 3)
     assert 0 <= Tensor.rand().item() < 1
     assert Tensor.randn(()).shape == ()
+
+
+def test_randint_takes_the_arguments_of_pytorch() -> None:
+    for drawn, low, high in (
+        (Tensor.randint(3, (400,)), 0, 3),
+        (Tensor.randint(-2, 2, [20, 20]), -2, 2),
+        (Tensor.randint((20, 20), low=4, high=6), 4, 6),
+    ):
+        assert drawn.numel() == 400
+        assert np.unique(drawn.numpy()).tolist() == list(range(low, high))
+    with pytest.raises(ValueError, match=r"\[randint\] low 3 is not below high 2"):
+        Tensor.randint(3, 2, (4,))

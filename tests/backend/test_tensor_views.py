@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.gradients import assert_gradients
 
 from ferrule.config import Context
+from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
 
 CUBE = np.arange(24).reshape(2, 3, 4)
@@ -322,3 +323,27 @@ def test_loops_over_elements_and_batches(device: str) -> None:
         x[i, 1:] += 1
         array[i, 1:] += 1
         np.testing.assert_array_equal(x.numpy(), array)
+
+
+def test_strides_are_those_of_numpy() -> None:
+    array = np.arange(24).reshape(2, 3, 4)
+    x = Tensor(array)
+    for part in (
+        lambda a: a,
+        lambda a: a.transpose(1, 2, 0) if isinstance(a, np.ndarray) else a.permute(1, 2, 0),
+        lambda a: a[:, 1:, ::2],
+        lambda a: a[1, ::-1],
+        lambda a: a.reshape(6, 4)[2:4, 1],
+    ):
+        view, expected = part(x), part(array)
+        assert view.stride() == tuple(step // array.itemsize for step in expected.strides)
+        assert view.stride(-1) == view.stride()[-1]
+        assert view.is_contiguous() == expected.flags.c_contiguous
+        start = expected.__array_interface__["data"][0] - array.__array_interface__["data"][0]
+        assert view.storage_offset() == start // array.itemsize
+        assert (view.nelement(), view.ndimension()) == (expected.size, expected.ndim)
+    assert x[:1].expand(5, 3, 4).stride() == (0, 4, 1)
+    assert (x + 1).T.contiguous().is_contiguous()
+    assert Tensor.zeros(0, 3).T.is_contiguous()
+    with pytest.raises(ShapeError, match=r"\[stride\]"):
+        x.stride(3)

@@ -392,6 +392,7 @@ ELSEWHERE = {
     "ones(2).cuda()": (AttributeError, r"'Tensor' object has no attribute 'cuda'; x\.to\('CUDA'\)"),
     "ones(2).max(0).values": (AttributeError, r"x\.argmax\(axis\) says where"),
     "ones(2).spqr": (AttributeError, "'Tensor' object has no attribute 'spqr'$"),
+    "ones(2).where(ones(2) > 0, 0)": (DTypeError, r"write condition\.where\(x, y\), and not x\.wh"),
     "nn.Linear(2, 1).parameters()": (AttributeError, r"nn\.state\.get_parameters\(model\) finds"),
     "nn.Sequential().train()": (AttributeError, r"with Tensor\.train\(\): is training"),
     "nn.ReLU().slope": (AttributeError, "'ReLU' object has no attribute 'slope'; it has inplace"),

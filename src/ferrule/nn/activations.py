@@ -35,6 +35,18 @@ def LeakyReLU(x: Tensor, /, negative_slope: float = 0.01, inplace: bool = False)
 
 
 @layer
+def RReLU(
+    x: Tensor, /, lower: float = 1 / 8, upper: float = 1 / 3, inplace: bool = False
+) -> Tensor:
+    """x; below zero times a random number between `lower` and `upper`, or in evaluation their mean.
+
+    >>> RReLU(0.25, 0.75)(Tensor([-4.0, 2.0])).tolist()
+    [-2.0, 2.0]
+    """
+    return x.rrelu(lower, upper)
+
+
+@layer
 def ELU(x: Tensor, /, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x, and alpha * (e**x - 1) below zero."""
     return x.elu(alpha)

@@ -442,11 +442,19 @@ class Creation(Summaries):
     ) -> Self:
         """Random integers from low to high - 1; int32 unless told otherwise.
 
+        PyTorch's `randint(high, size)` and `randint(low, high, size)` are taken as well: `size` is
+        a tuple or a list, behind one or two numbers.
+
         >>> from ferrule import Tensor
         >>> x = Tensor.randint(100, low=-2, high=3)
         >>> x.min().item() >= -2, x.max().item() <= 2
         (True, True)
+        >>> Tensor.randint(5, 6, (2, 2)).tolist()
+        [[5, 5], [5, 5]]
         """
+        if len(shape) in (2, 3) and isinstance(shape[-1], list | tuple):
+            *bounds, shape = shape
+            low, high = [0, *bounds][-2:]
         chosen = dtypes.default_int if dtype is None else to_dtype(dtype)
         if not dtypes.is_int(chosen):
             raise DTypeError(f"[randint] gives integers, not {chosen}; cast the result")

@@ -407,6 +407,8 @@ class Elementwise(Arithmetic):
     def where(self, input: Operand, other: Operand) -> Self:
         """`input` where this condition holds, `other` elsewhere.
 
+        Raises `DTypeError` where only `input` is a condition, as in PyTorch's x.where(x > 0, y).
+
         >>> from ferrule import Tensor
         >>> x = Tensor([-1.0, 2.0])
         >>> (x > 0).where(x, 0).tolist()
@@ -414,6 +416,11 @@ class Elementwise(Arithmetic):
         """
         condition = self._read()
         if condition.dtype is not dtypes.bool:
+            if isinstance(input, TensorBase) and input.dtype is dtypes.bool:
+                raise DTypeError(
+                    f"[where] the condition comes first: write condition.where(x, y), and not "
+                    f"x.where(condition, y) with an x of {condition.dtype}"
+                )
             condition = condition.differs(0)
         yes, no = self._branches(input, other)
         check_devices(condition, yes, "where")

@@ -14,7 +14,9 @@ import numpy as np
 from ferrule.containers import mapped
 from ferrule.dlpack import HOST, array_from, capsule_of
 from ferrule.dtype import DTypeError
+from ferrule.expr import sint
 from ferrule.gradient import Value
+from ferrule.shape.layout import storage_view
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.data import (
     Array,
@@ -231,7 +233,73 @@ class Exchange(TensorBase):
         """DLPack's device type and number of the memory that `__dlpack__` gives: the host's."""
         return HOST
 
+    # -- PyTorch's questions about the memory ----------------------------------------------------
+
+    def stride(self, dim: int | None = None) -> Any:
+        """How many elements of memory lie between neighbours: for each axis, or for one.
+
+        The memory is that which the tensor shares with its views; a result that is not computed
+        yet will be in row-major memory. It is 0 for an axis of one element, and for repeated ones.
+
+        >>> from ferrule import Tensor
+        >>> x = Tensor([[1, 2, 3], [4, 5, 6]])
+        >>> x.stride(), x.T.stride(), x[:, ::2].stride(1)
+        ((3, 1), (1, 3), 2)
+        """
+        strides = self._layout().strides
+        return strides if dim is None else strides[self._axis(dim, "stride")]
+
+    def storage_offset(self) -> Any:
+        """Where the first element is in the memory that the tensor shares with its views.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([[1, 2, 3], [4, 5, 6]])[1:, 1].storage_offset()
+        4
+        """
+        return self._layout().offset
+
+    def is_contiguous(self) -> bool:
+        """Whether the elements lie one after the other, in row-major order.
+
+        No function needs that; `x.contiguous()` gives it.
+
+        >>> from ferrule import Tensor
+        >>> x = Tensor([[1, 2, 3], [4, 5, 6]])
+        >>> x.is_contiguous(), x.T.is_contiguous(), x.T.contiguous().is_contiguous()
+        (True, False, True)
+        """
+        return 0 in self._shape or self._layout().strides == storage_view(self._shape).strides
+
+    def nelement(self) -> sint:
+        """The number of elements: PyTorch's other name of `numel`.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([[1, 2, 3]]).nelement()
+        3
+        """
+        return self.numel()
+
+    def ndimension(self) -> int:
+        """The number of axes: PyTorch's other name of `dim`.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([[1, 2, 3]]).ndimension()
+        2
+        """
+        return self.ndim
+
     # -- as a Python number ----------------------------------------------------------------------
+
+    def is_nonzero(self) -> bool:
+        """Whether the only element is not 0, as a Python bool.
+
+        Raises `ShapeError` for a tensor with more elements, or none.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([0.0]).is_nonzero(), Tensor(-0.5).is_nonzero()
+        (False, True)
+        """
+        return bool(self.item())
 
     def __complex__(self) -> complex:
         return complex(self.item())

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from ferrule.dtype import DType
 from ferrule.expr import Expr, as_expr, as_int, sint, unbind
 from ferrule.gradient import Shape
 from ferrule.ops import MovementOps
@@ -124,12 +125,16 @@ class Movement(Activations):
         return moved_view(MovementOps.RESHAPE, self._layout(), new) is not None
 
     def view(self, *shape: Any) -> Self:
-        """The same as `reshape`.
+        """The same as `reshape`; of a dtype, as PyTorch has it, the same as `bitcast`.
 
-        >>> from ferrule import Tensor
+        >>> from ferrule import Tensor, dtypes
         >>> Tensor([1, 2, 3, 4]).view(2, 2).tolist()
         [[1, 2], [3, 4]]
+        >>> Tensor([1.0]).view(dtypes.int32).item() == 0x3F800000
+        True
         """
+        if len(shape) == 1 and isinstance(shape[0], DType):
+            return self.bitcast(shape[0])
         return self._shaped(listed(shape), "view")
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:

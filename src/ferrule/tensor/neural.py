@@ -54,6 +54,54 @@ class Neural(Tables):
         kept = self.rand(shape, device=self.device) >= p
         return kept.where(self, 0) * (1 / (1 - p))
 
+    def rrelu(
+        self, lower: float = 1 / 8, upper: float = 1 / 3, training: bool | None = None
+    ) -> Self:
+        """The element; where it is negative, times a random number between `lower` and `upper`.
+
+        In evaluation times their mean. `training` is `Tensor.training` unless given.
+
+        Xu, Wang, Chen, Li: Empirical evaluation of rectified activations (2015).
+
+        >>> from ferrule import Tensor
+        >>> Tensor([-4.0, 2.0]).rrelu(0.25, 0.75).tolist()
+        [-2.0, 2.0]
+        """
+        if not lower <= upper:
+            raise ValueError(f"[rrelu] lower {lower} is above upper {upper}; swap them")
+        if not (self.training if training is None else training):
+            return self.leaky_relu((lower + upper) / 2)
+        slopes = self.uniform(*self._shape, low=lower, high=upper, device=self.device)
+        return (self < 0).where(self * slopes.cast(self.dtype), self)
+
+    def gumbel_softmax(self, tau: float = 1.0, hard: bool = False, dim: int = -1) -> Self:
+        """Random weights along an axis, near one for a class drawn with the logits self.
+
+        The lower the temperature `tau`, the nearer. With `hard` they are that class's one-hot
+        vector, with the gradient of the weights. Integers become float32.
+
+        Raises `ValueError` for a temperature that is not positive.
+
+        Jang, Gu, Poole: Categorical reparameterization with Gumbel-softmax (2017).
+
+        >>> from ferrule import Tensor
+        >>> x = Tensor([[1.0, 2.0], [3.0, 0.0]])
+        >>> x.gumbel_softmax(hard=True).sum(-1).tolist()
+        [1.0, 1.0]
+        """
+        if not tau > 0:
+            raise ValueError(f"[gumbel_softmax] tau {tau} has to be more than 0")
+        logits = self._wrap(self._float())
+        drawn = self.rand(self._shape, device=self.device)
+        # An exponentially distributed number; 0 stands for those below 2**-24.
+        waited = (-drawn).log1p().neg().maximum(2.0**-25)
+        soft = ((logits - waited.log()) / tau).softmax(dim).cast(logits.dtype)
+        if not hard:
+            return soft
+        chosen = soft.detach().argmax(dim, keepdim=True)
+        one_hot = soft.zeros_like().scatter(dim, chosen, 1.0)
+        return one_hot + (soft - soft.detach())
+
     def dropout1d(self, p: float = 0.5, training: bool | None = None) -> Self:
         """`dropout` of whole channels of (batch, channels, L), or without the batch.
 
