@@ -29,7 +29,8 @@ LAYERS = """
     codegen.primitives.nests codegen.primitives.memory codegen.primitives.products
     codegen.primitives.running codegen.opt codegen.threads
     codegen.plan codegen.streams codegen.panels codegen.rows codegen.tensorize codegen.tile
-    codegen.blocks codegen.taps codegen.dots codegen.contraction codegen.chains codegen.gridstreams
+    codegen.copies codegen.blocks codegen.taps codegen.dots codegen.contraction codegen.chains
+    codegen.gridstreams
     codegen.gridrows codegen.gridcost codegen.gridtile codegen.gridchains codegen.gridscatter
     codegen.grid codegen.heuristic codegen.mutate codegen.search
     codegen.prepack

@@ -13,9 +13,11 @@ from tests.kernels import load, mul, store, total
 
 from ferrule.buffer import Buffer
 from ferrule.codegen.interpret import extent, interpret
-from ferrule.codegen.kernel import Kind
+from ferrule.codegen.kernel import Kernel, Kind, Nest
 from ferrule.codegen.linearizer import Linearizer
+from ferrule.codegen.plan import loads
 from ferrule.codegen.uops import UOps, verify
+from ferrule.codegen.window import distance
 from ferrule.device import Device
 from ferrule.dtype import dtypes
 from ferrule.expr import ExprOp
@@ -304,16 +306,72 @@ def test_channels_of_a_copy_are_in_different_sets(size: int, padded: bool) -> No
     np.testing.assert_allclose(out, run("NUMPY", ast), rtol=1e-4, atol=1e-3)
 
 
-def test_the_next_lines_are_fetched_while_some_are_copied() -> None:
+def _copies(ast: LazyOp, target: Target) -> tuple[Kernel, list[Nest]]:
+    """A scheduled kernel and its copies: of the filters or the result's gradient, and of rows."""
+    kernel = Linearizer(ast, target).scheduled
+    return kernel, [n for n in kernel.nests if ".copy" in n.name]
+
+
+@pytest.mark.parametrize(
+    ("kind", "ahead"),
+    [
+        # rows: channels later by 8 KB of copies; the gradient of the result: the block's next lines
+        ("weight_gradient", [12 * 24, 5 * 24 * 24]),
+        # rows: whole channels, with a border; the filters stay in the cache
+        ("forward", [3 * 24 * 24, None]),
+        ("input_gradient", [3 * 24 * 24, None]),
+    ],
+)
+def test_what_is_copied_next_is_fetched(kind: str, ahead: list[int | None]) -> None:
     case = Convolution(images=8, channels=16, filters=16, height=24, width=24)
-    for l2_bytes, ahead in ((1 << 17, 8 * 24), (1 << 20, None)):
-        kernel = Linearizer(
-            case.weight_gradient(), replace(TARGETS[0], l2_bytes=l2_bytes)
-        ).scheduled
-        found = [
-            dict(n.ahead).get(n.computes[0].value.arg) for n in kernel.nests if ".copy" in n.name
-        ]
-        assert found == [ahead] * 2
+    for l2_bytes, expected in ((1 << 17, ahead), (1 << 20, [None, None])):
+        _, copies = _copies(getattr(case, kind)(), replace(TARGETS[0], l2_bytes=l2_bytes))
+        assert [dict(n.ahead).get(n.computes[0].value.arg) for n in copies] == expected
+
+
+@pytest.mark.parametrize("kind", ["forward", "input_gradient"])
+def test_large_filters_are_fetched_too(kind: str) -> None:
+    case = Convolution(channels=64, filters=64, height=12, width=12)
+    _, copies = _copies(getattr(case, kind)(), replace(TARGETS[0], l2_bytes=1 << 17))
+    # 16 filters of 16 neighbours are a KB, and so are about 16 channels of 9 taps
+    ahead = {"forward": 8 * 16, "input_gradient": 4 * 64 * 9}[kind]
+    assert copies[1].ahead == ((2, ahead),)
+
+
+def test_a_line_is_fetched_by_the_load_in_which_it_begins() -> None:
+    """A square of 8 channels, 36 bytes apart, has the beginnings of 5 lines; so has that of the
+    ninth tap.
+    """
+    case = Convolution(channels=64, filters=64, height=12, width=12)
+    uops = Linearizer(case.input_gradient(), replace(TARGETS[0], l2_bytes=1 << 17)).linearize().uops
+    fetched = [u for u in uops if u.op is UOps.PREFETCH and u.src[0].arg == 2]
+    assert len(fetched) == 2 * 5
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("kind", ["forward", "input_gradient"])
+def test_filters_are_turned_square_by_square_in_the_order_of_memory(kind: str, stride: int) -> None:
+    """With a stride too, whose phases are between each other's taps."""
+    case = Convolution(channels=16, filters=32, height=28, width=28, stride=stride)
+    _, (_, filters) = _copies(getattr(case, kind)(), TARGETS[0])
+    assert [loop.kind for loop in filters.loops[-2:]] == [Kind.TRANSPOSE, Kind.VECTOR]
+    (element,) = loads(filters.computes[0].value)
+    steps = [distance(element.src[0], loop.range) for loop in filters.loops]
+    assert steps[:-2] == sorted(steps[:-2], reverse=True)
+    assert steps[-2] == 1
+    if kind == "forward":  # channels and taps are one line of 144
+        assert [loop.peel for loop in filters.loops] == [None] * 4
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_blocks_of_lines_are_as_large_as_the_cache_allows(stride: int) -> None:
+    case = Convolution(images=2, channels=16, filters=16, height=48, width=24, stride=stride)
+    target = replace(TARGETS[0], l2_bytes=1 << 17)
+    kernel, copies = _copies(case.weight_gradient(), target)
+    lines = max(loop.range.size.arg for loop in kernel.by_name["sum0"].loops[:2])
+    size = sum(4 * prod(r.size.arg for r in n.computes[0].ranges) for n in copies)
+    assert lines > 1
+    assert target.l2_bytes // 8 < size <= target.l2_bytes * 5 // 8  # vectors may have tails
 
 
 @pytest.mark.parametrize("taps", [1, 3])

@@ -10,46 +10,24 @@ blocks*: there are few rows, and the steps of a long sum are pages apart in the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from math import gcd, prod
+from collections.abc import Sequence
+from math import prod
 
+from ferrule.codegen.copies import UNROLLED, Copies, Operands
 from ferrule.codegen.kernel import Nest
-from ferrule.codegen.plan import LINE_BYTES, PAGE_BYTES, Plan, base, loads, step_of
+from ferrule.codegen.plan import PAGE_BYTES, Plan, loads, step_of
 from ferrule.codegen.primitives.loops import fuse
 from ferrule.codegen.tile import Tile, best_tile
-from ferrule.codegen.window import Window, distance, overlap
-from ferrule.expr import Expr, as_expr
-from ferrule.records import dataclass
+from ferrule.codegen.window import distance
+from ferrule.expr import Expr
 
 LEAST_TERMS = 16  # of a sum: with fewer, the copies would take longer than the sums
 NEAR = 4  # elements: steps of a sum that share cache lines
 LEAST_ROWS = 4  # of one axis; where it is shorter, several axes are the rows of a tile
 MOST_ROWS = 14
 MOST_PANELS = 8
-UNROLLED = (4, 7, 6, 5, 3)  # terms at a time: the first that leaves no tail
 LEAST_PRODUCTS = 8  # multiply-adds of a vector for each element copied; with fewer, copies count
 CHUNKS = 4  # for each thread, where blocks may have any size
-
-
-@dataclass(frozen=True)
-class Operands:
-    """The two loads of a contraction, and the loops that each varies with."""
-
-    rows: Expr
-    """Loaded one element at a time, for all lanes."""
-    lanes: Expr
-    """Loaded as vectors."""
-    shared: tuple[Expr, ...]
-    """The root's ranges that both vary with: a batch, or groups."""
-    row_ranges: tuple[Expr, ...]
-    lane_ranges: tuple[Expr, ...]
-    terms: tuple[Expr, ...]
-    """What is summed over."""
-
-    def window(self, r: Expr) -> list[Expr]:
-        """A range with those that the rows' operand takes only by one sum with it."""
-        others = self.terms if r in self.row_ranges else self.row_ranges
-        return [r, *(o for o in others if overlap(self.rows, r, o))]
 
 
 def schedule_blocks(plan: Plan, name: str, reduce: str) -> bool:
@@ -116,137 +94,6 @@ def _is_long_sum(operands: Operands) -> bool:
     return len(operands.terms) > 1 and bool(near)
 
 
-class _Blocks:
-    """What all forms share: `plan` holds the kernel."""
-
-    def __init__(self, plan: Plan, name: str, reduce: str, operands: Operands) -> None:
-        self.plan = plan
-        self.name = name
-        self.reduce = reduce
-        self.operands = operands
-        index = operands.lanes.src[0]
-        self.v = max(operands.lane_ranges, key=lambda r: (r.size.arg, -distance(index, r)))
-        self.windows = [operands.window(r) for r in operands.row_ranges]
-        self.itemsize = max(plan.nest(reduce).computes[0].value.dtype.itemsize, 4)
-
-    def loops(self, nest: str) -> list[str]:
-        return [loop.range.name for loop in self.plan.nest(nest).loops]
-
-    def size(self, nest: str, name: str) -> int:
-        found = (loop.range for loop in self.plan.nest(nest).loops if loop.range.name == name)
-        return int(next(found).size.max)
-
-    def copied_bytes(self, element: Expr, ranges: Iterable[Expr]) -> int:
-        """The size of a copy of an operand, over some ranges."""
-        inside = [r for r in ranges if r in element.ranges]
-        total = int(element.dtype.itemsize)
-        for window in self.windows if element is self.operands.rows else []:
-            if len(window) > 1 and all(r in inside for r in window):
-                found = Window.of(element, window)
-                assert found is not None
-                total *= as_expr(found.extent).max
-                inside = [r for r in inside if r not in window]
-        return total * prod(int(r.size.arg) for r in inside)
-
-    def split_rows(self, rows: str, tile: Tile, tail: str = "mask") -> tuple[list[str], str]:
-        """The loop over tiles, if there is one, and the rows of a tile, as copies."""
-        plan = self.plan
-        if self.size(self.reduce, rows) <= tile.rows:
-            plan.do("unroll", self.reduce, rows)
-            return [], rows
-        plan.do("split", self.reduce, rows, tile.rows, tail)
-        plan.do("unroll", self.reduce, f"{rows}.i")
-        return [f"{rows}.o"], f"{rows}.i"
-
-    def copy(self, which: Expr, at: str, depth: int, last: Sequence[str]) -> None:
-        """Stage an operand.
-
-        Its axes are those of the source, windows as one, but with `last` (innermost at the end).
-        Rows are loaded one element at a time, so neighbours in memory may stay neighbours, and
-        nothing is turned.
-        """
-        plan = self.plan
-        nest = plan.nest(self.reduce)
-        element = next(e for e in loads(nest.computes[0].value) if e.arg == which.arg)
-        path = plan.kernel.path(nest)
-        start = sum(1 for n, d, _ in path if (n == at and d < depth) or n not in (at, self.reduce))
-        groups: dict[str, list[Expr]] = {}
-        joined = {r.name: window[0].name for window in self.windows for r in window}
-        for _, _, loop in path[start:]:
-            if loop.range in element.ranges:
-                name = base(loop.range.name)
-                key = joined.get(name, name) if which is self.operands.rows else name
-                groups.setdefault(key, []).append(loop.range)
-        keys = sorted(groups, key=lambda k: -max(distance(element.src[0], r) for r in groups[k]))
-        nearest = min(distance(element.src[0], r) for r in groups[keys[-1]])
-        if which is not self.operands.rows or nearest != 1:
-            keys = [k for k in keys if k not in last] + [k for k in last if k in groups]
-        name = f"{self.reduce}.copy{which.arg}"
-        order = tuple("+".join(r.name for r in groups[key]) for key in keys)
-        plan.do("stage", self.reduce, element.arg, at, depth, order, name)
-        for d in reversed(range(len(order) - 2)):
-            plan.try_fuse(name, d)
-        self._vectorize_copy(name)
-        if at == self.reduce:
-            self._fetch_next(name, depth)
-
-    def _fetch_next(self, name: str, depth: int) -> None:
-        """While a copy is made for one iteration of the `depth` loops around it, what the next one
-        needs comes into the cache.
-        """
-        plan = self.plan
-        (element,) = loads(plan.nest(name).computes[0].value)
-        around = [loop.range for loop in plan.nest(self.reduce).loops[:depth]]
-        steps = [n for r in around if (n := distance(element.src[0], r))]
-        size = prod(r.size.max for r in element.ranges) * element.dtype.itemsize
-        if steps and size > plan.target.l2_bytes // 2:
-            plan.do("prefetch", name, element.arg, steps[-1])
-
-    def spread(self, which: Expr, rows: str, tile: Tile) -> None:
-        """Steps of a copy along the rows of a tile are a line longer where these would be in few
-        sets of the first cache: each line is used again for the next terms.
-        """
-        plan = self.plan
-        name = f"{self.reduce}.copy{which.arg}"
-        c = plan.kernel.computes[name]
-        ways = plan.target.l1_bytes // PAGE_BYTES
-        for r, step in zip(c.ranges, c.strides(c.ranges), strict=True):
-            near = tile.rows * gcd(step * c.value.dtype.itemsize, PAGE_BYTES)
-            if base(r.name) == base(rows) and near > max(ways // 4, 1) * PAGE_BYTES:
-                plan.do("pad", name, r.name, LINE_BYTES // c.value.dtype.itemsize)
-
-    def _vectorize_copy(self, name: str) -> None:
-        """Lanes for a copy: squares are turned where another axis than the last is contiguous."""
-        plan = self.plan
-        axes = [loop.range for loop in plan.nest(name).loops]
-        source = plan.nest(name).computes[0].value.src[0]
-        if step_of(source, axes[-1]) == 1:
-            plan.vectorize_inner(name, plan.nest(name).loops[-1])
-            return
-        along = next((r for r in axes[:-1] if step_of(source, r) == 1), None)
-        if along is not None:
-            _turn(plan, name, along.name, axes[-1].name)
-
-    def unroll_terms(self, innermost: str) -> None:
-        size = self.size(self.reduce, innermost)
-        if size < 8:
-            self.plan.do("unroll", self.reduce, innermost)
-            return
-        copies = next((n for n in UNROLLED if size % n == 0), UNROLLED[0])
-        self.plan.do("split", self.reduce, innermost, copies, "peel")
-        self.plan.do("unroll", self.reduce, f"{innermost}.i")
-
-    def store(self, rows: str, lanes: str) -> None:
-        """The way out of scratch: turned where the result is contiguous along the rows."""
-        plan = self.plan
-        nest = plan.nest(self.name)
-        index = next(c.store.index for c in nest.computes if c.store is not None)
-        ranges = {loop.range.name: loop.range for loop in nest.loops}
-        if step_of(index, ranges[rows]) == 1 and _turn(plan, self.name, lanes, rows):
-            return
-        plan.vectorize_inner(self.name, plan.nest(self.name).loops[-1])
-
-
 def _even_part(size: int, most: int) -> int:
     """The largest part of at most `most` that leaves no tail; where all such are too short, one
     that leaves a short one.
@@ -261,21 +108,7 @@ def _even_part(size: int, most: int) -> int:
     return -(-size // (count * UNROLLED[0])) * UNROLLED[0]
 
 
-def _turn(plan: Plan, name: str, along: str, across: str) -> bool:
-    """Squares of values: loaded along one axis, kept or stored along another; False where they
-    are too short.
-    """
-    sizes = {loop.range.name: loop.range.size.max for loop in plan.nest(name).loops}
-    lanes = plan.lanes(plan.nest(name), min(sizes[along], sizes[across]))
-    while lanes > min(sizes[along], sizes[across]):
-        lanes //= 2
-    if lanes < 4:
-        return False
-    plan.turn(name, along, across, lanes)
-    return True
-
-
-class _Windows(_Blocks):
+class _Windows(Copies):
     """Rows through a window."""
 
     def apply(self, m: Expr) -> None:
@@ -308,7 +141,10 @@ class _Windows(_Blocks):
         plan.do("reorder", self.name, (*outer, *rows, *line, f"{v.name}.i"))
         channels = self._tile(len(outer) + len(rows), m, phases, tile)
         self.copy(operands.rows, self.name, rows_at, channels)
-        self.copy(operands.lanes, self.name, lanes_at, [*self.order, v.name])
+        self.fetch_later(operands.rows)
+        self.copy(operands.lanes, self.name, lanes_at, [*self._packed_order(), v.name])
+        self.read_in_order(operands.lanes)
+        self.fetch_later(operands.lanes)
         self.unroll_terms(self.order[-1])
         for _ in phases:
             plan.do("fuse", self.name, m.name)
@@ -367,6 +203,16 @@ class _Windows(_Blocks):
         even = -(-total // outside)
         return even if outside * row_bytes < chunks * lane_bytes else None
 
+    def _packed_order(self) -> list[str]:
+        """The terms in the order of a panel of the lanes' operand.
+
+        Terms that follow one another in memory stay as they are: a copy turns squares of them, and
+        they fill these. Other terms are in the order in which they are summed up.
+        """
+        index = self.operands.lanes.src[0]
+        terms = sorted(self.operands.terms, key=lambda r: -distance(index, r))
+        return [r.name for r in terms]
+
     def _tile(self, depth: int, m: Expr, phases: Sequence[str], tile: Tile) -> list[str]:
         """A line of sums at a time, tile by tile; the terms in the order of the copies."""
         plan = self.plan
@@ -384,7 +230,7 @@ class _Windows(_Blocks):
         return channels
 
 
-class _LongSum(_Blocks):
+class _LongSum(Copies):
     """Terms that are neighbours in both operands."""
 
     def apply(self) -> None:
@@ -422,9 +268,11 @@ class _LongSum(_Blocks):
         columns = plan.vectors(self.reduce, lanes, tile.lanes)
         plan.do("reorder", self.reduce, (*blocks, *kept, *terms, *copies, *columns))
         self.copy(operands.rows, self.reduce, len(blocks), [r.name for r in rows])
+        self.fetch_later(operands.rows)
         if len(rows) == 1:
             self.spread(operands.rows, rows[0].name, tile)
         self.copy(operands.lanes, self.reduce, len(blocks), [v.name])
+        self.fetch_next(operands.lanes, len(blocks))
         self.unroll_terms(terms[-1])
         for depth in reversed(range(len(outer), len(outer) + len(places) - 1)):
             self._fuse_places(depth)
@@ -494,25 +342,30 @@ class _LongSum(_Blocks):
         while terms and self._block_bytes([terms[-1], *inside]) <= limit:
             inside.insert(0, terms.pop())
         blocks, rest = [r.name for r in terms], [r.name for r in inside]
-        most = limit // self._block_bytes(inside)
-        if terms and most > 1:
+        if terms and self._block_bytes([terms[-1], *inside], 2) <= limit:
             partial = terms[-1]
             size = int(partial.size.arg)
-            count = -(-size // most)
+            count = next(
+                n
+                for n in range(1, size)
+                if self._block_bytes([partial, *inside], -(-size // n)) <= limit
+            )
             count = next((n for n in range(count, 2 * count) if size % n == 0), count)
             self.plan.do("split", self.reduce, partial.name, -(-size // count), "peel")
             blocks[-1] = f"{partial.name}.o"
             rest.insert(0, f"{partial.name}.i")
         return blocks, rest
 
-    def _block_bytes(self, terms: Sequence[Expr]) -> int:
-        """The copies of both operands for some terms."""
-        rows = self.copied_bytes(self.operands.rows, (*self.operands.row_ranges, *terms))
+    def _block_bytes(self, terms: Sequence[Expr], first: int | None = None) -> int:
+        """The copies of both operands for some terms; of the first of them for so many values."""
+        part = None if first is None else (terms[0], first)
+        ranges = (*self.operands.row_ranges, *terms)
+        rows = self.copied_bytes(self.operands.rows, ranges, part)
         columns = self.size(self.name, f"{self.v.name}.i")
-        return rows + self.copied_bytes(self.operands.lanes, terms) * columns
+        return rows + self.copied_bytes(self.operands.lanes, terms, part) * columns
 
 
-class _WideBlocks(_Blocks):
+class _WideBlocks(Copies):
     """Few rows, long sums: blocks of the other operand are copied as wide as the accumulators of
     all rows allow, so that each of its pages is read at one go.
     """

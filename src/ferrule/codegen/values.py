@@ -281,10 +281,12 @@ class Values:
         return self.out.inside(u) if u.src[0].arg in self._changing else self.out.emit(u)
 
     def _prefetch(self, pointer: UOp, index: Expr, at: UOp, lanes: int) -> None:
-        """Fetch what is as far ahead of an address as this nest wants, once for a line of cache."""
+        """Fetch what is as far ahead of an address as this nest wants, once for a line of cache:
+        by the load in which one begins, as far as the constant part of the index says.
+        """
         assert pointer.dtype is not None
         size = pointer.dtype.itemsize
-        if lanes * size >= LINE_BYTES or index.linear()[1] * size % LINE_BYTES == 0:
+        if -index.linear()[1] * size % LINE_BYTES < lanes * size:
             far = self.out.constant(self._ahead[pointer], self.out.index)
             self.out.emit(UOp(UOps.PREFETCH, src=(pointer, self.out.alu(ExprOp.ADD, at, far))))
 

@@ -1,0 +1,237 @@
+"""Copies of the operands of a contraction, in the order in which tiles of it read them.
+
+What the forms in `blocks.py` share: which loads are the operands, how they are copied, and what is
+fetched meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import gcd, prod
+
+from ferrule.codegen.kernel import Kind
+from ferrule.codegen.plan import LINE_BYTES, PAGE_BYTES, Plan, base, loads, step_of
+from ferrule.codegen.tile import Tile
+from ferrule.codegen.window import Window, distance, overlap
+from ferrule.expr import Expr, as_expr
+from ferrule.records import dataclass
+
+UNROLLED = (4, 7, 6, 5, 3)  # terms at a time: the first that leaves no tail
+AHEAD_BYTES = 8192  # from what is copied to what is fetched: about as long as memory takes
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The two loads of a contraction, and the loops that each varies with."""
+
+    rows: Expr
+    """Loaded one element at a time, for all lanes."""
+    lanes: Expr
+    """Loaded as vectors."""
+    shared: tuple[Expr, ...]
+    """The root's ranges that both vary with: a batch, or groups."""
+    row_ranges: tuple[Expr, ...]
+    lane_ranges: tuple[Expr, ...]
+    terms: tuple[Expr, ...]
+    """What is summed over."""
+
+    def window(self, r: Expr) -> list[Expr]:
+        """A range with those that the rows' operand takes only by one sum with it."""
+        others = self.terms if r in self.row_ranges else self.row_ranges
+        return [r, *(o for o in others if overlap(self.rows, r, o))]
+
+
+class Copies:
+    """What all forms of contractions share: `plan` holds the kernel."""
+
+    def __init__(self, plan: Plan, name: str, reduce: str, operands: Operands) -> None:
+        self.plan = plan
+        self.name = name
+        self.reduce = reduce
+        self.operands = operands
+        index = operands.lanes.src[0]
+        self.v = max(operands.lane_ranges, key=lambda r: (r.size.arg, -distance(index, r)))
+        self.windows = [operands.window(r) for r in operands.row_ranges]
+        self.itemsize = max(plan.nest(reduce).computes[0].value.dtype.itemsize, 4)
+
+    def loops(self, nest: str) -> list[str]:
+        return [loop.range.name for loop in self.plan.nest(nest).loops]
+
+    def size(self, nest: str, name: str) -> int:
+        found = (loop.range for loop in self.plan.nest(nest).loops if loop.range.name == name)
+        return int(next(found).size.max)
+
+    def copied_bytes(
+        self, element: Expr, ranges: Iterable[Expr], part: tuple[Expr, int] | None = None
+    ) -> int:
+        """The size of a copy of an operand, over some ranges; of one of them perhaps only a part
+        of so many values.
+        """
+        inside = [r for r in ranges if r in element.ranges]
+        sizes = {r: int(r.size.arg) for r in inside} | dict([part] if part else [])
+        total = int(element.dtype.itemsize)
+        for window in self.windows if element is self.operands.rows else []:
+            if len(window) > 1 and all(r in inside for r in window):
+                found = Window.of(element, window)
+                assert found is not None
+                left_out = ((r.size.arg - sizes[r]) * abs(found.weights[r]) for r in window)
+                total *= as_expr(found.extent).max - sum(left_out)
+                inside = [r for r in inside if r not in window]
+        return total * prod(sizes[r] for r in inside)
+
+    def split_rows(self, rows: str, tile: Tile, tail: str = "mask") -> tuple[list[str], str]:
+        """The loop over tiles, if there is one, and the rows of a tile, as copies."""
+        plan = self.plan
+        if self.size(self.reduce, rows) <= tile.rows:
+            plan.do("unroll", self.reduce, rows)
+            return [], rows
+        plan.do("split", self.reduce, rows, tile.rows, tail)
+        plan.do("unroll", self.reduce, f"{rows}.i")
+        return [f"{rows}.o"], f"{rows}.i"
+
+    def copy(self, which: Expr, at: str, depth: int, last: Sequence[str]) -> None:
+        """Stage an operand.
+
+        Its axes are those of the source, windows as one, but with `last` (innermost at the end).
+        Rows are loaded one element at a time, so neighbours in memory may stay neighbours, and
+        nothing is turned.
+        """
+        plan = self.plan
+        nest = plan.nest(self.reduce)
+        element = next(e for e in loads(nest.computes[0].value) if e.arg == which.arg)
+        path = plan.kernel.path(nest)
+        start = sum(1 for n, d, _ in path if (n == at and d < depth) or n not in (at, self.reduce))
+        groups: dict[str, list[Expr]] = {}
+        windows = self.windows if which is self.operands.rows else self._phased_taps()
+        joined = {r.name: window[0].name for window in windows for r in window}
+        for _, _, loop in path[start:]:
+            if loop.range in element.ranges:
+                name = base(loop.range.name)
+                groups.setdefault(joined.get(name, name), []).append(loop.range)
+        keys = sorted(groups, key=lambda k: -max(distance(element.src[0], r) for r in groups[k]))
+        nearest = min(distance(element.src[0], r) for r in groups[keys[-1]])
+        if which is not self.operands.rows or nearest != 1:
+            keys = [k for k in keys if k not in last] + [k for k in last if k in groups]
+        name = f"{self.reduce}.copy{which.arg}"
+        order = tuple("+".join(r.name for r in groups[key]) for key in keys)
+        plan.do("stage", self.reduce, element.arg, at, depth, order, name)
+        for d in reversed(range(len(order) - 2)):
+            plan.try_fuse(name, d)
+        self._vectorize_copy(name)
+
+    def _phased_taps(self) -> list[list[Expr]]:
+        """Taps of a strided window with its phases, which are between them in memory: they are one
+        axis of the lanes' operand.
+        """
+        lanes = self.operands.lanes
+        phases = [r for r in self.operands.lane_ranges if r is not self.v]
+        pairs = [[t, p] for t in self.operands.terms for p in phases]
+        steps = [[distance(lanes.src[0], r) for r in pair] for pair in pairs]
+        return [
+            [t, p]
+            for (t, p), (outer, inner) in zip(pairs, steps, strict=True)
+            if outer == inner * p.size.arg and Window.of(lanes, [t, p]) is not None
+        ]
+
+    def read_in_order(self, which: Expr) -> None:
+        """The loops over the squares of a copy in the order of its source: more lines at a time
+        than the first cache has ways for would be read again.
+        """
+        nest = self.plan.nest(f"{self.reduce}.copy{which.arg}")
+        if nest.loops[-2:][0].kind is not Kind.TRANSPOSE:
+            return
+        source = nest.computes[0].value.src[0]
+        outer = [loop.range for loop in nest.loops[:-2]]
+        ordered = sorted(outer, key=lambda r: -distance(source, r))
+        if ordered != outer:
+            last = [loop.range.name for loop in nest.loops[-2:]]
+            self.plan.do("reorder", nest.name, (*(r.name for r in ordered), *last))
+
+    def fetch_next(self, which: Expr, depth: int) -> None:
+        """While a copy is made for one iteration of the `depth` loops around it, what the next one
+        needs comes into the cache.
+        """
+        plan = self.plan
+        name = f"{self.reduce}.copy{which.arg}"
+        (element,) = loads(plan.nest(name).computes[0].value)
+        around = [loop.range for loop in plan.nest(self.reduce).loops[:depth]]
+        steps = [n for r in around if (n := distance(element.src[0], r))]
+        size = prod(r.size.max for r in element.ranges) * element.dtype.itemsize
+        if steps and size > plan.target.l2_bytes // 2:
+            plan.do("prefetch", name, element.arg, steps[-1])
+
+    def fetch_later(self, which: Expr) -> None:
+        """While a piece of an operand is copied, a later one comes into the cache, where it is not
+        there yet: pieces are often not neighbours, and then no processor foresees them.
+        """
+        plan = self.plan
+        nest = plan.nest(f"{self.reduce}.copy{which.arg}")
+        (element,) = loads(nest.computes[0].value)
+        if self.copied_bytes(which, which.ranges) <= plan.target.l2_bytes // 2:
+            return
+        piece = which.dtype.itemsize
+        for loop in reversed(nest.loops):
+            pieces = -(-AHEAD_BYTES // piece)
+            step = distance(element.src[0], loop.range)
+            if step and pieces <= loop.range.size.arg:
+                plan.do("prefetch", nest.name, which.arg, pieces * step)
+                return
+            piece *= int(loop.range.size.arg)
+
+    def spread(self, which: Expr, rows: str, tile: Tile) -> None:
+        """Steps of a copy along the rows of a tile are a line longer where these would be in few
+        sets of the first cache: each line is used again for the next terms.
+        """
+        plan = self.plan
+        name = f"{self.reduce}.copy{which.arg}"
+        c = plan.kernel.computes[name]
+        ways = plan.target.l1_bytes // PAGE_BYTES
+        for r, step in zip(c.ranges, c.strides(c.ranges), strict=True):
+            near = tile.rows * gcd(step * c.value.dtype.itemsize, PAGE_BYTES)
+            if base(r.name) == base(rows) and near > max(ways // 4, 1) * PAGE_BYTES:
+                plan.do("pad", name, r.name, LINE_BYTES // c.value.dtype.itemsize)
+
+    def _vectorize_copy(self, name: str) -> None:
+        """Lanes for a copy: squares are turned where another axis than the last is contiguous."""
+        plan = self.plan
+        axes = [loop.range for loop in plan.nest(name).loops]
+        source = plan.nest(name).computes[0].value.src[0]
+        if step_of(source, axes[-1]) == 1:
+            plan.vectorize_inner(name, plan.nest(name).loops[-1])
+            return
+        along = next((r for r in axes[:-1] if step_of(source, r) == 1), None)
+        if along is not None:
+            _turn(plan, name, along.name, axes[-1].name)
+
+    def unroll_terms(self, innermost: str) -> None:
+        size = self.size(self.reduce, innermost)
+        if size < 8:
+            self.plan.do("unroll", self.reduce, innermost)
+            return
+        copies = next((n for n in UNROLLED if size % n == 0), UNROLLED[0])
+        self.plan.do("split", self.reduce, innermost, copies, "peel")
+        self.plan.do("unroll", self.reduce, f"{innermost}.i")
+
+    def store(self, rows: str, lanes: str) -> None:
+        """The way out of scratch: turned where the result is contiguous along the rows."""
+        plan = self.plan
+        nest = plan.nest(self.name)
+        index = next(c.store.index for c in nest.computes if c.store is not None)
+        ranges = {loop.range.name: loop.range for loop in nest.loops}
+        if step_of(index, ranges[rows]) == 1 and _turn(plan, self.name, lanes, rows):
+            return
+        plan.vectorize_inner(self.name, plan.nest(self.name).loops[-1])
+
+
+def _turn(plan: Plan, name: str, along: str, across: str) -> bool:
+    """Squares of values: loaded along one axis, kept or stored along another; False where they
+    are too short.
+    """
+    sizes = {loop.range.name: loop.range.size.max for loop in plan.nest(name).loops}
+    lanes = plan.lanes(plan.nest(name), min(sizes[along], sizes[across]))
+    while lanes > min(sizes[along], sizes[across]):
+        lanes //= 2
+    if lanes < 4:
+        return False
+    plan.turn(name, along, across, lanes)
+    return True
