@@ -51,7 +51,8 @@ LAYERS = """
     runtime.opencl
     runtime.cuda_driver runtime.cuda_memory runtime.cuda_compiler runtime.cuda_program
     runtime.graph.dependencies runtime.graph.cuda runtime.cuda
-    lazy storage schedule.signature schedule.graph schedule.views schedule.tasks schedule.slots
+    lazy storage schedule.signature schedule.graph schedule.views schedule.updates schedule.tasks
+    schedule.slots
     schedule.costs schedule.keep schedule.fusion schedule.gains schedule.cut
     schedule.trees schedule.merge schedule.order
     schedule.hazards schedule.parts schedule.recipe schedule.stored schedule.numbers

@@ -299,8 +299,11 @@ def over_lanes(node: LazyBuffer, sources: Sequence[LazyBuffer | None], size: sin
         case UnaryOps() | BinaryOps() | TernaryOps():
             return first.e(op, *others, arg=arg)
         case ReduceOps.SCATTER:
-            axis, *rest = arg
-            return first.scatter(others[0], axis + 1, *rest)
+            axis, length, *how = arg
+            index, *base = others
+            if base:
+                return base[0].put(first, index, axis + 1, *how)
+            return first.scatter(index, axis + 1, length, *how)
         case ReduceOps():
             kept = zip(node.srcs[0].shape, node.shape, strict=True)
             return first.r(op, [axis for axis, (a, b) in enumerate(kept, 1) if not same(a, b)])

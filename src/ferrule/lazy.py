@@ -38,6 +38,7 @@ from ferrule.ops import (
     UnaryOps,
     fits_plainly,
     infer,
+    scatter_start,
 )
 from ferrule.shape.layout import (
     parts_of_long_reduce,
@@ -301,19 +302,35 @@ class LazyBuffer:
     def scatter(self, index: LazyBuffer, axis: int, size: sint, how: str = "add") -> LazyBuffer:
         """Zeros with `size` at `axis`; each element is added to them at its `index` there.
 
-        `how` is "add", or "max", "prod", "last": what becomes of several elements for one place.
+        `how` is one of `SCATTERED`: what becomes of several elements for one place.
         """
         arg = (axis, as_int(size)) if how == "add" else (axis, as_int(size), how)
-        return self._two(ReduceOps.SCATTER, index, arg)
+        return self._with(ReduceOps.SCATTER, (index,), arg)
+
+    def put(self, new: LazyBuffer, index: LazyBuffer, axis: int, how: str = "add") -> LazyBuffer:
+        """This, with elements of `new` combined into it at their `index` along `axis`.
+
+        On other axes `new` may be smaller: it goes to the first places there.
+        """
+        if _is_empty(new.shape) or _is_empty(self.shape):
+            return self
+        size = self.shape[axis]
+        start = self.base_const()
+        whole = (*new.shape[:axis], size, *new.shape[axis + 1 :]) == self.shape
+        if whole and start == scatter_start(how, self.dtype) and not is_negative_zero(start):
+            return new.scatter(index, axis, size, how)
+        arg = (axis, size) if how == "add" else (axis, size, how)
+        return new._with(ReduceOps.SCATTER, (index, self), arg)
 
     def gather(self, index: LazyBuffer, axis: int) -> LazyBuffer:
         """NumPy's `take_along_axis`; an index out of range reads 0."""
-        return self._two(MovementOps.GATHER, index, axis)
+        return self._with(MovementOps.GATHER, (index,), axis)
 
-    def _two(self, op: Op, index: LazyBuffer, arg: Any) -> LazyBuffer:
-        if index.device != self.device:
-            raise _device_mismatch(op, self, index)
-        srcs = (self, index)
+    def _with(self, op: Op, others: tuple[LazyBuffer, ...], arg: Any) -> LazyBuffer:
+        for other in others:
+            if other.device != self.device:
+                raise _device_mismatch(op, self, other)
+        srcs = (self, *others)
         key = (op, srcs, arg)
         found = _find(key)
         if found is not None:

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import as_int, sint
-from ferrule.shape.view import ShapeError, prod_sint
+from ferrule.shape.view import ShapeError, prod_sint, same
 
 
 class UnaryOps(Enum):
@@ -75,9 +75,22 @@ class ReduceOps(Enum):
     __hash__ = object.__hash__
 
 
-SCATTERED = ("add", "max", "prod", "last")
-"""How SCATTER combines elements with one index. Where there are none it leaves 0; for "max" the
-smallest value of the dtype, for "prod" 1."""
+SCATTERED = ("add", "max", "min", "prod", "last")
+"""How SCATTER combines elements with one index, and with what its third operand has there. Without
+one that is what `scatter_start` says."""
+
+
+def scatter_start(how: str, dtype: DType) -> bool | int | float:
+    """What a SCATTER without a base starts with: 0, or what changes no element.
+
+    >>> scatter_start("max", dtypes.int8), scatter_start("prod", dtypes.int8)
+    (-128, 1)
+    """
+    if how == "max":
+        return dtypes.min(dtype)
+    if how == "min":
+        return dtypes.max(dtype)
+    return 1 if how == "prod" else 0
 
 
 class MovementOps(Enum):
@@ -269,14 +282,27 @@ def _check_axis(op: Op, axis: Any, rank: int) -> None:
 
 
 def _infer_scatter(op: Op, operands: Sequence[Info], arg: Any) -> Info:
+    if len(operands) not in (2, 3):
+        raise _misfit(op, f"takes 2 operands or 3, got {len(operands)}")
     axis, size = arg[:2]
     known = len(arg) == 2 or arg[2] in SCATTERED
     _check(known, op, f"combines by one of {', '.join(SCATTERED)}, not {arg[2:]}")
-    (shape, dtype), (index_shape, index_dtype) = operands
+    (shape, dtype), (index_shape, index_dtype), *base = operands
     _check_index(op, index_dtype)
     _check(shape == index_shape, op, f"the value's shape {shape} is not the index's {index_shape}")
     _check_axis(op, axis, len(shape))
-    return (*shape[:axis], size, *shape[axis + 1 :]), dtype
+    if not base:
+        return (*shape[:axis], size, *shape[axis + 1 :]), dtype
+    ((whole, base_dtype),) = base
+    _check_dtype(base_dtype is dtype, op, f"puts {dtype} into {base_dtype}")
+    fits = len(whole) == len(shape) and all(
+        same(wide, size)
+        if place == axis
+        else not isinstance(own, int) or not isinstance(wide, int) or own <= wide
+        for place, (own, wide) in enumerate(zip(shape, whole, strict=True))
+    )
+    _check(fits, op, f"a value of shape {shape} does not go into {whole} along axis {axis}")
+    return whole, dtype
 
 
 # *** shapes of movements ***
@@ -439,11 +465,11 @@ def operand_count(op: Op) -> int | None:
     >>> operand_count(BinaryOps.ADD)
     2
     """
-    if op in (ReduceOps.SCATTER, MovementOps.GATHER) or isinstance(op, BinaryOps):
+    if op is MovementOps.GATHER or isinstance(op, BinaryOps):
         return 2
     if op in (BufferOps.LOAD, BufferOps.CONST):
         return 0
-    if op is BufferOps.SINK or isinstance(op, LoadOps):
+    if op in (BufferOps.SINK, ReduceOps.SCATTER) or isinstance(op, LoadOps):
         return None
     return 3 if isinstance(op, TernaryOps) else 1
 

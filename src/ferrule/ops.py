@@ -34,6 +34,7 @@ from ferrule.opkinds import (
     fits_plainly,
     infer,
     operand_count,
+    scatter_start,
 )
 from ferrule.records import dataclass
 from ferrule.shape.shapetracker import ShapeTracker
@@ -62,6 +63,7 @@ __all__ = [
     "get_lazyop_info",
     "infer",
     "operand_count",
+    "scatter_start",
 ]
 
 
@@ -451,6 +453,13 @@ def touched_size(st: ShapeTracker) -> sint:
     return st.real_size()
 
 
+def _scatters_in_place(node: LazyOp) -> bool:
+    """Whether a STORE is of a SCATTER onto what is in that memory: it touches a part of it only."""
+    if node.op is not BufferOps.STORE or node.src[0].op is not ReduceOps.SCATTER:
+        return False
+    return any(src.op is BufferOps.LOAD and src.arg == node.arg for src in node.src[0].src[2:])
+
+
 def get_lazyop_info(ast: LazyOp) -> FlopCounter:
     """What running `ast` costs: a shared node counts once, an element read many times is read once.
 
@@ -460,11 +469,18 @@ def get_lazyop_info(ast: LazyOp) -> FlopCounter:
     flops: sint = 0
     reads: dict[int, sint] = {}
     writes: dict[int, sint] = {}
-    for node in ast.toposort():
+    nodes = ast.toposort()
+    in_place = {node.src[0].src[2] for node in nodes if _scatters_in_place(node)}
+    for node in nodes:
         flops = flops + _flops(node)
-        if node.op is BufferOps.LOAD:
+        if node.op is BufferOps.LOAD and node not in in_place:
             _count_touched(reads, node.arg)
-        if node.op is BufferOps.STORE:
+        elif _scatters_in_place(node):
+            size = node.arg.dtype.itemsize * prod_sint(node.src[0].src[0].shape)
+            writes[node.arg.idx] = size
+            if node.src[0].arg[2:] != ("last",):
+                reads[node.arg.idx] = size
+        elif node.op is BufferOps.STORE:
             _count_touched(writes, node.arg)
     if ast.op not in (BufferOps.STORE, BufferOps.SINK):
         writes[0] = ast.dtype.itemsize * prod_sint(ast.shape)

@@ -141,6 +141,22 @@ MOVES: dict[str, Callable[[Tensor], Tensor]] = {
     "clone": lambda x: x.clone() * 2,
     "scatter": lambda x: x.scatter(2, Tensor(np.array([[[1, 3], [0, 2], [1, 1]]])), x[:1, :, :2]),
     "scatter_add": lambda x: x.scatter_add(1, Tensor(np.zeros((2, 3, 4), np.int32)), x * x),
+    "index_put": lambda x: x.index_put((Tensor([1, 0, 1]),), x[[0, 1, 0]].square()),
+    "index_put add": lambda x: x.index_put(
+        (Tensor([0, 1, 0]), None, Tensor([1, 3, 1])), x[0, :, :3].square().T, accumulate=True
+    ),
+    "index_add": lambda x: x.index_add(1, Tensor([2, 0, 2]), x.square(), alpha=3),
+    **{
+        f"scatter {how}{' alone' * alone}": lambda x, how=how, alone=alone: x.scatter_reduce(
+            1,
+            Tensor([[[0, 2], [0, 1], [0, 0]]]),
+            x[1:, :, 1:3] * x[0, 0, 0],
+            how,
+            include_self=not alone,
+        )
+        for how in ("sum", "prod", "mean", "amax", "amin")
+        for alone in (False, True)
+    },
     "setitem": lambda x: _written(x, slice(1, 3), 2.0),
     "setitem tensor": lambda x: _written(x, Tensor([2, 0]), x[0, 0, 0]),
 }

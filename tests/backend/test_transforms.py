@@ -124,6 +124,7 @@ def test_vmap_is_a_loop(interpreted: None, name: str) -> None:
         *["gelu", "pow", "matmul", "maximum", "conv2d stride"],
         *["along softmax", "along max", "along prod", "along attention", "along cross_entropy"],
         *["move pad reflect", "move index tensor", "move scatter_add", "move setitem tensor"],
+        *["move index_put", "move index_put add", "move scatter prod", "move scatter amax alone"],
     ],
 )
 def test_second_derivatives_through_vmap(interpreted: None, name: str) -> None:

@@ -147,6 +147,17 @@ def test_every_way_to_scatter(how: str) -> None:
     places = np.array([[0, 2, 0], [1, 1, 1], [3, 4, -1], [2, 2, 0], [0, 1, 2]], np.int32)
     lanes = [scattered(Tensor(x), Tensor(i)).numpy() for x, i in zip(ROWS, places, strict=True)]
     close(vmap(scattered)(Tensor(ROWS), Tensor(places)), np.stack(lanes))
+    onto = RNG.normal(size=(5, 6)).astype(np.float32)
+
+    def put(base: Tensor, x: Tensor, places: Tensor) -> Tensor:
+        return Tensor(base._read().put(x._read(), places._read(), 0, how).node)
+
+    for axes in ((0, 0, 0), (None, 0, 0), (0, None, 0), (0, 0, None), (None, None, 0)):
+        given = [onto, ROWS, places]
+        pairs = list(zip(given, axes, strict=True))
+        arguments = [Tensor(one if axis == 0 else one[0]) for one, axis in pairs]
+        each = [[Tensor(one[n if axis == 0 else 0]) for one, axis in pairs] for n in range(5)]
+        close(vmap(put, axes)(*arguments), np.stack([put(*one).numpy() for one in each]))
     whole = [scattered(Tensor(x), Tensor(places[0])).numpy() for x in ROWS]
     close(vmap(scattered, (0, None))(Tensor(ROWS), Tensor(places[0])), np.stack(whole))
 

@@ -92,6 +92,7 @@ class Program:
             (5, self.write_at_positions),
             (5, self.update),
             (3, self.update_at_positions),
+            (5, self.put_at_positions),
             (2, self.read_at_positions),
             (2, self.overlap),
             (2, self.assign),
@@ -406,6 +407,59 @@ class Program:
         number = self.random.randint(1, 5)
         pair.tensor[mine] += number
         pair.array[theirs] += pair.array.dtype.type(number)
+
+    def put_at_positions(self) -> None:
+        """In place along one axis, to positions that may repeat, be out of range, and come, as the
+        elements may, from what is written.
+        """
+        pair = self.target()
+        x, a = pair.tensor, pair.array
+        if not a.ndim or not a.size:
+            return
+        axis = self.random.randrange(a.ndim)
+        index, places = self.places(a.shape, axis)
+        value, array = self.value(places.shape)
+        if not isinstance(value, Tensor):
+            value = Tensor(array)
+        value = value.cast(x.dtype).expand(*places.shape)
+        array = np.broadcast_to(array.astype(a.dtype), places.shape).copy()
+        how = "last" if pair.is_bool else self.random.choice(["last", "sum", "amax", "amin"])
+        self.put(a, axis, places, array, how)
+        if how == "last":
+            x.scatter_(axis, index, value)
+        elif how == "sum" and self.random.random() < 0.6:
+            x.scatter_add_(axis, index, value)
+        else:
+            x.scatter_reduce_(axis, index, value, how)
+
+    def places(self, shape: tuple[int, ...], axis: int) -> tuple[Tensor, Array]:
+        """Positions along an axis, given or computed, and the same counted from the front."""
+        size = shape[axis]
+        found = [p for p in self.pairs if p.array.size and self.broadcasts(p.shape, shape)]
+        if found and self.random.random() < 0.4:
+            pair = self.random.choice(found)
+            index = pair.tensor.cast("int32").expand(*shape) % size
+            return index, np.broadcast_to(pair.array.astype(np.int32), shape) % size
+        wide = [n if self.random.random() < 0.7 else self.random.randint(1, n) for n in shape]
+        wide[axis] = self.random.randint(1, 4)
+        count = int(np.prod(wide))
+        numbers = [self.random.randint(-size - 1, size) for _ in range(count)]
+        array = np.array(numbers, np.int64).reshape(wide)
+        index = Tensor(array.astype(self.random.choice([np.int32, np.int64])))
+        return index, np.where(array < 0, array + size, array)
+
+    @staticmethod
+    def put(a: Array, axis: int, places: Array, values: Array, how: str) -> None:
+        """One element after the other; those out of range go nowhere."""
+        for source in np.ndindex(*places.shape):
+            place = int(places[source])
+            if 0 <= place < a.shape[axis]:
+                there = (*source[:axis], place, *source[axis + 1 :])
+                old, new = a[there], values[source]
+                if how == "sum":
+                    a[there] += new
+                else:
+                    a[there] = {"last": new, "amax": max(old, new), "amin": min(old, new)}[how]
 
     def overlap(self) -> None:
         """Parts of one memory, one written with the other."""

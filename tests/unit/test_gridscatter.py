@@ -18,10 +18,10 @@ from ferrule.expr import load as element
 from ferrule.ops import LazyOp, ReduceOps
 
 
-def scattered(values: Array, places: Array, axis: int, size: int) -> Array:
-    """Sums of the elements of one place, added up in order in float32."""
-    shape = (*values.shape[:axis], size, *values.shape[axis + 1 :])
-    out = np.zeros(shape, values.dtype)
+def scattered(values: Array, places: Array, axis: int, base: Array) -> Array:
+    """Elements added to those of a base, in order in float32."""
+    size = base.shape[axis]
+    out = base.copy()
     for index in np.ndindex(*values.shape):
         place = int(places[index])
         if 0 <= place < size:
@@ -29,17 +29,24 @@ def scattered(values: Array, places: Array, axis: int, size: int) -> Array:
     return out
 
 
-def run_scatter(shape: tuple[int, ...], axis: int, size: int, *, shared: bool) -> Linearizer:
-    """Interprets a scatter along an axis; with positions for each element, or for the axis."""
+def run_scatter(
+    shape: tuple[int, ...], axis: int, size: int, *, shared: bool, in_place: bool = False
+) -> Linearizer:
+    """Interprets a scatter along an axis; with positions for each element, or for the axis; into
+    zeros, or into what is there.
+    """
     given = tuple(n if i == axis or not shared else 1 for i, n in enumerate(shape))
     positions = load(2, *given, dtype=dtypes.int32).expand(shape)
-    ast = store(LazyOp(ReduceOps.SCATTER, (load(1, *shape), positions), (axis, size)))
+    whole = (*shape[:axis], size, *shape[axis + 1 :])
+    there = (load(0, *whole),) if in_place else ()
+    ast = store(LazyOp(ReduceOps.SCATTER, (load(1, *shape), positions, *there), (axis, size)))
     linearizer = Linearizer(ast, GRID).linearize()
     generator = np.random.default_rng(0)
+    base = generator.standard_normal(whole).astype(np.float32) * np.float32(in_place)
     values = generator.standard_normal(shape).astype(np.float32)
     places = generator.integers(-1, size + 1, given).astype(np.int32)
-    expected = scattered(values, np.broadcast_to(places, shape), axis, size)
-    out = np.full(expected.size, np.nan, np.float32)
+    expected = scattered(values, np.broadcast_to(places, shape), axis, base)
+    out = base.ravel() if in_place else np.full(expected.size, np.nan, np.float32)
     interpret(linearizer.uops, [out, values.ravel(), places.ravel()])
     assert np.array_equal(out.reshape(expected.shape), expected)
     return linearizer
@@ -61,6 +68,33 @@ def test_scatters_along_any_axis(
     shape: tuple[int, ...], axis: int, size: int, shared: bool
 ) -> None:
     assert run_scatter(shape, axis, size, shared=shared).threads > 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "size"),
+    [((9, 21), 0, 4), ((3, 7, 10), 1, 6), ((64, 5), 0, 300), ((64,), 0, 1000), ((1, 8), 0, 9)],
+)
+def test_what_is_in_memory_is_not_filled(shape: tuple[int, ...], axis: int, size: int) -> None:
+    """Only what is written is touched, by many threads all the same."""
+    linearizer = run_scatter(shape, axis, size, shared=True, in_place=True)
+    assert len(linearizer.kernel.roots) == 1
+    assert linearizer.threads > 1
+    stores = sum(u.op is UOps.STORE for u in linearizer.uops)
+    run_scatter(shape, axis, size, shared=False, in_place=True)
+    filled = run_scatter(shape, axis, size, shared=True)
+    assert stores < sum(u.op is UOps.STORE for u in filled.uops)
+
+
+def test_a_copy_of_other_memory_is_made_first() -> None:
+    args = (load(1, 6), load(2, 6, dtype=dtypes.int32), load(3, 40))
+    ast = store(LazyOp(ReduceOps.SCATTER, args, (0, 40, "last")))
+    linearizer = Linearizer(ast, GRID).linearize()
+    places = np.array([6, -1, 39, 6, 40, 3], np.int32)
+    base = np.arange(40, 80, dtype=np.float32)
+    out = np.full(40, np.nan, np.float32)
+    interpret(linearizer.uops, [out, np.arange(1, 7, dtype=np.float32), places, base])
+    base[[39, 6, 3]] = [3, 4, 6]
+    assert np.array_equal(out, base)
 
 
 def test_columns_are_blocks_and_threads() -> None:

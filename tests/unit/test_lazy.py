@@ -356,3 +356,18 @@ def test_a_symbolic_constant_beside_a_known_one() -> None:
     assert n.e(BinaryOps.MUL, two).op is BinaryOps.MUL
     assert n.e(BinaryOps.MUL, const(1, 3, dtype=dtypes.int32)) is n
     assert const(0, 3, dtype=dtypes.int32).e(BinaryOps.ADD, n) is n
+
+
+def test_what_is_put_into_zeros_starts_from_nothing() -> None:
+    """So that it is one SCATTER, however it is written."""
+    value = LazyBuffer.empty((4, 3), dtypes.float32, "CPU")
+    index = LazyBuffer.empty((4, 3), dtypes.int32, "CPU")
+
+    def zeros(columns: int, number: float = 0) -> LazyBuffer:
+        return LazyBuffer.const(number, dtypes.float32, (9, columns), "CPU")
+
+    assert zeros(3).put(value, index, 0) is value.scatter(index, 0, 9)
+    assert zeros(3, 1).put(value, index, 0, "prod") is value.scatter(index, 0, 9, "prod")
+    for base in (zeros(5), zeros(3, 1), zeros(3, -0.0)):
+        assert base.put(value, index, 0).srcs == (value, index, base)
+    assert zeros(5).put(value, index, 0).shape == (9, 5)

@@ -353,3 +353,36 @@ def test_schedule_items() -> None:
     assert ScheduleItem(load(1, 4), out, (given,), {}, (out, more)).buffers == (out, more, given)
     with pytest.raises(ValueError, match="is not the first of"):
         ScheduleItem(load(1, 4), more, (given,), {}, (out, more))
+
+
+@pytest.mark.parametrize(
+    ("base", "message"),
+    [
+        (((4, 2), F), r"\(3, 3\) does not go into \(4, 2\)"),
+        (((5, 3), F), r"\(3, 3\) does not go into \(5, 3\)"),
+        (((4,), F), r"\(3, 3\) does not go into \(4,\)"),
+    ],
+)
+def test_a_base_holds_what_is_scattered(base: tuple[tuple[int, ...], DType], message: str) -> None:
+    index = ((3, 3), dtypes.int32)
+    with pytest.raises(OpError, match=message):
+        infer(ReduceOps.SCATTER, [((3, 3), F), index, base], (0, 4))
+    with pytest.raises(OpTypeError, match="puts"):
+        infer(ReduceOps.SCATTER, [((3, 3), F), index, ((4, 3), dtypes.int32)], (0, 4))
+    with pytest.raises(OpError, match="2 operands or 3"):
+        infer(ReduceOps.SCATTER, [((3, 3), F)], (0, 4))
+    wide = infer(ReduceOps.SCATTER, [((3, 3), F), index, ((4, 7), F)], (0, 4, "min"))
+    assert wide == ((4, 7), F)
+
+
+def test_a_scatter_in_place_touches_what_it_writes() -> None:
+    whole = MemBuffer(0, F, ShapeTracker.from_shape((1000, 8)))
+    other = MemBuffer(3, F, ShapeTracker.from_shape((1000, 8)))
+    value = LazyOp(BufferOps.LOAD, (), MemBuffer(1, F, ShapeTracker.from_shape((5, 8))))
+    at = MemBuffer(2, dtypes.int32, ShapeTracker.from_shape((5, 8)))
+    index = LazyOp(BufferOps.LOAD, (), at)
+    for memory, how, nbytes in ((whole, (), 2), (whole, ("last",), 1), (other, ("last",), 200)):
+        base = LazyOp(BufferOps.LOAD, (), memory)
+        scatter = LazyOp(ReduceOps.SCATTER, (value, index, base), (0, 1000, *how))
+        info = get_lazyop_info(LazyOp(BufferOps.STORE, (scatter,), whole))
+        assert info.mem[0] + info.mem.get(3, 0) == nbytes * (160 if nbytes < 3 else 320)

@@ -107,7 +107,9 @@ def how_combined(reduce: LazyOp) -> ReduceOps | None:
         assert isinstance(reduce.op, ReduceOps)
         return reduce.op
     _, _, *how = reduce.arg
-    return None if reduce.dtype is dtypes.bool else _COMBINED.get(how[0] if how else "add")
+    if reduce.dtype is dtypes.bool or len(reduce.src) > 2:
+        return None
+    return _COMBINED.get(how[0] if how else "add")
 
 
 def _reduced_axes(reduce: LazyOp) -> list[int]:

@@ -2,14 +2,15 @@
 
 Loops along other axes than the one that is scattered own their parts of the result: these become
 blocks and threads. What is scattered stays in its order, one after the other in each thread, which
-has filled its part of the result with the identity itself. Where this leaves most of the device
+has filled its part of the result with the identity itself, unless elements go to what is in memory
+already. Where this leaves most of the device
 idle, the places themselves are divided: all threads go through all elements, and do those alone
 that are stored to places of theirs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import gcd, prod
 
 from ferrule.codegen.gridcost import clock
@@ -34,27 +35,38 @@ FILL_CYCLES = 4.0
 
 def schedule_scatter(plan: Plan) -> bool:
     """Blocks and threads for what loops own of the result; False if they own nothing."""
-    if len(plan.kernel.nests) != 2 or len(plan.kernel.roots) != 2:
+    names = _names(plan)
+    if len(names) > 2 or len(plan.kernel.roots) != len(names):
         return False
-    fill, host = (nest.name for nest in plan.kernel.nests)
+    *fills, host = names
     is_outside = _is_outside(plan, host)
-    _divide(plan, fill, host)
-    lanes = _lanes(plan, fill, host)
+    _divide(plan, names)
+    lanes = _lanes(plan, names)
     owned = _owned(plan.nest(host))
-    digits = sorted((d for d in owned if _cut_out(plan, fill, d)), reverse=True)
+    digits = sorted(
+        (d for d in owned if all(_cut_out(plan, fill, d) for fill in fills)), reverse=True
+    )
     if not digits:
         return False
     if is_outside:  # the threads of a warp go through elements of their own
         digits = [*digits[1:], digits[0]]
-    filled = _owned(plan.nest(fill))
-    for name, ranges in ((fill, filled), (host, owned)):
+    for name in names:
+        ranges = _owned(plan.nest(name))
         first = [ranges[d].name for d in digits]
         rest = [o.range.name for o in plan.nest(name).loops if o.range.name not in first]
         plan.do("reorder", name, (*first, *rest))
-    plan.do("enter", fill, host, len(digits))
-    _share(plan, host, fill, len(digits), lanes)
+    for fill in fills:
+        plan.do("enter", fill, host, len(digits))
+    _share(plan, host, fills, len(digits), lanes)
     _look_ahead(plan, host)
     return True
+
+
+def _names(plan: Plan) -> list[str]:
+    """The nests of a scatter: the one that fills the result, if there is one, and the one that goes
+    through the elements.
+    """
+    return [nest.name for nest in plan.kernel.nests]
 
 
 # -- parts of the places ---------------------------------------------------------------------------
@@ -70,9 +82,10 @@ def _is_outside(plan: Plan, name: str) -> bool:
     return step <= min(digits)[0] and max(digits)[1] >= plan.target.warp
 
 
-def _divide(plan: Plan, fill: str, host: str) -> None:
+def _divide(plan: Plan, names: Sequence[str]) -> None:
     """Divide the places among threads where that takes less time."""
-    cycles = _cycles(plan, fill, host)
+    host = names[-1]
+    cycles = _cycles(plan, names)
     if not cycles:
         return
     best = min(cycles, key=cycles.__getitem__)
@@ -85,25 +98,25 @@ def scatter_seconds(plan: Plan, times: int) -> float | None:
     """About how long a scatter takes whose elements go, in so many parts, to as many results; None
     where the time is not known.
     """
-    fill, host = (nest.name for nest in plan.kernel.nests)
-    cycles = _cycles(plan, fill, host, times)
+    cycles = _cycles(plan, _names(plan), times)
     return min(cycles.values()) / clock(plan.target) if cycles else None
 
 
-def _cycles(plan: Plan, fill: str, host: str, times: int = 1) -> dict[int, float]:
+def _cycles(plan: Plan, names: Sequence[str], times: int = 1) -> dict[int, float]:
     """The cycles for places in so many parts; none where sizes vary, or nothing says the place."""
-    nest = plan.nest(host)
+    nest = plan.nest(names[-1])
     found = chosen_place(nest)
     if found is None or not all(loop.range.size.is_const for loop in nest.loops):
         return {}
     place, places = found
     step = _store(nest).index.linear()[0][place]
     digits = _owned(nest)
-    inside = prod(size for own, size in digits if own < step) // _lanes(plan, fill, host)
+    inside = prod(size for own, size in digits if own < step) // _lanes(plan, names)
     outside = times * prod(size for own, size in digits if own >= step)
     elements = prod(loop.size for loop in nest.loops if loop.range not in digits.values()) // times
+    filled = places if len(names) > 1 else 0
     return {
-        parts: scatter_cycles(plan.target, elements, places, outside, inside, parts)
+        parts: scatter_cycles(plan.target, elements, filled, outside, inside, parts)
         for parts in _parts(places, exact=outside > 1)
     }
 
@@ -124,10 +137,10 @@ def _parts(places: int, *, exact: bool) -> Iterator[int]:
 
 
 def scatter_cycles(
-    target: Target, elements: int, places: int, outside: int, inside: int, parts: int
+    target: Target, elements: int, filled: int, outside: int, inside: int, parts: int
 ) -> float:
     """About how many cycles it takes to scatter `elements`, each with `inside` beside it, to places
-    that are divided into parts; all of that is done `outside` times.
+    that are divided into parts, so many of them filled first; all of that is done `outside` times.
     """
     near = inside if inside > 1 else outside if outside >= target.warp else parts
     warps = outside * parts * inside / min(target.warp, near)
@@ -136,7 +149,7 @@ def scatter_cycles(
     # Threads of a warp that have parts of their own add one after the other.
     in_turn = min(target.warp, parts) if inside == 1 and outside < target.warp else 1
     adding = elements * in_turn / parts * ADD_CYCLES
-    return passing + adding + places / parts * FILL_CYCLES * max(1.0, warps / at_once)
+    return passing + adding + filled / parts * FILL_CYCLES * max(1.0, warps / at_once)
 
 
 # -- digits ----------------------------------------------------------------------------------------
@@ -185,7 +198,7 @@ def _owned(nest: Nest) -> dict[Digit, Expr]:
 # -- blocks and threads ----------------------------------------------------------------------------
 
 
-def _lanes(plan: Plan, *names: str) -> int:
+def _lanes(plan: Plan, names: Sequence[str]) -> int:
     """How many neighbours a thread takes at a time: where the last loop that owns its elements is
     contiguous in all that is loaded and stored.
     """
@@ -196,14 +209,15 @@ def _lanes(plan: Plan, *names: str) -> int:
     return lanes
 
 
-def _share(plan: Plan, name: str, fill: str, depth: int, lanes: int) -> None:
+def _share(plan: Plan, name: str, fills: Sequence[str], depth: int, lanes: int) -> None:
     """A warp to a block: blocks are what there are few of."""
     last = plan.nest(name).loops[depth - 1].range
     if lanes > 1:
         plan.do("split", name, last.name, lanes)
         _vectorize(plan, name, f"{last.name}.i")
-        plan.do("compute_at", fill, depth)
-        plan.do("vectorize", fill, f"{last.name}.i@{fill}")
+        for fill in fills:
+            plan.do("compute_at", fill, depth)
+            plan.do("vectorize", fill, f"{last.name}.i@{fill}")
         last = plan.nest(name).loops[depth - 1].range
     threads = 1
     while threads < min(last.size.max, max(plan.target.warp, LINE_BYTES // 4)):

@@ -58,6 +58,7 @@ from ferrule.ops import (
     ReduceOps,
     TernaryOps,
     UnaryOps,
+    scatter_start,
 )
 from ferrule.shape import movement
 from ferrule.shape.movement import Index
@@ -68,13 +69,8 @@ Rule = Generator[Visit, Expr, Expr]
 
 # What becomes a nest.
 _NESTED = frozenset({ExprOp.REDUCE, ExprOp.KEEP})
-# How a SCATTER starts, and what combines an element with what is there; None replaces it.
-_SCATTERED = {
-    "add": (MONOIDS["sum"], BinaryOps.ADD),
-    "max": (MONOIDS["max"], BinaryOps.MAX),
-    "prod": (MONOIDS["prod"], BinaryOps.MUL),
-    "last": (MONOIDS["sum"], None),
-}
+# What combines an element of a SCATTER with what is there.
+_SCATTERED = {"add": BinaryOps.ADD, "max": BinaryOps.MAX, "prod": BinaryOps.MUL}
 
 
 class Lowering:
@@ -390,17 +386,11 @@ class _Builder:
         return True
 
     def _add_scatter(self, lowering: Lowering, number: int, node: LazyOp) -> None:
-        """Identities first, then one pass over the source in index order."""
+        """Identities or the base first, then one pass over the source in index order."""
         scatter: LazyOp = node.src[0]
-        value, index = scatter.src
+        value, index, *_ = scatter.src
         axis, size, *how = scatter.arg
-        monoid, op = _SCATTERED[how[0] if how else "add"]
         name = f"out{number}"
-        zero_idx = tuple(
-            const(0) if n == 1 else range_(f"z{number}.{a}", n) for a, n in enumerate(node.shape)
-        )
-        zero = _store(f"{name}z", node, monoid.identity(node.dtype), zero_idx)
-        zero_loops = tuple(Loop(r) for r in zero_idx if not r.is_const)
         idx = tuple(
             const(0) if n == 1 else range_(f"i{number}.{a}", n) for a, n in enumerate(value.shape)
         )
@@ -409,13 +399,13 @@ class _Builder:
         target = (*idx[:axis], at, *idx[axis + 1 :])
         offset, valid = node.arg.st.index(target)
         new = lowering.lower(value, idx)
-        if op is not None:
+        if how != ["last"]:
             old = load(node.arg.idx, node.dtype, offset, both(valid, inside))
-            new = elementwise(op, [old, new], None)
+            new = _combined(how[0] if how else "add", old, new)
         compute = Compute(name, new, store=Store(node.arg.idx, offset, both(valid, inside)))
         order = [i for i in idx if not i.is_const]
         nest = self._place(Nest(name, (compute,), tuple(Loop(r) for r in order)), [(name, order)])
-        self.nests.extend((Nest(zero.name, (zero,), zero_loops), nest))
+        self.nests.extend((*_started(f"{name}z", lowering, number, node), nest))
 
     def _chain_order(self, value: Expr, ranges: list[Expr]) -> list[Expr]:
         """The loop order in which every reduce can be computed as far out as possible."""
@@ -508,6 +498,35 @@ def _outermost_nested(value: Expr) -> list[Expr]:
 def _store(name: str, node: LazyOp, value: Expr, idx: Index) -> Compute:
     offset, valid = node.arg.st.index(idx)
     return Compute(name, value, store=Store(node.arg.idx, offset, valid))
+
+
+def _combined(how: str, old: Expr, new: Expr) -> Expr:
+    """An element of a SCATTER with what is there."""
+    if how != "min":
+        return elementwise(_SCATTERED[how], [old, new], None)
+    if new.dtype is BOOL:
+        return elementwise(BinaryOps.MUL, [old, new], None)
+    less_or_nan = elementwise(BinaryOps.CMPLT, [new, old], None)
+    if dtypes.is_float(new.dtype):
+        is_nan = elementwise(BinaryOps.CMPNE, [new, new], None)
+        less_or_nan = elementwise(BinaryOps.MAX, [less_or_nan, is_nan], None)
+    return elementwise(TernaryOps.WHERE, [less_or_nan, new, old], None)
+
+
+def _started(name: str, lowering: Lowering, number: int, node: LazyOp) -> list[Nest]:
+    """The nest that stores what a SCATTER starts with; none where that is in its place already."""
+    _, _, *base = node.src[0].src
+    _, _, *how = node.src[0].arg
+    idx = tuple(
+        const(0) if n == 1 else range_(f"z{number}.{a}", n) for a, n in enumerate(node.shape)
+    )
+    identity = const(scatter_start(how[0] if how else "add", node.dtype), node.dtype)
+    value = lowering.lower(base[0], idx) if base else identity
+    start = _store(name, node, value, idx)
+    assert start.store is not None
+    if value is load(start.store.slot, node.dtype, start.store.index, start.store.valid):
+        return []
+    return [Nest(name, (start,), tuple(Loop(r) for r in idx if not r.is_const))]
 
 
 def _in_phases(

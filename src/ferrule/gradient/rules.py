@@ -7,6 +7,7 @@ import math
 from ferrule.expr import sint
 from ferrule.gradient.tape import IDENTITY, Entry, Gradients, Region, Rule, Value
 from ferrule.ops import BinaryOps, LoadOps, MovementOps, Op, ReduceOps, TernaryOps, UnaryOps
+from ferrule.shape.view import same
 
 
 def _reverse_sub(grad: Value, entry: Entry) -> Gradients:
@@ -110,7 +111,16 @@ def _reverse_prod(grad: Value, entry: Entry) -> Gradients:
 
 def _reverse_scatter(grad: Value, entry: Entry) -> Gradients:
     (index,) = entry.saved
-    return grad.gather(index, entry.arg[0]), None
+    base = (grad,) if len(entry.parents) > 2 else ()
+    return taken(grad, index, entry.arg[0]), None, *base
+
+
+def taken(value: Value, index: Value, axis: int) -> Value:
+    """The elements of a value at an index that may be smaller on other axes."""
+    sizes = enumerate(zip(index.shape, value.shape, strict=True))
+    cut = [(0, whole if place == axis else n) for place, (n, whole) in sizes]
+    fits = all(same(stop, whole) for (_, stop), whole in zip(cut, value.shape, strict=True))
+    return (value if fits else value.shrink(cut)).gather(index, axis)
 
 
 def _reverse_reshape(grad: Value, entry: Entry) -> Gradients:

@@ -18,7 +18,16 @@ from ferrule.dtype import DType, dtypes
 from ferrule.expr import sint
 from ferrule.gradient.recording import mode
 from ferrule.lazy import LazyBuffer
-from ferrule.ops import BinaryOps, LoadOps, MovementOps, Op, ReduceOps, TernaryOps, UnaryOps
+from ferrule.ops import (
+    BinaryOps,
+    LoadOps,
+    MovementOps,
+    Op,
+    ReduceOps,
+    TernaryOps,
+    UnaryOps,
+    scatter_start,
+)
 from ferrule.records import dataclass
 from ferrule.shape.view import View
 
@@ -381,17 +390,29 @@ class Value:
     def scatter(self, index: Value, axis: int, size: sint, how: str = "add") -> Value:
         """Zeros, to which each element is added at its index along `axis`.
 
-        With `how` "max", "prod" or "last" elements for one place are combined so, over the
-        smallest number, 1 and 0; these are outside the tape.
+        With `how` "max", "min", "prod" or "last" elements for one place are combined so, over
+        the smallest number, the largest, 1 and 0; these are outside the tape.
         """
         if 0 in self.shape:
             shape = self.shape
-            rest = {"max": dtypes.min(self.dtype), "prod": 1}.get(how, 0)
-            return self.full(rest, (*shape[:axis], size, *shape[axis + 1 :]))
+            start = scatter_start(how, self.dtype)
+            return self.full(start, (*shape[:axis], size, *shape[axis + 1 :]))
         node = self.node.scatter(index.node, axis, size, how)
         if how != "add":
             return Value(node)
         return _apply(ReduceOps.SCATTER, (self, index), node, (axis, size))
+
+    def put(self, new: Value, index: Value, axis: int, how: str = "add") -> Value:
+        """This value, to which elements of another are added at their index along `axis`.
+
+        With `how` they are combined otherwise; that is outside the tape.
+        """
+        if 0 in new.shape:
+            return self
+        node = self.node.put(new.node, index.node, axis, how)
+        if how != "add":
+            return Value(node)
+        return _apply(ReduceOps.SCATTER, (new, index, self), node, (axis, self.shape[axis]))
 
     # movements
 

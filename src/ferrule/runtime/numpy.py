@@ -32,6 +32,7 @@ from ferrule.ops import (
     TernaryOps,
     UnaryOps,
     cast_arg,
+    scatter_start,
 )
 from ferrule.shape.view import View
 
@@ -231,20 +232,22 @@ def _reduction(function: Any) -> Function:
     return run
 
 
-def _scatter(value: Array, index: Array, arg: tuple[Any, ...]) -> Array:
-    axis, size, *how = arg
-    shape = (*value.shape[:axis], size, *value.shape[axis + 1 :])
-    dtype = dtypes.from_np(value.dtype)
-    identity = {"max": dtypes.min(dtype), "prod": 1}.get(how[0], 0) if how else 0
-    result = np.full(shape, identity, value.dtype)
+_COMBINED = {"add": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
+
+
+def _scatter(value: Array, index: Array, *others: Any) -> Array:
+    *base, (axis, size, *given) = others
+    how = given[0] if given else "add"
+    shape = base[0].shape if base else (*value.shape[:axis], size, *value.shape[axis + 1 :])
+    start = base[0] if base else scatter_start(how, dtypes.from_np(value.dtype))
+    result = np.full(shape, start, value.dtype)
     valid = (index >= 0) & (index < size)
     places = list(np.nonzero(valid))
     places[axis] = index[valid]
-    if how == ["last"]:
+    if how == "last":
         result[tuple(places)] = value[valid]
     else:
-        combine = {"max": np.maximum, "prod": np.multiply}[how[0]] if how else np.add
-        combine.at(result, tuple(places), value[valid])
+        _COMBINED[how].at(result, tuple(places), value[valid])
     return result
 
 

@@ -22,6 +22,7 @@ from ferrule.schedule.graph import Graph, value_sources
 from ferrule.schedule.keep import Block, find_block
 from ferrule.schedule.signature import Signature, Space, is_pass_through, ranges_shape
 from ferrule.schedule.tasks import memory_roots
+from ferrule.schedule.updates import BASE, base_of, stored_value
 from ferrule.shape.layout import storage_size
 from ferrule.target import Target
 
@@ -183,20 +184,25 @@ class _Cutter:
         fusion.most_evals = max(fusion.most_evals, fusion.space.evals_at(signature))
         nested = nested or isinstance(node.op, ReduceOps)
         for place, source in enumerate(value_sources(node)):
+            if base_of(node) is source and place == BASE:
+                self._visit_base(source, fusion)
+                continue
             at = fusion.space.source_signature(node, signature, place)
             indices = self.visits.setdefault(source, {}).setdefault(fusion, {})
             indices[at] = indices.get(at, False) or nested
+
+    def _visit_base(self, base: LazyBuffer, fusion: Fusion) -> None:
+        """What a SCATTER puts elements into is loaded, or in its place."""
+        while base not in self.roots and base.realized is None:
+            base = base.srcs[0]
+        self.visits.setdefault(base, {}).setdefault(fusion, {})
 
     def _make_root(self, node: LazyBuffer, visits: Visits) -> None:
         joined = self._joinable(node, visits)
         if joined is not None:
             self._join(node, joined, visits)
             return
-        value = value_sources(node)[-1] if is_pass_through(node) else node
-        while value.op is MovementOps.RESHAPE and value.realized is None:
-            if value is not node and value in self.roots:
-                break
-            value = value.srcs[0]
+        value = stored_value(node, self.roots)
         fusion = Fusion(self.count, node, value, self._space(ranges_shape(value)))
         self.fusions.append(fusion)
         self.count += 1
@@ -220,9 +226,9 @@ class _Cutter:
         if node.op is LoadOps.ASSIGN and node.arg is not None:
             self.visits.setdefault(node.srcs[0], {}).setdefault(fusion, {})
         identity = fusion.space.identity
-        if value is node:
-            self._note_reduce(node, self.costs[node], fusion, identity)
-            self._visit_sources(node, fusion, identity, False)
+        if value is node or (value.op is ReduceOps.SCATTER and value not in self.roots):
+            self._note_reduce(value, self.costs[value], fusion, identity)
+            self._visit_sources(value, fusion, identity, False)
         else:
             indices = self.visits.setdefault(value, {}).setdefault(fusion, {})
             indices.setdefault(identity, False)

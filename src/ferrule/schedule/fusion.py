@@ -46,7 +46,7 @@ class Fusion:
         """The kernels that need this one, directly or not, as bits."""
         self.most_evals = 0
         """How often it evaluates the node that it evaluates most often."""
-        self.takes_outputs = root.op not in SINGLE and root.shape == value.shape
+        self.takes_outputs = not {root.op, value.op} & SINGLE and root.shape == value.shape
         """Whether nodes at the kernel's own index may be stored beside the root."""
 
     def depends_on(self, signature: Signature) -> int:

@@ -172,7 +172,7 @@ def _find_late_readers(graph: Graph) -> None:
     replaced = _replaced_versions(graph)
     if not replaced:
         return
-    readers = _late_readers(graph)
+    readers = late_readers(graph)
     needed = [version for version in replaced if readers[version]]
     behind = {reader for version in needed for reader in readers[version]}
     if not behind:
@@ -199,7 +199,7 @@ def _replaced_versions(graph: Graph) -> list[LazyBuffer]:
     return list(found)
 
 
-def _late_readers(graph: Graph) -> dict[LazyBuffer, frozenset[LazyBuffer]]:
+def late_readers(graph: Graph) -> dict[LazyBuffer, frozenset[LazyBuffer]]:
     """For each node, those referred to from outside that are made of it after this schedule."""
     none: frozenset[LazyBuffer] = frozenset()
     readers: dict[LazyBuffer, frozenset[LazyBuffer]] = {}

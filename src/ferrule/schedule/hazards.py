@@ -7,17 +7,18 @@ copied, and its readers read the copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias, final
 
 from ferrule.buffer import Buffer
 from ferrule.lazy import LazyBuffer
-from ferrule.ops import LoadOps
-from ferrule.schedule.graph import Graph
+from ferrule.ops import LoadOps, MovementOps
+from ferrule.schedule.graph import Graph, late_readers
 from ferrule.schedule.merge import merge_small
 from ferrule.schedule.order import Temporaries, in_order
 from ferrule.schedule.slots import Slots
 from ferrule.schedule.tasks import Reader, Task
+from ferrule.schedule.updates import BASE, base_of, stored_scatter
 from ferrule.shape.view import View
 
 _AlignedViews: TypeAlias = dict[LazyBuffer, dict[LazyBuffer, View | None]]
@@ -32,6 +33,7 @@ class Hazards:
         self.tasks = tasks
         self.reader = reader
         self.slots = Slots()
+        self._late: dict[LazyBuffer, frozenset[LazyBuffer]] | None = None
         self.copies: dict[LazyBuffer, LazyBuffer] = {}
         """For the old versions that are read later: their copies."""
         self._producer = {root: task for task in tasks for root in task.outputs}
@@ -50,7 +52,7 @@ class Hazards:
             if node in self.reader.roots:
                 if node.op is LoadOps.ASSIGN:
                     self._place_version(node)
-                else:
+                elif not self._is_put_into_temporary(node):
                     self.slots.add(node)
 
     def _place_version(self, version: LazyBuffer) -> None:
@@ -61,6 +63,29 @@ class Hazards:
             self.slots.add(version)
         else:
             self.slots.overwrite(version, self._copy(old))
+
+    def _is_put_into_temporary(self, scatter: LazyBuffer) -> bool:
+        """Places a SCATTER where its base is, if nothing needs that afterwards; whether it is so.
+
+        The base is an intermediate result, then. Those of its users that do not come to wait for
+        the SCATTER run before it; the others read a copy.
+        """
+        base = base_of(scatter)
+        while base is not None and base.op is MovementOps.RESHAPE and base not in self.reader.roots:
+            base = base.srcs[0]
+        if base is None or base.realized is not None or base not in self.slots:
+            return False
+        if base in scatter.srcs[:BASE] or base.op is LoadOps.ASSIGN or self._is_needed_later(base):
+            return False
+        if not self.slots.may_overwrite(scatter, base):
+            return False
+        self.slots.overwrite(scatter, base)
+        return True
+
+    def _is_needed_later(self, node: LazyBuffer) -> bool:
+        if self._late is None:
+            self._late = late_readers(self.graph)
+        return bool(self._late[node])
 
     def _copy(self, old: LazyBuffer) -> LazyBuffer:
         """A copy of a version, in new memory, and the task that makes it."""
@@ -104,7 +129,13 @@ class Hazards:
         """
         views: _AlignedViews = {}
         for root in list(task.outputs):
-            if root in self.slots.overwrites and not self._is_safe(task, root, views):
+            if root not in self.slots.overwrites or self._is_safe(task, root, views):
+                continue
+            views.clear()
+            scatter = self._stored_scatter(root)
+            if scatter is not None:
+                self._compute_first(task, root, scatter.srcs[:BASE])
+            if scatter is None or not self._is_safe(task, root, views):
                 self._write_through_temporary(task, root)
                 views.clear()
 
@@ -124,7 +155,27 @@ class Hazards:
                     return False
         return True
 
+    def _stored_scatter(self, root: LazyBuffer) -> LazyBuffer | None:
+        """The SCATTER with a base that a task stores as a root."""
+        found = stored_scatter(root, self.reader.roots)
+        scatter = root if found is None else found[0]
+        return scatter if base_of(scatter) is not None else None
+
+    def _compute_first(self, task: Task, root: LazyBuffer, sources: Sequence[LazyBuffer]) -> None:
+        """Those sources of a task that need the memory which it writes are computed before it."""
+        slot = self.slots[root]
+        for source in dict.fromkeys(sources):
+            temporary = LazyBuffer.empty(source.shape, source.dtype, source.device).assign(source)
+            first = Task([temporary], dict(task.instead), kept=dict(task.kept))
+            self.reader.find_reads(first)
+            if any(self.slots[leaf].overlaps(slot) for leaf in first.reads):
+                self._add_root(temporary, self._position[root])
+                self._add_task(first)
+                task.instead[source] = temporary
+        self.reader.find_reads(task)
+
     def _write_through_temporary(self, task: Task, version: LazyBuffer) -> None:
+        assert version.op is LoadOps.ASSIGN, "an intermediate result is read by whoever replaces it"
         value = task.sources(version)[0]
         memory = LazyBuffer.empty(value.shape, value.dtype, value.device)
         temporary = memory.assign(value)

@@ -9,6 +9,7 @@ from ferrule.lazy import LazyBuffer
 from ferrule.ops import BinaryOps, LoadOps, MovementOps, ReduceOps, TernaryOps, UnaryOps
 from ferrule.records import dataclass
 from ferrule.schedule.graph import Graph
+from ferrule.schedule.updates import BASE, base_of, memory_of, stored_scatter, updates_of
 from ferrule.schedule.views import Views, dense, reshape
 from ferrule.shape.view import View
 
@@ -49,10 +50,11 @@ _PASSES_ON = (LoadOps.ASSIGN, LoadOps.CONTIGUOUS)
 def memory_roots(graph: Graph) -> set[LazyBuffer]:
     """The nodes that must be in memory, whatever else is fused."""
     found = set(graph.requested)
+    updates = updates_of(graph)
     for node in graph.order:
         if node.realized is not None:
             continue
-        if node.op is LoadOps.ASSIGN and node.arg is not None:
+        if node.op is LoadOps.ASSIGN and (node.arg is not None or node in updates):
             # A version that is whole, and only read on the way to others, is a value like any
             # other.
             found.update((node, node.srcs[0]))
@@ -61,6 +63,10 @@ def memory_roots(graph: Graph) -> set[LazyBuffer]:
             found.update(node.srcs)
         elif node.op in (LoadOps.CONTIGUOUS, LoadOps.EMPTY, ReduceOps.SCATTER):
             found.add(node)
+            base = base_of(node)
+            if base is not None:
+                found.add(memory_of(base))
+    found -= set(updates.values())
     return {node for node in found if node.realized is None}
 
 
@@ -116,6 +122,9 @@ class Reader:
         A RESHAPE at the end is left out where it changes nothing in memory.
         """
         value = task.sources(root)[0] if root.op in _PASSES_ON else root
+        scatter = stored_scatter(root, self.roots)
+        if scatter is not None and value not in task.instead:
+            return scatter
         is_region = root.op is LoadOps.ASSIGN and root.arg is not None
         view = root.arg if is_region else dense(root.shape)
         while value.op is MovementOps.RESHAPE and value.realized is None:
@@ -149,5 +158,7 @@ class Reader:
                 found[leaf] = view if same else None
                 continue
             below = aligned and (isinstance(node.op, _KEEPS_INDEX) or node.op in _PASSES_ON)
-            stack.extend((source, below) for source in task.sources(node))
+            is_scatter = node.op is ReduceOps.SCATTER
+            for place, source in enumerate(task.sources(node)):
+                stack.append((source, aligned if is_scatter and place == BASE else below))
         return found

@@ -57,6 +57,22 @@ def _as_strided(view: View, arg: tuple[tuple[sint, ...], tuple[sint, ...], sint]
     return View.create(shape, strides, offset) if view.contiguous else None
 
 
+def view_of(node: LazyBuffer, memory: LazyBuffer) -> View | None:
+    """The view of `memory` that a chain of movements makes; None if no single one does, or there is
+    no such chain.
+    """
+    chain: list[LazyBuffer] = []
+    while node is not memory:
+        if not is_movement(node):
+            return None
+        chain.append(node)
+        node = node.srcs[0]
+    view: View | None = dense(memory.shape)
+    for moved in reversed(chain):
+        view = None if view is None else move(view, moved)
+    return view
+
+
 @final
 class Views:
     """For chains of movements, where they end, and the view that they make of it."""
@@ -73,7 +89,7 @@ class Views:
         """
         chain: list[LazyBuffer] = []
         below = node
-        while below not in self._known and _is_movement(below):
+        while below not in self._known and is_movement(below):
             chain.append(below)
             below = below.srcs[0]
             if below in self._roots:
@@ -92,7 +108,8 @@ class Views:
         return found
 
 
-def _is_movement(node: LazyBuffer) -> bool:
+def is_movement(node: LazyBuffer) -> bool:
+    """Whether a node that has no memory only moves what its source is."""
     if not isinstance(node.op, MovementOps) or node.realized is not None:
         return False
     return node.op is not MovementOps.GATHER

@@ -33,9 +33,10 @@ from ferrule.tensor.positions import (
     is_array,
     take_integer,
     take_slice,
+    without_gaps,
     wrapped,
 )
-from ferrule.tensor.scattered import grown, placed
+from ferrule.tensor.scattered import placed
 
 
 class Indexing(Making):
@@ -255,20 +256,33 @@ class Indexing(Making):
         if mask is not None and _is_single(value):
             self._set_where(mask, value)
             return
+        self._put(key, value, "setitem")
+
+    def _put(self, key: Any, value: Any, what: str, accumulate: bool = False) -> None:
+        """Writes to the elements that a key names, or adds to them."""
         if _has_truths(key):
             view, rest = self._without_truths(list(key) if isinstance(key, tuple) else [key])
-            view[rest] = value
+            view._put(rest, value, what, accumulate)
             return
         items = self._items(key)
+        if any(isinstance(item, Gather) for item in items):
+            view, plan, new = self._planned(items, value, what)
+            new = plan.put(view._read(), new, accumulate)
+        else:
+            view = self._basic(items)
+            new = view._fitted(value, what)
+            new = view._read() + new if accumulate else new
+        view._store(new, what)
+
+    def _planned(self, items: Sequence[Item], value: Any, what: str) -> tuple[Self, Plan, Value]:
+        """The view to write to, at which places of it, and the elements for these."""
+        items, order = without_gaps(items)
         view = self._basic(items)
         gathers = [item for item in items if isinstance(item, Gather)]
-        if not gathers:
-            view._store(view._fitted(value, "setitem"), "setitem")
-            return
         plan = Plan.make(items, gathers, view._shape, view.device)
-        target = self._wrap(plan.read(view._read().detach()))
-        new = target._fitted(value, "setitem")
-        view._store(plan.written(view._read(), new), "setitem")
+        there = plan.read(view._read().detach())
+        target = self._wrap(there.permute([order.index(axis) for axis in range(len(order))]))
+        return view, plan, target._fitted(value, what).permute(order)
 
     def _set_where(self, mask: TensorBase, value: Operand) -> None:
         """One value wherever a mask holds: needs no positions, so it can stay lazy."""
@@ -312,7 +326,7 @@ class Indexing(Making):
         else:
             new = fit_shape(from_host(src, own.dtype, self.device), positions.shape, "scatter")
         if reduce == "add":
-            return self._wrap(own + grown(new.scatter(positions, axis, own.shape[axis]), own))
+            return self._wrap(own.put(new, positions, axis))
         return self._wrap(placed(own, positions, new, axis))
 
     def scatter_add(self, dim: int, index: TensorBase, src: Operand) -> Self:

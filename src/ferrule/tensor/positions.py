@@ -140,6 +140,70 @@ def wrapped(index: Value, size: sint) -> Value:
     return (index < 0).where(index + size, index)
 
 
+# *** positions without gaps ***
+
+
+def without_gaps(items: Sequence[Item]) -> tuple[Sequence[Item], list[int]]:
+    """The same elements, by positions on all axes from the first to the last that have any.
+
+    So the axes with positions are neighbours in memory, and a write needs no other order of them.
+    Gives, too, in which order the axes of what is written come then.
+    """
+    places = [place for place, item in enumerate(items) if isinstance(item, Gather)]
+    first, stop = places[0], places[-1] + 1
+    inner = items[first:stop]
+    shape = broadcast_shape([item.shape for item in inner if isinstance(item, Gather)], "index")
+    slices = [item for item in inner if isinstance(item, Slice)]
+    basic = list(range(sum(map(_is_basic, items))))
+    front = _axes_in_front(items)
+    chosen = [-1 - axis for axis in range(len(shape))]
+    before = [*basic[:front], *chosen, *basic[front:]]
+    if len(places) == len(inner) or NEW in inner or any(map(_is_symbolic, inner)):
+        return items, list(range(len(before)))
+    ahead = sum(_is_basic(item) for item in items[:first])
+    between = basic[ahead : ahead + len(slices)]
+    rest = [axis for axis in basic if axis not in between]
+    full = [*items[:first], *_with_slices(inner, len(shape), len(slices)), *items[stop:]]
+    front = _axes_in_front(full)
+    after = [*rest[:front], *chosen, *between, *rest[front:]]
+    return full, [before.index(axis) for axis in after]
+
+
+def _is_symbolic(item: Item) -> bool:
+    if isinstance(item, Slice):
+        return isinstance(item.low, Expr) or isinstance(item.high, Expr)
+    return isinstance(item, Expr)
+
+
+def _taken(item: Slice) -> range:
+    """The elements of a slice of numbers that are known."""
+    low, high, step = item.low, item.high, item.step
+    assert isinstance(low, int)
+    assert isinstance(high, int)
+    return range(low, high, step) if step > 0 else range(high - 1, low - 1, step)
+
+
+def _with_slices(items: Sequence[Item], rank: int, slices: int) -> list[Gather]:
+    """Slices and integers as positions: each slice on an axis of its own behind the others'."""
+    found: list[Gather] = []
+    number = rank
+    for item in items:
+        ones = [1] * (rank + slices)
+        if isinstance(item, Gather):
+            before, behind = ones[: rank - len(item.shape)], ones[rank:]
+            if item.value is None:
+                found.append(Gather(_of(item).reshape((*before, *_of(item).shape, *behind)), None))
+            else:
+                found.append(Gather(None, item.value.reshape((*before, *item.shape, *behind))))
+        elif isinstance(item, Slice):
+            ones[number] = len(_taken(item))
+            number += 1
+            found.append(Gather(np.array(_taken(item), np.int64).reshape(ones), None))
+        else:
+            found.append(Gather(np.full(ones, item, np.int64), None))
+    return found
+
+
 # *** gathering ***
 
 
@@ -213,18 +277,13 @@ class Plan:
         found = found.reshape((*sizes[:axis], *self.shape, *sizes[axis + 1 :]))
         return found.permute(self._to_result(axis, len(found.shape)))
 
-    def written(self, value: Value, new: Value) -> Value:
-        """The value with new elements at the positions; of several for one the last counts."""
+    def put(self, value: Value, new: Value, accumulate: bool = False) -> Value:
+        """The value with new elements at the positions: added, or of several for one the last."""
         merged, axis, order = self._gathered(value)
         spread, new = self._aligned(merged, axis, new)
+        if accumulate:
+            return self._apart(merged.put(new, spread, axis), value, order)
         return self._apart(placed(merged, spread, new, axis, self.unique), value, order)
-
-    def added(self, value: Value, new: Value) -> Value:
-        """The value, to which all new elements are added at their positions."""
-        merged, axis, order = self._gathered(value)
-        spread, new = self._aligned(merged, axis, new)
-        total = merged + new.scatter(spread, axis, merged.shape[axis])
-        return self._apart(total, value, order)
 
     def _aligned(self, merged: Value, axis: int, new: Value) -> tuple[Value, Value]:
         """The positions for each lane, and new elements in their order."""
@@ -244,14 +303,18 @@ def _of(gather: Gather) -> Known:
     return gather.known
 
 
+def _is_basic(item: Item) -> bool:
+    """Whether an item leaves an axis of its own."""
+    return item is NEW or isinstance(item, Slice)
+
+
 def _axes_in_front(items: Sequence[Item]) -> int:
     """How many axes of the result come before those of the positions: NumPy's rule.
 
     Positions that are next to each other, integers counted among them, stay in their place;
     separated ones go to the front.
     """
-    kinds = [item is None or isinstance(item, Slice) for item in items]
-    chosen = [place for place, is_basic in enumerate(kinds) if not is_basic]
+    chosen = [place for place, item in enumerate(items) if not _is_basic(item)]
     if chosen[-1] - chosen[0] + 1 != len(chosen):
         return 0
     return chosen[0]

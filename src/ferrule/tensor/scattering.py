@@ -17,7 +17,7 @@ from ferrule.shape.view import ShapeError, prod_sint
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import broadcast_shape, fit_shape
 from ferrule.tensor.data import from_host
-from ferrule.tensor.positions import Gather, Plan, host_positions, index_value, wrapped
+from ferrule.tensor.positions import Gather, host_positions, index_value, is_array, wrapped
 from ferrule.tensor.scattered import REDUCTIONS, placed, reduced
 from ferrule.tensor.selecting import Selecting
 
@@ -166,18 +166,13 @@ class Scattering(Selecting):
         [12, 2]
         """
         key = tuple([slice(None) if index is None else index for index in indices])
-        if not accumulate:
+        items = [] if _selects_parts(key) else self._items(key)
+        if not any(isinstance(item, Gather) for item in items):
             copy = self.clone()
-            copy[key] = values
+            copy._put(key, values, "index_put", accumulate)
             return copy
-        items = self._items(key)
-        gathers = [item for item in items if isinstance(item, Gather)]
-        own = self._read()
-        if not gathers:
-            return self._wrap(own + self._fitted(values, "index_put"))
-        plan = Plan.make(items, gathers, self._shape, self.device)
-        target = self._wrap(plan.read(own.detach()))
-        return self._wrap(plan.added(own, target._fitted(values, "index_put")))
+        _, plan, new = self._planned(items, values, "index_put")
+        return self._wrap(plan.put(self._read(), new, accumulate))
 
     def put(self, index: Any, source: Any, accumulate: bool = False) -> Self:
         """This tensor with elements of `source` at positions in the flat tensor.
@@ -261,6 +256,11 @@ class Scattering(Selecting):
         copy = self.clone()
         copy.diagonal(offset, dim1, dim2)[...] = src
         return copy
+
+
+def _selects_parts(key: Sequence[Any]) -> bool:
+    """Whether an index has integers or slices beside its positions."""
+    return not all(is_array(part) or part == slice(None) for part in key)
 
 
 def _reduction(name: str, what: str) -> str:

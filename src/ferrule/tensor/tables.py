@@ -12,7 +12,6 @@ from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import known_size
 from ferrule.tensor.normalization import Normalization
 from ferrule.tensor.positions import index_value
-from ferrule.tensor.scattered import hits
 
 # What a bag can be, and the reduction that it is.
 _MODES = {"sum": "sum", "mean": "mean", "max": "amax"}
@@ -120,7 +119,8 @@ class Tables(Normalization):
         own = self._wrap(table._read().detach())
         norm = own.norm(norm_type, 1, keepdim=True)
         places = index_value(ids._read()).reshape((prod_sint(ids._shape), 1))
-        used = self._wrap(hits(places, norm._read(), 0))
+        ones = norm._read().full(1, places.shape)
+        used = self._wrap(ones.scatter(places, 0, table._shape[0], "last")) > 0
         shorter = own * (max_norm / (norm + 1e-7))
         with no_grad():
             table.assign((used & (norm > max_norm)).where(shorter, own))
