@@ -1,8 +1,8 @@
 """Settings: read from the environment once, changed for a block by `Context`.
 
 No other module reads the environment. A new thread starts with the process's settings, whatever
-block it was started in. The only one of those that changes is the number of threads, by
-`set_num_threads`.
+block it was started in; but for the threads that compile, which go by those of the thread that they
+work for. The only one of those that changes is the number of threads, by `set_num_threads`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,9 @@ every run goes through `JITRunner.exec`, where a capture can watch.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import copy_context
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
@@ -35,6 +37,8 @@ from ferrule.runner import (
 from ferrule.target import Target
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from ferrule.codegen.linearizer import Linearizer
     from ferrule.tuner import Tuner
     from ferrule.winners import Winner
@@ -452,16 +456,27 @@ class Compiled:
             for ast in missing:
                 self.get_runner(ast)
             return
-        from concurrent.futures import Future, ThreadPoolExecutor
-
         started: list[tuple[Linearizer, str, Future[bytes]]] = []
-        with ThreadPoolExecutor(config().FERRULE_NUM_THREADS, "ferrule-compile") as threads:
+        with self.compiling() as begin:
             for ast in missing:
                 k = self.get_linearizer(ast)
                 source = self._source(k)
-                started.append((k, source, threads.submit(self.compiler.compile_cached, source)))
+                started.append((k, source, begin(source)))
         for k, source, lib in started:
             self._remember(k.ast, self._runner(k, source, lib.result()))
+
+    @contextmanager
+    def compiling(self) -> Iterator[Callable[[str], Future[bytes]]]:
+        """A block with a function that begins to compile a source, on another thread but with the
+        settings of this one. At the end of the block all is compiled.
+        """
+        from concurrent.futures import ThreadPoolExecutor  # slow to import
+
+        def begin(source: str) -> Future[bytes]:
+            return threads.submit(copy_context().run, self.compiler.compile_cached, source)
+
+        with ThreadPoolExecutor(config().FERRULE_NUM_THREADS, "ferrule-compile") as threads:
+            yield begin
 
     def cache_key(self, ast: LazyOp) -> str:
         """What decides a kernel's program, as text."""

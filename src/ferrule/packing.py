@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from ferrule import diskcache
-from ferrule.config import config
 from ferrule.device import Compiled, CompiledASTRunner
 from ferrule.dtype import DType, dtypes
 from ferrule.records import dataclass
@@ -79,13 +78,10 @@ def _made(device: Compiled, requests: dict[str, Request]) -> dict[str, bytes]:
     """The entries of kernels that the disk cache does not have, compiled on several threads."""
     if not requests:
         return {}
-    from concurrent.futures import ThreadPoolExecutor  # slow to import
-
     sources = {key: _sources(device, request) for key, request in requests.items()}
     wanted = {source for _, found in sources.values() for source in found}
-    with ThreadPoolExecutor(config().FERRULE_NUM_THREADS, "ferrule-compile") as threads:
-        compile_cached = device.compiler.compile_cached
-        libs = {s: threads.submit(compile_cached, s[1]) for s in wanted}
+    with device.compiling() as begin:
+        libs = {source: begin(source[1]) for source in wanted}
     return {
         key: _entry(copies, [(name, libs[name, text].result()) for name, text in found])
         for key, (copies, found) in sources.items()

@@ -1,5 +1,6 @@
 """Devices by name, the parts of a compiled device, runners, statistics, interpreted kernels."""
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 import ferrule.device
 import ferrule.runtime.numpy as numpy_device
+from ferrule import diskcache
 from ferrule.buffer import Buffer
 from ferrule.config import Context, config
 from ferrule.device import (
@@ -404,3 +406,23 @@ def test_no_warnings_leak() -> None:
     value = load(1, 4)
     for op in (BinaryOps.DIV, BinaryOps.MUL, BinaryOps.SUB, BinaryOps.MOD):
         Device["NUMPY"].get_runner(LazyOp(op, (value, value))).exec([out, x])
+
+
+def test_threads_that_compile_go_by_the_settings_of_the_block(tmp_path: Path) -> None:
+    seen: dict[str, list[str]] = {}
+
+    class Noting(Compiler):
+        def compile(self, src: str) -> bytes:
+            name = threading.current_thread().name
+            seen.setdefault(config().FERRULE_CACHE_DIR, []).append(name)
+            return src.encode()
+
+    device = simple_device()
+    device.compiler = Noting("noting")
+    with Context(FERRULE_CACHE_DIR=str(tmp_path)):
+        device.prepare([add(5), add(6), add(7)])
+        # A program and what a runner is made of, for each.
+        assert diskcache.usage()[0] == 6
+    assert list(seen) == [str(tmp_path)]
+    assert len(seen[str(tmp_path)]) == 3
+    assert all(name.startswith("ferrule-compile") for name in seen[str(tmp_path)])
