@@ -231,6 +231,11 @@ read_guard: ContextVar[Callable[[Buffer], None] | None] = ContextVar(
 _serials = count(1)
 
 
+def newest_serial() -> int:
+    """A serial number above those of all buffers so far, and below those of all to come."""
+    return next(_serials)
+
+
 @final
 class Buffer:
     """`size` elements of `dtype` in the memory of `device`, given back when nothing refers to it.

@@ -16,11 +16,12 @@ from threading import Lock, get_ident
 from types import FrameType
 from typing import Any, TypeVar, final
 
-from ferrule.buffer import Buffer, read_guard
+from ferrule.buffer import Buffer, newest_serial, read_guard
 from ferrule.device import BufferCopy, CompiledASTRunner, JITRunner, observer, update_stats
-from ferrule.dtype import DType, dtypes
+from ferrule.dtype import DType
 from ferrule.expr import Variable, sint
 from ferrule.records import dataclass
+from ferrule.runner import watched_since
 
 T = TypeVar("T")
 
@@ -377,14 +378,16 @@ class Capture:
         if observer.get() is not None:
             raise JitError(f"{user_location()}: a capture cannot begin inside another one")
         # Serial numbers only grow: whatever is made from here on has a larger one.
-        self._first_serial = _next_serial()
-        self._tokens = [observer.set(self._run), read_guard.set(_forbid_reading)]
+        self._first_serial = newest_serial()
+        since = watched_since.set(self._first_serial)
+        self._tokens = [observer.set(self._run), read_guard.set(_forbid_reading), since]
         return self
 
     def __exit__(self, *_: object) -> None:
-        observing, guarding = self._tokens
+        observing, guarding, since = self._tokens
         observer.reset(observing)
         read_guard.reset(guarding)
+        watched_since.reset(since)
 
     def _run(
         self, runner: JITRunner, rawbufs: Sequence[Buffer], var_vals: dict[Variable, int]
@@ -395,11 +398,13 @@ class Capture:
         self.recorded.append(Recorded(runner, args))
         observing = observer.set(None)
         guarding = read_guard.set(None)
+        since = watched_since.set(None)
         try:
             return runner(rawbufs, var_vals)
         finally:
             observer.reset(observing)
             read_guard.reset(guarding)
+            watched_since.reset(since)
 
     def _note_values(self, runner: JITRunner, var_vals: dict[Variable, int]) -> None:
         for variable in runner.vars:
@@ -461,11 +466,6 @@ def _resolved(record: Recorded, buffers: dict[PlaceHolder, Buffer]) -> list[Buff
     return [
         arg.alloc_if_needed(buffers) if isinstance(arg, PlaceHolder) else arg for arg in record.args
     ]
-
-
-def _next_serial() -> int:
-    # A buffer of no elements takes a number and nothing else.
-    return Buffer("CPU", 0, dtypes.uint8).serial
 
 
 def _as_placeholder(arg: Buffer | PlaceHolder, base: Buffer) -> Buffer | PlaceHolder:

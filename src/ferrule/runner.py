@@ -82,6 +82,19 @@ Observer: TypeAlias = "Callable[[JITRunner, Sequence[Buffer], dict[Variable, int
 # Called in place of each run in this context, and runs it; a capture puts itself here.
 observer: ContextVar[Observer | None] = ContextVar("ferrule_observer", default=None)
 
+# In a capture: the serial number that the memory made in it is above. Replays put other memory in
+# its place, whole.
+watched_since: ContextVar[int | None] = ContextVar("ferrule_watched_since", default=None)
+
+
+def is_divisible(buffer: Buffer) -> bool:
+    """Whether a kernel may be given a part of a buffer in its place.
+
+    Not in a capture, if replays do not know it by its memory but by its own number.
+    """
+    since = watched_since.get()
+    return since is None or (buffer.base is buffer and buffer.serial <= since)
+
 
 class JITRunner:
     """Something that runs on buffers and can be captured. A subclass defines `__call__`."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from ferrule.buffer import Buffer
+from ferrule.buffer import Buffer, newest_serial
 from ferrule.config import Context
 from ferrule.device import Compiled, CompiledASTRunner, Device, JITRunner, observer
 from ferrule.expr import Variable
@@ -15,6 +15,7 @@ from ferrule.jit import BoundJit, TinyJit
 from ferrule.jit.results import tensors_in
 from ferrule.ops import LazyOp
 from ferrule.records import dataclass
+from ferrule.runner import watched_since
 from ferrule.tensor import Tensor
 from ferrule.tuner import Tuner
 from ferrule.winners import Winner
@@ -140,6 +141,7 @@ def _kernels_of(
 
     with Context(JIT=0, BEAM=0):
         token = observer.set(watch)
+        since = watched_since.set(newest_serial())  # kernels are to be those of a capture
         try:
             found = what(*args) if callable(what) else what
             tensors = tensors_in([found])
@@ -147,6 +149,7 @@ def _kernels_of(
                 tensors[0].realize(*tensors[1:])
         finally:
             observer.reset(token)
+            watched_since.reset(since)
     return uses
 
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pytest
 
+import ferrule.realize
 from ferrule.config import Context
 from ferrule.device import Device, GlobalCounters
 from ferrule.dtype import dtypes
@@ -359,6 +360,96 @@ def test_batches_of_one_data_set_share_a_capture() -> None:
         np.testing.assert_array_equal(result.numpy(), x * 2 + y.reshape(4, 1))
         np.testing.assert_array_equal(again.numpy(), x)
     assert len(runs) == 3  # plainly, for one part, and for all
+
+
+def kernels_run(monkeypatch: pytest.MonkeyPatch) -> set[Any]:
+    """A set to which the AST of each kernel is added as it is scheduled."""
+    asts: set[Any] = set()
+    prepare = ferrule.realize.prepare
+
+    def noting(items: Any) -> None:
+        asts.update(item.ast for item in items)
+        prepare(items)
+
+    monkeypatch.setattr("ferrule.realize.prepare", noting)
+    return asts
+
+
+@pytest.mark.parametrize("how", ["outside", "argument"])
+def test_a_window_that_slides_in_a_captured_function(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = Tensor(rows(60, 4)).realize()
+    x = Tensor(rows(8, 4)).realize()
+
+    @TinyJit
+    def f(given: Tensor, x: Tensor, i: int) -> Tensor:
+        return (given[i : i + 8] * 3 if how == "argument" else data[i : i + 8] * 3) - x
+
+    f(x if how == "outside" else data, x, 4)
+    asts = kernels_run(monkeypatch)
+    for i in [*range(4, 52, 4), *range(4, 52, 4)]:
+        given = Tensor(rows(60, 4) + i).realize() if how == "argument" else x
+        whole = given if how == "argument" else data
+        expected = whole.numpy()[i : i + 8] * 3 - x.numpy()
+        np.testing.assert_array_equal(f(given, x, i).numpy(), expected)
+    assert len(f._replays) == 12
+    assert len(asts) == 1
+
+
+def test_a_part_of_an_argument_that_shares_its_memory() -> None:
+    data = Tensor(rows(24)).realize()
+
+    @TinyJit
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        return (x[2:6] - y[0:4] * 2).realize() + x[8:12]
+
+    for turn in range(5):
+        data.assign(data + turn).realize()
+        for x, y in ((data, data), (data, data[4:])):
+            expected = x.numpy()[2:6] - y.numpy()[:4] * 2 + x.numpy()[8:12]
+            np.testing.assert_array_equal(f(x, y).numpy(), expected)
+
+
+def test_a_part_of_an_argument_that_the_function_also_reaches() -> None:
+    data = Tensor(rows(24)).realize()
+
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        return x[2:6] - data[4:8] * 2
+
+    for x in (data, data, data, Tensor(rows(24) * 5).realize(), data, Tensor(-rows(24)).realize()):
+        expected = x.numpy()[2:6] - data.numpy()[4:8] * 2
+        np.testing.assert_array_equal(f(x).numpy(), expected)
+
+
+def test_parts_of_what_the_call_makes() -> None:
+    @TinyJit
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        doubled = (x * 2).realize()
+        middle = (x + 1).realize()
+        return doubled, (doubled[2:6] + middle[4:8]).realize()
+
+    for i in range(6):
+        x = rows(12) + i
+        whole, part = f(Tensor(x).realize())
+        np.testing.assert_array_equal(whole.numpy(), x * 2)
+        np.testing.assert_array_equal(part.numpy(), x[2:6] * 2 + x[4:8] + 1)
+
+
+def test_parts_of_arguments_are_written_in_replays() -> None:
+    @TinyJit
+    def f(x: Tensor, i: int) -> Tensor:
+        x[i : i + 2] = x[i + 2 : i + 4] * 10
+        return x.sum()
+
+    for turn in range(4):
+        for i in (0, 3, 5):
+            expected = rows(12) + turn
+            x = Tensor(expected).realize()
+            expected[i : i + 2] = expected[i + 2 : i + 4] * 10
+            assert f(x, i).item() == expected.sum()
+            np.testing.assert_array_equal(x.numpy(), expected)
 
 
 def test_a_part_that_stays_where_it_is_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:

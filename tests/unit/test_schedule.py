@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from tests.effort import calls
 
+from ferrule.capture import Capture
 from ferrule.device import Buffer
 from ferrule.dtype import dtypes
 from ferrule.expr import Variable
@@ -30,10 +32,11 @@ from ferrule.ops import (
 from ferrule.realize import realize, run
 from ferrule.runner import JITRunner
 from ferrule.schedule import _plan, _recipes, create_schedule, make_schedule
+from ferrule.schedule.graph import build_graph
 from ferrule.schedule.numbers import _forms
 from ferrule.shape.view import ShapeError, View
 from ferrule.storage import Storage
-from ferrule.target import usable_cores
+from ferrule.target import detect_cpu, usable_cores
 
 Array = np.ndarray[Any, Any]
 DEVICE = "NUMPY"
@@ -545,6 +548,44 @@ def test_one_kernel_serves_all_parts_of_some_memory() -> None:
         assert part.base is buffer
         assert (part.byte_offset, part.size) == (16 * row, 8)
     assert len(asts) == 1
+
+
+def test_parts_begin_at_whole_vectors_where_threads_of_a_block_load_them() -> None:
+    target = replace(detect_cpu(), block_threads=256, warp=32, shared_bytes=48 << 10)
+    memory = from_array(random_array(64))
+    found = {}
+    for start in range(1, 20):
+        graph = build_graph([memory.shrink(((start, start + 40),)).e(UnaryOps.NEG)])
+        (step,) = (recipe := _plan(graph, target)[0]).steps
+        (load,) = [node for node in step.ast.toposort() if node.op is BufferOps.LOAD]
+        place = recipe.places[step.places[1]]
+        assert place.offset % 4 == 0
+        assert place.offset + load.arg.st.view.offset == start
+        found[start] = step.ast
+    # One kernel for each place in a vector of 16 bytes.
+    assert len(set(found.values())) == 4
+
+
+def test_in_a_capture_only_memory_from_before_has_parts() -> None:
+    before = from_array(X)
+    asts = {}
+    for name in ("before", "inside"):
+        with Capture() as capture:
+            memory = before if name == "before" else from_array(X)
+            for row in (1, 2):
+                realize([memory.shrink(((row, row + 2), (0, 4))).e(UnaryOps.NEG)])
+        asts[name] = {record.prg.ast for record in capture.recorded}  # type: ignore[attr-defined]
+    assert len(asts["before"]) == 1
+    assert len(asts["inside"]) == 2
+
+
+def test_in_a_capture_a_view_stays_whole() -> None:
+    buffer = buffer_of(storage_of(X))
+    view = LazyBuffer.from_buffer(buffer.view(0, buffer.size), (5, 4))
+    with Capture() as capture:
+        realize([view.shrink(((1, 3), (0, 4))).e(UnaryOps.NEG)])
+    (record,) = capture.recorded
+    assert record.args[1] is view.realized
 
 
 def test_what_goes_backwards_or_is_masked_is_no_part() -> None:

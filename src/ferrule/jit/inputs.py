@@ -15,6 +15,7 @@ import numpy as np
 
 from ferrule.buffer import Buffer
 from ferrule.containers import is_record
+from ferrule.dtype import DType
 from ferrule.expr import BoundVariable, Expr, Variable, unbind
 from ferrule.gradient import Value, is_recording
 from ferrule.helpers import prod
@@ -53,6 +54,30 @@ class Arguments:
     objects: list[object] = field(default_factory=list)
     """The objects that the key identifies by `id()`, and that must therefore stay alive."""
     key: tuple[Any, ...] = ()
+
+
+@final
+@dataclass(frozen=True)
+class InputPart:
+    """A part of the memory that argument `number` is in, from element `offset` on."""
+
+    number: int
+    offset: int
+    size: int
+    dtype: DType
+
+    @staticmethod
+    def of(part: Buffer, whole: Buffer, number: int) -> InputPart | None:
+        """A buffer as a part of an argument's; None if it is none."""
+        start = part.byte_offset - whole.byte_offset
+        is_inside = 0 <= start and start + part.nbytes <= whole.nbytes
+        if part.base is not whole.base or not is_inside or start % part.dtype.itemsize:
+            return None
+        return InputPart(number, start // part.dtype.itemsize, part.size, part.dtype)
+
+    def take(self, buffers: Sequence[Buffer]) -> Buffer:
+        """The same part of another call's argument."""
+        return buffers[self.number].view(self.offset, self.size, self.dtype)
 
 
 def read_arguments(

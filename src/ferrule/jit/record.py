@@ -21,7 +21,7 @@ from ferrule.counting import is_numbers
 from ferrule.device import BufferCopy
 from ferrule.dtype import dtypes
 from ferrule.jit.batch import Batch
-from ferrule.jit.inputs import Arguments, follow, stand_ins
+from ferrule.jit.inputs import Arguments, InputPart, follow, stand_ins
 from ferrule.jit.numbers import Numbers
 from ferrule.jit.places import Path, Place
 from ferrule.jit.reach import Reach, holders, memory_of_views, owners
@@ -123,6 +123,8 @@ class _Call:
         self._outcome = Outcome()
         self._buffers: list[Buffer] = []
         """The memory in which the call made the values that replays make anew."""
+        self._parts: dict[Buffer, InputPart] = {}
+        """The parts of arguments that kernels use."""
         self._views: list[Tensor] = []
         """The results that are views of what the call made: in replays they are no views."""
         self._same: list[Cell] = []
@@ -267,7 +269,7 @@ class _Call:
             if any(node.serial <= self.last_node for node in held.get(serial, ()))
         }
         capture.recorded = list(self._without_settled(settled))
-        self._check_parts()
+        self._find_parts()
         self._own({n: buffer for n, buffer in constants.items() if n in held})
         of_results = memory_of_views(self._views)  # references are counted: before `present`
         present = owners([node for nodes in held.values() for node in nodes])
@@ -292,7 +294,7 @@ class _Call:
 
     def _built(self, used: Mapping[int, Buffer], released: Set[int]) -> Replay:
         items = self.capture.items(released)
-        inputs = [*self.arguments.buffers, *self._buffers]
+        inputs = [*self.arguments.buffers, *self._buffers, *self._parts]
         updated = self.capture.updated
         constants = {serial: used[serial] for serial in used.keys() - updated.keys()}
         var_vals = dict(self.capture.var_vals)
@@ -305,6 +307,7 @@ class _Call:
         return Replay(
             *(batch, packed, self._outcome, self._watch),
             *(changed, var_vals, objects, self.numbers),
+            parts=list(self._parts.values()),
         )
 
     def _alive(self) -> dict[int, Buffer]:
@@ -350,7 +353,7 @@ class _Call:
 
     def _used(self) -> dict[int, Buffer]:
         """The used memory, by serial number."""
-        given = {buffer.serial for buffer in self.arguments.buffers}
+        given = {buffer.serial for buffer in [*self.arguments.buffers, *self._parts]}
         return {
             arg.base.serial: arg.base
             for arg in self._args()
@@ -430,21 +433,24 @@ class _Call:
                 "compared before each replay; make that a tensor outside"
             )
 
-    def _check_parts(self) -> None:
-        """The graph executors replace whole buffers only."""
+    def _find_parts(self) -> None:
+        """Finds which parts of arguments the kernels use: graph executors replace whole buffers."""
         reachable = set(self.arguments.closed_over)
-        pairs = enumerate(self.arguments.buffers)
-        given = [buffer for number, buffer in pairs if number not in reachable]
-        serials = {buffer.serial for buffer in given}
-        bases = {buffer.base.serial for buffer in given}
+        pairs = list(enumerate(self.arguments.buffers))
+        given = [(number, buffer) for number, buffer in pairs if number not in reachable]
+        serials = {buffer.serial for _, buffer in given}
+        bases = {buffer.base.serial for _, buffer in given}
         results = {buffer.serial: buffer.nbytes for buffer in self._buffers}
         for arg in self._args():
             if isinstance(arg, PlaceHolder):
-                is_part = arg.nbytes != results.get(arg.serial, arg.nbytes)
-            else:
-                is_part = arg.base.serial in bases and arg.serial not in serials
-            if is_part:
-                raise NotReplayable("a kernel uses a part of an argument's or result's memory")
+                if arg.nbytes != results.get(arg.serial, arg.nbytes):
+                    raise NotReplayable("a kernel uses a part of a result's memory")
+            elif arg.base.serial in bases and arg.serial not in serials:
+                found = [InputPart.of(arg, buffer, number) for number, buffer in given]
+                parts = [part for part in found if part is not None]
+                if not parts:
+                    raise NotReplayable("a kernel uses memory that an argument is in, beside it")
+                self._parts[arg] = parts[0]
 
 
 def _is_in(tensor: Tensor | None, memories: Sequence[Cell]) -> bool:

@@ -9,6 +9,7 @@ from ferrule.buffer import Buffer
 from ferrule.expr import Variable
 from ferrule.gradient import Value, is_recording
 from ferrule.jit.batch import Batch
+from ferrule.jit.inputs import InputPart
 from ferrule.jit.numbers import Numbers
 from ferrule.jit.results import Outcome, build_result
 from ferrule.jit.watch import Watch
@@ -35,6 +36,7 @@ class Replay:
         var_vals: Mapping[Variable, int],
         objects: Sequence[object],
         numbers: Numbers,
+        parts: Sequence[InputPart] = (),
     ) -> None:
         self.batch = batch
         self.watch = watch
@@ -46,6 +48,7 @@ class Replay:
         self._changed = changed
         self._var_vals = dict(var_vals)
         self._objects = objects
+        self._parts = parts
 
     def run(
         self, tensors: Sequence[Tensor], buffers: Sequence[Buffer], var_vals: dict[Variable, int]
@@ -63,6 +66,8 @@ class Replay:
             node = value.make(values)
             nodes.append(node)
             memory.append(node.realized)
+        for part in self._parts:
+            memory.append(part.take(buffers))
         packed = self._packed
         batch = self.batch if packed is None or not packed.are_ready() else packed.batch
         try:

@@ -29,6 +29,7 @@ from ferrule.target import Target, detect_cpu
 __all__ = ["Schedule", "create_schedule", "make_schedule", "target_of"]
 
 _MOST_RECIPES: Final = 512
+_VECTOR_BYTES: Final = 16
 _recipes: OrderedDict[Hashable, Recipe] = OrderedDict()
 
 
@@ -51,11 +52,10 @@ def make_schedule(nodes: Sequence[LazyBuffer]) -> Schedule:
     form = Form(graph)
     if form.key is None:
         return Recipe.follow(*_plan(graph, target), graph.everything)
-    captured = observer.get() is not None
-    key = (target, form.key, captured)
+    key = (target, form.key)
     recipe = _recipes.get(key)
     # A capture keeps the numbers, as its replays do not change them.
-    if recipe is None and not captured and store_changing(graph, form.key):
+    if recipe is None and observer.get() is None and store_changing(graph, form.key):
         del graph, form  # references count
         return make_schedule(nodes)
     if recipe is None:
@@ -105,10 +105,9 @@ def _plan(
     tasks = [Task(outputs, kept=kept) for outputs, kept in groups]
     hazards = Hazards(graph, tasks, reader)
     order = hazards.ordered()
-    # A replay is given other memory, and whole; threads of a block load vectors at places that they
-    # know to be multiples of these.
-    parts = observer.get() is None and target.block_threads == 1
-    whole = [_work(task, reader, hazards.slots, graph.symbolic, parts) for task in order]
+    # Threads of a block load vectors at places that they know to be multiples of these.
+    alignment = 1 if target.block_threads == 1 else _VECTOR_BYTES
+    whole = [_work(task, reader, hazards.slots, graph.symbolic, alignment) for task in order]
     if target.block_threads > 1:
         unsuited = _unsuited(order, whole)
         if unsuited:
@@ -131,9 +130,9 @@ def _unsuited(tasks: list[Task], works: list[_Work]) -> set[LazyBuffer]:
     return {task.outputs[0] for task, ast in kept if not can_run_along(lower(ast, "chain"))}
 
 
-def _work(task: Task, reader: Reader, slots: Slots, symbolic: bool, parts: bool) -> _Work:
+def _work(task: Task, reader: Reader, slots: Slots, symbolic: bool, alignment: int) -> _Work:
     if task.is_kernel:
-        builder = TreeBuilder(task, reader, slots, symbolic, parts)
+        builder = TreeBuilder(task, reader, slots, symbolic, alignment)
         ast = builder.build()
         outputs = len({slots[root] for root in task.outputs})
         return _Work(ast, builder.slots, outputs, builder.var_vals)

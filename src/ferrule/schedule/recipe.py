@@ -18,6 +18,7 @@ from ferrule.fold import is_negative_zero
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import BufferOps, LazyOp, LoadOps, ScheduleItem
 from ferrule.records import dataclass
+from ferrule.runner import is_divisible
 from ferrule.schedule.graph import Graph
 from ferrule.shape.view import View
 
@@ -167,7 +168,7 @@ class Form:
         base = buffer.base
         number, owner = self._number_of(buffer), self._number_of(base)
         offset = 0 if base is buffer else buffer.byte_offset
-        return (number, owner, offset, buffer.size, buffer.exports > 0)
+        return (number, owner, offset, buffer.size, buffer.exports > 0, is_divisible(buffer))
 
     def _number_of(self, thing: object) -> int:
         """Things are numbered as they are met."""

@@ -14,6 +14,7 @@ from ferrule.dtype import DType
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import LoadOps
 from ferrule.records import dataclass
+from ferrule.runner import is_divisible
 
 
 @final
@@ -27,6 +28,11 @@ class Slot:
     size: int
     buffer: Buffer | None = None
     start: int = 0
+
+    @property
+    def is_divisible(self) -> bool:
+        """Whether a kernel may be given a part of it in its place."""
+        return self.buffer is not None and is_divisible(self.buffer)
 
     @property
     def nbytes(self) -> int:

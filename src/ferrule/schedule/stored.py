@@ -32,7 +32,9 @@ FEWEST_PARTS: Final = 64
 
 _TABLE: Final = "schedule"
 # What decides a recipe besides what turns its ASTs into kernels.
-_PLANNING: Final = ("buffer", "fold", "helpers", "lazy", "memory", "schedule", "storage", "target")
+_PLANNING: Final = (
+    *("buffer", "fold", "helpers", "lazy", "memory", "runner", "schedule", "storage", "target"),
+)
 
 _Row: TypeAlias = tuple[Any, tuple[int, ...], Any]
 """A node of an AST: its op, the numbers of its sources, its argument."""
@@ -49,7 +51,7 @@ def _code() -> str:
     return f"{codegen_fingerprint()} {fingerprint(source_files(_PLANNING))}"
 
 
-def key_of(target: Target, form: tuple[Hashable, ...], captured: bool) -> str | None:
+def key_of(target: Target, form: tuple[Hashable, ...]) -> str | None:
     """What a graph's recipe is stored under; None where it is not: symbolic graphs, small ones."""
     if len(form) < FEWEST_PARTS:
         return None
@@ -57,7 +59,7 @@ def key_of(target: Target, form: tuple[Hashable, ...], captured: bool) -> str | 
         shown = _text(form)
     except TypeError:
         return None
-    return f"{shown} {target.key} {captured} {_code()}"
+    return f"{shown} {target.key} {_code()}"
 
 
 def _text(value: Any) -> str:

@@ -20,12 +20,13 @@ from ferrule.shape.view import ShapeError, View
 class TreeBuilder:
     """Builds the AST of one task. `slots` lists the memory that the AST's buffer numbers mean.
 
-    With `parts`, the buffer of memory that exists is the part of it that the kernel uses: then one
-    kernel serves all elements, rows or batches, wherever they begin.
+    A buffer of memory that exists is the part of it that the kernel uses, where it may be: then one
+    kernel serves all elements, rows or batches, wherever they begin. Such parts begin at multiples
+    of `alignment` bytes.
     """
 
     def __init__(
-        self, task: Task, reader: Reader, slots: Slots, symbolic: bool, parts: bool = False
+        self, task: Task, reader: Reader, slots: Slots, symbolic: bool, alignment: int = 1
     ) -> None:
         self.task = task
         self.reader = reader
@@ -35,7 +36,7 @@ class TreeBuilder:
         self._slot_of = slots
         self._number: dict[Slot, int] = {}
         self._done: dict[LazyBuffer, LazyOp] = {}
-        self._parts = parts and not symbolic
+        self._alignment = alignment
         self._views: dict[int, set[View]] = {}
         """For each buffer number, what the kernel has of it."""
         self._starts: dict[int, int] = {}
@@ -46,7 +47,7 @@ class TreeBuilder:
         for root in self.task.outputs:
             self._index(self._slot_of[root])
         stores = [self._store(root) for root in self.task.outputs]
-        if self._parts and self._take_parts():
+        if not self.symbolic and self._take_parts():
             self._done.clear()
             stores = [self._store(root) for root in self.task.outputs]
         return stores[0] if len(stores) == 1 else LazyOp(BufferOps.SINK, tuple(stores))
@@ -70,8 +71,9 @@ class TreeBuilder:
             slot = self.slots[number]
             ranges = [_range(view) for view in views]
             known = [found for found in ranges if found is not None]
-            if slot.buffer is not None and len(known) == len(ranges):
+            if slot.is_divisible and len(known) == len(ranges):
                 start, stop = min(start for start, _ in known), max(stop for _, stop in known)
+                start -= start % max(1, self._alignment // slot.dtype.itemsize)
                 if start > 0:
                     self._starts[number] = start
                     self.slots[number] = slot.part(start, stop - start)
