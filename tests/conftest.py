@@ -9,13 +9,18 @@ import tempfile
 import hypothesis
 import pytest
 
+from tests.leftovers import in_use, remove_leftovers
+
+_PREFIX = "ferrule-tests-"
 # pytest-xdist's workers inherit the variable, so one run has one cache, and starts with none.
-_cache = tempfile.TemporaryDirectory(prefix="ferrule-tests-", ignore_cleanup_errors=True)
+_cache = tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)
+_mark = in_use(_cache.name)
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["FERRULE_CACHE_DIR"] = _cache.name
     # OpenCL on the processor has a cache of its own, for what it compiles at the first launch.
     os.environ["POCL_CACHE_DIR"] = os.path.join(_cache.name, "pocl")
     os.mkdir(os.environ["POCL_CACHE_DIR"])
+    remove_leftovers(tempfile.gettempdir(), _PREFIX)
 
 # A shell lets a job in the background ignore Ctrl-C, which some tests send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

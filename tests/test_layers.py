@@ -17,7 +17,7 @@ SOURCE = ROOT / "src" / "ferrule"
 LAYERS = """
     shape codegen codegen.primitives renderer runtime runtime.graph demo
     records helpers fingerprint containers config diskcache
-    dtype dlpack target
+    dtype fits dlpack target
     expr.base expr.printing expr.build expr.variable expr
     shape.movement shape.view shape.shapetracker shape.layout
     codegen.launch

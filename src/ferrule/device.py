@@ -281,7 +281,18 @@ class Compiler:
 
 
 # What decides the program of a kernel besides its AST, its target and its compiler: this code.
-_CODEGEN = ("records", "dtype", "expr", "shape", "opkinds", "ops", "facts", "codegen", "renderer")
+_CODEGEN = (
+    "records",
+    "dtype",
+    "fits",
+    "expr",
+    "shape",
+    "opkinds",
+    "ops",
+    "facts",
+    "codegen",
+    "renderer",
+)
 _KERNEL_TABLE = "kernel-2"
 
 

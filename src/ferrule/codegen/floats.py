@@ -13,6 +13,7 @@ from typing import Final, final
 
 from ferrule.dtype import DType, DTypeError, dtypes
 from ferrule.expr import Expr, ExprOp, alu, const
+from ferrule.fits import EXP2_FLOAT32, EXP2_FLOAT64
 from ferrule.records import dataclass
 
 # -- short names for building ----------------------------------------------------------------------
@@ -151,7 +152,7 @@ FLOAT32: Final = Format(
     smallest_normal=2.0**-126,
     exponent_offset=152,
     exponent_limit=129,
-    exp2=(0.6931472, 0.24022648, 0.055503596, 0.009618499, 0.0013390972, 0.0001532937),
+    exp2=EXP2_FLOAT32[1:],
     exp=(1.0, 0.49999994, 0.16666521, 0.041668274, 0.008368685, 0.0013820323),
     log_of_two=(0.6931472, -1.9046542e-09),
     log2=(
@@ -189,19 +190,7 @@ FLOAT64: Final = Format(
     smallest_normal=2.0**-1022,
     exponent_offset=1077,
     exponent_limit=1025,
-    exp2=(
-        0.6931471805599453,
-        0.24022650695910108,
-        0.05550410866482172,
-        0.009618129107601592,
-        0.0013333558146546782,
-        0.00015403530449057247,
-        1.5252733632960968e-05,
-        1.321543882544606e-06,
-        1.0178160706561158e-07,
-        7.073234650897426e-09,
-        4.438728804496799e-10,
-    ),
+    exp2=EXP2_FLOAT64[1:],
     exp=(
         1.0,
         0.5000000000000011,

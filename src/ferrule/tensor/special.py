@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from ferrule.dtype import dtypes
+from ferrule.fits import EXP2_FLOAT32, EXP2_FLOAT64
 from ferrule.gradient import Entry, Gradients, Number, Rule, Value, record
 from ferrule.ops import BinaryOps, UnaryOps
 from ferrule.records import dataclass
@@ -82,7 +83,7 @@ _FLOAT32 = _Constants(
     sinh=(0.16666667, 0.0083333505, 0.00019836158, 2.8169584e-06),
     tanh=(-0.33333224, 0.13329892, -0.05361512, 0.020249521, -0.0052890424),
     tanh_near=0.68,
-    exp2=(1.0, 0.6931472, 0.24022648, 0.055503596, 0.009618499, 0.0013390972, 0.0001532937),
+    exp2=EXP2_FLOAT32,
     log2_e=(1.4426950216293335, 1.925963e-08),
     exp_overflow=88.9,
     near_log_2=0.6931610107421875,
@@ -130,20 +131,7 @@ _FLOAT64 = _Constants(
         -2.029893663195511e-06,
     ),
     tanh_near=0.66,
-    exp2=(
-        1.0,
-        0.6931471805599453,
-        0.24022650695910108,
-        0.05550410866482172,
-        0.009618129107601592,
-        0.0013333558146546782,
-        0.00015403530449057247,
-        1.5252733632960968e-05,
-        1.321543882544606e-06,
-        1.0178160706561158e-07,
-        7.073234650897426e-09,
-        4.438728804496799e-10,
-    ),
+    exp2=EXP2_FLOAT64,
     log2_e=(1.4426950408889634, 2.0355273740931033e-17),
     exp_overflow=709.95,
     near_log_2=0.6931471805601177,
