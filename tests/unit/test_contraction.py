@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import pytest
 from tests.kernels import load, matmul, mul, store, widened
@@ -11,9 +12,8 @@ from tests.programs import HOST
 from ferrule.codegen.heuristic import schedule
 from ferrule.codegen.kernel import Kind, reads
 from ferrule.codegen.lower import lower
-from ferrule.codegen.plan import loads, step_of
+from ferrule.codegen.plan import step_of
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import TRUE
 
 WIDE = replace(
     HOST,
@@ -76,12 +76,16 @@ def test_long_sums_add_up_lanes_instead_of_turning_operands(
 
 
 @pytest.mark.parametrize("terms", [768, 1000, 4096])
-def test_wide_blocks_leave_no_tail(terms: int) -> None:
-    """What is beyond the end of the operand would be loaded under a mask."""
-    ast = store(matmul(load(1, 8, terms), load(2, terms, 3072)))
+@pytest.mark.parametrize("rows", [5, 8, 16])
+def test_few_rows_read_the_other_operand_where_it_is(rows: int, terms: int) -> None:
+    """A copy would take longer than the two or three times that it is read; the next columns come
+    into the cache meanwhile.
+    """
+    ast = store(matmul(load(1, rows, terms), load(2, terms, 3072)))
     kernel = schedule(lower(ast, "k"), WIDE).kernel
-    (copied,) = kernel.by_name["sum0.copy2"].computes
-    assert [e.src[1] for e in loads(copied.value)] == [TRUE]
+    assert {nest.name for nest in kernel.nests} == {"sum0", "out0"}
+    (width,) = (prod(loop.range.size.arg for loop in nest.loops[-2:]) for nest in kernel.roots)
+    assert kernel.by_name["sum0"].ahead == ((2, width),)
 
 
 @pytest.mark.parametrize(("terms", "size"), [(64, 1100), (300, 2000)])

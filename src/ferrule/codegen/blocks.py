@@ -1,11 +1,10 @@
 """Contractions whose operands are copied, block by block, into the order in which tiles read them.
 
-Three forms. *Windows*: the rows of the tile are read through a window (a convolution, or the
+Two forms. *Windows*: the rows of the tile are read through a window (a convolution, or the
 gradient of its input). A block of rows is copied once, with its border, what is summed over
 innermost, and tiles read it at shifted places. *Long sums*: the tile's axes are far apart in memory
 and the terms of the sum are neighbours (the gradient of a convolution's weights). Blocks of terms
-of both operands are copied, and the sums of all tiles wait in scratch between two blocks. *Wide
-blocks*: there are few rows, and the steps of a long sum are pages apart in the other operand.
+of both operands are copied, and the sums of all tiles wait in scratch between two blocks.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ferrule.codegen.copies import UNROLLED, Copies, Operands
+from ferrule.codegen.copies import Copies, Operands
 from ferrule.codegen.kernel import Nest
-from ferrule.codegen.plan import PAGE_BYTES, Plan, loads, step_of
+from ferrule.codegen.plan import Plan, loads, step_of
 from ferrule.codegen.primitives.loops import fuse
 from ferrule.codegen.tile import Tile, best_tile
 from ferrule.codegen.window import distance
@@ -25,7 +24,6 @@ LEAST_TERMS = 16  # of a sum: with fewer, the copies would take longer than the 
 NEAR = 4  # elements: steps of a sum that share cache lines
 LEAST_ROWS = 4  # of one axis; where it is shorter, several axes are the rows of a tile
 MOST_ROWS = 14
-MOST_PANELS = 8
 LEAST_PRODUCTS = 8  # multiply-adds of a vector for each element copied; with fewer, copies count
 CHUNKS = 4  # for each thread, where blocks may have any size
 
@@ -47,7 +45,7 @@ def schedule_blocks(plan: Plan, name: str, reduce: str) -> bool:
             return True
     long = [operands for operands in fit if _is_long_sum(operands)]
     if not long:
-        return any(_WideBlocks(plan, name, reduce, operands).apply() for operands in fit)
+        return False
     through_window = [o for o in long if any(len(o.window(r)) > 1 for r in o.row_ranges)]
     _LongSum(plan, name, reduce, (through_window or long)[0]).apply()
     return True
@@ -92,20 +90,6 @@ def _is_long_sum(operands: Operands) -> bool:
         and all(0 < distance(e.src[0], r) <= NEAR for e in (operands.rows, operands.lanes))
     ]
     return len(operands.terms) > 1 and bool(near)
-
-
-def _even_part(size: int, most: int) -> int:
-    """The largest part of at most `most` that leaves no tail; where all such are too short, one
-    that leaves a short one.
-
-    A copy loads under a mask what is beyond the end, and where no page is there, a processor takes
-    a hundred times as long for that as for a load.
-    """
-    count = -(-size // most)
-    even = next((n for n in range(count, 2 * count + 1) if size % n == 0), None)
-    if even is not None:
-        return size // even
-    return -(-size // (count * UNROLLED[0])) * UNROLLED[0]
 
 
 class _Windows(Copies):
@@ -363,66 +347,3 @@ class _LongSum(Copies):
         rows = self.copied_bytes(self.operands.rows, ranges, part)
         columns = self.size(self.name, f"{self.v.name}.i")
         return rows + self.copied_bytes(self.operands.lanes, terms, part) * columns
-
-
-class _WideBlocks(Copies):
-    """Few rows, long sums: blocks of the other operand are copied as wide as the accumulators of
-    all rows allow, so that each of its pages is read at one go.
-    """
-
-    def apply(self) -> bool:
-        plan, operands, v = self.plan, self.operands, self.v
-        if len(operands.terms) != 1 or len(operands.row_ranges) != 1:
-            return False
-        (k,), (m,) = operands.terms, operands.row_ranges
-        if (
-            len(operands.lane_ranges) != 1
-            or not self._is_far(k)
-            or distance(operands.rows.src[0], k) != 1
-        ):
-            return False
-        tile = best_tile(plan.target, self.itemsize, m.size.arg, v.size.arg)
-        most, together = self._sizes(m, tile)
-        if together < 2 or k.size.arg < 2 * most:
-            return False
-        depth = _even_part(k.size.arg, most)
-        batch = [r.name for r in operands.shared]
-        plan.do("split", self.name, v.name, together * tile.columns, "mask")
-        plan.do("reorder", self.name, (*batch, f"{v.name}.o", m.name, f"{v.name}.i"))
-        plan.do("compute_at", self.reduce, len(batch) + 1)
-        plan.do("split", self.reduce, k.name, depth, "peel")
-        tiles, rows = self.split_rows(f"{m.name}@{self.reduce}", tile, "clamp")
-        lanes = f"{v.name}.i@{self.reduce}"
-        plan.do("split", self.reduce, lanes, tile.columns, "mask")
-        columns = plan.vectors(self.reduce, f"{lanes}.i", tile.lanes)
-        terms, block = f"{k.name}.o", f"{k.name}.i"
-        plan.do("reorder", self.reduce, (terms, f"{lanes}.o", *tiles, block, rows, *columns))
-        copy = f"{self.reduce}.copy{operands.lanes.arg}"
-        axes = (f"{lanes}.o", block, *columns)
-        plan.do("stage", self.reduce, operands.lanes.arg, self.reduce, 1, axes, copy)
-        loops = self.loops(copy)
-        plan.do("reorder", copy, (loops[1], loops[0], *loops[2:]))
-        plan.vectorize_inner(copy, plan.nest(copy).loops[-1])
-        self.unroll_terms(block)
-        plan.vectorize_inner(self.name, plan.nest(self.name).loops[-1])
-        plan.share(self.name, len(batch) + 1)
-        return True
-
-    def _is_far(self, k: Expr) -> bool:
-        """Whether steps of the sum are pages apart in an operand that does not fit the cache."""
-        lanes = self.operands.lanes
-        step = distance(lanes.src[0], k) * lanes.dtype.itemsize
-        large = step * k.size.arg > 2 * self.plan.target.l2_bytes
-        return step_of(lanes.src[0], self.v) == 1 and step >= PAGE_BYTES and large
-
-    def _sizes(self, m: Expr, tile: Tile) -> tuple[int, int]:
-        """The terms and the panels of a block: it takes half of the second cache, and the
-        accumulators at most a quarter.
-        """
-        target = self.plan.target
-        column = tile.columns * self.itemsize
-        panels = -(-int(self.v.size.arg) // tile.columns)
-        together = min(target.l2_bytes // 4 // (column * int(m.size.arg)), MOST_PANELS)
-        while together > 1 and -(-panels // together) < CHUNKS * target.max_threads:
-            together //= 2
-        return target.l2_bytes // 2 // (column * max(together, 1)), together

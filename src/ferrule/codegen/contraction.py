@@ -28,6 +28,7 @@ SCATTER_CYCLES = 1.5  # to store one element of a vector that goes to many place
 CONFLICT_CYCLES = 12.0  # where these places are more lines than a set of the first cache holds
 STRIDED_CYCLES = 0.5  # to copy one element from where its neighbours are far apart
 TURNED = 1.05  # the time of a tile whose lanes are far apart in memory
+STEPS_AHEAD = 16  # of k, while a panel is copied: twice as many are as good, half of them less
 MASK_CYCLES = 3.0  # to load one element under a condition, inside a tile
 
 
@@ -179,6 +180,16 @@ class _Contraction:
             fetched = dict(plan.nest(self.reduce).ahead)
             if along and size > plan.target.l2_bytes and e.arg not in fetched:
                 plan.do("prefetch", self.reduce, e.arg, self.tile.columns)
+
+    def _fetch_later_steps(self, copy: str) -> None:
+        """While steps of k that are pages apart are copied, later ones come into the cache."""
+        plan = self.plan
+        nest = plan.nest(copy)
+        for e in loads(nest.computes[0].value):
+            steps = [step_of(e.src[0], loop.range) for loop in nest.loops if _is_far(e, loop.range)]
+            size = prod(r.size.max for r in e.ranges) * e.dtype.itemsize
+            if steps and size > plan.target.l2_bytes and len(e.src) == 2:
+                plan.do("prefetch", copy, e.arg, STEPS_AHEAD * steps[-1])
 
     def _panel_bytes(self, k: int) -> int:
         """The size of a packed panel of the operand that runs along the lanes."""
@@ -360,6 +371,7 @@ class _Contraction:
         lane = axes[-1]
         if load_step(e, lane) == 1:
             plan.vectorize_inner(name, plan.nest(name).loops[-1])
+            self._fetch_later_steps(name)
             return
         if lane.size.arg > self.tile.lanes:
             plan.do("split", name, lane.name, self.tile.lanes, "mask")

@@ -79,13 +79,13 @@ class Copies:
                 inside = [r for r in inside if r not in window]
         return total * prod(sizes[r] for r in inside)
 
-    def split_rows(self, rows: str, tile: Tile, tail: str = "mask") -> tuple[list[str], str]:
+    def split_rows(self, rows: str, tile: Tile) -> tuple[list[str], str]:
         """The loop over tiles, if there is one, and the rows of a tile, as copies."""
         plan = self.plan
         if self.size(self.reduce, rows) <= tile.rows:
             plan.do("unroll", self.reduce, rows)
             return [], rows
-        plan.do("split", self.reduce, rows, tile.rows, tail)
+        plan.do("split", self.reduce, rows, tile.rows, "mask")
         plan.do("unroll", self.reduce, f"{rows}.i")
         return [f"{rows}.o"], f"{rows}.i"
 

@@ -2,17 +2,21 @@
 
 A product of one row with a matrix, or a sum over the columns of one, is bound by memory. Lanes
 along the columns with the whole sum inside would touch another page with every step. Here a step
-adds a few rows to a panel of sums as wide as a page, so that memory is read in order.
+adds a few rows to a panel of sums up to two pages wide, so that much is read in one place, and
+fetches what later steps read.
 """
 
 from __future__ import annotations
 
 from math import prod
 
-from ferrule.codegen.plan import PAGE_BYTES, Plan, loads, step_of
+from ferrule.codegen.plan import LINE_BYTES, PAGE_BYTES, Plan, loads, step_of
 from ferrule.expr import Expr
 
 FEW_ROWS = 4  # results that one element of the wide operand adds to
+LEAST_BYTES = 1024  # from one step to the next, of one row: of less, few lines are read at a time
+WIDEST_BYTES = 2 * PAGE_BYTES  # of a row of a panel
+AHEAD_BYTES = 16 << 10  # of a panel, to be on their way from memory; 8 to 64 KiB are alike
 STEPS = 8  # terms added at a time; half of them for several rows, to fit the registers
 
 
@@ -24,11 +28,12 @@ def schedule_panels(plan: Plan, name: str, reduce: str, v: Expr) -> bool:
     k = nest.loops[0].range
     found = [e for e in loads(nest.computes[0].value) if v in e.ranges]
     wide = [e for e in found if k in e.ranges]
-    far = all(step_of(e.src[0], v) == 1 for e in found) and all(
-        step_of(e.src[0], k) * e.dtype.itemsize >= PAGE_BYTES for e in wide
-    )
     rows = [o.range for o in root.loops if o.range is not v and _misses(wide, o.range)]
     count = prod(r.size.max for r in rows)
+    least = LEAST_BYTES if count == 1 else PAGE_BYTES
+    far = all(step_of(e.src[0], v) == 1 for e in found) and all(
+        step_of(e.src[0], k) * e.dtype.itemsize >= least for e in wide
+    )
     sizes = [r.size for r in (v, *rows)]
     if not wide or not far or count > FEW_ROWS or any(not n.is_const for n in sizes):
         return False
@@ -48,9 +53,7 @@ def _apply(plan: Plan, name: str, reduce: str, v: Expr, rows: list[Expr], steps:
     names = [loop.range.name for loop in plan.nest(name).loops]
     inner = [r.name for r in rows]
     batch = [x for x in names if x not in (v.name, *inner)]
-    width = PAGE_BYTES // itemsize
-    while width > 16 and -(-v.size.arg // width) < plan.target.max_threads:
-        width //= 2
+    width = _width(plan, v.size.arg, itemsize)
     plan.do("split", name, v.name, width, "mask")
     plan.do("reorder", name, (*batch, f"{v.name}.o", *inner, f"{v.name}.i"))
     plan.do("compute_at", reduce, len(batch) + 1)
@@ -65,5 +68,31 @@ def _apply(plan: Plan, name: str, reduce: str, v: Expr, rows: list[Expr], steps:
         plan.do("unroll", reduce, copy)
     order = (f"{k.name}.o", f"{columns}.o", *copies, f"{k.name}.i", f"{columns}.i")
     plan.do("reorder", reduce, order)
+    _fetch_next_steps(plan, reduce, f"{k.name}.o", steps * width * itemsize)
     plan.vectorize_inner(name, plan.nest(name).loops[-1])
     plan.share(name, len(batch) + 1)
+
+
+def _width(plan: Plan, columns: int, itemsize: int) -> int:
+    """The columns of a panel: as many as are read at one go, or fewer, so that all threads have
+    equal shares.
+    """
+    threads = plan.target.max_threads
+    panels = -(-columns * itemsize // WIDEST_BYTES)
+    even = -(-columns // (-(-panels // threads) * threads))
+    line = LINE_BYTES // itemsize
+    return -(-even // line) * line
+
+
+def _fetch_next_steps(plan: Plan, reduce: str, terms: str, step_bytes: int) -> None:
+    """While some terms are added, later ones come into the cache: at the end of a row of the panel,
+    what is read next is elsewhere, and no processor looks ahead so far. Not where the operand is
+    small: from a third cache it comes as quickly without.
+    """
+    nest = plan.nest(reduce)
+    (r,) = (loop.range for loop in nest.loops if loop.range.name == terms)
+    for e in loads(nest.computes[0].value):
+        size = prod(x.size.max for x in e.ranges) * e.dtype.itemsize
+        if size > 2 * plan.target.l2_bytes and e.arg not in dict(plan.nest(reduce).ahead):
+            distance = step_of(e.src[0], r) * -(-AHEAD_BYTES // step_bytes)
+            plan.do("prefetch", reduce, e.arg, distance)
