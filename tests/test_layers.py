@@ -43,7 +43,7 @@ LAYERS = """
     renderer.llvmvalue renderer.llvmexpand renderer.llvmalu renderer.llvmfloat8
     renderer.llvmcast renderer.llvmir
     renderer.cdialect renderer.cprelude renderer.calu renderer.cbounds renderer.cinline
-    renderer.cblocks renderer.cfunction renderer.cstyle
+    renderer.cblocks renderer.cfunction renderer.claunch renderer.cstyle
     runner winners trials tuner interpreted device packing trial_worker capture
     runtime.elf runtime.native_parts runtime.native runtime.pool runtime.llvm
     runtime.cpu_memory runtime.cpu_program runtime.graph.cpu runtime.cpu runtime.numpy

@@ -29,7 +29,7 @@ _KERNEL_FLAGS = (
     *("-ffp-contract=off", "-fno-strict-aliasing", "-fno-exceptions", "-fno-rtti"),
     "-nostdlib",  # what a kernel needs is in the fake driver's process
 )
-_KERNEL = re.compile(r'extern "C" __global__ void(?:\s+__launch_bounds__\(\d+\))?\s+(\w+)\s*\(')
+_KERNEL = re.compile(r'extern "C" __global__ void(?:\s+__launch_bounds__\([\d, ]+\))?\s+(\w+)\s*\(')
 
 
 def missing() -> str:

@@ -48,6 +48,8 @@ def _kernels() -> dict[str, LazyOp]:
     wide, causal = (AttentionGradients(4096, 4096, 64, causal=c) for c in (False, True))
     bfloat16 = {n: AttentionGradients(4096, 4096, n, dtypes.bfloat16) for n in (64, 128)}
     gradients = {
+        "key_gradient_64": wide.key(),
+        "causal_key_gradient_64": causal.key(),
         "log_of_sums_64": store(log_of_sums(masked_scores(load(1, 4096, 64), load(2, 4096, 64)))),
         "query_gradient_64": wide.query(),
         "causal_value_gradient_64": causal.value(),

@@ -401,6 +401,24 @@ def test_memory_that_a_launch_asks_for() -> None:
         cuda_renderer(GPU).render("k", linearizer.uops)
 
 
+def test_blocks_that_shared_memory_has_room_for() -> None:
+    """Only where that is what limits them is the compiler told."""
+    target = replace(GPU, static_shared_bytes=48 << 10, shared_bytes=96 << 10, l1_bytes=228 << 10)
+    uops = tiled(Product(64, 64, 64), THREADS).uops
+    used = sum(u.arg[1] * 4 for u in uops if u.op is UOps.SHARED)
+    room = target.l1_bytes // (used + 1024)
+    kept = sum(u.lanes for u in uops if u.op is UOps.REG)
+    assert room > 65536 // (64 * (64 + kept))
+    assert "__launch_bounds__(64) " in cuda_renderer(target).render("k", uops)
+    few = replace(target, l1_bytes=3 * (used + 1024))
+    assert "__launch_bounds__(64, 3) " in cuda_renderer(few).render("k", uops)
+    assert "(64, 1, 1)" in opencl_renderer(few).render("k", uops)
+    unknown = replace(few, static_shared_bytes=None)
+    assert "__launch_bounds__(64) " in cuda_renderer(unknown).render("k", uops)
+    too_few = replace(target, l1_bytes=used)
+    assert "__launch_bounds__(64) " in cuda_renderer(too_few).render("k", uops)
+
+
 def test_elements_that_are_turned_are_copied_one_by_one() -> None:
     uops = tiled(Product(64, 64, 64), replace(THREADS, stages=2)).uops
     text = compile_as_cuda(uops, "compute_80").decode()

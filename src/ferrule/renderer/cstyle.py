@@ -15,6 +15,7 @@ from ferrule.renderer.base import Renderer, RenderError
 from ferrule.renderer.calu import bare
 from ferrule.renderer.cdialect import CUDA, OPENCL, Dialect, memory_type, symbol
 from ferrule.renderer.cfunction import Function
+from ferrule.renderer.claunch import blocks_at_once
 from ferrule.renderer.cprelude import Prelude
 from ferrule.target import Target
 
@@ -114,16 +115,24 @@ class CStyleRenderer(Renderer):
 
     def _kernel(self, name: str, uops: Sequence[UOp], prelude: Prelude) -> str:
         function = Function(self.dialect, self.target, prelude, uops)
+        parameters = "const i64 *args, i64 start, i64 stop"
         if self.dialect.has_blocks:
-            launch = self.dialect.launch.format(threads=function.threads)
             parameters = _parameters(function, uops)
-            head = f"{self.dialect.kernel}{launch}{symbol(name)}({parameters})"
         else:
-            head = f"void {symbol(name)}(const i64 *args, i64 start, i64 stop)"
             _from_table(function, uops)
         for u in uops:
             function.add(u)
-        return "\n".join([f"{head} {{", *function.text(), "}"])
+        body = function.text()  # tells how much memory the threads share
+        before = self._launch(function, uops) if self.dialect.has_blocks else "void "
+        return "\n".join([f"{before}{symbol(name)}({parameters}) {{", *body, "}"])
+
+    def _launch(self, function: Function, uops: Sequence[UOp]) -> str:
+        """What stands before the name of a kernel for blocks of threads."""
+        blocks = blocks_at_once(uops, function.threads, function.shared_bytes, self.target)
+        launch = self.dialect.launch.format(
+            threads=function.threads, blocks="" if blocks is None else f", {blocks}"
+        )
+        return self.dialect.kernel + launch
 
     def _extent(self, name: str, uops: Sequence[UOp], prelude: Prelude) -> str:
         position = _extent_of(name, uops)

@@ -1,0 +1,39 @@
+"""How many blocks of a kernel a multiprocessor is to run at once, which a compiler is told.
+
+By itself it guesses, and may keep a thread to fewer registers than there are for it, at the price
+of spills. Where shared memory has room for a few blocks only, registers that more of them would
+take are of no use to anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from ferrule.codegen.gridcost import LANES, REGISTERS
+from ferrule.codegen.uops import UOp, UOps
+from ferrule.target import Target
+
+_RESERVED_BYTES: Final = 1024
+"""Of shared memory, which each block has besides."""
+# A thread's registers beside those of its sums: addresses and operands, which are more where a
+# warp's matrices are among them.
+_OTHERS: Final = 64
+_OTHERS_OF_MATRICES: Final = 80
+
+
+def blocks_at_once(
+    uops: Sequence[UOp], threads: int, shared_bytes: int, target: Target
+) -> int | None:
+    """As many as shared memory has room for; None if it is not what limits them, or not known."""
+    if not shared_bytes or target.static_shared_bytes is None:
+        return None
+    room = target.l1_bytes // (shared_bytes + _RESERVED_BYTES)
+    return room if 1 <= room <= LANES * REGISTERS // (threads * _registers(uops)) else None
+
+
+def _registers(uops: Sequence[UOp]) -> int:
+    """About how many a thread needs."""
+    others = _OTHERS_OF_MATRICES if any(u.op is UOps.MMA for u in uops) else _OTHERS
+    kept = [(u.lanes, u.dtype) for u in uops if u.op is UOps.REG]
+    return others + sum(n * max(1, dtype.itemsize // 4) for n, dtype in kept if dtype is not None)
