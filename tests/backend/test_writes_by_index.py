@@ -158,6 +158,29 @@ def test_a_copy_with_elements_put_in_is_one_pass(device: str) -> None:
         assert nbytes < 2.1 * WHOLE
 
 
+@pytest.mark.parametrize("case", ["used", "held", "asked for"])
+def test_what_else_needs_the_result_gets_it(device: str, case: str) -> None:
+    b, i, v = made()
+    expected = b.numpy().copy()
+    np.add.at(expected, i.numpy(), v.numpy())
+    result = b.index_add(0, i, v)
+    b.assign(result)
+    if case == "used":
+        other = result * 2
+        del result
+        b.realize(other)
+        np.testing.assert_array_equal(other.numpy(), expected * 2)
+    elif case == "held":
+        b.realize()
+        b += 1
+        np.testing.assert_array_equal(result.numpy(), expected)
+        expected += 1
+    else:
+        b.realize(result)
+        np.testing.assert_array_equal(result.numpy(), expected)
+    np.testing.assert_array_equal(b.numpy(), expected)
+
+
 def test_what_handed_out_memory_is_not_written(device: str) -> None:
     b, i, v = made()
     seen = b.numpy(copy=False)
