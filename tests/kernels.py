@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -292,6 +293,33 @@ def running_sums(x: LazyOp) -> LazyOp:
     return total(x.pad(((size - 1, 0),)).window(0, size), 1).reshape((size,))
 
 
+def running(op: ReduceOps, x: LazyOp, axis: int, neutral: float) -> LazyOp:
+    """Each element of an axis combined with all before it, as reduces over windows."""
+    size = x.shape[axis]
+    none = ((0, 0),) * len(x.shape)
+    pads = (*none[:axis], (size - 1, 0), *none[axis + 1 :])
+    filled = padded(x, pads, neutral)
+    return reduce(op, filled.window(axis, size), len(x.shape)).reshape(x.shape)
+
+
+def padded(x: LazyOp, pads: tuple[tuple[int, int], ...], number: float) -> LazyOp:
+    """Padded with zeros, or another number."""
+    wide = x.pad(pads)
+    if number == 0:
+        return wide
+    inside = constant(True, x.shape, dtypes.bool).pad(pads)
+    return LazyOp(TernaryOps.WHERE, (inside, wide, constant(number, wide.shape)))
+
+
+def joined(a: LazyOp, b: LazyOp) -> LazyOp:
+    """One after the other along the last axis."""
+    before, after = a.shape[-1], b.shape[-1]
+    none = ((0, 0),) * (len(a.shape) - 1)
+    is_second = constant(True, b.shape, dtypes.bool).pad((*none, (before, 0)))
+    parts = (is_second, b.pad((*none, (before, 0))), a.pad((*none, (0, after))))
+    return LazyOp(TernaryOps.WHERE, parts)
+
+
 def products(a: LazyOp, b: LazyOp) -> LazyOp:
     """Matrix products along the first axis."""
     batch, rows, inner = a.shape
@@ -459,6 +487,66 @@ CASES = [
         ),
         ((9, 21), (9, 21)),
         lambda values, places: numpy_scatter(values, places, 3),
+    ),
+    Case(
+        "every_third",
+        store(load(1, 5, 140).shrink(((0, 5), (2, 139))).stride((1, 3))),
+        ((5, 140),),
+        lambda x: x[:, 2:139:3],
+    ),
+    Case(
+        "each_three_times",
+        store(load(1, 75, 1).expand((75, 3)).reshape((225,))),
+        ((75, 1),),
+        lambda x: x.repeat(3),
+    ),
+    Case(
+        "interleaved",
+        store(load(1, 3, 2, 37).permute((1, 2, 0))),
+        ((3, 2, 37),),
+        lambda x: x.transpose(1, 2, 0),
+    ),
+    Case(
+        "joined",
+        store(exp(joined(load(1, 3, 70), load(2, 3, 51)))),
+        ((3, 70), (3, 51)),
+        lambda a, b: np.exp(np.concatenate([a, b], 1)),
+    ),
+    Case(
+        "joined_in_chunks",
+        store(joined(joined(load(1, 17001), load(2, 30000)), load(3, 999))),
+        ((17001,), (30000,), (999,)),
+        lambda *parts: np.concatenate(parts),
+    ),
+    Case(
+        "running_sums",
+        store(add(running(ReduceOps.SUM, load(1, 4, 77), 1, 0), load(2, 4, 77))),
+        ((4, 77), (4, 77)),
+        lambda x, y: np.cumsum(x, 1) + y,
+    ),
+    Case(
+        "running_sums_of_columns",
+        store(running(ReduceOps.SUM, load(1, 40, 2, 37), 0, 0)),
+        ((40, 2, 37),),
+        lambda x: np.cumsum(x, 0),
+    ),
+    Case(
+        "running_products_in_blocks",
+        store(
+            running(ReduceOps.PROD, load(1, 5, 44).pad(((0, 0), (0, 22))).reshape((5, 2, 33)), 2, 1)
+            .reshape((5, 66))
+            .shrink(((0, 5), (0, 44)))
+        ),
+        ((5, 44),),
+        lambda x: np.cumprod(np.pad(x, ((0, 0), (0, 22))).reshape(5, 2, 33), 2).reshape(5, 66)[
+            :, :44
+        ],
+    ),
+    Case(
+        "running_largest",
+        store(running(ReduceOps.MAX, load(1, 9, 50).stride((1, -1)), 1, -math.inf)),
+        ((9, 50),),
+        lambda x: np.maximum.accumulate(x[:, ::-1], 1),
     ),
 ]
 

@@ -24,13 +24,13 @@ LAYERS = """
     buffer
     opkinds ops facts fold
     codegen.intrinsics codegen.kernel codegen.phases codegen.elementwise codegen.sums codegen.lower
-    codegen.window codegen.limits codegen.owner
+    codegen.window codegen.limits codegen.segments codegen.neighbours codegen.owner
     codegen.primitives.editing codegen.primitives.loops codegen.primitives.kinds
     codegen.primitives.nests codegen.primitives.memory codegen.primitives.products
-    codegen.primitives.running codegen.opt codegen.threads
-    codegen.plan codegen.streams codegen.panels codegen.rows codegen.tensorize codegen.tile
-    codegen.copies codegen.blocks codegen.taps codegen.dots codegen.contraction codegen.chains
-    codegen.gridstreams
+    codegen.primitives.running codegen.primitives.scans codegen.opt codegen.threads
+    codegen.plan codegen.streams codegen.panels codegen.rows codegen.scans codegen.tensorize
+    codegen.tile codegen.copies codegen.blocks codegen.taps codegen.dots codegen.contraction
+    codegen.chains codegen.gridstreams
     codegen.gridrows codegen.gridcost codegen.gridtile codegen.gridchains codegen.gridscatter
     codegen.grid codegen.heuristic codegen.mutate codegen.search
     codegen.prepack

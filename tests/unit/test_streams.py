@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
-from tests.kernels import add, constant, exp, load, store
+from tests.kernels import CASES, add, constant, exp, joined, load, store
 from tests.programs import HOST
 
 from ferrule.codegen.heuristic import schedule
+from ferrule.codegen.interpret import extent, interpret
 from ferrule.codegen.kernel import Kernel
+from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
+from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
 from ferrule.codegen.streams import CHUNK
+from ferrule.codegen.uops import UOps
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import const
+from ferrule.expr import ExprOp, const
+
+WIDE = replace(HOST, vector_bytes=64, n_vector_registers=32)
 
 
 def _iterations(kernel: Kernel) -> list[int]:
@@ -33,3 +42,61 @@ def test_the_last_chunk_ends_where_the_data_end(size: int, dtype: DType) -> None
     counts = _iterations(kernel)
     assert counts[:-1] == [full] * (len(counts) - 1)
     assert sum(counts) == -(-size // lanes)
+
+
+@pytest.mark.parametrize("name", ["every_third", "each_three_times", "interleaved"])
+def test_lanes_that_are_near_are_loaded_as_vectors(name: str) -> None:
+    """But in the last iteration, where there is a mask for each lane."""
+    case = next(case for case in CASES if case.name == name)
+    uops = Linearizer(case.ast, WIDE).linearize().uops
+    gathers = [u for u in uops if u.op is UOps.LOAD and u.src[1].lanes > 1]
+    assert all(len(u.src) > 2 for u in gathers)
+    assert any(u.op is UOps.SHUFFLE for u in uops)
+
+
+def test_segments_know_their_buffer() -> None:
+    """Between the ends of two buffers nothing is asked, and nothing is loaded from the other."""
+    a, b = load(1, 8, 160), load(2, 8, 96)
+    linearizer = Linearizer(store(joined(a, b)), replace(WIDE, max_threads=1)).linearize()
+    loads = [u for u in linearizer.uops if u.op is UOps.LOAD]
+    assert [len(u.src) for u in loads] == [2, 2]
+    assert not any(u.op is UOps.ALU and u.arg is ExprOp.WHERE for u in linearizer.uops)
+    (loop,) = [o for o in linearizer.scheduled.roots[0].loops if o.segments]
+    assert [segment.end.arg for segment in loop.segments] == [10, 16]
+
+
+def test_a_segment_needs_a_condition_that_changes() -> None:
+    kernel = lower(store(add(load(1, 40), load(2, 40))), "k")
+    with pytest.raises(ScheduleError, match="no condition of out0 changes a few times"):
+        apply_opts(kernel, [Opt("segment", ("out0", "i0.0"))])
+
+
+def test_a_loop_in_segments_is_not_split() -> None:
+    kernel = lower(store(joined(load(1, 40), load(2, 40))), "k")
+    opts = [Opt("segment", ("out0", "i0.0")), Opt("split", ("out0", "i0.0", 8, "mask"))]
+    with pytest.raises(ScheduleError, match="it is limited"):
+        apply_opts(kernel, opts)
+
+
+@pytest.mark.parametrize("shape", [(40, 40), (33, 50), (16, 16), (100, 19)])
+def test_only_what_lies_across_is_turned(shape: tuple[int, int]) -> None:
+    """What lies along the result is loaded so, and no square at the edge has a mask."""
+    n, m = shape
+    ast = store(add(load(1, n, m), load(2, m, n).permute((1, 0))))
+    uops = Linearizer(ast, WIDE).linearize().uops
+    loads = [u for u in uops if u.op is UOps.LOAD and u.src[0].op is UOps.PARAM]
+    assert {len(u.src) for u in loads} == {2}
+    assert all(u.src[1].lanes == 1 and u.lanes == 16 for u in loads)
+    a, b = (np.random.default_rng(0).standard_normal(s).astype(np.float32) for s in (shape, (m, n)))
+    out = np.full(n * m, np.nan, np.float32)
+    interpret(uops, [out, a.ravel(), b.ravel()], [], 0, extent(uops, []))
+    np.testing.assert_array_equal(out.reshape(shape), a + b.T)
+
+
+def test_what_is_stored_in_place_is_not_computed_twice() -> None:
+    x = load(0, 40, 40)
+    kernel = lower(store(add(x, load(1, 40, 40).permute((1, 0)))), "k")
+    with pytest.raises(ScheduleError, match="has to be the same both times"):
+        apply_opts(kernel, [Opt("split", ("out0", "i0.0", 16, "shift"))])
+    tails = {opt.args[3] for opt in schedule(kernel, WIDE).opts if opt.primitive == "split"}
+    assert tails == {"peel"}

@@ -6,6 +6,7 @@ again in an inner loop and no later pass needs to move it. One with an effect st
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
 from typing import final
 
@@ -161,6 +162,18 @@ class Emitter:
     def shuffle(self, order: tuple[int, ...], *vectors: UOp) -> UOp:
         """Lanes of one or two vectors, those of the second numbered after those of the first."""
         return self.emit(UOp(UOps.SHUFFLE, vectors[0].dtype, len(order), vectors, order))
+
+    def gathered(self, vectors: Sequence[UOp], places: Sequence[tuple[int, int]]) -> UOp:
+        """A vector whose lanes are lanes of others: in which of these, and at which place. They
+        have one width; more than two are as wide as what they make.
+        """
+        width = vectors[0].lanes
+        order = tuple(n * width + place if n < 2 else 0 for n, place in places)
+        found = self.shuffle(order, *vectors[:2])
+        for number, vector in enumerate(vectors[2:], 2):
+            order = tuple(width + at if n == number else i for i, (n, at) in enumerate(places))
+            found = self.shuffle(order, found, vector)
+        return found
 
 
 def _loads_from(e: Expr, slot: int) -> bool:

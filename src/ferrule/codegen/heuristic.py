@@ -15,6 +15,7 @@ from ferrule.codegen.kernel import Kernel, stores_to_one_place
 from ferrule.codegen.opt import Opt
 from ferrule.codegen.plan import Plan
 from ferrule.codegen.rows import schedule_rows
+from ferrule.codegen.scans import schedule_scan
 from ferrule.codegen.streams import schedule_stream
 from ferrule.target import Target
 
@@ -43,6 +44,8 @@ def _schedule_root(plan: Plan, name: str) -> None:
         return
     if not below:
         schedule_stream(plan, name)
+        return
+    if schedule_scan(plan, name, below):
         return
     if has_blocks(plan, name):
         schedule_chain(plan, name)

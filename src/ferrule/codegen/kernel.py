@@ -67,9 +67,20 @@ MONOIDS = {
 
 
 @dataclass(frozen=True)
+class Segment:
+    """The iterations of a loop from the end of the segment before to before `end`, in which some
+    conditions are known to hold, or to fail, whatever goes on inside.
+    """
+
+    end: Expr
+    known: tuple[tuple[Expr, bool], ...]
+
+
+@dataclass(frozen=True)
 class Loop:
     """One loop over a range. Where `peel` is set, that condition holds in all iterations but the
     last. With `start` and `end`, only the iterations from the one to before the other are run.
+    With `segments` it is run as one loop after the other, each with what is known there.
     With `step`, the iterations of a THREAD loop are that digit of the thread's number.
     """
 
@@ -78,13 +89,20 @@ class Loop:
     peel: Expr | None = None
     end: Expr | None = None
     start: Expr | None = None
+    segments: tuple[Segment, ...] = ()
     step: int | None = None
 
     def mapped(self, mapping: Mapping[Expr, Expr]) -> Loop:
-        """The loop with parts of its condition, its start and its end replaced."""
+        """The loop with parts of its conditions, its start and its ends replaced."""
         parts = (self.peel, self.start, self.end)
         peel, start, end = (None if e is None else e.substitute(mapping) for e in parts)
-        return replace(self, peel=peel, start=start, end=end)
+        segments = tuple(
+            Segment(
+                s.end.substitute(mapping), tuple((c.substitute(mapping), v) for c, v in s.known)
+            )
+            for s in self.segments
+        )
+        return replace(self, peel=peel, start=start, end=end, segments=segments)
 
     @property
     def size(self) -> int:
@@ -116,7 +134,8 @@ class Compute:
 
     A reduce that runs `along` a loop, of its own nest or of the one that it hangs in, goes on from
     one iteration to the next. What it was before this iteration is read as `before`; with `start`,
-    that is what it goes on from.
+    that is what it goes on from. With `by_lanes`, an axis that is lanes, each lane has what the
+    lanes before it have too, and the last one what the next iteration goes on from.
     """
 
     name: str
@@ -130,6 +149,7 @@ class Compute:
     stages: int = 1
     along: Expr | None = None
     start: Expr | None = None
+    by_lanes: Expr | None = None
 
     @property
     def before(self) -> str:
@@ -426,7 +446,7 @@ def _verify_nest(kernel: Kernel, nest: Nest, seen_ranges: set[Expr]) -> None:
             raise KernelError(f"loop {loop.range} of unknown size is {loop.kind.name}")
     for depth, loop in enumerate(nest.loops):
         inside = {inner.range for inner in nest.loops[depth:]}
-        for bound in (loop.start, loop.end):
+        for bound in (loop.start, loop.end, *(s.end for s in loop.segments)):
             if bound is not None and not bound.ranges <= open_ranges - inside:
                 raise KernelError(f"the bounds of loop {loop.range} are not known where it begins")
     for e in expressions(nest):
@@ -511,6 +531,9 @@ def _show_nest(kernel: Kernel, nest: Nest, indent: int) -> Iterator[str]:
             size = loop.range.size if loop.end is None else loop.end
             first = "" if loop.start is None else f"{loop.start}.."
             yield f"{pad * (indent + depth)}for {loop.range.name} in {first}{size}{kind}{peel}:"
+            for s in loop.segments:
+                known = " and ".join(str(c) if holds else f"not {c}" for c, holds in s.known)
+                yield f"{pad * (indent + depth)}  # to {s.end}: {known or 'nothing is known'}"
     for c in nest.computes:
         if c.stages > 1:
             yield f"{pad * (indent + len(nest.loops))}# {c.stages} stages"
@@ -521,4 +544,5 @@ def _show_nest(kernel: Kernel, nest: Nest, indent: int) -> Iterator[str]:
         sign = "=" if c.monoid is None else f"{c.monoid.name}="
         goes_on = "" if c.along is None else f" along {c.along}"
         goes_on += "" if c.start is None else f" from {c.start}"
+        goes_on += "" if c.by_lanes is None else f" by lanes {c.by_lanes}"
         yield f"{pad * (indent + len(nest.loops))}{target} {sign} {c.value}{goes_on}"

@@ -216,20 +216,30 @@ def _reads(e: Expr, c: Compute) -> bool:
 
 def _least(part: Expr, r: Expr, opened: frozenset[Expr]) -> tuple[int, Expr] | None:
     """`a < b` as (step of r, what is added to it at least inside of the loop)."""
+    found = least_and_most(part, r, opened)
+    return None if found is None else found[:2]
+
+
+def least_and_most(part: Expr, r: Expr, opened: frozenset[Expr]) -> tuple[int, Expr, Expr] | None:
+    """`a < b` as `step * r + rest < 0`: (step, the least and the most that the rest is inside of
+    the loop), by the ranges that are open around it; None where it is nothing like that.
+    """
     if part.op is not ExprOp.CMPLT or any(e.op is ExprOp.LOAD for e in toposort([part])):
         return None
     terms, constant = (part.src[0] - part.src[1]).linear()
     least: Expr = const(constant)
+    most: Expr = least
     for atom, coefficient in terms.items():
         if atom is r:
             continue
         if atom.ranges <= opened:
-            least = least + atom * coefficient
+            least, most = least + atom * coefficient, most + atom * coefficient
         elif r in atom.ranges:
             return None
         else:
-            least = least + coefficient * (atom.min if coefficient > 0 else atom.max)
-    return terms.get(r, 0), least
+            ends = sorted((coefficient * atom.min, coefficient * atom.max))
+            least, most = least + ends[0], most + ends[1]
+    return terms.get(r, 0), least, most
 
 
 def _end(step: int, least: Expr, r: Expr) -> Expr | None:

@@ -230,6 +230,7 @@ class _Nests:
         elif loop.kind is Kind.THREAD:
             self._loops(nest, depth + 1)
         else:
+            self.reductions.begin_along(nest, depth)
             self._serial(loop, lambda: self._loops(nest, depth + 1), bounds)
 
     def _fetch_places(self, nest: Nest, depth: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from ferrule.codegen.kernel import Kernel, verify
 from ferrule.codegen.primitives.editing import ScheduleError
 from ferrule.codegen.primitives.kinds import bind, parallel, transpose, unroll, vectorize
-from ferrule.codegen.primitives.loops import fuse, limit, reorder, split
+from ferrule.codegen.primitives.loops import fuse, limit, reorder, segment, split
 from ferrule.codegen.primitives.memory import (
     axes,
     nontemporal,
@@ -38,6 +38,7 @@ from ferrule.codegen.primitives.nests import (
 )
 from ferrule.codegen.primitives.products import tensorize
 from ferrule.codegen.primitives.running import run_along
+from ferrule.codegen.primitives.scans import prefix, scan
 from ferrule.records import dataclass
 
 __all__ = ["PRIMITIVES", "Opt", "ScheduleError", "apply_opts"]
@@ -103,10 +104,13 @@ PRIMITIVES: Final[dict[str, Callable[..., Kernel]]] = {
     "partition": partition,
     "pipeline": pipeline,
     "prefetch": prefetch,
+    "prefix": prefix,
     "recompute": recompute,
     "reorder": reorder,
     "reuse": reuse,
     "run_along": run_along,
+    "scan": scan,
+    "segment": segment,
     "split": split,
     "stage": stage,
     "swizzle": swizzle,

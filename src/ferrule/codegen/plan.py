@@ -10,7 +10,7 @@ from ferrule.codegen.kernel import Kernel, Loop, Nest, expressions
 from ferrule.codegen.limits import end_of, start_of
 from ferrule.codegen.opt import PRIMITIVES, Opt
 from ferrule.codegen.primitives.editing import ScheduleError, descendants, is_ordered
-from ferrule.codegen.primitives.loops import fuse
+from ferrule.codegen.primitives.loops import can_shift, fuse
 from ferrule.expr import BOOL, COSTLY, INDEX, Expr, ExprOp, const, toposort
 from ferrule.target import Target
 
@@ -140,9 +140,18 @@ class Plan:
 
     def turn(self, name: str, along: str, across: str, lanes: int) -> None:
         """Squares of values: computed as vectors along one loop, kept or stored along another."""
-        self.do("split", name, across, lanes, "peel")
-        self.do("split", name, along, lanes, "peel")
+        self.squares(name, along, across, lanes)
         self.transpose(name, f"{along}.i", f"{across}.i")
+
+    def squares(self, name: str, along: str, across: str, lanes: int) -> None:
+        """Two loops in squares. Where that may be, the last ones begin earlier: none has rows under
+        an empty mask then.
+        """
+        for r in (across, along):
+            nest = self.nest(name)
+            size = next(loop.range for loop in nest.loops if loop.range.name == r)
+            tail = "shift" if can_shift(self.kernel, nest, size, lanes) else "peel"
+            self.do("split", name, r, lanes, tail)
 
     def stage(
         self, name: str, e: Expr, at: str, depth: int, order: Sequence[str], copy: str

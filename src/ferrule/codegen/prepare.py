@@ -85,7 +85,7 @@ def _once(kernel: Kernel) -> Kernel:
 
 def _runs_once(loop: Loop) -> bool:
     size = loop.range.size
-    whole = loop.peel is None and loop.start is None and loop.end is None
+    whole = (loop.peel, loop.start, loop.end, loop.segments) == (None, None, None, ())
     return loop.kind is Kind.SERIAL and whole and size.is_const and size.arg == 1
 
 

@@ -237,6 +237,13 @@ class Reductions:
 
     # -- what runs along a loop --------------------------------------------------------------------
 
+    def begin_along(self, nest: Nest, depth: int) -> None:
+        """Registers for what runs along a loop of a nest that reduces nothing, about to open."""
+        r = nest.loops[depth].range
+        for n in self.values.kernel.nests:
+            if n.at == (nest.name, depth + 1) and any(c.along is r for c in n.computes):
+                self._running |= self._registers(n, 0)
+
     def _begin_running(self, nest: Nest, own: _Registers) -> list[Compute]:
         """Registers for what runs along the first loop of a nest, which is about to open: its own
         accumulators, and those of the nests that hang in it; the latter are returned.
@@ -274,9 +281,28 @@ class Reductions:
         """A running reduce, with what one iteration adds to it."""
         register = self._running[self.values.key(c)]
         start = self._start(c, register)
+        if c.by_lanes is not None:
+            part = self._prefixes(monoid, part)
+            total = self.out.shuffle((part.lanes - 1,) * part.lanes, part)
+            self.out.set(register, self.out.alu(monoid.op, start, total))
+            return self.out.alu(monoid.op, start, part)
         value = self.out.alu(monoid.op, start, self.out.widen(part, register.lanes))
         self.out.set(register, value)
         return value
+
+    def _prefixes(self, monoid: Monoid, part: UOp) -> UOp:
+        """Each lane combined with all lanes before it."""
+        lanes = part.lanes
+        step = 1
+        while step < lanes:
+            moved = self.out.shuffle(tuple((i - step) % lanes for i in range(lanes)), part)
+            both = self.out.alu(monoid.op, moved, part)
+            # The first lanes have none so far before them.
+            part = self.out.shuffle(
+                tuple(i if i < step else lanes + i for i in range(lanes)), part, both
+            )
+            step *= 2
+        return part
 
     def _end_running(self, c: Compute) -> None:
         """After the loop: what has run along it is known."""
@@ -305,12 +331,15 @@ class Reductions:
 
 
 def first_reduce(nest: Nest) -> int:
-    """The depth of the first loop that is combined over; -1 if there is none."""
+    """The depth of the first loop that is combined over, or from which on lanes and copies alone
+    follow if there is no such; -1 if nothing is combined.
+    """
     if all(c.monoid is None for c in nest.computes):
         return -1
     kept = nest.kept
     combined = (d for d, loop in enumerate(nest.loops) if loop.range not in kept)
-    return next(combined, len(nest.loops))
+    run = [d for d, loop in enumerate(nest.loops, 1) if loop.kind not in LANES_OR_COPIES]
+    return next(combined, max(run, default=0))
 
 
 def _hold_depth(nest: Nest) -> int:

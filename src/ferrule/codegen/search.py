@@ -93,7 +93,7 @@ def _edits(kernel: Kernel, opts: Opts, target: Target) -> Iterator[Opts]:
         return iter(())
 
 
-_EXACT = frozenset(PRIMITIVES) - {"group", "tensorize"}
+_EXACT = frozenset(PRIMITIVES) - {"group", "prefix", "scan", "tensorize"}
 
 
 def reassociates(kernel: Kernel, opts: Opts) -> bool:

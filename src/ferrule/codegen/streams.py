@@ -5,7 +5,9 @@ from __future__ import annotations
 from math import prod
 
 from ferrule.codegen.kernel import Kind, Nest
+from ferrule.codegen.neighbours import period
 from ferrule.codegen.plan import SERIAL_WORK, Plan, loads, step_of
+from ferrule.codegen.segments import MOST_SEGMENTS, segments_of
 from ferrule.expr import COSTLY, Expr, toposort
 
 SHORT = 8  # elements: of a row that fills no vector
@@ -17,6 +19,23 @@ def schedule_stream(plan: Plan, name: str) -> None:
     """Element-wise work: lanes along the contiguous axis, the rest shared out."""
     if not plan.nest(name).loops:
         return
+    _choose_lanes(plan, name)
+    _segment(plan, name)
+
+
+def _segment(plan: Plan, name: str) -> None:
+    """Loops in segments, where conditions change along them, as long as that is little code."""
+    copies = 1
+    for depth, loop in reversed(list(enumerate(plan.nest(name).loops))):
+        if loop.kind not in (Kind.SERIAL, Kind.PARALLEL):
+            continue
+        segments = segments_of(plan.kernel, plan.nest(name), depth)
+        if segments and copies * len(segments) <= MOST_SEGMENTS:
+            copies *= len(segments)
+            plan.do("segment", name, loop.range.name)
+
+
+def _choose_lanes(plan: Plan, name: str) -> None:
     _join_short_rows(plan, name)
     nest = plan.nest(name)
     v = _contiguous_axis(nest)
@@ -33,14 +52,38 @@ def schedule_stream(plan: Plan, name: str) -> None:
     outer = prod(loop.range.size.max for loop in plan.nest(name).loops[:-1])
     enough = 4 * plan.target.max_threads
     if parallel and len(names) > 1 and outer >= enough:
-        plan.vectorize_inner(name, plan.nest(name).loops[-1])
+        _vectorize_last(plan, name)
         _share_outer(plan, name, enough)
     elif parallel and v.size.max >= 2 * CHUNK:
         _chunk_inner(plan, name)
     else:
-        plan.vectorize_inner(name, plan.nest(name).loops[-1])
+        _vectorize_last(plan, name)
         if parallel and len(names) > 1:
             _share_outer(plan, name, enough)
+
+
+def _vectorize_last(plan: Plan, name: str) -> None:
+    """Lanes along the last loop, and copies of it until the loads are the same again."""
+    r = plan.nest(name).loops[-1].range
+    lanes, copies = _repeated(plan, name)
+    if copies == 1:
+        plan.vectorize_inner(name, plan.nest(name).loops[-1])
+        return
+    plan.do("split", name, r.name, lanes * copies, "peel")
+    plan.vectors(name, f"{r.name}.i", lanes)
+
+
+def _repeated(plan: Plan, name: str) -> tuple[int, int]:
+    """The lanes for the last loop of a nest, and after how many vectors loads are the same again.
+
+    So `x[i // 3]` is one vector for every three, of which each third is repeated.
+    """
+    nest = plan.nest(name)
+    r = nest.loops[-1].range
+    lanes = plan.lanes(nest, r.size.max)
+    found = [e for c in nest.computes for e in loads(c.value)]
+    copies = period(found, r, lanes)
+    return lanes, copies if lanes * copies <= r.size.max else 1
 
 
 def _join_short_rows(plan: Plan, name: str) -> None:
@@ -86,24 +129,48 @@ def _other_orientation(plan: Plan, nest: Nest, v: Expr) -> Expr | None:
 
 
 def _turn(plan: Plan, name: str, v: Expr, w: Expr) -> None:
-    """Squares of values: computed along `w`, stored along `v`."""
+    """Squares of values, stored along `v`: computed along `w` where all loads are contiguous along
+    that; else those are turned by themselves, in scratch, that are so.
+    """
     parallel = plan.work(name) >= SERIAL_WORK
-    lanes = plan.lanes(plan.nest(name), v.size.max)
-    plan.turn(name, w.name, v.name, lanes)
+    nest = plan.nest(name)
+    lanes = plan.lanes(nest, v.size.max)
+    found = [e for c in nest.computes for e in loads(c.value)]
+    if any(step_of(e.src[0], v) == 1 for e in found):
+        _turn_copies(plan, name, v.name, w.name, lanes)
+    else:
+        plan.turn(name, w.name, v.name, lanes)
     if parallel:
         plan.do("parallel", name, plan.nest(name).loops[0].range.name)
+
+
+def _turn_copies(plan: Plan, name: str, v: str, w: str, lanes: int) -> None:
+    plan.squares(name, w, v, lanes)
+    names = [loop.range.name for loop in plan.nest(name).loops]
+    inside = (f"{w}.i", f"{v}.i")
+    outside = [x for x in names if x not in inside]
+    plan.do("reorder", name, (*outside, *inside))
+    r = plan.nest(name).loops[-1].range
+    found = [e for c in plan.nest(name).computes for e in loads(c.value)]
+    far = [e for e in dict.fromkeys(found) if step_of(e.src[0], r) not in (0, 1)]
+    for i, e in enumerate(far):
+        copy = f"turned{i}"
+        plan.stage(name, e, name, len(outside), inside, copy)
+        plan.transpose(copy, f"{w}.i@{copy}", f"{v}.i@{copy}")
+    plan.do("vectorize", name, f"{v}.i")
 
 
 def _chunk_inner(plan: Plan, name: str) -> None:
     """Share out the last loop itself, by chunks."""
     loop = plan.nest(name).loops[-1]
     v = loop.range.name
-    plan.do("split", name, v, CHUNK, "peel")
+    lanes, copies = _repeated(plan, name)
+    plan.do("split", name, v, CHUNK - CHUNK % (lanes * copies), "peel")
     names = [o.range.name for o in plan.nest(name).loops]
     if names[0] != f"{v}.o":
         plan.do("reorder", name, (f"{v}.o", *(n for n in names if n != f"{v}.o")))
     plan.do("parallel", name, f"{v}.o")
-    plan.vectorize_inner(name, plan.nest(name).loops[-1])
+    _vectorize_last(plan, name)
     # A mask is no help to the last chunk: beyond the end may be memory that is not there, which
     # takes a processor some hundred cycles to find out, for each vector.
     inner = next(o for o in plan.nest(name).loops if o.range.name.startswith(f"{v}.i"))

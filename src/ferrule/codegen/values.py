@@ -25,6 +25,7 @@ from ferrule.codegen.kernel import (
     loaded_again,
     reads,
 )
+from ferrule.codegen.neighbours import few_vectors, near_lanes
 from ferrule.codegen.threads import Digit, Threads
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.dtype import DType, dtypes
@@ -108,6 +109,9 @@ class Values:
         size = loop.range.size if loop.end is None else loop.end
         first = const(0) if loop.start is None else loop.start
         start, stop = bounds or (self.plain(first), self.plain(size))
+        if loop.segments:
+            self._run_segments(loop, start, stop, body)
+            return
         if loop.peel is None:
             self._run(loop, start, stop, body)
             return
@@ -122,6 +126,23 @@ class Values:
         if bounds:
             last = self.out.alu(ExprOp.MAX, start, last)
         self._run(loop, last, stop, body)
+
+    def _run_segments(self, loop: Loop, start: UOp, stop: UOp, body: Callable[[], None]) -> None:
+        """One loop after the other, each with the conditions that are known there, but for those
+        that what is known outside leaves no iteration of.
+        """
+        outside = dict(self.copies)
+        for segment in loop.segments:
+            known = {condition: TRUE if holds else FALSE for condition, holds in segment.known}
+            if any(
+                outside.get(condition, holds) is not holds for condition, holds in known.items()
+            ):
+                continue
+            end = self.out.alu(ExprOp.MIN, self.plain(segment.end), stop)
+            self.copies.update(known)
+            self._run(loop, start, end, body)
+            self.copies = dict(outside)
+            start = self.out.alu(ExprOp.MAX, start, end)
 
     def _run(self, loop: Loop, start: UOp, stop: UOp, body: Callable[[], None]) -> None:
         self.out.remember(loop.range, self.out.open(loop.range.name, start, stop))
@@ -269,12 +290,34 @@ class Values:
             first = self.plain(index + self.lane - (lanes - 1))
             src = (pointer, first, *([self._reversed(mask)] if mask is not None else []))
             return self._reversed(self._loaded(UOp(UOps.LOAD, pointer.dtype, lanes, src)))
+        near = None if self.blocks else self._load_near(pointer, index, valid, lanes)
+        if near is not None:
+            return near
         at = self._address(index, lanes)
         src = (pointer, at, *([mask] if mask is not None else []))
         multiple = self._multiple(index, at, lanes)
         if pointer in self._ahead and at.lanes == 1:
             self._prefetch(pointer, index, at, lanes)
         return self._loaded(UOp(UOps.LOAD, pointer.dtype, lanes, src, multiple))
+
+    def _load_near(self, pointer: UOp, index: Expr, valid: Expr, lanes: int) -> UOp | None:
+        """Lanes that are no neighbours, but all in a few vectors: these, shuffled."""
+        if self.lane is None or self.lane not in index.ranges or self._step(index) == 1:
+            return None
+        near = near_lanes(index, valid, self.lane)
+        vectors = None if near is None else few_vectors(near.distances)
+        if near is None or vectors is None:
+            return None
+        mask = self._mask(near.valid, vectors.width)
+        loaded = []
+        for start in vectors.starts:
+            src = (pointer, self.plain(near.base + start), *([mask] if mask is not None else []))
+            loaded.append(self._loaded(UOp(UOps.LOAD, pointer.dtype, vectors.width, src)))
+        found = self.out.gathered(loaded, [place or (0, 0) for place in vectors.places])
+        if None not in vectors.places or pointer.dtype is None:
+            return found
+        order = tuple(i if place else lanes for i, place in enumerate(vectors.places))
+        return self.out.shuffle(order, found, self.out.constant(0, pointer.dtype, lanes))
 
     def _loaded(self, u: UOp) -> UOp:
         """A load where its operands are known; after all stores so far, if they may be to it."""

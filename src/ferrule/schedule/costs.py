@@ -6,6 +6,7 @@ twice is never free.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import gcd
 from typing import Final, final
 
@@ -15,6 +16,7 @@ from ferrule.lazy import LazyBuffer
 from ferrule.ops import BinaryOps, LoadOps, MovementOps, Op, ReduceOps, UnaryOps
 from ferrule.records import dataclass
 from ferrule.schedule.graph import Graph, value_sources
+from ferrule.schedule.signature import is_running_total
 from ferrule.shape.layout import storage_size
 from ferrule.target import Target
 
@@ -72,6 +74,8 @@ class Cost:
     is_reduce: bool = False
     spread: float = 0.0
     """Above 0 for what a contraction's result moves to: elements for each that was computed."""
+    runs: bool = False
+    """Whether it is a total that goes on from element to element, in one loop of its own."""
 
     @property
     def passed(self) -> float:
@@ -252,6 +256,10 @@ class Costs:
         body = sources[0]
         size = storage_size(node.shape)
         itself = frozenset((node,))
+        if not self._has_blocks and is_running_total(node):
+            work = body.passed + size
+            once = Cost(size, 1.0, work, size, False, itself, itself, alone=True)
+            return replace(once, is_reduce=True, runs=True)
         reused = body.repeats and body.size >= _REUSE * max(body.distinct, 1)
         reused = reused and body.size > SMALL_KERNEL
         spread = self._spread(node) if node.op is ReduceOps.SUM else 0.0

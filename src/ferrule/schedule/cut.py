@@ -172,7 +172,7 @@ class _Cutter:
             if not fusion.reduces:
                 fusion.first_reduce = node
             fusion.reduces.append(fusion.depends_on(signature))
-            if cost.contraction:
+            if cost.contraction or cost.runs:
                 fusion.contraction = node
                 for factor in widened_factors(node, self.target):
                     self.widening.setdefault(factor, []).append(fusion)
@@ -214,7 +214,7 @@ class _Cutter:
     def _space(self, shape: tuple[sint, ...]) -> Space:
         space = self.spaces.get(shape)
         if space is None or not space.has_room:
-            space = self.spaces[shape] = Space(shape)
+            space = self.spaces[shape] = Space(shape, totals_run=self.target.block_threads == 1)
         return space
 
     def _enter(self, node: LazyBuffer, value: LazyBuffer, fusion: Fusion) -> None:
@@ -240,8 +240,10 @@ class _Cutter:
         if len(visits) != 1 or node.op in _ALWAYS_FUSED or is_pass_through(node):
             return None
         ((fusion, indices),) = visits.items()
+        contraction = fusion.contraction
         if (
             fusion.outputs[0] in self.without_blocks
+            or (contraction is not None and self.costs[contraction].runs)
             or (fusion.contraction is None and not self._reduces_rows(fusion, indices))
             or len(fusion.outputs) > 1
             or node in self.graph.external
@@ -439,7 +441,7 @@ class _Cutter:
         # What a reduce may do is decided at the end of its epilogue, before its users part.
         for reduce in cost.owned:
             below = self.costs[reduce]
-            if below.contraction:
+            if below.contraction or below.runs:
                 fits = self._can_be_tiled(visits) or self._is_summed_on(node, visits)
             else:
                 fits = self._can_hold(reduce, below.local, visits)

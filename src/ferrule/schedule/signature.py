@@ -21,7 +21,7 @@ from typing import Any, TypeAlias, final
 
 from ferrule.expr import as_int, sint
 from ferrule.lazy import LazyBuffer
-from ferrule.ops import LoadOps, MovementOps, ReduceOps
+from ferrule.ops import LoadOps, MovementOps, ReduceOps, TernaryOps
 
 Signature: TypeAlias = tuple[int, ...]
 Digits: TypeAlias = tuple[tuple[int, sint], ...]
@@ -30,6 +30,8 @@ Digits: TypeAlias = tuple[tuple[int, sint], ...]
 _ROOM = 64
 ZERO = 0
 """The component of an axis with one element; other constant indices have numbers of their own."""
+_LAST = 1
+"""That of a window's axis, for a total that runs: only the last element is new to it."""
 
 
 @lru_cache(maxsize=4096)
@@ -65,11 +67,12 @@ def _upper(size: sint) -> int:
 class Space:
     """The ranges and index components of one kernel."""
 
-    def __init__(self, shape: Sequence[sint]) -> None:
+    def __init__(self, shape: Sequence[sint], *, totals_run: bool = False) -> None:
+        self._totals_run = totals_run
         self._sizes: list[int] = []
         self._around: list[int] = []  # for each range, the ranges whose loops are around it
-        self._masks: list[int] = [0]  # for each component, its ranges, as bits
-        self._keys: list[Any] = [None]
+        self._masks: list[int] = [0, 0]  # for each component, its ranges, as bits
+        self._keys: list[Any] = [None, None]
         self._ids: dict[Any, int] = {}
         self._evals: dict[int, int] = {0: 1}
         self._closures: dict[int, int] = {0: 0}
@@ -250,6 +253,8 @@ class Space:
 
     def _reduced(self, node: LazyBuffer, signature: Signature) -> Signature:
         """Fresh ranges for the reduced axes, for each index at which the reduce is wanted."""
+        if self._totals_run and is_running_total(node):
+            return (*signature[:-1], _LAST)
         around = self.ranges(signature)
         body = node.srcs[0].shape
         return tuple(
@@ -286,8 +291,11 @@ class Space:
                     ]
                 )
             case MovementOps.WINDOW | MovementOps.UNWINDOW:
-                axis = arg[0]
-                moved = self._function((node.op, arg), signature[axis], signature[-1])
+                axis, size = arg[:2]
+                if signature[-1] == _LAST:
+                    moved = self._shift(signature[axis], size - 1)
+                else:
+                    moved = self._function((node.op, arg), signature[axis], signature[-1])
                 keep = len(source.shape) - len(signature)
                 kept = signature[: len(signature) + keep]
                 return (*kept[:axis], moved, *kept[axis + 1 :])
@@ -325,6 +333,27 @@ class Space:
             for axis, component in zip(theirs, parts, strict=True):
                 out[axis] = component
         return tuple(out)
+
+
+def is_running_total(node: LazyBuffer) -> bool:
+    """Whether a reduce combines everything up to each element of an axis: a window that ends with
+    it, and is as long as the axis, over what is padded with as many elements in front.
+    """
+    window = node.srcs[0] if isinstance(node.op, ReduceOps) and node.srcs else None
+    if window is None or window.op is not MovementOps.WINDOW or window.realized is not None:
+        return False
+    axis, size, stride, dilation = window.arg
+    before = window.srcs[0]
+    if before.op is TernaryOps.WHERE and before.realized is None:  # it is padded with a number
+        before = before.srcs[0]
+    padded = before.op is MovementOps.PAD and before.realized is None
+    return (
+        padded
+        and before.arg[axis] == (size - 1, 0)
+        and (stride, dilation) == (1, 1)
+        and node.shape == (*window.shape[:-1], 1)
+        and window.shape[axis] == size > 1
+    )
 
 
 def ranges_shape(node: LazyBuffer) -> tuple[sint, ...]:

@@ -1,16 +1,21 @@
 """Running sums, products, extremes along the last axis: one scan, for any associative combination.
 
 A scan works in blocks: within each, over the totals of the blocks, and then what came before a
-block is combined with what is in it. So a result is log n combinations deep, and its rounding
-errors grow as slowly. What a `Monoid` says is how two elements combine, which element changes
-nothing, and what a short scan is.
+block is combined with what is in it. So a result is few combinations deep, and its rounding errors
+grow as slowly. What a `Monoid` says is how two elements combine, which element changes nothing,
+what a short scan is, and how a block's total is had without one.
+
+A short scan is the totals of windows that end with each element. A processor's schedule makes one
+loop of these that goes on from element to element (`codegen/scans.py`), so blocks are long there.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 
 from ferrule.counting import count_to, place_dtype
+from ferrule.device import Compiled, Device
 from ferrule.dtype import dtypes
 from ferrule.gradient import Entry, Gradients, Number, Rule, Value, record
 from ferrule.ops import BinaryOps, ReduceOps
@@ -22,6 +27,7 @@ from ferrule.tensor.joining import padded
 from ferrule.tensor.special import exp, log1p, widened
 
 _BLOCK = 16  # every element of a block is combined on its own, from all before it
+_LONG_BLOCK = 1024  # or goes on from the one before it
 Parts = tuple[Value, ...]
 
 
@@ -35,23 +41,40 @@ class Monoid:
     """The element that changes nothing, in the dtype of a value."""
     short: Callable[[Monoid, Parts], Parts]
     """The scan of a last axis of at most a block."""
+    total: Callable[[Value], Value] | None = None
+    """The last axis combined, where one reduction does that."""
 
 
 def scan(parts: Parts, monoid: Monoid) -> Parts:
     """Each element of the last axis combined with all before it."""
     rest, size = parts[0].shape[:-1], _size(parts[0])
+    most = _longest_block(parts[0], monoid)
     if size <= 1 or 0 in rest:
         return parts
-    if size <= _BLOCK:
+    if size <= most:
         return monoid.short(monoid, parts)
-    blocks = -(-size // _BLOCK)
-    filled = _pad(parts, 0, blocks * _BLOCK - size, monoid)
-    inner = scan(tuple([part.reshape((*rest, blocks, _BLOCK)) for part in filled]), monoid)
-    totals = tuple([last_part(part, _BLOCK - 1, _BLOCK).reshape((*rest, blocks)) for part in inner])
+    blocks = -(-size // most)
+    block = -(-size // blocks)
+    filled = _pad(parts, 0, blocks * block - size, monoid)
+    apart = tuple([part.reshape((*rest, blocks, block)) for part in filled])
+    inner = monoid.short(monoid, apart)
+    if monoid.total is None:
+        totals = tuple([last_part(part, block - 1, block) for part in inner])
+    else:
+        totals = (monoid.total(apart[0]),)
+    totals = tuple([part.reshape((*rest, blocks)) for part in totals])
     before = _moved_on(scan(totals, monoid), 1, monoid)
     wide = tuple([part.reshape((*part.shape, 1)).expand(inner[0].shape) for part in before])
-    flat = [part.reshape((*rest, blocks * _BLOCK)) for part in monoid.combine(wide, inner)]
+    flat = [part.reshape((*rest, blocks * block)) for part in monoid.combine(wide, inner)]
     return tuple([last_part(part, 0, size) for part in flat])
+
+
+def _longest_block(value: Value, monoid: Monoid) -> int:
+    """How many elements are combined without blocks: more where one loop goes through them."""
+    device = Device[value.node.device]
+    if monoid.total is None or not isinstance(device, Compiled):
+        return _BLOCK
+    return _LONG_BLOCK if device.linearizer_opts.block_threads == 1 else _BLOCK
 
 
 def _pad(parts: Parts, before: int, after: int, monoid: Monoid) -> Parts:
@@ -104,7 +127,7 @@ def _by_doubling(monoid: Monoid, parts: Parts) -> Parts:
 
 
 def _reduced(op: ReduceOps) -> Callable[[Value], Value]:
-    return lambda windows: windows.reduce(op, (len(windows.shape) - 1,))
+    return lambda values: values.reduce(op, (len(values.shape) - 1,))
 
 
 def _log_add(before: Parts, after: Parts) -> Parts:
@@ -120,20 +143,22 @@ def _compose(before: Parts, after: Parts) -> Parts:
     return a * c, c * b + d
 
 
-SUM = Monoid(
-    lambda before, after: (before[0] + after[0],),
-    lambda value: (0,),
-    _by_windows(_reduced(ReduceOps.SUM)),
-)
-PRODUCT = Monoid(
-    lambda before, after: (before[0] * after[0],),
-    lambda value: (1,),
-    _by_windows(_reduced(ReduceOps.PROD)),
-)
-MAXIMUM = Monoid(
-    lambda before, after: (before[0].maximum(after[0]),),
-    lambda value: (dtypes.min(value.dtype),),
-    _by_windows(_reduced(ReduceOps.MAX)),
+def _of_reduction(
+    op: ReduceOps, combine: Callable[[Value, Value], Value], neutral: Callable[[Value], Number]
+) -> Monoid:
+    total = _reduced(op)
+    return Monoid(
+        lambda before, after: (combine(before[0], after[0]),),
+        lambda value: (neutral(value),),
+        _by_windows(total),
+        total,
+    )
+
+
+SUM = _of_reduction(ReduceOps.SUM, operator.add, lambda value: 0)
+PRODUCT = _of_reduction(ReduceOps.PROD, operator.mul, lambda value: 1)
+MAXIMUM = _of_reduction(
+    ReduceOps.MAX, lambda a, b: a.maximum(b), lambda value: dtypes.min(value.dtype)
 )
 LOG_SUM = Monoid(
     _log_add,

@@ -12,6 +12,7 @@ from ferrule.codegen.primitives.editing import (
     is_combined,
     is_ordered,
     nest_of,
+    refuse_running,
     stores_in,
 )
 from ferrule.expr import Expr
@@ -114,6 +115,7 @@ def set_kind(kernel: Kernel, nest_name: str, name: str, kind: Kind) -> Kernel:
             f"{kind.name.lower()}({name}) in kernel {kernel.name}: its size {loop.range.size} "
             "is not constant; split it first"
         )
+    refuse_running(kernel, loop.range, f"{kind.name.lower()}({name})")
     loops = (*nest.loops[:depth], replace(loop, kind=kind), *nest.loops[depth + 1 :])
     return kernel.with_nest(replace(nest, loops=loops))
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ferrule.codegen.kernel import Compute, Kernel, Kind, Loop, Nest, expressions, reads
+from ferrule.codegen.kernel import (
+    Compute,
+    Kernel,
+    Kind,
+    Loop,
+    Nest,
+    expressions,
+    reads,
+    stores_to_one_place,
+)
 from ferrule.codegen.limits import end_of, start_of
 from ferrule.codegen.primitives.editing import (
     ScheduleError,
@@ -21,6 +30,7 @@ from ferrule.codegen.primitives.editing import (
     stores_in,
     uncast,
 )
+from ferrule.codegen.segments import segments_of
 from ferrule.expr import (
     TRUE,
     Expr,
@@ -34,6 +44,7 @@ from ferrule.expr import (
     rebuild,
     select,
     substitute,
+    toposort,
     varying,
 )
 from ferrule.records import dataclass
@@ -45,17 +56,23 @@ def split(kernel: Kernel, nest_name: str, name: str, factor: int, tail: str = "m
 
     Where the factor does not divide n, `tail` says what happens beyond it: "mask" guards loads and
     stores; "peel" does so in a copy of the body for the last iteration; "clamp" lets loads repeat
-    the last element and guards stores only (not for a range that is combined over). Exact.
+    the last element and guards stores only (not for a range that is combined over); "shift" has the
+    last `factor` elements in the last iteration, some of which are then stored twice. Exact.
     """
     nest = nest_of(kernel, nest_name)
     depth = depth_of(kernel, nest, name)
     loop = nest.loops[depth]
     r = loop.range
     combined = is_combined(nest, r)
-    if factor < 1 or tail not in ("mask", "peel", "clamp"):
+    if factor < 1 or tail not in ("mask", "peel", "clamp", "shift"):
         raise ScheduleError(
             f"split({name}, {factor}, {tail!r}) in kernel {kernel.name}: the factor is at least "
-            "1, the tail mask, peel or clamp"
+            "1, the tail mask, peel, clamp or shift"
+        )
+    if tail == "shift" and not can_shift(kernel, nest, r, factor):
+        raise ScheduleError(
+            f"split({name}, {factor}, 'shift') in kernel {kernel.name}: what is computed twice has "
+            f"to be the same both times, and there have to be {factor} elements; use mask or peel"
         )
     if tail == "clamp" and combined:
         raise ScheduleError(
@@ -63,16 +80,17 @@ def split(kernel: Kernel, nest_name: str, name: str, factor: int, tail: str = "m
             "cannot repeat elements; use mask or peel"
         )
     repeated = [n.name for n in kernel.nests if n.name != nest_name and stores_in(kernel, n, r)]
-    if (loop.start, loop.end) != (None, None) or (tail == "clamp" and repeated):
+    if (loop.start, loop.end, loop.segments) != (None, None, ()) or (tail == "clamp" and repeated):
         raise ScheduleError(
             f"split({name}, {factor}, {tail!r}) in kernel {kernel.name}: it is limited, or "
             f"{repeated} would be stored twice; use mask or peel, and split first"
         )
     outer = range_(f"{name}.o", (r.size + (factor - 1)) // factor)
     inner = range_(f"{name}.i", factor)
-    position = outer * factor + inner
     exact = r.size.is_const and r.size.arg % factor == 0
-    condition = TRUE if exact else less(position, r.size)
+    first = outer * factor if exact or tail != "shift" else minimum(outer * factor, r.size - factor)
+    position = first + inner
+    condition = TRUE if exact or tail == "shift" else less(position, r.size)
     _refuse_padded(kernel, nest, r, f"split({name})")
     refuse_running(kernel, r, f"split({name})")
     ranges = {c.name: c.ranges for c in kernel.computes.values()}
@@ -95,6 +113,19 @@ def split(kernel: Kernel, nest_name: str, name: str, factor: int, tail: str = "m
     kernel = kernel.with_nest(replace(nest, computes=computes, loops=loops))
     kernel = move_children(kernel, nest_name, lambda d: d if d <= depth else d + 1)
     return map_reads(kernel, set(axes), lambda e: _split_read(e, axes[e.arg], factor))
+
+
+def can_shift(kernel: Kernel, nest: Nest, r: Expr, factor: int) -> bool:
+    """Whether a nest may compute elements of a loop again, and has `factor` of them: it is a root
+    that only stores, each to its place, in buffers that it does not load from, and nothing else is
+    inside.
+    """
+    inside = any(n.at is not None and n.at[0] == nest.name for n in kernel.nests)
+    stored = {None if c.store is None else c.store.slot for c in nest.computes}
+    loaded = {e.arg for e in toposort(expressions(nest)) if e.op is ExprOp.LOAD}
+    enough = r.size.is_const and r.size.arg >= factor
+    alone = nest.at is None and not inside and not stores_to_one_place(nest)
+    return enough and alone and stored.isdisjoint({None, *loaded})
 
 
 def _refuse_padded(kernel: Kernel, nest: Nest, r: Expr, what: str) -> None:
@@ -303,4 +334,29 @@ def limit(kernel: Kernel, nest_name: str, name: str) -> Kernel:
             "iterations useless, or it is not a plain loop"
         )
     loops = (*nest.loops[:depth], replace(loop, start=start, end=end), *nest.loops[depth + 1 :])
+    return kernel.with_nest(replace(nest, loops=loops))
+
+
+def segment(kernel: Kernel, nest_name: str, name: str) -> Kernel:
+    """A loop becomes several, one after the other, in each of which some conditions are known.
+
+    `for i in n: b[i] = where(i < k, x[i], y[i - k])` -> `for i in k: b[i] = x[i]; for i in k..n:
+    b[i] = y[i - k]`. The last thing that is done to a loop. Exact.
+    """
+    nest = nest_of(kernel, nest_name)
+    depth = depth_of(kernel, nest, name)
+    loop = nest.loops[depth]
+    found = segments_of(kernel, nest, depth)
+    runs = loop.kind in (Kind.SERIAL, Kind.PARALLEL) and not nest.kept
+    inside = any(n.at is not None and n.at[0] == nest_name for n in kernel.nests)
+    if not found or not runs or inside or nest.at is not None:
+        raise ScheduleError(
+            f"segment({name}) in kernel {kernel.name}: no condition of {nest_name} changes a few "
+            "times along it, or it is no loop of a root nest that runs and has nothing inside"
+        )
+    loops = (
+        *nest.loops[:depth],
+        replace(loop, peel=None, segments=found),
+        *nest.loops[depth + 1 :],
+    )
     return kernel.with_nest(replace(nest, loops=loops))

@@ -1,0 +1,132 @@
+"""Lanes that are near one another in memory, though not neighbours in their order: every second
+element, each element twice, elements of two rows by turns.
+
+Where each lane's element is a constant distance from the first one, a few whole vectors have all
+of them. These are loaded, and shuffled: a load for each lane would be as many loads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from math import gcd, lcm
+
+from ferrule.expr import (
+    TRUE,
+    Expr,
+    ExprOp,
+    all_of,
+    conjuncts,
+    const,
+    range_,
+    substitute,
+    toposort,
+)
+from ferrule.records import dataclass
+
+MOST_VECTORS = 4  # that are loaded for one
+MOST_REPEATED = 8  # vectors of results after which loads are the same again
+
+
+@dataclass(frozen=True)
+class Near:
+    """What lanes load: `distances[i]` elements from `base` is lane i's, None where it loads nothing
+    and is 0. Under `valid`, which is the same for all lanes.
+    """
+
+    base: Expr
+    valid: Expr
+    distances: tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Loads of `width` elements at distances `starts`, and where each lane finds its element: in
+    which of them, at which place. None where a lane has none.
+    """
+
+    width: int
+    starts: tuple[int, ...]
+    places: tuple[tuple[int, int] | None, ...]
+
+
+def period(elements: Iterable[Expr], along: Expr, lanes: int) -> int:
+    """Of how many vectors along a range loads are the same again, but for the elements from which
+    on: 3 for `x[i // 3]`, 1 for `x[2 * i]`. Of no more than 8; 1 where that is no help.
+    """
+    far = [x for x in elements if not _is_near(x, along, lanes, 1)]
+    count = 1
+    for e in toposort([s for x in far for s in x.src[:2]]):
+        if e.op in (ExprOp.IDIV, ExprOp.MOD) and e.src[1].is_const:
+            step = e.src[0].linear()[0].get(along, 0) * lanes
+            count = lcm(count, e.src[1].arg // gcd(e.src[1].arg, step))
+    helps = count <= MOST_REPEATED and any(_is_near(x, along, lanes, count) for x in far)
+    return count if helps else 1
+
+
+def _is_near(element: Expr, along: Expr, lanes: int, vectors: int) -> bool:
+    """Whether a load is of a few vectors, for each of so many vectors of lanes in turn."""
+    outer, lane = range_("outer", along.size), range_("lane", lanes)
+    for i in range(vectors):
+        at = {along: outer * (lanes * vectors) + i * lanes + lane}
+        index, valid = substitute(element.src[:2], at)
+        if lane not in index.ranges or lane not in (index - lane).ranges:
+            continue
+        near = near_lanes(index, valid, lane)
+        if near is None or few_vectors(near.distances) is None:
+            return False
+    return True
+
+
+def near_lanes(index: Expr, valid: Expr, lane: Expr) -> Near | None:
+    """The elements of a load as distances that are constants; None where some are not."""
+    terms, _ = index.linear()
+    varying = [e for e in terms if lane in e.ranges]
+    by_lane = [e for e in conjuncts(valid) if lane in e.ranges]
+    if not all(_is_of_lane_alone(e, lane) for e in (*varying, *by_lane)):
+        return None
+    distances: list[int | None] = []
+    for i in range(int(lane.size.arg)):
+        at = {lane: const(i)}
+        loads = all(e is TRUE for e in substitute(by_lane, at))
+        moved = substitute(varying, at)
+        steps = [terms[e] * int(x.arg) for e, x in zip(varying, moved, strict=True)]
+        distances.append(sum(steps) if loads else None)
+    base = index - sum((e * terms[e] for e in varying), const(0))
+    uniform = all_of(e for e in conjuncts(valid) if e not in by_lane)
+    return Near(base, uniform, tuple(distances))
+
+
+def _is_of_lane_alone(e: Expr, lane: Expr) -> bool:
+    return e.ranges == {lane} and not any(
+        x.op in (ExprOp.LOAD, ExprOp.READ, ExprOp.VARIABLE) for x in toposort([e])
+    )
+
+
+@cache
+def few_vectors(distances: tuple[int | None, ...]) -> Vectors | None:
+    """Vectors that have the elements at some distances; None where that takes too many.
+
+    None of them begins before the first element or ends behind the last: what is between two
+    elements of a buffer can be loaded, what is beyond them may not be there.
+    """
+    found = sorted({d for d in distances if d is not None})
+    if len(found) < 2:
+        return None
+    width = 1
+    while 2 * width <= min(len(distances), found[-1] - found[0] + 1):
+        width *= 2
+    starts: list[int] = []
+    for d in found:
+        if not starts or d >= starts[-1] + width:
+            starts.append(min(d, found[-1] - width + 1))
+    if len(starts) > min(MOST_VECTORS, len(found) - 1):
+        return None
+    return Vectors(width, tuple(starts), tuple([_place(d, starts, width) for d in distances]))
+
+
+def _place(distance: int | None, starts: list[int], width: int) -> tuple[int, int] | None:
+    if distance is None:
+        return None
+    number = next(n for n, start in enumerate(starts) if start <= distance < start + width)
+    return number, distance - starts[number]

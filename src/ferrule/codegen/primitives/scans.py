@@ -1,0 +1,113 @@
+"""Running totals: a reduce over everything up to an element, as one that runs along these.
+
+The total of a window that ends with each element, and is as long as the axis, takes n * n / 2
+operations as it stands. Each total is that of the element before and one more: n operations. In
+lanes it is log2(lanes) steps for a vector, in each of which a lane adds what the lane 1, 2, 4, ...
+before it has so far; then all lanes add the total of the vectors before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ferrule.codegen.kernel import Kernel, Kind, Nest
+from ferrule.codegen.primitives.editing import ScheduleError, depth_of, nest_of
+from ferrule.codegen.primitives.kinds import vectorize
+from ferrule.codegen.primitives.loops import split
+from ferrule.codegen.primitives.nests import compute_at
+from ferrule.expr import Expr, both, const, range_
+
+
+def scan(kernel: Kernel, nest_name: str, name: str) -> Kernel:
+    """A reduce over all that is before an iteration of a loop, and that itself, runs along it.
+
+    `for i in n: for k in n: s sum= x[i + k - n + 1] if i + k >= n - 1; b[i] = s` -> `for i in n: s
+    sum= x[i] along i; b[i] = s`. The reduce hangs right inside of that loop. Where it starts again
+    after every n iterations of a longer loop, this is split by n. Re-associates.
+    """
+    nest = nest_of(kernel, nest_name)
+    root = nest_of(kernel, nest.at[0]) if nest.at is not None else nest
+    depth = depth_of(kernel, root, name)
+    r = root.loops[depth].range
+    length = scanned(nest, r)
+    if length is None or nest.at != (root.name, depth + 1) or root.at is not None:
+        raise ScheduleError(
+            f"scan({nest_name}, {name}) in kernel {kernel.name}: it is no reduce right inside of "
+            f"{name} over a window that ends with each element and begins before the first"
+        )
+    (c,) = nest.computes
+    (k,) = nest.loop_ranges
+    last = replace(c, value=c.value.substitute({k: k.size - 1}))
+    kernel = kernel.with_nest(replace(nest, computes=(last,), loops=()))
+    if r.size.max > length:
+        kernel = split(kernel, root.name, name, length, "mask")
+        r = nest_of(kernel, root.name).loops[depth + 1].range
+    return _running(kernel, nest_name, r)
+
+
+def scanned(nest: Nest, r: Expr) -> int | None:
+    """How many iterations of a loop a reduce in it combines up to each; None if it is not so.
+
+    That is the loop's size, or a part of it that it is done in.
+    """
+    if len(nest.computes) != 1 or len(nest.loops) != 1 or nest.loops[0].kind is not Kind.SERIAL:
+        return None
+    ((c,), (k,)) = nest.computes, nest.loop_ranges
+    if c.monoid is None or c.ranges or c.along is not None:
+        return None
+    if not (k.size.is_const and r.size.is_const) or r not in c.value.ranges:
+        return None
+    length = min(int(k.size.arg), int(r.size.arg))
+    parts, inside = range_("parts", -(-r.size // length)), range_("inside", length)
+    place = parts * length + inside if r.size.arg > length else inside
+    value = c.value.substitute({r: place})
+    # k is that of the term that is `other` elements into this part, or before it
+    other, before = range_("other", length), range_("before", int(k.size.arg) - 1)
+    term = value.substitute({k: other - inside + (k.size - 1)})
+    own = value.substitute({k: k.size - 1}).substitute({inside: other})
+    none = value.substitute({k: const(-1) - before - inside + (k.size - 1)})
+    runs = term is own and none is c.monoid.identity(c.value.dtype)
+    return length if runs else None
+
+
+def prefix(kernel: Kernel, nest_name: str, lanes: int) -> Kernel:
+    """What runs along a loop does so by vectors: the loop is split, and its inner part is lanes.
+
+    `for i: s sum= x[i] along i; b[i] = s` -> `for i.o: for i.i in lanes: s[i.i] sum= x[i.o * lanes
+    + i.i] along i.o by lanes; for i.i in lanes: b[…] = s[i.i]`. Re-associates.
+    """
+    nest = nest_of(kernel, nest_name)
+    (c, *others) = nest.computes
+    plain = nest.at is not None and not others and not nest.loops and c.start is None
+    if c.along is None or not plain or lanes < 2 or lanes & (lanes - 1):
+        raise ScheduleError(
+            f"prefix({nest_name}, {lanes}) in kernel {kernel.name}: it is no single reduce that "
+            "runs along the loop it hangs in, or the lanes are no power of two"
+        )
+    assert nest.at is not None
+    root, depth = nest.at
+    name = c.along.name
+    kernel = kernel.with_nest(replace(nest, computes=(replace(c, along=None),)))
+    kernel = split(kernel, root, name, lanes, "peel")
+    kernel = vectorize(kernel, root, f"{name}.i")
+    kernel = compute_at(kernel, nest_name, depth)
+    kernel = _peeled_alike(kernel, root, depth - 1, nest_of(kernel, nest_name))
+    return _running(kernel, nest_name, nest_of(kernel, root).loops[depth - 1].range)
+
+
+def _peeled_alike(kernel: Kernel, root_name: str, depth: int, nest: Nest) -> Kernel:
+    """What a loop is peeled by holds for the lanes of a nest in it as for its own."""
+    root = nest_of(kernel, root_name)
+    outer, inner = root.loops[depth : depth + 2]
+    if outer.peel is None:
+        return kernel
+    peel = both(outer.peel, outer.peel.substitute({inner.range: nest.loops[0].range}))
+    loops = (*root.loops[:depth], replace(outer, peel=peel), *root.loops[depth + 1 :])
+    return kernel.with_nest(replace(root, loops=loops))
+
+
+def _running(kernel: Kernel, nest_name: str, along: Expr) -> Kernel:
+    nest = nest_of(kernel, nest_name)
+    (c,) = nest.computes
+    by_lanes = nest.loops[0].range if nest.loops else None
+    return kernel.with_nest(replace(nest, computes=(replace(c, along=along, by_lanes=by_lanes),)))

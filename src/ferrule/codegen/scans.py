@@ -1,0 +1,84 @@
+"""Running totals: lanes along other axes where these are contiguous, else along the totals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from ferrule.codegen.kernel import Nest
+from ferrule.codegen.plan import SERIAL_WORK, Plan, loads, step_of
+from ferrule.codegen.primitives.scans import scanned
+from ferrule.expr import Expr
+
+MOST_VECTORS = 8  # of totals that run at once: what one has to wait for leaves time for others
+
+
+def schedule_scan(plan: Plan, name: str, below: Sequence[str]) -> bool:
+    """Schedule a root nest and the reduce inside it, if that is a running total."""
+    if len(below) != 1:
+        return False
+    (total,) = below
+    root, at = plan.nest(name), plan.nest(total).at
+    assert at is not None
+    around = [loop.range for loop in root.loops[: at[1]]]
+    along = next((r for r in around if scanned(plan.nest(total), r) is not None), None)
+    if along is None:
+        return False
+    names = [loop.range.name for loop in root.loops]
+    others = [x for x in names[: at[1]] if x != along.name]
+    if names[at[1] - 1] != along.name:
+        plan.do("reorder", name, (*others, along.name, *names[at[1] :]))
+    plan.do("scan", total, along.name)
+    column = _column(plan.nest(name), plan.nest(total), others)
+    if column is None:
+        r = plan.nest(total).computes[0].along
+        assert r is not None
+        lanes = plan.lanes(plan.nest(name), r.size.max)
+        if lanes > 1:
+            plan.do("prefix", total, lanes)
+    else:
+        _along_columns(plan, name, total, column)
+    _share(plan, name)
+    return True
+
+
+def _column(root: Nest, total: Nest, others: Sequence[str]) -> Expr | None:
+    """Another axis along which what is stored and loaded is contiguous."""
+    stores = [c.store.index for c in root.computes if c.store is not None]
+    found = [e.src[0] for c in total.computes for e in loads(c.value)]
+    for loop in root.loops:
+        r = loop.range
+        wide = r.name in others and r.size.is_const and r.size.max >= 4
+        if wide and all(step_of(index, r) == 1 for index in stores + found):
+            return r
+    return None
+
+
+def _along_columns(plan: Plan, name: str, total: str, column: Expr) -> None:
+    """Vectors of totals side by side, each in a register."""
+    lanes = plan.lanes(plan.nest(name), column.size.max)
+    most = 4 if plan.work(name) >= SERIAL_WORK else MOST_VECTORS
+    vectors = min(most, -(-column.size.max // lanes))
+    plan.do("split", name, column.name, lanes * vectors, "mask")
+    inside = plan.vectors(name, f"{column.name}.i", lanes)
+    names = [loop.range.name for loop in plan.nest(name).loops]
+    rest = [x for x in names if x not in inside]
+    depth = max(rest.index(x) for x in _around(plan, total) if x in rest) + 1
+    plan.do("reorder", name, (*rest[:depth], *inside, *rest[depth:]))
+    plan.do("compute_at", total, depth)
+
+
+def _share(plan: Plan, name: str) -> None:
+    """Share out what is outside of the loop that totals run along."""
+    loops = plan.nest(name).loops
+    outside = min(n.at[1] for n in plan.kernel.nests if n.at is not None and n.at[0] == name) - 1
+    count = 1
+    while count < outside and prod(o.size for o in loops[:count]) < 8 * plan.target.max_threads:
+        count += 1
+    plan.share(name, min(count, outside))
+
+
+def _around(plan: Plan, total: str) -> list[str]:
+    at = plan.nest(total).at
+    assert at is not None
+    return [loop.range.name for loop in plan.nest(at[0]).loops[: at[1]]]

@@ -1,0 +1,121 @@
+"""Running totals: how they are recognised, scheduled, cut, and how exact they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.kernels import CASES, Case, load, running, store, total
+from tests.programs import HOST
+
+from ferrule.codegen.interpret import extent, interpret
+from ferrule.codegen.kernel import Kind
+from ferrule.codegen.linearizer import Linearizer
+from ferrule.codegen.lower import lower
+from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
+from ferrule.codegen.primitives.scans import scanned
+from ferrule.helpers import GlobalCounters
+from ferrule.ops import LazyOp, ReduceOps
+from ferrule.tensor import Tensor
+
+WIDE = replace(HOST, vector_bytes=64, n_vector_registers=32)
+RUNNING = [case for case in CASES if case.name.startswith("running")]
+
+
+def sums(rows: int, columns: int, axis: int) -> LazyOp:
+    return store(running(ReduceOps.SUM, load(1, rows, columns), axis, 0))
+
+
+@pytest.mark.parametrize("case", RUNNING, ids=lambda case: case.name)
+def test_each_is_one_loop(case: Case) -> None:
+    """None goes through what is before each element again."""
+    names = [opt.primitive for opt in Linearizer(case.ast, WIDE).opts]
+    assert "scan" in names
+
+
+@pytest.mark.parametrize("shape", [(1, 5), (3, 16), (2, 17), (5, 1000), (70, 3)])
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("lanes", [16, 8, 4])
+def test_every_length_and_lane(shape: tuple[int, int], axis: int, lanes: int) -> None:
+    ast = sums(*shape, axis)
+    uops = Linearizer(ast, replace(HOST, vector_bytes=4 * lanes)).linearize().uops
+    x = np.random.default_rng(0).integers(-9, 9, shape).astype(np.float32)
+    out = np.full(x.size, np.nan, np.float32)
+    interpret(uops, [out, x.ravel()], [], 0, extent(uops, []))
+    np.testing.assert_array_equal(out.reshape(shape), np.cumsum(x, axis))
+
+
+def test_lanes_go_along_columns_where_these_are_contiguous() -> None:
+    kernel = Linearizer(sums(40, 64, 0), WIDE).scheduled
+    kinds = [loop.kind for loop in kernel.by_name["sum0"].loops]
+    assert kinds == [Kind.UNROLL, Kind.VECTOR]
+    assert kernel.by_name["sum0"].computes[0].by_lanes is None
+    kernel = Linearizer(sums(64, 40, 1), WIDE).scheduled
+    assert [loop.kind for loop in kernel.by_name["sum0"].loops] == [Kind.VECTOR]
+    assert kernel.by_name["sum0"].computes[0].by_lanes is not None
+
+
+def test_only_whole_prefixes_run() -> None:
+    x = load(1, 30)
+    shorter = total(x.pad(((9, 0),)).window(0, 10), 1).reshape((30,))
+    centred = total(x.pad(((15, 14),)).window(0, 30), 1).reshape((30,))
+    for value in (shorter, centred):
+        kernel = lower(store(value), "k")
+        root, nest = kernel.by_name["out0"], kernel.by_name["sum0"]
+        assert scanned(nest, root.loops[0].range) is None
+        with pytest.raises(ScheduleError, match="begins before the first"):
+            apply_opts(kernel, [Opt("scan", ("sum0", "i0.0"))])
+
+
+def test_what_is_padded_with_another_number_is_no_running_sum() -> None:
+    kernel = lower(store(running(ReduceOps.SUM, load(1, 30), 0, 1)), "k")
+    assert scanned(kernel.by_name["sum0"], kernel.by_name["out0"].loops[0].range) is None
+
+
+def test_lanes_need_something_that_runs() -> None:
+    kernel = lower(sums(3, 30, 1), "k")
+    with pytest.raises(ScheduleError, match="runs along the loop it hangs in"):
+        apply_opts(kernel, [Opt("prefix", ("sum0", 16))])
+    scan = Opt("scan", ("sum0", "i0.1"))
+    with pytest.raises(ScheduleError, match="no power of two"):
+        apply_opts(kernel, [scan, Opt("prefix", ("sum0", 12))])
+    with pytest.raises(ScheduleError, match="runs along"):
+        apply_opts(kernel, [scan, Opt("vectorize", ("out0", "i0.1"))])
+
+
+def test_what_is_summed_and_what_follows_are_in_one_kernel() -> None:
+    x = Tensor(np.ones((50, 300), np.float32)).realize()
+    y = Tensor(np.ones((50, 300), np.float32)).realize()
+    GlobalCounters.reset()
+    result = ((x * y).cumsum(1) * 2 + y).realize()
+    assert GlobalCounters.kernel_count == 1
+    np.testing.assert_array_equal(result.numpy()[7], 2 * np.arange(1, 301) + 1)
+
+
+def test_a_running_total_is_not_computed_again_for_a_sum() -> None:
+    x = np.random.default_rng(0).integers(-5, 5, (40, 200)).astype(np.float32)
+    found = (Tensor(x).cumsum(1) / Tensor(x).abs().sum(1, keepdim=True)).cumsum(0).sum(1)
+    expected = (np.cumsum(x, 1) / np.abs(x).sum(1, keepdims=True)).cumsum(0).sum(1)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("size", [999, 1024, 1025, 2047, 12_345, 300_000])
+def test_long_ones_are_as_exact_as_short_ones(size: int) -> None:
+    x = np.random.default_rng(size).uniform(-1, 1, size).astype(np.float32)
+    exact = np.cumsum(x.astype(np.float64))
+    error = np.abs(Tensor(x).cumsum(0).numpy() - exact).max()
+    assert error <= 1e-6 * np.abs(exact).max()
+    whole = np.random.default_rng(size).integers(-9, 9, size)
+    np.testing.assert_array_equal(Tensor(whole).cumsum(0).numpy(), np.cumsum(whole))
+    largest = Tensor(x).cummax(0)[0].numpy()
+    np.testing.assert_array_equal(largest, np.maximum.accumulate(x))
+
+
+def test_infinities_and_nans_go_on_from_where_they_are() -> None:
+    x = np.ones(50, np.float32)
+    x[20] = np.inf
+    x[37] = np.nan
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(Tensor(x).cumsum(0).numpy(), np.cumsum(x))
+        np.testing.assert_array_equal(Tensor(x).cummax(0)[0].numpy(), np.maximum.accumulate(x))
