@@ -16,7 +16,7 @@ from ferrule.codegen.opt import Opt
 from ferrule.codegen.plan import Plan
 from ferrule.codegen.rows import schedule_rows
 from ferrule.codegen.scans import schedule_scan
-from ferrule.codegen.streams import schedule_stream
+from ferrule.codegen.streams import schedule_scatter, schedule_stream
 from ferrule.target import Target
 
 
@@ -41,6 +41,8 @@ def _schedule_root(plan: Plan, name: str) -> None:
     nest = plan.nest(name)
     below = plan.below(name)
     if stores_to_one_place(nest):
+        if not below:
+            plan.attempt(schedule_scatter, name)
         return
     if not below:
         schedule_stream(plan, name)

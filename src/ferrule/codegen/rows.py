@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from ferrule.codegen.kernel import Kind, Loop, Nest, expressions, reads
+from ferrule.codegen.neighbours import MOST_VECTORS
 from ferrule.codegen.panels import schedule_panels
 from ferrule.codegen.plan import SERIAL_WORK, Plan, loads, step_of
 from ferrule.codegen.primitives.nests import mergeable, shared_row
@@ -155,8 +156,9 @@ def _reduce_lanes(plan: Plan, n: str) -> None:
     lanes = plan.lanes(nest, r.size.max)
     if lanes == 1 or any(c.at is not None and c.at[0] == n for c in plan.kernel.nests):
         return
-    contiguous = any(step_of(e.src[0], r) == 1 for c in nest.computes for e in loads(c.value))
-    if not contiguous and not any(e.src for e in reads(expressions(nest))):
+    steps = [step_of(e.src[0], r) for c in nest.computes for e in loads(c.value)]
+    near = any(1 <= step <= MOST_VECTORS for step in steps)
+    if not near and not any(e.src for e in reads(expressions(nest))):
         return
     copies = max((c for c in (2, 4) if r.size.max >= c * lanes), default=1)
     plan.do("split", n, r.name, lanes * copies, "peel")

@@ -23,6 +23,18 @@ def schedule_stream(plan: Plan, name: str) -> None:
     _segment(plan, name)
 
 
+def schedule_scatter(plan: Plan, name: str) -> bool:
+    """Work whose iterations may store to one place: in their order, but for lanes along a last loop
+    whose iterations store to neighbours.
+    """
+    loops = plan.nest(name).loops
+    stores = [c.store.index for c in plan.nest(name).computes if c.store is not None]
+    if not loops or any(step_of(index, loops[-1].range) != 1 for index in stores):
+        return False
+    plan.vectorize_inner(name, loops[-1])
+    return True
+
+
 def _segment(plan: Plan, name: str) -> None:
     """Loops in segments, where conditions change along them, as long as that is little code."""
     copies = 1

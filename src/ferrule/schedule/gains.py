@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final, final
 
 from ferrule.lazy import LazyBuffer
-from ferrule.ops import LoadOps, MovementOps
+from ferrule.ops import LoadOps, MovementOps, ReduceOps
 from ferrule.records import dataclass
 from ferrule.schedule.costs import SMALL_KERNEL, Cost, Costs, factors, nbytes
 from ferrule.schedule.fusion import MOST_NODES, Fusion, Visits
@@ -52,6 +52,7 @@ class Gains:
         """For each node that the walk has yet to reach, the kernels that would evaluate it."""
         self.operation_seconds = 2 / target.flops_per_second
         self.threads = target.max_threads
+        self.lanes = target.lanes(4)
         self.has_blocks = target.block_threads > 1
         self.byte_seconds = 1 / (target.bytes_per_second * target.max_threads)
         self.near_bytes = target.l2_bytes
@@ -112,6 +113,8 @@ class Gains:
             for signature in indices:
                 evals += space.evals_at(signature)
         extra = evals - cost.size
+        if self._is_scattered(visits) and cost.local > _UNNOTICED * cost.size:
+            extra = evals * self.lanes - cost.size  # the others are done by vectors
         if len(visits) == 1 and extra <= 0:
             if cost.local <= _UNNOTICED * cost.size or cost.reduces:
                 return True
@@ -129,6 +132,13 @@ class Gains:
         fused = below.loaded * (len(visits) - below.reading + rereads)
         seconds = (through_memory - fused) * self.byte_seconds + _LAUNCH_SECONDS
         return self._seconds(extra * below.work / max(cost.size, 1)) <= seconds
+
+    def _is_scattered(self, visits: Visits) -> bool:
+        """Whether a processor would compute a node for one element after the other: where kernels
+        store is said by values, and may be one place.
+        """
+        scatters = any(fusion.value.op is ReduceOps.SCATTER for fusion in visits)
+        return scatters and not self.has_blocks
 
     def _evals_in_order(self, visits: Visits) -> int:
         """The evaluations where the loops over the output keep their order.

@@ -105,7 +105,8 @@ def set_kind(kernel: Kernel, nest_name: str, name: str, kind: Kind) -> Kernel:
     depth = depth_of(kernel, nest, name)
     loop = nest.loops[depth]
     at_once = kind in (Kind.PARALLEL, Kind.VECTOR, Kind.THREAD)
-    if at_once and scatters(nest) and not _is_free(kernel, nest, loop.range):
+    others = kind is not Kind.VECTOR  # lanes are of one thread, which does one root after the other
+    if at_once and scatters(nest) and not _is_free(kernel, nest, loop.range, others=others):
         raise ScheduleError(
             f"{kind.name.lower()}({name}) in kernel {kernel.name}: a value says where {nest_name} "
             "stores, and two iterations may store to one place; leave its loops serial"
@@ -120,11 +121,13 @@ def set_kind(kernel: Kernel, nest_name: str, name: str, kind: Kind) -> Kernel:
     return kernel.with_nest(replace(nest, loops=loops))
 
 
-def _is_free(kernel: Kernel, nest: Nest, r: Expr) -> bool:
-    """Whether the iterations of a loop store to different elements, to which no other root does."""
+def _is_free(kernel: Kernel, nest: Nest, r: Expr, *, others: bool) -> bool:
+    """Whether the iterations of a loop store to different elements, and, if asked for, no other
+    root to any of them.
+    """
     stores = [c.store for c in nest.computes if c.store is not None]
     slots = {s.slot for s in stores}
-    others = [c.store for n in kernel.roots if n.name != nest.name for c in n.computes]
-    if any(s is not None and s.slot in slots for s in others):
+    roots = [c.store for n in kernel.roots if n.name != nest.name for c in n.computes]
+    if others and any(s is not None and s.slot in slots for s in roots):
         return False
     return all(owns(s, r) for s in stores)
