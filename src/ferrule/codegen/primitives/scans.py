@@ -15,7 +15,7 @@ from ferrule.codegen.primitives.editing import ScheduleError, depth_of, nest_of
 from ferrule.codegen.primitives.kinds import vectorize
 from ferrule.codegen.primitives.loops import split
 from ferrule.codegen.primitives.nests import compute_at
-from ferrule.expr import Expr, both, const, range_
+from ferrule.expr import Expr, ExprOp, both, const, range_, toposort
 
 
 def scan(kernel: Kernel, nest_name: str, name: str) -> Kernel:
@@ -55,7 +55,8 @@ def scanned(nest: Nest, r: Expr) -> int | None:
     ((c,), (k,)) = nest.computes, nest.loop_ranges
     if c.monoid is None or c.ranges or c.along is not None:
         return None
-    if not (k.size.is_const and r.size.is_const) or r not in c.value.ranges:
+    ends = any(e.op is ExprOp.CMPLT and {r, k} <= e.ranges for e in toposort([c.value]))
+    if not ends or not (k.size.is_const and r.size.is_const):
         return None
     length = min(int(k.size.arg), int(r.size.arg))
     parts, inside = range_("parts", -(-r.size // length)), range_("inside", length)
