@@ -489,6 +489,24 @@ CASES = [
         lambda values, places: numpy_scatter(values, places, 3),
     ),
     Case(
+        "scatter_rows",
+        store(
+            LazyOp(
+                ReduceOps.SCATTER,
+                (load(1, 9, 21), positions(load(2, 9, 1)).expand((9, 21))),
+                (0, 3),
+            ),
+        ),
+        ((9, 21), (9, 1)),
+        lambda values, places: numpy_scatter(values, places.repeat(21, 1), 3),
+    ),
+    Case(
+        "sum_pixels",
+        store(total(load(1, 1, 171, 3), 1)),
+        ((1, 171, 3),),
+        lambda x: x.sum(1),
+    ),
+    Case(
         "every_third",
         store(load(1, 5, 140).shrink(((0, 5), (2, 139))).stride((1, 3))),
         ((5, 140),),

@@ -272,14 +272,24 @@ def test_only_what_is_stored_is_fetched_at_a_distance_of_zero() -> None:
             apply_opts(kernel, (Opt("prefetch", again),))
 
 
-@pytest.mark.parametrize("opt", ["parallel", "vectorize"])
-def test_loops_that_scatter_stay_serial(opt: str) -> None:
+@pytest.mark.parametrize(("opt", "depth"), [("parallel", 0), ("vectorize", 1)])
+def test_loops_that_scatter_stay_serial(opt: str, depth: int) -> None:
     positions = LazyOp(UnaryOps.CAST, (load(2, 4, 8),), dtypes.int32)
     ast = store(LazyOp(ReduceOps.SCATTER, (load(1, 4, 8), positions), (1, 8)))
     kernel = lower(ast, "scatter")
     nest = next(n for n in kernel.roots if scatters(n))
     with pytest.raises(ScheduleError, match=r"a value says where \w+ stores, and two iterations"):
-        apply_opts(kernel, (Opt(opt, (nest.name, nest.loops[0].range.name)),))
+        apply_opts(kernel, (Opt(opt, (nest.name, nest.loops[depth].range.name)),))
+
+
+def test_loops_whose_iterations_scatter_apart_may_be_lanes() -> None:
+    """The zeros come first, whatever the lanes; chunks would not know."""
+    positions = LazyOp(UnaryOps.CAST, (load(2, 4, 8),), dtypes.int32)
+    ast = store(LazyOp(ReduceOps.SCATTER, (load(1, 4, 8), positions), (1, 8)))
+    kernel = lower(ast, "scatter")
+    nest = next(n for n in kernel.roots if scatters(n))
+    lanes = apply_opts(kernel, (Opt("vectorize", (nest.name, nest.loops[0].range.name)),))
+    assert lanes.by_name[nest.name].loops[0].kind is Kind.VECTOR
 
 
 def test_zeros_that_something_is_added_to_are_not_shared_out() -> None:

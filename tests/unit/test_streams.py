@@ -54,6 +54,23 @@ def test_lanes_that_are_near_are_loaded_as_vectors(name: str) -> None:
     assert any(u.op is UOps.SHUFFLE for u in uops)
 
 
+def test_sums_of_pixels_have_lanes() -> None:
+    """Along the pixels, whose channels are three elements apart."""
+    case = next(case for case in CASES if case.name == "sum_pixels")
+    uops = Linearizer(case.ast, WIDE).linearize().uops
+    loads = [u for u in uops if u.op is UOps.LOAD and len(u.src) == 2]
+    assert loads
+    assert all(u.lanes == 16 and u.src[1].lanes == 1 for u in loads)
+
+
+def test_scattered_rows_have_lanes() -> None:
+    case = next(case for case in CASES if case.name == "scatter_rows")
+    uops = Linearizer(case.ast, WIDE).linearize().uops
+    stores = [u for u in uops if u.op is UOps.STORE]
+    assert {u.src[2].lanes for u in stores} == {16}
+    assert all(u.src[1].lanes == 1 for u in stores)
+
+
 def test_segments_know_their_buffer() -> None:
     """Between the ends of two buffers nothing is asked, and nothing is loaded from the other."""
     a, b = load(1, 8, 160), load(2, 8, 96)
@@ -100,3 +117,14 @@ def test_what_is_stored_in_place_is_not_computed_twice() -> None:
         apply_opts(kernel, [Opt("split", ("out0", "i0.0", 16, "shift"))])
     tails = {opt.args[3] for opt in schedule(kernel, WIDE).opts if opt.primitive == "split"}
     assert tails == {"peel"}
+
+
+def test_a_border_around_what_is_turned() -> None:
+    """Loops with copies inside are not in segments: these have the conditions too."""
+    wide = load(1, 40, 40).pad(((0, 8), (0, 8)))
+    ast = store(add(wide, load(2, 48, 48).permute((1, 0))))
+    uops = Linearizer(ast, WIDE).linearize().uops
+    a, b = (np.random.default_rng(0).standard_normal((n, n)).astype(np.float32) for n in (40, 48))
+    out = np.full(48 * 48, np.nan, np.float32)
+    interpret(uops, [out, a.ravel(), b.ravel()], [], 0, extent(uops, []))
+    np.testing.assert_array_equal(out.reshape(48, 48), np.pad(a, ((0, 8), (0, 8))) + b.T)

@@ -47,7 +47,7 @@ def _schedule_root(plan: Plan, name: str) -> None:
     if not below:
         schedule_stream(plan, name)
         return
-    if schedule_scan(plan, name, below):
+    if plan.attempt(schedule_scan, name, *below):
         return
     if has_blocks(plan, name):
         schedule_chain(plan, name)

@@ -13,7 +13,7 @@ from ferrule.expr import Expr
 MOST_VECTORS = 8  # of totals that run at once: what one has to wait for leaves time for others
 
 
-def schedule_scan(plan: Plan, name: str, below: Sequence[str]) -> bool:
+def schedule_scan(plan: Plan, name: str, *below: str) -> bool:
     """Schedule a root nest and the reduce inside it, if that is a running total."""
     if len(below) != 1:
         return False

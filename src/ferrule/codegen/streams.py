@@ -37,6 +37,8 @@ def schedule_scatter(plan: Plan, name: str) -> bool:
 
 def _segment(plan: Plan, name: str) -> None:
     """Loops in segments, where conditions change along them, as long as that is little code."""
+    if plan.below(name):
+        return
     copies = 1
     for depth, loop in reversed(list(enumerate(plan.nest(name).loops))):
         if loop.kind not in (Kind.SERIAL, Kind.PARALLEL):
@@ -148,15 +150,16 @@ def _turn(plan: Plan, name: str, v: Expr, w: Expr) -> None:
     nest = plan.nest(name)
     lanes = plan.lanes(nest, v.size.max)
     found = [e for c in nest.computes for e in loads(c.value)]
-    if any(step_of(e.src[0], v) == 1 for e in found):
-        _turn_copies(plan, name, v.name, w.name, lanes)
-    else:
+    mixed = any(step_of(e.src[0], v) == 1 for e in found)
+    if not (mixed and plan.attempt(_turn_copies, name, v.name, w.name)):
         plan.turn(name, w.name, v.name, lanes)
     if parallel:
         plan.do("parallel", name, plan.nest(name).loops[0].range.name)
 
 
-def _turn_copies(plan: Plan, name: str, v: str, w: str, lanes: int) -> None:
+def _turn_copies(plan: Plan, name: str, v: str, w: str) -> bool:
+    size = next(o.range.size.max for o in plan.nest(name).loops if o.range.name == v)
+    lanes = plan.lanes(plan.nest(name), size)
     plan.squares(name, w, v, lanes)
     names = [loop.range.name for loop in plan.nest(name).loops]
     inside = (f"{w}.i", f"{v}.i")
@@ -170,6 +173,7 @@ def _turn_copies(plan: Plan, name: str, v: str, w: str, lanes: int) -> None:
         plan.stage(name, e, name, len(outside), inside, copy)
         plan.transpose(copy, f"{w}.i@{copy}", f"{v}.i@{copy}")
     plan.do("vectorize", name, f"{v}.i")
+    return True
 
 
 def _chunk_inner(plan: Plan, name: str) -> None:
