@@ -10,6 +10,7 @@ import pytest
 
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import Variable
+from ferrule.schedule.graph import toposort
 from ferrule.tensor import Tensor
 
 
@@ -234,3 +235,26 @@ def test_to_a_device_a_dtype_or_what_another_tensor_has() -> None:
     copied = x.to("CPU", copy=True)
     copied += 1
     assert x.tolist() == [1.5, 2.5]
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_a_number_that_each_turn_of_a_loop_makes_anew_is_stored(written: bool) -> None:
+    """The bias of a regression by hand: kernels compute it as they go, each turn's from the last.
+
+    Else the graph would grow with each turn, and each turn compile a kernel of its own.
+    """
+    x = Tensor(np.linspace(-1, 1, 24, dtype=np.float32))
+    bias, expected = Tensor.zeros(1), 0.0
+    sizes = []
+    for _ in range(9):
+        error = (x * 3 + 1 - bias).square().mean()
+        step = (x * 3 + 1 - bias).mean() * 0.2
+        if written:
+            bias.assign(bias + step)
+        else:
+            bias = bias + step
+        assert abs(error.item() - ((x.numpy() * 3 + 1 - expected) ** 2).mean()) < 1e-5
+        expected += 0.2 * (1 - expected)
+        sizes.append(len(toposort([bias.lazydata])))
+    assert abs(bias.item() - expected) < 1e-6
+    assert sizes[-1] == sizes[-4] < 2 * max(sizes[:3])

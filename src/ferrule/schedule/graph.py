@@ -12,11 +12,12 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import field
 from typing import final
+from weakref import WeakSet
 
 from ferrule.dtype import dtypes
 from ferrule.expr import Expr
 from ferrule.lazy import LazyBuffer
-from ferrule.ops import LoadOps
+from ferrule.ops import LoadOps, ReduceOps
 from ferrule.records import dataclass
 from ferrule.shape.layout import storage_size
 from ferrule.storage import pending_writes
@@ -77,6 +78,8 @@ def build_graph(roots: Sequence[LazyBuffer]) -> Graph:
     """The graph of `roots` and of the pending writes that replace something they read."""
     requested = dict.fromkeys(node for node in roots if node.realized is None)
     order = _with_pending_writes(requested)
+    if _request_again(requested, order):
+        order = toposort(requested)
     everything = order
     if any([node.op is LoadOps.ASSIGN for node in order]):
         everything = toposort(requested, everything=True)
@@ -84,6 +87,7 @@ def build_graph(roots: Sequence[LazyBuffer]) -> Graph:
     graph.symbolic = any([_is_symbolic(node) for node in everything])
     graph.external = _referenced_from_outside(everything, order)
     _find_late_readers(graph)
+    _passed.update(_numbers_on_the_way(graph))
     return graph
 
 
@@ -101,6 +105,41 @@ def _with_pending_writes(requested: dict[LazyBuffer, None]) -> list[LazyBuffer]:
         waiting.difference_update(joining)
         order = toposort(requested)
     return order
+
+
+_passed: WeakSet[LazyBuffer] = WeakSet()
+"""Numbers that some kernel may have computed on its way, while something outside held them."""
+
+
+def _request_again(requested: dict[LazyBuffer, None], order: list[LazyBuffer]) -> bool:
+    """Has numbers that are needed a second time stored; whether there are any.
+
+    A kernel computes a number such as `bias - 0.1 * (scores - bias).sum()` as it goes along, which
+    costs it nothing. In a loop the next one is made of it, and each turn's kernel would be longer
+    than the last.
+    """
+    if not _passed:
+        return False
+    present = set(order)
+    known = list(_passed)
+    _passed.difference_update([node for node in known if node.realized is not None])
+    again = [node for node in known if node in present and node not in requested]
+    again = [node for node in again if node.realized is None]
+    requested.update(dict.fromkeys(sorted(again, key=_serial)))
+    return bool(again)
+
+
+def _numbers_on_the_way(graph: Graph) -> list[LazyBuffer]:
+    """The single elements, made by sums or the like, that are held outside and not stored."""
+    inside = graph.external - graph.requested.keys()
+    numbers = [node for node in inside if node.realized is None and storage_size(node.shape) == 1]
+    if not numbers:
+        return []
+    summed: set[LazyBuffer] = set()
+    for node in graph.order:
+        if node.op in ReduceOps or any([source in summed for source in node.srcs]):
+            summed.add(node)
+    return [node for node in numbers if node in summed]
 
 
 def _serial(node: LazyBuffer) -> int:
