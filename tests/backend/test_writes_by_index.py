@@ -65,7 +65,8 @@ def test_a_write_by_index_touches_what_it_writes(device: str, name: str) -> None
         b.realize()
 
     kernels, nbytes = work(write)
-    assert kernels == 1
+    # Positions that take long to compute are computed before.
+    assert kernels == (2 if name == "between" else 1)
     assert nbytes < WHOLE // 10
     assert GlobalCounters.mem_used - before < WHOLE // 10
 
