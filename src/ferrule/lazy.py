@@ -71,8 +71,16 @@ _serials = count()
 
 def _forget(entry: weakref.ref[LazyBuffer]) -> None:
     assert isinstance(entry, _Entry)
-    if _nodes.get(entry.key) is entry:
-        del _nodes[entry.key]
+    _remove(entry.key, entry)
+
+
+def _remove(key: Any, entry: _Entry) -> None:
+    """Removes an entry; one that another thread has put in its place meanwhile stays."""
+    if _nodes.get(key) is not entry:
+        return
+    found = _nodes.pop(key, entry)
+    if found is not entry:
+        _nodes.setdefault(key, found)
 
 
 def forget_nodes() -> None:
@@ -482,7 +490,7 @@ class LazyBuffer:
         if self._key is not None:
             entry = _nodes.get(self._key)
             if entry is not None and entry() is self:
-                del _nodes[self._key]
+                _remove(self._key, entry)
             self._key = None
 
     def store_number(self) -> None:

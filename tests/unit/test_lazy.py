@@ -3,6 +3,7 @@
 import gc
 import math
 import weakref
+from typing import Any
 
 import pytest
 from tests.effort import calls
@@ -11,7 +12,7 @@ from ferrule.device import Buffer
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import Variable
 from ferrule.fold import fold, fold_bitcast, fold_cast, is_negative_zero
-from ferrule.lazy import DeviceMismatchError, LazyBuffer
+from ferrule.lazy import DeviceMismatchError, LazyBuffer, _Entry, _remove
 from ferrule.ops import BinaryOps, LoadOps, MovementOps, OpError, ReduceOps, TernaryOps, UnaryOps
 from ferrule.shape.layout import storage_size, storage_view
 from ferrule.shape.view import ShapeError, View
@@ -371,3 +372,25 @@ def test_what_is_put_into_zeros_starts_from_nothing() -> None:
     for base in (zeros(5), zeros(3, 1), zeros(3, -0.0)):
         assert base.put(value, index, 0).srcs == (value, index, base)
     assert zeros(5).put(value, index, 0).shape == (9, 5)
+
+
+@pytest.mark.parametrize("is_replaced", [True, False])
+def test_another_thread_changes_an_entry_while_it_is_removed(
+    monkeypatch: pytest.MonkeyPatch, is_replaced: bool
+) -> None:
+    """A dead node's entry: hashing its key runs Python, and so other threads."""
+    node = LazyBuffer.empty((2,), dtypes.float32, "NUMPY")
+    old, new = _Entry(node), _Entry(node, print)
+    others = {"key": new} if is_replaced else {}
+
+    class Nodes(dict[Any, _Entry]):
+        def get(self, key: Any, default: Any = None) -> Any:
+            found = super().get(key, default)
+            self.clear()
+            self.update(others)
+            return found
+
+    nodes = Nodes(key=old)
+    monkeypatch.setattr("ferrule.lazy._nodes", nodes)
+    _remove("key", old)
+    assert nodes == others
