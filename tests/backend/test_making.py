@@ -102,3 +102,16 @@ def test_multinomial(device: str) -> None:
     both = weights.multinomial(2).numpy()
     assert np.sort(both, 1).tolist() == [[1, 2], [0, 3]]
     assert weights[0].multinomial(1).shape == (1,)
+    many = weights.repeat(2000, 1).multinomial(1).numpy().reshape(2000, 2)
+    assert set(many[:, 0].tolist()) == {1, 2}
+    assert abs((many[:, 0] == 2).mean() - 0.75) < 0.05
+    assert set(many[:, 1].tolist()) == {0, 3}
+
+
+def test_what_has_no_weight_is_not_drawn_by_the_least_number(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tensor, "rand", Tensor.zeros)
+    weights = Tensor([0.0, 2.0, 0.0, 1.0])
+    assert weights.multinomial(3, replacement=True).tolist() == [1, 1, 1]
+    assert weights.multinomial(1).tolist() == [1]

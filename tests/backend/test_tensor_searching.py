@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ferrule import TinyJit
 from ferrule.capture import JitError
-from ferrule.dtype import dtypes
+from ferrule.dtype import DType, dtypes
 from ferrule.helpers import GlobalCounters
 from ferrule.tensor import Tensor
 
@@ -169,6 +169,19 @@ def test_elements_unlike_the_one_before(device: str) -> None:
     assert rows.unique_consecutive(axis=0).tolist() == [[1, 2], [3, 4], [1, 2]]
     assert rows.T.unique_consecutive(axis=1).tolist() == [[1, 3, 1], [2, 4, 2]]
     assert Tensor(np.zeros((0, 3))).unique_consecutive().shape == (0,)
+
+
+@pytest.mark.parametrize("dtype", [d for d in dtypes.all if dtypes.is_float(d)], ids=str)
+def test_different_floats_among_nans(device: str, dtype: DType) -> None:
+    """Of any width: NumPy does not sort all of them."""
+    x = Tensor([1.0, math.nan, 0.5, 1.0, -2.0, math.nan, 3.0]).cast(dtype)
+    values, inverse = x.unique(return_inverse=True)
+    for found in (x.unique(), values):
+        assert found.dtype is dtype
+        assert found.tolist()[:4] == [-2.0, 0.5, 1.0, 3.0]
+        assert all(map(math.isnan, found.tolist()[4:]))
+        assert found.shape == (6,)
+    assert inverse.tolist() == [2, 4, 1, 2, 0, 5, 3]
 
 
 @pytest.mark.parametrize("name", ["unique", "unique_consecutive", "bincount"])

@@ -78,8 +78,7 @@ def build_graph(roots: Sequence[LazyBuffer]) -> Graph:
     """The graph of `roots` and of the pending writes that replace something they read."""
     requested = dict.fromkeys(node for node in roots if node.realized is None)
     order = _with_pending_writes(requested)
-    if _request_again(requested, order):
-        order = toposort(requested)
+    _request_again(requested, order)
     everything = order
     if any([node.op is LoadOps.ASSIGN for node in order]):
         everything = toposort(requested, everything=True)
@@ -111,22 +110,21 @@ _passed: WeakSet[LazyBuffer] = WeakSet()
 """Numbers that some kernel may have computed on its way, while something outside held them."""
 
 
-def _request_again(requested: dict[LazyBuffer, None], order: list[LazyBuffer]) -> bool:
-    """Has numbers that are needed a second time stored; whether there are any.
+def _request_again(requested: dict[LazyBuffer, None], order: list[LazyBuffer]) -> None:
+    """Has numbers that are needed a second time stored.
 
     A kernel computes a number such as `bias - 0.1 * (scores - bias).sum()` as it goes along, which
     costs it nothing. In a loop the next one is made of it, and each turn's kernel would be longer
     than the last.
     """
     if not _passed:
-        return False
+        return
     present = set(order)
     known = list(_passed)
     _passed.difference_update([node for node in known if node.realized is not None])
     again = [node for node in known if node in present and node not in requested]
     again = [node for node in again if node.realized is None]
     requested.update(dict.fromkeys(sorted(again, key=_serial)))
-    return bool(again)
 
 
 def _numbers_on_the_way(graph: Graph) -> list[LazyBuffer]:
