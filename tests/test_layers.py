@@ -51,9 +51,10 @@ LAYERS = """
     runtime.opencl
     runtime.cuda_driver runtime.cuda_memory runtime.cuda_compiler runtime.cuda_program
     runtime.graph.dependencies runtime.graph.cuda runtime.cuda
-    lazy storage schedule.signature schedule.graph schedule.views schedule.updates schedule.tasks
-    schedule.slots
-    schedule.costs schedule.keep schedule.fusion schedule.gains schedule.cut
+    node known lazy storage schedule.signature schedule.graph schedule.views schedule.updates
+    schedule.tasks schedule.slots
+    schedule.costs schedule.fusion schedule.gains schedule.legality schedule.keep schedule.guests
+    schedule.cut
     schedule.trees schedule.merge schedule.order
     schedule.hazards schedule.parts schedule.recipe schedule.stored schedule.numbers
     memory schedule realize

@@ -11,23 +11,16 @@ place is for the scheduler to find out.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable, Sequence
 from itertools import count
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, final
 
 from ferrule.buffer import Buffer
 from ferrule.dtype import DType, dtypes, truncate
 from ferrule.expr import Expr, as_int, sint
-from ferrule.fold import (
-    Scalar,
-    fold,
-    fold_bitcast,
-    fold_cast,
-    fold_reduce,
-    is_negative_zero,
-    same_operand,
-)
+from ferrule.fold import Scalar, fold_bitcast, fold_cast, is_negative_zero
+from ferrule.known import has_source_of_its_size, is_empty, moved_const, reduced_const, simpler
+from ferrule.node import Node, Shape, nodes, remember
 from ferrule.ops import (
     BinaryOps,
     LoadOps,
@@ -48,51 +41,9 @@ from ferrule.shape.layout import (
 )
 from ferrule.shape.view import ShapeError, View
 
-Shape: TypeAlias = tuple[sint, ...]
-
 
 class DeviceMismatchError(ValueError):
     """The operands of one operation are on different devices."""
-
-
-# *** interning ***
-
-
-class _Entry(weakref.ref["LazyBuffer"]):
-    """A weak reference that knows its key."""
-
-    __slots__ = ("key",)
-    key: Any
-
-
-_nodes: dict[Any, _Entry] = {}
-_serials = count()
-
-
-def _forget(entry: weakref.ref[LazyBuffer]) -> None:
-    assert isinstance(entry, _Entry)
-    _remove(entry.key, entry)
-
-
-def _remove(key: Any, entry: _Entry) -> None:
-    """Removes an entry; one that another thread has put in its place meanwhile stays."""
-    if _nodes.get(key) is not entry:
-        return
-    found = _nodes.pop(key, entry)
-    if found is not entry:
-        _nodes.setdefault(key, found)
-
-
-def forget_nodes() -> None:
-    """From now on every expression is a new node, even where an equal one is alive.
-
-    For whoever has to tell what is computed from here on from what was there before.
-    """
-    _nodes.clear()
-
-
-def _is_empty(shape: Shape) -> bool:
-    return 0 in shape
 
 
 def _sizes(shape: Sequence[sint]) -> Shape:
@@ -100,17 +51,12 @@ def _sizes(shape: Sequence[sint]) -> Shape:
 
 
 _COMPARISONS: Final = frozenset({BinaryOps.CMPLT, BinaryOps.CMPNE})
-_POINTWISE: Final = frozenset(
-    {*UnaryOps, *BinaryOps, *TernaryOps, MovementOps.RESHAPE, MovementOps.PERMUTE}
-)
-_REPEATING: Final = frozenset({MovementOps.EXPAND, MovementOps.WINDOW, MovementOps.AS_STRIDED})
-# These own memory from the start. All others are values, which get memory when the scheduler
-# decides so.
-_MEMORY: Final = frozenset({LoadOps.EMPTY, LoadOps.FROM, LoadOps.CUSTOM, LoadOps.ASSIGN})
+_NAN: Final = float("nan")
+_serials = count()
 
 
 @final
-class LazyBuffer:
+class LazyBuffer(Node):
     """A value in the graph: `op` on `srcs`, or, once `realized` is a Buffer, what is in that.
 
     Operands must agree in shape, dtype and device: broadcasting and promotion are up to the caller.
@@ -122,32 +68,9 @@ class LazyBuffer:
     (4, (3, 2))
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_key",
-        "arg",
-        "device",
-        "dtype",
-        "op",
-        "owner",
-        "realized",
-        "serial",
-        "shape",
-        "srcs",
-    )
+    __slots__ = ()
 
-    op: Op
     srcs: tuple[LazyBuffer, ...]
-    arg: Any
-    shape: Shape
-    dtype: DType
-    device: str
-    realized: Buffer | None
-    owner: object | None
-    """The token of the `Storage` whose version this is."""
-    serial: int
-    """Counts nodes as they are made."""
-    _key: Any
 
     def __init__(self) -> None:
         raise TypeError("LazyBuffer: use LazyBuffer.const, .empty or .from_buffer")
@@ -204,11 +127,6 @@ class LazyBuffer:
         shape = _sizes(shape)
         return _make(LoadOps.CUSTOM, tuple(srcs), runner, shape, dtype, device)
 
-    def base_const(self) -> Scalar | Expr | None:
-        """The value of all elements, if it is known."""
-        arg = self.arg  # see `set_realized`
-        return arg if self.op is LoadOps.CONST and self.realized is None else None
-
     @property
     def st(self) -> View:
         """Where the elements are in the memory that the node has, or would get."""
@@ -225,8 +143,8 @@ class LazyBuffer:
         """`op` on each element of this and the `others`, all of one shape."""
         srcs = (self, *others)
         key = (op, srcs, arg)
-        entry = _nodes.get(key)
-        found = None if entry is None else entry()
+        entry = nodes.get(key)
+        found: LazyBuffer | None = None if entry is None else entry()
         if found is not None:
             return found
         shape = self.shape
@@ -240,8 +158,12 @@ class LazyBuffer:
             dtype = dtypes.bool
         elif op is TernaryOps.WHERE:
             dtype = srcs[1].dtype
-        simpler = _simplify(op, srcs, shape, dtype)
-        return simpler or _make(op, srcs, arg, shape, dtype, self.device, key)
+        known = simpler(op, srcs, shape)
+        if known is None:
+            return _make(op, srcs, arg, shape, dtype, self.device, key)
+        if isinstance(known, LazyBuffer):
+            return known
+        return LazyBuffer.const(known, dtype, shape, self.device)
 
     def cast(self, dtype: DType) -> LazyBuffer:
         """Each element as a `dtype`: floats lose their fraction to integers; to bool, `!= 0`."""
@@ -285,13 +207,13 @@ class LazyBuffer:
         if found is not None:
             return found
         infer(op, [(self.shape, self.dtype)], shape)
-        value = _reduced_const(op, self, shape)
+        value = reduced_const(op, self, shape)
         if value is not None:
             return LazyBuffer.const(value, self.dtype, shape, self.device)
         parts = parts_of_long_reduce(self.shape, chosen)
         if parts is None:
             tall = parts_of_tall_reduce(self.shape, chosen)
-            parts = tall if tall is not None and _has_source_of_its_size(self) else None
+            parts = tall if tall is not None and has_source_of_its_size(self) else None
         if parts is not None:
             return self._r_in_two(op, chosen, *parts)
         return _make(op, srcs, shape, shape, self.dtype, self.device, key)
@@ -320,7 +242,7 @@ class LazyBuffer:
 
         On other axes `new` may be smaller: it goes to the first places there.
         """
-        if _is_empty(new.shape) or _is_empty(self.shape):
+        if is_empty(new.shape) or is_empty(self.shape):
             return self
         size = self.shape[axis]
         start = self.base_const()
@@ -344,7 +266,7 @@ class LazyBuffer:
         if found is not None:
             return found
         shape, dtype = infer(op, [(s.shape, s.dtype) for s in srcs], arg)
-        if _is_empty(shape) or _is_empty(self.shape):
+        if is_empty(shape) or is_empty(self.shape):
             return LazyBuffer.const(0, dtype, shape, self.device)
         return _make(op, srcs, arg, shape, dtype, self.device, key)
 
@@ -431,11 +353,6 @@ class LazyBuffer:
 
     # -- memory ----------------------------------------------------------------------------------
 
-    @property
-    def owns_memory(self) -> bool:
-        """Whether the node has memory, or is sure to get it, rather than being only a value."""
-        return self.realized is not None or self.op in _MEMORY
-
     def contiguous(self) -> LazyBuffer:
         """The same value in memory of its own."""
         if self.owns_memory or self.op is LoadOps.CONTIGUOUS:
@@ -468,30 +385,10 @@ class LazyBuffer:
         own. Raises `ShapeError` if they do not fit.
         """
         check_assign(self, value, region)
-        if _is_empty(value.shape):
+        if is_empty(value.shape):
             return self
         srcs = (self, value)
         return _make(LoadOps.ASSIGN, srcs, region, self.shape, self.dtype, self.device)
-
-    def set_realized(self, buffer: Buffer) -> None:
-        """From now on the node is what is in `buffer`; it needs its sources no longer.
-
-        Another thread may be building on the node meanwhile: `op` changes before `srcs` and `arg`
-        do, so that whoever reads these two first, and then finds `op` as it was, has what it had.
-        """
-        self.realized = buffer
-        self._leave()
-        self.op = LoadOps.EMPTY
-        self.srcs = ()
-        self.arg = None
-
-    def _leave(self) -> None:
-        """From now on nobody finds this node for an expression that is equal."""
-        if self._key is not None:
-            entry = _nodes.get(self._key)
-            if entry is not None and entry() is self:
-                _remove(self._key, entry)
-            self._key = None
 
     def store_number(self) -> None:
         """A constant becomes one element in memory, repeated. See `set_realized` for the order."""
@@ -503,18 +400,15 @@ class LazyBuffer:
             self.set_realized(buffer)
             return
         element = LazyBuffer.in_buffer(buffer, (1,) * len(self.shape))
-        self._leave()
+        self.leave()
         self.op = LoadOps.EMPTY
         self.srcs = (element,)
         self.arg = self.shape
         self.op = MovementOps.EXPAND
 
 
-_NAN: Final = float("nan")
-
-
 def _find(key: Any) -> LazyBuffer | None:
-    entry = _nodes.get(key)
+    entry = nodes.get(key)
     return None if entry is None else entry()
 
 
@@ -541,11 +435,9 @@ def _make(
     node.realized = None
     node.owner = None
     node.serial = next(_serials)
-    node._key = key
+    node.key = key
     if key is not None:
-        entry = _Entry(node, _forget)
-        entry.key = key
-        _nodes[key] = entry
+        remember(key, node)
     return node
 
 
@@ -577,87 +469,18 @@ def check_assign(old: LazyBuffer, value: LazyBuffer, region: View | None) -> Non
         )
 
 
-# *** simpler forms ***
-
-
-def _simplify(
-    op: Op, srcs: tuple[LazyBuffer, ...], shape: Shape, dtype: DType
-) -> LazyBuffer | None:
-    """A simpler node with the same bits, if there is one."""
-    if _is_empty(shape):
-        return LazyBuffer.const(0, dtype, shape, srcs[0].device)
-    if op is TernaryOps.WHERE:
-        if srcs[1] is srcs[2]:
-            return srcs[1]
-    elif op is UnaryOps.NEG:
-        inner = srcs[0].srcs
-        if srcs[0].op is UnaryOps.NEG and inner:
-            return inner[0]
-    elif op is UnaryOps.CAST:
-        return None
-    values = [source.base_const() for source in srcs]
-    known = [None if isinstance(value, Expr) else value for value in values]
-    numbers = [value for value in known if value is not None]
-    if not numbers:
-        return None
-    if len(numbers) == len(srcs) and op is not TernaryOps.WHERE:
-        result = fold(op, srcs[0].dtype, numbers)
-        return None if result is None else LazyBuffer.const(result, dtype, shape, srcs[0].device)
-    place = same_operand(op, srcs[-1].dtype, known)
-    return None if place is None else srcs[place]
-
-
-def _has_source_of_its_size(node: LazyBuffer) -> bool:
-    """Whether some operand of an element-wise value has all its elements, and does not repeat any:
-    not so for the products of a contraction, each of whose operands is used again and again. Only
-    the nearest nodes are looked at.
-    """
-    seen = {node}
-    waiting = [node]
-    while waiting and len(seen) < 64:
-        part = waiting.pop()
-        if part.realized is None and part.op in _POINTWISE:
-            waiting.extend(source for source in part.srcs if source not in seen)
-            seen.update(part.srcs)
-        elif part.base_const() is None and part.op not in _REPEATING:
-            return True
-    return False
-
-
-def _reduced_const(op: ReduceOps, source: LazyBuffer, shape: Shape) -> Scalar | None:
-    """The value of a reduce of nothing, or of a constant where its rounding is known."""
-    dtype = source.dtype
-    if _is_empty(source.shape):
-        if op is ReduceOps.MAX:
-            return dtypes.min(dtype)
-        return 1 if op is ReduceOps.PROD else 0
-    value = source.base_const()
-    if value is None or isinstance(value, Expr):
-        return None
-    if not all([isinstance(size, int) for size in source.shape]):
-        return None
-    return fold_reduce(op, dtype, value, source.size // storage_size(shape))
-
-
 def _moved(source: LazyBuffer, op: MovementOps, arg: Any) -> LazyBuffer:
     srcs = (source,)
     key = (op, srcs, arg)
-    entry = _nodes.get(key)
-    found = None if entry is None else entry()
+    entry = nodes.get(key)
+    found: LazyBuffer | None = None if entry is None else entry()
     if found is not None:
         return found
     shape, dtype = infer(op, [(source.shape, source.dtype)], arg)
     device = source.device
-    if _is_empty(shape) or _is_empty(source.shape):
+    if is_empty(shape) or is_empty(source.shape):
         return LazyBuffer.const(0, dtype, shape, device)
-    value = source.base_const()
-    if value is not None and (op not in _ADDS_ZEROS or _is_plain_zero(value)):
+    value = moved_const(op, source)
+    if value is not None:
         return LazyBuffer.const(value, dtype, shape, device)
     return _make(op, srcs, arg, shape, dtype, device, key)
-
-
-_ADDS_ZEROS: Final = frozenset({MovementOps.PAD, MovementOps.UNWINDOW})
-
-
-def _is_plain_zero(value: Scalar | Expr) -> bool:
-    return not isinstance(value, Expr) and value == 0 and not is_negative_zero(value)

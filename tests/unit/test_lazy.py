@@ -12,7 +12,8 @@ from ferrule.device import Buffer
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import Variable
 from ferrule.fold import fold, fold_bitcast, fold_cast, is_negative_zero
-from ferrule.lazy import DeviceMismatchError, LazyBuffer, _Entry, _remove
+from ferrule.lazy import DeviceMismatchError, LazyBuffer
+from ferrule.node import Entry, remove
 from ferrule.ops import BinaryOps, LoadOps, MovementOps, OpError, ReduceOps, TernaryOps, UnaryOps
 from ferrule.shape.layout import storage_size, storage_view
 from ferrule.shape.view import ShapeError, View
@@ -380,10 +381,10 @@ def test_another_thread_changes_an_entry_while_it_is_removed(
 ) -> None:
     """A dead node's entry: hashing its key runs Python, and so other threads."""
     node = LazyBuffer.empty((2,), dtypes.float32, "NUMPY")
-    old, new = _Entry(node), _Entry(node, print)
+    old, new = Entry(node), Entry(node, print)
     others = {"key": new} if is_replaced else {}
 
-    class Nodes(dict[Any, _Entry]):
+    class Nodes(dict[Any, Entry]):
         def get(self, key: Any, default: Any = None) -> Any:
             found = super().get(key, default)
             self.clear()
@@ -391,6 +392,6 @@ def test_another_thread_changes_an_entry_while_it_is_removed(
             return found
 
     nodes = Nodes(key=old)
-    monkeypatch.setattr("ferrule.lazy._nodes", nodes)
-    _remove("key", old)
+    monkeypatch.setattr("ferrule.node.nodes", nodes)
+    remove("key", old)
     assert nodes == others

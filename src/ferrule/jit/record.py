@@ -37,7 +37,8 @@ from ferrule.jit.results import (
 )
 from ferrule.jit.watch import Watch
 from ferrule.jit.weights import PackedWeights
-from ferrule.lazy import LazyBuffer, forget_nodes
+from ferrule.lazy import LazyBuffer
+from ferrule.node import forget_nodes
 from ferrule.realize import realize
 from ferrule.storage import Storage, keep_written, pending_writes
 from ferrule.tensor import Tensor

@@ -8,7 +8,9 @@ multiply-add.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final, final
 
+from ferrule.records import dataclass
 from ferrule.renderer.llvmvalue import Lanes, literal
 
 
@@ -130,97 +132,149 @@ def _per_lane(t: Lanes, function: str, operands: Sequence[str]) -> str:
     return result
 
 
-def _remainder_function(kind: str) -> str:
-    """fmod of two floats, exactly: a long division in integers, one bit of the quotient a turn.
+@final
+@dataclass(frozen=True)
+class _Format:
+    """A float's kind in LLVM IR, the kind of an integer of its size, and where its bits are."""
 
-    Both magnitudes are integers times powers of two, the divisor's normalised so that one
-    subtraction reduces. A float's bits order as its magnitude does, so `a < b`, zeros, infinities
-    and NaN are told by comparing.
-    """
-    whole, mantissa = ("i32", 23) if kind == "float" else ("i64", 52)
-    hidden = 1 << mantissa
-    sign = literal(whole, 1, 1 << (int(whole[1:]) - 1))
-    infinity = ((1 << (int(whole[1:]) - 1 - mantissa)) - 1) << mantissa
+    kind: str
+    whole: str
+    mantissa: int
+    exponent: int
+
+    @property
+    def hidden(self) -> int:
+        """The bit above the mantissa, which normal floats do not store."""
+        return 1 << self.mantissa
+
+    @property
+    def infinity(self) -> int:
+        return ((1 << self.exponent) - 1) << self.mantissa
+
+    @property
+    def sign(self) -> str:
+        return literal(self.whole, 1, 1 << (self.mantissa + self.exponent))
+
+
+_FORMATS: Final = {
+    "float": _Format("float", "i32", 23, 8),
+    "double": _Format("double", "i64", 52, 11),
+}
+
+
+def _remainder_function(kind: str) -> str:
+    """fmod of two floats, exactly: a long division in integers, one bit of the quotient a turn."""
+    f = _FORMATS[kind]
     return f"""define internal {kind} @ferrule.fmod.{kind}({kind} %a, {kind} %b) #0 {{
-entry:
-  %a.bits = bitcast {kind} %a to {whole}
-  %b.bits = bitcast {kind} %b to {whole}
-  %sign = and {whole} %a.bits, {sign}
-  %x = xor {whole} %a.bits, %sign
-  %y = and {whole} %b.bits, {infinity | (hidden - 1)}
-  %x.wrong = icmp uge {whole} %x, {infinity}
-  %y.nan = icmp ugt {whole} %y, {infinity}
-  %y.zero = icmp eq {whole} %y, 0
+{_remainder_of_few(f)}
+{_remainder_operands(f)}
+{_remainder_division(f)}
+{_remainder_scaled(f)}
+{_remainder_packed(f)}
+}}"""
+
+
+def _remainder_of_few(f: _Format) -> str:
+    """Infinities, NaN, a divisor of zero, and `|a| < |b|`, which is the result.
+
+    A float's bits order as its magnitude does, so all of that is told by comparing.
+    """
+    return f"""entry:
+  %a.bits = bitcast {f.kind} %a to {f.whole}
+  %b.bits = bitcast {f.kind} %b to {f.whole}
+  %sign = and {f.whole} %a.bits, {f.sign}
+  %x = xor {f.whole} %a.bits, %sign
+  %y = and {f.whole} %b.bits, {f.infinity | (f.hidden - 1)}
+  %x.wrong = icmp uge {f.whole} %x, {f.infinity}
+  %y.nan = icmp ugt {f.whole} %y, {f.infinity}
+  %y.zero = icmp eq {f.whole} %y, 0
   %wrong.1 = or i1 %x.wrong, %y.nan
   %wrong = or i1 %wrong.1, %y.zero
   br i1 %wrong, label %invalid, label %valid
 invalid:
-  %product = fmul {kind} %a, %b
-  %nan = fdiv {kind} %product, %product
-  ret {kind} %nan
+  %product = fmul {f.kind} %a, %b
+  %nan = fdiv {f.kind} %product, %product
+  ret {f.kind} %nan
 valid:
-  %smaller = icmp ult {whole} %x, %y
+  %smaller = icmp ult {f.whole} %x, %y
   br i1 %smaller, label %same, label %prepare
 same:
-  ret {kind} %a
-prepare:
-  %x.field = lshr {whole} %x, {mantissa}
-  %y.field = lshr {whole} %y, {mantissa}
-  %x.subnormal = icmp eq {whole} %x.field, 0
-  %y.subnormal = icmp eq {whole} %y.field, 0
-  %x.exponent = select i1 %x.subnormal, {whole} 1, {whole} %x.field
-  %y.unit = select i1 %y.subnormal, {whole} 1, {whole} %y.field
-  %x.fraction = and {whole} %x, {hidden - 1}
-  %y.fraction = and {whole} %y, {hidden - 1}
-  %x.normal = or {whole} %x.fraction, {hidden}
-  %y.normal = or {whole} %y.fraction, {hidden}
-  %x.whole = select i1 %x.subnormal, {whole} %x.fraction, {whole} %x.normal
-  %y.some = select i1 %y.subnormal, {whole} %y.fraction, {whole} %y.normal
-  %y.zeros = call {whole} @llvm.ctlz.{whole}({whole} %y.some, i1 true)
-  %y.shift = sub {whole} %y.zeros, {int(whole[1:]) - 1 - mantissa}
-  %y.whole = shl {whole} %y.some, %y.shift
-  %y.exponent = sub {whole} %y.unit, %y.shift
-  br label %divide
-divide:
-  %rest = phi {whole} [ %x.whole, %prepare ], [ %doubled, %next ]
-  %exponent = phi {whole} [ %x.exponent, %prepare ], [ %lower, %next ]
-  %less = sub {whole} %rest, %y.whole
-  %fits = icmp uge {whole} %rest, %y.whole
-  %reduced = select i1 %fits, {whole} %less, {whole} %rest
-  %more = icmp sgt {whole} %exponent, %y.exponent
+  ret {f.kind} %a"""
+
+
+def _remainder_operands(f: _Format) -> str:
+    """Both magnitudes as integers times powers of two, the divisor's normalised, so that one
+    subtraction reduces.
+    """
+    return f"""prepare:
+  %x.field = lshr {f.whole} %x, {f.mantissa}
+  %y.field = lshr {f.whole} %y, {f.mantissa}
+  %x.subnormal = icmp eq {f.whole} %x.field, 0
+  %y.subnormal = icmp eq {f.whole} %y.field, 0
+  %x.exponent = select i1 %x.subnormal, {f.whole} 1, {f.whole} %x.field
+  %y.unit = select i1 %y.subnormal, {f.whole} 1, {f.whole} %y.field
+  %x.fraction = and {f.whole} %x, {f.hidden - 1}
+  %y.fraction = and {f.whole} %y, {f.hidden - 1}
+  %x.normal = or {f.whole} %x.fraction, {f.hidden}
+  %y.normal = or {f.whole} %y.fraction, {f.hidden}
+  %x.whole = select i1 %x.subnormal, {f.whole} %x.fraction, {f.whole} %x.normal
+  %y.some = select i1 %y.subnormal, {f.whole} %y.fraction, {f.whole} %y.normal
+  %y.zeros = call {f.whole} @llvm.ctlz.{f.whole}({f.whole} %y.some, i1 true)
+  %y.shift = sub {f.whole} %y.zeros, {f.exponent}
+  %y.whole = shl {f.whole} %y.some, %y.shift
+  %y.exponent = sub {f.whole} %y.unit, %y.shift
+  br label %divide"""
+
+
+def _remainder_division(f: _Format) -> str:
+    """The loop over the bits of the quotient: exponents go down to that of the divisor."""
+    return f"""divide:
+  %rest = phi {f.whole} [ %x.whole, %prepare ], [ %doubled, %next ]
+  %exponent = phi {f.whole} [ %x.exponent, %prepare ], [ %lower, %next ]
+  %less = sub {f.whole} %rest, %y.whole
+  %fits = icmp uge {f.whole} %rest, %y.whole
+  %reduced = select i1 %fits, {f.whole} %less, {f.whole} %rest
+  %more = icmp sgt {f.whole} %exponent, %y.exponent
   br i1 %more, label %next, label %normalise
 next:
-  %doubled = shl {whole} %reduced, 1
-  %lower = sub {whole} %exponent, 1
-  br label %divide
-normalise:
-  %value = phi {whole} [ %reduced, %divide ], [ %twice, %raise ]
-  %field = phi {whole} [ %y.exponent, %divide ], [ %down, %raise ]
-  %low = icmp ult {whole} %value, {hidden}
-  %room = icmp sgt {whole} %field, 1
-  %nonzero = icmp ne {whole} %value, 0
+  %doubled = shl {f.whole} %reduced, 1
+  %lower = sub {f.whole} %exponent, 1
+  br label %divide"""
+
+
+def _remainder_scaled(f: _Format) -> str:
+    """The loop that shifts what is left up to the hidden bit, as far as the exponent has room."""
+    return f"""normalise:
+  %value = phi {f.whole} [ %reduced, %divide ], [ %twice, %raise ]
+  %field = phi {f.whole} [ %y.exponent, %divide ], [ %down, %raise ]
+  %low = icmp ult {f.whole} %value, {f.hidden}
+  %room = icmp sgt {f.whole} %field, 1
+  %nonzero = icmp ne {f.whole} %value, 0
   %raise.1 = and i1 %low, %room
   %raises = and i1 %raise.1, %nonzero
   br i1 %raises, label %raise, label %finish
 raise:
-  %twice = shl {whole} %value, 1
-  %down = sub {whole} %field, 1
-  br label %normalise
-finish:
-  %below = icmp slt {whole} %field, 1
-  %missing = sub {whole} 1, %field
-  %drop = select i1 %below, {whole} %missing, {whole} 0
-  %final = lshr {whole} %value, %drop
-  %biased = select i1 %below, {whole} 1, {whole} %field
-  %subnormal = icmp ult {whole} %final, {hidden}
-  %placed = shl {whole} %biased, {mantissa}
-  %base = sub {whole} %placed, {hidden}
-  %packed = add {whole} %base, %final
-  %magnitude = select i1 %subnormal, {whole} %final, {whole} %packed
-  %result = or {whole} %magnitude, %sign
-  %out = bitcast {whole} %result to {kind}
-  ret {kind} %out
-}}"""
+  %twice = shl {f.whole} %value, 1
+  %down = sub {f.whole} %field, 1
+  br label %normalise"""
+
+
+def _remainder_packed(f: _Format) -> str:
+    """The float from that integer and its exponent, with the dividend's sign."""
+    return f"""finish:
+  %below = icmp slt {f.whole} %field, 1
+  %missing = sub {f.whole} 1, %field
+  %drop = select i1 %below, {f.whole} %missing, {f.whole} 0
+  %final = lshr {f.whole} %value, %drop
+  %biased = select i1 %below, {f.whole} 1, {f.whole} %field
+  %subnormal = icmp ult {f.whole} %final, {f.hidden}
+  %placed = shl {f.whole} %biased, {f.mantissa}
+  %base = sub {f.whole} %placed, {f.hidden}
+  %packed = add {f.whole} %base, %final
+  %magnitude = select i1 %subnormal, {f.whole} %final, {f.whole} %packed
+  %result = or {f.whole} %magnitude, %sign
+  %out = bitcast {f.whole} %result to {f.kind}
+  ret {f.kind} %out"""
 
 
 # -- float16 ---------------------------------------------------------------------------------------

@@ -87,6 +87,10 @@ class Gains:
         operands = sum([storage_size(x.shape) for x in factors(first)])
         return self.costs[node].size >= _MUCH_LARGER * operands
 
+    def is_spared(self, node: LazyBuffer) -> bool:
+        """Whether memory for a node is worth operations that are done several times for it."""
+        return self.has_blocks and self.is_much_larger(node)
+
     def contraction_below(self, node: LazyBuffer) -> LazyBuffer | None:
         """A contraction that gives as many elements as the node has, and of which it is made."""
         size = self.costs[node].size

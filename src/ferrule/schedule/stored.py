@@ -33,7 +33,8 @@ FEWEST_PARTS: Final = 64
 _TABLE: Final = "schedule"
 # What decides a recipe besides what turns its ASTs into kernels.
 _PLANNING: Final = (
-    *("buffer", "fold", "helpers", "lazy", "memory", "runner", "schedule", "storage", "target"),
+    *("buffer", "fold", "helpers", "known", "lazy", "memory", "node", "runner", "schedule"),
+    *("storage", "target"),
 )
 
 _Row: TypeAlias = tuple[Any, tuple[int, ...], Any]

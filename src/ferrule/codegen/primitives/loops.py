@@ -61,30 +61,10 @@ def split(kernel: Kernel, nest_name: str, name: str, factor: int, tail: str = "m
     """
     nest = nest_of(kernel, nest_name)
     depth = depth_of(kernel, nest, name)
-    loop = nest.loops[depth]
-    r = loop.range
-    combined = is_combined(nest, r)
-    if factor < 1 or tail not in ("mask", "peel", "clamp", "shift"):
-        raise ScheduleError(
-            f"split({name}, {factor}, {tail!r}) in kernel {kernel.name}: the factor is at least "
-            "1, the tail mask, peel, clamp or shift"
-        )
-    if tail == "shift" and not can_shift(kernel, nest, r, factor):
-        raise ScheduleError(
-            f"split({name}, {factor}, 'shift') in kernel {kernel.name}: what is computed twice has "
-            f"to be the same both times, and there have to be {factor} elements; use mask or peel"
-        )
-    if tail == "clamp" and combined:
-        raise ScheduleError(
-            f"split({name}, clamp) in kernel {kernel.name}: a range that is combined over "
-            "cannot repeat elements; use mask or peel"
-        )
+    r = nest.loops[depth].range
+    _refuse_tail(kernel, nest, r, factor, tail)
     repeated = [n.name for n in kernel.nests if n.name != nest_name and stores_in(kernel, n, r)]
-    if (loop.start, loop.end, loop.segments) != (None, None, ()) or (tail == "clamp" and repeated):
-        raise ScheduleError(
-            f"split({name}, {factor}, {tail!r}) in kernel {kernel.name}: it is limited, or "
-            f"{repeated} would be stored twice; use mask or peel, and split first"
-        )
+    _refuse_limited(kernel, nest.loops[depth], repeated, factor, tail)
     outer = range_(f"{name}.o", (r.size + (factor - 1)) // factor)
     inner = range_(f"{name}.i", factor)
     exact = r.size.is_const and r.size.arg % factor == 0
@@ -95,24 +75,65 @@ def split(kernel: Kernel, nest_name: str, name: str, factor: int, tail: str = "m
     refuse_running(kernel, r, f"split({name})")
     ranges = {c.name: c.ranges for c in kernel.computes.values()}
     guard = _Split(r, position, condition, tail, ranges)
-    inside = {nest_name, *repeated}
+    inside, combined = {nest_name, *repeated}, is_combined(nest, r)
     nests = [guard.apply(n, owns=n.name in inside, combined=combined) for n in kernel.nests]
     kernel = replace(kernel, nests=tuple(nests))
     nest = nest_of(kernel, nest_name)
-    peel = both(_peel(nest.loops[depth]), condition if tail == "peel" else TRUE)
+    peel = condition if tail == "peel" else TRUE
+    kernel = kernel.with_nest(_with_split_loop(nest, depth, outer, inner, peel))
+    kernel = move_children(kernel, nest_name, lambda d: d if d <= depth else d + 1)
+    axes = {n: c.ranges.index(r) for c in nest.computes if r in c.ranges for n in c.names}
+    return map_reads(kernel, set(axes), lambda e: _split_read(e, axes[e.arg], factor))
+
+
+def _refuse_tail(kernel: Kernel, nest: Nest, r: Expr, factor: int, tail: str) -> None:
+    """Raises an error if a range cannot be split with this tail, whatever its loop is like."""
+    if factor < 1 or tail not in ("mask", "peel", "clamp", "shift"):
+        raise ScheduleError(
+            f"split({r.name}, {factor}, {tail!r}) in kernel {kernel.name}: the factor is at least "
+            "1, the tail mask, peel, clamp or shift"
+        )
+    if tail == "shift" and not can_shift(kernel, nest, r, factor):
+        raise ScheduleError(
+            f"split({r.name}, {factor}, 'shift') in kernel {kernel.name}: what is computed twice "
+            f"has to be the same both times, and there have to be {factor} elements; use mask or "
+            "peel"
+        )
+    if tail == "clamp" and is_combined(nest, r):
+        raise ScheduleError(
+            f"split({r.name}, clamp) in kernel {kernel.name}: a range that is combined over "
+            "cannot repeat elements; use mask or peel"
+        )
+
+
+def _refuse_limited(
+    kernel: Kernel, loop: Loop, repeated: list[str], factor: int, tail: str
+) -> None:
+    """Raises an error for a loop that was limited, or a tail that would have `repeated` nests store
+    twice.
+    """
+    if (loop.start, loop.end, loop.segments) != (None, None, ()) or (tail == "clamp" and repeated):
+        raise ScheduleError(
+            f"split({loop.range.name}, {factor}, {tail!r}) in kernel {kernel.name}: it is limited, "
+            f"or {repeated} would be stored twice; use mask or peel, and split first"
+        )
+
+
+def _with_split_loop(nest: Nest, depth: int, outer: Expr, inner: Expr, condition: Expr) -> Nest:
+    """A nest with two loops in place of one; where `condition` may fail, iterations are peeled."""
+    loop = nest.loops[depth]
+    peel = both(_peel(loop), condition)
     loops = (
         *nest.loops[:depth],
         Loop(outer, loop.kind, None if peel is TRUE else peel),
         Loop(inner),
         *nest.loops[depth + 1 :],
     )
-    axes = {n: c.ranges.index(r) for c in nest.computes if r in c.ranges for n in c.names}
     computes = tuple(
-        replace(c, ranges=_replace_axis(c.ranges, r, (outer, inner))) for c in nest.computes
+        replace(c, ranges=_replace_axis(c.ranges, loop.range, (outer, inner)))
+        for c in nest.computes
     )
-    kernel = kernel.with_nest(replace(nest, computes=computes, loops=loops))
-    kernel = move_children(kernel, nest_name, lambda d: d if d <= depth else d + 1)
-    return map_reads(kernel, set(axes), lambda e: _split_read(e, axes[e.arg], factor))
+    return replace(nest, computes=computes, loops=loops)
 
 
 def can_shift(kernel: Kernel, nest: Nest, r: Expr, factor: int) -> bool:

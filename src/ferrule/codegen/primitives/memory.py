@@ -51,13 +51,7 @@ def stage(
     elements that are copied, but the largest value that is computed from them alone. Exact.
     """
     nest = nest_of(kernel, nest_name)
-    found = [e for e in toposort(expressions(nest)) if e.op is ExprOp.LOAD and e.arg == slot]
-    if number >= len(found):
-        raise ScheduleError(
-            f"stage(b{slot}, number {number}) in kernel {kernel.name}: nest {nest_name} has "
-            f"{len(found)} different loads of it"
-        )
-    element = found[number]
+    element = _load_of(kernel, nest, slot, number)
     inside = {r.name: r for r in _ranges_inside(kernel, nest, at, depth) if r in element.ranges}
     groups = [entry.split("+") for entry in order]
     if sorted(n for group in groups for n in group) != sorted(inside):
@@ -65,28 +59,20 @@ def stage(
             f"stage(b{slot}) in kernel {kernel.name}: it varies inside with {sorted(inside)}, "
             f"not {sorted(order)}"
         )
-    value = _largest_of(nest, element) if what == "value" else element
+    windows = [_window_of(kernel, element, [inside[n] for n in group]) for group in groups]
+    axes = [
+        range_(f"{'+'.join(group)}@{name}", window.extent)
+        for group, window in zip(groups, windows, strict=True)
+    ]
     copied = element
-    axes, positions = [], []
-    valid = TRUE
-    for group in groups:
-        members = [inside[n] for n in group]
-        window = Window.of(element, members)
-        if window is None:
-            raise ScheduleError(
-                f"stage(b{slot}) in kernel {kernel.name}: it varies with {group} by more than "
-                "one sum of them"
-            )
-        axis = range_(f"{'+'.join(group)}@{name}", window.extent)
+    for window, axis in zip(windows, axes, strict=True):
         copied = window.moved(copied, axis)
-        for part in window.widened(element):
-            if not all(_is_lost(kernel, nest, c, part) for c in nest.computes):
-                valid = both(valid, part)
-        axes.append(axis)
-        positions.append(window.position)
+    value = _largest_of(nest, element) if what == "value" else element
     copy = Compute(name, value.substitute({element: copied}), tuple(axes))
     fill = Nest(name, (copy,), tuple(Loop(r) for r in axes), (at, depth))
-    read = Expr(ExprOp.READ, value.dtype, tuple(positions), name)
+    positions = tuple(window.position for window in windows)
+    read = Expr(ExprOp.READ, value.dtype, positions, name)
+    valid = _beyond_copy(kernel, nest, element, windows)
     masked = select(valid, read, value.substitute({element: const(0, element.dtype)}))
     kernel = kernel.with_nest(mapped(nest, {value: masked}))
     first = next(
@@ -95,6 +81,38 @@ def stage(
         if n.name == nest_name or n.name in descendants(kernel, nest_name)
     )
     return kernel.insert_before(first, fill)
+
+
+def _load_of(kernel: Kernel, nest: Nest, slot: int, number: int) -> Expr:
+    """One of the different loads that a nest does of a buffer."""
+    found = [e for e in toposort(expressions(nest)) if e.op is ExprOp.LOAD and e.arg == slot]
+    if number >= len(found):
+        raise ScheduleError(
+            f"stage(b{slot}, number {number}) in kernel {kernel.name}: nest {nest.name} has "
+            f"{len(found)} different loads of it"
+        )
+    return found[number]
+
+
+def _window_of(kernel: Kernel, element: Expr, members: list[Expr]) -> Window:
+    """The one axis of a copy that stands for some ranges of a load."""
+    window = Window.of(element, members)
+    if window is None:
+        raise ScheduleError(
+            f"stage(b{element.arg}) in kernel {kernel.name}: it varies with "
+            f"{[member.name for member in members]} by more than one sum of them"
+        )
+    return window
+
+
+def _beyond_copy(kernel: Kernel, nest: Nest, element: Expr, windows: list[Window]) -> Expr:
+    """The part of a load's mask that the zeros of its copy do not stand for."""
+    valid = TRUE
+    for window in windows:
+        for part in window.widened(element):
+            if not all(_is_lost(kernel, nest, c, part) for c in nest.computes):
+                valid = both(valid, part)
+    return valid
 
 
 def _ranges_inside(kernel: Kernel, nest: Nest, at: str, depth: int) -> list[Expr]:

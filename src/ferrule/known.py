@@ -1,0 +1,94 @@
+"""What is known of the value of a node before it is computed."""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+from ferrule.dtype import dtypes
+from ferrule.expr import Expr
+from ferrule.fold import Scalar, fold, fold_reduce, is_negative_zero, same_operand
+from ferrule.node import Node, Shape
+from ferrule.ops import BinaryOps, MovementOps, Op, ReduceOps, TernaryOps, UnaryOps
+from ferrule.shape.layout import storage_size
+
+_POINTWISE: Final = frozenset(
+    {*UnaryOps, *BinaryOps, *TernaryOps, MovementOps.RESHAPE, MovementOps.PERMUTE}
+)
+_REPEATING: Final = frozenset({MovementOps.EXPAND, MovementOps.WINDOW, MovementOps.AS_STRIDED})
+_ADDS_ZEROS: Final = frozenset({MovementOps.PAD, MovementOps.UNWINDOW})
+
+
+_Node = TypeVar("_Node", bound=Node)
+
+
+def is_empty(shape: Shape) -> bool:
+    """Whether there are no elements."""
+    return 0 in shape
+
+
+def simpler(op: Op, srcs: tuple[_Node, ...], shape: Shape) -> _Node | Scalar | None:
+    """What an element-wise operation gives, bit by bit, if that is known: the node whose value it
+    is, or the number that all elements are.
+    """
+    if is_empty(shape):
+        return 0
+    if op is TernaryOps.WHERE:
+        if srcs[1] is srcs[2]:
+            return srcs[1]
+    elif op is UnaryOps.NEG:
+        inner = srcs[0].srcs
+        if srcs[0].op is UnaryOps.NEG and inner:
+            return inner[0]
+    elif op is UnaryOps.CAST:
+        return None
+    values = [source.base_const() for source in srcs]
+    known = [None if isinstance(value, Expr) else value for value in values]
+    numbers = [value for value in known if value is not None]
+    if not numbers:
+        return None
+    if len(numbers) == len(srcs) and op is not TernaryOps.WHERE:
+        return fold(op, srcs[0].dtype, numbers)
+    place = same_operand(op, srcs[-1].dtype, known)
+    return None if place is None else srcs[place]
+
+
+def has_source_of_its_size(node: Node) -> bool:
+    """Whether some operand of an element-wise value has all its elements, and does not repeat any:
+    not so for the products of a contraction, each of whose operands is used again and again. Only
+    the nearest nodes are looked at.
+    """
+    seen = {node}
+    waiting = [node]
+    while waiting and len(seen) < 64:
+        part = waiting.pop()
+        if part.realized is None and part.op in _POINTWISE:
+            waiting.extend(source for source in part.srcs if source not in seen)
+            seen.update(part.srcs)
+        elif part.base_const() is None and part.op not in _REPEATING:
+            return True
+    return False
+
+
+def reduced_const(op: ReduceOps, source: Node, shape: Shape) -> Scalar | None:
+    """The value of a reduce of nothing, or of a constant where its rounding is known."""
+    dtype = source.dtype
+    if is_empty(source.shape):
+        if op is ReduceOps.MAX:
+            return dtypes.min(dtype)
+        return 1 if op is ReduceOps.PROD else 0
+    value = source.base_const()
+    if value is None or isinstance(value, Expr):
+        return None
+    if not all([isinstance(size, int) for size in source.shape]):
+        return None
+    return fold_reduce(op, dtype, value, storage_size(source.shape) // storage_size(shape))
+
+
+def moved_const(op: MovementOps, source: Node) -> Scalar | Expr | None:
+    """The value that all elements still have when a constant is moved."""
+    value = source.base_const()
+    return value if op not in _ADDS_ZEROS or _is_plain_zero(value) else None
+
+
+def _is_plain_zero(value: object) -> bool:
+    return isinstance(value, int | float) and value == 0 and not is_negative_zero(value)

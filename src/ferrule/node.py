@@ -1,0 +1,125 @@
+"""What a node of the lazy graph is, and the table in which equal nodes are one object.
+
+`lazy.py` makes the nodes.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Final, Self, TypeAlias, final
+
+from ferrule.buffer import Buffer
+from ferrule.dtype import DType
+from ferrule.expr import Expr, sint
+from ferrule.fold import Scalar
+from ferrule.ops import LoadOps, Op
+
+Shape: TypeAlias = tuple[sint, ...]
+
+
+@final
+class Entry(weakref.ref[Any]):
+    """A weak reference to a node that knows its key."""
+
+    __slots__ = ("key",)
+    key: Any
+
+
+nodes: dict[Any, Entry] = {}
+"""The nodes that are alive, by what they are; some are in here no longer, see `forget_nodes`."""
+
+
+def remember(key: Any, node: Node) -> None:
+    """From now on `node` is the one that is equal to `key`."""
+    entry = Entry(node, _forget)
+    entry.key = key
+    nodes[key] = entry
+
+
+def _forget(entry: weakref.ref[Any]) -> None:
+    assert isinstance(entry, Entry)
+    remove(entry.key, entry)
+
+
+def remove(key: Any, entry: Entry) -> None:
+    """Removes an entry; one that another thread has put in its place meanwhile stays."""
+    if nodes.get(key) is not entry:
+        return
+    found = nodes.pop(key, entry)
+    if found is not entry:
+        nodes.setdefault(key, found)
+
+
+def forget_nodes() -> None:
+    """From now on every expression is a new node, even where an equal one is alive.
+
+    For whoever has to tell what is computed from here on from what was there before.
+    """
+    nodes.clear()
+
+
+# These own memory from the start. All others are values, which get memory when the scheduler
+# decides so.
+_MEMORY: Final = frozenset({LoadOps.EMPTY, LoadOps.FROM, LoadOps.CUSTOM, LoadOps.ASSIGN})
+
+
+class Node:
+    """`op` on `srcs`, or, once `realized` is a Buffer, what is in that."""
+
+    __slots__ = (
+        "__weakref__",
+        "arg",
+        "device",
+        "dtype",
+        "key",
+        "op",
+        "owner",
+        "realized",
+        "serial",
+        "shape",
+        "srcs",
+    )
+
+    op: Op
+    srcs: tuple[Self, ...]
+    arg: Any
+    shape: Shape
+    dtype: DType
+    device: str
+    realized: Buffer | None
+    owner: object | None
+    """The token of the `Storage` whose version this is."""
+    serial: int
+    """Counts nodes as they are made."""
+    key: Any
+    """What `nodes` has it under, if anything."""
+
+    def base_const(self) -> Scalar | Expr | None:
+        """The value of all elements, if it is known."""
+        arg = self.arg  # see `set_realized`
+        return arg if self.op is LoadOps.CONST and self.realized is None else None
+
+    @property
+    def owns_memory(self) -> bool:
+        """Whether the node has memory, or is sure to get it, rather than being only a value."""
+        return self.realized is not None or self.op in _MEMORY
+
+    def set_realized(self, buffer: Buffer) -> None:
+        """From now on the node is what is in `buffer`; it needs its sources no longer.
+
+        Another thread may be building on the node meanwhile: `op` changes before `srcs` and `arg`
+        do, so that whoever reads these two first, and then finds `op` as it was, has what it had.
+        """
+        self.realized = buffer
+        self.leave()
+        self.op = LoadOps.EMPTY
+        self.srcs = ()
+        self.arg = None
+
+    def leave(self) -> None:
+        """From now on nobody finds this node for an expression that is equal."""
+        if self.key is not None:
+            entry = nodes.get(self.key)
+            if entry is not None and entry() is self:
+                remove(self.key, entry)
+            self.key = None

@@ -1,0 +1,135 @@
+"""Sums that are added up in another kernel, block after block, beside what that computes.
+
+A kernel that keeps a value in blocks has each block at hand once. Another kernel that does nothing
+but add up that value becomes its guest: the sums are made there, and the value is computed once.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from ferrule.lazy import LazyBuffer
+from ferrule.ops import MovementOps
+from ferrule.schedule.costs import Costs
+from ferrule.schedule.fusion import MOST_NODES, Fusion, Visits
+from ferrule.schedule.graph import value_sources
+from ferrule.schedule.keep import Block, Keeping, find_block
+from ferrule.schedule.signature import Signature
+from ferrule.shape.layout import storage_size
+from ferrule.target import Target
+
+# How much longer sums over blocks may take than if their work were shared out evenly.
+_UNEVEN: Final = 1.25
+
+
+@final
+class Guests:
+    """Finds the kernels among `fusions` that add up what another one keeps."""
+
+    def __init__(
+        self, costs: Costs, keeping: Keeping, target: Target, fusions: list[Fusion]
+    ) -> None:
+        self.costs = costs
+        self.keeping = keeping
+        self.target = target
+        self.threads = target.max_threads
+        self.fusions = fusions
+
+    def invite(self, node: LazyBuffer, visits: Visits) -> None:
+        """One kernel for all that want a node, if one of them can keep it in blocks and the others
+        are sums over these blocks.
+        """
+        if self.target.block_threads > 1:  # its kernels with blocks add up nothing else
+            return
+        rows = self._reduced_axes(node)
+        for host in visits:
+            block = find_block(node, host.space, host.outer, visits[host])
+            guests = [fusion for fusion in visits if fusion is not host]
+            if block is None or not all(self._can_attach(f, host) for f in guests):
+                continue
+            if not rows <= {block.axis}:
+                continue
+            axes = {self._summed_axis(node, block, f, visits[f]) for f in guests}
+            axis = axes.pop()
+            if axes or axis is None:
+                continue
+            again = block.signature(node, host.space)
+            together: Visits = {host: {**visits[host], again: True}}
+            if host.added_up not in (0, block.at[axis]) or not self.keeping.kept_block(
+                node, together
+            ):
+                continue
+            host.added_up = block.at[axis]
+            for fusion in guests:
+                self._attach(fusion, host)
+            visits.clear()
+            visits.update(together)
+            return
+
+    def _reduced_axes(self, node: LazyBuffer) -> set[int]:
+        """The axes along which a node's elements need one another, as those of a softmax do."""
+        axes: set[int] = set()
+        seen = {node}
+        stack = [node]
+        while stack and len(seen) < MOST_NODES:
+            current = stack.pop()
+            for source in value_sources(current):
+                cost = self.costs[source]
+                if source in seen or self.costs.is_load(source) or cost.contraction:
+                    continue
+                seen.add(source)
+                stack.append(source)
+                if current.op is MovementOps.EXPAND and cost.reduces:
+                    pairs = zip(current.shape, source.shape, strict=True)
+                    axes.update(axis for axis, (n, m) in enumerate(pairs) if n != m)
+        return axes
+
+    def _can_attach(self, guest: Fusion, host: Fusion) -> bool:
+        """Whether a kernel is a sum and nothing else, and neither needs the other."""
+        if guest.host is host:
+            return True
+        if guest.host is not None or guest.guests or host.host is not None or guest.outer:
+            return False
+        if guest.reduces != [guest.space.outputs] or len(guest.outputs) > 1:
+            return False
+        return guest.is_plain_sum() and not (host.users & guest.bits or guest.users & host.bits)
+
+    def _summed_axis(
+        self, node: LazyBuffer, block: Block, guest: Fusion, indices: dict[Signature, bool]
+    ) -> int | None:
+        """The axis of a node along which a guest adds it up, block after block.
+
+        The block's axis is one of the guest's result. All further axes are too, and there are
+        enough of them for all threads.
+        """
+        space = guest.space
+        reduce = guest.first_reduce
+        if len(indices) != 1 or reduce is None:
+            return None
+        (signature,) = indices
+        own = [space.ranges((component,)) for component in signature]
+        if any(r and not space.is_range(c) for r, c in zip(own, signature, strict=True)):
+            return None
+        summed = [a for a, r in enumerate(own) if r and not r & space.outputs]
+        terms = storage_size(reduce.srcs[0].shape)
+        if len(summed) != 1 or block.axis in summed or not own[block.axis]:
+            return None
+        if terms != storage_size(reduce.shape) * node.shape[summed[0]]:
+            return None
+        shared = [c for a, c in enumerate(signature) if a not in (block.axis, *summed)]
+        chunks = space.evals(space.ranges(tuple(shared)))
+        rounds = -(-chunks // self.threads)
+        return summed[0] if rounds * self.threads <= _UNEVEN * chunks else None
+
+    def _attach(self, guest: Fusion, host: Fusion) -> None:
+        """What a guest computes belongs to its host's kernel from now on."""
+        if guest.host is host:
+            return
+        guest.host = host
+        host.guests.append(guest)
+        bits, users = host.bits | guest.bits, host.users | guest.users
+        for fusion in (host, *host.guests):
+            fusion.bits, fusion.users = bits, users
+        for fusion in self.fusions:
+            if fusion.users & bits:
+                fusion.users |= users | bits
