@@ -139,6 +139,9 @@ CASES = [
     Convolution(stride=3, taps=4, dilation=2, padding=2, height=11, width=14, images=1),
     Convolution(stride=2, taps=5, padding=2, channels=2, filters=17, width=24, images=1),
     Convolution(stride=2, dilation=2, padding=2, width=8, images=1),
+    Convolution(taps=4, stride=4, padding=0, filters=33, height=13, width=22),
+    Convolution(taps=2, stride=3, channels=5, filters=20, height=8, width=20, images=1),
+    Convolution(taps=1, stride=2, padding=0, channels=17, filters=9, height=6, width=9),
 ]
 KINDS = [
     *("forward", "weight_gradient", "input_gradient"),
@@ -291,6 +294,28 @@ def test_rows_of_an_image_are_copied_as_they_lie(kind: str) -> None:
     kernel = Linearizer(ast, TARGETS[0]).scheduled
     image = kernel.by_name["sum0.copy2" if kind == "weight_gradient" else "sum0.copy1"]
     assert [loop.kind for loop in image.loops[-2:]] == [Kind.SERIAL, Kind.VECTOR]
+
+
+@pytest.mark.parametrize(
+    ("taps", "filters", "along_filters"),
+    [(4, 96, True), (2, 16, True), (1, 64, True), (4, 4, False)],
+)
+def test_patches_are_copied_by_the_block(taps: int, filters: int, along_filters: bool) -> None:
+    """Several lines of places share a copy of the filters, and lanes run along these, unless they
+    are too few.
+    """
+    size = 16 * max(taps, 2)
+    case = Convolution(
+        filters=filters, height=size, width=size, taps=taps, padding=0, stride=max(taps, 2)
+    )
+    kernel, copies = _copies(replace(case, channels=32 // taps).forward(), TARGETS[0])
+    lanes = next(o.range for o in kernel.by_name["sum0"].loops if o.kind is Kind.VECTOR)
+    assert lanes.name.startswith("i0.1") == along_filters
+    if along_filters:
+        image, packed = copies
+        assert prod(r.size.arg for r in image.computes[0].ranges) >= 4 * 16 * 32 // taps * taps**2
+        assert image.at is not None
+        assert packed.at == (image.at[0], image.at[1] + 1)  # for a block of lines, not for each
 
 
 @pytest.mark.parametrize(("size", "padded"), [(30, True), (26, False)])

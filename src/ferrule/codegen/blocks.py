@@ -1,8 +1,10 @@
 """Contractions whose operands are copied, block by block, into the order in which tiles read them.
 
 Two forms. *Windows*: the rows of the tile are read through a window (a convolution, or the
-gradient of its input). A block of rows is copied once, with its border, what is summed over
-innermost, and tiles read it at shifted places. *Long sums*: the tile's axes are far apart in memory
+gradient of its input). A block of rows is copied once, with its border, and tiles read it at
+shifted places. So it is where places are several elements apart (patches of an image): there is
+nothing to shift, but a block of several lines makes a copy of the filters worth its time. *Long
+sums*: the tile's axes are far apart in memory
 and the terms of the sum are neighbours (the gradient of a convolution's weights). Blocks of terms
 of both operands are copied, and the sums of all tiles wait in scratch between two blocks.
 """
@@ -16,7 +18,7 @@ from ferrule.codegen.copies import Copies, Operands
 from ferrule.codegen.kernel import Nest
 from ferrule.codegen.plan import Plan, loads, step_of
 from ferrule.codegen.primitives.loops import fuse
-from ferrule.codegen.tile import Tile, best_tile
+from ferrule.codegen.tile import Tile, best_tile, tile_cost
 from ferrule.codegen.window import distance
 from ferrule.expr import Expr
 
@@ -42,6 +44,11 @@ def schedule_blocks(plan: Plan, name: str, reduce: str) -> bool:
         m = _window_row(operands)
         if m is not None:
             _Windows(plan, name, reduce, operands).apply(m)
+            return True
+    for operands in fit:
+        places = _places(plan, root, operands)
+        if places is not None:
+            _Windows(plan, name, reduce, operands).apply(*places)
             return True
     long = [operands for operands in fit if _is_long_sum(operands)]
     if not long:
@@ -81,6 +88,28 @@ def _window_row(operands: Operands) -> Expr | None:
     return min(fit, key=lambda r: distance(operands.rows.src[0], r), default=None)
 
 
+def _places(plan: Plan, root: Nest, operands: Operands) -> tuple[Expr, Expr] | None:
+    """The places of a line and the lines of a result, where the places are several elements apart
+    in the rows' operand: patches of an image, or every second pixel of it.
+
+    None where lanes along the places would leave fewer of them empty.
+    """
+    index = next(c.store.index for c in root.computes if c.store is not None)
+    element = operands.rows
+    for m in operands.row_ranges:
+        lines = [r for r in operands.row_ranges if step_of(index, r) == m.size.arg]
+        if step_of(index, m) == 1 and distance(element.src[0], m) > 1 and lines:
+            columns = max(int(r.size.arg) for r in operands.lane_ranges)
+            across = _least_cost(plan, element.dtype.itemsize, int(m.size.arg), columns)
+            along = _least_cost(plan, element.dtype.itemsize, columns, int(m.size.arg))
+            return (m, lines[0]) if across <= along else None
+    return None
+
+
+def _least_cost(plan: Plan, itemsize: int, rows: int, columns: int) -> float:
+    return tile_cost(best_tile(plan.target, itemsize, rows, columns), rows, columns)
+
+
 def _is_long_sum(operands: Operands) -> bool:
     """Whether both operands run along a term of the sum: their other axes are further apart."""
     near = [
@@ -95,10 +124,10 @@ def _is_long_sum(operands: Operands) -> bool:
 class _Windows(Copies):
     """Rows through a window."""
 
-    def apply(self, m: Expr) -> None:
+    def apply(self, m: Expr, lines: Expr | None = None) -> None:
         plan, operands, v = self.plan, self.operands, self.v
         tile = best_tile(plan.target, self.itemsize, m.size.arg, v.size.arg)
-        blocked, block = self._block(m)
+        blocked, block = self._block(m, lines)
         images = [r.name for r in (*operands.shared, *operands.row_ranges) if r not in (m, blocked)]
         rows = []
         if blocked is not None:
@@ -145,12 +174,13 @@ class _Windows(Copies):
             if r is not self.v and step_of(index, r) == 1 and step_of(index, m) == r.size.arg
         ]
 
-    def _block(self, m: Expr) -> tuple[Expr | None, int]:
+    def _block(self, m: Expr, lines: Expr | None) -> tuple[Expr | None, int]:
         """Another axis of the window, and how much of it to take at a time: so that a block of rows
         fits the second cache, and there are enough of them for all threads.
         """
         operands, target = self.operands, self.plan.target
         others = [w[0] for w in self.windows if len(w) > 1 and w[0] is not m]
+        others = [lines] if lines is not None else others
         if not others:
             return None, 0
         blocked = min(others, key=lambda r: distance(operands.rows.src[0], r))
@@ -182,6 +212,8 @@ class _Windows(Copies):
         while most > 1 and -(-total // most) < enough:
             most -= 1
         outside = -(-total // most)
+        if outside < CHUNKS * target.max_threads:
+            outside = -(-outside // target.max_threads) * target.max_threads  # a share for each
         if outside < enough and chunks >= enough:
             return None
         even = -(-total // outside)

@@ -110,12 +110,13 @@ class Copies:
                 groups.setdefault(joined.get(name, name), []).append(loop.range)
         keys = sorted(groups, key=lambda k: -max(distance(element.src[0], r) for r in groups[k]))
         nearest = min(distance(element.src[0], r) for r in groups[keys[-1]])
-        if which is not self.operands.rows or nearest != 1:
+        as_it_lies = which is self.operands.rows and nearest == 1
+        if not as_it_lies:
             keys = [k for k in keys if k not in last] + [k for k in last if k in groups]
         name = f"{self.reduce}.copy{which.arg}"
         order = tuple("+".join(r.name for r in groups[key]) for key in keys)
         plan.do("stage", self.reduce, element.arg, at, depth, order, name)
-        for d in reversed(range(len(order) - 2)):
+        for d in reversed(range(len(order) - (1 if as_it_lies else 2))):
             plan.try_fuse(name, d)
         self._vectorize_copy(name)
 
