@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from contextvars import Token
 from dataclasses import field
 from pathlib import Path
-from threading import Lock, get_ident
+from threading import RLock
 from types import FrameType
 from typing import Any, TypeVar, final
 
@@ -55,26 +55,25 @@ class Turns:
 
     def forget(self) -> None:
         """Nobody is inside: at the start, and in a forked child."""
-        self._lock = Lock()
-        self._thread = 0
+        self._lock = RLock()
+        self._inside = False
 
     def take(self, work: Callable[..., T], *args: Any) -> T:
         """`work(*args)`, when it is this thread's turn.
 
         Raises `GraphReentryError` where the thread is inside already.
         """
-        thread = get_ident()
-        if self._thread == thread:
-            raise GraphReentryError(
-                f"{self._name}: called from inside its own call, by a signal handler or a "
-                "destructor, when half of its work was done; call it from elsewhere"
-            )
         with self._lock:
-            self._thread = thread
+            if self._inside:  # only its own thread gets this far
+                raise GraphReentryError(
+                    f"{self._name}: called from inside its own call, by a signal handler or a "
+                    "destructor, when half of its work was done; call it from elsewhere"
+                )
+            self._inside = True
             try:
                 return work(*args)
             finally:
-                self._thread = 0
+                self._inside = False
 
 
 @dataclass

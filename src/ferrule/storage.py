@@ -51,7 +51,7 @@ class Storage:
             self.node.owner = self.token
         if self.node.op is LoadOps.ASSIGN:
             with _written_lock:
-                _written.add(self)
+                _written.add(weakref.ref(self, _written.discard))
             kept = _kept.get()
             if kept is not None and old.serial <= kept[0]:
                 kept[1].append(self)
@@ -70,7 +70,7 @@ def _in_new_memory(value: LazyBuffer) -> LazyBuffer:
     return memory.assign(value)
 
 
-_written: weakref.WeakSet[Storage] = weakref.WeakSet()
+_written: set[weakref.ref[Storage]] = set()
 _written_lock = lock_across_forks()
 _kept: ContextVar[tuple[int, list[Storage]] | None] = ContextVar("ferrule_kept", default=None)
 
@@ -91,11 +91,14 @@ def keep_written(last: int) -> Iterator[list[Storage]]:
 
 def pending_writes() -> list[Storage]:
     """All live storages whose node is an ASSIGN that has not run."""
+    if not _written:  # as before most calls of captured functions, which ask
+        return []
     with _written_lock:
-        if not _written:
-            return []
-        pending = [storage for storage in _written if storage.node.op is LoadOps.ASSIGN]
-        if len(pending) < len(_written):
-            _written.clear()
-            _written.update(pending)
+        pending: list[Storage] = []
+        for reference in list(_written):  # storages may die meanwhile
+            storage = reference()
+            if storage is not None and storage.node.op is LoadOps.ASSIGN:
+                pending.append(storage)
+            else:
+                _written.discard(reference)
         return pending

@@ -29,8 +29,9 @@ from ferrule.helpers import check_function, not_a_function
 from ferrule.jit.inputs import Arguments, read_arguments
 from ferrule.jit.numbers import Numbers
 from ferrule.jit.reach import Reach
+from ferrule.jit.recent import Recent
 from ferrule.jit.record import NotReplayable, capture_call, memory_serials, settle_writes
-from ferrule.jit.replay import Recent, Replay
+from ferrule.jit.replay import Replay
 from ferrule.jit.results import tensors_in
 
 __all__ = [
@@ -162,12 +163,14 @@ class TinyJit(Generic[ReturnType]):
         settle_writes()
         result: ReturnType
         recent, self._recent = self._recent, None
-        if recent is not None and not kwargs:
-            buffers = recent.buffers(args)
-            if buffers is not None and recent.replay.watch.problem(args, buffers) is None:
-                self._recent = recent
-                result = recent.replay.run(args, buffers, {})
-                return result
+        if recent is not None:
+            given = recent.given(args, kwargs)
+            if given is not None:
+                tensors, buffers, var_vals = given
+                if recent.replay.watch.problem(tensors, buffers) is None:
+                    self._recent = recent
+                    result = recent.replay.run(tensors, buffers, var_vals)
+                    return result
         arguments = self._read(args, kwargs)
         replay = self._find(arguments)
         if replay is None and self._has_other_parts(args, kwargs):
@@ -184,8 +187,7 @@ class TinyJit(Generic[ReturnType]):
                 self._unused.clear()
                 self._refusals = 0
                 self._show(arguments, replay)
-                if not kwargs and not arguments.var_vals:
-                    self._recent = Recent.of(replay, args, self._reachable)
+                self._recent = Recent.of(replay, arguments, args, kwargs)
                 result = replay.run(tensors, buffers, arguments.var_vals)
                 return result
             del self._replays[arguments.key]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 from ferrule.buffer import Buffer
 from ferrule.expr import Variable
-from ferrule.gradient import Value, is_recording
+from ferrule.gradient import Value
 from ferrule.jit.batch import Batch
 from ferrule.jit.inputs import InputPart
 from ferrule.jit.numbers import Numbers
@@ -46,6 +46,7 @@ class Replay:
         self._packed = packed
         self._outcome = outcome
         self._changed = changed
+        self._writes = bool(changed) or watch.writes_arguments()
         self._var_vals = dict(var_vals)
         self._objects = objects
         self._parts = parts
@@ -73,84 +74,12 @@ class Replay:
         try:
             batch.run(memory, values)
         finally:
-            for buffer in (*self._changed, *self.watch.written(buffers)):
-                buffer.note_write()
+            if self._writes:
+                for buffer in (*self._changed, *self.watch.written(buffers)):
+                    buffer.note_write()
         everything = list(tensors)
         for number in outcome.made:
             everything.append(Tensor._wrap(Value(nodes[number])))
         for effect in outcome.effects:
             effect.apply(everything)
         return build_result(outcome.template, everything)
-
-
-@final
-class Recent:
-    """The replay used last, and what it was given: nothing but plain tensors in memory.
-
-    A call that is given the same again, or others of the same kind, needs no signature. Nodes are
-    numbered and stay in the memory that they are in; no tensor and no memory is kept alive.
-    """
-
-    __slots__ = ("_apart", "_kinds", "_reachable", "_recording", "_serials", "_training", "replay")
-
-    def __init__(
-        self, replay: Replay, nodes: Sequence[LazyBuffer], reachable: Set[int | None]
-    ) -> None:
-        self.replay = replay
-        self._training = Tensor.training
-        self._recording = is_recording()
-        self._reachable = reachable
-        self._serials = [node.serial for node in nodes]
-        self._kinds = [_kind(node) for node in nodes]
-        self._apart = self._are_apart([node.realized for node in nodes])
-
-    @staticmethod
-    def of(replay: Replay, args: Sequence[Any], reachable: Set[int | None]) -> Recent | None:
-        """A call with these arguments; None if they are not of the simple kind."""
-        nodes = [_plain(arg) for arg in args]
-        known = [node for node in nodes if node is not None]
-        return Recent(replay, known, reachable) if len(known) == len(nodes) else None
-
-    def buffers(self, args: Sequence[Any]) -> list[Buffer] | None:
-        """The memory that the arguments are in; None if they have to be read anew."""
-        serials = self._serials
-        if len(args) != len(serials) or Tensor.training is not self._training:
-            return None
-        if is_recording() is not self._recording:
-            return None
-        buffers: list[Any] = []
-        same = True
-        for arg in args:
-            node = _plain(arg)
-            if node is None:
-                return None
-            number = len(buffers)
-            if node.serial != serials[number]:
-                if _kind(node) != self._kinds[number]:
-                    return None
-                same = False
-            buffers.append(node.realized)
-        return buffers if same or (self._apart and self._are_apart(buffers)) else None
-
-    def _are_apart(self, buffers: Sequence[Any]) -> bool:
-        """Whether no two share memory, and the function reaches none of it by itself."""
-        serials = {buffer.base.serial for buffer in buffers}
-        if len(serials) != len(buffers) or not serials.isdisjoint(self._reachable):
-            return False
-        return not self.replay.watch.overlaps(buffers)
-
-
-def _plain(value: Any) -> LazyBuffer | None:
-    """A tensor's node; None if that is not in memory, or if it is a view, on the tape, or more."""
-    if type(value) is not Tensor or value._parent is not None or value._detached:
-        return None
-    held = value._cell.value
-    if held.edge is not None or value._leaf is not None or value._grad is not None:
-        return None
-    return held.node if held.node.realized is not None else None
-
-
-def _kind(node: LazyBuffer) -> tuple[Any, ...]:
-    """What the signature of a plain tensor holds."""
-    assert node.realized is not None
-    return node.shape, node.dtype, node.device, node.realized.nbytes

@@ -54,8 +54,12 @@ def returned_tensors(result: Any) -> list[Tensor]:
 
 def build_result(template: Any, tensors: Sequence[Tensor]) -> Any:
     """What the function returns, from a template with a `Leaf` in the place of each tensor."""
-    if type(template) is int:
+    kind = type(template)
+    if kind is int:
         return tensors[template]
+    if kind is tuple or kind is list:
+        parts = [build_result(part, tensors) for part in template]
+        return parts if kind is list else tuple(parts)
     return mapped(template, lambda leaf: tensors[leaf] if type(leaf) is int else leaf)
 
 

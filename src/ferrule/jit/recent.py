@@ -1,0 +1,241 @@
+"""The call that a captured function replayed last: one that is like it needs no signature.
+
+Reading a signature takes longer than all the rest of a short call. What is known here of each
+argument is what the signature holds of it (`inputs.read_arguments`), so that the next one can be
+compared with it at once. Where anything differs, or is of no simple kind, the signature is read.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Any, Protocol, TypeAlias, final
+
+import numpy as np
+
+from ferrule.buffer import Buffer
+from ferrule.containers import is_record
+from ferrule.expr import BoundVariable, Expr, Variable
+from ferrule.gradient import is_recording
+from ferrule.jit.inputs import Arguments, Chain, follow
+from ferrule.jit.replay import Replay
+from ferrule.tensor import Tensor
+
+_serial_of = operator.attrgetter("serial")
+_COMPARED = frozenset({int, bool, str, bytes, type(None)})
+_REFUSED = (Expr, np.ndarray, np.generic, complex, range, slice, Tensor)
+"""What is compared by its contents, and not as simply as `_COMPARED` is."""
+
+
+Given: TypeAlias = tuple[list[Tensor], list[Buffer], dict[Variable, int]]
+"""What a replay needs of a call: its tensors, the memory that they are in, the variables."""
+
+
+class _Known(Protocol):
+    def accepts(self, value: Any, given: Given) -> bool:
+        """Whether the signature holds the same of a value; what it has for the replay is noted."""
+
+
+@final
+class _Memory:
+    """A tensor in memory, or a view of one, that has no gradient: it, or another of its kind."""
+
+    __slots__ = ("_kind", "_serial")
+
+    def __init__(self, kind: tuple[Any, ...], value: Tensor) -> None:
+        self._kind = kind
+        node = value._cell.value.node
+        self._serial = node.serial if kind[-4:] == _PLAIN else -1
+        """The node of a tensor that is all of its memory, and off the tape."""
+
+    def accepts(self, value: Any, given: Given) -> bool:
+        if type(value) is not Tensor or value._grad is not None:
+            return False
+        held = value._cell.value
+        node = held.node
+        buffer: Any = node.realized
+        # What a node is stays, and that it is in memory.
+        is_same = node.serial == self._serial and value._parent is None
+        if not (is_same and held.edge is None and value._leaf is None and not value._detached):
+            found = _kind_of(value)
+            if found is None or found[0] != self._kind:
+                return False
+            buffer = found[1]
+        tensors, buffers, _ = given
+        tensors.append(value)
+        buffers.append(buffer)
+        return True
+
+
+def _kind_of(tensor: Tensor) -> tuple[tuple[Any, ...], Buffer] | None:
+    """What the signature holds of a tensor, and its memory; None if it is not in memory."""
+    held = tensor._cell.value if tensor._parent is None else tensor._read()
+    node = held.node
+    buffer = node.realized
+    chain: Chain = ()
+    if buffer is None:
+        found = follow(node)
+        if found is None:
+            return None
+        buffer, chain = found
+    tape = tensor._leaf is None, held.edge is None, tensor._detached
+    return (node.shape, node.dtype, node.device, buffer.nbytes, chain, *tape), buffer
+
+
+_PLAIN = (), True, True, False
+"""What `_kind_of` ends with for a tensor that is all of its memory, and off the tape."""
+
+
+@final
+class _Plain:
+    """A Python value; what is no number and no text, the signature knows by its identity."""
+
+    __slots__ = ("_compared", "_kind", "_value")
+
+    def __init__(self, value: Any) -> None:
+        self._kind: type[Any] = type(value)
+        self._value = value
+        # 0.0 is not -0.0, and NaN is itself: these have to be the same object.
+        self._compared = self._kind in _COMPARED or (self._kind is float and value != 0)
+
+    def accepts(self, value: Any, given: Given) -> bool:
+        if value is self._value:
+            return True
+        return self._compared and type(value) is self._kind and bool(value == self._value)
+
+
+@final
+class _Bound:
+    """A variable with any value."""
+
+    __slots__ = ("_variable",)
+
+    def __init__(self, value: BoundVariable) -> None:
+        self._variable = value.unbind()[0]
+
+    def accepts(self, value: Any, given: Given) -> bool:
+        if type(value) is not BoundVariable:
+            return False
+        variable, number = value.unbind()
+        # A variable with two values is an error, which the signature's reader raises.
+        known = given[2].setdefault(variable, number)
+        return variable is self._variable and known == number
+
+
+@final
+class _Container:
+    """A list, a tuple or a dict of these."""
+
+    __slots__ = ("_keys", "_kind", "_parts")
+
+    def __init__(self, kind: type[Any], keys: list[Any] | None, parts: Sequence[_Known]) -> None:
+        self._kind = kind
+        self._keys = keys
+        self._parts = parts
+
+    def accepts(self, value: Any, given: Given) -> bool:
+        if type(value) is not self._kind:
+            return False
+        if self._keys is not None:
+            if list(value) != self._keys:
+                return False
+            value = value.values()
+        if len(value) != len(self._parts):
+            return False
+        return all(one.accepts(part, given) for one, part in zip(self._parts, value, strict=True))
+
+
+def _known(value: Any) -> _Known | None:
+    """What is known of an argument; None if only its signature says what it is."""
+    if type(value) is Tensor:
+        found = None if value._grad is not None else _kind_of(value)
+        return None if found is None or _has_variables(found[0]) else _Memory(found[0], value)
+    if isinstance(value, list | tuple):
+        parts = _all_known(value)
+        return None if parts is None else _Container(type(value), None, parts)
+    if isinstance(value, dict):
+        parts = _all_known(value.values())
+        return None if parts is None else _Container(type(value), list(value), parts)
+    if type(value) is BoundVariable:
+        return _Bound(value)
+    return None if isinstance(value, _REFUSED) or is_record(value) else _Plain(value)
+
+
+def _all_known(values: Iterable[Any]) -> list[_Known] | None:
+    found = [_known(value) for value in values]
+    known = [one for one in found if one is not None]
+    return known if len(known) == len(found) else None
+
+
+def _has_variables(kind: Any) -> bool:
+    """Whether a shape or a movement is symbolic: the signature has it without its values."""
+    if isinstance(kind, tuple):
+        return any([_has_variables(part) for part in kind])
+    return isinstance(kind, Expr)
+
+
+@final
+class Recent:
+    """The replay used last, and what it was given; no tensor and no memory is kept alive."""
+
+    __slots__ = (
+        *("_apart", "_known", "_names", "_reachable"),
+        *("_recording", "_serials", "_training", "replay"),
+    )
+
+    def __init__(
+        self,
+        replay: Replay,
+        known: Sequence[_Known],
+        names: Sequence[str],
+        buffers: Sequence[Buffer],
+        reachable: Set[int | None],
+    ) -> None:
+        self.replay = replay
+        self._known = known
+        self._names = names
+        """Those of the keyword arguments, in the order in which the call gave them."""
+        self._training = Tensor.training
+        self._recording = is_recording()
+        self._reachable = reachable
+        self._serials = list(map(_serial_of, buffers))
+        self._apart = self._are_apart(buffers)
+
+    @staticmethod
+    def of(
+        replay: Replay, arguments: Arguments, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Recent | None:
+        """A call with these arguments; None if they are not of the simple kinds."""
+        if arguments.parts:
+            return None
+        known = _all_known((*args, *[kwargs[name] for name in sorted(kwargs)]))
+        if known is None:
+            return None
+        return Recent(replay, known, list(kwargs), arguments.buffers, arguments.reachable)
+
+    def given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Given | None:
+        """What a call gives to the replay; None if its signature has to be read."""
+        if Tensor.training is not self._training or is_recording() is not self._recording:
+            return None
+        values = args
+        if kwargs or self._names:
+            if list(kwargs) != self._names:
+                return None
+            values = (*args, *[kwargs[name] for name in sorted(kwargs)])
+        if len(values) != len(self._known):
+            return None
+        buffers: list[Buffer] = []
+        given: Given = ([], buffers, {})
+        for number, known in enumerate(self._known):
+            if not known.accepts(values[number], given):
+                return None
+        if list(map(_serial_of, buffers)) == self._serials:
+            return given
+        return given if self._apart and self._are_apart(buffers) else None
+
+    def _are_apart(self, buffers: Sequence[Buffer]) -> bool:
+        """Whether no two share memory, and the function reaches none of it by itself."""
+        serials = {buffer.base.serial for buffer in buffers}
+        if len(serials) != len(buffers) or not serials.isdisjoint(self._reachable):
+            return False
+        return not self.replay.watch.overlaps(buffers)
