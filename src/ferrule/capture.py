@@ -235,6 +235,10 @@ class Recorded:
         """The serial numbers of the memory that the run writes to."""
         return {self.serial(arg) for arg, _, writes in self.accesses() if writes}
 
+    def read(self) -> set[int]:
+        """The serial numbers of the memory that the run reads."""
+        return {self.serial(arg) for arg, reads, _ in self.accesses() if reads}
+
     def accesses(self) -> Iterator[tuple[Buffer | PlaceHolder, bool, bool]]:
         """Each buffer, and whether the run reads and writes it."""
         for i, arg in enumerate(self.args):

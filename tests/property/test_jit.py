@@ -44,6 +44,8 @@ class World:
             values.append(a + b)
         elif op == "halve":
             values.append(a * 0.5 + 1)
+        elif op == "copy":
+            values.append(a.clone())
         elif op == "run":
             values.append((a - b * 0.25).realize())
         elif op == "flip":
@@ -66,7 +68,7 @@ BODY = st.lists(
     st.tuples(
         st.sampled_from(
             [
-                *("add", "halve", "run", "flip", "write", "write part"),
+                *("add", "halve", "run", "flip", "copy", "write", "write part"),
                 *("write argument", "keep", "kept", "replace"),
             ]
         ),
@@ -87,6 +89,7 @@ BETWEEN = st.lists(
                     "call parts",
                     "write",
                     "lazy",
+                    "copy",
                     "share",
                     "replace",
                     "call lazily",
@@ -133,6 +136,8 @@ def play(
             state.assign(x)
         elif action == "lazy":
             late.append(state * 3)
+        elif action == "copy":
+            late.append(state.clone())
         elif action == "share":
             late.append(state.numpy(copy=False))
         elif action == "replace":

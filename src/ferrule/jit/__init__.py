@@ -253,7 +253,7 @@ class TinyJit(Generic[ReturnType]):
     ) -> ReturnType:
         arguments = self._read_anew(function, args, kwargs)
         result: ReturnType
-        result, replay = capture_call(function, args, kwargs, arguments)
+        result, replay = capture_call(function, args, kwargs, arguments, self._writes)
         if isinstance(replay, NotReplayable):
             self._refusals += 1
             self._note(f"not captured: {replay}")

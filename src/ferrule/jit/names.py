@@ -17,6 +17,7 @@ _BY_TEXT = frozenset({"getattr", "hasattr", "vars", "globals", "attrgetter"})
 """Functions that find attributes by a text."""
 _METHOD_FLAG = 1 if sys.version_info >= (3, 12) else 0
 _SCOPES = ("GLOBAL", "GLOBALS", "NAME", "DEREF")
+_STORES = frozenset({"STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF", "STORE_NAME"})
 
 
 @final
@@ -34,6 +35,8 @@ class Names:
     """They are called as methods, and no more."""
     added_to: frozenset[str]
     """A list, dict or set there is added to, and no more."""
+    stored: frozenset[str] = frozenset()
+    """Variables and attributes that are set; these need not be loaded."""
 
     def everything(self) -> frozenset[str]:
         """All the names."""
@@ -41,7 +44,10 @@ class Names:
 
     def __or__(self, other: Names) -> Names:
         return Names(
-            self.read | other.read, self.called | other.called, self.added_to | other.added_to
+            self.read | other.read,
+            self.called | other.called,
+            self.added_to | other.added_to,
+            self.stored | other.stored,
         )
 
 
@@ -54,6 +60,8 @@ def names_of(code: types.CodeType) -> tuple[Names, Names]:
     instructions = [step for step in dis.get_instructions(code) if step.opname != "CACHE"]
     variables = _found(instructions, _is_variable)
     attributes = _found(instructions, _is_attribute)
+    stored = frozenset(step.argval for step in instructions if step.opname in _STORES)
+    attributes |= Names(frozenset(), frozenset(), frozenset(), stored)
     if not variables.read.isdisjoint(_BY_TEXT):
         texts = frozenset(value for value in code.co_consts if isinstance(value, str))
         attributes |= Names(texts, frozenset(), frozenset())

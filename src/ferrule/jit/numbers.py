@@ -93,6 +93,8 @@ class Numbers:
         walk = _Walk(roots)
         self.path: Path = tuple(walk.steps)
         """Where the objects are that have the numbers: these must not be replaced either."""
+        self.assigned = walk.names.stored
+        """The names of attributes, and of variables, that the code assigns to."""
         self._numbers = walk.numbers
         self._copies = walk.copies
         self._arrays = [(array, array.tobytes()) for array in walk.arrays if _is_small(array)]
@@ -142,7 +144,7 @@ class _Walk:
         self.numbers: list[_Number] = []
         self.copies: list[_Number] = []
         self.arrays: list[np.ndarray[Any, Any]] = []
-        self._names = NO_NAMES
+        self.names = NO_NAMES
         self._waiting: dict[str, list[tuple[Place, Any]]] = {}
         seen: dict[int, Any] = {}
         self._stack: list[Any] = list(roots)
@@ -198,7 +200,7 @@ class _Walk:
                 self._take(place, child)
         self._stack += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
         self._offer_all(vars(function))
-        self._names |= loaded
+        self.names |= loaded
         for name in loaded.everything() & self._waiting.keys():
             for place, child in self._waiting.pop(name):
                 self._offer(place, child)
@@ -235,7 +237,7 @@ class _Walk:
 
     def _offer(self, place: Place, child: Any) -> None:
         """Takes an attribute if the code that was seen names it; otherwise that may come."""
-        if _may_read(self._names, place.key, child):
+        if _may_read(self.names, place.key, child):
             self._take(place, child)
         else:
             self._waiting.setdefault(place.key, []).append((place, child))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any, TypeAlias, final
 
 from ferrule.buffer import Buffer
@@ -49,6 +49,15 @@ class Reach:
     def places(self, tensor: Tensor) -> list[tuple[Place, Path]]:
         """All places where a tensor is, and the ways there."""
         return self._places[id(tensor)]
+
+    def aliased(self, names: Set[str]) -> list[Tensor]:
+        """Those that are in several places, one of them under one of these names."""
+        places = {number: found for number, found in self._places.items() if len(found) > 1}
+        return [
+            tensor
+            for tensor in self.tensors()
+            if any(place.key in names for place, _ in places.get(id(tensor), ()))
+        ]
 
     def changes(self, later: Reach) -> Iterator[tuple[Place, Path]]:
         """The places where there are other tensors than before, or none any more."""

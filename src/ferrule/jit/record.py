@@ -25,6 +25,7 @@ from ferrule.jit.inputs import Arguments, InputPart, follow, stand_ins
 from ferrule.jit.numbers import Numbers
 from ferrule.jit.places import Path, Place
 from ferrule.jit.reach import Reach, holders, memory_of_views, owners
+from ferrule.jit.readers import renew
 from ferrule.jit.replay import Replay
 from ferrule.jit.results import (
     Effect,
@@ -67,13 +68,17 @@ def capture_call(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     arguments: Arguments,
+    writes: bool,
 ) -> tuple[Any, Replay | NotReplayable]:
-    """Calls the function; gives its result, and a replay or the reason why there is none."""
-    call = _Call(arguments, function)
+    """Calls the function; gives its result, and a replay or the reason why there is none.
+
+    `writes` tells whether it is known to write to memory from outside.
+    """
+    call = _Call(arguments, function, writes)
     if call.stand_ins:
         args, kwargs = replace_tensors((tuple(args), dict(kwargs)), call.stand_ins)
     try:
-        with call.capture, keep_written(call.last_node) as call.written:
+        with call.capture, keep_written(call.last_before) as call.written:
             result = function(*args, **kwargs)
             call.finish(result, [*args, kwargs])
         call.check_stand_ins()
@@ -90,7 +95,7 @@ def capture_call(
 class _Call:
     """One call while it is captured."""
 
-    def __init__(self, arguments: Arguments, function: Callable[..., Any]) -> None:
+    def __init__(self, arguments: Arguments, function: Callable[..., Any], writes: bool) -> None:
         self.arguments = arguments
         self.capture = Capture()
         self.stand_ins = stand_ins(arguments)
@@ -115,12 +120,14 @@ class _Call:
             for tensor in tensors
             if tensor.lazydata.base_const() is not None
         ]
-        self._memory = list(zip(map(weakref.ref, tensors), memory_serials(tensors), strict=True))
         self._cells = {id(tensor._cell): weakref.ref(tensor._cell) for tensor in tensors}
         # Nodes are numbered as well: all that are made in the call come after this one. Equal
         # ones from before are not to be taken for them: their values stay what they are.
         forget_nodes()
-        self.last_node = LazyBuffer.empty((), dtypes.uint8, "").serial
+        self.last_node = _newest_node()
+        self._renew_memory(tensors, writes)
+        self.last_before = _newest_node()
+        self._memory = list(zip(map(weakref.ref, tensors), memory_serials(tensors), strict=True))
         self._outcome = Outcome()
         self._buffers: list[Buffer] = []
         """The memory in which the call made the values that replays make anew."""
@@ -128,6 +135,8 @@ class _Call:
         """The parts of arguments that kernels use."""
         self._views: list[Tensor] = []
         """The results that are views of what the call made: in replays they are no views."""
+        self._made: set[int] = set()
+        """The memories, by `id()`, of what replays make anew, as far as the caller has it."""
         self._same: list[Cell] = []
         """The memory from before the call that it returned handles on."""
         self.written: list[Storage] = []
@@ -136,6 +145,15 @@ class _Call:
         argument it matters. What is not written to may go: a training step's old gradients are as
         large as the parameters.
         """
+
+    def _renew_memory(self, reached: Sequence[Tensor], writes: bool) -> None:
+        """Copies that the function makes are to be known from those of before the call.
+
+        What is found below a view may be in memory of its own, so its whole stays as it was read.
+        """
+        read = {id(tensor._cell) for tensor in self._given if tensor._parent is not None}
+        cells = [tensor._cell for tensor in [*reached, *self._given]]
+        renew([cell for cell in cells if id(cell) not in read], writes)
 
     # -- at the end of the call, still recorded --------------------------------------------------
 
@@ -189,6 +207,7 @@ class _Call:
             kind = self._kind(tensor)
             if kind is None:
                 node = made[number]
+                self._made.add(id(tensor._cell))
                 if tensor._parent is not None:
                     self._views.append(tensor)
                 if node not in values:
@@ -284,6 +303,7 @@ class _Call:
             for serial, buffer in used.items()
             for node in self._versions(serial, held, present)
             for owner in present.get(node, ())
+            if id(owner) not in self._made
         ]
         # References are counted from here on: these are not to be among them.
         del held, present
@@ -343,12 +363,17 @@ class _Call:
     def _without_settled(self, settled: set[int]) -> Iterator[Recorded]:
         """The runs but for those that compute what was defined before the call: once is enough."""
         done: set[int] = set()
+        changing: set[int] = set()
         for record in self.capture.recorded:
-            written = record.written()
+            written, read = record.written(), record.read()
             if not written & settled:
+                if read & changing:
+                    raise NotReplayable("it reads a copy, made for others, of what it writes to")
                 yield record
             elif written <= settled and not written & done:
                 done |= written
+                if read & (changing | self.capture.updated.keys()):
+                    changing |= written
             else:
                 raise NotReplayable("it computes a tensor from before the call along with others")
 
@@ -380,7 +405,8 @@ class _Call:
         """What the function reads must be where it finds it, now and in later calls.
 
         Reading a constant leaves no trace, so all of them count as read; so does what it returns,
-        and what it can reach and was given.
+        and what it can reach and was given. Nor does a tensor leave one that is moved to where it
+        is already.
         """
         pairs = enumerate(self.arguments.buffers)
         stood_for = set(self.arguments.closed_over)
@@ -390,7 +416,9 @@ class _Call:
             for reference, serial in self._memory
             if serial in used or serial in given or _is_in(reference(), self._same)
         ]
-        for reference in [*read, *[reference for reference, _ in self._constants]]:
+        constants = [reference for reference, _ in self._constants]
+        moved = map(weakref.ref, self._before.aliased(self.numbers.assigned))
+        for reference in [*read, *constants, *moved]:
             tensor = reference()
             if tensor is None or not self._watch.add_tensor(tensor, self._before):
                 raise NotReplayable(
@@ -452,6 +480,10 @@ class _Call:
                 if not parts:
                     raise NotReplayable("a kernel uses memory that an argument is in, beside it")
                 self._parts[arg] = parts[0]
+
+
+def _newest_node() -> int:
+    return LazyBuffer.empty((), dtypes.uint8, "").serial
 
 
 def _is_in(tensor: Tensor | None, memories: Sequence[Cell]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, final
@@ -12,6 +11,7 @@ from ferrule.jit.inputs import Arguments
 from ferrule.jit.numbers import Numbers
 from ferrule.jit.places import Path, Place
 from ferrule.jit.reach import Owner, Reach, present_version
+from ferrule.jit.readers import leave_to_readers
 from ferrule.realize import realize
 from ferrule.records import dataclass
 from ferrule.tensor import Tensor
@@ -28,8 +28,8 @@ class _Watched:
     realized: Buffer | None
     """Where the node was: all of `buffer`, or a part of it."""
     buffer: Buffer
-    readers: int | None
-    """Where the replay writes: what `_readers` was after the capture."""
+    written: bool
+    """Whether the replay writes there."""
 
     def problem(self) -> str | None:
         """What makes the next replay wrong; None if this does not."""
@@ -38,11 +38,10 @@ class _Watched:
             return "a tensor that the function uses is gone"
         if not self._is_there(owner) and not self._is_back(owner):
             return "a tensor that the function uses is in other memory now"
-        if self.readers is not None:
+        if self.written:
             if self.buffer.exports:
                 return "an array shares the memory of a tensor that the function writes"
-            if _readers(owner) > self.readers:
-                return "a lazy tensor is still to read what the function writes"
+            leave_to_readers(owner)
         return None
 
     def _is_there(self, owner: Owner) -> bool:
@@ -57,7 +56,7 @@ class _Watched:
         """Whether what was written to since is in the same memory as before."""
         node = present_version(owner)
         realize([node])
-        if node.realized is not self.buffer:
+        if node.realized is not self.buffer and node.realized is not self.realized:
             return False
         self.node_serial, self.realized = node.serial, node.realized
         return True
@@ -71,17 +70,6 @@ def _moved(place: Place) -> str:
             "the function adds to it; have it zero all gradients that it adds to"
         )
     return "something that the function uses is another object now"
-
-
-def _readers(owner: Owner) -> int:
-    """A count that grows with each reference to what some memory holds, but for the owner's own."""
-    node = present_version(owner)
-    storage = None
-    if isinstance(owner, Cell):
-        owner.forget_views()  # they are no readers, and must read anew after the replay
-        storage = owner.storage
-    own = 1 if storage is not None and storage.node is node else 0
-    return sys.getrefcount(node) - own
 
 
 @final
@@ -100,8 +88,8 @@ class Watch:
         """The memory from outside that the replay uses, by serial number."""
         self._updated: frozenset[int] = frozenset()
         """The part of it that it writes to."""
-        self._written: list[tuple[int, int]] = []
-        """The arguments that it writes to, and what `_readers` was after the capture."""
+        self._written: list[int] = []
+        """The arguments that it writes to."""
         self._unshared: list[int] = []
         """The arguments that must not be in the used memory."""
 
@@ -110,10 +98,8 @@ class Watch:
     def add(self, owner: Owner, buffer: Buffer, written: bool) -> None:
         """Watches memory that is now in `buffer`."""
         node = present_version(owner)
-        serial, realized = node.serial, node.realized
-        del node  # references count
-        readers = _readers(owner) if written else None
-        self._memory.append(_Watched(weakref.ref(owner), serial, realized, buffer, readers))
+        found = _Watched(weakref.ref(owner), node.serial, node.realized, buffer, written)
+        self._memory.append(found)
 
     def add_path(self, path: Path) -> None:
         """Watches that all places of a path hold what they do."""
@@ -157,7 +143,7 @@ class Watch:
             tensor = arguments.tensors[number]
             written = buffer.base.serial in updated
             if written:
-                self._written.append((number, _readers(tensor._cell)))
+                self._written.append(number)
             if written or tensor.requires_grad:
                 self._unshared.append(number)
 
@@ -178,15 +164,16 @@ class Watch:
 
     def written(self, buffers: Sequence[Buffer]) -> list[Buffer]:
         """The arguments that the replay writes to."""
-        return [buffers[number] for number, _ in self._written]
+        return [buffers[number] for number in self._written]
 
     # -- before each replay ------------------------------------------------------------------------
 
     def problem(self, tensors: Sequence[Tensor], buffers: Sequence[Buffer]) -> str | None:
         """What makes the next replay with these arguments wrong; None if nothing does."""
-        for number, readers in self._written:
-            if buffers[number].exports or _readers(tensors[number]._cell) > readers:
-                return "something else reads the memory of an argument that the function writes"
+        for number in self._written:
+            if buffers[number].exports:
+                return "an array shares the memory of an argument that the function writes"
+            leave_to_readers(tensors[number]._cell)
         if self._numbers is not None:
             changed = self._numbers.problem()
             if changed is not None:

@@ -1,0 +1,86 @@
+"""Whoever holds what some memory contained before a replay writes to it: copies, lazy tensors."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterable
+
+from ferrule.buffer import Buffer
+from ferrule.dtype import dtypes
+from ferrule.gradient import Value
+from ferrule.jit.reach import Owner, present_version
+from ferrule.lazy import LazyBuffer
+from ferrule.runner import BufferCopy
+from ferrule.storage import Storage
+from ferrule.tensor.cell import Cell
+
+
+def leave_to_readers(owner: Owner) -> None:
+    """What somebody else holds of some memory is copied elsewhere: the memory may be written to.
+
+    To write in the graph is to make a new version, and the old one is whoever's who holds it: a
+    lazy tensor that is still to read it, or a copy (`x.clone()`) that shares the memory until one
+    of the two is written to. A replay writes without the graph's knowledge.
+    """
+    if not _has_readers(owner):
+        return
+    old = present_version(owner)
+    memory = old.realized
+    assert memory is not None, f"{old} was not computed"
+    kept = Buffer(memory.device, memory.size, memory.dtype)
+    BufferCopy(memory.device, memory.nbytes, memory.device)([kept, memory], {})
+    _renew(owner)
+    old.realized = kept
+
+
+def renew(owners: Iterable[Owner], writes: bool) -> None:
+    """Memory that nobody else reads gets a new node; with `writes`, all of it, by copies.
+
+    So whoever makes a copy in a call that is captured holds a node of the call: its value is to be
+    computed in each replay, where it is not that of before the call.
+    """
+    for owner in owners:
+        if present_version(owner).realized is None:
+            continue
+        if writes:
+            leave_to_readers(owner)
+        if not _has_readers(owner):
+            _renew(owner)
+
+
+def _renew(owner: Owner) -> None:
+    """The present version becomes another node in the same memory."""
+    old = present_version(owner)
+    assert old.realized is not None, f"{old} was not computed"
+    new = LazyBuffer.in_buffer(old.realized, old.shape)
+    new.owner = old.owner
+    storage = owner.storage if isinstance(owner, Cell) else owner
+    if storage is not None and storage.node is old:
+        storage.node = new
+    if isinstance(owner, Cell):
+        owner.value = Value(new, owner.value.edge)
+
+
+def _has_readers(owner: Owner) -> bool:
+    if isinstance(owner, Cell):
+        owner.forget_views()  # they are no readers, and must read anew after a replay
+    return _references(owner) != _references_of_one(isinstance(owner, Cell))
+
+
+def _references(owner: Owner) -> int:
+    """A count that grows with each reference to what some memory holds, but for the owner's own."""
+    if isinstance(owner, Storage):
+        return sys.getrefcount(owner.node)
+    value = owner.value
+    shared = owner.storage is not None and owner.storage.node is value.node
+    return sys.getrefcount(value) + sys.getrefcount(value.node) - shared
+
+
+@functools.cache
+def _references_of_one(is_cell: bool) -> int:
+    """The count for memory that nobody else knows of."""
+    node = LazyBuffer.empty((), dtypes.uint8, "")
+    owner = Cell(Value(node)) if is_cell else Storage(node)
+    del node
+    return _references(owner)
