@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import subprocess
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -180,6 +181,7 @@ def machine() -> dict[str, str]:
     return {
         "date": time.strftime("%Y-%m-%d"),
         "processor": _processor(),
+        "gpu": _gpu(),
         "system": platform.platform(),
         "python": platform.python_version(),
         **{name: _version(name) for name in PACKAGES},
@@ -192,6 +194,16 @@ def _processor() -> str:
     except OSError:
         return platform.processor()
     return next((line.split(":")[1].strip() for line in lines if "model name" in line), "unknown")
+
+
+def _gpu() -> str:
+    """The GPUs and their driver, by NVIDIA's own tool."""
+    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "none"
+    return "; ".join(found.stdout.split("\n")).strip("; ")
 
 
 def _version(name: str) -> str:

@@ -56,7 +56,9 @@ class Session:
         if threads not in self._limits:
             script = "gpu_limits.py" if self.gpu else "limits.py"
             line = command("", threads, script, str(threads))
-            found = subprocess.run(line, check=True, capture_output=True, text=True)
+            found = subprocess.run(line, check=False, stdout=subprocess.PIPE, text=True)
+            if found.returncode:
+                raise SystemExit(f"the machine's limits could not be measured: {script} failed")
             self._limits[threads] = from_json(found.stdout)
         return self._limits[threads]
 
@@ -136,6 +138,13 @@ def arguments() -> argparse.Namespace:
     return found
 
 
+def no_gpu() -> str:
+    """Why the device CUDA cannot be used here; empty if it can."""
+    script = "from ferrule.device import Device; Device['CUDA']"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    return found.stderr.strip().splitlines()[-1] if found.returncode else ""
+
+
 def main() -> int:
     """The exit status says whether ferrule has a figure in every row."""
     asked = arguments()
@@ -143,6 +152,10 @@ def main() -> int:
     if asked.list:
         print("\n".join(row.name for row in workloads))
         return 0
+    missing = no_gpu() if asked.gpu else ""
+    if missing:
+        print(f"nothing to measure: {missing}", file=sys.stderr)
+        return 1
     asked.output.mkdir(parents=True, exist_ok=True)
     plan = QUICK if asked.quick else Plan()
     plan = replace(plan, rounds=asked.rounds or plan.rounds)

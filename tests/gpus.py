@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from ferrule.runtime.cuda_compiler import NVRTC
+from ferrule.runtime.cuda_driver import gpu_target
 from ferrule.target import Target, detect_cpu
 
 ARCHITECTURES = ("sm_80", "sm_90a")
@@ -28,27 +30,56 @@ LARGE = replace(TENSOR, flops_per_second=6e10, bytes_per_second=3e9)
 """With the ratio of operations and bytes that large ones have."""
 
 
+# What the driver says of an A100 and of an H100, both with 80 GB.
+_COMMON = {
+    "MAX_THREADS_PER_MULTIPROCESSOR": 2048,
+    "MAX_THREADS_PER_BLOCK": 1024,
+    "WARP_SIZE": 32,
+    "GLOBAL_MEMORY_BUS_WIDTH": 5120,
+}
+_ATTRIBUTES = {
+    "sm_80": _COMMON
+    | {
+        "MULTIPROCESSOR_COUNT": 108,
+        "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 163 << 10,
+        "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": 164 << 10,
+        "L2_CACHE_SIZE": 40 << 20,
+        "CLOCK_RATE": 1_410_000,
+        "MEMORY_CLOCK_RATE": 1_593_000,
+    },
+    "sm_90a": _COMMON
+    | {
+        "MULTIPROCESSOR_COUNT": 132,
+        "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 227 << 10,
+        "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": 228 << 10,
+        "L2_CACHE_SIZE": 50 << 20,
+        "CLOCK_RATE": 1_980_000,
+        "MEMORY_CLOCK_RATE": 2_619_000,
+    },
+}
+
+
+@dataclass(frozen=True)
+class ToldGPU:
+    """A GPU that is known by what its driver says, as `gpu_target` asks for it."""
+
+    capability: tuple[int, int]
+    attributes: Mapping[str, int]
+
+    def attribute(self, name: str) -> int:
+        """`CU_DEVICE_ATTRIBUTE_` and `name`."""
+        return self.attributes[name]
+
+
+def told(arch: str, **changes: int) -> ToldGPU:
+    """One of `ARCHITECTURES`, with other attributes where the driver is to say something else."""
+    number = int(arch.removeprefix("sm_").removesuffix("a"))
+    return ToldGPU(divmod(number, 10), _ATTRIBUTES[arch] | changes)
+
+
 def nvidia(arch: str) -> Target:
-    """A GPU with all that large ones have, whatever machine the tests run on."""
-    return Target(
-        name=f"cuda-{arch}",
-        arch=arch,
-        features="+async,+mma",
-        vector_bytes=16,
-        n_vector_registers=64,
-        max_threads=132,
-        l1_bytes=228 << 10,
-        l2_bytes=256 << 10,
-        has_fma=True,
-        flops_per_second=5e11,
-        bytes_per_second=2.3e10,
-        native_ops=frozenset({"MULACC", "ROUND", "SQRT", "TRUNC"}),
-        index_bits=32,
-        block_threads=256,
-        warp=32,
-        shared_bytes=96 << 10,
-        static_shared_bytes=48 << 10,
-    )
+    """What code generation assumes on that GPU, whatever machine the tests run on."""
+    return gpu_target(told(arch))
 
 
 def nvrtc_bindings() -> Any:

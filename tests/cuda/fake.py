@@ -20,16 +20,22 @@ from pathlib import Path
 
 _HERE = Path(__file__).parent
 _DRIVER = _HERE / "fake_driver.cpp"
+_BLOCK = _HERE / "fake_block.h"
 _DEVICE = _HERE / "fake_device.h"
 _MAGIC = b"FAKECUBN"
+_HEAD = struct.Struct("<8s8sQ")  # the magic, the architecture, the length of the library
 _COMPILER = "g++"
 _DRIVER_FLAGS = ("-O1", "-std=c++17", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1")
 _KERNEL_FLAGS = (
     *("-O1", "-std=c++17", "-shared", "-fPIC", "-w", "-march=native"),
     *("-ffp-contract=off", "-fno-strict-aliasing", "-fno-exceptions", "-fno-rtti"),
     "-nostdlib",  # what a kernel needs is in the fake driver's process
+    "-fsanitize=alignment",
 )
-_KERNEL = re.compile(r'extern "C" __global__ void(?:\s+__launch_bounds__\([\d, ]+\))?\s+(\w+)\s*\(')
+_KERNEL = re.compile(
+    r'extern "C" __global__ void(?:\s+__launch_bounds__\((\d+)[\d, ]*\))?\s+(\w+)\s*\('
+)
+_MOST_THREADS = "1024"
 
 
 def missing() -> str:
@@ -58,7 +64,7 @@ def _run(command: list[str]) -> None:
 
 def _folder() -> Path:
     """Where what was built is kept: for this version of the sources, and this user."""
-    digest = hashlib.sha256(_DRIVER.read_bytes() + _DEVICE.read_bytes())
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in (_DRIVER, _BLOCK, _DEVICE)))
     for flag in _DRIVER_FLAGS:
         digest.update(flag.encode())
     name = f"ferrule-fake-driver-{os.getuid()}-{digest.hexdigest()[:16]}"
@@ -94,7 +100,7 @@ class FakeDriver:
         self._library = library
         for name in ("calls", "alive"):
             getattr(library, f"fake_{name}").restype = ctypes.c_long
-        for name in ("report", "ran"):
+        for name in ("report", "ran", "complaints"):
             getattr(library, f"fake_{name}").restype = ctypes.c_char_p
         for name in ("pending", "used"):
             getattr(library, f"fake_{name}").restype = ctypes.c_size_t
@@ -124,6 +130,11 @@ class FakeDriver:
     def reset(self) -> None:
         """Forgets failed kernels, and failures that were ordered and did not happen."""
         self._library.fake_reset()
+
+    def complaints(self) -> list[str]:
+        """What went wrong without anybody being told, since the last `reset`."""
+        text: bytes = self._library.fake_complaints()
+        return text.decode().splitlines()
 
     def pending(self) -> int:
         """How much is queued and not done."""
@@ -160,15 +171,15 @@ class FakeToolchain:
     def build(self, source: str, arch: str, options: Sequence[str]) -> bytes:
         """What the fake driver loads: a library that has the kernels of `source`."""
         defines = [option.split("=", 1)[1] for option in options if "define-macro" in option]
-        names = _KERNEL.findall(source)
-        kernels = "\n".join(f"FAKE_KERNEL({name})" for name in names)
+        found = _KERNEL.findall(source)
+        kernels = "\n".join(f"FAKE_KERNEL({name}, {most or _MOST_THREADS})" for most, name in found)
         with tempfile.TemporaryDirectory() as folder:
             text, library = Path(folder, "kernel.cpp"), Path(folder, "kernel.so")
             text.write_text(f"{source}\n{kernels}\n")
             command = [_COMPILER, *_KERNEL_FLAGS, *[f"-D{define}" for define in defines]]
             _run([*command, "-include", str(_DEVICE), str(text), "-o", str(library)])
             contents = library.read_bytes()
-        return _MAGIC + struct.pack("<Q", len(contents)) + contents
+        return _HEAD.pack(_MAGIC, arch.encode(), len(contents)) + contents
 
 
 def install() -> FakeDriver:

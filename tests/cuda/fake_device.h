@@ -19,6 +19,7 @@ extern FakeDim fake_thread, fake_block, fake_block_size, fake_grid_size;
 void fake_wait(FakeWait kind, int line);
 // Eight bytes of the thread that is `lane` of this thread's warp.
 void* fake_slot(unsigned lane);
+void fake_check_exchange(unsigned mask, unsigned from);
 unsigned fake_lane();
 // The bytes of shared memory that the launch asked for.
 unsigned char* fake_shared();
@@ -58,7 +59,8 @@ extern "C" float fmaf(float, float, float);
 #define __device__
 #define __host__
 #define __constant__ static
-#define __shared__ static
+// In a section of its own, so that the driver finds it.
+#define __shared__ static __attribute__((section("fake_shared")))
 #define __forceinline__ inline
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
@@ -125,8 +127,9 @@ static inline double __dsqrt_rn(double a) { return sqrt(a); }
 static inline double __fma_rn(double a, double b, double c) { return fma(a, b, c); }
 
 template <class Value>
-static Value fake_shuffle(Value value, unsigned from, int line) {
+static Value fake_shuffle(unsigned mask, Value value, unsigned from, int line) {
   static_assert(sizeof(Value) <= 8);
+  fake_check_exchange(mask, from % 32);
   __builtin_memcpy(fake_slot(fake_lane()), &value, sizeof value);
   fake_wait(FAKE_WARP, line);
   Value result;
@@ -134,18 +137,17 @@ static Value fake_shuffle(Value value, unsigned from, int line) {
   fake_wait(FAKE_WARP, line);
   return result;
 }
-#define __shfl_sync(mask, value, lane, ...) fake_shuffle(value, lane, __LINE__)
+#define __shfl_sync(mask, value, lane, ...) fake_shuffle(mask, value, lane, __LINE__)
 #define __shfl_xor_sync(mask, value, distance, ...) \
-  fake_shuffle(value, fake_lane() ^ (distance), __LINE__)
-#define __shfl_down_sync(mask, value, distance, ...) \
-  fake_shuffle(value, fake_lane() + (distance) < 32 ? fake_lane() + (distance) : fake_lane(), __LINE__)
+  fake_shuffle(mask, value, fake_lane() ^ (distance), __LINE__)
 
 // cuda_pipeline_primitives.h
 #define __pipeline_memcpy_async(to, source, bytes, zeros) fake_copy(to, source, bytes, zeros)
 #define __pipeline_commit() fake_commit()
 #define __pipeline_wait_prior(newest) fake_await(newest)
 
-// What the driver finds of a kernel: how to call it once, and the sizes of its parameters.
+// What the driver finds of a kernel: how to call it once, the sizes of its parameters, the most
+// threads of a block, its arrays in shared memory.
 template <size_t...>
 struct FakeNumbers {};
 template <class... Values, size_t... Numbers>
@@ -161,7 +163,14 @@ static const size_t* fake_sizes(void (*)(Values...)) {
   static const size_t sizes[] = {sizeof(Values)..., 0};
   return sizes;
 }
-#define FAKE_KERNEL(name)                                                      \
-  extern "C" void fake_call_##name(void** values) { fake_call(name, values); } \
-  extern "C" const size_t* fake_sizes_##name() { return fake_sizes(name); }
+// The linker defines both where there is such a section.
+extern "C" __attribute__((weak, visibility("hidden"))) unsigned char __start_fake_shared[];
+extern "C" __attribute__((weak, visibility("hidden"))) unsigned char __stop_fake_shared[];
+#define FAKE_KERNEL(name, threads)                                                     \
+  extern "C" void fake_call_##name(void** values) { fake_call(name, values); }         \
+  extern "C" const size_t* fake_sizes_##name() { return fake_sizes(name); }            \
+  extern "C" unsigned fake_threads_##name() { return threads; }                        \
+  extern "C" unsigned char* fake_shared_##name(bool end) {                             \
+    return end ? __stop_fake_shared : __start_fake_shared;                             \
+  }
 #endif

@@ -4,14 +4,15 @@
 // before it must be: work waits in its stream until somebody synchronises, so that what is
 // overwritten or freed too early shows. The nodes of a graph run in the order that is most unlike
 // the one they were added in, as far as their dependencies allow it; the threads of a block take
-// turns in changing order. What a real driver would merely allow is an error here: a context that
-// is not current, memory of the host that is not pinned in a copy that is asynchronous, work on
-// memory that is freed.
+// turns in changing order.
+//
+// What NVIDIA's documentation forbids is refused with the code that it names. What a real driver
+// would merely allow is an error too: a context that is not current, memory of the host that is not
+// pinned in a copy that is asynchronous, work on memory that is freed. Mistakes of which no caller
+// would hear, such as code that is unloaded while a graph still needs it, are `complaints`, which
+// tests look at.
 #include <cuda.h>
 #include <dlfcn.h>
-#include <setjmp.h>
-#include <sys/mman.h>
-#include <ucontext.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,218 +28,7 @@
 #include <string>
 #include <vector>
 
-#define FAKE_DRIVER
-#include "fake_device.h"
-
-#define API extern "C" __attribute__((visibility("default")))
-
-// *** the threads of a block ***
-
-API FakeDim fake_thread, fake_block, fake_block_size, fake_grid_size;
-FakeDim fake_thread, fake_block, fake_block_size, fake_grid_size;
-
-namespace {
-
-constexpr size_t kStackBytes = 512 << 10;
-constexpr unsigned kWarp = 32;
-
-struct Copy {
-  char *to;
-  const char* source;
-  unsigned bytes, zeros;
-};
-
-struct Fiber {
-  jmp_buf place;
-  ucontext_t start;
-  FakeDim thread;
-  int waits_for;  // 0: it can go on
-  int line;
-  bool done;
-  bool started;
-  uint64_t slot;
-  std::vector<Copy> copies;               // begun since the last group
-  std::deque<std::vector<Copy>> groups;  // on their way
-};
-
-std::vector<Fiber*> fibers;
-Fiber* running;
-jmp_buf scheduler;
-void (*kernel_call)(void**);
-void** kernel_values;
-std::string problem;  // what is wrong with the launch that runs
-bool misaligned;      // one of its copies is
-std::vector<unsigned char> asked_for;  // shared memory of the block, with a margin behind it
-constexpr size_t kSharedMargin = 256;
-
-void back_to_scheduler() {
-  if (!_setjmp(running->place)) _longjmp(scheduler, 1);
-}
-
-void fiber_main() {
-  for (;;) {
-    kernel_call(kernel_values);
-    running->done = true;
-    back_to_scheduler();
-  }
-}
-
-Fiber* new_fiber() {
-  auto* fiber = new Fiber{};
-  void* stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  getcontext(&fiber->start);
-  fiber->start.uc_stack.ss_sp = stack;
-  fiber->start.uc_stack.ss_size = kStackBytes;
-  makecontext(&fiber->start, fiber_main, 0);
-  return fiber;
-}
-
-void resume(Fiber* fiber) {
-  running = fiber;
-  fake_thread = fiber->thread;
-  if (_setjmp(scheduler)) return;
-  if (fiber->started) _longjmp(fiber->place, 1);
-  fiber->started = true;
-  setcontext(&fiber->start);
-}
-
-// Lets those of `first..last-1` go on that all wait for the same; false if some never can.
-bool release(unsigned first, unsigned last, int kind) {
-  Fiber* one = nullptr;
-  for (unsigned i = first; i < last; i++)
-    if (fibers[i]->waits_for == kind) one = fibers[i];
-  if (!one) return true;
-  for (unsigned i = first; i < last; i++) {
-    Fiber* fiber = fibers[i];
-    if (fiber->done || fiber->waits_for != kind || fiber->line != one->line) {
-      problem = "thread " + std::to_string(i) +
-                (fiber->done ? " is done" : " is at line " + std::to_string(fiber->line)) +
-                " where another waits for it at line " + std::to_string(one->line);
-      return false;
-    }
-  }
-  for (unsigned i = first; i < last; i++) fibers[i]->waits_for = 0;
-  return true;
-}
-
-bool waits_for_copies(unsigned n) {
-  for (unsigned i = 0; i < n; i++) {
-    bool some = !fibers[i]->copies.empty();
-    for (auto& group : fibers[i]->groups) some |= !group.empty();
-    if (some) problem = "thread " + std::to_string(i) + " is done, its copies are on their way";
-    if (some) return true;
-  }
-  return false;
-}
-
-bool all_done(unsigned n) {
-  return std::all_of(fibers.begin(), fibers.begin() + n, [](Fiber* f) { return f->done; });
-}
-
-bool run_block(unsigned n) {
-  for (unsigned turn = fake_block.x; !all_done(n); turn++) {
-    for (unsigned k = 0; k < n; k++) {
-      Fiber* fiber = fibers[turn % 2 ? n - 1 - k : k];
-      if (!fiber->done && !fiber->waits_for) resume(fiber);
-    }
-    bool in_warps = false;
-    for (unsigned i = 0; i < n; i++) in_warps |= fibers[i]->waits_for == FAKE_WARP;
-    if (in_warps) {
-      for (unsigned i = 0; i < n; i += kWarp)
-        if (!release(i, std::min(i + kWarp, n), FAKE_WARP)) return false;
-    } else if (!release(0, n, FAKE_BLOCK)) {
-      return false;
-    }
-  }
-  if (misaligned) problem = "a copy to shared memory is not aligned to its size";
-  bool whole = std::all_of(asked_for.end() - kSharedMargin, asked_for.end(),
-                           [](unsigned char byte) { return byte == 0xA5; });
-  if (!whole) problem = "more shared memory was written than the launch asked for";
-  return !waits_for_copies(n) && !misaligned && whole;
-}
-
-void prepare_block(unsigned n) {
-  while (fibers.size() < n) fibers.push_back(new_fiber());
-  for (unsigned i = 0; i < n; i++) {
-    FakeDim size = fake_block_size;
-    fibers[i]->thread = {i % size.x, i / size.x % size.y, i / size.x / size.y};
-    fibers[i]->done = false;
-    fibers[i]->waits_for = 0;
-    fibers[i]->copies.clear();
-    fibers[i]->groups.clear();
-  }
-  misaligned = false;
-}
-
-bool run_kernel(void (*call)(void**), void** values, FakeDim grid, FakeDim block, size_t shared) {
-  static unsigned launches = 0;
-  kernel_call = call;
-  kernel_values = values;
-  fake_grid_size = grid;
-  fake_block_size = block;
-  unsigned n = block.x * block.y * block.z;
-  uint64_t blocks = uint64_t(grid.x) * grid.y * grid.z;
-  bool backwards = launches++ % 2;
-  for (uint64_t k = 0; k < blocks; k++) {
-    uint64_t b = backwards ? blocks - 1 - k : k;
-    fake_block = {unsigned(b % grid.x), unsigned(b / grid.x % grid.y),
-                  unsigned(b / grid.x / grid.y)};
-    prepare_block(n);
-    asked_for.assign(shared + kSharedMargin, 0xA5);
-    if (!run_block(n)) {
-      // Those that wait for ever are given up, stacks and all.
-      fibers.clear();
-      return false;
-    }
-  }
-  return true;
-}
-
-}  // namespace
-
-API void fake_wait(FakeWait kind, int line) {
-  running->waits_for = kind;
-  running->line = line;
-  back_to_scheduler();
-  fake_thread = running->thread;
-}
-
-API unsigned char* fake_shared() { return asked_for.data(); }
-
-API unsigned fake_lane() {
-  FakeDim t = running->thread, size = fake_block_size;
-  return (t.x + size.x * (t.y + size.y * t.z)) % kWarp;
-}
-
-API void* fake_slot(unsigned lane) {
-  FakeDim t = running->thread, size = fake_block_size;
-  unsigned me = t.x + size.x * (t.y + size.y * t.z);
-  return &fibers[me / kWarp * kWarp + lane]->slot;
-}
-
-// Until it is there, what was at its place is lost as well.
-API void fake_copy(void* to, const void* source, unsigned bytes, unsigned zeros) {
-  if (reinterpret_cast<uintptr_t>(to) % bytes || reinterpret_cast<uintptr_t>(source) % bytes)
-    misaligned = true;
-  memset(to, 0xA5, bytes);
-  running->copies.push_back({static_cast<char*>(to), static_cast<const char*>(source), bytes, zeros});
-}
-
-API void fake_commit() {
-  running->groups.push_back(std::move(running->copies));
-  running->copies.clear();
-}
-
-API void fake_await(unsigned newest) {
-  while (running->groups.size() > newest) {
-    for (const Copy& copy : running->groups.front()) {
-      memcpy(copy.to, copy.source, copy.bytes - copy.zeros);
-      memset(copy.to + copy.bytes - copy.zeros, 0, copy.zeros);
-    }
-    running->groups.pop_front();
-  }
-}
+#include "fake_block.h"
 
 // *** what the driver has ***
 
@@ -248,6 +38,7 @@ struct Context {
   int device;
   CUresult error = CUDA_SUCCESS;  // after a failed kernel nothing works any more
   size_t used = 0;
+  std::set<Context*> peers;  // whose memory its kernels may use
 };
 
 struct Allocation {
@@ -264,6 +55,7 @@ struct Stream {
 
 struct Event {
   Context* context;
+  bool is_timed;
   Stream* stream = nullptr;
   long asked = 0, reached = 0;  // how often it was recorded, and which of these have run
   std::chrono::steady_clock::time_point time;
@@ -279,7 +71,9 @@ struct Function {
   void (*call)(void**);
   std::vector<size_t> sizes;
   std::string name;
-  int dynamic_shared_limit = 48 << 10;
+  unsigned most_threads;
+  SharedArrays arrays;
+  int dynamic_shared_limit;  // what a launch may ask for
 };
 
 // A launch with the values of its parameters, as they were when it was asked for.
@@ -290,12 +84,15 @@ struct Launch {
   std::vector<std::vector<char>> values;
 };
 
+struct Graph;
+
 struct Node {
+  Graph* graph;
   bool is_kernel;
   Launch launch;
   CUDA_MEMCPY3D copy;
+  Context *to, *from;  // whose memory it copies
   std::vector<Node*> after;
-  Context* context;
 };
 
 struct Graph {
@@ -309,6 +106,8 @@ struct Executable {
   std::map<Node*, bool> enabled;
 };
 
+constexpr int kStaticShared = 48 << 10, kMostShared = 227 << 10;
+constexpr size_t kMostPitch = 0x7fffffff;
 constexpr size_t kMargin = 256;
 constexpr unsigned char kUnset = 0xA5, kFreed = 0xDD, kMarginByte = 0x5A;
 
@@ -324,12 +123,15 @@ std::map<uintptr_t, Allocation> allocations;
 std::set<Stream*> streams;
 std::set<Event*> events;
 std::set<Module*> modules;
+std::set<Function*> functions;
 std::set<Graph*> graphs;
 std::set<Executable*> executables;
 std::map<std::string, long> calls;
 std::map<std::string, std::pair<long, CUresult>> failures;  // after how many calls, with what
 std::vector<std::string> ran;  // the kernels and copies of graphs and launches, as they ran
 std::string report;            // what was wrong at the last failure
+std::vector<std::string> complaints;
+pid_t owner;  // the process that has initialised the driver
 
 // The start of each entry: counts it, and fails where a test asked for that.
 CUresult enter(const char* name, bool needs_context) {
@@ -343,6 +145,8 @@ CUresult enter(const char* name, bool needs_context) {
     return code;
   }
   if (!initialised && key != "cuInit") return CUDA_ERROR_NOT_INITIALIZED;
+  // A fork has the driver's memory, and no access to the GPU.
+  if (initialised && owner != getpid()) return CUDA_ERROR_NOT_INITIALIZED;
   if (!needs_context) return CUDA_SUCCESS;
   if (!current) return CUDA_ERROR_INVALID_CONTEXT;
   return current->error;
@@ -357,6 +161,10 @@ CUresult enter(const char* name, bool needs_context) {
 CUresult wrong(CUresult code, const std::string& why) {
   report = why;
   return code;
+}
+
+bool is_context(Context* context) {
+  return std::count(contexts.begin(), contexts.end(), context) > 0;
 }
 
 // The allocation that has all of `bytes` bytes from `address` on; null if there is none.
@@ -428,7 +236,8 @@ CUresult finish(Event* event, long until) {
 }
 
 CUresult add(Stream* stream, Operation operation) {
-  if (!streams.count(stream)) return wrong(CUDA_ERROR_INVALID_HANDLE, "no such stream");
+  if (!streams.count(stream))
+    return wrong(CUDA_ERROR_INVALID_HANDLE, "no such stream, or the default stream");
   if (stream->context != current)
     return wrong(CUDA_ERROR_INVALID_CONTEXT, "the stream's context is not current");
   stream->pending.push_back(std::move(operation));
@@ -457,32 +266,58 @@ CUresult add_copy(Stream* stream, uintptr_t dest, uintptr_t source, size_t bytes
 
 CUresult check_launch(const Launch& launch) {
   FakeDim g = launch.grid, b = launch.block;
+  if (!functions.count(launch.function))
+    return wrong(CUDA_ERROR_INVALID_HANDLE, "no such function, or its module is unloaded");
   if (!g.x || !g.y || !g.z || !b.x || !b.y || !b.z || b.x > 1024 || b.y > 1024 || b.z > 64 ||
-      b.x * b.y * b.z > 1024 || g.x > 0x7fffffff || g.y > 65535 || g.z > 65535)
+      g.x > 0x7fffffff || g.y > 65535 || g.z > 65535)
     return wrong(CUDA_ERROR_INVALID_VALUE, "a launch of a size that there is not");
-  if (int(launch.shared) > launch.function->dynamic_shared_limit)
+  if (b.x * b.y * b.z > launch.function->most_threads)
+    return wrong(CUDA_ERROR_INVALID_VALUE, "more threads in a block than the function was made for");
+  if (launch.shared > unsigned(launch.function->dynamic_shared_limit))
     return wrong(CUDA_ERROR_INVALID_VALUE, "more shared memory than the function was allowed");
   if (launch.function->module->context != current)
     return wrong(CUDA_ERROR_INVALID_CONTEXT, "the function's context is not current");
   return CUDA_SUCCESS;
 }
 
-void take_values(Launch& launch, void** values) {
+CUresult take_values(Launch& launch, void** values, void** extra) {
   launch.values.clear();
+  if (extra || (!values && !launch.function->sizes.empty()))
+    return wrong(CUDA_ERROR_INVALID_VALUE, "a launch without arguments, or with them twice");
   for (size_t i = 0; i < launch.function->sizes.size(); i++) {
     char* bytes = static_cast<char*>(values[i]);
     launch.values.emplace_back(bytes, bytes + launch.function->sizes[i]);
   }
+  return CUDA_SUCCESS;
+}
+
+// Eight bytes are an address: null, or in memory that the function's GPU can use.
+bool can_be_used(const std::vector<char>& value, Context* context) {
+  uint64_t address = 0;
+  if (value.size() != sizeof address) return true;
+  memcpy(&address, value.data(), sizeof address);
+  Allocation* found = address ? find(address, 0) : nullptr;
+  if (!found) return !address;
+  return !found->context || found->context == context || context->peers.count(found->context);
 }
 
 CUresult run_launch(Launch launch) {
+  Function* function = launch.function;
+  if (!functions.count(function))
+    return wrong(CUDA_ERROR_LAUNCH_FAILED, function->name + " was unloaded before it ran");
   std::vector<void*> values;
-  for (auto& value : launch.values) values.push_back(value.data());
-  ran.push_back(launch.function->name + " " + std::to_string(launch.grid.x) + "x" +
+  for (auto& value : launch.values) {
+    if (!can_be_used(value, function->module->context))
+      return wrong(CUDA_ERROR_ILLEGAL_ADDRESS, function->name + " has memory that is not allocated");
+    values.push_back(value.data());
+  }
+  ran.push_back(function->name + " " + std::to_string(launch.grid.x) + "x" +
                 std::to_string(launch.block.x) + "+" + std::to_string(launch.shared));
-  if (run_kernel(launch.function->call, values.data(), launch.grid, launch.block, launch.shared))
+  if (run_kernel(function->call, values.data(), launch.grid, launch.block, launch.shared,
+                 function->arrays))
     return CUDA_SUCCESS;
-  return wrong(CUDA_ERROR_LAUNCH_FAILED, launch.function->name + ": " + problem);
+  CUresult code = misaligned ? CUDA_ERROR_MISALIGNED_ADDRESS : CUDA_ERROR_LAUNCH_FAILED;
+  return wrong(code, function->name + ": " + problem);
 }
 
 uintptr_t address_of(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
@@ -508,6 +343,13 @@ API void fake_reset() {
   for (auto& [start, allocation] : allocations) set_margins(start, allocation.bytes);
   failures.clear();
   report.clear();
+  complaints.clear();
+}
+API const char* fake_complaints() {
+  static std::string text;
+  text.clear();
+  for (auto& line : complaints) text += line + "\n";
+  return text.c_str();
 }
 API size_t fake_pending() {
   size_t total = 0;
@@ -538,9 +380,12 @@ API const char* fake_ran() {
 
 // *** the entries ***
 
-API CUresult cuInit(unsigned) {
+API CUresult cuInit(unsigned flags) {
   ENTER_WITHOUT_CONTEXT;
+  if (flags) return CUDA_ERROR_INVALID_VALUE;
+  if (!device_count) return CUDA_ERROR_NO_DEVICE;
   initialised = true;
+  owner = getpid();
   return CUDA_SUCCESS;
 }
 API CUresult cuDriverGetVersion(int* version) {
@@ -566,6 +411,10 @@ API CUresult cuGetErrorName(CUresult code, const char** text) {
     NAMED(CUDA_ERROR_NOT_FOUND);
     NAMED(CUDA_ERROR_NOT_READY);
     NAMED(CUDA_ERROR_ILLEGAL_ADDRESS);
+    NAMED(CUDA_ERROR_MISALIGNED_ADDRESS);
+    NAMED(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+    NAMED(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+    NAMED(CUDA_ERROR_TOO_MANY_PEERS);
     NAMED(CUDA_ERROR_LAUNCH_FAILED);
     NAMED(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
     default:
@@ -583,23 +432,29 @@ API CUresult cuDeviceGetCount(int* count) {
   *count = device_count;
   return CUDA_SUCCESS;
 }
+#define CHECK_DEVICE(device) \
+  if ((device) < 0 || (device) >= device_count) return CUDA_ERROR_INVALID_DEVICE
 API CUresult cuDeviceGet(CUdevice* device, int number) {
   ENTER_WITHOUT_CONTEXT;
+  CHECK_DEVICE(number);
   *device = number;
-  return number < device_count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+  return CUDA_SUCCESS;
 }
-API CUresult cuDeviceGetName(char* text, int length, CUdevice) {
+API CUresult cuDeviceGetName(char* text, int length, CUdevice device) {
   ENTER_WITHOUT_CONTEXT;
+  CHECK_DEVICE(device);
   snprintf(text, length, "fake driver");
   return CUDA_SUCCESS;
 }
-API CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice) {
+API CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
   ENTER_WITHOUT_CONTEXT;
+  CHECK_DEVICE(device);
   *bytes = memory_limit;
   return CUDA_SUCCESS;
 }
-API CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
+API CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
   ENTER_WITHOUT_CONTEXT;
+  CHECK_DEVICE(device);
   switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = capability / 10; break;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = capability % 10; break;
@@ -614,7 +469,7 @@ API CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUde
     case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z: *value = 65535; break;
     case CU_DEVICE_ATTRIBUTE_WARP_SIZE: *value = kWarp; break;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK: *value = 48 << 10; break;
-    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *value = 227 << 10; break;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *value = kMostShared; break;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: *value = 228 << 10; break;
     case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE: *value = 50 << 20; break;
     case CU_DEVICE_ATTRIBUTE_CLOCK_RATE: *value = 1980000; break;
@@ -626,13 +481,18 @@ API CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUde
 }
 API CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   ENTER_WITHOUT_CONTEXT;
+  CHECK_DEVICE(device);
   while (int(contexts.size()) <= device) contexts.push_back(new Context{int(contexts.size())});
   *context = reinterpret_cast<CUcontext>(contexts[device]);
   return CUDA_SUCCESS;
 }
+// Like most functions they "may also return error codes from previous, asynchronous launches".
 API CUresult cuCtxSetCurrent(CUcontext context) {
   ENTER_WITHOUT_CONTEXT;
-  current = reinterpret_cast<Context*>(context);
+  auto* it = reinterpret_cast<Context*>(context);
+  if (it && !is_context(it)) return CUDA_ERROR_INVALID_CONTEXT;
+  if (it && it->error != CUDA_SUCCESS) return it->error;
+  current = it;
   return CUDA_SUCCESS;
 }
 API CUresult cuCtxGetCurrent(CUcontext* context) {
@@ -642,8 +502,11 @@ API CUresult cuCtxGetCurrent(CUcontext* context) {
 }
 API CUresult cuCtxPushCurrent_v2(CUcontext context) {
   ENTER_WITHOUT_CONTEXT;
+  auto* it = reinterpret_cast<Context*>(context);
+  if (!is_context(it)) return CUDA_ERROR_INVALID_CONTEXT;
+  if (it->error != CUDA_SUCCESS) return it->error;
   pushed.push_back(current);
-  current = reinterpret_cast<Context*>(context);
+  current = it;
   return CUDA_SUCCESS;
 }
 API CUresult cuCtxPopCurrent_v2(CUcontext* context) {
@@ -656,12 +519,18 @@ API CUresult cuCtxPopCurrent_v2(CUcontext* context) {
 }
 API CUresult cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice other) {
   ENTER_WITHOUT_CONTEXT;
+  CHECK_DEVICE(device);
+  CHECK_DEVICE(other);
   *can = device != other;
   return CUDA_SUCCESS;
 }
-API CUresult cuCtxEnablePeerAccess(CUcontext, unsigned) {
+API CUresult cuCtxEnablePeerAccess(CUcontext context, unsigned flags) {
   ENTER;
-  return CUDA_SUCCESS;
+  auto* peer = reinterpret_cast<Context*>(context);
+  if (flags) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_context(peer) || peer == current) return CUDA_ERROR_INVALID_CONTEXT;
+  bool is_new = current->peers.insert(peer).second;
+  return is_new ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
 }
 
 // memory
@@ -692,12 +561,15 @@ API CUresult cuMemFree_v2(CUdeviceptr address) {
 }
 API CUresult cuMemAllocHost_v2(void** pointer, size_t bytes) {
   ENTER;
+  if (!bytes) return CUDA_ERROR_INVALID_VALUE;
   *pointer = reinterpret_cast<void*>(take(nullptr, bytes));
   return CUDA_SUCCESS;
 }
 API CUresult cuMemFreeHost(void* pointer) {
   ENTER;
-  if (!allocations.count(address_of(pointer))) return CUDA_ERROR_INVALID_VALUE;
+  auto found = allocations.find(address_of(pointer));
+  if (found == allocations.end() || found->second.context)
+    return wrong(CUDA_ERROR_INVALID_VALUE, "this is no pinned memory of the host");
   give_back(address_of(pointer));
   return CUDA_SUCCESS;
 }
@@ -730,8 +602,9 @@ API CUresult cuMemcpyPeerAsync(CUdeviceptr dest, CUcontext dest_context, CUdevic
 
 // streams and events
 
-API CUresult cuStreamCreate(CUstream* stream, unsigned) {
+API CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
   ENTER;
+  if (flags & ~CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
   auto* made = new Stream{current, {}};
   streams.insert(made);
   *stream = reinterpret_cast<CUstream>(made);
@@ -745,20 +618,23 @@ API CUresult cuStreamSynchronize(CUstream stream) {
 API CUresult cuStreamDestroy_v2(CUstream stream) {
   ENTER;
   auto* it = reinterpret_cast<Stream*>(stream);
+  if (!streams.count(it)) return CUDA_ERROR_INVALID_HANDLE;
   drain(it);
-  return streams.erase(it) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  streams.erase(it);
+  return CUDA_SUCCESS;
 }
-API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
+API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
   ENTER;
   auto* it = reinterpret_cast<Event*>(event);
   if (!events.count(it)) return CUDA_ERROR_INVALID_HANDLE;
+  if (flags) return CUDA_ERROR_INVALID_VALUE;
   long until = it->asked;
   return add(reinterpret_cast<Stream*>(stream), [it, until] { return finish(it, until); });
 }
-API CUresult cuEventCreate(CUevent* event, unsigned) {
+API CUresult cuEventCreate(CUevent* event, unsigned flags) {
   ENTER;
-  auto* made = new Event;
-  made->context = current;
+  if (flags & ~(CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING)) return CUDA_ERROR_INVALID_VALUE;
+  auto* made = new Event{current, !(flags & CU_EVENT_DISABLE_TIMING)};
   events.insert(made);
   *event = reinterpret_cast<CUevent>(made);
   return CUDA_SUCCESS;
@@ -771,8 +647,11 @@ API CUresult cuEventDestroy_v2(CUevent event) {
 API CUresult cuEventRecord(CUevent event, CUstream stream) {
   ENTER;
   auto* it = reinterpret_cast<Event*>(event);
-  if (!events.count(it)) return CUDA_ERROR_INVALID_HANDLE;
-  it->stream = reinterpret_cast<Stream*>(stream);
+  auto* into = reinterpret_cast<Stream*>(stream);
+  if (!events.count(it) || !streams.count(into)) return CUDA_ERROR_INVALID_HANDLE;
+  if (it->context != into->context)
+    return wrong(CUDA_ERROR_INVALID_HANDLE, "an event and a stream of different contexts");
+  it->stream = into;
   long number = ++it->asked;
   return add(it->stream, [it, number] {
     it->reached = number;
@@ -788,6 +667,9 @@ API CUresult cuEventSynchronize(CUevent event) {
 API CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) {
   ENTER;
   auto *first = reinterpret_cast<Event*>(start), *last = reinterpret_cast<Event*>(end);
+  for (Event* it : {first, last})
+    if (!events.count(it) || !it->is_timed || !it->asked || it->context != current)
+      return wrong(CUDA_ERROR_INVALID_HANDLE, "an event that has no time, or is not recorded");
   if (first->reached < first->asked || last->reached < last->asked) return CUDA_ERROR_NOT_READY;
   std::chrono::duration<float, std::milli> elapsed = last->time - first->time;
   *milliseconds = elapsed.count();
@@ -796,17 +678,41 @@ API CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent e
 
 // modules
 
-// An image is the word FAKECUBN, the length as eight bytes, and a library.
-API CUresult cuModuleLoadData(CUmodule* module, const void* image) {
-  ENTER;
-  auto* bytes = static_cast<const char*>(image);
-  if (memcmp(bytes, "FAKECUBN", 8)) return wrong(CUDA_ERROR_INVALID_IMAGE, "no image of ours");
+namespace {
+
+// An image begins with this, and a library follows.
+struct Image {
+  char magic[8];
+  char architecture[8];
   uint64_t length;
-  memcpy(&length, bytes + 8, 8);
+};
+
+// Machine code is for later GPUs of its generation, or, with an `a`, for just one kind.
+bool runs_here(const std::string& architecture) {
+  int made_for = atoi(architecture.c_str() + 3);
+  if (architecture.back() == 'a') return made_for == capability;
+  return made_for / 10 == capability / 10 && made_for <= capability;
+}
+
+bool is_in(const Executable& graph, Module* module) {
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](auto& entry) {
+    return entry.second.is_kernel && entry.second.launch.function->module == module;
+  });
+}
+
+}  // namespace
+
+API CUresult cuModuleLoadData(CUmodule* module, const void* data) {
+  ENTER;
+  auto* image = static_cast<const Image*>(data);
+  if (memcmp(image->magic, "FAKECUBN", 8)) return wrong(CUDA_ERROR_INVALID_IMAGE, "no image of ours");
+  std::string architecture(image->architecture, strnlen(image->architecture, 8));
+  if (!runs_here(architecture))
+    return wrong(CUDA_ERROR_NO_BINARY_FOR_GPU, "the image is for " + architecture);
   // A file of its own: what has the name of an open library is taken for that one.
   char path[] = "/tmp/fake-kernel-XXXXXX";
   int file = mkstemp(path);
-  bool written = write(file, bytes + 16, length) == ssize_t(length);
+  bool written = write(file, image + 1, image->length) == ssize_t(image->length);
   close(file);
   void* library = written ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
   std::string why = library ? "" : written ? dlerror() : "no room";
@@ -820,28 +726,42 @@ API CUresult cuModuleLoadData(CUmodule* module, const void* image) {
 API CUresult cuModuleUnload(CUmodule module) {
   ENTER;
   auto* it = reinterpret_cast<Module*>(module);
-  if (!modules.erase(it)) return CUDA_ERROR_INVALID_HANDLE;
+  if (!modules.count(it)) return CUDA_ERROR_INVALID_HANDLE;
   if (it->context != current) return CUDA_ERROR_INVALID_CONTEXT;
+  for (Executable* graph : executables)
+    if (is_in(*graph, it)) complaints.push_back("code was unloaded that a graph needs");
+  modules.erase(it);
+  // The records stay, for launches that wait: these find that the function is gone.
+  for (auto place = functions.begin(); place != functions.end();)
+    place = (*place)->module == it ? functions.erase(place) : std::next(place);
   dlclose(it->library);
   return CUDA_SUCCESS;
 }
 API CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
   ENTER;
   auto* it = reinterpret_cast<Module*>(module);
+  if (!modules.count(it)) return CUDA_ERROR_INVALID_HANDLE;
   auto find_symbol = [&](const char* prefix) {
     return dlsym(it->library, (std::string(prefix) + name).c_str());
   };
   auto call = reinterpret_cast<void (*)(void**)>(find_symbol("fake_call_"));
+  if (!call) return CUDA_ERROR_NOT_FOUND;
   auto sizes = reinterpret_cast<const size_t* (*)()>(find_symbol("fake_sizes_"));
-  if (!call || !sizes) return CUDA_ERROR_NOT_FOUND;
-  auto* made = new Function{it, call, {}, name};
+  auto threads = reinterpret_cast<unsigned (*)()>(find_symbol("fake_threads_"));
+  auto shared = reinterpret_cast<unsigned char* (*)(bool)>(find_symbol("fake_shared_"));
+  SharedArrays arrays{shared(false), size_t(shared(true) - shared(false))};
+  if (arrays.bytes > kStaticShared)
+    return wrong(CUDA_ERROR_INVALID_IMAGE, "larger arrays in shared memory than a kernel can have");
+  auto* made = new Function{it, call, {}, name, threads(), arrays, kStaticShared - int(arrays.bytes)};
   for (const size_t* size = sizes(); *size; size++) made->sizes.push_back(*size);
+  functions.insert(made);
   *function = reinterpret_cast<CUfunction>(made);
   return CUDA_SUCCESS;
 }
 API CUresult cuFuncGetParamInfo(CUfunction function, size_t number, size_t* offset, size_t* size) {
   ENTER;
   auto* it = reinterpret_cast<Function*>(function);
+  if (!functions.count(it)) return CUDA_ERROR_INVALID_HANDLE;
   if (number >= it->sizes.size()) return CUDA_ERROR_INVALID_VALUE;
   size_t place = 0;
   for (size_t i = 0; i <= number; i++) {
@@ -852,25 +772,35 @@ API CUresult cuFuncGetParamInfo(CUfunction function, size_t number, size_t* offs
   *size = it->sizes[number];
   return CUDA_SUCCESS;
 }
-API CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction) {
+API CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction function) {
   ENTER;
-  *value = attribute == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? 1024 : 0;
+  auto* it = reinterpret_cast<Function*>(function);
+  if (!functions.count(it)) return CUDA_ERROR_INVALID_HANDLE;
+  switch (attribute) {
+    case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *value = it->most_threads; break;
+    case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: *value = it->arrays.bytes; break;
+    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: *value = it->dynamic_shared_limit; break;
+    default: return wrong(CUDA_ERROR_INVALID_VALUE, "the fake driver lacks this attribute");
+  }
   return CUDA_SUCCESS;
 }
 API CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
   ENTER;
-  if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value > 227 << 10)
-    return CUDA_ERROR_INVALID_VALUE;
-  reinterpret_cast<Function*>(function)->dynamic_shared_limit = value;
+  auto* it = reinterpret_cast<Function*>(function);
+  if (!functions.count(it)) return CUDA_ERROR_INVALID_HANDLE;
+  if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value < 0 ||
+      value + int(it->arrays.bytes) > kMostShared)
+    return wrong(CUDA_ERROR_INVALID_VALUE, "more shared memory than a block can have");
+  it->dynamic_shared_limit = value;
   return CUDA_SUCCESS;
 }
 API CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
                             unsigned by, unsigned bz, unsigned shared, CUstream stream,
-                            void** values, void**) {
+                            void** values, void** extra) {
   ENTER;
   Launch launch{reinterpret_cast<Function*>(function), {gx, gy, gz}, {bx, by, bz}, shared, {}};
   if (CUresult code = check_launch(launch)) return code;
-  take_values(launch, values);
+  if (CUresult code = take_values(launch, values, extra)) return code;
   return add(reinterpret_cast<Stream*>(stream), [launch] { return run_launch(launch); });
 }
 
@@ -879,14 +809,15 @@ API CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsig
 namespace {
 
 CUresult fill_kernel(Node& node, const CUDA_KERNEL_NODE_PARAMS* params) {
+  Launch launch = {reinterpret_cast<Function*>(params->func),
+                   {params->gridDimX, params->gridDimY, params->gridDimZ},
+                   {params->blockDimX, params->blockDimY, params->blockDimZ},
+                   params->sharedMemBytes,
+                   {}};
+  if (CUresult code = check_launch(launch)) return code;
+  if (CUresult code = take_values(launch, params->kernelParams, params->extra)) return code;
   node.is_kernel = true;
-  node.launch = {reinterpret_cast<Function*>(params->func),
-                 {params->gridDimX, params->gridDimY, params->gridDimZ},
-                 {params->blockDimX, params->blockDimY, params->blockDimZ},
-                 params->sharedMemBytes,
-                 {}};
-  if (CUresult code = check_launch(node.launch)) return code;
-  take_values(node.launch, params->kernelParams);
+  node.launch = launch;
   return CUDA_SUCCESS;
 }
 
@@ -895,8 +826,16 @@ CUresult fill_copy(Node& node, const CUDA_MEMCPY3D* copy, CUcontext context) {
   if (copy->Height != 1 || copy->Depth != 1 || copy->srcMemoryType != CU_MEMORYTYPE_DEVICE ||
       copy->dstMemoryType != CU_MEMORYTYPE_DEVICE)
     return wrong(CUDA_ERROR_INVALID_VALUE, "the fake driver copies rows of the device only");
-  if (!find(copy->srcDevice, copy->WidthInBytes) || !find(copy->dstDevice, copy->WidthInBytes))
+  size_t pitch = std::min(copy->srcPitch, copy->dstPitch);
+  if (!copy->WidthInBytes || pitch < copy->WidthInBytes || pitch > kMostPitch ||
+      !copy->srcHeight || !copy->dstHeight)
+    return wrong(CUDA_ERROR_INVALID_VALUE, "a copy node of a size that there is not");
+  Allocation* from = find(copy->srcDevice, copy->WidthInBytes);
+  Allocation* to = find(copy->dstDevice, copy->WidthInBytes);
+  if (!from || !to)
     return wrong(CUDA_ERROR_INVALID_VALUE, "a copy node with memory that is not allocated");
+  node.from = from->context;
+  node.to = to->context;
   node.is_kernel = false;
   node.copy = *copy;
   return CUDA_SUCCESS;
@@ -905,6 +844,7 @@ CUresult fill_copy(Node& node, const CUDA_MEMCPY3D* copy, CUcontext context) {
 CUresult add_node(CUgraphNode* out, CUgraph graph, const CUgraphNode* after, size_t n, Node made) {
   auto* it = reinterpret_cast<Graph*>(graph);
   if (!graphs.count(it)) return CUDA_ERROR_INVALID_HANDLE;
+  made.graph = it;
   for (size_t i = 0; i < n; i++) {
     auto* earlier = reinterpret_cast<Node*>(after[i]);
     if (!std::count(it->nodes.begin(), it->nodes.end(), earlier))
@@ -944,13 +884,15 @@ Node* node_of(CUgraphExec executable, CUgraphNode node) {
   auto* it = reinterpret_cast<Executable*>(executable);
   auto* key = reinterpret_cast<Node*>(node);
   if (!executables.count(it) || !it->nodes.count(key)) return nullptr;
-  return &it->nodes[key];
+  // A node is no more when its graph is destroyed.
+  return graphs.count(key->graph) ? &it->nodes[key] : nullptr;
 }
 
 }  // namespace
 
-API CUresult cuGraphCreate(CUgraph* graph, unsigned) {
+API CUresult cuGraphCreate(CUgraph* graph, unsigned flags) {
   ENTER;
+  if (flags) return CUDA_ERROR_INVALID_VALUE;
   auto* made = new Graph;
   graphs.insert(made);
   *graph = reinterpret_cast<CUgraph>(made);
@@ -971,10 +913,11 @@ API CUresult cuGraphAddMemcpyNode(CUgraphNode* node, CUgraph graph, const CUgrap
   return add_node(node, graph, after, n, made);
 }
 API CUresult cuGraphInstantiateWithFlags(CUgraphExec* executable, CUgraph graph,
-                                         unsigned long long) {
+                                         unsigned long long flags) {
   ENTER;
   auto* it = reinterpret_cast<Graph*>(graph);
   if (!graphs.count(it)) return CUDA_ERROR_INVALID_HANDLE;
+  if (flags & ~15ull) return CUDA_ERROR_INVALID_VALUE;
   auto* made = new Executable{current, it->nodes, {}, {}};
   for (Node* node : it->nodes) {
     made->nodes[node] = *node;
@@ -996,11 +939,16 @@ API CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec executable, CUgraphNode 
   ENTER;
   Node* it = node_of(executable, node);
   if (!it || it->is_kernel) return CUDA_ERROR_INVALID_VALUE;
-  return fill_copy(*it, copy, context);
+  Node made = *it;
+  if (CUresult code = fill_copy(made, copy, context)) return code;
+  if (made.to != it->to || made.from != it->from)
+    return wrong(CUDA_ERROR_INVALID_VALUE, "a copy node's memory may not move to another GPU");
+  *it = made;
+  return CUDA_SUCCESS;
 }
 API CUresult cuGraphNodeSetEnabled(CUgraphExec executable, CUgraphNode node, unsigned enabled) {
   ENTER;
-  if (!node_of(executable, node)) return CUDA_ERROR_INVALID_VALUE;
+  if (!node_of(executable, node) || enabled > 1) return CUDA_ERROR_INVALID_VALUE;
   auto* it = reinterpret_cast<Executable*>(executable);
   it->enabled[reinterpret_cast<Node*>(node)] = enabled;
   return CUDA_SUCCESS;
@@ -1009,6 +957,7 @@ API CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
   ENTER;
   auto* it = reinterpret_cast<Executable*>(executable);
   if (!executables.count(it)) return CUDA_ERROR_INVALID_HANDLE;
+  if (it->context != current) return CUDA_ERROR_INVALID_CONTEXT;
   // As it is now: what is set later is for later launches.
   Executable now = *it;
   return add(reinterpret_cast<Stream*>(stream), [now] { return run_graph(now); });

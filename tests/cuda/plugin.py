@@ -3,6 +3,8 @@
 python -m pytest -p tests.cuda.plugin --device CUDA tests/cuda/gpu tests/backend
 """
 
+from collections.abc import Iterator
+
 import pytest
 
 from tests.cuda import fake
@@ -16,6 +18,9 @@ def pytest_configure() -> None:
 
 
 @pytest.fixture(autouse=True)
-def fresh_fake_driver() -> None:
-    """A kernel that failed, or a failure that was ordered, is forgotten."""
-    fake.load().reset()
+def fresh_fake_driver() -> Iterator[None]:
+    """A kernel that failed, or a failure that was ordered, is forgotten; none has complaints."""
+    driver = fake.load()
+    driver.reset()
+    yield
+    assert driver.complaints() == []

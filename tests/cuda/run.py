@@ -5,14 +5,17 @@ python tests/cuda/run.py --fake    on the fake driver
 """
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 EVERYTHING = ("tests/cuda/gpu", "tests/backend")
 OF_GRAPHS = ("tests/backend/test_jit.py", "tests/backend/test_jit_constants.py")
+MOST_PROCESSES = 8
 SANITIZED = ("tests/cuda/gpu/test_program.py", "tests/backend/test_ops_ast.py")
 
 
@@ -35,6 +38,12 @@ def run(title: str, command: list[str], jit: int = 1) -> bool:
     return subprocess.run([*settings, *command], cwd=ROOT, check=False).returncode == 0
 
 
+def several_processes() -> list[str]:
+    """Most of the time is the compiler's, on the processor."""
+    count = min(MOST_PROCESSES, len(os.sched_getaffinity(0)))
+    return ["-n", str(count), "--dist", "worksteal"] if find_spec("xdist") else []
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fake", action="store_true", help="use the fake driver")
@@ -44,12 +53,13 @@ def main() -> int:
         print(f"skipped: {reason}")
         return 0
     pytest = [sys.executable, "-m", "pytest", "-q", "--device", "CUDA", *pytest_options]
+    without_graphs = OF_GRAPHS if options.fake else EVERYTHING
+    several = [] if options.fake or "-n" in pytest_options else several_processes()
     if options.fake:
         pytest += ["-p", "tests.cuda.plugin"]
-    without_graphs = OF_GRAPHS if options.fake else EVERYTHING
     done = [
-        run("with graphs", [*pytest, *EVERYTHING]),
-        run("without graphs", [*pytest, *without_graphs], jit=2),
+        run("with graphs", [*pytest, *several, *EVERYTHING]),
+        run("without graphs", [*pytest, *several, *without_graphs], jit=2),
     ]
     sanitizer = shutil.which("compute-sanitizer")
     if sanitizer and not options.fake:

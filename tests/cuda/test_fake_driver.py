@@ -89,7 +89,40 @@ def test_nothing_is_left_at_exit() -> None:
     assert float(result) == 2
     alive = {"graphs": 1, "executables": 1, "modules": 1, "streams": 1, "events": 2, "pinned": 2}
     assert eval(before) == alive
-    assert eval(after) == dict.fromkeys(alive, 0)
+    # Code stays: the process takes it along.
+    assert eval(after) == dict.fromkeys(alive, 0) | {"modules": 1}
+
+
+FORK = """
+import os
+from tests.cuda import fake
+fake.load()
+import numpy as np
+from ferrule import Tensor
+from ferrule.runtime import cuda
+cuda.toolchain = fake.FakeToolchain
+from ferrule.runtime.cuda_driver import CUDAError, Timer, open_gpu
+timer = Timer(open_gpu(0))
+x = Tensor([1.0, 2.0], device="CUDA") + 1
+print(x.numpy(), flush=True)
+child = os.fork()
+if child:
+    os.waitpid(child, 0)
+else:
+    try:
+        x.numpy()
+    except CUDAError as error:
+        print(error, flush=True)
+"""
+
+
+def test_a_fork_cannot_use_the_gpu() -> None:
+    """It says so once, and its destructors say nothing."""
+    done = run("-W", "error", "-c", FORK)
+    assert done.stderr == ""
+    first, second = done.stdout.splitlines()
+    assert first == "[2. 3.]"
+    assert "a forked process cannot use a GPU that its parent has opened" in second
 
 
 def test_a_machine_without_a_gpu() -> None:

@@ -7,10 +7,9 @@ program order: so memory may be used again as soon as the work that used it is q
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cache, cached_property
-from typing import Any, final
+from collections.abc import Callable
+from functools import cache, cached_property, partial
+from typing import Any, Protocol, final
 
 from ferrule.target import Target
 
@@ -39,9 +38,15 @@ def bindings() -> Any:
     return driver
 
 
+_SANITIZE = "run it under compute-sanitizer to find the kernel"
+_UPDATE = "update NVIDIA's driver, or install an NVRTC that is no newer than the driver"
 _HINTS = {
     "CUDA_ERROR_NOT_INITIALIZED": "a forked process cannot use a GPU that its parent has opened",
-    "CUDA_ERROR_ILLEGAL_ADDRESS": "run it under compute-sanitizer to find the kernel",
+    "CUDA_ERROR_ILLEGAL_ADDRESS": _SANITIZE,
+    "CUDA_ERROR_MISALIGNED_ADDRESS": _SANITIZE,
+    "CUDA_ERROR_LAUNCH_FAILED": _SANITIZE,
+    "CUDA_ERROR_INVALID_IMAGE": _UPDATE,
+    "CUDA_ERROR_NO_BINARY_FOR_GPU": _UPDATE,
 }
 
 
@@ -94,18 +99,19 @@ class GPU:
         """Makes the GPU the one that this thread's next calls of the driver are about."""
         check(bindings().cuCtxSetCurrent(self.context))
 
-    @contextmanager
-    def active(self) -> Iterator[None]:
-        """A block in which the GPU is active; afterwards it is what it was before.
+    def release(self, *calls: Callable[[], object]) -> None:
+        """Makes calls of the driver that give something back; what they say is nobody's business.
 
-        For destructors, which may run between `activate` of another GPU and its use.
+        For destructors: these may run between `activate` of another GPU and its use, so what was
+        active is active again afterwards. Where the GPU is lost, to a kernel that failed or because
+        this process is a fork, there is nothing to give back.
         """
         driver = bindings()
-        check(driver.cuCtxPushCurrent(self.context))
-        try:
-            yield
-        finally:
-            check(driver.cuCtxPopCurrent())
+        (code,) = driver.cuCtxPushCurrent(self.context)
+        if not code:
+            for call in calls:
+                call()
+            driver.cuCtxPopCurrent()
 
     def synchronize(self) -> None:
         """Waits for everything that is queued. Raises `CUDAError` where some of it failed."""
@@ -192,7 +198,8 @@ class Timer:
         gpu.activate()
         self._start = check(driver.cuEventCreate(flags))
         self._end = check(driver.cuEventCreate(flags))
-        weakref.finalize(self, _destroy_events, gpu, [self._start, self._end])
+        destroy = [partial(driver.cuEventDestroy, event) for event in (self._start, self._end)]
+        weakref.finalize(self, gpu.release, *destroy)
         check(driver.cuEventRecord(self._start, gpu.stream))
 
     def seconds(self) -> float:
@@ -204,16 +211,12 @@ class Timer:
         return milliseconds / 1e3
 
 
-def _destroy_events(gpu: GPU, events: list[Any]) -> None:
-    with gpu.active():
-        for event in events:
-            check(bindings().cuEventDestroy(event))
-
-
 # *** what code generation may assume ***
 
 # float32 lanes of a multiprocessor, by compute capability; others are taken for the last.
 _LANES = {(8, 0): 64, (8, 6): 128, (8, 7): 128, (8, 9): 128, (9, 0): 128}
+_USUAL_CLOCK = 1_500_000  # kHz
+_USUAL_INTENSITY = 40  # operations to a byte of memory
 _BLOCK_THREADS = 256
 _SHARED_BYTES = 96 << 10
 _STATIC_SHARED_BYTES = 48 << 10
@@ -232,14 +235,34 @@ def architecture(capability: tuple[int, int]) -> str:
     return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
 
 
-def gpu_target(gpu: GPU) -> Target:
-    """What code generation may assume about a GPU. The speeds are estimates, a block's share."""
-    multiprocessors = gpu.attribute("MULTIPROCESSOR_COUNT")
-    blocks = gpu.attribute("MAX_THREADS_PER_MULTIPROCESSOR") // _BLOCK_THREADS
-    chunks = multiprocessors * blocks
-    lanes = _LANES.get(gpu.capability, 128)
-    flops = 2e3 * multiprocessors * lanes * gpu.attribute("CLOCK_RATE")
+class Described(Protocol):
+    """What is known about a GPU."""
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        """Its compute capability."""
+
+    def attribute(self, name: str) -> int:
+        """What the driver says about it: `CU_DEVICE_ATTRIBUTE_` and `name`."""
+
+
+def _speeds(gpu: Described) -> tuple[float, float]:
+    """Operations on float32, and bytes of its memory, per second.
+
+    A GPU that shares the host's memory, or that somebody divides, may not say what its clocks are.
+    """
+    clock = gpu.attribute("CLOCK_RATE") or _USUAL_CLOCK
+    lanes = gpu.attribute("MULTIPROCESSOR_COUNT") * _LANES.get(gpu.capability, 128)
+    flops = 2e3 * lanes * clock
     bus = gpu.attribute("GLOBAL_MEMORY_BUS_WIDTH") / 8
+    return flops, 2e3 * gpu.attribute("MEMORY_CLOCK_RATE") * bus or flops / _USUAL_INTENSITY
+
+
+def gpu_target(gpu: Described) -> Target:
+    """What code generation may assume about a GPU. The speeds are estimates, a block's share."""
+    blocks = gpu.attribute("MAX_THREADS_PER_MULTIPROCESSOR") // _BLOCK_THREADS
+    chunks = gpu.attribute("MULTIPROCESSOR_COUNT") * blocks
+    flops, bandwidth = _speeds(gpu)
     arch = architecture(gpu.capability)
     return Target(
         name=f"cuda-{arch}",
@@ -252,7 +275,7 @@ def gpu_target(gpu: GPU) -> Target:
         l2_bytes=gpu.attribute("L2_CACHE_SIZE"),
         has_fma=True,
         flops_per_second=flops / chunks,
-        bytes_per_second=2e3 * gpu.attribute("MEMORY_CLOCK_RATE") * bus / chunks,
+        bytes_per_second=bandwidth / chunks,
         native_ops=_NATIVE_OPS,
         index_bits=32,
         block_threads=min(_BLOCK_THREADS, gpu.attribute("MAX_THREADS_PER_BLOCK")),

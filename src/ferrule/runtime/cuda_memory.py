@@ -10,9 +10,9 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections import deque
-from functools import cache
+from functools import cache, partial
 from threading import Lock
-from typing import Any, final
+from typing import final
 
 from ferrule.buffer import LRUAllocator, readable_bytes
 from ferrule.records import dataclass
@@ -55,20 +55,17 @@ class _Slot:
         self.view = memoryview((ctypes.c_ubyte * _SLOT_BYTES).from_address(self.address)).cast("B")
         self.done = check(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
         """The last copy to or from here."""
-        weakref.finalize(self, _free_slot, gpu, self.address, self.done)
+        weakref.finalize(
+            self,
+            gpu.release,
+            partial(driver.cuEventSynchronize, self.done),
+            partial(driver.cuEventDestroy, self.done),
+            partial(driver.cuMemFreeHost, self.address),
+        )
 
     def wait(self) -> None:
         """Waits for the last copy to or from here."""
         check(bindings().cuEventSynchronize(self.done), "a copy between host and GPU")
-
-
-def _free_slot(gpu: GPU, address: int, done: Any) -> None:
-    driver = bindings()
-    with gpu.active():
-        # Where the GPU is lost, all of this fails as well, and there is nobody to tell.
-        driver.cuEventSynchronize(done)
-        driver.cuEventDestroy(done)
-        driver.cuMemFreeHost(address)
 
 
 @final
@@ -155,10 +152,10 @@ class CUDAAllocator(LRUAllocator):
 
     def _free(self, opaque: CUDAMemory) -> None:
         driver = bindings()
-        with self.gpu.active():
-            # After a kernel has failed these fail too: who looks at a result is told, not this.
-            driver.cuStreamSynchronize(self.gpu.stream)
-            driver.cuMemFree(opaque.address)
+        self.gpu.release(
+            partial(driver.cuStreamSynchronize, self.gpu.stream),
+            partial(driver.cuMemFree, opaque.address),
+        )
 
     def copyin(self, dest: CUDAMemory, src: memoryview) -> None:
         """Queues a copy of bytes of the host to the block `dest`; they may change at once."""
@@ -221,11 +218,16 @@ def _wait_for(gpu: GPU, other: GPU) -> None:
 def _allow_access(gpu: GPU, other: GPU) -> None:
     """Lets a GPU read the memory of another directly, where they are connected so.
 
-    Otherwise the driver copies by way of the host.
+    Otherwise the driver copies by way of the host, also where a GPU has all peers it can have.
     """
     driver = bindings()
     if check(driver.cuDeviceCanAccessPeer(gpu.handle, other.handle)):
         gpu.activate()
         (code,) = driver.cuCtxEnablePeerAccess(other.context, 0)
-        if code != driver.CUresult.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED:
+        results = driver.CUresult
+        if code not in (
+            results.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED,
+            results.CUDA_ERROR_PEER_ACCESS_UNSUPPORTED,
+            results.CUDA_ERROR_TOO_MANY_PEERS,
+        ):
             check((code,), "access to another GPU")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from threading import Lock
 from typing import Any, final
 
@@ -18,7 +19,7 @@ _ALIGNMENT = 16
 _ADDRESS_BYTES = 8
 _VALUE_BYTES = 4
 _SMALLEST, _LARGEST = -(2**31), 2**31 - 1
-_STATIC_SHARED_LIMIT = 48 << 10
+_MAX_SHARED = "MAX_DYNAMIC_SHARED_SIZE_BYTES"
 
 
 @final
@@ -64,26 +65,36 @@ class _Function:
         driver = bindings()
         gpu.activate()
         module = check(driver.cuModuleLoadData(cubin), f"loading the kernel {name}")
-        weakref.finalize(self, _unload, gpu, module)
+        unload = weakref.finalize(
+            self,
+            gpu.release,
+            partial(driver.cuStreamSynchronize, gpu.stream),
+            partial(driver.cuModuleUnload, module),
+        )
+        # At exit a graph may still need it, and the process takes it along.
+        unload.atexit = False
         function = driver.cuModuleGetFunction(module, symbol(name).encode())
         self.handle = check(function, f"kernel {name}")
         self.sizes = _parameter_sizes(self.handle)
-        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK
-        self.max_threads = int(check(driver.cuFuncGetAttribute(attribute, self.handle)))
+        self.max_threads = self._attribute("MAX_THREADS_PER_BLOCK")
+        self._max_shared = self._attribute(_MAX_SHARED)
+        self._lock = Lock()
+
+    def _attribute(self, name: str) -> int:
+        driver = bindings()
+        attribute = getattr(driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
+        return int(check(driver.cuFuncGetAttribute(attribute, self.handle)))
 
     def allow_shared(self, nbytes: int) -> None:
-        """Lets launches ask for that much shared memory."""
+        """Lets launches ask for that much shared memory, beside what the kernel declares."""
+        if nbytes <= self._max_shared:
+            return
         driver = bindings()
-        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        check(driver.cuFuncSetAttribute(self.handle, attribute, nbytes), "shared memory")
-
-
-def _unload(gpu: GPU, module: Any) -> None:
-    driver = bindings()
-    with gpu.active():
-        # Where the GPU is lost, this fails as well, and there is nobody to tell.
-        driver.cuStreamSynchronize(gpu.stream)
-        driver.cuModuleUnload(module)
+        attribute = getattr(driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{_MAX_SHARED}")
+        with self._lock:
+            if nbytes > self._max_shared:
+                check(driver.cuFuncSetAttribute(self.handle, attribute, nbytes), "shared memory")
+                self._max_shared = nbytes
 
 
 def _parameter_sizes(function: Any) -> list[int]:
@@ -148,8 +159,7 @@ class CUDAProgram:
             if self._unaligned is None:
                 self._unaligned = self._load_unaligned(self._source)
             chosen = self._unaligned
-        if shared_bytes > _STATIC_SHARED_LIMIT:
-            chosen.allow_shared(shared_bytes)
+        chosen.allow_shared(shared_bytes)
         return chosen.handle
 
     def _load_unaligned(self, source: str) -> _Function:

@@ -20,6 +20,7 @@ from ferrule.dtype import dtypes
 from ferrule.expr import Variable
 from ferrule.runner import RunnerError
 from ferrule.runtime.cuda_driver import GPU, CUDAError, bindings, check
+from ferrule.runtime.graph import cuda as graph_module
 from ferrule.runtime.graph.cuda import CUDAGraph
 
 
@@ -414,6 +415,29 @@ def test_a_graph_is_destroyed_with_its_last_user(
     gc.collect()
     assert (driver.alive("graphs"), driver.alive("executables")) == before
     assert (values(x) == 2).all()
+
+
+@pytest.mark.usefixtures("driver")
+def test_code_stays_as_long_as_its_graph(runner: MakeRunner) -> None:
+    """In whatever order a collection of garbage finds them: the fake driver would complain."""
+    quads = runner("quads", QUADS, 1, 16)
+    x = buffer(1, size=80)
+    graph = CUDAGraph([JitItem(quads, [x, x])], [x], {})
+    graph([x.view(1, SIZE)], {})
+    cycle: list[object] = [quads.program._aligned, quads, graph]
+    cycle.append(cycle)
+    del quads, graph, cycle
+    gc.collect()
+    assert values(x)[1] == 2
+
+
+def test_copies_of_sizes_that_a_graph_does_not_take(
+    add: CompiledASTRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph_module, "_MAX_COPY_BYTES", 200)
+    x, y = buffer(), buffer()
+    with pytest.raises(GraphException, match="a copy of 256 bytes; the driver copies 1 to 200"):
+        CUDAGraph([JitItem(add, [x, x, x]), JitItem(copy_of(256), [x, y])], [], {})
 
 
 def test_one_line_of_statistics_for_all(

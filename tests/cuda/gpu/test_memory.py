@@ -13,7 +13,7 @@ from ferrule.config import Context
 from ferrule.device import BufferCopy
 from ferrule.dtype import dtypes
 from ferrule.runtime.cuda_driver import GPU, CUDAError
-from ferrule.runtime.cuda_memory import CUDAAllocator
+from ferrule.runtime.cuda_memory import CUDAAllocator, _allow_access
 
 SLOT = 4 << 20
 
@@ -180,6 +180,19 @@ def test_copies_between_gpus(load: LoadProgram) -> None:
     assert (values(out) == 0).all()
     BufferCopy("CUDA", out.nbytes, "CUDA:1")([out, there], {})
     assert (values(out) == 2).all()
+
+
+@pytest.mark.parametrize("code", [217, 711], ids=["unsupported", "too many"])
+def test_gpus_without_access_to_each_other(
+    code: int, gpu: GPU, other_gpu: GPU, driver: FakeDriver
+) -> None:
+    _allow_access.cache_clear()
+    driver.fail("cuCtxEnablePeerAccess", code)
+    _allow_access(gpu, other_gpu)
+    _allow_access.cache_clear()
+    driver.fail("cuCtxEnablePeerAccess", 201)
+    with pytest.raises(CUDAError, match="access to another GPU: CUDA_ERROR_INVALID_CONTEXT"):
+        _allow_access(gpu, other_gpu)
 
 
 @pytest.mark.usefixtures("allocator", "other_allocator")

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.cuda import fake
 from tests.cuda.fake import FakeDriver
 from tests.cuda.gpu.conftest import ADD, COUNT, LoadProgram, buffer, values
 
@@ -14,7 +15,7 @@ from ferrule.config import Context
 from ferrule.dtype import dtypes
 from ferrule.runner import RunnerError
 from ferrule.runtime.cuda_compiler import CUDACompiler
-from ferrule.runtime.cuda_driver import GPU, CUDAError, open_gpu
+from ferrule.runtime.cuda_driver import GPU, CUDAError, Timer, open_gpu
 from ferrule.runtime.cuda_memory import CUDAAllocator
 from ferrule.runtime.cuda_program import CUDAProgram
 
@@ -273,3 +274,108 @@ def test_memory_is_kept_for_queued_kernels(load: LoadProgram, allocator: CUDAAll
         del a, b
         gc.collect()
     assert (values(out) == 3).all()
+
+
+# What a real driver refuses or leaves undefined: the fake driver has to refuse it as well.
+
+
+@pytest.mark.usefixtures("driver")
+@pytest.mark.parametrize(
+    ("body", "threads", "text"),
+    [
+        ("*(float4*)(out + 1) = *(float4*)out;", 1, "MISALIGNED_ADDRESS.*type of what is there"),
+        ("out[0] = __shfl_xor_sync(0x3u, out[0], 1);", 32, "by a mask without itself"),
+        ("out[0] = __shfl_sync(0xfu, out[0], 8);", 4, "of one that takes no part in the exchange"),
+    ],
+)
+def test_what_threads_may_not_do(
+    body: str, threads: int, text: str, allocator: CUDAAllocator, load: LoadProgram
+) -> None:
+    source = f'extern "C" __global__ void wrong(float* out) {{ {body} }}'
+    load("wrong", source)(allocator.alloc(1024), **ones(1, threads))
+    with pytest.raises(CUDAError, match=text):
+        open_gpu(0).synchronize()
+
+
+@pytest.mark.usefixtures("allocator", "driver")
+def test_no_block_finds_what_another_left(load: LoadProgram) -> None:
+    source = """
+extern "C" __global__ void left(float* out) {
+  __shared__ float last;
+  out[blockIdx.x] = last;
+  last = 5;
+}"""
+    out = buffer(size=3)
+    load("left", source)(out._buf, **ones(3, 1))
+    assert not (values(out) == 5).any()
+
+
+@pytest.mark.usefixtures("driver")
+def test_memory_that_is_gone(allocator: CUDAAllocator, load: LoadProgram) -> None:
+    program = load("count", COUNT)
+    with Context(LRU=0):
+        memory = allocator.alloc(256)
+        allocator.free(memory, 256)
+    program(memory, vals=(1,), **ones(1, 1))
+    with pytest.raises(CUDAError, match="ILLEGAL_ADDRESS: count has memory that is not allocated"):
+        open_gpu(0).synchronize()
+
+
+SHARED_TWICE = """
+extern "C" __global__ void __launch_bounds__(64) twice(float* out) {
+  __shared__ float declared[4096];
+  declared[threadIdx.x] = threadIdx.x;
+  __syncthreads();
+  out[threadIdx.x] = declared[63 - threadIdx.x];
+}"""
+
+
+@pytest.mark.usefixtures("allocator")
+def test_shared_memory_by_the_launch_and_by_the_kernel(load: LoadProgram) -> None:
+    """Each is below what a launch may ask for without permission; both are not."""
+    out = buffer()
+    load("twice", SHARED_TWICE)(out._buf, **ones(1, 64), shared_bytes=40 << 10)
+    np.testing.assert_array_equal(values(out), np.arange(64)[::-1])
+
+
+@pytest.mark.usefixtures("allocator")
+def test_more_shared_memory_than_there_is(load: LoadProgram) -> None:
+    out = buffer()
+    program = load("twice", SHARED_TWICE)
+    with pytest.raises(CUDAError, match="shared memory: CUDA_ERROR_INVALID_VALUE"):
+        program(out._buf, **ones(1, 64), shared_bytes=220 << 10)
+    program(out._buf, **ones(1, 64), shared_bytes=1 << 10)
+    np.testing.assert_array_equal(values(out), np.arange(64)[::-1])
+
+
+@pytest.mark.usefixtures("allocator")
+def test_more_threads_than_the_kernel_is_made_for(load: LoadProgram) -> None:
+    program = load("twice", SHARED_TWICE)
+    with pytest.raises(RunnerError, match=r"a block of \(65, 1, 1\) threads; it takes 1 to 64"):
+        program(buffer()._buf, **ones(1, 65))
+
+
+@pytest.mark.usefixtures("driver")
+def test_code_for_another_kind_of_gpu(gpu: GPU) -> None:
+    lib = CUDACompiler("sm_80", fake.FakeToolchain()).compile(ADD)
+    message = (
+        "NO_BINARY_FOR_GPU: the image is for sm_80; update NVIDIA's driver, or install an NVRT"
+    )
+    with pytest.raises(CUDAError, match=message):
+        CUDAProgram("add", lib, gpu)
+
+
+@pytest.mark.usefixtures("driver")
+def test_nothing_is_heard_of_destructors_after_a_failure(
+    allocator: CUDAAllocator, load: LoadProgram, gpu: GPU
+) -> None:
+    """Where the GPU is lost to a kernel, nothing can be given back; one error is enough."""
+    program, timer = load("add", ADD), Timer(gpu)
+    with Context(LRU=0):
+        out = buffer()
+    load("past", 'extern "C" __global__ void past(float* out) { out[64] = 1; }')(out._buf)
+    with pytest.raises(CUDAError, match="ILLEGAL_ADDRESS"):
+        gpu.synchronize()
+    with Context(LRU=0):
+        del program, timer, out
+        gc.collect()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, final
 
 from ferrule.buffer import Buffer
@@ -28,6 +29,8 @@ from ferrule.runtime.cuda_driver import GPU, CUDAError, Timer, bindings, check
 from ferrule.runtime.cuda_memory import CUDAMemory
 from ferrule.runtime.cuda_program import Arguments, CUDAProgram
 from ferrule.runtime.graph.dependencies import Dependencies
+
+_MAX_COPY_BYTES = 2**31 - 1  # CU_DEVICE_ATTRIBUTE_MAX_PITCH of all GPUs
 
 
 @final
@@ -116,7 +119,7 @@ class CUDAGraph:
     def _build(self, var_vals: dict[Any, int]) -> None:
         self._gpu.activate()
         self._graph = self.graph_create()
-        weakref.finalize(self, _destroy, self._gpu, "cuGraphDestroy", self._graph)
+        weakref.finalize(self, self._gpu.release, partial(bindings().cuGraphDestroy, self._graph))
         dependencies = Dependencies()
         for step, item, arguments in zip(self._steps, self.jit_cache, self._arguments, strict=True):
             after = [self._steps[k].node for k in dependencies.add(_accesses(item))]
@@ -132,7 +135,8 @@ class CUDAGraph:
             step.params.sharedMemBytes = step.shared_bytes
             step.node = self.graph_add_kernel_node(self._graph, after, step.params)
         self._exec = self.graph_instantiate(self._graph)
-        weakref.finalize(self, _destroy, self._gpu, "cuGraphExecDestroy", self._exec)
+        programs = [getattr(step.runner, "program", None) for step in self._steps]
+        weakref.finalize(self, _destroy_executable, self._gpu, self._exec, programs)
         for step in self._steps:
             if step.is_kernel:
                 self._enable(step, min(_launch_dims(step.runner, var_vals)[0]) > 0)
@@ -187,8 +191,8 @@ class CUDAGraph:
         params = driver.CUDA_MEMCPY3D()
         params.srcMemoryType = params.dstMemoryType = driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
         params.dstDevice, params.srcDevice = driver.CUdeviceptr(dest), driver.CUdeviceptr(src)
-        params.WidthInBytes = step.nbytes
-        params.Height = params.Depth = 1
+        params.WidthInBytes = params.srcPitch = params.dstPitch = step.nbytes
+        params.srcHeight = params.dstHeight = params.Height = params.Depth = 1
         return params
 
     def _add_copy_node(self, after: list[Any], params: Any) -> Any:
@@ -307,10 +311,10 @@ class CUDAGraph:
         return self.graph_launch(self._exec, self._gpu.stream, wait=wait)
 
 
-def _destroy(gpu: GPU, function: str, handle: Any) -> None:
-    with gpu.active():
-        # What is still running ends first. Where the GPU is lost, there is nobody to tell.
-        getattr(bindings(), function)(handle)
+def _destroy_executable(gpu: GPU, executable: Any, programs: list[Any]) -> None:
+    """What is still running ends first. Until here, being an argument keeps the code loaded."""
+    del programs
+    gpu.release(partial(bindings().cuGraphExecDestroy, executable))
 
 
 def _at_least_one(sizes: Sequence[int]) -> list[int]:
@@ -363,6 +367,11 @@ def _gpu_of(item: JitItem) -> GPU:
                 raise GraphException(
                     f"CUDAGraph: a copy of {src.nbytes} bytes to {dest.nbytes} bytes that overlap "
                     "or are not as many"
+                )
+            if not 0 < src.nbytes <= _MAX_COPY_BYTES:
+                raise GraphException(
+                    f"CUDAGraph: a copy of {src.nbytes} bytes; the driver copies 1 to "
+                    f"{_MAX_COPY_BYTES} in a graph"
                 )
             return dest.gpu
     name = runner.name or type(runner).__name__
