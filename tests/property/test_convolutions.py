@@ -142,6 +142,9 @@ CASES = [
     Convolution(taps=4, stride=4, padding=0, filters=33, height=13, width=22),
     Convolution(taps=2, stride=3, channels=5, filters=20, height=8, width=20, images=1),
     Convolution(taps=1, stride=2, padding=0, channels=17, filters=9, height=6, width=9),
+    Convolution(taps=7, padding=3, channels=2, height=9, width=11, images=1),
+    Convolution(taps=9, padding=4, channels=1, filters=4, height=10, width=11, images=1),
+    Convolution(taps=5, stride=2, padding=2, channels=2, height=14, width=14, images=1),
 ]
 KINDS = [
     *("forward", "weight_gradient", "input_gradient"),
@@ -397,6 +400,35 @@ def test_blocks_of_lines_are_as_large_as_the_cache_allows(stride: int) -> None:
     size = sum(4 * prod(r.size.arg for r in n.computes[0].ranges) for n in copies)
     assert lines > 1
     assert target.l2_bytes // 8 < size <= target.l2_bytes * 5 // 8  # vectors may have tails
+
+
+@pytest.mark.parametrize(
+    ("taps", "stride", "size"), [(3, 1, 16), (7, 1, 7), (8, 1, 16), (3, 2, 28), (5, 2, 14)]
+)
+def test_taps_of_a_depthwise_sum_are_multiplied_once(taps: int, stride: int, size: int) -> None:
+    """For four lines at a time; with a stride too, whose phases make an even number of them."""
+    case = Convolution(height=size, width=size, taps=taps, padding=taps // 2, stride=stride)
+    uops = Linearizer(case.depthwise(), TARGETS[0]).linearize().uops
+    assert sum(u.op is UOps.ALU and u.arg is ExprOp.MULACC for u in uops) == 4 * taps**2
+
+
+@pytest.mark.parametrize(("taps", "copies"), [(5, 25), (7, 7)])
+def test_sums_for_each_tap_stay_in_registers(taps: int, copies: int) -> None:
+    """What does not fit there is another turn over the same copy."""
+    case = Convolution(height=16, width=16, taps=taps, padding=taps // 2)
+    linearizer = Linearizer(case.depthwise_weight_gradient(), TARGETS[0]).linearize()
+    uops = linearizer.uops
+    assert sum(u.op is UOps.ALU and u.arg is ExprOp.MULACC for u in uops) == copies
+    assert len([n for n in linearizer.scheduled.nests if ".copy" in n.name]) == 1
+
+
+@pytest.mark.parametrize(("size", "stride"), [(14, 2), (28, 2), (21, 3)])
+def test_phases_of_a_line_are_shuffled_not_gathered(size: int, stride: int) -> None:
+    case = Convolution(height=size, width=size, taps=5, padding=2, stride=stride)
+    uops = Linearizer(case.depthwise(), TARGETS[0]).linearize().uops
+    vectors = [u for u in uops if u.op is UOps.LOAD and u.lanes > 1]
+    assert vectors
+    assert all(u.src[1].lanes == 1 for u in vectors)
 
 
 @pytest.mark.parametrize("taps", [1, 3])

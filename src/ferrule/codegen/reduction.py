@@ -195,9 +195,12 @@ class Reductions:
         if fused is None or not dtypes.is_float(product.dtype):
             self._add(monoid, register, self.out.widen(self.values.vector(product), lanes))
             return
+        factors = [self.values.vector(s) for s in product.src[:2]]
+        if all(u.op is UOps.CONST and u.arg == 0 for u in factors):
+            return  # beyond a tail: a sum that began as 0 is never -0, so it stays what it is
         self._fresh.pop(register, None)
         old = self.out.get(register)
-        a, b = (self.out.widen(self.values.vector(s), lanes) for s in product.src[:2])
+        a, b = (self.out.widen(u, lanes) for u in factors)
         new = self.out.emit(UOp(UOps.ALU, register.dtype, lanes, (a, b, old), fused))
         self.out.set(register, new)
 

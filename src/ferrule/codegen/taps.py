@@ -17,10 +17,11 @@ from ferrule.codegen.window import distance, overlap
 from ferrule.expr import Expr
 from ferrule.records import dataclass
 
-MOST_TAPS = 32
+MOST_TAPS = 64  # that are copies; others are a loop around these
+MOST_SUMS = 32  # vectors of partial sums, one for each tap
 ROWS = 4  # of results at a time, to use again what they load
 FEW_VECTORS = 8  # of a line
-LEAST_PLACES = 8  # of the taps along memory
+LEAST_PLACES = 5  # of the taps along memory
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def schedule_taps(plan: Plan, name: str, reduce: str) -> bool:
         return False
     if all(tap in terms for tap in found.taps) and len(terms) == len(found.taps):
         return _sum_over_taps(plan, name, reduce, found, rest)
-    if found.strides[-1] > 1:
+    if found.strides[-1] > 1 or found.taps[-1].size.arg > MOST_SUMS:
         return False
     if all(tap in kept for tap in found.taps) and all(place in terms for place in found.places):
         return _sum_for_each_tap(plan, name, reduce, found, rest)
@@ -72,13 +73,12 @@ def _through_windows(nest: Nest, kept: Sequence[Expr], terms: Sequence[Expr]) ->
     ordered = [sorted(pair, key=lambda r: -int(r.size.arg)) for pair in pairs]
     places, taps = (tuple(pair[i] for pair in ordered) for i in (0, 1))
     sides = {tap in terms for tap in taps}
-    few = prod(tap.size.arg for tap in taps) <= MOST_TAPS
     index = element.src[0]
     steps = [(distance(index, a), distance(index, b)) for a, b in zip(places, taps, strict=True)]
     if not all(tap for _, tap in steps):
         return None  # the index is no sum: a line that goes round, or turns back
     strides = tuple(max(1, place // tap) for place, tap in steps)
-    return _Windows(element.arg, places, taps, strides) if len(sides) == 1 and few else None
+    return _Windows(element.arg, places, taps, strides) if len(sides) == 1 else None
 
 
 def _is_along_memory(nest: Nest, found: _Windows) -> bool:
@@ -98,11 +98,12 @@ def _sum_over_taps(
 ) -> bool:
     *outer, x = found.places
     root = plan.nest(name)
+    if found.taps[-1].size.arg > MOST_TAPS:
+        return False
     if any(step_of(c.store.index, x) != 1 for c in root.computes if c.store is not None):
         return False
     lanes = plan.lanes(plan.nest(reduce), x.size.arg)
     images = [r.name for r in rest]
-    taps = [tap.name for tap in found.taps]
     plan.do("split", name, x.name, lanes, "mask")
     serial = [r.name for r in outer]
     copies = [f"{x.name}.i"]
@@ -123,11 +124,34 @@ def _sum_over_taps(
     plan.do("compute_at", reduce, len(images) + len(serial))
     if found.strides[-1] > 1:
         plan.do("split", reduce, found.taps[-1].name, found.strides[-1], "mask")
-    for tap in [loop.range for loop in plan.nest(reduce).loops if base(loop.range.name) in taps]:
-        plan.do("unroll", reduce, tap.name)
+    _unroll_taps(plan, reduce, found)
     _copy(plan, reduce, found, name, len(images))
     plan.share(name, len(images))
     return True
+
+
+def _unroll_taps(plan: Plan, reduce: str, found: _Windows) -> None:
+    """Taps as copies; those along memory outermost, so that the lines that rows of results share
+    are loaded one after the other. The outermost axes stay loops where there are too many.
+    """
+    taps = [tap.name for tap in found.taps]
+    names = [loop.range.name for loop in plan.nest(reduce).loops]
+    serial = _serial_taps(found, MOST_TAPS)
+    loops, copies = (
+        [n for tap in group for n in names if base(n) == tap]
+        for group in (serial, [taps[-1], *taps[len(serial) : -1]])
+    )
+    rest = [n for n in names if n not in (*loops, *copies)]
+    plan.do("reorder", reduce, (*loops, *copies, *rest))
+    for n in copies:
+        plan.do("unroll", reduce, n)
+
+
+def _serial_taps(found: _Windows, most: int) -> list[str]:
+    """The outermost axes of the taps, which stay loops where all taps are more than `most`."""
+    sizes = [int(tap.size.arg) for tap in found.taps]
+    count = next((i for i in range(len(sizes)) if prod(sizes[i:]) <= most), len(sizes) - 1)
+    return [tap.name for tap in found.taps[:count]]
 
 
 def _most_lines(plan: Plan, found: _Windows) -> int:
@@ -153,13 +177,14 @@ def _sum_for_each_tap(
     plan.do("vectorize", reduce, f"{x.name}.i")
     plan.do("group", reduce, (f"{x.name}.i",))
     partial = f"{reduce}.p"
-    copies = [f"{tap}@{reduce}" for tap in taps]
+    serial = [f"{tap}@{reduce}" for tap in _serial_taps(found, MOST_SUMS)]
+    copies = [f"{tap}@{reduce}" for tap in taps[len(serial) :]]
     for copy in copies:
         plan.do("unroll", partial, copy)
     names = [loop.range.name for loop in plan.nest(partial).loops]
     places = [*outer, f"{x.name}.o"]
-    batches = [n for n in names if n not in (*places, *copies, f"{x.name}.i")]
-    plan.do("reorder", partial, (*batches, *places, *copies, f"{x.name}.i"))
+    batches = [n for n in names if n not in (*serial, *places, *copies, f"{x.name}.i")]
+    plan.do("reorder", partial, (*batches, *serial, *places, *copies, f"{x.name}.i"))
     _copy(plan, partial, found, partial, len(batches))
     plan.share(name, len(images))
     return True
@@ -184,6 +209,8 @@ def _copy(plan: Plan, reduce: str, found: _Windows, at: str, depth: int) -> None
         groups.append("+".join(members))
     copy = f"{reduce}.copy{found.slot}"
     plan.do("stage", reduce, found.slot, at, depth, tuple(groups), copy)
+    if found.strides[-1] > 1:
+        plan.do("unroll", copy, plan.nest(copy).loops[-2].range.name)  # so which lanes are masked
     plan.vectorize_inner(copy, plan.nest(copy).loops[-1])
     vectors = plan.nest(copy).loops[-2:][0]
     if vectors.range.name.endswith(".o") and vectors.range.size.max <= FEW_VECTORS:
