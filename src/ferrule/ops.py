@@ -424,10 +424,40 @@ def _sum(values: Iterable[sint]) -> sint:
     return result
 
 
+def _is_running_total(node: LazyOp) -> bool:
+    """Whether a reduce combines everything up to each element of an axis: a window that ends with
+    it, and is as long as the axis, over what is padded with as many elements in front.
+    """
+    window = node.src[0] if isinstance(node.op, ReduceOps) else None
+    if window is None or window.op is not MovementOps.WINDOW:
+        return False
+    axis, size, stride, dilation = window.arg
+    whole = window.shape[axis] == size and (stride, dilation) == (1, 1)
+    return (
+        whole
+        and node.shape == (*window.shape[:-1], 1)
+        and _padding_before(window.src[0], axis) == size - 1
+    )
+
+
+def _padding_before(node: LazyOp, axis: int) -> sint:
+    """How many elements in front of an axis are padding, where its node tells."""
+    if node.op is TernaryOps.WHERE:  # padded with a number
+        return _padding_before(node.src[0], axis)
+    if node.op is MovementOps.PAD:
+        before: sint = node.arg[axis][0]
+        return before
+    mask = node.arg.st.view.mask if isinstance(node.arg, MemBuffer | ConstBuffer) else None
+    return 0 if mask is None else mask[axis][0]
+
+
 def _flops(node: LazyOp) -> sint:
-    """The operations of one node: one for each element made, or for each one reduced."""
+    """The operations of one node: one for each element made, or for each one reduced.
+
+    Running totals are made of one another: one operation each.
+    """
     if isinstance(node.op, ReduceOps):
-        return prod_sint(node.src[0].shape)
+        return prod_sint(node.shape if _is_running_total(node) else node.src[0].shape)
     if node.op is UnaryOps.CAST or not isinstance(node.op, _ELEMENTWISE):
         return 0
     return prod_sint(node.shape) * (2 if node.op is TernaryOps.MULACC else 1)
@@ -471,8 +501,10 @@ def get_lazyop_info(ast: LazyOp) -> FlopCounter:
     writes: dict[int, sint] = {}
     nodes = ast.toposort()
     in_place = {node.src[0].src[2] for node in nodes if _scatters_in_place(node)}
+    padded = {node.src[0].src[0] for node in nodes if _is_running_total(node)}
     for node in nodes:
-        flops = flops + _flops(node)
+        if node not in padded:  # to pad is no operation
+            flops = flops + _flops(node)
         if node.op is BufferOps.LOAD and node not in in_place:
             _count_touched(reads, node.arg)
         elif _scatters_in_place(node):

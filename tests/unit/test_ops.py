@@ -310,6 +310,40 @@ def test_flops() -> None:
     assert get_lazyop_info(a.reshape((2, 2))).flops == 0
 
 
+def running(value: LazyOp, size: int, op: ReduceOps = ReduceOps.SUM) -> LazyOp:
+    """A reduce of windows of a row of three columns."""
+    window = LazyOp(MovementOps.WINDOW, (value,), (0, size, 1, 1))
+    return LazyOp(op, (window,), (*window.shape[:-1], 1))
+
+
+def test_flops_of_running_totals() -> None:
+    """Each is the one before and one more."""
+    x = load(1, 10, 3)
+    before = ((9, 0), (0, 0))
+    padded = LazyOp(MovementOps.PAD, (x,), before)
+    assert get_lazyop_info(running(padded, 10)).flops == 30
+    assert get_lazyop_info(running(padded, 10, ReduceOps.MAX)).flops == 30
+    view = MemBuffer(1, F, ShapeTracker.from_shape((10, 3)).pad(before))
+    assert get_lazyop_info(running(LazyOp(BufferOps.LOAD, (), view), 10)).flops == 30
+    ones = ConstBuffer(True, B, ShapeTracker.from_shape((10, 3)).pad(before))
+    inside = LazyOp(BufferOps.CONST, (), ones)
+    filled = LazyOp(TernaryOps.WHERE, (inside, padded, const(1.0, 19, 3)))
+    assert get_lazyop_info(running(filled, 10, ReduceOps.PROD)).flops == 30
+    squares = LazyOp(MovementOps.PAD, (LazyOp(BinaryOps.MUL, (x, x)),), before)
+    assert get_lazyop_info(running(squares, 10)).flops == 60
+
+
+def test_flops_of_other_windows() -> None:
+    x = load(1, 10, 3)
+    assert get_lazyop_info(running(x, 4)).flops == 7 * 3 * 4
+    assert get_lazyop_info(running(load(1, 19, 3), 10)).flops == 10 * 3 * 10
+    behind = LazyOp(MovementOps.PAD, (x,), ((0, 9), (0, 0)))
+    assert get_lazyop_info(running(behind, 10)).flops == 10 * 3 * 10
+    apart = LazyOp(MovementOps.PAD, (x,), ((18, 0), (0, 0)))
+    window = LazyOp(MovementOps.WINDOW, (apart,), (0, 10, 1, 2))
+    assert get_lazyop_info(LazyOp(ReduceOps.SUM, (window,), (10, 3, 1))).flops == 10 * 3 * 10
+
+
 def test_memory() -> None:
     a, b = load(1, 4), load(2, 4)
     assert get_lazyop_info(LazyOp(BinaryOps.ADD, (a, b))).mem == {0: 16, 1: 16, 2: 16}

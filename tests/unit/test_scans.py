@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +17,8 @@ from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
 from ferrule.codegen.primitives.scans import scanned
 from ferrule.helpers import GlobalCounters
-from ferrule.ops import LazyOp, ReduceOps
+from ferrule.ops import LazyOp, MovementOps, ReduceOps
+from ferrule.schedule import create_schedule
 from ferrule.tensor import Tensor
 
 WIDE = replace(HOST, vector_bytes=64, n_vector_registers=32)
@@ -91,6 +93,44 @@ def test_what_is_summed_and_what_follows_are_in_one_kernel() -> None:
     result = ((x * y).cumsum(1) * 2 + y).realize()
     assert GlobalCounters.kernel_count == 1
     np.testing.assert_array_equal(result.numpy()[7], 2 * np.arange(1, 301) + 1)
+
+
+OUT_OF_ORDER: dict[str, Callable[[Tensor], Tensor]] = {
+    "from the end": lambda total: total.flip(1),
+    "all but the first": lambda total: total[:, 1:],
+    "behind a zero": lambda total: total.pad(((0, 0), (1, 0))),
+    "every second": lambda total: total[:, ::2],
+    "by index": lambda total: total.gather(1, Tensor([[2, 0, 1]] * 5)),
+    "in columns": lambda total: total.reshape(5, 4, 25).permute(1, 0, 2).contiguous(),
+    "in pairs": lambda total: total.reshape(250, 2) * 2,
+    "summed": lambda total: total.sum(1),
+    "in windows": lambda total: total.unfold(1, 3, 1).sum(2),
+}
+
+
+@pytest.mark.parametrize("name", OUT_OF_ORDER)
+def test_totals_that_are_wanted_in_another_order_are_stored(name: str) -> None:
+    """A kernel that does not go along them would begin each from its first element."""
+    x = np.random.default_rng(0).integers(-9, 9, (5, 100)).astype(np.float32)
+    planned = OUT_OF_ORDER[name](Tensor(x).cumsum(1))
+    kernels = [Linearizer(item.ast, WIDE) for item in create_schedule([planned.lazydata])]
+    totals = [k for k in kernels if any(node.op is MovementOps.WINDOW for node in k.ast.toposort())]
+    assert [opt.primitive for opt in totals[0].opts].count("scan") == 1
+    result = OUT_OF_ORDER[name](Tensor(x).cumsum(1))
+    stored = OUT_OF_ORDER[name](Tensor(np.cumsum(x, 1)))
+    np.testing.assert_array_equal(result.numpy(), stored.numpy())
+
+
+def test_totals_in_their_order_need_no_memory() -> None:
+    x = Tensor(np.ones((5, 100), np.float32)).realize()
+    for result in (
+        x.cumsum(1) * 2,
+        x.cumsum(1).reshape(500) + 1,
+        x.cumsum(1).reshape(5, 4, 25) + 1,
+        x.cumsum(1).flip(0),
+        x.cumsum(1).permute(1, 0).contiguous(),
+    ):
+        assert len(create_schedule([result.lazydata])) == 1
 
 
 def test_a_running_total_is_not_computed_again_for_a_sum() -> None:

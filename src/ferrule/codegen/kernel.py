@@ -14,6 +14,7 @@ from functools import cached_property
 
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import TRUE, Expr, ExprOp, Variable, const, less, toposort
+from ferrule.expr.printing import texts
 from ferrule.records import dataclass
 
 
@@ -534,15 +535,24 @@ def _show_nest(kernel: Kernel, nest: Nest, indent: int) -> Iterator[str]:
             for s in loop.segments:
                 known = " and ".join(str(c) if holds else f"not {c}" for c, holds in s.known)
                 yield f"{pad * (indent + depth)}  # to {s.end}: {known or 'nothing is known'}"
+    yield from (f"{pad * (indent + len(nest.loops))}{line}" for line in _show_computes(nest))
+
+
+def _show_computes(nest: Nest) -> Iterator[str]:
+    """What a nest computes; before it, what several places in it use."""
+    roots = expressions(nest)
+    shown, parts = texts(roots)
+    text = dict(zip(roots, shown, strict=True))
+    yield from parts
     for c in nest.computes:
         if c.stages > 1:
-            yield f"{pad * (indent + len(nest.loops))}# {c.stages} stages"
+            yield f"# {c.stages} stages"
         target = c.name if not c.ranges else f"{c.name}[{', '.join(r.name for r in c.ranges)}]"
         if c.store is not None:
-            mask = "" if c.store.valid is TRUE else f" if {c.store.valid}"
-            target = f"b{c.store.slot}[{c.store.index}]{mask}"
+            mask = "" if c.store.valid is TRUE else f" if {text[c.store.valid]}"
+            target = f"b{c.store.slot}[{text[c.store.index]}]{mask}"
         sign = "=" if c.monoid is None else f"{c.monoid.name}="
         goes_on = "" if c.along is None else f" along {c.along}"
-        goes_on += "" if c.start is None else f" from {c.start}"
+        goes_on += "" if c.start is None else f" from {text[c.start]}"
         goes_on += "" if c.by_lanes is None else f" by lanes {c.by_lanes}"
-        yield f"{pad * (indent + len(nest.loops))}{target} {sign} {c.value}{goes_on}"
+        yield f"{target} {sign} {text[c.value]}{goes_on}"

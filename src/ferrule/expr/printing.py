@@ -1,7 +1,9 @@
-"""Expressions as readable text."""
+"""Expressions as readable text. What is long and used again is written once, and numbered."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ferrule.expr.base import ExprBase, ExprOp
@@ -21,10 +23,56 @@ _SYMBOL: Final = {
     ExprOp.SHL: "<<",
     ExprOp.SHR: ">>",
 }
+# A shorter text is repeated wherever it is used: that reads better than a number.
+_LONG: Final = 100
 
 
 def render(node: ExprBase) -> str:
-    """The expression as readable text."""
+    """An expression as readable text; the parts that it uses again follow."""
+    (text,), parts = texts([node])
+    return f"{text} where {', '.join(parts)}" if parts else text
+
+
+def texts(roots: Sequence[ExprBase]) -> tuple[list[str], list[str]]:
+    """Expressions as readable texts, and the long parts that several places in them use, each as
+    "%3 = …", which stands for it in the texts and in the parts that follow.
+    """
+    order = _printed(roots)
+    uses = Counter(source for node in order for source in _operands(node))
+    uses.update(roots)
+    found: dict[ExprBase, str] = {}
+    parts: list[str] = []
+    for node in order:
+        text = _text(node, found)
+        if uses[node] > 1 and len(text) > _LONG:
+            number = f"%{len(parts)}"
+            parts.append(f"{number} = {text}")
+            text = number
+        found[node] = text
+    return [found[root] for root in roots], parts
+
+
+def _operands(node: ExprBase) -> tuple[ExprBase, ...]:
+    """The operands that are part of a node's text: a range is known by its name."""
+    return () if node.op is ExprOp.RANGE else node.src
+
+
+def _printed(roots: Sequence[ExprBase]) -> list[ExprBase]:
+    """All nodes that are part of the texts, operands first."""
+    order: dict[ExprBase, None] = {}
+    stack = list(reversed(roots))
+    while stack:
+        missing = [s for s in _operands(stack[-1]) if s not in order]
+        if missing:
+            stack += reversed(missing)
+        else:
+            order[stack.pop()] = None
+    return list(order)
+
+
+def _text(node: ExprBase, found: Mapping[ExprBase, str]) -> str:
+    """The text of a node whose operands' texts were found."""
+    operands = [found[source] for source in _operands(node)]
     match node.op:
         case ExprOp.CONST:
             return repr(node.arg)
@@ -34,22 +82,22 @@ def render(node: ExprBase) -> str:
         case ExprOp.RANGE:
             return node.name
         case ExprOp.LOAD:
-            pairs = zip(node.src[::2], node.src[1::2], strict=True)
-            elements = [render(i) + ("" if v.arg is True else f" if {render(v)}") for i, v in pairs]
+            pairs = zip(operands[::2], operands[1::2], node.src[1::2], strict=True)
+            elements = [i + ("" if v.arg is True else f" if {valid}") for i, valid, v in pairs]
             return f"b{node.arg}[{' & '.join(elements)}]"
         case ExprOp.READ:
-            return f"{node.arg}[{', '.join(map(render, node.src))}]"
+            return f"{node.arg}[{', '.join(operands)}]"
         case ExprOp.REDUCE:
             monoid, ranges = node.arg
-            return f"{monoid}({render(node.src[0])} for {', '.join(r.name for r in ranges)})"
+            return f"{monoid}({operands[0]} for {', '.join(r.name for r in ranges)})"
         case ExprOp.KEEP:
             name, ranges = node.arg
-            value, *index = map(render, node.src)
+            value, *index = operands
             return f"{name}({value} for {', '.join(r.name for r in ranges)})[{', '.join(index)}]"
         case ExprOp.CAST | ExprOp.BITCAST:
-            return f"{node.op.name.lower()}({render(node.src[0])}, {node.dtype.name})"
+            return f"{node.op.name.lower()}({operands[0]}, {node.dtype.name})"
         case _:
             symbol = _SYMBOL.get(node.op)
             if symbol is not None:
-                return f"({render(node.src[0])} {symbol} {render(node.src[1])})"
-            return f"{node.op.name.lower()}({', '.join(map(render, node.src))})"
+                return f"({operands[0]} {symbol} {operands[1]})"
+            return f"{node.op.name.lower()}({', '.join(operands)})"

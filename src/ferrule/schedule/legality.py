@@ -71,7 +71,9 @@ class Legality:
         # What a reduce may do is decided at the end of its epilogue, before its users part.
         for reduce in cost.owned:
             below = self.costs[reduce]
-            if below.contraction or below.runs:
+            if below.runs:
+                fits = self.can_be_tiled(visits) and _goes_on(reduce, node, visits)
+            elif below.contraction:
                 fits = self.can_be_tiled(visits) or self._is_summed_on(node, visits)
             else:
                 fits = self._can_hold(reduce, below.local, visits)
@@ -156,3 +158,16 @@ class Legality:
     def _is_chain(self, others: list[int], depends: int) -> bool:
         """Whether one loop order serves all reduces: the ranges they vary with are nested sets."""
         return all(depends & other in (depends, other) for other in others)
+
+
+def _goes_on(total: LazyBuffer, node: LazyBuffer, visits: Visits) -> bool:
+    """Whether a kernel wants the elements of a running total, or of its epilogue, in their order.
+
+    Else it would add up all that is before an element for each of them.
+    """
+    ((fusion, indices),) = visits.items()
+    (signature,) = indices
+    axis = total.srcs[0].arg[0]
+    if node.shape[: axis + 1] == total.shape[: axis + 1]:
+        signature = (signature[axis],)
+    return all(fusion.space.is_in_order(component) for component in signature)

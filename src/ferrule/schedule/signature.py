@@ -109,6 +109,20 @@ class Space:
         key = self._keys[component]
         return key is not None and key[0] == "range"
 
+    def is_in_order(self, component: int) -> bool:
+        """Whether the elements of an axis are wanted one after the other, along the loops of one
+        range or of neighbours.
+        """
+        key = self._keys[component]
+        if key is None or key[0] not in ("merge", "split"):
+            return key is None or key[0] == "range"
+        parts = [self._keys[part] for part, _ in key[1]]
+        if any(part is None or part[0] != "range" for part in parts):
+            return False
+        bits = [part[1] for part in parts]
+        together = bits == list(range(bits[0], bits[0] + len(bits)))
+        return together and (key[0] == "merge" or len(bits) == 1)
+
     def closure(self, ranges: int) -> int:
         """`ranges` and all ranges whose loops are around theirs."""
         found = self._closures.get(ranges)
