@@ -65,8 +65,9 @@ def test_a_negative_extent_runs_nothing(counting: CPUProgram) -> None:
     assert not array.any()
 
 
-def test_workers_take_part(kernels: Kernels) -> None:
-    """Each chunk notes the stack that it ran on; a worker has its own."""
+@pytest.fixture
+def stacks(kernels: Kernels) -> CPUProgram:
+    """Each of 64 chunks notes the stack that it ran on; a worker has its own."""
     body = (
         kernels["slot"]("out", 0)
         + """
@@ -84,14 +85,59 @@ wait:
 end:
 """
     )
-    stacks = program("stacks", kernels["kernel_source"]("stacks", body, "ret i64 64"))
+    return program("stacks", kernels["kernel_source"]("stacks", body, "ret i64 64"))
+
+
+def threads_of_chunks(stacks: CPUProgram, n_threads: int) -> np.ndarray:
+    """Which chunks this thread ran, and which a worker, in a run in which both took part."""
     memory, array = counters(64)
+    with Context(FERRULE_NUM_THREADS=1):
+        stacks(memory)
+    own = int(array[0])
     for _ in range(200):
-        with Context(FERRULE_NUM_THREADS=2):
+        with Context(FERRULE_NUM_THREADS=n_threads):
             stacks(memory)
-        if np.ptp(array) > 1 << 20:
-            return
-    pytest.fail("in 200 runs of 64 chunks no worker took one")
+        is_own = abs(array - own) < 1 << 20
+        if is_own.any() and not is_own.all():
+            return is_own
+    pytest.fail("in 200 runs of 64 chunks no worker took one, or all")
+
+
+def test_workers_take_part(stacks: CPUProgram) -> None:
+    assert 0 < threads_of_chunks(stacks, 3).sum() < 64
+
+
+def test_two_threads_work_from_both_ends(stacks: CPUProgram) -> None:
+    """The caller has the first chunks in every run, and the worker the last."""
+    for _ in range(20):
+        is_own = threads_of_chunks(stacks, 2)
+        assert is_own[0]
+        assert not is_own[-1]
+        assert np.count_nonzero(np.diff(is_own)) == 1
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 3])
+def test_more_chunks_than_32_bits_hold(kernels: Kernels, n_threads: int) -> None:
+    """They are counted by several; each call adds how many it was given, and notes the last."""
+    source = f"""
+define i64 @"many.extent"(ptr %args) nounwind {{
+  {kernels["extent_from"](1)}
+}}
+define void @"many"(ptr %args, i64 %start, i64 %stop) nounwind {{
+  {kernels["slot"]("out", 0)}
+  %size = sub i64 %stop, %start
+  %before = atomicrmw add ptr %out, i64 %size monotonic
+  %last_at = getelementptr i64, ptr %out, i64 1
+  %last = atomicrmw max ptr %last_at, i64 %stop monotonic
+  ret void
+}}
+"""
+    many = program("many", source)
+    for size in ((1 << 31) - 1, 1 << 31, (1 << 33) + 5):
+        memory, array = counters(2)
+        with Context(FERRULE_NUM_THREADS=n_threads):
+            many(memory, vals=(size,))
+        assert array.tolist() == [size, size]
 
 
 def test_a_worker_that_sleeps_is_woken(slow: CPUProgram) -> None:
@@ -277,6 +323,34 @@ def test_a_kernel_is_continued_where_its_slice_ended(slow: CPUProgram) -> None:
         runtime.apply_times()
 
 
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_what_is_taken_at_both_ends_stays_taken(counting: CPUProgram, n_threads: int) -> None:
+    """Also where another slice ends before the rest is done."""
+    runtime = native_runtime()
+    functions = [counting.body, counting.extent, runtime.pool, 0]
+    kept, address = pool.record(functions)
+    launch = runtime.launcher(address)
+    memory, array = counters(1000)
+    table = b"".join(value.to_bytes(8, "little") for value in (memory.address, 1000))
+    before = runtime.slice_ticks
+    try:
+        runtime.slice_ticks = 0
+        runtime.apply_times()
+        taken, calls = 31 | 44 << 32, 0
+        with Context(FERRULE_NUM_THREADS=n_threads):
+            while taken:
+                taken = launch(table, taken, runtime.threads())
+                calls += 1
+    finally:
+        runtime.slice_ticks = before
+        runtime.apply_times()
+    assert calls > 1
+    assert kept[:3].tolist() == functions[:3]
+    assert (array[31:-44] == 1).all()
+    assert not array[:31].any()
+    assert not array[-44:].any()
+
+
 def test_the_time_is_given_when_asked_for(slow: CPUProgram) -> None:
     memory, _ = counters(4)
     assert slow(memory, vals=(4,)) is None
@@ -314,9 +388,9 @@ def test_condition_variables_and_ctypes(portable: pool.NativeRuntime, kernels: K
         for round_number in range(1, 31):
             if round_number % 10 == 0:
                 time.sleep(0.01)
-            chunk = launch(table, 0, portable.threads())
-            while chunk:
-                chunk = launch(table, chunk, portable.threads())
+            taken = launch(table, 0, portable.threads())
+            while taken:
+                taken = launch(table, taken, portable.threads())
             assert (array == round_number).all()
     portable.stop()
     assert portable.threads() == 1

@@ -72,8 +72,8 @@ class CPUProgram:
         table = table_packer(len(bufs) + len(vals)).pack(*[buf.address for buf in bufs], *vals)
         threads = self._threads()
         started = time.perf_counter() if wait else 0.0
-        chunk = self._launch(table, 0, threads)
-        while chunk:
+        taken = self._launch(table, 0, threads)
+        while taken:
             # Its slice of time was over; here Python handles signals.
-            chunk = self._launch(table, chunk, threads)
+            taken = self._launch(table, taken, threads)
         return time.perf_counter() - started if wait else None

@@ -11,13 +11,18 @@ A **pool** is worker threads that wait at a gate. The gate is one 64-bit word:
     bits 32-63   the number of the job
 
 A job is published by one store that opens the gate. A worker enters by a compare-and-swap, takes
-blocks of chunks from a counter until none is left, and leaves. The caller takes blocks as well;
-then it closes the gate and waits for those inside. It never waits for a worker that has not come:
-on a busy machine one may be off its core for milliseconds.
+blocks of chunks until none is left, and leaves. The caller takes blocks as well; then it closes the
+gate and waits for those inside. It never waits for a worker that has not come: on a busy machine
+one may be off its core for milliseconds.
 
-Every call has a **slice** of time. Past it no more blocks are handed out and the call returns
-where it stopped, so that Python can handle signals, and then go on from there. Chunks may be run
-in any partition and order (the ABI of kernels says so), hence no bit depends on any of this.
+What is **taken** is one 64-bit word, too: how many chunks from the first on, in its lower half, and
+how many from the last, in its upper half. The caller and every other worker take blocks from the
+start, the rest of the workers from the end, until they meet. So a thread gets much the same part of
+the data in each run, and finds some of it in its own caches, but nobody waits for one that is late.
+
+Every call has a **slice** of time. Past it no more blocks are handed out and the call returns what
+is taken, so that Python can handle signals, and then go on from there. Chunks may be run in any
+partition and order (the ABI of kernels says so), hence no bit depends on any of this.
 """
 
 from __future__ import annotations
@@ -37,7 +42,7 @@ ALIGNMENT = 64
 PROGRAM_BODY, PROGRAM_EXTENT, PROGRAM_POOL, PROGRAM_TICKS = 0, 8, 16, 24
 
 BATCH_ITEMS, BATCH_N_ITEMS, BATCH_PATCHES, BATCH_N_PATCHES = 0, 8, 16, 24
-BATCH_POOL, BATCH_ITEM, BATCH_CHUNK = 32, 40, 48
+BATCH_POOL, BATCH_ITEM, BATCH_TAKEN = 32, 40, 48
 
 ITEM_BODY, ITEM_EXTENT, ITEM_TABLE, ITEM_TICKS = 0, 8, 16, 24
 ITEM_BYTES = 32
@@ -59,6 +64,7 @@ BLOCKS_ALONE = 64
 LARGEST_BLOCK = 256
 SPINS_BETWEEN_CLOCKS = 32
 LOG2_COPY_CHUNK = 20
+NOTHING_LEFT = 1 << 31  # more than there are units
 
 # The names that the text below may use: all constants so far.
 _CONSTANTS = {name: value for name, value in vars().items() if isinstance(value, int | str)}
@@ -120,7 +126,10 @@ may:
 passed:
   br label %idle
 enter:
-  ; one more inside, one place less
+  ; one more inside, one place less; every other one goes on from the end
+  %place = lshr i64 %gate, 16
+  %odd = and i64 %place, 1
+  %from_end = icmp ne i64 %odd, 0
   %entered = add i64 %gate, -65534
   %swap = cmpxchg ptr %pool, i64 %gate, i64 %entered acq_rel acquire
   %inside = extractvalue { i64, i1 } %swap, 1
@@ -132,15 +141,9 @@ work:
   %block = load i64, ptr %block_at
   br label %take
 take:
-  %start = atomicrmw add ptr %next, i64 %block monotonic
-  %left = icmp slt i64 %start, %total
-  br i1 %left, label %run, label %leave
-run:
-  %full = add i64 %start, %block
-  %over = icmp sgt i64 %full, %total
-  %stop = select i1 %over, i64 %total, i64 %full
-  call void %body(ptr %table, i64 %start, i64 %stop)
-  br label %take
+  %left = call i1 @take_block(
+    ptr %next, ptr %body, ptr %table, i64 %total, i64 %block, i1 %from_end)
+  br i1 %left, label %take, label %leave
 leave:
   %before = atomicrmw sub ptr %pool, i64 2 release
   br label %idle
@@ -157,9 +160,65 @@ define void @"$STOP"(ptr %pool) nounwind {
   ret void
 }
 
-; Runs chunks from %start with the pool's workers; returns the first chunk not handed out.
+; How many chunks, as a power of two, are counted as one: chunks may be more than 32 bits hold.
+define internal i64 @unit(i64 %total) nounwind {
+  %zeros = call i64 @llvm.ctlz.i64(i64 %total, i1 false)
+  %bits = sub i64 33, %zeros
+  %some = call i64 @llvm.smax.i64(i64 %bits, i64 0)
+  ret i64 %some
+}
+
+; How many units there are.
+define internal i64 @units(i64 %total) nounwind {
+  %unit = call i64 @unit(i64 %total)
+  %last = add i64 %total, -1
+  %whole = ashr i64 %last, %unit
+  %count = add i64 %whole, 1
+  ret i64 %count
+}
+
+; Runs the units from %first to before %last.
+define internal void @run_units(
+    ptr %body, ptr %table, i64 %total, i64 %first, i64 %last
+) nounwind {
+  %unit = call i64 @unit(i64 %total)
+  %start = shl i64 %first, %unit
+  %full = shl i64 %last, %unit
+  %stop = call i64 @llvm.smin.i64(i64 %full, i64 %total)
+  call void %body(ptr %table, i64 %start, i64 %stop)
+  ret void
+}
+
+; Takes a block off either end of what is left, and runs it; false where nothing is left.
+define internal i1 @take_block(
+    ptr %next, ptr %body, ptr %table, i64 %total, i64 %block, i1 %from_end
+) nounwind {
+entry:
+  %high = shl i64 %block, 32
+  %step = select i1 %from_end, i64 %high, i64 %block
+  %taken = atomicrmw add ptr %next, i64 %step monotonic
+  %count = call i64 @units(i64 %total)
+  %front = and i64 %taken, 4294967295
+  %back = lshr i64 %taken, 32
+  %end = sub i64 %count, %back
+  %left = icmp slt i64 %front, %end
+  br i1 %left, label %run, label %none
+run:
+  %below = sub i64 %end, %block
+  %above = add i64 %front, %block
+  %lowest = call i64 @llvm.smax.i64(i64 %below, i64 %front)
+  %highest = call i64 @llvm.smin.i64(i64 %above, i64 %end)
+  %first = select i1 %from_end, i64 %lowest, i64 %front
+  %last = select i1 %from_end, i64 %end, i64 %highest
+  call void @run_units(ptr %body, ptr %table, i64 %total, i64 %first, i64 %last)
+  ret i1 true
+none:
+  ret i1 false
+}
+
+; Runs what %taken leaves with the pool's workers; returns what is taken by then, 0 if it is all.
 define internal i64 @share(
-    ptr %pool, ptr %body, ptr %table, i64 %total, i64 %start, i64 %threads, i64 %deadline,
+    ptr %pool, ptr %body, ptr %table, i64 %total, i64 %taken, i64 %threads, i64 %deadline,
     i64 %ticks
 ) nounwind {
 entry:
@@ -168,7 +227,8 @@ entry:
   %table_at = getelementptr i8, ptr %pool, i64 $POOL_TABLE
   %total_at = getelementptr i8, ptr %pool, i64 $POOL_TOTAL
   %block_at = getelementptr i8, ptr %pool, i64 $POOL_BLOCK
-  %chunks = sub i64 %total, %start
+  %count = call i64 @units(i64 %total)
+  %left_over = call i64 @left(i64 %count, i64 %taken)
   %known = icmp sgt i64 %ticks, 0
   %worth = ashr i64 %ticks, $LOG2_BLOCK_TICKS
   %some = call i64 @llvm.smax.i64(i64 %worth, i64 1)
@@ -176,18 +236,18 @@ entry:
   %each = call i64 @llvm.smin.i64(i64 %wanted, i64 $BLOCKS_A_THREAD)
   %ways = mul i64 %threads, %each
   %below = add i64 %ways, -1
-  %with_rest = add i64 %total, %below
+  %with_rest = add i64 %count, %below
   %even = sdiv i64 %with_rest, %ways
   %bounded = call i64 @llvm.smin.i64(i64 %even, i64 $LARGEST_BLOCK)
   %block = call i64 @llvm.smax.i64(i64 %bounded, i64 1)
   %others = add i64 %threads, -1
-  %helpful = add i64 %chunks, -1
+  %helpful = add i64 %left_over, -1
   %places = call i64 @llvm.smin.i64(i64 %others, i64 %helpful)
   store ptr %body, ptr %body_at
   store ptr %table, ptr %table_at
   store i64 %total, ptr %total_at
   store i64 %block, ptr %block_at
-  store atomic i64 %start, ptr %next monotonic, align 64
+  store atomic i64 %taken, ptr %next monotonic, align 64
   %closed = load atomic i64, ptr %pool monotonic, align 64
   %job = and i64 %closed, -4294967296
   %new_job = add i64 %job, 4294967296
@@ -198,23 +258,19 @@ entry:
   call void @wake(ptr %pool, i64 %places)
   br label %take
 take:
-  %from = atomicrmw add ptr %next, i64 %block monotonic
-  %left = icmp slt i64 %from, %total
-  br i1 %left, label %run, label %close
-run:
-  %full = add i64 %from, %block
-  %over = icmp sgt i64 %full, %total
-  %stop = select i1 %over, i64 %total, i64 %full
-  call void %body(ptr %table, i64 %from, i64 %stop)
+  %left = call i1 @take_block(
+    ptr %next, ptr %body, ptr %table, i64 %total, i64 %block, i1 false)
+  br i1 %left, label %look, label %close
+look:
   %now = call i64 @ticks()
   %late = icmp sgt i64 %now, %deadline
   br i1 %late, label %interrupt, label %take
 interrupt:
   ; whoever asks from now on gets nothing
-  %reached = atomicrmw xchg ptr %next, i64 4611686018427387904 monotonic
+  %reached = atomicrmw xchg ptr %next, i64 $NOTHING_LEFT monotonic
   br label %close
 close:
-  %first_left = phi i64 [ %total, %take ], [ %reached, %interrupt ]
+  %taken_now = phi i64 [ $NOTHING_LEFT, %take ], [ %reached, %interrupt ]
   %before = atomicrmw and ptr %pool, i64 -4294901762 acq_rel
   br label %join
 join:
@@ -233,59 +289,80 @@ give_way:
   %yielded = call i32 @sched_yield()
   br label %join
 done:
-  %result = call i64 @llvm.smin.i64(i64 %first_left, i64 %total)
+  %rest = call i64 @left(i64 %count, i64 %taken_now)
+  %unfinished = icmp sgt i64 %rest, 0
+  %result = select i1 %unfinished, i64 %taken_now, i64 0
   ret i64 %result
 }
 
+; How many of %count units are left.
+define internal i64 @left(i64 %count, i64 %taken) nounwind {
+  %front = and i64 %taken, 4294967295
+  %back = lshr i64 %taken, 32
+  %end = sub i64 %count, %back
+  %rest = sub i64 %end, %front
+  ret i64 %rest
+}
+
 ; The same by this thread alone.
-define internal i64 @alone(ptr %body, ptr %table, i64 %total, i64 %start, i64 %deadline) nounwind {
+define internal i64 @alone(ptr %body, ptr %table, i64 %total, i64 %taken, i64 %deadline) nounwind {
 entry:
-  %even = sdiv i64 %total, $BLOCKS_ALONE
+  %count = call i64 @units(i64 %total)
+  %back = lshr i64 %taken, 32
+  %end = sub i64 %count, %back
+  %start = and i64 %taken, 4294967295
+  %even = sdiv i64 %count, $BLOCKS_ALONE
   %bounded = call i64 @llvm.smin.i64(i64 %even, i64 $LARGEST_BLOCK)
   %block = call i64 @llvm.smax.i64(i64 %bounded, i64 1)
   br label %run
 run:
   %from = phi i64 [ %start, %entry ], [ %stop, %more ]
   %full = add i64 %from, %block
-  %stop = call i64 @llvm.smin.i64(i64 %full, i64 %total)
-  call void %body(ptr %table, i64 %from, i64 %stop)
-  %left = icmp slt i64 %stop, %total
+  %stop = call i64 @llvm.smin.i64(i64 %full, i64 %end)
+  call void @run_units(ptr %body, ptr %table, i64 %total, i64 %from, i64 %stop)
+  %left = icmp slt i64 %stop, %end
   br i1 %left, label %more, label %done
 more:
   %now = call i64 @ticks()
   %late = icmp sgt i64 %now, %deadline
-  br i1 %late, label %done, label %run
+  br i1 %late, label %interrupt, label %run
+interrupt:
+  %high = shl i64 %back, 32
+  %reached = or i64 %high, %stop
+  ret i64 %reached
 done:
-  ret i64 %stop
+  ret i64 0
 }
 
+declare i64 @llvm.ctlz.i64(i64, i1)
 declare i64 @llvm.smax.i64(i64, i64)
 declare i64 @llvm.smin.i64(i64, i64)
 
-; One kernel from chunk %start; %threads is 1 unless the pool is ours.
+; What %taken leaves of a kernel; %threads is 1 unless the pool is ours.
 define internal i64 @run_item(
-    ptr %pool, ptr %body, ptr %table, i64 %total, i64 %start, i64 %threads, i64 %deadline,
+    ptr %pool, ptr %body, ptr %table, i64 %total, i64 %taken, i64 %threads, i64 %deadline,
     i64 %ticks
 ) nounwind {
 entry:
-  %chunks = sub i64 %total, %start
-  %several = icmp sgt i64 %chunks, 1
+  %count = call i64 @units(i64 %total)
+  %rest = call i64 @left(i64 %count, i64 %taken)
+  %several = icmp sgt i64 %rest, 1
   %helped = icmp sgt i64 %threads, 1
   %both = and i1 %several, %helped
   br i1 %both, label %together, label %test
 together:
   %shared = call i64 @share(
-    ptr %pool, ptr %body, ptr %table, i64 %total, i64 %start, i64 %threads, i64 %deadline,
+    ptr %pool, ptr %body, ptr %table, i64 %total, i64 %taken, i64 %threads, i64 %deadline,
     i64 %ticks)
   ret i64 %shared
 test:
-  %any = icmp sgt i64 %chunks, 0
+  %any = icmp sgt i64 %rest, 0
   br i1 %any, label %single, label %none
 single:
-  %finished = call i64 @alone(ptr %body, ptr %table, i64 %total, i64 %start, i64 %deadline)
-  ret i64 %finished
+  %reached = call i64 @alone(ptr %body, ptr %table, i64 %total, i64 %taken, i64 %deadline)
+  ret i64 %reached
 none:
-  ret i64 %total
+  ret i64 0
 }
 
 ; Only one caller can have the workers; the others do their chunks themselves.
@@ -325,8 +402,8 @@ define internal i64 @deadline(ptr %pool, i64 %now) nounwind {
 """
 
 _LAUNCH = """
-; One kernel from chunk %start. 0: finished; else call again with the chunk returned.
-define i64 @"$LAUNCH"(ptr %program, ptr %table, i64 %start, i64 %threads) nounwind {
+; What %taken, at first 0, leaves of a kernel. 0: finished; else call again with what is returned.
+define i64 @"$LAUNCH"(ptr %program, ptr %table, i64 %taken, i64 %threads) nounwind {
 entry:
   %body = load ptr, ptr %program
   %extent_at = getelementptr i8, ptr %program, i64 $PROGRAM_EXTENT
@@ -348,16 +425,14 @@ several:
   %begin = call i64 @ticks()
   %deadline = call i64 @deadline(ptr %pool, i64 %begin)
   %reached = call i64 @run_item(
-    ptr %pool, ptr %body, ptr %table, i64 %total, i64 %start, i64 %mine, i64 %deadline,
+    ptr %pool, ptr %body, ptr %table, i64 %total, i64 %taken, i64 %mine, i64 %deadline,
     i64 %ticks)
   %now = call i64 @ticks()
   %took = sub i64 %now, %begin
   store atomic i64 %took, ptr %ticks_at monotonic, align 8
   call void @release(ptr %pool, i64 %mine)
   call void @restore_float_mode(i32 %mode)
-  %finished = icmp sge i64 %reached, %total
-  %result = select i1 %finished, i64 0, i64 %reached
-  ret i64 %result
+  ret i64 %reached
 }
 """
 
@@ -396,7 +471,7 @@ entry:
   %count_at = getelementptr i8, ptr %batch, i64 $BATCH_N_ITEMS
   %pool_at = getelementptr i8, ptr %batch, i64 $BATCH_POOL
   %item_at = getelementptr i8, ptr %batch, i64 $BATCH_ITEM
-  %chunk_at = getelementptr i8, ptr %batch, i64 $BATCH_CHUNK
+  %taken_at = getelementptr i8, ptr %batch, i64 $BATCH_TAKEN
   %items = load ptr, ptr %items_at
   %count = load i64, ptr %count_at
   %pool = load ptr, ptr %pool_at
@@ -405,11 +480,11 @@ entry:
 first:
   call void @patch(ptr %batch, ptr %inputs)
   store i64 0, ptr %item_at
-  store i64 0, ptr %chunk_at
+  store i64 0, ptr %taken_at
   br label %begin
 begin:
   %first_item = load i64, ptr %item_at
-  %first_chunk = load i64, ptr %chunk_at
+  %first_taken = load i64, ptr %taken_at
   %mode = call i32 @default_float_mode()
   %mine = call i64 @acquire(ptr %pool, i64 %threads)
   %first_time = call i64 @ticks()
@@ -417,7 +492,7 @@ begin:
   br label %test
 test:
   %number = phi i64 [ %first_item, %begin ], [ %number_more, %after ]
-  %chunk = phi i64 [ %first_chunk, %begin ], [ 0, %after ]
+  %taken = phi i64 [ %first_taken, %begin ], [ 0, %after ]
   %before = phi i64 [ %first_time, %begin ], [ %now, %after ]
   %left = icmp slt i64 %number, %count
   br i1 %left, label %run, label %end
@@ -439,9 +514,9 @@ direct:
 several:
   %ticks = load i64, ptr %ticks_at
   %reached = call i64 @run_item(
-    ptr %pool, ptr %body, ptr %table, i64 %total, i64 %chunk, i64 %mine, i64 %deadline,
+    ptr %pool, ptr %body, ptr %table, i64 %total, i64 %taken, i64 %mine, i64 %deadline,
     i64 %ticks)
-  %finished = icmp sge i64 %reached, %total
+  %finished = icmp eq i64 %reached, 0
   br i1 %finished, label %after, label %interrupted
 after:
   %number_more = add i64 %number, 1
@@ -455,9 +530,9 @@ between:
   br i1 %rest, label %interrupted, label %end
 interrupted:
   %stop_item = phi i64 [ %number, %several ], [ %number_more, %between ]
-  %stop_chunk = phi i64 [ %reached, %several ], [ 0, %between ]
+  %stop_taken = phi i64 [ %reached, %several ], [ 0, %between ]
   store i64 %stop_item, ptr %item_at
-  store i64 %stop_chunk, ptr %chunk_at
+  store i64 %stop_taken, ptr %taken_at
   br label %end
 end:
   %result = phi i64 [ 0, %test ], [ 0, %between ], [ 1, %interrupted ]

@@ -216,7 +216,7 @@ declare i64 @PyLong_AsLongLong(ptr)
 declare ptr @PyLong_AsVoidPtr(ptr)
 declare ptr @PyLong_FromLongLong(i64)
 
-; launch(table, start, threads) -> chunk
+; launch(table, taken, threads) -> taken
 define ptr @"$PYTHON_LAUNCH"(ptr %self, ptr %arguments, i64 %count) nounwind {
 entry:
   %three = icmp eq i64 %count, 3
@@ -227,12 +227,12 @@ wrong:
 convert:
   %program = call ptr @PyLong_AsVoidPtr(ptr %self)
   %table_object = load ptr, ptr %arguments
-  %start_at = getelementptr i8, ptr %arguments, i64 8
-  %start_object = load ptr, ptr %start_at
+  %taken_at = getelementptr i8, ptr %arguments, i64 8
+  %taken_object = load ptr, ptr %taken_at
   %threads_at = getelementptr i8, ptr %arguments, i64 16
   %threads_object = load ptr, ptr %threads_at
   %table = call ptr @PyBytes_AsString(ptr %table_object)
-  %start = call i64 @PyLong_AsLongLong(ptr %start_object)
+  %taken = call i64 @PyLong_AsLongLong(ptr %taken_object)
   %threads = call i64 @PyLong_AsLongLong(ptr %threads_object)
   %error = call ptr @PyErr_Occurred()
   %failed = icmp ne ptr %error, null
@@ -241,7 +241,7 @@ raise:
   ret ptr null
 run:
   %thread = call ptr @PyEval_SaveThread()
-  %reached = call i64 @"$LAUNCH"(ptr %program, ptr %table, i64 %start, i64 %threads)
+  %reached = call i64 @"$LAUNCH"(ptr %program, ptr %table, i64 %taken, i64 %threads)
   call void @PyEval_RestoreThread(ptr %thread)
   %result = call ptr @PyLong_FromLongLong(i64 %reached)
   ret ptr %result

@@ -23,7 +23,7 @@ from ferrule.runtime import native, native_parts
 from ferrule.runtime.elf import LoadedObject
 
 Launch: TypeAlias = Callable[[bytes, int, int], int]
-"""`launch(table, start, threads)` runs chunks from `start` on: 0: done; else where it stopped."""
+"""`launch(table, taken, threads)` runs what `taken`, at first 0, leaves. 0: done; else go on so."""
 
 Replay: TypeAlias = Callable[..., int]
 """`replay(inputs, threads)` begins, `replay(threads)` goes on: 0 when done, else 1."""
