@@ -16,7 +16,7 @@ SOURCE = ROOT / "src" / "ferrule"
 # Lower layers first, one line a layer; inside a layer, earlier modules first.
 LAYERS = """
     shape codegen codegen.primitives renderer runtime runtime.graph demo
-    records helpers fingerprint containers config diskcache
+    records interning helpers fingerprint containers config diskcache
     dtype fits dlpack target
     expr.base expr.printing expr.build expr.variable expr
     shape.movement shape.view shape.shapetracker shape.layout

@@ -286,6 +286,7 @@ _CODEGEN = (
     "dtype",
     "fits",
     "expr",
+    "interning",
     "shape",
     "opkinds",
     "ops",

@@ -20,7 +20,7 @@ from ferrule.dtype import DType, dtypes, truncate
 from ferrule.expr import Expr, as_int, sint
 from ferrule.fold import Scalar, fold_bitcast, fold_cast, is_negative_zero
 from ferrule.known import has_source_of_its_size, is_empty, moved_const, reduced_const, simpler
-from ferrule.node import Node, Shape, nodes, remember
+from ferrule.node import Node, Shape, nodes
 from ferrule.ops import (
     BinaryOps,
     LoadOps,
@@ -437,7 +437,7 @@ def _make(
     node.serial = next(_serials)
     node.key = key
     if key is not None:
-        remember(key, node)
+        nodes.remember(key, node)
     return node
 
 

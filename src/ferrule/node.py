@@ -5,49 +5,20 @@
 
 from __future__ import annotations
 
-import weakref
-from typing import Any, Final, Self, TypeAlias, final
+from typing import Any, Final, Self, TypeAlias
 
 from ferrule.buffer import Buffer
 from ferrule.dtype import DType
 from ferrule.expr import Expr, sint
 from ferrule.fold import Scalar
+from ferrule.interning import Table
 from ferrule.ops import LoadOps, Op
 
 Shape: TypeAlias = tuple[sint, ...]
 
 
-@final
-class Entry(weakref.ref[Any]):
-    """A weak reference to a node that knows its key."""
-
-    __slots__ = ("key",)
-    key: Any
-
-
-nodes: dict[Any, Entry] = {}
+nodes: Final = Table()
 """The nodes that are alive, by what they are; some are in here no longer, see `forget_nodes`."""
-
-
-def remember(key: Any, node: Node) -> None:
-    """From now on `node` is the one that is equal to `key`."""
-    entry = Entry(node, _forget)
-    entry.key = key
-    nodes[key] = entry
-
-
-def _forget(entry: weakref.ref[Any]) -> None:
-    assert isinstance(entry, Entry)
-    remove(entry.key, entry)
-
-
-def remove(key: Any, entry: Entry) -> None:
-    """Removes an entry; one that another thread has put in its place meanwhile stays."""
-    if nodes.get(key) is not entry:
-        return
-    found = nodes.pop(key, entry)
-    if found is not entry:
-        nodes.setdefault(key, found)
 
 
 def forget_nodes() -> None:
@@ -121,5 +92,5 @@ class Node:
         if self.key is not None:
             entry = nodes.get(self.key)
             if entry is not None and entry() is self:
-                remove(self.key, entry)
+                nodes.remove(self.key, entry)
             self.key = None

@@ -10,12 +10,12 @@ import hashlib
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Any
-from weakref import WeakValueDictionary
+from typing import Any, Final
 
 from ferrule.buffer import Buffer
 from ferrule.dtype import DType
 from ferrule.expr import Expr, Variable, sint
+from ferrule.interning import Table
 from ferrule.opkinds import (
     BinaryOps,
     BufferOps,
@@ -123,7 +123,7 @@ class LazyOp:
     def __new__(cls, op: Op, src: tuple[Any, ...] = (), arg: Any = None) -> LazyOp:
         src = tuple(src)
         identity = (op, src, type(arg), arg)
-        node = _interned.get(identity)
+        node: LazyOp | None = _interned.find(identity)
         if node is not None:
             return node
         node = object.__new__(cls)
@@ -132,7 +132,7 @@ class LazyOp:
         node.arg = arg
         node._info = None
         node._key = None
-        _interned[identity] = node
+        _interned.remember(identity, node)
         return node
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -154,18 +154,18 @@ class LazyOp:
         """Every node once, sources before their users, this node last. Needs no recursion."""
         order: list[LazyOp] = []
         seen: set[LazyOp] = set()
-        stack: list[tuple[LazyOp, bool]] = [(self, False)]
+        # On top of a node, None: all its sources are in order.
+        stack: list[LazyOp | None] = [self]
         while stack:
-            node, sources_done = stack.pop()
-            if sources_done:
+            node = stack.pop()
+            if node is None:
+                node = stack.pop()
+                assert node is not None
                 order.append(node)
-                continue
-            if node in seen:
-                continue
-            seen.add(node)
-            stack.append((node, True))
-            unseen = (source for source in reversed(node.src) if isinstance(source, LazyOp))
-            stack.extend((source, False) for source in unseen if source not in seen)
+            elif node not in seen:
+                seen.add(node)
+                stack += (node, None)
+                stack += [source for source in reversed(node.src) if isinstance(source, LazyOp)]
         return order
 
     def get_lazyops(self) -> list[LazyOp]:
@@ -336,7 +336,7 @@ class LazyOp:
         return LazyOp(MovementOps.GATHER, (self, index), axis)
 
 
-_interned: WeakValueDictionary[Any, LazyOp] = WeakValueDictionary()
+_interned: Final = Table()
 _ELEMENTWISE = (UnaryOps, BinaryOps, TernaryOps)
 
 

@@ -3,7 +3,6 @@
 import gc
 import math
 import weakref
-from typing import Any
 
 import pytest
 from tests.effort import calls
@@ -13,7 +12,6 @@ from ferrule.dtype import DType, dtypes
 from ferrule.expr import Variable
 from ferrule.fold import fold, fold_bitcast, fold_cast, is_negative_zero
 from ferrule.lazy import DeviceMismatchError, LazyBuffer
-from ferrule.node import Entry, remove
 from ferrule.ops import BinaryOps, LoadOps, MovementOps, OpError, ReduceOps, TernaryOps, UnaryOps
 from ferrule.shape.layout import storage_size, storage_view
 from ferrule.shape.view import ShapeError, View
@@ -373,25 +371,3 @@ def test_what_is_put_into_zeros_starts_from_nothing() -> None:
     for base in (zeros(5), zeros(3, 1), zeros(3, -0.0)):
         assert base.put(value, index, 0).srcs == (value, index, base)
     assert zeros(5).put(value, index, 0).shape == (9, 5)
-
-
-@pytest.mark.parametrize("is_replaced", [True, False])
-def test_another_thread_changes_an_entry_while_it_is_removed(
-    monkeypatch: pytest.MonkeyPatch, is_replaced: bool
-) -> None:
-    """A dead node's entry: hashing its key runs Python, and so other threads."""
-    node = LazyBuffer.empty((2,), dtypes.float32, "NUMPY")
-    old, new = Entry(node), Entry(node, print)
-    others = {"key": new} if is_replaced else {}
-
-    class Nodes(dict[Any, Entry]):
-        def get(self, key: Any, default: Any = None) -> Any:
-            found = super().get(key, default)
-            self.clear()
-            self.update(others)
-            return found
-
-    nodes = Nodes(key=old)
-    monkeypatch.setattr("ferrule.node.nodes", nodes)
-    remove("key", old)
-    assert nodes == others

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import final
 
-from ferrule.codegen.kernel import Kernel, Loop, Nest, expressions
+from ferrule.codegen.kernel import Kernel, Loop, Nest
 from ferrule.codegen.primitives.editing import mapped
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.codegen.values import Values
-from ferrule.expr import FALSE, Expr, ExprOp, alu, both, const, less, rebuild, toposort
+from ferrule.expr import FALSE, Expr, ExprOp, alu, both, const, less, rebuild
 
 
 @final
@@ -81,7 +81,7 @@ def is_ahead(nest: Nest) -> bool:
 def _for_iteration(nest: Nest, iteration: Mapping[Expr, Expr], there: Expr) -> Nest:
     """A nest as it is in one iteration of the loop around it, with zeros if there is no such."""
     moved = mapped(nest, iteration)
-    found = [e for e in toposort(expressions(moved)) if e.op is ExprOp.LOAD]
+    found = [e for e in moved.nodes if e.op is ExprOp.LOAD]
     return mapped(moved, {e: _only_if(e, there) for e in found})
 
 

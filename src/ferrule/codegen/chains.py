@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ferrule.codegen.kernel import Nest, can_overwrite, expressions, reads
+from ferrule.codegen.kernel import Nest, can_overwrite, reads
 from ferrule.codegen.plan import Plan, loads, step_of
 from ferrule.codegen.tile import best_tile
 from ferrule.expr import Expr
@@ -55,7 +55,7 @@ def operands(nest: Nest) -> list[Expr]:
     """What a nest reads by index: elements of buffers and of blocks."""
     values = [c.value for c in nest.computes]
     found = [e for value in values for e in loads(value)]
-    return found + [e for e in reads(expressions(nest)) if e.src]
+    return found + [e for e in nest.reads if e.src]
 
 
 @dataclass

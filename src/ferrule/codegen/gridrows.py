@@ -14,7 +14,7 @@ from math import gcd, prod
 from typing import final
 
 from ferrule.codegen.gridstreams import LEAST_SIDE, aligned_lanes, last
-from ferrule.codegen.kernel import Kind, expressions, reads
+from ferrule.codegen.kernel import Kind
 from ferrule.codegen.plan import LINE_BYTES, Plan, loads, step_of
 from ferrule.codegen.primitives.nests import shared_row
 from ferrule.expr import Expr, ExprOp, toposort
@@ -251,7 +251,7 @@ def _reads_kept(plan: Plan, name: str) -> bool:
     """Whether a nest has, or reads, values that a thread keeps."""
     nest = plan.nest(name)
     own = any(c.ranges and c.monoid is None and c.store is None for c in nest.computes)
-    return own or any(e.src for e in reads(expressions(nest)))
+    return own or any(e.src for e in nest.reads)
 
 
 def _before(plan: Plan, name: str, outer: str, inner: str) -> None:
@@ -331,4 +331,4 @@ def _stage(plan: Plan, family: Sequence[str], first: str, e: Expr, place: tuple[
 
 
 def _all_loads(plan: Plan, name: str) -> list[Expr]:
-    return [e for e in toposort(expressions(plan.nest(name))) if e.op is ExprOp.LOAD]
+    return [e for e in plan.nest(name).nodes if e.op is ExprOp.LOAD]

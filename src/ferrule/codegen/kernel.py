@@ -13,7 +13,7 @@ from enum import Enum, auto
 from functools import cached_property
 
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import TRUE, Expr, ExprOp, Variable, const, less, toposort
+from ferrule.expr import TRUE, Expr, ExprOp, Variable, const, less, toposort, weighted_sum
 from ferrule.expr.printing import texts
 from ferrule.records import dataclass
 
@@ -96,6 +96,8 @@ class Loop:
     def mapped(self, mapping: Mapping[Expr, Expr]) -> Loop:
         """The loop with parts of its conditions, its start and its ends replaced."""
         parts = (self.peel, self.start, self.end)
+        if parts == (None, None, None) and not self.segments:
+            return self
         peel, start, end = (None if e is None else e.substitute(mapping) for e in parts)
         segments = tuple(
             Segment(
@@ -170,7 +172,7 @@ class Compute:
     def place(self, index: Sequence[Expr]) -> Expr:
         """Where in its scratch memory a value is."""
         steps = zip(index, self.strides(self.ranges), strict=True)
-        return self.swizzled(sum((i * stride for i, stride in steps), const(0)))
+        return self.swizzled(weighted_sum(steps))
 
     def swizzled(self, place: Expr) -> Expr:
         """Where what would be at a place is, so that columns are in different banks too.
@@ -215,6 +217,16 @@ class Nest:
     loops: tuple[Loop, ...]
     at: tuple[str, int] | None = None
     ahead: tuple[tuple[int, int], ...] = ()
+
+    @cached_property
+    def nodes(self) -> Sequence[Expr]:
+        """Every node of its expressions, operands first."""
+        return toposort(expressions(self))
+
+    @cached_property
+    def reads(self) -> Sequence[Expr]:
+        """The READs among them."""
+        return [e for e in self.nodes if e.op is ExprOp.READ]
 
     @property
     def kept(self) -> frozenset[Expr]:
@@ -333,7 +345,7 @@ def loaded_again(kernel: Kernel) -> frozenset[int]:
     """The slots from which a nest loads what another one has stored, or an earlier iteration."""
     out: set[int] = set()
     for nest in kernel.nests:
-        loaded = {e.arg for e in toposort(expressions(nest)) if e.op is ExprOp.LOAD}
+        loaded = {e.arg for e in nest.nodes if e.op is ExprOp.LOAD}
         for other in kernel.nests:
             stored = {c.store.slot for c in other.computes if c.store is not None}
             if other is not nest or stores_to_one_place(nest):
@@ -354,12 +366,12 @@ def can_overwrite(kernel: Kernel, name: str, old: str) -> bool:
     if kernel.owner[old].at != owner.at:
         return False
     mine = new.place(new.ranges)
-    found = [e for e in reads(expressions(owner)) if e.arg == old]
+    found = [e for e in owner.reads if e.arg == old]
     position = kernel.nests.index(owner)
     family = {nest.name for nest in kernel.nests if _hangs_in(kernel, nest, owner.name)}
     later = [n for i, n in enumerate(kernel.nests) if i > position or n.name in family]
     return all(replaced.place(unclamped(e.src)) is mine for e in found) and not any(
-        e.arg == old for nest in later if nest is not owner for e in reads(expressions(nest))
+        e.arg == old for nest in later if nest is not owner for e in nest.reads
     )
 
 
@@ -392,7 +404,7 @@ def why_not_ahead(kernel: Kernel, nest: Nest) -> str:
         return "it stores, combines or overwrites values"
     if any(n.at is not None and n.at[0] == nest.name for n in kernel.nests):
         return "something is computed inside of it"
-    found = toposort(expressions(nest))
+    found = nest.nodes
     stored = {c.store.slot for c in kernel.computes.values() if c.store is not None}
     if any(e.op is ExprOp.READ or (e.op is ExprOp.LOAD and e.arg in stored) for e in found):
         return "what it is made of is computed in the kernel"
@@ -467,7 +479,7 @@ def _verify_nest(kernel: Kernel, nest: Nest, seen_ranges: set[Expr]) -> None:
         if c.over is not None and not can_overwrite(kernel, c.name, c.over):
             raise KernelError(f"{c.name} is kept over {c.over}, which is read at another place")
     places = _places(kernel, nest)
-    for read in reads(expressions(nest)):
+    for read in nest.reads:
         source = kernel.computes.get(read.arg)
         if source is None:
             raise KernelError(f"{nest.name} reads {read.arg}, which nothing computes")

@@ -20,8 +20,6 @@ from ferrule.codegen.kernel import (
     Kernel,
     Monoid,
     Nest,
-    expressions,
-    reads,
     unclamped,
 )
 from ferrule.expr import TRUE, Expr, ExprOp, all_of, alu, conjuncts, const, less, minimum, toposort
@@ -157,7 +155,7 @@ def _conditions(kernel: Kernel, nest: Nest) -> Iterator[Expr]:
         user
         for other in kernel.nests
         for user in other.computes
-        if any(e.arg == c.name for e in reads(expressions(other)))
+        if any(e.arg == c.name for e in other.reads)
     ]
     if len(users) != 1:
         return

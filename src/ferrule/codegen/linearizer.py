@@ -21,7 +21,6 @@ from ferrule.codegen.kernel import (
     Loop,
     Nest,
     expressions,
-    reads,
     show,
     verify,
 )
@@ -285,7 +284,7 @@ class _Nests:
             if is_ahead(child):
                 continue
             family = [self.kernel.by_name[name] for name in descendants(self.kernel, child.name)]
-            if filled & {e.arg for n in family for e in reads(expressions(n))}:
+            if filled & {e.arg for n in family for e in n.reads}:
                 self.out.inside(UOp(UOps.BARRIER))
                 filled.clear()
             shares = {c.name for c in child.computes} & self.threads.shared

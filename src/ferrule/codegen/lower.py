@@ -22,8 +22,6 @@ from ferrule.codegen.kernel import (
     Monoid,
     Nest,
     Store,
-    expressions,
-    reads,
 )
 from ferrule.codegen.phases import digits_of, every, strides_of
 from ferrule.codegen.sums import one_sum
@@ -350,7 +348,7 @@ class _Builder:
         if blocks:
             self._blocks = nest, blocks
         shared = len(nest.computes) == 1 and not strides
-        if shared and not any(e.op is ExprOp.READ for e in toposort(expressions(nest))):
+        if shared and not any(e.op is ExprOp.READ for e in nest.nodes):
             self._roots.setdefault(shape, (nest.name, idx))
 
     def _add_sum(self, c: Compute, idx: list[Expr], blocks: dict[LazyOp, Index]) -> bool:
@@ -379,7 +377,7 @@ class _Builder:
         nest = Nest(c.name, (added,), tuple(Loop(r) for r in own), (root.name, depth))
         done, self.nests = self.nests, []
         nest = self._place(nest, [(root.name, outer), (nest.name, own)])
-        wanted = {e.arg for n in (*self.nests, nest) for e in reads(expressions(n))}
+        wanted = {e.arg for n in (*self.nests, nest) for e in n.reads}
         ready = [p + 1 for p, n in enumerate(done) if any(x.name in wanted for x in n.computes)]
         at = max(ready, default=0)
         self.nests = [*done[:at], *self.nests, nest, *done[at:]]

@@ -12,10 +12,10 @@ from itertools import zip_longest
 from random import Random
 from typing import TypeAlias
 
-from ferrule.codegen.kernel import Kernel, Kind, Loop, Nest, expressions
+from ferrule.codegen.kernel import Kernel, Kind, Loop, Nest
 from ferrule.codegen.opt import PRIMITIVES, Opt, apply_opts
 from ferrule.codegen.plan import step_of
-from ferrule.expr import ExprOp, toposort
+from ferrule.expr import ExprOp
 from ferrule.target import Target
 
 Opts: TypeAlias = tuple[Opt, ...]
@@ -221,7 +221,7 @@ def _packed(kernel: Kernel, target: Target) -> Iterator[Opts]:
     for nest in kernel.nests:
         if nest.at is None or not combined(nest):
             continue
-        found = [e for e in toposort(expressions(nest)) if e.op is ExprOp.LOAD]
+        found = [e for e in nest.nodes if e.op is ExprOp.LOAD]
         for e in found:
             consumer, most = nest.at
             number = [other for other in found if other.arg == e.arg].index(e)

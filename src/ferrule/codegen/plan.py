@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from ferrule.codegen.kernel import Kernel, Loop, Nest, expressions
+from ferrule.codegen.kernel import Kernel, Loop, Nest
 from ferrule.codegen.limits import end_of, start_of
 from ferrule.codegen.opt import PRIMITIVES, Opt
 from ferrule.codegen.primitives.editing import ScheduleError, descendants, is_ordered
-from ferrule.codegen.primitives.loops import can_shift, fuse
+from ferrule.codegen.primitives.loops import can_shift
 from ferrule.expr import BOOL, COSTLY, INDEX, Expr, ExprOp, const, toposort
 from ferrule.target import Target
 
@@ -50,9 +50,13 @@ class Plan:
                 return True
         except ScheduleError:  # its primitives know better than its first look
             pass
+        self._go_back(kernel, count)
+        return False
+
+    def _go_back(self, kernel: Kernel, count: int) -> None:
+        """To what the kernel was after so many opts."""
         self.kernel = kernel
         del self.opts[count:]
-        return False
 
     def _scratch_bytes(self) -> int:
         """What is kept between the loops of the kernel, values in registers included."""
@@ -72,13 +76,14 @@ class Plan:
         loop = self.nest(name).loops[depth]
         if any(n.at == (name, depth + 1) for n in self.kernel.nests):
             return False
-        fused = fuse(self.kernel, name, loop.range.name)
-        r = fused.by_name[name].loops[depth].range
-        for nest in fused.nests:
-            for e in toposort(expressions(nest)):
-                if e.op in (ExprOp.IDIV, ExprOp.MOD) and r in e.ranges:
-                    return False
+        before, count = self.kernel, len(self.opts)
         self.do("fuse", name, loop.range.name)
+        r = self.nest(name).loops[depth].range
+        for nest in self.kernel.nests:
+            for e in nest.nodes:
+                if e.op in (ExprOp.IDIV, ExprOp.MOD) and r in e.ranges:
+                    self._go_back(before, count)
+                    return False
         return True
 
     def below(self, name: str) -> list[str]:
@@ -163,7 +168,7 @@ class Plan:
 
     def number(self, name: str, e: Expr) -> int:
         """Which of the different loads of its buffer in a nest a load is."""
-        found = toposort(expressions(self.nest(name)))
+        found = self.nest(name).nodes
         return [x for x in found if x.op is ExprOp.LOAD and x.arg == e.arg].index(e)
 
     def limit(self, name: str, loop: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ferrule.codegen.kernel import Kind, Loop, Nest, expressions, reads
+from ferrule.codegen.kernel import Kind, Loop, Nest
 from ferrule.codegen.neighbours import MOST_VECTORS
 from ferrule.codegen.panels import schedule_panels
 from ferrule.codegen.plan import SERIAL_WORK, Plan, loads, step_of
@@ -58,7 +58,7 @@ def _ready(plan: Plan, first: str, second: str) -> bool:
         return False
     names = {c.name for c in plan.nest(first).computes}
     between = [plan.kernel.nests[i] for i in range(a + 1, b)]
-    return not any(e.arg in names for n in between for e in reads(expressions(n)))
+    return not any(e.arg in names for n in between for e in n.reads)
 
 
 def column_axis(plan: Plan, name: str, below: Sequence[str]) -> Expr | None:
@@ -158,7 +158,7 @@ def _reduce_lanes(plan: Plan, n: str) -> None:
         return
     steps = [step_of(e.src[0], r) for c in nest.computes for e in loads(c.value)]
     near = any(1 <= step <= MOST_VECTORS for step in steps)
-    if not near and not any(e.src for e in reads(expressions(nest))):
+    if not near and not any(e.src for e in nest.reads):
         return
     copies = max((c for c in (2, 4) if r.size.max >= c * lanes), default=1)
     plan.do("split", n, r.name, lanes * copies, "peel")

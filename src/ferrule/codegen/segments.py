@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from math import inf
 
-from ferrule.codegen.kernel import Kernel, Nest, Segment, expressions
+from ferrule.codegen.kernel import Kernel, Nest, Segment
 from ferrule.codegen.limits import least_and_most
-from ferrule.expr import INDEX, Expr, ExprOp, alu, conjuncts, const, minimum, toposort
+from ferrule.expr import INDEX, Expr, ExprOp, alu, conjuncts, const, minimum
 from ferrule.records import dataclass
 
 MOST_SEGMENTS = 9  # each is a copy of what is in the loop
@@ -45,7 +45,7 @@ def segments_of(kernel: Kernel, nest: Nest, depth: int) -> tuple[Segment, ...]:
     """
     loop = nest.loops[depth]
     path = [o.range for name, d, o in kernel.path(nest) if name != nest.name or d < depth]
-    nodes = toposort(expressions(nest))
+    nodes = nest.nodes
     changes = _in_step(_changes(nodes, loop.range, frozenset(path)))
     peeled = [c for o in nest.loops if o.peel is not None for c in conjuncts(o.peel)]
     if all(c.condition in peeled for c in changes):

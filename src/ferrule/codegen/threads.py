@@ -20,10 +20,8 @@ from ferrule.codegen.kernel import (
     Kind,
     Loop,
     Nest,
-    expressions,
-    reads,
 )
-from ferrule.expr import TRUE, Expr, ExprOp, both, const, less, range_
+from ferrule.expr import TRUE, Expr, ExprOp, both, const, less, range_, weighted_sum
 from ferrule.records import dataclass
 
 
@@ -151,7 +149,7 @@ class Threads:
         """Whether each thread reads only what it has made itself."""
         own = {i: r for i, r in enumerate(c.ranges) if r in self.own(c)}
         for nest in self.kernel.nests:
-            for read in reads(expressions(nest)):
+            for read in nest.reads:
                 if read.arg != c.name:
                     continue
                 for axis, r in own.items():
@@ -171,10 +169,8 @@ class Threads:
         """
         axes = self.axes(c)
         strides = dict(zip(axes, c.strides(axes), strict=True))
-        inside = const(0)
-        for i, r in zip(index, c.ranges, strict=True):
-            if r in strides:
-                inside = inside + i * strides[r]
+        places = zip(index, c.ranges, strict=True)
+        inside = weighted_sum((i, strides[r]) for i, r in places if r in strides)
         copy = self._group(c) if c.name in self.shared else const(0)
         if c.stages > 1:
             copy = copy * c.stages + (self.iteration(c) % c.stages if stage is None else stage)

@@ -21,9 +21,7 @@ from ferrule.codegen.kernel import (
     KernelError,
     Kind,
     Loop,
-    expressions,
     loaded_again,
-    reads,
 )
 from ferrule.codegen.neighbours import few_vectors, near_lanes
 from ferrule.codegen.threads import Digit, Threads
@@ -563,7 +561,7 @@ def _registers(kernel: Kernel, threads: Threads) -> frozenset[str]:
     out -= threads.shared
     kind_of = {loop.range: loop.kind for nest in kernel.nests for loop in nest.loops}
     for nest in kernel.nests:
-        for read in reads(expressions(nest)):
+        for read in nest.reads:
             for i, r in zip(read.src, kernel.computes[read.arg].ranges, strict=True):
                 chosen = i.is_const and kind_of[r] is Kind.UNROLL
                 if not chosen and not (i.op is ExprOp.RANGE and kind_of[i] is kind_of[r]):

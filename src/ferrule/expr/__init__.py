@@ -26,6 +26,7 @@ from ferrule.expr.build import (
     select,
     sint,
     substitute,
+    weighted_sum,
 )
 from ferrule.expr.variable import BoundVariable, Variable, unbind
 
@@ -61,4 +62,5 @@ __all__ = [
     "toposort",
     "unbind",
     "varying",
+    "weighted_sum",
 ]

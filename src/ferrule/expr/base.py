@@ -9,10 +9,10 @@ import math
 from collections.abc import Iterable
 from enum import Enum, auto
 from typing import Any, Final, Self, TypeVar
-from weakref import WeakValueDictionary
 from zlib import crc32
 
 from ferrule.dtype import DType, dtypes
+from ferrule.interning import Table
 
 
 class ExprOp(Enum):
@@ -75,7 +75,7 @@ INDEX: Final = DType(7, 8, "index", "q", "numpy.int64")
 BOOL: Final = dtypes.bool
 UNBOUNDED: Final = (-(2**63), 2**63 - 1)
 
-_interned: WeakValueDictionary[Any, Any] = WeakValueDictionary()
+_interned: Final = Table()
 _NO_RANGES: Final[frozenset[Any]] = frozenset()
 
 
@@ -111,7 +111,7 @@ class ExprBase:
 
     def __new__(cls, op: ExprOp, dtype: DType, src: tuple[Self, ...] = (), arg: Any = None) -> Self:
         key = (op, dtype, src, type(arg), arg.hex() if type(arg) is float else arg)
-        found = _interned.get(key)
+        found = _interned.find(key)
         if found is not None:
             assert isinstance(found, cls)
             return found
@@ -124,7 +124,7 @@ class ExprBase:
         self._linear = None
         self._rank = None
         self.ranges = _free_ranges(self)
-        _interned[key] = self
+        _interned.remember(key, self)
         return self
 
     @property
@@ -202,17 +202,23 @@ def _label(arg: Any) -> str:
 
 def toposort(roots: Iterable[N]) -> list[N]:
     """Every node below the roots, operands first; no recursion."""
-    order: dict[N, None] = {}
-    stack = list(roots)
+    order: list[N] = []
+    seen: set[N] = set()
+    # On top of a node, None: all below it is in order.
+    stack: list[N | None] = list(roots)
     while stack:
-        node = stack[-1]
-        missing = [s for s in node.src if s not in order] if node not in order else None
-        if missing:
-            stack += missing
-        else:
-            order[node] = None
-            stack.pop()
-    return list(order)
+        node = stack.pop()
+        if node is None:
+            node = stack.pop()
+            assert node is not None
+            order.append(node)
+        elif node not in seen:
+            seen.add(node)
+            if node.src:
+                stack += (node, None, *node.src)
+            else:
+                order.append(node)
+    return order
 
 
 def varying(roots: Iterable[N], ranges: frozenset[N]) -> list[N]:

@@ -23,7 +23,6 @@ from ferrule.expr.base import (
     bounds_of_terms,
     small_part,
     toposort,
-    varying,
 )
 from ferrule.expr.printing import render
 
@@ -188,12 +187,21 @@ def index_add(a: Expr, b: Expr) -> Expr:
         return a
     if a.op is ExprOp.CONST and a.arg == 0:
         return b
-    terms, constant = a.linear()
-    terms = dict(terms)
-    more, plus = b.linear()
-    for atom, coefficient in more.items():
-        terms[atom] = terms.get(atom, 0) + coefficient
-    return _from_linear(terms, constant + plus)
+    return weighted_sum(((a, 1), (b, 1)))
+
+
+def weighted_sum(parts: Iterable[tuple[Expr, int]], constant: int = 0) -> Expr:
+    """The sum of `part * weight`, and a constant, in normal form.
+
+    The same as products and sums of two at a time, without a normal form for each of these.
+    """
+    terms: dict[Expr, int] = {}
+    for part, weight in parts:
+        more, plus = part.linear()
+        constant += plus * weight
+        for atom, coefficient in more.items():
+            terms[atom] = terms.get(atom, 0) + coefficient * weight
+    return _from_linear(terms, constant)
 
 
 def index_mul(a: Expr, b: Expr) -> Expr:
@@ -239,9 +247,12 @@ def _factors(x: Expr) -> list[Expr]:
 
 def _from_linear(terms: dict[Expr, int], constant: int) -> Expr:
     """The normal form: the largest coefficients first, the constant last."""
-    _recombine(terms)
+    order: Iterable[Expr] = terms
+    if len(terms) > 1:
+        _recombine(terms)
+        order = sorted(terms, key=lambda a: (-abs(terms[a]), a.rank))
     out: Expr | None = None
-    for atom in sorted(terms, key=lambda a: (-abs(terms[a]), a.rank)):
+    for atom in order:
         coefficient = terms[atom]
         if coefficient == 0:
             continue
@@ -541,12 +552,33 @@ _FOLD: Final[dict[ExprOp, Callable[..., Any]]] = {
 def substitute(roots: Sequence[Expr], mapping: Mapping[Expr, Expr]) -> list[Expr]:
     """The roots with some nodes replaced; shared parts stay shared."""
     ranges = frozenset(mapping)
-    if all([node.op is ExprOp.RANGE for node in ranges]):
-        order = varying(roots, ranges)
-    else:
-        order = toposort(roots)
+    if not all([node.op is ExprOp.RANGE for node in ranges]):
+        return _substitute_nodes(roots, mapping)
     done: dict[Expr, Expr] = dict(mapping)
-    for node in order:
+    stack = [root for root in roots if not ranges.isdisjoint(root.ranges)]
+    while stack:
+        node = stack[-1]
+        if node in done:
+            stack.pop()
+            continue
+        is_sum = node.dtype is INDEX and node.op is ExprOp.ADD
+        terms, constant = node.linear() if is_sum else (node.src, 0)
+        missing = [s for s in terms if s not in done and not ranges.isdisjoint(s.ranges)]
+        if missing:
+            stack += missing
+            continue
+        stack.pop()
+        if isinstance(terms, dict):
+            parts = [(done.get(s, s), weight) for s, weight in terms.items()]
+            done[node] = weighted_sum(parts, constant)
+        else:
+            done[node] = rebuild(node, tuple([done.get(s, s) for s in terms]))
+    return [done.get(root, root) for root in roots]
+
+
+def _substitute_nodes(roots: Sequence[Expr], mapping: Mapping[Expr, Expr]) -> list[Expr]:
+    done: dict[Expr, Expr] = dict(mapping)
+    for node in toposort(roots):
         if node not in done:
             src = tuple([done.get(s, s) for s in node.src])
             # Nodes are interned: equal operands are the same ones.

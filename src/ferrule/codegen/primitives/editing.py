@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
+from operator import is_
 
-from ferrule.codegen.kernel import Compute, Kernel, Nest, expressions, reads
-from ferrule.expr import Expr, ExprOp, substitute, toposort
+from ferrule.codegen.kernel import Compute, Kernel, Nest
+from ferrule.expr import Expr, ExprOp, substitute
 
 
 class ScheduleError(ValueError):
@@ -106,24 +107,29 @@ def _slots_of(kernel: Kernel, names: Set[str]) -> tuple[set[int], set[int]]:
     """The slots that some nests load or store, and those that they store."""
     nests = [kernel.by_name[name] for name in names]
     stored = {c.store.slot for nest in nests for c in nest.computes if c.store is not None}
-    found = toposort([e for nest in nests for e in expressions(nest)])
-    return stored | {e.arg for e in found if e.op is ExprOp.LOAD}, stored
+    loaded = {e.arg for nest in nests for e in nest.nodes if e.op is ExprOp.LOAD}
+    return stored | loaded, stored
 
 
 def mapped(nest: Nest, mapping: Mapping[Expr, Expr]) -> Nest:
     """A nest with parts of its expressions replaced."""
-    computes = tuple(_map_compute(c, mapping) for c in nest.computes)
-    loops = tuple(loop.mapped(mapping) for loop in nest.loops)
-    return replace(nest, computes=computes, loops=loops)
+    computes = tuple([_map_compute(c, mapping) for c in nest.computes])
+    loops = tuple([loop.mapped(mapping) for loop in nest.loops])
+    is_same = all(map(is_, computes, nest.computes)) and all(map(is_, loops, nest.loops))
+    return nest if is_same else replace(nest, computes=computes, loops=loops)
 
 
 def _map_compute(c: Compute, mapping: Mapping[Expr, Expr]) -> Compute:
+    old = [c.value] if c.store is None else [c.value, c.store.index, c.store.valid]
     if c.start is not None:
-        c = replace(c, start=c.start.substitute(mapping))
-    if c.store is None:
-        return replace(c, value=c.value.substitute(mapping))
-    value, index, valid = substitute([c.value, c.store.index, c.store.valid], mapping)
-    return replace(c, value=value, store=replace(c.store, index=index, valid=valid))
+        old.append(c.start)
+    new = substitute(old, mapping)
+    if new == old:
+        return c
+    start = None if c.start is None else new.pop()
+    value, *place = new
+    store = None if c.store is None else replace(c.store, index=place[0], valid=place[1])
+    return replace(c, value=value, store=store, start=start)
 
 
 def map_all(kernel: Kernel, mapping: Mapping[Expr, Expr]) -> Kernel:
@@ -134,9 +140,11 @@ def map_reads(
     kernel: Kernel, names: set[str], new: Callable[[Expr], Expr], skip: Set[str] = frozenset()
 ) -> Kernel:
     """Replace the READs of some names everywhere but in the nests of `skip`."""
+    if not names:
+        return kernel
     nests = []
     for nest in kernel.nests:
-        found = [e for e in reads(expressions(nest)) if e.arg in names]
+        found = [e for e in nest.reads if e.arg in names]
         if found and nest.name not in skip:
             nest = mapped(nest, {e: new(e) for e in found})
         nests.append(nest)

@@ -44,7 +44,6 @@ from ferrule.expr import (
     rebuild,
     select,
     substitute,
-    toposort,
     varying,
 )
 from ferrule.records import dataclass
@@ -143,7 +142,7 @@ def can_shift(kernel: Kernel, nest: Nest, r: Expr, factor: int) -> bool:
     """
     inside = any(n.at is not None and n.at[0] == nest.name for n in kernel.nests)
     stored = {None if c.store is None else c.store.slot for c in nest.computes}
-    loaded = {e.arg for e in toposort(expressions(nest)) if e.op is ExprOp.LOAD}
+    loaded = {e.arg for e in nest.nodes if e.op is ExprOp.LOAD}
     enough = r.size.is_const and r.size.arg >= factor
     alone = nest.at is None and not inside and not stores_to_one_place(nest)
     return enough and alone and stored.isdisjoint({None, *loaded})

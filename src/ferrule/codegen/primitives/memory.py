@@ -13,7 +13,6 @@ from ferrule.codegen.kernel import (
     Loop,
     Nest,
     can_overwrite,
-    expressions,
     reads,
     why_not_ahead,
 )
@@ -85,7 +84,7 @@ def stage(
 
 def _load_of(kernel: Kernel, nest: Nest, slot: int, number: int) -> Expr:
     """One of the different loads that a nest does of a buffer."""
-    found = [e for e in toposort(expressions(nest)) if e.op is ExprOp.LOAD and e.arg == slot]
+    found = [e for e in nest.nodes if e.op is ExprOp.LOAD and e.arg == slot]
     if number >= len(found):
         raise ScheduleError(
             f"stage(b{slot}, number {number}) in kernel {kernel.name}: nest {nest.name} has "
@@ -177,7 +176,7 @@ def reuse(kernel: Kernel, nest_name: str, slot: int, name: str, number: int = 0)
     """
     nest = nest_of(kernel, nest_name)
     copy = kernel.computes.get(name)
-    found = [e for e in toposort(expressions(nest)) if e.op is ExprOp.LOAD and e.arg == slot]
+    found = [e for e in nest.nodes if e.op is ExprOp.LOAD and e.arg == slot]
     element = found[number] if number < len(found) else None
     varies = frozenset() if element is None or copy is None else element.ranges - copy.value.ranges
     own = [loop.range for loop in nest.loops if loop.range in varies]
@@ -247,7 +246,7 @@ def prefetch(kernel: Kernel, nest_name: str, slot: int, distance: int) -> Kernel
     That may be beyond the buffer's end, where nothing is fetched. Exact.
     """
     nest = nest_of(kernel, nest_name)
-    loaded = any(e.op is ExprOp.LOAD and e.arg == slot for e in toposort(expressions(nest)))
+    loaded = any(e.op is ExprOp.LOAD and e.arg == slot for e in nest.nodes)
     stored = any(c.store is not None and c.store.slot == slot for c in nest.computes)
     found = (loaded and distance > 0) or (stored and distance == 0)
     if not found or slot in dict(nest.ahead):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ferrule.codegen.kernel import MONOIDS, Compute, Kernel, Loop, Nest, Store, expressions, reads
+from ferrule.codegen.kernel import MONOIDS, Compute, Kernel, Loop, Nest, Store, expressions
 from ferrule.codegen.limits import end_by
 from ferrule.codegen.owner import owned_digit
 from ferrule.codegen.primitives.editing import (
@@ -96,7 +96,7 @@ def recompute(kernel: Kernel, nest_name: str, depth: int) -> Kernel:
     family = descendants(kernel, nest_name)
     own = {c.name for c in nest.computes}
     users = [n for n in kernel.nests if n.name not in family]
-    users = [n for n in users if any(e.arg in own for e in reads(expressions(n)))]
+    users = [n for n in users if any(e.arg in own for e in n.reads)]
     deeper = nest.at is not None and nest.at[1] <= depth <= len(nest_of(kernel, nest.at[0]).loops)
     if nest.at is None or not deeper or not all(_is_within(kernel, n, nest, depth) for n in users):
         raise ScheduleError(
@@ -128,7 +128,7 @@ def enter(kernel: Kernel, nest_name: str, host_name: str, depth: int) -> Kernel:
         digits = {owned_digit(s, r) for s in stores for r in (a.range, b.range) if _has(s, r)}
         same = same and len(digits) == 1 and None not in digits
     places = {s.index for s in stores}
-    found = [e for n in (nest, host) for e in toposort(expressions(n)) if e.op is ExprOp.LOAD]
+    found = [e for n in (nest, host) for e in n.nodes if e.op is ExprOp.LOAD]
     if not same or any(e.arg == stores[0].slot and e.src[0] not in places for e in found):
         raise ScheduleError(
             f"enter({nest_name}, {host_name}, {depth}) in kernel {kernel.name}: the iterations of "
@@ -284,7 +284,7 @@ def mergeable(kernel: Kernel, first: Nest, second: Nest) -> bool:
     family = [kernel.by_name[name] for name in descendants(kernel, first.name)]
     names = {c.name for nest in family for c in nest.computes}
     needing = [kernel.by_name[name] for name in descendants(kernel, second.name)]
-    return not any(e.arg in names for nest in needing for e in reads(expressions(nest)))
+    return not any(e.arg in names for nest in needing for e in nest.reads)
 
 
 def accumulate(kernel: Kernel, nest_name: str, name: str) -> Kernel:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import final
 
-from ferrule.codegen.kernel import Compute, Kernel, Kind, Nest, expressions, reads
+from ferrule.codegen.kernel import Compute, Kernel, Kind, Nest, reads
 from ferrule.codegen.primitives.editing import ScheduleError, mapped, nest_of, uncast
 from ferrule.dtype import dtypes
 from ferrule.expr import (
@@ -187,7 +187,7 @@ class _Running:
 
     def _without_axis(self, nest: Nest, axis: dict[str, int]) -> Nest:
         """A nest that keeps and reads the part of one iteration."""
-        found = {e: e.arg for e in reads(expressions(nest)) if e.arg in axis}
+        found = {e: e.arg for e in nest.reads if e.arg in axis}
         if any(e.src[axis[n]] is not self.here for e, n in found.items()):
             raise _NotKnownError(f"{nest.name} reads what another iteration keeps")
         nest = mapped(nest, {e: _read(e, _without(e.src, axis[n])) for e, n in found.items()})
@@ -343,9 +343,7 @@ class _Running:
         if len(found) != 1 or self._is_known_in_the_end(found[0].arg):
             return None
         (e,) = found
-        readers = [
-            n for n in self.kernel.nests if any(r.arg == e.arg for r in reads(expressions(n)))
-        ]
+        readers = [n for n in self.kernel.nests if any(r.arg == e.arg for r in n.reads)]
         return (self.kernel.computes[e.arg], e) if len(readers) == 1 else None
 
     def _mask_what_is_kept(self) -> None:
@@ -394,7 +392,7 @@ class _Running:
             inside |= {nest.name} if nest.at is not None and nest.at[0] in inside else set()
         nests = []
         for nest in self.kernel.nests:
-            found = [e for e in reads(expressions(nest)) if e.arg in self.parts]
+            found = [e for e in nest.reads if e.arg in self.parts]
             if nest.name not in inside and found:
                 if any(not self._is_known_in_the_end(e.arg) for e in found):
                     raise _NotKnownError(f"{nest.name} reads the parts after the loop")
