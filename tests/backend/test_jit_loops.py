@@ -254,3 +254,186 @@ def test_a_tensor_that_is_moved_to_where_it_is() -> None:
         for _ in range(3):
             model.step(Tensor([1.0]).realize())
             assert model.last is model.weight
+
+
+# *** gradients that are there before the call ***
+
+
+def micro_step(model: Model) -> Callable[[Tensor], Tensor]:
+    def step(x: Tensor) -> Tensor:
+        return (model.loss(x) / 3).backward()
+
+    return step
+
+
+def gradients(model: Model) -> list[Tensor]:
+    return [param.grad for param in model.params if param.grad is not None]
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+@pytest.mark.parametrize("is_captured", [True, False])
+def test_gradients_add_up_over_small_batches(
+    to_none: bool, is_captured: bool, calls: list[str]
+) -> None:
+    """Whether there are gradients is a part of the signature; which tensors they are is not."""
+
+    def loop(jit: Any) -> Iterator[Any]:
+        model = Model()
+        optimizer = nn.optim.Adam(model.params, lr=0.05)
+        micro = jit(micro_step(model))
+
+        def update() -> None:
+            optimizer.step()
+            optimizer.zero_grad(to_none)
+
+        if is_captured:
+            update = jit(update)
+        for number, x in enumerate(batches(24)):
+            yield [micro(x), *gradients(model)]
+            if number % 3 == 2:
+                update()
+                yield model.params
+
+    captures = ["captured"] * (1 + to_none + is_captured)
+    found = check(loop, calls, 10)
+    assert sorted(found) == sorted(["plain"] * (1 + is_captured) + captures)
+
+
+def test_what_others_hold_of_gradients_that_are_added_to(calls: list[str]) -> None:
+    def loop(jit: Any) -> Iterator[Any]:
+        model = Model()
+        micro = jit(micro_step(model))
+        kept = []
+        for number, x in enumerate(batches(12)):
+            if number % 3 == 0:
+                for param in model.params:
+                    param.grad = None
+            yield [micro(x)]
+            for gradient in gradients(model):
+                kept += [gradient, gradient.clone(), gradient * 2]
+        yield kept
+
+    assert check(loop, calls, 4) == ["plain", "captured", "captured"]
+
+
+@pytest.mark.parametrize("where", ["inside", "outside"])
+def test_two_captures_that_add_to_the_same_gradients(where: str, calls: list[str]) -> None:
+    """As of a generator and a discriminator: each step leaves gradients to the other's model."""
+
+    def loop(jit: Any) -> Iterator[Any]:
+        maker, judge = Model(), Model()
+        making = nn.optim.Adam(maker.params, lr=0.05)
+        judging = nn.optim.Adam(judge.params, lr=0.05)
+
+        def made(z: Tensor) -> Tensor:
+            return maker(z).pad(((0, 0), (0, 1)))
+
+        def make(z: Tensor) -> Tensor:
+            if where == "inside":
+                making.zero_grad()
+            loss = judge(made(z)).square().mean().backward()
+            making.step()
+            return loss
+
+        def tell(x: Tensor, z: Tensor) -> Tensor:
+            if where == "inside":
+                judging.zero_grad()
+            loss = ((judge(x) - 1).square() + judge(made(z).detach()).square()).mean().backward()
+            judging.step()
+            return loss
+
+        make, tell = jit(make), jit(tell)
+        for x, z in zip(batches(10), batches(10), strict=True):
+            if where == "outside":
+                judging.zero_grad()
+            losses = [tell(x, z)]
+            if where == "outside":
+                making.zero_grad()
+            yield [*losses, make(z), *maker.params, *judge.params]
+            yield [*gradients(judge), *gradients(maker)]
+
+    assert check(loop, calls, 5) == ["plain", "plain", "captured", "captured"]
+
+
+def test_a_gradient_that_is_in_another_place_too(calls: list[str]) -> None:
+    """What the function reads there is not an input, even if it is the same tensor today."""
+    weight = Tensor([1.0, 2.0], requires_grad=True).realize()
+    first = Tensor([10.0, 20.0]).realize()
+
+    class Kept:
+        gradient = first
+
+        def step(self, x: Tensor) -> Tensor:
+            (weight * x).sum().backward()
+            return self.gradient * 2
+
+    kept = Kept()
+    step = TinyJit(kept.step)
+    x = Tensor([1.0, 1.0]).realize()
+    weight.grad = first
+    for number in range(1, 5):
+        assert step(x).tolist() == [20.0 + 2 * number, 40.0 + 2 * number]
+    weight.grad = Tensor([0.0, 0.0]).realize()
+    for number in range(1, 5):
+        assert step(x).tolist() == [28.0, 48.0]
+        assert weight.grad.tolist() == [number, number]
+
+
+def test_two_tensors_with_one_gradient() -> None:
+    a = Tensor([1.0, 2.0], requires_grad=True).realize()
+    b = Tensor([3.0, 4.0], requires_grad=True).realize()
+    step = TinyJit(lambda x: (a * x + b * x * 2).sum().backward())
+    x = Tensor([1.0, 10.0]).realize()
+    for number in range(8):
+        shared = number % 4 < 2
+        a.grad = Tensor([0.0, 0.0]).realize()
+        b.grad = a.grad if shared else Tensor([0.0, 0.0]).realize()
+        step(x)
+        assert a.grad.tolist() == ([3.0, 30.0] if shared else [1.0, 10.0])
+        assert b.grad.tolist() == ([3.0, 30.0] if shared else [2.0, 20.0])
+
+
+def test_a_gradient_that_is_an_argument() -> None:
+    weight = Tensor([1.0, 2.0], requires_grad=True).realize()
+    x = Tensor([1.0, 10.0]).realize()
+
+    @TinyJit
+    def step(given: Tensor) -> Tensor:
+        (weight * x).sum().backward()
+        return given * 1
+
+    other = Tensor([5.0, 5.0]).realize()
+    weight.grad = Tensor([0.0, 0.0]).realize()
+    for number in range(1, 13):
+        result = step(weight.grad if number % 3 else other)
+        assert weight.grad.tolist() == [number, 10 * number]
+        assert result.tolist() == ([number, 10 * number] if number % 3 else [5.0, 5.0])
+
+
+def test_gradients_that_the_function_returns_or_moves() -> None:
+    weight = Tensor([1.0, 2.0], requires_grad=True).realize()
+    other = Tensor([1.0, 2.0], requires_grad=True).realize()
+
+    @TinyJit
+    def move() -> Tensor | None:
+        other.grad, weight.grad = weight.grad, None
+        return other.grad
+
+    for number in range(6):
+        given = weight.grad = Tensor([float(number), 0.0]).realize()
+        assert move() is given
+        assert other.grad is given
+        assert weight.grad is None
+
+
+def test_a_step_that_looks_for_gradients() -> None:
+    weight = Tensor([1.0, 2.0], requires_grad=True).realize()
+
+    @TinyJit
+    def size(x: Tensor) -> Tensor:
+        return x if weight.grad is None else (weight.grad * x).sum()
+
+    x = Tensor([1.0, 10.0]).realize()
+    for number in range(12):
+        weight.grad = None if number % 4 < 2 else Tensor([float(number), 1.0]).realize()
+        assert size(x).tolist() == ([1.0, 10.0] if number % 4 < 2 else number + 10)

@@ -168,8 +168,8 @@ def test_a_gradient_from_outside_is_named(capsys: pytest.CaptureFixture[str]) ->
         return (weight * x).sum().backward()
 
     with Context(DEBUG=1):
-        for _ in range(3):
-            weight.grad = Tensor([1.0, 1.0]).realize()
+        for _ in range(4):
+            weight.grad = Tensor([1.0, 1.0, 1.0])[1:]
             add_to_gradient(Tensor([3.0, 4.0]).realize())
             assert weight.grad.tolist() == [4.0, 5.0]
     expected = "again: the gradient of a tensor of shape (2,) was made anew outside, and the"

@@ -156,3 +156,97 @@ def test_captured_programs_equal_plain_ones(
     with Context(FERRULE_DEVICE="NUMPY"):
         plain = play(body, returned, script, captured=False)
         assert play(body, returned, script, captured=True) == plain
+
+
+# *** gradients ***
+
+ENDS = ("nothing", "none", "zeros", "zero in place", "half")
+GRADIENT_SCRIPT = st.lists(
+    st.sampled_from(
+        [
+            *("add", "add", "add", "add", "update", "update", *ENDS),
+            *("anew", "view", "share", "copy", "lazy", "keep", "read", "add kept"),
+        ]
+    ),
+    min_size=4,
+    max_size=14,
+)
+
+
+@dataclass
+class Trained:
+    """Two parameters, and functions that add to their gradients and use them."""
+
+    end: str
+    a: Tensor = field(default_factory=lambda: fresh(1).requires_grad_())
+    b: Tensor = field(default_factory=lambda: fresh(2).requires_grad_())
+    kept: Tensor = field(default_factory=lambda: fresh(9))
+
+    def add(self, x: Tensor) -> Tensor:
+        return (self.a * x + (self.b * 2 + 1) * x).sum().backward()
+
+    def add_kept(self, x: Tensor) -> Tensor:
+        (self.a * x).sum().backward()
+        return self.kept * 2
+
+    def update(self) -> Tensor | None:
+        total = None
+        with Tensor.no_grad():
+            for tensor in (self.a, self.b):
+                if tensor.grad is not None:
+                    total = tensor.grad * 3 if total is None else total + tensor.grad
+                    tensor.assign(tensor - tensor.grad * 0.5)
+                    self.finish(tensor, self.end)
+        return total
+
+    def finish(self, tensor: Tensor, end: str) -> None:
+        if end == "none":
+            tensor.grad = None
+        elif end == "zeros":
+            tensor.grad = tensor.zeros_like()
+        elif tensor.grad is not None and end != "nothing":
+            tensor.grad.assign(tensor.grad * (0.5 if end == "half" else 0))
+
+
+def train(end: str, script: list[str], captured: bool) -> list[Any]:
+    """Everything that can be seen of gradients from outside."""
+    model = Trained(end)
+    add, add_kept, update = model.add, model.add_kept, model.update
+    if captured:
+        add, add_kept, update = TinyJit(add), TinyJit(add_kept), TinyJit(update)
+    late: list[Tensor] = []
+    seen: list[Any] = []
+    for number, action in enumerate([*script, *script]):
+        a, b = model.a, model.b
+        if action == "add":
+            seen.append(add(fresh(number)).tolist())
+        elif action == "add kept":
+            seen.append(add_kept(fresh(number)).tolist())
+        elif action == "update":
+            total = update()
+            seen.append(total if total is None else total.tolist())
+        elif action in ENDS:
+            model.finish(a, action)
+        elif action == "anew":
+            b.grad = fresh(number)
+        elif action == "view":
+            a.grad = Tensor.cat(fresh(number), fresh(1))[1 : SIZE + 1]
+        elif action == "share":
+            b.grad = a.grad
+        elif a.grad is not None and action == "copy":
+            late.append(a.grad.clone())
+        elif b.grad is not None and action == "lazy":
+            late.append(b.grad * 3)
+        elif a.grad is not None and action == "keep":
+            model.kept = a.grad
+        elif action == "read":
+            seen.append([None if x.grad is None else x.grad.tolist() for x in (a, b)])
+    found = [*late, model.a, model.b, model.kept, model.a.grad, model.b.grad]
+    return [*seen, *[None if value is None else value.tolist() for value in found]]
+
+
+@settings(max_examples=100)
+@given(st.sampled_from(ENDS), GRADIENT_SCRIPT)
+def test_gradients_in_captured_programs_equal_plain_ones(end: str, script: list[str]) -> None:
+    with Context(FERRULE_DEVICE="NUMPY"):
+        assert train(end, script, captured=True) == train(end, script, captured=False)

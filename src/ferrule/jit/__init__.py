@@ -26,6 +26,7 @@ from ferrule.config import config
 from ferrule.expr import Variable
 from ferrule.gradient import is_transforming
 from ferrule.helpers import check_function, not_a_function
+from ferrule.jit.gradients import Gradients
 from ferrule.jit.inputs import Arguments, read_arguments
 from ferrule.jit.numbers import Numbers
 from ferrule.jit.reach import Reach
@@ -104,7 +105,7 @@ class TinyJit(Generic[ReturnType]):
         self._replays: OrderedDict[tuple[Any, ...], Replay] = OrderedDict()
         self._reachable: set[int | None] = set()
         """The memory that the function can get at without being given it."""
-        self._numbers: OrderedDict[tuple[Any, ...], Numbers] = OrderedDict()
+        self._outside: OrderedDict[tuple[Any, ...], tuple[Numbers, Gradients]] = OrderedDict()
         """For the signature of the arguments: what else the function reads."""
         self._recent: Recent | None = None
         self._writes = False
@@ -180,6 +181,8 @@ class TinyJit(Generic[ReturnType]):
             self._writes = True
             arguments = self._read_anew(function, args, kwargs)
             replay = self._find(arguments)
+            if replay is not None and replay.watch.overlaps(arguments.buffers):
+                replay = None  # a gradient is in memory that the function uses besides
         if replay is not None:
             tensors, buffers = arguments.tensors, arguments.buffers
             problem = replay.watch.problem(tensors, buffers)
@@ -201,12 +204,15 @@ class TinyJit(Generic[ReturnType]):
     def _find(self, arguments: Arguments) -> Replay | None:
         """The replay of such a call, if there is one.
 
-        The numbers that the function finds by itself become a part of the signature.
+        What the function finds by itself, numbers and gradients, becomes a part of the signature.
         """
-        numbers = self._numbers.get(arguments.key)
-        if numbers is None:
+        found = self._outside.get(arguments.key)
+        if found is None:
             return None
-        arguments.key = (*arguments.key, numbers.key())
+        numbers, gradients = found
+        arguments.explicit = len(arguments.tensors)
+        signature = gradients.add_to(arguments.tensors, arguments.buffers)
+        arguments.key = (*arguments.key, numbers.key(), signature)
         return self._replays.get(arguments.key)
 
     def _read_anew(
@@ -253,22 +259,24 @@ class TinyJit(Generic[ReturnType]):
     ) -> ReturnType:
         arguments = self._read_anew(function, args, kwargs)
         result: ReturnType
-        result, replay = capture_call(function, args, kwargs, arguments, self._writes)
+        known = self._outside.get(arguments.key)
+        gradients = Gradients() if known is None else known[1]
+        result, replay = capture_call(function, args, kwargs, arguments, self._writes, gradients)
         if isinstance(replay, NotReplayable):
             self._refusals += 1
             self._note(f"not captured: {replay}")
             return result
         self._note(f"captured {len(replay.batch.items)} items")
         self._writes_arguments |= replay.watch.writes_arguments()
-        self._numbers[arguments.key] = replay.numbers
-        self._numbers.move_to_end(arguments.key)
-        arguments.key = (*arguments.key, replay.numbers.key())
+        self._outside[arguments.key] = replay.numbers, replay.gradients
+        self._outside.move_to_end(arguments.key)
+        arguments.key = (*arguments.key, replay.numbers.key(), replay.gradient_key)
         self._replays[arguments.key] = replay
         self._unused[arguments.key] = None
         while len(self._replays) > _MOST_REPLAYS:
             self._replays.popitem(last=False)
-        while len(self._numbers) > _MOST_REPLAYS:
-            self._numbers.popitem(last=False)
+        while len(self._outside) > _MOST_REPLAYS:
+            self._outside.popitem(last=False)
         self._show(arguments, replay)
         return result
 

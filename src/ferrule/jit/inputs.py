@@ -43,6 +43,8 @@ class Arguments:
     """All tensors, those in lists, tuples, dicts and dataclasses included, in order."""
     buffers: list[Buffer] = field(default_factory=list)
     """The memory that each of them is in."""
+    explicit: int = 0
+    """How many there are, not counting gradients that the function finds by itself."""
     closed_over: list[int] = field(default_factory=list)
     """The numbers of the tensors that need a stand-in: see `read_arguments`."""
     parts: dict[Tensor, Buffer] = field(default_factory=dict)

@@ -211,7 +211,8 @@ class Recent:
         known = _all_known((*args, *[kwargs[name] for name in sorted(kwargs)]))
         if known is None:
             return None
-        return Recent(replay, known, list(kwargs), arguments.buffers, arguments.reachable)
+        buffers = arguments.buffers[: arguments.explicit]
+        return Recent(replay, known, list(kwargs), buffers, arguments.reachable)
 
     def given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Given | None:
         """What a call gives to the replay; None if its signature has to be read."""
@@ -229,9 +230,19 @@ class Recent:
         for number, known in enumerate(self._known):
             if not known.accepts(values[number], given):
                 return None
-        if list(map(_serial_of, buffers)) == self._serials:
-            return given
-        return given if self._apart and self._are_apart(buffers) else None
+        is_same = list(map(_serial_of, buffers)) == self._serials
+        if not is_same and not (self._apart and self._are_apart(buffers)):
+            return None
+        return given if self._has_gradients(given) else None
+
+    def _has_gradients(self, given: Given) -> bool:
+        """Whether the gradients that the function finds are of the same kinds; adds them."""
+        replay = self.replay
+        if not replay.gradients.used:
+            return True
+        tensors, buffers, _ = given
+        signature = replay.gradients.add_to(tensors, buffers)
+        return signature == replay.gradient_key and not replay.watch.overlaps(buffers)
 
     def _are_apart(self, buffers: Sequence[Buffer]) -> bool:
         """Whether no two share memory, and the function reaches none of it by itself."""

@@ -21,6 +21,7 @@ from ferrule.counting import is_numbers
 from ferrule.device import BufferCopy
 from ferrule.dtype import dtypes
 from ferrule.jit.batch import Batch
+from ferrule.jit.gradients import Gradients, GradientsBefore
 from ferrule.jit.inputs import Arguments, InputPart, follow, stand_ins
 from ferrule.jit.numbers import Numbers
 from ferrule.jit.places import Path, Place
@@ -69,12 +70,14 @@ def capture_call(
     kwargs: Mapping[str, Any],
     arguments: Arguments,
     writes: bool,
+    gradients: Gradients,
 ) -> tuple[Any, Replay | NotReplayable]:
     """Calls the function; gives its result, and a replay or the reason why there is none.
 
-    `writes` tells whether it is known to write to memory from outside.
+    `writes` tells whether it is known to write to memory from outside, `gradients` which gradients
+    are known to matter.
     """
-    call = _Call(arguments, function, writes)
+    call = _Call(arguments, function, writes, gradients)
     if call.stand_ins:
         args, kwargs = replace_tensors((tuple(args), dict(kwargs)), call.stand_ins)
     try:
@@ -95,14 +98,16 @@ def capture_call(
 class _Call:
     """One call while it is captured."""
 
-    def __init__(self, arguments: Arguments, function: Callable[..., Any], writes: bool) -> None:
+    def __init__(
+        self,
+        arguments: Arguments,
+        function: Callable[..., Any],
+        writes: bool,
+        gradients: Gradients,
+    ) -> None:
         self.arguments = arguments
         self.capture = Capture()
         self.stand_ins = stand_ins(arguments)
-        self._given = {
-            self.stand_ins.get(tensor, tensor): number
-            for number, tensor in enumerate(arguments.tensors)
-        }
         self._gradients = [tensor.grad for tensor in arguments.tensors]
         self._watch = Watch()
         self._roots = [function, *arguments.objects]
@@ -112,6 +117,11 @@ class _Call:
         tensors = self._before.tensors()
         # What is lazy would melt into the function's kernels, and could not be told from them.
         realize([node for node in map(_lazy_root, tensors) if node is not None])
+        self._found = GradientsBefore(self._before, arguments, gradients)
+        self._given = {
+            self.stand_ins.get(tensor, tensor): number
+            for number, tensor in enumerate(arguments.tensors)
+        }
         for tensor in tensors:
             if tensor._leaf is not None and tensor.grad is None:
                 self._watch.add_no_gradient(tensor)
@@ -173,6 +183,7 @@ class _Call:
         }
         pending = [storage.node for storage in pending_writes()]
         realize(list(dict.fromkeys([*made.values(), *pending])))
+        self._add_gradients(everything.keys())
         self._check_containers(args, gradients)
         leaves = self._leaves(everything, made)
         self._outcome.template = mapped(result, lambda leaf: leaves.get(id(leaf)))
@@ -181,9 +192,16 @@ class _Call:
         for number, tensor in gradients.items():
             self._outcome.effects.append(Effect(number, leaves[id(tensor)]))
 
+    def _add_gradients(self, seen: Set[int]) -> None:
+        """The gradients that the function has used, by itself, are arguments from here on."""
+        used = {**self.capture.read, **self.capture.updated}
+        first = len(self.arguments.tensors)
+        added = self._found.add_used(used, seen, self.arguments)
+        self._given.update({tensor: first + number for number, tensor in enumerate(added)})
+
     def _new_gradients(self) -> dict[int, Tensor]:
         """The gradients that arguments have got, by the argument's number."""
-        pairs = enumerate(zip(self.arguments.tensors, self._gradients, strict=True))
+        pairs = enumerate(zip(self.arguments.tensors, self._gradients, strict=False))
         found = {number: (tensor.grad, old) for number, (tensor, old) in pairs}
         return {n: new for n, (new, old) in found.items() if new is not None and new is not old}
 
@@ -328,6 +346,7 @@ class _Call:
         return Replay(
             *(batch, packed, self._outcome, self._watch),
             *(changed, var_vals, objects, self.numbers),
+            gradients=self._found.mattering(),
             parts=list(self._parts.values()),
         )
 
@@ -405,16 +424,20 @@ class _Call:
         """What the function reads must be where it finds it, now and in later calls.
 
         Reading a constant leaves no trace, so all of them count as read; so does what it returns,
-        and what it can reach and was given. Nor does a tensor leave one that is moved to where it
-        is already.
+        and what it can reach and was given, but for gradients: these are inputs. Nor does a tensor
+        leave one that is moved to where it is already.
         """
         pairs = enumerate(self.arguments.buffers)
         stood_for = set(self.arguments.closed_over)
         given = {buffer.base.serial for number, buffer in pairs if number not in stood_for}
+        gradients = {n: path for n, path in self._found.paths.items() if n in given}
+        for path in gradients.values():
+            self._watch.add_path(path)
         read = [
             reference
             for reference, serial in self._memory
             if serial in used or serial in given or _is_in(reference(), self._same)
+            if serial not in gradients
         ]
         constants = [reference for reference, _ in self._constants]
         moved = map(weakref.ref, self._before.aliased(self.numbers.assigned))

@@ -9,6 +9,7 @@ from ferrule.buffer import Buffer
 from ferrule.expr import Variable
 from ferrule.gradient import Value
 from ferrule.jit.batch import Batch
+from ferrule.jit.gradients import Gradients
 from ferrule.jit.inputs import InputPart
 from ferrule.jit.numbers import Numbers
 from ferrule.jit.results import Outcome, build_result
@@ -36,11 +37,14 @@ class Replay:
         var_vals: Mapping[Variable, int],
         objects: Sequence[object],
         numbers: Numbers,
+        gradients: tuple[Gradients, tuple[Any, ...]],
         parts: Sequence[InputPart] = (),
     ) -> None:
         self.batch = batch
         self.watch = watch
         self.numbers = numbers
+        self.gradients, self.gradient_key = gradients
+        """Which gradients matter, and their signature in calls that may be replayed."""
         self.runs = 0
         """How often it was used."""
         self._packed = packed

@@ -150,11 +150,12 @@ class Watch:
     def overlaps(self, buffers: Sequence[Buffer]) -> bool:
         """Whether an argument is in memory from outside, and a write or a gradient makes it matter.
 
-        In the captured call it was in memory of its own.
+        In the captured call it was in memory of its own. Gradients may be missing, at the end.
         """
         if not self._used:
             return False
-        return any([buffers[number].base.serial in self._used for number in self._unshared]) or any(
+        given = [number for number in self._unshared if number < len(buffers)]
+        return any([buffers[number].base.serial in self._used for number in given]) or any(
             [buffer.base.serial in self._updated for buffer in buffers]
         )
 
