@@ -347,3 +347,35 @@ def test_strides_are_those_of_numpy() -> None:
     assert Tensor.zeros(0, 3).T.is_contiguous()
     with pytest.raises(ShapeError, match=r"\[stride\]"):
         x.stride(3)
+
+
+CHANGES_NOTHING: dict[str, tuple[Any, Callable[[Tensor], Tensor]]] = {
+    "roll by 0": (CUBE, lambda x: x.roll(0, 1)),
+    "roll by the size": (CUBE, lambda x: x.roll((3, -4), (1, 2))),
+    "roll of the flat elements": (CUBE, lambda x: x.roll(24)),
+    "pad": (CUBE, lambda x: x.pad((0, 0))),
+    "pad that cuts": (CUBE, lambda x: x.pad((-1, 0))),
+    "pad with itself": (CUBE, lambda x: x.pad((0, 0), "reflect")),
+    "pad with itself that cuts": (CUBE, lambda x: x.pad((-1, 0), "circular")),
+    "diff": (CUBE, lambda x: x.diff(0)),
+    "floor of ints": (CUBE, lambda x: x.floor()),
+    "round of ints": (CUBE, lambda x: x.round(2)),
+    "nan_to_num of ints": (CUBE, lambda x: x.nan_to_num()),
+    "abs of unsigned": (CUBE.astype(np.uint8), lambda x: x.abs()),
+    "sign of bools": (CUBE > 3, lambda x: x.sign()),
+    "first power": (CUBE[0, :, :3], lambda x: x.matrix_power(1)),
+    "take": (CUBE, lambda x: x.take(1, axis=0)),
+    "take of the flat elements": (CUBE, lambda x: x.take(1)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES_NOTHING)
+def test_results_have_their_own_memory_where_they_change_nothing(name: str) -> None:
+    array, function = CHANGES_NOTHING[name]
+    x = Tensor(array)
+    result = function(x)
+    expected = result.numpy()
+    x.zero_()
+    np.testing.assert_array_equal(result.numpy(), expected)
+    result.fill_(1)
+    assert not x.numpy().any()

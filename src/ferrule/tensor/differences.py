@@ -50,7 +50,7 @@ class Differences(Searching):
             raise ValueError(f"[diff] n is how many times to take differences, not {n}")
         place = self._axis(axis, "diff")
         if n == 0:
-            return self
+            return self.clone()
         parts = [part for part in (prepend, self, append) if part is not None]
         first, *rest = [self._wrap(part._read()) for part in parts]
         joined = first.cat(*rest, dim=place) if rest else first

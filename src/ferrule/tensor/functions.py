@@ -414,7 +414,7 @@ class Functions(Elementwise):
         """
         value = self._read()
         if value.dtype is dtypes.bool or dtypes.is_unsigned(value.dtype):
-            return self
+            return self.clone()
         return self._wrap(record("abs", _ABS, (value,), value.detach().absolute().node, None))
 
     def sign(self) -> Self:
@@ -425,11 +425,11 @@ class Functions(Elementwise):
         [-1.0, 0.0, 1.0]
         """
         value = self._read()
-        return self if value.dtype is dtypes.bool else self._wrap(_sign(value.detach()))
+        return self.clone() if value.dtype is dtypes.bool else self._wrap(_sign(value.detach()))
 
     def _rounded(self, function: Callable[[Value], Value]) -> Self:
         value = self._read()
-        return self._wrap(function(value.detach())) if dtypes.is_float(value.dtype) else self
+        return self._wrap(function(value.detach()) if dtypes.is_float(value.dtype) else value)
 
     def floor(self) -> Self:
         """The largest whole number that is not larger.
@@ -474,7 +474,7 @@ class Functions(Elementwise):
             return self._rounded(round_half_even)
         if not dtypes.is_float(self.dtype):
             if decimals > 0:
-                return self
+                return self.clone()
             raise DTypeError(
                 f"[round] to {decimals} decimals is not defined for {self.dtype}; "
                 "cast it to a float first"

@@ -52,7 +52,7 @@ class Joining(Movement):
         source = self._cut(pairs)
         added = [(_positive(before), _positive(after)) for before, after in pairs]
         if all(same(n, 0) for pair in added for n in pair):
-            return source
+            return source.clone()
         inner = source._read()
         return self._wrap(padded(inner, added, value))
 
@@ -76,10 +76,10 @@ class Joining(Movement):
                 raise ShapeError(f"[pad] mode {mode!r} needs sizes that are known, not {pairs}")
             if before > 0 or after > 0:
                 result = result._border(axis, max(before, 0), max(after, 0), mode)
-        if circular:
-            return result
-        cuts = [tuple(min(n, 0) for n in pair if isinstance(n, int)) for pair in pairs]
-        return result._cut([(before, after) for before, after in cuts])
+        if not circular:
+            cuts = [tuple(min(n, 0) for n in pair if isinstance(n, int)) for pair in pairs]
+            result = result._cut([(before, after) for before, after in cuts])
+        return result.clone()
 
     def _border(self, axis: int, before: int, after: int, mode: str) -> Self:
         size = self._shape[axis]
@@ -293,7 +293,7 @@ class Joining(Movement):
         axes = [dims] if isinstance(dims, int) else list(dims)
         if len(moves) != len(axes):
             raise ShapeError(f"[roll] {len(moves)} shifts for {len(axes)} dims")
-        result = self
+        result = self.clone()
         for shift, dim in zip(moves, axes, strict=True):
             axis = self._axis(dim, "roll")
             size = known_size(self._shape[axis], "roll")

@@ -252,7 +252,7 @@ class Numeric(Probability):
         """
         value = self._read()
         if not dtypes.is_float(value.dtype):
-            return self
+            return self.clone()
         largest = largest_finite(value.dtype)
         above = value.full(largest if posinf is None else posinf)
         below = value.full(-largest if neginf is None else neginf)

@@ -33,8 +33,8 @@ class Selecting(Indexing):
         [[3, 4]]
         """
         if dim is None:
-            return self.flatten()[index]
-        return self[(slice(None),) * self._axis(dim, "take") + (index,)]
+            return self.flatten()[index].clone()
+        return self[(slice(None),) * self._axis(dim, "take") + (index,)].clone()
 
     def take_along_axis(self, indices: TensorBase, axis: int | None = -1) -> Self:
         """NumPy's name of `take_along_dim`.

@@ -190,7 +190,7 @@ class Solvers(Diagonals):
             rest >>= 1
             if not rest:
                 assert result is not None
-                return result
+                return result.clone()
             base = base @ base
 
     def tensorinv(self, ind: int = 2) -> Self:
