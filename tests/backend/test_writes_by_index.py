@@ -270,3 +270,23 @@ def test_a_position_out_of_range_writes_nowhere(device: str) -> None:
     b = Tensor.zeros(5, dtype=dtypes.int32).contiguous().realize()
     b[Tensor([5, -6, 4, -1, 100])] = Tensor([1, 2, 3, 4, 5])
     assert b.tolist() == [0, 0, 0, 0, 4]
+
+
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "exp": lambda x: (x - 2).exp(),
+    "log": lambda x: (x + 1).log() * 2,
+    "sin": lambda x: x.sin() * 3 + 3,
+    "log10": lambda x: (x * 500 + 1).log10(),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_of_floats_say_where_to_write(device: str, name: str) -> None:
+    x = Tensor([0.1, 0.9, 2.2, 3.3])
+    values = Tensor([1.0, 2.0, 4.0, 8.0])
+    positions = FUNCTIONS[name](x).floor().int()
+    expected = np.zeros(12, np.float32)
+    for i, value in zip(positions.tolist(), [1, 2, 4, 8], strict=True):
+        expected[i] += value
+    again = FUNCTIONS[name](x).floor().int()  # part of the kernel that writes
+    np.testing.assert_array_equal(Tensor.zeros(12).scatter_add(0, again, values).numpy(), expected)

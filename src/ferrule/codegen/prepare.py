@@ -31,7 +31,10 @@ def _expanded(kernel: Kernel) -> Kernel:
 
 def _written_out(c: Compute) -> Compute:
     start = None if c.start is None else _expand(c.start)
-    return replace(c, value=_expand(c.value), start=start)
+    store = c.store
+    if store is not None:
+        store = replace(store, index=_expand(store.index), valid=_expand(store.valid))
+    return replace(c, value=_expand(c.value), start=start, store=store)
 
 
 def _expand(e: Expr) -> Expr:
