@@ -45,6 +45,21 @@ def test_sums_and_products(device: str, size: int) -> None:
     )
 
 
+@pytest.mark.parametrize("size", [1, 3, 8, 16, 63, 64, 100, 1040])
+def test_what_is_the_same_for_all_elements_or_many(device: str, size: int) -> None:
+    steps = np.arange(1, size + 1)
+    np.testing.assert_array_equal(Tensor.full((size,), 2).cumsum(0).numpy(), 2 * steps)
+    np.testing.assert_array_equal((Tensor(steps) * 0 + 1).cumsum(0).numpy(), steps)
+    np.testing.assert_array_equal(Tensor.ones(2, size).cumprod(1).numpy(), np.ones((2, size)))
+    np.testing.assert_array_equal(Tensor.ones(size).cummax(0)[0].numpy(), np.ones(size))
+    row = np.arange(3)
+    columns = Tensor(row).reshape(3, 1).expand(3, size)
+    np.testing.assert_array_equal(columns.cumsum(1).numpy(), row[:, None] * steps)
+    np.testing.assert_array_equal(columns.T.cumsum(0).numpy(), row * steps[:, None])
+    blocks = Tensor(steps).repeat_interleave(16, 0)
+    np.testing.assert_array_equal(blocks.cumsum(0).numpy(), np.cumsum(np.repeat(steps, 16)))
+
+
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("kind", ["f", "i1", "u8", "?"])
 def test_extremes(device: str, size: int, kind: str) -> None:

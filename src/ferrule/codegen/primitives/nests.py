@@ -35,9 +35,12 @@ from ferrule.expr import (
 )
 
 
-def compute_at(kernel: Kernel, nest_name: str, depth: int, inside: bool = False) -> Kernel:
+def compute_at(
+    kernel: Kernel, nest_name: str, depth: int, inside: bool = False, always: Expr | None = None
+) -> Kernel:
     """Compute a nest further out: it gets a loop of its own for each of its consumer's loops that
-    it leaves, and keeps a tile of values.
+    it leaves, and keeps a tile of values. It gets none for a loop with which it does not vary,
+    other than that over `always`.
 
     What hangs in it leaves the new loops in its turn, or stays inside of them. The tile is in
     registers if those loops are lanes and copies. Exact.
@@ -50,7 +53,8 @@ def compute_at(kernel: Kernel, nest_name: str, depth: int, inside: bool = False)
     parent = kernel.by_name[nest.at[0]]
     family = descendants(kernel, nest_name)
     used = {r for n in family for e in expressions(kernel.by_name[n]) for r in e.ranges}
-    left = [loop for loop in parent.loops[depth : nest.at[1]] if loop.range in used]
+    leaves = parent.loops[depth : nest.at[1]]
+    left = [loop for loop in leaves if loop.range in used or loop.range is always]
     clones = {
         loop.range: range_(f"{loop.range.name}@{nest_name}", loop.range.size) for loop in left
     }
