@@ -343,6 +343,52 @@ def test_views_that_the_collector_leaves_out_see_what_a_replay_writes(when: str)
         gc.freeze()  # as all tests have it
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda x, i: x[i],
+        lambda x, i: x[:, i],
+        lambda x, i: x[:, i : i + 3],
+        lambda x, i: x[i::12],
+        lambda x, i: x[i : i + 4].T,
+        lambda x, i: x[1, i : i + 3].expand(2, 3),
+        lambda x, i: x[i : i + 4].reshape(2, -1)[:, 1:],
+        lambda x, i: x[::-1][i : i + 4],
+    ],
+)
+def test_other_parts_of_one_memory_share_a_capture(part: Any) -> None:
+    runs: list[int] = []
+    data = Tensor(rows(24, 15)).realize()
+    plain = data.numpy()
+
+    @TinyJit
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        runs.append(1)
+        return x * 2 + y
+
+    y = data[0, 4:5]
+    for i in range(10):
+        x = part(data, i)
+        assert f(x, y).tolist() == (np.array(x.tolist()) * 2 + plain[0, 4]).tolist()
+    assert len(runs) == 3  # plainly, for one part, and for all
+
+
+def test_a_part_that_stays_beside_one_that_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = Tensor(rows(24, 16)).realize()
+    f = TinyJit(lambda x, y: x * y)
+    copied: list[int] = []
+    copy_of = ferrule.jit.inputs._copied_part
+
+    def noting(tensor: Tensor, *others: Any) -> Any:
+        copied.append(tensor.shape[0])
+        return copy_of(tensor, *others)
+
+    monkeypatch.setattr("ferrule.jit.inputs._copied_part", noting)
+    for i in range(5):
+        f(data[i : i + 3, 1], data.T[2, 3:4])
+    assert set(copied) == {3}
+
+
 def test_batches_of_one_data_set_share_a_capture() -> None:
     runs: list[int] = []
     data, labels = Tensor(rows(60, 3)).realize(), Tensor(rows(60)).realize()
@@ -754,6 +800,29 @@ def test_what_changes_every_time_is_captured_at_second_sight() -> None:
     for _ in range(3):
         assert f(Tensor([1.0]), 99).item() == 100
     assert len(set(f._replays) - captured) == 1
+
+
+def test_a_loop_over_more_signatures_than_there_is_room_for() -> None:
+    runs: list[int] = []
+
+    @TinyJit
+    def f(x: Tensor, i: int) -> Tensor:
+        runs.append(i)
+        return x + i
+
+    for epoch in range(4):
+        if epoch == 2:
+            runs.clear()
+        for i in range(40):
+            assert f(Tensor([1.0]), i).item() == 1 + i
+    assert runs == [0, *range(33, 40)] * 2  # the others are replayed
+    for _ in range(3):
+        for i in range(100, 132):
+            assert f(Tensor([1.0]), i).item() == 1 + i
+    runs.clear()
+    for i in range(100, 132):
+        assert f(Tensor([1.0]), i).item() == 1 + i
+    assert runs == []
 
 
 def test_a_replaced_tensor_from_outside() -> None:

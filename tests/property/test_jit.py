@@ -87,6 +87,7 @@ BETWEEN = st.lists(
                     "call a view",
                     "call a part",
                     "call parts",
+                    "call every third",
                     "write",
                     "lazy",
                     "copy",
@@ -125,6 +126,7 @@ def play(
             "call a view": (Tensor.cat(x, y)[2:6], y),
             "call a part": (data[i % 8 : i % 8 + SIZE], y),
             "call parts": (data[i % 8 : i % 8 + SIZE], data[SIZE : 2 * SIZE]),
+            "call every third": (data[i % 3 :: 3], data[SIZE : 2 * SIZE]),
             "call lazily": (x * 2, y.exp2() * 0),
         }.get(action)
         if arguments is not None:

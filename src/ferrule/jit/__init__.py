@@ -27,7 +27,7 @@ from ferrule.expr import Variable
 from ferrule.gradient import is_transforming
 from ferrule.helpers import check_function, not_a_function
 from ferrule.jit.gradients import Gradients
-from ferrule.jit.inputs import Arguments, read_arguments
+from ferrule.jit.inputs import Arguments, Chain, read_arguments
 from ferrule.jit.numbers import Numbers
 from ferrule.jit.reach import Reach
 from ferrule.jit.recent import Recent
@@ -112,14 +112,14 @@ class TinyJit(Generic[ReturnType]):
         """Whether it writes to memory from outside."""
         self._writes_arguments = False
         """Whether it writes to some of its arguments."""
-        self._copies_parts = False
-        """Whether parts of larger tensors are copied, as they are of other rows in each call."""
-        self._with_parts: set[tuple[Any, ...]] = set()
-        """Signatures of captured calls as they would be with such copies."""
+        self._copied: set[int] = set()
+        """The numbers of the arguments that are copied: parts of larger tensors, always others."""
+        self._parts: dict[tuple[Any, ...], dict[int, Chain]] = {}
+        """For signatures that do not tell where parts are: where they were."""
         self._refusals = 0
         """How many captures in a row gave no replay, or one that could never be used."""
-        self._unused: OrderedDict[tuple[Any, ...], None] = OrderedDict()
-        """The signatures captured since the last replay: what changes all the time is not."""
+        self._seen: OrderedDict[tuple[Any, ...], int] = OrderedDict()
+        """When a signature that found no room among the replays came last."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> ReturnType:
         """Calls the function, or replays it."""
@@ -172,6 +172,7 @@ class TinyJit(Generic[ReturnType]):
                     self._recent = recent
                     result = recent.replay.run(tensors, buffers, var_vals)
                     return result
+            recent.replay.last_call = self.cnt
         arguments = self._read(args, kwargs)
         replay = self._find(arguments)
         if replay is None and self._has_other_parts(args, kwargs):
@@ -187,8 +188,8 @@ class TinyJit(Generic[ReturnType]):
             tensors, buffers = arguments.tensors, arguments.buffers
             problem = replay.watch.problem(tensors, buffers)
             if problem is None:
-                self._unused.clear()
                 self._refusals = 0
+                replay.last_call = self.cnt
                 self._show(arguments, replay)
                 self._recent = Recent.of(replay, arguments, args, kwargs)
                 result = replay.run(tensors, buffers, arguments.var_vals)
@@ -223,36 +224,44 @@ class TinyJit(Generic[ReturnType]):
         return self._read(args, kwargs)
 
     def _read(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
-        copies_parts = self._copies_parts and not self._writes_arguments
-        return read_arguments(args, kwargs, self._reachable, self._writes, copies_parts)
+        copied = frozenset() if self._writes_arguments else self._copied
+        return read_arguments(args, kwargs, self._reachable, self._writes, copied)
 
     def _has_other_parts(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether a call is like one before but for where its parts of larger tensors begin.
+        """Whether a call is like one before but for where its parts of larger tensors are.
 
-        From then on parts are copied. One that stays where it is need not be.
+        From then on these are copied. One that stays where it is need not be.
         """
-        if self._copies_parts or self._writes_arguments:
+        if self._writes_arguments:
             return False
-        arguments = read_arguments(args, kwargs, self._reachable, self._writes, True)
-        if arguments.parts:
-            self._copies_parts = arguments.key in self._with_parts
-            if self._copies_parts or len(self._with_parts) >= _MOST_REPLAYS:
-                self._with_parts.clear()
-            self._with_parts.add(arguments.key)
-        return self._copies_parts
+        reachable, writes = self._reachable, self._writes
+        arguments = read_arguments(args, kwargs, reachable, writes, self._copied, True)
+        chains = arguments.chains
+        if not chains:
+            return False
+        before = self._parts.get(arguments.key, chains)
+        if len(self._parts) >= _MOST_REPLAYS:
+            self._parts.clear()
+        self._parts[arguments.key] = chains
+        moved = {number for number in chains if chains[number] != before[number]}
+        self._copied |= moved
+        return bool(moved)
 
     def _is_hopeless(self, arguments: Arguments) -> bool:
         """Whether a capture would most likely be for nothing."""
         if self._refusals >= _MOST_REFUSALS:
             return self.cnt % _CALLS_BETWEEN_ATTEMPTS != 0
-        if len(self._unused) < _MOST_REPLAYS:
+        if len(self._replays) < _MOST_REPLAYS:
             return False
-        # From now on a signature has to come twice.
-        seen = arguments.key in self._unused
-        self._unused[arguments.key] = None
-        if len(self._unused) > 2 * _MOST_REPLAYS:
-            self._unused.popitem(last=False)
-        return not seen
+        # It would take the place of the replay that was not used for longest: only if that has been
+        # of no use since this signature came before. In a loop over more signatures than there is
+        # room for, each would otherwise take the place of one that comes again sooner.
+        last_call = self._seen.pop(arguments.key, None)
+        self._seen[arguments.key] = self.cnt
+        if len(self._seen) > 2 * _MOST_REPLAYS:
+            self._seen.popitem(last=False)
+        oldest = next(iter(self._replays.values()))
+        return last_call is None or oldest.last_call > last_call
 
     def _capture(
         self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -272,7 +281,7 @@ class TinyJit(Generic[ReturnType]):
         self._outside.move_to_end(arguments.key)
         arguments.key = (*arguments.key, replay.numbers.key(), replay.gradient_key)
         self._replays[arguments.key] = replay
-        self._unused[arguments.key] = None
+        replay.last_call = self.cnt
         while len(self._replays) > _MOST_REPLAYS:
             self._replays.popitem(last=False)
         while len(self._outside) > _MOST_REPLAYS:

@@ -31,6 +31,7 @@ from ferrule.tensor import Tensor
 Chain: TypeAlias = tuple[tuple[MovementOps, Any], ...]
 
 _PLAIN = frozenset({int, bool, str, bytes, complex, type(None), range, slice})
+_SOME_PART: Chain = ((MovementOps.SHRINK, None),)
 _ONE_SOURCE = frozenset(MovementOps) - {MovementOps.GATHER}
 
 
@@ -50,7 +51,10 @@ class Arguments:
     parts: dict[Tensor, Buffer] = field(default_factory=dict)
     """The tensors that are a part of some memory, such as a batch of a data set, and copies of
     them: a replay has no use for where the part begins."""
-    copies_parts: bool = False
+    copied: Set[int] = frozenset()
+    """The numbers of the tensors that are copied if they are a part of some memory."""
+    chains: dict[int, Chain] | None = None
+    """Where each part begins and how it goes on, if the signature is to be without that."""
     reachable: Set[int | None] = frozenset()
     var_vals: dict[Variable, int] = field(default_factory=dict)
     objects: list[object] = field(default_factory=list)
@@ -87,7 +91,8 @@ def read_arguments(
     kwargs: Mapping[str, Any],
     reachable: Set[int | None],
     exact: bool = False,
-    copies_parts: bool = False,
+    copied: Set[int] = frozenset(),
+    only_kinds: bool = False,
 ) -> Arguments:
     """What a function is called with; lazy tensors are computed first.
 
@@ -97,12 +102,13 @@ def read_arguments(
     that would not do, nor where the function writes to memory from outside (`exact`): then the
     memory itself is part of the signature.
 
-    With `copies_parts` rows of a larger tensor are copied, so that those that follow have the same
-    signature. For these there are stand-ins, too. The function must not write to its arguments.
+    Parts of larger tensors whose number is among the `copied` are copied, so that those that follow
+    have the same signature. For these there are stand-ins, too. The function must not write to its
+    arguments. With `only_kinds` the signature tells of no part where it is.
 
     Raises ValueError if one variable has two values.
     """
-    arguments = Arguments(copies_parts=copies_parts, reachable=reachable)
+    arguments = Arguments(copied=copied, reachable=reachable, chains={} if only_kinds else None)
     parts: list[Any] = [Tensor.training, is_recording()]
     for value in args:
         _add(value, arguments, parts)
@@ -146,18 +152,40 @@ def _add(value: Any, arguments: Arguments, parts: list[Any]) -> None:
         arguments.objects.append(value)
 
 
-def _copied_part(tensor: Tensor, buffer: Buffer, arguments: Arguments) -> Buffer | None:
-    """A copy of a tensor that is one piece of `buffer`; None if it is none, or has to stay."""
-    if tensor in arguments.parts:
-        return arguments.parts[tensor]
-    if not arguments.copies_parts or buffer.base.serial in arguments.reachable:
-        return None
-    start = _start_of_piece(tensor.lazydata)
+def _is_part(tensor: Tensor, buffer: Buffer, chain: Chain, arguments: Arguments) -> bool:
+    """Whether a tensor in `buffer` may be replaced by a copy, and has some movement of its own."""
+    value = tensor._read()
+    node = value.node
+    if not chain or buffer.base.serial in arguments.reachable or node.size > buffer.size:
+        return False
+    is_plain = value.edge is None and tensor._leaf is None and tensor._grad is None
+    return is_plain and 0 not in node.shape and not has_variables((node.shape, chain))
+
+
+def has_variables(kind: Any) -> bool:
+    """Whether a shape or a movement is symbolic."""
+    if isinstance(kind, tuple):
+        return any([has_variables(part) for part in kind])
+    return isinstance(kind, Expr)
+
+
+def _copied_part(tensor: Tensor, buffer: Buffer, arguments: Arguments) -> Buffer:
+    """A copy of a tensor that is a part of `buffer`, in memory of its own."""
+    part = arguments.parts.get(tensor)
+    if part is not None:
+        return part
+    node = tensor.lazydata
+    start = _start_of_piece(node)
     if start is None:
-        return None
-    size = tensor.lazydata.size
-    part = Buffer(buffer.device, size, buffer.dtype)
-    BufferCopy(part.device, part.nbytes, part.device).exec([part, buffer.view(start, size)])
+        copy = LazyBuffer.empty(node.shape, node.dtype, node.device).assign(node)
+        realize([copy])
+        assert copy.realized is not None, f"{copy} was not computed"
+        part = copy.realized
+    else:
+        part = Buffer(buffer.device, node.size, buffer.dtype)
+        BufferCopy(part.device, part.nbytes, part.device).exec(
+            [part, buffer.view(start, node.size)]
+        )
     arguments.parts[tensor] = part
     return part
 
@@ -168,13 +196,10 @@ def _start_of_piece(node: LazyBuffer) -> int | None:
     while node.realized is None:
         chain.append(node)
         node = node.srcs[0]
-    sizes = [*node.shape, *[size for moved in chain for size in moved.shape]]
-    if not all([type(size) is int for size in sizes]):
-        return None
     view: View | None = dense(node.shape)
     for moved in reversed(chain):
         view = None if view is None else move(view, moved)
-    if view is None or not isinstance(view.offset, int) or 0 in view.shape:
+    if view is None or not isinstance(view.offset, int):
         return None
     is_part = view.size != node.realized.size == prod(node.shape)
     return view.offset if is_part and view == View.create(view.shape, offset=view.offset) else None
@@ -208,11 +233,14 @@ def _add_tensor(tensor: Tensor, arguments: Arguments, parts: list[Any]) -> None:
     if buffer is None:
         buffer, chain = memory_of(tensor)
         value = tensor._read()
-        is_plain = value.edge is None and tensor._leaf is None and tensor._grad is None
-        part = _copied_part(tensor, buffer, arguments) if chain and is_plain else None
-        if part is not None:
-            buffer = part
-            chain = ((MovementOps.SHRINK, None),)  # it is of another kind than whole memory
+        number = len(arguments.tensors)
+        is_told = arguments.chains is None and number not in arguments.copied
+        if not is_told and _is_part(tensor, buffer, chain, arguments):
+            if arguments.chains is None:
+                buffer = _copied_part(tensor, buffer, arguments)
+            else:
+                arguments.chains[number] = chain
+            chain = _SOME_PART
     node = value.node
     shape = node.shape
     if chain or any([type(size) is not int for size in shape]):

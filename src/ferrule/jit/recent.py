@@ -17,7 +17,7 @@ from ferrule.buffer import Buffer
 from ferrule.containers import is_record
 from ferrule.expr import BoundVariable, Expr, Variable
 from ferrule.gradient import is_recording
-from ferrule.jit.inputs import Arguments, Chain, follow
+from ferrule.jit.inputs import Arguments, Chain, follow, has_variables
 from ferrule.jit.replay import Replay
 from ferrule.tensor import Tensor
 
@@ -149,7 +149,7 @@ def _known(value: Any) -> _Known | None:
     """What is known of an argument; None if only its signature says what it is."""
     if type(value) is Tensor:
         found = None if value._grad is not None else _kind_of(value)
-        return None if found is None or _has_variables(found[0]) else _Memory(found[0], value)
+        return None if found is None or has_variables(found[0]) else _Memory(found[0], value)
     if isinstance(value, list | tuple):
         parts = _all_known(value)
         return None if parts is None else _Container(type(value), None, parts)
@@ -165,13 +165,6 @@ def _all_known(values: Iterable[Any]) -> list[_Known] | None:
     found = [_known(value) for value in values]
     known = [one for one in found if one is not None]
     return known if len(known) == len(found) else None
-
-
-def _has_variables(kind: Any) -> bool:
-    """Whether a shape or a movement is symbolic: the signature has it without its values."""
-    if isinstance(kind, tuple):
-        return any([_has_variables(part) for part in kind])
-    return isinstance(kind, Expr)
 
 
 @final

@@ -47,6 +47,8 @@ class Replay:
         """Which gradients matter, and their signature in calls that may be replayed."""
         self.runs = 0
         """How often it was used."""
+        self.last_call = 0
+        """The call that it was last used in, but for those that were like the one before."""
         self._packed = packed
         self._outcome = outcome
         self._changed = changed
