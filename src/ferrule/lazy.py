@@ -31,6 +31,7 @@ from ferrule.ops import (
     UnaryOps,
     fits_plainly,
     infer,
+    infer_moved,
     scatter_start,
 )
 from ferrule.shape.layout import (
@@ -476,7 +477,8 @@ def _moved(source: LazyBuffer, op: MovementOps, arg: Any) -> LazyBuffer:
     found: LazyBuffer | None = None if entry is None else entry()
     if found is not None:
         return found
-    shape, dtype = infer(op, [(source.shape, source.dtype)], arg)
+    shape = infer_moved(op, source.shape, arg)
+    dtype = source.dtype
     device = source.device
     if is_empty(shape) or is_empty(source.shape):
         return LazyBuffer.const(0, dtype, shape, device)

@@ -346,7 +346,8 @@ def _shrink(op: Op, shape: Shape, arg: Any) -> Shape:
     if len(arg) != len(shape):
         raise _misfit(op, f"{arg} has not one pair for each axis of {shape}")
     for size, (start, stop) in zip(shape, arg, strict=True):
-        if _is_known((size, start, stop)) and not 0 <= start <= stop <= size:
+        known = isinstance(size, int) and isinstance(start, int) and isinstance(stop, int)
+        if known and not 0 <= start <= stop <= size:
             raise _misfit(op, f"({start}, {stop}) is no part of an axis of size {size}")
     return tuple([stop - start for start, stop in arg])
 
@@ -490,7 +491,16 @@ def infer(op: Op, operands: Sequence[Info], arg: Any = None) -> Info:
     if wanted is not None and wanted != len(operands):
         raise _misfit(op, f"takes {wanted} operands, got {len(operands)}")
     shape, dtype = rule(op, operands, arg)
-    return tuple([size if type(size) is int else as_int(size) for size in shape]), dtype
+    return _plain(shape), dtype
+
+
+def infer_moved(op: MovementOps, shape: Shape, arg: Any) -> Shape:
+    """`infer` for a movement of one operand: views are made so often that they go the short way."""
+    return _plain(_MOVEMENTS[op](op, shape, arg))
+
+
+def _plain(shape: Shape) -> Shape:
+    return tuple([size if type(size) is int else as_int(size) for size in shape])
 
 
 class Operand(Protocol):

@@ -33,6 +33,7 @@ from ferrule.opkinds import (
     cast_arg,
     fits_plainly,
     infer,
+    infer_moved,
     operand_count,
     scatter_start,
 )
@@ -62,6 +63,7 @@ __all__ = [
     "fits_plainly",
     "get_lazyop_info",
     "infer",
+    "infer_moved",
     "operand_count",
     "scatter_start",
 ]

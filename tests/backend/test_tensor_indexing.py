@@ -283,3 +283,40 @@ def test_any_index_is_numpys(key: tuple[Any, ...], at_tensors: bool) -> None:
             expected[key] = new
             x[index] = Tensor(new)
             assert_same(x, expected)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [1, -1, (1, 2), (slice(None), 0), (0, slice(1, 3)), (1, None, 0), (..., 2, None), (2, ..., 1)],
+    ids=str,
+)
+def test_integers_take_one_view(device: str, key: Any) -> None:
+    """Reading, writing, gradients and views of it are those of NumPy's."""
+    array = np.arange(12, dtype=np.float32).reshape(3, 4)
+    whole = Tensor(array, device=device, requires_grad=True)
+    part = whole[key]
+    assert part._parent is whole
+    np.testing.assert_array_equal(part.detach().numpy(), array[key])
+    (gradient,) = (part * part).sum().gradient(whole)
+    expected = np.zeros_like(array)
+    expected[key] = 2 * array[key]
+    np.testing.assert_array_equal(gradient.numpy(), expected)
+    with Tensor.no_grad():
+        part.assign(part + 100)
+        whole.detach()[key] += 10
+    array[key] += 110
+    np.testing.assert_array_equal(whole.detach().numpy(), array)
+    np.testing.assert_array_equal(part.detach().numpy(), array[key])
+
+
+def test_the_one_place_of_an_axis(device: str) -> None:
+    x = Tensor([[1.0, 2.0]], device=device, requires_grad=True)
+    row = x[0]
+    (gradient,) = (row * Tensor([3.0, 4.0], device=device)).sum().gradient(x)
+    assert gradient.tolist() == [[3.0, 4.0]]
+    with Tensor.no_grad():
+        row[1] = 7.0
+    assert x.tolist() == [[1.0, 7.0]]
+    assert x[0, 1].shape == ()
+    with pytest.raises(IndexError, match="1 is out of range for axis 0"):
+        x[1]

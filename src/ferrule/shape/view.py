@@ -26,7 +26,9 @@ def prod_sint(sizes: Sequence[sint]) -> sint:
     """The product of sizes, some of which may be symbolic."""
     total: sint = 1
     for size in sizes:
-        total = as_int(total * size)
+        total = total * size
+        if type(total) is not int:
+            total = as_int(total)
     return total
 
 

@@ -16,6 +16,7 @@ from ferrule.storage import Storage
 from ferrule.tensor.matrices import diagonal_part
 
 DIAGONAL: Final = "diagonal"
+SELECT: Final = "select"
 Move: TypeAlias = tuple[MovementOps | str, Any]
 
 MOVES: dict[MovementOps | str, Callable[[Any, Any], Any]] = {
@@ -26,6 +27,8 @@ MOVES: dict[MovementOps | str, Callable[[Any, Any], Any]] = {
     MovementOps.STRIDE: lambda value, arg: value.stride(arg),
     # Of square matrices, in the last two axes: several primitive movements, but one of strides.
     DIAGONAL: lambda value, _: diagonal_of(value),
+    # A part, without the axes of which it has one place: two movements, but one view to make.
+    SELECT: lambda value, arg: value.shrink(arg[0]).reshape(arg[1]),
 }
 
 

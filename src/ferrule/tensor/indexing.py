@@ -20,6 +20,7 @@ from ferrule.shape.view import ShapeError, same
 from ferrule.tensor.arithmetic import Operand
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import broadcast_shape, fit_shape, known_size
+from ferrule.tensor.cell import SELECT
 from ferrule.tensor.data import from_host
 from ferrule.tensor.making import Making
 from ferrule.tensor.positions import (
@@ -48,8 +49,10 @@ class Indexing(Making):
 
     def _items(self, key: Any) -> list[Item]:
         """One item for each axis, and None for each new one."""
-        parts = self._without_masks(list(key) if isinstance(key, tuple) else [key])
-        used = sum(part is not None and part is not Ellipsis for part in parts)
+        parts = list(key) if isinstance(key, tuple) else [key]
+        if not all([type(part) in _PLAIN for part in parts]):
+            parts = self._without_masks(parts)
+        used = sum([part is not None and part is not Ellipsis for part in parts])
         rank = len(self._shape)
         if used > rank:
             raise IndexError(
@@ -102,6 +105,8 @@ class Indexing(Making):
 
     def _item(self, part: Any, axis: int) -> Item:
         size = self._shape[axis]
+        if type(part) is int:
+            return take_integer(part, size, axis, self._shape)
         if isinstance(part, slice):
             return take_slice(part, size, axis)
         if isinstance(part, Expr):
@@ -119,9 +124,10 @@ class Indexing(Making):
 
     def _basic(self, items: Sequence[Item]) -> Self:
         """The view that slices, integers and None select; positions to gather keep their axis."""
-        pairs: list[tuple[sint, sint] | None] = []
+        pairs: list[tuple[sint, sint]] = []
         steps: list[int] = []
         shape: list[sint] = []
+        is_dropped = False
         for item in items:
             if item is None:
                 shape.append(1)
@@ -133,12 +139,15 @@ class Indexing(Making):
                 length = as_int(item.high - item.low)
                 shape.append(length if item.step == 1 else -(-length // abs(item.step)))
             elif isinstance(item, Gather):
-                pairs.append(None)
+                pairs.append((0, size))
                 steps.append(1)
                 shape.append(size)
             else:
                 pairs.append((item, as_int(item + 1)))
                 steps.append(1)
+                is_dropped = True
+        if is_dropped and steps.count(1) == len(steps):
+            return self._view_of(SELECT, (tuple(pairs), tuple(shape)))
         return self.shrink(pairs)._strided(tuple(steps))._reshaped(tuple(shape))
 
     # -- reading ---------------------------------------------------------------------------------
@@ -339,8 +348,14 @@ class Indexing(Making):
         return self.scatter(dim, index, src, "add")
 
 
+_PLAIN = frozenset({int, slice, type(None), type(Ellipsis)})
+"""What most indices are made of: no masks, no positions."""
+
+
 def _is_truth(part: Any) -> bool:
     """Whether part of an index is one bool: Python's, NumPy's, or a tensor without axes."""
+    if type(part) in _PLAIN:
+        return False
     if isinstance(part, TensorBase):
         return not part._shape and part.dtype is dtypes.bool
     if isinstance(part, np.ndarray):

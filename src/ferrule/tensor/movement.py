@@ -21,6 +21,10 @@ from ferrule.tensor.base import TensorBase
 from ferrule.tensor.cell import moved_view
 
 
+def _longer_than_one(shape: Shape) -> list[sint]:
+    return [size for size in shape if type(size) is not int or size != 1]
+
+
 def listed(arguments: Sequence[Any]) -> tuple[Any, ...]:
     """Arguments that were given one by one, or as one sequence."""
     if len(arguments) == 1 and isinstance(arguments[0], list | tuple):
@@ -120,7 +124,7 @@ class Movement(Activations):
 
     def _is_view_as(self, new: Shape) -> bool:
         """Whether strides can say the new shape; axes of size 1 never matter."""
-        if [n for n in new if not same(n, 1)] == [n for n in self._shape if not same(n, 1)]:
+        if _longer_than_one(new) == _longer_than_one(self._shape):
             return True
         return moved_view(MovementOps.RESHAPE, self._layout(), new) is not None
 
