@@ -311,6 +311,19 @@ def padded(x: LazyOp, pads: tuple[tuple[int, int], ...], number: float) -> LazyO
     return LazyOp(TernaryOps.WHERE, (inside, wide, constant(number, wide.shape)))
 
 
+def largest_in_windows(x: LazyOp) -> LazyOp:
+    """Windows of 3x3, two apart, over images with a border."""
+    wide = padded(x, ((0, 0), (1, 1), (1, 1)), -math.inf)
+    windows = wide.window(1, 3, 2).window(2, 3, 2)
+    return reduce(ReduceOps.MAX, windows, 3, 4)
+
+
+def numpy_largest_in_windows(x: Array) -> Array:
+    wide = np.pad(x, ((0, 0), (1, 1), (1, 1)), constant_values=-math.inf)
+    windows = np.lib.stride_tricks.sliding_window_view(wide, (3, 3), (1, 2))[:, ::2, ::2]
+    return np.asarray(windows.max((3, 4)))[..., None, None]
+
+
 def joined(a: LazyOp, b: LazyOp) -> LazyOp:
     """One after the other along the last axis."""
     before, after = a.shape[-1], b.shape[-1]
@@ -505,6 +518,18 @@ CASES = [
         store(total(load(1, 1, 171, 3), 1)),
         ((1, 171, 3),),
         lambda x: x.sum(1),
+    ),
+    Case(
+        "sums_of_pairs",
+        store(total(load(1, 6, 2, 40, 2), 1, 3)),
+        ((6, 2, 40, 2),),
+        lambda x: x.sum((1, 3), keepdims=True),
+    ),
+    Case(
+        "largest_in_windows",
+        store(largest_in_windows(load(1, 3, 15, 75))),
+        ((3, 15, 75),),
+        numpy_largest_in_windows,
     ),
     Case(
         "every_third",

@@ -69,6 +69,19 @@ def test_second_derivatives(device: str) -> None:
     np.testing.assert_allclose(along.numpy(), [(1 - 0.36) / 5, -0.48 / 5])
 
 
+def test_the_gradient_of_a_length_stays_a_number(device: str) -> None:
+    """Wherever the length does: neither it nor the gradient over it may be out of range."""
+    for size, slope in ((1e-18, 1e22), (1e18, 1e-22), (1e-18, 1.0)):
+        x = Tensor(np.array([3, -4, 0], np.float32) * np.float32(size), requires_grad=True)
+        x.norm().backward(Tensor(slope, dtype="float32"))
+        expected = np.array([0.6, -0.8, 0]) * slope
+        np.testing.assert_allclose(x.grad.numpy(), expected, rtol=1e-6)
+    x = Tensor([0.0, 0.0], requires_grad=True)
+    (slope,) = x.norm().gradient(x, create_graph=True)
+    (along,) = slope.sum().gradient(x)
+    assert along.tolist() == [0, 0]
+
+
 def test_narrow_floats_compute_in_float32(device: str) -> None:
     x = Tensor(np.full(10_000, 100, np.float16))
     assert x.norm().item() == 10_000

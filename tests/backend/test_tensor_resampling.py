@@ -83,7 +83,7 @@ def resizing(size: int, wanted: int, mode: str, align: bool) -> np.ndarray:
 
 
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "linear", "bicubic"])
-@pytest.mark.parametrize("wanted", [(8, 10), (3, 4), (4, 5), (1, 7)], ids=str)
+@pytest.mark.parametrize("wanted", [(8, 10), (3, 4), (4, 5), (1, 7), (2, 1)], ids=str)
 def test_interpolation(device: str, mode: str, wanted: tuple[int, int]) -> None:
     image = RNG.normal(size=(2, 3, 4, 5))
     for align in (False, True):
@@ -114,11 +114,42 @@ def test_interpolation_by_a_factor(device: str) -> None:
     assert Tensor([[[1, 5]]]).interpolate((3,), "linear").tolist() == [[[1, 3, 5]]]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "wanted"),
+    [((5, 7), (10, 28)), ((3, 5), (9, 40)), ((6, 9), (9, 6)), ((6, 8), (3, 2)), ((1, 35), (4, 70))],
+    ids=str,
+)
+def test_linear_interpolation_by_simple_ratios(
+    device: str, sizes: tuple[int, int], wanted: tuple[int, int]
+) -> None:
+    """Rows and columns repeated instead of gathered; gradients are the transposed matrices."""
+    image = RNG.normal(size=(2, 3, *sizes)).astype(np.float32)
+    grad = RNG.normal(size=(2, 3, *wanted)).astype(np.float32)
+    for align in (False, True):
+        rows, columns = (resizing(*n, "linear", align) for n in zip(sizes, wanted, strict=True))
+        x = Tensor(image, requires_grad=True)
+        found = x.interpolate(wanted, mode="bilinear", align_corners=align)
+        found.backward(Tensor(grad))
+        np.testing.assert_allclose(found.numpy(), rows @ image @ columns.T, rtol=1e-5, atol=5e-6)
+        back = rows.T @ grad @ columns
+        np.testing.assert_allclose(x.grad.numpy(), back, rtol=1e-5, atol=3e-5)
+
+
+def test_an_element_at_the_border_counts_alone() -> None:
+    """What lies beyond is no number that a weight of 0 would have to hide."""
+    x = Tensor(np.array([[[math.inf, 1.0, 2.0, math.inf]]], np.float32))
+    found = x.interpolate(8, mode="linear").numpy()[0, 0]
+    np.testing.assert_array_equal(np.isfinite(found), [0, 0, 0, 1, 1, 0, 0, 0])
+    np.testing.assert_array_equal(found[[0, -1]], math.inf)
+
+
 def test_gradients_of_interpolation() -> None:
     image = RNG.normal(size=(1, 2, 3, 4))
     for mode in ("nearest", "bilinear", "bicubic"):
         assert_gradients(lambda x, m=mode: x.interpolate((5, 3), mode=m), image)
     assert_gradients(lambda x: x.interpolate((6, 4)), image)
+    for wanted in ((6, 2), (2, 12)):
+        assert_gradients(lambda x, n=wanted: x.interpolate(n, mode="bilinear"), image)
 
 
 # *** grids ***

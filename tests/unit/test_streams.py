@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.kernels import CASES, add, constant, exp, joined, load, store
+from tests.kernels import CASES, add, constant, exp, joined, load, store, total
 from tests.programs import HOST
 
 from ferrule.codegen.heuristic import schedule
@@ -61,6 +61,26 @@ def test_sums_of_pixels_have_lanes() -> None:
     loads = [u for u in uops if u.op is UOps.LOAD and len(u.src) == 2]
     assert loads
     assert all(u.lanes == 16 and u.src[1].lanes == 1 for u in loads)
+
+
+@pytest.mark.parametrize("name", ["sums_of_pairs", "largest_in_windows"])
+def test_small_windows_have_lanes_along_the_results(name: str) -> None:
+    """Between the borders, whole vectors are loaded, and no load has a mask."""
+    case = next(case for case in CASES if case.name == name)
+    linearizer = Linearizer(case.ast, replace(WIDE, max_threads=1)).linearize()
+    assert [opt.primitive for opt in linearizer.opts].count("write_out") == 1
+    uops = linearizer.uops
+    stores = [u for u in uops if u.op is UOps.STORE]
+    assert {u.src[2].lanes for u in stores} == {16}
+    assert all(u.src[1].lanes == 1 for u in stores)
+    plain = [u for u in uops if u.op is UOps.LOAD and len(u.src) == 2]
+    assert plain
+    assert all(u.lanes == 16 and u.src[1].lanes == 1 for u in plain)
+
+
+def test_sums_of_many_terms_stay_loops() -> None:
+    linearizer = Linearizer(store(total(load(1, 200, 26), 1)), WIDE).linearize()
+    assert "write_out" not in [opt.primitive for opt in linearizer.opts]
 
 
 def test_scattered_rows_have_lanes() -> None:

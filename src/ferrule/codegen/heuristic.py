@@ -16,7 +16,11 @@ from ferrule.codegen.opt import Opt
 from ferrule.codegen.plan import Plan
 from ferrule.codegen.rows import schedule_rows
 from ferrule.codegen.scans import schedule_scan
-from ferrule.codegen.streams import schedule_scatter, schedule_stream
+from ferrule.codegen.streams import (
+    schedule_few_terms,
+    schedule_scatter,
+    schedule_stream,
+)
 from ferrule.target import Target
 
 
@@ -58,5 +62,5 @@ def _schedule_root(plan: Plan, name: str) -> None:
         and len(below) == 1
         and schedule_contraction(plan, name, contraction)
     )
-    if not tiled:
+    if not tiled and not plan.attempt(schedule_few_terms, name, *below):
         schedule_rows(plan, name, below)

@@ -35,6 +35,7 @@ from ferrule.codegen.primitives.nests import (
     merge,
     partition,
     recompute,
+    write_out,
 )
 from ferrule.codegen.primitives.products import tensorize
 from ferrule.codegen.primitives.running import run_along
@@ -118,4 +119,5 @@ PRIMITIVES: Final[dict[str, Callable[..., Kernel]]] = {
     "transpose": transpose,
     "unroll": unroll,
     "vectorize": vectorize,
+    "write_out": write_out,
 }

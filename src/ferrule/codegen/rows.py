@@ -82,7 +82,9 @@ def column_axis(plan: Plan, name: str, below: Sequence[str]) -> Expr | None:
 
 
 def _gather_axis(plan: Plan, name: str, below: Sequence[str]) -> Expr | None:
-    """Where nothing is contiguous: the longest kept axis along which no condition changes."""
+    """Where nothing is contiguous: the kept axis along which no condition changes and most loads
+    are near one another, and of several such axes the longest.
+    """
     nest = plan.nest(name)
     direct = [plan.nest(n) for n in below]
     found = [e for n in direct for c in n.computes for e in loads(c.value)]
@@ -97,7 +99,12 @@ def _gather_axis(plan: Plan, name: str, below: Sequence[str]) -> Expr | None:
         and all(step_of(e.src[0], loop.range) >= 0 for e in found)
         and all(loop.range not in e.src[1].ranges for e in found)
     ]
-    return max(fit, key=lambda r: r.size.max, default=None)
+    return max(fit, key=lambda r: (_count_near(found, r), r.size.max), default=None)
+
+
+def _count_near(found: Sequence[Expr], r: Expr) -> int:
+    """How many loads are of neighbours along a range, or of elements a few vectors have."""
+    return sum(0 < step_of(e.src[0], r) <= MOST_VECTORS for e in found)
 
 
 def _columns(plan: Plan, name: str, below: Sequence[str], r: Expr) -> None:

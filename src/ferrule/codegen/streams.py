@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from ferrule.codegen.kernel import Kind, Nest
-from ferrule.codegen.neighbours import period
+from ferrule.codegen.neighbours import MOST_VECTORS, period
 from ferrule.codegen.plan import SERIAL_WORK, Plan, loads, step_of
+from ferrule.codegen.primitives.nests import MOST_TERMS
 from ferrule.codegen.segments import MOST_SEGMENTS, segments_of
 from ferrule.expr import COSTLY, Expr, toposort
 
@@ -21,6 +23,35 @@ def schedule_stream(plan: Plan, name: str) -> None:
         return
     _choose_lanes(plan, name)
     _segment(plan, name)
+
+
+def schedule_few_terms(plan: Plan, name: str, *below: str) -> bool:
+    """Sums of a few terms for each result, as over a small window, are element-wise work, if there
+    is an axis along which all of it is near: between the borders no load has a mask then.
+    """
+    nest = plan.nest(name)
+    nests = [plan.nest(n) for n in below]
+    terms = sum(_count_terms(plan, name, n) for n in nests)
+    found = [e for n in nests for c in n.computes for e in loads(c.value)]
+    stores = [c.store.index for c in nest.computes if c.store is not None]
+    if terms > MOST_TERMS or not any(_all_near(found, stores, loop.range) for loop in nest.loops):
+        return False
+    for n in below:
+        plan.do("write_out", n)
+    schedule_stream(plan, name)
+    return True
+
+
+def _count_terms(plan: Plan, name: str, nest: Nest) -> int:
+    """How often a reduce inside of a root is updated for each of the root's results."""
+    loops = [loop for owner, _, loop in plan.kernel.path(nest) if owner != name]
+    return prod(loop.range.size.max for loop in loops)
+
+
+def _all_near(found: Sequence[Expr], stores: Sequence[Expr], r: Expr) -> bool:
+    """Whether results are neighbours along an axis, and all loads are of a few vectors."""
+    near = all(0 <= step_of(e.src[0], r) <= MOST_VECTORS for e in found)
+    return near and r.size.max >= SHORT and all(step_of(index, r) == 1 for index in stores)
 
 
 def schedule_scatter(plan: Plan, name: str) -> bool:

@@ -51,15 +51,27 @@ def _reverse_norm(grad: Value, entry: Entry) -> Gradients:
     sign = zero.where(x.full(0), (x > 0).where(x.full(1), -1.0))
     if p == 1:
         return ((grad * sign).cast(entry.kinds[0]),)
-    norm = rowwise.accumulating(entry.result()).expand(x.shape)
+    norm = rowwise.accumulating(entry.result())
+    if p == 2:
+        return ((_direction(x, norm) * grad).cast(entry.kinds[0]),)
+    norm = norm.expand(x.shape)
     if math.isinf(p):
         chosen = x.absolute().equals(norm).cast(x.dtype)
         slope = sign * chosen / chosen.sum(axes).expand(x.shape)
         return ((grad * slope).cast(entry.kinds[0]),)
     ratio = zero.where(x.full(1), x) / norm.equals(0).where(norm.full(1), norm)
-    if p != 2:
-        ratio = sign * power(ratio.absolute(), ratio.full(p - 1))
+    ratio = sign * power(ratio.absolute(), ratio.full(p - 1))
     return (zero.where(x.full(0), grad * ratio).cast(entry.kinds[0]),)
+
+
+def _direction(x: Value, norm: Value) -> Value:
+    """x / norm, and 0 where the norm is 0, with one division for each norm.
+
+    Neither that nor the product leaves the range of floats, as the gradient over a norm might.
+    """
+    is_zero = norm.equals(0)
+    inverse = is_zero.where(norm.full(1), norm).alu(UnaryOps.RECIP)
+    return x * is_zero.where(norm.full(0), inverse).expand(x.shape)
 
 
 _NORM = Rule(_reverse_norm, inputs=(0,), output=True)

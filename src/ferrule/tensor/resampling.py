@@ -224,8 +224,13 @@ class Resampling(Pooling):
         axis = len(value.shape) - len(wanted)
         for own, new, step in zip(sizes, wanted, steps, strict=True):
             if own != new or step != 1:
-                given = (own, new, step, bool(align_corners), value.dtype, self.device)
-                value = sampling.resized(value, axis, *taps(own, sampling.centres(*given)))
+                even = align_corners or step == own / new
+                simple = even and mode in _LINEAR
+                found = sampling.blended(value, axis, new, bool(align_corners)) if simple else None
+                if found is None:
+                    given = (own, new, step, bool(align_corners), value.dtype, self.device)
+                    found = sampling.resized(value, axis, *taps(own, sampling.centres(*given)))
+                value = found
             axis += 1
         return self._wrap(value.cast(source.dtype))
 
@@ -266,6 +271,9 @@ class Resampling(Pooling):
         for own, new, step in zip(sizes, wanted, steps, strict=True):
             if new % own == 0 and step == own / new:
                 value = sampling.repeated(value, axis, new // own)
+            elif own % new == 0 and step == own / new:
+                step = own // new
+                value = sampling.every(value, axis, step // 2 if exact else 0, step, new)
             else:
                 index = sampling.nearest_taps(own, new, step, exact, self.device)
                 value = sampling.resized(value, axis, index, None)

@@ -8,6 +8,7 @@ axis; at coordinates of a grid it is one for each axis and sample, and their pro
 from __future__ import annotations
 
 import math
+from math import gcd
 
 from ferrule.counting import count_to
 from ferrule.dtype import DType, dtypes
@@ -17,6 +18,7 @@ from ferrule.records import dataclass
 from ferrule.tensor.arithmetic import floor, floor_div
 from ferrule.tensor.functions import round_half_even
 
+_SIMPLE_RATIO = 9  # the two numbers of a ratio of sizes, added up, for which no table is made
 _CUBIC = -0.75  # the slope of the cubic kernel at 1, as PyTorch's
 
 
@@ -57,6 +59,64 @@ def repeated(value: Value, axis: int, times: int) -> Value:
     before, size, after = value.shape[:axis], value.shape[axis], value.shape[axis + 1 :]
     wide = value.reshape((*before, size, 1, *after)).expand((*before, size, times, *after))
     return wide.reshape((*before, size * times, *after))
+
+
+def every(value: Value, axis: int, start: int, step: int, count: int) -> Value:
+    """So many elements along an axis, from `start` on, each `step` after the one before."""
+    part = [(0, n) for n in value.shape]
+    part[axis] = (start, start + (count - 1) * step + 1)
+    steps = [step if i == axis else 1 for i in range(len(part))]
+    return value.shrink(part).stride(steps)
+
+
+def blended(value: Value, axis: int, wanted: int, align: bool) -> Value | None:
+    """Linear interpolation along an axis as a blend of its elements, repeated, and the next ones.
+
+    Place i lies (i * down + shift) / up elements from the first one, with `up` and `down` small
+    where sizes have much in common. So the elements on both sides of it are i * down + shift, and
+    `up` more, of those repeated `up` times each. That moves memory and gathers nothing; a gradient
+    is a sum of `up` terms for each side, of which `down` - 1 of `down` are 0. None where the ratio
+    is not simple: then a table is less work.
+    """
+    size = value.shape[axis]
+    assert isinstance(size, int)
+    ends = align and wanted > 1 and size > 1
+    up, down = (wanted - 1, size - 1) if ends else (wanted, size)
+    up, down = up // gcd(up, down), down // gcd(up, down)
+    if up + down > _SIMPLE_RATIO or (align and not ends):
+        return None
+    twice = 0 if ends else down - up  # the shift
+    low, high = _sides(repeated(value, axis, up), axis, wanted, up, down, twice // 2)
+    table = _share_of_high(size, wanted, up, down, twice, value.dtype, value.node.device)
+    after = len(value.shape) - axis - 1
+    share = table.reshape((*(1,) * axis, wanted, *(1,) * after)).expand(low.shape)
+    return high.muladd(share, low * (1 - share))
+
+
+def _sides(
+    value: Value, axis: int, wanted: int, up: int, down: int, shift: int
+) -> tuple[Value, Value]:
+    """Elements `shift` and every `down` more along an axis, and those `up` later; 0 outside."""
+    length = value.shape[axis]
+    end = shift + up + (wanted - 1) * down + 1
+    before, after = max(0, -shift), max(0, end - length)
+    padded = value.pad([(before, after) if i == axis else (0, 0) for i in range(len(value.shape))])
+    low, high = before + shift, before + shift + up
+    return every(padded, axis, low, down, wanted), every(padded, axis, high, down, wanted)
+
+
+def _share_of_high(
+    size: int, wanted: int, up: int, down: int, twice: int, dtype: DType, device: str
+) -> Value:
+    """How near each place is to the element above it, from 0 to 1; beyond the border, the element
+    that is there counts alone.
+    """
+    place = count_to(wanted, dtypes.int64, device) * (2 * down) + twice
+    low = floor_div(place, place.full(2 * up))
+    share = (place - low * (2 * up)).cast(dtype) / (2 * up)
+    above = (low < size - 1).where(share, 0)
+    # Divisions of integers take so long that they are worth a kernel of their own.
+    return (low < 0).where(above.full(1), above).contiguous()
 
 
 def nearest_taps(size: int, wanted: int, step: float, exact: bool, device: str) -> Value:

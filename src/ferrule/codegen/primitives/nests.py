@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
+from math import prod
 
-from ferrule.codegen.kernel import MONOIDS, Compute, Kernel, Loop, Nest, Store, expressions
+from ferrule.codegen.kernel import (
+    MONOIDS,
+    Compute,
+    Kernel,
+    Loop,
+    Monoid,
+    Nest,
+    Store,
+    expressions,
+)
 from ferrule.codegen.limits import end_by
 from ferrule.codegen.owner import owned_digit
 from ferrule.codegen.primitives.editing import (
@@ -18,6 +29,7 @@ from ferrule.codegen.primitives.editing import (
     mapped,
     nest_of,
 )
+from ferrule.dtype import dtypes
 from ferrule.expr import (
     COSTLY,
     TRUE,
@@ -33,6 +45,8 @@ from ferrule.expr import (
     range_,
     toposort,
 )
+
+MOST_TERMS = 25  # of a reduce that is written out
 
 
 def compute_at(
@@ -248,6 +262,52 @@ def group(kernel: Kernel, nest_name: str, names: Sequence[str]) -> Kernel:
         for n in kernel.nests
     )
     return replace(kernel, nests=nests)
+
+
+def write_out(kernel: Kernel, nest_name: str) -> Kernel:
+    """A reduce of a few terms becomes an expression of all of them, in their order, where its
+    result is read.
+
+    `for k in 2: s sum= x[k]; b = s` -> `b = (0 + x[0]) + x[1]`. Exact.
+    """
+    nest = nest_of(kernel, nest_name)
+    if not can_write_out(kernel, nest):
+        raise ScheduleError(
+            f"write_out({nest_name}) in kernel {kernel.name}: it is no reduce of at most "
+            f"{MOST_TERMS} terms to one value, or something hangs in it"
+        )
+    totals = {c.name: _written_out(c, nest.loops) for c in nest.computes}
+    rest = tuple(n for n in kernel.nests if n.name != nest_name)
+    return map_reads(replace(kernel, nests=rest), set(totals), lambda e: totals[e.arg])
+
+
+def can_write_out(kernel: Kernel, nest: Nest) -> bool:
+    """Whether a nest is a plain reduce of a few terms to one value for its place."""
+    hung = any(n.at is not None and n.at[0] == nest.name for n in kernel.nests)
+    if nest.at is None or nest.ahead or hung:
+        return False
+    if any(loop != Loop(loop.range) or not loop.range.size.is_const for loop in nest.loops):
+        return False
+    plain = all(c.monoid and c.along is None and not c.ranges for c in nest.computes)
+    is_sum_of_pairs = any(c.value.op is ExprOp.DOT for c in nest.computes)
+    few = prod(loop.size for loop in nest.loops) <= MOST_TERMS
+    return plain and few and not is_sum_of_pairs
+
+
+def _written_out(c: Compute, loops: Sequence[Loop]) -> Expr:
+    assert c.monoid is not None
+    total = c.monoid.identity(c.value.dtype)
+    for places in product(*[range(loop.size) for loop in loops]):
+        at = {loop.range: const(i) for loop, i in zip(loops, places, strict=True)}
+        total = _combined(c.monoid, total, c.value.substitute(at))
+    return total
+
+
+def _combined(monoid: Monoid, total: Expr, term: Expr) -> Expr:
+    """As an accumulator is updated: a product is added to it by one operation."""
+    if monoid.op is ExprOp.ADD and term.op is ExprOp.MUL and dtypes.is_float(term.dtype):
+        return alu(ExprOp.MULACC, *term.src, total)
+    return alu(monoid.op, total, term)
 
 
 def merge(kernel: Kernel, first_name: str, second_name: str) -> Kernel:
