@@ -59,9 +59,10 @@ LAYERS = """
     schedule.hazards schedule.parts schedule.recipe schedule.stored schedule.numbers
     memory schedule realize
     gradient.recording gradient.tape gradient.rules gradient backward counting random host lanes
-    tensor.keywords tensor.data tensor.special tensor.power tensor.errorfunction tensor.pairs
-    tensor.inverse tensor.gamma tensor.bessel tensor.rowwise tensor.classes tensor.broadcast
-    tensor.matrices tensor.cell tensor.einstein tensor.windows tensor.solving tensor.factoring
+    tensor.keywords tensor.data tensor.steps tensor.special tensor.power tensor.errorfunction
+    tensor.pairs tensor.inverse tensor.gamma tensor.bessel tensor.rowwise tensor.classes
+    tensor.broadcast tensor.matrices tensor.cell tensor.einstein tensor.windows tensor.solving
+    tensor.factoring
     tensor.base tensor.checked tensor.exchange tensor.copying tensor.namespace tensor.autograd
     tensor.arithmetic tensor.elementwise tensor.functions tensor.scientific
     tensor.probability tensor.numeric tensor.activations tensor.movement tensor.joining

@@ -8,7 +8,7 @@ from ferrule.dtype import dtypes
 from ferrule.expr import Expr
 from ferrule.fold import Scalar, fold, fold_reduce, is_negative_zero, same_operand
 from ferrule.node import Node, Shape
-from ferrule.ops import BinaryOps, MovementOps, Op, ReduceOps, TernaryOps, UnaryOps
+from ferrule.ops import BinaryOps, LoadOps, MovementOps, Op, ReduceOps, TernaryOps, UnaryOps
 from ferrule.shape.layout import storage_size
 
 _POINTWISE: Final = frozenset(
@@ -40,6 +40,8 @@ def simpler(op: Op, srcs: tuple[_Node, ...], shape: Shape) -> _Node | Scalar | N
         if srcs[0].op is UnaryOps.NEG and inner:
             return inner[0]
     elif op is UnaryOps.CAST:
+        return None
+    if all([source.op is not LoadOps.CONST for source in srcs]):
         return None
     values = [source.base_const() for source in srcs]
     known = [None if isinstance(value, Expr) else value for value in values]

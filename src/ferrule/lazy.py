@@ -166,6 +166,15 @@ class LazyBuffer(Node):
             return known
         return LazyBuffer.const(known, dtype, shape, self.device)
 
+    def same(self, op: Op, srcs: tuple[LazyBuffer, ...], arg: Any, dtype: DType) -> LazyBuffer:
+        """The node of an operation on values like this one, in shape and device.
+
+        For operands that are known to fit, and to have no simpler result: nobody looks.
+        """
+        key = (op, srcs, arg)
+        found = _find(key)
+        return found or _make(op, srcs, arg, self.shape, dtype, self.device, key)
+
     def cast(self, dtype: DType) -> LazyBuffer:
         """Each element as a `dtype`: floats lose their fraction to integers; to bool, `!= 0`."""
         if dtype is self.dtype:

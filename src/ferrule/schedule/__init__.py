@@ -30,7 +30,26 @@ __all__ = ["Schedule", "create_schedule", "make_schedule", "target_of"]
 
 _MOST_RECIPES: Final = 512
 _VECTOR_BYTES: Final = 16
-_recipes: OrderedDict[Hashable, Recipe] = OrderedDict()
+
+
+@final
+class _Key:
+    """What a recipe is found by, hashed only once: forms of large graphs are long."""
+
+    __slots__ = ("_hash", "parts")
+
+    def __init__(self, parts: tuple[Hashable, ...]) -> None:
+        self.parts = parts
+        self._hash = hash(parts)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and self.parts == other.parts
+
+
+_recipes: OrderedDict[_Key, Recipe] = OrderedDict()
 
 
 def create_schedule(nodes: Sequence[LazyBuffer]) -> list[ScheduleItem]:
@@ -50,16 +69,17 @@ def make_schedule(nodes: Sequence[LazyBuffer]) -> Schedule:
         return Schedule([], [])
     target = target_of(next(iter(graph.requested)).device)
     form = Form(graph)
-    if form.key is None:
+    parts = form.key
+    if parts is None:
         return Recipe.follow(*_plan(graph, target), graph.everything)
-    key = (target, form.key)
+    key = _Key((target, parts))
     recipe = _recipes.get(key)
     # A capture keeps the numbers, as its replays do not change them.
-    if recipe is None and observer.get() is None and store_changing(graph, form.key):
+    if recipe is None and observer.get() is None and store_changing(graph, parts):
         del graph, form  # references count
         return make_schedule(nodes)
     if recipe is None:
-        recipe = _stored_or_planned(graph, target, stored.key_of(*key))
+        recipe = _stored_or_planned(graph, target, stored.key_of(target, parts))
         _recipes[key] = recipe
         if len(_recipes) > _MOST_RECIPES:
             _recipes.popitem(last=False)

@@ -154,7 +154,9 @@ def _replaces_one_of(version: LazyBuffer, present: set[LazyBuffer]) -> bool:
 
 
 def _is_symbolic(node: LazyBuffer) -> bool:
-    return _has_expr(node.shape) or _has_expr(node.arg)
+    """Whether a node brings a symbol in: the shapes of most follow from those of their sources."""
+    is_leaf = not node.srcs or node.op is LoadOps.CUSTOM
+    return (is_leaf and _has_expr(node.shape)) or _has_expr(node.arg)
 
 
 def _has_expr(arg: object) -> bool:

@@ -8,7 +8,7 @@ numbers.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, final
 
 from ferrule.buffer import Buffer, readable_bytes
@@ -140,15 +140,19 @@ class Form:
         self._memories: dict[Any, int] = {}
         self._symbolic = graph.symbolic
         self._consistent = True
-        moved_out = set(graph.moved_out)
-        parts: list[Hashable] = [self._consistent]
+        parts: list[Hashable] = []
         for node in graph.everything:
-            parts.append((*self._part(node), node in moved_out))
-            if node.realized is None:
-                parts.append((node in graph.requested, node in graph.external))
+            parts.append(self._part(node))
             self._numbers[node] = len(self._numbers)
+        waiting = [node for node in graph.external if node.realized is None]
+        parts.append(("requested", *self._numbers_of(graph.requested)))
+        parts.append(("referred to", *self._numbers_of(waiting)))
+        parts.append(("moved out", *self._numbers_of(graph.moved_out)))
         if self._consistent:
             self.key = tuple(parts)
+
+    def _numbers_of(self, nodes: Iterable[LazyBuffer]) -> list[int]:
+        return sorted([self._numbers[node] for node in nodes])
 
     def _part(self, node: LazyBuffer) -> tuple[Hashable, ...]:
         owner = -1 if node.owner is None else self._number_of(node.owner)

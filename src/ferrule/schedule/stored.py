@@ -27,8 +27,8 @@ from ferrule.shape.shapetracker import ShapeTracker
 from ferrule.shape.view import View
 from ferrule.target import Target
 
-FEWEST_PARTS: Final = 64
-"""Of a form, two for each node: smaller graphs are planned in less time than a query takes."""
+FEWEST_PARTS: Final = 32
+"""Of a form, one for each node: smaller graphs are planned in less time than a query takes."""
 
 _TABLE: Final = "schedule"
 # What decides a recipe besides what turns its ASTs into kernels.

@@ -16,6 +16,7 @@ from ferrule.fits import EXP2_FLOAT32, EXP2_FLOAT64
 from ferrule.gradient import Entry, Gradients, Number, Rule, Value, record
 from ferrule.ops import BinaryOps, UnaryOps
 from ferrule.records import dataclass
+from ferrule.tensor.steps import applied
 
 Function = Callable[[Value], Value]
 Product = tuple[Value, Value]
@@ -43,9 +44,11 @@ def function_of_one(
     """`forward` as one entry of the tape with the rule `reverse`, computed in a wider type."""
     rule = Rule(reverse, inputs, output)
 
+    def computed(x: Value) -> Value:
+        return forward(within(x)).cast(x.dtype)
+
     def function(x: Value) -> Value:
-        result = forward(within(x)).cast(x.dtype)
-        return record(name, rule, (x,), result.node, None)
+        return record(name, rule, (x,), applied(computed, x.node), None)
 
     function.__name__ = name
     function.__doc__ = forward.__doc__
