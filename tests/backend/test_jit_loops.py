@@ -437,3 +437,18 @@ def test_a_step_that_looks_for_gradients() -> None:
     for number in range(12):
         weight.grad = None if number % 4 < 2 else Tensor([float(number), 1.0]).realize()
         assert size(x).tolist() == ([1.0, 10.0] if number % 4 < 2 else number + 10)
+
+
+def test_a_parameter_that_is_another_tensor_from_now_on(calls: list[str]) -> None:
+    """Of the old one, which is still there, it does not matter whether it has a gradient."""
+
+    def loop(jit: Any) -> Iterator[Any]:
+        model = Model()
+        old = model.params[0]
+        step = jit(lambda x: model(x) * 2)
+        for number, x in enumerate(batches(12)):
+            if number == 4:
+                model.params[0] = Tensor(old.numpy() * 2, requires_grad=True).realize()
+            yield [step(x), old]
+
+    assert check(loop, calls, 5) == ["plain", "captured", "captured"]

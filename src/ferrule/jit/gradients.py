@@ -103,17 +103,17 @@ class GradientsBefore:
     def __init__(self, reach: Reach, arguments: Arguments, known: Gradients) -> None:
         self._taken = {buffer.base.serial for buffer in arguments.buffers}
         signature = known.add_to(arguments.tensors, arguments.buffers)
-        self._signature: dict[Parameter, Any] = dict(zip(known.used, signature, strict=False))
+        count = len(known.used)
+        self._used: dict[Parameter, Any] = dict(zip(known.used, signature[:count], strict=True))
+        self._others: dict[Parameter, Any] = dict(zip(known.absent, signature[count:], strict=True))
         self._present: dict[Parameter, _Present] = {}
-        self._absent: list[Parameter] = []
-        self._known = known
         self.paths: dict[int, Path] = {}
         """For the memory of each that is in no other place: the way to the tensor that has it."""
         for tensor in reach.tensors():
             gradient = tensor.grad
             if gradient is None:
                 if tensor._leaf is not None:
-                    self._absent.append(weakref.ref(tensor))
+                    self._others[weakref.ref(tensor)] = True
             elif 0 not in gradient.shape:
                 self._add(weakref.ref(tensor), gradient, reach)
 
@@ -124,7 +124,7 @@ class GradientsBefore:
             return
         self._taken.add(buffer.serial)
         self.paths[buffer.serial] = places[0][1]
-        if parameter not in self._signature:
+        if parameter not in self._used:
             found = _Present(kind, buffer.serial, weakref.ref(gradient))
             self._present[parameter] = found
 
@@ -143,7 +143,7 @@ class GradientsBefore:
             if buffer is None and gradient is not None and id(gradient) in seen:
                 buffer = memory_of(gradient)[0]
             if buffer is not None:
-                self._signature[parameter] = present.kind
+                self._used[parameter] = present.kind
                 added.append(present.tensor(buffer))
                 arguments.tensors.append(added[-1])
                 arguments.buffers.append(buffer)
@@ -151,9 +151,6 @@ class GradientsBefore:
 
     def mattering(self) -> tuple[Gradients, tuple[Any, ...]]:
         """All that matter from now on, and what `add_to` would have given before the call."""
-        absent = set(self._absent)
-        used = list(self._signature)
-        others = [one for one in dict.fromkeys([*self._known.absent, *self._absent])]
-        others = [one for one in others if one not in self._signature]
-        signature = (*self._signature.values(), *[one in absent or one() is None for one in others])
-        return Gradients(used, others), signature
+        others = {one: kind for one, kind in self._others.items() if one not in self._used}
+        signature = (*self._used.values(), *others.values())
+        return Gradients(list(self._used), list(others)), signature
