@@ -313,3 +313,28 @@ def test_neither_tensors_nor_their_memory_are_kept_alive(monkeypatch: pytest.Mon
     del memory, whole
     gc.collect()
     assert gone() is None
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda x, i: x[i],
+        lambda x, i: x[i : i + 2],
+        lambda x, i: x[i : i + 1],
+        lambda x, i: x[:, i],
+        lambda x, i: x[:, i : i + 2],
+        lambda x, i: x[i : i + 2, :3],
+        lambda x, i: x[i, 1],
+        lambda x, i: x[i : i + 2].reshape(-1),
+        lambda x, i: x[i::4],
+        lambda x, i: x[i : i + 2].permute(2, 1, 0),
+        lambda x, i: x[i : i + 2][:, 1:3],
+    ],
+)
+def test_parts_that_slide(part: Callable[[Tensor, int], Tensor]) -> None:
+    data = tensor(8, 8, 3)
+    jit = TinyJit(scaled)
+    for i in (0, 1, 2, 3, 3, 5, 4, 0):
+        check(jit, scaled, call(part(data, i % 4), 2))
+    whole = data[0:8]
+    check(jit, scaled, call(whole, 2))
