@@ -16,12 +16,15 @@ from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
 from ferrule.codegen.primitives.scans import scanned
+from ferrule.dtype import dtypes
 from ferrule.helpers import GlobalCounters
-from ferrule.ops import LazyOp, MovementOps, ReduceOps
+from ferrule.ops import BufferOps, ConstBuffer, LazyOp, MovementOps, ReduceOps
 from ferrule.schedule import create_schedule
+from ferrule.shape.shapetracker import ShapeTracker
 from ferrule.tensor import Tensor
 
 WIDE = replace(HOST, vector_bytes=64, n_vector_registers=32)
+SHAPE = ShapeTracker.from_shape((30,))
 RUNNING = [case for case in CASES if case.name.startswith("running")]
 
 
@@ -93,6 +96,29 @@ def test_what_is_summed_and_what_follows_are_in_one_kernel() -> None:
     result = ((x * y).cumsum(1) * 2 + y).realize()
     assert GlobalCounters.kernel_count == 1
     np.testing.assert_array_equal(result.numpy()[7], 2 * np.arange(1, 301) + 1)
+
+
+@pytest.mark.parametrize("shape", [(600,), (3, 600), (600, 3), (600, 64), (64, 40)])
+def test_totals_of_ones(shape: tuple[int, ...]) -> None:
+    """All terms are the same: none varies with a lane."""
+    for axis in range(len(shape)):
+        expected = np.cumsum(np.ones(shape, np.float32), axis)
+        np.testing.assert_array_equal(Tensor.ones(*shape).cumsum(axis).numpy(), expected)
+        x = Tensor(expected, requires_grad=True)
+        x.cumsum(axis).sum().backward()
+        assert x.grad is not None
+        np.testing.assert_array_equal(x.grad.numpy(), np.flip(expected, axis))
+    row = Tensor(np.arange(shape[0], dtype=np.float32).reshape(-1, *[1] * (len(shape) - 1)))
+    found = row.expand(*shape).cumsum(len(shape) - 1).numpy()
+    expected = np.cumsum(np.broadcast_to(row.numpy(), shape), len(shape) - 1)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_lanes_need_terms_that_vary() -> None:
+    ones = LazyOp(BufferOps.CONST, (), ConstBuffer(1.0, dtypes.float32, SHAPE))
+    kernel = lower(store(running(ReduceOps.SUM, ones, 0, 0)), "k")
+    with pytest.raises(ScheduleError, match="of terms that vary with that"):
+        apply_opts(kernel, [Opt("scan", ("sum0", "i0.0")), Opt("prefix", ("sum0", 16))])
 
 
 OUT_OF_ORDER: dict[str, Callable[[Tensor], Tensor]] = {

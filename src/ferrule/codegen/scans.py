@@ -34,7 +34,9 @@ def schedule_scan(plan: Plan, name: str, *below: str) -> bool:
         r = plan.nest(total).computes[0].along
         assert r is not None
         lanes = plan.lanes(plan.nest(name), r.size.max)
-        if lanes > 1:
+        # Terms that are all the same, as those of totals of ones, have no lanes.
+        varies = any(r in c.value.ranges for c in plan.nest(total).computes)
+        if lanes > 1 and varies:
             plan.do("prefix", total, lanes)
     else:
         _along_columns(plan, name, total, column)

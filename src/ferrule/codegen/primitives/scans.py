@@ -80,10 +80,12 @@ def prefix(kernel: Kernel, nest_name: str, lanes: int) -> Kernel:
     nest = nest_of(kernel, nest_name)
     (c, *others) = nest.computes
     plain = nest.at is not None and not others and not nest.loops and c.start is None
-    if c.along is None or not plain or lanes < 2 or lanes & (lanes - 1):
+    runs = plain and c.along is not None and c.along in c.value.ranges
+    if c.along is None or not runs or lanes < 2 or lanes & (lanes - 1):
         raise ScheduleError(
             f"prefix({nest_name}, {lanes}) in kernel {kernel.name}: it is no single reduce that "
-            "runs along the loop it hangs in, or the lanes are no power of two"
+            "runs along the loop it hangs in, of terms that vary with that, or the lanes are no "
+            "power of two"
         )
     assert nest.at is not None
     root, depth = nest.at
