@@ -166,7 +166,7 @@ NAMES = """
     i0 i0e i1 i1e erfcx log_ndtr ndtri zeta mvlgamma multigammaln frexp
     ptp percentile average nanmax nanmin nanprod nanvar nanstd cbrt type_as copy tobytes
     fill_diagonal_ rrelu gumbel_softmax stride storage_offset is_contiguous nelement ndimension
-    is_nonzero
+    is_nonzero register_hook retain_grad retains_grad
     abs_ neg_ sign_ reciprocal_ sqrt_ square_ rsqrt_ exp_ exp2_ expm1_ sin_ tan_ asin_ atan_
     sinh_ tanh_ asinh_ erf_ log1p_ cos_ cosh_ acos_ log_ log2_ log10_ sigmoid_ relu_ elu_
     leaky_relu_ hardtanh_ ceil_ floor_ trunc_ round_ frac_ nan_to_num_ add_ sub_ mul_ div_ pow_

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import Final, TypeAlias
+from weakref import WeakKeyDictionary
 
 from ferrule.gradient import Edge, Entry, GradientError, Leaf, Value, no_grad
+
+Hook: TypeAlias = Callable[[Value], Value]
+hooks: Final[WeakKeyDictionary[Edge, dict[int, Hook]]] = WeakKeyDictionary()
+"""By the edge at which a gradient arrives, what it goes through, in this order, once it is whole.
+"""
 
 
 def entries_below(
@@ -48,38 +55,57 @@ def pull_back(
     *,
     retain: bool = False,
     create_graph: bool = False,
+    kept: Container[Edge] = (),
+    unhooked: Container[Edge] = (),
 ) -> dict[Edge, Value]:
-    """The gradients of the targets (None: all leaves below), given those of the outputs.
+    """The gradients of the targets (None: all leaves below, and those in `kept`), given those of
+    the outputs.
 
-    A target that the outputs do not depend on is missing from the answer. What the tape kept is
-    freed, unless `retain`; the rules themselves are recorded if `create_graph`. Raises
-    `GradientError` where the tape was freed before.
+    A target that the outputs do not depend on is missing from the answer. Those in `unhooked`, of
+    whose gradients this is only a part, go through no hooks. What the tape kept is freed, unless
+    `retain`; the rules themselves are recorded if `create_graph`. Raises `GradientError` where the
+    tape was freed before.
     """
     grads: dict[Edge, Value] = {}
     for output, seed in zip(outputs, seeds, strict=True):
         if output.edge is not None:
             _add(grads, output.edge, seed)
     order = entries_below(list(grads))
-    wanted = None if targets is None else set(targets)
-    leading = None if wanted is None else _leading_to(wanted, order)
+    wanted: set[Edge] = {e for e in order if e in kept} if targets is None else set(targets)
+    leading = None if targets is None else _leading_to(wanted, order)
+    hooked = {edge: None for edge in hooks if edge not in unhooked}  # in order
     with no_grad(not create_graph):
         for entry in reversed(order):
             if leading is None or entry in leading:
+                if entry in hooked and entry in grads:
+                    grads[entry] = _hooked(entry, grads[entry])
                 _step(grads, entry, leading, wanted)
+        for edge in hooked:
+            if isinstance(edge, Leaf) and edge in grads:
+                grads[edge] = _hooked(edge, grads[edge])
     if not (retain or create_graph):
         for entry in order:
             entry.free()
-    if wanted is None:
-        return {edge: grad for edge, grad in grads.items() if isinstance(edge, Leaf)}
-    return {edge: grad for edge, grad in grads.items() if edge in wanted}
+    leaves = targets is None
+    return {
+        edge: grad
+        for edge, grad in grads.items()
+        if edge in wanted or (leaves and isinstance(edge, Leaf))
+    }
+
+
+def _hooked(edge: Edge, grad: Value) -> Value:
+    """What the hooks of an edge make of its gradient."""
+    for hook in list(hooks.get(edge, {}).values()):
+        grad = hook(grad)
+    return grad
 
 
 def _step(
-    grads: dict[Edge, Value], entry: Entry, leading: set[Edge] | None, wanted: set[Edge] | None
+    grads: dict[Edge, Value], entry: Entry, leading: set[Edge] | None, wanted: Container[Edge]
 ) -> None:
     """Takes the gradient of one entry to its parents."""
-    keep = wanted is not None and entry in wanted
-    grad = grads.get(entry) if keep else grads.pop(entry, None)
+    grad = grads.get(entry) if entry in wanted else grads.pop(entry, None)
     if grad is None:
         return
     if entry.freed:

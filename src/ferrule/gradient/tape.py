@@ -54,7 +54,7 @@ def tape_position() -> int:
 class Leaf:
     """Where the tape ends: a tensor that keeps its gradient. `owner` is that tensor, weakly."""
 
-    __slots__ = ("owner",)
+    __slots__ = ("__weakref__", "owner")
 
     def __init__(self, owner: object) -> None:
         self.owner = ref(owner)

@@ -2,16 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Self
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any, Final, Self, final
+from weakref import WeakKeyDictionary, ref
 
-from ferrule.backward import pull_back
+from ferrule.backward import hooks, pull_back
 from ferrule.gradient import Edge, GradientError, Leaf, Rule, Shape, Value, no_grad, record
 from ferrule.shape.view import ShapeError, prod_sint
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.namespace import Namespace
 
 _CONTIGUOUS = Rule(lambda grad, _: (grad.contiguous(),))
+_CLONE = Rule(lambda grad, _: (grad,))
+_numbers = count()
+_retaining: Final[WeakKeyDictionary[Edge, list[ref[TensorBase]]]] = WeakKeyDictionary()
+"""By the edge at which a gradient arrives, the tensors that keep it though they are no leaves."""
+
+
+@final
+class HookHandle:
+    """What `Tensor.register_hook` gives: `remove()` ends the hook, and so does a `with` block."""
+
+    __slots__ = ("_edge", "_number")
+
+    def __init__(self, edge: Edge, number: int) -> None:
+        self._edge = ref(edge)
+        self._number = number
+
+    def remove(self) -> None:
+        """The hook is not called again; a second time changes nothing."""
+        edge = self._edge()
+        found = None if edge is None else hooks.get(edge)
+        if edge is None or found is None:
+            return
+        found.pop(self._number, None)
+        if not found:
+            del hooks[edge]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
 
 
 class Autograd(Namespace):
@@ -74,7 +107,8 @@ class Autograd(Namespace):
         >>> x.tolist()
         [1, 2]
         """
-        return self._wrap(self._read())
+        value = self._read()
+        return self._wrap(record("clone", _CLONE, (value,), value.node, None))
 
     def copy(self) -> Self:
         """NumPy's name of `clone`.
@@ -141,13 +175,87 @@ class Autograd(Namespace):
         seed = self._seed(gradient, "backward")
         retain = create_graph if retain_graph is None else retain_graph
         owners = None if inputs is None else _by_edge(inputs)
-        found = pull_back([value], [seed], owners, retain=retain, create_graph=create_graph)
+        found = pull_back(
+            [value], [seed], owners, retain=retain, create_graph=create_graph, kept=_retaining
+        )
         for edge, grad in found.items():
-            owner = edge.owner() if isinstance(edge, Leaf) else None
-            for tensor in [owner] if owners is None else owners[edge]:
+            for tensor in _owners(edge) if owners is None else owners[edge]:
                 if isinstance(tensor, Autograd):
                     tensor._accumulate(grad)
         return self
+
+    def register_hook(self, hook: Callable[[Any], TensorBase | None]) -> HookHandle:
+        """Calls `hook(gradient)` once a backward pass has this tensor's whole gradient; what it
+        returns, or else its argument, is the gradient from there on. `remove()` of the result ends
+        that.
+
+        The hook belongs to the value that the tensor has now. Hooks run in the order in which they
+        were registered. In a captured function what a hook computes is replayed, the hook itself
+        is not called again.
+
+        Raises `GradientError` for a tensor that does not require a gradient.
+
+        >>> from ferrule import Tensor
+        >>> x = Tensor([1.0, 2.0], requires_grad=True)
+        >>> y = x * 3
+        >>> handle = y.register_hook(lambda grad: grad.clamp(-1, 1))
+        >>> _ = (y * 10).sum().backward()
+        >>> x.grad.tolist()
+        [3.0, 3.0]
+        """
+        edge = self._required_edge("register_hook")
+        shape, wrap = self._shape, self._wrap
+
+        def run(grad: Value) -> Value:
+            given = wrap(grad)
+            found = hook(given)
+            if found is None:
+                found = given
+            if not isinstance(found, TensorBase):
+                raise TypeError(f"[register_hook] a hook returns a Tensor or None, not {found!r}")
+            if found._shape != shape:
+                raise ShapeError(
+                    f"[register_hook] a hook returned a gradient of shape {found._shape} for a "
+                    f"tensor of shape {shape}"
+                )
+            return found._read().cast(grad.dtype)
+
+        number = next(_numbers)
+        hooks.setdefault(edge, {})[number] = run
+        return HookHandle(edge, number)
+
+    def retain_grad(self) -> None:
+        """From now on `backward` adds to the `.grad` of this tensor too, though it is the result of
+        operations. For a leaf, which has its gradient anyway, this changes nothing.
+
+        Raises `GradientError` for a tensor that does not require a gradient.
+
+        >>> from ferrule import Tensor
+        >>> x = Tensor([1.0, 2.0], requires_grad=True)
+        >>> y = x * 3
+        >>> y.retain_grad()
+        >>> _ = (y * y).sum().backward()
+        >>> y.grad.tolist()
+        [6.0, 12.0]
+        """
+        edge = self._required_edge("retain_grad")
+        if not self.retains_grad and not isinstance(edge, Leaf):
+            _retaining.setdefault(edge, []).append(ref(self))
+
+    @property
+    def retains_grad(self) -> bool:
+        """Whether `retain_grad` has this tensor keep its gradient though it is no leaf."""
+        edge = self._read().edge
+        return edge is not None and any(tensor() is self for tensor in _retaining.get(edge, ()))
+
+    def _required_edge(self, what: str) -> Edge:
+        edge = self._read().edge
+        if edge is None:
+            raise GradientError(
+                f"[{what}] this tensor of shape {self._shape} does not require a gradient; make it "
+                "with requires_grad=True, or compute it from one that does"
+            )
+        return edge
 
     def _accumulate(self, grad: Value) -> None:
         before = self._grad
@@ -202,6 +310,13 @@ class Autograd(Namespace):
             self._wrap(_found(found, edge, position, target._shape))
             for position, (edge, target) in enumerate(zip(edges, targets, strict=True))
         ]
+
+
+def _owners(edge: Edge) -> list[object]:
+    """The tensors whose `.grad` a gradient is added to."""
+    if isinstance(edge, Leaf):
+        return [edge.owner()]
+    return [tensor() for tensor in _retaining.get(edge, ())]
 
 
 def _by_edge(inputs: TensorBase | Sequence[TensorBase]) -> dict[Edge, list[TensorBase]]:

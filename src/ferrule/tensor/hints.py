@@ -17,6 +17,7 @@ _INSTEAD: Final = {
     "map_": "compute with whole tensors, or with x.numpy()",
     "mps": "devices are CPU, CUDA and CL: x.to('CL')",
     "pin_memory": "there is nothing to pin: leave it out",
+    "register_post_accumulate_grad_hook": "call it on the tensor after backward()",
     "resize_": _SAME_SHAPE.format("reshape"),
     "set_": "x.replace(other) makes x a handle on the memory of other",
     "share_memory_": "threads share tensors as they are; processes do by files: nn.state.safe_load",

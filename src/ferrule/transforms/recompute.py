@@ -132,6 +132,7 @@ def _reverse(grad: Parts, entry: Entry) -> Gradients:
         targets,
         retain=True,
         create_graph=is_recording(),
+        unhooked=targets,
     )
     return tuple([found.get(target) for target in targets])
 

@@ -12,7 +12,7 @@ from typing import Any, final
 
 import numpy as np
 
-from ferrule.backward import entries_below, pull_back
+from ferrule.backward import entries_below, hooks, pull_back
 from ferrule.containers import leaves, mapped, matching
 from ferrule.dtype import DTypeError, dtypes
 from ferrule.gradient import (
@@ -185,7 +185,10 @@ class Linear:
             starts = [value.full(0) for value in trace.outputs]
             self._starts = [Entry("tangent", IDENTITY, (v,), v.node, None) for v in starts]
             seeds = [Value(v.node, e) for v, e in zip(starts, self._starts, strict=True)]
-            found = pull_back(trace.outputs, seeds, trace.roots, retain=True, create_graph=True)
+            # Hooks change gradients, not tangents.
+            found = pull_back(
+                trace.outputs, seeds, trace.roots, retain=True, create_graph=True, unhooked=hooks
+            )
         self._pulled = [found.get(root) for root in trace.roots]
 
     def push(self, tangents: Mapping[int, Value]) -> list[Value]:
