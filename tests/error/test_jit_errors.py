@@ -9,6 +9,7 @@ import pytest
 from ferrule.capture import Capture, GraphException
 from ferrule.config import Context
 from ferrule.expr import Variable
+from ferrule.gradient import GradientError
 from ferrule.jit import JitError, TinyJit
 from ferrule.tensor import Tensor
 
@@ -174,3 +175,30 @@ def test_a_gradient_from_outside_is_named(capsys: pytest.CaptureFixture[str]) ->
             assert weight.grad.tolist() == [4.0, 5.0]
     expected = "again: the gradient of a tensor of shape (2,) was made anew outside, and the"
     assert expected in capsys.readouterr().out
+
+
+def test_a_replayed_result_has_no_tape() -> None:
+    """What the first two calls return has one, so that the way out has to be named."""
+    weight = Tensor([1.0, 2.0], requires_grad=True)
+    loss = TinyJit(lambda x: (weight * x).sum())
+    for _ in range(2):
+        loss(Tensor([3.0, 4.0]).realize()).backward()
+    with pytest.raises(GradientError, match=r"captured by TinyJit calls backward\(\) itself"):
+        loss(Tensor([3.0, 4.0]).realize()).backward()
+
+
+def test_a_state_that_is_replaced_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.hidden = Tensor([0.0]).realize()
+
+        @TinyJit
+        def step(self, x: Tensor) -> Tensor:
+            self.hidden = (self.hidden + x).realize()
+            return self.hidden * 2
+
+    model = Model()
+    with Context(DEBUG=1):
+        for number in range(4):
+            assert model.step(Tensor([1.0]).realize()).item() == 2 * number + 2
+    assert "write to it with assign instead" in capsys.readouterr().out

@@ -417,7 +417,10 @@ class _Call:
         nodes = held.get(serial, [])
         is_written = serial in self.capture.updated
         if not nodes or (is_written and not any(node in present for node in nodes)):
-            raise NotReplayable("a tensor that it uses is gone after the call")
+            raise NotReplayable(
+                "a tensor that it uses is gone after the call; where the function replaces it, "
+                "write to it with assign instead"
+            )
         return nodes
 
     def _watch_paths(self, used: Set[int]) -> None:

@@ -170,7 +170,7 @@ class Autograd(Namespace):
             raise GradientError(
                 f"[backward] this tensor of shape {self._shape} does not depend on one that "
                 "requires a gradient; make the parameters with requires_grad=True, and compute "
-                "outside Tensor.no_grad()"
+                "outside Tensor.no_grad(); a function captured by TinyJit calls backward() itself"
             )
         seed = self._seed(gradient, "backward")
         retain = create_graph if retain_graph is None else retain_graph
