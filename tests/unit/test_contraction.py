@@ -13,6 +13,7 @@ from ferrule.codegen.heuristic import schedule
 from ferrule.codegen.kernel import Kind, reads
 from ferrule.codegen.lower import lower
 from ferrule.codegen.plan import step_of
+from ferrule.codegen.tile import best_tile
 from ferrule.dtype import DType, dtypes
 
 WIDE = replace(
@@ -39,6 +40,16 @@ def test_lanes_of_two_operands_that_both_have_to_be_turned(
     (compute,) = root.computes
     assert compute.store is not None
     assert step_of(compute.store.index, lanes) == step
+
+
+@pytest.mark.parametrize(
+    ("columns", "lanes"), [(3, 4), (4, 4), (8, 8), (9, 16), (16, 16), (64, 16)]
+)
+def test_vectors_are_no_wider_than_what_fills_them(columns: int, lanes: int) -> None:
+    """Some processors do two multiply-adds of half a vector in the time of one of a whole one."""
+    tile = best_tile(WIDE, 4, 28, columns)
+    assert tile.lanes == lanes
+    assert tile.rows * tile.vectors >= 8  # as many as a multiply-add takes cycles, twice
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,10 @@ class Tile:
 def best_tile(
     target: Target, itemsize: int, rows: int, columns: int, vector_cycles: float = VECTOR_CYCLES
 ) -> Tile:
-    """The tile with the least time: padded work over what its loads and accumulators allow."""
+    """The tile with the least time: padded work over what its loads and accumulators allow.
+
+    Of equal ones that with the narrowest vectors: some processors do two of these at once.
+    """
     full = max(1, target.vector_bytes // max(itemsize, 4))
     registers = target.n_vector_registers
     best = Tile(1, 1, 1)
@@ -38,7 +41,7 @@ def best_tile(
                 if r * vectors + vectors + 1 > registers or r > rows:
                     continue
                 cost = tile_cost(Tile(r, vectors, lanes), rows, columns, vector_cycles)
-                if cost < best_cost:
+                if (cost, lanes) < (best_cost, best.lanes):
                     best, best_cost = Tile(r, vectors, lanes), cost
     return best
 
