@@ -249,6 +249,33 @@ def test_a_function_that_counts_its_calls_is_captured() -> None:
     assert runs == model.step == len(model.history) == 2
 
 
+def test_defaults_that_are_added_to() -> None:
+    """A list among them is looked at only if the function does so, itself or in a lambda."""
+    x = Tensor([1.0]).realize()
+
+    @TinyJit
+    def noted(x: Tensor, *, log: list[int] = []) -> Tensor:  # noqa: B006
+        log.append(1)
+        return x + 1
+
+    for _ in range(5):
+        assert noted(x).item() == 2
+    assert noted._replays
+
+    @TinyJit
+    def counted(x: Tensor, log: list[int] = []) -> Tensor:  # noqa: B006
+        log.append(1)
+        return x * len(log)
+
+    @TinyJit
+    def within(x: Tensor, log: list[int] = []) -> Tensor:  # noqa: B006
+        log.append(1)
+        return (lambda: x * len(log))()
+
+    for number in range(1, 7):
+        assert counted(x).item() == within(x).item() == number
+
+
 def test_a_function_that_reads_what_it_counts_runs_each_time(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

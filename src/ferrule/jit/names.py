@@ -72,6 +72,17 @@ def names_of(code: types.CodeType) -> tuple[Names, Names]:
     return variables, attributes
 
 
+@functools.lru_cache(maxsize=4096)
+def names_of_parameters(code: types.CodeType) -> Names:
+    """The parameters that code loads, or functions defined in it."""
+    instructions = [step for step in dis.get_instructions(code) if step.opname != "CACHE"]
+    single = [step for step in instructions if not isinstance(step.argval, tuple)]
+    several = [step.argval for step in instructions if isinstance(step.argval, tuple)]
+    # One instruction may load several variables, each of them to be looked at.
+    read = frozenset(name for names in several for name in names if isinstance(name, str))
+    return _found(single, _is_local) | names_of(code)[0] | Names(read, frozenset(), frozenset())
+
+
 def _found(
     instructions: Sequence[dis.Instruction], is_load: Callable[[dis.Instruction], bool]
 ) -> Names:
@@ -93,6 +104,10 @@ def _found(
 
 def _is_variable(step: dis.Instruction) -> bool:
     return step.opname.startswith("LOAD_") and step.opname.endswith(_SCOPES)
+
+
+def _is_local(step: dis.Instruction) -> bool:
+    return step.opname.startswith("LOAD_FAST")
 
 
 def _is_attribute(step: dis.Instruction) -> bool:

@@ -13,8 +13,18 @@ import numpy as np
 from ferrule.device import Compiled, Device, Interpreted
 from ferrule.dtype import DType
 from ferrule.expr import Expr
-from ferrule.jit.names import NO_NAMES, Names, names_of
-from ferrule.jit.places import MISSING, Path, Place, attributes, below, is_foreign, slots, variables
+from ferrule.jit.names import NO_NAMES, Names, names_of, names_of_parameters
+from ferrule.jit.places import (
+    MISSING,
+    Path,
+    Place,
+    attributes,
+    below,
+    defaults,
+    is_foreign,
+    slots,
+    variables,
+)
 from ferrule.tensor import Tensor
 
 _PLAIN = (int, float, complex, str, bytes, type(None), range, slice, np.generic)
@@ -198,7 +208,10 @@ class _Walk:
         for place, child in variables(function):
             if _may_read(named, place.key, child):
                 self._take(place, child)
-        self._stack += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+        parameters = names_of_parameters(function.__code__)
+        for name, default in defaults(function):
+            if _may_read(parameters, name, default):
+                self._stack.append(default)
         self._offer_all(vars(function))
         self.names |= loaded
         for name in loaded.everything() & self._waiting.keys():

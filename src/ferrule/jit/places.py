@@ -131,6 +131,14 @@ def variables(function: types.FunctionType) -> Iterator[Found]:
             yield Place(space, name), space[name]
 
 
+def defaults(function: types.FunctionType) -> list[tuple[str, Any]]:
+    """The parameters of a function that have a default, and these."""
+    values = function.__defaults__ or ()
+    code = function.__code__
+    names = code.co_varnames[code.co_argcount - len(values) : code.co_argcount]
+    return [*zip(names, values, strict=True), *(function.__kwdefaults__ or {}).items()]
+
+
 def _contents(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
