@@ -27,7 +27,9 @@ from ferrule.errors import (
     UnknownDeviceError,
     VmapError,
 )
+from ferrule.nn import _INSTEAD as nn_hints
 from ferrule.nn import optim, state, utils
+from ferrule.tensor.hints import _INSTEAD as tensor_hints
 
 HERE = Path(__file__)
 
@@ -355,12 +357,49 @@ def test_sizes_without_a_value_are_named() -> None:
         ("Module", r"object of any class; nn\.state\.get_parameters\(model\)"),
         ("Parameter", "a Tensor in an attribute is a parameter"),
         ("functional", r"methods of tensors, such as x\.relu\(\)"),
+        ("LazyLinear", r"nn\.Linear has its sizes given"),
+        ("FractionalMaxPool2d", r"nn\.AdaptiveMaxPool2d have regions that are fixed"),
         ("Liner", r"dir\(nn\) lists what there is"),
     ],
 )
 def test_names_that_nn_does_not_have(name: str, hint: str) -> None:
     with pytest.raises(AttributeError, match=f"has no attribute '{name}'; .*{hint}"):
         getattr(nn, name)
+
+
+@pytest.mark.parametrize("name", ["absolute_", "eq_", "lgamma_", "negative_", "true_divide_"])
+def test_functions_that_are_not_there_in_place(name: str) -> None:
+    x = Tensor([1.0, -2.0])
+    hint = rf"x\.assign\(x\.{name[:-1]}\(\.\.\.\)\) does that in place"
+    with pytest.raises(AttributeError, match=hint):
+        getattr(x, name)
+    assert hasattr(x, name[:-1])
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("conj", "tensors are real"),
+        ("layout", "tensors are dense"),
+        ("is_cpu", r"x\.device"),
+        ("as_strided", r"x\.unfold"),
+        ("multi_head_attention_forward", r"nn\.MultiheadAttention"),
+        ("no_such_thing_", "has no attribute 'no_such_thing_'$"),
+    ],
+)
+def test_names_that_tensors_do_not_have(name: str, hint: str) -> None:
+    with pytest.raises(AttributeError, match=hint):
+        getattr(Tensor([1.0]), name)
+
+
+def test_what_hints_name_is_there() -> None:
+    """Each `x.name` and `nn.Name` in a hint."""
+    for hint in tensor_hints.values():
+        for name in re.findall(r"\b[xq]\.(\w+)", hint):
+            assert hasattr(Tensor, name), hint
+    for hint in [*tensor_hints.values(), *nn_hints.values()]:
+        for name in re.findall(r"\bnn\.(\w+)", hint):
+            assert hasattr(nn, name), hint
 
 
 def test_what_the_hints_of_nn_say_is_so() -> None:

@@ -323,6 +323,11 @@ _INSTEAD = {
     "ParameterList": "a model may have lists of tensors: nn.state looks into them",
     "ParameterDict": "a model may have dicts of tensors: nn.state looks into them",
     "Buffer": "a Tensor with requires_grad=False in an attribute is saved and not trained",
+    "DataParallel": "a model is on one device",
+    "DistributedDataParallel": "a model is on one device",
+    "FractionalMaxPool2d": "nn.MaxPool2d and nn.AdaptiveMaxPool2d have regions that are fixed",
+    "FractionalMaxPool3d": "nn.MaxPool3d and nn.AdaptiveMaxPool3d have regions that are fixed",
+    "SyncBatchNorm": "nn.BatchNorm2d and its like: a model is on one device",
     "functional": "functions are methods of tensors, such as x.relu() and x.cross_entropy(y)",
 }
 
@@ -337,6 +342,8 @@ def __getattr__(name: str) -> Any:
                 globals()[name] = found
                 return found
     hint = _INSTEAD.get(name, "dir(nn) lists what there is")
+    if name.removeprefix("Lazy") in __all__:
+        hint = f"nn.{name.removeprefix('Lazy')} has its sizes given"
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}; {hint}")
 
 

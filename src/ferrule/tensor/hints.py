@@ -8,15 +8,34 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 from ferrule.tensor.inplace import InPlace
 
 _SAME_SHAPE: Final = "a tensor keeps its shape; write x = x.{}(...), which shares its memory"
+_REAL: Final = "tensors are real: leave it out"
+_DENSE: Final = "tensors are dense"
+_DEVICE: Final = "x.device is the device's name, such as 'CPU' or 'CUDA'"
 _INSTEAD: Final = {
     "apply_": "compute with whole tensors, or with x.numpy()",
+    "as_strided": "x[::2], x.unfold, x.expand and x.diagonal are such views",
+    "conj": _REAL,
     "cuda": "x.to('CUDA') is the tensor on a GPU",
     "data_ptr": "x.numpy(copy=False).ctypes.data is where a tensor on the host is",
+    "detach_": "write x = x.detach(), or x.requires_grad_(False) for a parameter",
     "grad_fn": "x.requires_grad says whether x depends on a tensor that requires a gradient",
-    "is_cuda": "x.device is the device's name, such as 'CPU' or 'CUDA'",
+    "fractional_max_pool2d": "x.max_pool2d and x.adaptive_max_pool2d have regions that are fixed",
+    "fractional_max_pool3d": "x.max_pool3d and x.adaptive_max_pool3d have regions that are fixed",
+    "get_device": _DEVICE,
+    "imag": "tensors are real",
+    "is_complex": "tensors are real",
+    "is_cpu": _DEVICE,
+    "is_cuda": _DEVICE,
+    "is_quantized": _DENSE,
+    "is_signed": "dtypes.is_unsigned(x.dtype) is the opposite",
+    "is_sparse": _DENSE,
+    "layout": _DENSE,
     "map_": "compute with whole tensors, or with x.numpy()",
     "mps": "devices are CPU, CUDA and CL: x.to('CL')",
+    "multi_head_attention_forward": "nn.MultiheadAttention has the weights, and "
+    "q.scaled_dot_product_attention(k, v) is the function",
     "pin_memory": "there is nothing to pin: leave it out",
+    "real": _REAL,
     "register_post_accumulate_grad_hook": "call it on the tensor after backward()",
     "resize_": _SAME_SHAPE.format("reshape"),
     "set_": "x.replace(other) makes x a handle on the memory of other",
@@ -27,7 +46,8 @@ _INSTEAD: Final = {
     "swapaxes_": _SAME_SHAPE.format("swapaxes"),
     "swapdims_": _SAME_SHAPE.format("swapdims"),
     "t_": _SAME_SHAPE.format("t"),
-    "to_sparse": "tensors are dense",
+    "to_dense": "tensors are dense: leave it out",
+    "to_sparse": _DENSE,
     "transpose_": _SAME_SHAPE.format("transpose"),
     "type": "x.dtype is the number type, and x.to(dtype) converts",
     "unsqueeze_": _SAME_SHAPE.format("unsqueeze"),
@@ -38,6 +58,13 @@ _DATA: Final = (
     "[data] x.data() is the memory of the tensor, and no tensor: where PyTorch has x.data, write "
     "x.detach(), which shares the memory and is not recorded, and x.assign(y) for x.data = y"
 )
+
+
+def _in_place_hint(name: str) -> str:
+    """What does the work of a function in place that there is only as a function."""
+    function = name.removesuffix("_")
+    exists = function != name and not name.startswith("_") and hasattr(InPlace, function)
+    return f"x.assign(x.{function}(...)) does that in place" if exists else ""
 
 
 @final
@@ -90,6 +117,7 @@ class Hints(InPlace):
             try:
                 return object.__getattribute__(self, name)
             except AttributeError as error:
-                if name in _INSTEAD:
-                    error.args = (f"{error}; {_INSTEAD[name]}",)
+                hint = _INSTEAD.get(name) or _in_place_hint(name)
+                if hint:
+                    error.args = (f"{error}; {hint}",)
                 raise
