@@ -29,37 +29,65 @@ from tests.kernels import (
 from ferrule.codegen.intrinsics import MMA
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.dtype import DType, dtypes
-from ferrule.ops import LazyOp
+from ferrule.ops import LazyOp, ReduceOps
 from ferrule.renderer.cstyle import cuda_renderer
 
 FILE = Path(__file__).parent / "registers.json"
+ROWS = 1 << 16
+"""Of attention, as many in all as several heads have: every multiprocessor has several blocks."""
 
 
 def _kernels() -> dict[str, LazyOp]:
     small = {case.name: case.ast for case in CASES}
     narrow = {dtype.name: store(_product(dtype)) for dtype in MMA.sources}
     chains = {
-        "attention_64": store(attention(*(load(i, 4096, 64) for i in (1, 2, 3)))),
-        "attention_128": store(attention(*(load(i, 4096, 128) for i in (1, 2, 3)))),
-        "causal_attention_64": store(causal_attention(*(load(i, 4096, 64) for i in (1, 2, 3)))),
-        "bfloat16_attention_64": narrow_attention(dtypes.bfloat16, 4096, 4096, 64, 64),
-        "bfloat16_attention_128": narrow_attention(dtypes.bfloat16, 4096, 4096, 128, 128),
+        "attention_64": store(attention(*(load(i, ROWS, 64) for i in (1, 2, 3)))),
+        "attention_128": store(attention(*(load(i, ROWS, 128) for i in (1, 2, 3)))),
+        "causal_attention_64": store(causal_attention(*(load(i, ROWS, 64) for i in (1, 2, 3)))),
+        "bfloat16_attention_64": narrow_attention(dtypes.bfloat16, ROWS, ROWS, 64, 64),
+        "bfloat16_attention_128": narrow_attention(dtypes.bfloat16, ROWS, ROWS, 128, 128),
     }
-    wide, causal = (AttentionGradients(4096, 4096, 64, causal=c) for c in (False, True))
-    bfloat16 = {n: AttentionGradients(4096, 4096, n, dtypes.bfloat16) for n in (64, 128)}
+    wide, causal = (AttentionGradients(ROWS, ROWS, 64, causal=c) for c in (False, True))
+    bfloat16 = {n: AttentionGradients(ROWS, ROWS, n, dtypes.bfloat16) for n in (64, 128)}
     gradients = {
         "key_gradient_64": wide.key(),
         "causal_key_gradient_64": causal.key(),
-        "log_of_sums_64": store(log_of_sums(masked_scores(load(1, 4096, 64), load(2, 4096, 64)))),
+        "log_of_sums_64": store(log_of_sums(masked_scores(load(1, ROWS, 64), load(2, ROWS, 64)))),
         "query_gradient_64": wide.query(),
         "causal_value_gradient_64": causal.value(),
-        "key_gradient_128": AttentionGradients(4096, 4096, 128).key(),
+        "key_gradient_128": AttentionGradients(ROWS, ROWS, 128).key(),
         "bfloat16_query_gradient_64": bfloat16[64].query(),
         "bfloat16_key_gradient_128": bfloat16[128].key(),
         "bfloat16_value_gradient_64": bfloat16[64].value(),
     }
     large = {name: store(make()) for name, make in LARGE.items()}
-    return small | large | narrow | chains | gradients
+    return small | large | narrow | chains | gradients | _scatters()
+
+
+def _scatters() -> dict[str, LazyOp]:
+    """Rows that go where a value says: into zeros, as a table's gradient does, or what is there."""
+    rows, places, width = 8192, 50257, 768
+    chosen = load(2, rows, 1, dtype=dtypes.int32).expand((rows, width))
+    cases: dict[str, tuple[tuple[str, ...], int | None]] = {
+        "table_gradient": ((), None),
+        "rows_added_in_place": ((), 0),
+        "rows_put_in_place": (("last",), 0),
+        "rows_put_into_a_copy": (("last",), 3),
+    }
+    return {
+        name: store(
+            LazyOp(
+                ReduceOps.SCATTER,
+                (
+                    load(1, rows, width),
+                    chosen,
+                    *([] if base is None else [load(base, places, width)]),
+                ),
+                (0, places, *how),
+            )
+        )
+        for name, (how, base) in cases.items()
+    }
 
 
 def _product(dtype: DType) -> LazyOp:

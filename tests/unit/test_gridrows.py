@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from tests.blocks import GRID, run
+from tests.gpus import nvidia
 from tests.kernels import (
     Case,
     add,
@@ -125,6 +126,24 @@ def test_columns_are_loaded_and_stored_by_vectors() -> None:
     assert accesses(linearizer, UOps.STORE) == [4]
     odd = run(Case("sum", store(total(load(1, 40, 301), 0)), ((40, 301),), lambda x: x.sum(0)))
     assert set(accesses(odd, UOps.LOAD)) == {1}
+
+
+@pytest.mark.parametrize(("columns", "ahead"), [(512, 16), (2 * 132 * 32, 8), (8 * 132 * 32, 4)])
+def test_few_blocks_have_more_loads_under_way(columns: int, ahead: int) -> None:
+    """A multiprocessor has as many in any case."""
+    linearizer = Linearizer(store(total(load(1, 2048, columns), 0)), nvidia("sm_90a"))
+    loops = [loop for nest in linearizer.scheduled.nests for loop in nest.loops]
+    assert [loop.size for loop in loops if loop.kind is Kind.UNROLL] == [ahead]
+
+
+@pytest.mark.parametrize("rows", [1024, 1029, 1300])
+def test_columns_with_many_loads_under_way(rows: int) -> None:
+    """All that is loaded together, and the rest of it."""
+    values = np.random.default_rng(0).standard_normal((rows, 32)).astype(np.float32)
+    uops = Linearizer(store(total(load(1, rows, 32), 0)), nvidia("sm_90a")).linearize().uops
+    out = np.full(32, np.nan, np.float32)
+    interpret(uops, [out, values.ravel()])
+    np.testing.assert_allclose(out, values.sum(0, dtype=np.float64), rtol=1e-4, atol=1e-4)
 
 
 def test_what_is_large_decides_what_is_contiguous() -> None:

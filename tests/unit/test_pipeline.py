@@ -402,9 +402,10 @@ def test_memory_that_a_launch_asks_for() -> None:
 
 
 def test_blocks_that_shared_memory_has_room_for() -> None:
-    """Only where that is what limits them is the compiler told."""
-    target = replace(GPU, static_shared_bytes=48 << 10, shared_bytes=96 << 10, l1_bytes=228 << 10)
-    uops = tiled(Product(64, 64, 64), THREADS).uops
+    """Only where that, or how many there are, is what limits them is the compiler told."""
+    many = replace(GPU, static_shared_bytes=48 << 10, shared_bytes=96 << 10, l1_bytes=228 << 10)
+    target = replace(many, max_threads=1)
+    uops = tiled(Product(128, 128, 64), THREADS).uops
     used = sum(u.arg[1] * 4 for u in uops if u.op is UOps.SHARED)
     room = target.l1_bytes // (used + 1024)
     kept = sum(u.lanes for u in uops if u.op is UOps.REG)
@@ -415,6 +416,7 @@ def test_blocks_that_shared_memory_has_room_for() -> None:
     assert "(64, 1, 1)" in opencl_renderer(few).render("k", uops)
     unknown = replace(few, static_shared_bytes=None)
     assert "__launch_bounds__(64) " in cuda_renderer(unknown).render("k", uops)
+    assert "__launch_bounds__(64, 1) " in cuda_renderer(many).render("k", uops)
     too_few = replace(target, l1_bytes=used)
     assert "__launch_bounds__(64) " in cuda_renderer(too_few).render("k", uops)
 

@@ -27,7 +27,7 @@ from ferrule.records import dataclass
 from ferrule.shape.layout import storage_size
 from ferrule.target import Target
 
-# From a load to its value; so many loads of a thread are under way at once.
+# From a load to its value; at least so many loads of a thread are under way at once.
 _LOAD_SECONDS: Final = 0.8e-6
 _LOADS_AT_ONCE: Final = 4
 # Of a thread whose operations wait for one another.
@@ -158,7 +158,8 @@ class _Model:
         threads = blocks * linearizer.threads
         self.is_filled = not self._is_tiled and threads >= target.max_threads * target.block_threads
         """Whether there is a thread for each that the device can have."""
-        loads = storage_size(reduce.src[0].shape) / threads / _lanes(linearizer) / _LOADS_AT_ONCE
+        lanes, at_once = _loads(linearizer)
+        loads = storage_size(reduce.src[0].shape) / threads / lanes / at_once
         self._turns = loads * _LOAD_SECONDS + work / threads * _OPERATION_SECONDS
         """What one thread does after another."""
 
@@ -205,11 +206,13 @@ def _read_bytes(ast: LazyOp) -> int:
     return sum(found.values())
 
 
-def _lanes(linearizer: Linearizer) -> int:
-    """How many terms a thread loads at a time."""
+def _loads(linearizer: Linearizer) -> tuple[int, int]:
+    """How many terms a thread loads at a time, and how many such loads are under way at once."""
     nests = linearizer.scheduled.nests
     reduces = [nest for nest in nests if any(c.monoid is not None for c in nest.computes)]
-    kinds: Sequence[int] = [
-        prod(loop.size for loop in nest.loops if loop.kind is Kind.VECTOR) for nest in reduces
-    ]
-    return min(kinds, default=1)
+
+    def least(kind: Kind) -> int:
+        sizes = [prod(o.size for o in nest.loops if o.kind is kind) for nest in reduces]
+        return min(sizes, default=1)
+
+    return least(Kind.VECTOR), max(least(Kind.UNROLL), _LOADS_AT_ONCE)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from math import gcd, prod
 from typing import final
 
+from ferrule.codegen.gridcost import multiprocessors
 from ferrule.codegen.gridstreams import LEAST_SIDE, aligned_lanes, last
 from ferrule.codegen.kernel import Kind
 from ferrule.codegen.plan import LINE_BYTES, Plan, loads, step_of
@@ -22,6 +23,7 @@ from ferrule.records import dataclass
 
 KEPT = 64  # values of one row that a thread keeps in registers, at most
 VECTORS = 8  # loads of a row that a thread does before it needs the first
+LOADS_AHEAD = VECTORS // 2  # the same in a loop over a longer row
 LEAST_NEIGHBOURS = 4  # along an axis, for what is contiguous there
 LEAST_TERMS = 4  # of one thread, where several share out a sum
 RESIDENT = 4  # blocks that hide each other's waiting on one multiprocessor
@@ -33,7 +35,8 @@ class Layout:
     """How a block's threads are laid out: `results` of them by `along`, each with `lanes` terms at
     a time, of `near` results.
 
-    `across` says that neighbouring threads have neighbouring results.
+    `across` says that neighbouring threads have neighbouring results. A thread loads the terms of
+    `ahead` turns before it needs the first, where it has more than it can unroll.
     """
 
     results: int
@@ -41,6 +44,7 @@ class Layout:
     lanes: int
     across: bool
     near: int = 1
+    ahead: int = LOADS_AHEAD
 
     @property
     def result_step(self) -> int:
@@ -185,7 +189,19 @@ def _columns(plan: Plan, results: int, terms: int, near: int) -> Layout:
         count * along < block and LEAST_TERMS * along <= terms and results * along < _enough(plan)
     ):
         along *= 2
-    return Layout(max(count, _spread(plan, results, along)), along, 1, across=True, near=near)
+    count = max(count, _spread(plan, results, along))
+    ahead = _ahead(plan, -(-results // count), terms // along, near)
+    return Layout(count, along, 1, across=True, near=near, ahead=ahead)
+
+
+def _ahead(plan: Plan, blocks: int, turns: int, near: int) -> int:
+    """How many loads each thread has under way: few blocks have to hide their own waiting."""
+    ahead = LOADS_AHEAD
+    while 2 * ahead * max(blocks, multiprocessors(plan.target)) <= (
+        LOADS_AHEAD * RESIDENT * multiprocessors(plan.target)
+    ) and 2 * ahead <= min(KEPT // near, turns // 2):
+        ahead *= 2
+    return ahead
 
 
 def _near(plan: Plan, name: str, below: Sequence[str], depth: int, column: Expr) -> int:
@@ -268,7 +284,7 @@ def _copies(plan: Plan, name: str, r: str, layout: Layout) -> None:
     if _few(plan, name, r, size, layout):
         plan.do("unroll", name, r)
         return
-    plan.do("split", name, r, VECTORS // 2, "peel")
+    plan.do("split", name, r, layout.ahead, "peel")
     plan.do("unroll", name, f"{r}.i")
 
 

@@ -1,8 +1,8 @@
 """How many blocks of a kernel a multiprocessor is to run at once, which a compiler is told.
 
 By itself it guesses, and may keep a thread to fewer registers than there are for it, at the price
-of spills. Where shared memory has room for a few blocks only, registers that more of them would
-take are of no use to anybody.
+of spills, or of loads that wait for each other. Where shared memory has room for a few blocks only,
+or there are only a few, registers that more of them would take are of no use to anybody.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ferrule.codegen.gridcost import LANES, REGISTERS
+from ferrule.codegen.gridcost import LANES, REGISTERS, multiprocessors
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.target import Target
 
@@ -25,11 +25,24 @@ _OTHERS_OF_MATRICES: Final = 80
 def blocks_at_once(
     uops: Sequence[UOp], threads: int, shared_bytes: int, target: Target
 ) -> int | None:
-    """As many as shared memory has room for; None if it is not what limits them, or not known."""
-    if not shared_bytes or target.static_shared_bytes is None:
+    """As many as shared memory has room for, or as there are; None if neither is what limits them,
+    or known.
+    """
+    if target.static_shared_bytes is None:
         return None
-    room = target.l1_bytes // (shared_bytes + _RESERVED_BYTES)
+    limits = [_share(uops, target)]
+    if shared_bytes:
+        limits.append(target.l1_bytes // (shared_bytes + _RESERVED_BYTES))
+    room = min([n for n in limits if n is not None], default=0)
     return room if 1 <= room <= LANES * REGISTERS // (threads * _registers(uops)) else None
+
+
+def _share(uops: Sequence[UOp], target: Target) -> int | None:
+    """One multiprocessor's part of the blocks, at most; None where their number varies."""
+    (blocks,) = (u.src[0] for u in uops if u.op is UOps.EXTENT)
+    if blocks.op is not UOps.CONST:
+        return None
+    return -(-int(blocks.arg) // multiprocessors(target))
 
 
 def _registers(uops: Sequence[UOp]) -> int:
