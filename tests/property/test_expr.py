@@ -103,3 +103,17 @@ def test_splitting_and_joining_an_index_is_nothing(sizes: list[int]) -> None:
     for size, part in zip(sizes, reversed(parts), strict=True):
         joined = joined * size + part
     assert joined is (whole if total > 1 else const(0)) or joined is whole
+
+
+def test_what_is_joined_again_is_no_term_of_its_own() -> None:
+    """Places of a tile's rows that lie in two vectors of a copy: one sum, and a constant."""
+    o, k, y = range_("o", 4), range_("k", 3), range_("y", 5)
+    sums = []
+    for i in range(8):
+        place = o * 8 + k + i
+        index = y * 48 + place // 16 * 16 + place % 16
+        assert index is y * 48 + o * 8 + k + i
+        terms, constant = index.linear()
+        assert constant == i
+        sums.append(terms)
+    assert all(terms == sums[0] for terms in sums)

@@ -249,7 +249,7 @@ def _from_linear(terms: dict[Expr, int], constant: int) -> Expr:
     """The normal form: the largest coefficients first, the constant last."""
     order: Iterable[Expr] = terms
     if len(terms) > 1:
-        _recombine(terms)
+        constant += _recombine(terms)
         order = sorted(terms, key=lambda a: (-abs(terms[a]), a.rank))
     out: Expr | None = None
     for atom in order:
@@ -263,8 +263,12 @@ def _from_linear(terms: dict[Expr, int], constant: int) -> Expr:
     return out if constant == 0 else Expr(ExprOp.ADD, INDEX, (out, const(constant)))
 
 
-def _recombine(terms: dict[Expr, int]) -> None:
-    """`(x // n) * n + x % n -> x`, wherever both halves are there with matching coefficients."""
+def _recombine(terms: dict[Expr, int]) -> int:
+    """`(x // n) * n + x % n -> x`, wherever both halves are there with matching coefficients.
+
+    Returned is the constant that such an x adds: the terms of all sums are their atoms alone.
+    """
+    constant = 0
     changed = True
     while changed:
         changed = False
@@ -281,13 +285,13 @@ def _recombine(terms: dict[Expr, int]) -> None:
             ):
                 del terms[atom]
                 del terms[quotient]
-                more, constant = x.linear()
-                if constant:
-                    more = {x: 1}
+                more, part = x.linear()
+                constant += part * coefficient
                 for node, times in more.items():
                     terms[node] = terms.get(node, 0) + times * coefficient
                 changed = True
                 break
+    return constant
 
 
 def minimum(a: sint, b: sint) -> Expr:
