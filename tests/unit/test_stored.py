@@ -6,7 +6,8 @@ import math
 import pickle
 import struct
 from dataclasses import replace
-from typing import Any
+from enum import Enum
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from ferrule.config import Context
 from ferrule.dtype import dtypes
 from ferrule.expr import Variable
 from ferrule.jit.record import settle_writes
-from ferrule.ops import BinaryOps, LazyOp, LoadOps, UnaryOps
+from ferrule.ops import BinaryOps, LazyOp, LoadOps, Op, UnaryOps
 from ferrule.schedule import _plan, _recipes, make_schedule, stored
 from ferrule.schedule.graph import build_graph
 from ferrule.schedule.recipe import Form, Place, Recipe, Step
@@ -140,6 +141,17 @@ def test_a_recipe_comes_back_from_its_bytes() -> None:
     again = stored.from_bytes(stored.to_bytes(recipe))
     assert again == recipe
     assert [step.ast.key for step in again.steps] == [step.ast.key for step in recipe.steps]
+
+
+def test_recipes_of_pythons_that_pickle_members_by_getattr(monkeypatch: pytest.MonkeyPatch) -> None:
+    def by_name(member: Enum, protocol: Any) -> Any:
+        return getattr, (type(member), member.name)
+
+    for kind in get_args(Op):  # as some releases of Python 3.11 have it
+        monkeypatch.setattr(kind, "__reduce_ex__", by_name)
+    recipe = recipe_of(network(Tensor(X).realize()))
+    assert b"getattr" in pickle.dumps(LoadOps.EMPTY)
+    assert stored.from_bytes(stored.to_bytes(recipe)) == recipe
 
 
 def test_keys_of_kernels_are_stored_with_them() -> None:

@@ -123,7 +123,9 @@ def to_bytes(recipe: Recipe) -> bytes:
         (place.device, place.dtype, place.size, place.node, place.arena, place.offset)
         for place in recipe.places
     ]
-    return pickle.dumps((rows, steps, places, recipe.arenas, recipe.results), 5)
+    written = io.BytesIO()
+    _Writer(written, 5).dump((rows, steps, places, recipe.arenas, recipe.results))
+    return written.getvalue()
 
 
 def from_bytes(entry: bytes) -> Recipe:
@@ -159,6 +161,13 @@ _PARTS: Final[Mapping[tuple[str, str], Any]] = {
     (part.__module__, part.__name__): part
     for part in (*get_args(Op), MemBuffer, ConstBuffer, ShapeTracker, View, dtype_from_name)
 }
+
+
+class _Writer(pickle.Pickler):
+    """Writes an op as a call of its type; some Pythons would write one of `getattr`."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        return (type(obj), (obj.value,)) if isinstance(obj, Enum) else NotImplemented
 
 
 class _Reader(pickle.Unpickler):
