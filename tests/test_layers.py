@@ -77,7 +77,7 @@ LAYERS = """
     tensor.normalization
     tensor.tables tensor.attention tensor.neural tensor.loss tensor.margins tensor.alignment
     tensor.inplace tensor.hints tensor
-    jit.places jit.reach jit.names jit.numbers jit.results jit.inputs jit.gradients
+    jit.places jit.reach jit.names jit.numbers jit.inputs jit.sharing jit.results jit.gradients
     jit.readers jit.watch jit.batch jit.weights jit.replay jit.recent jit.record jit
     fft signal.windows signal
     tuning

@@ -37,6 +37,7 @@ from ferrule.jit.results import (
     returned_tensors,
     tensors_in,
 )
+from ferrule.jit.sharing import Sharing
 from ferrule.jit.watch import Watch
 from ferrule.jit.weights import PackedWeights
 from ferrule.lazy import LazyBuffer
@@ -90,8 +91,7 @@ def capture_call(
         replay: Replay | NotReplayable = call.replay()
     except NotReplayable as reason:
         replay = reason
-    originals = {stand_in: tensor for tensor, stand_in in call.stand_ins.items()}
-    return replace_tensors(result, originals) if originals else result, replay
+    return replace_tensors(result, call.originals) if call.originals else result, replay
 
 
 @final
@@ -108,6 +108,8 @@ class _Call:
         self.arguments = arguments
         self.capture = Capture()
         self.stand_ins = stand_ins(arguments)
+        self.originals = {stand_in: tensor for tensor, stand_in in self.stand_ins.items()}
+        """For stand-ins, and views of them that the call leaves: the same of the arguments."""
         self._gradients = [tensor.grad for tensor in arguments.tensors]
         self._watch = Watch()
         self._roots = [function, *arguments.objects]
@@ -176,16 +178,19 @@ class _Call:
         left = [tensor for tensor in contents if isinstance(tensor, Tensor)]
         gradients = self._new_gradients()
         everything = {id(tensor): tensor for tensor in [*returned, *left, *gradients.values()]}
+        unknown = [tensor for tensor in everything.values() if self._kind(tensor) is None]
+        sharing = Sharing(self._given, unknown)
+        everything |= {id(tensor): tensor for tensor in sharing.wholes.values()}
         made = {
             number: _computable(tensor)
             for number, tensor in everything.items()
-            if self._kind(tensor) is None
+            if self._kind(tensor) is None and tensor not in sharing
         }
         pending = [storage.node for storage in pending_writes()]
         realize(list(dict.fromkeys([*made.values(), *pending])))
         self._add_gradients(everything.keys())
         self._check_containers(args, gradients)
-        leaves = self._leaves(everything, made)
+        leaves = self._leaves(everything, made, sharing)
         self._outcome.template = mapped(result, lambda leaf: leaves.get(id(leaf)))
         for (place, path), tensor in zip(changes, contents, strict=True):
             self._add_effect(place, path, tensor, leaves.get(id(tensor)))
@@ -216,13 +221,15 @@ class _Call:
         return None
 
     def _leaves(
-        self, tensors: Mapping[int, Tensor], made: Mapping[int, LazyBuffer]
+        self, tensors: Mapping[int, Tensor], made: Mapping[int, LazyBuffer], sharing: Sharing
     ) -> dict[int, Leaf]:
         """For each tensor, how a replay comes by it."""
         values: dict[LazyBuffer, int] = {}
         leaves: dict[int, Leaf] = {}
         for number, tensor in tensors.items():
             kind = self._kind(tensor)
+            if kind is None and tensor in sharing:
+                continue
             if kind is None:
                 node = made[number]
                 self._made.add(id(tensor._cell))
@@ -235,6 +242,16 @@ class _Call:
             if isinstance(kind, Tensor):
                 self._same.append(tensor._cell)
             leaves[number] = kind
+        first = len(self.arguments.tensors) + len(self._outcome.made)
+        for number, tensor in tensors.items():
+            if number not in leaves:
+                shared = sharing.shared(tensor, leaves)
+                leaves[number] = first + len(self._outcome.shared)
+                self._outcome.shared.append(shared)
+                if shared.whole >= len(self.arguments.tensors):
+                    self._views.append(tensor)
+                elif sharing.is_of(tensor, self.originals):
+                    self.originals[tensor] = shared.of(self.arguments.tensors)
         return leaves
 
     def _add_value(self, node: LazyBuffer) -> int:
@@ -257,8 +274,8 @@ class _Call:
         moved = isinstance(leaf, Tensor) and leaf in self._before
         if not known or moved or not self._before.knows(place):
             raise NotReplayable("it moves tensors about in a way that replays cannot follow")
-        if isinstance(leaf, int) and leaf < len(self.arguments.tensors):
-            place.set(self.arguments.tensors[leaf])  # and not the stand-in
+        if content in self.originals:
+            place.set(self.originals[content])
         self._watch.add_path(path)
         self._outcome.effects.append(Effect(place, leaf))
 

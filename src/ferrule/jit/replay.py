@@ -86,6 +86,8 @@ class Replay:
         everything = list(tensors)
         for number in outcome.made:
             everything.append(Tensor._wrap(Value(nodes[number])))
+        for shared in outcome.shared:
+            everything.append(shared.of(everything))
         for effect in outcome.effects:
             effect.apply(everything)
         return build_result(outcome.template, everything)

@@ -12,13 +12,15 @@ from ferrule.containers import leaves, mapped
 from ferrule.dtype import DType
 from ferrule.expr import Expr, Variable, sint, unbind
 from ferrule.jit.places import Place
+from ferrule.jit.sharing import Shared
 from ferrule.lazy import LazyBuffer
 from ferrule.records import dataclass
 from ferrule.tensor import Tensor
 
 Leaf: TypeAlias = int | Tensor | None
 """A tensor of a result: a number among the arguments' tensors, followed by those that the call
-made; or a handle on memory from before the call, such as a parameter that the function updates."""
+made, and those that share memory with any of these; or a handle on memory from before the call,
+such as a parameter that the function updates."""
 
 
 def tensors_in(value: Any) -> list[Tensor]:
@@ -133,6 +135,8 @@ class Outcome:
     """The values to make."""
     made: list[int] = field(default_factory=list)
     """For each tensor to make: the number of its value."""
+    shared: list[Shared] = field(default_factory=list)
+    """The tensors in the memory of an argument, or of one that is made."""
     template: Any = None
     """The result, with a `Leaf` in the place of each tensor."""
     effects: list[Effect] = field(default_factory=list)
