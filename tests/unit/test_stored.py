@@ -95,6 +95,17 @@ def test_a_captured_call_finds_the_schedule_of_a_plain_one(plans: list[None]) ->
     assert len(plans) == 1
 
 
+def test_what_was_lazy_before_the_first_call_is_not_planned_in_another_form(
+    plans: list[None],
+) -> None:
+    weight, x = Tensor(X) * 2, Tensor(X) + 1
+    jitted = TinyJit(lambda x: network(x * weight).realize())
+    jitted(x)
+    first = len(plans)
+    jitted(x)
+    assert len(plans) == first
+
+
 def test_small_graphs_are_not_stored(plans: list[None]) -> None:
     for _ in range(2):
         _recipes.clear()

@@ -31,7 +31,13 @@ from ferrule.jit.inputs import Arguments, Chain, read_arguments
 from ferrule.jit.numbers import Numbers
 from ferrule.jit.reach import Reach
 from ferrule.jit.recent import Recent
-from ferrule.jit.record import NotReplayable, capture_call, memory_serials, settle_writes
+from ferrule.jit.record import (
+    NotReplayable,
+    capture_call,
+    compute_lazy,
+    memory_serials,
+    settle_writes,
+)
 from ferrule.jit.replay import Replay
 from ferrule.jit.results import tensors_in
 
@@ -145,8 +151,10 @@ class TinyJit(Generic[ReturnType]):
         self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> ReturnType:
         """Just calls the function, and sees whether it writes to memory from outside."""
-        given = [tensor._cell for tensor in tensors_in([*args, kwargs])]
-        cells = [*given, *[tensor._cell for tensor in Reach([function]).tensors()]]
+        given = tensors_in([*args, kwargs])
+        reached = [*given, *Reach([function]).tensors()]
+        compute_lazy(reached)  # so the call that is captured has the same graph, planned already
+        cells = [tensor._cell for tensor in reached]
         before = [cell.value.node.serial for cell in cells]
         result = function(*args, **kwargs)
         changed = [

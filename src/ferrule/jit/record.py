@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, final
 
 from ferrule.buffer import Buffer
@@ -118,7 +118,7 @@ class _Call:
         """What the function can read besides tensors, as it was before the call."""
         tensors = self._before.tensors()
         # What is lazy would melt into the function's kernels, and could not be told from them.
-        realize([node for node in map(_lazy_root, tensors) if node is not None])
+        compute_lazy(tensors)
         self._found = GradientsBefore(self._before, arguments, gradients)
         self._given = {
             self.stand_ins.get(tensor, tensor): number
@@ -531,6 +531,11 @@ def _newest_node() -> int:
 
 def _is_in(tensor: Tensor | None, memories: Sequence[Cell]) -> bool:
     return tensor is not None and any(tensor._cell is cell for cell in memories)
+
+
+def compute_lazy(tensors: Iterable[Tensor]) -> None:
+    """Computes those that are not in memory yet, such as the weights of a model that is new."""
+    realize([node for node in map(_lazy_root, tensors) if node is not None])
 
 
 def _lazy_root(tensor: Tensor) -> LazyBuffer | None:
