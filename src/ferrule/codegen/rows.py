@@ -62,7 +62,10 @@ def _ready(plan: Plan, first: str, second: str) -> bool:
 
 
 def column_axis(plan: Plan, name: str, below: Sequence[str]) -> Expr | None:
-    """A kept axis that all reduces vary with and along which what they load is contiguous."""
+    """A kept axis that all reduces vary with and along which what they load is contiguous.
+
+    What is the same for all terms of a result, such as a channel's mean, does not count.
+    """
     nest = plan.nest(name)
     direct = [plan.nest(n) for n in below]
     shortest = min((n.at[1] for n in direct if n.at is not None and n.at[0] == name), default=0)
@@ -72,7 +75,10 @@ def column_axis(plan: Plan, name: str, below: Sequence[str]) -> Expr | None:
     for r in candidates:
         along = across = 0
         for n in direct:
+            terms = {loop.range for loop in n.loops}
             for e in (e for c in n.computes for e in loads(c.value)):
+                if terms.isdisjoint(e.src[0].ranges):
+                    continue
                 inner = n.loops[-1].range
                 along += step_of(e.src[0], r) == 1 and r.size.max >= 4
                 across += step_of(e.src[0], inner) == 1 and inner.size.max >= 4

@@ -1,0 +1,39 @@
+"""Reduces along rows and columns: which loop has the lanes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.programs import HOST
+
+from ferrule import Tensor
+from ferrule.codegen.heuristic import schedule
+from ferrule.codegen.kernel import Kernel, Kind
+from ferrule.codegen.lower import lower
+from ferrule.schedule import make_schedule
+
+
+def kernels(value: Tensor) -> list[Kernel]:
+    items = make_schedule([value.lazydata]).items
+    return [schedule(lower(item.ast, "k"), HOST).kernel for item in items]
+
+
+@pytest.mark.parametrize("channels", [4, 16, 64])
+def test_what_is_the_same_for_all_terms_is_no_reason_for_lanes_along_channels(
+    channels: int,
+) -> None:
+    """The gradient of a batch normalisation: each lane would read another page of the image."""
+    rng = np.random.default_rng(0)
+    x = Tensor(rng.standard_normal((8, channels, 16, 16)).astype(np.float32)).realize()
+    grad, weight, mean, variance = (
+        Tensor(rng.random(shape).astype(np.float32)).realize()
+        for shape in ((8, channels, 16, 16), *[(1, channels, 1, 1)] * 3)
+    )
+    slope = grad * weight
+    total = (slope * (x - mean)).sum((0, 2, 3), keepdim=True)
+    other = (slope / (variance + 1e-5).sqrt()).sum((0, 2, 3), keepdim=True)
+    result = slope - total * (x - mean) - other
+    loops = [loop for k in kernels(result) for nest in k.nests for loop in nest.loops]
+    lanes = [loop.range.name for loop in loops if loop.kind is Kind.VECTOR]
+    assert lanes
+    assert not [name for name in lanes if name.startswith("i0.1")]
