@@ -94,3 +94,53 @@ def test_gradients_flow_through_a_view_that_a_replay_returns() -> None:
         assert x.grad.tolist() == [0.0, 5.0, 5.0]
         assert view.requires_grad
         assert not detached.requires_grad
+
+
+def _added_up(weight: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+    (weight * x).sum().backward()
+    assert weight.grad is not None
+    return weight.grad[1:], weight.grad.detach(), weight.grad.sum().realize()
+
+
+def _read(weight: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+    assert weight.grad is not None
+    return weight.grad.flip(0), (weight.grad * x).sum().realize()
+
+
+def _let_go(weight: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+    assert weight.grad is not None
+    left = weight.grad.detach()
+    weight.grad = None
+    return left[1:], (left * x).realize()
+
+
+@pytest.mark.parametrize("function", [_added_up, _read, _let_go])
+def test_views_of_a_gradient_that_a_captured_function_finds_are_of_that_of_the_call(
+    function: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
+) -> None:
+    runs: list[float] = []
+    found: list[list[list[object]]] = []
+    for is_captured in (False, True):
+        weight = Tensor([1.0, 2.0, 3.0], requires_grad=True).realize()
+        settings = SimpleNamespace(scale=1.0)
+
+        def step(
+            x: Tensor, weight: Tensor = weight, settings: SimpleNamespace = settings
+        ) -> tuple[Tensor, ...]:
+            runs.append(0)
+            return function(weight, x * settings.scale)
+
+        run = TinyJit(step) if is_captured else step
+        runs.clear()
+        seen: list[list[object]] = []
+        for call in range(10):
+            settings.scale = 1.0 if call < 5 else 2.0  # captured again, with what is known then
+            gradient = Tensor([10.0 * call, 1.0 * call, 2.0]).realize()
+            weight.grad = gradient
+            results = run(Tensor([1.0, 2.0, 3.0 * call]).realize())
+            before = [tensor.tolist() for tensor in results]
+            gradient.assign(gradient * 3)
+            seen.append([*before, *[tensor.tolist() for tensor in results]])
+        found.append(seen)
+    assert found[0] == found[1]
+    assert len(runs) == 3

@@ -19,6 +19,7 @@ from ferrule.jit.reach import Reach
 from ferrule.lazy import LazyBuffer
 from ferrule.records import dataclass
 from ferrule.tensor import Tensor
+from ferrule.tensor.cell import Cell
 
 Parameter: TypeAlias = weakref.ref[Tensor]
 
@@ -84,13 +85,17 @@ class _Present:
     serial: int
     """Of its memory."""
     gradient: weakref.ref[Tensor]
+    cell: weakref.ref[Cell]
 
     def tensor(self, buffer: Buffer) -> Tensor:
-        """The gradient, or one that stands for it."""
+        """The gradient, or one that stands for it, for its views too."""
         found = self.gradient()
-        if found is not None:
-            return found
-        return Tensor._wrap(Value(LazyBuffer.in_buffer(buffer, self.kind[0])))
+        if found is None:
+            found = Tensor._wrap(Value(LazyBuffer.in_buffer(buffer, self.kind[0])))
+            cell = self.cell()
+            if cell is not None:
+                found._set(cell)
+        return found
 
 
 @final
@@ -125,7 +130,8 @@ class GradientsBefore:
         self._taken.add(buffer.serial)
         self.paths[buffer.serial] = places[0][1]
         if parameter not in self._used:
-            found = _Present(kind, buffer.serial, weakref.ref(gradient))
+            references = weakref.ref(gradient), weakref.ref(gradient._cell)
+            found = _Present(kind, buffer.serial, *references)
             self._present[parameter] = found
 
     def add_used(

@@ -119,6 +119,7 @@ class _Call:
         tensors = self._before.tensors()
         # What is lazy would melt into the function's kernels, and could not be told from them.
         compute_lazy(tensors)
+        count = len(arguments.tensors)
         self._found = GradientsBefore(self._before, arguments, gradients)
         self._given = {
             self.stand_ins.get(tensor, tensor): number
@@ -133,6 +134,7 @@ class _Call:
             if tensor.lazydata.base_const() is not None
         ]
         self._cells = {id(tensor._cell): weakref.ref(tensor._cell) for tensor in tensors}
+        self._forget_cells(arguments.tensors[count:])
         # Nodes are numbered as well: all that are made in the call come after this one. Equal
         # ones from before are not to be taken for them: their values stay what they are.
         forget_nodes()
@@ -178,8 +180,7 @@ class _Call:
         left = [tensor for tensor in contents if isinstance(tensor, Tensor)]
         gradients = self._new_gradients()
         everything = {id(tensor): tensor for tensor in [*returned, *left, *gradients.values()]}
-        unknown = [tensor for tensor in everything.values() if self._kind(tensor) is None]
-        sharing = Sharing(self._given, unknown)
+        sharing = self._sharing(everything.values())
         everything |= {id(tensor): tensor for tensor in sharing.wholes.values()}
         made = {
             number: _computable(tensor)
@@ -190,7 +191,7 @@ class _Call:
         realize(list(dict.fromkeys([*made.values(), *pending])))
         self._add_gradients(everything.keys())
         self._check_containers(args, gradients)
-        leaves = self._leaves(everything, made, sharing)
+        leaves = self._leaves(everything, made, self._sharing(everything.values()))
         self._outcome.template = mapped(result, lambda leaf: leaves.get(id(leaf)))
         for (place, path), tensor in zip(changes, contents, strict=True):
             self._add_effect(place, path, tensor, leaves.get(id(tensor)))
@@ -203,6 +204,12 @@ class _Call:
         first = len(self.arguments.tensors)
         added = self._found.add_used(used, seen, self.arguments)
         self._given.update({tensor: first + number for number, tensor in enumerate(added)})
+        self._forget_cells(added)
+
+    def _forget_cells(self, gradients: Iterable[Tensor]) -> None:
+        """What shares memory with a gradient that is an input does so with each call's own."""
+        for gradient in gradients:
+            self._cells.pop(id(gradient._cell), None)
 
     def _new_gradients(self) -> dict[int, Tensor]:
         """The gradients that arguments have got, by the argument's number."""
@@ -219,6 +226,10 @@ class _Call:
         if tensor in self._before or (cell is not None and cell() is tensor._cell):
             return tensor
         return None
+
+    def _sharing(self, tensors: Iterable[Tensor]) -> Sharing:
+        """Which of the tensors that the call made are in memory of others."""
+        return Sharing(self._given, [tensor for tensor in tensors if self._kind(tensor) is None])
 
     def _leaves(
         self, tensors: Mapping[int, Tensor], made: Mapping[int, LazyBuffer], sharing: Sharing
