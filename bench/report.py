@@ -6,6 +6,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,6 +19,8 @@ from workloads import Workload
 UNCOUNTED = ("ferrule.packed", "onnxruntime.packed")
 """Those that get the weights as constants, packed beforehand: listed, but not compared with."""
 PACKAGES = ("numpy", "torch", "jax", "tinygrad", "mlx", "onnxruntime", "triton", "cupy", "llvmlite")
+PACKED_FOR = {"cupy": ("cupy-cuda13x", "cupy-cuda12x")}
+"""Names of a package's builds, where each kind of system has one of its own."""
 
 Row = dict[str, Any]
 
@@ -207,7 +210,7 @@ def _gpu() -> str:
 
 
 def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "not installed"
+    for package in (name, *PACKED_FOR.get(name, ())):
+        with suppress(PackageNotFoundError):
+            return version(package)
+    return "not installed"

@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 import start
 from limits import Limits, from_json
 from report import Outcome, described, outcome, table
-from rounds import FOLDER, QUICK, Contender, Left, Plan, Timing, command, compare
+from rounds import FOLDER, FOR_GPU, QUICK, Contender, Left, Plan, Timing, command, compare
 from worker import ON_GPU, PEERS
 from workloads import Workload, all_workloads, gpu_workloads
 
@@ -30,6 +30,9 @@ NOT_QUICK = ("torch.compile", "tinygrad.beam", "ferrule.packed", "onnxruntime.pa
 ONE_CORE = ("tinygrad.beam",)
 """Slow to set up, and no different with one thread: it uses one core in any case."""
 ONLY_IMAGES = ("torch.nhwc", "jax.nhwc")
+CORES = 2
+CORES_FOR_GPU = 8
+"""Those who compile for a GPU do it on these."""
 
 
 class Session:
@@ -61,6 +64,10 @@ class Session:
                 raise SystemExit(f"the machine's limits could not be measured: {script} failed")
             self._limits[threads] = from_json(found.stdout)
         return self._limits[threads]
+
+    def known_limits(self) -> list[Limits]:
+        """Those that have been measured."""
+        return list(self._limits.values())
 
     def reference(self, workload: Workload) -> Path:
         """The file of a workload's exact results."""
@@ -157,14 +164,14 @@ def main() -> int:
         print(f"nothing to measure: {missing}", file=sys.stderr)
         return 1
     asked.output.mkdir(parents=True, exist_ok=True)
-    plan = QUICK if asked.quick else Plan()
+    plan = QUICK if asked.quick else FOR_GPU if asked.gpu else Plan()
     plan = replace(plan, rounds=asked.rounds or plan.rounds)
     peers = [name for name in (ON_GPU if asked.gpu else PEERS) if name != "ferrule"]
     if asked.quick:
         peers = [name for name in peers if name not in NOT_QUICK]
     if asked.peers is not None:
         peers = [name for name in asked.peers.split(",") if name]
-    cores = min(2, len(os.sched_getaffinity(0)))
+    cores = min(CORES_FOR_GPU if asked.gpu else CORES, len(os.sched_getaffinity(0)))
     counts = [cores] if asked.quick or asked.gpu else [cores, 1]
     if asked.threads:
         counts = [int(count) for count in asked.threads.split(",")]
@@ -176,10 +183,10 @@ def main() -> int:
                 for workload in workloads:
                     outcomes.append(session.measure(workload, threads))
                     print(described(outcomes[-1]), flush=True)
+                    # Whoever ends this early keeps the rows that there are.
+                    write(outcomes, session.known_limits(), asked.output)
         finally:
-            limits = [session.limits(threads) for threads in counts]
             session.close()
-            write(outcomes, limits, asked.output)
     return 1 if any(found.row["ferrule_ms"] is None for found in outcomes) else 0
 
 

@@ -442,6 +442,19 @@ def _whole_processes() -> list[Workload]:
     ]
 
 
+def _in_bfloat16(row: Workload) -> Workload:
+    """The same with operands and results of half the size."""
+    return replace(
+        row,
+        name=f"{row.name} bfloat16",
+        inputs=lambda rng: [value.astype(ml_dtypes.bfloat16) for value in row.inputs(rng)],
+        half=True,
+        tolerance=2e-2,
+        reads=row.reads / 2,
+        writes=row.writes / 2,
+    )
+
+
 def gpu_workloads() -> list[Workload]:
     """Those for a GPU: as large as one needs, and with targets of their own."""
     square = (4096, 4096)
@@ -471,7 +484,9 @@ def gpu_workloads() -> list[Workload]:
         replace(row, name=f"{row.name}, GPU", target=Target(LEVEL, 0.85)) for row in _row_wise()
     ]
     attention = [
-        replace(row, name=f"{row.name}, GPU", target=Target(0.5)) for row in _attention(2048, True)
+        replace(row, name=f"{row.name}, GPU", target=Target(0.5))
+        for plain in _attention(2048, True)
+        for row in (plain, _in_bfloat16(plain))
     ]
     steps = [
         replace(row, name=f"{row.name}, GPU", target=Target(1.0))

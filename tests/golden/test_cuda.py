@@ -45,10 +45,11 @@ def _kernels() -> dict[str, LazyOp]:
         "attention_128": store(attention(*(load(i, ROWS, 128) for i in (1, 2, 3)))),
         "causal_attention_64": store(causal_attention(*(load(i, ROWS, 64) for i in (1, 2, 3)))),
         "bfloat16_attention_64": narrow_attention(dtypes.bfloat16, ROWS, ROWS, 64, 64),
+        "bfloat16_attention_96": narrow_attention(dtypes.bfloat16, ROWS, ROWS, 96, 96),
         "bfloat16_attention_128": narrow_attention(dtypes.bfloat16, ROWS, ROWS, 128, 128),
     }
     wide, causal = (AttentionGradients(ROWS, ROWS, 64, causal=c) for c in (False, True))
-    bfloat16 = {n: AttentionGradients(ROWS, ROWS, n, dtypes.bfloat16) for n in (64, 128)}
+    bfloat16 = {n: AttentionGradients(ROWS, ROWS, n, dtypes.bfloat16) for n in (64, 96, 128)}
     gradients = {
         "key_gradient_64": wide.key(),
         "causal_key_gradient_64": causal.key(),
@@ -59,6 +60,7 @@ def _kernels() -> dict[str, LazyOp]:
         "bfloat16_query_gradient_64": bfloat16[64].query(),
         "bfloat16_key_gradient_128": bfloat16[128].key(),
         "bfloat16_value_gradient_64": bfloat16[64].value(),
+        "bfloat16_value_gradient_96": bfloat16[96].value(),
     }
     large = {name: store(make()) for name, make in LARGE.items()}
     return small | large | narrow | chains | gradients | _scatters()

@@ -3,6 +3,8 @@
 import ctypes
 import gc
 import importlib
+import json
+import os
 from pathlib import Path
 from types import ModuleType
 
@@ -26,7 +28,7 @@ KEYS = [
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
     monkeypatch.syspath_prepend(str(BENCH))
-    names = ("limits", "workloads", "rounds", "report", "worker")
+    names = ("limits", "workloads", "rounds", "report", "worker", "run")
     return {name: importlib.import_module(name) for name in names}
 
 
@@ -94,9 +96,34 @@ def test_without_a_figure_the_reason_is_the_error(bench, limits) -> None:
     assert found.misses == ["no figure"]
 
 
+def test_a_run_that_is_ended_keeps_its_rows(bench, limits, tmp_path: Path, monkeypatch) -> None:
+    class Session:
+        def __init__(self, *_: object) -> None:
+            self.rows = 0
+
+        def measure(self, workload, threads):
+            self.rows += 1
+            if self.rows > 2:
+                os._exit(9)  # nobody has time to write anything
+            return bench["report"].outcome(workload, threads, {}, limits)
+
+        def known_limits(self):
+            return [limits]
+
+    arguments = ["run.py", "--threads", "2", "--output", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", arguments)
+    monkeypatch.setattr(bench["run"], "Session", Session)
+    if (child := os.fork()) == 0:
+        bench["run"].main()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert len(json.loads((tmp_path / "results.json").read_text())) == 2
+
+
 def test_workloads_have_names_of_their_own_and_the_same_inputs_each_time(bench) -> None:
     rows = bench["workloads"].all_workloads()
     assert len({row.name for row in rows}) == len(rows)
+    on_gpu = [row.name for row in bench["workloads"].gpu_workloads()]
+    assert len({*on_gpu, *(row.name for row in rows)}) == len(on_gpu) + len(rows)
     first, second = (rows[1].arrays() for _ in range(2))
     for one, other in zip(first, second, strict=True):
         np.testing.assert_array_equal(one, other)

@@ -25,7 +25,15 @@ from ferrule.renderer.cdialect import CUDA
 UNALIGNED = "FERRULE_UNALIGNED"
 """Defined where addresses are no multiples of 16; see docs/design/interfaces.md, §3."""
 
-_FLAGS = ("--std=c++17", *CUDA.flags)
+_REPORT = "--ptxas-options=-v"
+"""Asks the assembler for the resources of each kernel, which then are in the log."""
+_FLAGS = ("--std=c++17", *CUDA.flags, _REPORT)
+
+_REGISTERS = 65536
+"""Of a multiprocessor of any GPU that is supported."""
+_GRANULE = 8
+"""A thread gets as many of them as the next multiple."""
+_LEFT_TO_GUESS = re.compile(r"__launch_bounds__\((\d+)\)")
 
 
 class Toolchain(Protocol):
@@ -100,9 +108,27 @@ class Resources:
     spilled_bytes: int
 
 
+def _resources(log: str) -> Resources | None:
+    """What the assembler reports; None unless it is of one kernel."""
+    spilled = re.findall(r"(\d+) bytes spill stores", log)
+    registers = re.findall(r"Used (\d+) registers", log)
+    if len(registers) != 1 or len(spilled) != 1:
+        return None
+    return Resources(int(registers[0]), int(spilled[0]))
+
+
+def _blocks_at_once(threads: int, used: Resources) -> int:
+    """For how many blocks a multiprocessor has registers."""
+    of_thread = -(-used.registers // _GRANULE) * _GRANULE
+    return _REGISTERS // (threads * of_thread)
+
+
 @final
 class NVRTC:
     """The toolchain of real GPUs.
+
+    Where a kernel does not say how many of its blocks are to run at once, the compiler guesses. If
+    registers are spilled for the sake of that guess, it is compiled again for fewer blocks.
 
     Raises `ImportError` without the bindings, `OSError` without NVRTC's library.
     """
@@ -117,16 +143,31 @@ class NVRTC:
 
     def build(self, source: str, arch: str, options: Sequence[str]) -> bytes:
         """The cubin of `source`. Raises `CompileError`, with the compiler's log."""
-        return self._compile(source, arch, options)[0]
+        return self._spilling_least(source, arch, options)[0]
 
     def resources(self, source: str, arch: str) -> Resources:
         """What the kernel of `source` takes on a GPU of kind `arch`, as its assembler reports."""
-        _, log = self._compile(source, arch, (*_FLAGS, "--ptxas-options=-v"))
-        spilled = re.findall(r"(\d+) bytes spill stores", log)
-        registers = re.findall(r"Used (\d+) registers", log)
-        if len(registers) != 1 or len(spilled) != 1:
+        _, log = self._spilling_least(source, arch, _FLAGS)
+        used = _resources(log)
+        if used is None:
             raise CompileError(f"{self._version} for {arch}: no report of one kernel:\n{log}")
-        return Resources(int(registers[0]), int(spilled[0]))
+        return used
+
+    def _spilling_least(self, source: str, arch: str, options: Sequence[str]) -> tuple[bytes, str]:
+        """The cubin with the most blocks at once of those that spill least, and its log."""
+        found = self._compile(source, arch, options)
+        used, launch = _resources(found[1]), _LEFT_TO_GUESS.search(source)
+        if used is None or launch is None:
+            return found
+        for blocks in range(_blocks_at_once(int(launch[1]), used) - 1, 0, -1):
+            if not used.spilled_bytes:
+                break
+            told = (*options, f"--ptxas-options=--minnctapersm={blocks}")
+            other = self._compile(source, arch, told)
+            less = _resources(other[1])
+            if less is not None and less.spilled_bytes < used.spilled_bytes:
+                found, used = other, less
+        return found
 
     def _compile(self, source: str, arch: str, options: Sequence[str]) -> tuple[bytes, str]:
         """The cubin, and what the compiler has to say."""
