@@ -85,7 +85,8 @@ LAYERS = """
     array_api.manipulation array_api.searching array_api.linalg array_api.inspection array_api
     transforms.trace transforms.derivatives transforms.mapping transforms.jacobians
     transforms.recompute transforms.custom transforms
-    nn.optim.optimizer nn.optim.sgd nn.optim.adam nn.optim.adaptive
+    nn.optim.groups nn.optim.optimizer nn.optim.tensorwise nn.optim.sgd nn.optim.adam
+    nn.optim.adaptive nn.optim.linesearch nn.optim.lbfgs
     nn.optim.lr_scheduler.schedule nn.optim.lr_scheduler.decay nn.optim.lr_scheduler.cycles
     nn.optim.lr_scheduler.combined nn.optim.lr_scheduler.plateau nn.optim.lr_scheduler nn.optim
     nn.utils nn.state.files nn.state.model nn.state.safetensors nn.state.npz nn.state.checkpoints

@@ -99,7 +99,10 @@ MODULES = {
         Upsample UpsamplingNearest2d UpsamplingBilinear2d PixelShuffle ChannelShuffle ReLU GELU
         RReLU CrossEntropyLoss MSELoss L1Loss CTCLoss TripletMarginWithDistanceLoss
     """,
-    "ferrule.nn.optim": "SGD Adam AdamW LAMB LARS Muon RMSprop Adagrad Adadelta NAdam RAdam",
+    "ferrule.nn.optim": """
+        SGD Adam AdamW LAMB LARS Muon RMSprop Adagrad Adadelta NAdam RAdam Adamax Rprop ASGD
+        Adafactor LBFGS
+    """,
     "ferrule.nn.optim.lr_scheduler": """
         StepLR MultiStepLR ConstantLR LinearLR ExponentialLR PolynomialLR CosineAnnealingLR
         CosineAnnealingWarmRestarts CyclicLR OneCycleLR LambdaLR MultiplicativeLR SequentialLR

@@ -10,12 +10,16 @@ import numpy as np
 import pytest
 
 from ferrule import Tensor, TinyJit, dtypes
+from ferrule.errors import JitError
 from ferrule.helpers import GlobalCounters
 from ferrule.nn.optim import (
+    ASGD,
     LAMB,
     LARS,
+    LBFGS,
     SGD,
     Adadelta,
+    Adafactor,
     Adagrad,
     Adam,
     Adamax,
@@ -26,6 +30,7 @@ from ferrule.nn.optim import (
     OptimizerError,
     RAdam,
     RMSprop,
+    Rprop,
 )
 from ferrule.nn.state import get_state_dict, load_state_dict
 
@@ -229,6 +234,54 @@ def lars(lr: float, momentum: float, weight_decay: float, trust: float) -> Formu
     return values
 
 
+def rprop(lr: float) -> Formula:
+    def values(value: Array, grads: Iterator[Array]) -> Iterator[Array]:
+        before, size = np.zeros_like(value), np.full_like(value, lr)
+        for grad in grads:
+            turned, same = before * grad < 0, before * grad > 0
+            size = np.clip(np.where(turned, 0.5, np.where(same, 1.2, 1.0)) * size, 1e-6, 50)
+            before = np.where(turned, 0, grad)
+            value = value - size * np.sign(before)
+            yield value
+
+    return values
+
+
+def asgd(lr: float, lambd: float, weight_decay: float) -> Formula:
+    def values(value: Array, grads: Iterator[Array]) -> Iterator[Array]:
+        for step, grad in enumerate(grads):
+            rate = lr / (1 + lambd * lr * step) ** 0.75
+            value = value - rate * (grad + weight_decay * value) - rate * lambd * value
+            yield value
+
+    return values
+
+
+def adafactor(lr: float, weight_decay: float) -> Formula:
+    def mean_size(x: Array) -> Any:
+        return np.sqrt(np.mean(x * x))
+
+    def values(value: Array, grads: Iterator[Array]) -> Iterator[Array]:
+        square: Any = 0.0
+        rows: Any = 0.0
+        columns: Any = 0.0
+        for step, grad in enumerate(grads, start=1):
+            share = step**-0.8
+            if value.ndim < 2:
+                square = square + share * (grad * grad - square)
+            else:
+                rows = rows + share * ((grad * grad).mean(1) - rows)
+                columns = columns + share * ((grad * grad).mean(0) - columns)
+                square = np.outer(rows, columns) / rows.mean()
+            update = grad / np.sqrt(square)
+            update = update / max(1.0, mean_size(update))
+            scale = min(lr, step**-0.5) * max(1e-3, mean_size(value))
+            value = (1 - lr * weight_decay) * value - scale * update
+            yield value
+
+    return values
+
+
 CASES: dict[str, tuple[Callable[[list[Tensor]], Optimizer], Formula]] = {
     "sgd": (lambda ps: SGD(ps, lr=0.1), sgd(0.1)),
     "momentum": (lambda ps: SGD(ps, 0.1, momentum=0.9), sgd(0.1, 0.9)),
@@ -266,6 +319,9 @@ CASES: dict[str, tuple[Callable[[list[Tensor]], Optimizer], Formula]] = {
         lambda ps: LARS(ps, 0.5, weight_decay=0.1, trust_coefficient=0.2),
         lars(0.5, 0.9, 0.1, 0.2),
     ),
+    "rprop": (lambda ps: Rprop(ps, 0.1), rprop(0.1)),
+    "asgd": (lambda ps: ASGD(ps, 0.1, lambd=0.3, weight_decay=0.1), asgd(0.1, 0.3, 0.1)),
+    "adafactor": (lambda ps: Adafactor(ps, 0.5, weight_decay=0.1), adafactor(0.5, 0.1)),
 }
 
 
@@ -317,7 +373,21 @@ def test_half_parameters_keep_their_type_and_exact_state(name: str) -> None:
     assert_close(found, expected(formula), 2e-2)
 
 
-@pytest.mark.parametrize("name", ["sgd", "nesterov", "adam", "dampened", "nadam", "radam", "lamb"])
+CAPTURED = [
+    "sgd",
+    "nesterov",
+    "adam",
+    "dampened",
+    "nadam",
+    "radam",
+    "lamb",
+    "rprop",
+    "asgd",
+    "adafactor",
+]
+
+
+@pytest.mark.parametrize("name", CAPTURED)
 def test_a_captured_step_does_the_same(name: str) -> None:
     make, formula = CASES[name]
     params = [Tensor(value, dtype=dtypes.float32) for value in initial()]
@@ -558,3 +628,206 @@ def test_a_missing_gradient_is_an_error_and_changes_nothing() -> None:
 def test_misuse_is_explained(make: Callable[[], Optimizer], text: str) -> None:
     with pytest.raises(OptimizerError, match=text):
         make()
+
+
+# Groups that are changed
+
+
+def test_a_closure_is_called_first_and_its_loss_returned() -> None:
+    param = Tensor([1.0])
+    optimizer = SGD([param], lr=0.25)
+    loss = optimizer.step(lambda: param.square().sum().backward())
+    assert (loss.item(), param.item()) == (1.0, 0.5)
+
+
+def test_groups_are_added_by_their_method() -> None:
+    param, other = Tensor([1.0]), Tensor([1.0])
+    optimizer = SGD([param], lr=1.0)
+    param.grad = other.grad = Tensor([1.0])
+    optimizer.param_groups.append({"params": [other]})  # type: ignore[arg-type]
+    with pytest.raises(OptimizerError, match=r"there are 2 groups .* 1; add groups by add_param"):
+        optimizer.step()
+    assert param.item() == 1.0
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "value", "text"),
+    [
+        (SGD, "lr", "x", "SGD: lr is 'x'; it must be a number"),
+        (SGD, "lr", -1, "SGD: lr is -1; it must be at least 0"),
+        (SGD, "lr", np.zeros(3), "SGD: lr is array"),
+        (SGD, "learning_rate", 1, "SGD: no setting learning_rate; it has lr, momentum"),
+        (SGD, "weight_decay", "x", "SGD: weight_decay is 'x'; it must be a number"),
+        (SGD, "params", [], "SGD: a group keeps its parameters; add_param_group adds others"),
+        (SGD, "momentum", 0.9, "SGD: momentum was off when .* make one with momentum=0.9"),
+        (RMSprop, "centered", True, "RMSprop: centered was off when the optimiser was made"),
+        (Adam, "betas", 0.9, "Adam: betas is 0.9; it must be 2 numbers"),
+        (Adam, "betas", (0.9,), r"Adam: betas is \(0.9,\); it must be 2 numbers"),
+        (Adam, "amsgrad", True, "Adam: amsgrad was off when the optimiser was made"),
+    ],
+)
+def test_settings_of_a_group_are_checked(make: Any, name: str, value: Any, text: str) -> None:
+    group = make([Tensor([1.0])]).param_groups[0]
+    before = group.get(name)
+    with pytest.raises(OptimizerError, match=text):
+        group[name] = value
+    assert group.get(name) is before
+
+
+def test_a_rate_of_several_numbers_is_refused() -> None:
+    with pytest.raises(OptimizerError, match=r"SGD: lr has shape \(2,\); it must be one number"):
+        SGD([Tensor([1.0])], lr=Tensor([0.1, 0.2]))
+
+
+def test_the_state_of_another_optimiser_is_refused() -> None:
+    param = Tensor([1.0])
+    saved = SGD([param], momentum=0.9).state_dict()
+    text = "parameter 0 has momentum_buffer, as of another optimiser; this one keeps exp_avg"
+    with pytest.raises(OptimizerError, match=text):
+        Adam([param]).load_state_dict(saved)
+    with pytest.raises(OptimizerError, match="momentum was off when the optimiser was made"):
+        SGD([param]).load_state_dict(saved)
+
+
+def test_a_parameter_without_a_state_starts_anew() -> None:
+    grad = Tensor([0.5])
+    first, second = Tensor([1.0]), Tensor([1.0])
+    fresh, loaded = NAdam([first]), NAdam([second])
+    take_step(loaded, [Tensor([1.0], requires_grad=True), second][1:], [grad])
+    second.assign(Tensor([1.0])).realize()
+    loaded.load_state_dict({"state": {}, "param_groups": [{"params": [0]}]})
+    for optimizer, param in ((fresh, first), (loaded, second)):
+        take_step(optimizer, [param], [grad])
+    assert second.item() == first.item()
+
+
+# The average of ASGD
+
+
+def test_asgd_averages_after_its_first_steps() -> None:
+    param = Tensor([1.0], dtype=dtypes.float64)
+    optimizer = ASGD([param], lr=0.1, lambd=0.0, t0=2)
+    seen = []
+    for value in (1.0, -2.0, 3.0, 4.0, -1.0):
+        take_step(optimizer, [param], [Tensor([value], dtype=dtypes.float64)])
+        seen.append(param.item())
+    np.testing.assert_allclose(optimizer.state[0]["ax"].item(), np.mean(seen[3:]), rtol=1e-12)
+
+
+# LBFGS
+
+
+def quadratic(rank: int) -> tuple[Array, Array]:
+    rng = np.random.default_rng(3)
+    root = rng.standard_normal((rank, rank))
+    return root @ root.T + np.eye(rank), rng.standard_normal(rank)
+
+
+def lbfgs_reference(steps: int, rate: float, history: int) -> Array:
+    """The minimum of x'Ax/2 - b'x by the inverse Hessian as a matrix, from the last pairs."""
+    matrix, target = quadratic(4)
+    x = np.zeros(4)
+    pairs: list[tuple[Array, Array]] = []
+    grad = matrix @ x - target
+    length = min(1.0, 1 / np.abs(grad).sum()) * rate
+    inverse = np.eye(4)
+    for _ in range(steps):
+        step = -length * inverse @ grad
+        x, before = x + step, grad
+        grad = matrix @ x - target
+        pairs = [*pairs, (step, grad - before)][-history:]
+        last, change = pairs[-1]
+        inverse = np.eye(4) * (last @ change) / (change @ change)
+        for s, y in pairs:
+            left = np.eye(4) - np.outer(s, y) / (s @ y)
+            inverse = left @ inverse @ left.T + np.outer(s, s) / (s @ y)
+        length = rate
+    return x
+
+
+def lbfgs_closure(optimizer: Optimizer, params: list[Tensor]) -> Callable[[], Tensor]:
+    matrix, target = (Tensor(part) for part in quadratic(4))
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        x = Tensor.cat(*(param.reshape(-1) for param in params))
+        return (x.matmul(matrix).dot(x) / 2 - x.dot(target)).backward()
+
+    return closure
+
+
+@pytest.mark.parametrize(("calls", "history"), [(1, 100), (3, 100), (3, 2)])
+def test_lbfgs_follows_its_matrices(calls: int, history: int) -> None:
+    params = [Tensor(np.zeros((1, 3))), Tensor(np.zeros(()))]
+    optimizer = LBFGS(params, 0.5, max_iter=6 // calls, max_eval=99, history_size=history)
+    closure = lbfgs_closure(optimizer, params)
+    for _ in range(calls):
+        optimizer.step(closure)
+    found = np.concatenate([param.numpy().ravel() for param in params])
+    np.testing.assert_allclose(found, lbfgs_reference(6, 0.5, history), rtol=1e-9, atol=1e-12)
+
+
+def test_lbfgs_with_a_search_finds_the_end_of_a_bent_valley() -> None:
+    param = Tensor([-1.2, 1.0], dtype=dtypes.float64)
+    optimizer = LBFGS([param], 1.0, 99, line_search_fn="strong_wolfe", tolerance_change=1e-14)
+
+    def rosenbrock() -> Tensor:
+        optimizer.zero_grad()
+        x, y = param[0], param[1]
+        return ((1 - x).square() + 100 * (y - x.square()).square()).backward()
+
+    first = optimizer.step(rosenbrock)
+    np.testing.assert_allclose(first.item(), 24.2)
+    np.testing.assert_allclose(param.numpy(), [1.0, 1.0], rtol=1e-6)
+
+
+def test_lbfgs_evaluates_about_as_often_as_it_may() -> None:
+    params = [Tensor(np.zeros(4))]
+    optimizer = LBFGS(params, lr=0.1, max_eval=3)
+    plain, calls = lbfgs_closure(optimizer, params), []
+
+    def closure() -> Tensor:
+        calls.append(0)
+        return plain()
+
+    optimizer.step(closure)
+    assert len(calls) == 3
+
+
+def test_the_closure_of_lbfgs_may_be_captured() -> None:
+    plain, captured = [Tensor(np.zeros(4))], [Tensor(np.zeros(4))]
+    one, other = LBFGS(plain), LBFGS(captured)
+    one.step(lbfgs_closure(one, plain))
+    other.step(TinyJit(lbfgs_closure(other, captured)))
+    np.testing.assert_allclose(captured[0].numpy(), plain[0].numpy(), rtol=1e-9)
+
+
+def test_a_state_of_lbfgs_goes_on_where_it_was_made() -> None:
+    params = [Tensor(np.zeros(4))]
+    optimizer = LBFGS(params, lr=0.5, max_iter=3)
+    optimizer.step(lbfgs_closure(optimizer, params))
+    copies = [Tensor(params[0].numpy())]
+    resumed = LBFGS(copies)
+    resumed.load_state_dict(optimizer.state_dict())
+    for one, tensors in ((optimizer, params), (resumed, copies)):
+        one.step(lbfgs_closure(one, tensors))
+    np.testing.assert_array_equal(copies[0].numpy(), params[0].numpy())
+    with pytest.raises(OptimizerError, match=r"old_stps has shape \(4,\), not \(3,\)"):
+        LBFGS([Tensor(np.zeros(3))]).load_state_dict(optimizer.state_dict())
+
+
+def test_misuse_of_lbfgs_is_explained() -> None:
+    param = Tensor([1.0])
+    optimizer = LBFGS([param])
+    with pytest.raises(OptimizerError, match="it computes the loss several times; pass a function"):
+        optimizer.step()
+    with pytest.raises(OptimizerError, match="the closure returned None; it must return the loss"):
+        optimizer.step(lambda: param.square().sum().backward() and None)
+    with pytest.raises(OptimizerError, match="it has one group of parameters"):
+        optimizer.add_param_group({"params": [Tensor([1.0])]})
+    with pytest.raises(OptimizerError, match="line_search_fn is 'armijo'; it must be 'strong_wol"):
+        LBFGS([param], line_search_fn="armijo")
+    step = TinyJit(lambda: optimizer.step(lambda: param.square().sum().backward()))
+    step()
+    with pytest.raises(JitError, match=r"LBFGS.step: .*; capture the closure"):
+        step()

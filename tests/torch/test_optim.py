@@ -40,6 +40,12 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("Adagrad", {"lr": 0.1, "weight_decay": 0.1}),
     ("Adadelta", {"lr": 0.5}),
     ("Adadelta", {"lr": 0.5, "rho": 0.8, "weight_decay": 0.1}),
+    ("Rprop", {"lr": 0.1}),
+    ("Rprop", {"lr": 0.1, "etas": (0.3, 1.5), "step_sizes": (0.05, 0.2), "maximize": True}),
+    ("ASGD", {"lr": 0.1}),
+    ("ASGD", {"lr": 0.1, "lambd": 0.2, "alpha": 0.5, "t0": 3, "weight_decay": 0.1}),
+    ("Adafactor", {"lr": 0.3}),
+    ("Adafactor", {"lr": 0.3, "eps": (1e-3, 0.1), "d": 2.0, "weight_decay": 0.1}),
 ]
 
 
@@ -104,8 +110,8 @@ def test_captured_steps_follow_pytorch(
     reference = torch_params(dtype)
     ours = getattr(optim, name)(params, **settings)
     theirs = getattr(torch.optim, name)(reference, **settings)
-    if name == "NAdam":
-        tolerance = max(tolerance, 1e-6)  # PyTorch keeps its product of momenta in float32
+    if name in ("ASGD", "NAdam"):
+        tolerance = max(tolerance, 1e-6)  # PyTorch keeps rates and products of momenta in float32
     assert_follows(ours, params, theirs, reference, dtype, tolerance)
 
 
@@ -135,7 +141,20 @@ def test_groups_have_their_own_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["SGD", "Adam", "NAdam", "RMSprop", "Adagrad", "Adadelta", "Adamax", "RAdam"]
+    "name",
+    [
+        "SGD",
+        "Adam",
+        "NAdam",
+        "RMSprop",
+        "Adagrad",
+        "Adadelta",
+        "Adamax",
+        "RAdam",
+        "Rprop",
+        "ASGD",
+        "Adafactor",
+    ],
 )
 def test_a_state_of_pytorch_is_continued(name: str) -> None:
     settings: dict[str, Any] = {"lr": 0.1}
@@ -148,7 +167,43 @@ def test_a_state_of_pytorch_is_continued(name: str) -> None:
     params = [Tensor(param.detach().numpy()) for param in reference]
     ours = getattr(optim, name)(params, **{**settings, "lr": 9.0})
     ours.load_state_dict(theirs.state_dict())
-    assert_follows(ours, params, theirs, reference, "float64", 1e-10)
+    tolerance = 1e-6 if name == "ASGD" else 1e-10  # PyTorch has its rates in float32
+    assert_follows(ours, params, theirs, reference, "float64", tolerance)
+
+
+@pytest.mark.parametrize("settings", [{"lr": 0.3, "max_iter": 4}, {"history_size": 2, "lr": 0.5}])
+def test_lbfgs_follows_pytorch_and_continues_its_state(settings: dict[str, Any]) -> None:
+    rng = np.random.default_rng(4)
+    start, mixed = rng.standard_normal(6), rng.standard_normal((6, 6))
+    reference = [torch.tensor(start[:2], requires_grad=True)]
+    reference.append(torch.tensor(start[2:].reshape(2, 2), requires_grad=True))
+    theirs = torch.optim.LBFGS(reference, **settings)
+
+    def torch_closure() -> Any:
+        theirs.zero_grad()
+        x = torch.cat([param.reshape(-1) for param in reference])
+        loss = (torch.tensor(mixed) @ x).cosh().log().sum() + 0.1 * x.square().sum()
+        loss.backward()
+        return loss
+
+    def follow(ours: optim.Optimizer, params: list[Tensor]) -> None:
+        def closure() -> Tensor:
+            ours.zero_grad()
+            x = Tensor.cat(*(param.reshape(-1) for param in params))
+            loss = Tensor(mixed).matmul(x).cosh().log().sum() + 0.1 * x.square().sum()
+            return loss.backward()
+
+        for _ in range(2):
+            expected = theirs.step(torch_closure).item()
+            np.testing.assert_allclose(ours.step(closure).item(), expected, rtol=1e-9)
+            assert_same(params, reference, 1e-8)
+
+    params = [Tensor(param.detach().numpy()) for param in reference]
+    follow(optim.LBFGS(params, **settings), params)
+    params = [Tensor(param.detach().numpy()) for param in reference]
+    resumed = optim.LBFGS(params, **settings)
+    resumed.load_state_dict(theirs.state_dict())
+    follow(resumed, params)
 
 
 # Schedules

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from math import inf
 
 from ferrule.dtype import dtypes, promote
-from ferrule.nn.optim.optimizer import OptimizerError
+from ferrule.nn.optim.groups import OptimizerError
 from ferrule.tensor import Tensor
 
 

@@ -2,15 +2,20 @@
 
 from ferrule.nn.optim import lr_scheduler
 from ferrule.nn.optim.adam import LAMB, Adam, Adamax, AdamW, NAdam, RAdam
-from ferrule.nn.optim.adaptive import Adadelta, Adagrad, RMSprop
-from ferrule.nn.optim.optimizer import Optimizer, OptimizerError
-from ferrule.nn.optim.sgd import LARS, SGD, Muon
+from ferrule.nn.optim.adaptive import Adadelta, Adafactor, Adagrad, RMSprop, Rprop
+from ferrule.nn.optim.groups import OptimizerError
+from ferrule.nn.optim.lbfgs import LBFGS
+from ferrule.nn.optim.optimizer import Optimizer
+from ferrule.nn.optim.sgd import ASGD, LARS, SGD, Muon
 
 __all__ = [
+    "ASGD",
     "LAMB",
     "LARS",
+    "LBFGS",
     "SGD",
     "Adadelta",
+    "Adafactor",
     "Adagrad",
     "Adam",
     "AdamW",
@@ -21,5 +26,6 @@ __all__ = [
     "OptimizerError",
     "RAdam",
     "RMSprop",
+    "Rprop",
     "lr_scheduler",
 ]

@@ -7,22 +7,24 @@ from math import log
 from typing import Any, final
 
 from ferrule.dtype import dtypes
-from ferrule.nn.optim.optimizer import (
+from ferrule.nn.optim.groups import (
     Betas,
-    Optimizer,
     OptimizerError,
     ParamGroup,
     Params,
     State,
     at_least,
     below_one,
+    scalar,
+)
+from ferrule.nn.optim.sgd import size_of, trust_ratio
+from ferrule.nn.optim.tensorwise import (
+    TensorWise,
     decayed,
     filled_like,
     moved,
-    scalar,
     with_decay,
 )
-from ferrule.nn.optim.sgd import size_of, trust_ratio
 from ferrule.tensor import Tensor
 
 
@@ -39,7 +41,7 @@ def _weight(beta: float | Tensor, step: Tensor) -> Tensor:
     return -_power(beta, step).expm1()
 
 
-class _Moments(Optimizer):
+class _Moments(TensorWise):
     """What Adam's family shares: `betas`, `eps`, `weight_decay`, two averages and a step count."""
 
     def __init__(
@@ -61,8 +63,7 @@ class _Moments(Optimizer):
         for beta in betas:
             below_one(self._name, "betas", beta)
         for setting in ("lr", "eps", "weight_decay"):
-            if not isinstance(settings[setting], Tensor):
-                at_least(self._name, setting, settings[setting])
+            at_least(self._name, setting, settings[setting])
 
     def _start(self, param: Tensor, group: ParamGroup) -> State:
         return {"exp_avg": filled_like(param), "exp_avg_sq": filled_like(param)}
@@ -94,6 +95,8 @@ class _Moments(Optimizer):
 
 
 class _Adam(_Moments):
+    structural = ("amsgrad",)
+
     def __init__(
         self,
         params: Params,

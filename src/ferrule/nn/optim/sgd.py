@@ -1,4 +1,4 @@
-"""Gradient descent, and its variants that scale whole layers: `SGD`, `LARS`, `Muon`."""
+"""Gradient descent, its average, and variants that scale whole layers: SGD, ASGD, LARS, Muon."""
 
 from __future__ import annotations
 
@@ -6,25 +6,28 @@ from collections.abc import Mapping
 from math import sqrt
 from typing import Any, final
 
-from ferrule.nn.optim.optimizer import (
-    Optimizer,
+from ferrule.nn.optim.groups import (
     OptimizerError,
     ParamGroup,
     Params,
     State,
     at_least,
     below_one,
+    check_number,
+    scalar,
+)
+from ferrule.nn.optim.tensorwise import (
+    TensorWise,
     decayed,
     filled_like,
     moved,
-    scalar,
     with_decay,
 )
 from ferrule.tensor import Tensor
 
 
 @final
-class SGD(Optimizer):
+class SGD(TensorWise):
     """Stochastic gradient descent, with momentum (Nesterov's if asked) and weight decay.
 
     >>> weight = Tensor([1.0, -1.0])
@@ -34,6 +37,8 @@ class SGD(Optimizer):
     >>> weight.tolist()
     [0.0, 0.0]
     """
+
+    structural = ("momentum", "dampening")
 
     def __init__(
         self,
@@ -58,7 +63,8 @@ class SGD(Optimizer):
 
     def _check(self, settings: Mapping[str, Any]) -> None:
         for setting in ("lr", "momentum", "weight_decay"):
-            _check_positive(self._name, setting, settings[setting])
+            at_least(self._name, setting, settings[setting])
+        check_number(self._name, "dampening", settings["dampening"])
         if settings["nesterov"] and (not settings["momentum"] or settings["dampening"]):
             raise OptimizerError("SGD: nesterov needs a momentum above 0, and no dampening")
 
@@ -84,9 +90,64 @@ class SGD(Optimizer):
         return value - group["lr"] * direction, {"momentum_buffer": velocity}
 
 
-def _check_positive(name: str, setting: str, value: float | Tensor) -> None:
-    if not isinstance(value, Tensor):
-        at_least(name, setting, value)
+@final
+class ASGD(TensorWise):
+    """Gradient descent with a falling rate, and the average of where it has been.
+
+    The rate of step t is `lr / (1 + lambd * lr * (t - 1)) ** alpha`, and parameters shrink by the
+    rate times `lambd` at each step. The state "ax" is the average of the parameters from step
+    `t0 + 2` on; until then it is a copy of them. Polyak and Juditsky, "Acceleration of stochastic
+    approximation by averaging" (1992); rates as in Bottou, "Stochastic Gradient Descent Tricks"
+    (2012). A change of "lr" acts at once, where PyTorch's acts one step later.
+
+    >>> weight = Tensor([1.0])
+    >>> optimizer = ASGD([weight], lr=0.25, lambd=0.0)
+    >>> _ = (weight * 3).sum().backward()
+    >>> optimizer.step()
+    >>> weight.tolist(), optimizer.state[0]["ax"].tolist()
+    ([0.25], [0.25])
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float | Tensor = 0.01,
+        lambd: float = 1e-4,
+        alpha: float = 0.75,
+        t0: float = 1e6,
+        weight_decay: float = 0.0,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        settings = {
+            "lr": lr,
+            "lambd": lambd,
+            "alpha": alpha,
+            "t0": t0,
+            "weight_decay": weight_decay,
+            "maximize": maximize,
+        }
+        super().__init__(params, settings)
+
+    def _check(self, settings: Mapping[str, Any]) -> None:
+        for setting in ("lr", "weight_decay"):
+            at_least(self._name, setting, settings[setting])
+        for setting in ("lambd", "alpha", "t0"):
+            check_number(self._name, setting, settings[setting])
+
+    def _start(self, param: Tensor, group: ParamGroup) -> State:
+        return {"ax": filled_like(param)}
+
+    def _change(
+        self, value: Tensor, gradient: Tensor, state: State, group: ParamGroup
+    ) -> tuple[Tensor, State]:
+        before = state["step"] - 1
+        fall = 1 + group["lambd"] * group["lr"] * before
+        rate = group["lr"] * (fall.log() * -group["alpha"]).exp()
+        gradient = with_decay(gradient, value, group)
+        value = value * (1 - group["lambd"] * rate) - rate * gradient
+        share = 1 / (before - group["t0"]).maximum(1.0)
+        return value, {"ax": state["ax"] + share * (value - state["ax"])}
 
 
 def size_of(value: Tensor) -> Tensor:
@@ -101,7 +162,7 @@ def trust_ratio(weight: Tensor, update: Tensor) -> Tensor:
 
 
 @final
-class LARS(Optimizer):
+class LARS(TensorWise):
     """Layer-wise adaptive rate scaling, for large batches.
 
     Each tensor's rate is `lr * trust_coefficient * |w| / (|gradient| + weight_decay * |w| + eps)`;
@@ -142,7 +203,7 @@ class LARS(Optimizer):
 
     def _check(self, settings: Mapping[str, Any]) -> None:
         for setting in ("lr", "momentum", "weight_decay", "trust_coefficient", "eps"):
-            _check_positive(self._name, setting, settings[setting])
+            at_least(self._name, setting, settings[setting])
 
     def _start_shared(self, group: ParamGroup) -> State:
         return {}
@@ -172,7 +233,7 @@ class LARS(Optimizer):
 
 
 @final
-class Muon(Optimizer):
+class Muon(TensorWise):
     """Momentum whose updates are made orthogonal, for matrices inside a network.
 
     The update is the nearest orthogonal matrix to the momentum, by `ns_steps` of a Newton-Schulz
@@ -220,19 +281,31 @@ class Muon(Optimizer):
 
     def _check(self, settings: Mapping[str, Any]) -> None:
         for setting in ("lr", "weight_decay", "eps"):
-            _check_positive(self._name, setting, settings[setting])
+            at_least(self._name, setting, settings[setting])
         below_one(self._name, "momentum", settings["momentum"])
         if settings["adjust_lr_fn"] not in (None, "original", "match_rms_adamw"):
             raise OptimizerError(
                 f"Muon: adjust_lr_fn is {settings['adjust_lr_fn']!r}; it must be 'original',"
                 " 'match_rms_adamw' or None"
             )
+        self._check_iteration(settings["ns_coefficients"], settings["ns_steps"])
         for position, param in enumerate(settings["params"]):
             if param.ndim != 2:
                 raise OptimizerError(
                     f"Muon: parameter {position} has shape {tuple(param.shape)}, and only matrices"
                     " can be made orthogonal; give it to AdamW"
                 )
+
+    @staticmethod
+    def _check_iteration(coefficients: Any, steps: Any) -> None:
+        if not isinstance(coefficients, tuple | list) or len(coefficients) != 3:
+            raise OptimizerError(
+                f"Muon: ns_coefficients is {coefficients!r}; it must be three numbers"
+            )
+        if not isinstance(steps, int) or steps < 1:
+            raise OptimizerError(
+                f"Muon: ns_steps is {steps!r}; it must be a whole number of at least 1"
+            )
 
     def _start_shared(self, group: ParamGroup) -> State:
         return {}

@@ -6,8 +6,9 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import final
 
+from ferrule.nn.optim.groups import ParamGroup
 from ferrule.nn.optim.lr_scheduler.schedule import LRScheduler, each, half_cosine, line, require
-from ferrule.nn.optim.optimizer import Optimizer, ParamGroup
+from ferrule.nn.optim.optimizer import Optimizer
 from ferrule.tensor import Tensor
 
 

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ferrule.nn.optim.optimizer import Optimizer, OptimizerError, ParamGroup
+from ferrule.nn.optim.groups import OptimizerError, ParamGroup
+from ferrule.nn.optim.optimizer import Optimizer
 from ferrule.tensor import Tensor
 
 

@@ -1,0 +1,214 @@
+"""Groups of parameters: which tensors can be optimised, and the settings that are theirs."""
+
+from __future__ import annotations
+
+from collections import UserDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, final
+
+import numpy as np
+
+from ferrule.dtype import DType, dtypes, promote
+from ferrule.tensor import Tensor
+
+State: TypeAlias = dict[str, Tensor]
+Params: TypeAlias = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
+Betas: TypeAlias = tuple[float | Tensor, float | Tensor]
+
+
+class OptimizerError(ValueError):
+    """An optimiser that cannot do what it is asked, such as a step without gradients."""
+
+
+# Parameters
+
+
+def _problem(param: object) -> str | None:
+    """Why `param` cannot be optimised; None if it can."""
+    if not isinstance(param, Tensor):
+        return f"is {type(param).__name__}, not a Tensor; pass nn.state.get_parameters(model)"
+    if not dtypes.is_float(param.dtype):
+        return f"has dtype {param.dtype.name}, and only floats have gradients; leave it out"
+    if not param.is_leaf:
+        return "is computed from other tensors; optimise those, or pass its detach()"
+    return None
+
+
+def distinct(name: str, params: Any) -> tuple[Tensor, ...]:
+    """The parameters that are to be optimised, each once."""
+    found: dict[int, Tensor] = {}
+    for position, given in enumerate(_collected(name, params)):
+        param = given[1] if _is_named(given) else given
+        if isinstance(param, Tensor) and param.requires_grad is False:
+            continue  # a statistic, such as a running mean
+        problem = _problem(param)
+        if problem is not None:
+            raise OptimizerError(f"{name}: parameter {position} {problem}")
+        found[id(param)] = param
+    if not found:
+        used_up = "; the iterator of them is used up: pass a list"
+        hint = used_up if isinstance(params, Iterator) else ""
+        raise OptimizerError(f"{name}: there are no parameters to optimise{hint}")
+    return tuple(found.values())
+
+
+def _is_named(given: Any) -> bool:
+    return isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str)
+
+
+def _collected(name: str, params: Any) -> Iterable[Any]:
+    """`params`, if it is a collection that can be gone through."""
+    if isinstance(params, Mapping):
+        raise OptimizerError(
+            f"{name}: a dict is no collection of parameters; pass its values(), or a list of"
+            " groups: [{'params': ...}]"
+        )
+    if not isinstance(params, Iterable):
+        raise OptimizerError(
+            f"{name}: {type(params).__name__} is no collection of parameters; pass "
+            "nn.state.get_parameters(model)"
+        )
+    return params
+
+
+def as_groups(name: str, params: Any) -> list[Mapping[str, Any]]:
+    """Groups of parameters, from what an optimiser was given."""
+    if isinstance(params, Tensor):
+        raise OptimizerError(f"{name}: a Tensor is no collection of parameters; pass a list of it")
+    entries = list(_collected(name, params))
+    if not any(isinstance(entry, Mapping) for entry in entries):
+        return [{"params": entries or params}]
+    for position, entry in enumerate(entries):
+        if not isinstance(entry, Mapping):
+            raise OptimizerError(
+                f"{name}: entry {position} is {type(entry).__name__} among groups of parameters;"
+                " put it into a group: {'params': [...]}"
+            )
+    return entries
+
+
+def state_dtype(param: Tensor) -> DType:
+    """Halves are too coarse to add small steps up in."""
+    return promote(param.dtype, dtypes.float32)
+
+
+# Settings
+
+
+def check_number(name: str, setting: str, value: object) -> None:
+    """`OptimizerError` for a setting that is no number, and no tensor of one."""
+    if isinstance(value, Tensor):
+        if value.numel() != 1:
+            shape = tuple(value.shape)
+            raise OptimizerError(f"{name}: {setting} has shape {shape}; it must be one number")
+    elif not isinstance(value, int | float | np.number):
+        raise OptimizerError(f"{name}: {setting} is {value!r}; it must be a number")
+
+
+def at_least(name: str, setting: str, value: Any, smallest: float = 0.0) -> None:
+    """`OptimizerError` for a setting that is too small or no number; a tensor is not read."""
+    check_number(name, setting, value)
+    if not isinstance(value, Tensor) and not value >= smallest:
+        raise OptimizerError(f"{name}: {setting} is {value}; it must be at least {smallest:g}")
+
+
+def below_one(name: str, setting: str, value: Any) -> None:
+    """`OptimizerError` for a setting that is not in [0, 1); a tensor is not read."""
+    check_number(name, setting, value)
+    if not isinstance(value, Tensor) and not 0 <= value < 1:
+        raise OptimizerError(f"{name}: {setting} is {value}; it must be in [0, 1)")
+
+
+def check_names(name: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """`OptimizerError` for names that are no settings."""
+    known = list(known)
+    unknown = sorted({str(setting) for setting in given} - set(known) - _BESIDES)
+    if unknown:
+        settings = ", ".join(setting for setting in known if setting not in _BESIDES)
+        raise OptimizerError(f"{name}: no setting {', '.join(unknown)}; it has {settings}")
+
+
+# What a group may have besides settings; schedules note the first rate in it.
+_BESIDES = frozenset({"params", "initial_lr", "name"})
+
+
+@final
+class ParamGroup(UserDict[str, Any]):
+    """Some parameters, under "params", and their settings by name, as in PyTorch.
+
+    A setting that is a tensor, as "lr" always is, stays the same tensor: setting it writes the
+    value there, so that a captured step sees it. The settings named in `structural` decide which
+    state there is; what was off when the state was made stays off.
+    """
+
+    def __init__(self, owner: str, settings: dict[str, Any], structural: Sequence[str]) -> None:
+        self.data = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in settings.items()
+        }
+        self._owner = owner
+        self._structural = structural
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.check(name, value)
+        self.data[name] = _written(self.data.get(name), value)
+
+    def check(self, name: str, value: Any) -> None:
+        """`OptimizerError` for a value that a setting cannot take."""
+        if name == "params":
+            raise OptimizerError(
+                f"{self._owner}: a group keeps its parameters; add_param_group adds others, and a "
+                "new optimiser may leave some out"
+            )
+        check_names(self._owner, [name], self.data)
+        now = self.data.get(name)
+        if isinstance(now, tuple):
+            _check_several(self._owner, name, value, now)
+        elif name == "lr":
+            at_least(self._owner, name, value)
+        elif isinstance(now, int | float | Tensor):
+            check_number(self._owner, name, value)
+        was_off = not isinstance(now, Tensor) and not now
+        if name in self._structural and was_off and (isinstance(value, Tensor) or value):
+            raise OptimizerError(
+                f"{self._owner}: {name} was off when the optimiser was made, which has no state for"
+                f" it; make one with {name}={value}"
+            )
+
+    def as_tensor(self, name: str) -> None:
+        """Makes a number, or the first of several, a tensor, so that it may change in a capture."""
+        value = self[name]
+        if isinstance(value, tuple):
+            self.data[name] = (self._tensor(value[0]), *value[1:])
+        else:
+            self.data[name] = self._tensor(value)
+
+    def _tensor(self, value: float | Tensor) -> Tensor:
+        return value if isinstance(value, Tensor) else scalar(value, self["params"])
+
+
+def _check_several(owner: str, name: str, values: Any, now: tuple[Any, ...]) -> None:
+    if not isinstance(values, tuple | list) or len(values) != len(now):
+        raise OptimizerError(f"{owner}: {name} is {values!r}; it must be {len(now)} numbers")
+    for value, old in zip(values, now, strict=True):
+        if value is not None or old is not None:
+            check_number(owner, name, value)
+
+
+def _written(now: Any, value: Any) -> Any:
+    """What a setting becomes: a tensor that is there is written, and kept."""
+    if isinstance(now, tuple) and isinstance(value, Sequence):
+        return tuple(_written(*pair) for pair in zip(now, value, strict=True))
+    if isinstance(now, Tensor) and value is not now:
+        # Copied from a tensor even if it is a number: a constant would be a new kernel each time.
+        tensor = value if isinstance(value, Tensor) else Tensor([value], dtype=now.dtype)
+        with Tensor.no_grad():
+            now.assign(tensor.detach().reshape(1).cast(now.dtype).to(now.device))
+        return now
+    return value
+
+
+def scalar(value: float, params: Sequence[Tensor]) -> Tensor:
+    """A tensor of one element with memory of its own, in the widest type of the parameters."""
+    dtype = promote(*(state_dtype(param) for param in params))
+    return Tensor([value], dtype=dtype, device=params[0].device)

@@ -1,0 +1,226 @@
+"""Optimisers that update each parameter from its own gradient and state: the order of a step.
+
+`step()` builds the updates of all parameters and their state first and realises them together, so
+that the scheduler may merge them into few kernels. Learning rates, step counts and all other state
+live in tensors, which makes a step fit for `TinyJit`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ferrule.nn.optim.groups import OptimizerError, ParamGroup, Params, State, scalar, state_dtype
+from ferrule.nn.optim.optimizer import Optimizer
+from ferrule.tensor import Tensor
+
+
+class TensorWise(Optimizer):
+    """An optimiser to which a tensor is a parameter on its own."""
+
+    def __init__(self, params: Params, defaults: dict[str, Any]) -> None:
+        self.state: list[State] = []
+        self._shared: list[State] = []
+        super().__init__(params, defaults)
+
+    def _begin(self, group: ParamGroup) -> None:
+        shared = self._start_shared(group)
+        self._shared.append(shared)
+        self.state.extend({**shared, **self._start(param, group)} for param in group["params"])
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Updates every parameter from its gradient, in place.
+
+        `closure`, if given, is called first; it computes the loss and the gradients, and what it
+        gives is returned. Raises `OptimizerError` where a parameter has no gradient; nothing is
+        changed then.
+        """
+        loss = None if closure is None else closure()
+        self._check_groups()
+        gradients = self._gradients()
+        with Tensor.no_grad():
+            self._step(gradients)
+        states = {id(tensor): tensor for state in self.state for tensor in state.values()}
+        # The gradients too: they stay in `.grad`, and what they were made of is written over.
+        Tensor.realize(*self.params, *states.values(), *gradients)
+        return loss
+
+    def _check_groups(self) -> None:
+        if len(self.param_groups) != len(self._shared):
+            raise OptimizerError(
+                f"{self._name}.step: there are {len(self.param_groups)} groups in param_groups and"
+                f" state for {len(self._shared)}; add groups by add_param_group(group)"
+            )
+
+    def _step(self, gradients: Sequence[Tensor]) -> None:
+        # First of all: whatever reads an old version has to run before it is written over.
+        for group, shared in zip(self.param_groups, self._shared, strict=True):
+            _write(shared, self._advance(shared, group))
+        place = 0
+        for group in self.param_groups:
+            for param in group["params"]:
+                self._update(param, gradients[place], self.state[place], group)
+                place += 1
+
+    def _update(self, param: Tensor, gradient: Tensor, state: State, group: ParamGroup) -> None:
+        slope = -wide(gradient) if group["maximize"] else wide(gradient)
+        value, after = self._change(wide(param), slope, state, group)
+        param.assign(value.reshape(*param.shape).cast(param.dtype))
+        _write(state, after)
+
+    # -- what an optimiser is --------------------------------------------------------------------
+
+    def _start_shared(self, group: ParamGroup) -> State:
+        """The state that all parameters of a group share: how many steps were taken."""
+        return {"step": scalar(0.0, group["params"])}
+
+    def _advance(self, shared: State, group: ParamGroup) -> State:
+        """The shared state of the step that begins."""
+        return {name: count + 1 for name, count in shared.items()}
+
+    @abstractmethod
+    def _start(self, param: Tensor, group: ParamGroup) -> State:
+        """The state of a parameter before its first step."""
+
+    @abstractmethod
+    def _change(
+        self, value: Tensor, gradient: Tensor, state: State, group: ParamGroup
+    ) -> tuple[Tensor, State]:
+        """A parameter and its own state after a step, from those before it."""
+
+    # -- saving ----------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of every parameter by its number, and the groups' settings, as in PyTorch.
+
+        >>> from ferrule import Tensor
+        >>> from ferrule.nn.optim import Adam
+        >>> sorted(Adam([Tensor([1.0])]).state_dict()["state"][0])
+        ['exp_avg', 'exp_avg_sq', 'step']
+        """
+        state = {
+            place: {name: _saved(tensor, name in shared) for name, tensor in state.items()}
+            for place, (state, shared) in enumerate(
+                zip(self.state, self._each_shared(), strict=True)
+            )
+        }
+        return {"state": state, "param_groups": self._saved_groups()}
+
+    def _each_shared(self) -> list[State]:
+        """The shared state of each parameter's group."""
+        pairs = zip(self.param_groups, self._shared, strict=True)
+        return [shared for group, shared in pairs for _ in group["params"]]
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continues from what `state_dict()`, or that of PyTorch's optimiser of this name, gave.
+
+        A parameter without a state starts anew, and settings that this optimiser does not have are
+        left out. Raises `OptimizerError` where groups or shapes differ; nothing is changed then.
+        """
+        groups = self._checked_groups(state_dict)
+        numbers = [number for group in groups for number in group["params"]]
+        found = [self._found(state_dict["state"], number) for number in numbers]
+        fresh = [
+            self._start_shared(group) | self._start(param, group)
+            for group in self.param_groups
+            for param in group["params"]
+        ]
+        values = [self._loaded(place, found[place], state) for place, state in enumerate(fresh)]
+        self._check_shared(values)
+        with Tensor.no_grad():
+            for state, value in zip(self.state, values, strict=True):
+                _write(state, value)
+        self._load_settings(groups)
+        Tensor.realize(*(tensor for state in self.state for tensor in state.values()))
+
+    def _found(self, states: Any, number: int) -> Mapping[str, Any]:
+        """What a saved state has for a parameter."""
+        found = states.get(number, {}) if isinstance(states, Mapping) else None
+        if not isinstance(found, Mapping):
+            raise OptimizerError(
+                f'{self._name}.load_state_dict: "state" is a dict of dicts, one for each parameter'
+                " by its number, as state_dict() gives"
+            )
+        return found
+
+    def _loaded(self, place: int, found: Mapping[str, Any], fresh: State) -> State:
+        """The state of one parameter, with what was found for it."""
+        result = {}
+        own, others = set(fresh) - {"step"}, set(found) - {"step"}
+        if own and others and not own & others:
+            raise OptimizerError(
+                f"{self._name}.load_state_dict: parameter {place} has {', '.join(sorted(others))},"
+                f" as of another optimiser; this one keeps {', '.join(sorted(own))}"
+            )
+        for name, tensor in fresh.items():
+            value = found.get(name)
+            if value is None:
+                result[name] = tensor
+                continue
+            loaded = value if isinstance(value, Tensor) else Tensor(np.asarray(value))
+            if loaded.numel() != tensor.numel():
+                raise OptimizerError(
+                    f"{self._name}.load_state_dict: {name} of parameter {place} has shape"
+                    f" {tuple(loaded.shape)}, not {tuple(tensor.shape)}"
+                )
+            result[name] = loaded.detach().to(tensor.device).reshape(*tensor.shape).clone()
+        return result
+
+    def _check_shared(self, values: Sequence[State]) -> None:
+        place = 0
+        for group, shared in zip(self.param_groups, self._shared, strict=True):
+            states = values[place : place + len(group["params"])]
+            place += len(states)
+            for name in shared:
+                if len({state[name].item() for state in states}) > 1:
+                    raise OptimizerError(
+                        f"{self._name}.load_state_dict: {name} differs between parameters of one"
+                        " group; put those that were stepped less often into a group of their own"
+                    )
+
+
+def _write(tensors: State, values: Mapping[str, Tensor]) -> None:
+    for name, value in values.items():
+        target = tensors[name]
+        target.assign(value.reshape(*target.shape).cast(target.dtype))
+
+
+def _saved(tensor: Tensor, is_number: bool) -> Tensor:
+    copy = tensor.detach().clone()
+    return copy.reshape(()) if is_number else copy
+
+
+# State
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """Outside autograd, and in the type that steps are computed in."""
+    return tensor.detach().cast(state_dtype(tensor))
+
+
+def filled_like(param: Tensor, value: float = 0.0, shape: Sequence[int] | None = None) -> Tensor:
+    """State of a parameter's shape, or another. Copied from the host: that needs no kernel."""
+    sizes = param.shape if shape is None else shape
+    return Tensor(np.full(sizes, value, state_dtype(param).np), device=param.device)
+
+
+# Formulas that several optimisers share
+
+
+def moved(average: Tensor, sample: Tensor | float, keep: float | Tensor) -> Tensor:
+    """One step of an exponential moving average."""
+    return keep * average + (1 - keep) * sample
+
+
+def decayed(value: Tensor, group: ParamGroup) -> Tensor:
+    """A parameter after decoupled weight decay: it shrinks by `lr * weight_decay`."""
+    kept: float | Tensor = 1 - group["lr"] * group["weight_decay"]
+    return value * kept if group["weight_decay"] else value
+
+
+def with_decay(gradient: Tensor, value: Tensor, group: ParamGroup) -> Tensor:
+    """A gradient with that of `weight_decay / 2 * |value|**2` added (L2)."""
+    return gradient + group["weight_decay"] * value if group["weight_decay"] else gradient
