@@ -6,6 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from ferrule.expr import Variable
+from ferrule.gradient import GradientError
+from ferrule.helpers import GlobalCounters
 from ferrule.jit import TinyJit
 from ferrule.tensor import Tensor
 
@@ -29,6 +32,11 @@ def _chunks(x: Tensor) -> tuple[Tensor, ...]:
     return tuple((x + 1).chunk(2))
 
 
+def _parts_of_data(x: Tensor) -> tuple[Tensor, ...]:
+    y = Tensor([1.0, 2.0, 3.0, 4.0]).realize()
+    return y[1:3], y.flip(0), y, (x + y).realize()
+
+
 def _parts_under_no_grad(x: Tensor) -> tuple[Tensor, ...]:
     with Tensor.no_grad():
         return x[1:], x.flip(0)[:2]
@@ -36,7 +44,14 @@ def _parts_under_no_grad(x: Tensor) -> tuple[Tensor, ...]:
 
 @pytest.mark.parametrize(
     "function",
-    [_flipped, _parts_of_an_argument, _parts_of_one_value, _chunks, _parts_under_no_grad],
+    [
+        _flipped,
+        _parts_of_an_argument,
+        _parts_of_one_value,
+        _chunks,
+        _parts_of_data,
+        _parts_under_no_grad,
+    ],
 )
 @pytest.mark.parametrize("given", ["memory", "a part", "a view"])
 def test_results_share_memory_as_those_of_the_plain_function_do(
@@ -66,7 +81,8 @@ def test_results_share_memory_as_those_of_the_plain_function_do(
     assert len(runs) == (3 if given == "a part" else 2)
 
 
-def test_a_view_of_a_captured_argument_left_in_an_attribute_shares_its_memory() -> None:
+@pytest.mark.parametrize("given", ["memory", "a part", "a view"])
+def test_a_view_of_a_captured_argument_left_in_an_attribute_shares_its_memory(given: str) -> None:
     kept = SimpleNamespace(last=Tensor([0.0]).realize())
 
     @TinyJit
@@ -74,11 +90,74 @@ def test_a_view_of_a_captured_argument_left_in_an_attribute_shares_its_memory() 
         kept.last = x[1:3]
         return (x * 2).realize()
 
-    for call in range(4):
-        x = (Tensor([1.0, 2.0, 3.0]) * (call + 1)).realize()
+    for call in range(5):
+        whole = (Tensor.arange(6).float() * (call + 1)).realize()
+        x = {"memory": whole, "a part": whole[call % 3 :][:3]}.get(given, whole[::2])
         step(x)
         x.assign(x * 10)
         np.testing.assert_array_equal(kept.last.numpy(), x.numpy()[1:3])
+
+
+@pytest.mark.parametrize("apart", ["sources", "movements"])
+def test_views_of_arguments_that_are_views_are_told_apart(apart: str) -> None:
+    @TinyJit
+    def step(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, ...]:
+        return y.detach(), z.detach(), x.detach(), (x + y + z).realize()
+
+    for call in range(5):
+        whole = (Tensor.arange(8).float() + call).realize()
+        x, y, z = {
+            "sources": (whole[:4], whole.flip(0)[:4], whole[4:]),
+            "movements": (whole[:4], whole[2:6], whole[4:]),
+        }[apart]
+        results = step(x, y, z)
+        for tensor, source in zip(results, (y, z, x), strict=False):
+            np.testing.assert_array_equal(tensor.numpy(), source.numpy())
+        whole.assign(whole * 3)
+        for tensor, source in zip(results, (y, z, x), strict=False):
+            np.testing.assert_array_equal(tensor.numpy(), source.numpy())
+
+
+def test_a_small_part_that_a_replay_returns_does_not_hold_the_whole_in_memory() -> None:
+    @TinyJit
+    def first(x: Tensor) -> Tensor:
+        return (x * 2).contiguous()[:1]
+
+    x = Tensor.ones(1 << 20).realize()
+    for _ in range(3):
+        first(x)
+    before = GlobalCounters.mem_used
+    results = [first(x) for _ in range(4)]
+    assert GlobalCounters.mem_used - before < 1 << 20
+    assert [result.item() for result in results] == [2.0] * 4
+
+
+def test_views_of_symbolic_size_have_the_size_and_the_memory_of_the_call() -> None:
+    @TinyJit
+    def head(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        n = y.shape[0]
+        return x.shrink(((0, n),)), x.shrink(((8 - n, 8),)).flip(0), (y * 2).realize()
+
+    whole = Tensor.arange(8).float().realize()
+    other = Tensor.arange(8).float().realize()
+    for call, size in enumerate((3, 5, 2, 7, 4)):
+        n = Variable("n", 1, 8).bind(size)
+        first, last, doubled = head(whole, other.shrink(((0, n),)))
+        np.testing.assert_array_equal(doubled.numpy(), 2 * np.arange(size))
+        whole.assign(Tensor.arange(8).float() + call)
+        np.testing.assert_array_equal(first.numpy(), np.arange(8)[:size] + call)
+        np.testing.assert_array_equal(last.numpy(), np.arange(8)[: 7 - size : -1] + call)
+
+
+def test_a_view_whose_size_the_function_binds_itself_has_that_size() -> None:
+    @TinyJit
+    def head(x: Tensor) -> tuple[Tensor, Tensor]:
+        n = Variable("n", 1, 8).bind(3)
+        return x.shrink(((0, n),)), (x * 2).realize()
+
+    for call in range(4):
+        x = (Tensor.arange(8).float() + call).realize()
+        np.testing.assert_array_equal(head(x)[0].numpy(), np.arange(3) + call)
 
 
 def test_gradients_flow_through_a_view_that_a_replay_returns() -> None:
@@ -94,6 +173,63 @@ def test_gradients_flow_through_a_view_that_a_replay_returns() -> None:
         assert x.grad.tolist() == [0.0, 5.0, 5.0]
         assert view.requires_grad
         assert not detached.requires_grad
+
+
+def _under_no_grad(x: Tensor) -> Tensor:
+    with Tensor.no_grad():
+        return x[1:]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        _under_no_grad,
+        lambda x: x[1:].detach()[:2],
+        lambda x: x.detach()[1:][:2],
+        lambda x: x.detach().requires_grad_(),
+        lambda x: x[1:].detach().requires_grad_(),
+        lambda x: x.detach().requires_grad_()[1:].detach(),
+        lambda x: (x * 3).detach().requires_grad_(),
+        lambda x: x[1:][:2],
+    ],
+)
+def test_gradients_stop_in_a_view_of_a_replay_where_they_do_in_a_plain_one(
+    function: Callable[[Tensor], Tensor],
+) -> None:
+    step = TinyJit(lambda x: (function(x), (x * 2).realize()))
+    for _ in range(4):
+        seen = []
+        for run in (lambda x: (function(x), None), step):
+            x = Tensor([1.0, 2.0, 3.0], requires_grad=True).realize()
+            view = run(x)[0]
+            needs = view.requires_grad
+            if needs:
+                (view * 5).sum().backward()
+            found = [None if one.grad is None else one.grad.tolist() for one in (x, view)]
+            seen.append((needs, view.numpy().tolist(), found))
+        assert seen[0] == seen[1]
+
+
+def test_a_gradient_that_arrives_at_a_result_of_a_replay_is_an_error() -> None:
+    weight, other = (Tensor([2.0, 3.0], requires_grad=True).realize() for _ in range(2))
+
+    @TinyJit
+    def step(x: Tensor) -> tuple[Tensor, ...]:
+        own = x.detach().requires_grad_()
+        return (x * weight).realize(), (x * weight.detach()).realize(), own[1:], (own * 1).detach()
+
+    for call in range(4):
+        results = step(Tensor([1.0, 2.0]).realize())
+        assert [result.requires_grad for result in results] == [True, None, True, None]
+        (results[1] + other).sum().backward()
+        if call < 2:
+            (results[0] + other).sum().backward()
+            continue
+        with pytest.raises(GradientError, match="captured function"):
+            (results[0] + other).sum().backward()
+    assert weight.grad is not None
+    assert other.grad is not None
+    assert (weight.grad.tolist(), other.grad.tolist()) == ([2.0, 4.0], [6.0, 6.0])
 
 
 def _added_up(weight: Tensor, x: Tensor) -> tuple[Tensor, ...]:
@@ -114,9 +250,10 @@ def _let_go(weight: Tensor, x: Tensor) -> tuple[Tensor, ...]:
     return left[1:], (left * x).realize()
 
 
+@pytest.mark.parametrize("held", [False, True])
 @pytest.mark.parametrize("function", [_added_up, _read, _let_go])
 def test_views_of_a_gradient_that_a_captured_function_finds_are_of_that_of_the_call(
-    function: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
+    function: Callable[[Tensor, Tensor], tuple[Tensor, ...]], held: bool
 ) -> None:
     runs: list[float] = []
     found: list[list[list[object]]] = []
@@ -137,9 +274,12 @@ def test_views_of_a_gradient_that_a_captured_function_finds_are_of_that_of_the_c
             settings.scale = 1.0 if call < 5 else 2.0  # captured again, with what is known then
             gradient = Tensor([10.0 * call, 1.0 * call, 2.0]).realize()
             weight.grad = gradient
+            if not held:
+                del gradient
             results = run(Tensor([1.0, 2.0, 3.0 * call]).realize())
             before = [tensor.tolist() for tensor in results]
-            gradient.assign(gradient * 3)
+            written = gradient if held else results[0]
+            written.assign(written * 3)
             seen.append([*before, *[tensor.tolist() for tensor in results]])
         found.append(seen)
     assert found[0] == found[1]

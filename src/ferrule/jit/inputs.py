@@ -169,6 +169,30 @@ def has_variables(kind: Any) -> bool:
     return isinstance(kind, Expr)
 
 
+def without_values(kind: Any) -> tuple[Any, dict[Variable, int]]:
+    """A shape or a movement whose variables are not bound to values; and those values."""
+    if isinstance(kind, Expr):
+        return unbind(kind)
+    if not isinstance(kind, tuple):
+        return kind, {}
+    parts = [without_values(part) for part in kind]
+    return tuple([free for free, _ in parts]), {
+        v: n for _, found in parts for v, n in found.items()
+    }
+
+
+def with_values(kind: Any, var_vals: Mapping[Variable, int]) -> Any:
+    """A shape or a movement whose variables are bound to these values."""
+    bound: dict[Expr, Expr] = {variable: variable.bind(n) for variable, n in var_vals.items()}
+
+    def substituted(kind: Any) -> Any:
+        if isinstance(kind, tuple):
+            return tuple([substituted(part) for part in kind])
+        return kind.substitute(bound) if isinstance(kind, Expr) else kind
+
+    return substituted(kind)
+
+
 def _copied_part(tensor: Tensor, buffer: Buffer, arguments: Arguments) -> Buffer:
     """A copy of a tensor that is a part of `buffer`, in memory of its own."""
     part = arguments.parts.get(tensor)

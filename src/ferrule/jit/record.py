@@ -33,6 +33,7 @@ from ferrule.jit.results import (
     Fresh,
     Leaf,
     Outcome,
+    end_of_tape,
     replace_tensors,
     returned_tensors,
     tensors_in,
@@ -229,7 +230,8 @@ class _Call:
 
     def _sharing(self, tensors: Iterable[Tensor]) -> Sharing:
         """Which of the tensors that the call made are in memory of others."""
-        return Sharing(self._given, [tensor for tensor in tensors if self._kind(tensor) is None])
+        made = [tensor for tensor in tensors if self._kind(tensor) is None]
+        return Sharing(self._given, made, self.arguments.var_vals.keys())
 
     def _leaves(
         self, tensors: Mapping[int, Tensor], made: Mapping[int, LazyBuffer], sharing: Sharing
@@ -249,21 +251,26 @@ class _Call:
                 if node not in values:
                     values[node] = self._add_value(node)
                 kind = len(self.arguments.tensors) + len(self._outcome.made)
-                self._outcome.made.append(values[node])
+                self._note_leaf(tensor, kind)
+                self._outcome.made.append((values[node], end_of_tape(tensor)))
             if isinstance(kind, Tensor):
                 self._same.append(tensor._cell)
             leaves[number] = kind
         first = len(self.arguments.tensors) + len(self._outcome.made)
+        variables = self.arguments.var_vals
         for number, tensor in tensors.items():
             if number not in leaves:
                 shared = sharing.shared(tensor, leaves)
-                leaves[number] = first + len(self._outcome.shared)
+                leaves[number] = kind = first + len(self._outcome.shared)
+                self._note_leaf(tensor, kind)
                 self._outcome.shared.append(shared)
-                if shared.whole >= len(self.arguments.tensors):
-                    self._views.append(tensor)
-                elif sharing.is_of(tensor, self.originals):
-                    self.originals[tensor] = shared.of(self.arguments.tensors)
+                if sharing.is_of(tensor, self.originals):
+                    self.originals[tensor] = shared.of(self.arguments.tensors, variables)
         return leaves
+
+    def _note_leaf(self, tensor: Tensor, number: int) -> None:
+        if tensor._leaf is not None:
+            self._outcome.collecting.append(number)
 
     def _add_value(self, node: LazyBuffer) -> int:
         """A value in memory of its own: a copy, where its memory has another use too."""

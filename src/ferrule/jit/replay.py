@@ -84,10 +84,12 @@ class Replay:
                 for buffer in (*self._changed, *self.watch.written(buffers)):
                     buffer.note_write()
         everything = list(tensors)
-        for number in outcome.made:
-            everything.append(Tensor._wrap(Value(nodes[number])))
+        for number, edge in outcome.made:
+            everything.append(Tensor._wrap(Value(nodes[number], edge)))
         for shared in outcome.shared:
-            everything.append(shared.of(everything))
+            everything.append(shared.of(everything, values))
+        for number in outcome.collecting:
+            everything[number].requires_grad = True
         for effect in outcome.effects:
             effect.apply(everything)
         return build_result(outcome.template, everything)

@@ -10,7 +10,9 @@ from ferrule.buffer import Buffer
 from ferrule.capture import JitError, user_location
 from ferrule.containers import leaves, mapped
 from ferrule.dtype import DType
-from ferrule.expr import Expr, Variable, sint, unbind
+from ferrule.expr import Variable, sint
+from ferrule.gradient import Entry, GradientError, Rule, Value
+from ferrule.jit.inputs import has_variables, with_values, without_values
 from ferrule.jit.places import Place
 from ferrule.jit.sharing import Shared
 from ferrule.lazy import LazyBuffer
@@ -106,9 +108,8 @@ class Fresh:
     @staticmethod
     def like(node: LazyBuffer) -> Fresh:
         """A value like `node`, whose bound variables take new values at each replay."""
-        free = tuple([unbind(size)[0] for size in node.shape])
-        symbolic = any(isinstance(size, Expr) for size in free)
-        return Fresh(free, node.dtype, node.device, node.size, symbolic)
+        free, _ = without_values(node.shape)
+        return Fresh(free, node.dtype, node.device, node.size, has_variables(free))
 
     def allocate(self) -> Buffer:
         """Memory for the value."""
@@ -119,11 +120,28 @@ class Fresh:
         buffer = self.allocate()
         if not self.symbolic:
             return LazyBuffer.in_buffer(buffer, self.shape)
-        bound: dict[Expr, Expr] = {v: v.bind(value) for v, value in var_vals.items()}
-        shape = tuple(
-            [size.substitute(bound) if isinstance(size, Expr) else size for size in self.shape]
-        )
-        return LazyBuffer.from_buffer(buffer, shape)
+        return LazyBuffer.from_buffer(buffer, with_values(self.shape, var_vals))
+
+
+def _refuse(grad: Value, entry: Entry) -> tuple[Value | None, ...]:
+    raise GradientError(
+        "[backward] a gradient arrives at a result of a captured function, whose replays record no "
+        "tape; call backward() in the captured function, or detach() the result where no gradient "
+        "is to flow"
+    )
+
+
+_NO_TAPE = Rule(_refuse)
+
+
+def end_of_tape(tensor: Tensor) -> Entry | None:
+    """What stands for the tape of a result in replays, which have none; None if it is on none.
+
+    So a gradient that would flow on in the plain function does not just end there.
+    """
+    if tensor.is_leaf:
+        return None
+    return Entry("REPLAY", _NO_TAPE, (), tensor.lazydata, None)
 
 
 @final
@@ -133,10 +151,12 @@ class Outcome:
 
     fresh: list[Fresh] = field(default_factory=list)
     """The values to make."""
-    made: list[int] = field(default_factory=list)
-    """For each tensor to make: the number of its value."""
+    made: list[tuple[int, Entry | None]] = field(default_factory=list)
+    """For each tensor to make: the number of its value, and its end of the tape."""
     shared: list[Shared] = field(default_factory=list)
     """The tensors in the memory of an argument, or of one that is made."""
+    collecting: list[int] = field(default_factory=list)
+    """The numbers of the tensors, made or shared, that collect a gradient of their own."""
     template: Any = None
     """The result, with a `Leaf` in the place of each tensor."""
     effects: list[Effect] = field(default_factory=list)

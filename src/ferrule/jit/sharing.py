@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import TypeAlias, final
 
-from ferrule.jit.inputs import has_variables
+from ferrule.expr import Variable
+from ferrule.jit.inputs import has_variables, with_values, without_values
 from ferrule.records import dataclass
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import Cell, Move
@@ -24,16 +25,18 @@ class Shared:
     detached: bool
     """Whether gradients stop before the first movement."""
     moves: Moves
+    symbolic: bool
+    """Whether there are variables in them."""
 
-    def of(self, tensors: Sequence[Tensor]) -> Tensor:
-        """The tensor."""
+    def of(self, tensors: Sequence[Tensor], var_vals: Mapping[Variable, int]) -> Tensor:
+        """The tensor, with these values of the variables in sizes."""
         handle = tensors[self.whole]
         if self.detached:
             handle = handle.detach()
         elif not self.moves:
             handle = handle._same_handle()
         for (op, arg), detached in self.moves:
-            handle = handle._view_of(op, arg)
+            handle = handle._view_of(op, with_values(arg, var_vals) if self.symbolic else arg)
             handle._detached = detached
         return handle
 
@@ -42,11 +45,18 @@ class Shared:
 class Sharing:
     """Which of the tensors that a call made are in memory that it was given, or made once for all.
 
-    Views of symbolic sizes are left out, and so are tensors that collect a gradient of their own.
+    Left out are views whose size has a variable that is not among those of the arguments, and those
+    of a tensor that collects a gradient of its own and was made in the call.
     """
 
-    def __init__(self, given: Mapping[Tensor, int], made: Sequence[Tensor]) -> None:
+    def __init__(
+        self,
+        given: Mapping[Tensor, int],
+        made: Sequence[Tensor],
+        variables: Set[Variable],
+    ) -> None:
         self._numbers = given
+        self._variables = variables
         self._given: dict[Cell, list[Tensor]] = {}
         for tensor in given:
             self._given.setdefault(tensor._cell, []).append(tensor)
@@ -65,16 +75,20 @@ class Sharing:
         moves: list[tuple[Move, bool]] = []
         handle = tensor
         while True:
+            if handle._leaf is not None and handle is not tensor and handle not in self._numbers:
+                return None
             for known in self._given.get(tensor._cell, ()):
                 if handle is known or _is_like(handle, known):
                     return known, handle._detached and handle is not known, tuple(moves[::-1])
-            if handle._leaf is not None or (handle._move and has_variables(handle._move)):
-                return None
             if handle._parent is None:
                 return handle, False, tuple(moves[::-1])
             assert isinstance(handle._parent, Tensor)
             assert handle._move is not None
-            moves.append((handle._move, handle._detached))
+            op, arg = handle._move
+            free, values = without_values(arg)
+            if not values.keys() <= self._variables:
+                return None
+            moves.append(((op, free), handle._detached))
             handle = handle._parent
 
     def __contains__(self, tensor: Tensor) -> bool:
@@ -92,10 +106,10 @@ class Sharing:
             made = numbers[id(self.wholes[whole._cell])]
             assert isinstance(made, int)
             number = made
-        return Shared(number, detached, moves)
+        symbolic = any(has_variables(arg) for (_, arg), _ in moves)
+        return Shared(number, detached, moves, symbolic)
 
 
 def _is_like(handle: Tensor, known: Tensor) -> bool:
     """Whether both are all of one memory, or the same view of one tensor."""
-    is_leaf = handle._leaf is not None
-    return not is_leaf and handle._parent is known._parent and handle._move == known._move
+    return handle._parent is known._parent and handle._move == known._move
