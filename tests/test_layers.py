@@ -93,6 +93,7 @@ LAYERS = """
     nn.state
     nn.init nn.parameters nn.shown nn.functions nn.containers nn.linear nn.embedding nn.convolution
     nn.normalization nn.recurrent nn.attention nn.transformer nn.activations nn.shapes nn.losses nn
+    nn.functional
     demo.terminal demo.digits cli errors __init__ __main__
 """
 # The table of devices, and the namespace of functions on tensors: the only edges upward.

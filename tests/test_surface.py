@@ -112,7 +112,9 @@ MODULES = {
         uniform_ normal_ constant_ ones_ zeros_ eye_ xavier_uniform_ xavier_normal_
         kaiming_uniform_ kaiming_normal_ trunc_normal_ orthogonal_ calculate_gain
     """,
-    "ferrule.nn.utils": "clip_grad_norm_ clip_grad_value_",
+    "ferrule.nn.utils": """
+        clip_grad_norm_ clip_grad_value_ get_total_norm parameters_to_vector vector_to_parameters
+    """,
     "ferrule.nn.state": """
         get_parameters get_state_dict load_state_dict safe_save safe_load npz_save npz_load
         torch_load

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from operator import mul
 from threading import RLock
@@ -29,6 +29,30 @@ def prod(factors: Iterable[T]) -> T | int:
     (24, 1)
     """
     return reduce(mul, factors, 1)
+
+
+def no_attribute(
+    module: str, name: str, names: Iterable[str], instead: Mapping[str, str] | None = None
+) -> AttributeError:
+    """The error for a name that a module lacks: what does it here, or names that are like it.
+
+    >>> no_attribute("ferrule.nn.optim", "Adan", ["Adam", "SGD"])
+    AttributeError("module 'ferrule.nn.optim' has no attribute 'Adan'; did you mean Adam?")
+    """
+    from difflib import get_close_matches  # which takes longer to import than all else here
+
+    text = f"module {module!r} has no attribute {name!r}"
+    hint = (instead or {}).get(name, "")
+    if not hint and not name.startswith("__"):
+        public = sorted(names)
+        alike = {public_name.lower(): public_name for public_name in public}
+        near = get_close_matches(name.lower(), alike, cutoff=0.7)
+        like = ", ".join(alike[found] for found in near)
+        has = (
+            f"it has {', '.join(public)}" if len(public) < 30 else f"dir({module}) lists its names"
+        )
+        hint = f"did you mean {like}?" if near else has
+    return AttributeError(f"{text}; {hint}" if hint else text, name=name)
 
 
 def argsort(keys: Sequence[C]) -> tuple[int, ...]:

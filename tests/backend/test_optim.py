@@ -33,6 +33,7 @@ from ferrule.nn.optim import (
     Rprop,
 )
 from ferrule.nn.state import get_state_dict, load_state_dict
+from ferrule.nn.utils import get_total_norm, parameters_to_vector, vector_to_parameters
 
 pytestmark = pytest.mark.usefixtures("device")
 
@@ -831,3 +832,32 @@ def test_misuse_of_lbfgs_is_explained() -> None:
     step()
     with pytest.raises(JitError, match=r"LBFGS.step: .*; capture the closure"):
         step()
+
+
+# All parameters in one vector
+
+
+def test_parameters_go_into_a_vector_and_back() -> None:
+    params = [Tensor([[1.0, 2.0], [3.0, 4.0]]), Tensor(5.0), Tensor([6.0], dtype=dtypes.float16)]
+    view = params[0].detach()[1]
+    vector = parameters_to_vector(params)
+    assert vector.tolist() == [1, 2, 3, 4, 5, 6]
+    vector_to_parameters(vector * 2, params)
+    assert [param.tolist() for param in params] == [[[2, 4], [6, 8]], 10, [12]]
+    assert params[2].dtype == dtypes.float16
+    assert view.tolist() == [6, 8]
+    assert vector.tolist() == [1, 2, 3, 4, 5, 6]
+
+
+def test_gradients_go_through_the_vector() -> None:
+    params = [Tensor([1.0, 2.0], requires_grad=True), Tensor(3.0, requires_grad=True)]
+    parameters_to_vector(params).square().sum().backward()
+    assert [param.grad.tolist() for param in params if param.grad is not None] == [[2, 4], 6]
+
+
+@pytest.mark.parametrize("order", [1.0, 2.0, 3.0, float("inf")])
+def test_the_norm_of_several_tensors_is_that_of_their_vector(order: float) -> None:
+    parts = [np.asarray(value) for value in initial()]
+    flat = np.concatenate([part.ravel() for part in parts])
+    total = get_total_norm([Tensor(part) for part in parts], order)
+    np.testing.assert_allclose(total.item(), np.linalg.norm(flat, order), rtol=1e-12)

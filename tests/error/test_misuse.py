@@ -237,6 +237,68 @@ CASES: dict[str, list[Case]] = {
             TypeError,
             "clip_grad_value_: int is no",
         ),
+        (lambda: utils.clip_grad_norm_(wrong, 1.0), TypeError, "object is no list of tensors; see"),
+        (lambda: utils.clip_grad_norm_([], wrong), ValueError, "max_norm is <object"),
+        (lambda: utils.clip_grad_norm_([], 1.0, 0), ValueError, "norm_type is 0; it must be a num"),
+        (lambda: utils.clip_grad_value_([], -1), ValueError, "clip_value is -1; it must be a num"),
+        (lambda: utils.parameters_to_vector([]), ValueError, "there are no parameters"),
+        (
+            lambda: utils.vector_to_parameters(ones(3), [ones(2)]),
+            ShapeError,
+            "vector_to_parameters: (3,) is not the shape of all parameters in one vector, (2,)",
+        ),
+        (lambda: optim.SGD(ones(2)), OptimizerError, "a Tensor is no collection of parameters; pa"),
+        (lambda: optim.SGD({"a": ones(2)}), OptimizerError, "SGD: a dict is no collection of para"),
+        (lambda: optim.SGD([{"params": 3}]), OptimizerError, "SGD: int is no collection of param"),
+        (lambda: optim.SGD(iter(())), OptimizerError, "the iterator of them is used up: pass a"),
+        (
+            lambda: optim.SGD([{"params": [ones(2)]}, ones(2)]),
+            OptimizerError,
+            "SGD: entry 1 is Tensor among groups of parameters; put it into a group",
+        ),
+        (
+            lambda: optim.SGD([ones(2)]).add_param_group([ones(2)]),
+            OptimizerError,
+            "SGD: a group of parameters is a dict, not list; pass",
+        ),
+        (lambda: optim.SGD([(ones(2), ones(2))]), OptimizerError, "parameter 0 is tuple, not a"),
+        (
+            lambda: optim.SGD([ones(2)], momentum=0.9, dampening="x"),
+            OptimizerError,
+            "SGD: dampening is 'x'; it must be a number",
+        ),
+        (
+            lambda: optim.Muon([ones(2, 2)], ns_steps=1.5),
+            OptimizerError,
+            "Muon: ns_steps is 1.5; it must be a whole number of at least 1",
+        ),
+        (
+            lambda: optim.Muon([ones(2, 2)], ns_coefficients=3),
+            OptimizerError,
+            "Muon: ns_coefficients is 3; it must be three numbers",
+        ),
+        (
+            lambda: optim.Rprop([ones(2)], etas=(1.2, 0.5)),
+            OptimizerError,
+            "Rprop: etas is (1.2, 0.5); it must be 0 < down < 1 < up",
+        ),
+        (
+            lambda: optim.Adafactor([ones(2)], beta2_decay=1),
+            OptimizerError,
+            "Adafactor: beta2_decay is 1; it must be at most 0",
+        ),
+        (
+            lambda: optim.SGD([ones(2)]).load_state_dict({"state": {}, "param_groups": 3}),
+            OptimizerError,
+            '"param_groups" is a list of dicts with "params", as state_dict() gives',
+        ),
+        (
+            lambda: optim.Adam([ones(2)]).load_state_dict(
+                {"state": [], "param_groups": [{"params": [0]}]}
+            ),
+            OptimizerError,
+            '"state" is a dict of dicts, one for each parameter by its number',
+        ),
     ],
     "state files": [
         (lambda: state.safe_load(HERE), StateError, "is not a whole safetensors file"),
@@ -359,12 +421,48 @@ def test_sizes_without_a_value_are_named() -> None:
         ("functional", r"methods of tensors, such as x\.relu\(\)"),
         ("LazyLinear", r"nn\.Linear has its sizes given"),
         ("FractionalMaxPool2d", r"nn\.AdaptiveMaxPool2d have regions that are fixed"),
-        ("Liner", r"dir\(nn\) lists what there is"),
+        ("Liner", r"did you mean Linear, Bilinear\?"),
+        ("Zork", r"dir\(ferrule\.nn\) lists its names"),
     ],
 )
 def test_names_that_nn_does_not_have(name: str, hint: str) -> None:
     with pytest.raises(AttributeError, match=f"has no attribute '{name}'; .*{hint}"):
         getattr(nn, name)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from ferrule.nn import functional",
+        "import ferrule.nn.functional as F",
+        "from ferrule.nn.functional import relu",
+    ],
+)
+def test_functions_of_nn_are_not_to_be_imported(line: str) -> None:
+    with pytest.raises(ImportError, match=r"functions are methods of tensors, such as x\.relu\(\)"):
+        exec(line)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "hint"),
+    [
+        (optim, "Adamw", r"did you mean AdamW, Adam, RAdam\?"),
+        (optim, "SparseAdam", "gradients are dense: Adam"),
+        (optim, "Zork", "it has ASGD, Adadelta, .*, SGD"),
+        (optim.lr_scheduler, "WarmupLR", r"LinearLR\(optimizer, start_factor=0\.1"),
+        (optim.lr_scheduler, "stepLR", "did you mean StepLR"),
+        (utils, "weight_norm", r"compute the weight before its use: g \* v"),
+        (utils, "clip_grads_norm_", r"did you mean clip_grad_norm_\?"),
+        (nn.init, "xavier_uniform", "did you mean xavier_uniform_"),
+        (nn.init, "glorot_uniform_", "xavier_uniform_ is its other name"),
+        (state, "save", r"safe_save\(get_state_dict\(model\), path\) writes a file"),
+        (state, "get_state_dic", r"did you mean get_state_dict"),
+    ],
+)
+def test_names_that_modules_of_nn_do_not_have(module: Any, name: str, hint: str) -> None:
+    with pytest.raises(AttributeError, match=f"^module 'ferrule.nn.* has no .*'{name}'; .*{hint}"):
+        getattr(module, name)
+    assert not hasattr(module, "__path_of_nothing__")
 
 
 @pytest.mark.parametrize("name", ["absolute_", "eq_", "lgamma_", "negative_", "true_divide_"])

@@ -12,6 +12,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ferrule.helpers import no_attribute
+
 if TYPE_CHECKING:
     from ferrule.nn import init, optim, state, utils
     from ferrule.nn.activations import (
@@ -341,10 +343,9 @@ def __getattr__(name: str) -> Any:
             if found is not None:
                 globals()[name] = found
                 return found
-    hint = _INSTEAD.get(name, "dir(nn) lists what there is")
-    if name.removeprefix("Lazy") in __all__:
-        hint = f"nn.{name.removeprefix('Lazy')} has its sizes given"
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; {hint}")
+    sized = name.removeprefix("Lazy")
+    lazy = {name: f"nn.{sized} has its sizes given"} if sized in __all__ else {}
+    raise no_attribute(__name__, name, __all__, {**_INSTEAD, **lazy})
 
 
 def __dir__() -> list[str]:

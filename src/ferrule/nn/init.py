@@ -8,10 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import erf, prod, sqrt
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from ferrule.helpers import no_attribute
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
+
+__all__ = [
+    "calculate_gain",
+    "constant_",
+    "eye_",
+    "kaiming_normal_",
+    "kaiming_uniform_",
+    "normal_",
+    "ones_",
+    "orthogonal_",
+    "trunc_normal_",
+    "uniform_",
+    "xavier_normal_",
+    "xavier_uniform_",
+    "zeros_",
+]
 
 _GAINS: Final[dict[str, float]] = {
     **dict.fromkeys(("linear", "sigmoid", "identity"), 1.0),
@@ -178,3 +195,20 @@ def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
     q = q * r.diagonal().sign()  # so that every rotation is as likely
     q = q if rows >= columns else q.T
     return _written(tensor, lambda x: x.assign((q * gain).reshape(*tensor.shape)))
+
+
+# What newcomers look for, and what does it here.
+_INSTEAD = {
+    "dirac_": "zeros_(weight), and ones at the middles: weight[i, i, 1, 1] = 1",
+    "glorot_normal_": "xavier_normal_ is its other name",
+    "glorot_uniform_": "xavier_uniform_ is its other name",
+    "he_normal_": "kaiming_normal_ is its other name",
+    "he_uniform_": "kaiming_uniform_ is its other name",
+    "sparse_": "normal_(weight), and weight.mul_(Tensor.rand(*weight.shape) > sparsity)",
+}
+
+
+if not TYPE_CHECKING:  # which would take any name for one of the module
+
+    def __getattr__(name: str) -> NoReturn:
+        raise no_attribute(__name__, name, __all__, _INSTEAD)

@@ -1,5 +1,8 @@
 """Optimisers: PyTorch's formulas, names and settings, on lazy tensors; learning-rate schedules."""
 
+from typing import TYPE_CHECKING, NoReturn
+
+from ferrule.helpers import no_attribute
 from ferrule.nn.optim import lr_scheduler
 from ferrule.nn.optim.adam import LAMB, Adam, Adamax, AdamW, NAdam, RAdam
 from ferrule.nn.optim.adaptive import Adadelta, Adafactor, Adagrad, RMSprop, Rprop
@@ -29,3 +32,18 @@ __all__ = [
     "Rprop",
     "lr_scheduler",
 ]
+
+# What newcomers look for, and what does it here.
+_INSTEAD = {
+    "AdaBelief": "AdamW, RAdam and Muon are the nearest",
+    "Lion": "AdamW with a rate of three to ten times Lion's is the nearest",
+    "SparseAdam": "gradients are dense: Adam",
+    "Lookahead": "keep copies of the parameters, and move these: slow.lerp_(fast, 0.5)",
+    "swa_utils": "keep copies of the parameters, and move these: average.lerp_(weight, share)",
+}
+
+
+if not TYPE_CHECKING:  # which would take any name for one of the module
+
+    def __getattr__(name: str) -> NoReturn:
+        raise no_attribute(__name__, name, __all__, _INSTEAD)

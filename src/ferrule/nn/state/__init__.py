@@ -1,5 +1,8 @@
 """The tensors of a model by name, and files of them: safetensors, `.npz`, PyTorch's checkpoints."""
 
+from typing import TYPE_CHECKING, NoReturn
+
+from ferrule.helpers import no_attribute
 from ferrule.nn.state.checkpoints import torch_load
 from ferrule.nn.state.files import StateError
 from ferrule.nn.state.model import (
@@ -25,3 +28,17 @@ __all__ = [
     "safe_save",
     "torch_load",
 ]
+
+# What newcomers look for, and what does it here.
+_INSTEAD = {
+    "load": "safe_load, npz_load and torch_load read files",
+    "save": "safe_save(get_state_dict(model), path) writes a file",
+    "torch_save": "safe_save(get_state_dict(model), path) writes a file that PyTorch's users read",
+    "gguf_load": "safe_load, npz_load and torch_load read files",
+}
+
+
+if not TYPE_CHECKING:  # which would take any name for one of the module
+
+    def __getattr__(name: str) -> NoReturn:
+        raise no_attribute(__name__, name, __all__, _INSTEAD)

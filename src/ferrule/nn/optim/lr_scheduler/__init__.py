@@ -8,6 +8,9 @@ Where something else changed the rate in between, such as a second schedule, a s
 what is there by what its own rate changed by.
 """
 
+from typing import TYPE_CHECKING, NoReturn
+
+from ferrule.helpers import no_attribute
 from ferrule.nn.optim.lr_scheduler.combined import ChainedScheduler, SequentialLR
 from ferrule.nn.optim.lr_scheduler.cycles import CyclicLR, OneCycleLR
 from ferrule.nn.optim.lr_scheduler.decay import (
@@ -43,3 +46,16 @@ __all__ = [
     "SequentialLR",
     "StepLR",
 ]
+
+# What newcomers look for, and what does it here.
+_INSTEAD = {
+    "WarmupLR": "LinearLR(optimizer, start_factor=0.1, total_iters=...) is a warm-up",
+    "get_cosine_schedule_with_warmup": "SequentialLR puts a LinearLR before a CosineAnnealingLR",
+    "get_linear_schedule_with_warmup": "SequentialLR puts a LinearLR before another",
+}
+
+
+if not TYPE_CHECKING:  # which would take any name for one of the module
+
+    def __getattr__(name: str) -> NoReturn:
+        raise no_attribute(__name__, name, __all__, _INSTEAD)
