@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
-from typing import Final, TypeAlias
+from typing import Any, Final, final
 from weakref import WeakKeyDictionary
 
 from ferrule.gradient import Edge, Entry, GradientError, Leaf, Value, no_grad
+from ferrule.records import dataclass
 
-Hook: TypeAlias = Callable[[Value], Value]
+
+@final
+@dataclass(frozen=True)
+class Hook:
+    """What a gradient goes through, and the user's function that this calls."""
+
+    run: Callable[[Value], Value]
+    function: Callable[[Any], Any]
+
+
 hooks: Final[WeakKeyDictionary[Edge, dict[int, Hook]]] = WeakKeyDictionary()
 """By the edge at which a gradient arrives, what it goes through, in this order, once it is whole.
 """
@@ -97,7 +107,7 @@ def pull_back(
 def _hooked(edge: Edge, grad: Value) -> Value:
     """What the hooks of an edge make of its gradient."""
     for hook in list(hooks.get(edge, {}).values()):
-        grad = hook(grad)
+        grad = hook.run(grad)
     return grad
 
 

@@ -159,6 +159,51 @@ def test_what_hooks_compute_is_replayed() -> None:
         assert step(Tensor([float(scale)]).realize()).tolist() == [3 * scale, 3 * scale]
 
 
+@pytest.mark.parametrize("is_argument", [False, True])
+def test_hooks_that_come_and_go_between_replays(is_argument: bool) -> None:
+    """And those whose numbers change, though the captured function does not name these."""
+    x = leaf(1, 2)
+    factor = [10.0]
+
+    def gradient(x: Tensor, scale: Tensor) -> Tensor:
+        return (x * scale).sum().gradient(x)[0].realize()
+
+    found = TinyJit(lambda scale: gradient(x, scale))
+    given = TinyJit(gradient)
+
+    def step(scale: float) -> list[float]:
+        size = Tensor([scale]).realize()
+        numbers: list[float] = (given(x, size) if is_argument else found(size)).tolist()
+        return numbers
+
+    assert [step(1)[0] for _ in range(3)] == [1, 1, 1]
+    handle = x.register_hook(lambda g: g * factor[0])
+    assert [step(number)[0] for number in (1, 2, 3)] == [10, 20, 30]
+    factor[0] = 100.0
+    assert [step(number)[0] for number in (1, 2, 3)] == [100, 200, 300]
+    x.register_hook(lambda g: g + 1)
+    assert [step(number)[0] for number in (1, 2, 3)] == [101, 201, 301]
+    handle.remove()
+    assert [step(number)[0] for number in (1, 2, 3)] == [2, 3, 4]
+
+
+def test_results_of_replays_keep_their_gradients() -> None:
+    x = leaf(1, 2)
+
+    @TinyJit
+    def step(scale: Tensor) -> tuple[Tensor, Tensor]:
+        y = x * scale
+        y.retain_grad()
+        z = y * 2
+        (z * y).sum().backward()
+        return z, y
+
+    for scale in range(1, 6):
+        z, y = step(Tensor([float(scale)]).realize())
+        assert z.grad is None
+        assert grad_of(y) == [4 * scale, 8 * scale]
+
+
 def test_a_view_has_hooks() -> None:
     x = leaf(1, 2, 3)
     part = x[1:]

@@ -27,6 +27,7 @@ from ferrule.expr import Variable
 from ferrule.gradient import is_transforming
 from ferrule.helpers import check_function, not_a_function
 from ferrule.jit.gradients import Gradients
+from ferrule.jit.hooks import code_of
 from ferrule.jit.inputs import Arguments, Chain, read_arguments
 from ferrule.jit.numbers import Numbers
 from ferrule.jit.reach import Reach
@@ -152,7 +153,7 @@ class TinyJit(Generic[ReturnType]):
     ) -> ReturnType:
         """Just calls the function, and sees whether it writes to memory from outside."""
         given = tensors_in([*args, kwargs])
-        reached = [*given, *Reach([function]).tensors()]
+        reached = [*given, *Reach(code_of(function)).tensors()]
         compute_lazy(reached)  # so the call that is captured has the same graph, planned already
         cells = [tensor._cell for tensor in reached]
         before = [cell.value.node.serial for cell in cells]
@@ -228,7 +229,7 @@ class TinyJit(Generic[ReturnType]):
         self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Arguments:
         """The arguments, beside what the function can reach now."""
-        self._reachable = set(memory_serials(Reach([function]).tensors()))
+        self._reachable = set(memory_serials(Reach(code_of(function)).tensors()))
         return self._read(args, kwargs)
 
     def _read(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:

@@ -19,6 +19,7 @@ from ferrule.dtype import DType
 from ferrule.expr import BoundVariable, Expr, Variable, unbind
 from ferrule.gradient import Value, is_recording
 from ferrule.helpers import prod
+from ferrule.jit.hooks import hooks_of
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import MovementOps, apply_movements
 from ferrule.realize import realize
@@ -277,7 +278,7 @@ def _add_tensor(tensor: Tensor, arguments: Arguments, parts: list[Any]) -> None:
     if chain or any([type(size) is not int for size in shape]):
         shape = _unbound(shape, arguments)
         chain = _unbound(chain, arguments)
-    tape = (tensor._leaf is not None, value.edge is not None, tensor._detached)
+    tape = (tensor._leaf is not None, value.edge is not None, tensor._detached, hooks_of(tensor))
     parts.append((shape, node.dtype, node.device, chain, tape, buffer.nbytes))
     arguments.tensors.append(tensor)
     arguments.buffers.append(buffer)

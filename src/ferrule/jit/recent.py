@@ -17,6 +17,7 @@ from ferrule.buffer import Buffer
 from ferrule.containers import is_record
 from ferrule.expr import BoundVariable, Expr, Variable
 from ferrule.gradient import is_recording
+from ferrule.jit.hooks import hooks_of
 from ferrule.jit.inputs import Arguments, Chain, follow, has_variables
 from ferrule.jit.replay import Replay
 from ferrule.tensor import Tensor
@@ -79,7 +80,8 @@ def _kind_of(tensor: Tensor) -> tuple[tuple[Any, ...], Buffer] | None:
             return None
         buffer, chain = found
     tape = tensor._leaf is None, held.edge is None, tensor._detached
-    return (node.shape, node.dtype, node.device, buffer.nbytes, chain, *tape), buffer
+    kind = (node.shape, node.dtype, node.device, buffer.nbytes, hooks_of(tensor), chain, *tape)
+    return kind, buffer
 
 
 _PLAIN = (), True, True, False

@@ -22,6 +22,7 @@ from ferrule.device import BufferCopy
 from ferrule.dtype import dtypes
 from ferrule.jit.batch import Batch
 from ferrule.jit.gradients import Gradients, GradientsBefore
+from ferrule.jit.hooks import code_of
 from ferrule.jit.inputs import Arguments, InputPart, follow, stand_ins
 from ferrule.jit.numbers import Numbers
 from ferrule.jit.places import Path, Place
@@ -113,7 +114,7 @@ class _Call:
         """For stand-ins, and views of them that the call leaves: the same of the arguments."""
         self._gradients = [tensor.grad for tensor in arguments.tensors]
         self._watch = Watch()
-        self._roots = [function, *arguments.objects]
+        self._roots = [*code_of(function), *arguments.objects]
         self._before = Reach(self._roots)
         self.numbers = Numbers(self._roots)
         """What the function can read besides tensors, as it was before the call."""
@@ -129,6 +130,7 @@ class _Call:
         for tensor in tensors:
             if tensor._leaf is not None and tensor.grad is None:
                 self._watch.add_no_gradient(tensor)
+        self._watch.add_hooks(tensors)
         self._constants = [
             (weakref.ref(tensor), tensor._cell.value.node.serial)
             for tensor in tensors
@@ -180,7 +182,9 @@ class _Call:
         contents = [place.get() for place, _ in changes]
         left = [tensor for tensor in contents if isinstance(tensor, Tensor)]
         gradients = self._new_gradients()
-        everything = {id(tensor): tensor for tensor in [*returned, *left, *gradients.values()]}
+        retained = self._retained([*returned, *left])
+        found = [*returned, *left, *gradients.values(), *retained.values()]
+        everything = {id(tensor): tensor for tensor in found}
         sharing = self._sharing(everything.values())
         everything |= {id(tensor): tensor for tensor in sharing.wholes.values()}
         made = {
@@ -198,6 +202,10 @@ class _Call:
             self._add_effect(place, path, tensor, leaves.get(id(tensor)))
         for number, tensor in gradients.items():
             self._outcome.effects.append(Effect(number, leaves[id(tensor)]))
+        for made_tensor, tensor in retained.items():
+            owner = leaves[id(made_tensor)]
+            assert isinstance(owner, int)
+            self._outcome.effects.append(Effect(owner, leaves[id(tensor)]))
 
     def _add_gradients(self, seen: Set[int]) -> None:
         """The gradients that the function has used, by itself, are arguments from here on."""
@@ -217,6 +225,11 @@ class _Call:
         pairs = enumerate(zip(self.arguments.tensors, self._gradients, strict=False))
         found = {number: (tensor.grad, old) for number, (tensor, old) in pairs}
         return {n: new for n, (new, old) in found.items() if new is not None and new is not old}
+
+    def _retained(self, tensors: Iterable[Tensor]) -> dict[Tensor, Tensor]:
+        """The gradients that tensors which the call made have kept."""
+        made = [tensor for tensor in tensors if self._kind(tensor) is None]
+        return {tensor: tensor.grad for tensor in made if tensor.grad is not None}
 
     def _kind(self, tensor: Tensor) -> Leaf | None:
         """What a tensor is, if the call has not made its value."""

@@ -70,7 +70,8 @@ def build_result(template: Any, tensors: Sequence[Tensor]) -> Any:
 @final
 @dataclass(frozen=True)
 class Effect:
-    """A tensor that the call put somewhere: in a place, or in an argument's gradient."""
+    """A tensor that the call put somewhere: in a place, or in the gradient of an argument, or of a
+    tensor that it made, by their number."""
 
     where: Place | int
     leaf: Leaf | None
@@ -81,7 +82,8 @@ class Effect:
         Nothing that the replay does reads it: what is read may not be replaced.
         """
         if isinstance(self.where, int):
-            given[self.where].grad = None
+            if self.where < len(given):
+                given[self.where].grad = None
         elif isinstance(self.where.holder, Tensor):
             self.where.set(None)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, final
 
 from ferrule.buffer import Buffer
+from ferrule.jit.hooks import HooksBefore
 from ferrule.jit.inputs import Arguments
 from ferrule.jit.numbers import Numbers
 from ferrule.jit.places import Path, Place
@@ -83,6 +84,7 @@ class Watch:
         self._others: dict[tuple[int, Any], tuple[Place, Any]] = {}
         self._numbers: Numbers | None = None
         self._without_gradient: list[weakref.ref[Tensor]] = []
+        self._hooks = HooksBefore(())
         self._constants: list[tuple[weakref.ref[Cell], int]] = []
         self._used: frozenset[int] = frozenset()
         """The memory from outside that the replay uses, by serial number."""
@@ -130,6 +132,10 @@ class Watch:
     def add_no_gradient(self, tensor: Tensor) -> None:
         """Watches that a tensor has no gradient, to which a backward pass would add."""
         self._without_gradient.append(weakref.ref(tensor))
+
+    def add_hooks(self, tensors: Iterable[Tensor]) -> None:
+        """Watches that parameters among the tensors keep the hooks that they have."""
+        self._hooks = HooksBefore(tensors)
 
     # -- the arguments -----------------------------------------------------------------------------
 
@@ -189,6 +195,8 @@ class Watch:
             tensor = parameter()
             if tensor is not None and tensor._grad is not None:
                 return "there is a gradient where there was none"
+        if self._hooks.have_changed():
+            return "a parameter has other hooks now"
         for reference, serial in self._constants:
             cell = reference()
             if cell is None or cell.value.node.serial != serial:

@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any, Final, Self, final
 from weakref import WeakKeyDictionary, ref
 
-from ferrule.backward import hooks, pull_back
+from ferrule.backward import Hook, hooks, pull_back
 from ferrule.gradient import Edge, GradientError, Leaf, Rule, Shape, Value, no_grad, record
 from ferrule.shape.view import ShapeError, prod_sint
 from ferrule.tensor.base import TensorBase
@@ -191,7 +191,7 @@ class Autograd(Namespace):
 
         The hook belongs to the value that the tensor has now. Hooks run in the order in which they
         were registered. In a captured function what a hook computes is replayed, the hook itself
-        is not called again.
+        is not called again; one more or less on a parameter is captured anew.
 
         Raises `GradientError` for a tensor that does not require a gradient.
 
@@ -221,7 +221,7 @@ class Autograd(Namespace):
             return found._read().cast(grad.dtype)
 
         number = next(_numbers)
-        hooks.setdefault(edge, {})[number] = run
+        hooks.setdefault(edge, {})[number] = Hook(run, hook)
         return HookHandle(edge, number)
 
     def retain_grad(self) -> None:

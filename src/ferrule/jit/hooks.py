@@ -1,0 +1,43 @@
+"""Hooks that gradients inside a captured function go through, as far as outside code set them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any, final
+
+from ferrule.backward import hooks
+from ferrule.gradient import Leaf
+from ferrule.tensor import Tensor
+
+
+def hooks_of(tensor: Tensor) -> tuple[int, ...]:
+    """The numbers of the hooks that a gradient of this parameter goes through."""
+    leaf = tensor._leaf
+    return tuple(hooks.get(leaf, ())) if hooks and leaf is not None else ()
+
+
+def code_of(function: Callable[..., Any]) -> list[Callable[..., Any]]:
+    """All code that a call runs: the function's, and that of hooks on parameters."""
+    leaves = [found for edge, found in list(hooks.items()) if isinstance(edge, Leaf)]
+    return [function, *[hook.function for found in leaves for hook in found.values()]]
+
+
+@final
+class HooksBefore:
+    """The hooks on parameters that a function reaches, as they were in the call captured."""
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        self._hooks = [
+            (weakref.ref(tensor), hooks_of(tensor))
+            for tensor in tensors
+            if tensor._leaf is not None
+        ]
+        self._were_any = any(numbers for _, numbers in self._hooks)
+
+    def have_changed(self) -> bool:
+        """Whether a parameter has other hooks now."""
+        if not (hooks or self._were_any):
+            return False
+        pairs = [(reference(), numbers) for reference, numbers in self._hooks]
+        return any(tensor is not None and hooks_of(tensor) != then for tensor, then in pairs)
