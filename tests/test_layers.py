@@ -78,7 +78,7 @@ LAYERS = """
     tensor.tables tensor.attention tensor.neural tensor.loss tensor.margins tensor.alignment
     tensor.inplace tensor.hints tensor
     jit.places jit.reach jit.names jit.numbers jit.hooks jit.inputs jit.sharing jit.results
-    jit.gradients jit.readers jit.watch jit.batch jit.weights jit.replay jit.recent jit.record jit
+    jit.found jit.readers jit.watch jit.batch jit.weights jit.replay jit.recent jit.record jit
     fft signal.windows signal
     tuning
     array_api.data_types array_api.creation array_api.elementwise array_api.statistical

@@ -23,6 +23,13 @@ hooks: Final[WeakKeyDictionary[Edge, dict[int, Hook]]] = WeakKeyDictionary()
 """By the edge at which a gradient arrives, what it goes through, in this order, once it is whole.
 """
 
+_passes = 0
+
+
+def backward_passes() -> int:
+    """How often the tape was run backwards."""
+    return _passes
+
 
 def entries_below(
     roots: Iterable[Edge], since: int = 0, known: Container[Edge] = ()
@@ -76,6 +83,8 @@ def pull_back(
     `retain`; the rules themselves are recorded if `create_graph`. Raises `GradientError` where the
     tape was freed before.
     """
+    global _passes
+    _passes += 1
     grads: dict[Edge, Value] = {}
     for output, seed in zip(outputs, seeds, strict=True):
         if output.edge is not None:

@@ -774,12 +774,12 @@ def test_a_parameter_as_argument_and_from_outside() -> None:
 
 def test_what_is_refused_again_and_again_just_runs() -> None:
     class Model:
-        hidden = Tensor([0.0])
+        state: ClassVar = {"hidden": Tensor([0.0])}
 
         @TinyJit
         def step(self, x: Tensor) -> Tensor:
-            self.hidden = self.hidden + x
-            return self.hidden
+            self.state = {"hidden": self.state["hidden"] + x}
+            return self.state["hidden"]
 
     model = Model()
     total = 0

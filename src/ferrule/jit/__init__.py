@@ -26,7 +26,7 @@ from ferrule.config import config
 from ferrule.expr import Variable
 from ferrule.gradient import is_transforming
 from ferrule.helpers import check_function, not_a_function
-from ferrule.jit.gradients import Gradients
+from ferrule.jit.found import FoundInputs
 from ferrule.jit.hooks import code_of
 from ferrule.jit.inputs import Arguments, Chain, read_arguments
 from ferrule.jit.numbers import Numbers
@@ -112,7 +112,7 @@ class TinyJit(Generic[ReturnType]):
         self._replays: OrderedDict[tuple[Any, ...], Replay] = OrderedDict()
         self._reachable: set[int | None] = set()
         """The memory that the function can get at without being given it."""
-        self._outside: OrderedDict[tuple[Any, ...], tuple[Numbers, Gradients]] = OrderedDict()
+        self._outside: OrderedDict[tuple[Any, ...], tuple[Numbers, FoundInputs]] = OrderedDict()
         """For the signature of the arguments: what else the function reads."""
         self._recent: Recent | None = None
         self._writes = False
@@ -214,14 +214,15 @@ class TinyJit(Generic[ReturnType]):
     def _find(self, arguments: Arguments) -> Replay | None:
         """The replay of such a call, if there is one.
 
-        What the function finds by itself, numbers and gradients, becomes a part of the signature.
+        What the function finds by itself, numbers, gradients and states, becomes a part of the
+        signature.
         """
         found = self._outside.get(arguments.key)
         if found is None:
             return None
-        numbers, gradients = found
+        numbers, inputs = found
         arguments.explicit = len(arguments.tensors)
-        signature = gradients.add_to(arguments.tensors, arguments.buffers)
+        signature = inputs.add_to(arguments.tensors, arguments.buffers)
         arguments.key = (*arguments.key, numbers.key(), signature)
         return self._replays.get(arguments.key)
 
@@ -278,17 +279,17 @@ class TinyJit(Generic[ReturnType]):
         arguments = self._read_anew(function, args, kwargs)
         result: ReturnType
         known = self._outside.get(arguments.key)
-        gradients = Gradients() if known is None else known[1]
-        result, replay = capture_call(function, args, kwargs, arguments, self._writes, gradients)
+        found = FoundInputs() if known is None else known[1]
+        result, replay = capture_call(function, args, kwargs, arguments, self._writes, found)
         if isinstance(replay, NotReplayable):
             self._refusals += 1
             self._note(f"not captured: {replay}")
             return result
         self._note(f"captured {len(replay.batch.items)} items")
         self._writes_arguments |= replay.watch.writes_arguments()
-        self._outside[arguments.key] = replay.numbers, replay.gradients
+        self._outside[arguments.key] = replay.numbers, replay.found
         self._outside.move_to_end(arguments.key)
-        arguments.key = (*arguments.key, replay.numbers.key(), replay.gradient_key)
+        arguments.key = (*arguments.key, replay.numbers.key(), replay.found_key)
         self._replays[arguments.key] = replay
         replay.last_call = self.cnt
         while len(self._replays) > _MOST_REPLAYS:

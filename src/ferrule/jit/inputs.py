@@ -279,7 +279,8 @@ def _add_tensor(tensor: Tensor, arguments: Arguments, parts: list[Any]) -> None:
         shape = _unbound(shape, arguments)
         chain = _unbound(chain, arguments)
     tape = (tensor._leaf is not None, value.edge is not None, tensor._detached, hooks_of(tensor))
-    parts.append((shape, node.dtype, node.device, chain, tape, buffer.nbytes))
+    copied = is_copy(tensor, node)
+    parts.append((shape, node.dtype, node.device, chain, tape, copied, buffer.nbytes))
     arguments.tensors.append(tensor)
     arguments.buffers.append(buffer)
     # A backward pass inside adds to the gradient that is there.
@@ -369,6 +370,17 @@ def memory_of(tensor: Tensor) -> tuple[Buffer, Chain]:
         found = follow(node)
     assert found is not None, f"{tensor} has no memory after it was computed"
     return found
+
+
+def is_copy(tensor: Tensor, node: LazyBuffer) -> bool:
+    """Whether a view, which was computed by itself, is read from a copy of its part.
+
+    `node` is what it reads. A write to it goes to the memory of which it is a part.
+    """
+    if tensor._parent is None:
+        return False
+    found, whole = follow(node), follow(tensor._cell.value.node)
+    return found is not None and (whole is None or found[0] is not whole[0])
 
 
 def follow(node: LazyBuffer) -> tuple[Buffer, Chain] | None:

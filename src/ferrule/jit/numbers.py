@@ -23,6 +23,7 @@ from ferrule.jit.places import (
     defaults,
     is_foreign,
     slots,
+    tensors_of,
     variables,
 )
 from ferrule.tensor import Tensor
@@ -101,10 +102,10 @@ class Numbers:
 
     def __init__(self, roots: Iterable[Any]) -> None:
         walk = _Walk(roots)
-        self.path: Path = tuple(walk.steps)
-        """Where the objects are that have the numbers: these must not be replaced either."""
         self.assigned = walk.names.stored
         """The names of attributes, and of variables, that the code assigns to."""
+        self.path: Path = tuple([step for step in walk.steps if not self._may_be_state(*step)])
+        """Where the objects are that have the numbers: these must not be replaced either."""
         self._numbers = walk.numbers
         self._copies = walk.copies
         self._arrays = [(array, array.tobytes()) for array in walk.arrays if _is_small(array)]
@@ -112,6 +113,13 @@ class Numbers:
         """Whether there are arrays too large to be compared before each replay."""
         self._gets = [number.get for number in self._numbers]
         self._values = [number.value for number in self._numbers]
+
+    def _may_be_state(self, place: Place, child: Any) -> bool:
+        """Whether the code replaces what is there, as in `self.state = self.cell(x, self.state)`.
+
+        There are no numbers in a tuple of tensors, and these are watched as memory.
+        """
+        return place.key in self.assigned and tensors_of(child) is not None
 
     def __bool__(self) -> bool:
         return bool(self._numbers or self._copies or self._arrays)

@@ -15,6 +15,8 @@ from ferrule.tensor import Tensor
 # Functions with an assert that pytest has rewritten could get at all tests that there are.
 _TOOLS = frozenset({"_pytest", "pytest", "pluggy", "hypothesis"})
 _FOREIGN = frozenset(sys.stdlib_module_names) | _TOOLS | {"numpy", "ferrule", "builtins"}
+_MADE_BY_A_STATEMENT = 1 << 9
+"""The flag of types that Python code made (`Py_TPFLAGS_HEAPTYPE`)."""
 # The devices have every kernel that was ever made, and all memory.
 WITHOUT_TENSORS = (types.ModuleType, type(Device), Compiled, Interpreted)
 MISSING = object()
@@ -64,6 +66,24 @@ class Place:
 Path: TypeAlias = tuple[tuple[Place, Any], ...]
 """Places on the way to something, each with what is found there."""
 Found: TypeAlias = tuple[Place, Any]
+
+
+def tensors_of(value: Any) -> list[Tensor] | None:
+    """The tensors in a place: one, or those of a tuple; None if there is anything else."""
+    if isinstance(value, Tensor):
+        return [value]
+    if not isinstance(value, tuple) or not value:
+        return None
+    found = [tensors_of(part) for part in value]
+    known = [tensors for tensors in found if tensors is not None]
+    return [t for tensors in known for t in tensors] if len(known) == len(found) else None
+
+
+def replaceable(place: Place, path: Path) -> tuple[Place, Path]:
+    """The place where a tensor can be replaced, and the way there: that of the tuple around it."""
+    if place.fixed and isinstance(place.holder, tuple) and path and isinstance(path[-1][1], tuple):
+        return path[-1][0], path[:-1]
+    return place, path
 
 
 def below(value: Any) -> Iterator[Found]:
@@ -177,7 +197,15 @@ def is_foreign(value: Any) -> bool:
     """Whether a class, a function or a module is none of the program's own."""
     if isinstance(value, types.ModuleType):
         return _is_foreign_module(value.__name__)
-    return _is_foreign_module(getattr(value, "__module__", None) or "builtins")
+    module = getattr(value, "__module__", None) or "builtins"
+    return not _is_nameless(value, module) and _is_foreign_module(module)
+
+
+def _is_nameless(value: Any, module: str) -> bool:
+    """Whether a function or class was made by `exec` in a namespace that is no module's."""
+    if isinstance(value, type):
+        return module == "builtins" and bool(value.__flags__ & _MADE_BY_A_STATEMENT)
+    return module == "builtins" and isinstance(value, types.FunctionType)
 
 
 def _is_foreign_module(module: str) -> bool:

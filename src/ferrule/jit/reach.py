@@ -5,12 +5,13 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any, TypeAlias, final
 
 from ferrule.buffer import Buffer
 from ferrule.gradient import Value
-from ferrule.jit.places import Path, Place, below
+from ferrule.jit.places import Path, Place, below, replaceable, tensors_of
 from ferrule.lazy import LazyBuffer
 from ferrule.storage import Storage
 from ferrule.tensor import Tensor
@@ -35,6 +36,8 @@ class Reach:
         self._places: dict[int, list[tuple[Place, Path]]] = {}
         self._contents: dict[tuple[int, Any], tuple[Place, int, Path]] = {}
         self._holders: dict[int, tuple[Any, int]] = {}
+        self._tuples: Counter[int] = Counter()
+        """In how many places each tuple is, by `id()`."""
         self._explore(roots)
 
     def tensors(self) -> list[Tensor]:
@@ -59,8 +62,35 @@ class Reach:
             if any(place.key in names for place, _ in places.get(id(tensor), ()))
         ]
 
-    def changes(self, later: Reach) -> Iterator[tuple[Place, Path]]:
+    def states(self) -> list[tuple[Place, Path]]:
+        """The places of tensors, and of tuples of tensors that are in no other, and the ways there.
+
+        Those of gradients are left out.
+        """
+        found: dict[Any, tuple[Place, Path]] = {}
+        for place, _, path in self._contents.values():
+            if not isinstance(place.holder, Tensor):
+                place, path = replaceable(place, path)
+                content = place.get()
+                if tensors_of(content) is not None and self._is_once(content):
+                    found[place.identity] = place, path
+        return list(found.values())
+
+    def _is_once(self, content: Any) -> bool:
+        """Whether each tuple around the tensors is in one place."""
+        if not isinstance(content, tuple):
+            return True
+        return self._tuples[id(content)] == 1 and all(map(self._is_once, content))
+
+    def changes(self, later: Reach) -> list[tuple[Place, Path]]:
         """The places where there are other tensors than before, or none any more."""
+        found: dict[Any, tuple[Place, Path]] = {}
+        for change in self._changes(later):
+            place, path = replaceable(*change)
+            found.setdefault(place.identity, (place, path))
+        return list(found.values())
+
+    def _changes(self, later: Reach) -> Iterator[tuple[Place, Path]]:
         for identity, (place, number, path) in later._contents.items():
             old = self._contents.get(identity)
             if old is None or old[1] != number or not self._is_alive(number):
@@ -94,6 +124,8 @@ class Reach:
             for place, child in below(value):
                 if isinstance(child, Tensor):
                     self._add(child, place, path)
+                elif isinstance(child, tuple):
+                    self._tuples[id(child)] += 1
                 if not isinstance(place.holder, Tensor):
                     self._holders[id(place.holder)] = place.holder, _length(place.holder)
                 if not isinstance(child, _ATOMS):

@@ -18,7 +18,7 @@ from ferrule.containers import is_record
 from ferrule.expr import BoundVariable, Expr, Variable
 from ferrule.gradient import is_recording
 from ferrule.jit.hooks import hooks_of
-from ferrule.jit.inputs import Arguments, Chain, follow, has_variables
+from ferrule.jit.inputs import Arguments, Chain, follow, has_variables, is_copy
 from ferrule.jit.replay import Replay
 from ferrule.tensor import Tensor
 
@@ -79,9 +79,9 @@ def _kind_of(tensor: Tensor) -> tuple[tuple[Any, ...], Buffer] | None:
         if found is None:
             return None
         buffer, chain = found
+    memory = node.shape, node.dtype, node.device, buffer.nbytes, is_copy(tensor, node)
     tape = tensor._leaf is None, held.edge is None, tensor._detached
-    kind = (node.shape, node.dtype, node.device, buffer.nbytes, hooks_of(tensor), chain, *tape)
-    return kind, buffer
+    return (*memory, hooks_of(tensor), chain, *tape), buffer
 
 
 _PLAIN = (), True, True, False
@@ -228,16 +228,16 @@ class Recent:
         is_same = list(map(_serial_of, buffers)) == self._serials
         if not is_same and not (self._apart and self._are_apart(buffers)):
             return None
-        return given if self._has_gradients(given) else None
+        return given if self._has_found(given) else None
 
-    def _has_gradients(self, given: Given) -> bool:
-        """Whether the gradients that the function finds are of the same kinds; adds them."""
+    def _has_found(self, given: Given) -> bool:
+        """Whether the inputs that the function finds are of the same kinds; adds them."""
         replay = self.replay
-        if not replay.gradients.used:
+        if not replay.found.used:
             return True
         tensors, buffers, _ = given
-        signature = replay.gradients.add_to(tensors, buffers)
-        return signature == replay.gradient_key and not replay.watch.overlaps(buffers)
+        signature = replay.found.add_to(tensors, buffers)
+        return signature == replay.found_key and not replay.watch.overlaps(buffers)
 
     def _are_apart(self, buffers: Sequence[Buffer]) -> bool:
         """Whether no two share memory, and the function reaches none of it by itself."""

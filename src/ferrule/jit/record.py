@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, final
 
+from ferrule.backward import backward_passes
 from ferrule.buffer import Buffer
 from ferrule.capture import Capture, JitError, PlaceHolder, Recorded, user_location
 from ferrule.containers import mapped
@@ -21,11 +22,11 @@ from ferrule.counting import is_numbers
 from ferrule.device import BufferCopy
 from ferrule.dtype import dtypes
 from ferrule.jit.batch import Batch
-from ferrule.jit.gradients import Gradients, GradientsBefore
+from ferrule.jit.found import FoundBefore, FoundInputs
 from ferrule.jit.hooks import code_of
 from ferrule.jit.inputs import Arguments, InputPart, follow, stand_ins
 from ferrule.jit.numbers import Numbers
-from ferrule.jit.places import Path, Place
+from ferrule.jit.places import Path, Place, tensors_of
 from ferrule.jit.reach import Reach, holders, memory_of_views, owners
 from ferrule.jit.readers import renew
 from ferrule.jit.replay import Replay
@@ -73,14 +74,14 @@ def capture_call(
     kwargs: Mapping[str, Any],
     arguments: Arguments,
     writes: bool,
-    gradients: Gradients,
+    found: FoundInputs,
 ) -> tuple[Any, Replay | NotReplayable]:
     """Calls the function; gives its result, and a replay or the reason why there is none.
 
-    `writes` tells whether it is known to write to memory from outside, `gradients` which gradients
-    are known to matter.
+    `writes` tells whether it is known to write to memory from outside, `found` which inputs it is
+    known to find by itself.
     """
-    call = _Call(arguments, function, writes, gradients)
+    call = _Call(arguments, function, writes, found)
     if call.stand_ins:
         args, kwargs = replace_tensors((tuple(args), dict(kwargs)), call.stand_ins)
     try:
@@ -105,7 +106,7 @@ class _Call:
         arguments: Arguments,
         function: Callable[..., Any],
         writes: bool,
-        gradients: Gradients,
+        found: FoundInputs,
     ) -> None:
         self.arguments = arguments
         self.capture = Capture()
@@ -122,7 +123,9 @@ class _Call:
         # What is lazy would melt into the function's kernels, and could not be told from them.
         compute_lazy(tensors)
         count = len(arguments.tensors)
-        self._found = GradientsBefore(self._before, arguments, gradients)
+        stored = self.numbers.assigned
+        self._found = FoundBefore(self._before, arguments, found, stored)
+        self._passes = backward_passes()
         self._given = {
             self.stand_ins.get(tensor, tensor): number
             for number, tensor in enumerate(arguments.tensors)
@@ -178,9 +181,9 @@ class _Call:
         """Runs everything that the call left lazy, and finds all that it made."""
         returned = returned_tensors(result)
         after = Reach(self._roots)
-        changes = list(self._before.changes(after))
+        changes = self._before.changes(after)
         contents = [place.get() for place, _ in changes]
-        left = [tensor for tensor in contents if isinstance(tensor, Tensor)]
+        left = [tensor for content in contents for tensor in tensors_of(content) or ()]
         gradients = self._new_gradients()
         retained = self._retained([*returned, *left])
         found = [*returned, *left, *gradients.values(), *retained.values()]
@@ -194,12 +197,12 @@ class _Call:
         }
         pending = [storage.node for storage in pending_writes()]
         realize(list(dict.fromkeys([*made.values(), *pending])))
-        self._add_gradients(everything.keys())
+        self._add_found(everything.keys(), {place.identity for place, _ in changes})
         self._check_containers(args, gradients)
         leaves = self._leaves(everything, made, self._sharing(everything.values()))
         self._outcome.template = mapped(result, lambda leaf: leaves.get(id(leaf)))
-        for (place, path), tensor in zip(changes, contents, strict=True):
-            self._add_effect(place, path, tensor, leaves.get(id(tensor)))
+        for (place, path), content in zip(changes, contents, strict=True):
+            self._add_effect(place, path, content, leaves)
         for number, tensor in gradients.items():
             self._outcome.effects.append(Effect(number, leaves[id(tensor)]))
         for made_tensor, tensor in retained.items():
@@ -207,18 +210,20 @@ class _Call:
             assert isinstance(owner, int)
             self._outcome.effects.append(Effect(owner, leaves[id(tensor)]))
 
-    def _add_gradients(self, seen: Set[int]) -> None:
-        """The gradients that the function has used, by itself, are arguments from here on."""
+    def _add_found(self, seen: Set[int], replaced: Set[Any]) -> None:
+        """The inputs that the function has found by itself are arguments from here on."""
         used = {**self.capture.read, **self.capture.updated}
         first = len(self.arguments.tensors)
-        added = self._found.add_used(used, seen, self.arguments)
+        added = self._found.add_used(used, seen, replaced, self.arguments)
         self._given.update({tensor: first + number for number, tensor in enumerate(added)})
         self._forget_cells(added)
+        if self._found.tape_matters() and backward_passes() != self._passes:
+            raise NotReplayable("a state that it replaces is on the tape: detach() it")
 
-    def _forget_cells(self, gradients: Iterable[Tensor]) -> None:
-        """What shares memory with a gradient that is an input does so with each call's own."""
-        for gradient in gradients:
-            self._cells.pop(id(gradient._cell), None)
+    def _forget_cells(self, found: Iterable[Tensor]) -> None:
+        """What shares memory with an input that was found does so with each call's own."""
+        for tensor in found:
+            self._cells.pop(id(tensor._cell), None)
 
     def _new_gradients(self) -> dict[int, Tensor]:
         """The gradients that arguments have got, by the argument's number."""
@@ -299,16 +304,21 @@ class _Call:
         self._buffers.append(buffer)
         return len(self._buffers) - 1
 
-    def _add_effect(self, place: Place, path: Path, content: Any, leaf: Leaf | None) -> None:
+    def _add_effect(
+        self, place: Place, path: Path, content: Any, leaves: Mapping[int, Leaf]
+    ) -> None:
         """What the call put somewhere: each replay puts its own there."""
-        known = content is None or leaf is not None
-        moved = isinstance(leaf, Tensor) and leaf in self._before
+        tensors = tensors_of(content)
+        found = [leaves.get(id(tensor)) for tensor in tensors or ()]
+        known = content is None or (tensors is not None and None not in found)
+        moved = any(isinstance(leaf, Tensor) and leaf in self._before for leaf in found)
         if not known or moved or not self._before.knows(place):
             raise NotReplayable("it moves tensors about in a way that replays cannot follow")
-        if content in self.originals:
-            place.set(self.originals[content])
+        if any(tensor in self.originals for tensor in tensors or ()):
+            place.set(replace_tensors(content, self.originals))
         self._watch.add_path(path)
-        self._outcome.effects.append(Effect(place, leaf))
+        template = mapped(content, lambda tensor: leaves.get(id(tensor)))
+        self._outcome.effects.append(Effect(place, template))
 
     def _check_containers(self, args: list[Any], gradients: Mapping[int, Tensor]) -> None:
         """No list or dict among the arguments may have got another tensor."""
@@ -394,7 +404,7 @@ class _Call:
         return Replay(
             *(batch, packed, self._outcome, self._watch),
             *(changed, var_vals, objects, self.numbers),
-            gradients=self._found.mattering(),
+            found=self._found.mattering(),
             parts=list(self._parts.values()),
         )
 
@@ -475,20 +485,20 @@ class _Call:
         """What the function reads must be where it finds it, now and in later calls.
 
         Reading a constant leaves no trace, so all of them count as read; so does what it returns,
-        and what it can reach and was given, but for gradients: these are inputs. Nor does a tensor
+        and what it can reach and was given, but for the inputs that it finds. Nor does a tensor
         leave one that is moved to where it is already.
         """
         pairs = enumerate(self.arguments.buffers)
         stood_for = set(self.arguments.closed_over)
         given = {buffer.base.serial for number, buffer in pairs if number not in stood_for}
-        gradients = {n: path for n, path in self._found.paths.items() if n in given}
-        for path in gradients.values():
+        found = {n: path for n, path in self._found.paths.items() if n in given}
+        for path in found.values():
             self._watch.add_path(path)
         read = [
             reference
             for reference, serial in self._memory
             if serial in used or serial in given or _is_in(reference(), self._same)
-            if serial not in gradients
+            if serial not in found
         ]
         constants = [reference for reference, _ in self._constants]
         moved = map(weakref.ref, self._before.aliased(self.numbers.assigned))

@@ -9,7 +9,7 @@ from ferrule.buffer import Buffer
 from ferrule.expr import Variable
 from ferrule.gradient import Value
 from ferrule.jit.batch import Batch
-from ferrule.jit.gradients import Gradients
+from ferrule.jit.found import FoundInputs
 from ferrule.jit.inputs import InputPart
 from ferrule.jit.numbers import Numbers
 from ferrule.jit.results import Outcome, build_result
@@ -37,14 +37,14 @@ class Replay:
         var_vals: Mapping[Variable, int],
         objects: Sequence[object],
         numbers: Numbers,
-        gradients: tuple[Gradients, tuple[Any, ...]],
+        found: tuple[FoundInputs, tuple[Any, ...]],
         parts: Sequence[InputPart] = (),
     ) -> None:
         self.batch = batch
         self.watch = watch
         self.numbers = numbers
-        self.gradients, self.gradient_key = gradients
-        """Which gradients matter, and their signature in calls that may be replayed."""
+        self.found, self.found_key = found
+        """Which inputs are found, and their signature in calls that may be replayed."""
         self.runs = 0
         """How often it was used."""
         self.last_call = 0

@@ -74,7 +74,8 @@ class Effect:
     tensor that it made, by their number."""
 
     where: Place | int
-    leaf: Leaf | None
+    leaf: Any
+    """A `Leaf`, or a tuple of them."""
 
     def let_go(self, given: Sequence[Tensor]) -> None:
         """Drops a gradient that the replay replaces, so that its memory can be used again.

@@ -1,0 +1,286 @@
+"""Tensors that a captured function finds by itself, and that are inputs, as its arguments are.
+
+Gradients: `backward()` adds to one that is there, and makes one where there is none. So whether
+there is one belongs to the signature; and which tensor it is does not, as a training loop makes new
+ones. States: tensors in an attribute, an item or a variable which the function reads and then
+replaces, as in `self.h = self.cell(x, self.h)`. A replay reads what is there, and puts its own
+there, which the next one reads.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Collection, Mapping, Set
+from dataclasses import field
+from typing import Any, TypeAlias, final
+
+from ferrule.buffer import Buffer
+from ferrule.expr import sint
+from ferrule.gradient import Value
+from ferrule.jit.inputs import Arguments, follow, is_copy, memory_of
+from ferrule.jit.places import Path, Place, tensors_of
+from ferrule.jit.reach import Reach
+from ferrule.lazy import LazyBuffer
+from ferrule.records import dataclass
+from ferrule.tensor import Tensor
+from ferrule.tensor.cell import Cell
+
+Parameter: TypeAlias = weakref.ref[Tensor]
+Spot: TypeAlias = Parameter | Place
+"""Where an input is found: the gradient of a parameter, or what is in a place: a tensor, or a tuple
+of tensors."""
+
+_OTHER = "a view, on the tape, or in memory that others share"
+
+
+def _contents(spot: Spot) -> Any:
+    if isinstance(spot, Place):
+        return spot.get()
+    tensor = spot()
+    return None if tensor is None else tensor.grad
+
+
+def _key(spot: Spot) -> Any:
+    """What makes two spots one."""
+    return spot.identity if isinstance(spot, Place) else spot
+
+
+@final
+@dataclass
+class FoundInputs:
+    """Which inputs a function finds by itself, in calls whose arguments have one signature."""
+
+    used: list[Spot] = field(default_factory=list)
+    """Where those are that the function reads or writes to, if there are any."""
+    absent: list[Parameter] = field(default_factory=list)
+    """Other tensors that had no gradient when a call was captured."""
+
+    def add_to(self, tensors: list[Tensor], buffers: list[Buffer]) -> tuple[Any, ...]:
+        """Adds the inputs that are used to the tensors of a call and their memory.
+
+        Gives the signature of all: for each that is used its kind, and whether others are absent.
+        """
+        signature: list[Any] = []
+        taken = {buffer.base.serial for buffer in buffers}
+        for spot in self.used:
+            kind, found = _kind_of_contents(spot, taken)
+            taken.update(buffer.base.serial for _, buffer in found)
+            tensors.extend(tensor for tensor, _ in found)
+            buffers.extend(buffer for _, buffer in found)
+            signature.append(kind)
+        signature += [_contents(reference) is None for reference in self.absent]
+        return tuple(signature)
+
+
+def _kind_of_contents(spot: Spot, taken: Set[int]) -> tuple[Any, list[tuple[Tensor, Buffer]]]:
+    """What the signature holds of a spot, and what is there; no tensors if they are no inputs."""
+    content = _contents(spot)
+    tensors = tensors_of(content)
+    if tensors is None:
+        return None, []
+    kind_of = _kind_of_state if isinstance(spot, Place) else _kind
+    pairs = [kind_of(tensor) for tensor in tensors]
+    serials = [buffer.base.serial for _, buffer in pairs]
+    are_apart = len({*serials}) == len(serials) and taken.isdisjoint(serials)
+    if not are_apart or any(kind is _OTHER for kind, _ in pairs):
+        return _OTHER, []
+    found = zip(tensors, [buffer for _, buffer in pairs], strict=True)
+    return (_structure(content), *[kind for kind, _ in pairs]), list(found)
+
+
+def _structure(content: Any) -> Any:
+    """Which tuples there are around the tensors."""
+    if not isinstance(content, tuple):
+        return None
+    return (type(content), *[_structure(part) for part in content])
+
+
+def _kind(gradient: Tensor) -> tuple[Any, Buffer]:
+    """What the signature holds of a gradient, and its memory."""
+    buffer, chain = memory_of(gradient)
+    value = gradient._read()
+    shape = value.node.shape
+    own = gradient._parent is None and gradient._leaf is None and gradient._grad is None
+    plain = own and not chain and value.edge is None and buffer.base is buffer
+    if not plain or any([type(size) is not int for size in shape]):
+        return _OTHER, buffer
+    return (shape, value.node.dtype, value.node.device, buffer.nbytes), buffer
+
+
+def _kind_of_state(state: Tensor) -> tuple[Any, Buffer]:
+    """What the signature holds of a state, and its memory.
+
+    It may be `h.detach()`, in the memory of another tensor; and it may be on the tape, as long as
+    the function does not go back through it (`FoundBefore.tape_matters`).
+    """
+    buffer, chain = memory_of(state)
+    value = state._read()
+    shape = value.node.shape
+    own = state._leaf is None and state._grad is None and not is_copy(state, value.node)
+    plain = own and not chain and buffer.base is buffer
+    if not plain or any([type(size) is not int for size in shape]):
+        return _OTHER, buffer
+    ways = state._parent is None, state._detached, value.edge is None
+    return (shape, value.node.dtype, value.node.device, buffer.nbytes, *ways), buffer
+
+
+@final
+@dataclass
+class _Present:
+    """An input that was there before a call; the call may let it go."""
+
+    shape: tuple[sint, ...]
+    serial: int
+    """Of its memory."""
+    tensor: weakref.ref[Tensor]
+    cell: weakref.ref[Cell]
+    memory: Buffer | None = None
+    """Its memory, where that is to be kept."""
+
+    def in_memory(self, buffer: Buffer) -> Tensor:
+        """The tensor, or one that stands for it, for its views too."""
+        found = self.tensor()
+        if found is None:
+            found = Tensor._wrap(Value(LazyBuffer.in_buffer(buffer, self.shape)))
+            cell = self.cell()
+            if cell is not None:
+                found._set(cell)
+        return found
+
+
+@final
+@dataclass
+class _Candidate:
+    """A spot that may turn out to be used: what its signature was before the call."""
+
+    spot: Spot
+    kind: Any
+    parts: list[_Present]
+
+
+@final
+class FoundBefore:
+    """What a function can find by itself, and perhaps replace, as it was before a call is captured.
+
+    What is `known` to be used from earlier calls is added to the arguments at once. No tensor is an
+    input if the function can reach its memory in another way too: that stays what it was.
+    """
+
+    def __init__(
+        self, reach: Reach, arguments: Arguments, known: FoundInputs, stored: Set[str]
+    ) -> None:
+        """`stored` are the names of what the code assigns to."""
+        tensors = reach.tensors()
+        self._memories = Counter([_serial(tensor) for tensor in tensors])
+        self._cells = Counter([id(tensor._cell) for tensor in tensors])
+        self._taken = {buffer.base.serial for buffer in arguments.buffers}
+        known = FoundInputs([s for s in known.used if self._is_alone(s, reach)], known.absent)
+        signature = known.add_to(arguments.tensors, arguments.buffers)
+        count = len(known.used)
+        self._used: dict[Any, tuple[Spot, Any]] = {
+            _key(spot): (spot, kind)
+            for spot, kind in zip(known.used, signature[:count], strict=True)
+        }
+        self._others: dict[Parameter, Any] = dict(zip(known.absent, signature[count:], strict=True))
+        self._candidates: list[_Candidate] = []
+        self.paths: dict[int, Path] = {}
+        """For the memory of each input that there may be: the way to what has it."""
+        for tensor in tensors:
+            if tensor.grad is not None:
+                if 0 not in tensor.grad.shape and self._is_alone(weakref.ref(tensor), reach):
+                    self._add(weakref.ref(tensor), reach.places(tensor.grad)[0][1])
+            elif tensor._leaf is not None:
+                self._others[weakref.ref(tensor)] = True
+        for place, path in reach.states():
+            # Constants get memory only where they may be states.
+            in_memory = None not in map(_serial, tensors_of(place.get()) or ())
+            if (in_memory or place.key in stored) and self._is_alone(place, reach):
+                self._add(place, path)
+
+    def _is_alone(self, spot: Spot, reach: Reach) -> bool:
+        """Whether nothing else that the function can reach is, or is in the memory of, an input."""
+        tensors = tensors_of(_contents(spot)) or []
+        return all(
+            tensor not in reach
+            or (
+                len(reach.places(tensor)) == 1
+                and self._cells[id(tensor._cell)] == 1
+                and (_serial(tensor) is None or self._memories[_serial(tensor)] == 1)
+            )
+            for tensor in tensors
+        )
+
+    def _add(self, spot: Spot, path: Path) -> None:
+        known = self._used.get(_key(spot))
+        taken = self._taken
+        kind, found = _kind_of_contents(spot, taken)
+        if kind is _OTHER:
+            return
+        is_state = isinstance(spot, Place)
+        parts = []
+        for tensor, buffer in found:
+            taken.add(buffer.serial)
+            self.paths[buffer.serial] = path
+            references = weakref.ref(tensor), weakref.ref(tensor._cell)
+            memory = buffer if is_state else None
+            parts.append(_Present(tensor._read().node.shape, buffer.serial, *references, memory))
+        if known is None:
+            self._candidates.append(_Candidate(spot, kind, parts))
+
+    def add_used(
+        self,
+        used: Mapping[int, Buffer],
+        seen: Collection[int],
+        replaced: Collection[Any],
+        arguments: Arguments,
+    ) -> list[Tensor]:
+        """Adds those to the arguments that the call has used; gives them.
+
+        `used` is the memory that it read or wrote, by serial number; `seen` are the tensors, by
+        `id()`, that it returned or left somewhere; `replaced` are the places, by their identity,
+        in which there is something else now.
+        """
+        added = []
+        for candidate in self._candidates:
+            spot, parts = candidate.spot, candidate.parts
+            if isinstance(spot, Place) and spot.identity not in replaced:
+                continue
+            memories = [_used_memory(part, used, seen) for part in parts]
+            if not any(memory is not None for memory in memories):
+                continue
+            self._used[_key(spot)] = (spot, candidate.kind)
+            for part, memory in zip(parts, memories, strict=True):
+                buffer = memory or part.memory
+                assert buffer is not None, "what keeps no memory is the only part"
+                added.append(part.in_memory(buffer))
+                arguments.tensors.append(added[-1])
+                arguments.buffers.append(buffer)
+        return added
+
+    def tape_matters(self) -> bool:
+        """Whether a state that is used is on the tape: gradients are of what made it, then."""
+        kinds = [kind for spot, kind in self._used.values() if isinstance(spot, Place)]
+        return any(not part[-1] for kind in kinds if type(kind) is tuple for part in kind[1:])
+
+    def mattering(self) -> tuple[FoundInputs, tuple[Any, ...]]:
+        """All that matter from now on, and what `add_to` would have given before the call."""
+        others = {one: kind for one, kind in self._others.items() if one not in self._used}
+        signature = (*[kind for _, kind in self._used.values()], *others.values())
+        return FoundInputs([spot for spot, _ in self._used.values()], list(others)), signature
+
+
+def _serial(tensor: Tensor) -> int | None:
+    """The serial number of the memory that a tensor is in; None if it has none yet."""
+    found = follow(tensor.lazydata)
+    return None if found is None else found[0].base.serial
+
+
+def _used_memory(
+    part: _Present, used: Mapping[int, Buffer], seen: Collection[int]
+) -> Buffer | None:
+    buffer = used.get(part.serial)
+    tensor = part.tensor()
+    if buffer is None and tensor is not None and id(tensor) in seen:
+        buffer = memory_of(tensor)[0]
+    return buffer

@@ -1,0 +1,281 @@
+"""Tensors that a captured function replaces: a replay reads what the call before it left."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ferrule import nn
+from ferrule.jit import TinyJit
+from ferrule.tensor import Tensor
+
+pytestmark = pytest.mark.usefixtures("device")
+
+State = SimpleNamespace
+
+
+def _numbers(*numbers: float) -> Tensor:
+    return Tensor(np.array(numbers, np.float32)).realize()
+
+
+def _attribute(state: State, x: Tensor) -> Tensor:
+    state.h = state.h * 0.5 + x
+    return state.h * 2
+
+
+def _returned(state: State, x: Tensor) -> Tensor:
+    state.h = state.h * 0.5 + x
+    found: Tensor = state.h
+    return found
+
+
+def _a_view_of_the_old_one(state: State, x: Tensor) -> Tensor:
+    old: Tensor = state.h[::-1]
+    state.h = state.h * 0.5 + x
+    return old
+
+
+def _argument(state: State, x: Tensor) -> Tensor:
+    before, state.h = state.h, x
+    return x - before
+
+
+def _detached(state: State, x: Tensor) -> Tensor:
+    state.h = (state.h * 0.5 + x * state.weight).detach()
+    return state.h * 2
+
+
+def _trained(state: State, x: Tensor) -> Tensor:
+    state.weight.grad = None
+    new = state.h * state.weight + x
+    new.sum().backward()
+    state.h = new.detach()
+    assert state.weight.grad is not None
+    return state.weight.grad
+
+
+def _on_the_tape(state: State, x: Tensor) -> Tensor:
+    state.h = state.h * state.weight + x
+    return state.h.sum()
+
+
+def _swapped(state: State, x: Tensor) -> Tensor:
+    state.h, state.other = state.other, state.h * 0.5 + x
+    return state.h + state.other * 2
+
+
+def _in_place_then_replaced(state: State, x: Tensor) -> Tensor:
+    state.h[1:] = x[1:]
+    state.h = state.h * 0.5 + 1
+    return state.h * 2
+
+
+def _list(state: State, x: Tensor) -> Tensor:
+    state.items[0] = state.items[0] * 0.5 + x
+    return state.items[0] * 2
+
+
+def _dict(state: State, x: Tensor) -> Tensor:
+    state.table["h"] = state.table["h"] * 0.5 + x
+    return state.table["h"] * 2
+
+
+def _pair(state: State, x: Tensor) -> Tensor:
+    h, (c, d) = state.pair
+    state.pair = (h * 0.5 + c, (d + x, h))
+    return h + c * 2
+
+
+def _half_of_a_pair(state: State, x: Tensor) -> Tensor:
+    state.pair = (state.pair[1][0], (state.pair[0] + x, state.pair[1][1]))
+    return state.pair[0] * 2
+
+
+FUNCTIONS = [
+    _attribute,
+    _returned,
+    _a_view_of_the_old_one,
+    _argument,
+    _detached,
+    _trained,
+    _on_the_tape,
+    _swapped,
+    _in_place_then_replaced,
+    _list,
+    _dict,
+    _pair,
+    _half_of_a_pair,
+]
+
+
+def _start() -> State:
+    return State(
+        h=_numbers(1, 2, 3),
+        other=_numbers(4, 5, 6),
+        weight=_numbers(0.5, 1, 2).requires_grad_(),
+        items=[_numbers(1, 2, 3)],
+        table={"h": _numbers(1, 2, 3)},
+        pair=(_numbers(1, 2, 3), (_numbers(4, 5, 6), _numbers(7, 8, 9))),
+    )
+
+
+def _set(state: State, h: Tensor) -> None:
+    state.h = state.items[0] = state.table["h"] = h
+    state.pair = (h, (h + 1, h + 2))
+
+
+def _all(state: State) -> list[Any]:
+    h, (c, d) = state.pair
+    tensors = [state.h, state.other, *state.items, *state.table.values(), h, c, d]
+    return [tensor.tolist() for tensor in tensors]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_state_that_is_replaced(function: Callable[[State, Tensor], Tensor]) -> None:
+    """With what others keep of it, write to it and put there in between."""
+    found: list[list[Any]] = []
+    runs: list[int] = []
+    for is_captured in (False, True):
+        state = _start()
+
+        def step(x: Tensor, state: State = state) -> Tensor:
+            runs.append(0)
+            return function(state, x)
+
+        run = TinyJit(step) if is_captured else step
+        runs.clear()
+        seen: list[Any] = []
+        kept: list[Tensor] = []
+        for call in range(16):
+            kept += [state.h, state.pair[0], state.h * 3]
+            result = run(_numbers(call, 1, -call))
+            seen.append([result.tolist(), *_all(state)])
+            kept += [result, state.h.detach()[1:]]
+            if call == 9:
+                _set(state, _numbers(call, call, call))
+            if call == 11:
+                _set(state, Tensor.zeros(3))
+            if call in (9, 13):
+                with Tensor.no_grad():
+                    state.h.assign(state.h * 2 + 1)
+        found.append([*seen, *[tensor.tolist() for tensor in kept]])
+    assert found[0] == found[1]
+    assert len(runs) < 12
+
+
+def test_replays_are_all_that_a_recurrent_model_needs() -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.cell = nn.LSTMCell(3, 4)
+            self.state = (Tensor.zeros(2, 4), Tensor.zeros(2, 4))
+
+        @TinyJit
+        def step(self, x: Tensor) -> Tensor:
+            runs.append(0)
+            self.state = self.cell(x, self.state)
+            return self.state[0] + 0
+
+    runs: list[int] = []
+    Tensor.manual_seed(3)
+    model = Model()
+    plain = (Tensor.zeros(2, 4), Tensor.zeros(2, 4))
+    for call in range(12):
+        x = Tensor(np.random.default_rng(call).normal(size=(2, 3)).astype(np.float32)).realize()
+        plain = model.cell(x, plain)
+        np.testing.assert_allclose(model.step(x).numpy(), plain[0].numpy(), rtol=1e-5)
+    assert len(runs) <= 4
+
+
+def test_a_state_in_a_variable_of_an_enclosing_function() -> None:
+    total = _numbers(0.0)
+    runs: list[int] = []
+
+    @TinyJit
+    def add(x: Tensor) -> Tensor:
+        nonlocal total
+        runs.append(0)
+        total = total + x
+        return total * 2
+
+    for call in range(6):
+        assert add(_numbers(1.0)).tolist() == [2.0 * call + 2]
+        assert total.tolist() == [call + 1.0]
+    assert len(runs) == 2
+
+
+@pytest.mark.parametrize("other", ["the tensor", "a view", "a copy", "the tuple"])
+def test_what_else_is_in_the_memory_of_a_state_stays(other: str) -> None:
+    """The function reads it in another place, where there is no other after the call."""
+    found = []
+    for is_captured in (False, True):
+        state = _start()
+        if other == "the tuple":
+            state.kept = state.pair
+        else:
+            h = state.h
+            state.kept = {"the tensor": h, "a view": h[1:], "a copy": h.clone()}[other]
+
+        def step(x: Tensor, state: State = state) -> tuple[Tensor, Tensor]:
+            state.h = state.h * 0.5 + x.sum()
+            state.pair = (state.pair[0] + x, state.pair[1])
+            kept = state.kept[0] if isinstance(state.kept, tuple) else state.kept
+            return kept * 2, state.h + state.pair[0]
+
+        run = TinyJit(step) if is_captured else step
+        found.append([[t.tolist() for t in run(_numbers(call, 1, 2))] for call in range(8)])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("other", ["a view", "a copy"])
+def test_what_else_is_in_the_memory_of_a_gradient_stays(other: str) -> None:
+    found = []
+    for is_captured in (False, True):
+        weight = _numbers(1, 2, 3).requires_grad_()
+        weight.grad = gradient = _numbers(1, 1, 1)
+        kept = gradient[1:] if other == "a view" else gradient.clone()
+
+        def step(x: Tensor, weight: Tensor = weight, kept: Tensor = kept) -> tuple[Tensor, Tensor]:
+            (weight * x).sum().backward()
+            assert weight.grad is not None
+            return weight.grad * 2, kept * 2
+
+        run = TinyJit(step) if is_captured else step
+        seen = []
+        for call in range(8):
+            if call > 3:
+                weight.grad = _numbers(call, call, call)
+            seen.append([tensor.tolist() for tensor in run(_numbers(call, 1, 2))])
+        found.append(seen)
+    assert found[0] == found[1]
+
+
+def test_a_write_to_a_view_that_was_computed_by_itself() -> None:
+    """Its values are in a second place then, which is not the memory that it is a view of."""
+
+    @TinyJit
+    def halve(x: Tensor) -> Tensor:
+        x.assign(x * 0.5)
+        return x + 1
+
+    for call in range(8):
+        whole = _numbers(2, 4, 6 + call)
+        x = whole.flip(0) if call > 2 else whole
+        before = x.tolist()
+        assert halve(x).tolist() == [number / 2 + 1 for number in before]
+        assert x.tolist() == [number / 2 for number in before]
+        assert whole.tolist() == [1, 2, 3 + call / 2]
+
+
+def test_a_state_of_a_function_that_is_in_no_module() -> None:
+    """Such as one that a program writes: it is looked into as others are."""
+    space: dict[str, Any] = {"state": _start(), "factor": 1.0}
+    text = "def step(x):\n    state.h = state.h * 0.5 + x * factor\n    return state.h * 2\n"
+    exec(text, space)
+    step = TinyJit(space["step"])
+    expected = np.array([1, 2, 3], np.float32)
+    for call in range(8):
+        space["factor"] = float(call // 4)
+        expected = expected * 0.5 + space["factor"]
+        np.testing.assert_array_equal(step(_numbers(1, 1, 1)).numpy(), expected * 2)
