@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ferrule import nn
-from ferrule.dtype import dtypes
+from ferrule.dtype import DType, dtypes
 from ferrule.tensor import Tensor
 
 RNG = np.random.default_rng(4)
@@ -94,6 +94,26 @@ def test_convolution_of_narrow_floats(device: str) -> None:
     assert narrow.dtype is dtypes.float16
     wide = Tensor(image).half().float().conv2d(Tensor(filters).half().float())
     np.testing.assert_allclose(narrow.float().numpy(), wide.numpy(), rtol=1e-3)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16], ids=lambda dtype: dtype.name)
+def test_gradients_of_a_convolution_of_narrow_floats(
+    device: str, dtype: DType, stride: int
+) -> None:
+    """Sums are of float32, whose masks are those of the loads."""
+    image, filters = RNG.normal(size=(2, 16, 9, 9)), RNG.normal(size=(24, 16, 3, 3))
+    narrow = [Tensor(value).cast(dtype).realize() for value in (image, filters)]
+    wide = [value.float().realize() for value in narrow]
+    found = []
+    for x, w in (narrow, wide):
+        out = x.requires_grad_().conv2d(w.requires_grad_(), stride=stride, padding=1)
+        found.append([out.detach(), *out.gradient(x, w, gradient=out.detach())])
+    for ours, exact in zip(*found, strict=True):
+        assert ours.dtype is dtype
+        largest = float(exact.abs().max().item())
+        error = np.abs(ours.float().numpy() - exact.numpy()).max() / largest
+        assert error < 2.0**-dtype.mantissa_bits
 
 
 @pytest.mark.parametrize(

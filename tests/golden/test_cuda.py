@@ -17,6 +17,7 @@ from tests.kernels import (
     AttentionGradients,
     attention,
     causal_attention,
+    convolution,
     load,
     log_of_sums,
     masked_scores,
@@ -40,6 +41,7 @@ ROWS = 1 << 16
 def _kernels() -> dict[str, LazyOp]:
     small = {case.name: case.ast for case in CASES}
     narrow = {dtype.name: store(_product(dtype)) for dtype in MMA.sources}
+    narrow["bfloat16_convolution"] = store(_convolution(dtypes.bfloat16))
     chains = {
         "attention_64": store(attention(*(load(i, ROWS, 64) for i in (1, 2, 3)))),
         "attention_128": store(attention(*(load(i, ROWS, 128) for i in (1, 2, 3)))),
@@ -96,6 +98,12 @@ def _product(dtype: DType) -> LazyOp:
     """Of matrices of narrow floats, for the instruction that multiplies matrices."""
     a, b = (widened(load(slot, 1024, 1024, dtype=dtype)) for slot in (1, 2))
     return matmul(a, b)
+
+
+def _convolution(dtype: DType) -> LazyOp:
+    """Whose images are too narrow for copies without registers, at places shifted by taps."""
+    x, w = load(1, 32, 64, 56, 56, dtype=dtype), load(2, 64, 64, 3, 3, dtype=dtype)
+    return convolution(widened(x), widened(w))
 
 
 KERNELS = _kernels()

@@ -319,6 +319,17 @@ def test_images_and_filters_are_rows_and_columns() -> None:
     assert 0 < shared_bytes(linearizer) <= GPU.shared_bytes
 
 
+@pytest.mark.parametrize("dtype", MMA.sources, ids=lambda dtype: dtype.name)
+def test_warps_multiply_images_and_filters(dtype: DType) -> None:
+    """The mask of a padded image is that of its load; what is too narrow to go to shared memory by
+    itself is loaded while the warps multiply.
+    """
+    x, w = load(1, 32, 64, 56, 56, dtype=dtype), load(2, 64, 64, 3, 3, dtype=dtype)
+    ast = store(convolution(widened(x), widened(w)))
+    opts = {opt.primitive for opt in Linearizer(ast, ASYNC).opts}
+    assert {"tensorize", "pipeline"} <= opts
+
+
 def test_a_step_has_whole_windows_where_places_would_be_computed_for_each() -> None:
     """So that of an element only its channel changes from step to step."""
     ast = store(convolution(load(1, 32, 64, 56, 56), load(2, 64, 64, 3, 3)))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from tests.kernels import load, mul, store, total
+from tests.kernels import load, mul, store, total, widened
 
 from ferrule.codegen.kernel import show
 from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import apply_opts
 from ferrule.codegen.phases import every, strides_of
 from ferrule.codegen.primitives.loops import limit
-from ferrule.dtype import dtypes
+from ferrule.dtype import DType, dtypes
 from ferrule.expr import ExprOp, alu, const, less, range_
 from ferrule.expr import load as element
 from ferrule.ops import LazyOp
@@ -64,21 +64,29 @@ def test_remainders_by_two_numbers_decide_nothing() -> None:
     assert strides_of(alu(ExprOp.ADD, halves, thirds), [x]) == {}
 
 
-def adjoint(taps: int, stride: int, padding: int, out: int = 4) -> LazyOp:
+def adjoint(
+    taps: int, stride: int, padding: int, out: int = 4, dtype: DType = dtypes.float32
+) -> LazyOp:
     """(2, 16, L): the adjoint of a convolution of 16 channels with 8 filters along one axis."""
-    g = load(1, 2, 8, out).reshape((2, 8, 1, out, 1)).expand((2, 8, 16, out, taps))
-    w = load(2, 8, 16, taps).reshape((1, 8, 16, 1, taps)).expand((2, 8, 16, out, taps))
+    g, w = load(1, 2, 8, out, dtype=dtype), load(2, 8, 16, taps, dtype=dtype)
+    if dtype is not dtypes.float32:
+        g, w = widened(g), widened(w)
+    g = g.reshape((2, 8, 1, out, 1)).expand((2, 8, 16, out, taps))
+    w = w.reshape((1, 8, 16, 1, taps)).expand((2, 8, 16, out, taps))
     length = (out - 1) * stride + taps
     part = total(mul(g, w), 1).reshape((2, 16, out, taps)).unwindow(2, length, stride)
     whole = total(part, 3).reshape((2, 16, length))
     return store(whole.shrink(((0, 2), (0, 16), (padding, length - padding))))
 
 
-@pytest.mark.parametrize(("taps", "stride", "padding"), [(3, 2, 1), (4, 2, 1), (5, 3, 0)])
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize(
+    ("taps", "stride", "padding"), [(3, 1, 1), (3, 2, 1), (4, 2, 1), (5, 3, 0)]
+)
 def test_a_strided_adjoint_is_one_sum_without_remainders(
-    taps: int, stride: int, padding: int
+    taps: int, stride: int, padding: int, dtype: DType
 ) -> None:
-    kernel = lower(adjoint(taps, stride, padding), "adjoint")
+    kernel = lower(adjoint(taps, stride, padding, dtype=dtype), "adjoint")
     assert len(kernel.nests) == 2
     assert "%" not in show(kernel)
     assert "//" not in show(kernel)

@@ -131,12 +131,32 @@ def test_sums_that_are_shorter_than_what_there_is_memory_for(terms: int) -> None
     product.check(interpreted(tiled(product, replace(THREADS, stages=4)).uops))
 
 
-def test_odd_rows_of_narrow_floats_are_copied_as_they_were() -> None:
-    """Nothing copies two bytes by itself."""
-    product = Product(33, 35, 37, dtypes.bfloat16)
-    uops = tiled(product, replace(WARPS, stages=2)).uops
+@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize(
+    ("product", "tile", "copies"),
+    [
+        (Product(33, 35, 101, dtypes.bfloat16), WARPS, 0),  # nothing copies two bytes by itself
+        (Product(33, 35, 102, dtypes.float16), WARPS, 8),  # one operand has pairs
+        (Product(19, 37, 43, dtypes.float16), THREADS, 0),  # both are widened on the way
+        (Product(19, 36, 44, dtypes.float16, (True, False)), THREADS, 0),
+    ],
+    ids=["odd", "odd and even", "widened", "turned"],
+)
+def test_what_cannot_go_by_itself_is_in_registers_while_the_threads_multiply(
+    product: Product, tile: GridTile, copies: int, stages: int
+) -> None:
+    uops = tiled(product, replace(tile, stages=stages)).uops
     product.check(interpreted(uops))
-    assert count(uops, UOps.COPY) == 0
+    assert count(uops, UOps.COPY) == copies * stages
+    assert count(uops, UOps.BARRIER) == 1
+    body = uops[next(i for i, u in enumerate(uops) if u.op is UOps.BARRIER) :]
+    loaded = [i for i, u in enumerate(body) if u.op is UOps.LOAD and u.src[0].op is UOps.PARAM]
+    stored = [i for i, u in enumerate(body) if u.op is UOps.STORE and u.src[0].op is UOps.SHARED]
+    multiply = (UOps.MMA, UOps.MATRICES) if tile.matrices else (UOps.SET,)
+    multiplied = [i for i, u in enumerate(body) if u.op in multiply]
+    # Behind the loop there are no products; what is stored to the result is no shared memory.
+    assert max(loaded) < multiplied[0]
+    assert multiplied[-1] < min(stored)
 
 
 def test_the_same_in_opencl() -> None:
@@ -151,8 +171,12 @@ def test_the_same_in_opencl() -> None:
 @pytest.mark.parametrize("op", [UOps.BARRIER, UOps.WAIT])
 @pytest.mark.parametrize(
     ("product", "tile"),
-    [(Product(19, 37, 43), THREADS), (Product(40, 36, 74, dtypes.float16), WARPS)],
-    ids=["threads", "warps"],
+    [
+        (Product(19, 37, 43), THREADS),
+        (Product(40, 36, 74, dtypes.float16), WARPS),
+        (Product(40, 35, 74, dtypes.float16), WARPS),
+    ],
+    ids=["threads", "warps", "registers"],
 )
 def test_without_waiting_it_is_a_race(product: Product, tile: GridTile, op: UOps) -> None:
     uops = tiled(product, replace(tile, stages=3)).uops

@@ -3,14 +3,19 @@
 For a loop that reads copies in n stages, those of the first n - 1 iterations begin before it. Each
 iteration waits for its own, passes a barrier, and begins the copies of the last iteration that
 there is memory for, where those of the iteration before were.
+
+What cannot go there by itself, because it is too narrow or something is computed from it, goes by
+way of registers: an iteration loads it at its beginning, and stores it at its end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import final
 
-from ferrule.codegen.kernel import Kernel, Loop, Nest
+from ferrule.codegen.kernel import Compute, Kernel, Kind, Loop, Nest
+from ferrule.codegen.plan import loads
 from ferrule.codegen.primitives.editing import mapped
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.codegen.values import Values
@@ -25,6 +30,8 @@ class CopiesAhead:
         self.values = values
         self.out = values.out
         self.fill = fill
+        self._loaded: list[Callable[[], None]] | None = None
+        """What stores that which was loaded; None where that is stored at once."""
         self._nests: dict[Expr, list[Nest]] = {}
         for nest in kernel.nests:
             loop = kernel.loop_around(nest)
@@ -50,10 +57,33 @@ class CopiesAhead:
         self.out.inside(UOp(UOps.BARRIER))
         read = loop.range % (ahead + 1)
         before = alu(ExprOp.WHERE, less(read, const(1)), const(ahead), read - 1)
+        self._loaded = []
         self._copy(loop, loop.range + ahead, before)
         for nest in self._nests[loop.range]:
             for c in nest.computes:
                 self.values.filled(c)
+
+    def stores_later(self, nest: Nest, c: Compute) -> bool:
+        """Load what goes by way of registers; whether it is stored at the end of the iteration.
+
+        Loops that run would need registers for all of their iterations.
+        """
+        if self._loaded is None or any(loop.kind is Kind.SERIAL for loop in nest.loops):
+            return False
+        for e in loads(c.value):
+            self.values.vector(e)
+        store = partial(self._store, c)
+        self._loaded.append(self.values.later(store))
+        return True
+
+    def _store(self, c: Compute) -> None:
+        self.values.write(c, self.values.vector(c.value))
+
+    def finish(self) -> None:
+        """Store what this iteration has loaded for a later one."""
+        for store in self._loaded or ():
+            store()
+        self._loaded = None
 
     def after(self) -> None:
         """Nothing is on its way any more."""

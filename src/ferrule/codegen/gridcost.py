@@ -22,6 +22,7 @@ ACCUMULATOR_BYTES = 256  # for the results of one thread
 MATRIX_RESULTS = 128  # of one thread, where warps multiply matrices: half of its registers
 NARROW_BYTES = 2
 STAGES = (4, 3, 2)  # steps that are in shared memory at once: one is used, the others on their way
+BY_REGISTERS = (2,)  # the same where a thread's registers hold what is on its way
 RESIDENT = 2  # blocks of a multiprocessor that this is shared by
 STEPS = (8, 16, 32, 64)  # terms of the sum between two barriers
 # What a multiprocessor has: lanes that multiply and add in each cycle, and what these keep.
@@ -102,6 +103,8 @@ class Work:
     matrices: bool
     ahead: bool = False
     """Whether copies to shared memory can go on while the threads multiply."""
+    by_registers: tuple[bool, bool] = (False, False)
+    """Whether those of the rows, and of the columns, need the threads' registers meanwhile."""
     period: int = 1
     """How many terms there are to each step of the outermost loop over them."""
 
@@ -116,7 +119,7 @@ def best_grid_tile(target: Target, work: Work) -> GridTile | None:
     """The tile with the least time; None where a thread for each result takes less."""
     tiles = _matrix_tiles(target) if work.matrices else _tiles(target, work)
     if work.ahead:
-        tiles = (_with_stages(target, work, tile) for tile in tiles)
+        tiles = (t for tile in tiles for t in _with_stages(target, work, tile))
     costs = {tile: (grid_tile_cost(target, work, tile), tile.staged) for tile in tiles}
     best = min(costs, key=costs.__getitem__, default=None)
     if best is None or costs[best][0] >= naive_cost(target, work):
@@ -164,12 +167,24 @@ def _matrix_tiles(target: Target) -> Iterator[GridTile]:
                 yield tile
 
 
-def _with_stages(target: Target, work: Work, tile: GridTile) -> GridTile:
-    """The tile with as many stages as leave room for as many blocks at once."""
-    tiles = [replace(tile, stages=n) for n in STAGES]
+def _with_stages(target: Target, work: Work, tile: GridTile) -> list[GridTile]:
+    """The tile with as many stages as leave room for as many blocks at once; where they take
+    registers, also without.
+    """
+    through = any(work.by_registers)
+    tiles = [replace(tile, stages=n) for n in (BY_REGISTERS if through else STAGES)]
     fitting = [t for t in tiles if t.shared_bytes(work.copied_bytes) <= target.shared_bytes]
     blocks = _blocks(target, work, tile)
-    return max(fitting, key=lambda t: (min(blocks, _room(target, work, t)), t.stages), default=tile)
+    best = max(fitting, key=lambda t: (min(blocks, _room(target, work, t)), t.stages), default=tile)
+    return [tile, best] if through and best is not tile else [best]
+
+
+def _on_their_way(work: Work, tile: GridTile) -> int:
+    """How many elements each thread's registers hold while it multiplies."""
+    if tile.stages == 1:
+        return 0
+    sides = zip(work.by_registers, (tile.block_rows, tile.block_columns), strict=True)
+    return sum(size for through, size in sides if through) * tile.step // tile.threads
 
 
 def _blocks(target: Target, work: Work, tile: GridTile) -> int:
@@ -180,7 +195,8 @@ def _blocks(target: Target, work: Work, tile: GridTile) -> int:
 
 def _room(target: Target, work: Work, tile: GridTile) -> int:
     """How many of them run at once: their results have room, and their copies."""
-    registers = tile.threads * (OTHER_REGISTERS + tile.rows * tile.columns)
+    held = tile.rows * tile.columns + _on_their_way(work, tile)
+    registers = tile.threads * (OTHER_REGISTERS + held)
     room = LANES * REGISTERS // registers
     if target.static_shared_bytes is not None:  # else it is not known what they have together
         room = min(room, target.l1_bytes // tile.shared_bytes(work.copied_bytes))
@@ -193,9 +209,11 @@ def grid_tile_cost(target: Target, work: Work, tile: GridTile) -> float:
     steps = -(-work.terms // tile.step)
     lanes = max(tile.threads, LANES)
     cycles = term_cycles(target, tile, work.itemsize) * lanes / LANES
-    fill = FILL_CYCLES if tile.stages == 1 else AHEAD_CYCLES
-    fill += PLACE_CYCLES if tile.step % work.period and work.period % tile.step else 0
-    cycles += fill * (tile.block_rows + tile.block_columns) / LANES
+    place = PLACE_CYCLES if tile.step % work.period and work.period % tile.step else 0
+    sides = zip(work.by_registers, (tile.block_rows, tile.block_columns), strict=True)
+    for through, size in sides:
+        fill = FILL_CYCLES if through or tile.stages == 1 else AHEAD_CYCLES
+        cycles += (fill + place) * size / LANES
     busy = tile.step * cycles
     at_once = min(blocks, _room(target, work, tile))
     wait = STEP_CYCLES

@@ -29,7 +29,7 @@ from ferrule.codegen.gridcost import (
     multiprocessors,
     naive_cost,
 )
-from ferrule.codegen.intrinsics import COPIES_AHEAD, MMA
+from ferrule.codegen.intrinsics import COPIED_BYTES, COPIES_AHEAD, MMA
 from ferrule.codegen.kernel import Compute, Nest
 from ferrule.codegen.plan import Plan, base, loads, step_of
 from ferrule.codegen.primitives.editing import is_product_of_loads
@@ -39,7 +39,6 @@ from ferrule.records import dataclass
 
 SECTOR_BYTES = 32  # of memory: what one access moves at least
 MOST_SCRATCH = 8 << 10  # bytes of shared memory in which threads combine values
-COPIED_BYTES = 4  # the least that a GPU copies to shared memory beside its threads
 UNROLLED = 4  # terms in the innermost loop
 SEEN_STEPS = 32  # along an axis, to tell whether neighbours in a copy are neighbours in memory
 
@@ -146,30 +145,43 @@ def _work(plan: Plan, reduce: str, axes: Axes) -> Work:
     nest = plan.nest(reduce)
     terms = [loop.range for loop in nest.loops]
     (c,) = nest.computes
+    matrices = MMA.is_native(plan.target) and is_matrix_product(c)
     return Work(
         batch=_count(axes.batch),
         rows=_count(axes.rows),
         columns=_count(axes.columns),
         terms=_count(terms),
         itemsize=c.value.dtype.itemsize,
-        matrices=MMA.is_native(plan.target) and is_matrix_product(c),
+        matrices=matrices,
         period=_count(terms[1:]),
-        ahead=COPIES_AHEAD in plan.target.features.split(",") and _is_copied_alone(c),
+        ahead=COPIES_AHEAD in plan.target.features.split(",") and is_product_of_loads(c),
+        by_registers=(
+            _needs_registers(c, axes.rows, matrices),
+            _needs_registers(c, axes.columns, matrices),
+        ),
     )
 
 
-def _is_copied_alone(c: Compute) -> bool:
-    """Whether what is copied is what is in memory, and no smaller than a GPU copies by itself."""
-    wide = c.value.dtype.itemsize >= COPIED_BYTES
-    if not is_product_of_loads(c) or not wide:
+def _needs_registers(c: Compute, side: Sequence[Expr], matrices: bool) -> bool:
+    """Whether copies of the operand that varies with rows, or with columns, need registers on their
+    way: something is computed from what is in memory, or too few bytes are together there.
+    """
+    if not is_product_of_loads(c):
         return False
-    plain = all(factor.op is ExprOp.LOAD for factor in c.value.src)
-    return plain or (is_matrix_product(c) and all(map(_is_paired, loads(c.value))))
+    found = [factor for factor in c.value.src if factor.ranges & set(side)]
+    if not matrices and any(factor.op is not ExprOp.LOAD for factor in found):
+        return True
+    return not all(_is_wide(e) for factor in found for e in loads(factor))
 
 
-def _is_paired(e: Expr) -> bool:
-    """Whether narrow elements come in aligned pairs along some range."""
-    return any(step_of(e.src[0], r) == 1 and _is_whole(e, r, 2) for r in e.ranges)
+def _is_wide(e: Expr) -> bool:
+    """Whether elements are as many bytes as a GPU copies by itself, or come in aligned groups that
+    are.
+    """
+    together = COPIED_BYTES[0] // e.dtype.itemsize
+    if together <= 1:
+        return True
+    return any(step_of(e.src[0], r) == 1 and _is_whole(e, r, together) for r in e.ranges)
 
 
 def is_matrix_product(c: Compute) -> bool:
@@ -418,10 +430,11 @@ def fill_copy(plan: Plan, name: str, tile: GridTile) -> None:
     element = [e for e in loads(c.value) if e.ranges & set(axes)][-1]
     along = _along(element, axes)
     turned = along is not axes[-1]
-    ahead = tile.stages > 1 and c.value is element
-    # Elements that are turned go to places that are apart, so each is copied by itself.
-    lanes = 1 if turned and ahead else _lanes(element, along)
-    ahead = ahead and lanes * element.dtype.itemsize >= COPIED_BYTES
+    ahead = tile.stages > 1
+    lanes = _lanes(element, along)
+    # Elements that are turned go to places that are apart: each by itself, if it needs no register.
+    if turned and ahead and c.value is element and element.dtype.itemsize in COPIED_BYTES:
+        lanes = 1
     if tile.matrices:
         plan.do("swizzle", name, axes[0].name)
     first = gcd(tile.threads, along.size.arg // lanes)

@@ -60,6 +60,7 @@ INTRINSICS: Final = {
 
 
 COPIES_AHEAD = "+async"  # the feature: copies to shared memory go on while the threads do others
+COPIED_BYTES = (4, 8, 16)  # of such a copy, which needs no register
 WARP = 32  # threads that multiply matrices together
 
 

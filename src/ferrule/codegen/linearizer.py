@@ -262,8 +262,13 @@ class _Nests:
             return
         if self._in_serial_loop():  # others may read what was copied when it ran before
             self.out.inside(UOp(UOps.BARRIER))
+
+        def iteration() -> None:
+            body()
+            self.ahead.finish()
+
         self.ahead.before(loop)
-        self.values.serial(loop, body, bounds)
+        self.values.serial(loop, iteration, bounds)
         self.ahead.after()
 
     def _filled_by(self, nest: Nest) -> None:
@@ -319,6 +324,8 @@ class _Nests:
         for c in nest.computes:
             if self.values.is_copied_alone(c):
                 self.values.copy(c)
+                continue
+            if self.ahead.stores_later(nest, c):
                 continue
             value = self.values.vector(c.value)
             if c.store is None:

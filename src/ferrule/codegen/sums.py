@@ -10,7 +10,7 @@ import itertools
 from math import prod
 
 from ferrule.dtype import DType
-from ferrule.expr import Expr, ExprOp, all_of, conjuncts, const, load
+from ferrule.expr import Expr, ExprOp, all_of, conjuncts, const, load, uncast
 
 _MOST_TAPS = 512  # of a window
 
@@ -39,11 +39,14 @@ def one_sum(body: Expr, dtype: DType) -> tuple[Expr, tuple[Expr, ...]]:
 
 
 def _under(product: Expr, condition: Expr) -> Expr | None:
-    """A product of two loads that is 0 where a condition fails, with only one of them masked."""
-    if product.op is not ExprOp.MUL or any(e.op is not ExprOp.LOAD for e in product.src):
+    """A product of two loads, perhaps cast, that is 0 where a condition fails, with only one of
+    them masked.
+    """
+    factors = [uncast(e) for e in product.src]
+    if product.op is not ExprOp.MUL or any(e.op is not ExprOp.LOAD for e in factors):
         return None
     parts = set(conjuncts(condition))
-    for masked, other in (product.src, product.src[::-1]):
+    for masked, other in (factors, factors[::-1]):
         if not parts <= set(conjuncts(masked.src[1])):
             continue
         if all(is_free(part, parts, other.src[0].ranges) for part in parts):

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import final
 
 from ferrule.codegen.emitter import I32, I64, Copy, Emitter
+from ferrule.codegen.intrinsics import COPIED_BYTES
 from ferrule.codegen.kernel import (
     LANES_OR_COPIES,
     Compute,
@@ -76,6 +77,18 @@ class Values:
         outside, self._ahead = self._ahead, found
         yield
         self._ahead = outside
+
+    def later(self, do: Callable[[], None]) -> Callable[[], None]:
+        """Something to do further on in the innermost open loop, as if it were done here."""
+        here = dict(self.copies), self.lane, self.stage
+
+        def done_there() -> None:
+            outside = self.copies, self.lane, self.stage
+            self.copies, self.lane, self.stage = here
+            do()
+            self.copies, self.lane, self.stage = outside
+
+        return done_there
 
     def lane_of(self, loops: Iterable[Loop]) -> Expr | None:
         """The range of the loop whose iterations are lanes; that of the part around, if none is."""
@@ -439,9 +452,14 @@ class Values:
         return known[operand]
 
     def is_copied_alone(self, c: Compute) -> bool:
-        """Whether what is made ahead of its use goes from a buffer to shared memory as it is."""
+        """Whether what is made ahead of its use goes from a buffer to shared memory as it is, and
+        as many bytes at a time as can go there by themselves.
+        """
         ahead = self.stage is not None and c.name in self.threads.shared
-        return ahead and self.current(c.value).op is ExprOp.LOAD
+        element = self.current(c.value)
+        if not ahead or element.op is not ExprOp.LOAD:
+            return False
+        return self._lanes(element) * element.dtype.itemsize in COPIED_BYTES
 
     def copy(self, c: Compute) -> None:
         """A load that goes to shared memory by itself."""

@@ -26,6 +26,7 @@ from ferrule.expr.build import (
     select,
     sint,
     substitute,
+    uncast,
     weighted_sum,
 )
 from ferrule.expr.variable import BoundVariable, Variable, unbind
@@ -61,6 +62,7 @@ __all__ = [
     "substitute",
     "toposort",
     "unbind",
+    "uncast",
     "varying",
     "weighted_sum",
 ]

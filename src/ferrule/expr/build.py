@@ -498,12 +498,22 @@ def alu(op: ExprOp, *src: Expr, dtype: DType | None = None) -> Expr:
 
 
 def select(condition: Expr, value: Expr, otherwise: Expr) -> Expr:
-    """A WHERE; left out where the value is a load that gives 0 under the same mask anyway."""
-    if value.op is ExprOp.LOAD and otherwise.op is ExprOp.CONST and otherwise.arg == 0:
+    """A WHERE; left out where the value is a load, or a cast of one, that gives 0 under the same
+    mask anyway.
+    """
+    element = uncast(value)
+    if element.op is ExprOp.LOAD and otherwise.op is ExprOp.CONST and otherwise.arg == 0:
         needed = set(conjuncts(condition))
-        if all(needed <= set(conjuncts(valid)) for valid in value.src[1::2]):
+        if all(needed <= set(conjuncts(valid)) for valid in element.src[1::2]):
             return value
     return alu(ExprOp.WHERE, condition, value, otherwise)
+
+
+def uncast(e: Expr) -> Expr:
+    """What an expression is cast from, if it is."""
+    while e.op is ExprOp.CAST:
+        e = e.src[0]
+    return e
 
 
 def cast(x: Expr, dtype: DType) -> Expr:

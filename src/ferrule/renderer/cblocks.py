@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
+from ferrule.codegen.intrinsics import COPIED_BYTES
 from ferrule.codegen.uops import UOp
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import ExprOp
@@ -17,7 +18,6 @@ from ferrule.renderer.calu import Arithmetic, alu, cast
 from ferrule.renderer.cdialect import memory_type, type_of
 from ferrule.renderer.cprelude import Helper, Prelude
 
-COPIED: Final = (4, 8, 16)  # bytes that one instruction copies to shared memory
 _COMMUTES: Final = frozenset({ExprOp.ADD, ExprOp.MUL, ExprOp.AND, ExprOp.OR, ExprOp.XOR})
 # What a warp can exchange; narrower values go as integers.
 _EXCHANGED: Final = frozenset({"i32", "u32", "i64", "u64", "float", "double"})
@@ -206,9 +206,9 @@ def copy_ahead(prelude: Prelude, dtype: DType, lanes: int) -> Helper:
         kind = prelude.vector(kind, lanes)
         plain = f"for (i32 lane = 0; lane < {lanes}; lane++) to->lane[lane] = 0;"
     body = [f"if (valid) *to = *source;\nelse {plain}"]
-    if dialect.copy and size in COPIED:
+    if dialect.copy and size in COPIED_BYTES:
         aligned = "" if lanes == 1 else " && !defined(FERRULE_UNALIGNED)"
-        cache = "cg" if size == max(COPIED) else "ca"
+        cache = "cg" if size == max(COPIED_BYTES) else "ca"
         body = [
             f"#if {dialect.instructions_if}{aligned}",
             dialect.copy.format(bytes=size, cache=cache),

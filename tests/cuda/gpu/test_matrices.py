@@ -24,7 +24,8 @@ from ferrule.renderer.cstyle import cuda_renderer
 from ferrule.runtime.cuda_driver import GPU, CUDAError, gpu_target
 
 WARPS = GridTile(4, 4, 8, 8, step=32, matrices=True)
-ROWS, COLUMNS, TERMS = 46, 30, 70
+ROWS, COLUMNS, TERMS = 46, 31, 70
+"""Elements of the right operand come in pairs only where it is turned."""
 
 
 def run_tiled(ast: LazyOp, tile: GridTile, gpu: GPU, runner: MakeRunner, *inputs: np.ndarray):  # type: ignore[type-arg]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from operator import is_
 
 from ferrule.codegen.kernel import Compute, Kernel, Nest
-from ferrule.expr import Expr, ExprOp, substitute
+from ferrule.expr import Expr, ExprOp, substitute, uncast
 
 
 class ScheduleError(ValueError):
@@ -47,12 +47,6 @@ def is_product_of_loads(c: Compute) -> bool:
         return False
     factors = [uncast(factor) for factor in c.value.src]
     return all(factor.op is ExprOp.LOAD and len(factor.src) == 2 for factor in factors)
-
-
-def uncast(e: Expr) -> Expr:
-    while e.op is ExprOp.CAST:
-        e = e.src[0]
-    return e
 
 
 def refuse_running(kernel: Kernel, r: Expr, what: str) -> None:

@@ -28,7 +28,6 @@ from ferrule.codegen.primitives.editing import (
     nest_of,
     refuse_running,
     stores_in,
-    uncast,
 )
 from ferrule.codegen.segments import segments_of
 from ferrule.expr import (
@@ -44,6 +43,7 @@ from ferrule.expr import (
     rebuild,
     select,
     substitute,
+    uncast,
     varying,
 )
 from ferrule.records import dataclass

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import final
 
 from ferrule.codegen.kernel import Compute, Kernel, Kind, Nest, reads
-from ferrule.codegen.primitives.editing import ScheduleError, mapped, nest_of, uncast
+from ferrule.codegen.primitives.editing import ScheduleError, mapped, nest_of
 from ferrule.dtype import dtypes
 from ferrule.expr import (
     TRUE,
@@ -32,6 +32,7 @@ from ferrule.expr import (
     const,
     select,
     substitute,
+    uncast,
 )
 from ferrule.records import dataclass
 
