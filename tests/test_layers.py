@@ -56,7 +56,8 @@ LAYERS = """
     schedule.costs schedule.fusion schedule.gains schedule.legality schedule.keep schedule.guests
     schedule.cut
     schedule.trees schedule.merge schedule.order
-    schedule.hazards schedule.parts schedule.recipe schedule.stored schedule.numbers
+    schedule.hazards schedule.parts schedule.recipe schedule.stored schedule.offsets
+    schedule.changing
     memory schedule realize
     gradient.recording gradient.tape gradient.rules gradient backward counting random host lanes
     tensor.keywords tensor.data tensor.steps tensor.special tensor.power tensor.errorfunction

@@ -175,6 +175,12 @@ class LazyBuffer(Node):
         found = _find(key)
         return found or _make(op, srcs, arg, self.shape, dtype, self.device, key)
 
+    def like(self, srcs: tuple[LazyBuffer, ...], arg: Any) -> LazyBuffer:
+        """A node like this one, of other sources with the same shapes; nobody else finds it."""
+        twin = _make(self.op, srcs, arg, self.shape, self.dtype, self.device)
+        twin.owner = self.owner
+        return twin
+
     def cast(self, dtype: DType) -> LazyBuffer:
         """Each element as a `dtype`: floats lose their fraction to integers; to bool, `!= 0`."""
         if dtype is self.dtype:

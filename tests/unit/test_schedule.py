@@ -32,8 +32,8 @@ from ferrule.ops import (
 from ferrule.realize import realize, run
 from ferrule.runner import JITRunner
 from ferrule.schedule import _plan, _recipes, create_schedule, make_schedule
+from ferrule.schedule.changing import _forms
 from ferrule.schedule.graph import build_graph
-from ferrule.schedule.numbers import _forms
 from ferrule.shape.view import ShapeError, View
 from ferrule.storage import Storage
 from ferrule.target import detect_cpu, usable_cores
@@ -588,12 +588,25 @@ def test_in_a_capture_a_view_stays_whole() -> None:
     assert record.args[1] is view.realized
 
 
-def test_what_goes_backwards_or_is_masked_is_no_part() -> None:
+def test_what_goes_backwards_or_is_masked_is_a_part() -> None:
     buffer = buffer_of(storage_of(X))
     memory = LazyBuffer.from_buffer(buffer, (5, 4))
-    for node in (memory.stride((-1, 1)), memory.shrink(((1, 3), (0, 4))).pad(((1, 0), (0, 0)))):
-        (item,) = create_schedule([(Value(node) + 1.0).node])
-        assert item.inputs == (buffer,)
+    rows = memory.shrink(((1, 3), (0, 4)))
+    array = to_array(memory)[1:3]
+    expected = {
+        rows.stride((-1, -1)): array[::-1, ::-1],
+        rows.pad(((1, 0), (0, 2))): np.pad(array, ((1, 0), (0, 2))),
+    }
+    for node, value in expected.items():
+        more = (Value(node) + 1.0).node
+        schedule = make_schedule([more])
+        (item,) = schedule.items
+        assert [(part.base, part.byte_offset, part.size) for part in item.inputs] == [
+            (buffer, 16, 8)
+        ]
+        run(schedule.items)
+        schedule.commit()
+        np.testing.assert_array_equal(to_array(more), value + np.float32(1.0))
 
 
 def test_a_part_may_be_updated_from_itself() -> None:
@@ -695,7 +708,8 @@ def test_movements_of_memory_become_views_of_loads() -> None:
     (item,) = make_schedule([node]).items
     load = item.ast.src[0].src[0]
     assert load.op is BufferOps.LOAD
-    assert load.arg.st.view == View.create((3, 3), (1, 4), 3, ((1, 3), (0, 3)))
+    assert load.arg.st.view == View.create((3, 3), (1, 4), -1, ((1, 3), (0, 3)))
+    assert item.inputs[0].byte_offset == 16, "the part begins with the first element that is there"
 
 
 def test_windows_of_memory_become_views_of_loads() -> None:

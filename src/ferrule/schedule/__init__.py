@@ -16,10 +16,11 @@ from ferrule.ops import BufferOps, LazyOp, LoadOps, ScheduleItem
 from ferrule.records import dataclass
 from ferrule.runner import observer
 from ferrule.schedule import stored
+from ferrule.schedule.changing import changes
 from ferrule.schedule.cut import cut
 from ferrule.schedule.graph import Graph, build_graph
 from ferrule.schedule.hazards import Hazards
-from ferrule.schedule.numbers import store_changing
+from ferrule.schedule.offsets import stand_in
 from ferrule.schedule.recipe import Form, Place, Recipe, Schedule, Step
 from ferrule.schedule.slots import Slot, Slots
 from ferrule.schedule.tasks import Reader, Task
@@ -69,15 +70,30 @@ def make_schedule(nodes: Sequence[LazyBuffer]) -> Schedule:
         return Schedule([], [])
     target = target_of(next(iter(graph.requested)).device)
     form = Form(graph)
-    parts = form.key
-    if parts is None:
+    if form.key is None:
         return Recipe.follow(*_plan(graph, target), graph.everything)
+    if _Key((target, form.key)) not in _recipes:
+        changed = changes(graph, form.key)
+        # A capture keeps the numbers, as its replays do not change them.
+        is_captured = observer.get() is not None
+        if changed.numbers and not is_captured:
+            for node in changed.numbers:
+                node.store_number()
+            del graph, form, changed, node  # references count
+            return make_schedule(nodes)
+        if changed.offsets:
+            other = stand_in(graph, changed.offsets, _alignment(target), not is_captured)
+            if other is not None:
+                return other.named(_follow_recipe(other.graph, target, Form(other.graph)))
+    return _follow_recipe(graph, target, form)
+
+
+def _follow_recipe(graph: Graph, target: Target, form: Form) -> Schedule:
+    """The schedule of a graph by the recipe for its form, which is made if there is none."""
+    parts = form.key
+    assert parts is not None, "graphs without a key have no recipe"
     key = _Key((target, parts))
     recipe = _recipes.get(key)
-    # A capture keeps the numbers, as its replays do not change them.
-    if recipe is None and observer.get() is None and store_changing(graph, parts):
-        del graph, form  # references count
-        return make_schedule(nodes)
     if recipe is None:
         recipe = _stored_or_planned(graph, target, stored.key_of(target, parts))
         _recipes[key] = recipe
@@ -105,6 +121,12 @@ def target_of(device: str) -> Target:
     return detect_cpu() if target is None else target
 
 
+def _alignment(target: Target) -> int:
+    """At multiples of how many bytes parts of memory begin."""
+    # Threads of a block load vectors at places that they know to be multiples of these.
+    return 1 if target.block_threads == 1 else _VECTOR_BYTES
+
+
 @final
 @dataclass(frozen=True)
 class _Work:
@@ -125,8 +147,7 @@ def _plan(
     tasks = [Task(outputs, kept=kept) for outputs, kept in groups]
     hazards = Hazards(graph, tasks, reader)
     order = hazards.ordered()
-    # Threads of a block load vectors at places that they know to be multiples of these.
-    alignment = 1 if target.block_threads == 1 else _VECTOR_BYTES
+    alignment = _alignment(target)
     whole = [_work(task, reader, hazards.slots, graph.symbolic, alignment) for task in order]
     if target.block_threads > 1:
         unsuited = _unsuited(order, whole)

@@ -40,6 +40,8 @@ class Graph:
     """The old versions that are read later: they must be copied before they are overwritten."""
     symbolic: bool = False
     """Whether any size or argument is symbolic."""
+    parts: set[LazyBuffer] = field(default_factory=set)
+    """The leaves that are parts of memory which only ever is read: it is all one where they are."""
 
 
 def value_sources(node: LazyBuffer) -> tuple[LazyBuffer, ...]:

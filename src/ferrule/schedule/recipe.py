@@ -139,6 +139,7 @@ class Form:
         self._numbers: dict[LazyBuffer, int] = {}
         self._memories: dict[Any, int] = {}
         self._symbolic = graph.symbolic
+        self._parts = graph.parts
         self._consistent = True
         parts: list[Hashable] = []
         for node in graph.everything:
@@ -160,7 +161,8 @@ class Form:
         if self._symbolic:
             arg, shape = self._free(arg), self._free(shape)
         if node.realized is not None:
-            return (shape, node.dtype, node.device, owner, *self._memory(node.realized))
+            memory = self._memory(node.realized, node in self._parts)
+            return (shape, node.dtype, node.device, owner, *memory)
         if node.srcs:
             sources = tuple([self._numbers[source] for source in node.srcs])
             if node.op is LoadOps.CUSTOM:
@@ -168,10 +170,10 @@ class Form:
             return (node.op, sources, arg, owner)
         return (node.op, arg, is_negative_zero(arg), shape, node.dtype, node.device, owner)
 
-    def _memory(self, buffer: Buffer) -> tuple[Hashable, ...]:
+    def _memory(self, buffer: Buffer, anywhere: bool) -> tuple[Hashable, ...]:
         base = buffer.base
         number, owner = self._number_of(buffer), self._number_of(base)
-        offset = 0 if base is buffer else buffer.byte_offset
+        offset = 0 if base is buffer or anywhere else buffer.byte_offset
         return (number, owner, offset, buffer.size, buffer.exports > 0, is_divisible(buffer))
 
     def _number_of(self, thing: object) -> int:

@@ -62,7 +62,7 @@ class TreeBuilder:
         self._views.setdefault(number, set()).add(view)
         start = self._starts.get(number, 0)
         if start:
-            view = View.create(view.shape, view.strides, view.offset - start)
+            view = View.create(view.shape, view.strides, view.offset - start, view.mask)
         return MemBuffer(number, node.dtype, self._tracker(view))
 
     def _take_parts(self) -> bool:
@@ -170,13 +170,17 @@ class TreeBuilder:
 
 
 def _range(view: View) -> tuple[int, int] | None:
-    """From which element to before which one a view goes; None where it hides some or goes back."""
+    """From which element to before which one a view goes; None where it shows none at all."""
     start = view.offset
-    if view.mask is not None or not isinstance(start, int):
+    if not isinstance(start, int):
         return None
     stop = start + 1
-    for size, stride in zip(view.shape, view.strides, strict=True):
-        if not isinstance(size, int) or not isinstance(stride, int) or size == 0 or stride < 0:
+    for (low, high), stride in zip(view.valid_ranges, view.strides, strict=True):
+        if not isinstance(low, int) or not isinstance(high, int) or not isinstance(stride, int):
             return None
-        stop += (size - 1) * stride
+        if low >= high:
+            return None
+        first, last = sorted((low * stride, (high - 1) * stride))
+        start += first
+        stop += last
     return start, stop

@@ -234,11 +234,11 @@ class View:
     def _expanded_mask(self, new: Shape) -> Mask | None:
         if self.mask is None:
             return None
-        whole = [
-            (0 if same(stop, 0) else size) if same(old, 1) else stop
-            for old, size, (_, stop) in zip(self.shape, new, self.mask, strict=True)
-        ]
-        return tuple((start, stop) for (start, _), stop in zip(self.mask, whole, strict=True))
+        # Of an axis of size 1 all is there or nothing, which symbols may decide.
+        return tuple(
+            (0, as_int((stop - start) * size)) if same(old, 1) else (start, stop)
+            for old, size, (start, stop) in zip(self.shape, new, self.mask, strict=True)
+        )
 
     def pad(self, arg: Sequence[tuple[sint, sint]]) -> View:
         """`(before, after)` zeros are added on each axis."""
@@ -325,8 +325,11 @@ class View:
             )
         if self.mask is None and self.strides == row_major(self.shape):
             return View(new, row_major(new), self.offset)
-        if any(same(start, stop) for start, stop in self.valid_ranges):
+        ranges = self.valid_ranges
+        if any(same(start, stop) for start, stop in ranges):
             return View(new, (0,) * len(new), 0, ((0, 0),) * len(new))
+        if any(same(n, 1) and pair != (0, 1) for n, pair in zip(self.shape, ranges, strict=True)):
+            return None  # symbols decide whether there is anything
         return _reshaped(self, new)
 
     def _need_pairs(self, op: str, arg: Sequence[tuple[sint, sint]]) -> None:
@@ -346,11 +349,14 @@ def _canonical(
     if any(_surely(high <= low) for low, high in ranges):
         return (0,) * len(shape), 0, ((0, 0),) * len(shape)
     steps: list[sint] = []
-    for stride, (low, high) in zip(strides, ranges, strict=True):
-        single = same(as_int(high - low), 1)
-        steps.append(0 if single else as_int(stride))
-        if single:
+    for size, stride, (low, high) in zip(shape, strides, ranges, strict=True):
+        if same(size, 1):
+            steps.append(0)
+        elif same(as_int(high - low), 1):
+            steps.append(0)
             offset = offset + low * stride
+        else:
+            steps.append(as_int(stride))
     whole = all(
         same(low, 0) and same(high, n) for n, (low, high) in zip(shape, ranges, strict=True)
     )

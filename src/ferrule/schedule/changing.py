@@ -1,0 +1,106 @@
+"""What changes from call to call: numbers, such as a learning rate, and offsets.
+
+A number in an expression is part of its kernels, which can be simpler for it; so is the place where
+something begins. But a loop in which they are others each time would make new kernels each time. So
+graphs that differ in nothing else are counted, and after a few of them what has changed is known.
+The numbers then become memory, of one element; `offsets.py` has what becomes of offsets.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Any, Final, TypeAlias, final
+
+from ferrule.expr import Expr
+from ferrule.fold import is_negative_zero
+from ferrule.lazy import LazyBuffer
+from ferrule.ops import LoadOps
+from ferrule.records import dataclass
+from ferrule.schedule.graph import Graph
+from ferrule.schedule.offsets import offsets_of, without_offsets
+
+Numbers: TypeAlias = list[tuple[Any, bool]]
+Offsets: TypeAlias = list[tuple[int, tuple[Any, ...]]]
+
+_ENOUGH: Final = 4
+"""How many graphs that differ in nothing else have kernels of their own."""
+_MOST_FORMS: Final = 256
+
+
+@final
+class _Seen:
+    """Graphs of one form: what the first had, what of it changed, and how many there were."""
+
+    def __init__(self, numbers: Numbers, offsets: Offsets) -> None:
+        self.numbers = numbers
+        self.offsets = offsets
+        self.changed_numbers: set[int] = set()
+        self.changed_offsets: set[tuple[int, int]] = set()
+        self.count = 0
+
+    def add(self, numbers: Numbers, offsets: Offsets) -> None:
+        """Counts one more graph."""
+        self.count += 1
+        if numbers != self.numbers:
+            pairs = enumerate(zip(numbers, self.numbers, strict=True))
+            self.changed_numbers.update([place for place, (now, first) in pairs if now != first])
+        if offsets != self.offsets:
+            for (place, now), (_, first) in zip(offsets, self.offsets, strict=True):
+                axes = enumerate(zip(now, first, strict=True))
+                self.changed_offsets.update([(place, axis) for axis, (a, b) in axes if a != b])
+
+
+_forms: OrderedDict[Hashable, _Seen] = OrderedDict()
+
+
+@final
+@dataclass(frozen=True)
+class Changes:
+    """What keeps changing in graphs of one form."""
+
+    numbers: list[LazyBuffer]
+    """The constants."""
+    offsets: frozenset[tuple[int, int]]
+    """By the number of the node, and the axis."""
+
+
+_NONE: Final = Changes([], frozenset())
+
+
+def changes(graph: Graph, key: tuple[Any, ...]) -> Changes:
+    """What was different in graphs like this one; nothing while there were only a few of them.
+
+    `key` is that of the graph's form.
+    """
+    constants = [node for node in graph.everything if _is_number(node)]
+    offsets: Offsets = []
+    if not graph.symbolic:
+        found = [(place, offsets_of(node)) for place, node in enumerate(graph.everything)]
+        offsets = [pair for pair in found if pair[1]]
+    if not constants and not offsets:
+        return _NONE
+    # The parts of the key that stand for constants begin: CONST, the number, its zero's sign.
+    form = tuple([part[3:] if _names_number(part) else without_offsets(part) for part in key])
+    numbers = [(node.arg, is_negative_zero(node.arg)) for node in constants]
+    seen = _forms.get(form)
+    if seen is None:
+        seen = _forms[form] = _Seen(numbers, offsets)
+        if len(_forms) > _MOST_FORMS:
+            _forms.popitem(last=False)
+    _forms.move_to_end(form)
+    seen.add(numbers, offsets)
+    if seen.count <= _ENOUGH:
+        return _NONE
+    chosen = [constants[place] for place in seen.changed_numbers]
+    return Changes(chosen, frozenset(seen.changed_offsets))
+
+
+def _is_number(node: LazyBuffer) -> bool:
+    value = node.base_const()
+    return value is not None and not isinstance(value, Expr)
+
+
+def _names_number(part: Any) -> bool:
+    is_constant = isinstance(part, tuple) and part[0] is LoadOps.CONST
+    return is_constant and not isinstance(part[1], Expr)

@@ -1,0 +1,228 @@
+"""Parts that begin elsewhere in each step are planned a few times, and then have one kernel."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ferrule.schedule
+from ferrule import Tensor, TinyJit, Variable
+from ferrule.ops import LoadOps, ScheduleItem
+from ferrule.realize import prepare
+from ferrule.schedule import _recipes
+from ferrule.schedule.changing import _ENOUGH, _forms
+from ferrule.schedule.graph import build_graph
+from ferrule.schedule.offsets import stand_in
+
+Array = np.ndarray[Any, Any]
+
+PLACES = [(0, 0), (8, 8), (3, 5), (5, 3), (1, 8), (7, 0), (2, 2), (6, 4), (4, 1), (0, 7)]
+IMAGES = np.random.default_rng(0).standard_normal((2, 3, 16, 16)).astype(np.float32)
+FILTERS = np.random.default_rng(1).standard_normal((4, 3, 3, 3)).astype(np.float32)
+
+
+class Work:
+    """How often something is planned from now on, and which kernels run."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        _recipes.clear()
+        _forms.clear()
+        self.plans = 0
+        self.kernels: set[Any] = set()
+        plan = ferrule.schedule._plan
+
+        def planned(*args: Any) -> Any:
+            self.plans += 1
+            return plan(*args)
+
+        def prepared(items: Sequence[ScheduleItem]) -> None:
+            self.kernels |= {item.ast for item in items if not isinstance(item.ast.op, LoadOps)}
+            prepare(items)
+
+        monkeypatch.setattr("ferrule.schedule._plan", planned)
+        monkeypatch.setattr("ferrule.realize.prepare", prepared)
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> Work:
+    return Work(monkeypatch)
+
+
+def crop(x: Any, i: int, j: int) -> Any:
+    """8 x 8 elements of all images."""
+    return x[:, :, i : i + 8, j : j + 8]
+
+
+def assert_like(found: Array, expected: Array) -> None:
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def gradient_of(x: Tensor) -> Tensor:
+    weight = Tensor(FILTERS, requires_grad=True)
+    (x.conv2d(weight, padding=1) ** 2).sum().backward()
+    assert weight.grad is not None
+    return weight.grad
+
+
+USES: dict[str, Callable[[Tensor], Tensor]] = {
+    "as it is": lambda x: x + 1,
+    "a sum": lambda x: x.sum((2, 3)),
+    "normalised": lambda x: (x - x.mean((2, 3), keepdim=True)) / x.std((2, 3), keepdim=True),
+    "convolved": lambda x: x.conv2d(Tensor(FILTERS)),
+    "convolved with padding": lambda x: x.conv2d(Tensor(FILTERS), padding=1).relu(),
+    "a gradient": gradient_of,
+    "flipped": lambda x: x.flip((3,)).conv2d(Tensor(FILTERS), padding=1),
+    "every second one, from the end": lambda x: x[:, :, ::-2, ::2].exp(),
+    "transposed": lambda x: x.permute(3, 2, 0, 1).softmax(0),
+    "in another shape": lambda x: x.reshape(6, 64) @ x.reshape(6, 64).transpose(0, 1),
+    "a part of a part": lambda x: x[:, 1, 2:5, 1:].cumsum(1),
+    "pooled": lambda x: x.max_pool2d(2),
+    "two parts": lambda x: x[:, :, :4] * x[:, :, 4:],
+}
+
+
+@pytest.mark.parametrize("name", USES)
+def test_kernels_are_given_parts_of_memory(device: str, name: str, work: Work) -> None:
+    x = Tensor(IMAGES).realize()
+    use = USES[name]
+    expected = [use(Tensor(crop(IMAGES, i, j)).realize()).numpy() for i, j in PLACES]
+    work.plans = 0
+    kernels = []
+    for (i, j), wanted in zip(PLACES, expected, strict=True):
+        work.kernels.clear()
+        assert_like(use(crop(x, i, j)).numpy(), wanted)
+        kernels.append(frozenset(work.kernels))
+    assert len(set(kernels[_ENOUGH:])) == 1
+    if name != "two parts":  # which of one leaf are told apart later
+        assert len(set(kernels)) == 1
+    a_plan = len(kernels[0]) if name == "a gradient" else 1
+    assert work.plans <= (_ENOUGH + 1) * a_plan
+
+
+def padded(x: Tensor, i: int, j: int) -> Tensor:
+    return x.pad(((0, 0), (0, 0), (4, 4), (4, 4)))[:, :, i : i + 16, j : j + 16]
+
+
+def erased(x: Tensor, i: int, j: int) -> Tensor:
+    y = x * 2
+    y[:, :, i : i + 8, j : j + 8] = 0
+    return y
+
+
+def doubled(x: Tensor, i: int, j: int) -> Tensor:
+    y = x * 2
+    y[:, :, i : i + 8, j : j + 8] *= 3
+    return y
+
+
+MOVES: dict[str, Callable[[Tensor, int, int], Tensor]] = {
+    "a crop of what is padded": padded,
+    "a crop of a sum": lambda x, i, j: crop(x.cumsum(3), i, j),
+    "padded elsewhere": lambda x, i, j: x.pad(((0, 0), (0, 0), (i, 8 - i), (j, 8 - j))),
+    "a written part": erased,
+    "a part in place": doubled,
+    "both": lambda x, i, j: crop(padded(x, 8 - j, i), i, j) + crop(x, j, i),
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+@pytest.mark.parametrize("is_convolved", [False, True])
+def test_other_offsets_are_variables(
+    device: str, name: str, is_convolved: bool, work: Work
+) -> None:
+    x = Tensor(IMAGES).realize()
+
+    def use(i: int, j: int) -> Tensor:
+        moved = MOVES[name](x, i, j)
+        return moved.conv2d(Tensor(FILTERS), padding=1) if is_convolved else moved.contiguous()
+
+    expected = []
+    for i, j in PLACES:
+        _forms.clear()  # nothing is known to change
+        expected.append(use(i, j).numpy())
+    _forms.clear()
+    _recipes.clear()
+    work.plans = 0
+    kernels = []
+    for (i, j), wanted in zip(PLACES, expected, strict=True):
+        work.kernels.clear()
+        assert_like(use(i, j).numpy(), wanted)
+        kernels.append(frozenset(work.kernels))
+    assert len(set(kernels[_ENOUGH:])) == 1
+    assert work.plans == _ENOUGH + 1
+
+
+def test_rows_of_what_is_padded_at_a_variable(device: str) -> None:
+    x = Tensor(IMAGES[0, 0, :3, :4]).realize().pad(((2, 2), (2, 2)))
+    array = np.pad(IMAGES[0, 0, :3, :4], 2)
+    for row in range(7):
+        place = Variable("place", 0, 6).bind(row)
+        part = x[place : place + 1]
+        np.testing.assert_array_equal(part.reshape(2, 4).numpy(), array[row].reshape(2, 4))
+        expected = np.broadcast_to(array[row], (5, 8))
+        np.testing.assert_array_equal(part.expand(5, 8).numpy(), expected)
+        np.testing.assert_array_equal(x[:, place].reshape(7, 1).numpy()[:, 0], array[:, row])
+
+
+def test_memory_that_is_written_meanwhile_is_no_part(device: str) -> None:
+    _forms.clear()
+    x, array = Tensor(np.arange(40, dtype=np.float32)).realize(), np.arange(40, dtype=np.float32)
+    for i in range(12):
+        x[i : i + 8] = x[i + 3 : i + 11] + x[20 - i : 28 - i]
+        array[i : i + 8] = array[i + 3 : i + 11] + array[20 - i : 28 - i]
+        np.testing.assert_array_equal(x.numpy(), array)
+
+
+def test_whoever_holds_a_part_has_its_old_elements_after_a_write(device: str) -> None:
+    _forms.clear()
+    x, array = Tensor(np.arange(40, dtype=np.float32)).realize(), np.arange(40, dtype=np.float32)
+    for i in range(10):
+        held = x[i : i + 8] + 0.5
+        part = x[i : i + 8]
+        np.testing.assert_array_equal((part * 2).numpy(), array[i : i + 8] * 2)
+        x += 1
+        x.realize()
+        np.testing.assert_array_equal(held.numpy(), array[i : i + 8] + 0.5)
+        array += 1
+        np.testing.assert_array_equal(part.numpy(), array[i : i + 8])
+
+
+def test_a_captured_function_keeps_its_part(device: str, work: Work) -> None:
+    x = Tensor(IMAGES).realize()
+
+    @TinyJit
+    def convolved(i: int, j: int) -> Tensor:
+        return crop(x, i, j).conv2d(Tensor(FILTERS), padding=1)
+
+    @TinyJit
+    def moved(i: int, j: int) -> Tensor:
+        return padded(x, i, j).exp()
+
+    y = np.pad(IMAGES, ((0, 0), (0, 0), (4, 4), (4, 4)))
+    expected = [
+        Tensor(crop(IMAGES, i, j)).conv2d(Tensor(FILTERS), padding=1).numpy() for i, j in PLACES
+    ]
+    for _ in range(3):
+        for (i, j), wanted in zip(PLACES, expected, strict=True):
+            assert_like(convolved(i, j).numpy(), wanted)
+            assert_like(moved(i, j).numpy(), np.exp(y[:, :, i : i + 16, j : j + 16]))
+    x.assign(Tensor(-IMAGES)).realize()
+    assert_like(moved(3, 5).numpy(), np.exp(-y[:, :, 3:19, 5:21]))
+    assert_like(convolved(3, 5).numpy(), -expected[2])
+
+
+def test_parts_begin_at_multiples(device: str) -> None:
+    x = Tensor(np.arange(50, dtype=np.float32)).realize()
+    for start in range(1, 9):
+        graph = build_graph([(x[start : start + 8][::-1] * 2).lazydata])
+        changed = {
+            (number, 0) for number, node in enumerate(graph.everything) if node.op.name == "SHRINK"
+        }
+        assert changed
+        found = stand_in(graph, changed, 16, may_vary=True)
+        assert found is not None
+        (leaf,) = found.graph.parts
+        assert leaf.realized is not None
+        assert leaf.realized.byte_offset == start * 4 // 16 * 16
+        assert leaf.realized.size == 8 + start % 4
