@@ -114,6 +114,26 @@ def convolution(x: LazyOp, w: LazyOp) -> LazyOp:
     return total(mul(left, right), 2, 5, 6).reshape((batch, filters, height, width))
 
 
+def adjoint(g: LazyOp, w: LazyOp, stride: int, padding: int) -> LazyOp:
+    """Of a convolution with the filters (filters, channels, k, k), or (1, channels, k, k) of its
+    own for each channel: what (batch, filters, out, out), or (batch, channels, out, out), adds to
+    the image.
+    """
+    batch, filters, out, _ = g.shape
+    own, channels, taps, _ = w.shape
+    summed = filters if own > 1 else 1
+    full = (batch, summed, channels, out, out, taps, taps)
+    left = g.reshape((batch, summed, 1 if own > 1 else channels, out, out, 1, 1)).expand(full)
+    right = w.reshape((1, own, channels, 1, 1, taps, taps)).expand(full)
+    size = (out - 1) * stride + taps
+    product = mul(left, right) if summed == 1 else total(mul(left, right), 1)
+    columns = product.reshape((batch, channels, out, out, taps, taps)).unwindow(3, size, stride)
+    lines = total(columns, 5).reshape((batch, channels, out, size, taps)).unwindow(2, size, stride)
+    whole = total(lines, 4).reshape((batch, channels, size, size))
+    kept = (padding, size - padding)
+    return whole.shrink(((0, batch), (0, channels), kept, kept))
+
+
 def dot_products(a: LazyOp, b: LazyOp) -> LazyOp:
     """Sums over the first and the last axis: the gradient of a 1x1 convolution's weights."""
     batch, rows, size = a.shape
@@ -392,6 +412,22 @@ def numpy_convolution(x: Array, w: Array) -> Array:
             part = padded[:, :, ky : ky + height, kx : kx + width]
             out += np.einsum("ncyx,fc->nfyx", part, w[:, :, ky, kx])
     return out
+
+
+def numpy_adjoint(g: Array, w: Array, stride: int, padding: int) -> Array:
+    """Each result laid over the image, times the filters."""
+    batch, out, taps = g.shape[0], g.shape[2], w.shape[2]
+    size = (out - 1) * stride + taps
+    whole = np.zeros((batch, w.shape[1], size, size), g.dtype)
+    for ky in range(taps):
+        for kx in range(taps):
+            filters = w[:, :, ky, kx]
+            if len(w) == 1:
+                part = g * filters[:, :, None, None]
+            else:
+                part = np.einsum("nfyx,fc->ncyx", g, filters)
+            whole[:, :, ky : ky + out * stride : stride, kx : kx + out * stride : stride] += part
+    return whole[:, :, padding : size - padding, padding : size - padding]
 
 
 def _outer_of_sums() -> LazyOp:

@@ -14,6 +14,7 @@ from tests.kernels import (
     CHAIN_WITH_SUMS,
     Case,
     add,
+    adjoint,
     convolution,
     load,
     matmul,
@@ -95,6 +96,19 @@ def compare_kernel(linearizer: Linearizer, update: bool) -> None:
     opts = "\n".join(opt.to_json() for opt in linearizer.opts)
     text = f"{opts}\n\n{show_kernel(linearizer.scheduled)}\n"
     compare(FOLDER / "kernels" / f"{linearizer.name}.txt", text, update)
+
+
+ADJOINTS = {
+    "depthwise_adjoint": ((2, 3, 9, 9), (1, 3, 5, 5), 2),
+    "adjoint_of_small_images": ((8, 96, 6, 6), (96, 40, 4, 4), 1),
+}
+
+
+@pytest.mark.parametrize("name", ADJOINTS)
+def test_schedule_of_a_strided_adjoint(name: str, update_golden: bool) -> None:
+    places, filters, padding = ADJOINTS[name]
+    ast = store(adjoint(load(1, *places), load(2, *filters), 2, padding))
+    compare_kernel(Linearizer(ast, TARGET, name=name), update_golden)
 
 
 def test_schedule_of_sums_beside_a_chain(update_golden: bool) -> None:

@@ -16,7 +16,7 @@ from math import prod
 
 from ferrule.codegen.copies import Copies, Operands
 from ferrule.codegen.kernel import Nest
-from ferrule.codegen.plan import Plan, loads, step_of
+from ferrule.codegen.plan import MOST_SCRATCH, Plan, loads, step_of
 from ferrule.codegen.primitives.loops import fuse
 from ferrule.codegen.tile import Tile, best_tile, tile_cost
 from ferrule.codegen.window import distance
@@ -126,7 +126,10 @@ class _Windows(Copies):
 
     def apply(self, m: Expr, lines: Expr | None = None) -> None:
         plan, operands, v = self.plan, self.operands, self.v
-        tile = best_tile(plan.target, self.itemsize, m.size.arg, v.size.arg)
+        phases = self._phases(m)
+        tile = self._narrow_enough(
+            best_tile(plan.target, self.itemsize, m.size.arg, v.size.arg), phases
+        )
         blocked, block = self._block(m, lines)
         images = [r.name for r in (*operands.shared, *operands.row_ranges) if r not in (m, blocked)]
         rows = []
@@ -135,20 +138,20 @@ class _Windows(Copies):
             images.append(f"{blocked.name}.o")
             rows.append(f"{blocked.name}.i")
         plan.do("split", self.name, v.name, tile.columns, "mask")
-        phases = self._phases(m)
         apart = [r.name for r in operands.lane_ranges if r is not v and r.name not in phases]
         panels = [*apart, f"{v.name}.o"]
-        chunks = prod(self.size(self.name, x) for x in images)
-        together = self._panels_together(tile, chunks)
+        batch = len(operands.shared)
+        places = prod(self.size(self.name, x) for x in (m.name, *rows))
+        together, groups = self._panels_together(tile, places, images, batch, apart)
         if together is None:
             outer = [*images, *panels]
             rows_at, lanes_at, shared_out = len(images), len(outer), len(images)
         else:
             plan.do("split", self.name, f"{v.name}.o", together, "mask")
-            batch = len(operands.shared)
             panels[-1] = f"{v.name}.o.o"
-            outer = [*images[:batch], *panels, *images[batch:], f"{v.name}.o.i"]
-            lanes_at = shared_out = batch + len(panels)
+            first = [*images[:batch], *self._split_images(images, batch, groups)]
+            outer = [*first, *panels, *images[batch:], f"{v.name}.o.i"]
+            lanes_at = shared_out = len(first) + len(panels)
             rows_at = len(outer) - 1
         line = [m.name, *phases]
         plan.do("reorder", self.name, (*outer, *rows, *line, f"{v.name}.i"))
@@ -164,6 +167,15 @@ class _Windows(Copies):
         self.store("*".join(line), f"{v.name}.i")
         plan.fetch_results(self.name)
         plan.share(self.name, shared_out)
+
+    def _split_images(self, images: list[str], batch: int, groups: int) -> list[str]:
+        """The loop over groups of images, where they are more than one."""
+        if groups == 1:
+            return []
+        image = images[batch]
+        self.plan.do("split", self.name, image, -(-self.size(self.name, image) // groups), "mask")
+        images[batch] = f"{image}.i"
+        return [f"{image}.o"]
 
     def _phases(self, m: Expr) -> list[str]:
         """A range between whose results those along the rows' axis are: one line of both."""
@@ -197,27 +209,51 @@ class _Windows(Copies):
         even = next((n for n in range(blocks, 2 * blocks) if size % n == 0), blocks)
         return blocked, -(-size // even)
 
-    def _panels_together(self, tile: Tile, chunks: int) -> int | None:
-        """How many panels of lanes are copied at a time where they are the outermost loop; None
-        where blocks of rows are.
+    def _narrow_enough(self, tile: Tile, phases: Sequence[str]) -> Tile:
+        """With fewer vectors where a panel of the lanes' operand would take too much scratch."""
+        operands = self.operands
+        inside = [*operands.terms, *(r for r in operands.lane_ranges if r.name in phases)]
+        column = self.copied_bytes(operands.lanes, inside)
+        while tile.vectors > 1 and column * tile.columns > MOST_SCRATCH // 2:
+            tile = Tile(tile.rows, tile.vectors // 2, tile.lanes)
+        return tile
+
+    def _panels_together(
+        self, tile: Tile, places: int, images: Sequence[str], batch: int, apart: Sequence[str]
+    ) -> tuple[int | None, int]:
+        """How many panels of lanes are copied at a time where they are the outermost loop, and for
+        how many groups of images; None where blocks of rows are the outermost.
 
         What is inside is copied again for each of what is outside: the smaller copies go inside.
         """
         operands, target = self.operands, self.plan.target
+        shared, blocks = (
+            prod(self.size(self.name, x) for x in part) for part in (images[:batch], images[batch:])
+        )
+        phases = prod(self.size(self.name, x) for x in apart)
         total = -(-int(self.v.size.arg) // tile.columns)
         lane_bytes = self.copied_bytes(operands.lanes, (*operands.lane_ranges, *operands.terms))
         row_bytes = self.copied_bytes(operands.rows, (*operands.row_ranges, *operands.terms))
         enough = 2 * target.max_threads
-        most = max(1, target.l2_bytes // 2 * total // lane_bytes)
-        while most > 1 and -(-total // most) < enough:
+        most = max(1, target.l2_bytes // 2 * total * phases // lane_bytes)
+        while most > 1 and -(-total // most) * phases < enough:
             most -= 1
-        outside = -(-total // most)
+        outside = -(-total // most) * phases
         if outside < CHUNKS * target.max_threads:
             outside = -(-outside // target.max_threads) * target.max_threads  # a share for each
-        if outside < enough and chunks >= enough:
-            return None
-        even = -(-total // outside)
-        return even if outside * row_bytes < chunks * lane_bytes else None
+        together = -(-total * phases // outside)
+        outside = -(-total // together) * phases
+        if outside * shared >= enough or blocks * shared < enough:
+            return (together if outside * row_bytes < blocks * lane_bytes else None), 1
+        groups = -(-enough // (outside * shared))
+        most_groups = self.size(self.name, images[batch])
+        if places >= LEAST_PRODUCTS * tile.lanes or groups > most_groups:
+            return (
+                None,
+                1,
+            )  # a copy of the filters takes little of the time, or there are few images
+        more, fewer = (outside - 1) * row_bytes, (blocks - groups) * lane_bytes
+        return (together if more < fewer else None), groups
 
     def _packed_order(self) -> list[str]:
         """The terms in the order of a panel of the lanes' operand.

@@ -47,9 +47,14 @@ def schedule_taps(plan: Plan, name: str, reduce: str) -> bool:
         return False
     rest = [r for r in kept if r not in (*found.places, *found.taps)]
     data = [e for e in loads(nest.computes[0].value) if all(r in e.ranges for r in found.places)]
+    phases = [r for r in rest if not any(r in e.ranges for e in data)]
+    rest = [r for r in rest if r not in phases]
     if any(r not in e.ranges for r in rest for e in data):
         return False
-    if all(tap in terms for tap in found.taps) and len(terms) == len(found.taps):
+    whole = all(tap in terms for tap in found.taps) and len(terms) == len(found.taps)
+    if phases:
+        return whole and _sum_in_phases(plan, name, reduce, found, rest, phases)
+    if whole:
         return _sum_over_taps(plan, name, reduce, found, rest)
     if found.strides[-1] > 1 or found.taps[-1].size.arg > MOST_SUMS:
         return False
@@ -96,7 +101,7 @@ def _is_along_memory(nest: Nest, found: _Windows) -> bool:
 def _sum_over_taps(
     plan: Plan, name: str, reduce: str, found: _Windows, rest: Sequence[Expr]
 ) -> bool:
-    *outer, x = found.places
+    x = found.places[-1]
     root = plan.nest(name)
     if found.taps[-1].size.arg > MOST_TAPS:
         return False
@@ -105,19 +110,10 @@ def _sum_over_taps(
     lanes = plan.lanes(plan.nest(reduce), x.size.arg)
     images = [r.name for r in rest]
     plan.do("split", name, x.name, lanes, "mask")
-    serial = [r.name for r in outer]
-    copies = [f"{x.name}.i"]
-    if outer:
-        y = serial.pop()
-        plan.do("split", name, y, ROWS, "mask")
-        plan.do("unroll", name, f"{y}.i")
-        copies.insert(0, f"{y}.i")
-        lines, most = f"{y}.o", _most_lines(plan, found) // ROWS
-        if outer[-1].size.arg > most * ROWS:
-            plan.do("split", name, lines, most, "mask")
-            images.append(f"{lines}.o")
-            lines = f"{lines}.i"
-        serial.append(lines)
+    serial, copies = _split_lines(plan, name, found, ROWS, images)
+    for copy in copies:
+        plan.do("unroll", name, copy)
+    copies.append(f"{x.name}.i")
     serial.append(f"{x.name}.o")
     plan.do("vectorize", name, f"{x.name}.i")
     plan.do("reorder", name, (*images, *serial, *copies))
@@ -130,13 +126,92 @@ def _sum_over_taps(
     return True
 
 
-def _unroll_taps(plan: Plan, reduce: str, found: _Windows) -> None:
+def _split_lines(
+    plan: Plan, name: str, found: _Windows, rows: int, images: list[str]
+) -> tuple[list[str], list[str]]:
+    """The loops over the lines of an image, so many at a time, and the loop over these.
+
+    What is outside of a copy of lines that fits the cache is one more of the loops over `images`.
+    """
+    if len(found.places) == 1:
+        return [], []
+    *serial, y = (r.name for r in found.places[:-1])
+    size = found.places[-2].size.arg
+    plan.do("split", name, y, rows, "mask")
+    lines, most = f"{y}.o", _most_lines(plan, found) // rows
+    if size > most * rows:
+        plan.do("split", name, lines, most, "mask")
+        images.append(f"{lines}.o")
+        lines = f"{lines}.i"
+    return [*serial, lines], [f"{y}.i"]
+
+
+def _sum_in_phases(
+    plan: Plan,
+    name: str,
+    reduce: str,
+    found: _Windows,
+    rest: Sequence[Expr],
+    phases: Sequence[Expr],
+) -> bool:
+    """The adjoint of a strided window: each place of the data is several of the result, with taps
+    of their own. All phases of a place are summed up beside one another, so that they share what is
+    loaded, and wait in scratch until a line of the result can leave whole.
+    """
+    x = found.places[-1]
+    ordered = _phase_of_each(plan.nest(name), found, phases)
+    count = prod(int(p.size.arg) for p in phases)
+    rows = MOST_SUMS // 2 // count
+    if ordered is None or found.strides[-1] > 1 or rows == 0:
+        return False
+    *others, last = ordered
+    images = [r.name for r in rest]
+    serial, copies = _split_lines(plan, name, found, rows, images)
+    copies += [p.name for p in others]
+    lanes = plan.lanes(plan.nest(reduce), x.size.arg)
+    plan.do("split", name, x.name, lanes, "mask")
+    vectors, lane = f"{x.name}.o", f"{x.name}.i"
+    plan.do("reorder", name, (*images, *serial, *copies, last.name, vectors, lane))
+    plan.do("compute_at", reduce, len(images) + len(serial))
+    for n in (*copies, last.name):
+        plan.do("unroll", reduce, f"{n}@{reduce}")
+    plan.do("vectorize", reduce, f"{lane}@{reduce}")
+    _unroll_taps(plan, reduce, found, MOST_TAPS // count)
+    names = [loop.range.name for loop in plan.nest(reduce).loops]
+    first = f"{vectors}@{reduce}"
+    plan.do("reorder", reduce, (first, *(n for n in names if n != first)))
+    _copy(plan, reduce, found, name, len(images))
+    plan.do("reorder", name, (*images, *serial, *copies, vectors, lane, last.name))
+    plan.do("fuse", name, lane)
+    plan.vectors(name, f"{lane}*{last.name}", lanes)
+    plan.share(name, len(images))
+    return True
+
+
+def _phase_of_each(root: Nest, found: _Windows, phases: Sequence[Expr]) -> list[Expr] | None:
+    """The phases in the order of their places; None where some range is between no places of the
+    result, or no phase between the last ones.
+    """
+    (index, *others) = {c.store.index for c in root.computes if c.store is not None}
+    between = [
+        (place, p)
+        for place in found.places
+        for p in phases
+        if step_of(index, place) == p.size.arg * step_of(index, p) > 0
+    ]
+    if others or len(between) != len(phases) or between[-1][0] is not found.places[-1]:
+        return None
+    ordered = [p for _, p in between]
+    return ordered if step_of(index, ordered[-1]) == 1 else None
+
+
+def _unroll_taps(plan: Plan, reduce: str, found: _Windows, most: int = MOST_TAPS) -> None:
     """Taps as copies; those along memory outermost, so that the lines that rows of results share
     are loaded one after the other. The outermost axes stay loops where there are too many.
     """
     taps = [tap.name for tap in found.taps]
     names = [loop.range.name for loop in plan.nest(reduce).loops]
-    serial = _serial_taps(found, MOST_TAPS)
+    serial = _serial_taps(found, most)
     loops, copies = (
         [n for tap in group for n in names if base(n) == tap]
         for group in (serial, [taps[-1], *taps[len(serial) : -1]])

@@ -1,0 +1,89 @@
+"""Contractions whose operands are copied block by block: how often, and how much at a time."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+import pytest
+from tests.golden.test_golden import TARGET
+from tests.kernels import (
+    adjoint,
+    convolution,
+    load,
+    numpy_adjoint,
+    numpy_convolution,
+    store,
+)
+
+from ferrule.codegen.heuristic import schedule
+from ferrule.codegen.interpret import interpret
+from ferrule.codegen.kernel import Kernel
+from ferrule.codegen.linearizer import Linearizer
+from ferrule.codegen.lower import lower
+from ferrule.codegen.plan import MOST_SCRATCH
+from ferrule.ops import LazyOp
+
+
+def scheduled(ast: LazyOp) -> Kernel:
+    return schedule(lower(store(ast), "k"), TARGET).kernel
+
+
+def runs(kernel: Kernel, copy: str) -> int:
+    """How often a copy is made."""
+    nest = kernel.by_name[copy]
+    around = [loop.range for name, _, loop in kernel.path(nest) if name != copy]
+    return prod(int(r.size.arg) for r in around)
+
+
+@pytest.mark.parametrize("filters", [512, 1024])
+def test_panels_of_many_channels_are_narrow_enough_for_scratch(filters: int) -> None:
+    """4 places in a line want wide tiles: their filters would be 4 MB, and more."""
+    g, w = load(1, 16, filters, 4, 4), load(2, filters, 256, 4, 4)
+    kernel = scheduled(adjoint(g, w, 2, 1))
+    assert {nest.name for nest in kernel.nests} == {"sum0.copy1", "sum0.copy2", "sum0", "out0"}
+    filter_bytes = 4 * kernel.memory["sum0.copy2"][1]
+    assert filter_bytes <= MOST_SCRATCH * 3 // 4
+
+
+def test_filters_are_copied_for_all_images_where_phases_are_panels_enough() -> None:
+    """Two panels of 32 of 64 channels, each for two phases of lines: work for two threads."""
+    g, w = load(1, 8, 128, 8, 8), load(2, 128, 64, 4, 4)
+    kernel = scheduled(adjoint(g, w, 2, 1))
+    assert runs(kernel, "sum0.copy2") == 4
+    assert runs(kernel, "sum0.copy1") == 4 * 8
+
+
+def test_filters_are_copied_for_groups_of_images_where_panels_are_few() -> None:
+    """Of 64 filters two threads get two panels each, for a half of the images."""
+    kernel = scheduled(convolution(load(1, 8, 64, 7, 7), load(2, 64, 64, 3, 3)))
+    panels = runs(kernel, "sum0.copy2")
+    assert panels == 4
+    assert runs(kernel, "sum0.copy1") == panels * 4
+
+
+def test_large_images_are_copied_once() -> None:
+    """Their filters, which are small, are copied for each block of lines."""
+    kernel = scheduled(convolution(load(1, 8, 64, 56, 56), load(2, 64, 64, 3, 3)))
+    blocks = runs(kernel, "sum0.copy1")
+    assert runs(kernel, "sum0.copy2") == 2 * blocks
+
+
+@pytest.mark.parametrize("images", [7, 8])
+@pytest.mark.parametrize("strided", [False, True])
+def test_groups_of_images(images: int, strided: bool) -> None:
+    """Also where the last group has fewer."""
+    x, w = ((images, 5, 6, 6), (5, 20, 4, 4)) if strided else ((images, 4, 7, 7), (20, 4, 3, 3))
+    generator = np.random.default_rng(0)
+    inputs = [generator.standard_normal(shape).astype(np.float32) for shape in (x, w)]
+    build, expected = (
+        (adjoint(load(1, *x), load(2, *w), 2, 1), numpy_adjoint(*inputs, 2, 1))
+        if strided
+        else (convolution(load(1, *x), load(2, *w)), numpy_convolution(*inputs))
+    )
+    linearizer = Linearizer(store(build), TARGET).linearize()
+    kernel = linearizer.scheduled
+    assert runs(kernel, "sum0.copy2") < runs(kernel, "sum0.copy1")
+    out = np.full(expected.size, np.nan, np.float32)
+    interpret(linearizer.uops, [out, *(i.ravel() for i in inputs)])
+    np.testing.assert_allclose(out.reshape(expected.shape), expected, rtol=1e-4, atol=1e-4)
