@@ -57,6 +57,19 @@ def test_strided_adjoints_in_phases(size: int, taps: int, stride: int, padding: 
     np.testing.assert_allclose(out.reshape(expected.shape), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("lines", "together"), [(5, 5), (7, 7), (8, 8), (14, 7), (15, 5), (28, 4), (56, 4), (31, 4)]
+)
+def test_lines_at_a_time_leave_few_beyond_the_last(lines: int, together: int) -> None:
+    """One line alone has too few sums that do not wait for one another."""
+    full = (2, 6, lines, lines, 3, 3)
+    x = load(1, 2, 6, lines, lines).pad(((0, 0), (0, 0), (1, 1), (1, 1)))
+    right = load(2, 1, 6, 1, 1, 3, 3).expand(full)
+    kernel = scheduled(total(mul(x.window(2, 3).window(3, 3), right), 4, 5))
+    copies = [loop.range for loop in kernel.by_name["sum0"].loops if loop.kind is Kind.UNROLL]
+    assert together in [r.size.arg for r in copies if r.name.startswith("i0.2")]
+
+
 def test_phases_are_more_than_registers_hold() -> None:
     """64 phases of a place would each need a vector of sums."""
     g, w = load(1, 8, 6, 9, 9), load(2, 1, 6, 17, 17)

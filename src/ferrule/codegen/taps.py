@@ -19,7 +19,8 @@ from ferrule.records import dataclass
 
 MOST_TAPS = 64  # that are copies; others are a loop around these
 MOST_SUMS = 32  # vectors of partial sums, one for each tap
-ROWS = 4  # of results at a time, to use again what they load
+LEAST_ROWS = 4  # of results at a time, to use again what they load
+MOST_ROWS = 8  # as many as multiply-adds take cycles, two at a time
 FEW_VECTORS = 8  # of a line
 LEAST_PLACES = 5  # of the taps along memory
 
@@ -110,7 +111,7 @@ def _sum_over_taps(
     lanes = plan.lanes(plan.nest(reduce), x.size.arg)
     images = [r.name for r in rest]
     plan.do("split", name, x.name, lanes, "mask")
-    serial, copies = _split_lines(plan, name, found, ROWS, images)
+    serial, copies = _split_lines(plan, name, found, _rows_together(found), images)
     for copy in copies:
         plan.do("unroll", name, copy)
     copies.append(f"{x.name}.i")
@@ -124,6 +125,14 @@ def _sum_over_taps(
     _copy(plan, reduce, found, name, len(images))
     plan.share(name, len(images))
     return True
+
+
+def _rows_together(found: _Windows) -> int:
+    """How many lines at a time: all of few, else the fewest that leave least beyond the last."""
+    lines = int(found.places[-2:][0].size.arg)
+    if lines <= MOST_ROWS:
+        return lines
+    return min(range(LEAST_ROWS, MOST_ROWS + 1), key=lambda rows: -lines % rows)
 
 
 def _split_lines(
@@ -232,7 +241,7 @@ def _serial_taps(found: _Windows, most: int) -> list[str]:
 def _most_lines(plan: Plan, found: _Windows) -> int:
     """How many lines of a copy take half of the second cache, a few at least."""
     line = 4 * int(found.places[-1].size.arg) * prod(found.strides[-2:])
-    return max(2 * ROWS, plan.target.l2_bytes // 2 // line)
+    return max(2 * MOST_ROWS, plan.target.l2_bytes // 2 // line)
 
 
 def _sum_for_each_tap(
