@@ -51,7 +51,7 @@ LAYERS = """
     runtime.opencl
     runtime.cuda_driver runtime.cuda_memory runtime.cuda_compiler runtime.cuda_program
     runtime.graph.dependencies runtime.graph.cuda runtime.cuda
-    node known lazy storage schedule.signature schedule.graph schedule.views schedule.updates
+    node known lazy steps storage schedule.signature schedule.graph schedule.views schedule.updates
     schedule.tasks schedule.slots
     schedule.costs schedule.fusion schedule.gains schedule.legality schedule.keep schedule.guests
     schedule.cut

@@ -8,11 +8,20 @@ from ferrule.dtype import dtypes
 from ferrule.expr import Expr
 from ferrule.fold import Scalar, fold, fold_reduce, is_negative_zero, same_operand
 from ferrule.node import Node, Shape
-from ferrule.ops import BinaryOps, LoadOps, MovementOps, Op, ReduceOps, TernaryOps, UnaryOps
+from ferrule.ops import (
+    BinaryOps,
+    FunctionOps,
+    LoadOps,
+    MovementOps,
+    Op,
+    ReduceOps,
+    TernaryOps,
+    UnaryOps,
+)
 from ferrule.shape.layout import storage_size
 
 _POINTWISE: Final = frozenset(
-    {*UnaryOps, *BinaryOps, *TernaryOps, MovementOps.RESHAPE, MovementOps.PERMUTE}
+    {*UnaryOps, *BinaryOps, *TernaryOps, *FunctionOps, MovementOps.RESHAPE, MovementOps.PERMUTE}
 )
 _REPEATING: Final = frozenset({MovementOps.EXPAND, MovementOps.WINDOW, MovementOps.AS_STRIDED})
 _ADDS_ZEROS: Final = frozenset({MovementOps.PAD, MovementOps.UNWINDOW})

@@ -35,11 +35,20 @@ from ferrule.gradient import (
 )
 from ferrule.host import Array, HostFunction, on_host
 from ferrule.lazy import LazyBuffer
-from ferrule.ops import BinaryOps, LoadOps, MovementOps, ReduceOps, TernaryOps, UnaryOps
+from ferrule.ops import (
+    BinaryOps,
+    FunctionOps,
+    LoadOps,
+    MovementOps,
+    ReduceOps,
+    TernaryOps,
+    UnaryOps,
+)
 from ferrule.random import Words, drawn_by, random_words
 from ferrule.records import dataclass
 from ferrule.runner import JITRunner
 from ferrule.shape.view import View, prod_sint, same
+from ferrule.steps import Steps
 
 
 class VmapError(RuntimeError):
@@ -298,6 +307,9 @@ def over_lanes(node: LazyBuffer, sources: Sequence[LazyBuffer | None], size: sin
     match op:
         case UnaryOps() | BinaryOps() | TernaryOps():
             return first.e(op, *others, arg=arg)
+        case FunctionOps():
+            function: Steps = arg
+            return function.of(first)
         case ReduceOps.SCATTER:
             axis, length, *how = arg
             index, *base = others

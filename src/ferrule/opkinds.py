@@ -110,6 +110,17 @@ class MovementOps(Enum):
     __hash__ = object.__hash__
 
 
+class FunctionOps(Enum):
+    """Element-wise functions as one node, whose argument, a `Steps`, says what they do.
+
+    These occur in graphs, never in a kernel's AST, which has the steps themselves.
+    """
+
+    STEPS = 1
+
+    __hash__ = object.__hash__
+
+
 class LoadOps(Enum):
     """Where values come from; these occur in graphs, never in a kernel's AST."""
 
@@ -135,7 +146,9 @@ class BufferOps(Enum):
     __hash__ = object.__hash__
 
 
-Op: TypeAlias = UnaryOps | BinaryOps | ReduceOps | MovementOps | LoadOps | TernaryOps | BufferOps
+Op: TypeAlias = (
+    UnaryOps | BinaryOps | TernaryOps | FunctionOps | ReduceOps | MovementOps | LoadOps | BufferOps
+)
 OpType: TypeAlias = (
     type[UnaryOps]
     | type[BinaryOps]
@@ -143,6 +156,7 @@ OpType: TypeAlias = (
     | type[MovementOps]
     | type[LoadOps]
     | type[TernaryOps]
+    | type[FunctionOps]
     | type[BufferOps]
 )
 Shape: TypeAlias = tuple[sint, ...]

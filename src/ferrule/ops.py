@@ -19,6 +19,7 @@ from ferrule.interning import Table
 from ferrule.opkinds import (
     BinaryOps,
     BufferOps,
+    FunctionOps,
     Info,
     LoadOps,
     MovementOps,
@@ -46,6 +47,7 @@ __all__ = [
     "BufferOps",
     "ConstBuffer",
     "FlopCounter",
+    "FunctionOps",
     "LazyOp",
     "LoadOps",
     "MemBuffer",

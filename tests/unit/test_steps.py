@@ -1,34 +1,69 @@
-"""Functions that are built again from the steps that they took the first time."""
+"""Functions that are one node of the graph, and operations of their own in a kernel."""
 
 from __future__ import annotations
 
 import pytest
 
+from ferrule import Tensor
+from ferrule.buffer import Buffer
 from ferrule.dtype import DType, dtypes
+from ferrule.expr import Variable
 from ferrule.gradient import Value
 from ferrule.lazy import LazyBuffer
-from ferrule.ops import LoadOps, ReduceOps, UnaryOps
+from ferrule.ops import FunctionOps, LoadOps, ReduceOps, UnaryOps
+from ferrule.schedule import create_schedule
+from ferrule.schedule.costs import Cost, Costs
+from ferrule.schedule.graph import build_graph
+from ferrule.schedule.recipe import Form
+from ferrule.schedule.stored import key_of
+from ferrule.steps import Steps
+from ferrule.target import detect_cpu
 from ferrule.tensor import errorfunction, special
 from ferrule.tensor.steps import Function, applied
 
+FUNCTIONS = [special.tanh, special.sigmoid, special.silu, errorfunction.gelu, special.expm1]
+
 
 def value(dtype: DType, shape: tuple[int, ...] = (3, 4)) -> LazyBuffer:
-    return LazyBuffer.empty(shape, dtype, "NUMPY")
+    size = 1
+    for length in shape:
+        size *= length
+    return LazyBuffer.in_buffer(Buffer("CPU", size, dtype), shape)
 
 
-def negated_twice(x: Value) -> Value:
-    return special.magnitude(x.alu(UnaryOps.NEG)) * 3.0
+def chain(x: Value) -> Value:
+    """Each step has one user."""
+    return (x.alu(UnaryOps.NEG) * 3.0).alu(UnaryOps.EXP2)
+
+
+def nested(x: Value) -> Value:
+    return special.magnitude(special.tanh(x).alu(UnaryOps.NEG)) * special.tanh(x)
 
 
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64, dtypes.bfloat16])
-@pytest.mark.parametrize(
-    "function",
-    [special.tanh, special.sigmoid, special.silu, errorfunction.gelu, special.expm1, negated_twice],
-)
-def test_they_are_the_very_nodes_of_the_function(function: Function, dtype: DType) -> None:
-    first, second = value(dtype), value(dtype, (5,))
-    for x in (first, second, first.e(UnaryOps.NEG)):
-        assert applied(function, x) is function(Value(x)).node
+@pytest.mark.parametrize("function", [*FUNCTIONS, chain, nested])
+def test_a_function_is_one_node_whose_kernel_has_its_steps(
+    function: Function, dtype: DType
+) -> None:
+    x = value(dtype)
+    node = applied(function, x)
+    assert (node.op, node.srcs, node.shape) == (FunctionOps.STEPS, (x,), x.shape)
+    assert node is applied(function, x)
+    steps: Steps = node.arg
+    assert not any(isinstance(step.op, FunctionOps) for step in steps.steps)
+    assert len(steps.form) == len(set(steps.form)), "a step is done twice"
+    spelled_out = steps.spelled_out(x)
+    assert spelled_out.dtype is node.dtype
+    assert spelled_out.op is not FunctionOps.STEPS
+    (item,) = create_schedule([node])
+    (other,) = create_schedule([spelled_out])
+    assert item.ast is other.ast
+
+
+def test_the_steps_are_those_of_the_function() -> None:
+    x = value(dtypes.float32)
+    steps = applied(chain, x).arg
+    assert steps.spelled_out(x) is chain(Value(x)).node
 
 
 def test_what_is_known_stays_so() -> None:
@@ -40,6 +75,8 @@ def test_what_is_known_stays_so() -> None:
         assert found is special.relu(Value(x)).node
     empty = value(dtypes.float32, (0, 3))
     assert applied(special.tanh, empty).op is LoadOps.CONST
+    steps: Steps = applied(special.relu, value(dtypes.float32)).arg
+    assert steps.of(LazyBuffer.const(-1.0, dtypes.float32, (2,), "NUMPY")).base_const() == 0
 
 
 def test_what_is_no_element_wise_function_is_called_each_time() -> None:
@@ -52,3 +89,57 @@ def test_what_is_no_element_wise_function_is_called_each_time() -> None:
     x = value(dtypes.float32)
     assert applied(total, x).op is ReduceOps.SUM
     assert calls[-1] == (3, 4)
+
+
+def cost_of(node: LazyBuffer) -> Cost:
+    return Costs(build_graph([node]), set(), detect_cpu())[node]
+
+
+@pytest.mark.parametrize("function", [*FUNCTIONS, chain])
+def test_a_node_costs_what_its_steps_cost(function: Function) -> None:
+    """Below it: memory, a sum that it may own, and something repeated."""
+    wide = value(dtypes.float32)
+    for x in (wide, wide.r(ReduceOps.SUM, (1,)), value(dtypes.float32, (1, 4)).expand((3, 4))):
+        node = applied(function, x)
+        cost, other = cost_of(node), cost_of(node.arg.spelled_out(x))
+        steps = [step for step in node.arg.steps if step.op is not LoadOps.CONST]
+        assert cost.nodes == len(steps) <= cost.each
+        cost.each, cost.nodes = other.each, other.nodes
+        assert cost == other
+    assert bool(cost_of(applied(chain, wide.r(ReduceOps.SUM, (1,)))).owned)
+
+
+def key(*functions: Function) -> str | None:
+    x = value(dtypes.float32)
+    for _ in range(20):
+        for function in functions:
+            x = applied(function, x)
+    parts = Form(build_graph([x])).key
+    assert parts is not None
+    return key_of(detect_cpu(), parts)
+
+
+def test_schedules_of_functions_are_stored_by_what_these_do() -> None:
+    same, other = key(special.tanh, special.silu), key(special.silu, special.tanh)
+    assert same is not None
+    assert other is not None
+    assert key(special.tanh, special.silu) == same != other
+
+
+def test_lanes_of_a_number() -> None:
+    """What is mapped over may turn out to be a number, of which a function is one too."""
+    from ferrule.transforms import vmap
+
+    found = vmap(lambda x: (x * 1).relu() + x)(Tensor.full((3, 4), 2.0))
+    assert found.tolist() == [[4.0] * 4] * 3
+
+
+def test_a_function_of_a_symbolic_size() -> None:
+    size = Variable("n", 1, 10).bind(3)
+    x = value(dtypes.float32, (10,)).shrink([(0, size)])
+    node = applied(special.tanh, x)
+    spelled_out = node.arg.spelled_out(x)
+    (item,) = create_schedule([node])
+    (other,) = create_schedule([spelled_out])
+    assert item.ast is other.ast
+    assert item.var_vals == other.var_vals == {Variable("n", 1, 10): 3}

@@ -49,6 +49,7 @@ from ferrule.ops import (
     BinaryOps,
     BufferOps,
     ConstBuffer,
+    FunctionOps,
     LazyOp,
     LoadOps,
     MemBuffer,
@@ -117,7 +118,7 @@ class Lowering:
                 return self._reduce(node, idx, valid)
             case UnaryOps() | BinaryOps() | TernaryOps():
                 return self._elementwise(node, idx, valid)
-            case LoadOps():
+            case LoadOps() | FunctionOps():
                 raise ValueError(f"{node.op} belongs to the graph; a kernel's AST has no such node")
             case _:
                 assert_never(node.op)

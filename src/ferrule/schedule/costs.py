@@ -7,17 +7,19 @@ twice is never free.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from math import gcd
 from typing import Final, final
 
 from ferrule.codegen.intrinsics import native_intrinsic
 from ferrule.dtype import dtypes
 from ferrule.lazy import LazyBuffer
-from ferrule.ops import BinaryOps, LoadOps, MovementOps, Op, ReduceOps, UnaryOps
+from ferrule.ops import BinaryOps, FunctionOps, LoadOps, MovementOps, Op, ReduceOps, UnaryOps
 from ferrule.records import dataclass
 from ferrule.schedule.graph import Graph, value_sources
 from ferrule.schedule.signature import is_running_total
 from ferrule.shape.layout import storage_size
+from ferrule.steps import ARGUMENT, Step, Steps
 from ferrule.target import Target
 
 _OPERATIONS: Final[dict[Op, float]] = {
@@ -76,6 +78,8 @@ class Cost:
     """Above 0 for what a contraction's result moves to: elements for each that was computed."""
     runs: bool = False
     """Whether it is a total that goes on from element to element, in one loop of its own."""
+    nodes: int = 1
+    """How many it counts for: a function counts as its steps do."""
 
     @property
     def passed(self) -> float:
@@ -83,11 +87,37 @@ class Cost:
         return float(self.size) if self.is_reduce else self.local
 
 
-def operations(node: LazyBuffer) -> float:
-    """What one evaluation of an element-wise node takes."""
+def operations(node: LazyBuffer | Step) -> float:
+    """What one evaluation of an element-wise operation takes."""
     if node.op in (BinaryOps.DIV, BinaryOps.MOD) and not dtypes.is_float(node.dtype):
         return _INTEGER_DIVISION
     return _OPERATIONS.get(node.op, 1.0)
+
+
+@final
+@dataclass(frozen=True)
+class _Function:
+    """What the steps of a function cost."""
+
+    each: float
+    """Operations for each element."""
+    local: float
+    """The same, where what is shared counts once for each user, as it does between nodes."""
+    times: int
+    """How many times the argument counts in that."""
+
+
+@cache
+def _function(function: Steps) -> _Function:
+    local = [0.0]
+    times = [1]
+    for step in function.steps:
+        unique = set(step.sources)
+        own = 0.0 if step.op is LoadOps.CONST else operations(step)
+        local.append(sum([local[source] for source in unique]) + own)
+        times.append(sum([times[source] for source in unique]))
+    each = sum([operations(step) for step in function.operations])
+    return _Function(each, local[-1], times[-1])
 
 
 def widened_factors(reduce: LazyBuffer, target: Target) -> list[LazyBuffer]:
@@ -144,12 +174,15 @@ class Costs:
         moved: set[LazyBuffer] = set()
         for node in graph.order:
             for source in value_sources(node):
-                self.users[source] += 1
+                self.users[source] += _uses(node)
                 if node.op in _CHANGES_INDEX:
                     moved.add(source)
         self.several_indices = {node for node in moved if self.users[node] > 1}
+        self.nbytes = {node: nbytes(node) for node in graph.order}
+        """The memory of each value."""
         for node in graph.order:
             self._costs[node] = self._cost(node)
+        self._stored = {node for node, cost in self._costs.items() if self._is_stored(node, cost)}
 
     def __getitem__(self, node: LazyBuffer) -> Cost:
         """What it takes to compute the node."""
@@ -179,8 +212,11 @@ class Costs:
 
     def is_surely_load(self, node: LazyBuffer) -> bool:
         """Whether that is so, or will be."""
-        contraction = self._costs[node].contraction
-        return self.is_load(node) or contraction or self._is_long_sum_again(node)
+        return node.realized is not None or node in self.roots or node in self._stored
+
+    def _is_stored(self, node: LazyBuffer, cost: Cost) -> bool:
+        """Whether a node will be in memory, whatever is found out about others."""
+        return cost.contraction or self._is_long_sum_again(node)
 
     def has_long_sum(self, node: LazyBuffer) -> bool:
         """Whether each element is a long sum, or an epilogue of one."""
@@ -197,6 +233,8 @@ class Costs:
             return self._movement(node, sources)
         if isinstance(node.op, ReduceOps):
             return self._reduce(node, sources)
+        if node.op is FunctionOps.STEPS:
+            return self._function(node, sources[0])
         return self._elementwise(node, sources)
 
     def _owned(self, source: LazyBuffer, cost: Cost) -> frozenset[LazyBuffer]:
@@ -206,6 +244,22 @@ class Costs:
     def _alone(self, node: LazyBuffer, sources: list[Cost]) -> bool:
         pairs = zip(value_sources(node), sources, strict=True)
         return any([cost.alone and self.users[source] == 1 for source, cost in pairs])
+
+    def _function(self, node: LazyBuffer, source: Cost) -> Cost:
+        size = storage_size(node.shape)
+        steps = _function(node.arg)
+        only = node.arg.is_chain and self.users[node.srcs[0]] == 1
+        return Cost(
+            size,
+            steps.each,
+            min(steps.times * source.passed + steps.local * size, _MOST_LOCAL * size),
+            source.distinct,
+            source.repeats,
+            source.reduces,
+            source.owned if only else NONE,
+            source.alone and only,
+            nodes=len(node.arg.operations),
+        )
 
     def _elementwise(self, node: LazyBuffer, sources: list[Cost]) -> Cost:
         size = storage_size(node.shape)
@@ -284,6 +338,11 @@ class Costs:
         while isinstance(source.op, MovementOps):
             source = source.srcs[0]
         return source.op is ReduceOps.SUM and source.dtype is node.dtype
+
+
+def _uses(node: LazyBuffer) -> int:
+    """How often a node counts as a user of its sources: a function once for each step."""
+    return int(node.arg.users[ARGUMENT]) if node.op is FunctionOps.STEPS else 1
 
 
 def _evaluated(node: LazyBuffer) -> float:

@@ -157,7 +157,7 @@ class _Cutter:
     def _visit_sources(
         self, node: LazyBuffer, fusion: Fusion, signature: Signature, nested: bool
     ) -> None:
-        fusion.nodes += 1
+        fusion.nodes += self.costs[node].nodes
         fusion.most_evals = max(fusion.most_evals, fusion.space.evals_at(signature))
         nested = nested or isinstance(node.op, ReduceOps)
         for place, source in enumerate(value_sources(node)):

@@ -8,7 +8,7 @@ from typing import Final, final
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import LoadOps, MovementOps, ReduceOps
 from ferrule.records import dataclass
-from ferrule.schedule.costs import SMALL_KERNEL, Cost, Costs, factors, nbytes
+from ferrule.schedule.costs import SMALL_KERNEL, Cost, Costs, factors
 from ferrule.schedule.fusion import MOST_NODES, Fusion, Visits
 from ferrule.schedule.graph import value_sources
 from ferrule.shape.layout import storage_size
@@ -75,7 +75,7 @@ class Gains:
             return False
         both = [first] if fusion.contraction is None else [first, fusion.contraction]
         work = 2 * sum([self.costs[n].each * self.costs[n].size for n in both])
-        return 4 * nbytes(node) * self.byte_seconds >= _NOTICED * self._seconds(work)
+        return 4 * self.costs.nbytes[node] * self.byte_seconds >= _NOTICED * self._seconds(work)
 
     def is_much_larger(self, node: LazyBuffer) -> bool:
         """Whether a node is much larger than what the contraction has that it is made from, and
@@ -128,7 +128,7 @@ class Gains:
         if self.has_blocks and self.costs.has_long_sum(node):
             return False  # a block has no place for it inside of other loops
         below = self._below(node, visits)
-        size = nbytes(node)
+        size = self.costs.nbytes[node]
         through_memory = below.loaded + size * (1 + len(visits))
         rereads = 0
         if cost.reduces and below.loaded > self.near_bytes * cost.size:
@@ -173,26 +173,30 @@ class Gains:
         work = 0.0
         loads: dict[LazyBuffer, int] = {}
         inner: list[LazyBuffer] = []
+        costs = self.costs
         seen = {node}
-        stack = [(node, _CHANCES_TO_CUT, nbytes(node))]
-        while stack and len(seen) < MOST_NODES:
+        nodes = costs[node].nodes
+        stack = [(node, _CHANCES_TO_CUT, costs.nbytes[node])]
+        while stack and nodes < MOST_NODES:
             current, chances, part = stack.pop()
-            cost = self.costs[current]
+            cost = costs[current]
             work += cost.each * cost.size
             inner.append(current)
+            moves = isinstance(current.op, MovementOps)
             for source in value_sources(current):
-                # Of what is moved into a smaller shape, only that much is read.
-                most = nbytes(source)
-                if isinstance(current.op, MovementOps):
-                    most = min(most, part)
                 if source in seen:
                     continue
                 seen.add(source)
-                left = chances - (source in self.costs.several_indices)
-                if left < 0 or self.costs.is_surely_load(source):
+                most = costs.nbytes[source]
+                if moves:  # of what is moved into a smaller shape, only that much is read
+                    most = min(most, part)
+                left = chances - (source in costs.several_indices)
+                if left < 0 or costs.is_surely_load(source):
                     loads[source] = most
+                    nodes += 1
                 elif source.op is not LoadOps.CONST:
                     stack.append((source, left, most))
+                    nodes += costs[source].nodes
         loaded = sum(loads.values())
         work += sum([most // load.dtype.itemsize for load, most in loads.items()])
         wide = max([self.costs[load].size for load in loads], default=0)

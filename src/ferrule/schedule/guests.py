@@ -41,12 +41,14 @@ class Guests:
         """
         if self.target.block_threads > 1:  # its kernels with blocks add up nothing else
             return
-        rows = self._reduced_axes(node)
+        rows: set[int] | None = None
         for host in visits:
             block = find_block(node, host.space, host.outer, visits[host])
             guests = [fusion for fusion in visits if fusion is not host]
             if block is None or not all(self._can_attach(f, host) for f in guests):
                 continue
+            if rows is None:
+                rows = self._reduced_axes(node)
             if not rows <= {block.axis}:
                 continue
             axes = {self._summed_axis(node, block, f, visits[f]) for f in guests}

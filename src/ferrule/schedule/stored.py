@@ -25,6 +25,7 @@ from ferrule.ops import ConstBuffer, LazyOp, MemBuffer, Op
 from ferrule.schedule.recipe import Place, Recipe, Step
 from ferrule.shape.shapetracker import ShapeTracker
 from ferrule.shape.view import View
+from ferrule.steps import Steps
 from ferrule.target import Target
 
 FEWEST_PARTS: Final = 32
@@ -34,7 +35,7 @@ _TABLE: Final = "schedule"
 # What decides a recipe besides what turns its ASTs into kernels.
 _PLANNING: Final = (
     *("buffer", "fold", "helpers", "known", "lazy", "memory", "node", "runner", "schedule"),
-    *("storage", "target"),
+    *("steps", "storage", "target"),
 )
 
 _Row: TypeAlias = tuple[Any, tuple[int, ...], Any]
@@ -81,6 +82,8 @@ def _text(value: Any) -> str:
         return str(value.name)
     if isinstance(value, Enum):
         return f"{kind.__name__}.{value.name}"
+    if kind is Steps:
+        return f"Steps{_text(value.form)}"
     if kind is View:
         return "View" + _text((value.shape, value.strides, value.offset, value.mask))
     raise TypeError(f"{kind.__name__} has no text that stands for it")

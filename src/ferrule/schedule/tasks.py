@@ -6,7 +6,15 @@ from dataclasses import field
 from typing import final
 
 from ferrule.lazy import LazyBuffer
-from ferrule.ops import BinaryOps, LoadOps, MovementOps, ReduceOps, TernaryOps, UnaryOps
+from ferrule.ops import (
+    BinaryOps,
+    FunctionOps,
+    LoadOps,
+    MovementOps,
+    ReduceOps,
+    TernaryOps,
+    UnaryOps,
+)
 from ferrule.records import dataclass
 from ferrule.schedule.graph import Graph
 from ferrule.schedule.updates import BASE, base_of, memory_of, stored_scatter, updates_of
@@ -43,7 +51,7 @@ class Task:
         return node.srcs
 
 
-_KEEPS_INDEX = (UnaryOps, BinaryOps, TernaryOps)
+_KEEPS_INDEX = (UnaryOps, BinaryOps, TernaryOps, FunctionOps)
 _PASSES_ON = (LoadOps.ASSIGN, LoadOps.CONTIGUOUS)
 
 

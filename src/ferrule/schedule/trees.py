@@ -9,7 +9,7 @@ from typing import Any, final
 
 from ferrule.expr import Expr, Variable, unbind
 from ferrule.lazy import LazyBuffer
-from ferrule.ops import BufferOps, ConstBuffer, LazyOp, LoadOps, MemBuffer, MovementOps
+from ferrule.ops import BufferOps, ConstBuffer, FunctionOps, LazyOp, LoadOps, MemBuffer, MovementOps
 from ferrule.schedule.slots import Slot, Slots
 from ferrule.schedule.tasks import Reader, Task
 from ferrule.shape.shapetracker import ShapeTracker
@@ -114,6 +114,9 @@ class TreeBuilder:
     def _node(self, node: LazyBuffer, srcs: tuple[LazyOp, ...]) -> LazyOp:
         if node.op in (LoadOps.ASSIGN, LoadOps.CONTIGUOUS):
             return srcs[0]
+        if node.op is FunctionOps.STEPS:
+            tree: LazyOp = node.arg.tree(*srcs)
+            return tree
         arg = self._unbound(node.arg) if self.symbolic else node.arg
         return LazyOp(node.op, srcs, arg)
 

@@ -1,75 +1,69 @@
-"""Element-wise functions as the steps that they took the first time.
-
-A function such as the hyperbolic tangent is 25 nodes of the lazy graph. To build each takes a look
-at its operands: whether they fit, and whether the result is known. But for all values of one dtype
-the nodes are the same; so they are looked at once, and only put together after that, in a third of
-the time.
-"""
+"""Element-wise functions as one node each, whose steps are those that they took the first time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, TypeAlias, final
+from typing import Any, Final, TypeAlias, final
 
 from ferrule.dtype import DType
-from ferrule.gradient import Value, constant
+from ferrule.fold import is_negative_zero
+from ferrule.gradient import Value
 from ferrule.lazy import LazyBuffer
-from ferrule.ops import BinaryOps, LoadOps, Op, TernaryOps, UnaryOps
-from ferrule.records import dataclass
+from ferrule.ops import BinaryOps, FunctionOps, TernaryOps, UnaryOps
 from ferrule.schedule.graph import toposort
+from ferrule.steps import ARGUMENT, Step, Steps
 
 Function: TypeAlias = Callable[[Value], Value]
 
-_X = 0
-"""The number of the function's argument; steps are numbered from 1."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """A node: a constant, or an element-wise operation on the results of earlier steps."""
-
-    op: Op
-    sources: tuple[int, ...]
-    arg: Any
-    dtype: DType
+_ELEMENTWISE: Final = (UnaryOps, BinaryOps, TernaryOps)
 
 
 def applied(function: Function, x: LazyBuffer) -> LazyBuffer:
-    """What an element-wise function makes of a value, outside the tape: the very same nodes."""
-    # What is known, or has no elements, has simpler results.
+    """What an element-wise function makes of a value, outside the tape."""
     steps = None if x.base_const() is not None or 0 in x.shape else _steps(function, x.dtype)
-    if steps is None:
-        return function(Value(x)).node
-    made = [x]
-    for step in steps:
-        if step.op is LoadOps.CONST:
-            made.append(constant(step.arg, step.dtype, x.shape, x.device))
-            continue
-        sources = tuple([made[number] for number in step.sources])
-        if _X not in step.sources:
-            made.append(x.same(step.op, sources, step.arg, step.dtype))
-            continue
-        node = sources[0].e(step.op, *sources[1:], arg=step.arg)
-        if node.op is not step.op:  # what `x` is made of makes it simpler, as in -(-y)
-            return function(Value(x)).node
-        made.append(node)
-    return made[-1]
+    return function(Value(x)).node if steps is None else steps.of(x)
 
 
 @cache
-def _steps(function: Function, dtype: DType) -> tuple[_Step, ...] | None:
-    """The steps of a function; None where some are no element-wise operations."""
+def _steps(function: Function, dtype: DType) -> Steps | None:
+    """The steps of a function; None where there are none, or some are not element-wise."""
     x = LazyBuffer.empty((2,), dtype, "")  # of more than one element: a sum would be seen
-    numbers = {x: _X}
-    steps = []
+    taken = _Taken()
+    numbers = {x: ARGUMENT}
     for node in toposort([function(Value(x)).node]):
         if node is x:
             continue
-        if node.base_const() is None and not isinstance(node.op, (UnaryOps, BinaryOps, TernaryOps)):
-            return None
         sources = tuple([numbers[source] for source in node.srcs])
-        numbers[node] = len(numbers)
-        steps.append(_Step(node.op, sources, node.arg, node.dtype))
-    return tuple(steps)
+        if node.op is FunctionOps.STEPS:
+            numbers[node] = taken.all_of(node.arg, *sources)
+        elif node.base_const() is not None or isinstance(node.op, _ELEMENTWISE):
+            numbers[node] = taken.add(Step(node.op, sources, node.arg, node.dtype))
+        else:
+            return None
+    return Steps(tuple(taken.steps)) if taken.steps else None
+
+
+@final
+class _Taken:
+    """The steps taken so far; what is done twice is one step."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self._numbers: dict[tuple[Any, ...], int] = {}
+
+    def add(self, step: Step) -> int:
+        """The number of a step."""
+        key = (step.op, step.sources, step.arg, is_negative_zero(step.arg), step.dtype)
+        if key not in self._numbers:
+            self.steps.append(step)
+            self._numbers[key] = len(self.steps)
+        return self._numbers[key]
+
+    def all_of(self, function: Steps, argument: int) -> int:
+        """The number of the last step of a function."""
+        numbers = [argument]
+        for step in function.steps:
+            sources = tuple([numbers[source] for source in step.sources])
+            numbers.append(self.add(Step(step.op, sources, step.arg, step.dtype)))
+        return numbers[-1]

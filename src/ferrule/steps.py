@@ -1,0 +1,109 @@
+"""Several element-wise operations on one value as one node of the graph.
+
+A function such as the hyperbolic tangent is 25 operations. As nodes of their own they would have to
+be built, weighed and named each time, and a network that is unrolled has thousands. So the function
+is one node, whose argument is its steps; they become operations of their own in the kernel's AST.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Final, final
+
+from ferrule.dtype import DType
+from ferrule.lazy import LazyBuffer
+from ferrule.ops import (
+    BufferOps,
+    ConstBuffer,
+    FunctionOps,
+    LazyOp,
+    LoadOps,
+    Op,
+    UnaryOps,
+    cast_arg,
+)
+from ferrule.records import dataclass
+from ferrule.shape.shapetracker import ShapeTracker
+from ferrule.shape.view import View
+
+ARGUMENT: Final = 0
+"""The number of the function's argument; steps are numbered from 1."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A constant, or an element-wise operation on the results of earlier steps."""
+
+    op: Op
+    sources: tuple[int, ...]
+    arg: Any
+    dtype: DType
+
+
+@final
+class Steps:
+    """What an element-wise function does, in order; the last step gives its result.
+
+    Each is another: whoever makes them makes those of a function once.
+    """
+
+    def __init__(self, steps: tuple[Step, ...]) -> None:
+        self.steps = steps
+        self.dtype = steps[-1].dtype
+        self.operations = [step for step in steps if step.op is not LoadOps.CONST]
+        """The steps that compute something."""
+
+    @cached_property
+    def users(self) -> list[int]:
+        """How many operations use the argument, and the result of each step."""
+        count = [0] * (len(self.steps) + 1)
+        for step in self.operations:
+            for source in step.sources:
+                count[source] += 1
+        return count
+
+    @cached_property
+    def is_chain(self) -> bool:
+        """Whether each operation's result has one user, and the argument too."""
+        pairs = zip(self.users[1:-1], self.steps[:-1], strict=True)
+        shared = [step for users, step in pairs if users != 1 and step.op is not LoadOps.CONST]
+        return self.users[ARGUMENT] == 1 and not shared
+
+    @cached_property
+    def form(self) -> tuple[Any, ...]:
+        """What tells these steps from others: equal for equal steps, in every process."""
+        return tuple([(step.op, step.sources, step.arg, step.dtype) for step in self.steps])
+
+    def of(self, x: LazyBuffer) -> LazyBuffer:
+        """The function of a value: one node, but for what is known, which has simpler results."""
+        if x.base_const() is not None or 0 in x.shape:
+            return self.spelled_out(x)
+        return x.same(FunctionOps.STEPS, (x,), self, self.dtype)
+
+    def spelled_out(self, x: LazyBuffer) -> LazyBuffer:
+        """The function with a node for each step."""
+        made = [x]
+        for step in self.steps:
+            sources = [made[number] for number in step.sources]
+            if step.op is LoadOps.CONST:
+                made.append(LazyBuffer.const(step.arg, step.dtype, x.shape, x.device))
+            elif step.op is UnaryOps.CAST:
+                dtype, bits = cast_arg(step.arg)
+                made.append(sources[0].bitcast(dtype) if bits else sources[0].cast(dtype))
+            else:
+                made.append(sources[0].e(step.op, *sources[1:], arg=step.arg))
+        return made[-1]
+
+    def tree(self, x: LazyOp) -> LazyOp:
+        """The function in the AST of a kernel."""
+        # The strides of a constant mean nothing.
+        st = ShapeTracker(View.create(x.shape, (0,) * len(x.shape), 0, None))
+        made = [x]
+        for step in self.steps:
+            if step.op is LoadOps.CONST:
+                made.append(LazyOp(BufferOps.CONST, (), ConstBuffer(step.arg, step.dtype, st)))
+            else:
+                sources = tuple([made[number] for number in step.sources])
+                made.append(LazyOp(step.op, sources, step.arg))
+        return made[-1]
