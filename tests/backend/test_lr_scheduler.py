@@ -182,7 +182,7 @@ def test_reduce_on_plateau() -> None:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda o: StepLR(o, 0), "StepLR: step_size is 0; it must be above 0"),
+        (lambda o: StepLR(o, 0), "StepLR: step_size is 0; it must be a whole number above 0"),
         (lambda o: ConstantLR(o, 2.0), "ConstantLR: factor is 2.0; it must be between"),
         (lambda o: LinearLR(o, 0.0), "LinearLR: start_factor is 0.0; it must be in"),
         (lambda o: LambdaLR(o, [abs, abs]), "2 values of lr_lambda do not fit 1 parameter groups"),

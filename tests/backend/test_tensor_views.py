@@ -379,3 +379,41 @@ def test_results_have_their_own_memory_where_they_change_nothing(name: str) -> N
     np.testing.assert_array_equal(result.numpy(), expected)
     result.fill_(1)
     assert not x.numpy().any()
+
+
+# What the docstrings say
+
+DOCUMENTED_VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "reshape": lambda x: x.reshape(6, 4),
+    "ravel": lambda x: x.ravel(),
+    "flatten": lambda x: x.flatten(1),
+    "unflatten": lambda x: x.unflatten(2, (2, 2)),
+    "squeeze": lambda x: x[:, :1].squeeze(1),
+    "unsqueeze": lambda x: x.unsqueeze(0),
+    "split": lambda x: x.split(1)[1],
+    "chunk": lambda x: x.chunk(2)[1],
+    "unbind": lambda x: x.unbind()[1],
+    "narrow": lambda x: x.narrow(0, 1, 1),
+    "select": lambda x: x.select(0, 1),
+    "permute": lambda x: x.permute(2, 0, 1),
+    "diagonal": lambda x: x.diagonal(),
+    "rearrange": lambda x: x.rearrange("a b c -> c b a"),
+}
+DOCUMENTED_COPIES: dict[str, Callable[[Tensor], Tensor]] = {
+    "unfold": lambda x: x.unfold(2, 2, 2),
+    "view": lambda x: x.permute(2, 1, 0).view(-1),
+    "bitcast": lambda x: x.bitcast("uint32"),
+    "diag": lambda x: x[0].diag(),
+    "take": lambda x: x.take(Tensor([0, 1])),
+    "index_select": lambda x: x.index_select(0, Tensor([0])),
+}
+
+
+@pytest.mark.parametrize("name", [*DOCUMENTED_VIEWS, *DOCUMENTED_COPIES])
+def test_docstrings_say_what_shares_memory(name: str) -> None:
+    text = str(getattr(Tensor, name).__doc__)
+    assert ("iew" in text) if name in DOCUMENTED_VIEWS else ("copy" in text)
+    x = Tensor(CUBE.astype(np.int32)).realize()
+    part = (DOCUMENTED_VIEWS | DOCUMENTED_COPIES)[name](x)
+    part.assign(part.full_like(77)).realize()
+    assert bool((x == 77).any()) is (name in DOCUMENTED_VIEWS)

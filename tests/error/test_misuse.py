@@ -17,6 +17,7 @@ import ferrule
 from ferrule import Context, Tensor, TinyJit, Variable, nn
 from ferrule.errors import (
     ConfigError,
+    DeviceMismatchError,
     DTypeError,
     GradientError,
     JitError,
@@ -195,6 +196,16 @@ CASES: dict[str, list[Case]] = {
         (lambda: ones(2).huber(ones(3)), ShapeError, "[huber_loss] the shapes (2,) and (3,) do"),
         (lambda: ones(2).kl_div(ones(3)), ShapeError, "[kl_div] the shapes (2,) and (3,) do not"),
         (lambda: ones(2, 3).cross_entropy(ones(2)), DTypeError, "class indices are integers, not"),
+        (
+            lambda: ones(1, 2).cross_entropy(Tensor([0]), label_smoothing=2),
+            ValueError,
+            "[cross_entropy] label_smoothing is from 0 to 1, not 2",
+        ),
+        (
+            lambda: ones(1, 2).cross_entropy(Tensor([0], device="NUMPY")),
+            DeviceMismatchError,
+            "[cross_entropy] one tensor is on NUMPY, the other on CPU; move one of them",
+        ),
         (lambda: ones(2).mse(ones(2), "avg"), ValueError, "reduction is 'mean', 'sum' or 'none'"),
     ],
     "gradients": [
@@ -210,6 +221,25 @@ CASES: dict[str, list[Case]] = {
         (lambda: nn.EmbeddingBag(3, 4, padding_idx=3), ShapeError, "EmbeddingBag: padding_idx 3"),
         (lambda: nn.MultiheadAttention(5, 2), ShapeError, "embed_dim 5 does not divide into 2"),
         (lambda: nn.RNN(3, 4, nonlinearity="x"), ValueError, "RNN: nonlinearity is 'x'; it must"),
+        (
+            lambda: nn.Linear("a", 2),
+            TypeError,
+            "Linear: in_features is 'a'; it must be a whole num",
+        ),
+        (lambda: nn.Linear(-1, 2), ShapeError, "Linear: in_features is -1; it must be at least 0"),
+        (lambda: nn.Conv2d(3.0, 2, 3), TypeError, "Conv2d: in_channels is 3.0; it must be a whol"),
+        (lambda: nn.Embedding(3, -1), ShapeError, "Embedding: embedding_dim is -1; it must be at"),
+        (lambda: nn.Sequential(3), TypeError, "Sequential: layer 0 is int, which cannot be called"),
+        (lambda: nn.Sequential(nn.ReLU), TypeError, "layer 0 is the class ReLU; call it: ReLU()"),
+        (lambda: nn.ReLU(ones(2)), TypeError, "ReLU: inplace is a tensor; settings make the layer"),
+        (
+            lambda: nn.CrossEntropyLoss(ones(2, 3), Tensor([0, 1])),
+            TypeError,
+            "ignore_index is a tensor; settings make the layer, which is then called on tensors: "
+            "CrossEntropyLoss()(...)",
+        ),
+        (lambda: nn.init.zeros_(nn.ReLU()), TypeError, "tensor has to be a tensor, not ReLU"),
+        (lambda: nn.init.trunc_normal_(ones(2), std=0), ValueError, "std is 0; it must be above 0"),
         (lambda: nn.MaxPool2d(), TypeError, "missing a required argument: 'kernel_size'"),
     ],
     "optim": [
@@ -225,7 +255,42 @@ CASES: dict[str, list[Case]] = {
         (
             lambda: optim.lr_scheduler.StepLR(optim.SGD([ones(2)]), wrong),
             OptimizerError,
-            "it must be above 0",
+            "it must be a whole number above 0",
+        ),
+        (
+            lambda: optim.lr_scheduler.StepLR([], 3),
+            OptimizerError,
+            "list is no Optimizer; pass one",
+        ),
+        (
+            lambda: optim.lr_scheduler.StepLR(optim.SGD([ones(2)]), 3, "x"),
+            OptimizerError,
+            "StepLR: gamma is 'x'; it must be a number",
+        ),
+        (
+            lambda: optim.lr_scheduler.MultiStepLR(optim.SGD([ones(2)]), 3),
+            OptimizerError,
+            "MultiStepLR: milestones is 3; it must be a list of whole numbers",
+        ),
+        (
+            lambda: optim.lr_scheduler.LambdaLR(optim.SGD([ones(2)]), 3),
+            OptimizerError,
+            "LambdaLR: lr_lambda is 3; it must be a function of the number of steps",
+        ),
+        (
+            lambda: optim.lr_scheduler.ChainedScheduler(3),
+            OptimizerError,
+            "ChainedScheduler: int is no list of schedules",
+        ),
+        (
+            lambda: optim.lr_scheduler.ChainedScheduler([3]),
+            OptimizerError,
+            "ChainedScheduler: int is no schedule",
+        ),
+        (
+            lambda: optim.lr_scheduler.ReduceLROnPlateau(optim.SGD([ones(2)])).step("x"),
+            OptimizerError,
+            "ReduceLROnPlateau: the measure is 'x'; it must be a number",
         ),
         (
             lambda: utils.clip_grad_norm_([wrong], 1.0),
@@ -304,6 +369,37 @@ CASES: dict[str, list[Case]] = {
         (lambda: state.safe_load(HERE), StateError, "is not a whole safetensors file"),
         (lambda: state.torch_load(HERE), StateError, "is no PyTorch checkpoint"),
         (lambda: state.safe_save({"a": wrong}, "x"), StateError, "safe_save: a is object, not a"),
+        (lambda: state.safe_save(nn.ReLU(), "x"), StateError, "safe_save: ReLU is no dict of tens"),
+        (
+            lambda: state.npz_save([ones(2)], "x"),
+            StateError,
+            "npz_save: list is no dict of tensors",
+        ),
+        (
+            lambda: state.safe_save({1: ones(2)}, "x"),
+            StateError,
+            "safe_save: the name 1 is int, no",
+        ),
+        (
+            lambda: state.safe_save({"a": ones(2)}, "x", {"a": 1}),
+            StateError,
+            "safe_save: the metadata 'a': 1 is not of two str",
+        ),
+        (
+            lambda: state.safe_save({"a": ones(2)}, HERE / "x"),
+            FileNotFoundError,
+            "cannot be written: there is no folder",
+        ),
+        (
+            lambda: state.safe_save({"a": ones(2)}, HERE.parent),
+            IsADirectoryError,
+            "cannot be written: it is a folder; add a name",
+        ),
+        (
+            lambda: state.load_state_dict(nn.Linear(2, 3), {"weight": 3}),
+            StateError,
+            "load_state_dict: weight is int, not a tensor or an array",
+        ),
         (lambda: state.load_state_dict(nn.ReLU(), wrong), StateError, "object is no dict of"),
         (
             lambda: state.load_state_dict(nn.Linear(2, 3), {}),

@@ -44,6 +44,12 @@ class Sequential(Shown):
 
     def append(self, layer: Layer) -> Sequential:
         """Adds a layer at the end, named by its place."""
+        if not callable(layer):
+            kind = type(layer).__name__
+            raise TypeError(f"Sequential: layer {len(self)} is {kind}, which cannot be called")
+        if isinstance(layer, type) and issubclass(layer, Shown):
+            name = layer.__name__
+            raise TypeError(f"Sequential: layer {len(self)} is the class {name}; call it: {name}()")
         vars(self)[str(len(self))] = layer
         return self
 

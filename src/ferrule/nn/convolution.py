@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, TypeAlias, final
 
 from ferrule.dtype import DType
-from ferrule.nn.parameters import each_axis, filter_weights
+from ferrule.nn.parameters import check_sizes, each_axis, filter_weights
 from ferrule.nn.shown import Shown
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
@@ -27,6 +27,7 @@ class _Filters(Shown, ABC):
     def __init__(
         self, in_channels: int, out_channels: int, kernel: Sizes, stride: Sizes, dilation: Sizes
     ) -> None:
+        check_sizes(self, in_channels=in_channels, out_channels=out_channels)
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.kernel_size = self._each("kernel_size", kernel)

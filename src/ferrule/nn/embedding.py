@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Self, final
 
 from ferrule.dtype import DType
+from ferrule.nn.parameters import check_sizes
 from ferrule.nn.shown import Shown
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
@@ -35,6 +36,7 @@ class Embedding(Shown):
         dtype: DType | None = None,
         device: str | None = None,
     ) -> None:
+        check_sizes(self, num_embeddings=num_embeddings, embedding_dim=embedding_dim)
         self.padding_idx = _row(padding_idx, num_embeddings, "Embedding")
         self.max_norm = max_norm
         self.norm_type = norm_type

@@ -32,6 +32,14 @@ class Function(Shown):
             raise TypeError(f"{type(self).__name__}{self.signature}: {error}") from None
         settings.apply_defaults()
         for name, value in settings.arguments.items():
+            if isinstance(value, Tensor) and "Tensor" not in str(
+                self.signature.parameters[name].annotation
+            ):
+                kind = type(self).__name__
+                raise TypeError(
+                    f"{kind}: {name} is a tensor; settings make the layer, which is then called on"
+                    f" tensors: {kind}()(...)"
+                )
             setattr(self, name, _unlearnt(value))
 
     def __call__(self, *inputs: Tensor) -> Any:

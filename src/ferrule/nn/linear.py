@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import final
 
 from ferrule.dtype import DType
-from ferrule.nn.parameters import filter_weights, inverse_root, uniform
+from ferrule.nn.parameters import check_sizes, filter_weights, inverse_root, uniform
 from ferrule.nn.shown import Shown
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import takes_tensors
@@ -30,6 +30,7 @@ class Linear(Shown):
         dtype: DType | None = None,
         device: str | None = None,
     ) -> None:
+        check_sizes(self, in_features=in_features, out_features=out_features)
         shape = (out_features, in_features)
         self.weight, self.bias = filter_weights(shape, out_features, bias, dtype, device)
 
@@ -59,6 +60,7 @@ class Bilinear(Shown):
         dtype: DType | None = None,
         device: str | None = None,
     ) -> None:
+        check_sizes(self, in1=in1_features, in2=in2_features, out_features=out_features)
         bound = inverse_root(in1_features)
         shape = (out_features, in1_features, in2_features)
         self.weight = uniform(shape, bound, dtype, device)

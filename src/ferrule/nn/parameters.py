@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod, sqrt
+from numbers import Integral
 
 import numpy as np
 
 from ferrule.dtype import DType, dtypes
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
+
+
+def check_sizes(layer: object, **sizes: int) -> None:
+    """Raises for sizes of a layer that are no whole numbers of at least 0."""
+    for name, size in sizes.items():
+        if not isinstance(size, Integral):
+            kind = type(layer).__name__
+            raise TypeError(f"{kind}: {name} is {size!r}; it must be a whole number")
+        if size < 0:
+            raise ShapeError(f"{type(layer).__name__}: {name} is {size}; it must be at least 0")
 
 
 def uniform(

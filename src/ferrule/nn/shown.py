@@ -12,6 +12,7 @@ _WIDTH = 100
 
 # What PyTorch's modules have, and what does it here.
 _INSTEAD = {
+    "add_module": "layers are attributes: setattr(model, name, layer), and append of a Sequential",
     "apply": "nn.state.get_state_dict(model) has all tensors by name",
     "bfloat16": "nn.state.get_parameters(model) are the tensors: p.replace(p.bfloat16())",
     "buffers": "nn.state.get_state_dict(model) has all tensors by name",
@@ -23,9 +24,13 @@ _INSTEAD = {
     "half": "nn.state.get_parameters(model) are the tensors: p.replace(p.half())",
     "load_state_dict": "nn.state.load_state_dict(model, tensors) loads them",
     "modules": "layers are attributes: vars(model)",
+    "named_modules": "layers are attributes: vars(model)",
     "named_parameters": "nn.state.get_state_dict(model) has all tensors by name",
     "parameters": "nn.state.get_parameters(model) finds them",
+    "double": "nn.state.get_parameters(model) are the tensors: p.replace(p.double())",
+    "float": "nn.state.get_parameters(model) are the tensors: p.replace(p.float())",
     "register_buffer": "assign a Tensor with requires_grad=False to an attribute",
+    "register_forward_hook": "wrap the layer: a function that calls it is a layer too",
     "register_parameter": "assign a Tensor to an attribute",
     "requires_grad_": "nn.state.get_parameters(model) are the tensors: p.requires_grad_(False)",
     "state_dict": "nn.state.get_state_dict(model) has all tensors by name",

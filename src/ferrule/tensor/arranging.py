@@ -85,7 +85,7 @@ class Arranging(Joining):
         return self.mT
 
     def ravel(self) -> Self:
-        """NumPy's name of `flatten`.
+        """NumPy's name of `flatten`. A view, or a copy where NumPy's is one.
 
         >>> from ferrule import Tensor
         >>> Tensor([[1, 2], [3, 4]]).ravel().tolist()

@@ -132,7 +132,7 @@ class Autograd(Namespace):
         return self._wrap(self._read().contiguous())
 
     def contiguous_backward(self) -> Self:
-        """The same tensor, whose gradient gets memory of its own before it flows on.
+        """The same elements, as a copy whose gradient gets memory of its own before it flows on.
 
         >>> from ferrule import Tensor
         >>> x = Tensor([1.0, 2.0], requires_grad=True)

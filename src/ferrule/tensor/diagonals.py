@@ -26,7 +26,8 @@ class Diagonals(Products):
     def diag(self, diagonal: int = 0) -> Self:
         """A vector as the diagonal of a square matrix, or the diagonal of a matrix as a vector.
 
-        `diagonal` is how far above the main one it is. Raises `ShapeError` for other ranks.
+        `diagonal` is how far above the main one it is. A copy, where `diagonal()` is a view. Raises
+        `ShapeError` for other ranks.
 
         >>> from ferrule import Tensor
         >>> Tensor([1, 2]).diag().tolist(), Tensor([[1, 2], [3, 4]]).diag().tolist()

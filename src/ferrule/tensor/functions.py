@@ -66,7 +66,7 @@ class Functions(Elementwise):
         """Each element as another type: floats lose their fraction to integers.
 
         Integers wrap. A float beyond the integers of the type, or NaN, becomes some integer, as in
-        C and NumPy: which one depends on the device.
+        C and NumPy: which one depends on the device. A tensor of that type is returned itself.
 
         >>> from ferrule import Tensor, dtypes
         >>> Tensor([1.7, -1.7]).cast(dtypes.int32).tolist()
@@ -76,7 +76,7 @@ class Functions(Elementwise):
         return self if target is self.dtype else self._wrap(self._read().cast(target))
 
     def type_as(self, other: TensorBase) -> Self:
-        """Cast to another tensor's dtype.
+        """Cast to another tensor's dtype; itself where it has that.
 
         >>> from ferrule import Tensor
         >>> Tensor([1.5]).type_as(Tensor([1])).tolist()
@@ -95,7 +95,7 @@ class Functions(Elementwise):
         return result.clone() if copy and result is self else result
 
     def bitcast(self, dtype: DTypeLike) -> Self:
-        """The bits of each element, read as another type of the same width.
+        """The bits of each element, read as another type of the same width. A copy.
 
         >>> from ferrule import Tensor, dtypes
         >>> Tensor([1.0]).bitcast(dtypes.int32).item() == 0x3F800000

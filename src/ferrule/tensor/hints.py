@@ -13,7 +13,7 @@ _DENSE: Final = "tensors are dense"
 _DEVICE: Final = "x.device is the device's name, such as 'CPU' or 'CUDA'"
 _INSTEAD: Final = {
     "apply_": "compute with whole tensors, or with x.numpy()",
-    "as_strided": "x[::2], x.unfold, x.expand and x.diagonal are such views",
+    "as_strided": "x[::2], x.expand and x.diagonal are such views, and x.unfold copies windows",
     "conj": _REAL,
     "cuda": "x.to('CUDA') is the tensor on a GPU",
     "data_ptr": "x.numpy(copy=False).ctypes.data is where a tensor on the host is",

@@ -175,7 +175,7 @@ class Indexing(Making):
         return bool((self == value).any().item())
 
     def index_select(self, dim: int, index: Any) -> Self:
-        """The elements at some positions of one axis.
+        """The elements at some positions of one axis. A copy.
 
         >>> from ferrule import Tensor
         >>> Tensor([[1, 2, 3]]).index_select(1, Tensor([2, 0])).tolist()

@@ -159,7 +159,7 @@ class Joining(Movement):
         return joined
 
     def split(self, sizes: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
-        """Parts of an axis: each of one size (the last may be smaller), or of the sizes given.
+        """Parts of an axis, as views: of one size (the last may be smaller), or of sizes given.
 
         >>> from ferrule import Tensor
         >>> [part.tolist() for part in Tensor([1, 2, 3, 4, 5]).split(2)]
@@ -181,7 +181,7 @@ class Joining(Movement):
         return tuple([self.narrow(axis, stop - n, n) for stop, n in zip(stops, sizes, strict=True)])
 
     def chunk(self, chunks: int, dim: int = 0) -> tuple[Self, ...]:
-        """At most `chunks` parts of an axis, of equal size but for the last.
+        """At most `chunks` parts of an axis, of equal size but for the last. Views.
 
         >>> from ferrule import Tensor
         >>> [part.tolist() for part in Tensor([1, 2, 3, 4, 5]).chunk(2)]
@@ -305,6 +305,8 @@ class Joining(Movement):
 
     def unfold(self, dim: int, size: int, step: int) -> Self:
         """Windows of `size` elements of an axis, `step` apart, as a new last axis.
+
+        A copy, where PyTorch has a view: what is written to it does not reach this tensor.
 
         >>> from ferrule import Tensor
         >>> Tensor([1, 2, 3, 4]).unfold(0, 2, 1).tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 from typing import Self
 
 from ferrule.dtype import DTypeError, dtypes
@@ -13,11 +14,16 @@ from ferrule.shape.view import ShapeError
 from ferrule.tensor import rowwise
 from ferrule.tensor.arithmetic import Operand
 from ferrule.tensor.base import TensorBase
-from ferrule.tensor.broadcast import known_size
+from ferrule.tensor.broadcast import check_devices, known_size
 from ferrule.tensor.classes import Given, LogChances, LogSoftmax, chosen
 from ferrule.tensor.neural import Neural
 from ferrule.tensor.positions import index_value
 from ferrule.tensor.special import at_least, log, widened
+
+
+def _check_smoothing(smoothing: float, what: str) -> None:
+    if not isinstance(smoothing, Real) or not 0 <= smoothing <= 1:
+        raise ValueError(f"[{what}] label_smoothing is from 0 to 1, not {smoothing!r}")
 
 
 class Loss(Neural):
@@ -68,6 +74,7 @@ class Loss(Neural):
         """
         if not isinstance(reduction, str):
             weight, reduction = reduction if weight is None else weight, "mean"
+        _check_smoothing(label_smoothing, "cross_entropy")
         axis = self._class_axis("cross_entropy")
         if target._shape != self._shape or not dtypes.is_float(target.dtype):
             logs = LogSoftmax(self._float(), axis)
@@ -96,6 +103,7 @@ class Loss(Neural):
         """
         what = "sparse_categorical_crossentropy"
         logs = LogSoftmax(self._float(), self._axis(-1, what))
+        _check_smoothing(label_smoothing, what)
         return self._class_loss(logs, target, reduction, label_smoothing, ignore_index, what)
 
     def nll_loss(
@@ -169,6 +177,7 @@ class Loss(Neural):
         if dtypes.is_float(target.dtype):
             raise DTypeError(f"[{what}] class indices are integers, not {target.dtype}; cast them")
         labels = target._read().detach()
+        check_devices(labels, self._read(), what)
         labels = labels.cast(dtypes.int32) if labels.dtype is dtypes.bool else index_value(labels)
         classes = known_size(self._shape[axis], what)
         used = (labels > -1).alu(BinaryOps.AND, labels < classes)

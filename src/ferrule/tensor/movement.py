@@ -131,6 +131,8 @@ class Movement(Activations):
     def view(self, *shape: Any) -> Self:
         """The same as `reshape`; of a dtype, as PyTorch has it, the same as `bitcast`.
 
+        So where elements cannot stay where they are it is a copy, and PyTorch's an error.
+
         >>> from ferrule import Tensor, dtypes
         >>> Tensor([1, 2, 3, 4]).view(2, 2).tolist()
         [[1, 2], [3, 4]]
@@ -142,7 +144,7 @@ class Movement(Activations):
         return self._shaped(listed(shape), "view")
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
-        """The axes from `start_dim` to `end_dim` as one.
+        """The axes from `start_dim` to `end_dim` as one. A view wherever there can be one.
 
         >>> from ferrule import Tensor
         >>> Tensor([[1, 2], [3, 4]]).flatten().tolist()
@@ -160,7 +162,7 @@ class Movement(Activations):
         )
 
     def unflatten(self, dim: int, sizes: Sequence[sint]) -> Self:
-        """One axis as several; one size may be -1.
+        """One axis as several; one size may be -1. A view.
 
         >>> from ferrule import Tensor
         >>> Tensor([1, 2, 3, 4]).unflatten(0, (2, -1)).tolist()
@@ -171,7 +173,7 @@ class Movement(Activations):
         return self._reshaped((*self._shape[:axis], *parts, *self._shape[axis + 1 :]))
 
     def squeeze(self, dim: int | Sequence[int] | None = None) -> Self:
-        """Without the axes of size 1: all of them, or those given that have it.
+        """Without the axes of size 1: all of them, or those given that have it. A view.
 
         >>> from ferrule import Tensor
         >>> Tensor([[[1, 2]]]).squeeze().shape, Tensor([[[1, 2]]]).squeeze(0).shape
@@ -186,7 +188,7 @@ class Movement(Activations):
         return self._reshaped(tuple(kept))
 
     def unsqueeze(self, dim: int) -> Self:
-        """A new axis of size 1 at `dim`.
+        """A new axis of size 1 at `dim`. A view.
 
         >>> from ferrule import Tensor
         >>> Tensor([1, 2]).unsqueeze(0).shape, Tensor([1, 2]).unsqueeze(-1).shape
@@ -229,7 +231,7 @@ class Movement(Activations):
         return source if new == own else source._view_of(MovementOps.EXPAND, new)
 
     def broadcast_to(self, *shape: Any) -> Self:
-        """The same as `expand`.
+        """The same as `expand`. A view.
 
         >>> from ferrule import Tensor
         >>> Tensor([1, 2]).broadcast_to(2, 2).tolist()
@@ -238,7 +240,7 @@ class Movement(Activations):
         return self.expand(*shape)
 
     def expand_as(self, other: TensorBase) -> Self:
-        """Expanded to the shape of another tensor.
+        """Expanded to the shape of another tensor. A view.
 
         >>> from ferrule import Tensor
         >>> Tensor([1]).expand_as(Tensor([4, 5])).tolist()

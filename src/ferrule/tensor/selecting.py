@@ -24,7 +24,7 @@ class Selecting(Indexing):
     __slots__ = ()
 
     def take(self, index: Any, dim: int | None = None) -> Self:
-        """The elements at positions in the flat tensor; with `dim`, along it, as NumPy's.
+        """The elements at positions in the flat tensor; with `dim`, along it, as NumPy's. A copy.
 
         >>> from ferrule import Tensor
         >>> Tensor([[1, 2], [3, 4]]).take(Tensor([0, -1])).tolist()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias, final
@@ -33,10 +33,29 @@ class StateError(ValueError):
     """Tensors that do not fit the model, or a file that does not hold what its header says."""
 
 
+def check_named(tensors: object, what: str) -> None:
+    """Raises `StateError` unless these are tensors by name."""
+    if not isinstance(tensors, Mapping):
+        kind = type(tensors).__name__
+        raise StateError(
+            f"{what}: {kind} is no dict of tensors by name; pass nn.state.get_state_dict(model)"
+        )
+    for name, tensor in tensors.items():
+        if not isinstance(name, str):
+            raise StateError(f"{what}: the name {name!r} is {type(name).__name__}, not a str")
+        if not isinstance(tensor, Tensor):
+            kind = type(tensor).__name__
+            raise StateError(f"{what}: {name} is {kind}, not a tensor; make it one: Tensor(x)")
+
+
 @contextmanager
 def replacing(path: PathLike) -> Iterator[BinaryIO]:
     """A file to write to that takes the place of `path` at the end, if nothing went wrong."""
     target = Path(path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"{path} cannot be written: there is no folder {target.parent}")
+    if target.is_dir():
+        raise IsADirectoryError(f"{path} cannot be written: it is a folder; add a name")
     unfinished = target.with_name(f".{target.name}.{uuid4().hex}.part")
     try:
         with unfinished.open("xb") as file:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 
 from ferrule.nn.state.files import StateError
@@ -200,6 +201,10 @@ def load_state_dict(
     if not isinstance(state_dict, Mapping):
         kind = type(state_dict).__name__
         raise StateError(f"load_state_dict: {kind} is no dict of tensors by name; see safe_load")
+    for name, value in state_dict.items():
+        if not isinstance(value, Tensor | np.ndarray):
+            kind = type(value).__name__
+            raise StateError(f"load_state_dict: {name} is {kind}, not a tensor or an array")
     parameters = get_state_dict(model)
     mismatch = Mismatch(
         missing=tuple(name for name in parameters if name not in state_dict),

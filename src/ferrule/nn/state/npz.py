@@ -9,7 +9,15 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ferrule.dtype import DTypeError, dtypes
-from ferrule.nn.state.files import Archive, Array, PathLike, StateError, lazy_tensor, replacing
+from ferrule.nn.state.files import (
+    Archive,
+    Array,
+    PathLike,
+    StateError,
+    check_named,
+    lazy_tensor,
+    replacing,
+)
 from ferrule.tensor import Tensor
 
 _OWN = frozenset({dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2})
@@ -28,6 +36,7 @@ def npz_save(tensors: Mapping[str, Tensor], path: PathLike) -> None:
     ...     npz_load(f"{folder}/x.npz")["x"].tolist()
     [1.0, 2.0]
     """
+    check_named(tensors, "npz_save")
     for name, tensor in tensors.items():
         if tensor.dtype in _OWN:
             raise StateError(

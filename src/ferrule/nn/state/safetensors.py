@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 
 from ferrule.dtype import DType, dtypes
-from ferrule.nn.state.files import Array, PathLike, StateError, lazy_tensor, mapped, replacing
+from ferrule.nn.state.files import (
+    Array,
+    PathLike,
+    StateError,
+    check_named,
+    lazy_tensor,
+    mapped,
+    replacing,
+)
 from ferrule.tensor import Tensor
 
 _FORMAT_NAMES = {
@@ -48,12 +56,12 @@ def safe_save(
     ...     safe_load(f"{folder}/x.safetensors")["x"].tolist()
     [1.0, 2.0]
     """
+    check_named(tensors, "safe_save")
     if "__metadata__" in tensors:
         raise StateError("safe_save: the format keeps the name __metadata__; rename that tensor")
-    for name, tensor in tensors.items():
-        if not isinstance(tensor, Tensor):
-            kind = type(tensor).__name__
-            raise StateError(f"safe_save: {name} is {kind}, not a tensor; make it one: Tensor(x)")
+    for pair in (metadata or {}).items():
+        if not all(isinstance(text, str) for text in pair):
+            raise StateError(f"safe_save: the metadata {pair[0]!r}: {pair[1]!r} is not of two str")
     arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
     # The widest first: then all of them start at a multiple of their size.
     order = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, final
 
 from ferrule.nn.optim.lr_scheduler.schedule import LRScheduler, require
@@ -12,6 +12,9 @@ from ferrule.nn.optim.optimizer import Optimizer
 
 def _same_optimizer(scheduler: object, schedulers: Sequence[LRScheduler]) -> Optimizer:
     require(bool(schedulers), scheduler, "there are no schedules in it")
+    for part in schedulers:
+        kind = type(part).__name__
+        require(isinstance(part, LRScheduler | _Combined), scheduler, f"{kind} is no schedule")
     optimizer = schedulers[0].optimizer
     for part in schedulers:
         require(part.optimizer is optimizer, scheduler, "the schedules have different optimisers")
@@ -22,6 +25,8 @@ class _Combined:
     """What holds several schedules of one optimiser."""
 
     def __init__(self, schedulers: Sequence[LRScheduler]) -> None:
+        is_list = isinstance(schedulers, Iterable)
+        require(is_list, self, f"{type(schedulers).__name__} is no list of schedules")
         self._schedulers = list(schedulers)
         self.optimizer = _same_optimizer(self, self._schedulers)
         self._last_lr: list[float] = []
@@ -73,6 +78,8 @@ class SequentialLR(_Combined):
     ) -> None:
         super().__init__(schedulers)
         require(optimizer is self.optimizer, self, "the schedules have another optimiser")
+        is_list = isinstance(milestones, Sequence)
+        require(is_list, self, f"milestones is {milestones!r}; it must be a list of numbers")
         require(
             len(milestones) == len(schedulers) - 1,
             self,

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from typing import final
+from numbers import Integral
+from typing import Any, final
 
-from ferrule.nn.optim.lr_scheduler.schedule import Factor, LRScheduler, each, half_cosine, require
+from ferrule.nn.optim.lr_scheduler.schedule import (
+    Factor,
+    LRScheduler,
+    each,
+    half_cosine,
+    require,
+    require_count,
+    require_number,
+    require_optimizer,
+)
 from ferrule.nn.optim.optimizer import Optimizer
 
 
@@ -26,8 +36,8 @@ class StepLR(Factor):
     def __init__(
         self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1
     ) -> None:
-        above = isinstance(step_size, int) and step_size > 0
-        require(above, self, f"step_size is {step_size!r}; it must be above 0")
+        require_count(self, step_size=step_size)
+        require_number(self, gamma=gamma)
         self.step_size = step_size
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
@@ -47,7 +57,11 @@ class MultiStepLR(Factor):
         gamma: float = 0.1,
         last_epoch: int = -1,
     ) -> None:
-        self.milestones = sorted(milestones)
+        require_number(self, gamma=gamma)
+        counts = list(milestones) if isinstance(milestones, Iterable) else [milestones]
+        whole = isinstance(milestones, Iterable) and all(isinstance(t, Integral) for t in counts)
+        require(whole, self, f"milestones is {milestones!r}; it must be a list of whole numbers")
+        self.milestones = sorted(counts)
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
 
@@ -60,6 +74,7 @@ class ExponentialLR(Factor):
     """Times `gamma` at every step."""
 
     def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1) -> None:
+        require_number(self, gamma=gamma)
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
 
@@ -78,6 +93,7 @@ class ConstantLR(Factor):
         total_iters: int = 5,
         last_epoch: int = -1,
     ) -> None:
+        require_number(self, factor=factor, total_iters=total_iters)
         require(0 <= factor <= 1, self, f"factor is {factor}; it must be between 0 and 1")
         self.factor = factor
         self.total_iters = total_iters
@@ -108,6 +124,8 @@ class LinearLR(Factor):
         total_iters: int = 5,
         last_epoch: int = -1,
     ) -> None:
+        require_number(self, start_factor=start_factor, end_factor=end_factor)
+        require_number(self, total_iters=total_iters)
         require(
             0 < start_factor <= 1, self, f"start_factor is {start_factor}; it must be in (0, 1]"
         )
@@ -133,6 +151,8 @@ class PolynomialLR(Factor):
         power: float = 1.0,
         last_epoch: int = -1,
     ) -> None:
+        require_count(self, total_iters=total_iters)
+        require_number(self, power=power)
         self.total_iters = total_iters
         self.power = power
         super().__init__(optimizer, last_epoch)
@@ -152,6 +172,7 @@ class CosineAnnealingLR(LRScheduler):
     def __init__(
         self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1
     ) -> None:
+        require_number(self, T_max=T_max, eta_min=eta_min)
         require(T_max > 0, self, f"T_max is {T_max}; it must be above 0")
         self.T_max = T_max
         self.eta_min = eta_min
@@ -175,6 +196,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         eta_min: float = 0.0,
         last_epoch: int = -1,
     ) -> None:
+        require_number(self, T_0=T_0, T_mult=T_mult, eta_min=eta_min)
         require(T_0 > 0, self, f"T_0 is {T_0}; it must be above 0")
         require(T_mult >= 1, self, f"T_mult is {T_mult}; it must be at least 1")
         self.T_0 = T_0
@@ -188,6 +210,16 @@ class CosineAnnealingWarmRestarts(LRScheduler):
             t -= length
             length *= self.T_mult
         return half_cosine(self.base_lrs[place], self.eta_min, t % length / length)
+
+
+def _functions(lr_lambda: Any, optimizer: Optimizer, scheduler: object) -> list[Any]:
+    """One function for each group of parameters."""
+    require_optimizer(scheduler, optimizer)
+    functions = each(lr_lambda, optimizer.param_groups, scheduler, "lr_lambda")
+    for function in functions:
+        problem = f"lr_lambda is {function!r}; it must be a function of the number of steps"
+        require(callable(function), scheduler, problem)
+    return functions
 
 
 @final
@@ -212,7 +244,7 @@ class LambdaLR(LRScheduler):
         lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
         last_epoch: int = -1,
     ) -> None:
-        self.lr_lambdas = each(lr_lambda, optimizer.param_groups, self, "lr_lambda")
+        self.lr_lambdas = _functions(lr_lambda, optimizer, self)
         super().__init__(optimizer, last_epoch)
 
     def _rate(self, place: int, t: int) -> float:
@@ -241,7 +273,7 @@ class MultiplicativeLR(LRScheduler):
         lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
         last_epoch: int = -1,
     ) -> None:
-        self.lr_lambdas = each(lr_lambda, optimizer.param_groups, self, "lr_lambda")
+        self.lr_lambdas = _functions(lr_lambda, optimizer, self)
         self.products = [[1.0] for _ in self.lr_lambdas]  # of the first t factors
         super().__init__(optimizer, last_epoch)
 

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from math import inf
+from numbers import Real
 from typing import Any, final
 
-from ferrule.nn.optim.lr_scheduler.schedule import each, rate_of, require, rounded
+from ferrule.nn.optim.lr_scheduler.schedule import (
+    each,
+    rate_of,
+    require,
+    require_number,
+    require_optimizer,
+    rounded,
+)
 from ferrule.nn.optim.optimizer import Optimizer
 from ferrule.tensor import Tensor
 
@@ -38,6 +46,8 @@ class ReduceLROnPlateau:
         min_lr: float | list[float] = 0.0,
         eps: float = 1e-8,
     ) -> None:
+        require_optimizer(self, optimizer)
+        require_number(self, factor=factor, patience=patience, threshold=threshold, eps=eps)
         require(factor < 1, self, f"factor is {factor}; it must be below 1")
         require(mode in ("min", "max"), self, f"mode is {mode!r}; it must be 'min' or 'max'")
         require(
@@ -66,7 +76,9 @@ class ReduceLROnPlateau:
 
     def step(self, metrics: float | Tensor) -> None:
         """Notes a measure, such as the loss on a validation set."""
-        current = float(metrics.item() if isinstance(metrics, Tensor) else metrics)
+        value = metrics.item() if isinstance(metrics, Tensor) else metrics
+        require(isinstance(value, Real), self, f"the measure is {value!r}; it must be a number")
+        current = float(value)
         self.last_epoch += 1
         if self._is_better(current):
             self.best = current

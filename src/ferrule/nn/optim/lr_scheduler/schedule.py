@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import cos, pi
+from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +18,25 @@ from ferrule.tensor import Tensor
 def require(holds: bool, scheduler: object, problem: str) -> None:
     if not holds:
         raise OptimizerError(f"{type(scheduler).__name__}: {problem}")
+
+
+def require_number(scheduler: object, **settings: Any) -> None:
+    """`OptimizerError` for settings that are no numbers."""
+    for name, value in settings.items():
+        require(isinstance(value, Real), scheduler, f"{name} is {value!r}; it must be a number")
+
+
+def require_count(scheduler: object, **settings: Any) -> None:
+    """`OptimizerError` for settings that are no whole numbers above 0."""
+    for name, value in settings.items():
+        above = isinstance(value, Integral) and int(value) > 0
+        problem = f"{name} is {value!r}; it must be a whole number above 0"
+        require(above, scheduler, problem)
+
+
+def require_optimizer(scheduler: object, optimizer: object) -> None:
+    kind = type(optimizer).__name__
+    require(isinstance(optimizer, Optimizer), scheduler, f"{kind} is no Optimizer; pass one first")
 
 
 def rate_of(group: ParamGroup) -> float:
@@ -44,9 +64,7 @@ class LRScheduler(ABC):
     unsaved: ClassVar[tuple[str, ...]] = ("optimizer",)
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
-        require(
-            isinstance(optimizer, Optimizer), self, f"{type(optimizer).__name__} is no Optimizer"
-        )
+        require_optimizer(self, optimizer)
         self.optimizer = optimizer
         for group in optimizer.param_groups:
             if last_epoch == -1:
@@ -103,6 +121,8 @@ class LRScheduler(ABC):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continues from what `state_dict` gave, and sets the rates that it had last."""
+        is_dict = isinstance(state_dict, Mapping)
+        require(is_dict, self, f"a state is a dict, not {type(state_dict).__name__}")
         unknown = sorted(set(state_dict) - set(self.state_dict()))
         require(not unknown, self, f"the state has {', '.join(unknown)}, which is no setting of it")
         vars(self).update(state_dict)
