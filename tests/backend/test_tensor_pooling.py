@@ -190,3 +190,14 @@ def test_columns_and_their_adjoint(device: str) -> None:
     single = Tensor(other[0]).fold((6, 5), (3, 2), **options).numpy()
     np.testing.assert_array_equal(single, back[0])
     np.testing.assert_array_equal(x[0].im2col((3, 2), **options).numpy(), columns.numpy()[0])
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_squares_that_repeat_are_added_up_where_they_are(stride: int) -> None:
+    row = np.array([1.0, 2.0, 3.0, np.inf, 5.0], np.float32)
+    x = Tensor(row)
+    found = (x * x).reshape(1, 5, 1).expand(1, 5, 4).fold((1, 5 + 3 * stride), (1, 5), 1, 0, stride)
+    wanted = np.zeros(5 + 3 * stride, np.float32)
+    for place in range(4):
+        wanted[stride * place : stride * place + 5] += row * row
+    np.testing.assert_array_equal(found.numpy().ravel(), wanted)

@@ -47,7 +47,8 @@ def _under(product: Expr, condition: Expr) -> Expr | None:
         return None
     parts = set(conjuncts(condition))
     for masked, other in (factors, factors[::-1]):
-        if not parts <= set(conjuncts(masked.src[1])):
+        # In a square both factors are one load, which would lose its mask.
+        if masked is other or not parts <= set(conjuncts(masked.src[1])):
             continue
         if all(is_free(part, parts, other.src[0].ranges) for part in parts):
             rest = all_of(part for part in conjuncts(other.src[1]) if part not in parts)
