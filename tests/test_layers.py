@@ -80,7 +80,7 @@ LAYERS = """
     tensor.inplace tensor.hints tensor
     jit.places jit.reach jit.names jit.numbers jit.hooks jit.inputs jit.sharing jit.results
     jit.found jit.readers jit.watch jit.batch jit.weights jit.replay jit.recent jit.record jit
-    fft signal.windows signal
+    fft signal.windows signal.spectrum signal
     tuning
     array_api.data_types array_api.creation array_api.elementwise array_api.statistical
     array_api.manipulation array_api.searching array_api.linalg array_api.inspection array_api

@@ -40,6 +40,8 @@ _INSTEAD: Final = {
     "resize_": _SAME_SHAPE.format("reshape"),
     "set_": "x.replace(other) makes x a handle on the memory of other",
     "share_memory_": "threads share tensors as they are; processes do by files: nn.state.safe_load",
+    "stft": "ferrule.signal.stft(x, n_fft) has it, with pairs for complex numbers",
+    "istft": "ferrule.signal.istft(x, n_fft) has it, with pairs for complex numbers",
     "squeeze_": _SAME_SHAPE.format("squeeze"),
     "storage": "x.numpy(copy=False) is the memory, for reading",
     "strides": "x.stride() has the steps in elements, as PyTorch's",
