@@ -506,6 +506,39 @@ def test_threads_combine_values_in_opencl(dtype: DType) -> None:
     all_alike(uops, [x, *(np.zeros_like(x) for _ in range(4))])
 
 
+def vectors_combined(dtype: DType, threads: int, lanes: int, count: int, step: int) -> list[UOp]:
+    """The sum of each lane across groups of threads."""
+    b = Block(2, threads)
+    place = b.alu(ExprOp.MUL, b.index, b.const(lanes))
+    x = b.add(UOps.LOAD, dtype, lanes, (b.param(0, dtype), place))
+    b.store(b.param(1, dtype), place, b.across(ExprOp.ADD, x, count, step))
+    return b.uops
+
+
+@pytest.mark.parametrize(("count", "step"), [(4, 2), (16, 1)])
+@pytest.mark.parametrize("lanes", [2, 3, 4, 8])
+@pytest.mark.parametrize("dtype", [dtypes.bool, dtypes.int16, *REALS], ids=lambda d: d.name)
+def test_threads_combine_vectors_in_opencl(dtype: DType, lanes: int, count: int, step: int) -> None:
+    x = sample(dtype, 32 * lanes, 0)
+    all_alike(vectors_combined(dtype, 16, lanes, count, step), [x, np.zeros_like(x)])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "lanes", "times"),
+    [
+        (dtypes.float32, 1, 1),
+        (dtypes.float32, 4, 1),
+        (dtypes.float32, 8, 2),
+        (dtypes.float64, 4, 2),
+    ],
+)
+def test_threads_wait_once_for_all_lanes_of_16_bytes(dtype: DType, lanes: int, times: int) -> None:
+    uops = vectors_combined(dtype, 256, lanes, 8, 32)
+    helpers, _, body = cuda_renderer(GPU).render("k", uops).partition("k(")
+    assert helpers.count("__syncthreads();") == 5  # three halves, before and after
+    assert body.count("across_add") == times
+
+
 def test_threads_share_memory_in_opencl() -> None:
     x = np.arange(192, dtype=np.float32)
     uops = reversed_through_shared_memory()

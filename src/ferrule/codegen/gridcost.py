@@ -23,6 +23,7 @@ MATRIX_RESULTS = 128  # of one thread, where warps multiply matrices: half of it
 NARROW_BYTES = 2
 STAGES = (4, 3, 2)  # steps that are in shared memory at once: one is used, the others on their way
 BY_REGISTERS = (2,)  # the same where a thread's registers hold what is on its way
+MOST_HELD = 160  # of these, and of its results: each element on its way has an address as well
 RESIDENT = 2  # blocks of a multiprocessor that this is shared by
 STEPS = (8, 16, 32, 64)  # terms of the sum between two barriers
 # What a multiprocessor has: lanes that multiply and add in each cycle, and what these keep.
@@ -173,7 +174,12 @@ def _with_stages(target: Target, work: Work, tile: GridTile) -> list[GridTile]:
     """
     through = any(work.by_registers)
     tiles = [replace(tile, stages=n) for n in (BY_REGISTERS if through else STAGES)]
-    fitting = [t for t in tiles if t.shared_bytes(work.copied_bytes) <= target.shared_bytes]
+    fitting = [
+        t
+        for t in tiles
+        if t.shared_bytes(work.copied_bytes) <= target.shared_bytes
+        and t.rows * t.columns + _on_their_way(work, t) <= MOST_HELD
+    ]
     blocks = _blocks(target, work, tile)
     best = max(fitting, key=lambda t: (min(blocks, _room(target, work, t)), t.stages), default=tile)
     return [tile, best] if through and best is not tile else [best]

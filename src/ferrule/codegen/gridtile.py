@@ -30,7 +30,7 @@ from ferrule.codegen.gridcost import (
     naive_cost,
 )
 from ferrule.codegen.intrinsics import COPIED_BYTES, COPIES_AHEAD, MMA
-from ferrule.codegen.kernel import Compute, Nest
+from ferrule.codegen.kernel import MOST_SCRATCH, Compute, Nest
 from ferrule.codegen.plan import Plan, base, loads, step_of
 from ferrule.codegen.primitives.editing import is_product_of_loads
 from ferrule.dtype import DType
@@ -38,7 +38,6 @@ from ferrule.expr import Expr, ExprOp, const, range_, substitute, toposort
 from ferrule.records import dataclass
 
 SECTOR_BYTES = 32  # of memory: what one access moves at least
-MOST_SCRATCH = 8 << 10  # bytes of shared memory in which threads combine values
 UNROLLED = 4  # terms in the innermost loop
 SEEN_STEPS = 32  # along an axis, to tell whether neighbours in a copy are neighbours in memory
 

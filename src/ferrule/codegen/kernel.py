@@ -38,6 +38,7 @@ class Kind(Enum):
 LANES_OR_COPIES = frozenset({Kind.UNROLL, Kind.VECTOR})
 LINE_BYTES = 128  # of memory that threads share: what its banks give at a time
 PIECE_BYTES = 16  # the most that a thread takes of it at a time
+MOST_SCRATCH = 8 << 10  # bytes of it in which threads combine values
 
 
 @dataclass(frozen=True)

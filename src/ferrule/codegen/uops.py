@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from enum import Enum, auto
 from typing import Any
 
+from ferrule.codegen.kernel import MOST_SCRATCH, PIECE_BYTES
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import COMPARISONS, ExprOp
 from ferrule.records import dataclass
@@ -241,13 +242,14 @@ def _store_problem(u: UOp) -> str:
 def shared_to_ask_for(uops: Sequence[UOp], target: Target) -> int:
     """The bytes of shared memory that a kernel has to ask for at its launch, for all of its SHARED.
 
-    0 where they fit into what it has anyway, beside a value of each thread for ACROSS.
+    0 where they fit into what it has anyway, beside what each thread has for ACROSS.
     """
     if target.static_shared_bytes is None:
         return 0
     sizes = [u.arg[1] * u.dtype.itemsize for u in uops if u.op is UOps.SHARED and u.dtype]
     total = sum(-(-size // SHARED_ALIGNMENT) * SHARED_ALIGNMENT for size in sizes)
-    scratch = 8 * target.block_threads if any(u.op is UOps.ACROSS for u in uops) else 0
+    scratch = min(PIECE_BYTES * target.block_threads, MOST_SCRATCH)
+    scratch = scratch if any(u.op is UOps.ACROSS for u in uops) else 0
     return total if total + scratch > target.static_shared_bytes else 0
 
 

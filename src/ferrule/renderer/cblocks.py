@@ -7,9 +7,12 @@ threads of a warp exchange their values directly where the language can; others 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Final, final
 
 from ferrule.codegen.intrinsics import COPIED_BYTES
+from ferrule.codegen.kernel import MOST_SCRATCH, PIECE_BYTES
 from ferrule.codegen.uops import UOp
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import ExprOp
@@ -54,62 +57,83 @@ class Group:
         return self.in_step < self.span
 
 
-def across(prelude: Prelude, u: UOp, group: Group) -> Helper:
-    """The function that combines a value of each thread: `(x, thread)` or `(x, thread, scratch)`.
+def together(dtype: DType, lanes: int, group: Group) -> int:
+    """How many lanes threads combine in one go: those that one access moves, where it is barriers
+    that take the time.
+    """
+    if not group.needs_memory:
+        return 1
+    room = min(PIECE_BYTES, MOST_SCRATCH // group.threads) // dtype.itemsize
+    return max(1, math.gcd(lanes, room))
+
+
+def across(prelude: Prelude, u: UOp, group: Group, lanes: int) -> Helper:
+    """The function that combines what each thread has: `(x, thread)` or `(x, thread, scratch)`,
+    with so many lanes of x. Of several it returns a struct.
 
     `scratch` has an element for each thread of the block; it can be used again afterwards.
     """
     assert u.dtype is not None
-    kind = type_of(u.dtype)
-    arithmetic = Arithmetic(prelude, u.dtype, kind, is_exact=False, not_negative=False)
-
-    def combined(a: str, b: str) -> str:
-        return alu(u.arg[0], arithmetic, (a, b))
-
-    lines = [f"const i32 place = thread % {group.span};"] if group.needs_memory else []
-    parameters = f"{kind} x, i32 thread"
+    kind, kept = type_of(u.dtype), memory_type(u.dtype)
+    names = ["x"] if lanes == 1 else [f"x{lane}" for lane in range(lanes)]
+    lines, parameters = [], [*(f"{kind} {x}" for x in names), "i32 thread"]
     if group.needs_memory:
-        space = prelude.dialect.to_shared
-        parameters += f", {space}{memory_type(u.dtype)} *scratch"
-        lines += _by_memory(prelude, group, combined("scratch[thread]", "scratch[thread + {0}]"))
+        in_memory = kept if lanes == 1 else prelude.vector(kept, lanes)
+        parameters.append(f"{prelude.dialect.to_shared}{in_memory} *scratch")
+        lines = _by_memory(prelude, u, group, names)
     distance = group.in_step // 2
     while distance >= group.step:
-        lines += _exchanged(prelude, u, group, distance)
+        for x in names:
+            lines += _exchanged(prelude, u, group, distance, x)
         distance //= 2
-    lines.append("return x;")
+    result = kind if lanes == 1 else prelude.vector(kept, lanes)
+    if lanes == 1:
+        lines.append("return x;")
+    else:
+        lines += [f"const {result} all = {{{{{', '.join(names)}}}}};", "return all;"]
     name = f"across_{u.arg[0].name.lower()}_{kind}_{group.count}x{group.step}"
-    return Helper(name, kind, parameters, "\n".join(lines))
+    name += "" if lanes == 1 else f"_of_{lanes}"
+    return Helper(name, result, ", ".join(parameters), "\n".join(lines))
 
 
-def _by_memory(prelude: Prelude, group: Group, combined: str) -> list[str]:
+def _by_memory(prelude: Prelude, u: UOp, group: Group, names: Sequence[str]) -> list[str]:
     """The halves that are further apart than a warp."""
+    assert u.dtype is not None
+    arithmetic = Arithmetic(prelude, u.dtype, type_of(u.dtype), is_exact=False, not_negative=False)
     barrier = prelude.dialect.barrier
-    lines = ["scratch[thread] = x;", barrier]
+    lanes = [""] if len(names) == 1 else [f".lane[{lane}]" for lane in range(len(names))]
+    lines = [f"const i32 place = thread % {group.span};"]
+    lines += [f"scratch[thread]{lane} = {x};" for lane, x in zip(lanes, names, strict=True)]
+    lines.append(barrier)
     least = max(group.in_step, group.step)
     distance = group.span // 2
     while distance >= least:
-        new = combined.format(distance)
-        lines += [f"if (place < {distance}) scratch[thread] = {new};", barrier]
+        places = [(f"scratch[thread]{e}", f"scratch[thread + {distance}]{e}") for e in lanes]
+        new = [f"{pair[0]} = {alu(u.arg[0], arithmetic, pair)};" for pair in places]
+        body = new[0] if len(new) == 1 else f"{{ {' '.join(new)} }}"
+        lines += [f"if (place < {distance}) {body}", barrier]
         distance //= 2
     own = f" + place % {least}" if least > 1 else ""
-    return [*lines, f"x = scratch[thread - place{own}];", barrier]
+    mine = f"scratch[thread - place{own}]"
+    lines += [f"{x} = {mine}{lane};" for lane, x in zip(lanes, names, strict=True)]
+    return [*lines, barrier]
 
 
-def _exchanged(prelude: Prelude, u: UOp, group: Group, distance: int) -> list[str]:
+def _exchanged(prelude: Prelude, u: UOp, group: Group, distance: int, name: str) -> list[str]:
     """One step inside a warp: both threads of a pair combine the same values in the same order."""
     assert u.dtype is not None
     kind = type_of(u.dtype)
-    x = "x" if kind in _EXCHANGED else "(i32)x"
+    x = name if kind in _EXCHANGED else f"(i32){name}"
     other = prelude.dialect.exchange.format(mask=group.mask, x=x, distance=distance)
     taken = other if kind in _EXCHANGED else f"({kind}){other}"
     arithmetic = Arithmetic(prelude, u.dtype, kind, is_exact=False, not_negative=False)
-    name = f"other_{distance}"
-    lines = [f"const {kind} {name} = {taken};"]
-    straight = alu(u.arg[0], arithmetic, ("x", name))
+    theirs = f"other{name.removeprefix('x')}_{distance}"
+    lines = [f"const {kind} {theirs} = {taken};"]
+    straight = alu(u.arg[0], arithmetic, (name, theirs))
     if u.arg[0] in _COMMUTES or not dtypes.is_float(u.dtype):
-        return [*lines, f"x = {straight};"]
-    swapped = alu(u.arg[0], arithmetic, (name, "x"))
-    return [*lines, f"x = thread & {distance} ? {swapped} : {straight};"]
+        return [*lines, f"{name} = {straight};"]
+    swapped = alu(u.arg[0], arithmetic, (theirs, name))
+    return [*lines, f"{name} = thread & {distance} ? {swapped} : {straight};"]
 
 
 # The threads of a warp give each other what they hold: an element of the result takes a row of the

@@ -26,6 +26,7 @@ from ferrule.renderer.cblocks import (
     copy_ahead,
     matrices,
     mma,
+    together,
     wait_for_copies,
 )
 from ferrule.renderer.cbounds import INT32, bounds, range_of, within
@@ -304,13 +305,26 @@ class Function:
             )
         warp = self.target.warp if self.dialect.exchange else 1
         group = Group(count, step, threads, min(warp, 32))
-        helper = across(self.prelude, u, group)
+        dtype = _dtype(u)
+        lanes = together(dtype, u.lanes, group)
+        helper = across(self.prelude, u, group, lanes)
         operands = [self.blocks_only(u, self.dialect.thread)]
         if group.needs_memory:
-            dtype = _dtype(u)
-            self.scratch_bytes = max(self.scratch_bytes, threads * dtype.itemsize)
-            operands.append(f"({self.dialect.to_shared}{memory_type(dtype)} *)scratch")
-        self.define(u, [self.prelude.call(helper, x, *operands) for x in self.lanes[u.src[0]]])
+            self.scratch_bytes = max(self.scratch_bytes, threads * lanes * dtype.itemsize)
+            kept = memory_type(dtype)
+            kept = kept if lanes == 1 else self.prelude.vector(kept, lanes)
+            operands.append(f"({self.dialect.to_shared}{kept} *)scratch")
+        values = self.lanes[u.src[0]]
+        parts = [values[i : i + lanes] for i in range(0, u.lanes, lanes)]
+        calls = [self.prelude.call(helper, *part, *operands) for part in parts]
+        if lanes == 1:
+            self.define(u, calls)
+            return
+        self.lanes[u] = []
+        for call in calls:
+            name = f"t{self.number()}"
+            self.emit(f"const {helper.result} {name} = {call};")
+            self.lanes[u] += [f"{name}.lane[{lane}]" for lane in range(lanes)]
 
     def of_warps(self, u: UOp) -> None:
         """Refuse what warps do where there are none that can."""
