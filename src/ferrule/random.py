@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -59,8 +59,24 @@ def manual_seed(seed: int = 0) -> None:
     realize([storage.node for storage in _states.values()])
 
 
+def stream_of(device: str) -> LazyBuffer:
+    """Where the stream of a device is: its key, and the number of the next call."""
+    return _state(device).node
+
+
+def continue_stream(device: str, words: np.ndarray[Any, Any]) -> None:
+    """Puts the stream of a device where `stream_of` told that it was."""
+    storage = _state(device)
+    storage.write(_in_memory(device, words))
+    realize([storage.node])
+
+
 def _initial(device: str, seed: int) -> LazyBuffer:
     words = np.array([seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF, 0], np.uint32)
+    return _in_memory(device, words)
+
+
+def _in_memory(device: str, words: np.ndarray[Any, Any]) -> LazyBuffer:
     return LazyBuffer.from_buffer(Buffer.fromCPU(device, words), (3,))
 
 

@@ -155,8 +155,33 @@ def test_a_schedule_inside_a_captured_function_is_refused() -> None:
         return (x + optimizer.lr).realize()
 
     step(Tensor([1.0]).realize())
-    with pytest.raises(JitError):
+    rates = schedule.get_last_lr()
+    with pytest.raises(JitError, match=r"LR.step\(\) is called .* call it after the captured"):
         step(Tensor([1.0]).realize())
+    assert (schedule.last_epoch, schedule.get_last_lr()) == (1, rates)  # of the plain call
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda o: SequentialLR(o, [ConstantLR(o), ExponentialLR(o, 0.9)], [2]),
+        lambda o: ChainedScheduler([ConstantLR(o), ExponentialLR(o, 0.9)]),
+        ReduceLROnPlateau,
+    ],
+)
+def test_no_schedule_takes_a_step_in_a_captured_function(make: Any) -> None:
+    schedule = make(SGD([Tensor([0.0])], lr=0.5))
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        schedule.step(*([x.sum()] if isinstance(schedule, ReduceLROnPlateau) else []))
+        return (x + 1).realize()
+
+    step(Tensor([1.0]).realize())
+    rates = schedule.get_last_lr()
+    with pytest.raises(JitError, match="call it after the captured function"):
+        step(Tensor([1.0]).realize())
+    assert schedule.get_last_lr() == rates
 
 
 def test_one_cycle_moves_the_momentum_the_other_way() -> None:

@@ -1,12 +1,16 @@
 """Random tensors: the same stream on every device, fresh numbers, sound distributions."""
 
 import math
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from ferrule import nn
 from ferrule.dtype import dtypes
 from ferrule.expr import Variable
+from ferrule.jit import TinyJit
 from ferrule.tensor import Tensor
 
 
@@ -171,3 +175,81 @@ def test_randint_takes_the_arguments_of_pytorch() -> None:
         assert np.unique(drawn.numpy()).tolist() == list(range(low, high))
     with pytest.raises(ValueError, match=r"\[randint\] low 3 is not below high 2"):
         Tensor.randint(3, 2, (4,))
+
+
+def test_random_numbers_go_on_where_they_were(device: str) -> None:
+    Tensor.manual_seed(5)
+    Tensor.rand(3, device=device).realize()
+    state = Tensor.get_rng_state(device)
+    first = [Tensor.rand(4, device=device).tolist() for _ in range(3)]
+    Tensor.manual_seed(6)
+    Tensor.set_rng_state(state, device)
+    assert [Tensor.rand(4, device=device).tolist() for _ in range(3)] == first
+
+
+def test_random_numbers_of_replays_go_on_where_they_were(device: str) -> None:
+    draw = TinyJit(lambda x: x + Tensor.rand(4, device=device))
+    x = Tensor.zeros(4, device=device).contiguous().realize()
+    for _ in range(3):
+        draw(x)
+    state = Tensor.get_rng_state(device)
+    first = [draw(x).tolist() for _ in range(3)]
+    Tensor.set_rng_state(state, device)
+    assert [draw(x).tolist() for _ in range(3)] == first
+
+
+def test_what_is_no_state_of_random_numbers() -> None:
+    with pytest.raises(ValueError, match=r"\[set_rng_state\] a state is three words of uint32"):
+        Tensor.set_rng_state(Tensor([1.0, 2.0, 3.0]))
+    with pytest.raises(TypeError, match=r"\[set_rng_state\] 7 is no tensor"):
+        Tensor.set_rng_state(7)  # type: ignore[arg-type]
+
+
+def test_training_that_was_saved_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+    """Of a new process, in effect: other layers, optimiser and schedule, and other random numbers
+    in between."""
+
+    def made() -> tuple[nn.Linear, nn.optim.AdamW, nn.optim.lr_scheduler.CosineAnnealingLR]:
+        layer = nn.Linear(6, 4)
+        optimizer = nn.optim.AdamW(nn.state.get_parameters(layer), lr=0.05)
+        return layer, optimizer, nn.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
+
+    def losses(layer: nn.Linear, optimizer: Any, schedule: Any, steps: range) -> list[float]:
+        @TinyJit
+        def step(x: Tensor) -> Tensor:
+            optimizer.zero_grad()
+            loss = (layer(x).dropout(0.5) ** 2).mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        found = []
+        with Tensor.train():
+            for number in steps:
+                x = np.random.default_rng(number).normal(size=(5, 6)).astype(np.float32)
+                found.append(step(Tensor(x).realize()).item())
+                schedule.step()
+        return found
+
+    Tensor.manual_seed(11)
+    layer, optimizer, schedule = made()
+    losses(layer, optimizer, schedule, range(5))
+    path = tmp_path / "state.safetensors"
+    state = {
+        **nn.state.get_state_dict(layer, "model"),
+        **nn.state.get_state_dict(optimizer, "optimizer"),
+        "random": Tensor.get_rng_state(),
+    }
+    nn.state.safe_save(state, path)
+    settings = schedule.state_dict()
+    expected = losses(layer, optimizer, schedule, range(5, 12))
+
+    Tensor.manual_seed(99)
+    layer, optimizer, schedule = made()
+    saved = nn.state.safe_load(path)
+    Tensor.set_rng_state(saved.pop("random"))
+    for part, name in ((layer, "model."), (optimizer, "optimizer.")):
+        own = {key.removeprefix(name): t for key, t in saved.items() if key.startswith(name)}
+        nn.state.load_state_dict(part, own)
+    schedule.load_state_dict(settings)
+    assert losses(layer, optimizer, schedule, range(5, 12)) == expected

@@ -393,6 +393,28 @@ def test_damage_in_an_npz_file_is_found(tmp_path: Path) -> None:
             npz_load(path)
 
 
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_any_damage_in_an_npz_file_is_an_error_of_the_state(save: Any, tmp_path: Path) -> None:
+    """Or changes nothing that is read: never what `zipfile` and `zlib` say of it."""
+    path = tmp_path / "x.npz"
+    arrays = {"x": np.arange(8, dtype=np.float32), "y": np.array(7)}
+    save(path, **arrays)
+    whole = path.read_bytes()
+    found = 0
+    for place in range(len(whole)):
+        bit = 1 << (place * 5 + place // 8) % 8
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ bit]) + whole[place + 1 :])
+        try:
+            read = {name: tensor.numpy() for name, tensor in npz_load(path).items()}
+        except StateError:
+            found += 1
+            continue
+        assert read.keys() == arrays.keys(), f"byte {place}, bit {bit}"
+        for name, array in read.items():
+            np.testing.assert_array_equal(array, arrays[name])
+    assert found > len(whole) // 2
+
+
 # PyTorch's checkpoints, made by hand
 
 

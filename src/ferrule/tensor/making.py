@@ -8,8 +8,8 @@ from typing import Any, Self
 import numpy as np
 
 from ferrule.dtype import DTypeError, dtypes
-from ferrule.gradient import Number
-from ferrule.random import random_words
+from ferrule.gradient import Number, Value
+from ferrule.random import continue_stream, random_words, stream_of
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import order
 from ferrule.tensor.base import TensorBase
@@ -241,6 +241,38 @@ class Making(Creation):
         chances = self if p is None else p
         drawn = self.rand(*self._shape, device=self.device, dtype=dtypes.float32)
         return (drawn < chances).cast(self.dtype)
+
+    @classmethod
+    def get_rng_state(cls, device: str | None = None) -> Self:
+        """Where the random numbers of a device are: three words, to be saved beside a model.
+
+        >>> from ferrule import Tensor
+        >>> state = Tensor.get_rng_state()
+        >>> first = Tensor.rand(3).tolist()
+        >>> Tensor.set_rng_state(state)
+        >>> first == Tensor.rand(3).tolist()
+        True
+        """
+        words = cls._wrap(Value(stream_of(to_device(device)))).numpy()
+        return cls(words.copy())
+
+    @staticmethod
+    def set_rng_state(state: TensorBase, device: str | None = None) -> None:
+        """Continues the random numbers of a device from where `get_rng_state` told they were.
+
+        Raises `ValueError` for a tensor that is no such state.
+
+        >>> from ferrule import Tensor
+        >>> Tensor.set_rng_state(Tensor.get_rng_state())
+        """
+        if not isinstance(state, TensorBase):
+            raise TypeError(f"[set_rng_state] {state!r:.60} is no tensor; see get_rng_state()")
+        if state._shape != (3,) or state.dtype != dtypes.uint32:
+            raise ValueError(
+                f"[set_rng_state] a state is three words of uint32, as get_rng_state() gives them, "
+                f"not {state.dtype} of shape {state._shape}"
+            )
+        continue_stream(to_device(device), state.numpy().copy())
 
     @classmethod
     def randperm(cls, n: int, device: str | None = None, dtype: DTypeLike | None = None) -> Self:

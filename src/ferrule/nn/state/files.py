@@ -106,21 +106,43 @@ class Archive:
                 self.members = {info.filename: info for info in archive.infolist()}
         except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError) as error:
             raise StateError(f"{path} is not a whole {kind}: {error}") from error
+        if not self._are_counted():
+            raise StateError(f"{path} is not a whole {kind}: its directory lacks members")
+
+    def _are_counted(self) -> bool:
+        """Whether there are as many members as the end of the directory says; `zipfile` ignores it.
+
+        More than 16 bits can say are counted in another record.
+        """
+        end = self.bytes[-(1 << 16) - 22 :].tobytes()
+        place = end.rfind(b"PK\x05\x06")
+        count = int.from_bytes(end[place + 10 : place + 12], "little")
+        return count in (len(self.members), 0xFFFF)
 
     def head(self, name: str, count: int) -> bytes:
         """The first bytes of a member, not verified."""
-        with zipfile.ZipFile(self.path) as archive, archive.open(name) as member:
+        with (
+            self._damage_named(name),
+            zipfile.ZipFile(self.path) as archive,
+            archive.open(name) as member,
+        ):
             return member.read(count)
 
     def contents(self, name: str) -> Array:
         """All bytes of a member; raises `StateError` where they are not those that were written."""
         info = self.members[name]
-        try:
+        with self._damage_named(name):
             if info.compress_type != zipfile.ZIP_STORED:
                 with zipfile.ZipFile(self.path) as archive:
                     return np.frombuffer(archive.read(name), np.uint8)
             return self._stored(info)
-        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+
+    @contextmanager
+    def _damage_named(self, name: str) -> Iterator[None]:
+        """Where a directory is damaged, `zipfile` seeks before the file, or asks for a password."""
+        try:
+            yield
+        except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, OSError) as error:
             raise StateError(f"{self.path}: {name} is damaged: {error}") from error
 
     def _stored(self, info: zipfile.ZipInfo) -> Array:

@@ -78,8 +78,8 @@ def _array_header(archive: Archive, name: str) -> tuple[int, tuple[int, ...], bo
             shape, fortran, kind = np.lib.format.read_array_header_1_0(head)
         else:
             shape, fortran, kind = np.lib.format.read_array_header_2_0(head)
-    except zipfile.BadZipFile as error:
-        raise StateError(f"{archive.path}: {name} is damaged: {error}") from error
+    except StateError:
+        raise
     except (ValueError, EOFError) as error:
         raise StateError(f"{archive.path}: {name} is no NumPy array: {error}") from error
     return head.tell(), shape, fortran, kind

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Any, final
 
-from ferrule.nn.optim.lr_scheduler.schedule import LRScheduler, require
+from ferrule.nn.optim.lr_scheduler.schedule import LRScheduler, require, require_no_capture
 from ferrule.nn.optim.optimizer import Optimizer
 
 
@@ -96,6 +96,7 @@ class SequentialLR(_Combined):
 
     def step(self) -> None:
         """Sets the rates for what follows; call it after `optimizer.step()`."""
+        require_no_capture(self)
         self.last_epoch += 1
         place = bisect_right(self._milestones, self.last_epoch)
         scheduler = self._schedulers[place]

@@ -10,6 +10,7 @@ from ferrule.nn.optim.lr_scheduler.schedule import (
     each,
     rate_of,
     require,
+    require_no_capture,
     require_number,
     require_optimizer,
     rounded,
@@ -76,6 +77,7 @@ class ReduceLROnPlateau:
 
     def step(self, metrics: float | Tensor) -> None:
         """Notes a measure, such as the loss on a validation set."""
+        require_no_capture(self)
         value = metrics.item() if isinstance(metrics, Tensor) else metrics
         require(isinstance(value, Real), self, f"the measure is {value!r}; it must be a number")
         current = float(value)

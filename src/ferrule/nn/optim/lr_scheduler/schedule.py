@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ferrule.capture import JitError, is_capturing, user_location
 from ferrule.nn.optim.groups import OptimizerError, ParamGroup
 from ferrule.nn.optim.optimizer import Optimizer
 from ferrule.tensor import Tensor
@@ -37,6 +38,16 @@ def require_count(scheduler: object, **settings: Any) -> None:
 def require_optimizer(scheduler: object, optimizer: object) -> None:
     kind = type(optimizer).__name__
     require(isinstance(optimizer, Optimizer), scheduler, f"{kind} is no Optimizer; pass one first")
+
+
+def require_no_capture(scheduler: object) -> None:
+    """Before anything has changed: a replay would neither count the step nor compute a rate."""
+    if is_capturing():
+        raise JitError(
+            f"{user_location()}: {type(scheduler).__name__}.step() is called in a captured "
+            "function, but counts in Python, which replays do not run; call it after the captured "
+            "function: a captured optimizer.step() reads the new rate"
+        )
 
 
 def rate_of(group: ParamGroup) -> float:
@@ -81,6 +92,7 @@ class LRScheduler(ABC):
 
     def step(self) -> None:
         """Sets the rates for what follows; call it after `optimizer.step()`."""
+        require_no_capture(self)
         self.last_epoch += 1
         groups = self.optimizer.param_groups
         self._last_lr = [self._next(place, group) for place, group in enumerate(groups)]
