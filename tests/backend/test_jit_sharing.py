@@ -284,3 +284,27 @@ def test_views_of_a_gradient_that_a_captured_function_finds_are_of_that_of_the_c
         found.append(seen)
     assert found[0] == found[1]
     assert len(runs) == 3
+
+
+@pytest.mark.parametrize("found", [False, True])
+def test_a_copy_that_still_shares_memory_is_no_alias(found: bool) -> None:
+    """A write to one of the two leaves the other alone; to one tensor given twice it does not."""
+    seen = []
+    for is_captured in (False, True):
+        state = Tensor([1.0, 2.0, 3.0]).realize()
+
+        def step(x: Tensor, y: Tensor | None = None, state: Tensor = state) -> Tensor:
+            written = state if y is None else y
+            written[1:] = x[:2]
+            return x + 0
+
+        run = TinyJit(step) if is_captured else step
+        results: list[list[float]] = []
+        for call in range(12):
+            target = Tensor([1.0 * call, 2.0, 3.0]).realize()
+            whole = state if found else target
+            x = whole if call % 3 == 0 or call > 9 else whole.clone()
+            result = run(x) if found else run(x, target)
+            results += [result.tolist(), x.tolist(), whole.tolist()]
+        seen.append(results)
+    assert seen[0] == seen[1]

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from threading import RLock
 from typing import Any, Generic, TypeVar, final
+from weakref import WeakSet
 
 from ferrule.capture import (
     GraphException,
@@ -41,6 +42,7 @@ from ferrule.jit.record import (
 )
 from ferrule.jit.replay import Replay
 from ferrule.jit.results import tensors_in
+from ferrule.tensor.cell import Cell
 
 __all__ = [
     "GraphException",
@@ -110,7 +112,7 @@ class TinyJit(Generic[ReturnType]):
         self.expected_name_sts_dtype: tuple[Any, ...] = ()
         """The signature of the last call: shapes, dtypes and whatever else replays depend on."""
         self._replays: OrderedDict[tuple[Any, ...], Replay] = OrderedDict()
-        self._reachable: set[int | None] = set()
+        self._reachable: dict[int | None, WeakSet[Cell]] = {}
         """The memory that the function can get at without being given it."""
         self._outside: OrderedDict[tuple[Any, ...], tuple[Numbers, FoundInputs]] = OrderedDict()
         """For the signature of the arguments: what else the function reads."""
@@ -230,7 +232,10 @@ class TinyJit(Generic[ReturnType]):
         self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Arguments:
         """The arguments, beside what the function can reach now."""
-        self._reachable = set(memory_serials(Reach(code_of(function)).tensors()))
+        tensors = Reach(code_of(function)).tensors()
+        self._reachable = {}
+        for tensor, serial in zip(tensors, memory_serials(tensors), strict=True):
+            self._reachable.setdefault(serial, WeakSet()).add(tensor._cell)
         return self._read(args, kwargs)
 
     def _read(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:

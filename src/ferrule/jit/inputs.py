@@ -28,8 +28,12 @@ from ferrule.runner import BufferCopy
 from ferrule.schedule.views import dense, move
 from ferrule.shape.view import View
 from ferrule.tensor import Tensor
+from ferrule.tensor.cell import Cell
 
 Chain: TypeAlias = tuple[tuple[MovementOps, Any], ...]
+Reachable: TypeAlias = Mapping[int | None, Set[Cell]]
+"""The memories that a function can get at by itself, by serial number, and the tensors' cells in
+each: a copy that shares the memory until somebody writes to it has another cell."""
 
 _PLAIN = frozenset({int, bool, str, bytes, complex, type(None), range, slice})
 _SOME_PART: Chain = ((MovementOps.SHRINK, None),)
@@ -56,7 +60,7 @@ class Arguments:
     """The numbers of the tensors that are copied if they are a part of some memory."""
     chains: dict[int, Chain] | None = None
     """Where each part begins and how it goes on, if the signature is to be without that."""
-    reachable: Set[int | None] = frozenset()
+    reachable: Reachable = field(default_factory=dict)
     var_vals: dict[Variable, int] = field(default_factory=dict)
     objects: list[object] = field(default_factory=list)
     """The objects that the key identifies by `id()`, and that must therefore stay alive."""
@@ -90,14 +94,14 @@ class InputPart:
 def read_arguments(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    reachable: Set[int | None],
+    reachable: Reachable,
     exact: bool = False,
     copied: Set[int] = frozenset(),
     only_kinds: bool = False,
 ) -> Arguments:
     """What a function is called with; lazy tensors are computed first.
 
-    `reachable` are the serial numbers of the memory that the function can get at by itself. A
+    `reachable` is the memory that the function can get at by itself. A
     kernel that reads such memory may mean an argument, or what the function reached: to tell them
     apart, a capture passes a stand-in for the argument (`stand_ins`). For tensors with a gradient
     that would not do, nor where the function writes to memory from outside (`exact`): then the
@@ -117,7 +121,7 @@ def read_arguments(
         parts.append(name)
         _add(kwargs[name], arguments, parts)
     _add_aliases(arguments, parts)
-    if not reachable.isdisjoint([buffer.base.serial for buffer in arguments.buffers]):
+    if not reachable.keys().isdisjoint([buffer.base.serial for buffer in arguments.buffers]):
         _add_reachable(arguments, parts, reachable, exact)
     arguments.key = tuple(parts)
     return arguments
@@ -291,17 +295,19 @@ def _add_tensor(tensor: Tensor, arguments: Arguments, parts: list[Any]) -> None:
 
 
 def _add_aliases(arguments: Arguments, parts: list[Any]) -> None:
-    """Which tensors share memory with one another."""
+    """Which tensors share memory with one another, and which only until one is written to."""
     if len(arguments.buffers) > 1:
         first: dict[int, int] = {}
+        first_of_cell: dict[Cell, int] = {}
         for number, buffer in enumerate(arguments.buffers):
             earlier = first.setdefault(buffer.base.serial, number)
+            same = first_of_cell.setdefault(arguments.tensors[number]._cell, number)
             if earlier != number:
-                parts.append((number, earlier))
+                parts.append((number, earlier, same))
 
 
 def _add_reachable(
-    arguments: Arguments, parts: list[Any], reachable: Set[int | None], exact: bool
+    arguments: Arguments, parts: list[Any], reachable: Reachable, exact: bool
 ) -> None:
     """Which tensors are in memory that the function can reach by itself."""
     serials = [buffer.base.serial for buffer in arguments.buffers]
@@ -313,7 +319,7 @@ def _add_reachable(
     for number, serial in enumerate(serials):
         if serial in reachable:
             if serial in taped:
-                parts.append((number, serial))
+                parts.append((number, serial, arguments.tensors[number]._cell in reachable[serial]))
             else:
                 arguments.closed_over.append(number)
 

@@ -8,7 +8,7 @@ compared with it at once. Where anything differs, or is of no simple kind, the s
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, final
 
 import numpy as np
@@ -18,7 +18,7 @@ from ferrule.containers import is_record
 from ferrule.expr import BoundVariable, Expr, Variable
 from ferrule.gradient import is_recording
 from ferrule.jit.hooks import hooks_of
-from ferrule.jit.inputs import Arguments, Chain, follow, has_variables, is_copy
+from ferrule.jit.inputs import Arguments, Chain, Reachable, follow, has_variables, is_copy
 from ferrule.jit.replay import Replay
 from ferrule.tensor import Tensor
 
@@ -174,7 +174,7 @@ class Recent:
     """The replay used last, and what it was given; no tensor and no memory is kept alive."""
 
     __slots__ = (
-        *("_apart", "_known", "_names", "_reachable"),
+        *("_apart", "_cells", "_known", "_names", "_reachable"),
         *("_recording", "_serials", "_training", "replay"),
     )
 
@@ -183,8 +183,9 @@ class Recent:
         replay: Replay,
         known: Sequence[_Known],
         names: Sequence[str],
+        tensors: Sequence[Tensor],
         buffers: Sequence[Buffer],
-        reachable: Set[int | None],
+        reachable: Reachable,
     ) -> None:
         self.replay = replay
         self._known = known
@@ -194,6 +195,8 @@ class Recent:
         self._recording = is_recording()
         self._reachable = reachable
         self._serials = list(map(_serial_of, buffers))
+        # In one memory, a copy is another tensor than what it is a copy of.
+        self._cells = [id(tensor._cell) for tensor in tensors]
         self._apart = self._are_apart(buffers)
 
     @staticmethod
@@ -206,8 +209,9 @@ class Recent:
         known = _all_known((*args, *[kwargs[name] for name in sorted(kwargs)]))
         if known is None:
             return None
-        buffers = arguments.buffers[: arguments.explicit]
-        return Recent(replay, known, list(kwargs), buffers, arguments.reachable)
+        count = arguments.explicit
+        tensors, buffers = arguments.tensors[:count], arguments.buffers[:count]
+        return Recent(replay, known, list(kwargs), tensors, buffers, arguments.reachable)
 
     def given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Given | None:
         """What a call gives to the replay; None if its signature has to be read."""
@@ -226,6 +230,8 @@ class Recent:
             if not known.accepts(values[number], given):
                 return None
         is_same = list(map(_serial_of, buffers)) == self._serials
+        if is_same and not self._apart:
+            is_same = [id(tensor._cell) for tensor in given[0]] == self._cells
         if not is_same and not (self._apart and self._are_apart(buffers)):
             return None
         return given if self._has_found(given) else None
@@ -242,6 +248,6 @@ class Recent:
     def _are_apart(self, buffers: Sequence[Buffer]) -> bool:
         """Whether no two share memory, and the function reaches none of it by itself."""
         serials = {buffer.base.serial for buffer in buffers}
-        if len(serials) != len(buffers) or not serials.isdisjoint(self._reachable):
+        if len(serials) != len(buffers) or not serials.isdisjoint(self._reachable.keys()):
             return False
         return not self.replay.watch.overlaps(buffers)
