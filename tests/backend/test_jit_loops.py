@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -452,3 +453,32 @@ def test_a_parameter_that_is_another_tensor_from_now_on(calls: list[str]) -> Non
             yield [step(x), old]
 
     assert check(loop, calls, 5) == ["plain", "captured", "captured"]
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_parameter_in_two_places_is_replaced_in_one(anew: bool) -> None:
+    """Where its gradient alone matters, and the function reads it in that place."""
+    found = []
+    for is_captured in (False, True):
+        model = SimpleNamespace(weight=_parameter(1.0))
+        model.first = model.other = model.weight
+
+        def step(x: Tensor, model: SimpleNamespace = model) -> Tensor:
+            if anew:
+                model.weight.grad = None
+            (model.weight * x).sum().backward()
+            return x + 1
+
+        run = TinyJit(step) if is_captured else step
+        seen = []
+        for call in range(10):
+            if call in (5, 8):
+                model.weight = _parameter(call)
+            run(Tensor([1.0 * call, 2.0]).realize())
+            seen.append([tensor.grad.tolist() for tensor in (model.weight, model.first)])
+        found.append(seen)
+    assert found[0] == found[1]
+
+
+def _parameter(number: float) -> Tensor:
+    return Tensor([number, 2.0]).realize().requires_grad_()

@@ -308,3 +308,36 @@ def test_a_copy_that_still_shares_memory_is_no_alias(found: bool) -> None:
             results += [result.tolist(), x.tolist(), whole.tolist()]
         seen.append(results)
     assert seen[0] == seen[1]
+
+
+def test_an_argument_is_what_a_view_that_was_computed_is_of() -> None:
+    """Its values are in a second place then, and the view is read anew in the captured call."""
+    base = Tensor([1.0, 2.0, 3.0]).realize()
+    view = base.flip(0)
+    assert view.tolist() == [3, 2, 1]
+    add = TinyJit(lambda x: x + view * 10)
+    for call in range(6):
+        x = base if call < 3 else Tensor([1.0 * call, 2.0, 3.0]).realize()
+        assert add(x).tolist() == [x[0].item() + 30, 22, 13]
+
+
+def test_a_parameter_made_of_an_argument_that_is_reached_keeps_its_gradient() -> None:
+    """In a call that is captured, where another tensor stands for the argument, as in others."""
+    state = Tensor([1.0, 2.0]).realize()
+    kept = SimpleNamespace()
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        kept.copy = x.detach().requires_grad_()
+        (kept.copy * x).sum().backward()
+        kept.items = [x]  # so there is no replay
+        return state * 2
+
+    for _ in range(4):
+        step(state)
+        assert kept.copy.requires_grad
+        assert kept.copy.grad.tolist() == [1, 2]
+        with Tensor.no_grad():
+            state.assign(state * 1)
+            kept.copy.assign(kept.copy * 1)
+        assert kept.items[0] is not None

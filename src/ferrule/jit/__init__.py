@@ -29,7 +29,7 @@ from ferrule.gradient import is_transforming
 from ferrule.helpers import check_function, not_a_function
 from ferrule.jit.found import FoundInputs
 from ferrule.jit.hooks import code_of
-from ferrule.jit.inputs import Arguments, Chain, read_arguments
+from ferrule.jit.inputs import Arguments, Chain, memories_of, read_arguments
 from ferrule.jit.numbers import Numbers
 from ferrule.jit.reach import Reach
 from ferrule.jit.recent import Recent
@@ -37,7 +37,6 @@ from ferrule.jit.record import (
     NotReplayable,
     capture_call,
     compute_lazy,
-    memory_serials,
     settle_writes,
 )
 from ferrule.jit.replay import Replay
@@ -234,8 +233,9 @@ class TinyJit(Generic[ReturnType]):
         """The arguments, beside what the function can reach now."""
         tensors = Reach(code_of(function)).tensors()
         self._reachable = {}
-        for tensor, serial in zip(tensors, memory_serials(tensors), strict=True):
-            self._reachable.setdefault(serial, WeakSet()).add(tensor._cell)
+        for tensor in tensors:
+            for serial in memories_of(tensor):
+                self._reachable.setdefault(serial, WeakSet()).add(tensor._cell)
         return self._read(args, kwargs)
 
     def _read(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:

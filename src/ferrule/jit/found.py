@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, final
 from ferrule.buffer import Buffer
 from ferrule.expr import sint
 from ferrule.gradient import Value
-from ferrule.jit.inputs import Arguments, follow, is_copy, memory_of
+from ferrule.jit.inputs import Arguments, follow, is_copy, memories_of, memory_of
 from ferrule.jit.places import Path, Place, tensors_of
 from ferrule.jit.reach import Reach
 from ferrule.lazy import LazyBuffer
@@ -172,7 +172,7 @@ class FoundBefore:
     ) -> None:
         """`stored` are the names of what the code assigns to."""
         tensors = reach.tensors()
-        self._memories = Counter([_serial(tensor) for tensor in tensors])
+        self._memories = Counter([serial for tensor in tensors for serial in memories_of(tensor)])
         self._cells = Counter([id(tensor._cell) for tensor in tensors])
         self._taken = {buffer.base.serial for buffer in arguments.buffers}
         known = FoundInputs([s for s in known.used if self._is_alone(s, reach)], known.absent)
@@ -184,19 +184,19 @@ class FoundBefore:
         }
         self._others: dict[Parameter, Any] = dict(zip(known.absent, signature[count:], strict=True))
         self._candidates: list[_Candidate] = []
-        self.paths: dict[int, Path] = {}
-        """For the memory of each input that there may be: the way to what has it."""
+        self.paths: dict[int, list[Path]] = {}
+        """For the memory of each input that there may be: the ways to what has it."""
         for tensor in tensors:
             if tensor.grad is not None:
                 if 0 not in tensor.grad.shape and self._is_alone(weakref.ref(tensor), reach):
-                    self._add(weakref.ref(tensor), reach.places(tensor.grad)[0][1])
+                    self._add(weakref.ref(tensor), reach.ways_to(tensor))
             elif tensor._leaf is not None:
                 self._others[weakref.ref(tensor)] = True
         for place, path in reach.states():
             # Constants get memory only where they may be states.
             in_memory = None not in map(_serial, tensors_of(place.get()) or ())
             if (in_memory or place.key in stored) and self._is_alone(place, reach):
-                self._add(place, path)
+                self._add(place, [path])
 
     def _is_alone(self, spot: Spot, reach: Reach) -> bool:
         """Whether nothing else that the function can reach is, or is in the memory of, an input."""
@@ -211,7 +211,7 @@ class FoundBefore:
             for tensor in tensors
         )
 
-    def _add(self, spot: Spot, path: Path) -> None:
+    def _add(self, spot: Spot, paths: list[Path]) -> None:
         known = self._used.get(_key(spot))
         taken = self._taken
         kind, found = _kind_of_contents(spot, taken)
@@ -221,7 +221,7 @@ class FoundBefore:
         parts = []
         for tensor, buffer in found:
             taken.add(buffer.serial)
-            self.paths[buffer.serial] = path
+            self.paths[buffer.serial] = paths
             references = weakref.ref(tensor), weakref.ref(tensor._cell)
             memory = buffer if is_state else None
             parts.append(_Present(tensor._read().node.shape, buffer.serial, *references, memory))

@@ -378,6 +378,15 @@ def memory_of(tensor: Tensor) -> tuple[Buffer, Chain]:
     return found
 
 
+def memories_of(tensor: Tensor) -> set[int | None]:
+    """The serial numbers of the memory that a tensor reads, and of that which it is a view of.
+
+    They differ for a view that was computed by itself, which will read anew after a write.
+    """
+    found = [follow(node) for node in (tensor.lazydata, tensor._cell.value.node)]
+    return {None if place is None else place[0].base.serial for place in found}
+
+
 def is_copy(tensor: Tensor, node: LazyBuffer) -> bool:
     """Whether a view, which was computed by itself, is read from a copy of its part.
 

@@ -53,6 +53,12 @@ class Reach:
         """All places where a tensor is, and the ways there."""
         return self._places[id(tensor)]
 
+    def ways_to(self, tensor: Tensor) -> list[Path]:
+        """All ways to a tensor, with the places where it is."""
+        return [
+            path if place.fixed else (*path, (place, tensor)) for place, path in self.places(tensor)
+        ]
+
     def aliased(self, names: Set[str]) -> list[Tensor]:
         """Those that are in several places, one of them under one of these names."""
         places = {number: found for number, found in self._places.items() if len(found) > 1}

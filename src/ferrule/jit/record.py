@@ -198,8 +198,14 @@ class _Call:
         pending = [storage.node for storage in pending_writes()]
         realize(list(dict.fromkeys([*made.values(), *pending])))
         self._add_found(everything.keys(), {place.identity for place, _ in changes})
-        self._check_containers(args, gradients)
         leaves = self._leaves(everything, made, self._sharing(everything.values()))
+        for (place, _), content in zip(changes, contents, strict=True):
+            if any(tensor in self.originals for tensor in tensors_of(content) or ()):
+                place.set(replace_tensors(content, self.originals))
+        # Whatever is refused from here on, the call has done what the function does.
+        self._check_containers(args, gradients)
+        if self._found.tape_matters() and backward_passes() != self._passes:
+            raise NotReplayable("a state that it replaces is on the tape: detach() it")
         self._outcome.template = mapped(result, lambda leaf: leaves.get(id(leaf)))
         for (place, path), content in zip(changes, contents, strict=True):
             self._add_effect(place, path, content, leaves)
@@ -217,8 +223,6 @@ class _Call:
         added = self._found.add_used(used, seen, replaced, self.arguments)
         self._given.update({tensor: first + number for number, tensor in enumerate(added)})
         self._forget_cells(added)
-        if self._found.tape_matters() and backward_passes() != self._passes:
-            raise NotReplayable("a state that it replaces is on the tape: detach() it")
 
     def _forget_cells(self, found: Iterable[Tensor]) -> None:
         """What shares memory with an input that was found does so with each call's own."""
@@ -283,7 +287,10 @@ class _Call:
                 self._note_leaf(tensor, kind)
                 self._outcome.shared.append(shared)
                 if sharing.is_of(tensor, self.originals):
-                    self.originals[tensor] = shared.of(self.arguments.tensors, variables)
+                    twin = shared.of(self.arguments.tensors, variables)
+                    if tensor._leaf is not None:
+                        twin.requires_grad_().grad = tensor.grad
+                    self.originals[tensor] = twin
         return leaves
 
     def _note_leaf(self, tensor: Tensor, number: int) -> None:
@@ -314,9 +321,9 @@ class _Call:
         moved = any(isinstance(leaf, Tensor) and leaf in self._before for leaf in found)
         if not known or moved or not self._before.knows(place):
             raise NotReplayable("it moves tensors about in a way that replays cannot follow")
-        if any(tensor in self.originals for tensor in tensors or ()):
-            place.set(replace_tensors(content, self.originals))
         self._watch.add_path(path)
+        if isinstance(place.holder, Tensor):  # which may be in several places
+            self._watch.add_tensor(place.holder, self._before)
         template = mapped(content, lambda tensor: leaves.get(id(tensor)))
         self._outcome.effects.append(Effect(place, template))
 
@@ -491,8 +498,8 @@ class _Call:
         pairs = enumerate(self.arguments.buffers)
         stood_for = set(self.arguments.closed_over)
         given = {buffer.base.serial for number, buffer in pairs if number not in stood_for}
-        found = {n: path for n, path in self._found.paths.items() if n in given}
-        for path in found.values():
+        found = {n: paths for n, paths in self._found.paths.items() if n in given}
+        for path in [path for paths in found.values() for path in paths]:
             self._watch.add_path(path)
         read = [
             reference

@@ -113,8 +113,7 @@ class Watch:
 
     def add_tensor(self, tensor: Tensor, reach: Reach) -> bool:
         """Watches that a tensor is where it was; False if it is not now."""
-        for place, path in reach.places(tensor):
-            steps = path if place.fixed else (*path, (place, tensor))
+        for steps in reach.ways_to(tensor):
             if not all(step.get() is child for step, child in steps):
                 return False
             self.add_path(steps)
