@@ -135,10 +135,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--threads", help="such as 1,2; the cores and 1 if not given")
     parser.add_argument("--peers", help=f"such as torch,jax; of {', '.join(list(PEERS)[1:])}")
     parser.add_argument("--rounds", type=int, help="how often the contenders take turns")
-    parser.add_argument("--output", type=Path, default=FOLDER, help="the folder of results.*")
+    parser.add_argument("--output", type=Path, help="the folder of results.*: here, or gpu/")
     parser.add_argument("--list", action="store_true", help="only print the workloads' names")
     found = parser.parse_args()
     known = ON_GPU if found.gpu else PEERS
+    if found.output is None:  # those of a GPU are a table of their own
+        found.output = FOLDER / "gpu" if found.gpu else FOLDER
     unknown = set((found.peers or "").split(",")) - set(known) - {""}
     if unknown:
         parser.error(f"no peer is called {', '.join(sorted(unknown))}")

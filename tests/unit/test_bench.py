@@ -119,6 +119,14 @@ def test_a_run_that_is_ended_keeps_its_rows(bench, limits, tmp_path: Path, monke
     assert len(json.loads((tmp_path / "results.json").read_text())) == 2
 
 
+def test_figures_of_a_gpu_do_not_replace_those_of_the_processor(bench, monkeypatch) -> None:
+    folders = []
+    for options in ([], ["--gpu"], ["--gpu", "--output", "elsewhere"]):
+        monkeypatch.setattr("sys.argv", ["run.py", *options])
+        folders.append(bench["run"].arguments().output)
+    assert folders == [BENCH, BENCH / "gpu", Path("elsewhere")]
+
+
 def test_workloads_have_names_of_their_own_and_the_same_inputs_each_time(bench) -> None:
     rows = bench["workloads"].all_workloads()
     assert len({row.name for row in rows}) == len(rows)
