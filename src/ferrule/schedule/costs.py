@@ -19,7 +19,7 @@ from ferrule.records import dataclass
 from ferrule.schedule.graph import Graph, value_sources
 from ferrule.schedule.signature import is_running_total
 from ferrule.shape.layout import storage_size
-from ferrule.steps import ARGUMENT, Step, Steps
+from ferrule.steps import Step, Steps
 from ferrule.target import Target
 
 _OPERATIONS: Final[dict[Op, float]] = {
@@ -174,7 +174,7 @@ class Costs:
         moved: set[LazyBuffer] = set()
         for node in graph.order:
             for source in value_sources(node):
-                self.users[source] += _uses(node)
+                self.users[source] += 1
                 if node.op in _CHANGES_INDEX:
                     moved.add(source)
         self.several_indices = {node for node in moved if self.users[node] > 1}
@@ -338,11 +338,6 @@ class Costs:
         while isinstance(source.op, MovementOps):
             source = source.srcs[0]
         return source.op is ReduceOps.SUM and source.dtype is node.dtype
-
-
-def _uses(node: LazyBuffer) -> int:
-    """How often a node counts as a user of its sources: a function once for each step."""
-    return int(node.arg.users[ARGUMENT]) if node.op is FunctionOps.STEPS else 1
 
 
 def _evaluated(node: LazyBuffer) -> float:
