@@ -27,6 +27,7 @@ NEAR = 4  # elements: steps of a sum that share cache lines
 LEAST_ROWS = 4  # of one axis; where it is shorter, several axes are the rows of a tile
 MOST_ROWS = 14
 LEAST_PRODUCTS = 8  # multiply-adds of a vector for each element copied; with fewer, copies count
+WORTH_GROUPS = 2  # times as many bytes not copied as rows copied again, for groups of images
 CHUNKS = 4  # for each thread, where blocks may have any size
 
 
@@ -253,7 +254,7 @@ class _Windows(Copies):
                 1,
             )  # a copy of the filters takes little of the time, or there are few images
         more, fewer = (outside - 1) * row_bytes, (blocks - groups) * lane_bytes
-        return (together if more < fewer else None), groups
+        return (together if WORTH_GROUPS * more < fewer else None), groups
 
     def _packed_order(self) -> list[str]:
         """The terms in the order of a panel of the lanes' operand.
