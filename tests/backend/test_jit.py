@@ -802,6 +802,24 @@ def test_what_changes_every_time_is_captured_at_second_sight() -> None:
     assert len(set(f._replays) - captured) == 1
 
 
+def test_numbers_that_never_come_again_are_captured_a_few_times() -> None:
+    @TinyJit
+    def f(x: Tensor, i: int) -> Tensor:
+        return x + i
+
+    for i in range(30):
+        assert f(Tensor([1.0]), i).item() == 1 + i
+    assert len(f._replays) == 8
+    for _ in range(2):
+        for i in range(20, 30):
+            assert f(Tensor([1.0]), i).item() == 1 + i
+    assert len(f._replays) == 18
+    for i in range(20, 30):
+        runs = [replay.runs for replay in f._replays.values()]
+        assert f(Tensor([1.0]), i).item() == 1 + i
+        assert sum(replay.runs for replay in f._replays.values()) == sum(runs) + 1
+
+
 def test_a_loop_over_more_signatures_than_there_is_room_for() -> None:
     runs: list[int] = []
 

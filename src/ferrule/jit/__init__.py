@@ -62,6 +62,8 @@ ReturnType = TypeVar("ReturnType")
 """What the captured function returns."""
 
 _MOST_REPLAYS = 32
+_MOST_UNUSED = 8
+"""How many replays that were of no use so far there are before signatures have to come twice."""
 _MOST_REFUSALS = 3
 _CALLS_BETWEEN_ATTEMPTS = 16
 
@@ -127,7 +129,7 @@ class TinyJit(Generic[ReturnType]):
         self._refusals = 0
         """How many captures in a row gave no replay, or one that could never be used."""
         self._seen: OrderedDict[tuple[Any, ...], int] = OrderedDict()
-        """When a signature that found no room among the replays came last."""
+        """When a signature came last that is only captured if it comes again."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> ReturnType:
         """Calls the function, or replays it."""
@@ -266,17 +268,21 @@ class TinyJit(Generic[ReturnType]):
         """Whether a capture would most likely be for nothing."""
         if self._refusals >= _MOST_REFUSALS:
             return self.cnt % _CALLS_BETWEEN_ATTEMPTS != 0
-        if len(self._replays) < _MOST_REPLAYS:
+        has_room = len(self._replays) < _MOST_REPLAYS
+        if has_room and sum([r.runs == 0 for r in self._replays.values()]) < _MOST_UNUSED:
             return False
-        # It would take the place of the replay that was not used for longest: only if that has been
-        # of no use since this signature came before. In a loop over more signatures than there is
-        # room for, each would otherwise take the place of one that comes again sooner.
+        # A number that is another one in each call would have a capture for each, which takes a
+        # thousand times as long as a call.
         last_call = self._seen.pop(arguments.key, None)
         self._seen[arguments.key] = self.cnt
         if len(self._seen) > 2 * _MOST_REPLAYS:
             self._seen.popitem(last=False)
-        oldest = next(iter(self._replays.values()))
-        return last_call is None or oldest.last_call > last_call
+        if last_call is None or has_room:
+            return last_call is None
+        # It would take the place of the replay that was not used for longest: only if that has been
+        # of no use since this signature came before. In a loop over more signatures than there is
+        # room for, each would otherwise take the place of one that comes again sooner.
+        return next(iter(self._replays.values())).last_call > last_call
 
     def _capture(
         self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
