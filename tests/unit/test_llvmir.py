@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.kernels import CASES
 from tests.programs import (
     COMPUTED,
     HOST,
@@ -27,12 +28,14 @@ from tests.programs import (
     tail,
 )
 
+from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import ExprOp
 from ferrule.renderer.base import RenderError
 from ferrule.renderer.llvmir import MAX_LOCAL_BYTES, LLVMRenderer
 from ferrule.target import Target
+from ferrule.tensor import Tensor
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "llvmir"
 
@@ -570,3 +573,38 @@ def test_shuffles_are_from_vector_to_vector() -> None:
     b.add(UOps.SHUFFLE, dtypes.float32, 1, (x,), (0,))
     with pytest.raises(RenderError, match=r"^SHUFFLE is from vector to vector"):
         render(b)
+
+
+def test_scalars_under_a_condition_have_no_masks() -> None:
+    """A store with a mask would be waited for by the next load of its place."""
+    case = next(case for case in CASES if case.name == "scatter")
+    program = Linearizer(case.ast, HOST).linearize()
+    source = LLVMRenderer(HOST).render("k", program.uops)
+    assert "<1 x i1>" not in source
+    assert "ptr %zero" in source
+    assert "ptr %unread" in source
+    assert "icmp ult i64" in source
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_remainders_of_near_and_far_numbers(dtype: type) -> None:
+    """Quotients of any size, whole ones and those just below one, and what is no number."""
+    rng = np.random.default_rng(1)
+    whole = np.uint32 if dtype is np.float32 else np.uint64
+    anything = rng.integers(0, np.iinfo(whole).max, (2, 5000), dtype=whole).view(dtype)
+    special = np.array([0, -0.0, 1, np.inf, -np.inf, np.nan, 1e-40, 3, -6, 0.7, 1e38], dtype)
+    steps = (rng.integers(1, 1000, 5000) * 0.1).astype(dtype)
+    for x, y in (
+        anything,
+        [part.ravel() for part in np.meshgrid(special, special)],
+        (steps, np.full_like(steps, 0.1)),
+        (steps * dtype(0.7), steps),
+        (rng.normal(size=5000).astype(dtype) * dtype(1000), np.full(5000, 0.7, dtype)),
+    ):
+        with np.errstate(all="ignore"):
+            expected = np.fmod(x, y)
+        result = Tensor(x, device="CPU").fmod(Tensor(y, device="CPU")).numpy()
+        same = (result.view(whole) == expected.view(whole)) | (
+            np.isnan(result) & np.isnan(expected)
+        )
+        assert same.all()

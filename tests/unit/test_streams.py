@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.kernels import CASES, add, constant, exp, joined, load, store, total
+from tests.kernels import CASES, add, constant, exp, joined, load, softmax, store, total
 from tests.programs import HOST
 
 from ferrule.codegen.heuristic import schedule
@@ -81,6 +81,14 @@ def test_small_windows_have_lanes_along_the_results(name: str) -> None:
 def test_sums_of_many_terms_stay_loops() -> None:
     linearizer = Linearizer(store(total(load(1, 200, 26), 1)), WIDE).linearize()
     assert "write_out" not in [opt.primitive for opt in linearizer.opts]
+
+
+def test_sums_that_results_have_in_common_are_computed_once() -> None:
+    """Written out, each of the 8 results of a place would add up the same 8 terms."""
+    linearizer = Linearizer(store(softmax(load(1, 4, 8, 400), 1)), WIDE).linearize()
+    assert "write_out" not in [opt.primitive for opt in linearizer.opts]
+    stores = [u for u in linearizer.uops if u.op is UOps.STORE]
+    assert {u.src[2].lanes for u in stores} == {16}
 
 
 def test_scattered_rows_have_lanes() -> None:

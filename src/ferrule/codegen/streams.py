@@ -28,9 +28,13 @@ def schedule_stream(plan: Plan, name: str) -> None:
 def schedule_few_terms(plan: Plan, name: str, *below: str) -> bool:
     """Sums of a few terms for each result, as over a small window, are element-wise work, if there
     is an axis along which all of it is near: between the borders no load has a mask then.
+
+    Not where several results have such a sum in common: each would compute it anew.
     """
     nest = plan.nest(name)
     nests = [plan.nest(n) for n in below]
+    if any(n.at is not None and n.at[0] == name and n.at[1] < len(nest.loops) for n in nests):
+        return False
     terms = sum(_count_terms(plan, name, n) for n in nests)
     found = [e for n in nests for c in n.computes for e in loads(c.value)]
     stores = [c.store.index for c in nest.computes if c.store is not None]

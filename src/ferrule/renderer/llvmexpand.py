@@ -7,11 +7,12 @@ multiply-add.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final, final
 
 from ferrule.records import dataclass
-from ferrule.renderer.llvmvalue import Lanes, literal
+from ferrule.renderer.llvmvalue import Code, Lanes, literal
 
 
 def _bits_of(t: Lanes) -> Lanes:
@@ -107,11 +108,56 @@ def truncate(t: Lanes, x: str) -> str:
 
 
 def remainder(t: Lanes, a: str, b: str) -> str:
-    """fmod in each lane, by a function that comes with the module."""
+    """fmod in each lane, by functions that come with the module."""
     t.code.needed.add(_remainder_function(t.kind))
     whole = _bits_of(t).kind
     t.code.needed.add(f"declare {whole} @llvm.ctlz.{whole}({whole}, i1)")
-    return _per_lane(t, f"ferrule.fmod.{t.kind}", (a, b))
+    if not t.code.target.has_fma or "TRUNC" not in t.code.target.native_ops:
+        return _per_lane(t, f"ferrule.fmod.{t.kind}", (a, b))
+    name = f"ferrule.fmod.{t.lanes}.{t.kind}"
+    t.code.needed.add(_near_remainder_function(t, name))
+    return t.code.value(f"call {t.type} @{name}({t.type} {a}, {t.type} {b})")
+
+
+def _near_remainder_function(like: Lanes, name: str) -> str:
+    """fmod by a division and a multiply-add, where no quotient is large; else lane by lane."""
+    code = Code(like.code.target, like.code.needed)
+    t = Lanes(code, like.kind, like.lanes)
+    near, result = _near_remainder(t, "%a", "%b")
+    flags = t.of("i1")
+    every = (
+        near
+        if t.lanes == 1
+        else code.call(f"llvm.vector.reduce.and.v{t.lanes}i1", "i1", (flags.type, near))
+    )
+    code.emit(f"br i1 {every}, label %near, label %far")
+    code.label("near")
+    code.emit(f"ret {t.type} {result}")
+    code.label("far")
+    code.emit(f"ret {t.type} {_per_lane(t, f'ferrule.fmod.{t.kind}', ('%a', '%b'))}")
+    header = f"define internal {t.type} @{name}({t.type} %a, {t.type} %b) #0 {{"
+    return "\n".join([header, "entry:", *code.lines, "}"])
+
+
+def _near_remainder(t: Lanes, a: str, b: str) -> tuple[str, str]:
+    """(where the quotient is small and the divisor finite, the remainder there).
+
+    The whole part of the quotient is right, or one too large where the division was rounded up to
+    it. So much is exact by a multiply-add: what is left has few bits, and in the second case the
+    wrong sign.
+    """
+    quotient = t.op("fdiv", a, b)
+    most = t.constant(2.0 ** (_FORMATS[t.kind].mantissa - 1))
+    small = t.compare("olt", t.intrinsic("fabs", quotient), most)
+    size = t.intrinsic("fabs", b)
+    near = t.of("i1").op("and", small, t.compare("olt", size, t.constant(math.inf)))
+    rest = t.intrinsic("fma", t.op("fneg", t.intrinsic("trunc", quotient)), b, a)
+    bits = _bits_of(t)
+    signs = bits.op("xor", *(t.convert("bitcast", x, bits.kind) for x in (rest, a)))
+    opposite = bits.compare("slt", signs, bits.constant(0))
+    wrong = t.of("i1").op("and", opposite, t.compare("one", rest, t.constant(0.0)))
+    back = t.op("fadd", rest, t.intrinsic("copysign", size, a))
+    return near, t.intrinsic("copysign", t.select(wrong, back, rest), a)
 
 
 def _per_lane(t: Lanes, function: str, operands: Sequence[str]) -> str:

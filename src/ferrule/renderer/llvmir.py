@@ -58,6 +58,7 @@ class _Function:
         self.names: dict[UOp, str] = {}
         self.blocks: dict[UOp, int] = {}
         self.block = "entry"
+        self.elsewhere: set[str] = set()
         self.local_bytes = 0
         self.streams = False
 
@@ -159,6 +160,11 @@ class _Function:
     def alu(self, u: UOp) -> str:
         operand = u.src[1] if u.arg is ExprOp.WHERE else u.src[0]
         names = [self.name(s) for s in u.src]
+        bounds = _bounds(u)
+        if bounds is not None:
+            x, stop = bounds  # a negative number is a large one without its sign
+            t = lanes_of(self.code, _dtype(x), u.lanes)
+            return t.compare("ult", self.name(x), t.constant(stop))
         return alu(self.code, u.arg, _dtype(operand), u.lanes, names)
 
     def splat(self, u: UOp) -> str:
@@ -260,13 +266,10 @@ class _Function:
         return self.code.value(f"{base}, {self.typed(index)}")
 
     def mask(self, u: UOp, position: int, lanes: int) -> str:
-        """The mask operand for an intrinsic, which takes vectors only."""
+        """The mask operand for an intrinsic."""
         if len(u.src) <= position:
-            return literal("i1", lanes, True) if lanes > 1 else "<i1 true>"
-        name = self.name(u.src[position])
-        if lanes > 1:
-            return name
-        return self.code.value(f"insertelement <1 x i1> poison, i1 {name}, i64 0")
+            return literal("i1", lanes, True)
+        return self.name(u.src[position])
 
     def load(self, u: UOp) -> str:
         dtype = _dtype(u)
@@ -285,13 +288,15 @@ class _Function:
         return value
 
     def masked_load(self, u: UOp, kind: str, address: str) -> str:
+        if u.lanes == 1:
+            return self.conditional_load(u, kind, address)
         gather = u.src[1].lanes > 1
         whole = f"<{u.lanes} x {kind}>"
         pointers = f"<{u.lanes} x ptr>" if gather else "ptr"
         mask = self.mask(u, 2, u.lanes)
         name = "gather" if gather else "load"
         suffix = f"v{u.lanes}p0" if gather else "p0"
-        value = self.code.call(
+        return self.code.call(
             f"llvm.masked.{name}.v{u.lanes}{_letter(kind)}.{suffix}",
             whole,
             (pointers, address),
@@ -299,9 +304,24 @@ class _Function:
             (f"<{u.lanes} x i1>", mask),
             (whole, "zeroinitializer"),
         )
-        if u.lanes > 1:
-            return value
-        return self.code.value(f"extractelement {whole} {value}, i64 0")
+
+    def conditional_load(self, u: UOp, kind: str, address: str) -> str:
+        """One element, or 0. It is loaded in any case, from elsewhere if the condition is false:
+        an instruction with a mask would wait for a store to the same place to reach the cache.
+        """
+        place = self.place_if(u.src[2], address, "%zero")
+        return self.code.value(f"load {kind}, ptr {place}, align {_dtype(u).itemsize}")
+
+    def place_if(self, condition: UOp, address: str, other: str) -> str:
+        """The address if a condition holds, else that of an element of scratch memory: `%zero`,
+        which is 0 and never stored to, or `%unread`, which is never loaded.
+        """
+        if other not in self.elsewhere:
+            self.elsewhere.add(other)
+            self.entry.append(f"  {other} = alloca i64")
+            if other == "%zero":
+                self.entry.append(f"  store i64 0, ptr {other}")
+        return self.code.value(f"select i1 {self.name(condition)}, ptr {address}, ptr {other}")
 
     def store(self, u: UOp) -> None:
         pointer, index, value = u.src[:3]
@@ -321,10 +341,12 @@ class _Function:
 
     def masked_store(self, u: UOp, kind: str, name: str, address: str) -> None:
         value = u.src[2]
+        if value.lanes == 1:
+            place = self.place_if(u.src[3], address, "%unread")
+            self.code.emit(f"store {kind} {name}, ptr {place}, align {_dtype(value).itemsize}")
+            return
         scatter = u.src[1].lanes > 1
         whole = f"<{value.lanes} x {kind}>"
-        if value.lanes == 1:
-            name = self.code.value(f"insertelement {whole} poison, {kind} {name}, i64 0")
         pointers = f"<{value.lanes} x ptr>" if scatter else "ptr"
         mask = self.mask(u, 3, value.lanes)
         operation = "scatter" if scatter else "store"
@@ -413,6 +435,32 @@ class _Function:
 
     def text(self, header: str) -> str:
         return "\n".join([f"define {header} #0 {{", "entry:", *self.entry, *self.code.lines, "}"])
+
+
+def _bounds(u: UOp) -> tuple[UOp, int] | None:
+    """The integer x and the number n, if an operation says `0 <= x and x < n`."""
+    if u.op is not UOps.ALU or u.arg is not ExprOp.AND:
+        return None
+    tests = [s for s in u.src if s.op is UOps.ALU and s.arg is ExprOp.CMPLT]
+    if len(tests) != 2:
+        return None
+    for low, high in (tests, tests[::-1]):
+        (negated, one), (x, stop) = low.src, high.src
+        is_negated = negated.op is UOps.ALU and negated.arg is ExprOp.MUL and negated.src[0] is x
+        if not is_negated or _number(one) != 1 or _number(negated.src[1]) != -1:
+            continue
+        n = _number(stop)
+        if n is not None and n >= 0:
+            return x, n
+    return None
+
+
+def _number(u: UOp) -> int | None:
+    """The integer that a value is in all lanes, if that is known."""
+    if u.op is UOps.SPLAT:
+        u = u.src[0]
+    is_integer = u.op is UOps.CONST and u.dtype is not None and dtypes.is_int(u.dtype)
+    return int(u.arg) if is_integer else None
 
 
 def _letter(kind: str) -> str:
