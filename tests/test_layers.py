@@ -59,7 +59,8 @@ LAYERS = """
     schedule.hazards schedule.parts schedule.recipe schedule.stored schedule.offsets
     schedule.changing
     memory schedule realize
-    gradient.recording gradient.tape gradient.rules gradient backward counting random host lanes
+    gradient.recording gradient.tape gradient.rules gradient backward counting random
+    blas host lanes
     tensor.keywords tensor.data tensor.steps tensor.special tensor.power tensor.errorfunction
     tensor.pairs tensor.inverse tensor.gamma tensor.bessel tensor.rowwise tensor.classes
     tensor.broadcast tensor.matrices tensor.cell tensor.einstein tensor.windows tensor.solving

@@ -427,6 +427,35 @@ class Buffer:
         weakref.finalize(array, _end_export, base).atexit = False
         return array
 
+    def borrowed(self) -> ndarray[Any, Any]:
+        """`toCPU` for who lets go of the array before anything else runs: it is no export."""
+        import numpy
+
+        as_buffer = getattr(allocators[self.device], "as_buffer", None)
+        if as_buffer is None or self.size == 0:
+            return self.toCPU()
+        _announce_read(self)
+        return numpy.frombuffer(as_buffer(self._buf).toreadonly(), self.dtype.np)
+
+    def fill(self, values: ndarray[Any, Any]) -> None:
+        """Fills the buffer with as many values, row-major, in its own dtype.
+
+        Raises `BufferUseError` where there are more or fewer.
+        """
+        import numpy
+
+        if values.size != self.size:
+            raise BufferUseError(f"fill: {values.size} values for the {self._description()}")
+        as_buffer = getattr(allocators[self.device], "as_buffer", None)
+        if as_buffer is None or self.size == 0:
+            array = numpy.ascontiguousarray(values, self.dtype.np)
+            self.copyin(array.reshape(-1).view(numpy.uint8).data)
+            return
+        self.base.filled = True
+        own = numpy.frombuffer(as_buffer(self._buf), self.dtype.np)
+        numpy.copyto(own.reshape(values.shape), values, casting="unsafe")
+        self.note_write()
+
     @staticmethod
     def fromCPU(device: str, x: ndarray[Any, Any]) -> Buffer:
         """A new buffer on `device` with a copy of the array, row-major."""

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any, TypeAlias, final
 
 import numpy as np
 
+from ferrule.blas import one_blas_thread
 from ferrule.buffer import Buffer
 from ferrule.capture import user_location
+from ferrule.config import config
 from ferrule.dtype import DType
 from ferrule.expr import Variable, sint
 from ferrule.gradient import Shape, Value
@@ -25,6 +28,7 @@ from ferrule.runner import JITRunner, update_stats
 from ferrule.shape.view import ShapeError
 
 Array: TypeAlias = np.ndarray[Any, Any]
+_SMALL_MATRIX = 200 * 200  # elements
 
 
 @final
@@ -48,6 +52,10 @@ class HostFunction(JITRunner):
         self.device = device
         self.line = line
         self.name = f"host {function.__name__.strip('_')}"
+        self._title = colored(self.name, "yellow")
+        self._sizes = [prod(shape) for shape in shapes[1:]]
+        # To wake and join its other threads takes OpenBLAS longer than a small matrix.
+        self._is_small = max(map(_matrix_size, shapes)) <= _SMALL_MATRIX
 
     def __call__(
         self,
@@ -59,25 +67,33 @@ class HostFunction(JITRunner):
         """Runs; what the function raises reaches the caller, with the user's line as a note."""
         out, *sources = rawbufs
         start = time.perf_counter()
+        shapes = self.shapes[1:]
         arrays = [
-            source.toCPU()[: int(np.prod(shape))].reshape(shape)
-            for source, shape in zip(sources, self.shapes[1:], strict=True)
+            source.borrowed()[:size].reshape(shape)
+            for source, size, shape in zip(sources, self._sizes, shapes, strict=True)
         ]
         try:
-            result = np.asarray(self.function(*arrays, *self.args))
+            if self._is_small or config().FERRULE_NUM_THREADS == 1:
+                with one_blas_thread:
+                    result = np.asarray(self.function(*arrays, *self.args))
+            else:
+                result = np.asarray(self.function(*arrays, *self.args))
         except Exception as error:
             error.add_note(f"{self.name}, asked for at {self.line}")
             raise
         assert result.shape == self.shapes[0], f"{self.name} gave {result.shape}"
-        data = np.ascontiguousarray(result.astype(out.dtype.np, copy=False))
-        out.copyin(data.reshape(-1).view(np.uint8).data)
+        out.fill(result)
         seconds = time.perf_counter() - start
         GlobalCounters.host_calls += 1
-        moved = sum(buffer.nbytes for buffer in rawbufs)
-        title = colored(self.name, "yellow")
+        moved = sum([buffer.nbytes for buffer in rawbufs])
         count = len(rawbufs)
-        update_stats(title, 0, moved, var_vals, seconds, count, jit=jit, device=self.device)
+        update_stats(self._title, 0, moved, var_vals, seconds, count, jit=jit, device=self.device)
         return seconds
+
+
+def _matrix_size(shape: tuple[int, ...]) -> int:
+    """The elements of one matrix."""
+    return prod(shape[-2:])
 
 
 def on_host(

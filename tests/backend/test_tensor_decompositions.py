@@ -347,7 +347,7 @@ def test_what_has_no_result_says_so_when_realised() -> None:
             r"\[solve_triangular\] singular matrix; the diagonal has a zero",
         ),
         ((-singular).cholesky(), r"\[cholesky\] matrix is not positive definite; add a small"),
-        (Tensor([[float("nan")]]).svdvals(), r"\[svd\] SVD did not converge; look for NaN"),
+        (Tensor([[float("nan")]]).svdvals(), r"\[svdvals\] SVD did not converge; look for NaN"),
     ):
         with pytest.raises(LinalgError, match=text):
             lazy.realize()

@@ -209,3 +209,33 @@ def test_any_shape(sizes: list[int], descending: bool, data: st.DataObject) -> N
     found = Tensor(values).argsort(axis, descending).numpy()
     keys = -values if descending else values
     np.testing.assert_array_equal(found, np.argsort(keys, axis, kind="stable"))
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.float16, np.float32, np.float64, np.int8, np.uint32, np.int32, np.int64, np.bool_]
+)
+def test_what_an_order_picks_is_as_all_of_the_order(device: str, dtype: type) -> None:
+    """Of narrow dtypes the host gets numbers that hold a position, and sorts as few as it can."""
+    rng = np.random.default_rng(3)
+    x = (rng.integers(0, 20, (3, 41)) - (0 if np.dtype(dtype).kind in "ub" else 8)).astype(dtype)
+    if np.issubdtype(dtype, np.floating):
+        x[:2, ::7] = np.nan
+        x[:, 3::11], x[:, 5::13], x[:, 4::17] = -0.0, np.inf, -np.inf
+    up = np.argsort(x, -1, kind="stable")
+    down = 40 - np.flip(np.argsort(np.flip(x, -1), -1, kind="stable"), -1)
+    tensor = Tensor(x)
+    for k in (1, 2, 7, 40, 41):
+        np.testing.assert_array_equal(tensor.topk(k).indices.numpy(), down[:, :k])
+        np.testing.assert_array_equal(tensor.topk(k, largest=False).indices.numpy(), up[:, :k])
+        np.testing.assert_array_equal(tensor.kthvalue(k).indices.numpy(), up[:, k - 1])
+    missing = (x != x).sum(1)
+    middle = np.where(missing > 0, 41 - missing, 20)
+    rows = np.arange(3)
+    np.testing.assert_array_equal(tensor.median(1).indices.numpy(), up[rows, middle])
+    middle = (40 - missing) // 2
+    np.testing.assert_array_equal(tensor.nanmedian(1).indices.numpy(), up[rows, middle])
+    for row, place in zip(x, tensor.mode(1).indices.tolist(), strict=True):
+        values, counts = np.unique(row, return_counts=True, equal_nan=False)
+        assert place == np.flatnonzero(row == values[counts.argmax()])[-1]
+    values, inverse = tensor.unique(return_inverse=True)
+    np.testing.assert_array_equal(values.numpy()[inverse.numpy()], x)

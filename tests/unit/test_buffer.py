@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ferrule.buffer
-from ferrule.buffer import Allocator, Buffer, LRUAllocator, allocators
+from ferrule.buffer import Allocator, Buffer, BufferUseError, LRUAllocator, allocators
 from ferrule.config import Context
 from ferrule.device import Device
 from ferrule.dtype import DType, dtypes
@@ -355,3 +355,19 @@ def test_memory_of_others_has_no_version() -> None:
     lent = Buffer.lent("CPU", np.zeros(8, np.float32))
     assert lent is not None
     assert lent.version is None
+
+
+def test_filling_converts_and_counts() -> None:
+    buffer = Buffer("CPU", 6, dtypes.int16)
+    buffer.fill(np.arange(6.0).reshape(3, 2).T)
+    np.testing.assert_array_equal(buffer.toCPU(), [0, 2, 4, 1, 3, 5])
+    with pytest.raises(BufferUseError, match="fill: 5 values for the "):
+        buffer.fill(np.zeros(5))
+
+
+def test_a_borrowed_array_is_no_export() -> None:
+    buffer = Buffer.fromCPU("CPU", np.arange(4, dtype=np.float32))
+    array = buffer.borrowed()
+    np.testing.assert_array_equal(array, [0, 1, 2, 3])
+    assert not array.flags.writeable
+    assert buffer.exports == 0

@@ -213,8 +213,19 @@ def _pairs(s: Value) -> tuple[Value, Value]:
     return transposed(column), column
 
 
+def _svdvals(a: Array) -> Array:
+    with explained("svdvals", _NOT_FINITE):
+        return np.linalg.svd(a, compute_uv=False)
+
+
 def singular_values(x: Value) -> Value:
-    """The singular values alone, whose gradient does not need them to differ."""
+    """The singular values alone, whose gradient does not need them to differ.
+
+    Vectors, which only that gradient needs, take most of the time of a decomposition.
+    """
+    if x.edge is None:
+        batch, rows, columns = _sides(x)
+        return on_host(_svdvals, [x], (*batch, min(rows, columns)), x.dtype)
     packed, shapes = _packed_svd(x, False)
     values = _parts(packed.detach(), shapes)[1]
     return record("svdvals", _SVDVALS, (x, packed), values.node, shapes)
@@ -265,8 +276,16 @@ def _reverse_eigh(grad: Value, entry: Entry) -> Gradients:
     return (product(vectors, inner, transposed(vectors)),)
 
 
+def _eigvalsh(a: Array, is_upper: bool) -> Array:
+    with explained("eigvalsh", _NOT_FINITE):
+        return np.linalg.eigvalsh(a, "U" if is_upper else "L")
+
+
 def eigenvalues(x: Value, is_upper: bool) -> Value:
     """The eigenvalues alone, whose gradient does not need them to differ."""
+    if x.edge is None:
+        batch, size, _ = _sides(x)
+        return on_host(_eigvalsh, [x], (*batch, size), x.dtype, is_upper)
     packed, shapes = _packed_eigh(x, is_upper)
     values = _parts(packed.detach(), shapes)[0]
     return record("eigvalsh", _EIGVALSH, (x, packed), values.node, shapes)

@@ -1,7 +1,8 @@
 """The order of elements along the last axis, and what is picked by it.
 
 Orders are found on the host; the elements are gathered by them on their device, so that gradients
-flow to where each came from. NaN counts as the largest.
+flow to where each came from. NaN counts as the largest. What the host sorts are numbers that hold
+an element and its position, made on the device, where both fit into 64 bits.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ferrule.counting import place_dtype
+from ferrule.counting import count_to, place_dtype
 from ferrule.dtype import dtypes
 from ferrule.gradient import Value
 from ferrule.host import on_host
@@ -21,9 +22,14 @@ from ferrule.tensor.data import Array
 from ferrule.tensor.elementwise import less_or_equal
 from ferrule.tensor.functions import round_half_even
 from ferrule.tensor.reduce import is_nan
+from ferrule.tensor.scan import last_part
 from ferrule.tensor.special import at_least
 
 INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
+_PLACE_BITS = 32
+_SIGN = 1 << 31
+_NAN_CODE = 0xFFC00000 << _PLACE_BITS  # no code of a number is as large
+_LAST_CODE = (1 << 64) - 1
 
 
 def sort_keys(array: Array) -> Array:
@@ -38,36 +44,50 @@ def sort_keys(array: Array) -> Array:
 def sorted_places(array: Array, descending: bool = False) -> Array:
     """The stable order: equal elements stay in the order that they have."""
     keys = sort_keys(array)
-    if keys.dtype.itemsize <= 4 and keys.shape[-1] <= 1 << 32:
-        return _order_of_words(_words(keys), descending)
     if not descending:
         return np.argsort(keys, axis=-1, kind="stable")
     from_end: Array = np.argsort(np.flip(keys, -1), axis=-1, kind="stable")
     return np.flip(keys.shape[-1] - 1 - from_end, -1)
 
 
-def _words(keys: Array) -> Array:
-    """uint32 numbers in the order of elements that are as narrow; equal ones for equal elements."""
-    if keys.dtype.kind in "bu":
-        return keys.astype(np.uint32)
-    if keys.dtype.kind == "i":
-        ordered = keys.astype(np.int32)
-    else:
-        single = np.where(np.isnan(keys), np.float32(np.nan), keys.astype(np.float32))
-        bits = (single + np.float32(0)).view(np.int32)  # 0.0 for -0.0
-        # The magnitudes of negative numbers, the other way round.
-        ordered = np.where(bits < 0, bits ^ np.int32(0x7FFFFFFF), bits)
-    return ordered.view(np.uint32) ^ np.uint32(1 << 31)
+def _sorted(codes: Array) -> Array:
+    return np.sort(codes, axis=-1)
 
 
-def _order_of_words(words: Array, descending: bool) -> Array:
-    """The stable order of uint32 numbers, by sorting each together with its position.
+def _first(codes: Array, start: int, stop: int) -> Array:
+    """Some elements of the order: only those of them that come first are sorted."""
+    first = np.partition(codes, stop - 1, axis=-1) if stop < codes.shape[-1] else codes
+    if stop - start == 1 and stop < codes.shape[-1]:
+        return first[..., start:stop]
+    return np.sort(first[..., :stop], axis=-1)[..., start:]
 
-    NumPy sorts numbers many times as fast as positions by numbers.
-    """
-    high = (~words if descending else words).astype(np.uint64) << np.uint64(32)
-    both = np.sort(high | np.arange(words.shape[-1], dtype=np.uint64), axis=-1)
-    return both & np.uint64(0xFFFFFFFF)
+
+def _median_code(codes: Array, nan: int, ignore_nan: bool) -> Array:
+    """The lower of the middle elements, or the first NaN; codes of NaN begin with `nan`."""
+    last = codes.shape[-1] - 1
+    if int(codes.max()) < nan:
+        return _first(codes, last // 2, last // 2 + 1)
+    ordered = np.sort(codes, axis=-1)
+    there = (codes < nan).sum(-1, keepdims=True)
+    middle = np.maximum(there - 1, 0) // 2
+    place = middle if ignore_nan else np.where(there <= last, there, middle)
+    return np.take_along_axis(ordered, place, -1)
+
+
+def _mode_code(codes: Array, nan: int) -> Array:
+    """The last of the most frequent elements, of the smallest such one; no NaN equals another."""
+    ordered = np.sort(codes, axis=-1)
+    words = ordered >> np.uint64(_PLACE_BITS)
+    starts = np.ones(codes.shape, bool)
+    starts[..., 1:] = (words[..., 1:] != words[..., :-1]) | (ordered[..., 1:] >= nan)
+    return np.take_along_axis(ordered, _end_of_longest(starts), -1)
+
+
+def _end_of_longest(starts: Array) -> Array:
+    """Where the longest run ends, the first of several; `starts` says where each begins."""
+    place = np.arange(starts.shape[-1])
+    length: Array = place - np.maximum.accumulate(np.where(starts, place, 0), -1)
+    return np.asarray(length.argmax(-1, keepdims=True))
 
 
 def _median(array: Array, ignore_nan: bool) -> Array:
@@ -86,11 +106,9 @@ def _mode(array: Array) -> Array:
     keys = sort_keys(array)
     order = sorted_places(array)
     ordered = np.take_along_axis(keys, order, -1)
-    place = np.arange(keys.shape[-1])
     starts = np.ones(keys.shape, bool)
     starts[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
-    length = place - np.maximum.accumulate(np.where(starts, place, 0), -1)
-    return np.take_along_axis(order, length.argmax(-1, keepdims=True), -1)
+    return np.take_along_axis(order, _end_of_longest(starts), -1)
 
 
 def _on_last(function: Any, x: Value, size: int, *args: Any) -> Value:
@@ -99,19 +117,90 @@ def _on_last(function: Any, x: Value, size: int, *args: Any) -> Value:
     return on_host(function, [x.detach()], shape, place_dtype(x.shape[-1]), *args)
 
 
+# *** codes: an element and its position in one number ***
+
+
+def _has_codes(x: Value) -> bool:
+    """Whether an element and its position fit into 64 bits."""
+    size = known_size(x.shape[-1], "sort")
+    return x.dtype.itemsize <= 4 and size <= 1 << _PLACE_BITS
+
+
+def _words(x: Value) -> Value:
+    """uint32 numbers in the order of elements that are as narrow; equal ones for equal elements."""
+    if x.dtype is dtypes.bool or dtypes.is_unsigned(x.dtype):
+        return x.cast(dtypes.uint32)
+    if dtypes.is_float(x.dtype):
+        single = x.cast(dtypes.float32)
+        single = is_nan(single).where(single.full(float("nan")), single)
+        bits = (single + 0.0).bitcast(dtypes.int32)  # 0.0 for -0.0
+        # The magnitudes of negative numbers, the other way round.
+        ordered = (bits < 0).where(bits.alu(BinaryOps.XOR, bits.full(0x7FFFFFFF)), bits)
+    else:
+        ordered = x.cast(dtypes.int32)
+    word = ordered.bitcast(dtypes.uint32)
+    return word.alu(BinaryOps.XOR, word.full(_SIGN))
+
+
+def _codes(x: Value, descending: bool) -> Value:
+    """uint64 numbers that are different, in the stable order: a word, and the position below it.
+
+    NumPy sorts numbers many times as fast as positions by numbers.
+    """
+    x = x.detach()
+    word = _words(x)
+    word = word.alu(BinaryOps.XOR, word.full(0xFFFFFFFF)) if descending else word
+    place = count_to(x.shape[-1], dtypes.uint64, x.node.device)
+    place = place.reshape((1,) * (len(x.shape) - 1) + place.shape).expand(x.shape)
+    wide = word.cast(dtypes.uint64)
+    return wide.alu(BinaryOps.SHL, wide.full(_PLACE_BITS)).alu(BinaryOps.OR, place)
+
+
+def _places(codes: Value, size: int) -> Value:
+    """The positions in codes of elements of an axis of some size."""
+    low = codes.alu(BinaryOps.AND, codes.full((1 << _PLACE_BITS) - 1))
+    return low.cast(place_dtype(size))
+
+
+def _one_of_codes(function: Any, x: Value, *args: Any) -> Value:
+    """The position in the code that `function(codes, where those of NaN begin, *args)` picks."""
+    codes = _codes(x, False)
+    nan = _NAN_CODE if dtypes.is_float(x.dtype) else _LAST_CODE
+    code = on_host(function, [codes], (*x.shape[:-1], 1), codes.dtype, nan, *args)
+    return _places(code, known_size(x.shape[-1], "sort"))
+
+
 def argsort(x: Value, descending: bool = False) -> Value:
     """The positions of the elements in their order."""
-    return _on_last(sorted_places, x, known_size(x.shape[-1], "argsort"), descending)
+    size = known_size(x.shape[-1], "argsort")
+    if not _has_codes(x):
+        return _on_last(sorted_places, x, size, descending)
+    codes = _codes(x, descending)
+    return _places(on_host(_sorted, [codes], codes.shape, codes.dtype), size)
+
+
+def first(x: Value, start: int, stop: int, descending: bool = False) -> Value:
+    """The positions of the elements from `start` to `stop` of the order."""
+    size = known_size(x.shape[-1], "argsort")
+    if stop == start or not _has_codes(x):
+        return last_part(argsort(x, descending), start, stop)
+    codes = _codes(x, descending)
+    shape = (*x.shape[:-1], stop - start)
+    return _places(on_host(_first, [codes], shape, codes.dtype, start, stop), size)
 
 
 def median(x: Value, ignore_nan: bool) -> Value:
     """The position of the median, on a last axis of size 1."""
-    return _on_last(_median, x, 1, ignore_nan)
+    if not _has_codes(x):
+        return _on_last(_median, x, 1, ignore_nan)
+    return _one_of_codes(_median_code, x, ignore_nan)
 
 
 def mode(x: Value) -> Value:
     """The position of the most frequent element, on a last axis of size 1."""
-    return _on_last(_mode, x, 1)
+    if not _has_codes(x):
+        return _on_last(_mode, x, 1)
+    return _one_of_codes(_mode_code, x)
 
 
 # *** on the device ***

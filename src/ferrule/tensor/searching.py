@@ -233,7 +233,7 @@ class Searching(Sorting):
             )
             inverse = inverse.reshape(-1)
         elif return_inverse:
-            places = order.sorted_places(array.reshape(-1))
+            places = self.flatten().argsort().numpy(copy=False)
             ordered = array.reshape(-1)[places]
             first, numbers, counts = _runs(ordered)
             values, inverse = ordered[first], np.empty_like(numbers)

@@ -16,7 +16,7 @@ from ferrule.tensor.broadcast import check_devices, known_size
 from ferrule.tensor.data import from_host
 from ferrule.tensor.reduce import Axes, ValuesIndices
 from ferrule.tensor.running import Running
-from ferrule.tensor.scan import along, last_part
+from ferrule.tensor.scan import along
 
 
 class Sorting(Running):
@@ -99,10 +99,7 @@ class Sorting(Running):
         if not 0 <= k <= size:
             raise ShapeError(f"[topk] k is from 0 to {size}, the size of axis {axis}, not {k}")
 
-        def first(x: Value) -> Value:
-            return last_part(order.argsort(x, largest), 0, k)
-
-        picked = tensor._at(place, "topk", first)
+        picked = tensor._at(place, "topk", lambda x: order.first(x, 0, k, largest))
         return picked if self._shape else ValuesIndices(*[part.reshape(()) for part in picked])
 
     def kthvalue(self, k: int, axis: int = -1, keepdim: bool = False) -> ValuesIndices[Self]:
@@ -116,9 +113,7 @@ class Sorting(Running):
         size = known_size(tensor._shape[place], "kthvalue")
         if not 1 <= k <= size:
             raise ShapeError(f"[kthvalue] k is from 1 to {size}, the size of axis {axis}, not {k}")
-        return self._one_at(
-            axis, keepdim, "kthvalue", lambda x: last_part(order.argsort(x), k - 1, k)
-        )
+        return self._one_at(axis, keepdim, "kthvalue", lambda x: order.first(x, k - 1, k))
 
     def median(self, axis: int | None = None, keepdim: bool = False) -> Any:
         """The middle element, the lower of two; NaN if there is one.
