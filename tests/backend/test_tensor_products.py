@@ -8,6 +8,8 @@ from tests.gradients import assert_gradients
 
 from ferrule.dtype import dtypes
 from ferrule.helpers import GlobalCounters
+from ferrule.ops import UnaryOps
+from ferrule.schedule import make_schedule
 from ferrule.tensor import Tensor
 
 pytestmark = pytest.mark.usefixtures("device")
@@ -176,6 +178,16 @@ def test_the_gradient_of_no_distance_is_zero() -> None:
         assert np.isfinite(found.numpy()).all()
     (found,) = x.cdist(x.detach()).sum().gradient(x)
     np.testing.assert_allclose(found.numpy(), [[-0.6, -0.8], [0.6, 0.8]], rtol=1e-6)
+
+
+def test_gradients_of_distances_have_them_in_common() -> None:
+    x, y = [Tensor.randn(20, 4).realize().requires_grad_() for _ in range(2)]
+    found = x.cdist(y)
+    gradients = found.square().sum().gradient(x, y)
+    items = make_schedule([found.lazydata, *[part.lazydata for part in gradients]]).items
+    assert len(items) == 3
+    roots = [item for item in items for node in item.ast.toposort() if node.op is UnaryOps.SQRT]
+    assert len(roots) == 1
 
 
 def test_gradients_of_products() -> None:

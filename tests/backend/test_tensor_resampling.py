@@ -9,6 +9,9 @@ import pytest
 from tests.gradients import assert_gradients
 
 from ferrule.dtype import dtypes
+from ferrule.helpers import GlobalCounters
+from ferrule.ops import MovementOps, UnaryOps
+from ferrule.schedule import make_schedule
 from ferrule.tensor import Tensor
 
 RNG = np.random.default_rng(12)
@@ -143,6 +146,19 @@ def test_an_element_at_the_border_counts_alone() -> None:
     np.testing.assert_array_equal(found[[0, -1]], math.inf)
 
 
+def kernels(value: Tensor) -> int:
+    before = GlobalCounters.kernel_count
+    value.realize()
+    return GlobalCounters.kernel_count - before
+
+
+@pytest.mark.parametrize("mode", ["bicubic", "area"])
+def test_an_axis_is_resized_in_a_kernel_of_its_own(mode: str) -> None:
+    """In one, the first axis is resized for each element that the second gathers."""
+    x = Tensor.ones(1, 8, 30, 30).realize()
+    assert kernels(x.interpolate(size=(7, 11), mode=mode)) == 3  # with one for the tables
+
+
 def test_gradients_of_interpolation() -> None:
     image = RNG.normal(size=(1, 2, 3, 4))
     for mode in ("nearest", "bilinear", "bicubic"):
@@ -206,6 +222,16 @@ def test_grid_sample(device: str, mode: str, padding: str, align: bool) -> None:
     for n, i, j in np.ndindex(2, 3, 2):
         expected = sample(image[n], grid[n, i, j], mode, padding, align)
         np.testing.assert_allclose(found[n, :, i, j], expected, rtol=1e-9, atol=1e-12)
+
+
+def test_channels_have_their_places_in_common() -> None:
+    """Which elements and how much of each is computed once, not for each channel."""
+    grid = Tensor(np.tanh(np.random.default_rng(0).normal(size=(1, 20, 20, 2)))).float().realize()
+    image = Tensor.ones(1, 3, 9, 9).realize()
+    *_, last = make_schedule([image.grid_sample(grid).lazydata]).items
+    ops = [node.op for node in last.ast.toposort()]
+    assert MovementOps.GATHER in ops
+    assert UnaryOps.TRUNC not in ops
 
 
 def test_grid_sample_in_three_dimensions(device: str) -> None:

@@ -13,6 +13,7 @@ from ferrule.tensor.broadcast import known_size
 from ferrule.tensor.data import DTypeLike, to_device, to_dtype
 from ferrule.tensor.matrices import diagonal_matrix, diagonal_part
 from ferrule.tensor.movement import listed
+from ferrule.tensor.norms import vector_norm
 from ferrule.tensor.products import Products
 
 
@@ -196,7 +197,13 @@ class Diagonals(Products):
             raise ShapeError(
                 f"[cdist] the shapes {self._shape} and {x2._shape} need rows: at least two axes"
             )
-        return (self.unsqueeze(-2) - x2.unsqueeze(-3)).norm(p, -1)
+        difference = self.unsqueeze(-2) - x2.unsqueeze(-3)
+        value = difference._read()
+        if value.edge is None or not isinstance(p, int | float):
+            return difference.norm(p, -1)
+        # The gradients of both need the distances, which are as much work as either.
+        found = vector_norm(value, float(p), (difference.ndim - 1,), kept=True)
+        return self._wrap(found.reshape(difference._shape[:-1]))
 
 
 def _as_block(part: Any) -> Any:

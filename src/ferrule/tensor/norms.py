@@ -17,10 +17,17 @@ from ferrule.tensor.reduce import Axes, largest, smallest
 from ferrule.tensor.special import widened
 
 
-def vector_norm(x: Value, p: float, axes: tuple[int, ...]) -> Value:
-    """(sum of abs(x)**p)**(1/p) along the axes, which stay with size 1, or the limit of that."""
+def vector_norm(x: Value, p: float, axes: tuple[int, ...], kept: bool = False) -> Value:
+    """(sum of abs(x)**p)**(1/p) along the axes, which stay with size 1, or the limit of that.
+
+    `kept` says that its gradients are to read it from memory.
+    """
     result = _norm(widened(x), p, axes).cast(x.dtype)
-    return record("vector_norm", _NORM, (x,), result.node, (p, axes))
+    node = result.node
+    if kept:
+        without = tuple([n for i, n in enumerate(x.shape) if i not in axes])
+        node = node.reshape(without).contiguous().reshape(node.shape)
+    return record("vector_norm", _NORM, (x,), node, (p, axes))
 
 
 def _norm(x: Value, p: float, axes: tuple[int, ...]) -> Value:

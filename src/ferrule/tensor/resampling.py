@@ -136,7 +136,7 @@ class Resampling(Pooling):
                 )
                 continue
             table = sampling.Parts.make(length, count, self.device)
-            found = sampling.gathered(value, axis, table.index)
+            found = sampling.gathered(_computed(value, axis, first), axis, table.index)
             kept = sampling.spread(table.inside, axis, found.shape).where(found, 0)
             total = kept.sum((axis + 1,))
             total = total.reshape((*found.shape[: axis + 1], *found.shape[axis + 2 :]))
@@ -221,7 +221,7 @@ class Resampling(Pooling):
         taps = sampling.linear_taps if mode in _LINEAR else sampling.cubic_taps
         source = self._float()
         value = accumulating(source)
-        axis = len(value.shape) - len(wanted)
+        axis = first = len(value.shape) - len(wanted)
         for own, new, step in zip(sizes, wanted, steps, strict=True):
             if own != new or step != 1:
                 even = align_corners or step == own / new
@@ -229,7 +229,8 @@ class Resampling(Pooling):
                 found = sampling.blended(value, axis, new, bool(align_corners)) if simple else None
                 if found is None:
                     given = (own, new, step, bool(align_corners), value.dtype, self.device)
-                    found = sampling.resized(value, axis, *taps(own, sampling.centres(*given)))
+                    table = taps(own, sampling.centres(*given))
+                    found = sampling.resized(_computed(value, axis, first), axis, *table)
                 value = found
             axis += 1
         return self._wrap(value.cast(source.dtype))
@@ -461,6 +462,13 @@ class Resampling(Pooling):
         value = self._read().reshape((batch, groups, channels // groups, *rest))
         value = value.permute((0, 2, 1, *range(3, len(value.shape))))
         return self._wrap(value.reshape(self._shape))
+
+
+def _computed(value: Value, axis: int, first: int) -> Value:
+    """What was resized along the axes from `first` to `axis`, in memory: those who gather elements
+    of it would compute each as often as they take it, and not side by side.
+    """
+    return value.contiguous() if axis > first else value
 
 
 def _one_of(given: str, names: Sequence[str], what: str) -> None:

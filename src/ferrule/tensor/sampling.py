@@ -240,6 +240,8 @@ def sampled(value: Value, grid: Value, mode: str, padding: str, align: bool) -> 
     assert weight is not None
     assert inside is not None
     flat = inside.where(index, -1)  # which reads 0
+    if channels != 1:  # which have these in common
+        flat, weight = flat.contiguous(), weight.contiguous()
     total = math.prod(n for n in flat.shape[1:] if isinstance(n, int))
     flat = flat.reshape((batch, 1, total)).expand((batch, channels, total))
     elements = value.reshape((batch, channels, math.prod(n for n in spatial if isinstance(n, int))))
