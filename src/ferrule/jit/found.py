@@ -65,9 +65,10 @@ class FoundInputs:
         taken = {buffer.base.serial for buffer in buffers}
         for spot in self.used:
             kind, found = _kind_of_contents(spot, taken)
-            taken.update(buffer.base.serial for _, buffer in found)
-            tensors.extend(tensor for tensor, _ in found)
-            buffers.extend(buffer for _, buffer in found)
+            for tensor, buffer in found:
+                taken.add(buffer.base.serial)
+                tensors.append(tensor)
+                buffers.append(buffer)
             signature.append(kind)
         signature += [_contents(reference) is None for reference in self.absent]
         return tuple(signature)
@@ -76,11 +77,17 @@ class FoundInputs:
 def _kind_of_contents(spot: Spot, taken: Set[int]) -> tuple[Any, list[tuple[Tensor, Buffer]]]:
     """What the signature holds of a spot, and what is there; no tensors if they are no inputs."""
     content = _contents(spot)
+    if content is None:
+        return None, []
+    if not isinstance(spot, Place):  # there may be hundreds of gradients
+        kind, buffer = _kind(content)
+        if kind is _OTHER or buffer.base.serial in taken:
+            return _OTHER, []
+        return kind, [(content, buffer)]
     tensors = tensors_of(content)
     if tensors is None:
         return None, []
-    kind_of = _kind_of_state if isinstance(spot, Place) else _kind
-    pairs = [kind_of(tensor) for tensor in tensors]
+    pairs = [_kind_of_state(tensor) for tensor in tensors]
     serials = [buffer.base.serial for _, buffer in pairs]
     are_apart = len({*serials}) == len(serials) and taken.isdisjoint(serials)
     if not are_apart or any(kind is _OTHER for kind, _ in pairs):
@@ -237,9 +244,9 @@ class FoundBefore:
     ) -> list[Tensor]:
         """Adds those to the arguments that the call has used; gives them.
 
-        `used` is the memory that it read or wrote, by serial number; `seen` are the tensors, by
-        `id()`, that it returned or left somewhere; `replaced` are the places, by their identity,
-        in which there is something else now.
+        `used` is the memory that it read or wrote, by serial number; `seen` are the cells, by
+        `id()`, of the tensors that it returned or left somewhere; `replaced` are the places, by
+        their identity, in which there is something else now.
         """
         added = []
         for candidate in self._candidates:
@@ -280,7 +287,8 @@ def _used_memory(
     part: _Present, used: Mapping[int, Buffer], seen: Collection[int]
 ) -> Buffer | None:
     buffer = used.get(part.serial)
-    tensor = part.tensor()
-    if buffer is None and tensor is not None and id(tensor) in seen:
-        buffer = memory_of(tensor)[0]
+    cell = part.cell()
+    if buffer is None and cell is not None and id(cell) in seen:
+        found = follow(cell.value.node)
+        return None if found is None else found[0]
     return buffer

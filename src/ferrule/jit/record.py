@@ -147,7 +147,9 @@ class _Call:
         self.last_node = _newest_node()
         self._renew_memory(tensors, writes)
         self.last_before = _newest_node()
-        self._memory = list(zip(map(weakref.ref, tensors), memory_serials(tensors), strict=True))
+        cells = [weakref.ref(tensor._cell) for tensor in tensors]
+        serials = memory_serials(tensors)
+        self._memory = list(zip(map(weakref.ref, tensors), serials, cells, strict=True))
         self._outcome = Outcome()
         self._buffers: list[Buffer] = []
         """The memory in which the call made the values that replays make anew."""
@@ -197,7 +199,8 @@ class _Call:
         }
         pending = [storage.node for storage in pending_writes()]
         realize(list(dict.fromkeys([*made.values(), *pending])))
-        self._add_found(everything.keys(), {place.identity for place, _ in changes})
+        seen = {id(tensor._cell) for tensor in everything.values()}
+        self._add_found(seen, {place.identity for place, _ in changes})
         leaves = self._leaves(everything, made, self._sharing(everything.values()))
         for (place, _), content in zip(changes, contents, strict=True):
             if any(tensor in self.originals for tensor in tensors_of(content) or ()):
@@ -503,8 +506,8 @@ class _Call:
             self._watch.add_path(path)
         read = [
             reference
-            for reference, serial in self._memory
-            if serial in used or serial in given or _is_in(reference(), self._same)
+            for reference, serial, cell in self._memory
+            if serial in used or serial in given or _is_one_of(cell(), self._same)
             if serial not in found
         ]
         constants = [reference for reference, _ in self._constants]
@@ -577,8 +580,8 @@ def _newest_node() -> int:
     return LazyBuffer.empty((), dtypes.uint8, "").serial
 
 
-def _is_in(tensor: Tensor | None, memories: Sequence[Cell]) -> bool:
-    return tensor is not None and any(tensor._cell is cell for cell in memories)
+def _is_one_of(cell: Cell | None, memories: Sequence[Cell]) -> bool:
+    return cell is not None and any(cell is memory for memory in memories)
 
 
 def compute_lazy(tensors: Iterable[Tensor]) -> None:
