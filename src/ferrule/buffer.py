@@ -282,24 +282,23 @@ class Buffer:
         self.nbytes = nbytes
         self._buf = opaque
         if opaque is None and size != 0:
-            self._allocate()
-
-    def _allocate(self) -> None:
-        if self.size < 0:
-            raise BufferUseError(f"Buffer: the size {self.size} is negative")
-        allocator = allocators[self.device]
-        try:
-            self._buf = allocator.alloc(self.nbytes)
-        except MemoryError as error:
-            raise MemoryError(f"{self._description()}: {error}") from error
-        self._allocator = allocator
-        GlobalCounters.mem_used += self.nbytes
+            if size < 0:
+                raise BufferUseError(f"Buffer: the size {size} is negative")
+            allocator = allocators[device]
+            try:
+                self._buf = allocator.alloc(nbytes)
+            except MemoryError as error:
+                raise MemoryError(f"{self._description()}: {error}") from error
+            self._allocator = allocator
+            GlobalCounters.mem_used += nbytes
 
     def __del__(self) -> None:
         # Set only after the memory was given: a constructor that failed has nothing to free.
-        if self._allocator is not None:
-            GlobalCounters.mem_used -= self.nbytes
-            self._allocator.free(self._buf, self.nbytes)
+        allocator = self._allocator
+        if allocator is not None:
+            nbytes = self.nbytes
+            GlobalCounters.mem_used -= nbytes
+            allocator.free(self._buf, nbytes)
 
     def _description(self) -> str:
         return f"Buffer of {self.size} x {self.dtype} ({self.nbytes} bytes) on {self.device}"
@@ -330,7 +329,8 @@ class Buffer:
 
     def note_write(self) -> None:
         """Counts a write that is over; `copyin` and every run of a kernel do."""
-        self.base._version += 1
+        base = self if self._base is None else self._base
+        base._version += 1
 
     def view(self, offset: int, size: int, dtype: DType | None = None) -> Buffer:
         """The `size` elements of `dtype` (this buffer's, unless given) from element `offset` on.

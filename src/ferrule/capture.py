@@ -55,25 +55,30 @@ class Turns:
 
     def forget(self) -> None:
         """Nobody is inside: at the start, and in a forked child."""
-        self._lock = RLock()
-        self._inside = False
+        self.lock = RLock()
+        """Who has it has the turn, unless `inside` is set: that is a call inside a call."""
+        self.inside = False
 
     def take(self, work: Callable[..., T], *args: Any) -> T:
         """`work(*args)`, when it is this thread's turn.
 
         Raises `GraphReentryError` where the thread is inside already.
         """
-        with self._lock:
-            if self._inside:  # only its own thread gets this far
-                raise GraphReentryError(
-                    f"{self._name}: called from inside its own call, by a signal handler or a "
-                    "destructor, when half of its work was done; call it from elsewhere"
-                )
-            self._inside = True
+        with self.lock:
+            if self.inside:  # only its own thread gets this far
+                raise self.reentered()
+            self.inside = True
             try:
                 return work(*args)
             finally:
-                self._inside = False
+                self.inside = False
+
+    def reentered(self) -> GraphReentryError:
+        """The error for a call inside a call."""
+        return GraphReentryError(
+            f"{self._name}: called from inside its own call, by a signal handler or a "
+            "destructor, when half of its work was done; call it from elsewhere"
+        )
 
 
 @dataclass

@@ -116,8 +116,17 @@ class LazyBuffer(Node):
     @staticmethod
     def in_buffer(buffer: Buffer, shape: Shape) -> LazyBuffer:
         """`from_buffer` for a shape that is known to fit, with an int for each constant size."""
-        node = _make(LoadOps.EMPTY, (), None, shape, buffer.dtype, buffer.device)
+        node = object.__new__(LazyBuffer)  # as `_make` does: each result of a replay comes by here
+        node.op = LoadOps.EMPTY
+        node.srcs = ()
+        node.arg = None
+        node.shape = shape
+        node.dtype = buffer.dtype
+        node.device = buffer.device
         node.realized = buffer
+        node.owner = None
+        node.serial = next(_serials)
+        node.key = None
         return node
 
     @staticmethod

@@ -22,6 +22,9 @@ counted = 0
 settings: dict[str, Any] = {"rate": 1.0, "inner": {"power": 1}}
 rates = [1.0, 2.0]
 namespace = types.SimpleNamespace(rate=1.0)
+first, second = [1.0, 2.0], [3.0]
+members = {1.0, 3.0}
+named = {"a": 1.0, "b": 2.0}
 
 
 def with_global(x: Tensor) -> Tensor:
@@ -48,6 +51,18 @@ def with_list(x: Tensor) -> Tensor:
     return x * sum(rates)
 
 
+def with_lists(x: Tensor) -> Tensor:
+    return x * sum(first) - sum(second)
+
+
+def with_set(x: Tensor) -> Tensor:
+    return x * sum(members)
+
+
+def with_names(x: Tensor) -> Tensor:
+    return x * named.get("a", 5.0)
+
+
 def with_namespace(x: Tensor) -> Tensor:
     return x * namespace.rate
 
@@ -58,6 +73,16 @@ def by_text(x: Tensor) -> Tensor:
 
 def inside(x: Tensor) -> Tensor:
     return sum((x * rate for _ in range(2)), start=Tensor(0.0))
+
+
+def fill(container: Any, contents: Any) -> None:
+    container.clear()
+    container.update(contents)
+
+
+def share(one: list[float], its: list[float], other: list[float], rest: list[float]) -> None:
+    """The same numbers in the same order, in lists of other lengths."""
+    one[:], other[:] = its, rest
 
 
 def set_global(name: str, value: Any) -> Callable[[], None]:
@@ -88,6 +113,17 @@ CHANGES: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[], None], Callabl
         lambda: rates.append(4.0),
         lambda: rates.__setitem__(slice(2, 9), []),
     ),
+    "another list": (
+        with_lists,
+        lambda: share(first, [1.0], second, [2.0, 3.0]),
+        lambda: share(first, [1.0, 2.0], second, [3.0]),
+    ),
+    "set": (with_set, lambda: fill(members, {2.0, 3.0}), lambda: fill(members, {1.0, 3.0})),
+    "name": (
+        with_names,
+        lambda: fill(named, {"c": 1.0, "b": 2.0}),
+        lambda: fill(named, {"a": 1.0, "b": 2.0}),
+    ),
     "namespace": (
         with_namespace,
         lambda: setattr(namespace, "rate", 2.0),
@@ -116,6 +152,43 @@ def test_numbers_of_the_module(what: str) -> None:
         assert result.dtype == expected.dtype
         np.testing.assert_array_equal(np.signbit(result), np.signbit(expected))
     change_back()
+
+
+def test_equal_numbers_that_are_other_objects_are_the_same() -> None:
+    numbers = [1.5, 2.5]
+    runs: list[int] = []
+
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        runs.append(1)
+        return x * sum(numbers)
+
+    for _ in range(6):
+        numbers[:] = [float(text) for text in ("1.5", "2.5")]
+        assert f(Tensor([2.0])).item() == 8.0
+    numbers[1] = 3.5
+    assert f(Tensor([2.0])).item() == 10.0
+    assert len(runs) == 3, "the two numbers are captured once"
+
+
+def test_what_is_gone_is_not_replayed() -> None:
+    weight = Tensor([2.0])
+    weights = [Tensor([3.0]), Tensor([4.0])]
+
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        for factor in weights:
+            x = x * factor
+        return x * weight  # noqa: F821 - until it is deleted
+
+    for _ in range(4):
+        assert f(Tensor([1.0])).item() == 24.0
+    weights.pop()
+    for _ in range(4):
+        assert f(Tensor([1.0])).item() == 6.0
+    del weight
+    with pytest.raises(NameError):
+        f(Tensor([1.0]))
 
 
 def test_numbers_of_closures() -> None:

@@ -25,7 +25,7 @@ from ferrule.capture import (
 )
 from ferrule.config import config
 from ferrule.expr import Variable
-from ferrule.gradient import is_transforming
+from ferrule.gradient.recording import mode
 from ferrule.helpers import check_function, not_a_function
 from ferrule.jit.found import FoundInputs
 from ferrule.jit.hooks import code_of
@@ -138,7 +138,7 @@ class TinyJit(Generic[ReturnType]):
     def _call(
         self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> ReturnType:
-        if is_capturing() or is_transforming() or not config().JIT:
+        if is_capturing() or mode.transforming or not config().JIT:
             # Inside another capture this one's kernels become part of that, and a transformation
             # has to see what the function does.
             result = function(*args, **kwargs)

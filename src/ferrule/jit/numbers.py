@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import operator
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from itertools import chain
 from typing import Any, final
 
 import numpy as np
@@ -112,7 +113,22 @@ class Numbers:
         self.has_large_arrays = len(self._arrays) < len(walk.arrays)
         """Whether there are arrays too large to be compared before each replay."""
         self._gets = [number.get for number in self._numbers]
+        self._containers = walk.containers
+        self._note()
+
+    def _note(self) -> None:
+        """Notes the very objects that there are now: if they stay, no number is looked at."""
         self._values = [number.value for number in self._numbers]
+        self._lengths = list(map(len, self._containers))
+        self._contents = list(chain.from_iterable(self._containers))
+
+    def _are_the_same(self) -> bool:
+        contents = chain.from_iterable(self._containers)
+        return (
+            all(map(operator.is_, map(operator.call, self._gets), self._values))
+            and list(map(len, self._containers)) == self._lengths
+            and all(map(operator.is_, contents, self._contents))
+        )
 
     def _may_be_state(self, place: Place, child: Any) -> bool:
         """Whether the code replaces what is there, as in `self.state = self.cell(x, self.state)`.
@@ -130,22 +146,15 @@ class Numbers:
 
     def problem(self) -> str | None:
         """What has changed; None if nothing has."""
-        if not all(map(operator.is_, map(operator.call, self._gets), self._values)):
-            changed = self._change(self._numbers)
-            if changed is not None:
-                return changed
-            self._values = [number.value for number in self._numbers]
+        if not self._are_the_same():
+            for number in (*self._numbers, *self._copies):
+                changed = number.change()
+                if changed is not None:
+                    return changed
+            self._note()
         for array, contents in self._arrays:
             if array.tobytes() != contents:
                 return "an array that the function reads has changed"
-        return self._change(self._copies) if self._copies else None
-
-    @staticmethod
-    def _change(numbers: Iterable[_Number]) -> str | None:
-        for number in numbers:
-            changed = number.change()
-            if changed is not None:
-                return changed
         return None
 
 
@@ -161,6 +170,8 @@ class _Walk:
         self.steps: list[tuple[Place, Any]] = []
         self.numbers: list[_Number] = []
         self.copies: list[_Number] = []
+        self.containers: list[Collection[Any]] = []
+        """What these are copies of."""
         self.arrays: list[np.ndarray[Any, Any]] = []
         self.names = NO_NAMES
         self._waiting: dict[str, list[tuple[Place, Any]]] = {}
@@ -194,20 +205,22 @@ class _Walk:
     def _look_into_container(self, container: list[Any] | dict[Any, Any] | set[Any]) -> None:
         kind = f"a {type(container).__name__}"
         if isinstance(container, set):
-            self.copies.append(_Number(kind, functools.partial(frozenset, container)))
+            self._copy(kind, frozenset, container)
             return
         self.numbers.append(_Number(f"the length of {kind}", functools.partial(len, container)))
         children = list(below(container))
         if all(is_plain(child) for _, child in children):
             parts = container.values() if isinstance(container, dict) else container
-            self.copies.append(_Number(kind, functools.partial(tuple, parts)))
+            self._copy(kind, tuple, parts)
             if isinstance(container, dict):
-                self.copies.append(
-                    _Number(f"the keys of {kind}", functools.partial(tuple, container))
-                )
+                self._copy(f"the keys of {kind}", tuple, container)
         else:
             for place, child in children:
                 self._take(place, child)
+
+    def _copy(self, name: str, copy: Callable[[Any], Any], container: Collection[Any]) -> None:
+        self.copies.append(_Number(name, functools.partial(copy, container)))
+        self.containers.append(container)
 
     def _look_into_function(self, function: types.FunctionType) -> None:
         if is_foreign(function):
@@ -290,6 +303,4 @@ def _may_read(names: Names, name: str, value: Any) -> bool:
 
 def _getter(place: Place) -> Callable[[], Any]:
     """How to see what is in a place, in little time."""
-    if isinstance(place.holder, dict):
-        return functools.partial(dict.get, place.holder, place.key, MISSING)
-    return place.get
+    return place.getter() if isinstance(place.holder, dict) else place.get

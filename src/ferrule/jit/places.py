@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import operator
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias, final
 
 from ferrule.device import Compiled, Device, Interpreted
@@ -48,14 +49,28 @@ class Place:
             return _contents(holder)
         return getattr(holder, self.key, MISSING)
 
+    def getter(self) -> Callable[[], Any]:
+        """`get` as one call of C, which may raise IndexError or ValueError where nothing is."""
+        holder = self.holder
+        if self.fixed:
+            return self.get
+        if isinstance(holder, dict):
+            return functools.partial(dict.get, holder, self.key, MISSING)
+        if isinstance(holder, list):
+            return functools.partial(operator.getitem, holder, self.key)
+        if isinstance(holder, types.CellType):
+            return functools.partial(getattr, holder, "cell_contents")
+        return functools.partial(getattr, holder, self.key, MISSING)
+
     def set(self, value: Any) -> None:
         """Puts a value there."""
-        if isinstance(self.holder, dict | list):
-            self.holder[self.key] = value
-        elif isinstance(self.holder, types.CellType):
-            self.holder.cell_contents = value
+        holder = self.holder
+        if isinstance(holder, dict) or isinstance(holder, list):  # noqa: SIM101 - a third of the time
+            holder[self.key] = value
+        elif isinstance(holder, types.CellType):
+            holder.cell_contents = value
         else:
-            setattr(self.holder, self.key, value)
+            setattr(holder, self.key, value)
 
     @property
     def identity(self) -> tuple[int, Any]:

@@ -218,7 +218,7 @@ def memory_of_views(views: Sequence[Tensor]) -> set[int]:
 
 def present_version(owner: Owner) -> LazyBuffer:
     """What some memory holds now."""
-    return owner.value.node if isinstance(owner, Cell) else owner.node
+    return owner.value.node if type(owner) is Cell else owner.node
 
 
 @final

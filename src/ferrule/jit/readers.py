@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import sys
 from collections.abc import Iterable
+from sys import getrefcount
 
 from ferrule.buffer import Buffer
 from ferrule.dtype import dtypes
@@ -23,7 +22,7 @@ def leave_to_readers(owner: Owner) -> None:
     lazy tensor that is still to read it, or a copy (`x.clone()`) that shares the memory until one
     of the two is written to. A replay writes without the graph's knowledge.
     """
-    if not _has_readers(owner):
+    if not readers(owner):
         return
     old = present_version(owner)
     memory = old.realized
@@ -45,7 +44,7 @@ def renew(owners: Iterable[Owner], writes: bool) -> None:
             continue
         if writes:
             leave_to_readers(owner)
-        if not _has_readers(owner):
+        if not readers(owner):
             _renew(owner)
 
 
@@ -62,25 +61,18 @@ def _renew(owner: Owner) -> None:
         owner.value = Value(new, owner.value.edge)
 
 
-def _has_readers(owner: Owner) -> bool:
-    if isinstance(owner, Cell):
-        owner.forget_views()  # they are no readers, and must read anew after a replay
-    return _references(owner) != _references_of_one(isinstance(owner, Cell))
-
-
-def _references(owner: Owner) -> int:
-    """A count that grows with each reference to what some memory holds, but for the owner's own."""
+def readers(owner: Owner) -> int:
+    """How many references to what some memory contains now there are, but for the owner's own."""
     if isinstance(owner, Storage):
-        return sys.getrefcount(owner.node)
+        return getrefcount(owner.node) - _alone_in_storage
+    if owner.caches:
+        owner.forget_views()  # they are no readers, and must read anew after a replay
     value = owner.value
     shared = owner.storage is not None and owner.storage.node is value.node
-    return sys.getrefcount(value) + sys.getrefcount(value.node) - shared
+    return getrefcount(value) + getrefcount(value.node) - shared - _alone_in_cell
 
 
-@functools.cache
-def _references_of_one(is_cell: bool) -> int:
-    """The count for memory that nobody else knows of."""
-    node = LazyBuffer.empty((), dtypes.uint8, "")
-    owner = Cell(Value(node)) if is_cell else Storage(node)
-    del node
-    return _references(owner)
+# What is counted in memory that nobody else knows of.
+_alone_in_storage = _alone_in_cell = 0
+_alone_in_storage = readers(Storage(LazyBuffer.empty((), dtypes.uint8, "")))
+_alone_in_cell = readers(Cell(Value(LazyBuffer.empty((), dtypes.uint8, ""))))

@@ -7,7 +7,6 @@ compared with it at once. Where anything differs, or is of no simple kind, the s
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, final
 
@@ -16,13 +15,12 @@ import numpy as np
 from ferrule.buffer import Buffer
 from ferrule.containers import is_record
 from ferrule.expr import BoundVariable, Expr, Variable
-from ferrule.gradient import is_recording
+from ferrule.gradient.recording import mode
 from ferrule.jit.hooks import hooks_of
 from ferrule.jit.inputs import Arguments, Chain, Reachable, follow, has_variables, is_copy
 from ferrule.jit.replay import Replay
 from ferrule.tensor import Tensor
 
-_serial_of = operator.attrgetter("serial")
 _COMPARED = frozenset({int, bool, str, bytes, type(None)})
 _REFUSED = (Expr, np.ndarray, np.generic, complex, range, slice, Tensor)
 """What is compared by its contents, and not as simply as `_COMPARED` is."""
@@ -30,10 +28,12 @@ _REFUSED = (Expr, np.ndarray, np.generic, complex, range, slice, Tensor)
 
 Given: TypeAlias = tuple[list[Tensor], list[Buffer], dict[Variable, int]]
 """What a replay needs of a call: its tensors, the memory that they are in, the variables."""
+_Noted: TypeAlias = tuple[list[Tensor], list[Buffer], dict[Variable, int], list[Buffer]]
+"""The same, and those of the buffers that are not those of the last call."""
 
 
 class _Known(Protocol):
-    def accepts(self, value: Any, given: Given) -> bool:
+    def accepts(self, value: Any, noted: _Noted) -> bool:
         """Whether the signature holds the same of a value; what it has for the replay is noted."""
 
 
@@ -41,30 +41,43 @@ class _Known(Protocol):
 class _Memory:
     """A tensor in memory, or a view of one, that has no gradient: it, or another of its kind."""
 
-    __slots__ = ("_kind", "_serial")
+    __slots__ = ("_kind", "_memory", "_node", "_plain")
 
-    def __init__(self, kind: tuple[Any, ...], value: Tensor) -> None:
+    def __init__(self, kind: tuple[Any, ...], memory: Buffer, value: Tensor) -> None:
         self._kind = kind
-        node = value._cell.value.node
-        self._serial = node.serial if kind[-4:] == _PLAIN else -1
-        """The node of a tensor that is all of its memory, and off the tape."""
+        self._plain = kind[:4] if kind[4:] == _PLAIN else None
+        """Shape, dtype, device and bytes of a tensor that is all of its memory, off the tape."""
+        self._node = -1 if self._plain is None else value._cell.value.node.serial
+        """The serial number of the node of such a tensor."""
+        self._memory = memory.serial
 
-    def accepts(self, value: Any, given: Given) -> bool:
+    def accepts(self, value: Any, noted: _Noted) -> bool:
         if type(value) is not Tensor or value._grad is not None:
             return False
         held = value._cell.value
         node = held.node
-        buffer: Any = node.realized
-        # What a node is stays, and that it is in memory.
-        is_same = node.serial == self._serial and value._parent is None
-        if not (is_same and held.edge is None and value._leaf is None and not value._detached):
+        buffer = node.realized
+        if (
+            buffer is None
+            or held.edge is not None
+            or value._parent is not None
+            or value._leaf is not None
+            or value._detached
+        ):
             found = _kind_of(value)
             if found is None or found[0] != self._kind:
                 return False
             buffer = found[1]
-        tensors, buffers, _ = given
+        elif (  # what a node is stays
+            node.serial != self._node
+            and (node.shape, node.dtype, node.device, buffer.nbytes) != self._plain
+        ):
+            return False
+        tensors, buffers, _, others = noted
         tensors.append(value)
         buffers.append(buffer)
+        if buffer.serial != self._memory:
+            others.append(buffer)
         return True
 
 
@@ -84,7 +97,7 @@ def _kind_of(tensor: Tensor) -> tuple[tuple[Any, ...], Buffer] | None:
     return (*memory, hooks_of(tensor), chain, *tape), buffer
 
 
-_PLAIN = (), True, True, False
+_PLAIN = False, (), (), True, True, False
 """What `_kind_of` ends with for a tensor that is all of its memory, and off the tape."""
 
 
@@ -100,7 +113,7 @@ class _Plain:
         # 0.0 is not -0.0, and NaN is itself: these have to be the same object.
         self._compared = self._kind in _COMPARED or (self._kind is float and value != 0)
 
-    def accepts(self, value: Any, given: Given) -> bool:
+    def accepts(self, value: Any, noted: _Noted) -> bool:
         if value is self._value:
             return True
         return self._compared and type(value) is self._kind and bool(value == self._value)
@@ -115,12 +128,12 @@ class _Bound:
     def __init__(self, value: BoundVariable) -> None:
         self._variable = value.unbind()[0]
 
-    def accepts(self, value: Any, given: Given) -> bool:
+    def accepts(self, value: Any, noted: _Noted) -> bool:
         if type(value) is not BoundVariable:
             return False
         variable, number = value.unbind()
         # A variable with two values is an error, which the signature's reader raises.
-        known = given[2].setdefault(variable, number)
+        known = noted[2].setdefault(variable, number)
         return variable is self._variable and known == number
 
 
@@ -135,7 +148,7 @@ class _Container:
         self._keys = keys
         self._parts = parts
 
-    def accepts(self, value: Any, given: Given) -> bool:
+    def accepts(self, value: Any, noted: _Noted) -> bool:
         if type(value) is not self._kind:
             return False
         if self._keys is not None:
@@ -144,14 +157,14 @@ class _Container:
             value = value.values()
         if len(value) != len(self._parts):
             return False
-        return all(one.accepts(part, given) for one, part in zip(self._parts, value, strict=True))
+        return all([one.accepts(part, noted) for one, part in zip(self._parts, value, strict=True)])
 
 
 def _known(value: Any) -> _Known | None:
     """What is known of an argument; None if only its signature says what it is."""
     if type(value) is Tensor:
         found = None if value._grad is not None else _kind_of(value)
-        return None if found is None or has_variables(found[0]) else _Memory(found[0], value)
+        return None if found is None or has_variables(found[0]) else _Memory(*found, value)
     if isinstance(value, list | tuple):
         parts = _all_known(value)
         return None if parts is None else _Container(type(value), None, parts)
@@ -174,8 +187,8 @@ class Recent:
     """The replay used last, and what it was given; no tensor and no memory is kept alive."""
 
     __slots__ = (
-        *("_apart", "_cells", "_known", "_names", "_reachable"),
-        *("_recording", "_serials", "_training", "replay"),
+        *("_accepts", "_apart", "_cells", "_finds_inputs", "_names"),
+        *("_reachable", "_recording", "_training", "replay"),
     )
 
     def __init__(
@@ -188,15 +201,15 @@ class Recent:
         reachable: Reachable,
     ) -> None:
         self.replay = replay
-        self._known = known
+        self._accepts = list(enumerate([one.accepts for one in known]))
         self._names = names
         """Those of the keyword arguments, in the order in which the call gave them."""
         self._training = Tensor.training
-        self._recording = is_recording()
+        self._recording = mode.recording
         self._reachable = reachable
-        self._serials = list(map(_serial_of, buffers))
         # In one memory, a copy is another tensor than what it is a copy of.
         self._cells = [id(tensor._cell) for tensor in tensors]
+        self._finds_inputs = bool(replay.found.used)
         self._apart = self._are_apart(buffers)
 
     @staticmethod
@@ -215,39 +228,39 @@ class Recent:
 
     def given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Given | None:
         """What a call gives to the replay; None if its signature has to be read."""
-        if Tensor.training is not self._training or is_recording() is not self._recording:
+        if Tensor.training is not self._training or mode.recording is not self._recording:
             return None
         values = args
         if kwargs or self._names:
             if list(kwargs) != self._names:
                 return None
             values = (*args, *[kwargs[name] for name in sorted(kwargs)])
-        if len(values) != len(self._known):
+        if len(values) != len(self._accepts):
             return None
-        buffers: list[Buffer] = []
-        given: Given = ([], buffers, {})
-        for number, known in enumerate(self._known):
-            if not known.accepts(values[number], given):
+        noted: _Noted = [], [], {}, []
+        for number, accepts in self._accepts:
+            if not accepts(values[number], noted):
                 return None
-        is_same = list(map(_serial_of, buffers)) == self._serials
-        if is_same and not self._apart:
-            is_same = [id(tensor._cell) for tensor in given[0]] == self._cells
-        if not is_same and not (self._apart and self._are_apart(buffers)):
+        tensors, buffers, var_vals, others = noted
+        if others and not (self._apart and self._are_apart(buffers)):
             return None
-        return given if self._has_found(given) else None
+        if not self._apart and [id(tensor._cell) for tensor in tensors] != self._cells:
+            return None
+        if self._finds_inputs and not self._has_found(tensors, buffers):
+            return None
+        return tensors, buffers, var_vals
 
-    def _has_found(self, given: Given) -> bool:
+    def _has_found(self, tensors: list[Tensor], buffers: list[Buffer]) -> bool:
         """Whether the inputs that the function finds are of the same kinds; adds them."""
         replay = self.replay
-        if not replay.found.used:
-            return True
-        tensors, buffers, _ = given
         signature = replay.found.add_to(tensors, buffers)
         return signature == replay.found_key and not replay.watch.overlaps(buffers)
 
     def _are_apart(self, buffers: Sequence[Buffer]) -> bool:
         """Whether no two share memory, and the function reaches none of it by itself."""
-        serials = {buffer.base.serial for buffer in buffers}
+        serials = set()
+        for buffer in buffers:
+            serials.add(buffer.base.serial)
         if len(serials) != len(buffers) or not serials.isdisjoint(self._reachable.keys()):
             return False
         return not self.replay.watch.overlaps(buffers)

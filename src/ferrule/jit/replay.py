@@ -58,38 +58,38 @@ class Replay:
         self._parts = parts
 
     def run(
-        self, tensors: Sequence[Tensor], buffers: Sequence[Buffer], var_vals: dict[Variable, int]
+        self, tensors: list[Tensor], buffers: list[Buffer], var_vals: dict[Variable, int]
     ) -> Any:
         """Runs everything again, with the tensors among the arguments, and the memory that they
-        are in; the results are in new memory."""
+        are in; the results are in new memory. To both lists what the replay makes is added."""
         values = {**self._var_vals, **var_vals} if var_vals else self._var_vals
         outcome = self._outcome
         self.runs += 1
         for effect in outcome.effects:
             effect.let_go(tensors)
         nodes: list[LazyBuffer] = []
-        memory: list[Any] = list(buffers)
         for value in outcome.fresh:
-            node = value.make(values)
-            nodes.append(node)
-            memory.append(node.realized)
+            buffer = value.allocate()
+            buffers.append(buffer)
+            nodes.append(value.node(buffer, values))
         for part in self._parts:
-            memory.append(part.take(buffers))
+            buffers.append(part.take(buffers))
         packed = self._packed
         batch = self.batch if packed is None or not packed.are_ready() else packed.batch
         try:
-            batch.run(memory, values)
+            batch.run(buffers, values)
         finally:
             if self._writes:
-                for buffer in (*self._changed, *self.watch.written(buffers)):
+                for buffer in self._changed:
                     buffer.note_write()
-        everything = list(tensors)
+                for buffer in self.watch.written(buffers):
+                    buffer.note_write()
         for number, edge in outcome.made:
-            everything.append(Tensor._wrap(Value(nodes[number], edge)))
+            tensors.append(Tensor._wrap(Value(nodes[number], edge)))
         for shared in outcome.shared:
-            everything.append(shared.of(everything, values))
+            tensors.append(shared.of(tensors, values))
         for number in outcome.collecting:
-            everything[number].requires_grad = True
+            tensors[number].requires_grad = True
         for effect in outcome.effects:
-            effect.apply(everything)
-        return build_result(outcome.template, everything)
+            effect.apply(tensors)
+        return build_result(outcome.template, tensors)

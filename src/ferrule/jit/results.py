@@ -82,19 +82,21 @@ class Effect:
 
         Nothing that the replay does reads it: what is read may not be replaced.
         """
-        if isinstance(self.where, int):
-            if self.where < len(given):
-                given[self.where].grad = None
-        elif isinstance(self.where.holder, Tensor):
-            self.where.set(None)
+        where = self.where
+        if isinstance(where, int):
+            if where < len(given):
+                given[where].grad = None
+        elif isinstance(where.holder, Tensor):
+            where.set(None)
 
     def apply(self, tensors: Sequence[Tensor]) -> None:
         """Puts the replay's own tensor there."""
+        where = self.where
         tensor = build_result(self.leaf, tensors)
-        if isinstance(self.where, int):
-            tensors[self.where].grad = tensor
+        if isinstance(where, int):
+            tensors[where].grad = tensor
         else:
-            self.where.set(tensor)
+            where.set(tensor)
 
 
 @final
@@ -118,9 +120,8 @@ class Fresh:
         """Memory for the value."""
         return Buffer(self.device, self.size, self.dtype)
 
-    def make(self, var_vals: Mapping[Variable, int]) -> LazyBuffer:
-        """A value in new memory, to be computed there."""
-        buffer = self.allocate()
+    def node(self, buffer: Buffer, var_vals: Mapping[Variable, int]) -> LazyBuffer:
+        """The value in such memory, to be computed there."""
         if not self.symbolic:
             return LazyBuffer.in_buffer(buffer, self.shape)
         return LazyBuffer.from_buffer(buffer, with_values(self.shape, var_vals))

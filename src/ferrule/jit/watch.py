@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import weakref
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, final
 
 from ferrule.buffer import Buffer
@@ -12,50 +13,50 @@ from ferrule.jit.inputs import Arguments
 from ferrule.jit.numbers import Numbers
 from ferrule.jit.places import Path, Place
 from ferrule.jit.reach import Owner, Reach, present_version
-from ferrule.jit.readers import leave_to_readers
+from ferrule.jit.readers import leave_to_readers, readers
+from ferrule.lazy import LazyBuffer
 from ferrule.realize import realize
-from ferrule.records import dataclass
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import Cell
 
 
 @final
-@dataclass
 class _Watched:
     """Memory in which the replay reads or writes."""
 
-    owner: weakref.ref[Owner]
-    node_serial: int
-    realized: Buffer | None
-    """Where the node was: all of `buffer`, or a part of it."""
-    buffer: Buffer
-    written: bool
-    """Whether the replay writes there."""
+    __slots__ = ("buffer", "memory", "node_serial", "owner", "realized", "written")
+
+    def __init__(self, owner: Owner, buffer: Buffer, written: bool) -> None:
+        node = present_version(owner)
+        self.owner = weakref.ref(owner)
+        self.node_serial = node.serial
+        self.realized = node.realized
+        """Where the node was: all of `buffer`, or a part of it."""
+        self.buffer = buffer
+        self.memory = buffer.base
+        self.written = written
+        """Whether the replay writes there."""
 
     def problem(self) -> str | None:
         """What makes the next replay wrong; None if this does not."""
         owner = self.owner()
         if owner is None:
             return "a tensor that the function uses is gone"
-        if not self._is_there(owner) and not self._is_back(owner):
+        node = present_version(owner)
+        # Memory that was not written to moves, too: when a copy that had shared it is written to.
+        is_there = node.serial == self.node_serial and node.realized is self.realized
+        if not is_there and not self._is_back(node):
             return "a tensor that the function uses is in other memory now"
+        del node  # whoever holds it is a reader
         if self.written:
-            if self.buffer.exports:
+            if self.memory._exports:
                 return "an array shares the memory of a tensor that the function writes"
-            leave_to_readers(owner)
+            if readers(owner):
+                leave_to_readers(owner)
         return None
 
-    def _is_there(self, owner: Owner) -> bool:
-        """Whether nothing was written, and what was there has not moved.
-
-        It moves where a copy, which had shared its memory, is written to and takes that.
-        """
-        node = present_version(owner)
-        return node.serial == self.node_serial and node.realized is self.realized
-
-    def _is_back(self, owner: Owner) -> bool:
+    def _is_back(self, node: LazyBuffer) -> bool:
         """Whether what was written to since is in the same memory as before."""
-        node = present_version(owner)
         realize([node])
         if node.realized is not self.buffer and node.realized is not self.realized:
             return False
@@ -65,6 +66,8 @@ class _Watched:
 
 def _moved(place: Place) -> str:
     """Why a replay cannot find what was in a place."""
+    if isinstance(place.holder, dict):
+        return f"{place.key!r} is another object now"
     if isinstance(place.holder, Tensor) and place.key == "grad":
         return (
             f"the gradient of a tensor of shape {place.holder.shape} was made anew outside, and "
@@ -74,14 +77,43 @@ def _moved(place: Place) -> str:
 
 
 @final
+class _Contents:
+    """What has to be in which places."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[int, Any], tuple[Place, Any]] = {}
+        self._gets: list[Callable[[], Any]] | None = None
+        self._children: list[Any] = []
+
+    def add(self, place: Place, child: Any) -> None:
+        """Adds a place, and what is there."""
+        self._found[place.identity] = place, child
+        self._gets = None
+
+    def problem(self) -> str | None:
+        """Where something else is now; None if nothing is. All are looked at by one call of C."""
+        if self._gets is None:
+            self._gets = [place.getter() for place, _ in self._found.values()]
+            self._children = [child for _, child in self._found.values()]
+        try:
+            same = all(map(operator.is_, map(operator.call, self._gets), self._children))
+        except (IndexError, ValueError):
+            same = False  # nothing is there now
+        if same:
+            return None
+        for place, child in self._found.values():
+            if place.get() is not child:
+                return _moved(place)
+        return None
+
+
+@final
 class Watch:
     """Everything that a replay depends on and that its signature does not tell."""
 
     def __init__(self) -> None:
         self._memory: list[_Watched] = []
-        self._items: dict[tuple[int, Any], tuple[dict[Any, Any], Any, Any]] = {}
-        """What has to be in which dict under which key; instances keep attributes in dicts."""
-        self._others: dict[tuple[int, Any], tuple[Place, Any]] = {}
+        self._contents = _Contents()
         self._numbers: Numbers | None = None
         self._without_gradient: list[weakref.ref[Tensor]] = []
         self._hooks = HooksBefore(())
@@ -94,22 +126,21 @@ class Watch:
         """The arguments that it writes to."""
         self._unshared: list[int] = []
         """The arguments that must not be in the used memory."""
+        self._outside = False
+        """Whether there is anything outside of the arguments."""
 
     # -- outside of the arguments ------------------------------------------------------------------
 
     def add(self, owner: Owner, buffer: Buffer, written: bool) -> None:
         """Watches memory that is now in `buffer`."""
-        node = present_version(owner)
-        found = _Watched(weakref.ref(owner), node.serial, node.realized, buffer, written)
-        self._memory.append(found)
+        self._memory.append(_Watched(owner, buffer, written))
+        self._outside = True
 
     def add_path(self, path: Path) -> None:
         """Watches that all places of a path hold what they do."""
         for place, child in path:
-            if isinstance(place.holder, dict):
-                self._items[place.identity] = (place.holder, place.key, child)
-            else:
-                self._others[place.identity] = (place, child)
+            self._contents.add(place, child)
+            self._outside = True
 
     def add_tensor(self, tensor: Tensor, reach: Reach) -> bool:
         """Watches that a tensor is where it was; False if it is not now."""
@@ -122,19 +153,24 @@ class Watch:
     def add_constant(self, cell: Cell) -> None:
         """Watches that a tensor that is no more than a number stays that number."""
         self._constants.append((weakref.ref(cell), cell.value.node.serial))
+        self._outside = True
 
     def add_numbers(self, numbers: Numbers) -> None:
         """Watches the numbers that the function finds by itself, and where they are."""
-        self._numbers = numbers if numbers else None
+        if numbers:
+            self._numbers = numbers
+            self._outside = True
         self.add_path(numbers.path)
 
     def add_no_gradient(self, tensor: Tensor) -> None:
         """Watches that a tensor has no gradient, to which a backward pass would add."""
         self._without_gradient.append(weakref.ref(tensor))
+        self._outside = True
 
     def add_hooks(self, tensors: Iterable[Tensor]) -> None:
         """Watches that parameters among the tensors keep the hooks that they have."""
         self._hooks = HooksBefore(tensors)
+        self._outside = self._outside or bool(self._hooks)
 
     # -- the arguments -----------------------------------------------------------------------------
 
@@ -180,16 +216,16 @@ class Watch:
             if buffers[number].exports:
                 return "an array shares the memory of an argument that the function writes"
             leave_to_readers(tensors[number]._cell)
+        return self._problem_outside() if self._outside else None
+
+    def _problem_outside(self) -> str | None:
         if self._numbers is not None:
             changed = self._numbers.problem()
             if changed is not None:
                 return changed
-        for holder, key, child in self._items.values():
-            if holder.get(key) is not child:
-                return f"{key!r} is another object now"
-        for place, child in self._others.values():
-            if place.get() is not child:
-                return _moved(place)
+        moved = self._contents.problem()
+        if moved is not None:
+            return moved
         for parameter in self._without_gradient:
             tensor = parameter()
             if tensor is not None and tensor._grad is not None:

@@ -66,7 +66,7 @@ class PackedWeights:
     def __init__(self, batch: Batch, panels: Sequence[_Panels]) -> None:
         self.batch = batch
         self._panels = panels
-        self._weights = [panel.weight for panel in panels]
+        self._weights = [panel.weight.base for panel in panels]
         self._seen = self._versions()
         """The versions of the weights at the last look."""
         self._ready: list[int | None] | None = None
@@ -117,7 +117,7 @@ class PackedWeights:
         return True
 
     def _versions(self) -> list[int | None]:
-        return [weight.version for weight in self._weights]
+        return [weight._version if weight._exports == 0 else None for weight in self._weights]
 
 
 def _forms(items: Sequence[JitItem], names: frozenset[int]) -> dict[int, PackedForm]:

@@ -9,6 +9,7 @@ from functools import cache
 from struct import Struct
 from typing import final
 
+from ferrule.config import config
 from ferrule.runtime import pool
 from ferrule.runtime.cpu_memory import CPUMemory
 from ferrule.runtime.llvm import host_compiler, load_object
@@ -70,7 +71,7 @@ class CPUProgram:
         """
         # A table of its own for each call, so that any number of threads may call at once.
         table = table_packer(len(bufs) + len(vals)).pack(*[buf.address for buf in bufs], *vals)
-        threads = self._threads()
+        threads = self._threads(config())
         started = time.perf_counter() if wait else 0.0
         taken = self._launch(table, 0, threads)
         while taken:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeAlias, final
 
-from ferrule.config import config
+from ferrule.config import Config
 from ferrule.runtime import native, native_parts
 from ferrule.runtime.elf import LoadedObject
 
@@ -160,9 +160,9 @@ class NativeRuntime:
         ctypes.c_int64.from_address(self.pool + native.POOL_SLICE).value = self.slice_ticks
         ctypes.c_int64.from_address(self.pool + native.POOL_SPIN).value = self.spin_ticks
 
-    def threads(self) -> int:
-        """How many threads the settings in force give to a kernel; they are started by then."""
-        asked = config().FERRULE_NUM_THREADS
+    def threads(self, settings: Config) -> int:
+        """How many threads these settings give to a kernel; they are started by then."""
+        asked = settings.FERRULE_NUM_THREADS
         return asked if asked <= self._ready else self._start(asked)
 
     def _start(self, asked: int) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self
-from weakref import WeakSet
 
 import numpy as np
 
@@ -100,6 +99,7 @@ class TensorBase:
             self.requires_grad = requires_grad
 
     def _set(self, cell: Cell) -> None:
+        """Makes a tensor that has nothing yet a handle on all of a cell's memory."""
         self._cell = cell
         self._shape = cell.value.node.shape
         self._parent = None
@@ -115,7 +115,7 @@ class TensorBase:
     def _wrap(cls, value: Value) -> Self:
         """A tensor with memory of its own that holds a value."""
         tensor = object.__new__(cls)
-        tensor._set(Cell(value))
+        TensorBase._set(tensor, Cell(value))
         return tensor
 
     # -- reading ---------------------------------------------------------------------------------
@@ -174,10 +174,7 @@ class TensorBase:
     def _watch(self, value: Value, source: Value) -> None:
         """Keeps what the view has read until its memory is written."""
         self._cache = Cache(self, value, source)
-        cell = self._cell
-        if cell.caches is None:
-            cell.caches = WeakSet()
-        cell.caches.add(self._cache)
+        self._cell.keep(self._cache)
 
     @property
     def lazydata(self) -> LazyBuffer:
@@ -291,8 +288,9 @@ class TensorBase:
             return self
         before = self._same_handle()
         before._leaf = self._leaf
-        for cache in self._cell.caches or ():
-            view = cache.view()
+        for reference in list(self._cell.caches or ()):
+            cache = reference()
+            view = None if cache is None else cache.view()
             if isinstance(view, TensorBase) and view._parent is self:
                 view._parent = before
         leaf, requires_grad, grad = self._leaf, self._requires_grad, self._grad

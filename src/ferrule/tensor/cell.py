@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any, Final, TypeAlias, final
-from weakref import WeakSet, ref
+from weakref import ref
 
 from ferrule.gradient import Value, is_recording
 from ferrule.ops import MovementOps
@@ -69,13 +69,22 @@ class Cell:
         self.value = value
         self.epoch = _epoch
         self.storage: Storage | None = None
-        self.caches: WeakSet[Cache] | None = None
+        self.caches: set[ref[Cache]] | None = None
+        """What its views have read, as long as they live."""
+
+    def keep(self, cache: Cache) -> None:
+        """Notes what a view has read."""
+        if self.caches is None:
+            self.caches = set()
+        self.caches.add(ref(cache, self.caches.discard))
 
     def forget_views(self) -> None:
         """Lets all views read anew: the memory is about to change."""
-        if self.caches is not None:
-            for cache in self.caches:
-                cache.value = cache.source = None
+        if self.caches:
+            for reference in list(self.caches):  # views may die meanwhile
+                cache = reference()
+                if cache is not None:
+                    cache.value = cache.source = None
 
     def write(self, value: Value, part: Part | None, recorded: bool) -> None:
         """Makes the next version: `value` in a part, or in all of the memory.

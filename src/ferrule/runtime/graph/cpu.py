@@ -113,26 +113,34 @@ class CPUGraph:
         Gives the seconds it took if `wait`. Several threads take turns, for the buffers between
         the kernels are there once. A `KeyboardInterrupt` leaves the graph as good as before.
         """
-        wait = wait or config().DEBUG >= 2
-        values = [input_rawbuffers[number]._buf.address for number in self._inputs]
-        if self._variables:
-            values += [variable.infer(var_vals) for variable in self._variables]
+        settings = config()
+        wait = wait or settings.DEBUG >= 2
+        values: list[int] = []
+        for number in self._inputs:
+            values.append(input_rawbuffers[number]._buf.address)
+        for variable in self._variables:
+            values.append(variable.infer(var_vals))
         inputs = self._pack(*values)
-        threads = self._threads()
+        threads = self._threads(settings)
         started = time.perf_counter() if wait else 0.0
-        self._turns.take(self._run, inputs, threads)
+        turns = self._turns
+        with turns.lock:  # `turns.take`, without another call
+            if turns.inside:
+                raise turns.reentered()
+            turns.inside = True
+            try:
+                more = self._replay(inputs, threads)
+                while more:
+                    # Its slice of time was over; here Python handles signals.
+                    more = self._replay(threads)
+            finally:
+                turns.inside = False
         if self._numbers is not None and not wait:
             GlobalCounters.add(*self._numbers)
             return None
         seconds = time.perf_counter() - started if wait else None
         self._count.add(len(input_rawbuffers), var_vals, seconds, jit)
         return seconds
-
-    def _run(self, inputs: bytes, threads: int) -> None:
-        more = self._replay(inputs, threads)
-        while more:
-            # Its slice of time was over; here Python handles signals.
-            more = self._replay(threads)
 
 
 def _step(item: JitItem, var_vals: dict[Any, int]) -> _Step:
