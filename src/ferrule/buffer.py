@@ -417,9 +417,7 @@ class Buffer:
             return numpy.empty(0, self.dtype.np)
         as_buffer = getattr(allocators[self.device], "as_buffer", None)
         if as_buffer is None:
-            array: ndarray[Any, Any] = numpy.empty(self.size, self.dtype.np)
-            self.copyout(array.view(numpy.uint8).data)
-            return array
+            return self.copied((self.size,))
         array = numpy.frombuffer(as_buffer(self._buf).toreadonly(), self.dtype.np)
         base = self.base
         base._exports += 1
@@ -455,6 +453,14 @@ class Buffer:
         own = numpy.frombuffer(as_buffer(self._buf), self.dtype.np)
         numpy.copyto(own.reshape(values.shape), values, casting="unsafe")
         self.note_write()
+
+    def copied(self, shape: tuple[int, ...]) -> ndarray[Any, Any]:
+        """A NumPy array of that shape, row-major, with a copy of the contents."""
+        import numpy
+
+        array: ndarray[Any, Any] = numpy.empty(shape, self.dtype.np)
+        self.copyout(array.reshape(-1).view(numpy.uint8).data)
+        return array
 
     @staticmethod
     def fromCPU(device: str, x: ndarray[Any, Any]) -> Buffer:

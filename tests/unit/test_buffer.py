@@ -1,6 +1,7 @@
 """Buffers: their memory, its parts, arrays that share it; and the allocator that keeps blocks."""
 
 import gc
+import math
 import threading
 import timeit
 from typing import Any, ClassVar
@@ -153,15 +154,31 @@ def test_filled_tells_what_the_host_has_written() -> None:
     assert buffer.filled
 
 
+@pytest.mark.parametrize("device", ["CPU", "NUMPY"])
+@pytest.mark.parametrize("shape", [(2, 3), (), (0, 4)])
+def test_a_copy_is_the_callers_own(device: str, shape: tuple[int, ...]) -> None:
+    contents = np.arange(math.prod(shape), dtype=np.float32).reshape(shape)
+    buffer = Buffer.fromCPU(device, contents)
+    version = buffer.version
+    found = buffer.copied(shape)
+    np.testing.assert_array_equal(found, contents, strict=True)
+    assert found.flags.owndata
+    assert found.flags.writeable
+    found[...] = 7
+    np.testing.assert_array_equal(buffer.copied(shape), contents)
+    assert (buffer.exports, buffer.version) == (0, version), "nobody could have written there"
+
+
 def test_a_read_guard_is_told_of_reads() -> None:
     seen: list[Buffer] = []
     buffer = Buffer.fromCPU("NUMPY", np.zeros(2, np.float32))
     token = ferrule.buffer.read_guard.set(seen.append)
     buffer.toCPU()
     buffer.copyout(memoryview(bytearray(8)))
+    buffer.copied((2,))
     ferrule.buffer.read_guard.reset(token)
     buffer.toCPU()
-    assert seen == [buffer, buffer]
+    assert seen == [buffer] * 3
 
 
 def test_a_buffer_is_cheap() -> None:

@@ -69,9 +69,9 @@ class Replay:
             effect.let_go(tensors)
         nodes: list[LazyBuffer] = []
         for value in outcome.fresh:
-            buffer = value.allocate()
+            buffer, node = value.make(values)
             buffers.append(buffer)
-            nodes.append(value.node(buffer, values))
+            nodes.append(node)
         for part in self._parts:
             buffers.append(part.take(buffers))
         packed = self._packed

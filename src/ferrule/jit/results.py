@@ -120,11 +120,12 @@ class Fresh:
         """Memory for the value."""
         return Buffer(self.device, self.size, self.dtype)
 
-    def node(self, buffer: Buffer, var_vals: Mapping[Variable, int]) -> LazyBuffer:
-        """The value in such memory, to be computed there."""
+    def make(self, var_vals: Mapping[Variable, int]) -> tuple[Buffer, LazyBuffer]:
+        """New memory, and the value in it, to be computed there."""
+        buffer = Buffer(self.device, self.size, self.dtype)
         if not self.symbolic:
-            return LazyBuffer.in_buffer(buffer, self.shape)
-        return LazyBuffer.from_buffer(buffer, with_values(self.shape, var_vals))
+            return buffer, LazyBuffer.in_buffer(buffer, self.shape)
+        return buffer, LazyBuffer.from_buffer(buffer, with_values(self.shape, var_vals))
 
 
 def _refuse(grad: Value, entry: Entry) -> tuple[Value | None, ...]:

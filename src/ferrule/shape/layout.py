@@ -12,7 +12,7 @@ from ferrule.shape.view import Shape, View, row_major
 
 def storage_shape(shape: Sequence[sint]) -> tuple[int, ...]:
     """The shape of the memory behind a value of `shape`: symbolic sizes take their upper bounds."""
-    return tuple(size if isinstance(size, int) else size.max for size in shape)
+    return tuple([size if isinstance(size, int) else size.max for size in shape])
 
 
 def storage_size(shape: Sequence[sint]) -> int:

@@ -496,12 +496,16 @@ class TensorBase:
         known = node.base_const()
         if known is not None and not hasattr(known, "bounds"):
             return np.full(shape, known, node.dtype.np)
-        realize([node])
-        assert node.realized is not None
-        array = node.realized.toCPU().reshape(storage_shape(node.shape))
-        if array.shape != shape:
-            array = array[tuple([slice(0, size) for size in shape])]
-        return array.copy() if copy else array
+        if node.realized is None:
+            realize([node])
+        memory = node.realized
+        assert memory is not None
+        whole = storage_shape(node.shape)
+        array = memory.copied(whole) if copy else memory.toCPU().reshape(whole)
+        if whole == shape:
+            return array
+        part = array[tuple([slice(0, size) for size in shape])]
+        return part.copy() if copy else part
 
     def item(self) -> Any:
         """The only element, as a Python number.
@@ -512,12 +516,12 @@ class TensorBase:
         >>> Tensor([[2.5]]).item()
         2.5
         """
-        if any(size != 1 for size in bound_shape(self._shape, "item")):
+        if any([size != 1 for size in bound_shape(self._shape, "item")]):
             raise ShapeError(
                 f"[item] a tensor of shape {self._shape} is not one element; "
                 "use .tolist() or .numpy(), or take an element first"
             )
-        return self.numpy(copy=False).reshape(()).item()
+        return self.numpy().item()
 
     def tolist(self) -> Any:
         """The elements as nested lists of Python numbers; a number for a tensor without axes.
