@@ -258,3 +258,12 @@ def test_a_number_that_each_turn_of_a_loop_makes_anew_is_stored(written: bool) -
         sizes.append(len(toposort([bias.lazydata])))
     assert abs(bias.item() - expected) < 1e-6
     assert sizes[-1] == sizes[-4] < 2 * max(sizes[:3])
+
+
+def test_a_tensor_is_freed_past_few_classes() -> None:
+    """Python walks along the first bases for each object that it frees."""
+    walked: list[type] = [Tensor]
+    while walked[-1].__base__ is not None:
+        walked.append(walked[-1].__base__)
+    assert len(walked) <= 4
+    assert len(Tensor.__mro__) > 4 * len(walked)
