@@ -83,6 +83,7 @@ def test_memory_of_the_caller_is_not_freed(counting: Counting) -> None:
 
 def test_a_constructor_that_fails_frees_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(allocators, "COUNTING", Counting(room=8))
+    gc.collect()  # what other tests left
     before = GlobalCounters.mem_used
     with pytest.raises(MemoryError, match=r"COUNTING: 4.0 KiB asked for"):
         Buffer("COUNTING", 1024, dtypes.float32)
