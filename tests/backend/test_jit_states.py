@@ -294,3 +294,23 @@ def test_a_state_of_a_function_that_is_in_no_module() -> None:
         space["factor"] = float(call // 4)
         expected = expected * 0.5 + space["factor"]
         np.testing.assert_array_equal(step(_numbers(1, 1, 1)).numpy(), expected * 2)
+
+
+@pytest.mark.parametrize("flips", [1, 2])
+def test_a_view_whose_values_alone_were_computed_is_written_to(flips: int) -> None:
+    """What it is a view of is not in memory before: that write was lost in replays."""
+    view = _numbers(1, 2, 3) * 2
+    for _ in range(flips):
+        view = view.flip(0)
+    first = view.tolist()
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        view.assign(x * 0.25 + view)
+        return x * 1
+
+    expected = np.array(first, np.float32)
+    for call in range(6):
+        step(_numbers(4, call, 8))
+        expected += np.array([1, call / 4, 2], np.float32)
+        np.testing.assert_array_equal(view.numpy(), expected)

@@ -590,11 +590,17 @@ def compute_lazy(tensors: Iterable[Tensor]) -> None:
 
 
 def _lazy_root(tensor: Tensor) -> LazyBuffer | None:
-    """What to compute so that a tensor is in memory; None if it is, or is a constant."""
-    node = tensor.lazydata
-    if node.base_const() is not None or follow(node) is not None:
+    """What to compute so that a tensor is in memory; None if it is, or is a constant.
+
+    What a view is of has to be, too, though the view's own values were computed: a write goes
+    there, and is none to memory if there is none yet.
+    """
+    node, whole = tensor.lazydata, tensor._cell.value.node
+    if node.base_const() is not None:
         return None
-    return tensor._root()
+    if follow(node) is None:
+        return tensor._root()
+    return whole if follow(whole) is None else None
 
 
 def _computable(tensor: Tensor) -> LazyBuffer:
