@@ -226,3 +226,25 @@ def test_parts_begin_at_multiples(device: str) -> None:
         assert leaf.realized is not None
         assert leaf.realized.byte_offset == start * 4 // 16 * 16
         assert leaf.realized.size == 8 + start % 4
+
+
+def _put_rows(cache: Tensor, row: Tensor, place: Any) -> Tensor:
+    cache[place : place + 1] = row
+    cache[:, place] = cache[:, 0] + 1.0
+    return (cache * 2).sum(0).realize()
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_writes_at_the_place_that_a_variable_says(device: str, captured: bool) -> None:
+    step = TinyJit(_put_rows) if captured else _put_rows
+    cache = Tensor.zeros(8, 8, device=device).contiguous().realize()
+    expected = np.zeros((8, 8), np.float32)
+    variable = Variable("place", 0, 7)
+    for call in range(6):
+        place = call * 3 % 8
+        row = (Tensor.ones(1, 8, device=device) * (call + 1)).realize()
+        total = step(cache, row, variable.bind(place))
+        expected[place] = call + 1
+        expected[:, place] = expected[:, 0] + 1
+        np.testing.assert_array_equal(cache.numpy(), expected)
+        np.testing.assert_array_equal(total.numpy(), 2 * expected.sum(0))

@@ -20,6 +20,7 @@ from ferrule.lazy import LazyBuffer
 from ferrule.ops import LoadOps, ReduceOps
 from ferrule.records import dataclass
 from ferrule.shape.layout import storage_size
+from ferrule.shape.view import View
 from ferrule.storage import pending_writes
 
 
@@ -162,6 +163,8 @@ def _is_symbolic(node: LazyBuffer) -> bool:
 
 
 def _has_expr(arg: object) -> bool:
+    if isinstance(arg, View):
+        arg = arg.shape, arg.strides, arg.offset, arg.mask
     if not isinstance(arg, tuple):
         return isinstance(arg, Expr)
     # A list is faster than a generator, and this is asked of every node of every schedule.
