@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ferrule.config import Context
+from ferrule.config import Context, config
 from ferrule.runtime import llvm, native, pool
 from ferrule.runtime.cpu_memory import CPUAllocator, CPUMemory
 from ferrule.runtime.cpu_program import CPUProgram, native_runtime
@@ -339,7 +339,7 @@ def test_what_is_taken_at_both_ends_stays_taken(counting: CPUProgram, n_threads:
         taken, calls = 31 | 44 << 32, 0
         with Context(FERRULE_NUM_THREADS=n_threads):
             while taken:
-                taken = launch(table, taken, runtime.threads())
+                taken = launch(table, taken, runtime.threads(config()))
                 calls += 1
     finally:
         runtime.slice_ticks = before
@@ -388,12 +388,12 @@ def test_condition_variables_and_ctypes(portable: pool.NativeRuntime, kernels: K
         for round_number in range(1, 31):
             if round_number % 10 == 0:
                 time.sleep(0.01)
-            taken = launch(table, 0, portable.threads())
+            taken = launch(table, 0, portable.threads(config()))
             while taken:
-                taken = launch(table, taken, portable.threads())
+                taken = launch(table, taken, portable.threads(config()))
             assert (array == round_number).all()
     portable.stop()
-    assert portable.threads() == 1
+    assert portable.threads(config()) == 1
     assert launch(table, 0, 2) == 0
     assert (array == 31).all()
 

@@ -7,9 +7,10 @@ the minima of cubics (3.59). Everything here is numbers of the host.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import copysign, isfinite, sqrt
 from typing import Any, Final
+
+from ferrule.records import dataclass
 
 _FALL: Final = 1e-4
 """The part of the fall that the first slope promises which a step has to reach."""
