@@ -174,6 +174,52 @@ def test_memory_that_is_written_meanwhile_is_no_part(device: str) -> None:
         np.testing.assert_array_equal(x.numpy(), array)
 
 
+def test_rows_that_are_moved_in_their_own_memory(device: str) -> None:
+    """The places overlap only once the graph's form is known."""
+    _forms.clear()
+    x, array = Tensor(np.arange(64, dtype=np.float32)).realize(), np.arange(64, dtype=np.float32)
+    for source, place in [(0, 30), (1, 33), (2, 31), (3, 40), (4, 35), (5, 37), (8, 6), (7, 9)]:
+        x[place : place + 8] = x[source : source + 8].flip(0) + x[source + 1 : source + 9]
+        array[place : place + 8] = array[source : source + 8][::-1] + array[source + 1 : source + 9]
+        np.testing.assert_array_equal(x.numpy(), array)
+
+
+def test_a_part_of_memory_that_is_turned_round(device: str) -> None:
+    _forms.clear()
+    x = Tensor(IMAGES).realize().flip((2, 3))
+    for i, j in PLACES:
+        found = crop(x, i, j).conv2d(Tensor(FILTERS), padding=1).numpy()
+        expected = Tensor(crop(IMAGES[:, :, ::-1, ::-1], i, j).copy())
+        assert_like(found, expected.conv2d(Tensor(FILTERS), padding=1).numpy())
+
+
+def test_a_value_on_the_way_that_somebody_holds_is_kept(device: str, work: Work) -> None:
+    x = Tensor(IMAGES).realize()
+    for i, j in PLACES:
+        held = crop(x, i, j).sin().tanh().gelu().sin().exp().tanh().cos()
+        (held * 2).sum().realize()
+        work.kernels.clear()
+        held.numpy()
+        assert not work.kernels
+
+
+def test_a_captured_function_with_two_parts_of_what_is_padded(device: str) -> None:
+    _forms.clear()
+    x = Tensor(IMAGES).realize()
+    y = np.pad(IMAGES, ((0, 0), (0, 0), (4, 4), (4, 4)))
+
+    @TinyJit
+    def moved(start: int) -> tuple[Tensor, Tensor]:
+        return padded(x, start, 1).exp().realize(), padded(x, 1, start + 1).exp().realize()
+
+    for i, j in PLACES:
+        padded(x, i, j).exp().realize()
+    for start in (2, 3, 2, 3, 2, 3):
+        first, second = moved(start)
+        assert_like(first.numpy(), np.exp(y[:, :, start : start + 16, 1:17]))
+        assert_like(second.numpy(), np.exp(y[:, :, 1:17, start + 1 : start + 17]))
+
+
 def test_whoever_holds_a_part_has_its_old_elements_after_a_write(device: str) -> None:
     _forms.clear()
     x, array = Tensor(np.arange(40, dtype=np.float32)).realize(), np.arange(40, dtype=np.float32)

@@ -181,10 +181,12 @@ def test_hooks_that_come_and_go_between_replays(is_argument: bool) -> None:
     assert [step(number)[0] for number in (1, 2, 3)] == [10, 20, 30]
     factor[0] = 100.0
     assert [step(number)[0] for number in (1, 2, 3)] == [100, 200, 300]
-    x.register_hook(lambda g: g + 1)
+    last = x.register_hook(lambda g: g + 1)
     assert [step(number)[0] for number in (1, 2, 3)] == [101, 201, 301]
     handle.remove()
     assert [step(number)[0] for number in (1, 2, 3)] == [2, 3, 4]
+    last.remove()
+    assert [step(number)[0] for number in (1, 2, 3)] == [1, 2, 3]
 
 
 def test_results_of_replays_keep_their_gradients() -> None:

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, final
 from ferrule.buffer import Buffer
 from ferrule.expr import sint
 from ferrule.gradient import Value
-from ferrule.jit.inputs import Arguments, follow, is_copy, memories_of, memory_of
+from ferrule.jit.inputs import Arguments, follow, is_copy, memories_of, memory_of, memory_serial
 from ferrule.jit.places import Path, Place, tensors_of
 from ferrule.jit.reach import Reach
 from ferrule.lazy import LazyBuffer
@@ -80,14 +80,14 @@ def _kind_of_contents(spot: Spot, taken: Set[int]) -> tuple[Any, list[tuple[Tens
     if content is None:
         return None, []
     if not isinstance(spot, Place):  # there may be hundreds of gradients
-        kind, buffer = _kind(content)
+        kind, buffer = _kind_of_gradient(content)
         if kind is _OTHER or buffer.base.serial in taken:
             return _OTHER, []
         return kind, [(content, buffer)]
     tensors = tensors_of(content)
     if tensors is None:
         return None, []
-    pairs = [_kind_of_state(tensor) for tensor in tensors]
+    pairs = [_kind(tensor) for tensor in tensors]
     serials = [buffer.base.serial for _, buffer in pairs]
     are_apart = len({*serials}) == len(serials) and taken.isdisjoint(serials)
     if not are_apart or any(kind is _OTHER for kind, _ in pairs):
@@ -103,33 +103,29 @@ def _structure(content: Any) -> Any:
     return (type(content), *[_structure(part) for part in content])
 
 
-def _kind(gradient: Tensor) -> tuple[Any, Buffer]:
-    """What the signature holds of a gradient, and its memory."""
-    buffer, chain = memory_of(gradient)
-    value = gradient._read()
-    shape = value.node.shape
-    own = gradient._parent is None and gradient._leaf is None and gradient._grad is None
-    plain = own and not chain and value.edge is None and buffer.base is buffer
-    if not plain or any([type(size) is not int for size in shape]):
-        return _OTHER, buffer
-    return (shape, value.node.dtype, value.node.device, buffer.nbytes), buffer
+def _kind(tensor: Tensor) -> tuple[Any, Buffer]:
+    """What the signature holds of an input, and its memory.
 
-
-def _kind_of_state(state: Tensor) -> tuple[Any, Buffer]:
-    """What the signature holds of a state, and its memory.
-
-    It may be `h.detach()`, in the memory of another tensor; and it may be on the tape, as long as
-    the function does not go back through it (`FoundBefore.tape_matters`).
+    The last three parts are of a state. It may be `h.detach()`, in the memory of another tensor;
+    and it may be on the tape, as long as the function does not go back through it
+    (`FoundBefore.tape_matters`).
     """
-    buffer, chain = memory_of(state)
-    value = state._read()
+    buffer, chain = memory_of(tensor)
+    value = tensor._read()
     shape = value.node.shape
-    own = state._leaf is None and state._grad is None and not is_copy(state, value.node)
+    own = tensor._leaf is None and tensor._grad is None and not is_copy(tensor, value.node)
     plain = own and not chain and buffer.base is buffer
     if not plain or any([type(size) is not int for size in shape]):
         return _OTHER, buffer
-    ways = state._parent is None, state._detached, value.edge is None
+    ways = tensor._parent is None, tensor._detached, value.edge is None
     return (shape, value.node.dtype, value.node.device, buffer.nbytes, *ways), buffer
+
+
+def _kind_of_gradient(gradient: Tensor) -> tuple[Any, Buffer]:
+    """The same for a gradient, which is no view, and off the tape."""
+    kind, buffer = _kind(gradient)
+    is_plain = kind is not _OTHER and kind[-3] and kind[-1]
+    return kind if is_plain else _OTHER, buffer
 
 
 @final
@@ -201,22 +197,23 @@ class FoundBefore:
                 self._others[weakref.ref(tensor)] = True
         for place, path in reach.states():
             # Constants get memory only where they may be states.
-            in_memory = None not in map(_serial, tensors_of(place.get()) or ())
+            held = tensors_of(place.get()) or ()
+            in_memory = all(memory_serial(tensor.lazydata) is not None for tensor in held)
             if (in_memory or place.key in stored) and self._is_alone(place, reach):
                 self._add(place, [path])
 
     def _is_alone(self, spot: Spot, reach: Reach) -> bool:
         """Whether nothing else that the function can reach is, or is in the memory of, an input."""
-        tensors = tensors_of(_contents(spot)) or []
         return all(
             tensor not in reach
-            or (
-                len(reach.places(tensor)) == 1
-                and self._cells[id(tensor._cell)] == 1
-                and (_serial(tensor) is None or self._memories[_serial(tensor)] == 1)
-            )
-            for tensor in tensors
+            or (len(reach.places(tensor)) == 1 and self._has_its_own_memory(tensor))
+            for tensor in tensors_of(_contents(spot)) or ()
         )
+
+    def _has_its_own_memory(self, tensor: Tensor) -> bool:
+        serial = memory_serial(tensor.lazydata)
+        is_alone = serial is None or self._memories[serial] == 1
+        return is_alone and self._cells[id(tensor._cell)] == 1
 
     def _add(self, spot: Spot, paths: list[Path]) -> None:
         known = self._used.get(_key(spot))
@@ -275,12 +272,6 @@ class FoundBefore:
         others = {one: kind for one, kind in self._others.items() if one not in self._used}
         signature = (*[kind for _, kind in self._used.values()], *others.values())
         return FoundInputs([spot for spot, _ in self._used.values()], list(others)), signature
-
-
-def _serial(tensor: Tensor) -> int | None:
-    """The serial number of the memory that a tensor is in; None if it has none yet."""
-    found = follow(tensor.lazydata)
-    return None if found is None else found[0].base.serial
 
 
 def _used_memory(

@@ -383,8 +383,13 @@ def memories_of(tensor: Tensor) -> set[int | None]:
 
     They differ for a view that was computed by itself, which will read anew after a write.
     """
-    found = [follow(node) for node in (tensor.lazydata, tensor._cell.value.node)]
-    return {None if place is None else place[0].base.serial for place in found}
+    return {memory_serial(node) for node in (tensor.lazydata, tensor._cell.value.node)}
+
+
+def memory_serial(node: LazyBuffer) -> int | None:
+    """The serial number of the memory that a node is in; None if it has none yet."""
+    found = follow(node)
+    return None if found is None else found[0].base.serial
 
 
 def is_copy(tensor: Tensor, node: LazyBuffer) -> bool:

@@ -24,7 +24,7 @@ from ferrule.dtype import dtypes
 from ferrule.jit.batch import Batch
 from ferrule.jit.found import FoundBefore, FoundInputs
 from ferrule.jit.hooks import code_of
-from ferrule.jit.inputs import Arguments, InputPart, follow, stand_ins
+from ferrule.jit.inputs import Arguments, InputPart, follow, memory_serial, stand_ins
 from ferrule.jit.numbers import Numbers
 from ferrule.jit.places import Path, Place, tensors_of
 from ferrule.jit.reach import Reach, holders, memory_of_views, owners
@@ -60,12 +60,6 @@ def settle_writes() -> None:
     pending = pending_writes()
     if pending:
         realize([storage.node for storage in pending])
-
-
-def memory_serials(tensors: Sequence[Tensor]) -> list[int | None]:
-    """The serial number of the memory that each tensor is in; None if it has none yet."""
-    found = [follow(tensor.lazydata) for tensor in tensors]
-    return [None if place is None else place[0].base.serial for place in found]
 
 
 def capture_call(
@@ -148,7 +142,7 @@ class _Call:
         self._renew_memory(tensors, writes)
         self.last_before = _newest_node()
         cells = [weakref.ref(tensor._cell) for tensor in tensors]
-        serials = memory_serials(tensors)
+        serials = [memory_serial(tensor.lazydata) for tensor in tensors]
         self._memory = list(zip(map(weakref.ref, tensors), serials, cells, strict=True))
         self._outcome = Outcome()
         self._buffers: list[Buffer] = []
