@@ -314,3 +314,19 @@ def test_a_view_whose_values_alone_were_computed_is_written_to(flips: int) -> No
         step(_numbers(4, call, 8))
         expected += np.array([1, call / 4, 2], np.float32)
         np.testing.assert_array_equal(view.numpy(), expected)
+
+
+def test_a_backward_pass_goes_through_a_state_on_the_tape() -> None:
+    weight = Tensor([1.0, 2.0], requires_grad=True).realize()
+    kept = SimpleNamespace(h=Tensor([0.0, 0.0]).realize())
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        kept.h = kept.h + weight + x
+        weight.grad = None
+        kept.h.sum().backward()
+        assert weight.grad is not None
+        return weight.grad
+
+    for call in range(1, 7):
+        assert step(Tensor([1.0, 1.0]).realize()).tolist() == [call, call]
