@@ -1,6 +1,8 @@
 """PyTorch's checkpoints, as PyTorch writes them."""
 
-from collections import OrderedDict
+import json
+from argparse import Namespace
+from collections import Counter, OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +70,69 @@ def test_an_optimisers_state_is_continued(tmp_path: Path) -> None:
 
 def test_models_and_old_formats_are_refused(tmp_path: Path) -> None:
     torch.save(torch.nn.Linear(2, 3), tmp_path / "x.pt")
-    with pytest.raises(StateError, match=r"needs torch.nn.modules.linear.Linear, and only tensors"):
+    with pytest.raises(StateError, match=r"needs torch.nn.modules.linear.Linear: only tensors"):
         torch_load(tmp_path / "x.pt")
     torch.save({"x": torch.ones(2)}, tmp_path / "y.pt", _use_new_zipfile_serialization=False)
     with pytest.raises(StateError, match="bare pickle, as PyTorch wrote before"):
         torch_load(tmp_path / "y.pt")
+
+
+def test_a_negative_that_pytorch_did_not_compute(tmp_path: Path) -> None:
+    """Its storage has the opposite of its elements, and a mark says so."""
+    tensor = torch._neg_view(torch.tensor([1.0, -2.0]))
+    torch.save({"x": tensor}, tmp_path / "x.pt")
+    assert torch_load(tmp_path / "x.pt")["x"].tolist() == tensor.tolist() == [-1.0, 2.0]
+
+
+def test_what_training_scripts_save_beside_tensors(tmp_path: Path) -> None:
+    buffer = torch.nn.Buffer(torch.ones(2))
+    saved = {
+        "args": Namespace(lr=0.1, path=tmp_path),
+        "best": np.float64(0.5),
+        "device": torch.device("cuda:1"),
+        "seen": {1, 2},
+        "counts": Counter("aab"),
+        "bytes": b"xy",
+        "model": {"buffer": buffer, "parameter": torch.nn.Parameter(torch.ones(1))},
+    }
+    torch.save(saved, tmp_path / "x.pt")
+    loaded = torch_load(tmp_path / "x.pt")
+    args = loaded.pop("args")
+    assert repr(args) == "<unread argparse.Namespace>"
+    with pytest.raises(AttributeError, match="has no attribute 'lr': only tensors, numbers"):
+        _ = args.lr
+    model = loaded.pop("model")
+    assert {name: tensor.tolist() for name, tensor in model.items()} == {
+        "buffer": [1.0, 1.0],
+        "parameter": [1.0],
+    }
+    assert loaded == {
+        "best": 0.5,
+        "device": "cuda:1",
+        "seen": {1, 2},
+        "counts": {"a": 2, "b": 1},
+        "bytes": b"xy",
+    }
+
+
+@pytest.mark.parametrize(
+    ("tensor", "text"),
+    [
+        (lambda: torch.ones(2, dtype=torch.complex64), r"save torch\.view_as_real\(x\)"),
+        (lambda: torch.eye(2).to_sparse(), r"save x\.to_dense\(\)"),
+        (lambda: torch.empty(2, device="meta"), "without values, on the device meta"),
+    ],
+)
+def test_tensors_that_are_none_here_are_refused(tensor: Any, text: str, tmp_path: Path) -> None:
+    torch.save({"x": tensor()}, tmp_path / "x.pt")
+    with pytest.raises(StateError, match=text):
+        torch_load(tmp_path / "x.pt")
+
+
+def test_a_checkpoint_in_several_files(tmp_path: Path) -> None:
+    torch.save({"a": torch.ones(2)}, tmp_path / "1.bin")
+    torch.save({"b": torch.zeros(1)}, tmp_path / "2.bin")
+    index = tmp_path / "pytorch_model.bin.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "1.bin", "b": "2.bin"}}))
+    loaded = torch_load(index)
+    assert {name: x.tolist() for name, x in loaded.items()} == {"a": [1.0, 1.0], "b": [0.0]}

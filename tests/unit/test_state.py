@@ -1,5 +1,8 @@
 """The names of a model's tensors, loading into them, and safetensors files."""
 
+import errno
+import json
+import os
 import pickle
 import re
 import sys
@@ -154,6 +157,29 @@ def test_loading_loosely_reports_what_was_left() -> None:
     assert [layer.weight.item() for layer in model] == [9.0, 2.0]
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_names_behind_a_prefix_are_no_names_of_the_model(strict: bool) -> None:
+    """Loosely, nothing at all would be loaded, and nobody would know."""
+    model = [Layer(1.0), Layer(2.0)]
+    loaded = {"module.0.weight": Tensor([9.0]), "module.1.weight": Tensor([8.0])}
+    change = r"\{name\.removeprefix\('module\.'\): x for name, x in \.\.\.\}"
+    with pytest.raises(StateError, match=f"names differ by 'module.': load {change}"):
+        load_state_dict(model, loaded, strict=strict)
+    with pytest.raises(StateError, match=r"load \{'0\.' \+ name: x for name, x in \.\.\.\}"):
+        load_state_dict([Layer(1.0)], {"weight": Tensor([9.0])}, strict=strict)
+    assert load_state_dict(model, {}, strict=False).missing == ("0.weight", "1.weight")
+
+
+def test_a_whole_checkpoint_is_no_state() -> None:
+    checkpoint: Any = {"model": {"weight": Tensor([9.0])}, "epoch": 3}
+    with pytest.raises(
+        StateError, match=r"model is dict, .*; load what is in it: state\['model'\]"
+    ):
+        load_state_dict(Layer(1.0), checkpoint)
+    with pytest.raises(StateError, match=r"epoch is int, not a tensor or an array; leave it out"):
+        load_state_dict(Layer(1.0), {"epoch": checkpoint["epoch"]})
+
+
 def test_a_wrong_shape_is_an_error_even_loosely() -> None:
     with pytest.raises(StateError, match=r"weight has shape \(2,\) where the model has \(1,\)"):
         load_state_dict(Layer(1.0), {"weight": Tensor([1.0, 2.0])}, strict=False)
@@ -232,6 +258,89 @@ def test_a_failed_save_leaves_the_old_file_alone(
         safe_save({"x": Tensor([2.0])}, path)
     assert safe_load(path)["x"].tolist() == [1.0]
     assert [found.name for found in tmp_path.iterdir()] == ["x.safetensors"]
+
+
+def test_a_link_to_a_file_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    link = tmp_path / "latest"
+    link.symlink_to(tmp_path / "runs" / "1.safetensors")
+    for number in (1.0, 2.0):
+        safe_save({"x": Tensor([number])}, link)
+    assert link.is_symlink()
+    assert safe_load(tmp_path / "runs" / "1.safetensors")["x"].tolist() == [2.0]
+
+
+def test_what_is_no_file_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    """Replacing `/dev/null` by a file would take it from all programs."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    end = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        safe_save({"x": Tensor([1.0])}, pipe)
+        content = os.read(end, 1000)
+    finally:
+        os.close(end)
+    assert pipe.is_fifo()
+    (tmp_path / "file").write_bytes(content)
+    assert safe_load(tmp_path / "file")["x"].tolist() == [1.0]
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(OSError, match=r"Read-only file system; nothing was written: '.*x'$"):
+        safe_save({"x": Tensor([1.0])}, tmp_path / "x")
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    """The index of two files."""
+    safe_save({"a": Tensor([1.0]), "unlisted": Tensor([0.0])}, tmp_path / "1.safetensors")
+    safe_save({"b": Tensor([2.0])}, tmp_path / "2.safetensors")
+    index = tmp_path / "model.safetensors.index.json"
+    places = {"a": "1.safetensors", "b": "2.safetensors"}
+    index.write_text(json.dumps({"metadata": {"total_size": 8}, "weight_map": places}))
+    return index
+
+
+def test_a_model_in_several_files(shards: Path) -> None:
+    assert {name: x.tolist() for name, x in safe_load(shards).items()} == {"a": [1.0], "b": [2.0]}
+    assert safe_load(shards, device="CPU")["b"].device == "CPU"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message"),
+    [
+        ('{"weight_map": {"a": ', StateError, "is not a whole index of files"),
+        ('{"weight_map": {"a": "1", "a": "2"}}', StateError, "a name occurs twice"),
+        ('{"weight_map": {"a": 3}}', StateError, "it has no weight_map"),
+        ("{}", StateError, "it has no weight_map"),
+        ('{"weight_map": {"a": "3.safetensors"}}', FileNotFoundError, "3.safetensors is not there"),
+        ('{"weight_map": {"a": "../1.safetensors"}}', StateError, "is not in the same folder"),
+        ('{"weight_map": {"c": "1.safetensors"}}', StateError, "lacks c, which .* says is in it"),
+    ],
+)
+def test_an_index_that_does_not_fit_its_files(
+    text: str, kind: type[Exception], message: str, shards: Path
+) -> None:
+    shards.write_text(text)
+    with pytest.raises(kind, match=message):
+        safe_load(shards)
+
+
+def test_files_of_other_kinds_are_named(shards: Path) -> None:
+    folder = shards.parent
+    with pytest.raises(IsADirectoryError, match=r"is a folder; name the file in it, which has 1\."):
+        safe_load(folder)
+    np.savez(folder / "x.npz", x=np.zeros(2))
+    with pytest.raises(StateError, match="it is a zip archive; torch_load and npz_load read these"):
+        safe_load(folder / "x.npz")
+    with pytest.raises(StateError, match="safe_load reads safetensors files"):
+        torch_load(folder / "1.safetensors")
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "header", "noise"])
@@ -451,10 +560,17 @@ def test_a_strided_tensor_of_a_checkpoint(tmp_path: Path) -> None:
 
 
 def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:
-    data = pickled("os.system", body=b"(Vexit 1\ntR")
-    checkpoint(tmp_path / "x.pt", data)
-    with pytest.raises(StateError, match=r"x.pt needs os.system, and only tensors, numbers"):
+    file = tmp_path / "made"
+    body = f"(Vtouch {file}\ntR".encode()
+    checkpoint(tmp_path / "x.pt", pickled("os.system", body=body))
+    with pytest.raises(StateError, match=r"x.pt holds <unread os.system> and no tensors by name"):
         torch_load(tmp_path / "x.pt")
+    # In a list, with more said about it than any object takes: it is passed over.
+    body = b"](" + f"cos\nsystem\n(Vtouch {file}\ntR(V__class__\nI1\ndb".encode() + b"I3\ne"
+    checkpoint(tmp_path / "y.pt", pickled(body=body))
+    unread, three = torch_load(tmp_path / "y.pt")
+    assert (repr(unread), three) == ("<unread os.system>", 3)
+    assert not file.exists()
 
 
 @pytest.mark.parametrize(

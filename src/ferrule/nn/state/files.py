@@ -7,6 +7,7 @@ it must not be written over in place.
 
 from __future__ import annotations
 
+import json
 import os
 import zipfile
 import zlib
@@ -50,15 +51,27 @@ def check_named(tensors: object, what: str) -> None:
 
 @contextmanager
 def replacing(path: PathLike) -> Iterator[BinaryIO]:
-    """A file to write to that takes the place of `path` at the end, if nothing went wrong."""
-    target = Path(path)
+    """A file to write to that takes the place of `path` at the end, if nothing went wrong.
+
+    Where `path` is a link, what it points to is replaced; where it is a pipe or a device, it is
+    written to.
+    """
+    target = Path(path).resolve()
     if not target.parent.is_dir():
         raise FileNotFoundError(f"{path} cannot be written: there is no folder {target.parent}")
     if target.is_dir():
         raise IsADirectoryError(f"{path} cannot be written: it is a folder; add a name")
+    if target.exists() and not target.is_file():
+        with target.open("wb") as file:
+            yield file
+        return
     unfinished = target.with_name(f".{target.name}.{uuid4().hex}.part")
     try:
-        with unfinished.open("xb") as file:
+        opened = unfinished.open("xb")
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror}; nothing was written", str(path)) from error
+    try:
+        with opened as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -69,6 +82,9 @@ def replacing(path: PathLike) -> Iterator[BinaryIO]:
 
 def mapped(path: PathLike) -> Array:
     """The bytes of a file, read as they are used; raises `FileNotFoundError`."""
+    if os.path.isdir(path):
+        inside = ", ".join(sorted(os.listdir(path))[:5]) or "nothing"
+        raise IsADirectoryError(f"{path} is a folder; name the file in it, which has {inside}")
     if os.path.getsize(path) == 0:
         return np.empty(0, np.uint8)
     return np.memmap(path, np.uint8, "r")
@@ -88,6 +104,48 @@ def lazy_tensor(
 
 def _file_read(read: Callable[[], Array]) -> Array:
     return read()
+
+
+def distinct_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object in JSON; raises `ValueError` where a name occurs twice."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name occurs twice")
+    return found
+
+
+# Models in several files
+
+
+def is_index(data: Array) -> bool:
+    """Whether a file is JSON, as the index of several files is."""
+    return data[:1].tobytes() == b"{"
+
+
+def load_shards(
+    path: PathLike, data: Array, load: Callable[[Path], Mapping[str, Any]]
+) -> dict[str, Tensor]:
+    """The tensors of all files that an index names, which lie beside it."""
+    try:
+        places = json.loads(data.tobytes(), object_pairs_hook=distinct_names).get("weight_map")
+    except ValueError as error:
+        raise StateError(f"{path} is not a whole index of files: {error}") from error
+    if not isinstance(places, dict) or not all(isinstance(file, str) for file in places.values()):
+        raise StateError(f"{path} is no index of files of tensors: it has no weight_map")
+    tensors: dict[str, Tensor] = {}
+    for name in dict.fromkeys(places.values()):
+        if Path(name).name != name:
+            raise StateError(f"{path} names {name!r}, which is not in the same folder")
+        file = Path(path).parent / name
+        if not file.is_file():
+            raise FileNotFoundError(f"{file} is not there, and {path} names it")
+        found = load(file)
+        wanted = [tensor for tensor, place in places.items() if place == name]
+        lacking = [tensor for tensor in wanted if tensor not in found]
+        if lacking:
+            raise StateError(f"{file} lacks {lacking[0]}, which {path} says is in it")
+        tensors.update({tensor: found[tensor] for tensor in wanted})
+    return tensors
 
 
 # Zip archives, which NumPy and PyTorch put arrays into

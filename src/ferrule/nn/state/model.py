@@ -164,8 +164,22 @@ def _name_problems(mismatch: Mismatch) -> list[str]:
     if mismatch.unexpected:
         problems.append(f"unexpected {_listed(mismatch.unexpected)}")
     if problems:
-        problems[-1] += " (strict=False loads the rest)"
+        problems[-1] += _prefix_hint(mismatch) or " (strict=False loads the rest)"
     return problems
+
+
+def _prefix_hint(mismatch: Mismatch) -> str:
+    """What to write where the names of one side are those of the other behind a prefix."""
+    for names, others, change in [
+        (mismatch.unexpected, mismatch.missing, "name.removeprefix({!r})"),
+        (mismatch.missing, mismatch.unexpected, "{!r} + name"),
+    ]:
+        for other in others:
+            if names and names[0].endswith(f".{other}"):
+                prefix = names[0].removesuffix(other)
+                renamed = change.format(prefix)
+                return f"; names differ by {prefix!r}: load {{{renamed}: x for name, x in ...}}"
+    return ""
 
 
 def _shape_problems(model: Mapping[str, Tensor], state: Mapping[str, Tensor | Array]) -> list[str]:
@@ -189,8 +203,8 @@ def load_state_dict(
     """Copies the tensors or NumPy arrays of `state_dict` into the model's tensors of the same name.
 
     Values take the dtype and device of the tensor that they go into. With `strict=False`, names
-    that only one side has are left alone and returned. Raises `StateError` for any other mismatch;
-    the model is then unchanged.
+    that only one side has are left alone and returned. Raises `StateError` for any other mismatch,
+    and where no name is on both sides; the model is then unchanged.
 
     >>> from ferrule import Tensor, nn
     >>> layer = nn.Linear(2, 1)
@@ -204,14 +218,16 @@ def load_state_dict(
     for name, value in state_dict.items():
         if not isinstance(value, Tensor | np.ndarray):
             kind = type(value).__name__
-            raise StateError(f"load_state_dict: {name} is {kind}, not a tensor or an array")
+            inside = isinstance(value, Mapping) and value
+            hint = f"load what is in it: state[{name!r}]" if inside else "leave it out"
+            raise StateError(f"load_state_dict: {name} is {kind}, not a tensor or an array; {hint}")
     parameters = get_state_dict(model)
     mismatch = Mismatch(
         missing=tuple(name for name in parameters if name not in state_dict),
         unexpected=tuple(name for name in state_dict if name not in parameters),
     )
     problems = _shape_problems(parameters, state_dict)
-    if strict:
+    if strict or (state_dict and parameters and len(mismatch.missing) == len(parameters)):
         problems += _name_problems(mismatch)
     if problems:
         raise StateError(f"load_state_dict: {'; '.join(problems)}")

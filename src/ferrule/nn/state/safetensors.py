@@ -15,7 +15,10 @@ from ferrule.nn.state.files import (
     PathLike,
     StateError,
     check_named,
+    distinct_names,
+    is_index,
     lazy_tensor,
+    load_shards,
     mapped,
     replacing,
 )
@@ -84,10 +87,16 @@ def safe_save(
 def safe_load(path: PathLike, device: str | None = None) -> dict[str, Tensor]:
     """The tensors of a safetensors file, by name, each read when it is realised.
 
+    Of a model in several files, `path` is their index, `model.safetensors.index.json`.
+
     Raises `FileNotFoundError`, and `StateError` for a damaged file or a dtype that ferrule does not
     have.
     """
     data = mapped(path)
+    if is_index(data):
+        return load_shards(path, data, lambda shard: safe_load(shard, device))
+    if data[:4].tobytes() == b"PK\x03\x04":
+        raise _broken(path, "it is a zip archive; torch_load and npz_load read these")
     header, start = _header(path, data)
     header.pop("__metadata__", None)
     for name, entry in header.items():
@@ -118,19 +127,12 @@ def _header(path: PathLike, data: Array) -> tuple[dict[str, Any], int]:
     if length > min(_MOST_HEADER, data.size - 8):
         raise _broken(path, f"a header of {length} bytes does not fit into {data.size}")
     try:
-        header = json.loads(data[8 : 8 + length].tobytes(), object_pairs_hook=_distinct)
+        header = json.loads(data[8 : 8 + length].tobytes(), object_pairs_hook=distinct_names)
     except ValueError as error:
         raise _broken(path, f"its header is no JSON: {error}") from error
     if not isinstance(header, dict):
         raise _broken(path, "its header is no JSON object")
     return header, 8 + length
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a name occurs twice")
-    return found
 
 
 def _is_sizes(value: object) -> bool:
