@@ -134,7 +134,7 @@ class Values:
             self._run(loop, start, before, body)
         for condition in conditions:
             del self.copies[condition]
-        if bounds:
+        if bounds or loop.range.size.min < 1:  # there may be none, and so no last one
             last = self.out.alu(ExprOp.MAX, start, last)
         self._run(loop, last, stop, body)
 
