@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import final
 
-from ferrule.expr import Variable, sint
+from ferrule.expr import Expr, Variable, as_expr, as_int, sint
 from ferrule.ops import BufferOps, LazyOp, MemBuffer, get_lazyop_info
 from ferrule.records import dataclass
 
@@ -25,6 +25,9 @@ class KernelFacts:
     reads: frozenset[int]
     least_bytes: tuple[tuple[int, int], ...]
     """How large a buffer must be, for those of which that is known."""
+    least_symbolic: tuple[tuple[int, Expr, sint], ...] = ()
+    """The same, for views of which variables decide it, with the number of their elements: where
+    there are none, nothing is touched."""
 
     @staticmethod
     def of(ast: LazyOp) -> KernelFacts:
@@ -32,6 +35,7 @@ class KernelFacts:
         info = get_lazyop_info(ast)
         writes, reads = set[int](), set[int]()
         least: dict[int, int] = {}
+        symbolic: list[tuple[int, Expr, sint]] = []
         for node in ast.toposort():
             if node.op is BufferOps.STORE:
                 writes.add(node.arg.idx)
@@ -40,7 +44,9 @@ class KernelFacts:
             else:
                 continue
             size = _touched_bytes(node.arg)
-            if size is not None:
+            if isinstance(size, Expr):
+                symbolic.append((node.arg.idx, size, node.arg.st.view.size))
+            elif size is not None:
                 least[node.arg.idx] = max(least.get(node.arg.idx, 0), size)
         return KernelFacts(
             info.flops,
@@ -50,6 +56,7 @@ class KernelFacts:
             frozenset(writes or {0}),
             frozenset(reads),
             tuple(least.items()),
+            tuple(dict.fromkeys(symbolic)),
         )
 
     def to_json(self) -> str:
@@ -74,16 +81,16 @@ def _positions(numbers: list[int]) -> frozenset[int]:
     return frozenset([int(number) for number in numbers])
 
 
-def _touched_bytes(arg: MemBuffer) -> int | None:
+def _touched_bytes(arg: MemBuffer) -> sint | None:
     """Where what a view touches ends, in bytes; None where that is not known."""
     view = arg.st.view
     if view.mask is not None:
         return None
     end: sint = view.offset + 1
     for size, stride in zip(view.shape, view.strides, strict=True):
-        if not isinstance(size, int) or not isinstance(stride, int):
+        low, high = as_expr(stride).bounds()
+        if low < 0 < high:
             return None
-        end = end + max((size - 1) * stride, 0)
-    if not isinstance(end, int):
-        return None
-    return 0 if 0 in view.shape else end * arg.dtype.itemsize
+        if low >= 0:
+            end = end + (size - 1) * stride
+    return 0 if 0 in view.shape else as_int(end * arg.dtype.itemsize)

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from ferrule.buffer import Buffer, allocators, readable_bytes
 from ferrule.config import config
-from ferrule.expr import Variable, sint
+from ferrule.expr import Expr, Variable, as_expr, sint
 from ferrule.facts import KernelFacts
 from ferrule.helpers import GlobalCounters, ansi_length, colored
 from ferrule.ops import LazyOp
@@ -63,8 +63,8 @@ def update_stats(
     GB/s. `lra` holds launch sizes, if any.
     """
     values: Mapping[Any, int] = var_vals or {}
-    ops = op_estimate if isinstance(op_estimate, int) else op_estimate.infer(values)
-    mem = mem_estimate if isinstance(mem_estimate, int) else mem_estimate.infer(values)
+    ops = op_estimate.infer(values) if isinstance(op_estimate, Expr) else op_estimate
+    mem = mem_estimate.infer(values) if isinstance(mem_estimate, Expr) else mem_estimate
     GlobalCounters.add(num_kernels, ops, mem)
     if et is not None:
         GlobalCounters.time_sum_s += et
@@ -169,18 +169,25 @@ class ASTRunner(JITRunner):
             self._needed = 1 + max(self.writes | self.reads)
             self._least_bytes = self.facts.least_bytes
 
-    def _check_buffers(self, rawbufs: Sequence[Buffer]) -> None:
+    def _check_buffers(self, rawbufs: Sequence[Buffer], var_vals: Mapping[Any, int]) -> None:
         # More would be as bad as fewer: the variables' values follow the buffers.
         if len(rawbufs) != self._needed and self._needed:
             raise RunnerError(
                 f"kernel {self.name} takes {self._needed} buffers, got {len(rawbufs)}"
             )
         for position, least in self._least_bytes:
-            if rawbufs[position].nbytes < least:
-                raise RunnerError(
-                    f"kernel {self.name} needs {least} bytes in buffer {position}, but "
-                    f"{rawbufs[position]} has {rawbufs[position].nbytes}; allocate it larger"
-                )
+            self._check_size(rawbufs, position, least)
+        if self.vars and self.facts is not None:
+            for position, end, elements in self.facts.least_symbolic:
+                if as_expr(elements).infer(var_vals) > 0:
+                    self._check_size(rawbufs, position, end.infer(var_vals))
+
+    def _check_size(self, rawbufs: Sequence[Buffer], position: int, least: int) -> None:
+        if rawbufs[position].nbytes < least:
+            raise RunnerError(
+                f"kernel {self.name} needs {least} bytes in buffer {position}, but "
+                f"{rawbufs[position]} has {rawbufs[position].nbytes}; allocate it larger"
+            )
 
 
 class CompiledASTRunner(ASTRunner):
@@ -222,13 +229,19 @@ class CompiledASTRunner(ASTRunner):
     ) -> float | None:
         """Runs the program.
 
-        Raises `RunnerError` for too few or too many buffers, `KeyError` for a missing variable.
+        Raises `RunnerError` for too few or too many buffers, or one that is too small, `KeyError`
+        for a missing variable, `ValueError` for a value outside its bounds.
         """
-        self._check_buffers(rawbufs)
+        if self.program is None:
+            raise RunnerError(
+                f"kernel {self.name} has no program; Device[...].to_program(k) and get_runner(ast) "
+                "make runners that have one"
+            )
+        vals = _values(self.vars, var_vals)
+        self._check_buffers(rawbufs, var_vals)
         wait = wait or config().DEBUG >= 2
         sizes = self._launch_args(var_vals) if self.global_size is not None else {}
         handles = [buffer._buf for buffer in rawbufs]
-        vals = _values(self.vars, var_vals)
         seconds: float | None = self.program(
             *handles, vals=vals, wait=wait, **sizes, **self.runtime_args
         )
@@ -275,10 +288,11 @@ class InterpretedASTRunner(ASTRunner):
     ) -> float | None:
         """Runs the function.
 
-        Raises `RunnerError` for too few or too many buffers, `KeyError` for a missing variable.
+        Raises `RunnerError` for too few or too many buffers, or one that is too small, `KeyError`
+        for a missing variable, `ValueError` for a value outside its bounds.
         """
-        self._check_buffers(rawbufs)
         values = dict(zip(self.vars, _values(self.vars, var_vals), strict=True))
+        self._check_buffers(rawbufs, values)
         start = time.perf_counter()
         self.fxn([buffer._buf for buffer in rawbufs], values)
         seconds = time.perf_counter() - start

@@ -31,11 +31,13 @@ from ferrule.device import (
 )
 from ferrule.dtype import dtypes
 from ferrule.expr import Variable
-from ferrule.ops import BinaryOps, BufferOps, LazyOp, MemBuffer, ReduceOps
-from ferrule.runner import BufferCopy
+from ferrule.ops import BinaryOps, BufferOps, LazyOp, MemBuffer, ReduceOps, UnaryOps
+from ferrule.runner import BufferCopy, RunnerError
 from ferrule.shape.shapetracker import ShapeTracker
 from ferrule.shape.view import View
 from ferrule.target import Target, detect_cpu
+
+FLOAT = dtypes.float32
 
 
 def load(idx: int, *shape: int) -> LazyOp:
@@ -298,9 +300,9 @@ def test_launch_sizes_and_variables() -> None:
     runner.program = Program("kernel", b"")
     assert runner.vars == (m, n)
     assert runner.launch_dims({n: 3, m: 4}) == ([3, 2, 1], [8, 1, 1])
-    out, given = buffers([0.0] * 4, [[1.0] * 4] * 10)
+    out, given = buffers([0.0] * 40, [[1.0] * 4] * 10)
     with Context(DEBUG=2):
-        assert runner([out, out], {n: 3, m: 4}) == 0.5
+        assert runner([out, given], {n: 3, m: 4}) == 0.5
     assert runner.program.calls[-1] == {
         "vals": (4, 3),
         "wait": True,
@@ -308,8 +310,45 @@ def test_launch_sizes_and_variables() -> None:
         "local_size": [8, 1, 1],
         "shared": 5,
     }
-    with pytest.raises(KeyError, match=r"no value for .*m"):
+    with pytest.raises(KeyError, match="variable m has no value"):
         runner.exec([out, given], {n: 3})
+    with pytest.raises(ValueError, match="variable m cannot be 11: it goes from 1 to 10"):
+        runner.exec([out, given], {n: 3, m: 11})
+
+
+@pytest.mark.parametrize("device", ["CPU", "NUMPY"])
+def test_buffers_are_as_large_as_the_variables_need(device: str) -> None:
+    n = Variable("n", 0, 8)
+    st = ShapeTracker(View.create((n, 2), (1, 8)))
+    negated = LazyOp(UnaryOps.NEG, (LazyOp(BufferOps.LOAD, (), MemBuffer(1, FLOAT, st)),))
+    store = MemBuffer(0, FLOAT, ShapeTracker.from_shape((n, 2)))
+    runner = Device[device].get_runner(LazyOp(BufferOps.STORE, (negated,), store))
+    out, given = Buffer(device, 6, FLOAT), Buffer(device, 11, FLOAT)
+    given.copyin(memoryview(np.arange(11, dtype=np.float32)))
+    runner.exec([out, given], {n: 3})
+    assert out.toCPU().tolist() == [0, -8, -1, -9, -2, -10]
+    with pytest.raises(RunnerError, match=r"needs 48 bytes in buffer 1, but .* has 44; allocate"):
+        runner.exec([out, given], {n: 4})
+    with pytest.raises(RunnerError, match=r"needs 32 bytes in buffer 0, but .* has 24"):
+        runner.exec([out, Buffer(device, 12, FLOAT)], {n: 4})
+    runner.exec([Buffer(device, 0, FLOAT), Buffer(device, 0, FLOAT)], {n: 0})
+
+
+@pytest.mark.parametrize("device", ["CPU", "NUMPY"])
+def test_a_runner_takes_buffers_without_elements(device: str) -> None:
+    nothing = LazyOp(BufferOps.LOAD, (), MemBuffer(1, FLOAT, ShapeTracker.from_shape((0, 3))))
+    total = LazyOp(ReduceOps.SUM, (nothing,), (1, 3))
+    out = Buffer.fromCPU(device, np.ones(3, np.float32))
+    Device[device].get_runner(total).exec([out, Buffer(device, 0, FLOAT)])
+    assert out.toCPU().tolist() == [0, 0, 0]
+    negated = LazyOp(UnaryOps.NEG, (nothing,))
+    Device[device].get_runner(negated).exec([Buffer(device, 0, FLOAT), Buffer(device, 0, FLOAT)])
+
+
+def test_a_runner_without_a_program() -> None:
+    runner = CompiledASTRunner(None, "kernel", "source")
+    with pytest.raises(RunnerError, match="kernel kernel has no program; "):
+        runner.exec([])
 
 
 def test_an_observer_runs_instead() -> None:

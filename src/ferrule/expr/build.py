@@ -115,6 +115,7 @@ class Expr(ExprBase):
 
         Raises:
             KeyError: a variable has no value.
+            ValueError: a variable's value is outside its bounds.
         """
         if self.op is ExprOp.CONST:
             return int(self.arg)
@@ -123,7 +124,13 @@ class Expr(ExprBase):
                 raise KeyError(
                     f"variable {self.name} has no value; bind it, or pass it in var_vals"
                 )
-            return values[self]
+            value = values[self]
+            low, high = self.arg[1:3]
+            if not low <= value <= high:
+                raise ValueError(
+                    f"variable {self.name} cannot be {value}: it goes from {low} to {high}"
+                )
+            return value
         replaced = self.substitute({v: const(values[v]) for v in self.vars() if v in values})
         if not replaced.is_const:
             missing = sorted(v.name for v in replaced.vars())

@@ -63,14 +63,16 @@ class CPUProgram:
         self._launch = runtime.launcher(address)
 
     def __call__(
-        self, *bufs: CPUMemory, vals: Sequence[int] = (), wait: bool = False
+        self, *bufs: CPUMemory | None, vals: Sequence[int] = (), wait: bool = False
     ) -> float | None:
         """Runs the kernel on the blocks `bufs` with the variables' values `vals`.
 
-        Gives the seconds it took if `wait`. It is finished on return either way.
+        None stands for a buffer without elements, which has no memory. Gives the seconds it took
+        if `wait`. It is finished on return either way.
         """
         # A table of its own for each call, so that any number of threads may call at once.
-        table = table_packer(len(bufs) + len(vals)).pack(*[buf.address for buf in bufs], *vals)
+        addresses = [0 if buf is None else buf.address for buf in bufs]
+        table = table_packer(len(bufs) + len(vals)).pack(*addresses, *vals)
         threads = self._threads(config())
         started = time.perf_counter() if wait else 0.0
         taken = self._launch(table, 0, threads)

@@ -385,13 +385,15 @@ def _there(view: View) -> tuple[slice, ...]:
     return tuple(slice(start, stop) for start, stop in map(_known, view.valid_ranges))
 
 
-def _in_memory(handle: Array, dtype: DType, view: View) -> Array:
+def _in_memory(handle: Array | None, dtype: DType, view: View) -> Array:
     """The elements of a view that its mask leaves, in the memory itself."""
     ranges = [_known(pair) for pair in view.valid_ranges]
     strides = _known(view.strides)
     sizes = [stop - start for start, stop in ranges]
     firsts = [start * step for (start, _), step in zip(ranges, strides, strict=True)]
     (offset,) = _known([view.offset])
+    if handle is None:  # a buffer without elements
+        return np.empty(sizes, dtype.np)
     return _strided(handle.view(dtype.np), sizes, strides, offset + sum(firsts))
 
 

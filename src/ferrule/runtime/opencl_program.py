@@ -135,13 +135,13 @@ class CLKernel:
         """OpenCL's own object, with the arguments of the last `bind`."""
         return self._current.kernel
 
-    def bind(self, bufs: Sequence[CLMemory], vals: Sequence[int]) -> None:
+    def bind(self, bufs: Sequence[CLMemory | None], vals: Sequence[int]) -> None:
         """Sets the arguments. Raises `RunnerError` for a value of more than 32 bits."""
-        aligned = all([buffer.address % _VECTOR_BYTES == 0 for buffer in bufs])
+        aligned = all([buffer is None or buffer.address % _VECTOR_BYTES == 0 for buffer in bufs])
         self._current = self._form(aligned)
         kernel = self._current.kernel
         for place, buffer in enumerate(bufs):
-            kernel.set_arg(place, buffer.pointer)
+            kernel.set_arg(place, None if buffer is None else buffer.pointer)
         # Values are a hundred times slower to set than pointers.
         if self._current.vals != vals:
             for place, value in enumerate(vals, len(bufs)):
@@ -197,7 +197,7 @@ class CLProgram:
 
     def __call__(
         self,
-        *bufs: CLMemory,
+        *bufs: CLMemory | None,
         global_size: Sequence[int] = (1, 1, 1),
         local_size: Sequence[int] = (1, 1, 1),
         vals: Sequence[int] = (),

@@ -117,7 +117,8 @@ class CPUGraph:
         wait = wait or settings.DEBUG >= 2
         values: list[int] = []
         for number in self._inputs:
-            values.append(input_rawbuffers[number]._buf.address)
+            memory = input_rawbuffers[number]._buf
+            values.append(0 if memory is None else memory.address)
         for variable in self._variables:
             values.append(variable.infer(var_vals))
         inputs = self._pack(*values)
