@@ -63,8 +63,8 @@ LAYERS = """
     blas host lanes
     tensor.keywords tensor.data tensor.steps tensor.special tensor.power tensor.errorfunction
     tensor.pairs tensor.inverse tensor.gamma tensor.bessel tensor.rowwise tensor.classes
-    tensor.broadcast tensor.matrices tensor.cell tensor.einstein tensor.windows tensor.solving
-    tensor.factoring
+    tensor.broadcast tensor.limits tensor.matrices tensor.cell tensor.einstein tensor.windows
+    tensor.solving tensor.factoring
     tensor.base tensor.checked tensor.exchange tensor.copying tensor.namespace tensor.autograd
     tensor.arithmetic tensor.elementwise tensor.functions tensor.scientific
     tensor.probability tensor.numeric tensor.activations tensor.movement tensor.joining

@@ -167,6 +167,14 @@ def test_symbolic_sizes() -> None:
     assert part == view
 
 
+def test_the_values_of_variables_decide_whether_a_reshape_fits() -> None:
+    n = Variable("n", 1, 10)
+    rows = View.create((3, 4))
+    assert rows.reshape((n, 4)) == View.create((n, 4))
+    assert rows.permute((1, 0)).reshape((4, n)) is None
+    assert View.create((n, 4)).reshape((12,)) == View.create((12,))
+
+
 def test_symbolic_offset() -> None:
     start = Variable("start", 0, 6)
     view = View.create((10, 2)).shrink(((start, start + 4), (0, 2)))

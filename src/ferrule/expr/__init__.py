@@ -29,7 +29,7 @@ from ferrule.expr.build import (
     uncast,
     weighted_sum,
 )
-from ferrule.expr.variable import BoundVariable, Variable, unbind
+from ferrule.expr.variable import BoundVariable, Variable, unbind, value_guard
 
 __all__ = [
     "BOOL",
@@ -63,6 +63,7 @@ __all__ = [
     "toposort",
     "unbind",
     "uncast",
+    "value_guard",
     "varying",
     "weighted_sum",
 ]

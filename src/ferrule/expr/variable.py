@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, Final, Self
 
 from ferrule.expr.base import INDEX, ExprOp, toposort
 from ferrule.expr.build import Expr, sint
+
+value_guard: Final[ContextVar[Callable[[BoundVariable], None] | None]] = ContextVar(
+    "ferrule_value_guard", default=None
+)
+"""Called before code looks at the value of a bound variable; replays of a capture would not."""
 
 
 class Variable(Expr):
@@ -62,13 +69,20 @@ class BoundVariable(Expr):
     @property
     def val(self) -> int:
         """The bound value."""
-        return int(self.arg[3])
+        return self.unbind()[1]
 
     def unbind(self) -> tuple[Variable, int]:
         """The variable and its value."""
+        guard = value_guard.get()
+        if guard is not None:
+            guard(self)
+        return self.unbound()
+
+    def unbound(self) -> tuple[Variable, int]:
+        """`unbind` for what is right with any value."""
         variable = self.src[0]
         assert isinstance(variable, Variable)
-        return variable, self.val
+        return variable, int(self.arg[3])
 
 
 def unbind(node: sint) -> tuple[sint, dict[Variable, int]]:
@@ -79,7 +93,7 @@ def unbind(node: sint) -> tuple[sint, dict[Variable, int]]:
     replace: dict[Expr, Expr] = {}
     for below in toposort([node]):
         if isinstance(below, BoundVariable):
-            variable, value = below.unbind()
+            variable, value = below.unbound()
             if values.setdefault(variable, value) != value:
                 raise ValueError(
                     f"variable {variable.name} is bound to {values[variable]} and {value} at once; "

@@ -180,7 +180,8 @@ class TinyJit(Generic[ReturnType]):
             given = recent.given(args, kwargs)
             if given is not None:
                 tensors, buffers, var_vals = given
-                if recent.replay.watch.problem(tensors, buffers) is None:
+                is_fit = not recent.replay.limits or recent.replay.takes(var_vals)
+                if is_fit and recent.replay.watch.problem(tensors, buffers) is None:
                     self._recent = recent
                     result = recent.replay.run(tensors, buffers, var_vals)
                     return result
@@ -199,6 +200,8 @@ class TinyJit(Generic[ReturnType]):
         if replay is not None:
             tensors, buffers = arguments.tensors, arguments.buffers
             problem = replay.watch.problem(tensors, buffers)
+            if problem is None and not replay.takes(arguments.var_vals):
+                return self._run(function, args, kwargs)  # which says what is out of range
             if problem is None:
                 self._refusals = 0
                 replay.last_call = self.cnt

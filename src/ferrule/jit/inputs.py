@@ -248,7 +248,7 @@ def _unbound(value: Any, arguments: Arguments) -> Any:
     if not isinstance(value, Expr):
         return value
     if isinstance(value, BoundVariable):
-        variable, number = value.unbind()
+        variable, number = value.unbound()
         free: Any = variable
         found = {variable: number}
     else:

@@ -126,12 +126,12 @@ class _Bound:
     __slots__ = ("_variable",)
 
     def __init__(self, value: BoundVariable) -> None:
-        self._variable = value.unbind()[0]
+        self._variable = value.unbound()[0]
 
     def accepts(self, value: Any, noted: _Noted) -> bool:
         if type(value) is not BoundVariable:
             return False
-        variable, number = value.unbind()
+        variable, number = value.unbound()
         # A variable with two values is an error, which the signature's reader raises.
         known = noted[2].setdefault(variable, number)
         return variable is self._variable and known == number

@@ -49,6 +49,7 @@ from ferrule.realize import realize
 from ferrule.storage import Storage, keep_written, pending_writes
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import Cell
+from ferrule.tensor.limits import Limits, noting_limits
 
 
 class NotReplayable(Exception):
@@ -79,7 +80,8 @@ def capture_call(
     if call.stand_ins:
         args, kwargs = replace_tensors((tuple(args), dict(kwargs)), call.stand_ins)
     try:
-        with call.capture, keep_written(call.last_before) as call.written:
+        noting, written = noting_limits(), keep_written(call.last_before)
+        with call.capture, noting as call.limits, written as call.written:
             result = function(*args, **kwargs)
             call.finish(result, [*args, kwargs])
         call.check_stand_ins()
@@ -155,6 +157,8 @@ class _Call:
         """The memories, by `id()`, of what replays make anew, as far as the caller has it."""
         self._same: list[Cell] = []
         """The memory from before the call that it returned handles on."""
+        self.limits: Limits = {}
+        """What must hold for the variables in replays."""
         self.written: list[Storage] = []
         """What it wrote to, kept until all is known: a write to a tensor that the function then
         replaces would not be done, and so not be seen; but in a call with that very tensor as an
@@ -410,6 +414,7 @@ class _Call:
             *(changed, var_vals, objects, self.numbers),
             found=self._found.mattering(),
             parts=list(self._parts.values()),
+            limits=self.limits,
         )
 
     def _alive(self) -> dict[int, Buffer]:

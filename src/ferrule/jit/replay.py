@@ -17,6 +17,7 @@ from ferrule.jit.watch import Watch
 from ferrule.jit.weights import PackedWeights
 from ferrule.lazy import LazyBuffer
 from ferrule.tensor import Tensor
+from ferrule.tensor.limits import Limits, fit
 
 
 @final
@@ -39,6 +40,7 @@ class Replay:
         numbers: Numbers,
         found: tuple[FoundInputs, tuple[Any, ...]],
         parts: Sequence[InputPart] = (),
+        limits: Limits | None = None,
     ) -> None:
         self.batch = batch
         self.watch = watch
@@ -56,6 +58,12 @@ class Replay:
         self._var_vals = dict(var_vals)
         self._objects = objects
         self._parts = parts
+        self.limits = limits or {}
+        """What the values of variables have to fulfil: with others the function may be wrong."""
+
+    def takes(self, var_vals: Mapping[Variable, int]) -> bool:
+        """Whether no part of a tensor is beyond its end with these values."""
+        return not self.limits or fit(self.limits, {**self._var_vals, **var_vals})
 
     def run(
         self, tensors: list[Tensor], buffers: list[Buffer], var_vals: dict[Variable, int]

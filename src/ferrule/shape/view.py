@@ -314,17 +314,24 @@ class View:
         return View(self.shape[:-1], (*self.strides[:-2], step), self.offset)
 
     def reshape(self, shape: Sequence[sint]) -> View | None:
-        """The same elements, row-major, under another shape; None if strides cannot say it."""
+        """The same elements, row-major, under another shape; None if strides cannot say it.
+
+        Sizes of which the variables decide whether they are as many count as such: they are with
+        the values that the variables have.
+        """
         new = tuple(as_int(size) for size in shape)
         if new == self.shape:
             return self
-        if not same(self.size, prod_sint(new)):
+        size, asked = self.size, prod_sint(new)
+        if isinstance(size, int) and isinstance(asked, int) and size != asked:
             raise ShapeError(
                 f"reshape({new}) of shape {self.shape}: "
-                f"{prod_sint(new)} elements are asked for, and there are {self.size}"
+                f"{asked} elements are asked for, and there are {size}"
             )
         if self.mask is None and self.strides == row_major(self.shape):
             return View(new, row_major(new), self.offset)
+        if not same(size, asked):
+            return None
         ranges = self.valid_ranges
         if any(same(start, stop) for start, stop in ranges):
             return View(new, (0,) * len(new), 0, ((0, 0),) * len(new))

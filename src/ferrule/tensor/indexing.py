@@ -22,6 +22,7 @@ from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import broadcast_shape, fit_shape, known_size
 from ferrule.tensor.cell import SELECT
 from ferrule.tensor.data import from_host
+from ferrule.tensor.limits import is_part
 from ferrule.tensor.making import Making
 from ferrule.tensor.positions import (
     NEW,
@@ -134,6 +135,12 @@ class Indexing(Making):
                 continue
             size = self._shape[len(pairs)]
             if isinstance(item, Slice):
+                if not is_part(item.low, item.high, size):
+                    raise IndexError(
+                        f"[index] ({item.low}, {item.high}) is no part of axis {len(pairs)} of "
+                        f"shape {self._shape}, whose size is {size}; bounds with variables are "
+                        "not cut off at its end"
+                    )
                 pairs.append((item.low, item.high))
                 steps.append(item.step)
                 length = as_int(item.high - item.low)
@@ -143,6 +150,11 @@ class Indexing(Making):
                 steps.append(1)
                 shape.append(size)
             else:
+                if not is_part(item, item + 1, size):
+                    raise IndexError(
+                        f"[index] {item} is out of range for axis {len(pairs)} of shape "
+                        f"{self._shape}, whose size is {size}"
+                    )
                 pairs.append((item, as_int(item + 1)))
                 steps.append(1)
                 is_dropped = True

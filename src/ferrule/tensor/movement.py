@@ -19,6 +19,7 @@ from ferrule.shape.view import ShapeError, prod_sint, same
 from ferrule.tensor.activations import Activations
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.cell import moved_view
+from ferrule.tensor.limits import at_most, is_part
 
 
 def _longer_than_one(shape: Shape) -> list[sint]:
@@ -61,7 +62,9 @@ def resolve_shape(wanted: Sequence[sint], shape: Shape, what: str) -> Shape:
 
 def _bound_shape(new: Shape, shape: Shape, what: str) -> Shape:
     """A shape that fits the old one with the values that its variables are bound to."""
-    if bound_size(new) == bound_size(shape):
+    asked, there = prod_sint(new), prod_sint(shape)
+    as_many = at_most(asked, there) and at_most(there, asked)
+    if as_many and bound_size(new) == bound_size(shape):
         return new
     raise ShapeError(
         f"[{what}] {new} does not fit a tensor of shape {shape} with the values bound now"
@@ -345,8 +348,7 @@ class Movement(Activations):
             ]
         )
         for (start, stop), size in zip(pairs, self._shape, strict=True):
-            known = isinstance(start, int) and isinstance(stop, int) and isinstance(size, int)
-            if known and not 0 <= start <= stop <= size:
+            if not is_part(start, stop, size):
                 raise ShapeError(
                     f"[shrink] ({start}, {stop}) is no part of an axis of size {size} in shape "
                     f"{self._shape}"

@@ -1,0 +1,68 @@
+"""Sizes and places that depend on variables: they have to fit with the values that these are bound
+to now, and with those of each replay.
+
+The kernels of a captured function take any value. Where the bounds of a variable do not say that
+all of them fit, a capture notes what does, so that no replay reads or writes beyond a tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final, TypeAlias
+
+from ferrule.expr import BoundVariable, Expr, as_expr, sint, unbind, value_guard
+
+Limits: TypeAlias = dict[Expr, None]
+"""Differences of sizes, in terms of unbound variables, that must not be negative."""
+
+_noted: Final[ContextVar[Limits | None]] = ContextVar("ferrule_limits", default=None)
+
+
+def at_most(low: sint, high: sint) -> bool:
+    """Whether `low <= high` with the values bound now; noted for replays if their bounds leave it
+    open. True where a variable has no value: what depends on it cannot be computed.
+    """
+    spare = as_expr(high) - low
+    if spare.min >= 0:
+        return True
+    free, bound = unbind(spare)
+    free = as_expr(free)
+    values: dict[Expr, int] = {variable: value for variable, value in bound.items()}
+    if not free.vars() <= values.keys():
+        return True
+    noted = _noted.get()
+    if noted is not None:
+        noted[free] = None
+    return free.infer(values) >= 0
+
+
+def is_part(start: sint, stop: sint, size: sint) -> bool:
+    """Whether start to stop is a part of an axis of that size; see `at_most`."""
+    if isinstance(start, int) and isinstance(stop, int) and isinstance(size, int):
+        return 0 <= start <= stop <= size
+    return at_most(0, start) and at_most(start, stop) and at_most(stop, size)
+
+
+@contextmanager
+def noting_limits() -> Iterator[Limits]:
+    """A block that notes what must hold for the values of variables: one that is looked at must
+    stay what it is."""
+    noted: Limits = {}
+
+    def note_value(bound: BoundVariable) -> None:
+        variable, value = bound.unbound()
+        noted[variable - value] = noted[value - variable] = None
+
+    noting, guarding = _noted.set(noted), value_guard.set(note_value)
+    try:
+        yield noted
+    finally:
+        _noted.reset(noting)
+        value_guard.reset(guarding)
+
+
+def fit(limits: Limits, values: Mapping[Any, int]) -> bool:
+    """Whether these values of the variables are within the limits."""
+    return all([spare.infer(values) >= 0 for spare in limits])
