@@ -446,6 +446,19 @@ def test_warps_multiply_both_times(dtype: DType, sizes: tuple[int, int, int, int
     np.testing.assert_allclose(found, expected, atol=16 * error)
 
 
+@pytest.mark.parametrize("terms", [17, 33, 50])
+def test_fewer_terms_than_a_tile_has(terms: int) -> None:
+    """Some of a thread's scores are all beyond the last term: one value for all of its lanes."""
+    shapes = ((37, 24), (terms, 24), (terms, 13))
+    linearizer = tiled(narrow_attention(dtypes.float16, 37, terms, 24, 13), warps(2, 8, 2, 16))
+    generator = np.random.default_rng(3)
+    q, k, v = (generator.standard_normal(s).astype(np.float16) for s in shapes)
+    found = results(linearizer, (q, k, v), (37, 13))
+    wide = [x.astype(np.float64) for x in (q, k, v)]
+    expected = numpy_softmax(wide[0] @ wide[1].T, 1) @ wide[2]
+    np.testing.assert_allclose(found, expected, atol=16 * 2.0**-11)
+
+
 def test_weights_are_in_shared_memory_as_narrow_as_they_are() -> None:
     uops = tiled(narrow_attention(dtypes.bfloat16, 37, 41, 19, 13), SMALL).uops
     narrow = [u for u in uops if u.op is UOps.SHARED and u.dtype is dtypes.bfloat16]

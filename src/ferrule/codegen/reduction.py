@@ -174,6 +174,9 @@ class Reductions:
         operations.
         """
         values = [self.values.vector(c.value) for _ in self.values.each_copy(combined)]
+        # Some copies may be the same in all lanes, such as those beyond a tail.
+        width = max(value.lanes for value in values)
+        values = [self.out.widen(value, width) for value in values]
         while len(values) > 1:
             pairs = zip(values[::2], values[1::2], strict=False)
             odd = values[-1:] if len(values) % 2 else []
