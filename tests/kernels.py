@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ferrule.codegen.intrinsics import MatrixIntrinsic
 from ferrule.dtype import DType, dtypes
 from ferrule.ops import (
     BinaryOps,
@@ -59,6 +60,17 @@ def sub(a: LazyOp, b: LazyOp) -> LazyOp:
 
 def widened(x: LazyOp) -> LazyOp:
     return LazyOp(UnaryOps.CAST, (x,), dtypes.float32)
+
+
+def as_multiplied(x: Array, by: MatrixIntrinsic) -> Array:
+    """What an instruction for matrices multiplies of an operand, in float64: all of its bits, or
+    11, the first of which is not stored, with halves away from zero.
+    """
+    wide = x.astype(np.float64)
+    if not by.rounds:
+        return wide
+    fraction, exponent = np.frexp(wide)
+    return np.ldexp(np.trunc(fraction * 2**11 + np.copysign(0.5, fraction)), exponent - 11)
 
 
 def mul(a: LazyOp, b: LazyOp) -> LazyOp:

@@ -138,15 +138,15 @@ def operations(dtype: DType) -> list[ExprOp]:
         return common + bitwise
     if dtypes.is_float(dtype):
         real = [ExprOp.FDIV, ExprOp.FMOD, ExprOp.RECIP, ExprOp.SQRT, ExprOp.TRUNC, ExprOp.ROUND]
-        return [*common, ExprOp.SUB, *real]
+        return [*common, ExprOp.SUB, *real, *([ExprOp.TF32] if dtype is dtypes.float32 else [])]
     return [*common, *bitwise, ExprOp.SUB, ExprOp.TDIV, ExprOp.TMOD, ExprOp.SHL, ExprOp.SHR]
 
 
 def operand_count(op: ExprOp) -> int:
     if op in (ExprOp.MULACC, ExprOp.WHERE):
         return 3
-    unary = (ExprOp.NEG, ExprOp.NOT, ExprOp.RECIP, ExprOp.SQRT, ExprOp.TRUNC, ExprOp.ROUND)
-    return 1 if op in unary else 2
+    unary = {ExprOp.NEG, ExprOp.NOT, ExprOp.RECIP, ExprOp.SQRT, ExprOp.TRUNC, ExprOp.ROUND}
+    return 1 if op in unary | {ExprOp.TF32} else 2
 
 
 def every_operation(dtype: DType, lanes: int) -> tuple[list[UOp], list[DType]]:

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ferrule import array_api, fft, nn, signal
     from ferrule.array_api import from_dlpack
-    from ferrule.config import Context, get_num_threads, set_num_threads
+    from ferrule.config import (
+        Context,
+        get_float32_matmul_precision,
+        get_num_threads,
+        set_float32_matmul_precision,
+        set_num_threads,
+    )
     from ferrule.device import Device
     from ferrule.dtype import dtypes
     from ferrule.expr import Variable
@@ -50,6 +56,7 @@ __all__ = [
     "enable_grad",
     "fft",
     "from_dlpack",
+    "get_float32_matmul_precision",
     "get_num_threads",
     "grad",
     "hessian",
@@ -60,6 +67,7 @@ __all__ = [
     "linearize",
     "nn",
     "no_grad",
+    "set_float32_matmul_precision",
     "set_num_threads",
     "signal",
     "tune",
@@ -80,8 +88,10 @@ _HOMES = {
     "dtypes": "dtype",
     "enable_grad": "gradient",
     "from_dlpack": "array_api",
+    "get_float32_matmul_precision": "config",
     "get_num_threads": "config",
     "no_grad": "gradient",
+    "set_float32_matmul_precision": "config",
     "set_num_threads": "config",
     "tune": "tuning",
 }
@@ -93,6 +103,7 @@ _INSTEAD = {
     "autocast": "cast by hand: x.linear(w.bfloat16()) has float32 gradients of w",
     "amp": "cast by hand: x.linear(w.bfloat16()) has float32 gradients of w",
     "autograd": "ferrule.grad and x.gradient(y) give gradients, x.backward() adds them to .grad",
+    "backends": "with Context(ALLOW_TF32=1): rounds products of float32 to tf32 on a GPU",
     "compile": "ferrule.TinyJit(function) captures a function",
     "cuda": "x.to('CUDA') is a tensor on a GPU",
     "func": "ferrule.grad, ferrule.vmap and ferrule.jacobian transform functions",

@@ -42,6 +42,8 @@ class Config:
     """0: `TinyJit` calls its function plainly; 1: it captures, and graphs; 2: it captures only."""
     LRU: int
     """0: freed memory goes back to the system at once; 1: allocators keep it for reuse."""
+    ALLOW_TF32: int
+    """1: products of float32 matrices may be of operands rounded to tf32, where that is faster."""
     FERRULE_DEVICE: str | None
     """The default device; None: the first that opens."""
     FERRULE_NUM_THREADS: int
@@ -143,7 +145,10 @@ def _checked_text(name: str, value: object) -> str:
     return value
 
 
-_SMALLEST = {"DEBUG": 0, "BEAM": 0, "JIT": 0, "LRU": 0, "FERRULE_NUM_THREADS": 1}
+_SMALLEST = {
+    **{"DEBUG": 0, "BEAM": 0, "JIT": 0, "LRU": 0},
+    **{"ALLOW_TF32": 0, "FERRULE_NUM_THREADS": 1},
+}
 _NAMES = tuple(field.name for field in fields(Config))
 
 
@@ -170,6 +175,7 @@ def config_from(environment: Mapping[str, str]) -> Config:
         BEAM_SECONDS=5.0,
         JIT=1,
         LRU=1,
+        ALLOW_TF32=0,
         FERRULE_DEVICE=None,
         FERRULE_NUM_THREADS=usable_cores(),
         FERRULE_CACHE_DIR=_user_cache_dir(environment),
@@ -243,6 +249,43 @@ def get_num_threads() -> int:
     3
     """
     return config().FERRULE_NUM_THREADS
+
+
+_PRECISIONS = ("highest", "high", "medium")  # of `torch.set_float32_matmul_precision`
+
+
+def set_float32_matmul_precision(precision: str) -> None:
+    """How exact products of float32 are from now on, in all threads of this process.
+
+    "highest", which it starts as, is float32. "high" lets a GPU round the operands of matrix
+    products, convolutions and attention to tf32, with 10 bits of mantissa, and add up in float32;
+    so does "medium", which PyTorch takes for even less. It is the setting `ALLOW_TF32`, 0 or 1. It
+    holds for what is computed while it does, not for what is only written down: a tensor is
+    computed when its value is needed.
+
+    Raises `ConfigError` for any other name.
+
+    >>> set_float32_matmul_precision("high")
+    >>> get_float32_matmul_precision()
+    'high'
+    >>> set_float32_matmul_precision("highest")
+    """
+    global _process
+    if precision not in _PRECISIONS:
+        raise ConfigError(
+            f"set_float32_matmul_precision({precision!r}): expected one of {', '.join(_PRECISIONS)}"
+        )
+    _process = replace(_process, ALLOW_TF32=int(precision != "highest"))
+
+
+def get_float32_matmul_precision() -> str:
+    """How exact products of float32 are, here and now: "highest" or "high".
+
+    >>> with Context(ALLOW_TF32=1):
+    ...     get_float32_matmul_precision()
+    'high'
+    """
+    return "high" if config().ALLOW_TF32 else "highest"
 
 
 @final

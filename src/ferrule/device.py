@@ -8,6 +8,7 @@ every run goes through `JITRunner.exec`, where a capture can watch.
 from __future__ import annotations
 
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -34,7 +35,7 @@ from ferrule.runner import (
     observer,
     update_stats,
 )
-from ferrule.target import Target
+from ferrule.target import Target, allowed
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -330,14 +331,23 @@ class Compiled:
         self.compiler = compiler
         self.runtime = runtime
         self.graph = graph
-        self._runners: dict[LazyOp, CompiledASTRunner] = {}
-        self._winners: dict[LazyOp, Winner | None] = {}
+        # Where products may be rounded, kernels are others.
+        self._runners_by: defaultdict[bool, dict[LazyOp, CompiledASTRunner]] = defaultdict(dict)
+        self._winners_by: defaultdict[bool, dict[LazyOp, Winner | None]] = defaultdict(dict)
+
+    @property
+    def _runners(self) -> dict[LazyOp, CompiledASTRunner]:
+        return self._runners_by[self.linearizer_opts.allows_tf32]
+
+    @property
+    def _winners(self) -> dict[LazyOp, Winner | None]:
+        return self._winners_by[self.linearizer_opts.allows_tf32]
 
     @property
     def linearizer_opts(self) -> Target:
-        """What code generation may assume about the device."""
+        """What code generation may assume about the device, by the settings in force."""
         target: Target = self.renderer.target
-        return target
+        return allowed(target)
 
     def synchronize(self) -> None:
         """Waits for everything queued on the device.

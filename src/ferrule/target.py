@@ -19,12 +19,12 @@ import hashlib
 import json
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
-from ferrule.config import usable_cores
+from ferrule.config import config, usable_cores
 from ferrule.records import dataclass
 
 
@@ -65,6 +65,16 @@ class Target:
     """The memory that the threads of a block share."""
     static_shared_bytes: int | None = None
     """How much of it a kernel has without asking for more at its launch; None: all of it."""
+    allows_tf32: bool = False
+    """Whether products of float32 may be of operands rounded to tf32: `ALLOW_TF32`."""
+
+    @cached_property
+    def with_tf32(self) -> Target:
+        """The same, and products of float32 may be of operands rounded to tf32, where there is an
+        instruction for these.
+        """
+        has_it = "+mma" in self.features.split(",")
+        return replace(self, allows_tf32=True) if has_it else self
 
     @cached_property
     def key(self) -> str:
@@ -87,6 +97,11 @@ class Target:
     def lanes(self, itemsize: int) -> int:
         """How many values of `itemsize` bytes one vector register holds."""
         return self.vector_bytes // itemsize
+
+
+def allowed(target: Target) -> Target:
+    """A device's target as the settings in force let code generation use it."""
+    return target.with_tf32 if config().ALLOW_TF32 else target
 
 
 @dataclass(frozen=True)

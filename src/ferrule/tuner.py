@@ -18,6 +18,7 @@ from ferrule.config import config
 from ferrule.expr import as_expr
 from ferrule.ops import LazyOp
 from ferrule.runner import CompiledASTRunner
+from ferrule.target import allowed
 from ferrule.trials import Job, Source, TrialError, Trials, Worker
 from ferrule.winners import Winner
 
@@ -70,7 +71,7 @@ class Tuner:
         It never fails: where nothing can be tried, the winner is the heuristic's own schedule.
         """
         deadline = time.monotonic() + seconds
-        base = Linearizer(ast, self._renderer.target)
+        base = Linearizer(ast, allowed(self._renderer.target))
         if not search_lock.acquire(timeout=max(seconds, 0.0)):
             return Winner(base.opts, note="another search took all the time")
         try:

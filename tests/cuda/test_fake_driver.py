@@ -27,6 +27,7 @@ FILES = (
     "cuda/gpu/test_graph.py",
     "cuda/gpu/test_memory.py",
     "cuda/gpu/test_matrices.py",
+    "cuda/gpu/test_tf32.py",
 )
 
 

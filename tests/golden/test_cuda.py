@@ -68,6 +68,24 @@ def _kernels() -> dict[str, LazyOp]:
     return small | large | narrow | chains | gradients | _scatters()
 
 
+def _rounded() -> dict[str, LazyOp]:
+    """Of float32, where its products may be of operands rounded to tf32."""
+    a, b = (load(slot, 1024, 1024) for slot in (1, 2))
+    x, w = load(1, 32, 64, 56, 56), load(2, 64, 64, 3, 3)
+    wide = AttentionGradients(ROWS, ROWS, 64)
+    return {
+        "tf32": store(matmul(a, b)),
+        "tf32_turned": store(matmul(a.permute((1, 0)), b)),
+        "tf32_of_rows": store(matmul(a, b.permute((1, 0)))),
+        "tf32_convolution": store(convolution(x, w)),
+        "tf32_attention_64": store(attention(*(load(i, ROWS, 64) for i in (1, 2, 3)))),
+        "tf32_attention_128": store(attention(*(load(i, ROWS, 128) for i in (1, 2, 3)))),
+        "tf32_query_gradient_64": wide.query(),
+        "tf32_key_gradient_64": wide.key(),
+        "tf32_value_gradient_64": wide.value(),
+    }
+
+
 def _scatters() -> dict[str, LazyOp]:
     """Rows that go where a value says: into zeros, as a table's gradient does, or what is there."""
     rows, places, width = 8192, 50257, 768
@@ -107,15 +125,23 @@ def _convolution(dtype: DType) -> LazyOp:
 
 
 KERNELS = _kernels()
+ROUNDED = _rounded()
+
+
+def source_of(name: str, arch: str) -> str:
+    """A kernel in CUDA C, as it is scheduled for a GPU."""
+    target = nvidia(arch).with_tf32 if name in ROUNDED else nvidia(arch)
+    ast = ROUNDED[name] if name in ROUNDED else KERNELS[name]
+    linearizer = Linearizer(ast, target, name=f"kernel_{name}").linearize()
+    return cuda_renderer(target).render(linearizer.name, linearizer.uops)
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_registers(arch: str, update_golden: bool) -> None:
     compiler = nvrtc()
     found = {}
-    for name, ast in KERNELS.items():
-        linearizer = Linearizer(ast, nvidia(arch), name=f"kernel_{name}").linearize()
-        source = cuda_renderer(linearizer.target).render(linearizer.name, linearizer.uops)
+    for name in (*KERNELS, *ROUNDED):
+        source = source_of(name, arch)
         used = compiler.resources(source, arch)
         assert used.spilled_bytes == 0, f"{name} on {arch} spills {used.spilled_bytes} bytes"
         found[name] = used.registers

@@ -11,8 +11,10 @@ from ferrule.config import (
     Context,
     config,
     config_from,
+    get_float32_matmul_precision,
     get_num_threads,
     quota_cores,
+    set_float32_matmul_precision,
     set_num_threads,
     usable_cores,
 )
@@ -21,6 +23,7 @@ from ferrule.config import (
 def test_defaults() -> None:
     settings = config_from({})
     assert (settings.DEBUG, settings.BEAM, settings.JIT, settings.LRU) == (0, 0, 1, 1)
+    assert settings.ALLOW_TF32 == 0
     assert settings.FERRULE_DEVICE is None
     assert settings.FERRULE_MEMORY_LIMIT is None
     assert settings.FERRULE_NUM_THREADS == usable_cores() >= 1
@@ -137,6 +140,33 @@ def test_a_context_takes_every_kind_of_setting() -> None:
     with Context(LRU=False, FERRULE_DEVICE=None, FERRULE_MEMORY_LIMIT="1M"):
         assert config().LRU == 0
         assert config().FERRULE_MEMORY_LIMIT == 1 << 20
+
+
+@pytest.fixture
+def precision() -> Iterator[None]:
+    before = get_float32_matmul_precision()
+    yield
+    set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed", "found"),
+    [("highest", 0, "highest"), ("high", 1, "high"), ("medium", 1, "high")],
+)
+def test_how_exact_products_are(name: str, allowed: int, found: str, precision: None) -> None:
+    set_float32_matmul_precision("highest" if allowed else "high")
+    set_float32_matmul_precision(name)
+    assert config().ALLOW_TF32 == allowed
+    assert get_float32_matmul_precision() == found
+    with Context(ALLOW_TF32=1 - allowed):
+        assert get_float32_matmul_precision() != found
+
+
+def test_there_are_three_precisions(precision: None) -> None:
+    before = get_float32_matmul_precision()
+    with pytest.raises(ConfigError, match="expected one of highest, high, medium"):
+        set_float32_matmul_precision("low")
+    assert get_float32_matmul_precision() == before
 
 
 @pytest.fixture

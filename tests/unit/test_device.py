@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.gpus import TENSOR
+from tests.kernels import matmul, store
 
 import ferrule.device
 import ferrule.runtime.numpy as numpy_device
 from ferrule import diskcache
 from ferrule.buffer import Buffer
+from ferrule.codegen.intrinsics import MMA_TF32
 from ferrule.config import Context, config
 from ferrule.device import (
     Allocator,
@@ -36,6 +39,7 @@ from ferrule.runner import BufferCopy, RunnerError
 from ferrule.shape.shapetracker import ShapeTracker
 from ferrule.shape.view import View
 from ferrule.target import Target, detect_cpu
+from ferrule.winners import Winner
 
 FLOAT = dtypes.float32
 
@@ -229,6 +233,48 @@ def test_kernels_come_from_the_disk_cache(tmp_path: Path) -> None:
         assert other.compiler.compiled == 1  # type: ignore[attr-defined]
         with Context(DEBUG=3):
             assert simple_device("test-1").get_runner(add()).prg == first.prg
+
+
+class MatrixRenderer:
+    """For a device with warps that multiply matrices."""
+
+    target: Target = TENSOR
+    render = Renderer.render
+
+
+def test_where_products_may_be_rounded_kernels_are_others(tmp_path: Path) -> None:
+    """In memory, on disk, and among what searches found."""
+    ast = store(matmul(load(1, 1024, 1024), load(2, 1024, 1024)))
+    parts = numpy_device.NumpyAllocator(), MatrixRenderer(), Upper("matrices"), Program
+    with Context(FERRULE_CACHE_DIR=str(tmp_path)):
+        device = Compiled("MATRICES", *parts)
+        exact = device.get_runner(ast)
+        exact_key = device.cache_key(ast)
+        device.adopt(ast, Winner(device.get_linearizer(ast).opts, 2.0, 1.0))
+        with Context(ALLOW_TF32=1):
+            assert device.linearizer_opts == TENSOR.with_tf32
+            assert device.cache_key(ast) != exact_key
+            assert device.winner(ast) is None
+            rounded = device.get_runner(ast)
+            assert rounded.lib != exact.lib
+            assert device.get_runner(ast) is rounded
+            tensorized = [o for o in device.get_linearizer(ast).opts if o.primitive == "tensorize"]
+            assert [o.args[-1] for o in tensorized] == [MMA_TF32.name]
+        assert device.get_runner(ast).lib == exact.lib
+        assert device.cache_key(ast) == exact_key
+        for allowed, runner in ((1, rounded), (0, exact)):
+            with Context(ALLOW_TF32=allowed):
+                again = Compiled("MATRICES", *parts).get_runner(ast)
+                assert (again.lib, again.prg) == (runner.lib, "")
+
+
+def test_where_there_is_no_instruction_for_tf32_nothing_is_another() -> None:
+    device = simple_device("simple")
+    runner, key = device.get_runner(add()), device.cache_key(add())
+    with Context(ALLOW_TF32=1):
+        assert device.linearizer_opts is Renderer.target
+        assert device.get_runner(add()) is runner
+        assert device.cache_key(add()) == key
 
 
 def _symbolic_add() -> LazyOp:

@@ -12,6 +12,7 @@ from tests.kernels import (
     Array,
     Case,
     add,
+    as_multiplied,
     attention,
     causal_attention,
     constant,
@@ -34,7 +35,7 @@ from tests.unit.test_gridtile import shared_bytes
 from ferrule.codegen.gridchains import Chain, ChainTile, can_run_along, tile_chain
 from ferrule.codegen.gridcost import GridTile
 from ferrule.codegen.interpret import AccessError, RaceError, interpret
-from ferrule.codegen.intrinsics import MMA
+from ferrule.codegen.intrinsics import MATRIX_INTRINSICS, MMA, MatrixIntrinsic
 from ferrule.codegen.kernel import KernelError, Kind, verify
 from ferrule.codegen.linearizer import Linearizer, linearize
 from ferrule.codegen.lower import lower
@@ -53,9 +54,21 @@ def tile(rows: int, terms: int, columns: int, down: int, across: int, step: int)
     )
 
 
-def warps(count: int, terms: int, columns: int, step: int) -> ChainTile:
+MULTIPLIED = [(by, dtype) for by in MATRIX_INTRINSICS.values() for dtype in by.sources]
+
+
+by_warps = pytest.mark.parametrize(("by", "dtype"), MULTIPLIED, ids=lambda x: x.name)
+"""A test for each instruction and each dtype that it multiplies."""
+
+
+def rounding(dtype: DType) -> float:
+    """How far off what is multiplied of a number of that dtype may be, relative to it."""
+    return 2.0 ** -(min(10, dtype.mantissa_bits) + 1)
+
+
+def warps(count: int, terms: int, columns: int, step: int, by: MatrixIntrinsic = MMA) -> ChainTile:
     """Warps below one another, each with 16 rows."""
-    scores = GridTile(2, 2 * terms, 8 * count, 4, step, matrices=True)
+    scores = GridTile(2, 2 * terms, 8 * count, 4, step, matrices=by)
     return ChainTile(scores, replace(scores, columns=2 * columns, step=8 * terms))
 
 
@@ -429,12 +442,14 @@ def test_the_axes_of_what_is_not_kept() -> None:
 # -- products of matrices by warps -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", MMA.sources, ids=lambda dtype: dtype.name)
+@by_warps
 @pytest.mark.parametrize("sizes", [(37, 41, 19, 13), (32, 64, 32, 16)], ids=str)
-def test_warps_multiply_both_times(dtype: DType, sizes: tuple[int, int, int, int]) -> None:
+def test_warps_multiply_both_times(
+    by: MatrixIntrinsic, dtype: DType, sizes: tuple[int, int, int, int]
+) -> None:
     rows, terms, depth, columns = sizes
     ast = narrow_attention(dtype, *sizes)
-    linearizer = tiled(ast, warps(2, 4, 1, 16), TENSOR)
+    linearizer = tiled(ast, warps(2, 4, 1, by.terms, by), TENSOR)
     assert sum(u.op is UOps.MMA for u in linearizer.uops) == 4 + 1
     generator = np.random.default_rng(3)
     shapes = ((rows, depth), (terms, depth), (terms, columns))
@@ -442,8 +457,7 @@ def test_warps_multiply_both_times(dtype: DType, sizes: tuple[int, int, int, int
     found = results(linearizer, (q, k, v), (rows, columns))
     wide = [x.astype(np.float64) for x in (q, k, v)]
     expected = numpy_softmax(wide[0] @ wide[1].T, 1) @ wide[2]
-    error = 2.0 ** -(dtype.mantissa_bits + 1)
-    np.testing.assert_allclose(found, expected, atol=16 * error)
+    np.testing.assert_allclose(found, expected, atol=16 * rounding(dtype))
 
 
 @pytest.mark.parametrize("terms", [17, 33, 50])
@@ -456,7 +470,22 @@ def test_fewer_terms_than_a_tile_has(terms: int) -> None:
     found = results(linearizer, (q, k, v), (37, 13))
     wide = [x.astype(np.float64) for x in (q, k, v)]
     expected = numpy_softmax(wide[0] @ wide[1].T, 1) @ wide[2]
-    np.testing.assert_allclose(found, expected, atol=16 * 2.0**-11)
+    np.testing.assert_allclose(found, expected, atol=16 * rounding(dtypes.float16))
+
+
+def test_scores_are_of_rounded_operands() -> None:
+    """And all that is made of them, but for weights that are rounded as they are multiplied."""
+    rows, terms, depth = 37, 41, 24
+    case = plain(rows, terms, depth, terms)
+    generator = np.random.default_rng(3)
+    q, k = (generator.standard_normal((n, depth)).astype(np.float32) for n in (rows, terms))
+    v = np.eye(terms, dtype=np.float32)
+    by = MATRIX_INTRINSICS["mma1688"]
+    linearizer = tiled(case.ast, warps(2, 8, 8, 16, by), TENSOR)
+    found = results(linearizer, (q, k, v), (rows, terms))
+    expected = numpy_softmax(as_multiplied(q, by) @ as_multiplied(k, by).T, 1)
+    # The weights' own rounding is of at most half a bit of 11.
+    np.testing.assert_allclose(found, expected, rtol=1.05 * rounding(dtypes.float32), atol=1e-9)
 
 
 def test_weights_are_in_shared_memory_as_narrow_as_they_are() -> None:
@@ -477,6 +506,15 @@ def test_large_chains_have_large_tiles() -> None:
         assert 0 < shared_bytes(linearizer) <= target.shared_bytes
         assert any(u.op is UOps.MMA for u in linearizer.uops) == (make is None)
         assert any(opt.primitive == "run_along" for opt in linearizer.opts)
+
+
+def test_chains_of_float32_are_by_warps_only_if_that_is_allowed() -> None:
+    ast = plain(4096, 4096, 64, 64).ast
+    for target in (TENSOR, TENSOR.with_tf32):
+        linearizer = Linearizer(ast, target).linearize()
+        multiplied = [u.src[0].dtype for u in linearizer.uops if u.op is UOps.MMA]
+        assert set(multiplied) == ({dtypes.float32} if target.allows_tf32 else set())
+        assert 0 < shared_bytes(linearizer) <= target.shared_bytes
 
 
 @pytest.mark.parametrize("columns", [8, 200, 1000])

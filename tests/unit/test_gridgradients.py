@@ -20,12 +20,12 @@ from tests.kernels import (
     store,
     widened,
 )
-from tests.unit.test_gridchains import SMALL, results, tile, tiled, warps
+from tests.unit.test_gridchains import SMALL, by_warps, results, rounding, tile, tiled, warps
 
 from ferrule import Tensor, schedule
 from ferrule.codegen.gridchains import ChainTile, can_run_along
 from ferrule.codegen.interpret import AccessError, RaceError, interpret
-from ferrule.codegen.intrinsics import MMA
+from ferrule.codegen.intrinsics import MatrixIntrinsic
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
 from ferrule.codegen.uops import UOps
@@ -77,17 +77,18 @@ def test_heads_of_any_width(name: str, depth: int) -> None:
     np.testing.assert_allclose(found, which.expected()[name], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", MMA.sources, ids=lambda dtype: dtype.name)
+@by_warps
 @pytest.mark.parametrize("name", GRADIENTS)
 @pytest.mark.parametrize("causal", [False, True])
-def test_warps_multiply_matrices(name: str, dtype: DType, causal: bool) -> None:
+def test_warps_multiply_matrices(
+    name: str, by: MatrixIntrinsic, dtype: DType, causal: bool
+) -> None:
     which = AttentionGradients(37, 41, 24, dtype, causal)
-    linearizer = tiled(ast_of(which, name), warps(2, 4, 2, 16), TENSOR)
+    linearizer = tiled(ast_of(which, name), warps(2, 4, 2, 16, by), TENSOR)
     contractions = 2 if name == "value" else 3
     assert len({u.src[:1] for u in linearizer.uops if u.op is UOps.MMA}) >= contractions
     found = results(linearizer, used(linearizer, which), shape_of(which, name))
-    error = 2.0 ** -(dtype.mantissa_bits + 1)
-    np.testing.assert_allclose(found, which.expected()[name], atol=16 * error)
+    np.testing.assert_allclose(found, which.expected()[name], atol=16 * rounding(dtype))
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -11,6 +11,7 @@ from tests.gpus import ASYNC, GPU, TENSOR
 from tests.kernels import (
     Case,
     add,
+    as_multiplied,
     constant,
     convolution,
     dot_products,
@@ -33,7 +34,7 @@ from ferrule.codegen import gridtile
 from ferrule.codegen.gridcost import GridTile, best_group
 from ferrule.codegen.gridtile import MOST_SCRATCH, tile_grid
 from ferrule.codegen.interpret import AccessError, RaceError, interpret
-from ferrule.codegen.intrinsics import MMA
+from ferrule.codegen.intrinsics import MMA, MMA_TF32, MatrixIntrinsic, matrix_intrinsic
 from ferrule.codegen.kernel import KernelError
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
@@ -240,7 +241,7 @@ def test_without_a_barrier_it_is_a_race(number: int) -> None:
 
 # -- products of matrices by warps -----------------------------------------------------------------
 
-WARPS = GridTile(4, 4, 8, 8, step=32, matrices=True)
+WARPS = GridTile(4, 4, 8, 8, step=32, matrices=MMA)
 
 
 def narrow(m: int, n: int, k: int, dtype: DType, *, turned: tuple[bool, bool]) -> LazyOp:
@@ -249,11 +250,21 @@ def narrow(m: int, n: int, k: int, dtype: DType, *, turned: tuple[bool, bool]) -
     return store(matmul(widened(left), widened(right)))
 
 
+MULTIPLIED = [dtype for by in (MMA, MMA_TF32) for dtype in by.sources]
+
+
+def by_warps(dtype: DType) -> MatrixIntrinsic:
+    by = matrix_intrinsic(dtype)
+    assert by is not None
+    return by
+
+
 @pytest.mark.parametrize("turned", [(False, False), (False, True), (True, False)], ids=str)
-@pytest.mark.parametrize("dtype", MMA.sources, ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("dtype", MULTIPLIED, ids=lambda dtype: dtype.name)
 def test_warps_multiply_matrices(dtype: DType, turned: tuple[bool, bool]) -> None:
     m, n, k = 37, 19, 41
-    linearizer = tiled(narrow(m, n, k, dtype, turned=turned), WARPS)
+    by = by_warps(dtype)
+    linearizer = tiled(narrow(m, n, k, dtype, turned=turned), replace(WARPS, matrices=by))
     assert sum(u.op is UOps.MMA for u in linearizer.uops) == 2 * 2
     assert linearizer.threads == 64
     generator = np.random.default_rng(0)
@@ -261,7 +272,7 @@ def test_warps_multiply_matrices(dtype: DType, turned: tuple[bool, bool]) -> Non
     out = np.full(m * n, np.nan, np.float32)
     stored = [x.T if t else x for x, t in zip((a, b), turned, strict=True)]
     interpret(linearizer.uops, [out, *(np.ascontiguousarray(x).ravel() for x in stored)])
-    expected = a.astype(np.float64) @ b.astype(np.float64)
+    expected = as_multiplied(a, by) @ as_multiplied(b, by)
     np.testing.assert_allclose(out.reshape(m, n), expected, rtol=1e-5, atol=1e-5)
 
 
@@ -273,9 +284,24 @@ def test_large_products_of_narrow_floats_are_by_warps_where_there_is_an_instruct
         assert 0 < shared_bytes(linearizer) <= target.shared_bytes
 
 
-def test_products_of_float32_are_never_rounded_for_it() -> None:
-    uops = Linearizer(product(1024, 1024, 1024).ast, TENSOR).linearize().uops
-    assert not any(u.op is UOps.MMA for u in uops)
+def test_products_of_float32_are_rounded_for_it_only_if_that_is_allowed() -> None:
+    ast = product(1024, 1024, 1024).ast
+    for target in (TENSOR, TENSOR.with_tf32, GPU.with_tf32):
+        uops = Linearizer(ast, target).linearize().uops
+        multiplied = any(u.op is UOps.MMA for u in uops)
+        rounded = any(u.op is UOps.ALU and u.arg is ExprOp.TF32 for u in uops)
+        assert multiplied == rounded == (target is TENSOR.with_tf32)
+
+
+@pytest.mark.parametrize("turned", [(False, True), (True, False)], ids=str)
+def test_each_operand_is_rounded_once(turned: tuple[bool, bool]) -> None:
+    """However many products it is part of: two of each row, and two of each column."""
+    ast = narrow(64, 64, 64, dtypes.float32, turned=turned)
+    uops = tiled(ast, GridTile(4, 4, 8, 8, step=8, matrices=MMA_TF32)).uops
+    rounded = [u for u in uops if u.op is UOps.ALU and u.arg is ExprOp.TF32]
+    assert sum(u.op is UOps.MMA for u in uops) == 4
+    assert sum(u.lanes for u in rounded) == 2 * 4 + 2 * 2
+    assert len({u.src for u in rounded}) == len(rounded)
 
 
 def test_other_loops_are_no_product_of_matrices() -> None:
@@ -319,14 +345,14 @@ def test_images_and_filters_are_rows_and_columns() -> None:
     assert 0 < shared_bytes(linearizer) <= GPU.shared_bytes
 
 
-@pytest.mark.parametrize("dtype", MMA.sources, ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("dtype", MULTIPLIED, ids=lambda dtype: dtype.name)
 def test_warps_multiply_images_and_filters(dtype: DType) -> None:
     """The mask of a padded image is that of its load; what is too narrow to go to shared memory by
     itself is loaded while the warps multiply.
     """
     x, w = load(1, 32, 64, 56, 56, dtype=dtype), load(2, 64, 64, 3, 3, dtype=dtype)
     ast = store(convolution(widened(x), widened(w)))
-    opts = {opt.primitive for opt in Linearizer(ast, ASYNC).opts}
+    opts = {opt.primitive for opt in Linearizer(ast, ASYNC.with_tf32).opts}
     assert {"tensorize", "pipeline"} <= opts
 
 

@@ -11,12 +11,13 @@ import pytest
 from tests.clprograms import compile_as_cuda, run_as_opencl
 from tests.gpus import ASYNC as GPU
 from tests.gpus import nvrtc
-from tests.kernels import add, load, matmul, store, widened
+from tests.kernels import add, as_multiplied, load, matmul, store, widened
 
 from ferrule.codegen.gridcost import GridTile
 from ferrule.codegen.gridtile import tile_grid
 from ferrule.codegen.interpret import AccessError, RaceError, interpret
 from ferrule.codegen.interpret.memory import Memory
+from ferrule.codegen.intrinsics import MMA, MMA_TF32, MatrixIntrinsic
 from ferrule.codegen.kernel import LINE_BYTES, PIECE_BYTES, KernelError, show, verify
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
@@ -30,7 +31,7 @@ from ferrule.renderer.cstyle import cuda_renderer, opencl_renderer
 from ferrule.target import detect_cpu
 
 TURNED = list(every((False, True), repeat=2))
-WARPS = GridTile(4, 4, 8, 8, step=32, matrices=True)
+WARPS = GridTile(4, 4, 8, 8, step=32, matrices=MMA)
 THREADS = GridTile(rows=2, columns=4, row_threads=8, column_threads=8, step=8)
 
 
@@ -63,13 +64,13 @@ class Product:
             for _, shape, _ in self._operands()
         ]
 
-    def check(self, run: Any) -> None:
+    def check(self, run: Any, by: MatrixIntrinsic = MMA) -> None:
         """`run` changes flat buffers as the kernel does."""
         inputs = self.inputs()
         pairs = zip(inputs, self.turned, strict=True)
         stored = [np.ascontiguousarray(x.T if t else x).ravel() for x, t in pairs]
         found = run([np.full(self.m * self.n, np.nan, np.float32), *stored])
-        a, b = (x.astype(np.float64) for x in inputs)
+        a, b = (as_multiplied(x, by) for x in inputs)
         np.testing.assert_allclose(found.reshape(self.m, self.n), a @ b, rtol=1e-5, atol=1e-4)
 
 
@@ -242,7 +243,7 @@ def bank_turns(product: Product, tile: GridTile) -> dict[str, tuple[int, int]]:
     uops = tiled(product, tile).uops
     totals: dict[str, tuple[int, int]] = {}
     with recorded() as found:
-        product.check(interpreted(uops))
+        product.check(interpreted(uops), tile.matrices or MMA)
     for what, name, index in found:
         if name.startswith("buffer") or len(index) < 32:
             continue
@@ -256,9 +257,12 @@ def bank_turns(product: Product, tile: GridTile) -> dict[str, tuple[int, int]]:
 @pytest.mark.parametrize("step", [16, 32, 64])
 @pytest.mark.parametrize("stages", [1, 2])
 @pytest.mark.parametrize("turned", TURNED, ids=str)
-def test_warps_take_turns_at_no_bank(turned: tuple[bool, bool], stages: int, step: int) -> None:
-    tile = GridTile(4, 8, 16, 8, step, matrices=True, stages=stages)
-    found = bank_turns(Product(64, 64, 2 * step, dtypes.float16, turned), tile)
+@pytest.mark.parametrize("by", [MMA, MMA_TF32], ids=lambda by: by.name)
+def test_warps_take_turns_at_no_bank(
+    by: MatrixIntrinsic, turned: tuple[bool, bool], stages: int, step: int
+) -> None:
+    tile = GridTile(4, 8, 16, 8, step, matrices=by, stages=stages)
+    found = bank_turns(Product(64, 64, 2 * step, by.sources[0], turned), tile)
     assert found.keys() == {"load", "copy" if stages > 1 else "store"}
     for what, (real, least) in found.items():
         assert real == least, what

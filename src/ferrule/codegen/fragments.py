@@ -1,8 +1,9 @@
 """What each thread of a warp holds of the matrices that the warp multiplies.
 
-Where they are in memory that the block shares, one instruction loads four 8 x 8 matrices, and each
-thread says where one row of them is. Such rows, pieces of 16 bytes, may be rows or columns of what
-is multiplied.
+Where they are in memory that the block shares, one instruction loads four matrices of 8 rows, and
+each thread says where one row of them is. Such rows are pieces of 16 bytes: 8 elements of 16 bits,
+which may be a row or a column of what is multiplied, or 4 of 32 bits, which are terms of one row or
+column. What is rounded for the product is rounded once, when it is loaded.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import gcd
 from typing import final
 
-from ferrule.codegen.intrinsics import MMA
+from ferrule.codegen.intrinsics import MatrixIntrinsic, matrix_intrinsic
 from ferrule.codegen.kernel import Kind, Nest
 from ferrule.codegen.primitives.products import matrix_operands
 from ferrule.codegen.uops import UOp
@@ -20,7 +21,7 @@ from ferrule.codegen.values import Values
 from ferrule.expr import Expr, ExprOp, as_expr, const, range_, sint, substitute
 from ferrule.records import dataclass
 
-SIDE = 8  # rows of a matrix, and elements in each
+SIDE = 8  # rows of a matrix
 Place = Callable[[Mapping[Expr, Expr]], Expr]
 """Where in memory an operand's element is, some of its ranges replaced."""
 
@@ -37,6 +38,7 @@ class Tile:
     term: Expr
     copy: Expr
     """Of two copies side by side, which."""
+    by: MatrixIntrinsic
 
 
 @final
@@ -49,24 +51,26 @@ class Rows:
 
 
 def left_rows(place: Place, tile: Tile) -> Rows | None:
-    """For 16 x 16 of the left operand: upper and lower half, then the same of the later terms."""
+    """For the left operand: upper and lower half, then the same of the later terms."""
     matrix, row = _given(tile)
-    half, first = {tile.half: matrix % 2}, matrix // 2 * SIDE
+    half, first = {tile.half: matrix % 2}, matrix // 2 * tile.by.half
     return _rows(
+        tile.by,
         lambda i: place({**half, tile.down: row, tile.term: first + i}),
         lambda i: place({**half, tile.down: const(i), tile.term: first + row}),
     )
 
 
 def right_rows(place: Place, tile: Tile) -> Rows | None:
-    """For 16 x 8 of the right one, twice, side by side: earlier and later terms of each."""
+    """For the right one, twice, side by side: earlier and later terms of each."""
     matrix, row = _given(tile)
-    chosen, first = {tile.copy: matrix // 2}, matrix % 2 * SIDE
+    chosen, first = {tile.copy: matrix // 2}, matrix % 2 * tile.by.half
 
     def column(i: sint) -> Mapping[Expr, Expr]:
-        return {tile.across: as_expr(i // MMA.near), tile.near: as_expr(i % MMA.near)}
+        return {tile.across: as_expr(i // tile.by.near), tile.near: as_expr(i % tile.by.near)}
 
     return _rows(
+        tile.by,
         lambda i: place({**chosen, **column(row), tile.term: first + i}),
         lambda i: place({**chosen, **column(i), tile.term: first + row}),
     )
@@ -74,32 +78,39 @@ def right_rows(place: Place, tile: Tile) -> Rows | None:
 
 def _given(tile: Tile) -> tuple[Expr, Expr]:
     """The matrix and the row of it that a thread gives: the lane is `down * 4 + across`."""
-    return tile.down // 2, tile.down % 2 * MMA.across + tile.across
+    return tile.down // 2, tile.down % 2 * tile.by.across + tile.across
 
 
-def _rows(along_terms: Callable[[int], Expr], across_them: Callable[[int], Expr]) -> Rows | None:
-    """The one of two forms whose rows are neighbours in memory; None if neither's are."""
-    for element, turned in ((along_terms, False), (across_them, True)):
+def _rows(
+    by: MatrixIntrinsic, along_terms: Callable[[int], Expr], across_them: Callable[[int], Expr]
+) -> Rows | None:
+    """The one of two forms whose rows are neighbours in memory; None if neither's are. Elements
+    that fill a register by themselves cannot be turned.
+    """
+    forms = [(along_terms, False), *([(across_them, True)] if by.packed > 1 else [])]
+    for element, turned in forms:
         first = element(0)
-        if _is_whole(first) and all(element(i) - first is const(i) for i in range(1, SIDE)):
+        near = all(element(i) - first is const(i) for i in range(1, by.half))
+        if near and _is_whole(first, by.half):
             return Rows(first, turned)
     return None
 
 
-def _is_whole(place: Expr) -> bool:
+def _is_whole(place: Expr, length: int) -> bool:
     """Whether a place is a multiple of a row's length."""
     terms, first = place.linear()
-    return gcd(first, *terms.values()) % SIDE == 0
+    return gcd(first, *terms.values()) % length == 0
 
 
 @final
 class Fragments:
-    """Gets operands of products of matrices, as `MMA` shares them out among threads."""
+    """Gets operands of products of matrices, as an intrinsic shares them out among threads."""
 
     def __init__(self, values: Values) -> None:
         self.values = values
         self.out = values.out
         self._rows: dict[Expr, Rows | None] = {}
+        self._rounded: dict[UOp, UOp] = {}
 
     def operands(self, nest: Nest) -> tuple[UOp, UOp]:
         """What this thread holds of the operands of a nest's product now."""
@@ -107,9 +118,11 @@ class Fragments:
         down, across = [loop.range for loop in nest.loops if loop.kind is Kind.THREAD][-2:]
         half, near, term = (loop.range for loop in nest.loops[-3:])
         left, right = (factor.src[0] for factor in matrix_operands(c.value, down))
-        tile = Tile(down, across, half, near, term, range_("copy", 2))
-        lefts = self._left_matrices(left, tile) or self._left_pairs(left, tile)
-        rights = self._right_matrices(right, left, tile) or self._right_pairs(right, tile)
+        by = matrix_intrinsic(left.dtype)
+        assert by is not None, f"{left} is no operand of a product of matrices"
+        tile = Tile(down, across, half, near, term, range_("copy", 2), by)
+        lefts = self._left_matrices(left, tile) or self._left_elements(left, tile)
+        rights = self._right_matrices(right, left, tile) or self._right_elements(right, tile)
         return lefts, rights
 
     def joined(self, parts: Sequence[UOp]) -> UOp:
@@ -134,8 +147,9 @@ class Fragments:
         pair = self._matrices(right.substitute(chosen), right_rows, tile)
         if pair is None:
             return None
-        first = 4 * (number % 2)
-        return self.out.shuffle(tuple(range(first, first + 4)), pair)
+        _, count, _ = tile.by.held
+        first = count * (number % 2)
+        return self.out.shuffle(tuple(range(first, first + count)), pair)
 
     def _matrices(
         self, operand: Expr, rows_of: Callable[[Place, Tile], Rows | None], tile: Tile
@@ -149,31 +163,41 @@ class Fragments:
                 lambda values: threads.place(c, substitute(operand.src, values)), tile
             )
         rows = self._rows[operand]
-        return None if rows is None else self.values.matrices(operand, rows.place, rows.turned)
+        if rows is None:
+            return None
+        return self._taken(self.values.matrices(operand, rows.place, rows.turned), tile.by)
 
-    def _left_pairs(self, left: Expr, tile: Tile) -> UOp:
-        """The left operand, two neighbours along the terms at a time."""
-        near, pair = _pair(tile)
+    def _left_elements(self, left: Expr, tile: Tile) -> UOp:
+        """The left operand, what a register has at a time."""
+        by = tile.by
         parts = []
-        for i, h in itertools.product(range(MMA.terms // MMA.down), range(MMA.rows // MMA.down)):
-            place = {tile.term: near + i * MMA.down, tile.half: const(h)}
-            with self.values.along(pair):
-                parts.append(self.values.vector(left.substitute(place)))
+        for i, h in itertools.product(range(by.terms // by.half), range(by.rows // by.down)):
+            parts.append(self._register(left, tile, i, {tile.half: const(h)}))
         return self.joined(parts)
 
-    def _right_pairs(self, right: Expr, tile: Tile) -> UOp:
-        """The right operand, two neighbours along the terms at a time."""
-        near, pair = _pair(tile)
-        column = {tile.across: tile.down // MMA.near, tile.near: tile.down % MMA.near}
-        parts = []
-        for i in range(MMA.terms // MMA.down):
-            place = {tile.term: near + i * MMA.down, **column}
-            with self.values.along(pair):
-                parts.append(self.values.vector(right.substitute(place)))
-        return self.joined(parts)
+    def _right_elements(self, right: Expr, tile: Tile) -> UOp:
+        """The right operand, what a register has at a time."""
+        by = tile.by
+        column = {tile.across: tile.down // by.near, tile.near: tile.down % by.near}
+        return self.joined(
+            [self._register(right, tile, i, column) for i in range(by.terms // by.half)]
+        )
 
+    def _register(self, operand: Expr, tile: Tile, half: int, place: Mapping[Expr, Expr]) -> UOp:
+        """One of the neighbours along the terms that a thread has, or a vector of two."""
+        by = tile.by
+        pair = range_("pair", by.packed) if by.packed > 1 else None
+        term = tile.across * by.packed + half * by.half
+        if pair is not None:
+            term += pair
+        with self.values.along(pair):
+            part = self.values.vector(operand.substitute({**place, tile.term: term}))
+        return self._taken(part, by)
 
-def _pair(tile: Tile) -> tuple[Expr, Expr]:
-    """The terms of which a thread has two neighbours, and the range over these."""
-    pair = range_("pair", MMA.near)
-    return tile.across * MMA.near + pair, pair
+    def _taken(self, part: UOp, by: MatrixIntrinsic) -> UOp:
+        """What the instruction takes of elements: rounded once, however many products use it."""
+        if not by.rounds:
+            return part
+        if part not in self._rounded:
+            self._rounded[part] = self.out.alu(ExprOp.TF32, part)
+        return self._rounded[part]

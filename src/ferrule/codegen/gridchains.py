@@ -30,8 +30,8 @@ from ferrule.codegen.gridcost import (
     multiprocessors,
     term_cycles,
 )
-from ferrule.codegen.gridtile import Axes, Tiling, fill_copy, is_matrix_product
-from ferrule.codegen.intrinsics import MMA
+from ferrule.codegen.gridtile import Axes, Tiling, fill_copy, matrix_product
+from ferrule.codegen.intrinsics import MatrixIntrinsic
 from ferrule.codegen.kernel import Compute, Kernel, Nest, reads
 from ferrule.codegen.plan import Plan, base, loads
 from ferrule.codegen.primitives.editing import ScheduleError
@@ -95,7 +95,8 @@ class ChainWork:
     """1 where there is one result for each row, and no last contraction."""
     itemsize: int
     """Of what is in shared memory."""
-    matrices: bool
+    matrices: MatrixIntrinsic | None
+    """What multiplies them by warps, if something does."""
 
 
 # -- which tile ------------------------------------------------------------------------------------
@@ -103,7 +104,8 @@ class ChainWork:
 
 def best_chain_tile(target: Target, work: ChainWork) -> ChainTile | None:
     """The tile with the least time; None if none fits."""
-    tiles = _matrix_tiles(work) if work.matrices else _tiles(target, work)
+    by = work.matrices
+    tiles = _tiles(target, work) if by is None else _matrix_tiles(work, by)
     if work.columns == 1:
         tiles = (replace(tile, results=None) for tile in tiles)
     fits = [t for t in tiles if t.shared_bytes(work) <= target.shared_bytes]
@@ -124,14 +126,14 @@ def _tiles(target: Target, work: ChainWork) -> Iterator[ChainTile]:
                 yield tile
 
 
-def _matrix_tiles(work: ChainWork) -> Iterator[ChainTile]:
+def _matrix_tiles(work: ChainWork, by: MatrixIntrinsic) -> Iterator[ChainTile]:
     """Warps below one another. More of them would leave a thread too few registers."""
-    half = MMA.rows // MMA.down
+    half = by.rows // by.down
     for warps, terms, columns, step in itertools.product(
         (2, 4), (4, 8), (1, 2, 4, 8, 16), MATRIX_TERMS
     ):
-        scores = GridTile(half, terms * MMA.near, warps * MMA.down, MMA.across, step, matrices=True)
-        results = replace(scores, columns=columns * MMA.near, step=terms * MMA.columns)
+        scores = GridTile(half, terms * by.near, warps * by.down, by.across, step, by)
+        results = replace(scores, columns=columns * by.near, step=terms * by.columns)
         tile = ChainTile(scores, results)
         if tile.held(len(work.depths)) <= MOST_REGISTERS:
             yield tile
@@ -266,35 +268,43 @@ def schedule_grid_chain(plan: Plan, name: str) -> bool:
 def _work(plan: Plan, chain: Chain) -> ChainWork:
     scores = [plan.nest(n).computes[0] for _, n in chain.scores]
     (last,) = plan.nest(chain.last).computes
-    matrices = MMA.is_native(plan.target) and _are_matrix_products(scores)
-    matrices = matrices and (not chain.columns or _adds_matrices(plan.kernel, scores[0], last))
+    matrices = _matrix_products(scores, plan.target)
+    if matrices is not None and chain.columns and not _adds_matrices(plan.kernel, last, matrices):
+        matrices = None
     return ChainWork(
         batch=_count(chain.batch),
         rows=_count(chain.rows),
         depths=tuple(_count(plan.nest(n).loop_ranges) for _, n in chain.scores),
         terms=_count(plan.nest(chain.last).loop_ranges),
         columns=_count(chain.columns),
-        itemsize=2 if matrices else max(c.value.dtype.itemsize for c in (*scores, last)),
+        itemsize=max(c.value.dtype.itemsize for c in (*scores, last))
+        if matrices is None
+        else matrices.itemsize,
         matrices=matrices,
     )
 
 
-def _are_matrix_products(scores: Sequence[Compute]) -> bool:
-    """Whether contractions are sums of products of one narrow float, as warps add them up."""
-    products = all(is_matrix_product(c) for c in scores)
-    return products and len({e.dtype for c in scores for e in loads(c.value)}) == 1
+def _matrix_products(scores: Sequence[Compute], target: Target) -> MatrixIntrinsic | None:
+    """What adds up the products of several contractions, all of one dtype, by warps."""
+    (by, *others) = {matrix_product(c, target) for c in scores}
+    one_dtype = len({e.dtype for c in scores for e in loads(c.value)}) == 1
+    return by if one_dtype and not others else None
 
 
-def _adds_matrices(kernel: Kernel, scores: Compute, last: Compute) -> bool:
-    """Whether the last contraction is such a sum too, of what is rounded to that narrow float."""
+def _adds_matrices(kernel: Kernel, last: Compute, by: MatrixIntrinsic) -> bool:
+    """Whether the last contraction is such a sum too: of what is rounded to the dtype of the loads,
+    or, where the instruction rounds, as it is.
+    """
     kept = next((e for e in reads([last.value]) if e.src), None)
     found = loads(last.value)
     if kept is None or len(found) != 1 or last.value.op is not ExprOp.MUL:
         return False
+    wide, source = last.value.dtype is by.result_dtype, found[0].dtype
+    if by.rounds:
+        return wide and set(last.value.src) == {kept, found[0]} and source in by.sources
     weights = kernel.computes[kept.arg].value
     sources = {e.src[0].dtype for e in (weights, *last.value.src) if e.op is ExprOp.CAST}
-    wide = last.value.dtype is MMA.result_dtype and weights.op is ExprOp.CAST
-    return wide and sources == {found[0].dtype} == {loads(scores.value)[0].dtype}
+    return wide and weights.op is ExprOp.CAST and sources == {source} and source in by.sources
 
 
 def tile_chain(plan: Plan, chain: Chain, tile: ChainTile) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import final
 
-from ferrule.codegen.intrinsics import MMA, WARP
+from ferrule.codegen.intrinsics import WARP, MatrixIntrinsic
 from ferrule.codegen.kernel import LINE_BYTES, PIECE_BYTES
 from ferrule.records import dataclass
 from ferrule.target import Target
@@ -20,7 +20,6 @@ ACCESS_BYTES = PIECE_BYTES  # the widest load of one thread
 BANKS_BYTES = LINE_BYTES  # of memory that threads share: what all of its banks give at a time
 ACCUMULATOR_BYTES = 256  # for the results of one thread
 MATRIX_RESULTS = 128  # of one thread, where warps multiply matrices: half of its registers
-NARROW_BYTES = 2
 STAGES = (4, 3, 2)  # steps that are in shared memory at once: one is used, the others on their way
 BY_REGISTERS = (2,)  # the same where a thread's registers hold what is on its way
 MOST_HELD = 160  # of these, and of its results: each element on its way has an address as well
@@ -52,8 +51,8 @@ class GridTile:
     """What a block computes at a time.
 
     Its threads are a grid of `row_threads` x `column_threads`, and each has `rows` x `columns`
-    results; `step` terms of the sum are in shared memory at once. With `matrices` its warps
-    multiply matrices, and the threads hold what the instruction says. With `stages` copies of so
+    results; `step` terms of the sum are in shared memory at once. With `matrices`, an instruction,
+    its warps multiply matrices, and the threads hold what that says. With `stages` copies of so
     many steps are in shared memory, all but one of them on their way.
     """
 
@@ -62,7 +61,7 @@ class GridTile:
     row_threads: int
     column_threads: int
     step: int
-    matrices: bool = False
+    matrices: MatrixIntrinsic | None = None
     stages: int = 1
 
     @property
@@ -101,7 +100,8 @@ class Work:
     columns: int
     terms: int
     itemsize: int
-    matrices: bool
+    matrices: MatrixIntrinsic | None
+    """What multiplies them by warps, if something does."""
     ahead: bool = False
     """Whether copies to shared memory can go on while the threads multiply."""
     by_registers: tuple[bool, bool] = (False, False)
@@ -112,13 +112,14 @@ class Work:
     @property
     def copied_bytes(self) -> int:
         """The bytes of an element in shared memory."""
-        return NARROW_BYTES if self.matrices else self.itemsize
+        return self.itemsize if self.matrices is None else self.matrices.itemsize
 
 
 @lru_cache(maxsize=4096)
 def best_grid_tile(target: Target, work: Work) -> GridTile | None:
     """The tile with the least time; None where a thread for each result takes less."""
-    tiles = _matrix_tiles(target) if work.matrices else _tiles(target, work)
+    by = work.matrices
+    tiles = _tiles(target, work) if by is None else _matrix_tiles(target, by)
     if work.ahead:
         tiles = (t for tile in tiles for t in _with_stages(target, work, tile))
     costs = {tile: (grid_tile_cost(target, work, tile), tile.staged) for tile in tiles}
@@ -152,19 +153,19 @@ def _steps(period: int) -> list[int]:
     return sorted({*STEPS, *(n for n in whole if n >= min(STEPS))})
 
 
-def _matrix_tiles(target: Target) -> Iterator[GridTile]:
+def _matrix_tiles(target: Target, by: MatrixIntrinsic) -> Iterator[GridTile]:
     counts = (1, 2, 4, 8)
-    near = MMA.rows // MMA.down
+    near = by.rows // by.down
     for down, across, rows, columns in itertools.product(counts, counts, counts, counts):
-        results = near * rows * MMA.near * columns
+        results = near * rows * by.near * columns
         if down * across * WARP > target.block_threads or results > MATRIX_RESULTS:
             continue
         for step in STEPS:
             tile = GridTile(
-                rows * near, columns * MMA.near, down * MMA.down, across * MMA.across, step, True
+                rows * near, columns * by.near, down * by.down, across * by.across, step, by
             )
-            fits = tile.staged * NARROW_BYTES <= target.shared_bytes
-            if step % MMA.terms == 0 and fits:
+            fits = tile.staged * by.itemsize <= target.shared_bytes
+            if step % by.terms == 0 and fits:
                 yield tile
 
 
@@ -265,12 +266,13 @@ def multiprocessors(target: Target) -> int:
 
 def term_cycles(target: Target, tile: GridTile, itemsize: int) -> float:
     """How long all lanes take for one term of the sums of as many threads."""
-    if not tile.matrices:
+    by = tile.matrices
+    if by is None:
         banks = BANKS_CYCLES * _bank_reads(target, tile, itemsize)
         return max(tile.rows * tile.columns, banks)
-    rows, columns = tile.rows * MMA.down // MMA.rows, tile.columns // MMA.near
-    banks = rows * MMA.rows // MMA.across + columns * MMA.columns // MMA.across
-    return max(MATRIX_CYCLES * rows * columns, banks) * LANES / WARP / MMA.terms
+    rows, columns = tile.rows * by.down // by.rows, tile.columns // by.near
+    banks = rows * by.rows // by.across + columns * by.columns // by.across
+    return max(MATRIX_CYCLES * rows * columns, banks) * LANES / WARP / by.terms
 
 
 def _bank_reads(target: Target, tile: GridTile, itemsize: int) -> float:

@@ -29,13 +29,19 @@ from ferrule.codegen.gridcost import (
     multiprocessors,
     naive_cost,
 )
-from ferrule.codegen.intrinsics import COPIED_BYTES, COPIES_AHEAD, MMA
+from ferrule.codegen.intrinsics import (
+    COPIED_BYTES,
+    COPIES_AHEAD,
+    MatrixIntrinsic,
+    native_matrix_intrinsic,
+)
 from ferrule.codegen.kernel import MOST_SCRATCH, Compute, Nest
 from ferrule.codegen.plan import Plan, base, loads, step_of
 from ferrule.codegen.primitives.editing import is_product_of_loads
 from ferrule.dtype import DType
 from ferrule.expr import Expr, ExprOp, const, range_, substitute, toposort
 from ferrule.records import dataclass
+from ferrule.target import Target
 
 SECTOR_BYTES = 32  # of memory: what one access moves at least
 UNROLLED = 4  # terms in the innermost loop
@@ -98,7 +104,7 @@ def schedule_grid_tile(plan: Plan, name: str) -> bool:
     work, target = _work(plan, *contraction), plan.target
     roots = len(plan.kernel.roots)
     if roots > 1:  # each with shared memory of its own, and blocks as large as the largest of them
-        work = replace(work, matrices=False)
+        work = replace(work, matrices=None)
         target = replace(target, shared_bytes=(target.shared_bytes - MOST_SCRATCH) // roots)
     tile = best_grid_tile(target, work)
     return tile is not None and tile_grid(plan, name, tile)
@@ -144,7 +150,7 @@ def _work(plan: Plan, reduce: str, axes: Axes) -> Work:
     nest = plan.nest(reduce)
     terms = [loop.range for loop in nest.loops]
     (c,) = nest.computes
-    matrices = MMA.is_native(plan.target) and is_matrix_product(c)
+    matrices = matrix_product(c, plan.target)
     return Work(
         batch=_count(axes.batch),
         rows=_count(axes.rows),
@@ -155,8 +161,8 @@ def _work(plan: Plan, reduce: str, axes: Axes) -> Work:
         period=_count(terms[1:]),
         ahead=COPIES_AHEAD in plan.target.features.split(",") and is_product_of_loads(c),
         by_registers=(
-            _needs_registers(c, axes.rows, matrices),
-            _needs_registers(c, axes.columns, matrices),
+            _needs_registers(c, axes.rows, matrices is not None),
+            _needs_registers(c, axes.columns, matrices is not None),
         ),
     )
 
@@ -183,12 +189,17 @@ def _is_wide(e: Expr) -> bool:
     return any(step_of(e.src[0], r) == 1 and _is_whole(e, r, together) for r in e.ranges)
 
 
-def is_matrix_product(c: Compute) -> bool:
-    """Whether a sum adds up products of narrow floats, as an instruction of warps does."""
-    if not is_product_of_loads(c) or c.value.dtype is not MMA.result_dtype:
-        return False
-    sources = {factor.src[0].dtype for factor in c.value.src if factor.op is ExprOp.CAST}
-    return len(sources) == 1 and sources <= set(MMA.sources) and len(loads(c.value)) == 2
+def matrix_product(c: Compute, target: Target) -> MatrixIntrinsic | None:
+    """The target's instruction by which warps add up the products that a sum is made of: those of
+    two loads of one dtype, each cast at most once.
+    """
+    if not is_product_of_loads(c) or len(loads(c.value)) != 2:
+        return None
+    factors = [f.src[0] if f.op is ExprOp.CAST else f for f in c.value.src]
+    sources = {factor.dtype for factor in factors}
+    if len(sources) > 1 or any(factor.op is not ExprOp.LOAD for factor in factors):
+        return None
+    return native_matrix_intrinsic(sources.pop(), c.value.dtype, target)
 
 
 def _count(ranges: Sequence[Expr]) -> int:
@@ -297,6 +308,16 @@ class Tiling:
             what = "load" if self.tile.matrices else "value"
             args = (self.reduce, e.arg, self.reduce, 1, tuple(order), names[-1], number, what)
             self.plan.do("stage", *args)
+            if self.tile.matrices is not None:
+                self._swizzle(names[-1], self.tile.matrices, last.name == term)
+
+    def _swizzle(self, copy: str, by: MatrixIntrinsic, along_terms: bool) -> None:
+        """What a warp takes of a copy at a time comes from different banks: rows of 16 bytes of
+        eight rows or columns; or, of elements that cannot be turned, two such pieces of four terms.
+        """
+        pieces = () if along_terms or by.packed > 1 else (2,)
+        axis = self.plan.nest(copy).computes[0].ranges[0]
+        self.plan.do("swizzle", copy, axis.name, *pieces)
 
     def threads(self, nest: str, row: str, column: str | None, term: str | None = None) -> None:
         """Threads along both axes of a tile, and what each of them does.
@@ -304,8 +325,8 @@ class Tiling:
         Without a column, those of a row do the same.
         """
         plan, tile = self.plan, self.tile
-        if tile.matrices:
-            self._warps(nest, row, column, term)
+        if tile.matrices is not None:
+            self._warps(tile.matrices, nest, row, column, term)
             return
         lanes = max(1, ACCESS_BYTES // self._dtype.itemsize)
         outer = self._around(nest, row, column, term)
@@ -320,32 +341,34 @@ class Tiling:
         plan.do("reorder", nest, (*outer, *threads, *terms, *copies, *columns.last))
         _bind(plan, nest, threads, copies, columns.last)
 
-    def _warps(self, nest: str, row: str, column: str | None, term: str | None) -> None:
+    def _warps(
+        self, by: MatrixIntrinsic, nest: str, row: str, column: str | None, term: str | None
+    ) -> None:
         """Warps along both axes of a tile, and the threads of each as an instruction has them."""
         plan, tile = self.plan, self.tile
         outer = self._around(nest, row, column, term)
-        down, rows = self._part(nest, row, tile.rows * MMA.down)
-        row_copies, rows = self._part(nest, rows, MMA.rows)
-        half, near = self._part(nest, rows, MMA.down)
-        across, column_copies, beside, lanes = self._warp_columns(nest, column)
+        down, rows = self._part(nest, row, tile.rows * by.down)
+        row_copies, rows = self._part(nest, rows, by.rows)
+        half, near = self._part(nest, rows, by.down)
+        across, column_copies, beside, lanes = self._warp_columns(by, nest, column)
         threads = [*down, *across, near, *beside]
-        terms, last = ([], "") if term is None else self._part(nest, term, MMA.terms)
+        terms, last = ([], "") if term is None else self._part(nest, term, by.terms)
         copies = [*row_copies, *column_copies, *half]
         order = (*outer, *threads, *terms, *copies, *lanes)
         plan.do("reorder", nest, order if term is None else (*order, last))
         _bind(plan, nest, threads, copies, lanes)
         if term is not None:
-            plan.do("tensorize", nest, last, MMA.name)
+            plan.do("tensorize", nest, last, by.name)
 
     def _warp_columns(
-        self, nest: str, column: str | None
+        self, by: MatrixIntrinsic, nest: str, column: str | None
     ) -> tuple[list[str], list[str], list[str], list[str]]:
         """The loops over the columns of a tile: warps, copies, threads of a warp, lanes."""
         if column is None:
             return [], [], [], []
-        across, columns = self._part(nest, column, self.tile.columns * MMA.across)
-        copies, columns = self._part(nest, columns, MMA.columns)
-        beside, lane = self._part(nest, columns, MMA.near)
+        across, columns = self._part(nest, column, self.tile.columns * by.across)
+        copies, columns = self._part(nest, columns, by.columns)
+        beside, lane = self._part(nest, columns, by.near)
         return across, copies, beside, [lane]
 
     def _around(self, nest: str, *tile: str | None) -> list[str]:
@@ -434,8 +457,6 @@ def fill_copy(plan: Plan, name: str, tile: GridTile) -> None:
     # Elements that are turned go to places that are apart: each by itself, if it needs no register.
     if turned and ahead and c.value is element and element.dtype.itemsize in COPIED_BYTES:
         lanes = 1
-    if tile.matrices:
-        plan.do("swizzle", name, axes[0].name)
     first = gcd(tile.threads, along.size.arg // lanes)
     mine = _shared_out(plan, name, along.name, first, lanes)
     near = mine.threads

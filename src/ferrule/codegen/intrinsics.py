@@ -70,7 +70,11 @@ class MatrixIntrinsic:
 
     Each thread holds a part of each matrix: `left`, `right` and `result` say which element, as
     (row, column), is the e-th of thread t. The threads are `down` x `across`; a thread has every
-    `down`-th row of the result, and `near` neighbours of each.
+    `down`-th row of the result, and `near` neighbours of each. Of what it multiplies it has
+    `packed` neighbours along the terms in a register of 32 bits.
+
+    With `rounds` the operands are rounded first (`ExprOp.TF32`), so that a product is another than
+    that of its elements; only where the target's `allows_tf32` says so.
     """
 
     name: str
@@ -80,26 +84,50 @@ class MatrixIntrinsic:
     down: int
     across: int
     near: int
+    packed: int
     sources: tuple[DType, ...]
     result_dtype: DType
     needs: frozenset[str]
+    rounds: bool = False
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes of an element of what is multiplied."""
+        return self.sources[0].itemsize
+
+    @property
+    def half(self) -> int:
+        """The terms that a register of each thread has, of one row or column."""
+        return self.across * self.packed
+
+    @property
+    def held(self) -> tuple[int, int, int]:
+        """How many elements each thread has of the left matrix, the right one, and the result."""
+        sizes = self.rows * self.terms, self.terms * self.columns, self.rows * self.columns
+        left, right, result = (size // WARP for size in sizes)
+        return left, right, result
 
     def left(self, t: Any, e: Any) -> tuple[Any, Any]:
-        """Pairs along the terms; of two pairs the second is of the lower half of the rows."""
-        return t // 4 + e // 2 % 2 * 8, t % 4 * 2 + e % 2 + e // 4 * 8
+        """Of two registers the second is of the lower half of the rows."""
+        register = e // self.packed
+        return t // 4 + register % 2 * 8, self._term(t, e, register // 2)
 
     def right(self, t: Any, e: Any) -> tuple[Any, Any]:
-        """Pairs along the terms, of one column."""
-        return t % 4 * 2 + e % 2 + e // 2 * 8, t // 4
+        """Registers along the terms, of one column."""
+        return self._term(t, e, e // self.packed), t // 4
+
+    def _term(self, t: Any, e: Any, half: Any) -> Any:
+        return t % 4 * self.packed + e % self.packed + half * self.half
 
     def result(self, t: Any, e: Any) -> tuple[Any, Any]:
         """Pairs along a row."""
         return t // 4 + e // 2 * 8, t % 4 * 2 + e % 2
 
     def is_native(self, target: Target) -> bool:
-        """Whether the target has the instruction."""
+        """Whether the target has the instruction, and may use it."""
         features = set(target.features.split(","))
-        return target.warp == WARP and {f"+{feature}" for feature in self.needs} <= features
+        has_it = target.warp == WARP and {f"+{feature}" for feature in self.needs} <= features
+        return has_it and (target.allows_tf32 or not self.rounds)
 
 
 MMA: Final = MatrixIntrinsic(
@@ -110,21 +138,53 @@ MMA: Final = MatrixIntrinsic(
     down=8,
     across=4,
     near=2,
+    packed=2,
     sources=(dtypes.float16, dtypes.bfloat16),
     result_dtype=dtypes.float32,
     needs=frozenset({"mma"}),
 )
+MMA_TF32: Final = MatrixIntrinsic(
+    name="mma1688",
+    rows=16,
+    columns=8,
+    terms=8,
+    down=8,
+    across=4,
+    near=2,
+    packed=1,
+    sources=(dtypes.float32,),
+    result_dtype=dtypes.float32,
+    needs=frozenset({"mma"}),
+    rounds=True,
+)
+MATRIX_INTRINSICS: Final = {intrinsic.name: intrinsic for intrinsic in (MMA, MMA_TF32)}
 
 
-def of_matrices(t: Any, e: Any, turned: bool) -> tuple[Any, Any, Any]:
-    """Which element thread t of a warp gets as its e-th of four 8 x 8 matrices: (matrix, row,
-    column). Thread 8 * m + i has told where row i of matrix m is.
+def matrix_intrinsic(source: DType | None) -> MatrixIntrinsic | None:
+    """The instruction that multiplies matrices of a dtype, whether a target has it or not."""
+    return next((i for i in MATRIX_INTRINSICS.values() if source in i.sources), None)
 
-    That is what `MMA.left` and `MMA.right` say of two or four of them, if the rows run along the
-    terms, or, `turned`, the columns.
+
+def native_matrix_intrinsic(source: DType, result: DType, target: Target) -> MatrixIntrinsic | None:
+    """The target's instruction for sums, in `result`, of products of `source` by a warp.
+
+    This is the one place that asks whether products of float32 may be of rounded operands.
     """
-    row, column = t // 4, t % 4 * 2 + e % 2
-    return e // 2, *((column, row) if turned else (row, column))
+    found = matrix_intrinsic(source)
+    fits = found is not None and found.result_dtype is result and found.is_native(target)
+    return found if fits else None
+
+
+def of_matrices(t: Any, e: Any, turned: bool, packed: int = 2) -> tuple[Any, Any, Any]:
+    """Which element thread t of a warp gets as its e-th of four matrices of 8 rows of 16 bytes:
+    (matrix, row, column). Thread 8 * m + i has told where row i of matrix m is. Elements are
+    `packed` to 32 bits.
+
+    That is what `left` and `right` of an intrinsic say of two or four of them, if the rows run
+    along the terms, or, `turned`, the columns; elements of 32 bits cannot be turned.
+    """
+    row, column = t // 4, t % 4 * packed + e % packed
+    return e // packed, *((column, row) if turned else (row, column))
 
 
 def native_intrinsic(source: DType, result: DType, target: Target) -> Intrinsic | None:

@@ -132,7 +132,8 @@ class Compute:
     `ranges` are the axes of what is kept, outermost first; a reduce's other loops are those it
     combines over. With `over` it is kept in the memory of another value, which it replaces.
     With `padding`, steps along some axes are so many places longer than they need be. With
-    `swizzle`, pieces of 16 bytes are a place further on in their line for each so many elements.
+    `swizzle`, pieces of 16 bytes are `pieces` places further on in their line for each so many
+    elements.
     With `stages`, there is so much memory for copies of it, which are made `stages - 1` iterations
     of the loop that its nest hangs in before they are read.
 
@@ -150,6 +151,7 @@ class Compute:
     over: str | None = None
     padding: tuple[tuple[Expr, int], ...] = ()
     swizzle: int = 0
+    pieces: int = 1
     stages: int = 1
     along: Expr | None = None
     start: Expr | None = None
@@ -178,13 +180,14 @@ class Compute:
     def swizzled(self, place: Expr) -> Expr:
         """Where what would be at a place is, so that columns are in different banks too.
 
-        The first piece of the second row is where the second piece of the first row would be.
+        The first piece of the second row is where another piece of the first row would be.
         """
         if not self.swizzle:
             return place
         itemsize = self.value.dtype.itemsize
         line, piece = LINE_BYTES // itemsize, PIECE_BYTES // itemsize
-        turned = (place // piece + place // max(line, self.swizzle)) % (line // piece)
+        further = place // max(line, self.swizzle) * self.pieces
+        turned = (place // piece + further) % (line // piece)
         return place // line * line + turned * piece + place % piece
 
     def strides(self, axes: Sequence[Expr]) -> list[int]:

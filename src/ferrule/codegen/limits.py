@@ -191,7 +191,7 @@ def _added_to(c: Compute) -> Expr | None:
 def _support(kernel: Kernel, value: Expr) -> Iterator[Expr]:
     """Conditions without which a value, a product or a sum is 0: its own, or those of its parts."""
     match value.op:
-        case ExprOp.MUL | ExprOp.CAST:
+        case ExprOp.MUL | ExprOp.CAST | ExprOp.TF32:
             for factor in value.src:
                 yield from _support(kernel, factor)
         case ExprOp.LOAD if len(value.src) == 2:

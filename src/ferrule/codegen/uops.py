@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from enum import Enum, auto
 from typing import Any
 
+from ferrule.codegen.intrinsics import matrix_intrinsic
 from ferrule.codegen.kernel import MOST_SCRATCH, PIECE_BYTES
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import COMPARISONS, ExprOp
@@ -175,6 +176,8 @@ def _alu_problem(u: UOp) -> str:
         kinds = [s.dtype for s in (*u.src, u)]
         fits = kinds == [dtypes.uint32] * 2 + [dtypes.float32] * 2
         return "" if fits else f"DOT: takes two uint32 and a float32, and gives one; not {kinds}"
+    if u.arg is ExprOp.TF32 and u.dtype is not dtypes.float32:
+        return f"TF32: rounds float32, not {u.dtype}"
     operands = u.src[1:] if u.arg is ExprOp.WHERE else u.src
     if u.arg in (ExprOp.SHL, ExprOp.SHR):
         operands = u.src[:1]
@@ -188,17 +191,34 @@ def _alu_problem(u: UOp) -> str:
 
 def _mma_problem(u: UOp) -> str:
     source, shapes = u.src[0].dtype, [(s.dtype, s.lanes) for s in (*u.src, u)]
-    if source not in (dtypes.float16, dtypes.bfloat16):
-        return f"multiplies float16 or bfloat16, not {source}"
-    if shapes != [(source, 8), (source, 4), (dtypes.float32, 4), (dtypes.float32, 4)]:
-        return f"takes 8 and 4 elements and 4 float32, and gives 4 float32; not {shapes}"
+    intrinsic = matrix_intrinsic(source)
+    if intrinsic is None:
+        return f"multiplies float16, bfloat16, or float32 rounded to tf32, not {source}"
+    left, right, result = intrinsic.held
+    of_results = (intrinsic.result_dtype, result)
+    if shapes != [(source, left), (source, right), of_results, of_results]:
+        return (
+            f"takes {left} and {right} elements and {result} float32, and gives {result} float32; "
+            f"not {shapes}"
+        )
+    if intrinsic.rounds and not all(_is_rounded(s) for s in u.src[:2]):
+        return f"multiplies {source} that is not rounded to tf32"
     return ""
+
+
+def _is_rounded(u: UOp) -> bool:
+    """Whether all lanes are rounded to tf32."""
+    if u.op is UOps.SHUFFLE:
+        return all(_is_rounded(s) for s in u.src)
+    return u.op is UOps.ALU and u.arg is ExprOp.TF32
 
 
 def _matrices_problem(u: UOp) -> str:
     pointer, index = u.src
     if pointer.op is not UOps.SHARED or pointer.dtype is not u.dtype or _bits(u) != 128:
-        return "loads 8 elements of 16 bits from memory that the block shares"
+        return "loads 16 bytes for each thread from memory that the block shares"
+    if u.dtype is None or u.dtype.itemsize not in ((2,) if u.arg else (2, 4)):
+        return "loads elements of 16 bits, or, as they lie there, of 32"
     if index.dtype not in _INDICES or index.lanes != 1:
         return "the index must be int32 or int64, a scalar"
     return ""

@@ -17,6 +17,7 @@ from ferrule.codegen.emitter import I32, I64, Copy, Emitter
 from ferrule.codegen.intrinsics import COPIED_BYTES
 from ferrule.codegen.kernel import (
     LANES_OR_COPIES,
+    PIECE_BYTES,
     Compute,
     Kernel,
     KernelError,
@@ -448,7 +449,8 @@ class Values:
         known = self.out.scopes[level].matrices
         if operand not in known:
             dtype, src = self.out.memory_dtype(c.value.dtype), (self._local(c), at)
-            known[operand] = self.out.place(UOp(UOps.MATRICES, dtype, 8, src, turned), level)
+            lanes = PIECE_BYTES // dtype.itemsize
+            known[operand] = self.out.place(UOp(UOps.MATRICES, dtype, lanes, src, turned), level)
         return known[operand]
 
     def is_copied_alone(self, c: Compute) -> bool:

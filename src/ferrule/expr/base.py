@@ -19,7 +19,8 @@ class ExprOp(Enum):
     """What a scalar expression does. IDIV and MOD floor; TDIV and TMOD truncate, as C's do.
 
     DOT of packed pairs a and b, and a float32 c, is `a0*b0 + (a1*b1 + c)`; `codegen/intrinsics.py`
-    says how it rounds.
+    says how it rounds. TF32 of a float32 is the nearest one with 10 bits of mantissa, the larger
+    of two that are as near.
     """
 
     CONST = auto()
@@ -54,6 +55,7 @@ class ExprOp(Enum):
     SQRT = auto()
     TRUNC = auto()
     ROUND = auto()
+    TF32 = auto()
     EXP2 = auto()
     LOG2 = auto()
     SIN = auto()

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from ferrule.buffer import Buffer
+from ferrule.config import config
 from ferrule.containers import is_record
 from ferrule.dtype import DType
 from ferrule.expr import BoundVariable, Expr, Variable, unbind
@@ -114,7 +115,7 @@ def read_arguments(
     Raises ValueError if one variable has two values.
     """
     arguments = Arguments(copied=copied, reachable=reachable, chains={} if only_kinds else None)
-    parts: list[Any] = [Tensor.training, is_recording()]
+    parts: list[Any] = [Tensor.training, is_recording(), config().ALLOW_TF32]
     for value in args:
         _add(value, arguments, parts)
     for name in sorted(kwargs):

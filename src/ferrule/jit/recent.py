@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias, final
 import numpy as np
 
 from ferrule.buffer import Buffer
+from ferrule.config import config
 from ferrule.containers import is_record
 from ferrule.expr import BoundVariable, Expr, Variable
 from ferrule.gradient.recording import mode
@@ -187,7 +188,7 @@ class Recent:
     """The replay used last, and what it was given; no tensor and no memory is kept alive."""
 
     __slots__ = (
-        *("_accepts", "_apart", "_cells", "_finds_inputs", "_names"),
+        *("_accepts", "_allows_tf32", "_apart", "_cells", "_finds_inputs", "_names"),
         *("_reachable", "_recording", "_training", "replay"),
     )
 
@@ -206,6 +207,7 @@ class Recent:
         """Those of the keyword arguments, in the order in which the call gave them."""
         self._training = Tensor.training
         self._recording = mode.recording
+        self._allows_tf32 = config().ALLOW_TF32
         self._reachable = reachable
         # In one memory, a copy is another tensor than what it is a copy of.
         self._cells = [id(tensor._cell) for tensor in tensors]
@@ -229,6 +231,8 @@ class Recent:
     def given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Given | None:
         """What a call gives to the replay; None if its signature has to be read."""
         if Tensor.training is not self._training or mode.recording is not self._recording:
+            return None
+        if config().ALLOW_TF32 != self._allows_tf32:
             return None
         values = args
         if kwargs or self._names:

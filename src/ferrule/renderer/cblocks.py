@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Final, final
 
-from ferrule.codegen.intrinsics import COPIED_BYTES
+from ferrule.codegen.intrinsics import COPIED_BYTES, MMA_TF32, matrix_intrinsic
 from ferrule.codegen.kernel import MOST_SCRATCH, PIECE_BYTES
 from ferrule.codegen.uops import UOp
 from ferrule.dtype import DType, dtypes
@@ -19,7 +19,7 @@ from ferrule.expr import ExprOp
 from ferrule.records import dataclass
 from ferrule.renderer.calu import Arithmetic, alu, cast
 from ferrule.renderer.cdialect import memory_type, type_of
-from ferrule.renderer.cprelude import Helper, Prelude
+from ferrule.renderer.cprelude import Helper, Prelude, bits_of, of_bits
 
 _COMMUTES: Final = frozenset({ExprOp.ADD, ExprOp.MUL, ExprOp.AND, ExprOp.OR, ExprOp.XOR})
 # What a warp can exchange; narrower values go as integers.
@@ -149,6 +149,23 @@ for (i32 term = 0; term < 16; term++) {{
     }}
   }}
 }}"""
+# The same of elements of 32 bits, of which the instruction takes the upper 19.
+_MMA_TF32_BY_EXCHANGE: Final = """const i32 row = thread & 28, column = (thread & 3) * 8;
+for (i32 term = 0; term < 8; term++) {
+  const i32 place = term % 4, side = term / 4;
+  for (i32 half = 0; half < 2; half++) {
+    const u32 x = __shfl_sync(0xffffffffu, a[side * 2 + half], row + place);
+    for (i32 near = 0; near < 2; near++) {
+      const u32 y = __shfl_sync(0xffffffffu, b[side], column + near * 4 + place);
+      c.lane[half * 2 + near] += float_of_bits(x & 0xFFFFE000u) * float_of_bits(y & 0xFFFFE000u);
+    }
+  }
+}"""
+_MMA_TF32_INSTRUCTION: Final = """\
+asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+    "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    : "+f"(c.lane[0]), "+f"(c.lane[1]), "+f"(c.lane[2]), "+f"(c.lane[3])
+    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));"""
 _MMA_INSTRUCTION: Final = """const u32 a0 = a[0] | (u32)a[1] << 16, a1 = a[2] | (u32)a[3] << 16;
 const u32 a2 = a[4] | (u32)a[5] << 16, a3 = a[6] | (u32)a[7] << 16;
 const u32 b0 = b[0] | (u32)b[1] << 16, b1 = b[2] | (u32)b[3] << 16;
@@ -159,25 +176,36 @@ asm("mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32 "
 
 
 def mma(prelude: Prelude, source: DType) -> Helper:
-    """The function that multiplies matrices by a warp: `(thread, 8 of a, 4 of b, 4 of c)`."""
-    kind = {dtypes.float16: "f16", dtypes.bfloat16: "bf16"}[source]
+    """The function that multiplies matrices by a warp: `(thread, elements of a, of b, of c)`."""
+    by = matrix_intrinsic(source)
+    assert by is not None, f"no matrices of {source}"
     result = prelude.vector("float", 4)
-    left, right = (cast(prelude, source, dtypes.float32, "float", x) for x in ("x", "y"))
-    names = {x: [f"{x}{i}_" for i in range(count)] for x, count in (("a", 8), ("b", 4), ("c", 4))}
+    a, b, c = ([f"{x}{i}_" for i in range(n)] for x, n in zip("abc", by.held, strict=True))
+    needs: tuple[Helper, ...] = ()
+    if by is MMA_TF32:
+        kind, held, kept = "tf32", "float", "u32"
+        instruction, exchange = _MMA_TF32_INSTRUCTION, _MMA_TF32_BY_EXCHANGE
+        bits, needs = "bits_of_float({})", (bits_of("float"), of_bits("float"))
+    else:
+        kind = {dtypes.float16: "f16", dtypes.bfloat16: "bf16"}[source]
+        held, kept, bits = "u16", "u16", "{}"
+        left, right = (cast(prelude, source, dtypes.float32, "float", x) for x in ("x", "y"))
+        instruction = _MMA_INSTRUCTION.format(kind=kind)
+        exchange = _MMA_BY_EXCHANGE.format(left=left, right=right)
     body = [
-        f"const u16 a[8] = {{{', '.join(names['a'])}}};",
-        f"const u16 b[4] = {{{', '.join(names['b'])}}};",
-        f"{result} c = {{{{{', '.join(names['c'])}}}}};",
+        f"const {kept} a[{len(a)}] = {{{', '.join(map(bits.format, a))}}};",
+        f"const {kept} b[{len(b)}] = {{{', '.join(map(bits.format, b))}}};",
+        f"{result} c = {{{{{', '.join(c)}}}}};",
         f"#if {prelude.dialect.instructions_if}",
-        _MMA_INSTRUCTION.format(kind=kind),
+        instruction,
         "#else",
-        _MMA_BY_EXCHANGE.format(left=left, right=right),
+        exchange,
         "#endif",
         "return c;",
     ]
-    parameters = [f"u16 {name}" for name in names["a"] + names["b"]]
-    parameters += [f"float {name}" for name in names["c"]]
-    return Helper(f"mma_{kind}", result, ", ".join(["i32 thread", *parameters]), "\n".join(body))
+    parameters = [f"{held} {name}" for name in a + b] + [f"float {name}" for name in c]
+    head = ", ".join(["i32 thread", *parameters])
+    return Helper(f"mma_{kind}", result, head, "\n".join(body), needs)
 
 
 _MATRICES_INSTRUCTION: Final = """asm volatile("ldmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 "
@@ -199,7 +227,8 @@ for (i32 matrix = 0; matrix < 4; matrix++) {{
 
 def matrices(prelude: Prelude, turned: bool) -> Helper:
     """The function that loads four 8 x 8 matrices of 16 bits, two elements to a u32 of each:
-    `(thread, row)`, with the place of the row that the thread gives."""
+    `(thread, row)`, with the place of the row that the thread gives. Or matrices of 8 x 4 elements
+    of 32 bits."""
     result = prelude.vector("u32", 4)
     row, column = ("far", "near") if turned else ("near", "far")
     body = [
@@ -212,7 +241,7 @@ def matrices(prelude: Prelude, turned: bool) -> Helper:
         "return out;",
     ]
     name = "matrices_turned" if turned else "matrices"
-    return Helper(name, result, "i32 thread, const u16 *row", "\n".join(body))
+    return Helper(name, result, "i32 thread, const void *row", "\n".join(body))
 
 
 _SHIM: Final = "defined(FERRULE_SHIM)"  # of the tests: functions with these names are there

@@ -134,6 +134,9 @@ CUDA: Final = Dialect(
         "float_of_f16": 'float y;\nasm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));\nreturn y;',
         "f16_of_float": _one_of_two("f16x2"),
         "bf16_of_float": _one_of_two("bf16x2"),
+        "tf32_of_float": (
+            'u32 y;\nasm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));\nreturn float_of_bits(y);'
+        ),
     },
     instructions_if="!defined(FERRULE_SHIM) && __CUDA_ARCH__ >= 800",
 )

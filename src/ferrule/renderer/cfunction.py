@@ -352,8 +352,9 @@ class Function:
         helper = matrices(self.prelude, u.arg)
         call = self.prelude.call(helper, "thread", f"&{row}")
         self.emit(f"const {helper.result} {name} = {call};")
-        pairs = [f"{name}.lane[{i}]" for i in range(u.lanes // 2)]
-        self.lanes[u] = [text for p in pairs for text in (f"((u16){p})", f"((u16)({p} >> 16))")]
+        registers = [f"{name}.lane[{i}]" for i in range(4)]
+        lanes = bitcast(self.prelude, dtypes.uint32, _dtype(u), registers)
+        self.lanes[u] = [atom(lane) for lane in lanes]
 
     # -- memory ------------------------------------------------------------------------------------
 

@@ -210,6 +210,14 @@ if (x != x) return (u16)(bits >> 16 | 0x40u);
 return (u16)((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);""",
     (_BITS,),
 )
+TF32_OF_FLOAT = Helper(
+    "tf32_of_float",
+    "float",
+    "float x",
+    """// 10 bits of the mantissa are kept, and half of the last one is rounded up in size.
+return x != x ? x : float_of_bits((bits_of_float(x) + 0x1000u) & 0xFFFFE000u);""",
+    (_BITS, _FLOAT),
+)
 ODD_FLOAT = Helper(
     "odd_float",
     "float",

@@ -189,6 +189,15 @@ def _truncate(t: Lanes, dtype: DType, x: str) -> str:
     return llvmexpand.truncate(t, x)
 
 
+def _to_tf32(t: Lanes, dtype: DType, x: str) -> str:
+    """Half of the last bit that stays is added, which the bits after it do not show."""
+    whole = t.of("i32")
+    more = whole.op("add", t.convert("bitcast", x, "i32"), whole.constant(1 << 12))
+    kept = whole.op("and", more, whole.constant(-1 << 13))
+    rounded = whole.convert("bitcast", kept, "float")
+    return t.select(t.compare("uno", x, x), x, rounded)
+
+
 _ALU: Final[dict[ExprOp, Callable[..., str]]] = {
     ExprOp.ADD: _add,
     ExprOp.SUB: _subtract,
@@ -216,6 +225,7 @@ _ALU: Final[dict[ExprOp, Callable[..., str]]] = {
     ExprOp.SQRT: lambda t, dtype, a: t.intrinsic("sqrt", a),
     ExprOp.TRUNC: _truncate,
     ExprOp.ROUND: _round,
+    ExprOp.TF32: _to_tf32,
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy
 
-from ferrule.codegen.intrinsics import MMA, of_matrices
+from ferrule.codegen.intrinsics import MatrixIntrinsic, of_matrices
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import ExprOp
 
@@ -130,22 +130,31 @@ def _dot(a: Array, b: Array, c: Array) -> Array:
     return total
 
 
-def mma(a: Array, b: Array, c: Array) -> Array:
+def mma(by: MatrixIntrinsic, a: Array, b: Array, c: Array) -> Array:
     """What each of 32 threads has of `a @ b + c`, from its parts of these: terms in their order."""
-    left = unfolded(a.astype(numpy.float32), MMA.left, (MMA.rows, MMA.terms))
-    right = unfolded(b.astype(numpy.float32), MMA.right, (MMA.terms, MMA.columns))
-    total = unfolded(c, MMA.result, (MMA.rows, MMA.columns))
-    for term in range(MMA.terms):
+    left = unfolded(a.astype(numpy.float32), by.left, (by.rows, by.terms))
+    right = unfolded(b.astype(numpy.float32), by.right, (by.terms, by.columns))
+    total = unfolded(c, by.result, (by.rows, by.columns))
+    for term in range(by.terms):
         total = total + left[:, term : term + 1] * right[term]
     thread, element = numpy.indices(c.shape)
-    parts: Array = total[MMA.result(thread, element)]
+    parts: Array = total[by.result(thread, element)]
     return parts
 
 
+def to_tf32(x: Array) -> Array:
+    """The nearest float32 with 10 bits of mantissa, the larger of two that are as near."""
+    bits = x.view(numpy.uint32)
+    rounded = ((bits + numpy.uint32(1 << 12)) & numpy.uint32(~0x1FFF & 0xFFFFFFFF)).view(x.dtype)
+    return numpy.where(numpy.isnan(x), x, rounded)
+
+
 def matrices(rows: Array, turned: bool) -> Array:
-    """What each of 32 threads gets of four 8 x 8 matrices, of which each has given a row."""
+    """What each of 32 threads gets of four matrices of 8 rows, of which each has given one row of
+    16 bytes.
+    """
     thread, element = numpy.indices(rows.shape)
-    matrix, row, column = of_matrices(thread, element, turned)
+    matrix, row, column = of_matrices(thread, element, turned, rows.shape[1] // 4)
     parts: Array = rows[8 * matrix + row, column]
     return parts
 
@@ -185,6 +194,7 @@ _ALU: Final[dict[ExprOp, Callable[..., Array]]] = {
     ExprOp.SQRT: numpy.sqrt,
     ExprOp.TRUNC: numpy.trunc,
     ExprOp.ROUND: numpy.rint,
+    ExprOp.TF32: to_tf32,
 }
 _STORAGE_ONLY: Final = frozenset(
     {dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2}

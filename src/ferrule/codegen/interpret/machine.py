@@ -17,7 +17,7 @@ from ferrule.codegen.interpret.arithmetic import (
     operation,
 )
 from ferrule.codegen.interpret.memory import AccessError, Copy, Memory, Users
-from ferrule.codegen.intrinsics import WARP
+from ferrule.codegen.intrinsics import WARP, matrix_intrinsic
 from ferrule.codegen.uops import UOp, UOps
 
 # What differs from thread to thread, and where all of a block come together.
@@ -386,15 +386,15 @@ class Block:
 
     def _by_warps(self, u: UOp) -> None:
         """Each warp multiplies or shares out matrices, which its threads hold in parts."""
-        multiplies = u.op is UOps.MMA
-        parts = [self._of_all(s) for s in (u.src if multiplies else (u,))]
+        by = matrix_intrinsic(u.src[0].dtype) if u.op is UOps.MMA else None
+        parts = [self._of_all(s) for s in ((u,) if by is None else u.src)]
         count = len(parts[0])
         if count % WARP:
             raise InterpretError(
                 f"{u.op.name} by {count} threads; all {WARP} of each warp take part"
             )
         warps = [[x[i : i + WARP] for x in parts] for i in range(0, count, WARP)]
-        done = [mma(*warp) if multiplies else matrices(warp[0], u.arg) for warp in warps]
+        done = [matrices(warp[0], u.arg) if by is None else mma(by, *warp) for warp in warps]
         every = numpy.concatenate(done)
         for machine in self.machines:
             machine.known[u] = every[machine.threads]

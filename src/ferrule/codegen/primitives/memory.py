@@ -258,12 +258,14 @@ def prefetch(kernel: Kernel, nest_name: str, slot: int, distance: int) -> Kernel
     return kernel.with_nest(replace(nest, ahead=(*nest.ahead, (slot, distance))))
 
 
-def swizzle(kernel: Kernel, nest_name: str, name: str) -> Kernel:
-    """Each step along an axis of what a nest keeps, pieces of 16 bytes are a place further on.
+def swizzle(kernel: Kernel, nest_name: str, name: str, pieces: int = 1) -> Kernel:
+    """Each step along an axis of what a nest keeps, pieces of 16 bytes are a place further on, or
+    so many.
 
     The first piece of the second step is where the second of the first would be, and the last of
     a line of 128 bytes comes first. So pieces at one place of eight steps are in different banks,
-    as neighbours are, and nothing is longer than it need be. Exact.
+    as neighbours are, and nothing is longer than it need be. With two `pieces` those of four steps
+    are, two at a time. Exact.
 
     >>> from ferrule.dtype import dtypes
     >>> from ferrule.expr import load
@@ -278,7 +280,7 @@ def swizzle(kernel: Kernel, nest_name: str, name: str) -> Kernel:
     r = nest.loops[depth_of(kernel, nest, name)].range
     kept = [c for c in nest.computes if r in c.ranges]
     steps = [c.strides(c.ranges)[c.ranges.index(r)] * c.value.dtype.itemsize for c in kept]
-    whole = all(
+    whole = pieces >= 1 and all(
         n % PIECE_BYTES == 0 and max(n, LINE_BYTES) % min(n, LINE_BYTES) == 0 for n in steps
     )
     if not (kept and whole) or any(c.padding or c.over is not None for c in kept):
@@ -288,7 +290,10 @@ def swizzle(kernel: Kernel, nest_name: str, name: str) -> Kernel:
             f"{PIECE_BYTES} that fill lines of {LINE_BYTES}"
         )
     turned = {c.name: n // c.value.dtype.itemsize for c, n in zip(kept, steps, strict=True)}
-    computes = [replace(c, swizzle=turned.get(c.name, c.swizzle)) for c in nest.computes]
+    computes = [
+        replace(c, swizzle=turned[c.name], pieces=pieces) if c.name in turned else c
+        for c in nest.computes
+    ]
     return kernel.with_nest(replace(nest, computes=tuple(computes)))
 
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ferrule.codegen.intrinsics import INTRINSICS, MMA, Intrinsic
+from ferrule.codegen.intrinsics import (
+    INTRINSICS,
+    MATRIX_INTRINSICS,
+    Intrinsic,
+    MatrixIntrinsic,
+)
 from ferrule.codegen.kernel import Kernel, Kind, Nest
 from ferrule.codegen.primitives.editing import (
     ScheduleError,
@@ -26,7 +31,8 @@ def tensorize(kernel: Kernel, nest_name: str, name: str, intrinsic_name: str) ->
     2*k.o + 1], b[2*k.o & 2*k.o + 1], 0)`, where the 0 stands for the sum so far. Where n is odd the
     last pair is filled with zeros, in a copy of the body. Re-associates, and takes subnormals for
     zeros. "mma16816" leaves the loops as they are and does the last, of 16 terms, at once, by the
-    threads of a warp.
+    threads of a warp. "mma1688" does so with 8 terms, `s sum= a[k] * b[k]` in float32, which
+    becomes `s sum= tf32(a[k]) * tf32(b[k])`: another sum, of rounded operands.
 
     >>> from ferrule.codegen.kernel import MONOIDS, Compute, Loop, show
     >>> from ferrule.dtype import dtypes
@@ -44,13 +50,13 @@ def tensorize(kernel: Kernel, nest_name: str, name: str, intrinsic_name: str) ->
     """
     nest = nest_of(kernel, nest_name)
     r = nest.loops[depth_of(kernel, nest, name)].range
-    if intrinsic_name == MMA.name:
-        return _multiply_matrices(kernel, nest, r)
+    if intrinsic_name in MATRIX_INTRINSICS:
+        return _multiply_matrices(kernel, nest, r, MATRIX_INTRINSICS[intrinsic_name])
     intrinsic = INTRINSICS.get(intrinsic_name)
     if intrinsic is None:
         raise ScheduleError(
             f"tensorize({name}) in kernel {kernel.name}: no intrinsic {intrinsic_name}; there are "
-            f"{sorted((*INTRINSICS, MMA.name))}"
+            f"{sorted((*INTRINSICS, *MATRIX_INTRINSICS))}"
         )
     if not (is_dot(nest, r, intrinsic) and r.size.is_const):
         raise ScheduleError(
@@ -98,40 +104,49 @@ def is_dot(nest: Nest, r: Expr, intrinsic: Intrinsic) -> bool:
     )
 
 
-def _multiply_matrices(kernel: Kernel, nest: Nest, r: Expr) -> Kernel:
+def _multiply_matrices(kernel: Kernel, nest: Nest, r: Expr, by: MatrixIntrinsic) -> Kernel:
     """The last loop of a tile of a warp's results is one instruction."""
     threads = [loop.range for loop in nest.loops if loop.kind is Kind.THREAD][-2:]
     kinds = [(loop.kind, loop.range.size.max) for loop in nest.loops[-3:]]
-    expected = [(Kind.UNROLL, MMA.rows // MMA.down), (Kind.VECTOR, MMA.near)]
+    expected = [(Kind.UNROLL, by.rows // by.down), (Kind.VECTOR, by.near)]
     sizes = [thread.size.max for thread in threads]
     fits = (
-        kinds == [*expected, (Kind.SERIAL, MMA.terms)]
+        kinds == [*expected, (Kind.SERIAL, by.terms)]
         and nest.loops[-1].range is r
-        and sizes == [MMA.down, MMA.across]
+        and sizes == [by.down, by.across]
     )
-    if not (fits and _is_matrix_product(nest, r, threads)):
+    if not (fits and _is_matrix_product(nest, r, threads, by)):
         raise ScheduleError(
-            f"tensorize({r}, {MMA.name}) in kernel {kernel.name}: nest {nest.name} does not add up "
-            f"{MMA.terms} products of matrices of {[d.name for d in MMA.sources]} in the last of "
-            f"its loops, after threads of {MMA.down} and {MMA.across}, copies of "
-            f"{MMA.rows // MMA.down} and {MMA.near} lanes"
+            f"tensorize({r}, {by.name}) in kernel {kernel.name}: nest {nest.name} does not add up "
+            f"{by.terms} products of matrices of {[d.name for d in by.sources]} in the last of "
+            f"its loops, after threads of {by.down} and {by.across}, copies of "
+            f"{by.rows // by.down} and {by.near} lanes"
         )
+    if by.rounds:
+        kernel = kernel.with_nest(_of_rounded(nest))
     return set_kind(kernel, nest.name, r.name, Kind.MATRIX)
 
 
-def _is_matrix_product(nest: Nest, r: Expr, threads: Sequence[Expr]) -> bool:
+def _of_rounded(nest: Nest) -> Nest:
+    """A product of float32 as one of operands rounded to tf32."""
+    (c,) = nest.computes
+    a, b = (Expr(ExprOp.TF32, factor.dtype, (factor,)) for factor in c.value.src)
+    return replace(nest, computes=(replace(c, value=Expr(ExprOp.MUL, c.value.dtype, (a, b))),))
+
+
+def _is_matrix_product(nest: Nest, r: Expr, threads: Sequence[Expr], by: MatrixIntrinsic) -> bool:
     """Whether a nest adds up products of what varies with its rows and with its columns only."""
     (c,) = nest.computes
     down, across = threads
     half, lane = (loop.range for loop in nest.loops[-3:-1])
     adds = c.monoid is not None and c.monoid.op is ExprOp.ADD and c.value.op is ExprOp.MUL
-    if not adds or c.value.dtype is not MMA.result_dtype:
+    if not adds or c.value.dtype is not by.result_dtype:
         return False
     left, right = matrix_operands(c.value, down)
     sources = {f.src[0].dtype if f.op is ExprOp.CAST else f.dtype for f in (left, right)}
     return (
         len(sources) == 1
-        and sources <= set(MMA.sources)
+        and sources <= set(by.sources)
         and {down, half, r} <= left.ranges
         and {across, lane, r} <= right.ranges
         and left.ranges.isdisjoint((across, lane))
