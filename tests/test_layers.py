@@ -18,7 +18,7 @@ LAYERS = """
     shape codegen codegen.primitives renderer runtime runtime.graph demo
     records interning helpers fingerprint containers config diskcache
     dtype fits dlpack target
-    expr.base expr.printing expr.build expr.variable expr
+    expr.base expr.printing expr.build expr.values expr.variable expr
     shape.movement shape.view shape.shapetracker shape.layout
     codegen.launch
     buffer
@@ -45,7 +45,7 @@ LAYERS = """
     renderer.cdialect renderer.cprelude renderer.calu renderer.cbounds renderer.cinline
     renderer.cblocks renderer.cfunction renderer.claunch renderer.cstyle
     runner winners trials tuner interpreted device packing trial_worker capture
-    runtime.elf runtime.native_parts runtime.native runtime.pool runtime.llvm
+    runtime.elf runtime.native_parts runtime.native_pool runtime.native runtime.pool runtime.llvm
     runtime.cpu_memory runtime.cpu_program runtime.graph.cpu runtime.cpu runtime.numpy
     runtime.opencl_driver runtime.opencl_memory runtime.opencl_program runtime.graph.opencl
     runtime.opencl
@@ -80,7 +80,8 @@ LAYERS = """
     tensor.tables tensor.attention tensor.neural tensor.loss tensor.margins tensor.alignment
     tensor.inplace tensor.hints tensor
     jit.places jit.reach jit.names jit.numbers jit.hooks jit.inputs jit.sharing jit.results
-    jit.found jit.readers jit.watch jit.batch jit.weights jit.replay jit.recent jit.record jit
+    jit.found jit.readers jit.watch jit.batch jit.weights jit.replay jit.recent jit.before
+    jit.made jit.record jit
     fft signal.windows signal.spectrum signal
     tuning
     array_api.data_types array_api.creation array_api.elementwise array_api.statistical

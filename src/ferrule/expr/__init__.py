@@ -10,25 +10,20 @@ from ferrule.expr.build import (
     Expr,
     Node,
     all_of,
-    alu,
     as_expr,
     as_int,
     both,
-    cast,
     conjuncts,
     const,
     less,
-    load,
     minimum,
-    pack,
     range_,
     rebuild,
-    select,
     sint,
     substitute,
-    uncast,
     weighted_sum,
 )
+from ferrule.expr.values import alu, cast, load, pack, select, uncast
 from ferrule.expr.variable import BoundVariable, Variable, unbind, value_guard
 
 __all__ = [

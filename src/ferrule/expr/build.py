@@ -2,21 +2,18 @@
 
 Integer index arithmetic (`+ - * // %` and comparisons) is kept in a normal form: a sum of
 `coefficient * atom` and a constant, with floor division and modulo simplified by the bounds of
-their operands. Operations on values fold constants, in the dtype's own arithmetic, and nothing
-else.
+their operands.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from typing import Any, Final, Union
 
-from ferrule.dtype import DType, dtypes, truncate
+from ferrule.dtype import DType, truncate
 from ferrule.expr.base import (
     BOOL,
-    COMPARISONS,
     INDEX,
     ExprBase,
     ExprOp,
@@ -482,92 +479,12 @@ def all_of(conditions: Iterable[Expr]) -> Expr:
     return reduce(both, conditions, TRUE)
 
 
-# -- values ----------------------------------------------------------------------------------------
+# -- replacing ------------------------------------------------------------------------------------
 
 
-def alu(op: ExprOp, *src: Expr, dtype: DType | None = None) -> Expr:
-    """A value operation, with constants folded in the dtype's own arithmetic and nothing else."""
-    out = dtype or (BOOL if op in COMPARISONS else src[-1].dtype)
-    if all(s.op is ExprOp.CONST for s in src) and op in _FOLD:
-        folded = _fold(op, out, src)
-        if folded is not None:
-            return folded
-    if op is ExprOp.WHERE:
-        if src[0].op is ExprOp.CONST:
-            return src[1] if src[0].arg else src[2]
-        if src[1] is src[2]:
-            return src[1]
-        if src[0].dtype is BOOL and src[1] is TRUE and src[2] is FALSE:
-            return src[0]
-    if op is ExprOp.AND and out is BOOL:
-        return both(*src)
-    return Expr(op, out, src)
-
-
-def select(condition: Expr, value: Expr, otherwise: Expr) -> Expr:
-    """A WHERE; left out where the value is a load, or a cast of one, that gives 0 under the same
-    mask anyway.
-    """
-    element = uncast(value)
-    if element.op is ExprOp.LOAD and otherwise.op is ExprOp.CONST and otherwise.arg == 0:
-        needed = set(conjuncts(condition))
-        if all(needed <= set(conjuncts(valid)) for valid in element.src[1::2]):
-            return value
-    return alu(ExprOp.WHERE, condition, value, otherwise)
-
-
-def uncast(e: Expr) -> Expr:
-    """What an expression is cast from, if it is."""
-    while e.op is ExprOp.CAST:
-        e = e.src[0]
-    return e
-
-
-def cast(x: Expr, dtype: DType) -> Expr:
-    """The value in another dtype."""
-    if x.dtype is dtype:
-        return x
-    if x.op is ExprOp.CONST and not (isinstance(x.arg, float) and not math.isfinite(x.arg)):
-        return const(x.arg, dtype)
-    return Expr(ExprOp.CAST, dtype, (x,))
-
-
-def load(slot: int, dtype: DType, index: Expr, valid: Expr = TRUE) -> Expr:
-    """An element of a buffer; 0 where `valid` is false."""
-    if valid is FALSE:
-        return const(0, dtype)
-    return Expr(ExprOp.LOAD, dtype, (index, valid), slot)
-
-
-def pack(first: Expr, second: Expr, dtype: DType) -> Expr:
-    """Two loads of one buffer as one integer of twice the width, the first in its low half."""
-    assert first.op is second.op is ExprOp.LOAD, (first, second)
-    assert first.arg == second.arg, (first, second)
-    return Expr(ExprOp.LOAD, dtype, first.src + second.src, first.arg)
-
-
-def _fold(op: ExprOp, dtype: DType, src: Sequence[Expr]) -> Expr | None:
-    if dtype is dtypes.float64 or not dtypes.is_float(src[-1].dtype) or op in COMPARISONS:
-        value = _FOLD[op](*[s.arg for s in src])
-        return const(value, dtype)
-    if op in (ExprOp.ADD, ExprOp.SUB, ExprOp.MUL, ExprOp.NEG, ExprOp.MAX, ExprOp.MIN):
-        # exact in double for two float32 (or narrower) operands but for the final rounding
-        return const(_FOLD[op](*[s.arg for s in src]), dtype)
-    return None
-
-
-_FOLD: Final[dict[ExprOp, Callable[..., Any]]] = {
-    ExprOp.ADD: lambda a, b: a + b,
-    ExprOp.SUB: lambda a, b: a - b,
-    ExprOp.MUL: lambda a, b: a * b,
-    ExprOp.NEG: lambda a: -a,
-    ExprOp.CMPLT: lambda a, b: a < b,
-    ExprOp.CMPNE: lambda a, b: a != b,
-    ExprOp.NOT: lambda a: not a,
-}
-
-
-# -- replacing -------------------------------------------------------------------------------------
+VALUES: Final[dict[ExprOp, Callable[[Expr, tuple[Expr, ...]], Expr]]] = {}
+"""How operations on values are built again of other operands, where that can simplify them; the
+module `values` fills it."""
 
 
 def substitute(roots: Sequence[Expr], mapping: Mapping[Expr, Expr]) -> list[Expr]:
@@ -628,11 +545,6 @@ def rebuild(node: Expr, src: tuple[Expr, ...]) -> Expr:
             return less(src[0], src[1])
         case ExprOp.AND if node.dtype is BOOL:
             return both(src[0], src[1])
-        case ExprOp.LOAD if len(src) == 2:
-            return load(node.arg, node.dtype, src[0], src[1])
-        case ExprOp.CAST:
-            return cast(src[0], node.dtype)
-        case ExprOp.WHERE:
-            return alu(ExprOp.WHERE, *src)
         case _:
-            return Expr(node.op, node.dtype, src, node.arg)
+            build = VALUES.get(node.op)
+            return Expr(node.op, node.dtype, src, node.arg) if build is None else build(node, src)

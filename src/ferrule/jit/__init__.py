@@ -27,18 +27,14 @@ from ferrule.config import config
 from ferrule.expr import Variable
 from ferrule.gradient.recording import mode
 from ferrule.helpers import check_function, not_a_function
+from ferrule.jit.before import compute_lazy
 from ferrule.jit.found import FoundInputs
 from ferrule.jit.hooks import code_of
 from ferrule.jit.inputs import Arguments, Chain, memories_of, read_arguments
 from ferrule.jit.numbers import Numbers
 from ferrule.jit.reach import Reach
 from ferrule.jit.recent import Recent
-from ferrule.jit.record import (
-    NotReplayable,
-    capture_call,
-    compute_lazy,
-    settle_writes,
-)
+from ferrule.jit.record import NotReplayable, capture_call, settle_writes
 from ferrule.jit.replay import Replay
 from ferrule.jit.results import tensors_in
 from ferrule.tensor.cell import Cell
