@@ -234,6 +234,34 @@ def test_whoever_holds_a_part_has_its_old_elements_after_a_write(device: str) ->
         np.testing.assert_array_equal(part.numpy(), array[i : i + 8])
 
 
+def test_a_part_is_read_beside_what_is_written_to_its_memory(device: str) -> None:
+    """Its reader runs after the write: neither it nor a kernel of its own part may come first."""
+    _forms.clear()
+    x, array = Tensor(np.arange(40, dtype=np.float32)).realize(), np.arange(40, dtype=np.float32)
+    for i in range(10):
+        part = x[i : i + 8].clone()
+        x.assign(x.flip(0) + 1)
+        found = (part * x[:8]).realize()
+        expected = array[i : i + 8]
+        array = array[::-1] + 1
+        np.testing.assert_array_equal(found.numpy(), expected * array[:8])
+        np.testing.assert_array_equal(x.numpy(), array)
+
+
+def test_an_old_version_that_is_larger_to_compute_than_to_keep_is_kept(device: str) -> None:
+    _forms.clear()
+    y = np.arange(40, dtype=np.float32) * 10
+    x, array = Tensor(np.arange(40, dtype=np.float32)).realize(), np.arange(40, dtype=np.float32)
+    others = Tensor(y).realize()
+    for i in range(10):
+        held = x.reshape(1, 40).expand(64, 40) + 0.5
+        expected = np.broadcast_to(array + np.float32(0.5), (64, 40))
+        x[i : i + 8] = others[i : i + 8] + 1
+        array[i : i + 8] = y[i : i + 8] + 1
+        np.testing.assert_array_equal(x.numpy(), array)
+        np.testing.assert_array_equal(held.numpy(), expected)
+
+
 def test_a_captured_function_keeps_its_part(device: str, work: Work) -> None:
     x = Tensor(IMAGES).realize()
 
