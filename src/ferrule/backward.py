@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+import sys
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Final, final
 from weakref import WeakKeyDictionary
 
@@ -23,12 +26,29 @@ hooks: Final[WeakKeyDictionary[Edge, dict[int, Hook]]] = WeakKeyDictionary()
 """By the edge at which a gradient arrives, what it goes through, in this order, once it is whole.
 """
 
-_passes = 0
+
+@final
+class Passed:
+    """How far back gradients went: the serial of the oldest entry that one passed."""
+
+    __slots__ = ("oldest",)
+
+    def __init__(self) -> None:
+        self.oldest = sys.maxsize
 
 
-def backward_passes() -> int:
-    """How often the tape was run backwards."""
-    return _passes
+_passed: ContextVar[Passed | None] = ContextVar("passed", default=None)
+
+
+@contextmanager
+def note_passed() -> Iterator[Passed]:
+    """A block in which it is noted how far back gradients go."""
+    found = Passed()
+    token = _passed.set(found)
+    try:
+        yield found
+    finally:
+        _passed.reset(token)
 
 
 def entries_below(
@@ -83,8 +103,6 @@ def pull_back(
     `retain`; the rules themselves are recorded if `create_graph`. Raises `GradientError` where the
     tape was freed before.
     """
-    global _passes
-    _passes += 1
     grads: dict[Edge, Value] = {}
     for output, seed in zip(outputs, seeds, strict=True):
         if output.edge is not None:
@@ -93,11 +111,14 @@ def pull_back(
     wanted: set[Edge] = {e for e in order if e in kept} if targets is None else set(targets)
     leading = None if targets is None else _leading_to(wanted, order)
     hooked = {edge: None for edge in hooks if edge not in unhooked}  # in order
+    passed = _passed.get()
     with no_grad(not create_graph):
         for entry in reversed(order):
             if leading is None or entry in leading:
                 if entry in hooked and entry in grads:
                     grads[entry] = _hooked(entry, grads[entry])
+                if passed is not None and entry in grads:
+                    passed.oldest = min(passed.oldest, entry.serial)
                 _step(grads, entry, leading, wanted)
         for edge in hooked:
             if isinstance(edge, Leaf) and edge in grads:

@@ -316,6 +316,30 @@ def test_a_view_whose_values_alone_were_computed_is_written_to(flips: int) -> No
         np.testing.assert_array_equal(view.numpy(), expected)
 
 
+@pytest.mark.parametrize("other", ["detach", "flip"])
+@pytest.mark.parametrize("at", [{1}, {0, 1, 2}, {1, 3}, {0, 2, 4, 6}])
+def test_two_states_are_one_number_at_first(other: str, at: set[int]) -> None:
+    """Both get the same memory in the call that is captured; what they become does not share it."""
+    kept = SimpleNamespace()
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        kept.h = kept.h + x
+        return kept.h + kept.g * 2
+
+    for call in range(8):
+        if call in at:
+            kept.h = Tensor.full((4,), float(call))
+            kept.g = kept.h.detach() if other == "detach" else kept.h.flip(0)
+        elif call == 0:
+            kept.h, kept.g = Tensor.zeros(4), Tensor.ones(4)
+        if call in at or call == 0:
+            h, g = float(kept.h.numpy()[0]), float(kept.g.numpy()[0])
+        h += call + 1
+        assert step(_numbers(*[call + 1] * 4)).tolist() == [h + 2 * g] * 4
+        assert kept.g.tolist() == [g] * 4
+
+
 def test_a_backward_pass_goes_through_a_state_on_the_tape() -> None:
     weight = Tensor([1.0, 2.0], requires_grad=True).realize()
     kept = SimpleNamespace(h=Tensor([0.0, 0.0]).realize())
@@ -330,3 +354,25 @@ def test_a_backward_pass_goes_through_a_state_on_the_tape() -> None:
 
     for call in range(1, 7):
         assert step(Tensor([1.0, 1.0]).realize()).tolist() == [call, call]
+
+
+@pytest.mark.parametrize("shared", ["x", ".x", "x.", "..x"])
+def test_a_state_of_two_tensors_has_an_argument_in_it(shared: str) -> None:
+    kept = SimpleNamespace()
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        h, c = kept.state
+        h += 1
+        kept.state = h * 2, c + x
+        return x + h
+
+    for call in range(9):
+        is_shared = shared[call % len(shared)] == "x"
+        x = _numbers(call, call)
+        kept.state = (x if is_shared else _numbers(5, 5)), _numbers(1, 2)
+        h = call + 1 if is_shared else 6
+        now = call + is_shared
+        assert step(x).tolist() == [now + h] * 2
+        assert x.tolist() == [now] * 2
+        assert [part.tolist() for part in kept.state] == [[2 * h] * 2, [1 + now, 2 + now]]

@@ -6,10 +6,10 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any, final
 
-from ferrule.backward import backward_passes
 from ferrule.buffer import Buffer
 from ferrule.capture import Capture
 from ferrule.dtype import dtypes
+from ferrule.gradient.tape import tape_position
 from ferrule.jit.found import FoundBefore, FoundInputs
 from ferrule.jit.hooks import code_of
 from ferrule.jit.inputs import Arguments, follow, memory_serial, stand_ins
@@ -48,7 +48,8 @@ class Before:
         compute_lazy(tensors)
         count = len(arguments.tensors)
         self.found = FoundBefore(self.reach, arguments, found, self.numbers.assigned)
-        self._passes = backward_passes()
+        self.tape = tape_position()
+        """Entries of the tape with serials below that are from before the call."""
         self.given = {
             self.stand_ins.get(tensor, tensor): number
             for number, tensor in enumerate(arguments.tensors)
@@ -89,13 +90,13 @@ class Before:
             self._cells.pop(id(tensor._cell), None)
 
     def watch(self) -> Watch:
-        """What must not have changed since: hooks, and that there are no gradients."""
+        """What must not have changed since: which tensors collect gradients, and have none yet."""
         watch = Watch()
         tensors = self.reach.tensors()
         for tensor in tensors:
             if tensor._leaf is not None and tensor.grad is None:
                 watch.add_no_gradient(tensor)
-        watch.add_hooks(tensors)
+        watch.add_leaves(tensors)
         return watch
 
     # -- what a tensor of the call has to do with it ---------------------------------------------
@@ -133,11 +134,6 @@ class Before:
         added = self.found.add_used(used, seen, replaced, self.arguments)
         self.given.update({tensor: first + number for number, tensor in enumerate(added)})
         self._forget_cells(added)
-
-    def goes_back_through_inputs(self) -> bool:
-        """Whether there was a walk backwards since, and an input that the function found is on the
-        tape, so that it may have gone through that."""
-        return self.found.tape_matters() and backward_passes() != self._passes
 
 
 def _newest_node() -> int:

@@ -31,7 +31,7 @@ Spot: TypeAlias = Parameter | Place
 """Where an input is found: the gradient of a parameter, or what is in a place: a tensor, or a tuple
 of tensors."""
 
-_OTHER = "a view, on the tape, or in memory that others share"
+_OTHER = "a part, or in memory that others share"
 
 
 def _contents(spot: Spot) -> Any:
@@ -79,11 +79,11 @@ def _kind_of_contents(spot: Spot, taken: Set[int]) -> tuple[Any, list[tuple[Tens
     content = _contents(spot)
     if content is None:
         return None, []
-    if not isinstance(spot, Place):  # there may be hundreds of gradients
-        kind, buffer = _kind_of_gradient(content)
+    if isinstance(content, Tensor):  # there may be hundreds of gradients
+        kind, buffer = _kind(content)
         if kind is _OTHER or buffer.base.serial in taken:
             return _OTHER, []
-        return kind, [(content, buffer)]
+        return (None, kind), [(content, buffer)]
     tensors = tensors_of(content)
     if tensors is None:
         return None, []
@@ -106,9 +106,7 @@ def _structure(content: Any) -> Any:
 def _kind(tensor: Tensor) -> tuple[Any, Buffer]:
     """What the signature holds of an input, and its memory.
 
-    The last three parts are of a state. It may be `h.detach()`, in the memory of another tensor;
-    and it may be on the tape, as long as the function does not go back through it
-    (`FoundBefore.tape_matters`).
+    It may be `h.detach()`, in the memory of another tensor, and it may be on the tape.
     """
     buffer, chain = memory_of(tensor)
     value = tensor._read()
@@ -119,13 +117,6 @@ def _kind(tensor: Tensor) -> tuple[Any, Buffer]:
         return _OTHER, buffer
     ways = tensor._parent is None, tensor._detached, value.edge is None
     return (shape, value.node.dtype, value.node.device, buffer.nbytes, *ways), buffer
-
-
-def _kind_of_gradient(gradient: Tensor) -> tuple[Any, Buffer]:
-    """The same for a gradient, which is no view, and off the tape."""
-    kind, buffer = _kind(gradient)
-    is_plain = kind is not _OTHER and kind[-3] and kind[-1]
-    return kind if is_plain else _OTHER, buffer
 
 
 @final
@@ -261,11 +252,6 @@ class FoundBefore:
                 arguments.tensors.append(added[-1])
                 arguments.buffers.append(buffer)
         return added
-
-    def tape_matters(self) -> bool:
-        """Whether a state that is used is on the tape: gradients are of what made it, then."""
-        kinds = [kind for spot, kind in self._used.values() if isinstance(spot, Place)]
-        return any(not part[-1] for kind in kinds if type(kind) is tuple for part in kind[1:])
 
     def mattering(self) -> tuple[FoundInputs, tuple[Any, ...]]:
         """All that matter from now on, and what `add_to` would have given before the call."""

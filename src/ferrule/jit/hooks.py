@@ -35,9 +35,6 @@ class HooksBefore:
         ]
         self._were_any = any(numbers for _, numbers in self._hooks)
 
-    def __bool__(self) -> bool:
-        return bool(self._hooks)
-
     def have_changed(self) -> bool:
         """Whether a parameter has other hooks now."""
         if not (hooks or self._were_any):

@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from typing import Any, final
 
+from ferrule.backward import Passed, note_passed
 from ferrule.buffer import Buffer
 from ferrule.capture import Capture, JitError, PlaceHolder, Recorded, user_location
 from ferrule.containers import mapped
@@ -67,7 +68,8 @@ def capture_call(
     try:
         noting, written = noting_limits(), keep_written(call.before.last_version)
         with call.capture, noting as call.limits, written as call.written:
-            result = function(*args, **kwargs)
+            with note_passed() as call.passed:
+                result = function(*args, **kwargs)
             call.finish(result, [*args, kwargs])
         call.check_stand_ins()
         # Tensors that are garbage would look like some that the call left behind.
@@ -92,6 +94,8 @@ class _Call:
         """The parts of arguments that kernels use."""
         self.limits: Limits = {}
         """What must hold for the variables in replays."""
+        self.passed = Passed()
+        """How far back gradients went."""
         self.written: list[Storage] = []
         """What it wrote to, kept until all is known: a write to a tensor that the function then
         replaces would not be done, and so not be seen; but in a call with that very tensor as an
@@ -120,8 +124,11 @@ class _Call:
             self.made.restore(place, content)
         # Whatever is refused from here on, the call has done what the function does.
         self._check_containers(args, gradients)
-        if before.goes_back_through_inputs():
-            raise NotReplayable("a state or a gradient that it finds is on the tape: detach() it")
+        if self.passed.oldest < before.tape:
+            raise NotReplayable(
+                "backward() in it goes on through what was computed before the call; compute that "
+                "in the function too, or detach() it"
+            )
         self.made.outcome.template = mapped(result, lambda leaf: leaves.get(id(leaf)))
         for (place, path), content in zip(changes, contents, strict=True):
             self._add_effect(place, path, content, leaves)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import operator
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import Any, final
 
 from ferrule.buffer import Buffer
+from ferrule.dtype import dtypes
 from ferrule.jit.hooks import HooksBefore
 from ferrule.jit.inputs import Arguments
 from ferrule.jit.numbers import Numbers
@@ -108,6 +110,34 @@ class _Contents:
 
 
 @final
+class _Leaves:
+    """Which tensors collect gradients, as they did in the call captured."""
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        floats = [tensor for tensor in tensors if dtypes.is_float(tensor.dtype)]
+        self._tensors = list(map(weakref.ref, floats))
+        self._collect_none = [tensor._leaf is None for tensor in floats]
+
+    def __bool__(self) -> bool:
+        return bool(self._tensors)
+
+    def have_changed(self) -> bool:
+        """Whether one collects a gradient now and did not, or the other way round."""
+        try:
+            leaves = map(_leaf_of, map(operator.call, self._tensors))
+            return list(map(operator.is_, leaves, repeat(None))) != self._collect_none
+        except AttributeError:  # some are gone
+            pairs = [*zip(self._tensors, self._collect_none, strict=True)]
+            pairs = [(tensor, collects) for tensor, collects in pairs if tensor() is not None]
+            self._tensors = [tensor for tensor, _ in pairs]
+            self._collect_none = [collects for _, collects in pairs]
+            return self.have_changed()
+
+
+_leaf_of = operator.attrgetter("_leaf")
+
+
+@final
 class Watch:
     """Everything that a replay depends on and that its signature does not tell."""
 
@@ -117,6 +147,7 @@ class Watch:
         self._numbers: Numbers | None = None
         self._without_gradient: list[weakref.ref[Tensor]] = []
         self._hooks = HooksBefore(())
+        self._leaves = _Leaves(())
         self._constants: list[tuple[weakref.ref[Cell], int]] = []
         self._used: frozenset[int] = frozenset()
         """The memory from outside that the replay uses, by serial number."""
@@ -167,10 +198,11 @@ class Watch:
         self._without_gradient.append(weakref.ref(tensor))
         self._outside = True
 
-    def add_hooks(self, tensors: Iterable[Tensor]) -> None:
-        """Watches that parameters among the tensors keep the hooks that they have."""
+    def add_leaves(self, tensors: Sequence[Tensor]) -> None:
+        """Watches which of the tensors collect gradients, and that they keep their hooks."""
+        self._leaves = _Leaves(tensors)
         self._hooks = HooksBefore(tensors)
-        self._outside = self._outside or bool(self._hooks)
+        self._outside = self._outside or bool(self._leaves)
 
     # -- the arguments -----------------------------------------------------------------------------
 
@@ -230,6 +262,8 @@ class Watch:
             tensor = parameter()
             if tensor is not None and tensor._grad is not None:
                 return "there is a gradient where there was none"
+        if self._leaves.have_changed():
+            return "other tensors require a gradient now"
         if self._hooks.have_changed():
             return "a parameter has other hooks now"
         for reference, serial in self._constants:
