@@ -504,7 +504,12 @@ def infer(op: Op, operands: Sequence[Info], arg: Any = None) -> Info:
     wanted = operand_count(op)
     if wanted is not None and wanted != len(operands):
         raise _misfit(op, f"takes {wanted} operands, got {len(operands)}")
-    shape, dtype = rule(op, operands, arg)
+    try:
+        shape, dtype = rule(op, operands, arg)
+    except (AttributeError, TypeError, ValueError) as error:
+        if isinstance(error, ShapeError):
+            raise
+        raise OpError(f"{op}: the argument {arg!r} is none that it takes ({error})") from error
     return _plain(shape), dtype
 
 

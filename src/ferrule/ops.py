@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import FrozenInstanceError, field
 from typing import Any, Final
 
 from ferrule.buffer import Buffer
@@ -131,13 +131,21 @@ class LazyOp:
         if node is not None:
             return node
         node = object.__new__(cls)
-        node.op = op
-        node.src = src
-        node.arg = arg
-        node._info = None
-        node._key = None
+        _set(node, "op", op)
+        _set(node, "src", src)
+        _set(node, "arg", arg)
+        _set(node, "_info", None)
+        _set(node, "_key", None)
         _interned.remember(identity, node)
         return node
+
+    def __setattr__(self, name: str, value: object = None) -> None:
+        raise FrozenInstanceError(
+            f"LazyOp.{name}: all trees with such a node have this one; make another, as with "
+            "LazyOp(op, src, arg)"
+        )
+
+    __delattr__ = __setattr__
 
     def __reduce__(self) -> tuple[Any, ...]:
         return LazyOp, (self.op, self.src, self.arg)
@@ -207,12 +215,13 @@ class LazyOp:
         """A digest of the whole tree that is the same in every process."""
         if self._key is None:
             variables = [variable.arg for variable in self.vars()]
-            self._key = hashlib.sha256(f"{self!r} {variables}".encode()).hexdigest()
+            self.set_key(hashlib.sha256(f"{self!r} {variables}".encode()).hexdigest())
+        assert self._key is not None
         return self._key
 
     def set_key(self, key: str) -> None:
         """Says what `key` is, where an earlier process found it."""
-        self._key = key
+        _set(self, "_key", key)
 
     @property
     def children(self) -> Any:
@@ -234,8 +243,8 @@ class LazyOp:
                 if unknown:
                     pending.extend(unknown)
                     continue
-                operands = [(tuple(source.shape), source.dtype) for source in node.src]
-                node._info = infer(node.op, operands, node.arg)
+                operands = [_info_of(source, node.op) for source in node.src]
+                _set(node, "_info", infer(node.op, operands, node.arg))
                 pending.pop()
         assert self._info is not None
         return self._info
@@ -341,7 +350,15 @@ class LazyOp:
 
 
 _interned: Final = Table()
+_set: Final = object.__setattr__
+"""For what a node says of itself; see `LazyOp.__setattr__`."""
 _ELEMENTWISE = (UnaryOps, BinaryOps, TernaryOps)
+
+
+def _info_of(source: Any, op: Op) -> Info:
+    if not hasattr(source, "shape") or not hasattr(source, "dtype"):
+        raise OpError(f"{op}: {source!r} is no operand; it has no shape and dtype")
+    return tuple(source.shape), source.dtype
 
 
 def _source_name(source: Any, numbers: Mapping[LazyOp, int]) -> str:

@@ -4,6 +4,8 @@ import copy
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,30 @@ def test_equal_nodes_are_one_object() -> None:
     assert a is not LazyOp(BinaryOps.ADD, (load(2, 2), load(1, 2)))
     assert pickle.loads(pickle.dumps(a)) is a
     assert copy.deepcopy(a) is a
+
+
+@pytest.mark.parametrize("name", ["op", "src", "arg", "other"])
+def test_a_node_stays_what_it_is(name: str) -> None:
+    node = LazyOp(UnaryOps.NEG, (load(1, 4),))
+    with pytest.raises(FrozenInstanceError, match=rf"LazyOp\.{name}: all trees with such a node"):
+        setattr(node, name, None)
+    with pytest.raises(FrozenInstanceError):
+        delattr(node, name)
+    assert node is LazyOp(UnaryOps.NEG, (load(1, 4),))
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        (lambda: LazyOp(ReduceOps.SUM, (load(1, 4),)), "the argument None is none that it takes"),
+        (lambda: LazyOp(MovementOps.PAD, (load(1, 4),), (1,)), r"the argument \(1,\) is none that"),
+        (lambda: LazyOp(BufferOps.STORE, (load(1, 4),), 3), "the argument 3 is none that it takes"),
+        (lambda: LazyOp(UnaryOps.NEG, (3,)), "UnaryOps.NEG: 3 is no operand; it has no shape"),
+    ],
+)
+def test_arguments_and_operands_of_the_wrong_kind(node: Callable[[], LazyOp], message: str) -> None:
+    with pytest.raises(OpError, match=message):
+        _ = node().shape
 
 
 def test_constants_differ_by_their_bits() -> None:
