@@ -305,6 +305,7 @@ def test_numbers_that_the_function_does_not_read_may_change() -> None:
 
 def test_a_function_that_counts_its_calls_is_captured() -> None:
     runs = 0
+    items, by_name = [0], {"runs": 0}
     model = Model()
 
     @TinyJit
@@ -313,13 +314,43 @@ def test_a_function_that_counts_its_calls_is_captured() -> None:
         nonlocal runs
         runs += 1
         counted += 1
+        items[0] += 1
+        by_name["runs"] += 1
         model.step += 1
         model.history.append(0.0)
         return x + 1
 
     for i in range(6):
         assert f(Tensor([i])).item() == i + 1
-    assert runs == model.step == len(model.history) == 2
+    assert runs == model.step == len(model.history) == items[0] == by_name["runs"] == 2
+
+
+def test_an_item_that_is_counted_and_read_is_no_count() -> None:
+    items = [0.0]
+    model = Model()
+    model.history.append(0.0)
+    same = model.history
+
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        items[0] += 1
+        model.history[0] += 1
+        return x * items[0] + same[0]
+
+    for i in range(6):
+        assert f(Tensor([2.0])).item() == 3 * (i + 1)
+
+
+@pytest.mark.parametrize("state", [[Tensor([0.0])], {0: Tensor([0.0])}])
+def test_an_item_that_is_a_tensor_is_no_count(state: Any) -> None:
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        state[0] += 1
+        return x * 2
+
+    for i in range(6):
+        assert f(Tensor([i])).item() == 2 * i
+    assert state[0].item() == 6
 
 
 def test_defaults_that_are_added_to() -> None:

@@ -34,7 +34,7 @@ class Names:
     called: frozenset[str]
     """They are called as methods, and no more."""
     added_to: frozenset[str]
-    """A list, dict or set there is added to, and no more."""
+    """A list, dict or set there is added to, or an item of it is counted up, and no more."""
     stored: frozenset[str] = frozenset()
     """Variables and attributes that are set; these need not be loaded."""
 
@@ -95,7 +95,7 @@ def _found(
             continue
         if _is_method(step):
             called.add(step.argval)
-        elif after and _is_method(after[0]) and after[0].argval in _ADDING:
+        elif _is_addition(instructions[number + 1 : number + 11]):
             added_to.add(step.argval)
         elif not _is_count(step.argval, after):
             read.add(step.argval)
@@ -130,3 +130,29 @@ def _is_count(name: str, after: Sequence[dis.Instruction]) -> bool:
         and steps[2].opname.startswith("STORE_")
         and steps[2].argval == name
     )
+
+
+def _is_addition(after: Sequence[dis.Instruction]) -> bool:
+    """Whether what was loaded is added to, as in `log.append(x)`, or an item of it is counted up,
+    as in `n[0] += 1`; it is not looked at then.
+    """
+    if after and _is_method(after[0]) and after[0].argval in _ADDING:
+        return True
+    kinds = [_kind_of(step) for step in after if step.opname != "SWAP"]
+    return kinds[: len(_COUNT_OF_ITEM)] == _COUNT_OF_ITEM
+
+
+_COUNT_OF_ITEM = ["constant", "copy", "copy", "item", "constant", "add", "store"]
+_KINDS = {
+    "LOAD_CONST": "constant",
+    "LOAD_SMALL_INT": "constant",
+    "COPY": "copy",
+    "BINARY_SUBSCR": "item",
+    "STORE_SUBSCR": "store",
+}
+
+
+def _kind_of(step: dis.Instruction) -> str:
+    if step.opname == "BINARY_OP":
+        return "item" if step.argrepr == "[]" else "add"
+    return _KINDS.get(step.opname, "")
