@@ -209,7 +209,7 @@ def test_inputs_at_addresses_that_are_no_multiples_of_16(runner: MakeRunner) -> 
 
 
 def test_variables_take_their_values_of_now(runner: MakeRunner) -> None:
-    n, m = Variable("n", 1, SIZE), Variable("m", 1, SIZE)
+    n, m = Variable("n", 1, 2**40), Variable("m", 1, SIZE)
     first, second = runner("count", COUNT, 1, SIZE, n), runner("count", COUNT, 1, SIZE, m)
     a, b = buffer(0, dtypes.int32), buffer(0, dtypes.int32)
     items = [JitItem(first, [a]), JitItem(second, [b]), JitItem(first, [b])]
@@ -310,9 +310,11 @@ def test_a_graph_does_not_keep_its_inputs(add: CompiledASTRunner) -> None:
     graph = CUDAGraph(items, inputs, {})
     items[0].rawbufs = [out, None, None]
     captured = weakref.ref(x)
+    assert graph.input_rawbuffers == inputs
     del x, inputs
     gc.collect()
     assert captured() is None
+    assert graph.input_rawbuffers == [None]
     given = buffer(4)
     later = weakref.ref(given)
     graph([given], {})
@@ -510,6 +512,9 @@ def test_a_call_from_inside_the_call(add: CompiledASTRunner) -> None:
 
 def test_the_documented_methods(add: CompiledASTRunner, gpu: GPU) -> None:
     """A graph put together by hand, by the methods that the documentation names."""
+    from ferrule.features.graph.cuda import CUDAGraph as Documented
+
+    assert Documented is CUDAGraph
     x, out = buffer(3), buffer()
     made = CUDAGraph([JitItem(add, [out, x, x])], [x], {})
     (arguments,) = made.encode_args_info()
@@ -517,7 +522,7 @@ def test_the_documented_methods(add: CompiledASTRunner, gpu: GPU) -> None:
     arguments.fill([out._buf.address, x._buf.address, x._buf.address], [])
     graph = made.graph_create()
     params = made.build_kernel_node_params(add.program, [1, 1, 1], [32, 1, 1], arguments.pointer)
-    node = made.graph_add_kernel_node(graph, [], params)
+    node = made.graph_add_kernel_node(graph, None, params)
     again = made.graph_add_kernel_node(graph, [node], params)
     executable = made.graph_instantiate(graph)
     seconds = made.graph_launch(executable, gpu.stream, wait=True)

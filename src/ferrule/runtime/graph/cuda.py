@@ -76,7 +76,8 @@ class CUDAGraph:
         var_vals: dict[Any, int],
     ) -> None:
         self.jit_cache = jit_cache
-        self.input_rawbuffers = list(input_rawbuffers)
+        # Weakly, for a graph must not keep the memory that it was captured with.
+        self._captured_with = [weakref.ref(buffer) for buffer in input_rawbuffers]
         self.var_vals = var_vals
         self._gpu = _common_gpu(jit_cache)
         self._steps = [_Step(item) for item in jit_cache]
@@ -95,8 +96,11 @@ class CUDAGraph:
             self._build(var_vals)
         except CUDAError as error:
             raise GraphException(f"CUDAGraph: {error}") from error
-        # A graph must not keep the memory that it was captured with.
-        self.input_rawbuffers = []
+
+    @property
+    def input_rawbuffers(self) -> list[Buffer | None]:
+        """The inputs that the graph was made with; None in place of those that are gone."""
+        return [buffer() for buffer in self._captured_with]
 
     def _note_uses(self, replaced: dict[tuple[int, int], int]) -> None:
         """Which steps each input, and the variables, take part in."""
@@ -168,9 +172,11 @@ class CUDAGraph:
         self.set_kernel_node_launch_dims(params, global_size, local_size)
         return params
 
-    def graph_add_kernel_node(self, graph: Any, c_deps: Sequence[Any], c_node_params: Any) -> Any:
-        """A new node of `graph` that runs after the nodes `c_deps`."""
-        deps = list(c_deps)
+    def graph_add_kernel_node(
+        self, graph: Any, c_deps: Sequence[Any] | None, c_node_params: Any
+    ) -> Any:
+        """A new node of `graph` that runs after the nodes `c_deps`, if there are any."""
+        deps = list(c_deps or ())
         added = bindings().cuGraphAddKernelNode(graph, deps, len(deps), c_node_params)
         return check(added, "a kernel's node")
 
