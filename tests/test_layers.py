@@ -44,13 +44,14 @@ LAYERS = """
     renderer.llvmcast renderer.llvmir
     renderer.cdialect renderer.cprelude renderer.calu renderer.cbounds renderer.cinline
     renderer.cblocks renderer.cfunction renderer.claunch renderer.cstyle
-    runner winners trials tuner interpreted device packing trial_worker capture
+    compiler runner winners trials tuner interpreted device packing trial_worker capture
     runtime.elf runtime.native_parts runtime.native_pool runtime.native runtime.pool runtime.llvm
     runtime.cpu_memory runtime.cpu_program runtime.graph.cpu runtime.cpu runtime.numpy
     runtime.opencl_driver runtime.opencl_memory runtime.opencl_program runtime.graph.opencl
     runtime.opencl
     runtime.cuda_driver runtime.cuda_memory runtime.cuda_compiler runtime.cuda_program
     runtime.graph.dependencies runtime.graph.cuda runtime.cuda
+    features features.graph features.graph.cuda
     node known lazy steps storage schedule.signature schedule.graph schedule.views schedule.updates
     schedule.tasks schedule.slots
     schedule.costs schedule.fusion schedule.gains schedule.legality schedule.keep schedule.guests

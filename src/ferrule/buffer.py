@@ -379,8 +379,10 @@ class Buffer:
     def copyin(self, mv: memoryview) -> Buffer:
         """Fills the buffer with the bytes of `mv`, and returns it.
 
-        Raises `BufferUseError` where the lengths in bytes differ, or `mv` is not contiguous.
+        Other objects that lend their memory, such as bytes and arrays, do as well. Raises
+        `BufferUseError` where the lengths in bytes differ, or `mv` is not contiguous.
         """
+        mv = memoryview(mv)
         if mv.nbytes != self.nbytes:
             raise BufferUseError(f"copyin: {mv.nbytes} bytes do not fill the {self._description()}")
         if not mv.c_contiguous:
@@ -393,6 +395,7 @@ class Buffer:
 
     def copyout(self, mv: memoryview) -> memoryview:
         """Copies the buffer into the bytes of `mv`, and returns it. Raises as `copyin` does."""
+        mv = memoryview(mv)
         if mv.nbytes != self.nbytes:
             raise BufferUseError(
                 f"copyout: the {self._description()} does not fill {mv.nbytes} bytes"

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any, final
 import ferrule.diskcache as diskcache
 from ferrule.buffer import Allocator, Buffer, LRUAllocator, allocators
 from ferrule.codegen.launch import Launch
+from ferrule.compiler import CompileError, Compiler, NoCompiler, no_kernels, no_runtime
 from ferrule.config import config
 from ferrule.facts import KernelFacts
 from ferrule.fingerprint import fingerprint, source_files
-from ferrule.helpers import GlobalCounters, not_a_function
+from ferrule.helpers import GlobalCounters, no_attribute, not_a_function
 from ferrule.interpreted import Interpreted
 from ferrule.ops import LazyOp
 from ferrule.runner import (
@@ -76,10 +77,6 @@ class DeviceUnavailableError(RuntimeError):
     """The device is known, but cannot be opened here."""
 
 
-class CompileError(ValueError):
-    """A device's compiler does not accept a kernel's code, or is not there."""
-
-
 # *** which device ***
 
 # The one upward edge between the layers: devices are loaded by name, at first use.
@@ -89,8 +86,10 @@ _TABLE = {
     "CUDA": "ferrule.runtime.cuda:device",
     "CL": "ferrule.runtime.opencl:device",
 }
-# And so is what runs in a process that tries kernels.
+# And so is what runs in a process that tries kernels,
 _TRIAL_WORKER = "ferrule.trial_worker:serve"
+# and what the documents have in this module.
+_DOCUMENTED_HERE = {"CPUProgram": "ferrule.runtime.cpu:CPUProgram"}
 _ENTRY_POINTS = "ferrule.devices"
 
 
@@ -238,6 +237,12 @@ def _loader(path: str) -> Callable[[], Any]:
     return load
 
 
+def __getattr__(name: str) -> Any:
+    if name in _DOCUMENTED_HERE:
+        return _loader(_DOCUMENTED_HERE[name])()
+    raise no_attribute(__name__, name, __all__)
+
+
 def _open_allocator(name: str) -> Allocator:
     return Device[name].allocator
 
@@ -247,38 +252,6 @@ allocators.opener = _open_allocator
 
 
 # *** compiled devices ***
-
-
-class Compiler:
-    """Turns a renderer's source into a program's bytes. A device subclasses it.
-
-    `cachekey` names the compiler with everything but the source that the result depends on: target,
-    version, flags; and the version of a renderer that is no part of ferrule, since kernels are
-    found by their ASTs, too. None: results are not cached.
-    """
-
-    def __init__(self, cachekey: str | None = None) -> None:
-        self.cachekey = cachekey
-
-    def compile(self, src: str) -> bytes:
-        """The program for `src`."""
-        raise NotImplementedError(f"{type(self).__name__} does not define compile(src)")
-
-    def compile_cached(self, src: str) -> bytes:
-        """The program for `src`, from the disk cache if it is there."""
-        if self.cachekey is None:
-            return self.compile(src)
-        lib = diskcache.get(self.cachekey, src)
-        if config().DEBUG >= 1:
-            print(f"{self.cachekey}: cache {'miss' if lib is None else 'hit'}")
-        if lib is None:
-            lib = self.compile(src)
-            diskcache.put(self.cachekey, src, lib)
-        return lib
-
-    def disassemble(self, lib: bytes) -> str:
-        """The machine code of a program, as text."""
-        raise NotImplementedError(f"{type(self).__name__} does not define disassemble(lib)")
 
 
 # What decides the program of a kernel besides its AST, its target and its compiler: this code.
@@ -313,7 +286,8 @@ class Compiled:
     """A device that runs compiled kernels: an allocator, a renderer, a compiler, a program loader.
 
     `runtime(name, lib)` gives a program to be called as `program(*handles, vals=(), wait=False)`;
-    `graph` is None, or called as `graph(jit_cache, input_rawbuffers, var_vals)`.
+    `graph` is None, or called as `graph(jit_cache, input_rawbuffers, var_vals)`. A device whose
+    renderer, compiler and runtime are None only holds memory: tensors can be copied there and back.
     """
 
     def __init__(
@@ -321,15 +295,15 @@ class Compiled:
         device: str,
         allocator: Allocator,
         renderer: Any,
-        compiler: Compiler,
-        runtime: Callable[[str, bytes], Any],
+        compiler: Compiler | None,
+        runtime: Callable[[str, bytes], Any] | None,
         graph: Callable[..., Any] | None = None,
     ) -> None:
         self.device = device
         self.allocator = allocator
         self.renderer = renderer
-        self.compiler = compiler
-        self.runtime = runtime
+        self.compiler = NoCompiler(device) if compiler is None else compiler
+        self.runtime = no_runtime(device) if runtime is None else runtime
         self.graph = graph
         # Where products may be rounded, kernels are others.
         self._runners_by: defaultdict[bool, dict[LazyOp, CompiledASTRunner]] = defaultdict(dict)
@@ -345,7 +319,12 @@ class Compiled:
 
     @property
     def linearizer_opts(self) -> Target:
-        """What code generation may assume about the device, by the settings in force."""
+        """What code generation may assume about the device, by the settings in force.
+
+        Raises `CompileError` for one that has no renderer.
+        """
+        if self.renderer is None:
+            raise no_kernels(self.device, "renderer")
         target: Target = self.renderer.target
         return allowed(target)
 

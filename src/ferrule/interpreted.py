@@ -8,7 +8,7 @@ from typing import Any
 
 from ferrule.buffer import Allocator
 from ferrule.expr import Expr
-from ferrule.ops import BufferOps, ConstBuffer, LazyOp, LoadOps, MemBuffer, Op
+from ferrule.ops import BufferOps, ConstBuffer, LazyOp, LoadOps, MemBuffer, Op, OpError
 from ferrule.records import dataclass
 from ferrule.runner import InterpretedASTRunner
 from ferrule.shape.shapetracker import ShapeTracker
@@ -123,6 +123,11 @@ class Interpreted:
         numbers: Mapping[LazyOp, int],
         stored: Set[int],
     ) -> _Step:
+        if inner is None and node.op not in self.fxn_for_op:
+            raise OpError(
+                f"device {self.device} has no function for {node.op}; its fxn_for_op has "
+                f"{', '.join(map(str, self.fxn_for_op)) or 'none'}"
+            )
         fxn = self.fxn_for_op[node.op] if inner is None else self.fused[node.op, inner.op]
         if node.op is BufferOps.LOAD and node.arg.idx in stored:
             fxn = self._snapshot

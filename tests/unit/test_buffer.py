@@ -103,6 +103,21 @@ def test_round_trip(device: str, dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("device", ["CPU", "NUMPY"])
+def test_whatever_lends_its_memory_is_copied(device: str) -> None:
+    buffer = Buffer(device, 3, dtypes.int16)
+    numbers = np.array([1, 2, 3], np.int16)
+    for lender in (numbers, numbers.tobytes(), bytearray(numbers.tobytes()), memoryview(numbers)):
+        assert buffer.copyin(lender) is buffer  # type: ignore[arg-type]
+        found = np.zeros(3, np.int16)
+        buffer.copyout(found)  # type: ignore[arg-type]
+        assert found.tolist() == [1, 2, 3]
+    with pytest.raises(BufferUseError, match="copyin: the memory is not contiguous"):
+        buffer.copyin(np.zeros(6, np.int16)[::2])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="bytes-like object is required, not 'int'"):
+        buffer.copyin(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("device", ["CPU", "NUMPY"])
 def test_parts_share_memory_and_keep_it(device: str) -> None:
     whole = Buffer.fromCPU(device, np.arange(8, dtype=np.int32))
     part = whole.view(2, 4)

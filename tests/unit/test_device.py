@@ -1,7 +1,7 @@
 """Devices by name, the parts of a compiled device, runners, statistics, interpreted kernels."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from ferrule.device import (
     Allocator,
     Compiled,
     CompiledASTRunner,
+    CompileError,
     Compiler,
     Device,
     GlobalCounters,
@@ -34,11 +35,13 @@ from ferrule.device import (
 )
 from ferrule.dtype import dtypes
 from ferrule.expr import Variable
-from ferrule.ops import BinaryOps, BufferOps, LazyOp, MemBuffer, ReduceOps, UnaryOps
+from ferrule.ops import BinaryOps, BufferOps, LazyOp, MemBuffer, OpError, ReduceOps, UnaryOps
 from ferrule.runner import BufferCopy, RunnerError
+from ferrule.runtime.cpu import CPUProgram
 from ferrule.shape.shapetracker import ShapeTracker
 from ferrule.shape.view import View
 from ferrule.target import Target, detect_cpu
+from ferrule.tensor import Tensor
 from ferrule.winners import Winner
 
 FLOAT = dtypes.float32
@@ -141,6 +144,59 @@ def test_the_documented_names_are_here() -> None:
     assert Interpreted.codegen is None
     assert Interpreted.graph is None
     assert Device["NUMPY"].synchronize() is None  # type: ignore[func-returns-value]
+    assert ferrule.device.CPUProgram is CPUProgram
+    with pytest.raises(AttributeError, match="no attribute 'Compilers'; did you mean Compiler"):
+        _ = ferrule.device.Compilers
+
+
+class Plain(Allocator):
+    """Memory of the host."""
+
+    def _alloc(self, size: int) -> bytearray:
+        return bytearray(size)
+
+    def copyin(self, dest: bytearray, src: memoryview) -> None:
+        dest[:] = src
+
+    def copyout(self, dest: memoryview, src: bytearray) -> None:
+        dest[:] = src
+
+
+def test_a_device_that_only_holds_memory() -> None:
+    def opened(name: str) -> Compiled:
+        return Compiled(name, Plain(), None, None, None)
+
+    Device.register("MEMORY", opened)
+    there = Tensor([1.0, 2.0]).to("MEMORY")
+    assert there.tolist() == [1, 2]
+    assert (there.to("NUMPY") + 1).tolist() == [2, 3]
+    device = Device["MEMORY"]
+    assert isinstance(device, Compiled)
+    device.synchronize()
+    reasons: list[Callable[[], object]] = [
+        lambda: device.get_runner(add()),
+        lambda: device.prepare([add()]),
+        lambda: device.get_linearizer(add()),
+        lambda: device.linearizer_opts,
+        (there + 1).realize,
+    ]
+    for reason in reasons:
+        with pytest.raises(CompileError, match="device MEMORY has no renderer: it holds memory"):
+            reason()
+    renders = Compiled("RENDERS", Plain(), Renderer(), None, None)
+    with pytest.raises(CompileError, match="device RENDERS has no compiler"):
+        renders.get_runner(add())
+    compiles = Compiled("COMPILES", Plain(), Renderer(), Upper(), None)
+    with pytest.raises(CompileError, match="device COMPILES has no runtime"):
+        compiles.get_runner(add())
+
+
+def test_an_op_without_a_function() -> None:
+    functions = {BinaryOps.ADD: np.add, BufferOps.LOAD: np.copy}
+    device = Interpreted(Plain(), functions, "SOME")
+    message = "SOME has no function for BufferOps.STORE; its fxn_for_op has BinaryOps.ADD, Buffer"
+    with pytest.raises(OpError, match=message):
+        device.get_runner(add())
 
 
 # *** a compiled device of simple parts ***
@@ -435,6 +491,16 @@ def test_counters() -> None:
     counters = GlobalCounters
     assert (counters.kernel_count, counters.global_ops, counters.global_mem) == (6, 18, 25)
     assert counters.time_sum_s == 0.5
+
+
+def test_estimates_may_be_numbers_of_any_kind() -> None:
+    GlobalCounters.reset()
+    n = Variable("n", 1, 9)
+    update_stats("kernel", np.int64(3), n * 2, {n: 4}, np.float64(0.5), 2)
+    update_stats("kernel", 1.0, 2, None, None, 2)  # type: ignore[arg-type]
+    assert GlobalCounters.global_ops == 4
+    assert GlobalCounters.global_mem == 10
+    assert GlobalCounters.time_sum_s == 0.5
 
 
 def test_the_line_for_a_run(capsys: pytest.CaptureFixture[str]) -> None:

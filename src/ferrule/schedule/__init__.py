@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence, Set
 from functools import cache
 from typing import Final, final
 
-from ferrule.device import Device
+from ferrule.device import Compiled, Device
 from ferrule.expr import Variable
 from ferrule.helpers import prod
 from ferrule.lazy import LazyBuffer
@@ -116,9 +116,12 @@ def _stored_or_planned(graph: Graph, target: Target, key: str | None) -> Recipe:
 
 @cache
 def target_of(device: str) -> Target:
-    """What the scheduler assumes about a device; one that interprets is weighed as the host."""
-    target: Target | None = getattr(Device[device], "linearizer_opts", None)
-    return detect_cpu() if target is None else target
+    """What the scheduler assumes about a device; others than those that have a renderer are
+    weighed as the host."""
+    found = Device[device]
+    if isinstance(found, Compiled) and found.renderer is not None:
+        return found.linearizer_opts
+    return detect_cpu()
 
 
 def _alignment(target: Target) -> int:
