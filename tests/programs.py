@@ -139,6 +139,8 @@ def operations(dtype: DType) -> list[ExprOp]:
     if dtypes.is_float(dtype):
         real = [ExprOp.FDIV, ExprOp.FMOD, ExprOp.RECIP, ExprOp.SQRT, ExprOp.TRUNC, ExprOp.ROUND]
         return [*common, ExprOp.SUB, *real, *([ExprOp.TF32] if dtype is dtypes.float32 else [])]
+    if dtype is dtypes.uint32:
+        bitwise.append(ExprOp.POPCOUNT)
     return [*common, *bitwise, ExprOp.SUB, ExprOp.TDIV, ExprOp.TMOD, ExprOp.SHL, ExprOp.SHR]
 
 
@@ -146,7 +148,7 @@ def operand_count(op: ExprOp) -> int:
     if op in (ExprOp.MULACC, ExprOp.WHERE):
         return 3
     unary = {ExprOp.NEG, ExprOp.NOT, ExprOp.RECIP, ExprOp.SQRT, ExprOp.TRUNC, ExprOp.ROUND}
-    return 1 if op in unary | {ExprOp.TF32} else 2
+    return 1 if op in unary | {ExprOp.TF32, ExprOp.POPCOUNT} else 2
 
 
 def every_operation(dtype: DType, lanes: int) -> tuple[list[UOp], list[DType]]:

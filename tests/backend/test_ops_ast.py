@@ -495,6 +495,25 @@ def test_scatter(device: str, axis: int, dtype: DType) -> None:
     np.testing.assert_array_equal(wide(run(device, ast, value, index)), expected)
 
 
+@pytest.mark.parametrize("index_dtype", [dtypes.int32, dtypes.int64], ids=str)
+@pytest.mark.parametrize("width", [129, 40])
+def test_scatter_of_rows(device: str, width: int, index_dtype: DType) -> None:
+    """As a table's gradient: a place for each row, in any order, often again, or none at all."""
+    generator = np.random.default_rng(2)
+    count, size = 230, 90
+    value = generator.standard_normal((count, width)).astype(np.float32)
+    index = generator.integers(-3, size + 3, (count, 1)).astype(index_dtype.np)
+    index[50:120] = 7
+    index[180:200] = generator.integers(0, 3, (20, 1))
+    expected = np.zeros((size, width), np.float32)
+    for row, (place,) in zip(value, index, strict=True):
+        if 0 <= place < size:
+            expected[place] += row
+    positions = load(2, index).expand((count, width))
+    ast = LazyOp(ReduceOps.SCATTER, (load(1, value), positions), (0, size))
+    np.testing.assert_array_equal(run(device, ast, value, index), expected)
+
+
 # *** memory ***
 
 

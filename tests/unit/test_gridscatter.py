@@ -7,7 +7,7 @@ from tests.kernels import Array, add, load, store
 
 from ferrule.codegen.gridscatter import scatter_cycles
 from ferrule.codegen.interpret import interpret
-from ferrule.codegen.kernel import Store
+from ferrule.codegen.kernel import KernelError, Store
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.opt import Opt, ScheduleError
 from ferrule.codegen.owner import owned_digit, owns
@@ -30,21 +30,30 @@ def scattered(values: Array, places: Array, axis: int, base: Array) -> Array:
 
 
 def run_scatter(
-    shape: tuple[int, ...], axis: int, size: int, *, shared: bool, in_place: bool = False
+    shape: tuple[int, ...],
+    axis: int,
+    size: int,
+    *,
+    shared: bool,
+    in_place: bool = False,
+    places: Array | None = None,
 ) -> Linearizer:
     """Interprets a scatter along an axis; with positions for each element, or for the axis; into
     zeros, or into what is there.
     """
     given = tuple(n if i == axis or not shared else 1 for i, n in enumerate(shape))
-    positions = load(2, *given, dtype=dtypes.int32).expand(shape)
+    generator = np.random.default_rng(0)
+    if places is None:
+        places = generator.integers(-1, size + 1, given).astype(np.int32)
+    places = places.reshape(given)
+    dtype = next(d for d in (dtypes.int32, dtypes.int64) if d.np == places.dtype)
+    positions = load(2, *given, dtype=dtype).expand(shape)
     whole = (*shape[:axis], size, *shape[axis + 1 :])
     there = (load(0, *whole),) if in_place else ()
     ast = store(LazyOp(ReduceOps.SCATTER, (load(1, *shape), positions, *there), (axis, size)))
     linearizer = Linearizer(ast, GRID).linearize()
-    generator = np.random.default_rng(0)
     base = generator.standard_normal(whole).astype(np.float32) * np.float32(in_place)
     values = generator.standard_normal(shape).astype(np.float32)
-    places = generator.integers(-1, size + 1, given).astype(np.int32)
     expected = scattered(values, np.broadcast_to(places, shape), axis, base)
     out = base.ravel() if in_place else np.full(expected.size, np.nan, np.float32)
     interpret(linearizer.uops, [out, values.ravel(), places.ravel()])
@@ -124,18 +133,98 @@ def test_places_are_divided_where_elements_are_many(
     assert blocks > 1
 
 
-def test_a_thread_adds_vectors_and_loads_several_places_at_once() -> None:
-    linearizer = run_scatter((304, 64), 0, 8, shared=True)
+def test_a_thread_loads_several_places_at_once() -> None:
+    linearizer = run_scatter((304,), 0, 61, shared=True)
     loads = {u.lanes for u in linearizer.uops if u.op is UOps.LOAD and u.src[0].op is UOps.PARAM}
-    assert loads == {4}
-    primitives = [opt.primitive for opt in linearizer.opts]
-    assert "stage" in primitives
+    assert loads == {1, 4}
+    assert "stage" in [opt.primitive for opt in linearizer.opts]
+
+
+@pytest.mark.parametrize(("width", "lanes"), [(128, 4), (64, 2), (40, 1), (5, 1)])
+def test_threads_look_at_an_element_each_and_add_together(width: int, lanes: int) -> None:
+    """As many of them are busy with the columns of one element as can be."""
+    linearizer = run_scatter((256, width), 0, 64, shared=True)
+    assert "skip" in [opt.primitive for opt in linearizer.opts]
+    assert linearizer.threads == 32
+    loads = {u.lanes for u in linearizer.uops if u.op is UOps.LOAD and u.src[0].op is UOps.PARAM}
+    assert loads == {1, lanes}
+    looks = [u for u in linearizer.uops if u.op is UOps.ACROSS]
+    assert len(looks) == 4  # at 32 elements each, before the first of them is added
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        np.full(96, 11),  # one place, to which all of a part go
+        np.arange(96),
+        np.arange(96)[::-1],
+        np.repeat([5, 2], 48),
+        np.full(96, 96),  # nowhere
+        np.where(np.arange(96) % 32 == 31, 7, -5),  # the last bit alone
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_any_elements_may_be_those_of_a_part(
+    places: Array, dtype: type[np.integer], in_place: bool
+) -> None:
+    given = places.astype(dtype)
+    linearizer = run_scatter((96, 33), 0, 96, shared=True, in_place=in_place, places=given)
+    assert "skip" in [opt.primitive for opt in linearizer.opts]
+
+
+@pytest.mark.parametrize("count", [31, 32, 33, 127, 128, 129])
+def test_elements_that_fill_no_looks(count: int) -> None:
+    linearizer = run_scatter((count, 40), 0, 90, shared=True)
+    assert "skip" in [opt.primitive for opt in linearizer.opts]
+
+
+def test_columns_of_other_places_are_looked_at_one_by_one() -> None:
+    """Whether an element is a thread's own differs from column to column."""
+    linearizer = run_scatter((256, 64), 0, 64, shared=False)
+    assert "partition" in [opt.primitive for opt in linearizer.opts]
+    assert "skip" not in [opt.primitive for opt in linearizer.opts]
+
+
+def test_one_thread_skips_what_is_stored_nowhere() -> None:
+    places = np.array([3, -1, 9, 0, 3, 7, 7, 8, -2], np.int32)
+    values = np.arange(1, 10, dtype=np.float32)
+    ast = store(LazyOp(ReduceOps.SCATTER, (load(1, 9), load(2, 9, dtype=dtypes.int32)), (0, 8)))
+    linearizer = Linearizer(ast, GRID, [Opt("skip", ("out0", "i0.0"))]).linearize()
+    out = np.full(8, np.nan, np.float32)
+    interpret(linearizer.uops, [out, values, places])
+    assert out.tolist() == [4, 0, 0, 6, 0, 0, 0, 13]
+    assert "for i0.0 in 9 by the bits of out0.bits[]" in str(linearizer)
+
+
+def test_skip_needs_values_that_say_where() -> None:
+    def schedule(elements: int, *opts: Opt) -> None:
+        args = (
+            load(1, elements, 2),
+            load(2, elements, 1, dtype=dtypes.int32).expand((elements, 2)),
+        )
+        Linearizer(store(LazyOp(ReduceOps.SCATTER, args, (0, 8))), GRID, opts)
+
+    message = r"skip\(i0.0\) in kernel .* no plain loop of at most 32 iterations"
+    with pytest.raises(ScheduleError, match=message):
+        schedule(33, Opt("skip", ("out0", "i0.0")))
+    with pytest.raises(ScheduleError, match=r"skip\(i0.1\).* nothing but the loops around it says"):
+        schedule(32, Opt("skip", ("out0", "i0.1")))
+    skipped = Opt("skip", ("out0", "i0.0"))
+    with pytest.raises(ScheduleError, match=r"unroll\(i0.0\).* only some of its iterations"):
+        schedule(32, skipped, Opt("unroll", ("out0", "i0.0")))
+    with pytest.raises(ScheduleError, match=r"fuse\(i0.0\).* only some iterations"):
+        schedule(32, skipped, Opt("fuse", ("out0", "i0.0")))
+    with pytest.raises(ScheduleError, match=r"split\(i0.0, 4, 'mask'\).* it is limited"):
+        schedule(32, skipped, Opt("split", ("out0", "i0.0", 4)))
+    with pytest.raises(KernelError, match=r"the bits of loop i0.0 are not known where it begins"):
+        schedule(32, skipped, Opt("recompute", ("out0.bits", 1)))
 
 
 def test_parts_of_places_leave_out_what_is_outside() -> None:
     """Places before the first and after the last, as far as integers go."""
     ast = store(LazyOp(ReduceOps.SCATTER, (load(1, 6), load(2, 6, dtype=dtypes.int32)), (0, 7)))
-    uops = Linearizer(ast, GRID, [Opt("partition", ("out0", 3))]).linearize().uops
+    uops = Linearizer(ast, GRID, [Opt("partition", ("out0", 3))]).linearize().uops  # 3, 2 and 2
     places = np.array([6, -1, 7, 2**31 - 1, -(2**31), 3], np.int32)
     out = np.full(7, np.nan, np.float32)
     interpret(uops, [out, np.arange(1, 7, dtype=np.float32), places])
@@ -160,6 +249,9 @@ def test_partition_needs_one_place_that_a_value_says() -> None:
     message = r"partition\(out0, 4\) in kernel .* stores where one value says"
     with pytest.raises(ScheduleError, match=message):
         Linearizer(store(load(1, 6)), GRID, [Opt("partition", ("out0", 4))])
+    ast = store(LazyOp(ReduceOps.SCATTER, (load(1, 6), load(2, 6, dtype=dtypes.int32)), (0, 7)))
+    with pytest.raises(ScheduleError, match="fewer places than parts"):
+        Linearizer(ast, GRID, [Opt("partition", ("out0", 8))])
 
 
 def test_many_parts_pay_for_long_scatters_alone() -> None:
@@ -198,6 +290,13 @@ def test_parts_of_an_axis_own_what_it_did() -> None:
     assert owns(Store(0, index, tail), inner)
     assert owns(Store(0, index, tail), outer)
     assert not owns(Store(0, index, TRUE), inner)
+    part, row = range_("part*j.o", 8), range_("row", 2)
+    rows = less(row * 4 + part // 2, const(7))
+    index = (row * 4 + part // 2) * 11 + part % 2 * 8 + inner
+    columns = less(part % 2 * 8 + inner, const(11))
+    assert owns(Store(0, index, both(rows, columns)), part)
+    assert owns(Store(0, index, both(columns, rows)), part)
+    assert not owns(Store(0, index, rows), part)
     fused = range_("b*j", 12)
     parts = fused // 4 * 20 + fused % 4
     assert owns(Store(0, parts), fused)

@@ -85,6 +85,13 @@ def test_bool_arithmetic() -> None:
     assert apply(ExprOp.NOT, a).tolist() == [True, True, False, False]
 
 
+def test_bits_that_are_set() -> None:
+    a = np.array([0, 1, 2, 0x80000000, 0xFFFFFFFF, 0x12345678], np.uint32)
+    found = apply(ExprOp.POPCOUNT, a)
+    assert found.tolist() == [0, 1, 1, 1, 32, 13]
+    assert found.dtype == np.uint32
+
+
 def test_maximum_and_minimum_propagate_nan() -> None:
     a = np.array([np.nan, 1, 2, -0.0, 0.0], np.float32)
     b = np.array([1, np.nan, 1, 0.0, -0.0], np.float32)

@@ -3,9 +3,10 @@
 Loops along other axes than the one that is scattered own their parts of the result: these become
 blocks and threads. What is scattered stays in its order, one after the other in each thread, which
 has filled its part of the result with the identity itself, unless elements go to what is in memory
-already. Where this leaves most of the device
-idle, the places themselves are divided: all threads go through all elements, and do those alone
-that are stored to places of theirs.
+already. Where this leaves most of the device idle, the places themselves are divided: all threads
+go through all elements, and do those alone that are stored to places of theirs. Where the threads
+of a warp own neighbours of one place, they look at 32 elements at a time, one each, and do together
+those that are theirs, in their order.
 """
 
 from __future__ import annotations
@@ -18,17 +19,21 @@ from ferrule.codegen.gridstreams import ACCESS_BYTES, aligned_lanes
 from ferrule.codegen.kernel import Kind, Nest, Store
 from ferrule.codegen.owner import Digit, owned_digit
 from ferrule.codegen.plan import LINE_BYTES, Plan
+from ferrule.codegen.primitives.loops import MOST_BITS
 from ferrule.codegen.primitives.nests import chosen_place
 from ferrule.expr import Expr, ExprOp, toposort
 from ferrule.target import Target
 
 AT_ONCE = 8  # elements of which a thread looks at the places together
+LOOKS = 4  # of all threads together, each at a place of its own, before what they found is done
 MOST_PARTS = 4096
 WARPS = 16  # of which one at a time goes on
-# Time in cycles: of a warp that passes an element by, while others run and alone; of one that adds
-# an element to memory; of one that fills a place.
+# Time in cycles: of a warp that passes an element by, while others run and alone; the same where
+# its threads look at one each; of one that adds an element to memory; of one that fills a place.
 PASS_CYCLES = 12.0
 WAIT_CYCLES = 12.0
+LOOK_CYCLES = 0.6
+LOOK_WAIT_CYCLES = 2.0
 ADD_CYCLES = 700.0
 FILL_CYCLES = 4.0
 
@@ -40,7 +45,8 @@ def schedule_scatter(plan: Plan) -> bool:
         return False
     *fills, host = names
     is_outside = _is_outside(plan, host)
-    _divide(plan, names)
+    together = _looks_together(plan, host)
+    together &= _divide(plan, names)
     lanes = _lanes(plan, names)
     owned = _owned(plan.nest(host))
     digits = sorted(
@@ -57,8 +63,11 @@ def schedule_scatter(plan: Plan) -> bool:
         plan.do("reorder", name, (*first, *rest))
     for fill in fills:
         plan.do("enter", fill, host, len(digits))
-    _share(plan, host, fills, len(digits), lanes)
-    _look_ahead(plan, host)
+    if together:
+        _share_looks(plan, host, fills, len(digits), lanes)
+    else:
+        _share(plan, host, fills, len(digits), lanes)
+        _look_ahead(plan, host)
     return True
 
 
@@ -82,16 +91,28 @@ def _is_outside(plan: Plan, name: str) -> bool:
     return step <= min(digits)[0] and max(digits)[1] >= plan.target.warp
 
 
-def _divide(plan: Plan, names: Sequence[str]) -> None:
-    """Divide the places among threads where that takes less time."""
-    host = names[-1]
+def _looks_together(plan: Plan, name: str) -> bool:
+    """Whether the threads of a block may look at an element each, and then do all that are theirs:
+    they own neighbours, and whether an element is theirs does not vary among these.
+    """
+    nest = plan.nest(name)
+    found = chosen_place(nest)
+    near = [r for (step, _), r in _owned(nest).items() if step == 1]
+    if found is None or not near or plan.target.block_threads < MOST_BITS:
+        return False
+    free = [o.range for o in nest.loops if o.range not in _owned(nest).values()]
+    is_known = bool(free) and free[-1].size.is_const and free[-1] in found[0].ranges
+    alike = not any(r in e.ranges for r in near for e in (found[0], _store(nest).valid))
+    return is_known and alike and not _is_outside(plan, name)
+
+
+def _divide(plan: Plan, names: Sequence[str]) -> bool:
+    """Divide the places among threads where that takes less time; whether it does."""
     cycles = _cycles(plan, names)
-    if not cycles:
-        return
-    best = min(cycles, key=cycles.__getitem__)
-    found = chosen_place(plan.nest(host))
-    if best > 1 and found is not None:
-        plan.do("partition", host, -(-found[1] // best))
+    best = min(cycles, key=cycles.__getitem__, default=1)
+    if best > 1:
+        plan.do("partition", names[-1], best)
+    return best > 1
 
 
 def scatter_seconds(plan: Plan, times: int) -> float | None:
@@ -115,8 +136,9 @@ def _cycles(plan: Plan, names: Sequence[str], times: int = 1) -> dict[int, float
     outside = times * prod(size for own, size in digits if own >= step)
     elements = prod(loop.size for loop in nest.loops if loop.range not in digits.values()) // times
     filled = places if len(names) > 1 else 0
+    together = _looks_together(plan, names[-1])
     return {
-        parts: scatter_cycles(plan.target, elements, filled, outside, inside, parts)
+        parts: scatter_cycles(plan.target, elements, filled, outside, inside, parts, together)
         for parts in _parts(places, exact=outside > 1)
     }
 
@@ -129,23 +151,33 @@ def _parts(places: int, *, exact: bool) -> Iterator[int]:
     """
     wanted = 1
     while wanted <= min(places, MOST_PARTS):
-        size = -(-places // wanted)
-        while exact and places % size:
-            size += 1
-        yield -(-places // size)
+        parts = wanted
+        while exact and places % parts:
+            parts += 1
+        yield parts
         wanted *= 2
 
 
 def scatter_cycles(
-    target: Target, elements: int, filled: int, outside: int, inside: int, parts: int
+    target: Target,
+    elements: int,
+    filled: int,
+    outside: int,
+    inside: int,
+    parts: int,
+    together: bool = False,
 ) -> float:
     """About how many cycles it takes to scatter `elements`, each with `inside` beside it, to places
     that are divided into parts, so many of them filled first; all of that is done `outside` times.
+    Threads look at elements `together`, or each at all of them.
     """
+    together = together and parts > 1
     near = inside if inside > 1 else outside if outside >= target.warp else parts
-    warps = outside * parts * inside / min(target.warp, near)
+    threads = MOST_BITS if together else min(target.warp, near)
+    warps = outside * parts * max(inside / threads, float(together))
     at_once = max(1, target.max_threads * target.block_threads // (target.warp * WARPS))
-    passing = elements * max(WAIT_CYCLES, PASS_CYCLES * warps / at_once)
+    busy, alone = (LOOK_CYCLES, LOOK_WAIT_CYCLES) if together else (PASS_CYCLES, WAIT_CYCLES)
+    passing = elements * max(alone, busy * warps / at_once)
     # Threads of a warp that have parts of their own add one after the other.
     in_turn = min(target.warp, parts) if inside == 1 and outside < target.warp else 1
     adding = elements * in_turn / parts * ADD_CYCLES
@@ -163,11 +195,9 @@ def _cut_out(plan: Plan, name: str, digit: Digit) -> bool:
     total = prod(loop.range.size.max for loop in plan.nest(name).loops)
     for (own, count), r in _owned(plan.nest(name)).items():
         inner, outer = step * size // own, step // own
-        if step * size > own * count == total and step % own == 0 and outer < count:
-            plan.do("split", name, r.name, outer, "mask")  # the last part has fewer elements
-            return True
         if own <= step and step * size <= own * count:
-            if count % inner or step % own:
+            # Only the last digit may have a part in the end that is not full.
+            if step % own or (count % inner and own * count != total):
                 return False
             inside = _split(plan, name, r.name, inner, count)[1]
             _split(plan, name, inside, outer, inner)
@@ -211,6 +241,17 @@ def _lanes(plan: Plan, names: Sequence[str]) -> int:
 
 def _share(plan: Plan, name: str, fills: Sequence[str], depth: int, lanes: int) -> None:
     """A warp to a block: blocks are what there are few of."""
+    last = _in_lanes(plan, name, fills, depth, lanes)
+    threads = 1
+    while threads < min(last.size.max, max(plan.target.warp, LINE_BYTES // 4)):
+        threads *= 2
+    plan.do("split", name, last.name, threads, "mask")
+    plan.do("bind", name, f"{last.name}.i")
+    plan.do("parallel", name, plan.fuse_first(name, depth))
+
+
+def _in_lanes(plan: Plan, name: str, fills: Sequence[str], depth: int, lanes: int) -> Expr:
+    """Neighbours become the lanes of vectors; what the last loop that owns its elements is then."""
     last = plan.nest(name).loops[depth - 1].range
     if lanes > 1:
         plan.do("split", name, last.name, lanes)
@@ -218,13 +259,50 @@ def _share(plan: Plan, name: str, fills: Sequence[str], depth: int, lanes: int) 
         for fill in fills:
             plan.do("compute_at", fill, depth)
             plan.do("vectorize", fill, f"{last.name}.i@{fill}")
-        last = plan.nest(name).loops[depth - 1].range
-    threads = 1
-    while threads < min(last.size.max, max(plan.target.warp, LINE_BYTES // 4)):
-        threads *= 2
-    plan.do("split", name, last.name, threads, "mask")
-    plan.do("bind", name, f"{last.name}.i")
+    return plan.nest(name).loops[depth - 1].range
+
+
+def _share_looks(plan: Plan, name: str, fills: Sequence[str], depth: int, lanes: int) -> None:
+    """A warp to a block, whose threads look at an element each, and do together what they found."""
+    while lanes > 1 and plan.nest(name).loops[depth - 1].size < lanes * MOST_BITS:
+        lanes //= 2
+    last = _in_lanes(plan, name, fills, depth, lanes)
+    plan.do("split", name, last.name, MOST_BITS, "mask")
+    thread = f"{last.name}.i"
+    for fill in fills:
+        plan.do("compute_at", fill, depth)
+        _bind_first(plan, fill, f"{thread}@{fill}")
+    plan.do("bind", name, thread)
     plan.do("parallel", name, plan.fuse_first(name, depth))
+    lane = [o.range.name for o in plan.nest(name).loops if o.kind is Kind.VECTOR]
+    *_, r = [o.range.name for o in plan.nest(name).loops if o.kind is Kind.SERIAL]
+    plan.do("split", name, r, MOST_BITS, "mask")
+    *free, element = [o.range.name for o in plan.nest(name).loops if o.kind is Kind.SERIAL]
+    first = plan.nest(name).loops[0].range.name
+    plan.do("reorder", name, (first, *free, thread, element, *lane))
+    plan.do("skip", name, element)
+    bits = f"{name}.bits"
+    plan.do("bind", bits, f"{element}@{bits}")
+    _look_several_times(plan, name, bits, free[-1])
+
+
+def _bind_first(plan: Plan, name: str, thread: str) -> None:
+    names = [loop.range.name for loop in plan.nest(name).loops if loop.range.name != thread]
+    plan.do("reorder", name, (thread, *names))
+    plan.do("bind", name, thread)
+
+
+def _look_several_times(plan: Plan, name: str, bits: str, r: str) -> None:
+    """The places of several elements are loaded by each thread before the first is done."""
+    loop = next(o for o in plan.nest(name).loops if o.range.name == r)
+    if not loop.range.size.is_const or loop.size % LOOKS:
+        return
+    plan.do("split", name, r, LOOKS)
+    at = plan.nest(bits).at
+    assert at is not None
+    plan.do("compute_at", bits, at[1] - 1)
+    plan.do("unroll", bits, f"{r}.i@{bits}")
+    plan.do("unroll", name, f"{r}.i")
 
 
 def _vectorize(plan: Plan, name: str, lane: str) -> None:

@@ -84,6 +84,8 @@ class Loop:
     last. With `start` and `end`, only the iterations from the one to before the other are run.
     With `segments` it is run as one loop after the other, each with what is known there.
     With `step`, the iterations of a THREAD loop are that digit of the thread's number.
+    With `bits`, only the iterations are run whose bits are set in that value, the lowest first. In
+    these `only` holds; the others would change nothing.
     """
 
     range: Expr
@@ -93,20 +95,23 @@ class Loop:
     start: Expr | None = None
     segments: tuple[Segment, ...] = ()
     step: int | None = None
+    bits: Expr | None = None
+    only: Expr | None = None
 
     def mapped(self, mapping: Mapping[Expr, Expr]) -> Loop:
         """The loop with parts of its conditions, its start and its ends replaced."""
-        parts = (self.peel, self.start, self.end)
-        if parts == (None, None, None) and not self.segments:
+        parts = (self.peel, self.start, self.end, self.bits, self.only)
+        if parts == (None,) * len(parts) and not self.segments:
             return self
-        peel, start, end = (None if e is None else e.substitute(mapping) for e in parts)
+        peel, start, end, bits, only = (None if e is None else e.substitute(mapping) for e in parts)
         segments = tuple(
             Segment(
                 s.end.substitute(mapping), tuple((c.substitute(mapping), v) for c, v in s.known)
             )
             for s in self.segments
         )
-        return replace(self, peel=peel, start=start, end=end, segments=segments)
+        known = replace(self, peel=peel, bits=bits, only=only)
+        return replace(known, start=start, end=end, segments=segments)
 
     @property
     def size(self) -> int:
@@ -324,6 +329,7 @@ def expressions(nest: Nest) -> list[Expr]:
             out.append(c.start)
         if c.store is not None:
             out.extend((c.store.index, c.store.valid))
+    out.extend(loop.bits for loop in nest.loops if loop.bits is not None)
     return out
 
 
@@ -463,9 +469,11 @@ def _verify_nest(kernel: Kernel, nest: Nest, seen_ranges: set[Expr]) -> None:
             raise KernelError(f"loop {loop.range} of unknown size is {loop.kind.name}")
     for depth, loop in enumerate(nest.loops):
         inside = {inner.range for inner in nest.loops[depth:]}
-        for bound in (loop.start, loop.end, *(s.end for s in loop.segments)):
+        for bound in (loop.start, loop.end, loop.bits, *(s.end for s in loop.segments)):
             if bound is not None and not bound.ranges <= open_ranges - inside:
                 raise KernelError(f"the bounds of loop {loop.range} are not known where it begins")
+        if loop.bits is not None and not _has_bits(kernel, nest, depth):
+            raise KernelError(f"the bits of loop {loop.range} are not known where it begins")
     for e in expressions(nest):
         unbound = e.ranges - open_ranges
         if unbound:
@@ -496,6 +504,16 @@ def _verify_nest(kernel: Kernel, nest: Nest, seen_ranges: set[Expr]) -> None:
             raise KernelError(
                 f"{nest.name} reads {read.arg} where it is not computed yet: {made_at}"
             )
+
+
+def _has_bits(kernel: Kernel, nest: Nest, depth: int) -> bool:
+    """Whether the bits that say which iterations of a loop run are computed before it begins."""
+    loop = nest.loops[depth]
+    assert loop.bits is not None
+    found = [kernel.owner[e.arg].at for e in reads([loop.bits]) if e.arg in kernel.owner]
+    return loop.kind is Kind.SERIAL and all(
+        at is not None and (at[0] != nest.name or at[1] <= depth) for at in found
+    )
 
 
 def _may_run_along(kernel: Kernel, nest: Nest) -> list[Expr]:
@@ -547,7 +565,9 @@ def _show_nest(kernel: Kernel, nest: Nest, indent: int) -> Iterator[str]:
             peel = "" if loop.peel is None else f" peel {loop.peel}"
             size = loop.range.size if loop.end is None else loop.end
             first = "" if loop.start is None else f"{loop.start}.."
-            yield f"{pad * (indent + depth)}for {loop.range.name} in {first}{size}{kind}{peel}:"
+            bits = "" if loop.bits is None else f" by the bits of {loop.bits}"
+            head = f"for {loop.range.name} in {first}{size}{kind}{peel}{bits}:"
+            yield f"{pad * (indent + depth)}{head}"
             for s in loop.segments:
                 known = " and ".join(str(c) if holds else f"not {c}" for c, holds in s.known)
                 yield f"{pad * (indent + depth)}  # to {s.end}: {known or 'nothing is known'}"

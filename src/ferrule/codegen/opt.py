@@ -14,7 +14,7 @@ from typing import Any, Final
 from ferrule.codegen.kernel import Kernel, verify
 from ferrule.codegen.primitives.editing import ScheduleError
 from ferrule.codegen.primitives.kinds import bind, parallel, transpose, unroll, vectorize
-from ferrule.codegen.primitives.loops import fuse, limit, reorder, segment, split
+from ferrule.codegen.primitives.loops import fuse, limit, reorder, segment, skip, split
 from ferrule.codegen.primitives.memory import (
     axes,
     nontemporal,
@@ -112,6 +112,7 @@ PRIMITIVES: Final[dict[str, Callable[..., Kernel]]] = {
     "run_along": run_along,
     "scan": scan,
     "segment": segment,
+    "skip": skip,
     "split": split,
     "stage": stage,
     "swizzle": swizzle,

@@ -55,14 +55,15 @@ def _part_of(x: Expr, r: Expr) -> Digit | None:
 
 
 def _owns(index: Expr, conditions: list[Expr], part: Expr) -> bool:
-    groups = _groups(index, conditions)
-    for whole, together, step in groups:
-        inside, _ = together.linear()
-        if part in inside:
-            folded = index - together * const(step) + whole * step
-            return bool(_digit(folded, conditions, whole) and _digit(together, (), part))
+    mine = None
+    for whole, together, step in _groups(index, conditions):
+        if mine is None and part in together.linear()[0]:
+            mine = whole, together
         index = index - together * const(step) + whole * step
-    return _digit(index, conditions, part) is not None
+    if mine is None:
+        return _digit(index, conditions, part) is not None
+    whole, together = mine
+    return bool(_digit(index, conditions, whole) and _digit(together, (), part))
 
 
 def _digit(index: Expr, conditions: Iterable[Expr], r: Expr) -> Digit | None:

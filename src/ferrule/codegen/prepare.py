@@ -88,7 +88,8 @@ def _once(kernel: Kernel) -> Kernel:
 
 def _runs_once(loop: Loop) -> bool:
     size = loop.range.size
-    whole = (loop.peel, loop.start, loop.end, loop.segments) == (None, None, None, ())
+    bounds = (loop.peel, loop.start, loop.end, loop.bits, loop.segments)
+    whole = bounds == (None, None, None, None, ())
     return loop.kind is Kind.SERIAL and whole and size.is_const and size.arg == 1
 
 

@@ -118,6 +118,9 @@ class Values:
         """A loop that runs. Where it is peeled, all iterations but the last come without its
         condition.
         """
+        if loop.bits is not None:
+            self._run_by_bits(loop, body)
+            return
         size = loop.range.size if loop.end is None else loop.end
         first = const(0) if loop.start is None else loop.start
         start, stop = bounds or (self.plain(first), self.plain(size))
@@ -155,6 +158,28 @@ class Values:
             self._run(loop, start, end, body)
             self.copies = dict(outside)
             start = self.out.alu(ExprOp.MAX, start, end)
+
+    def _run_by_bits(self, loop: Loop, body: Callable[[], None]) -> None:
+        """A loop that runs once for each bit that is set, by the number of the bit."""
+        assert loop.bits is not None
+        assert loop.only is not None
+        name, bits = loop.range.name, self.vector(loop.bits)
+        left = self.out.emit(UOp(UOps.REG, dtypes.uint32, 1, (bits,), f"{name}.left"))
+        count = self.out.typed(self.out.alu(ExprOp.POPCOUNT, bits), self.out.index)
+        self.out.open(name, self.out.constant(0, self.out.index), count)
+        now = self.out.get(left)
+        # Below the lowest bit that is set all are set in the number before, and it is not.
+        before = self.out.alu(ExprOp.SUB, now, self.out.constant(1, dtypes.uint32))
+        below = self.out.alu(ExprOp.AND, self.out.alu(ExprOp.NOT, now), before)
+        lowest = self.out.typed(self.out.alu(ExprOp.POPCOUNT, below), self.out.index)
+        self.out.remember(loop.range, lowest)
+        self._forget_loads(self._changing)
+        outside = dict(self.copies)
+        self.copies.update(dict.fromkeys(conjuncts(loop.only), TRUE))
+        body()
+        self.copies = outside
+        self.out.set(left, self.out.alu(ExprOp.AND, now, before))
+        self.out.close()
 
     def _run(self, loop: Loop, start: UOp, stop: UOp, body: Callable[[], None]) -> None:
         self.out.remember(loop.range, self.out.open(loop.range.name, start, stop))

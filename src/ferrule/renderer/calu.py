@@ -204,6 +204,7 @@ _ALU: Final[dict[ExprOp, Callable[..., str]]] = {
     ExprOp.SHL: _shift_left,
     ExprOp.SHR: lambda t, a, b: f"{a} >> {b}",
     ExprOp.NOT: _complement,
+    ExprOp.POPCOUNT: lambda t, a: t.call(cprelude.COUNT_BITS, a),
     ExprOp.MULACC: _fused,
     ExprOp.DOT: _dot,
     ExprOp.RECIP: lambda t, a: f"{literal(t.dtype, 1.0)} / {a}",

@@ -80,6 +80,7 @@ _EXACT: Final[dict[ExprOp, Callable[..., Bounds]]] = {
     ExprOp.NEG: lambda a: (-a[1], -a[0]),
     ExprOp.IDIV: _quotient,
     ExprOp.MOD: _remainder,
+    ExprOp.POPCOUNT: lambda a: (0, 32),
     ExprOp.MIN: lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
     ExprOp.MAX: lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
     ExprOp.WHERE: lambda condition, a, b: _union(a, b),

@@ -131,6 +131,8 @@ CUDA: Final = Dialect(
     commit='asm volatile("cp.async.commit_group;");',
     wait='asm volatile("cp.async.wait_group {groups};" ::: "memory");',
     instructions={
+        "count_bits": "return __popc(x);",
+        "across_or_u32_32x1": "return __reduce_or_sync(0xffffffffu, x);",
         "float_of_f16": 'float y;\nasm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));\nreturn y;',
         "f16_of_float": _one_of_two("f16x2"),
         "bf16_of_float": _one_of_two("bf16x2"),

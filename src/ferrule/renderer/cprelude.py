@@ -165,6 +165,17 @@ def remainder(kind: str) -> Helper:
     return Helper(f"remainder_{kind}", kind, f"{kind} a, {kind} b", "\n".join(lines))
 
 
+COUNT_BITS = Helper(
+    "count_bits",
+    "u32",
+    "u32 x",
+    """// In pairs of bits, in fours, in bytes, and all bytes in the highest.
+const u32 pairs = x - (x >> 1 & 0x55555555u);
+const u32 fours = (pairs & 0x33333333u) + (pairs >> 2 & 0x33333333u);
+return ((fours + (fours >> 4)) & 0x0F0F0F0Fu) * 0x01010101u >> 24;""",
+)
+
+
 # -- narrow floats ---------------------------------------------------------------------------------
 
 _BITS = bits_of("float")

@@ -219,6 +219,7 @@ _ALU: Final[dict[ExprOp, Callable[..., str]]] = {
     ExprOp.SHL: lambda t, dtype, a, b: t.op("shl", a, b),
     ExprOp.SHR: _shift_right,
     ExprOp.NOT: _complement,
+    ExprOp.POPCOUNT: lambda t, dtype, a: t.intrinsic("ctpop", a),
     ExprOp.MULACC: _fused,
     ExprOp.DOT: _dot,
     ExprOp.RECIP: lambda t, dtype, a: t.op("fdiv", t.constant(1.0), a),

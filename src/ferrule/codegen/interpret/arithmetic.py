@@ -187,6 +187,7 @@ _ALU: Final[dict[ExprOp, Callable[..., Array]]] = {
     ExprOp.SHL: lambda a, b: numpy.left_shift(a, _shift_count(a, b)),
     ExprOp.SHR: lambda a, b: numpy.right_shift(a, _shift_count(a, b)),
     ExprOp.NOT: numpy.invert,
+    ExprOp.POPCOUNT: lambda a: numpy.bitwise_count(a).astype(a.dtype),
     ExprOp.WHERE: numpy.where,
     ExprOp.MULACC: fused,
     ExprOp.DOT: _dot,

@@ -46,9 +46,13 @@ class Program:
         """Whether all threads of a block take the same way: no loop or if asks which one it is."""
         own: set[UOp] = set()
         for u in self.uops:
-            if u.op in _DIFFERS or own.intersection(u.src):
+            if self._differs(u) or (u.op is not UOps.ACROSS and own.intersection(u.src)):
                 own.add(u)
         return not any(u.op in (UOps.LOOP, UOps.IF) and u in own for u in self.uops)
+
+    def _differs(self, u: UOp) -> bool:
+        """Whether threads have values of their own, even of common ones: not what all combine."""
+        return u.op in _DIFFERS and not (u.op is UOps.ACROSS and u.arg[1] == self.threads)
 
 
 def _inside(uops: Sequence[UOp]) -> dict[UOp, list[UOp]]:

@@ -116,6 +116,11 @@ def set_kind(kernel: Kernel, nest_name: str, name: str, kind: Kind) -> Kernel:
             f"{kind.name.lower()}({name}) in kernel {kernel.name}: its size {loop.range.size} "
             "is not constant; split it first"
         )
+    if loop.bits is not None:
+        raise ScheduleError(
+            f"{kind.name.lower()}({name}) in kernel {kernel.name}: only some of its iterations are "
+            "run, and which is known when it begins; do it without `skip`"
+        )
     refuse_running(kernel, loop.range, f"{kind.name.lower()}({name})")
     loops = (*nest.loops[:depth], replace(loop, kind=kind), *nest.loops[depth + 1 :])
     return kernel.with_nest(replace(nest, loops=loops))

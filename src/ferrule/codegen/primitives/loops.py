@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ferrule.codegen.kernel import (
+    MONOIDS,
     Compute,
     Kernel,
     Kind,
@@ -30,23 +31,30 @@ from ferrule.codegen.primitives.editing import (
     stores_in,
 )
 from ferrule.codegen.segments import segments_of
+from ferrule.dtype import dtypes
 from ferrule.expr import (
     TRUE,
     Expr,
     ExprOp,
+    all_of,
     alu,
     both,
+    cast,
     conjuncts,
+    const,
     less,
     minimum,
     range_,
     rebuild,
     select,
     substitute,
+    toposort,
     uncast,
     varying,
 )
 from ferrule.records import dataclass
+
+MOST_BITS = 32  # iterations of a loop of which some are left out
 
 
 def split(kernel: Kernel, nest_name: str, name: str, factor: int, tail: str = "mask") -> Kernel:
@@ -111,7 +119,8 @@ def _refuse_limited(
     """Raises an error for a loop that was limited, or a tail that would have `repeated` nests store
     twice.
     """
-    if (loop.start, loop.end, loop.segments) != (None, None, ()) or (tail == "clamp" and repeated):
+    limits = (loop.start, loop.end, loop.bits, loop.segments)
+    if limits != (None, None, None, ()) or (tail == "clamp" and repeated):
         raise ScheduleError(
             f"split({loop.range.name}, {factor}, {tail!r}) in kernel {kernel.name}: it is limited, "
             f"or {repeated} would be stored twice; use mask or peel, and split first"
@@ -280,6 +289,10 @@ def fuse(kernel: Kernel, nest_name: str, name: str) -> Kernel:
         raise ScheduleError(
             f"fuse({name}) in kernel {kernel.name}: something is computed between {a} and {b}"
         )
+    if any(loop.bits is not None for loop in nest.loops[depth : depth + 2]):
+        raise ScheduleError(
+            f"fuse({name}) in kernel {kernel.name}: only some iterations of {a} or {b} are run"
+        )
     both_ranges = range_(f"{a.name}*{b.name}", a.size * b.size)
     kernel = map_all(kernel, {a: both_ranges // b.size, b: both_ranges % b.size})
     nest = nest_of(kernel, nest_name)
@@ -355,6 +368,69 @@ def limit(kernel: Kernel, nest_name: str, name: str) -> Kernel:
         )
     loops = (*nest.loops[:depth], replace(loop, start=start, end=end), *nest.loops[depth + 1 :])
     return kernel.with_nest(replace(nest, loops=loops))
+
+
+def skip(kernel: Kernel, nest_name: str, name: str) -> Kernel:
+    """A loop runs without the iterations in which its nest stores nothing, whatever values say so:
+    a bit is set for each of the others before.
+
+    `for i in 32: if c[i]: b[x[i]] = y` -> `for k in 32: s any= c[k] << k; for i in bits of s:
+    b[x[i]] = y`. The nest that sets the bits is called `<nest>.bits`, its loop
+    `<loop>@<nest>.bits`. Exact.
+    """
+    nest = nest_of(kernel, nest_name)
+    depth = depth_of(kernel, nest, name)
+    loop = nest.loops[depth]
+    conditions = _conditions_of(kernel, nest, depth)
+    plain = loop == Loop(loop.range) and loop.range.size.is_const and loop.size <= MOST_BITS
+    inside = any(
+        n.at is not None and n.at[0] == nest_name and n.at[1] > depth for n in kernel.nests
+    )
+    if not conditions or not plain or inside:
+        raise ScheduleError(
+            f"skip({name}) in kernel {kernel.name}: nothing but the loops around it says whether "
+            f"{nest_name} stores, or it is no plain loop of at most {MOST_BITS} iterations, or "
+            "something is computed inside of it"
+        )
+    only, bits = all_of(conditions), f"{nest_name}.bits"
+    k = range_(f"{name}@{bits}", loop.range.size)
+    bit = alu(ExprOp.SHL, const(1, dtypes.uint32), cast(k, dtypes.uint32))
+    value = alu(ExprOp.WHERE, only.substitute({loop.range: k}), bit, const(0, dtypes.uint32))
+    outside = [d + 1 for d, o in enumerate(nest.loops) if o.range in value.ranges]
+    set_bits = Nest(
+        bits,
+        (Compute(bits, value, (), MONOIDS["any"]),),
+        (Loop(k),),
+        (nest_name, max(outside, default=0)),
+    )
+    found = Expr(ExprOp.READ, dtypes.uint32, (), bits)
+    loops = list(nest.loops)
+    loops[depth] = replace(loop, bits=found, only=only)
+    kernel = kernel.with_nest(replace(nest, loops=tuple(loops)))
+    return kernel.insert_before(nest_name, set_bits)
+
+
+def _conditions_of(kernel: Kernel, nest: Nest, depth: int) -> list[Expr]:
+    """What says in which iterations of a loop a nest stores, by nothing that changes inside of the
+    loop.
+    """
+    stores = [c.store for c in nest.computes]
+    if len(stores) != 1 or stores[0] is None or nest.computes[0].monoid is not None:
+        return []
+    inner = {o.range for o in nest.loops[depth + 1 :]}
+    found = [
+        condition
+        for condition in conjuncts(stores[0].valid)
+        if nest.loops[depth].range in condition.ranges and inner.isdisjoint(condition.ranges)
+    ]
+    changed = {c.store.slot for c in kernel.computes.values() if c.store is not None}
+    known = [e.op is not ExprOp.READ and e.arg not in changed for e in _memory_of(found)]
+    return found if all(known) else []
+
+
+def _memory_of(conditions: Sequence[Expr]) -> list[Expr]:
+    memory = (ExprOp.LOAD, ExprOp.READ)
+    return [e for e in toposort(conditions) if e.op in memory]
 
 
 def segment(kernel: Kernel, nest_name: str, name: str) -> Kernel:

@@ -39,7 +39,6 @@ from ferrule.expr import (
     both,
     conjuncts,
     const,
-    less,
     load,
     minimum,
     range_,
@@ -161,39 +160,40 @@ def _has(store: Store, r: Expr) -> bool:
     return r in store.index.ranges
 
 
-def partition(kernel: Kernel, nest_name: str, part: int) -> Kernel:
-    """A nest that stores where a value says does so once for every `part` of these places: an
-    outermost loop goes through them, and in each of its iterations the others are left alone.
+def partition(kernel: Kernel, nest_name: str, parts: int) -> Kernel:
+    """A nest that stores where a value says does so once for each of `parts` parts of the places:
+    an outermost loop goes through these, and in each of its iterations the others are left alone.
 
-    `for k: b[x[k]] = y` -> `for p: for k: if 0 <= x[k] - p * part < part: b[p * part + (x[k] - p *
-    part)] = y`. The new loop is called `<nest>.part`; the last part may have fewer places. What
-    stores to one place does so in the same order. Exact.
+    `for k: b[x[k]] = y` -> `for p in parts: for k: if x[k] % parts == p: b[x[k]] = y`. The new loop
+    is called `<nest>.part`. Neighbours are in different parts, as what is stored to often may be
+    close together. What stores to one place does so in the same order. Exact.
     """
     nest = nest_of(kernel, nest_name)
     found = chosen_place(nest)
-    if found is None or nest.at is not None or part < 1:
+    if found is None or nest.at is not None or not 1 <= parts <= found[1]:
         raise ScheduleError(
-            f"partition({nest_name}, {part}) in kernel {kernel.name}: it is no root nest that "
-            f"stores where one value says, which is known to be in some bounds"
+            f"partition({nest_name}, {parts}) in kernel {kernel.name}: it is no root nest that "
+            f"stores where one value says, which is known to be in some bounds, or there are fewer "
+            f"places than parts"
         )
     place, size = found
     (c,) = nest.computes
     assert c.store is not None
-    p = range_(f"{nest_name}.part", -(-size // part))
+    p = range_(f"{nest_name}.part", parts)
     known = _clamped(place, -1, size)  # one that is outside stays outside
-    here = known - p * part
-    mine = both(less(const(-1), here), less(here, const(part)))
+    inside = _clamped(known, 0, size - 1)
+    mine = alu(ExprOp.NOT, alu(ExprOp.CMPNE, inside % parts, p))
     step = c.store.index.linear()[0][place]
-    index = c.store.index + (p * part + _clamped(here, 0, part - 1) - place) * step
+    index = c.store.index + (inside // parts * parts + p - place) * step
     valid = both(c.store.valid.substitute({place: known}), mine)
     outside = {e for e in toposort([c.value]) if e.op is ExprOp.LOAD} - set(toposort([place]))
-    inside = {}
+    masked = {}
     for e in outside:
         own = e.arg == c.store.slot and e.src[0] is c.store.index
         at = (index, valid) if own else (e.src[0], both(e.src[1], mine))
-        inside[e] = load(e.arg, e.dtype, *at)
+        masked[e] = load(e.arg, e.dtype, *at)
     stored = Store(c.store.slot, index, valid, c.store.nontemporal)
-    compute = replace(c, value=c.value.substitute(inside), store=stored)
+    compute = replace(c, value=c.value.substitute(masked), store=stored)
     return kernel.with_nest(replace(nest, computes=(compute,), loops=(Loop(p), *nest.loops)))
 
 
