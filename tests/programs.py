@@ -108,6 +108,8 @@ def special(dtype: DType) -> list[float]:
     known = dtype.np in (np.float16, np.float32, np.float64)
     info = np.finfo(dtype.np if known else np.float32)
     finite = [0.0, 0.5, 1.0, 1.5, 2.5, 3.0, 7.75, 1e-3, 2.0**23 - 0.5, 2.0**52 - 0.5]
+    if dtype is dtypes.float32:  # half of the last bit that tf32 keeps
+        finite += [1 + 2.0**-11, 1 + 2.0**-11 - 2.0**-23, 1 + 3 * 2.0**-11]
     edges = [float(info.tiny), float(info.tiny) / 8, float(info.max), math.inf]
     return [*finite, *(-x for x in finite), *edges, *(-x for x in edges), math.nan]
 

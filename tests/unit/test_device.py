@@ -316,6 +316,8 @@ def test_where_products_may_be_rounded_kernels_are_others(tmp_path: Path) -> Non
             assert device.get_runner(ast) is rounded
             tensorized = [o for o in device.get_linearizer(ast).opts if o.primitive == "tensorize"]
             assert [o.args[-1] for o in tensorized] == [MMA_TF32.name]
+            tried = device.tuner().tune(ast, 0.0, 1)
+            assert tried.opts == device.get_linearizer(ast).opts
         assert device.get_runner(ast).lib == exact.lib
         assert device.cache_key(ast) == exact_key
         for allowed, runner in ((1, rounded), (0, exact)):

@@ -25,7 +25,7 @@ from tests.unit.test_gridchains import SMALL, by_warps, results, rounding, tile,
 from ferrule import Tensor, schedule
 from ferrule.codegen.gridchains import ChainTile, can_run_along
 from ferrule.codegen.interpret import AccessError, RaceError, interpret
-from ferrule.codegen.intrinsics import MatrixIntrinsic
+from ferrule.codegen.intrinsics import MMA_TF32, MatrixIntrinsic
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
 from ferrule.codegen.uops import UOps
@@ -167,6 +167,15 @@ def test_tiles_that_a_causal_mask_empties_are_left_out() -> None:
     assert limits(tiled(which.value()), "start") == list(range(8))
     number = store(log_of_sums(masked_scores(load(1, 64, 8), load(2, 64, 8), causal=True)))
     assert limits(tiled(number, ROWS), "end") == [i + 1 for i in range(8)]
+
+
+def test_the_same_where_operands_are_rounded() -> None:
+    """What is masked is 0, and rounded it still is. Tiles have 16 rows and 32 terms."""
+    which = AttentionGradients(64, 64, 8, causal=True)
+    chosen = warps(1, 4, 1, 8, MMA_TF32)
+    assert limits(tiled(which.query(), chosen), "end") == [1, 1, 2, 2]
+    assert limits(tiled(which.key(), chosen), "start") == [0, 0, 1, 1]
+    assert limits(tiled(which.value(), chosen), "start") == [0, 0, 1, 1]
 
 
 def test_where_a_row_may_have_no_score_no_tile_of_its_sum_is_left_out() -> None:

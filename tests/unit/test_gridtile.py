@@ -293,6 +293,15 @@ def test_products_of_float32_are_rounded_for_it_only_if_that_is_allowed() -> Non
         assert multiplied == rounded == (target is TENSOR.with_tf32)
 
 
+def test_copies_of_float32_are_as_wide_as_it_is() -> None:
+    """In shared memory, of which large tiles take nearly all."""
+    target = ASYNC.with_tf32
+    uops = Linearizer(product(4096, 4096, 4096).ast, target).linearize().uops
+    shared = [u for u in uops if u.op is UOps.SHARED]
+    assert {u.dtype for u in shared} == {dtypes.float32}
+    assert target.shared_bytes / 2 < sum(4 * u.arg[1] for u in shared) <= target.shared_bytes
+
+
 @pytest.mark.parametrize("turned", [(False, True), (True, False)], ids=str)
 def test_each_operand_is_rounded_once(turned: tuple[bool, bool]) -> None:
     """However many products it is part of: two of each row, and two of each column."""
