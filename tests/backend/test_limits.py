@@ -122,6 +122,41 @@ def test_parts_of_a_symbolic_size() -> None:
         ends(x[: n.bind(1)])
 
 
+@pytest.mark.parametrize("name", ["max", "min", "argmax", "argmin"])
+def test_there_is_no_largest_of_no_elements(name: str) -> None:
+    x = Tensor(np.arange(8.0)).realize()
+    n = Variable("n", 0, 8)
+
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        result: Tensor = getattr(x, name)(0)
+        return result
+
+    for size in (3, 8, 5):
+        expected = getattr(np.arange(8.0)[:size], name)()
+        assert f(x[: n.bind(size)]).item() == expected
+    for _ in range(2):
+        with pytest.raises(ShapeError, match=rf"\[{name}\] axis 0 of shape .* has no elements"):
+            f(x[: n.bind(0)])
+    assert f(x[: n.bind(4)]).item() == getattr(np.arange(8.0)[:4], name)()
+
+
+def test_sizes_that_are_zero() -> None:
+    x = Tensor(np.arange(1.0, 9.0)).realize()
+    n = Variable("n", 0, 8)
+
+    @TinyJit
+    def f(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return x.sum(), x * 2, x.cat(x, Tensor([1.0]))
+
+    for size in (3, 0, 8, 0, 1):
+        total, double, joined = f(x[: n.bind(size)])
+        part = list(range(1, size + 1))
+        assert total.item() == sum(part)
+        assert double.tolist() == [2 * i for i in part]
+        assert joined.tolist() == [*part, *part, 1]
+
+
 def test_bounds_that_say_it_all_leave_nothing_to_check() -> None:
     x = Tensor(ROWS).realize()
 

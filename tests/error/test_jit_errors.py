@@ -130,6 +130,19 @@ def test_writing_to_a_part_of_another_tensor_later() -> None:
         f(data[0:4], True)
 
 
+def test_methods_of_objects_that_nobody_can_watch() -> None:
+    class Slotted:
+        __slots__ = ("rate",)
+
+        @TinyJit
+        def scaled(self, x: Tensor) -> Tensor:
+            return x * 2
+
+    message = "method of Slotted: nobody is told .*; add '__weakref__' to its __slots__, or"
+    with pytest.raises(JitError, match=message):
+        Slotted().scaled(Tensor([1.0]))
+
+
 def test_captures_do_not_nest() -> None:
     with (
         Capture(),

@@ -334,13 +334,23 @@ class TinyJit(Generic[ReturnType]):
         return str(self.fxn.__qualname__) if is_global else (TinyJit, (self.fxn,))
 
     def _of(self, instance: Any) -> TinyJit[ReturnType]:
-        """The state for one instance, which lives as long as that does."""
+        """The state for one instance, which lives as long as that does.
+
+        Raises `JitError` where that cannot be seen.
+        """
         key = id(instance)
         found = self._instances.get(key)
         if found is None:
             forget = functools.partial(_forget, weakref.ref(self), key)
-            found = weakref.ref(instance, forget), TinyJit(self.fxn)
-            self._instances[key] = found
+            try:
+                known = weakref.ref(instance, forget)
+            except TypeError as error:
+                kind = type(instance).__name__
+                raise JitError(
+                    f"a captured method of {kind}: nobody is told when an instance of it is gone; "
+                    f"add '__weakref__' to its __slots__, or capture a function of the {kind}"
+                ) from error
+            found = self._instances[key] = known, TinyJit(self.fxn)
         return found[1]
 
 

@@ -16,6 +16,7 @@ from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import broadcast_shape
 from ferrule.tensor.data import DTypeLike, to_dtype
 from ferrule.tensor.elementwise import complement
+from ferrule.tensor.limits import at_most
 from ferrule.tensor.movement import listed
 
 Axes: TypeAlias = int | Sequence[int] | None
@@ -93,7 +94,8 @@ class Reduce(Arranging):
 
     def _check_not_empty(self, axes: Sequence[int], what: str) -> None:
         for axis in axes:
-            if same(self._shape[axis], 0):
+            size = self._shape[axis]
+            if same(size, 0) or not (isinstance(size, int) or at_most(1, size)):
                 raise ShapeError(
                     f"[{what}] axis {axis} of shape {self._shape} has no elements, so it has no "
                     f"{what}; pad it first, or check the size"
