@@ -376,3 +376,37 @@ def test_a_state_of_two_tensors_has_an_argument_in_it(shared: str) -> None:
         assert step(x).tolist() == [now + h] * 2
         assert x.tolist() == [now] * 2
         assert [part.tolist() for part in kept.state] == [[2 * h] * 2, [1 + now, 2 + now]]
+
+
+@pytest.mark.parametrize("is_frozen", [True, False])
+def test_a_layer_that_is_frozen_between_calls(is_frozen: bool) -> None:
+    """By its flag alone, and thawed later: replays went on as captured."""
+    weight, bias = _numbers(1, 2), _numbers(0.5, 0.5)
+    for tensor in (weight, bias):
+        tensor.requires_grad_(True)
+    bias.requires_grad_(not is_frozen)
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        weight.grad = bias.grad = None
+        loss = (weight * x + bias).square().sum()
+        loss.backward()
+        with Tensor.no_grad():
+            for tensor in (weight, bias):
+                if tensor.grad is not None:
+                    tensor.assign(tensor - tensor.grad * 0.125)
+        return loss
+
+    x = np.array([1, -2], np.float32)
+    w, b = np.array([1, 2], np.float32), np.array([0.5, 0.5], np.float32)
+    for call in range(9):
+        if call in (4, 7):
+            is_frozen = not is_frozen
+            bias.requires_grad_(not is_frozen)
+        slope = 2 * (w * x + b)
+        assert step(Tensor(x)).item() == (slope * slope / 4).sum()
+        w -= slope * x * np.float32(0.125)
+        b -= slope * np.float32(0 if is_frozen else 0.125)
+        np.testing.assert_array_equal(weight.numpy(), w)
+        np.testing.assert_array_equal(bias.numpy(), b)
+        assert (bias.grad is None) == is_frozen

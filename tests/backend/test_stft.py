@@ -98,3 +98,25 @@ def test_misuse_is_explained() -> None:
         signal.istft(Tensor.ones(3, 5), 4)
     with pytest.raises(TypeError, match=r"\[stft\] x has to be a tensor, not list"):
         signal.stft([1.0], 4)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("window", "settings", "point"),
+    [
+        (np.hanning(8), {"center": False}, 0),  # zero at its ends
+        (np.ones(8), {"hop_length": 9, "center": False}, 8),
+        (np.hanning(8), {"hop_length": 7}, 3),
+    ],
+)
+def test_points_that_no_window_covers(window: Array, settings: dict[str, Any], point: int) -> None:
+    """They were NaN, as 0 / 0 is."""
+    spectra = Tensor.ones(5, 4, 2, dtype="float64")
+    weights = Tensor(window)
+
+    def back(spectra: Tensor) -> Tensor:
+        return signal.istft(spectra, 8, window=weights, **settings)
+
+    with pytest.raises(ValueError, match=f"windows are all zero at point {point} of the signal"):
+        back(spectra)
+    with pytest.raises(ValueError, match="take a window without zeros"):
+        TinyJit(back)(spectra)

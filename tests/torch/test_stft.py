@@ -33,3 +33,23 @@ def test_there_and_back_is_the_same(settings: dict[str, Any]) -> None:
     np.testing.assert_allclose(back, torch.istft(theirs, **given).numpy(), atol=1e-10)
     longer = signal.istft(ours, **settings, window=Tensor(window), length=40).numpy()
     np.testing.assert_allclose(longer, torch.istft(theirs, **given, length=40).numpy(), atol=1e-10)
+
+
+@pytest.mark.parametrize("hop", [1, 2, 3, 7, 8, 9])
+@pytest.mark.parametrize("center", [True, False])
+@pytest.mark.parametrize("kind", ["hann", "ones"])
+def test_windows_that_leave_out_points_are_refused_as_there(
+    hop: int, center: bool, kind: str
+) -> None:
+    weights = torch.hann_window(8) if kind == "hann" else torch.ones(8)
+    spectra = torch.ones(5, 6, dtype=torch.complex64)
+    given: Any = {"hop_length": hop, "center": center}
+    pairs = Tensor(torch.view_as_real(spectra).numpy())
+    try:
+        theirs = torch.istft(spectra, 8, window=weights, **given).numpy()
+    except RuntimeError:
+        with pytest.raises(ValueError, match="windows are all zero at point"):
+            signal.istft(pairs, 8, window=Tensor(weights.numpy()), **given)
+    else:
+        found = signal.istft(pairs, 8, window=Tensor(weights.numpy()), **given).numpy()
+        np.testing.assert_allclose(found, theirs, atol=1e-5)

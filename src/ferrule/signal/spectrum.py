@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+import numpy as np
+
+from ferrule.buffer import read_guard
 from ferrule.fft import irfft, rfft
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
 from ferrule.tensor.broadcast import known_size
 from ferrule.tensor.checked import takes_tensors
+
+_NO_WEIGHT: Final = 1e-11
+"""A sum of squares of windows that divides nothing, as in PyTorch."""
 
 
 @takes_tensors
@@ -60,8 +68,10 @@ def istft(
 ) -> Tensor:
     """The signal whose spectra, by `stft` with the same settings, are nearest to the given ones.
 
-    With `length` the signal has so many points, of which those after the last piece are zero. Where
-    the windows leave out a point, it is NaN.
+    With `length` the signal has so many points, of which those after the last piece are zero.
+
+    Raises `ValueError` where the windows leave out a point; this reads them, which a captured
+    function cannot do: there such a point is NaN.
 
     >>> from ferrule import Tensor, signal
     >>> spectra = signal.stft(Tensor([1.0, 2.0, 3.0, 4.0]), n_fft=2, hop_length=1)
@@ -80,9 +90,28 @@ def istft(
     start = n_fft // 2 if center else 0
     total = n_fft + hop * (count - 1)
     stop = total - start if length is None else min(start + length, total)
+    if read_guard.get() is None:
+        _check_cover(weights, hop, count, start, stop)
     signal = (_overlapped(pieces, hop) / _overlapped(squares, hop))[..., start:stop]
     missing = 0 if length is None else length - (stop - start)
     return signal.pad((0, missing)) if missing else signal
+
+
+def _check_cover(weights: Tensor, hop: int, count: int, start: int, stop: int) -> None:
+    """Raises `ValueError` for a point of the signal at which all windows are zero."""
+    squares = weights.detach().float().numpy() ** 2
+    steps = -(-squares.size // hop)
+    parts = np.pad(squares, (0, steps * hop - squares.size)).reshape(steps, hop)
+    cover = np.zeros((count + steps, hop))
+    for step, part in enumerate(parts):
+        cover[step : step + count] += part
+    missed = np.flatnonzero(cover.reshape(-1)[start:stop] < _NO_WEIGHT)
+    if missed.size:
+        raise ValueError(
+            f"[istft] the windows are all zero at point {missed[0]} of the signal, which is not "
+            f"known therefore; make hop_length {hop} smaller, take a window without zeros, or "
+            "center=True where only the ends are missing"
+        )
 
 
 def _settings(
