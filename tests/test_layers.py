@@ -16,7 +16,7 @@ SOURCE = ROOT / "src" / "ferrule"
 # Lower layers first, one line a layer; inside a layer, earlier modules first.
 LAYERS = """
     shape codegen codegen.primitives renderer runtime runtime.graph demo
-    records interning helpers fingerprint containers config diskcache
+    records interning helpers calls fingerprint containers config diskcache
     dtype fits dlpack target
     expr.base expr.printing expr.build expr.values expr.variable expr
     shape.movement shape.view shape.shapetracker shape.layout
@@ -97,8 +97,7 @@ LAYERS = """
     nn.state
     nn.init nn.parameters nn.shown nn.functions nn.containers nn.linear nn.embedding nn.convolution
     nn.normalization nn.recurrent nn.attention nn.transformer nn.activations nn.shapes nn.losses nn
-    nn.functional
-    demo.terminal demo.digits cli errors __init__ __main__
+    demo.terminal demo.digits cli errors imports __init__ __main__
 """
 # The table of devices, and the namespace of functions on tensors: the only edges upward.
 NAMES_OTHERS = {"device", "tensor.namespace"}

@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ferrule import imports
+
 if TYPE_CHECKING:
     from ferrule import array_api, fft, nn, signal
     from ferrule.array_api import from_dlpack
@@ -105,13 +107,18 @@ _INSTEAD = {
     "autograd": "ferrule.grad and x.gradient(y) give gradients, x.backward() adds them to .grad",
     "backends": "with Context(ALLOW_TF32=1): rounds products of float32 to tf32 on a GPU",
     "compile": "ferrule.TinyJit(function) captures a function",
+    "engine": "from ferrule import TinyJit",
+    "functional": "functions are methods of tensors, such as x.relu() and x.cross_entropy(y)",
     "cuda": "x.to('CUDA') is a tensor on a GPU",
     "func": "ferrule.grad, ferrule.vmap and ferrule.jacobian transform functions",
     "inference_mode": "with Tensor.no_grad(): records nothing",
     "linalg": "its functions are methods of tensors, such as x.inv(), x.svd() and x.norm()",
     "load": "nn.state.safe_load, npz_load and torch_load read files",
     "numpy": "functions are methods of tensors, such as x.sin(), Tensor.zeros(2) makes one",
-    "optim": "optimisers are in nn.optim",
+    "manual_seed": "Tensor.manual_seed(0) seeds",
+    "optim": "optimisers are in nn.optim: from ferrule.nn import optim",
+    "Module": "a model is an object of any class; nn.state.get_parameters(model) finds its tensors",
+    "Parameter": "a Tensor in an attribute is a parameter, unless its requires_grad is False",
     "random": "Tensor.rand(2, 3), randn, randint, … draw numbers, Tensor.manual_seed(0) seeds",
     "save": "nn.state.safe_save(nn.state.get_state_dict(model), path) writes a file",
     "set_grad_enabled": "with Tensor.no_grad(): records nothing",
@@ -148,3 +155,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+imports.install()

@@ -7,6 +7,8 @@ is the one to change.
 import re
 import traceback
 from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -524,6 +526,33 @@ def test_sizes_without_a_value_are_named() -> None:
 def test_names_that_nn_does_not_have(name: str, hint: str) -> None:
     with pytest.raises(AttributeError, match=f"has no attribute '{name}'; .*{hint}"):
         getattr(nn, name)
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("from ferrule import optim", "optimisers are in nn.optim: from ferrule.nn import optim"),
+        ("import ferrule.optim as optim", "optimisers are in nn.optim"),
+        ("from ferrule.optim import Adam", "optimisers are in nn.optim"),
+        ("from ferrule.utils.data import DataLoader", "batches are slices"),
+        ("from ferrule import Tensor, float32", r"dtypes\.float32"),
+        ("from ferrule import zeros", r"functions are methods of tensors: Tensor\.zeros"),
+        ("from ferrule.nn import Module", "a model is an object of any class"),
+        ("from ferrule.nn.parameter import Parameter", "a Tensor in an attribute is a parameter"),
+        ("from ferrule.nn.optim import Adamw", "did you mean AdamW"),
+        ("import ferrule.Tensor", "is no module; write: from ferrule import Tensor"),
+    ],
+)
+def test_imports_of_what_is_not_there(line: str, hint: str) -> None:
+    with pytest.raises(ModuleNotFoundError, match=hint):
+        exec(line)
+
+
+def test_modules_of_others_that_are_not_there_are_pythons_business() -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'ferrules'$"):
+        import_module("ferrules")
+    assert find_spec("ferrules") is None
+    assert find_spec("ferrule.nn.optim.adam") is not None
 
 
 @pytest.mark.parametrize(

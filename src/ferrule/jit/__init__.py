@@ -12,6 +12,7 @@ from threading import RLock
 from typing import Any, Generic, TypeVar, final
 from weakref import WeakSet
 
+from ferrule.calls import explains
 from ferrule.capture import (
     GraphException,
     JitError,
@@ -86,6 +87,7 @@ class TinyJit(Generic[ReturnType]):
     [0, 2, 4, 6]
     """
 
+    @explains
     def __init__(self, fxn: Callable[..., ReturnType]) -> None:
         check_function(fxn, "TinyJit")
         functools.update_wrapper(self, fxn, updated=())

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeAlias
 
+from ferrule.calls import misfit
 from ferrule.nn.shown import Shown
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import no_tensor
@@ -29,7 +30,7 @@ class Function(Shown):
         try:
             settings = self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise TypeError(f"{type(self).__name__}{self.signature}: {error}") from None
+            raise misfit(type(self).__name__, self.signature, args, kwargs) or error from None
         settings.apply_defaults()
         for name, value in settings.arguments.items():
             if isinstance(value, Tensor) and "Tensor" not in str(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from textwrap import indent
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ferrule.calls import explain_constructor
 from ferrule.tensor import Tensor
 
 _WIDTH = 100
@@ -47,6 +48,9 @@ class Shown:
     >>> nn.Linear(3, 2)
     Linear(weight=(2, 3), bias=(2,))
     """
+
+    def __init_subclass__(cls) -> None:
+        explain_constructor(cls)
 
     if not TYPE_CHECKING:  # which would take any name for one of a layer
 

@@ -7,6 +7,7 @@ from math import inf
 from numbers import Real
 from typing import TYPE_CHECKING, NoReturn
 
+from ferrule.calls import explains
 from ferrule.dtype import dtypes, promote
 from ferrule.helpers import no_attribute
 from ferrule.nn.optim.groups import OptimizerError
@@ -68,6 +69,7 @@ def _norm(value: Tensor, order: float) -> Tensor:
     return value.abs().pow(order).sum().pow(1 / order)
 
 
+@explains
 def get_total_norm(tensors: Tensor | Iterable[Tensor], norm_type: float = 2.0) -> Tensor:
     """The norm of all elements of all tensors together, lazily.
 
@@ -85,6 +87,7 @@ def _total(tensors: list[Tensor], order: float) -> Tensor:
     return _norm(Tensor.stack(*[norm.to(norms[0].device) for norm in norms]), order)
 
 
+@explains
 def clip_grad_norm_(
     parameters: Tensor | Iterable[Tensor],
     max_norm: float,
@@ -121,6 +124,7 @@ def clip_grad_norm_(
     return total
 
 
+@explains
 def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -> None:
     """Limits every element of all gradients to [-clip_value, clip_value].
 
@@ -136,6 +140,7 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -
             parameter.grad = gradient.clamp(-clip_value, clip_value)
 
 
+@explains
 def parameters_to_vector(parameters: Tensor | Iterable[Tensor]) -> Tensor:
     """All elements of all parameters, one after another: a new vector, which gradients go through.
 
@@ -148,6 +153,7 @@ def parameters_to_vector(parameters: Tensor | Iterable[Tensor]) -> Tensor:
     return Tensor.cat(*(parameter.reshape(-1) for parameter in found))
 
 
+@explains
 def vector_to_parameters(vec: Tensor, parameters: Tensor | Iterable[Tensor]) -> None:
     """Writes the elements of a vector into the parameters, in place, one after another.
 

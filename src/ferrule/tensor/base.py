@@ -7,11 +7,12 @@ is resolved to a `Value` when it is used: a write through any handle is seen by 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Never, Self
 
 import numpy as np
 
 from ferrule.buffer import read_guard
+from ferrule.calls import unknown_keyword
 from ferrule.dtype import DType, DTypeError, dtypes
 from ferrule.expr import sint
 from ferrule.gradient import (
@@ -74,6 +75,7 @@ class TensorBase:
         device: str | None = None,
         dtype: DTypeLike | None = None,
         requires_grad: bool | None = None,
+        **others: Never,
     ) -> None:
         """A tensor of `data`: a number, nested lists, bytes, a NumPy array, another tensor.
 
@@ -86,6 +88,10 @@ class TensorBase:
         >>> Tensor([[1, 2], [3, 4]]).shape, Tensor([1.0, 2.0], dtype=dtypes.float64).dtype
         ((2, 2), dtypes.float64)
         """
+        if others:
+            raise unknown_keyword(
+                "Tensor", next(iter(others)), ("data", "device", "dtype", "requires_grad")
+            )
         chosen = None if dtype is None else to_dtype(dtype)
         if isinstance(data, TensorBase):
             value = data._read()

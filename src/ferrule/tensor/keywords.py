@@ -1,11 +1,17 @@
-"""The names of parameters in NumPy and PyTorch that mean the same: a call may use either."""
+"""The names of parameters in NumPy and PyTorch that mean the same: a call may use either.
+
+Other names are an error that says which there are.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from inspect import CO_VARARGS, CO_VARKEYWORDS
 from types import FunctionType
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
+
+from ferrule.calls import unknown_keyword
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -23,15 +29,23 @@ _SAME: Final = (
     ("in_axes", "in_dims"),
     ("out_axes", "out_dims"),
     ("neg_slope", "negative_slope"),
+    ("reps", "dims"),
+    ("ord", "p"),
 )
-_OTHERS: Final = {name: frozenset(group) - {name} for group in _SAME for name in group}
+_SEVERAL: Final = frozenset({"shape", "size", "axes", "reps", "repeats"})
+"""What may be several arguments, `x.reshape(2, 3)`, and is one by name: `shape=(2, 3)`."""
+_OTHERS: Final = {
+    name: frozenset(other for group in _SAME if name in group for other in group) - {name}
+    for group in _SAME
+    for name in group
+}
 
 
 def accept_synonyms(owner: type[T]) -> type[T]:
     """Makes every public method of a class take a parameter under each of its usual names.
 
-    `x.sum(dim=0)` is `x.sum(axis=0)`. A decorator of the class: methods whose parameters have no
-    other names, and calls without keywords, are left as they are.
+    `x.sum(dim=0)` is `x.sum(axis=0)`. A decorator of the class: methods that take nothing but
+    their operands, and calls without keywords, are left as they are.
 
     >>> from ferrule import Tensor
     >>> Tensor([[1, 2], [3, 4]]).sum(dim=0, keepdims=True).tolist()
@@ -47,9 +61,10 @@ def accept_synonyms(owner: type[T]) -> type[T]:
         function = member.__func__ if kind is not None else member
         if not isinstance(function, FunctionType):
             continue
-        synonyms = _synonyms(function)
-        if synonyms:
-            renaming = _renaming(function, synonyms)
+        function.__qualname__ = f"{owner.__name__}.{name}"
+        parameters = _parameters(function)
+        if parameters.synonyms or parameters.several or _has_settings(function):
+            renaming = _renaming(function, parameters)
             setattr(owner, name, renaming if kind is None else kind(renaming))
     return owner
 
@@ -57,35 +72,70 @@ def accept_synonyms(owner: type[T]) -> type[T]:
 def with_synonyms(function: F) -> F:
     """`accept_synonyms` for a function alone."""
     assert isinstance(function, FunctionType)
-    return cast(F, _renaming(function, _synonyms(function)))
+    return cast(F, _renaming(function, _parameters(function)))
 
 
-def _synonyms(function: FunctionType) -> dict[str, str]:
-    """The other names of a function's parameters, and what they are called there."""
+class _Parameters(NamedTuple):
+    """What a function can be given by name."""
+
+    names: tuple[str, ...]
+    synonyms: dict[str, str]
+    """The other names of its parameters, and what they are called there."""
+    several: frozenset[str]
+    """The names of what may be several arguments."""
+    is_open: bool
+    """Whether it takes other names, too."""
+
+
+def _has_settings(function: FunctionType) -> bool:
+    return bool(function.__defaults__ or function.__kwdefaults__)
+
+
+def _parameters(function: FunctionType) -> _Parameters:
     code = function.__code__
-    parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    found: dict[str, str] = {}
-    for name in parameters:
-        others = _OTHERS.get(name, frozenset()).difference(parameters)
-        found.update(dict.fromkeys(others, name))
-    return found
+    count = code.co_argcount + code.co_kwonlyargcount
+    names = code.co_varnames[:count]
+    several: frozenset[str] = frozenset()
+    if code.co_flags & CO_VARARGS and code.co_varnames[count] in _SEVERAL:
+        name = code.co_varnames[count]
+        several = frozenset({name, *_OTHERS.get(name, ())}).difference(names)
+    synonyms: dict[str, str] = {}
+    for name in names:
+        others = _OTHERS.get(name, frozenset()).difference(names, several)
+        synonyms.update(dict.fromkeys(others, name))
+    named = names[code.co_posonlyargcount :]
+    is_open = bool(code.co_flags & CO_VARKEYWORDS)
+    return _Parameters(tuple(name for name in named if name != "cls"), synonyms, several, is_open)
 
 
-def _renaming(function: FunctionType, synonyms: dict[str, str]) -> Callable[..., Any]:
+def _renaming(function: FunctionType, parameters: _Parameters) -> Callable[..., Any]:
+    plain = frozenset[str]() if parameters.is_open else frozenset(parameters.names)
+
     @wraps(function)
     def method(*args: Any, **kwargs: Any) -> Any:
-        if kwargs and not synonyms.keys().isdisjoint(kwargs):
-            kwargs = _renamed(function.__name__, synonyms, kwargs)
+        if kwargs and not plain.issuperset(kwargs):
+            args, kwargs = _renamed(function, parameters, args, kwargs)
         return function(*args, **kwargs)
 
     return method
 
 
-def _renamed(what: str, synonyms: dict[str, str], kwargs: dict[str, Any]) -> dict[str, Any]:
+def _renamed(
+    function: FunctionType, parameters: _Parameters, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    what = f"[{function.__name__}]"
     result: dict[str, Any] = {}
     for name, value in kwargs.items():
-        known = synonyms.get(name, name)
+        known = parameters.synonyms.get(name, name)
+        if name in parameters.several and len(args) == function.__code__.co_argcount:
+            args = (*args, value)
+            continue
         if known in result or (known != name and known in kwargs):
-            raise TypeError(f"[{what}] {name!r} is another name of {known!r}; give one of them")
+            raise TypeError(f"{what} {name!r} is another name of {known!r}; give one of them")
+        if known not in parameters.names and not parameters.is_open:
+            if name in parameters.several:
+                raise TypeError(f"{what} {name!r} is there already, by place; give it once")
+            taken = [*parameters.names, *sorted(parameters.several)]
+            raise unknown_keyword(what, name, [name for name in taken if name != "self"])
         result[known] = value
-    return result
+    return args, result

@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ferrule.calls import explains
 from ferrule.gradient import GradientError
 from ferrule.helpers import check_function
 from ferrule.shape.view import ShapeError, prod_sint
@@ -19,6 +20,7 @@ from ferrule.transforms.trace import Trace, fitting, replaced, wrap
 Function = Callable[..., Any]
 
 
+@explains
 def grad(function: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
     """The function that gives the gradient of `function`, which returns one element.
 
@@ -43,6 +45,7 @@ def grad(function: Function, argnums: int | Sequence[int] = 0, has_aux: bool = F
     return gradient
 
 
+@explains
 def value_and_grad(
     function: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Function:
@@ -134,6 +137,7 @@ def _positions(what: str, argnums: int | Sequence[int], count: int) -> list[int]
     return positions
 
 
+@explains
 def vjp(function: Function, *primals: Any, has_aux: bool = False) -> Any:
     """The value of a function, and the function that takes gradients back through it.
 
@@ -158,6 +162,7 @@ def vjp(function: Function, *primals: Any, has_aux: bool = False) -> Any:
     return (value, pull, trace.leave(aux)) if has_aux else (value, pull)
 
 
+@explains
 def jvp(
     function: Function, primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False
 ) -> Any:
@@ -180,6 +185,7 @@ def jvp(
     return value, push(*tangents), *aux
 
 
+@explains
 def linearize(function: Function, *primals: Any, has_aux: bool = False) -> Any:
     """The value of a function, and its derivative there as a function of tangents: see `jvp`.
 

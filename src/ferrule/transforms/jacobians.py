@@ -6,6 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from ferrule.calls import explains
 from ferrule.gradient import Value
 from ferrule.helpers import check_function
 from ferrule.lanes import Lanes
@@ -15,6 +16,7 @@ from ferrule.transforms.derivatives import Function, traced
 from ferrule.transforms.trace import replaced
 
 
+@explains
 def jacrev(function: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
     """The function that gives the Jacobian of `function`, row by row: by gradients of each output.
 
@@ -50,6 +52,7 @@ def jacrev(function: Function, argnums: int | Sequence[int] = 0, has_aux: bool =
 jacobian = jacrev
 
 
+@explains
 def jacfwd(function: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
     """The function that gives the Jacobian of `function`, column by column: see `jacrev`.
 
@@ -80,6 +83,7 @@ def jacfwd(function: Function, argnums: int | Sequence[int] = 0, has_aux: bool =
     return jacobian
 
 
+@explains
 def hessian(function: Function, argnums: int | Sequence[int] = 0) -> Function:
     """The function that gives the second derivatives of `function`: forwards over backwards.
 

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from ferrule.calls import explain_constructor
 from ferrule.nn.optim.groups import (
     OptimizerError,
     ParamGroup,
@@ -31,6 +32,9 @@ class Optimizer(ABC):
 
     structural: ClassVar[tuple[str, ...]] = ()
     """The settings that decide which state there is."""
+
+    def __init_subclass__(cls) -> None:
+        explain_constructor(cls)
 
     def __init__(self, params: Params, defaults: dict[str, Any]) -> None:
         self.defaults = defaults

@@ -6,6 +6,7 @@ from math import inf
 from numbers import Real
 from typing import Any, final
 
+from ferrule.calls import explains
 from ferrule.nn.optim.lr_scheduler.schedule import (
     each,
     rate_of,
@@ -35,6 +36,7 @@ class ReduceLROnPlateau:
     0.5
     """
 
+    @explains
     def __init__(
         self,
         optimizer: Optimizer,

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ferrule.calls import explain_constructor
 from ferrule.capture import JitError, is_capturing, user_location
 from ferrule.nn.optim.groups import OptimizerError, ParamGroup
 from ferrule.nn.optim.optimizer import Optimizer
@@ -73,6 +74,9 @@ class LRScheduler(ABC):
     relative: ClassVar[bool] = True
     """Whether changes to the rate by others are kept."""
     unsaved: ClassVar[tuple[str, ...]] = ("optimizer",)
+
+    def __init_subclass__(cls) -> None:
+        explain_constructor(cls)
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
         require_optimizer(self, optimizer)
