@@ -93,10 +93,11 @@ LAYERS = """
     nn.optim.adaptive nn.optim.linesearch nn.optim.lbfgs
     nn.optim.lr_scheduler.schedule nn.optim.lr_scheduler.decay nn.optim.lr_scheduler.cycles
     nn.optim.lr_scheduler.combined nn.optim.lr_scheduler.plateau nn.optim.lr_scheduler nn.optim
-    nn.utils nn.state.files nn.state.model nn.state.safetensors nn.state.npz nn.state.checkpoints
+    nn.state.files nn.state.model nn.state.safetensors nn.state.npz nn.state.checkpoints
     nn.state
     nn.init nn.parameters nn.shown nn.functions nn.containers nn.linear nn.embedding nn.convolution
-    nn.normalization nn.recurrent nn.attention nn.transformer nn.activations nn.shapes nn.losses nn
+    nn.normalization nn.recurrent nn.attention nn.transformer nn.activations nn.shapes nn.losses
+    nn.utils.parametrize nn.utils.parametrizations nn.utils nn
     demo.terminal demo.digits cli errors imports __init__ __main__
 """
 # The table of devices, and the namespace of functions on tensors: the only edges upward.

@@ -107,7 +107,7 @@ def tune(
         ValueError: `seconds` is not positive, or `width` is below 1.
 
     >>> from ferrule import Tensor
-    >>> report = tune(lambda x: x.sum(), Tensor([1.0, 2.0]), seconds=0.01)
+    >>> report = tune(lambda x: x.sum(), Tensor([1.0, 2.0], device="CPU"), seconds=0.01)
     >>> len(report.kernels)
     1
     """

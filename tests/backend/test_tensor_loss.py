@@ -9,6 +9,7 @@ import pytest
 from tests.gradients import assert_gradients
 
 from ferrule import grad, hessian, jvp, vmap
+from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
 
 RNG = np.random.default_rng(31)
@@ -369,3 +370,44 @@ def test_similarity_and_distances(device: str) -> None:
     expected = np.abs(A[rows] - A[columns]).sum(1)
     np.testing.assert_allclose(x.pdist(1).numpy(), expected, rtol=1e-10)
     assert_gradients(lambda a, b: a.cosine_similarity(b), A, B)
+
+
+FITTING_LOSSES = [
+    "mse_loss",
+    "l1_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "kl_div",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "poisson_nll_loss",
+]
+
+
+@pytest.mark.parametrize("name", FITTING_LOSSES)
+def test_predictions_are_not_compared_each_with_each(name: str) -> None:
+    """(N, 1) against (N,) was a mean over N * N differences, without a word."""
+    chances = np.array([0.25, 0.5, 0.75])
+    column, row = Tensor(chances.reshape(3, 1)), Tensor(chances)
+    loss = getattr(Tensor, name)
+    text = rf"\[{name}\] a target of shape \(3,\) does not fit predictions of shape \(3, 1\): "
+    with pytest.raises(ShapeError, match=text + r".* to \(3, 3\); write target\.reshape\(3, 1\)"):
+        loss(column, row)
+    with pytest.raises(ShapeError, match=r"target of shape \(3, 1\) does not fit"):
+        loss(row, column)
+    with pytest.raises(ShapeError, match=r"write x\.expand\(3,\) if that is meant"):
+        loss(row[:1], row)
+    if name != "kl_div":
+        with pytest.raises(ShapeError, match=r"a target of shape \(3,\) does not fit"):
+            loss(column, chances)
+    # One target for many predictions, and one prediction of a number for many targets, are fine.
+    pairs = Tensor(np.stack([chances, chances]))
+    expected = np.asarray(loss(pairs, pairs, reduction="none").numpy())
+    np.testing.assert_array_equal(loss(pairs, row, reduction="none").numpy(), expected)
+    assert loss(pairs, row[0], reduction="none").shape == (2, 3)
+    assert loss(row[0], row, reduction="none").shape == (3,)
+
+
+def test_a_normal_likelihood_has_one_prediction_for_each_target() -> None:
+    with pytest.raises(ShapeError, match=r"\[gaussian_nll_loss\] a target of shape \(3,\)"):
+        Tensor.ones(3, 1).gaussian_nll_loss(Tensor.ones(3), 1.0)

@@ -576,7 +576,7 @@ def test_functions_of_nn_are_not_to_be_imported(line: str) -> None:
         (optim, "Zork", "it has ASGD, Adadelta, .*, SGD"),
         (optim.lr_scheduler, "WarmupLR", r"LinearLR\(optimizer, start_factor=0\.1"),
         (optim.lr_scheduler, "stepLR", "did you mean StepLR"),
-        (utils, "weight_norm", r"compute the weight before its use: g \* v"),
+        (utils, "weight_norm", r"nn\.utils\.parametrizations\.weight_norm\(layer\) does it"),
         (utils, "clip_grads_norm_", r"did you mean clip_grad_norm_\?"),
         (nn.init, "xavier_uniform", "did you mean xavier_uniform_"),
         (nn.init, "glorot_uniform_", "xavier_uniform_ is its other name"),

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from math import prod
 from numbers import Real
 from typing import Self
+
+import numpy as np
 
 from ferrule.dtype import DTypeError, dtypes
 from ferrule.expr import sint
@@ -41,8 +44,22 @@ class Loss(Neural):
         raise ValueError(f"[{what}] reduction is 'mean', 'sum' or 'none', not {reduction!r}")
 
     def _fitting(self, target: Operand, what: str) -> tuple[Self, Self]:
-        """This tensor and a target, of one dtype and shape; raises `ShapeError`."""
+        """This tensor and a target, of one dtype and shape; raises `ShapeError`.
+
+        A target may be a number, or one for many predictions. Predictions are not repeated, but for
+        a single number: those of shape (N, 1) for a target (N,) would be compared each with each,
+        and the mean be a number that looks right.
+        """
         own, wanted = self._operands(target, what)
+        if own.shape != self._shape and self._shape:
+            given = np.shape(target) if not isinstance(target, TensorBase) else target._shape
+            is_other_order = prod(given) == prod(self._shape)
+            fit = f"target.reshape{self._shape}" if is_other_order else f"x.expand{own.shape}"
+            raise ShapeError(
+                f"[{what}] a target of shape {given} does not fit predictions of shape "
+                f"{self._shape}: they would be repeated to {own.shape}; write {fit}"
+                + ("" if is_other_order else " if that is meant")
+            )
         return self._wrap(own), self._wrap(wanted)
 
     def _difference(self, target: Operand, what: str) -> Self:
@@ -214,6 +231,7 @@ class Loss(Neural):
         True
         """
         source = self._wrap(self._float())
+        source._fitting(target, "binary_cross_entropy")
         losses = self._wrap(_surprise(*source._operands(target, "binary_cross_entropy")))
         losses = losses if weight is None else losses * self._wrap(weight._read())
         return losses._reduced(reduction, "binary_cross_entropy")
@@ -242,6 +260,7 @@ class Loss(Neural):
         >>> Tensor([-1000.0]).binary_cross_entropy_with_logits(Tensor([1.0])).item()
         1000.0
         """
+        self._fitting(target, "binary_cross_entropy_with_logits")
         if pos_weight is None:
             losses = self.softplus() - self * target
         else:
@@ -297,6 +316,7 @@ class Loss(Neural):
         >>> Tensor([0.0]).poisson_nll_loss(Tensor([3.0])).item()
         1.0
         """
+        self._fitting(target, "poisson_nll_loss")
         losses = self.exp() - self * target if log_input else self - (self + eps).log() * target
         if full:
             count = self._wrap(self._operand(target))
@@ -322,6 +342,7 @@ class Loss(Neural):
         >>> Tensor([1.0]).gaussian_nll_loss(Tensor([3.0]), Tensor([1.0])).item()
         2.0
         """
+        self._fitting(target, "gaussian_nll_loss")
         spread = self._wrap(self._operand(var))
         if spread._shape and spread._shape == self._shape[:-1]:
             spread = spread.unsqueeze(-1)

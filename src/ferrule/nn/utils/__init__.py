@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib import import_module
 from math import inf
 from numbers import Real
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from ferrule.calls import explains
 from ferrule.dtype import dtypes, promote
@@ -20,6 +21,8 @@ __all__ = [
     "clip_grad_value_",
     "get_total_norm",
     "parameters_to_vector",
+    "parametrizations",
+    "parametrize",
     "vector_to_parameters",
 ]
 
@@ -180,16 +183,16 @@ def vector_to_parameters(vec: Tensor, parameters: Tensor | Iterable[Tensor]) -> 
 _INSTEAD = {
     "clip_grad_norm": "clip_grad_norm_ scales the gradients in place",
     "clip_grad_value": "clip_grad_value_ limits the gradients in place",
-    "parametrizations": "compute the weight before its use, in the model's __call__",
-    "parametrize": "compute the weight before its use, in the model's __call__",
     "prune": "multiply by a mask: weight.mul_(weight.abs() > threshold)",
     "rnn": "pad by hand, with Tensor.pad, and mask what was padded",
-    "spectral_norm": "compute the weight before its use: w / w.svd().S[0]",
-    "weight_norm": "compute the weight before its use: g * v / v.norm(dim=1, keepdim=True)",
+    "spectral_norm": "nn.utils.parametrizations.spectral_norm(layer) does it",
+    "weight_norm": "nn.utils.parametrizations.weight_norm(layer) does it",
 }
 
 
 if not TYPE_CHECKING:  # which would take any name for one of the module
 
-    def __getattr__(name: str) -> NoReturn:
+    def __getattr__(name: str) -> Any:
+        if name in ("parametrizations", "parametrize"):
+            return import_module(f"{__name__}.{name}")
         raise no_attribute(__name__, name, __all__, _INSTEAD)
