@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -147,6 +148,34 @@ def test_views_of_symbolic_size_have_the_size_and_the_memory_of_the_call() -> No
         whole.assign(Tensor.arange(8).float() + call)
         np.testing.assert_array_equal(first.numpy(), np.arange(8)[:size] + call)
         np.testing.assert_array_equal(last.numpy(), np.arange(8)[: 7 - size : -1] + call)
+
+
+def test_parts_of_memory_from_outside_are_those_of_the_call() -> None:
+    """A replay would return the part that the captured call returned."""
+    whole = Tensor.arange(8).float().realize()
+    fixed = whole[: Variable("n", 1, 8).bind(2)]
+
+    @TinyJit
+    def parts(n: Any) -> tuple[Tensor, ...]:
+        return whole[:n], whole[n - 1].reshape(1), whole[:n] + 1, fixed
+
+    for size in (3, 5, 2, 8, 5):
+        head, last, more, same = parts(Variable("n", 1, 8).bind(size))
+        assert head.tolist() == list(range(size))
+        assert last.tolist() == [size - 1]
+        assert more.tolist() == list(range(1, size + 1))
+        assert same is fixed
+        head.assign(head + 1)
+        whole[:size] = whole[:size] - 1
+    assert whole.tolist() == list(range(8))
+
+    @TinyJit
+    def old_and_new(n: Any) -> tuple[Tensor, Tensor]:
+        return fixed, whole[:n].sum()
+
+    for size in (3, 5, 2, 8):
+        assert old_and_new(Variable("n", 1, 8).bind(size))[1].item() == sum(range(size))
+    assert old_and_new.jit_cache
 
 
 def test_a_view_whose_size_the_function_binds_itself_has_that_size() -> None:

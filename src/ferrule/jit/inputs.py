@@ -175,6 +175,16 @@ def has_variables(kind: Any) -> bool:
     return isinstance(kind, Expr)
 
 
+def is_symbolic_view(tensor: Tensor) -> bool:
+    """Whether variables say which part of its memory a tensor is, or of what shape."""
+    handle: Any = tensor
+    while handle._parent is not None:
+        if has_variables(handle._move):
+            return True
+        handle = handle._parent
+    return False
+
+
 def without_values(kind: Any) -> tuple[Any, dict[Variable, int]]:
     """A shape or a movement whose variables are not bound to values; and those values."""
     if isinstance(kind, Expr):

@@ -23,7 +23,7 @@ from ferrule.device import BufferCopy
 from ferrule.jit.batch import Batch
 from ferrule.jit.before import Before
 from ferrule.jit.found import FoundInputs
-from ferrule.jit.inputs import Arguments, InputPart, follow
+from ferrule.jit.inputs import Arguments, InputPart, follow, is_symbolic_view
 from ferrule.jit.made import Made
 from ferrule.jit.places import Path, Place, tensors_of
 from ferrule.jit.reach import Reach, holders, memory_of_views, owners
@@ -124,6 +124,12 @@ class _Call:
             self.made.restore(place, content)
         # Whatever is refused from here on, the call has done what the function does.
         self._check_containers(args, gradients)
+        handles = [leaf for leaf in leaves.values() if isinstance(leaf, Tensor)]
+        if any(is_symbolic_view(leaf) and leaf not in before.reach for leaf in handles):
+            raise NotReplayable(
+                "it returns a part of a tensor from outside, and a variable says which; return a "
+                "copy of it"
+            )
         if self.passed.oldest < before.tape:
             raise NotReplayable(
                 "backward() in it goes on through what was computed before the call; compute that "
