@@ -330,6 +330,8 @@ class BufferCopy(JITRunner):
         jit: bool = False,
     ) -> float | None:
         """Copies; raises `RunnerError` where the buffers' sizes or dtypes differ."""
+        if len(rawbufs) != 2:
+            raise RunnerError(f"{self.name}: takes 2 buffers, got {len(rawbufs)}")
         dest, src = rawbufs
         if dest.size != src.size or dest.dtype is not src.dtype:
             raise RunnerError(f"copy of {src} to {dest}: size and dtype must agree")

@@ -264,6 +264,7 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
         ShapeError,
         "does not fit a tensor of shape (2, 3) with the values bound now",
     ),
+    (lambda: Tensor.eye(N.bind(2)), ShapeError, "[eye] the size n=2 is symbolic, and a known one"),
     (
         lambda: zeros(2, 3).permute(0, 0),
         ShapeError,

@@ -480,6 +480,8 @@ def test_copies() -> None:
     seconds = BufferCopy("CPU", 16, "NUMPY").exec([dest, source])
     assert seconds is not None
     assert dest.toCPU().tolist() == [0, 1, 2, 3]
+    with pytest.raises(RunnerError, match="copy 16 bytes, CPU <- NUMPY: takes 2 buffers, got 1"):
+        BufferCopy("CPU", 16, "NUMPY").exec([dest])
 
 
 # *** statistics ***

@@ -17,6 +17,7 @@ from ferrule.ops import BinaryOps, UnaryOps
 from ferrule.random import manual_seed, random_words, uniform_from
 from ferrule.shape.view import ShapeError, prod_sint
 from ferrule.tensor import special
+from ferrule.tensor.broadcast import known_size
 from ferrule.tensor.data import (
     DTypeLike,
     check_range,
@@ -280,6 +281,7 @@ class Creation(Summaries):
         """
         columns = n if m is None else m
         _shape((n, columns), "eye")
+        n, columns = known_size(n, "eye"), known_size(columns, "eye")
         chosen = dtypes.default_float if dtype is None else to_dtype(dtype)
         where = to_device(device)
         size = min(n, columns)
