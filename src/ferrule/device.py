@@ -22,6 +22,7 @@ from ferrule.buffer import Allocator, Buffer, LRUAllocator, allocators
 from ferrule.codegen.launch import Launch
 from ferrule.compiler import CompileError, Compiler, NoCompiler, no_kernels, no_runtime
 from ferrule.config import config
+from ferrule.dtype import DType, dtypes
 from ferrule.facts import KernelFacts
 from ferrule.fingerprint import fingerprint, source_files
 from ferrule.helpers import GlobalCounters, no_attribute, not_a_function
@@ -167,8 +168,11 @@ class _Devices:
         if kind not in loaders:
             loaders = self._loaders()
         if kind not in loaders:
+            is_type = isinstance(getattr(dtypes, name.lower(), None), DType)
+            hint = f"; x.cast({name.lower()!r}) converts to that type" if is_type else ""
             raise UnknownDeviceError(
                 f"no device is called {name!r}; the known devices are {', '.join(sorted(loaders))}"
+                f"{hint}"
             )
         try:
             device: Compiled | Interpreted = loaders[kind]()(name)

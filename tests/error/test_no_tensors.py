@@ -60,7 +60,7 @@ LAYERS = [
 @pytest.mark.parametrize("name", [name for name in LAYERS if name[0].isupper()])
 def test_layers(name: str) -> None:
     kind = getattr(nn, name)
-    if kind in (list, dict):
+    if issubclass(kind, list | dict):
         return
     layer = object.__new__(kind)  # what it is made of does not matter
     with pytest.raises(

@@ -7,7 +7,7 @@ from typing import final
 
 from ferrule.dtype import DType, dtypes
 from ferrule.nn.linear import Linear
-from ferrule.nn.parameters import constant, glorot_uniform
+from ferrule.nn.parameters import check_chance, check_counts, constant, glorot_uniform
 from ferrule.nn.shown import Shown
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
@@ -45,6 +45,8 @@ class MultiheadAttention(Shown):
         dtype: DType | None = None,
         device: str | None = None,
     ) -> None:
+        check_counts(self, embed_dim=embed_dim, num_heads=num_heads)
+        check_chance(self, "dropout", dropout)
         if embed_dim % num_heads:
             raise ShapeError(
                 f"MultiheadAttention: embed_dim {embed_dim} does not divide into {num_heads} heads"

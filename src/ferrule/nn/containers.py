@@ -9,10 +9,37 @@ from ferrule.nn.shown import Shown
 
 Layer: TypeAlias = Callable[..., Any]
 
-ModuleList = list
-"""A list is a container of layers already: its parameters are named by their places."""
-ModuleDict = dict
-"""A dict is one too: its parameters are named by its keys."""
+
+@final
+class ModuleList(list[Any]):
+    """A list of layers. Any list is a container of layers, with parameters named by their places.
+
+    >>> len(ModuleList([abs, round]))
+    2
+    """
+
+    def __init__(self, layers: Iterable[Layer] = ()) -> None:
+        if not isinstance(layers, Iterable):
+            kind = type(layers).__name__
+            raise TypeError(f"ModuleList: {kind} is no list of layers; put it into one: [...]")
+        super().__init__(layers)
+
+
+@final
+class ModuleDict(dict[str, Any]):
+    """Layers by name. Any dict is a container of layers, with parameters named by its keys.
+
+    >>> list(ModuleDict({"size": abs}))
+    ['size']
+    """
+
+    def __init__(
+        self, layers: Mapping[str, Layer] | Iterable[tuple[str, Layer]] = (), **named: Layer
+    ) -> None:
+        if not isinstance(layers, Iterable):
+            kind = type(layers).__name__
+            raise TypeError(f"ModuleDict: {kind} is no dict of layers; give it names: {{...}}")
+        super().__init__(layers, **named)
 
 
 @final

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, TypeAlias, final
 
 from ferrule.dtype import DType
-from ferrule.nn.parameters import check_sizes, each_axis, filter_weights
+from ferrule.nn.parameters import check_counts, check_sizes, each_axis, filter_weights
 from ferrule.nn.shown import Shown
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
@@ -33,6 +33,8 @@ class _Filters(Shown, ABC):
         self.kernel_size = self._each("kernel_size", kernel)
         self.stride = self._each("stride", stride)
         self.dilation = self._each("dilation", dilation)
+        for size in (*self.kernel_size, *self.stride, *self.dilation):
+            check_counts(self, **{"each of kernel_size, stride and dilation": size})
 
     @property
     def _name(self) -> str:
@@ -42,6 +44,7 @@ class _Filters(Shown, ABC):
         return each_axis(f"{self._name}: {setting}", value, self.axes)
 
     def _check_groups(self, groups: int) -> int:
+        check_counts(self, groups=groups)
         if self.in_channels % groups or self.out_channels % groups:
             raise ShapeError(
                 f"{self._name}: {self.in_channels} and {self.out_channels} channels do not divide"

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeAlias
 
 from ferrule.calls import misfit
+from ferrule.nn.parameters import check_chance, check_number
 from ferrule.nn.shown import Shown
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import no_tensor
 
 P = ParamSpec("P")
 Sizes: TypeAlias = int | Sequence[int]
+Chance: TypeAlias = float
+"""From 0 to 1."""
 Wanted: TypeAlias = int | Sequence[int | None]
 
 
@@ -41,7 +45,28 @@ class Function(Shown):
                     f"{kind}: {name} is a tensor; settings make the layer, which is then called on"
                     f" tensors: {kind}()(...)"
                 )
+            self._check(name, value)
             setattr(self, name, _unlearnt(value))
+
+    def _check(self, name: str, value: Any) -> None:
+        """Raises for a setting that is not of the kind that its annotation says."""
+        annotation = str(self.signature.parameters[name].annotation)
+        kind = annotation.removesuffix(" | None")
+        if value is None and kind != annotation:
+            return
+        if kind == "float":
+            check_number(self, name, value)
+        elif kind == "Chance":
+            check_chance(self, name, value)
+        elif kind == "int" and not isinstance(value, Integral):
+            raise TypeError(
+                f"{type(self).__name__}: {name} is {value!r}; it must be a whole number"
+            )
+        elif kind == "Sizes" and (value is None or isinstance(value, str | float)):
+            raise TypeError(
+                f"{type(self).__name__}: {name} is {value!r}; it must be a whole number, or one for"
+                " each axis"
+            )
 
     def __call__(self, *inputs: Tensor) -> Any:
         """The function of the inputs, with the layer's settings."""

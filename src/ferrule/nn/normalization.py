@@ -5,11 +5,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from math import prod
+from numbers import Integral
 from typing import final
 
 from ferrule.dtype import DType, dtypes
 from ferrule.nn.functions import layer
-from ferrule.nn.parameters import constant, statistic
+from ferrule.nn.parameters import (
+    check_counts,
+    check_number,
+    check_sizes,
+    constant,
+    statistic,
+)
 from ferrule.nn.shown import Shown
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
@@ -41,6 +48,10 @@ class _ByChannel(Shown, ABC):
         dtype: DType | None,
         device: str | None,
     ) -> None:
+        check_sizes(self, num_features=num_features)
+        check_number(self, "eps", eps)
+        if momentum is not None:
+            check_number(self, "momentum", momentum)
         self.num_features = num_features
         self.eps = eps
         self.momentum = momentum
@@ -175,8 +186,17 @@ def _last_axes(layer: object, shape: tuple[int, ...], x: Tensor) -> tuple[int, .
     return tuple(range(-len(shape), 0))
 
 
-def _as_shape(sizes: int | Sequence[int]) -> tuple[int, ...]:
-    return (sizes,) if isinstance(sizes, int) else tuple(sizes)
+def _as_shape(layer: object, sizes: int | Sequence[int]) -> tuple[int, ...]:
+    given: object = sizes
+    if isinstance(given, str) or not isinstance(given, Integral | Sequence):
+        kind = type(layer).__name__
+        raise TypeError(
+            f"{kind}: normalized_shape is {sizes!r}; it must be a whole number, or several"
+        )
+    shape = tuple(sizes) if isinstance(sizes, Sequence) else (sizes,)
+    for size in shape:
+        check_sizes(layer, normalized_shape=size)
+    return shape
 
 
 @final
@@ -197,7 +217,7 @@ class LayerNorm(Shown):
         dtype: DType | None = None,
         device: str | None = None,
     ) -> None:
-        shape = self.normalized_shape = _as_shape(normalized_shape)
+        shape = self.normalized_shape = _as_shape(self, normalized_shape)
         self.eps = eps
         self.weight = constant(shape, 1.0, dtype, device) if elementwise_affine else None
         self.bias = constant(shape, 0.0, dtype, device) if elementwise_affine and bias else None
@@ -230,6 +250,8 @@ class GroupNorm(Shown):
         dtype: DType | None = None,
         device: str | None = None,
     ) -> None:
+        check_counts(self, num_groups=num_groups)
+        check_sizes(self, num_channels=num_channels)
         if num_channels % num_groups:
             raise ShapeError(
                 f"GroupNorm: {num_channels} channels do not divide into {num_groups} groups"
@@ -271,7 +293,7 @@ class RMSNorm(Shown):
         dtype: DType | None = None,
         device: str | None = None,
     ) -> None:
-        shape = self.normalized_shape = _as_shape(normalized_shape)
+        shape = self.normalized_shape = _as_shape(self, normalized_shape)
         self.eps = eps
         self.weight = constant(shape, 1.0, dtype, device) if elementwise_affine else None
 

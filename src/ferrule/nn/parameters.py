@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod, sqrt
-from numbers import Integral
+from numbers import Integral, Real
 
 import numpy as np
 
@@ -21,6 +21,27 @@ def check_sizes(layer: object, **sizes: int) -> None:
             raise TypeError(f"{kind}: {name} is {size!r}; it must be a whole number")
         if size < 0:
             raise ShapeError(f"{type(layer).__name__}: {name} is {size}; it must be at least 0")
+
+
+def check_counts(layer: object, **counts: int) -> None:
+    """Raises for settings of a layer that are no whole numbers of at least 1."""
+    check_sizes(layer, **counts)
+    for name, count in counts.items():
+        if count < 1:
+            raise ShapeError(f"{type(layer).__name__}: {name} is {count}; it must be at least 1")
+
+
+def check_number(layer: object, name: str, value: object) -> None:
+    """Raises `TypeError` for a setting that is no number."""
+    if not isinstance(value, Real):
+        raise TypeError(f"{type(layer).__name__}: {name} is {value!r}; it must be a number")
+
+
+def check_chance(layer: object, name: str, value: float) -> None:
+    """Raises for a setting that is no probability."""
+    check_number(layer, name, value)
+    if not 0 <= value <= 1:
+        raise ValueError(f"{type(layer).__name__}: {name} is {value}; it must be from 0 to 1")
 
 
 def uniform(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import ClassVar, TypeAlias, final
 
 from ferrule.dtype import DType
-from ferrule.nn.parameters import inverse_root, uniform
+from ferrule.nn.parameters import check_chance, check_sizes, inverse_root, uniform
 from ferrule.nn.shown import Shown
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
@@ -80,6 +80,7 @@ class _Cell(_Steps):
         dtype: DType | None,
         device: str | None,
     ) -> None:
+        check_sizes(self, input_size=input_size, hidden_size=hidden_size)
         self.input_size = input_size
         self.hidden_size = hidden_size
         rows = self.gates * hidden_size
@@ -220,6 +221,14 @@ class _Recurrent(_Steps):
         dtype: DType | None,
         device: str | None,
     ) -> None:
+        check_sizes(
+            self,
+            input_size=input_size,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            proj_size=proj_size,
+        )
+        check_chance(self, "dropout", dropout)
         if num_layers < 1 or hidden_size < 1:
             raise ShapeError(
                 f"{self._name}: num_layers {num_layers} and hidden_size {hidden_size} must be at"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-from ferrule.nn.functions import Function, Sizes, Wanted, criterion, layer
+from ferrule.nn.functions import Chance, Function, Sizes, Wanted, criterion, layer
 from ferrule.nn.shown import Shown
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
@@ -47,7 +47,7 @@ def Unflatten(x: Tensor, /, dim: int, unflattened_size: Sequence[int]) -> Tensor
 
 
 @layer
-def Dropout(x: Tensor, /, p: float = 0.5, inplace: bool = False) -> Tensor:
+def Dropout(x: Tensor, /, p: Chance = 0.5, inplace: bool = False) -> Tensor:
     """Zeroes elements with probability `p`, and scales the rest up, while `Tensor.training`.
 
     >>> Dropout(0.5)(Tensor.ones(3)).tolist()
@@ -67,25 +67,25 @@ def _drop_channels(x: Tensor, p: float, axes: int) -> Tensor:
 
 
 @layer
-def Dropout1d(x: Tensor, /, p: float = 0.5, inplace: bool = False) -> Tensor:
+def Dropout1d(x: Tensor, /, p: Chance = 0.5, inplace: bool = False) -> Tensor:
     """`Dropout` of whole channels of (N, C, L)."""
     return _drop_channels(x, p, 1)
 
 
 @layer
-def Dropout2d(x: Tensor, /, p: float = 0.5, inplace: bool = False) -> Tensor:
+def Dropout2d(x: Tensor, /, p: Chance = 0.5, inplace: bool = False) -> Tensor:
     """`Dropout` of whole channels of (N, C, H, W)."""
     return _drop_channels(x, p, 2)
 
 
 @layer
-def Dropout3d(x: Tensor, /, p: float = 0.5, inplace: bool = False) -> Tensor:
+def Dropout3d(x: Tensor, /, p: Chance = 0.5, inplace: bool = False) -> Tensor:
     """`Dropout` of whole channels of (N, C, D, H, W)."""
     return _drop_channels(x, p, 3)
 
 
 @layer
-def AlphaDropout(x: Tensor, /, p: float = 0.5, inplace: bool = False) -> Tensor:
+def AlphaDropout(x: Tensor, /, p: Chance = 0.5, inplace: bool = False) -> Tensor:
     """`Dropout` for `SELU`: keeps mean 0 and variance 1."""
     return x.alpha_dropout(p)
 

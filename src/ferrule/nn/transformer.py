@@ -10,7 +10,7 @@ from ferrule.dtype import DType
 from ferrule.nn.attention import MultiheadAttention
 from ferrule.nn.linear import Linear
 from ferrule.nn.normalization import LayerNorm
-from ferrule.nn.parameters import glorot_uniform
+from ferrule.nn.parameters import check_counts, glorot_uniform
 from ferrule.nn.shown import Shown
 from ferrule.nn.state import get_state_dict
 from ferrule.tensor import Tensor
@@ -199,6 +199,14 @@ class TransformerDecoderLayer(_Block):
         return self._residual(x, self.norm3, self._feed_forward)
 
 
+def _check_layers(stack: object, layer: object, num_layers: int) -> None:
+    """Raises `TypeError` for what is no layer, or no number of them."""
+    if not callable(layer) or isinstance(layer, type):
+        kind = type(stack).__name__
+        raise TypeError(f"{kind}: the layer to copy is {layer!r}, and no layer; make one first")
+    check_counts(stack, num_layers=num_layers)
+
+
 @final
 class TransformerEncoder(Shown):
     """`num_layers` copies of a layer, one after another, and a norm at the end if there is one.
@@ -214,6 +222,7 @@ class TransformerEncoder(Shown):
         num_layers: int,
         norm: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
+        _check_layers(self, encoder_layer, num_layers)
         self.layers = [deepcopy(encoder_layer) for _ in range(num_layers)]
         self.norm = norm
 
@@ -246,6 +255,7 @@ class TransformerDecoder(Shown):
         num_layers: int,
         norm: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
+        _check_layers(self, decoder_layer, num_layers)
         self.layers = [deepcopy(decoder_layer) for _ in range(num_layers)]
         self.norm = norm
 
