@@ -176,18 +176,19 @@ class ASTRunner(JITRunner):
                 f"kernel {self.name} takes {self._needed} buffers, got {len(rawbufs)}"
             )
         for position, least in self._least_bytes:
-            self._check_size(rawbufs, position, least)
+            if rawbufs[position].nbytes < least:
+                raise self._too_small(rawbufs[position], position, least)
         if self.vars and self.facts is not None:
             for position, end, elements in self.facts.least_symbolic:
-                if as_expr(elements).infer(var_vals) > 0:
-                    self._check_size(rawbufs, position, end.infer(var_vals))
+                least = end.infer(var_vals) if as_expr(elements).infer(var_vals) > 0 else 0
+                if rawbufs[position].nbytes < least:
+                    raise self._too_small(rawbufs[position], position, least)
 
-    def _check_size(self, rawbufs: Sequence[Buffer], position: int, least: int) -> None:
-        if rawbufs[position].nbytes < least:
-            raise RunnerError(
-                f"kernel {self.name} needs {least} bytes in buffer {position}, but "
-                f"{rawbufs[position]} has {rawbufs[position].nbytes}; allocate it larger"
-            )
+    def _too_small(self, buffer: Buffer, position: int, least: int) -> RunnerError:
+        return RunnerError(
+            f"kernel {self.name} needs {least} bytes in buffer {position}, but {buffer} has "
+            f"{buffer.nbytes}; allocate it larger"
+        )
 
 
 class CompiledASTRunner(ASTRunner):
