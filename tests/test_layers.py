@@ -57,11 +57,11 @@ LAYERS = """
     schedule.costs schedule.fusion schedule.gains schedule.legality schedule.keep schedule.guests
     schedule.cut
     schedule.trees schedule.merge schedule.order
-    schedule.hazards schedule.parts schedule.recipe schedule.stored schedule.offsets
+    schedule.joined schedule.hazards schedule.parts schedule.recipe schedule.stored schedule.offsets
     schedule.changing
     memory schedule realize
-    gradient.recording gradient.tape gradient.rules gradient backward counting random
-    blas host lanes
+    gradient.recording gradient.tape gradient.rules gradient gradient.joined backward
+    counting random blas host lanes
     tensor.keywords tensor.data tensor.steps tensor.special tensor.power tensor.errorfunction
     tensor.pairs tensor.inverse tensor.gamma tensor.bessel tensor.rowwise tensor.classes
     tensor.broadcast tensor.limits tensor.matrices tensor.cell tensor.einstein tensor.windows

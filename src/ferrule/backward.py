@@ -6,10 +6,11 @@ import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Final, final
+from typing import Any, Final, TypeAlias, final
 from weakref import WeakKeyDictionary
 
 from ferrule.gradient import Edge, Entry, GradientError, Leaf, Value, no_grad
+from ferrule.gradient.joined import total_gradient
 from ferrule.records import dataclass
 
 
@@ -25,6 +26,9 @@ class Hook:
 hooks: Final[WeakKeyDictionary[Edge, dict[int, Hook]]] = WeakKeyDictionary()
 """By the edge at which a gradient arrives, what it goes through, in this order, once it is whole.
 """
+
+_Arrived: TypeAlias = dict[Edge, list[Value]]
+"""The gradients that have come to an edge so far, one for each use."""
 
 
 @final
@@ -103,7 +107,7 @@ def pull_back(
     `retain`; the rules themselves are recorded if `create_graph`. Raises `GradientError` where the
     tape was freed before.
     """
-    grads: dict[Edge, Value] = {}
+    grads: _Arrived = {}
     for output, seed in zip(outputs, seeds, strict=True):
         if output.edge is not None:
             _add(grads, output.edge, seed)
@@ -116,22 +120,20 @@ def pull_back(
         for entry in reversed(order):
             if leading is None or entry in leading:
                 if entry in hooked and entry in grads:
-                    grads[entry] = _hooked(entry, grads[entry])
+                    grads[entry] = [_hooked(entry, total_gradient(grads[entry]))]
                 if passed is not None and entry in grads:
                     passed.oldest = min(passed.oldest, entry.serial)
                 _step(grads, entry, leading, wanted)
         for edge in hooked:
             if isinstance(edge, Leaf) and edge in grads:
-                grads[edge] = _hooked(edge, grads[edge])
+                grads[edge] = [_hooked(edge, total_gradient(grads[edge]))]
+        leaves = targets is None
+        asked = [edge for edge in grads if edge in wanted or (leaves and isinstance(edge, Leaf))]
+        found = {edge: total_gradient(grads[edge]) for edge in asked}
     if not (retain or create_graph):
         for entry in order:
             entry.free()
-    leaves = targets is None
-    return {
-        edge: grad
-        for edge, grad in grads.items()
-        if edge in wanted or (leaves and isinstance(edge, Leaf))
-    }
+    return found
 
 
 def _hooked(edge: Edge, grad: Value) -> Value:
@@ -142,12 +144,15 @@ def _hooked(edge: Edge, grad: Value) -> Value:
 
 
 def _step(
-    grads: dict[Edge, Value], entry: Entry, leading: set[Edge] | None, wanted: Container[Edge]
+    grads: _Arrived, entry: Entry, leading: set[Edge] | None, wanted: Container[Edge]
 ) -> None:
     """Takes the gradient of one entry to its parents."""
-    grad = grads.get(entry) if entry in wanted else grads.pop(entry, None)
-    if grad is None:
+    arrived = grads.get(entry) if entry in wanted else grads.pop(entry, None)
+    if arrived is None:
         return
+    grad = total_gradient(arrived)
+    if entry in wanted:
+        grads[entry] = [grad]
     if entry.freed:
         raise GradientError(
             f"the tape was freed at {entry.name}: backward() ran over it before; "
@@ -160,6 +165,5 @@ def _step(
             _add(grads, parent, part)
 
 
-def _add(grads: dict[Edge, Value], edge: Edge, grad: Value) -> None:
-    before = grads.get(edge)
-    grads[edge] = grad if before is None else before + grad
+def _add(grads: _Arrived, edge: Edge, grad: Value) -> None:
+    grads.setdefault(edge, []).append(grad)

@@ -71,7 +71,7 @@ class Arguments:
 @final
 @dataclass(frozen=True)
 class InputPart:
-    """A part of the memory that argument `number` is in, from element `offset` on."""
+    """A part of the memory that input `number` is in, from element `offset` on."""
 
     number: int
     offset: int

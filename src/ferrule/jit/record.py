@@ -91,7 +91,7 @@ class _Call:
         self.made = Made(before, self.capture)
         self._watch = before.watch()
         self._parts: dict[Buffer, InputPart] = {}
-        """The parts of arguments that kernels use."""
+        """The parts of arguments, and of values that replays make anew, that kernels use."""
         self.limits: Limits = {}
         """What must hold for the variables in replays."""
         self.passed = Passed()
@@ -404,23 +404,41 @@ class _Call:
             )
 
     def _find_parts(self) -> None:
-        """Finds which parts of arguments the kernels use: graph executors replace whole buffers."""
+        """Finds which parts of arguments and of results the kernels use.
+
+        Graph executors replace whole buffers, so each such part is one more.
+        """
         reachable = set(self.arguments.closed_over)
         pairs = list(enumerate(self.arguments.buffers))
         given = [(number, buffer) for number, buffer in pairs if number not in reachable]
         serials = {buffer.serial for _, buffer in given}
         bases = {buffer.base.serial for _, buffer in given}
-        results = {buffer.serial: buffer.nbytes for buffer in self.made.buffers}
         for arg in self._args():
-            if isinstance(arg, PlaceHolder):
-                if arg.nbytes != results.get(arg.serial, arg.nbytes):
-                    raise NotReplayable("a kernel uses a part of a result's memory")
-            elif arg.base.serial in bases and arg.serial not in serials:
+            if isinstance(arg, Buffer) and arg.base.serial in bases and arg.serial not in serials:
                 found = [InputPart.of(arg, buffer, number) for number, buffer in given]
                 parts = [part for part in found if part is not None]
                 if not parts:
                     raise NotReplayable("a kernel uses memory that an argument is in, beside it")
                 self._parts[arg] = parts[0]
+        self._find_parts_of_results()
+
+    def _find_parts_of_results(self) -> None:
+        first = len(self.arguments.buffers)
+        numbers = {buffer.serial: first + i for i, buffer in enumerate(self.made.buffers)}
+        found: dict[PlaceHolder, Buffer] = {}
+        for record in self.capture.recorded:
+            for position, arg in enumerate(record.args):
+                if not isinstance(arg, PlaceHolder) or arg.whole is arg:
+                    continue
+                number = numbers.get(arg.serial)
+                if number is None:
+                    continue
+                if arg not in found:
+                    offset = arg.byte_offset // arg.dtype.itemsize
+                    whole = self.made.buffers[number - first]
+                    found[arg] = part = whole.view(offset, arg.size, arg.dtype)
+                    self._parts[part] = InputPart(number, offset, arg.size, arg.dtype)
+                record.args[position] = found[arg]
 
 
 def _is_one_of(cell: Cell | None, memories: Sequence[Cell]) -> bool:

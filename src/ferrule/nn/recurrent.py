@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import ClassVar, TypeAlias, final
 
 from ferrule.dtype import DType
@@ -338,7 +337,7 @@ class _Recurrent(_Steps):
         # The products with the inputs need no state: one for all steps.
         given = x.linear(weight.transpose(), self._parameter("bias_ih", place))
         outs: list[Tensor] = []
-        for step in _rows(given)[:: -1 if reverse else 1]:
+        for step in given.unbind()[:: -1 if reverse else 1]:
             kept = states[0].linear(matrix.transpose(), bias)
             states = self._step(step, kept, states)
             if shrinking is not None:
@@ -346,34 +345,7 @@ class _Recurrent(_Steps):
             outs.append(states[0])
         if reverse:
             outs.reverse()
-        return _stacked([out.unsqueeze(0) for out in outs]), states
-
-
-# A row of a tensor is read by a kernel that knows which row it is. So that not every step needs
-# kernels of its own, rows are parted by halves, and put together by halves, with copies in between:
-# then there are but a few kernels for each doubling of the length, forwards and backwards.
-
-
-def _copied(x: Tensor) -> Tensor:
-    """`x` in memory of its own, and so is its gradient."""
-    return x.contiguous().contiguous_backward()
-
-
-def _rows(x: Tensor) -> list[Tensor]:
-    """The parts of a tensor along its first axis."""
-    length = x.shape[0]
-    if length == 1:
-        return [x.squeeze(0)]
-    middle = (length + 1) // 2
-    return [*_rows(_copied(x[:middle])), *_rows(_copied(x[middle:]))]
-
-
-def _stacked(rows: Sequence[Tensor]) -> Tensor:
-    """Tensors joined along their first axis."""
-    if len(rows) == 1:
-        return rows[0]
-    middle = (len(rows) + 1) // 2
-    return _copied(_stacked(rows[:middle]).cat(_stacked(rows[middle:])))
+        return Tensor.stack(outs), states
 
 
 @final

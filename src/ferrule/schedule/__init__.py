@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence, Set
+from dataclasses import replace
 from functools import cache
 from typing import Final, final
 
@@ -20,6 +21,7 @@ from ferrule.schedule.changing import changes
 from ferrule.schedule.cut import cut
 from ferrule.schedule.graph import Graph, build_graph
 from ferrule.schedule.hazards import Hazards
+from ferrule.schedule.joined import place_pieces
 from ferrule.schedule.offsets import stand_in
 from ferrule.schedule.recipe import Form, Place, Recipe, Schedule, Step
 from ferrule.schedule.slots import Slot, Slots
@@ -146,11 +148,12 @@ def _plan(
 ) -> tuple[Recipe, list[dict[Variable, int]]]:
     """The recipe for a graph, and the values of each kernel's variables."""
     roots, groups = cut(graph, target, without_blocks)
-    reader = Reader(roots)
     tasks = [Task(outputs, kept=kept) for outputs, kept in groups]
-    hazards = Hazards(graph, tasks, reader)
-    order = hazards.ordered()
     alignment = _alignment(target)
+    pieces = place_pieces(graph, roots, tasks, alignment)
+    reader = Reader(roots, pieces.layouts)
+    hazards = Hazards(graph, tasks, reader, pieces)
+    order = hazards.ordered()
     whole = [_work(task, reader, hazards.slots, graph.symbolic, alignment) for task in order]
     if target.block_threads > 1:
         unsuited = _unsuited(order, whole)
@@ -244,6 +247,10 @@ def _recipe(graph: Graph, works: list[_Work], results: list[tuple[LazyBuffer, Sl
         places.setdefault(slot, Place(slot.device, slot.dtype, slot.size))
     arenas = _share_arenas(works, places)
     numbers = {slot: place for place, slot in enumerate(places)}
+    for slot in [slot for work in works for slot in work.slots]:
+        if slot not in places:
+            numbers[slot] = len(places)
+            places[slot] = _part(slot, places[slot.memory], numbers[slot.memory])
     steps = [
         Step(
             work.ast,
@@ -257,12 +264,19 @@ def _recipe(graph: Graph, works: list[_Work], results: list[tuple[LazyBuffer, Sl
     return Recipe(tuple(places.values()), arenas, tuple(steps), tuple(named))
 
 
+def _part(slot: Slot, whole: Place, number: int) -> Place:
+    """The place of a part of memory that is at `whole`, which has a number."""
+    if whole.arena is None:
+        return Place(slot.device, slot.dtype, slot.size, offset=slot.start, whole=number)
+    return replace(whole, size=slot.size, offset=whole.offset + slot.start)
+
+
 def _share_arenas(works: list[_Work], places: dict[Slot, Place]) -> tuple[tuple[str, int], ...]:
     """Places for intermediate results, which share one arena on each device."""
     first: dict[Slot, int] = {}
     last: dict[Slot, int] = {}
     for step, work in enumerate(works):
-        for slot in work.slots:
+        for slot in [slot.memory for slot in work.slots]:
             if slot not in places:
                 first.setdefault(slot, step)
                 last[slot] = step

@@ -25,6 +25,7 @@ from ferrule.schedule.legality import Legality, is_always_fused
 from ferrule.schedule.signature import Signature, Space, is_pass_through, ranges_shape
 from ferrule.schedule.tasks import memory_roots
 from ferrule.schedule.updates import BASE, base_of, stored_value
+from ferrule.schedule.views import is_moved_const
 from ferrule.target import Target
 
 # What takes more operations than this, and is held by somebody, is stored when it is computed.
@@ -280,7 +281,7 @@ class _Cutter:
 
     def _merge_siblings(self, node: LazyBuffer, visits: Visits) -> None:
         """Element-wise kernels that want the node at one and the same index become one kernel."""
-        if self.costs[node].alone or self.count > _MOST_KERNELS:
+        if self.costs[node].alone or self.count > _MOST_KERNELS or is_moved_const(node):
             return
         first: Fusion | None = None
         for fusion in list(visits):

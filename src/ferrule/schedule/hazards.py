@@ -14,6 +14,7 @@ from ferrule.buffer import Buffer
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import LoadOps, MovementOps
 from ferrule.schedule.graph import Graph, late_readers
+from ferrule.schedule.joined import Pieces
 from ferrule.schedule.merge import merge_small
 from ferrule.schedule.order import Temporaries, in_order
 from ferrule.schedule.slots import Slots
@@ -28,10 +29,11 @@ _AlignedViews: TypeAlias = dict[LazyBuffer, dict[LazyBuffer, View | None]]
 class Hazards:
     """Gives roots their slots, adds the copies that writing in place needs, orders the tasks."""
 
-    def __init__(self, graph: Graph, tasks: list[Task], reader: Reader) -> None:
+    def __init__(self, graph: Graph, tasks: list[Task], reader: Reader, pieces: Pieces) -> None:
         self.graph = graph
         self.tasks = tasks
         self.reader = reader
+        self.pieces = pieces
         self.slots = Slots()
         self._late: dict[LazyBuffer, frozenset[LazyBuffer]] | None = None
         self.copies: dict[LazyBuffer, LazyBuffer] = {}
@@ -48,12 +50,16 @@ class Hazards:
     # -- placing ---------------------------------------------------------------------------------
 
     def _place_roots(self) -> None:
+        parts = self.pieces.parts
         for node in self.graph.order:
-            if node in self.reader.roots:
+            if node in self.reader.roots and node not in parts:
                 if node.op is LoadOps.ASSIGN:
                     self._place_version(node)
                 elif not self._is_put_into_temporary(node):
                     self.slots.add(node)
+        for node, part in parts.items():
+            self.slots.add_part(node, part.memory, part.start, part.size)
+            self._position.setdefault(node, self._position[part.memory])
 
     def _place_version(self, version: LazyBuffer) -> None:
         old = self.slots.previous(version)
@@ -206,12 +212,13 @@ class Hazards:
     def _temporaries(self) -> Temporaries:
         """The memory that nobody needs once its last reader has run."""
         kept = {
-            self.slots[node]
+            self.slots[node].memory
             for node in (*self.graph.requested, *self.graph.external)
             if node in self.slots
         }
         touched = {
-            task: [self.slots[node] for node in (*task.outputs, *task.reads)] for task in self.tasks
+            task: [self.slots[node].memory for node in (*task.outputs, *task.reads)]
+            for task in self.tasks
         }
         return Temporaries(
             {
@@ -233,9 +240,10 @@ class Hazards:
                 if leaf not in readers and leaf.realized is not None:
                     in_memory.setdefault(leaf.realized.base, []).append(leaf)
                 readers.setdefault(leaf, []).append(task)
-                producer = self._producer.get(leaf)
-                if producer is not None and producer is not task:
-                    after[producer].add(task)
+                for made in self.pieces.computed(leaf):
+                    producer = self._producer.get(made)
+                    if producer is not None and producer is not task:
+                        after[producer].add(task)
         for version, old in self.slots.overwrites.items():
             writer = self._producer[version]
             buffer = self.slots[version].buffer

@@ -42,7 +42,8 @@ class Schedule:
 @final
 @dataclass(frozen=True)
 class Place:
-    """Memory that kernels use: that of a node, a part of an arena, or new memory of its own."""
+    """Memory that kernels use: that of a node, a part of an arena or of another place, or new
+    memory of its own."""
 
     device: str
     dtype: DType
@@ -51,7 +52,9 @@ class Place:
     """The number of a node that has this memory already."""
     arena: int | None = None
     offset: int = 0
-    """In the arena, or in the memory of the node, in elements."""
+    """In what it is a part of, in elements."""
+    whole: int | None = None
+    """The number of the place that it is a part of, which comes before it."""
 
 
 @final
@@ -84,7 +87,9 @@ class Recipe:
         """
         try:
             arenas = [Buffer(device, nbytes, dtypes.uint8) for device, nbytes in self.arenas]
-            buffers = [self._buffer(place, nodes, arenas) for place in self.places]
+            buffers: list[Buffer] = []
+            for place in self.places:
+                buffers.append(self._buffer(place, nodes, arenas, buffers))
         except MemoryError as error:
             error.add_note(f"The largest values to be stored: {self._largest()}")
             raise
@@ -104,7 +109,9 @@ class Recipe:
                 stored[f"{value.shape} {value.dtype} ({readable_bytes(nbytes)})"] = nbytes
         return ", ".join(sorted(stored, key=lambda shown: -stored[shown])[:3])
 
-    def _buffer(self, place: Place, nodes: list[LazyBuffer], arenas: list[Buffer]) -> Buffer:
+    def _buffer(
+        self, place: Place, nodes: list[LazyBuffer], arenas: list[Buffer], earlier: list[Buffer]
+    ) -> Buffer:
         if place.node is not None:
             buffer = nodes[place.node].realized
             assert buffer is not None, "a leaf lost its memory"
@@ -112,6 +119,8 @@ class Recipe:
             return buffer if whole else buffer.view(place.offset, place.size)
         if place.arena is not None:
             return arenas[place.arena].view(place.offset, place.size, place.dtype)
+        if place.whole is not None:
+            return earlier[place.whole].view(place.offset, place.size)
         return Buffer(place.device, place.size, place.dtype)
 
 

@@ -21,31 +21,38 @@ from ferrule.runner import is_divisible
 @dataclass(eq=False)
 class Slot:
     """`size` elements of memory on a device; `buffer` once there is one, which it may be a part of,
-    from element `start` on."""
+    from element `start` on. So it may be of `whole`, for which there is no memory yet."""
 
     device: str
     dtype: DType
     size: int
     buffer: Buffer | None = None
     start: int = 0
+    whole: Slot | None = None
+
+    @property
+    def memory(self) -> Slot:
+        """What it is a part of; itself, if of nothing."""
+        return self if self.whole is None else self.whole
 
     @property
     def is_divisible(self) -> bool:
         """Whether a kernel may be given a part of it in its place."""
-        return self.buffer is not None and is_divisible(self.buffer)
+        return self.buffer is None or is_divisible(self.buffer)
 
     @property
     def nbytes(self) -> int:
         return self.size * self.dtype.itemsize
 
     def part(self, start: int, size: int) -> Slot:
-        """A part of memory that exists."""
-        assert self.buffer is not None, "only memory that exists has parts"
-        return Slot(self.device, self.dtype, size, self.buffer, start)
+        """The `size` elements from `start` on."""
+        if self.buffer is not None:
+            return Slot(self.device, self.dtype, size, self.buffer, self.start + start)
+        return Slot(self.device, self.dtype, size, None, self.start + start, self.memory)
 
     def overlaps(self, other: Slot) -> bool:
-        """Whether the two share memory that exists already. New slots share with none."""
-        if self is other:
+        """Whether the two share memory. New slots share with those that they are parts of."""
+        if self.memory is other.memory:
             return True
         a, b = self.buffer, other.buffer
         if a is None or b is None or a.base is not b.base:
@@ -87,6 +94,10 @@ class Slots:
         slot = Slot(node.device, node.dtype, node.size)
         self._of_node[node] = slot
         return slot
+
+    def add_part(self, node: LazyBuffer, memory: LazyBuffer, start: int, size: int) -> None:
+        """A part of another node's memory for a node."""
+        self._of_node[node] = self._of_node[memory].part(start, size)
 
     def previous(self, version: LazyBuffer) -> LazyBuffer:
         """The version whose memory `version` would overwrite.

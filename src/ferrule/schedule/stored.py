@@ -123,8 +123,7 @@ def to_bytes(recipe: Recipe) -> bytes:
     ]
     steps = [(numbers[step.ast], step.ast.key, step.places, step.outputs) for step in recipe.steps]
     places = [
-        (place.device, place.dtype, place.size, place.node, place.arena, place.offset)
-        for place in recipe.places
+        (p.device, p.dtype, p.size, p.node, p.arena, p.offset, p.whole) for p in recipe.places
     ]
     written = io.BytesIO()
     _Writer(written, 5).dump((rows, steps, places, recipe.arenas, recipe.results))

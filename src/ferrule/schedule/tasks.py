@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field
 from typing import final
 
@@ -18,7 +19,7 @@ from ferrule.ops import (
 from ferrule.records import dataclass
 from ferrule.schedule.graph import Graph
 from ferrule.schedule.updates import BASE, base_of, memory_of, stored_scatter, updates_of
-from ferrule.schedule.views import Views, dense, reshape
+from ferrule.schedule.views import Views, reshape
 from ferrule.shape.view import View
 
 
@@ -80,11 +81,16 @@ def memory_roots(graph: Graph) -> set[LazyBuffer]:
 
 @final
 class Reader:
-    """Finds what tasks read. `roots` are the nodes that have, or get, memory of their own."""
+    """Finds what tasks read. `roots` are the nodes that have, or get, memory.
 
-    def __init__(self, roots: set[LazyBuffer]) -> None:
+    That is memory of their own, but for those that are in a part of another's: `layouts` says how.
+    """
+
+    def __init__(
+        self, roots: set[LazyBuffer], layouts: Mapping[LazyBuffer, View] | None = None
+    ) -> None:
         self.roots = roots
-        self.views = Views(roots)
+        self.views = Views(roots, layouts or {})
 
     def is_leaf(self, node: LazyBuffer, task: Task) -> bool:
         """Whether the task loads the node, rather than computing it."""
@@ -97,7 +103,7 @@ class Reader:
     def leaf_view(self, node: LazyBuffer, task: Task) -> tuple[LazyBuffer, View] | None:
         """The leaf and the view of it that a load of `node` needs, if a load is all it takes."""
         if self.is_leaf(node, task):
-            return node, dense(node.shape)
+            return node, self.views.layout(node)
         found = self.views.of(node)
         if found is None:
             return None
@@ -134,7 +140,7 @@ class Reader:
         if scatter is not None and value not in task.instead:
             return scatter
         is_region = root.op is LoadOps.ASSIGN and root.arg is not None
-        view = root.arg if is_region else dense(root.shape)
+        view = root.arg if is_region else self.views.layout(root)
         while value.op is MovementOps.RESHAPE and value.realized is None:
             below = value.srcs[0]
             if value is not root and (value in self.roots or value in task.instead):

@@ -12,6 +12,7 @@ from ferrule.lazy import LazyBuffer
 from ferrule.ops import BufferOps, ConstBuffer, FunctionOps, LazyOp, LoadOps, MemBuffer, MovementOps
 from ferrule.schedule.slots import Slot, Slots
 from ferrule.schedule.tasks import Reader, Task
+from ferrule.schedule.views import range_of
 from ferrule.shape.shapetracker import ShapeTracker
 from ferrule.shape.view import ShapeError, View
 
@@ -47,7 +48,7 @@ class TreeBuilder:
         for root in self.task.outputs:
             self._index(self._slot_of[root])
         stores = [self._store(root) for root in self.task.outputs]
-        if not self.symbolic and self._take_parts():
+        if self._take_parts():
             self._done.clear()
             stores = [self._store(root) for root in self.task.outputs]
         return stores[0] if len(stores) == 1 else LazyOp(BufferOps.SINK, tuple(stores))
@@ -69,7 +70,7 @@ class TreeBuilder:
         """Makes buffers parts of memory where that is all that is used of it; whether it could."""
         for number, views in self._views.items():
             slot = self.slots[number]
-            ranges = [_range(view) for view in views]
+            ranges = [range_of(view) for view in views]
             known = [found for found in ranges if found is not None]
             if slot.is_divisible and len(known) == len(ranges):
                 start, stop = min(start for start, _ in known), max(stop for _, stop in known)
@@ -170,20 +171,3 @@ class TreeBuilder:
                     f"variable {variable.name} is {self.var_vals[variable]} and {value} "
                     "in one kernel; use one value, or two variables"
                 )
-
-
-def _range(view: View) -> tuple[int, int] | None:
-    """From which element to before which one a view goes; None where it shows none at all."""
-    start = view.offset
-    if not isinstance(start, int):
-        return None
-    stop = start + 1
-    for (low, high), stride in zip(view.valid_ranges, view.strides, strict=True):
-        if not isinstance(low, int) or not isinstance(high, int) or not isinstance(stride, int):
-            return None
-        if low >= high:
-            return None
-        first, last = sorted((low * stride, (high - 1) * stride))
-        start += first
-        stop += last
-    return start, stop

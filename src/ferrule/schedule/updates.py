@@ -13,7 +13,7 @@ from ferrule.lazy import LazyBuffer
 from ferrule.ops import LoadOps, MovementOps, ReduceOps
 from ferrule.schedule.graph import Graph, value_sources
 from ferrule.schedule.signature import is_pass_through
-from ferrule.schedule.views import dense, is_movement, reshape, view_of
+from ferrule.schedule.views import dense, is_movement, unmoved, view_of
 from ferrule.shape.view import View
 
 BASE: Final = 2
@@ -69,16 +69,11 @@ def _to_scatter(value: LazyBuffer, view: View) -> list[tuple[LazyBuffer, View]] 
     """
     chain = [(value, view)]
     while value.op in (MovementOps.RESHAPE, MovementOps.PERMUTE) and value.realized is None:
-        below = value.srcs[0]
-        if value.op is MovementOps.PERMUTE:
-            order = [value.arg.index(axis) for axis in range(len(value.arg))]
-            moved: View | None = view.permute(tuple(order))
-        else:
-            moved = reshape(view, below.shape)
-        if moved is None:
+        below = unmoved(value, view)
+        if below is None:
             return None
-        value, view = below, moved
-        chain.append((value, view))
+        value, view = below
+        chain.append(below)
     return chain if value.op is ReduceOps.SCATTER and value.realized is None else None
 
 

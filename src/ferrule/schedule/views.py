@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import final
 
@@ -57,6 +58,40 @@ def _as_strided(view: View, arg: tuple[tuple[sint, ...], tuple[sint, ...], sint]
     return View.create(shape, strides, offset) if view.contiguous else None
 
 
+def range_of(view: View) -> tuple[int, int] | None:
+    """From which element to before which one a view goes, at most where sizes are symbolic.
+
+    None where it shows none at all, or begins at a symbolic place.
+    """
+    start = view.offset
+    if not isinstance(start, int):
+        return None
+    stop = start + 1
+    for (low, high), stride in zip(view.valid_ranges, view.strides, strict=True):
+        if not isinstance(low, int) or not isinstance(stride, int):
+            return None
+        high = high if isinstance(high, int) else high.max
+        if low >= high:
+            return None
+        first, last = sorted((low * stride, (high - 1) * stride))
+        start += first
+        stop += last
+    return start, stop
+
+
+def unmoved(node: LazyBuffer, view: View) -> tuple[LazyBuffer, View] | None:
+    """The source of a RESHAPE or a PERMUTE, and where it is in memory if the node is at `view`.
+
+    None if no single view says where.
+    """
+    below = node.srcs[0]
+    if node.op is MovementOps.PERMUTE:
+        order = [node.arg.index(axis) for axis in range(len(node.arg))]
+        return below, view.permute(tuple(order))
+    narrower = reshape(view, below.shape)
+    return None if narrower is None else (below, narrower)
+
+
 def view_of(node: LazyBuffer, memory: LazyBuffer) -> View | None:
     """The view of `memory` that a chain of movements makes; None if no single one does, or there is
     no such chain.
@@ -77,9 +112,14 @@ def view_of(node: LazyBuffer, memory: LazyBuffer) -> View | None:
 class Views:
     """For chains of movements, where they end, and the view that they make of it."""
 
-    def __init__(self, roots: set[LazyBuffer]) -> None:
+    def __init__(self, roots: set[LazyBuffer], layouts: Mapping[LazyBuffer, View]) -> None:
         self._roots = roots
+        self._layouts = layouts
         self._known: dict[LazyBuffer, tuple[LazyBuffer, View] | None] = {}
+
+    def layout(self, node: LazyBuffer) -> View:
+        """Where the elements of a node are in the memory that it is in."""
+        return self._layouts.get(node) or dense(node.shape)
 
     def of(self, node: LazyBuffer) -> tuple[LazyBuffer, View] | None:
         """The first node below a chain of movements from `node` on that is none, or is in memory.
@@ -97,7 +137,7 @@ class Views:
         if chain and below in self._known and below not in self._roots:
             found = self._known[below]
         else:
-            found = (below, dense(below.shape)) if _may_be_loaded(below, self._roots) else None
+            found = (below, self.layout(below)) if _may_be_loaded(below, self._roots) else None
         for moved in reversed(chain):
             if found is not None:
                 view = move(found[1], moved)
@@ -113,6 +153,13 @@ def is_movement(node: LazyBuffer) -> bool:
     if not isinstance(node.op, MovementOps) or node.realized is not None:
         return False
     return node.op is not MovementOps.GATHER
+
+
+def is_moved_const(node: LazyBuffer) -> bool:
+    """Whether a node is a constant, perhaps padded."""
+    while is_movement(node):
+        node = node.srcs[0]
+    return node.base_const() is not None
 
 
 def _may_be_loaded(node: LazyBuffer, roots: set[LazyBuffer]) -> bool:

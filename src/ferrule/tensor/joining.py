@@ -7,10 +7,10 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from ferrule.dtype import dtypes, promote
+from ferrule.dtype import promote
 from ferrule.expr import Expr, as_int, sint
-from ferrule.gradient import Entry, Gradients, Number, Rule, Shape, Value, record
-from ferrule.lazy import LazyBuffer
+from ferrule.gradient import Number, Shape, Value
+from ferrule.gradient.joined import all_true, concatenated
 from ferrule.shape.view import ShapeError, same
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import check_devices, known_size
@@ -372,7 +372,7 @@ def padded(value: Value, pairs: Sequence[tuple[sint, sint]], fill: Number) -> Va
     """The value with (before, after) copies of a number around each axis."""
     if fill == 0:
         return value.pad(pairs)
-    inside = Value(_all_true(value)).pad(pairs)
+    inside = Value(all_true(value)).pad(pairs)
     return inside.where(value.pad(pairs), fill)
 
 
@@ -383,46 +383,3 @@ def _check_joinable(first: TensorBase, part: Any, axis: int) -> None:
             f"[cat] the shapes {a} and {b} differ at other axes than {axis}, along which they are "
             "joined; make the other sizes equal first"
         )
-
-
-def concatenated(values: Sequence[Value], axis: int) -> Value:
-    """Values joined along an axis."""
-    values = [value for value in values if not same(value.shape[axis], 0)] or list(values[:1])
-    if len(values) == 1:
-        return values[0]
-    total: sint = 0
-    for value in values:
-        total = as_int(total + value.shape[axis])
-    result = _placed(values[0].detach(), axis, 0, total)
-    start: sint = values[0].shape[axis]
-    for value in values[1:]:
-        there = _placed(Value(_all_true(value)), axis, start, total)
-        result = there.where(_placed(value.detach(), axis, start, total), result)
-        start = as_int(start + value.shape[axis])
-    return record("cat", _CAT, values, result.node, axis)
-
-
-def _all_true(value: Value) -> LazyBuffer:
-    return LazyBuffer.const(True, dtypes.bool, value.shape, value.node.device)
-
-
-def _placed(value: Value, axis: int, start: sint, total: sint) -> Value:
-    """The value from `start` on along an axis of `total`, zeros elsewhere."""
-    padding: list[tuple[sint, sint]] = [(0, 0)] * len(value.shape)
-    padding[axis] = (start, as_int(total - start - value.shape[axis]))
-    return value.pad(padding)
-
-
-def _reverse_cat(grad: Value, entry: Entry) -> Gradients:
-    parts: list[Value | None] = []
-    start: sint = 0
-    for shape, parent in zip(entry.shapes, entry.parents, strict=True):
-        stop = as_int(start + shape[entry.arg])
-        arg: list[tuple[sint, sint]] = [(0, size) for size in shape]
-        arg[entry.arg] = (start, stop)
-        parts.append(None if parent is None else grad.shrink(arg))
-        start = stop
-    return tuple(parts)
-
-
-_CAT = Rule(_reverse_cat)

@@ -1,0 +1,269 @@
+"""Values joined from others (`cat`): each piece is computed in the place that it has in the whole.
+
+A whole that gets memory would be a kernel that copies its pieces. Where other kernels store these
+anyway, they store them there, and are read from there; what remains of the whole are kernels for
+the other pieces, if there are any.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Final, TypeAlias, final
+
+from ferrule.expr import sint
+from ferrule.lazy import LazyBuffer
+from ferrule.ops import LoadOps, MovementOps, ReduceOps, TernaryOps
+from ferrule.records import dataclass
+from ferrule.schedule.graph import Graph, late_readers
+from ferrule.schedule.tasks import Task
+from ferrule.schedule.updates import base_of
+from ferrule.schedule.views import dense, is_movement, range_of, reshape, unmoved
+from ferrule.shape.layout import storage_size
+from ferrule.shape.view import View
+
+_LEAST_SHARE: Final = 0.5
+"""Of a whole, what its placed pieces have to be: its memory is in use as soon as one of them is."""
+
+
+@final
+@dataclass(frozen=True)
+class Part:
+    """The part of a node's memory, `size` elements from `start` on, that a piece is in."""
+
+    memory: LazyBuffer
+    start: int
+    size: int
+    layout: View
+    """Where in the part the elements of the piece are."""
+
+
+@final
+@dataclass(frozen=True)
+class Pieces:
+    """Which nodes are in the memory of others, and which are made of them."""
+
+    parts: dict[LazyBuffer, Part] = field(default_factory=dict)
+    of: dict[LazyBuffer, list[LazyBuffer]] = field(default_factory=dict)
+    """For a whole that no kernel computes: its pieces, which may be such wholes."""
+
+    @property
+    def layouts(self) -> dict[LazyBuffer, View]:
+        """Where in their parts of memory the elements of pieces are."""
+        return {node: part.layout for node, part in self.parts.items()}
+
+    def computed(self, node: LazyBuffer) -> list[LazyBuffer]:
+        """The nodes that are computed in a node's stead; itself, if it is."""
+        found: list[LazyBuffer] = []
+        waiting = [node]
+        while waiting:
+            node = waiting.pop()
+            pieces = self.of.get(node)
+            if pieces is None:
+                found.append(node)
+            else:
+                waiting.extend(pieces)
+        return found
+
+
+def place_pieces(graph: Graph, roots: set[LazyBuffer], tasks: list[Task], alignment: int) -> Pieces:
+    """Puts pieces into wholes; `tasks` loses those of the wholes, and gets some for other pieces.
+
+    Parts of memory begin at multiples of `alignment` bytes.
+    """
+    wholes = [] if graph.symbolic else [task for task in tasks if _may_be_joined(task)]
+    if not wholes:
+        return Pieces()
+    joiner = _Joiner(graph, roots, tasks)
+    joiner.join(wholes)
+    parts = {node: _part(*place, alignment) for node, place in joiner.places.items()}
+    return Pieces(parts, joiner.pieces)
+
+
+def _may_be_joined(task: Task) -> bool:
+    """Whether what a kernel stores looks like `cat`; most graphs have none."""
+    root = task.outputs[0]
+    if len(task.outputs) > 1 or task.kept:
+        return False
+    return _joined_value(root).op is TernaryOps.WHERE
+
+
+def _joined_value(root: LazyBuffer) -> LazyBuffer:
+    value = root
+    while value.realized is None and value.op in (LoadOps.CONTIGUOUS, MovementOps.RESHAPE):
+        value = value.srcs[0]
+    return value
+
+
+@final
+class _Joiner:
+    def __init__(self, graph: Graph, roots: set[LazyBuffer], tasks: list[Task]) -> None:
+        self.graph = graph
+        self.roots = roots
+        self.tasks = tasks
+        self.pieces: dict[LazyBuffer, list[LazyBuffer]] = {}
+        self.places: dict[LazyBuffer, tuple[LazyBuffer, View]] = {}
+        """For a piece: in whose memory it is, and where; that one is in no other's."""
+        self._task_of = {root: task for task in tasks for root in task.outputs}
+        self._late = late_readers(graph)
+        self._users: dict[LazyBuffer, int] = {}
+        for node in graph.order:
+            for source in node.srcs:
+                self._users[source] = self._users.get(source, 0) + 1
+        self._fixed = _fixed(graph)
+
+    def join(self, wholes: list[Task]) -> None:
+        """Outer wholes first: what is a piece of one may be a whole itself."""
+        position = {node: place for place, node in enumerate(self.graph.order)}
+        for task in sorted(wholes, key=lambda task: -position[task.outputs[0]]):
+            if task.outputs[0] in self._task_of:
+                self._join(task.outputs[0])
+
+    def _join(self, whole: LazyBuffer) -> None:
+        if whole in self._fixed:
+            return
+        memory, view = self.places.get(whole, (whole, dense(whole.shape)))
+        found = self._pieces(whole, view)
+        if found is None:
+            return
+        pieces, passed = found
+        places: dict[LazyBuffer, View] = {}
+        others: list[tuple[LazyBuffer, View]] = []
+        for value, place in pieces:
+            stored = self._stored(value, place)
+            if stored is not None and stored[0] not in places:
+                places[stored[0]] = stored[1]
+            else:
+                others.append((value, place))
+        if sum(map(_size, places)) < _LEAST_SHARE * _size(whole):
+            return
+        for node in (whole, *passed):
+            self.tasks.remove(self._task_of.pop(node))
+        self.roots.difference_update(passed)
+        places.update({self._add(value): place for value, place in others})
+        self.pieces[whole] = list(places)
+        self.places.update({node: (memory, place) for node, place in places.items()})
+
+    def _add(self, value: LazyBuffer) -> LazyBuffer:
+        """A piece that nothing else stores, as a node that a kernel of its own stores."""
+        piece = LazyBuffer.empty(value.shape, value.dtype, value.device).assign(value)
+        self.roots.add(piece)
+        self.tasks.append(Task([piece]))
+        return piece
+
+    def _pieces(
+        self, whole: LazyBuffer, view: View
+    ) -> tuple[list[tuple[LazyBuffer, View]], list[LazyBuffer]] | None:
+        """What a whole is joined from, each with its place; and the stored values on the way."""
+        value = _joined_value(whole)
+        if value is not whole and value in self.roots:
+            return None
+        inner = reshape(view, value.shape)
+        found: list[tuple[LazyBuffer, _Pads]] = []
+        passed: list[LazyBuffer] = []
+        while value.op is TernaryOps.WHERE:
+            condition, padded, value = value.srcs
+            if not _are_alike(condition, padded) or padded in self.roots:
+                return None
+            found.append((padded.srcs[0], padded.arg))
+            if value in self.roots:
+                if not self._can_be_passed(value):
+                    return None
+                passed.append(value)
+        if inner is None or value.op is not MovementOps.PAD or not value.srcs:
+            return None
+        found.append((value.srcs[0], value.arg))
+        if not _fill(found):
+            return None
+        return [(source, _inside(inner, source, pads)) for source, pads in found], passed
+
+    def _can_be_passed(self, node: LazyBuffer) -> bool:
+        """Whether a stored value is there for one user only, which will not need it."""
+        task = self._task_of.get(node)
+        if task is None or len(task.outputs) > 1 or task.kept or node in self._fixed:
+            return False
+        return self._users[node] == 1 and not self._late[node]
+
+    def _stored(self, value: LazyBuffer, view: View) -> tuple[LazyBuffer, View] | None:
+        """What a kernel stores that is `value`, moved, and where it is if `value` is at `view`.
+
+        None if there is no such kernel, or it cannot store there.
+        """
+        while value not in self.roots and value.op in (MovementOps.RESHAPE, MovementOps.PERMUTE):
+            below = unmoved(value, view)
+            if below is None:
+                return None
+            value, view = below
+        task = self._task_of.get(value)
+        if task is None or task.kept or value in self._fixed or value in self.places:
+            return None
+        is_kernel = task.is_kernel and value.op not in (LoadOps.ASSIGN, ReduceOps.SCATTER)
+        if not is_kernel or self._late[value] or not _has_rows(view):
+            return None
+        return value, view
+
+
+_Pads: TypeAlias = tuple[tuple[int, int], ...]
+
+
+def _size(node: LazyBuffer) -> int:
+    return storage_size(node.shape)
+
+
+def _are_alike(condition: LazyBuffer, padded: LazyBuffer) -> bool:
+    """Whether a condition holds for what a padded value has inside."""
+    if condition.op is not MovementOps.PAD or padded.op is not MovementOps.PAD:
+        return False
+    if condition.realized is not None or padded.realized is not None:
+        return False
+    return condition.arg == padded.arg and condition.srcs[0].base_const() is True
+
+
+def _fill(pieces: list[tuple[LazyBuffer, _Pads]]) -> bool:
+    """Whether padded values lie one after the other along one axis, without gaps."""
+    axes = {axis for _, pads in pieces for axis, pair in enumerate(pads) if pair != (0, 0)}
+    if len(axes) != 1:
+        return False
+    (axis,) = axes
+    spans = sorted([(pads[axis], source.shape[axis]) for source, pads in pieces])
+    reached: sint = 0
+    for (before, _), size in spans:
+        if before != reached:
+            return False
+        reached = before + size
+    return spans[-1][0][1] == 0
+
+
+def _inside(view: View, source: LazyBuffer, pads: _Pads) -> View:
+    """Where a padded value's own elements are, if it is at `view`."""
+    sizes = zip(pads, source.shape, strict=True)
+    return view.shrink([(before, before + size) for (before, _), size in sizes])
+
+
+def _part(memory: LazyBuffer, view: View, alignment: int) -> Part:
+    reach = range_of(view)
+    assert reach is not None, "pieces have known sizes"
+    start, stop = reach
+    start -= start % max(1, alignment // memory.dtype.itemsize)
+    layout = View(view.shape, view.strides, view.offset - start)
+    return Part(memory, start, stop - start, layout)
+
+
+def _has_rows(view: View) -> bool:
+    """Whether neighbours along the last axis are neighbours in memory."""
+    steps = [stride for size, stride in zip(view.shape, view.strides, strict=True) if size != 1]
+    return not steps or steps[-1] == 1
+
+
+def _fixed(graph: Graph) -> set[LazyBuffer]:
+    """The nodes that need the memory that they have by themselves: something else is written there,
+    or a copy or a runner of the user's reads it.
+    """
+    found: set[LazyBuffer] = set()
+    for node in graph.everything:
+        if node.op in (LoadOps.FROM, LoadOps.CUSTOM):
+            found.update(node.srcs)
+        memory = node.srcs[0] if node.op is LoadOps.ASSIGN and node.srcs else base_of(node)
+        while memory is not None:
+            found.add(memory)
+            memory = memory.srcs[0] if is_movement(memory) else None
+    return found
