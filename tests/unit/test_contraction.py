@@ -124,3 +124,33 @@ def test_two_loads_of_one_buffer_fetch_the_next_panel_once() -> None:
     ast = store(matmul(load(2, 24, 64), mul(x, x.stride((-1, 1)))))
     root = schedule(lower(ast, "k"), WIDE).kernel
     assert [dict(nest.ahead).get(1) for nest in root.nests].count(32) == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "chunks"),
+    [
+        ((1000, 777, 333), 14),  # 7 panels of 125 tiles: an odd number, in two blocks each
+        ((300, 300, 300), 10),  # an even number
+        ((1024, 1024, 1024), 16),
+        ((640, 333, 77), 10),
+        ((700, 300, 160), 10),
+    ],
+)
+def test_rows_are_in_as_many_blocks_as_threads_can_share_evenly(
+    shape: tuple[int, int, int], chunks: int
+) -> None:
+    """No more: each block copies a panel anew, and its last tiles may be done twice."""
+    rows, terms, columns = shape
+    ast = store(matmul(load(1, rows, terms), load(2, terms, columns)))
+    root = schedule(lower(ast, "k"), replace(WIDE, max_threads=2)).kernel.roots[0]
+    assert root.loops[0].range.size.arg == chunks
+
+
+@pytest.mark.parametrize(("columns", "distance"), [(333, 48), (64, None)])
+def test_squares_that_are_turned_later_are_fetched_where_they_are_far(
+    columns: int, distance: int | None
+) -> None:
+    """Three squares of 16 x 16 for each of the three vectors of a panel are 8 KB and a bit."""
+    right = load(2, columns, 777).permute((1, 0))
+    kernel = schedule(lower(store(matmul(load(1, 1000, 777), right)), "k"), WIDE).kernel
+    assert dict(kernel.by_name["sum0.pack2"].ahead).get(2) == distance

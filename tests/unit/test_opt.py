@@ -11,7 +11,7 @@ from tests.kernels import add, constant, exp, keep, load, matmul, mul, reduce, s
 from ferrule.codegen.heuristic import choose
 from ferrule.codegen.interpret import extent, interpret
 from ferrule.codegen.kernel import Kernel, KernelError, Kind, scatters, show, verify
-from ferrule.codegen.linearizer import Linearizer
+from ferrule.codegen.linearizer import Linearizer, linearize
 from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
 from ferrule.codegen.primitives.editing import is_ordered
@@ -198,6 +198,55 @@ def test_a_nest_does_not_merge_with_one_that_it_needs() -> None:
     rows = lower(store(softmax(load(1, 4, 6), 1)), "softmax")
     with pytest.raises(ScheduleError, match="one needs the other"):
         apply_opts(rows, [Opt("merge", ("max0", "sum1"))])
+
+
+def weights_by_blocks(rows: int, columns: int) -> Kernel:
+    """`exp(x) / sum(exp(x))` in blocks of rows, times a matrix."""
+    powers = keep(exp(load(1, rows, columns)), 1)
+    inverse = LazyOp(UnaryOps.RECIP, (total(powers, 1),))
+    weights = keep(mul(powers, inverse.expand(powers.shape)), 1)
+    return lower(store(matmul(weights, load(2, columns, 8))), "weights")
+
+
+BLOCKS = tuple(Opt("compute_at", (name, 0, True)) for name in ("keep2", "sum3", "keep1"))
+
+
+def test_a_sum_over_a_block_takes_its_terms_as_they_are_computed() -> None:
+    merged = (*BLOCKS, Opt("merge", ("keep2", "sum3")))
+    kernel = apply_opts(weights_by_blocks(6, 10), merged)
+    verify(kernel)
+    assert [c.name for c in kernel.by_name["sum3"].computes] == ["keep2", "sum3"]
+    assert "keep2" not in kernel.by_name
+    assert all(e.arg != "keep2" for e in kernel.by_name["sum3"].reads)
+    rng = np.random.default_rng(0)
+    given = [rng.standard_normal(size).astype(np.float32) for size in (60, 80)]
+    found = []
+    for opts in (BLOCKS, merged):
+        out = np.zeros(48, np.float32)
+        uops = linearize(apply_opts(weights_by_blocks(6, 10), opts))
+        interpret(uops, [out, *given], [], 0, extent(uops, []))
+        found.append(out)
+    np.testing.assert_array_equal(found[0].view(np.int32), found[1].view(np.int32))
+    x, v = given[0].reshape(6, 10).astype(np.float64), given[1].reshape(10, 8)
+    exact = np.exp(x) / np.exp(x).sum(1, keepdims=True) @ v
+    np.testing.assert_allclose(found[0].reshape(6, 8), exact, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("before", "names"),
+    [
+        (BLOCKS, ("sum3", "keep1")),  # of a sum, all terms have to be there
+        (BLOCKS[:1], ("keep2", "sum3")),  # at other places
+        ((*BLOCKS, Opt("split", ("keep2", "i0.0@keep2", 2))), ("keep2", "sum3")),
+        ((*BLOCKS, Opt("reorder", ("keep2", ("i0.0@keep2", "r2.1")))), ("keep2", "sum3")),
+    ],
+)
+def test_what_is_needed_of_other_points_does_not_merge(
+    before: tuple[Opt, ...], names: tuple[str, str]
+) -> None:
+    """With as many rows as columns, so that sizes alone do not tell."""
+    with pytest.raises(ScheduleError, match="one needs the other"):
+        apply_opts(weights_by_blocks(8, 8), (*before, Opt("merge", names)))
 
 
 def test_what_hangs_in_a_merged_nest_follows() -> None:

@@ -10,10 +10,12 @@ by side.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import prod
 
 from ferrule.codegen.kernel import Nest, can_overwrite, reads
 from ferrule.codegen.plan import Plan, loads, step_of
+from ferrule.codegen.primitives.nests import takes_from
 from ferrule.codegen.tile import best_tile
 from ferrule.expr import Expr
 from ferrule.records import dataclass
@@ -110,6 +112,7 @@ class _Chain:
         for n in [*self.steps, *self.sums]:
             plan.do("compute_at", n, self.depth, True)
         self._overwrite()
+        self._combine_at_once()
         for n in self.steps:
             self._step(n)
         for n in self.sums:
@@ -144,6 +147,14 @@ class _Chain:
                 old = next((x for x in found if can_overwrite(plan.kernel, c.name, x)), None)
                 if old is not None:
                     plan.do("overwrite", c.name, old)
+
+    def _combine_at_once(self) -> None:
+        """A sum over a block is made in the pass that computes the block."""
+        plan = self.plan
+        for keeper, reader in pairwise(tuple(self.steps)):
+            if takes_from(plan.kernel, plan.nest(reader), plan.nest(keeper)):
+                plan.do("merge", keeper, reader)
+                self.steps.remove(keeper)
 
     def _step(self, n: str) -> None:
         """One pass over a block: its last loop, over the rows, becomes lanes."""

@@ -7,9 +7,10 @@ blocks that fit the caches.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import gcd, prod
+from math import ceil, gcd, prod
 
 from ferrule.codegen.blocks import schedule_blocks
+from ferrule.codegen.copies import AHEAD_BYTES
 from ferrule.codegen.dots import schedule_dots
 from ferrule.codegen.kernel import Compute, Kind, Nest
 from ferrule.codegen.panels import schedule_panels
@@ -29,6 +30,10 @@ CONFLICT_CYCLES = 12.0  # where these places are more lines than a set of the fi
 STRIDED_CYCLES = 0.5  # to copy one element from where its neighbours are far apart
 TURNED = 1.05  # the time of a tile whose lanes are far apart in memory
 STEPS_AHEAD = 16  # of k, while a panel is copied: twice as many are as good, half of them less
+COPY_CYCLES = 1.0  # to copy one element of a panel, which comes from the third cache
+HELD_UP = 0.5  # of a block: what a thread may be late by at the end, if shares are equal
+UNEVEN = 0.1  # the same for one that has a block more than another, which takes over what is left
+LEAST_TILES = 8  # in a block of rows, where there are several
 MASK_CYCLES = 3.0  # to load one element under a condition, inside a tile
 
 
@@ -191,6 +196,17 @@ class _Contraction:
             if steps and size > plan.target.l2_bytes and len(e.src) == 2:
                 plan.do("prefetch", copy, e.arg, STEPS_AHEAD * steps[-1])
 
+    def _fetch_later_squares(self, copy: str, size: int) -> None:
+        """While squares of many rows are turned, later ones come into the cache: there are more
+        rows than any processor follows.
+        """
+        plan = self.plan
+        (e,) = loads(plan.nest(copy).computes[0].value)
+        whole = prod(r.size.max for r in e.ranges) * e.dtype.itemsize
+        if whole > plan.target.l2_bytes // 2 and len(e.src) == 2:
+            squares = -(-AHEAD_BYTES // (self.tile.columns * size * e.dtype.itemsize))
+            plan.do("prefetch", copy, e.arg, squares * size)
+
     def _panel_bytes(self, k: int) -> int:
         """The size of a packed panel of the operand that runs along the lanes."""
         return k * self.tile.columns * self.plan.nest(self.reduce).computes[0].value.dtype.itemsize
@@ -292,15 +308,27 @@ class _Contraction:
         return [f"{m}.o"]
 
     def _row_blocks(self, outer: Sequence[str], batch: Sequence[str]) -> int:
-        """How many blocks of rows make enough chunks for all threads."""
+        """How many blocks of rows are done the soonest.
+
+        Each copies its panel anew, the last tiles of a block may be done twice, and a thread may
+        have one block more than another, or be held up.
+        """
         threads = self.plan.target.max_threads
         sizes = {o.range.name: o.range.size.max for o in self.plan.nest(self.name).loops}
         chunks = sizes[outer[0]] * prod(sizes[b] for b in batch)
         tiles = sizes[outer[1]]
-        blocks = -(-tiles * self.tile.rows // MOST_ROWS) if self._exceeds_cache() else 1
-        while chunks * blocks < 8 * threads and tiles // (blocks * 2) >= 8:
-            blocks *= 2
-        return blocks
+        least = -(-tiles * self.tile.rows // MOST_ROWS) if self._exceeds_cache() else 1
+        if threads == 1:
+            return least
+        rows, columns = self.tile.rows, self.tile.columns
+        copy = columns * COPY_CYCLES / tile_cost(self.tile, rows, columns)
+
+        def tiles_of_a_thread(blocks: int) -> float:
+            share = chunks * blocks / threads
+            blocks_of_a_thread = max(ceil(share) + UNEVEN, share + HELD_UP)
+            return blocks_of_a_thread * (ceil(tiles / blocks) + copy)
+
+        return min(range(least, max(least, tiles // LEAST_TILES) + 1), key=tiles_of_a_thread)
 
     def _unroll_reduce(self) -> None:
         """Unroll the innermost loop that is combined over."""
@@ -381,3 +409,4 @@ class _Contraction:
         if along is not None and along.size.max >= size:
             plan.do("split", name, along.name, size, "peel")
             plan.transpose(name, f"{along.name}.i", lane.name)
+            self._fetch_later_squares(name, size)

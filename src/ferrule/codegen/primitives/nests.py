@@ -311,17 +311,20 @@ def _combined(monoid: Monoid, total: Expr, term: Expr) -> Expr:
 
 
 def merge(kernel: Kernel, first_name: str, second_name: str) -> Kernel:
-    """Two nests at one place with loops of equal sizes, neither needing the other's result, become
-    one pass. Exact.
+    """Two nests at one place with loops of equal sizes become one pass. Neither needs the other's
+    result, or the second one needs what the first one keeps for the same point only, which it takes
+    as it is computed. Exact.
     """
     first = nest_of(kernel, first_name)
     second = nest_of(kernel, second_name)
-    if not mergeable(kernel, first, second):
+    if not (mergeable(kernel, first, second) or takes_from(kernel, second, first)):
         raise ScheduleError(
             f"merge({first_name}, {second_name}) in kernel {kernel.name}: their places or loops "
             "differ, or one needs the other"
         )
     mapping = {b.range: a.range for a, b in zip(first.loops, second.loops, strict=True)}
+    kept = {c.name: c.value for c in first.computes}
+    mapping |= {e: kept[e.arg] for e in second.reads if e.arg in kept}
     family = descendants(kernel, second_name)
     found = [mapped(n, mapping) if n.name in family else n for n in kernel.nests]
     moved = next(n for n in found if n.name == second_name)
@@ -337,18 +340,38 @@ def merge(kernel: Kernel, first_name: str, second_name: str) -> Kernel:
 
 def mergeable(kernel: Kernel, first: Nest, second: Nest) -> bool:
     """Whether two nests can share their loops; roots can where neither loads what one stores."""
-    if first.at != second.at or len(first.loops) != len(second.loops):
+    if not _have_same_loops(first, second):
         return False
     if first.at is None and not are_apart(kernel, first.name, second.name):
-        return False
-    if any(
-        a.range.size is not b.range.size for a, b in zip(first.loops, second.loops, strict=True)
-    ):
         return False
     family = [kernel.by_name[name] for name in descendants(kernel, first.name)]
     names = {c.name for nest in family for c in nest.computes}
     needing = [kernel.by_name[name] for name in descendants(kernel, second.name)]
     return not any(e.arg in names for nest in needing for e in nest.reads)
+
+
+def _have_same_loops(first: Nest, second: Nest) -> bool:
+    """Whether two nests are at one place and have loops of equal sizes."""
+    sizes = [[loop.range.size for loop in n.loops] for n in (first, second)]
+    return first.at == second.at and sizes[0] == sizes[1]
+
+
+def takes_from(kernel: Kernel, reader: Nest, keeper: Nest) -> bool:
+    """Whether all that a nest needs of the one before it is what that one keeps for the same point
+    of equal loops, so that both can be one pass.
+    """
+    if keeper.at is None or not _have_same_loops(keeper, reader):
+        return False
+    order = [n.name for n in kernel.nests]
+    hung = any(n.at is not None and n.at[0] in (keeper.name, reader.name) for n in kernel.nests)
+    plain = all(loop == Loop(loop.range) for loop in (*keeper.loops, *reader.loops))
+    if hung or not plain or order.index(reader.name) != order.index(keeper.name) + 1:
+        return False
+    point = tuple(loop.range for loop in reader.loops)
+    kept = {c.name for c in keeper.computes if c.monoid is None and c.store is None}
+    same = [c.ranges == tuple(loop.range for loop in keeper.loops) for c in keeper.computes]
+    reads = [e for e in reader.reads if e.arg in {c.name for c in keeper.computes}]
+    return bool(reads) and all(same) and all(e.arg in kept and e.src == point for e in reads)
 
 
 def accumulate(kernel: Kernel, nest_name: str, name: str) -> Kernel:
