@@ -33,6 +33,7 @@ STEPS_AHEAD = 16  # of k, while a panel is copied: twice as many are as good, ha
 COPY_CYCLES = 1.0  # to copy one element of a panel, which comes from the third cache
 HELD_UP = 0.5  # of a block: what a thread may be late by at the end, if shares are equal
 UNEVEN = 0.1  # the same for one that has a block more than another, which takes over what is left
+NEARLY = 1.005  # times as long as the best, which counts as equal
 LEAST_TILES = 8  # in a block of rows, where there are several
 MASK_CYCLES = 3.0  # to load one element under a condition, inside a tile
 
@@ -308,7 +309,7 @@ class _Contraction:
         return [f"{m}.o"]
 
     def _row_blocks(self, outer: Sequence[str], batch: Sequence[str]) -> int:
-        """How many blocks of rows are done the soonest.
+        """How many blocks of rows are done the soonest, or nearly so: the fewest of these.
 
         Each copies its panel anew, the last tiles of a block may be done twice, and a thread may
         have one block more than another, or be held up.
@@ -328,7 +329,8 @@ class _Contraction:
             blocks_of_a_thread = max(ceil(share) + UNEVEN, share + HELD_UP)
             return blocks_of_a_thread * (ceil(tiles / blocks) + copy)
 
-        return min(range(least, max(least, tiles // LEAST_TILES) + 1), key=tiles_of_a_thread)
+        times = [tiles_of_a_thread(n) for n in range(least, max(least, tiles // LEAST_TILES) + 1)]
+        return least + next(n for n, time in enumerate(times) if time <= NEARLY * min(times))
 
     def _unroll_reduce(self) -> None:
         """Unroll the innermost loop that is combined over."""
