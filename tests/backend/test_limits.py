@@ -141,6 +141,23 @@ def test_there_is_no_largest_of_no_elements(name: str) -> None:
     assert f(x[: n.bind(4)]).item() == getattr(np.arange(8.0)[:4], name)()
 
 
+def test_nothing_in_front_of_a_tensor_is_taken() -> None:
+    x = Tensor(ROWS).realize()
+    i = Variable("i", -3, 2)
+
+    @TinyJit
+    def f(x: Tensor, i: Any) -> Tensor:
+        return x[i] + 0
+
+    for at in (0, 2, 1):
+        assert f(x, i.bind(at)).tolist() == ROWS[at].tolist()
+    for call in (f, lambda x, i: x[i], lambda x, i: x.shrink(((i, i + 1), None))):
+        with pytest.raises((IndexError, ShapeError), match="i=-1"):
+            call(x, i.bind(-1))
+    with pytest.raises(IndexError, match="is no part of axis 0"):
+        _ = x[: SIZE.bind(1)][-2:]
+
+
 def test_sizes_that_are_zero() -> None:
     x = Tensor(np.arange(1.0, 9.0)).realize()
     n = Variable("n", 0, 8)
