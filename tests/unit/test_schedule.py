@@ -34,6 +34,7 @@ from ferrule.runner import JITRunner
 from ferrule.schedule import _plan, _recipes, create_schedule, make_schedule
 from ferrule.schedule.changing import _forms
 from ferrule.schedule.graph import build_graph
+from ferrule.schedule.slots import Slots
 from ferrule.shape.view import ShapeError, View
 from ferrule.storage import Storage
 from ferrule.target import detect_cpu, usable_cores
@@ -647,6 +648,31 @@ def test_a_reader_of_both_versions_gets_both() -> None:
     realize([both.node])
     expected = X.sum(0, keepdims=True) + (X * X).sum(0, keepdims=True)
     np.testing.assert_allclose(to_array(both.node), expected, rtol=1e-5)
+
+
+def test_a_part_of_what_the_schedule_computes_is_written_where_that_is() -> None:
+    a, b = random_array(64, 256), random_array(256, 64, seed=1)
+    storage = Storage((Value(from_array(a)) @ Value(from_array(b))).node)
+    two = LazyBuffer.const(2.0, dtypes.float32, (1, 64), DEVICE)
+    storage.write(two, View.create((1, 64), (64, 1), 64))
+    items = create_schedule([storage.node])
+    assert len(items) == 2
+    assert items[0].out is items[1].out
+    run(items)
+    expected = a @ b
+    expected[1] = 2
+    np.testing.assert_allclose(to_array(storage.node), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_parts_overlap_by_their_bytes() -> None:
+    base = Buffer.fromCPU(DEVICE, np.arange(8, dtype=np.float32))
+    slots = Slots()
+    first, second, middle = [slots.of_buffer(base.view(start, 4)) for start in (0, 4, 3)]
+    assert not first.overlaps(second)
+    assert not second.overlaps(first)
+    for part in (first, second):
+        assert part.overlaps(middle)
+        assert middle.overlaps(part)
 
 
 def test_writes_in_a_row_are_one_kernel() -> None:
