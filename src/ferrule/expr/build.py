@@ -39,10 +39,10 @@ class Expr(ExprBase):
         return index_add(as_expr(other), self)
 
     def __sub__(self, other: sint) -> Expr:
-        return index_add(self, index_mul(as_expr(other), const(-1)))
+        return index_sub(self, as_expr(other))
 
     def __rsub__(self, other: int) -> Expr:
-        return index_add(as_expr(other), index_mul(self, const(-1)))
+        return index_sub(as_expr(other), self)
 
     def __mul__(self, other: sint) -> Expr:
         return index_mul(self, as_expr(other))
@@ -194,6 +194,13 @@ def index_add(a: Expr, b: Expr) -> Expr:
     return weighted_sum(((a, 1), (b, 1)))
 
 
+def index_sub(a: Expr, b: Expr) -> Expr:
+    """`a - b` in normal form."""
+    if b.op is ExprOp.CONST:
+        return index_add(a, const(-b.arg))
+    return weighted_sum(((a, 1), (b, -1)))
+
+
 def weighted_sum(parts: Iterable[tuple[Expr, int]], constant: int = 0) -> Expr:
     """The sum of `part * weight`, and a constant, in normal form.
 
@@ -281,12 +288,11 @@ def _recombine(terms: dict[Expr, int]) -> int:
             if not n.is_const:
                 continue
             coefficient = terms[atom]
+            wanted = coefficient * n.arg
+            if not coefficient or wanted not in terms.values():  # the quotient takes longer
+                continue
             quotient = index_div(x, n)
-            if (
-                coefficient
-                and quotient.op is not ExprOp.CONST
-                and terms.get(quotient) == coefficient * n.arg
-            ):
+            if quotient.op is not ExprOp.CONST and terms.get(quotient) == wanted:
                 del terms[atom]
                 del terms[quotient]
                 more, part = x.linear()
