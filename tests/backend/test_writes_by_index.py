@@ -290,3 +290,42 @@ def test_functions_of_floats_say_where_to_write(device: str, name: str) -> None:
         expected[i] += value
     again = FUNCTIONS[name](x).floor().int()  # part of the kernel that writes
     np.testing.assert_array_equal(Tensor.zeros(12).scatter_add(0, again, values).numpy(), expected)
+
+
+def _product(device: str) -> tuple[Tensor, Array]:
+    """4,096 elements that no kernel computes as it goes along, and what they are."""
+    x = np.random.default_rng(0).standard_normal((64, 256)).astype(np.float32)
+    left, right = Tensor(x, device=device).realize(), Tensor(x.T.copy(), device=device).realize()
+    return (left @ right).reshape(-1), (x @ x.T).reshape(-1)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_is_added_to_an_intermediate_result_may_be_made_of_it(
+    device: str, turned: bool
+) -> None:
+    """It is added in place: all that is read elsewhere has to be read before."""
+    product, expected = _product(device)
+    places = np.arange(4000) + 7
+    added = product.flip(0) if turned else product
+    found = product.scatter_add(0, Tensor(places, device=device).realize(), added[:4000] * 2)
+    del product, added
+    more = (expected[::-1] if turned else expected)[:4000] * 2
+    expected = expected.copy()
+    expected[places] += more
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-3)
+
+
+def test_two_writes_by_index_begin_with_one_intermediate_result(device: str) -> None:
+    """Only one of them can be where that is."""
+    product, expected = _product(device)
+    added = np.random.default_rng(1).standard_normal(4000).astype(np.float32)
+    values = Tensor(added, device=device).realize()
+    places = [np.arange(4000) + 7, np.arange(4000)]
+    indices = [Tensor(place, device=device).realize() for place in places]
+    found = [product.index_add(0, index, values) for index in indices]
+    del product
+    Tensor.realize(*found)
+    for tensor, place in zip(found, places, strict=True):
+        wanted = expected.copy()
+        wanted[place] += added
+        np.testing.assert_allclose(tensor.numpy(), wanted, rtol=1e-4, atol=1e-3)
