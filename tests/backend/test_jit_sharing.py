@@ -370,3 +370,42 @@ def test_a_parameter_made_of_an_argument_that_is_reached_keeps_its_gradient() ->
             state.assign(state * 1)
             kept.copy.assign(kept.copy * 1)
         assert kept.items[0] is not None
+
+
+_COPIES: dict[str, Callable[[Tensor], Tensor]] = {
+    "a copy": lambda x: x.clone(),
+    "what is the same number": lambda x: x * 1,
+    "a part of one": lambda x: (x * 1)[:1],
+    "turned": lambda x: x.clone().flip(0),
+}
+
+
+@pytest.mark.parametrize("name", _COPIES)
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("detached", [False, True])
+def test_a_copy_of_an_argument_that_is_reached_is_written_apart(
+    name: str, kept: bool, detached: bool
+) -> None:
+    """Whichever of the two is written to, in whichever of the calls it was made."""
+    state = SimpleNamespace(held=None, copy=None)
+
+    def step(x: Tensor) -> Tensor:
+        state.held = x
+        made = _COPIES[name](x)
+        if kept:
+            state.copy = made
+        return made
+
+    captured = TinyJit(step)
+    for to_copy in (True, False):
+        for call in range(5):
+            given = Tensor([1.0 + call, 2.0]).realize() if state.held is None else state.held
+            given = given.detach() if detached else given
+            before = given.numpy().copy()
+            made = captured(given)
+            expected = _COPIES[name](Tensor(before)).numpy()
+            written = made if to_copy else given
+            written.assign(Tensor.ones(*written.shape) * (10 + call)).realize()
+            left = given if to_copy else made
+            np.testing.assert_array_equal(left.numpy(), before if to_copy else expected)
+            np.testing.assert_array_equal(written.numpy(), np.full(written.shape, 10 + call))

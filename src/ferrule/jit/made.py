@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from typing import Any, final
 
 from ferrule.buffer import Buffer
 from ferrule.capture import Capture
+from ferrule.gradient import Value
 from ferrule.jit.before import Before
 from ferrule.jit.places import Place, tensors_of
 from ferrule.jit.results import Effect, Fresh, Leaf, Outcome, end_of_tape, replace_tensors
@@ -35,6 +37,8 @@ class Made:
         """The memories, by `id()`, of what replays make anew, as far as the caller has it."""
         self.same: list[Cell] = []
         """The memory from before the call that it returned handles on."""
+        self._left: list[weakref.ref[Cell]] = []
+        """The memories of all tensors of the outcome."""
 
     def add(
         self, tensors: Mapping[int, Tensor], nodes: Mapping[int, LazyBuffer], sharing: Sharing
@@ -43,6 +47,7 @@ class Made:
 
         `nodes` are the values that the call computed for those of them that it made.
         """
+        self._left = [weakref.ref(tensor._cell) for tensor in tensors.values()]
         leaves = self._apart(tensors, nodes, sharing)
         first = len(self._before.arguments.tensors) + len(self.outcome.made)
         for number, tensor in tensors.items():
@@ -118,6 +123,21 @@ class Made:
             owner = leaves[id(made)]
             assert isinstance(owner, int)
             self.outcome.effects.append(Effect(owner, leaves[id(tensor)]))
+
+    def rejoin(self) -> None:
+        """Copies of stand-ins, in the memory of an argument until one of both is written to, become
+        copies of the argument: else neither would know of what is written to the other.
+        """
+        nodes = {
+            stand_in.lazydata: tensor.lazydata
+            for tensor, stand_in in self._before.stand_ins.items()
+            if tensor not in self._before.arguments.parts
+        }
+        for reference in self._left:
+            cell = reference()
+            node = None if cell is None else nodes.get(cell.value.node)
+            if cell is not None and node is not None:
+                cell.restore(Value(node, cell.value.edge))
 
     def restore(self, place: Place, content: Any) -> None:
         """Puts an argument where the call put its stand-in."""

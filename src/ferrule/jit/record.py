@@ -77,6 +77,7 @@ def capture_call(
         replay: Replay | NotReplayable = call.replay()
     except NotReplayable as reason:
         replay = reason
+    call.made.rejoin()
     return replace_tensors(result, call.made.originals) if call.made.originals else result, replay
 
 
