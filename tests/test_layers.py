@@ -58,7 +58,7 @@ LAYERS = """
     schedule.cut
     schedule.trees schedule.merge schedule.order
     schedule.joined schedule.hazards schedule.parts schedule.recipe schedule.stored schedule.offsets
-    schedule.changing
+    schedule.lengths schedule.changing
     memory schedule realize
     gradient.recording gradient.tape gradient.rules gradient gradient.joined backward
     counting random blas host lanes

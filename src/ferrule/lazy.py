@@ -184,9 +184,19 @@ class LazyBuffer(Node):
         found = _find(key)
         return found or _make(op, srcs, arg, self.shape, dtype, self.device, key)
 
-    def like(self, srcs: tuple[LazyBuffer, ...], arg: Any) -> LazyBuffer:
-        """A node like this one, of other sources with the same shapes; nobody else finds it."""
-        twin = _make(self.op, srcs, arg, self.shape, self.dtype, self.device)
+    def like(
+        self,
+        srcs: tuple[LazyBuffer, ...],
+        arg: Any,
+        shape: Shape | None = None,
+        op: Op | None = None,
+    ) -> LazyBuffer:
+        """A node like this one, of other sources; nobody else finds it.
+
+        It has the same shape and the same op where no others are given.
+        """
+        shape = self.shape if shape is None else shape
+        twin = _make(op or self.op, srcs, arg, shape, self.dtype, self.device)
         twin.owner = self.owner
         return twin
 

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any, Protocol, TypeAlias
 
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import as_int, sint
+from ferrule.expr import Expr, as_int, sint
 from ferrule.shape.view import ShapeError, prod_sint, same
 
 
@@ -395,11 +395,12 @@ def _as_strided(op: Op, shape: Shape, arg: Any) -> Shape:
 def _window(op: Op, shape: Shape, arg: Any) -> Shape:
     axis, size, stride, dilation = arg
     _check_axis(op, axis, len(shape))
-    positive = all(isinstance(value, int) and value >= 1 for value in (size, stride, dilation))
+    known = [stride, dilation] if isinstance(size, Expr) else [size, stride, dilation]
+    positive = all(isinstance(value, int) and value >= 1 for value in known)
     _check(positive, op, f"size, stride and dilation must be at least 1, got {arg[1:]}")
     span = dilation * (size - 1) + 1
     length = shape[axis]
-    fits = not isinstance(length, int) or length >= span
+    fits = not isinstance(length, int) or not isinstance(span, int) or length >= span
     _check(fits, op, f"a window that spans {span} does not fit an axis of size {length}")
     count = length - span + 1 if stride == 1 else (length - span) // stride + 1
     return (*shape[:axis], count, *shape[axis + 1 :], size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -117,3 +118,20 @@ def test_what_is_joined_again_is_no_term_of_its_own() -> None:
         assert constant == i
         sums.append(terms)
     assert all(terms == sums[0] for terms in sums)
+
+
+def test_sums_of_products_of_variables_have_values() -> None:
+    m = Variable("m", 0, 50)
+    for n, k in ((1, 0), (5, 50), (9, 7)):
+        values = {N: n, m: k}
+        for node, expected in (
+            (N * m * 4 - m * 2 + 7, n * k * 4 - k * 2 + 7),
+            ((N + m) * (N - m), n * n - k * k),
+            (N * N * m, n * n * k),
+            (minimum(N, m) * 2 + N // 3, min(n, k) * 2 + n // 3),
+        ):
+            assert as_expr(node).infer(values) == expected
+        with pytest.raises(KeyError, match="m"):
+            (N * m + 1).infer({N: n})
+        with pytest.raises(ValueError, match="cannot be 10"):
+            (N * m + 1).infer({N: 10, m: k})

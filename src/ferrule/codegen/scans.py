@@ -74,8 +74,9 @@ def _share(plan: Plan, name: str) -> None:
     """Share out what is outside of the loop that totals run along."""
     loops = plan.nest(name).loops
     outside = min(n.at[1] for n in plan.kernel.nests if n.at is not None and n.at[0] == name) - 1
+    enough = 8 * plan.target.max_threads
     count = 1
-    while count < outside and prod(o.size for o in loops[:count]) < 8 * plan.target.max_threads:
+    while count < outside and prod(o.range.size.max for o in loops[:count]) < enough:
         count += 1
     plan.share(name, min(count, outside))
 

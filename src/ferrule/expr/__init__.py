@@ -24,7 +24,14 @@ from ferrule.expr.build import (
     weighted_sum,
 )
 from ferrule.expr.values import alu, cast, load, pack, select, uncast
-from ferrule.expr.variable import BoundVariable, Variable, unbind, value_guard
+from ferrule.expr.variable import (
+    BoundVariable,
+    Length,
+    Variable,
+    is_exact,
+    unbind,
+    value_guard,
+)
 
 __all__ = [
     "BOOL",
@@ -36,6 +43,7 @@ __all__ = [
     "BoundVariable",
     "Expr",
     "ExprOp",
+    "Length",
     "Node",
     "Variable",
     "all_of",
@@ -46,6 +54,7 @@ __all__ = [
     "cast",
     "conjuncts",
     "const",
+    "is_exact",
     "less",
     "load",
     "minimum",

@@ -128,11 +128,28 @@ class Expr(ExprBase):
                     f"variable {self.name} cannot be {value}: it goes from {low} to {high}"
                 )
             return value
+        if self.dtype is INDEX:
+            total = self._sum_of_products(values)
+            if total is not None:
+                return total
         replaced = self.substitute({v: const(values[v]) for v in self.vars() if v in values})
         if not replaced.is_const:
             missing = sorted(v.name for v in replaced.vars())
             raise KeyError(f"no value for {missing} in {self}; bind them, or pass them in var_vals")
         return int(replaced.arg)
+
+    def _sum_of_products(self, values: Mapping[Expr, int]) -> int | None:
+        """`infer` for what most sizes are: a sum of products of variables; None for the rest."""
+        terms, total = self.linear()
+        for atom, factor in terms.items():
+            for part in atom.src if atom.op is ExprOp.MUL else (atom,):
+                if part.op is ExprOp.VARIABLE and part not in values:
+                    return None
+                if part.op not in (ExprOp.VARIABLE, ExprOp.ADD, ExprOp.MUL):
+                    return None
+                factor *= part.infer(values)
+            total += factor
+        return total
 
 
 sint = Union[int, Expr]  # noqa: UP007 - a type alias that also works in annotations evaluated late

@@ -47,6 +47,34 @@ class Variable(Expr):
         raise ValueError(f"variable {self.name} is not bound; use {self.name}.bind(value)")
 
 
+class _Exact(tuple[Any, ...]):
+    """The argument of a `Length`: no user's variable of the same name is the same node."""
+
+    __slots__ = ()
+
+
+class Length(Variable):
+    """A variable of the scheduler's: memory of such a size is dense, and no larger than needed.
+
+    That of a user's variable is laid out for the upper bound, so that it can be used on when the
+    value changes.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, name: str, min: int, max: int) -> Self:
+        return Expr.__new__(cls, ExprOp.VARIABLE, INDEX, (), _Exact((name, min, max)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Length, tuple(self.arg))
+
+
+def is_exact(size: Expr) -> bool:
+    """Whether a size is of the scheduler's variables alone."""
+    below = [node for node in size.vars() if not isinstance(node, BoundVariable)]
+    return all([isinstance(variable, Length) for variable in below])
+
+
 class BoundVariable(Expr):
     """A `Variable` together with its present value.
 

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Final, final
 
 from ferrule.device import Compiled, Device
-from ferrule.expr import Variable
+from ferrule.expr import Variable, sint
 from ferrule.helpers import prod
 from ferrule.lazy import LazyBuffer
 from ferrule.memory import Lifetime, plan_memory
@@ -22,11 +22,13 @@ from ferrule.schedule.cut import cut
 from ferrule.schedule.graph import Graph, build_graph
 from ferrule.schedule.hazards import Hazards
 from ferrule.schedule.joined import place_pieces
+from ferrule.schedule.lengths import schedule_of_any_length
 from ferrule.schedule.offsets import stand_in
 from ferrule.schedule.recipe import Form, Place, Recipe, Schedule, Step
 from ferrule.schedule.slots import Slot, Slots
 from ferrule.schedule.tasks import Reader, Task
 from ferrule.schedule.trees import TreeBuilder
+from ferrule.shape.layout import memory_size
 from ferrule.target import Target, detect_cpu
 
 __all__ = ["Schedule", "create_schedule", "make_schedule", "target_of"]
@@ -72,10 +74,11 @@ def make_schedule(nodes: Sequence[LazyBuffer]) -> Schedule:
         return Schedule([], [])
     target = target_of(next(iter(graph.requested)).device)
     form = Form(graph)
-    if form.key is None:
+    key = form.key
+    if key is None:
         return Recipe.follow(*_plan(graph, target), graph.everything)
-    if _Key((target, form.key)) not in _recipes:
-        changed = changes(graph, form.key)
+    if _Key((target, key)) not in _recipes:
+        changed = changes(graph, key)
         # A capture keeps the numbers, as its replays do not change them.
         is_captured = observer.get() is not None
         if changed.numbers and not is_captured:
@@ -87,6 +90,10 @@ def make_schedule(nodes: Sequence[LazyBuffer]) -> Schedule:
             other = stand_in(graph, changed.offsets, _alignment(target), not is_captured)
             if other is not None:
                 return other.named(_follow_recipe(other.graph, target, Form(other.graph)))
+        if not is_captured and target.block_threads == 1:
+            found = schedule_of_any_length(graph, key, lambda g: _plan(g, target)[0])
+            if found is not None:
+                return found
     return _follow_recipe(graph, target, form)
 
 
@@ -242,9 +249,11 @@ def _recipe(graph: Graph, works: list[_Work], results: list[tuple[LazyBuffer, Sl
     for slot in [slot for work in works for slot in work.slots] + [slot for _, slot in results]:
         if slot.buffer is not None:
             leaf = holder[slot.buffer]
-            places[slot] = Place(slot.device, slot.dtype, slot.size, leaf, offset=slot.start)
-    for _, slot in results:
-        places.setdefault(slot, Place(slot.device, slot.dtype, slot.size))
+            # A part is the same for any length, see `range_of`; what is whole may be longer.
+            size = slot.size if slot.start else _size(graph.everything[leaf], slot)
+            places[slot] = Place(slot.device, slot.dtype, size, leaf, offset=slot.start)
+    for node, slot in results:
+        places.setdefault(slot, Place(slot.device, slot.dtype, _size(node, slot)))
     arenas = _share_arenas(works, places)
     numbers = {slot: place for place, slot in enumerate(places)}
     for slot in [slot for work in works for slot in work.slots]:
@@ -262,6 +271,12 @@ def _recipe(graph: Graph, works: list[_Work], results: list[tuple[LazyBuffer, Sl
     ]
     named = [(number[node], numbers[slot]) for node, slot in results]
     return Recipe(tuple(places.values()), arenas, tuple(steps), tuple(named))
+
+
+def _size(node: LazyBuffer, slot: Slot) -> sint:
+    """How many elements the memory of a node has, which is all of `slot`."""
+    size = memory_size(node.shape)
+    return slot.size if isinstance(size, int) else size
 
 
 def _part(slot: Slot, whole: Place, number: int) -> Place:

@@ -9,11 +9,11 @@ numbers.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, final
+from typing import Any, Final, TypeAlias, final
 
 from ferrule.buffer import Buffer, readable_bytes
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import Expr, Variable, unbind
+from ferrule.expr import Expr, Variable, as_expr, sint, unbind
 from ferrule.fold import is_negative_zero
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import BufferOps, LazyOp, LoadOps, ScheduleItem
@@ -23,6 +23,8 @@ from ferrule.schedule.graph import Graph
 from ferrule.shape.view import View
 
 Values: TypeAlias = dict[Variable, int]
+
+_NO_LENGTHS: Final[Mapping[Expr, int]] = {}
 
 
 @final
@@ -47,7 +49,7 @@ class Place:
 
     device: str
     dtype: DType
-    size: int
+    size: sint
     node: int | None = None
     """The number of a node that has this memory already."""
     arena: int | None = None
@@ -80,16 +82,21 @@ class Recipe:
     results: tuple[tuple[int, int], ...]
     """Numbers of nodes, and of the places where their values are afterwards."""
 
-    def follow(self, values: Sequence[Mapping[Variable, int]], nodes: list[LazyBuffer]) -> Schedule:
+    def follow(
+        self,
+        values: Sequence[Mapping[Variable, int]],
+        nodes: list[LazyBuffer],
+        lengths: Mapping[Expr, int] = _NO_LENGTHS,
+    ) -> Schedule:
         """The schedule for `nodes`, which have the form that the recipe was made for.
 
-        `values` holds, for each step, those of its variables.
+        `values` holds, for each step, those of its variables; `lengths` those in places' sizes.
         """
         try:
             arenas = [Buffer(device, nbytes, dtypes.uint8) for device, nbytes in self.arenas]
             buffers: list[Buffer] = []
             for place in self.places:
-                buffers.append(self._buffer(place, nodes, arenas, buffers))
+                buffers.append(self._buffer(place, nodes, arenas, buffers, lengths))
         except MemoryError as error:
             error.add_note(f"The largest values to be stored: {self._largest()}")
             raise
@@ -105,23 +112,29 @@ class Recipe:
                 if isinstance(root.op, LoadOps):
                     continue
                 value = root.src[0] if root.op is BufferOps.STORE else root
-                nbytes = self.places[place].size * value.dtype.itemsize
+                nbytes = as_expr(self.places[place].size).max * value.dtype.itemsize
                 stored[f"{value.shape} {value.dtype} ({readable_bytes(nbytes)})"] = nbytes
         return ", ".join(sorted(stored, key=lambda shown: -stored[shown])[:3])
 
     def _buffer(
-        self, place: Place, nodes: list[LazyBuffer], arenas: list[Buffer], earlier: list[Buffer]
+        self,
+        place: Place,
+        nodes: list[LazyBuffer],
+        arenas: list[Buffer],
+        earlier: list[Buffer],
+        lengths: Mapping[Expr, int],
     ) -> Buffer:
+        size = place.size if isinstance(place.size, int) else place.size.infer(lengths)
         if place.node is not None:
             buffer = nodes[place.node].realized
             assert buffer is not None, "a leaf lost its memory"
-            whole = place.size == buffer.size
-            return buffer if whole else buffer.view(place.offset, place.size)
+            whole = size == buffer.size
+            return buffer if whole else buffer.view(place.offset, size)
         if place.arena is not None:
-            return arenas[place.arena].view(place.offset, place.size, place.dtype)
+            return arenas[place.arena].view(place.offset, size, place.dtype)
         if place.whole is not None:
-            return earlier[place.whole].view(place.offset, place.size)
-        return Buffer(place.device, place.size, place.dtype)
+            return earlier[place.whole].view(place.offset, size)
+        return Buffer(place.device, size, place.dtype)
 
 
 def _item(step: Step, values: Mapping[Variable, int], buffers: list[Buffer]) -> ScheduleItem:

@@ -366,7 +366,8 @@ def is_running_total(node: LazyBuffer) -> bool:
         and before.arg[axis] == (size - 1, 0)
         and (stride, dilation) == (1, 1)
         and node.shape == (*window.shape[:-1], 1)
-        and window.shape[axis] == size > 1
+        and window.shape[axis] == size
+        and _upper(size) > 1
     )
 
 

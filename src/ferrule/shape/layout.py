@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ferrule.expr import sint
+from ferrule.expr import is_exact, sint, unbind
 from ferrule.helpers import prod
-from ferrule.shape.view import Shape, View, row_major
+from ferrule.shape.view import Shape, View, prod_sint, row_major
 
 
 def storage_shape(shape: Sequence[sint]) -> tuple[int, ...]:
@@ -25,7 +25,16 @@ def storage_size(shape: Sequence[sint]) -> int:
 
 def storage_view(shape: Sequence[sint]) -> View:
     """Where the elements of a value of `shape` are in its own memory."""
-    return View.create(shape, row_major(storage_shape(shape)))
+    sizes = [n if isinstance(n, int) or is_exact(n) else n.max for n in shape]
+    return View.create(shape, row_major(sizes))
+
+
+def memory_size(shape: Sequence[sint]) -> sint:
+    """How many elements of memory a value needs that is alone there; symbolic if the scheduler's
+    variables say it.
+    """
+    sizes = [n if isinstance(n, int) or is_exact(n) else n.max for n in shape]
+    return unbind(prod_sint(sizes))[0]
 
 
 FEW_RESULTS: Final = 32

@@ -15,7 +15,7 @@ from ferrule.codegen.primitives.editing import ScheduleError, depth_of, nest_of
 from ferrule.codegen.primitives.kinds import vectorize
 from ferrule.codegen.primitives.loops import split
 from ferrule.codegen.primitives.nests import compute_at
-from ferrule.expr import Expr, ExprOp, both, const, range_, toposort
+from ferrule.expr import Expr, ExprOp, as_int, both, const, range_, sint, toposort
 
 
 def scan(kernel: Kernel, nest_name: str, name: str) -> Kernel:
@@ -39,16 +39,16 @@ def scan(kernel: Kernel, nest_name: str, name: str) -> Kernel:
     (k,) = nest.loop_ranges
     last = replace(c, value=c.value.substitute({k: k.size - 1}))
     kernel = kernel.with_nest(replace(nest, computes=(last,), loops=()))
-    if r.size.max > length:
+    if isinstance(length, int) and r.size.max > length:
         kernel = split(kernel, root.name, name, length, "mask")
         r = nest_of(kernel, root.name).loops[depth + 1].range
     return _running(kernel, nest_name, r)
 
 
-def scanned(nest: Nest, r: Expr) -> int | None:
+def scanned(nest: Nest, r: Expr) -> sint | None:
     """How many iterations of a loop a reduce in it combines up to each; None if it is not so.
 
-    That is the loop's size, or a part of it that it is done in.
+    That is the loop's size, which may be symbolic, or a part of it that it is done in.
     """
     if len(nest.computes) != 1 or len(nest.loops) != 1 or nest.loops[0].kind is not Kind.SERIAL:
         return None
@@ -56,14 +56,15 @@ def scanned(nest: Nest, r: Expr) -> int | None:
     if c.monoid is None or c.ranges or c.along is not None:
         return None
     ends = any(e.op is ExprOp.CMPLT and {r, k} <= e.ranges for e in toposort([c.value]))
-    if not ends or not (k.size.is_const and r.size.is_const):
+    whole = k.size is r.size
+    if not ends or not (whole or (k.size.is_const and r.size.is_const)):
         return None
-    length = min(int(k.size.arg), int(r.size.arg))
+    length = as_int(r.size) if whole else min(int(k.size.arg), int(r.size.arg))
     parts, inside = range_("parts", -(-r.size // length)), range_("inside", length)
-    place = parts * length + inside if r.size.arg > length else inside
+    place = inside if whole or r.size.arg <= length else parts * length + inside
     value = c.value.substitute({r: place})
     # k is that of the term that is `other` elements into this part, or before it
-    other, before = range_("other", length), range_("before", int(k.size.arg) - 1)
+    other, before = range_("other", length), range_("before", k.size - 1)
     term = value.substitute({k: other - inside + (k.size - 1)})
     own = value.substitute({k: k.size - 1}).substitute({inside: other})
     none = value.substitute({k: const(-1) - before - inside + (k.size - 1)})
