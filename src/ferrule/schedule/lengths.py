@@ -305,8 +305,8 @@ def schedule_of_any_length(graph: Graph, key: tuple[Any, ...], plan: Plan) -> Sc
 
     `key` is that of the graph's form, for which there is no recipe.
     """
-    if graph.symbolic:
-        return None
+    if graph.symbolic or any([node.op is LoadOps.CUSTOM for node in graph.everything]):
+        return None  # a runner of the user's, or the reader of a file, is for this very size
     now, form = _sample(graph, key)
     family = _families.get(form)
     if family is None:
