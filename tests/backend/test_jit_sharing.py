@@ -409,3 +409,28 @@ def test_a_copy_of_an_argument_that_is_reached_is_written_apart(
             left = given if to_copy else made
             np.testing.assert_array_equal(left.numpy(), before if to_copy else expected)
             np.testing.assert_array_equal(written.numpy(), np.full(written.shape, 10 + call))
+
+
+def test_what_a_view_that_was_left_is_of_has_the_argument_of_the_call() -> None:
+    """The view's own values are read first; only then does somebody write to the argument."""
+
+    class Model:
+        kept = Tensor([1.0, 2.0]).realize()
+        doubled: Tensor
+
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        model.doubled = (x * 2).flip(0)
+        return x
+
+    model = Model()
+    model.doubled = Tensor([0.0, 0.0]).realize()
+    f(Tensor([3.0, 4.0]).realize())
+    same = f(model.kept)  # captured, with an argument that it can also reach
+    assert model.doubled.tolist() == [4.0, 2.0]
+    same.assign(Tensor([5.0, 6.0])).realize()
+    assert model.doubled.tolist() == [4.0, 2.0]
+    again = model.doubled
+    assert f(again).tolist() == [4.0, 2.0]
+    assert again.tolist() == [4.0, 2.0]
+    assert model.doubled.tolist() == [4.0, 8.0]

@@ -14,6 +14,7 @@ from ferrule.jit.places import Place, tensors_of
 from ferrule.jit.results import Effect, Fresh, Leaf, Outcome, end_of_tape, replace_tensors
 from ferrule.jit.sharing import Sharing
 from ferrule.lazy import LazyBuffer
+from ferrule.realize import realize
 from ferrule.runner import BufferCopy
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import Cell
@@ -126,17 +127,22 @@ class Made:
 
     def rejoin(self) -> None:
         """Copies of stand-ins, in the memory of an argument until one of both is written to, become
-        copies of the argument: else neither would know of what is written to the other.
+        copies of the argument: else neither would know of what is written to the other. So what
+        views that the call left are of is computed, before somebody writes to the argument.
         """
+        if not self._before.stand_ins:
+            return
+        left = [cell for reference in self._left if (cell := reference()) is not None]
+        wholes = [cell.value.node for cell in left]
+        realize([node for node in wholes if node.base_const() is None])
         nodes = {
             stand_in.lazydata: tensor.lazydata
             for tensor, stand_in in self._before.stand_ins.items()
             if tensor not in self._before.arguments.parts
         }
-        for reference in self._left:
-            cell = reference()
-            node = None if cell is None else nodes.get(cell.value.node)
-            if cell is not None and node is not None:
+        for cell in left:
+            node = nodes.get(cell.value.node)
+            if node is not None:
                 cell.restore(Value(node, cell.value.edge))
 
     def restore(self, place: Place, content: Any) -> None:
