@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 
 import pytest
+from tests.planning import Work
 
 from ferrule.config import Context
 from ferrule.device import Device, DeviceUnavailableError
@@ -69,3 +70,9 @@ def device(request: pytest.FixtureRequest) -> Iterator[str]:
         pytest.skip(f"{request.param} does not work in the host's memory")
     with Context(FERRULE_DEVICE=request.param):
         yield request.param
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> Work:
+    """What is planned and run in the test."""
+    return Work(monkeypatch)

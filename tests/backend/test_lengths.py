@@ -1,22 +1,23 @@
 """Sequences of another length in each step are planned a few times, and then have one plan."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.planning import Work
 
 import ferrule.schedule
 from ferrule import Tensor, TinyJit, Variable
+from ferrule.buffer import Buffer
 from ferrule.expr import Length
+from ferrule.gradient import Value
+from ferrule.lazy import LazyBuffer
 from ferrule.nn.state import safe_load, safe_save
-from ferrule.ops import LoadOps, ScheduleItem
-from ferrule.realize import prepare
-from ferrule.schedule import _recipes, lengths
-from ferrule.schedule.changing import _forms
+from ferrule.schedule import lengths
 from ferrule.schedule.graph import Graph
-from ferrule.schedule.lengths import _ENOUGH, _OFTEN, _families, _laws
+from ferrule.schedule.lengths import _ENOUGH, _OFTEN, _laws
 from ferrule.shape.view import ShapeError
 
 Array = np.ndarray[Any, Any]
@@ -24,39 +25,6 @@ Array = np.ndarray[Any, Any]
 LENGTHS = [3, 11, 6, 9, 30, 4, 17, 31, 5]
 ROWS = np.random.default_rng(0).standard_normal((2, 150, 6)).astype(np.float32)
 WEIGHTS = np.random.default_rng(1).standard_normal((6, 5)).astype(np.float32)
-
-
-class Work:
-    """How often something is planned from now on, and which kernels run."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.forget()
-        self.plans = 0
-        self.kernels: set[Any] = set()
-        plan = ferrule.schedule._plan
-
-        def planned(*args: Any) -> Any:
-            self.plans += 1
-            return plan(*args)
-
-        def prepared(items: Sequence[ScheduleItem]) -> None:
-            self.kernels |= {item.ast for item in items if not isinstance(item.ast.op, LoadOps)}
-            prepare(items)
-
-        monkeypatch.setattr("ferrule.schedule._plan", planned)
-        monkeypatch.setattr("ferrule.realize.prepare", prepared)
-
-    @staticmethod
-    def forget() -> None:
-        """Nothing is known of what ran before."""
-        _recipes.clear()
-        _forms.clear()
-        _families.clear()
-
-
-@pytest.fixture
-def work(monkeypatch: pytest.MonkeyPatch) -> Work:
-    return Work(monkeypatch)
 
 
 @pytest.fixture(autouse=True)
@@ -332,6 +300,32 @@ def test_values_from_files_have_no_family(device: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal((tensor * 2).numpy(), arrays[name] * 2)
     for name, tensor in safe_load(tmp_path / "x.safetensors").items():
         np.testing.assert_array_equal(tensor.numpy(), arrays[name])
+
+
+def test_a_copy_is_not_written_where_the_original_is(device: str) -> None:
+    """The original has been written to: its memory is that of its later versions, too."""
+    Work.forget()
+    for n in LENGTHS:
+        x = Tensor(ROWS[0, :n]).realize()
+        x[0] = 3
+        memory = x.realize().lazydata.realized
+        y = x.clone()
+        y[1:] = 7
+        assert_like(y.numpy(), np.repeat([[3.0], [7.0]], [1, n - 1], 0).repeat(6, 1))
+        assert_like(x.numpy(), np.concatenate([np.full((1, 6), 3), ROWS[0, 1:n]]))
+        assert x.lazydata.realized is memory
+
+
+def test_memories_that_overlap_at_some_lengths(device: str) -> None:
+    """What is in a part of memory is never in the plan of any length: its neighbour may be read."""
+    Work.forget()
+    values = np.arange(64, dtype=np.float32)
+    for n in (3, 5, 7, 9, 30, 40):
+        memory = Buffer.fromCPU(device, values)
+        source, target = (LazyBuffer.from_buffer(memory.view(start, n), (n,)) for start in (0, 10))
+        flipped = Tensor._wrap(Value(source)).flip(0)
+        written = Tensor._wrap(Value(target)).assign(flipped * 2)
+        assert_like(written.numpy(), 2 * values[:n][::-1])
 
 
 def test_products_with_large_weights(device: str, work: Work) -> None:

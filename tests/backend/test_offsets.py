@@ -5,12 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.planning import Work
 
 import ferrule.schedule
 from ferrule import Tensor, TinyJit, Variable
-from ferrule.ops import LoadOps, ScheduleItem
-from ferrule.realize import prepare
-from ferrule.schedule import _recipes, target_of
+from ferrule.schedule import target_of
 from ferrule.schedule.changing import _ENOUGH, _forms
 from ferrule.schedule.graph import build_graph
 from ferrule.schedule.offsets import stand_in
@@ -20,33 +19,6 @@ Array = np.ndarray[Any, Any]
 PLACES = [(0, 0), (8, 8), (3, 5), (5, 3), (1, 8), (7, 0), (2, 2), (6, 4), (4, 1), (0, 7)]
 IMAGES = np.random.default_rng(0).standard_normal((2, 3, 16, 16)).astype(np.float32)
 FILTERS = np.random.default_rng(1).standard_normal((4, 3, 3, 3)).astype(np.float32)
-
-
-class Work:
-    """How often something is planned from now on, and which kernels run."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        _recipes.clear()
-        _forms.clear()
-        self.plans = 0
-        self.kernels: set[Any] = set()
-        plan = ferrule.schedule._plan
-
-        def planned(*args: Any) -> Any:
-            self.plans += 1
-            return plan(*args)
-
-        def prepared(items: Sequence[ScheduleItem]) -> None:
-            self.kernels |= {item.ast for item in items if not isinstance(item.ast.op, LoadOps)}
-            prepare(items)
-
-        monkeypatch.setattr("ferrule.schedule._plan", planned)
-        monkeypatch.setattr("ferrule.realize.prepare", prepared)
-
-
-@pytest.fixture
-def work(monkeypatch: pytest.MonkeyPatch) -> Work:
-    return Work(monkeypatch)
 
 
 def crop(x: Any, i: int, j: int) -> Any:
@@ -159,8 +131,7 @@ def test_other_offsets_are_variables(
     for i, j in PLACES:
         _forms.clear()  # nothing is known to change
         expected.append(use(i, j).numpy())
-    _forms.clear()
-    _recipes.clear()
+    work.forget()
     work.plans = 0
     kernels = []
     for (i, j), wanted in zip(PLACES, expected, strict=True):

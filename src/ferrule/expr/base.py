@@ -20,8 +20,7 @@ class ExprOp(Enum):
 
     DOT of packed pairs a and b, and a float32 c, is `a0*b0 + (a1*b1 + c)`; `codegen/intrinsics.py`
     says how it rounds. TF32 of a float32 is the nearest one with 10 bits of mantissa, the larger
-    of two that are as near.
-    says how it rounds. POPCOUNT is how many bits of a uint32 are set.
+    of two that are as near. POPCOUNT is how many bits of a uint32 are set.
     """
 
     CONST = auto()
