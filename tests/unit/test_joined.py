@@ -157,6 +157,45 @@ def test_one_piece_of_two_values() -> None:
     np.testing.assert_array_equal(arrays[1], np.concatenate([expected[2], expected[0]]))
 
 
+def test_what_an_element_wise_kernel_stores_it_stores_in_all_wholes() -> None:
+    x = tensor(32, 32)
+    first, second, third = ((x * scale).contiguous() for scale in (2, 3, 5))
+    wholes = first.cat(second, dim=1), first.cat(third, dim=1)
+    del first, second, third
+    items, arrays = computed(*wholes)
+    assert len(items) == 1
+    assert len({out.base.serial for out in items[0].outputs}) == 2
+    for scale, array in zip((3, 5), arrays, strict=True):
+        expected = np.concatenate([x.numpy() * 2, x.numpy() * scale], 1)
+        np.testing.assert_array_equal(array, expected)
+
+
+def test_what_is_needed_later_is_stored_in_a_whole_as_well() -> None:
+    x = tensor(32, 32)
+    first = (x * 2).contiguous()
+    items, (whole, array) = computed(first.cat((x * 3).contiguous()), first)
+    assert len(items) == 1
+    np.testing.assert_array_equal(array, x.numpy() * 2)
+    np.testing.assert_array_equal(whole, np.concatenate([x.numpy() * 2, x.numpy() * 3]))
+
+
+def test_a_step_of_training_has_no_kernel_that_only_joins() -> None:
+    """Two gates of a GRU are parts of what is given, and of what is kept."""
+    layer = nn.GRU(16, 128)
+    parameters = nn.state.get_parameters(layer)
+    for parameter in parameters:
+        parameter.requires_grad_().realize()
+    counts = []
+    for steps in (4, 5):
+        (layer(tensor(steps, 8, 16))[0] ** 2).mean().backward()
+        schedule = make_schedule([x.grad.lazydata for x in parameters if x.grad is not None])
+        counts.append(len(schedule.items))
+        for parameter in parameters:
+            parameter.grad = None
+    # Forwards a product and the gates; backwards the gates and two products.
+    assert counts[1] - counts[0] == 5
+
+
 def test_a_piece_that_is_needed_later_has_memory_of_its_own() -> None:
     piece = product(32, 32)
     doubled = piece * 2

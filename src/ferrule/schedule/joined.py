@@ -15,14 +15,16 @@ from ferrule.lazy import LazyBuffer
 from ferrule.ops import LoadOps, MovementOps, ReduceOps, TernaryOps
 from ferrule.records import dataclass
 from ferrule.schedule.graph import Graph, late_readers
-from ferrule.schedule.tasks import Task
+from ferrule.schedule.tasks import Reader, Task
 from ferrule.schedule.updates import base_of
 from ferrule.schedule.views import dense, is_movement, range_of, reshape, unmoved
 from ferrule.shape.layout import storage_size
 from ferrule.shape.view import View
 
 _LEAST_SHARE: Final = 0.5
-"""Of a whole, what its placed pieces have to be: its memory is in use as soon as one of them is."""
+"""Of a whole, what other kernels have to store of it: its memory is in use as soon as they do."""
+_MOST_OUTPUTS: Final = 16
+"""Of a kernel that stores something in several places."""
 
 
 @final
@@ -70,7 +72,9 @@ def place_pieces(graph: Graph, roots: set[LazyBuffer], tasks: list[Task], alignm
 
     Parts of memory begin at multiples of `alignment` bytes.
     """
-    wholes = [] if graph.symbolic else [task for task in tasks if _may_be_joined(task)]
+    wholes: list[LazyBuffer] = []
+    for task in [] if graph.symbolic else tasks:
+        wholes += task.outputs if _may_be_joined(task) else []
     if not wholes:
         return Pieces()
     joiner = _Joiner(graph, roots, tasks)
@@ -80,11 +84,10 @@ def place_pieces(graph: Graph, roots: set[LazyBuffer], tasks: list[Task], alignm
 
 
 def _may_be_joined(task: Task) -> bool:
-    """Whether what a kernel stores looks like `cat`; most graphs have none."""
-    root = task.outputs[0]
-    if len(task.outputs) > 1 or task.kept:
+    """Whether all that a kernel stores looks like `cat`; most graphs have none."""
+    if task.kept:
         return False
-    return _joined_value(root).op is TernaryOps.WHERE
+    return all(_joined_value(root).op is TernaryOps.WHERE for root in task.outputs)
 
 
 def _joined_value(root: LazyBuffer) -> LazyBuffer:
@@ -104,6 +107,7 @@ class _Joiner:
         self.places: dict[LazyBuffer, tuple[LazyBuffer, View]] = {}
         """For a piece: in whose memory it is, and where; that one is in no other's."""
         self._task_of = {root: task for task in tasks for root in task.outputs}
+        self._reader = Reader(roots)
         self._late = late_readers(graph)
         self._users: dict[LazyBuffer, int] = {}
         for node in graph.order:
@@ -111,12 +115,12 @@ class _Joiner:
                 self._users[source] = self._users.get(source, 0) + 1
         self._fixed = _fixed(graph)
 
-    def join(self, wholes: list[Task]) -> None:
+    def join(self, wholes: list[LazyBuffer]) -> None:
         """Outer wholes first: what is a piece of one may be a whole itself."""
         position = {node: place for place, node in enumerate(self.graph.order)}
-        for task in sorted(wholes, key=lambda task: -position[task.outputs[0]]):
-            if task.outputs[0] in self._task_of:
-                self._join(task.outputs[0])
+        for whole in sorted(wholes, key=lambda node: -position[node]):
+            if whole in self._task_of:
+                self._join(whole)
 
     def _join(self, whole: LazyBuffer) -> None:
         if whole in self._fixed:
@@ -127,27 +131,51 @@ class _Joiner:
             return
         pieces, passed = found
         places: dict[LazyBuffer, View] = {}
+        again: list[tuple[LazyBuffer, View]] = []
         others: list[tuple[LazyBuffer, View]] = []
         for value, place in pieces:
             stored = self._stored(value, place)
-            if stored is not None and stored[0] not in places:
+            if stored is None:
+                others.append((value, place))
+            elif stored[0] not in places and self._may_be_placed(stored[0]):
                 places[stored[0]] = stored[1]
+            elif self._may_be_stored_again(stored[0]):
+                again.append(stored)
             else:
                 others.append((value, place))
-        if sum(map(_size, places)) < _LEAST_SHARE * _size(whole):
+        made = [*places, *[node for node, _ in again]]
+        if sum(map(_size, made)) < _LEAST_SHARE * _size(whole):
             return
         for node in (whole, *passed):
-            self.tasks.remove(self._task_of.pop(node))
+            self._leave_out(node)
         self.roots.difference_update(passed)
+        places.update({self._store_again(node): place for node, place in again})
         places.update({self._add(value): place for value, place in others})
         self.pieces[whole] = list(places)
         self.places.update({node: (memory, place) for node, place in places.items()})
 
+    def _leave_out(self, node: LazyBuffer) -> None:
+        """No kernel computes the node."""
+        task = self._task_of.pop(node)
+        task.outputs.remove(node)
+        if not task.outputs:
+            self.tasks.remove(task)
+
     def _add(self, value: LazyBuffer) -> LazyBuffer:
         """A piece that nothing else stores, as a node that a kernel of its own stores."""
+        piece = self._copy(value)
+        self.tasks.append(Task([piece]))
+        return piece
+
+    def _store_again(self, node: LazyBuffer) -> LazyBuffer:
+        """A piece that a kernel stores somewhere else, as another node that it stores."""
+        piece = self._copy(node)
+        self._task_of[node].outputs.append(piece)
+        return piece
+
+    def _copy(self, value: LazyBuffer) -> LazyBuffer:
         piece = LazyBuffer.empty(value.shape, value.dtype, value.device).assign(value)
         self.roots.add(piece)
-        self.tasks.append(Task([piece]))
         return piece
 
     def _pieces(
@@ -184,9 +212,8 @@ class _Joiner:
         return self._users[node] == 1 and not self._late[node]
 
     def _stored(self, value: LazyBuffer, view: View) -> tuple[LazyBuffer, View] | None:
-        """What a kernel stores that is `value`, moved, and where it is if `value` is at `view`.
-
-        None if there is no such kernel, or it cannot store there.
+        """What a kernel stores that is `value`, moved, and where it is if `value` is at `view`;
+        None if there is no such kernel.
         """
         while value not in self.roots and value.op in (MovementOps.RESHAPE, MovementOps.PERMUTE):
             below = unmoved(value, view)
@@ -194,12 +221,22 @@ class _Joiner:
                 return None
             value, view = below
         task = self._task_of.get(value)
-        if task is None or task.kept or value in self._fixed or value in self.places:
+        if task is None or task.kept or not task.is_kernel:
             return None
-        is_kernel = task.is_kernel and value.op not in (LoadOps.ASSIGN, ReduceOps.SCATTER)
-        if not is_kernel or self._late[value] or not _has_rows(view):
-            return None
-        return value, view
+        is_value = value.op not in (LoadOps.ASSIGN, ReduceOps.SCATTER)
+        return (value, view) if is_value and _has_rows(view) else None
+
+    def _may_be_placed(self, node: LazyBuffer) -> bool:
+        """Whether what a kernel stores need not be anywhere but in a whole."""
+        return not (node in self._fixed or node in self.places or self._late[node])
+
+    def _may_be_stored_again(self, node: LazyBuffer) -> bool:
+        """Whether a kernel may store what it stores in another place, too: only an element-wise one
+        may have several results.
+        """
+        task = self._task_of[node]
+        self._reader.find_reads(task)
+        return not task.has_reduce and len(task.outputs) < _MOST_OUTPUTS
 
 
 _Pads: TypeAlias = tuple[tuple[int, int], ...]
