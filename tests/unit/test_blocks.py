@@ -21,7 +21,7 @@ from ferrule.codegen.interpret import interpret
 from ferrule.codegen.kernel import Kernel
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
-from ferrule.codegen.plan import MOST_SCRATCH
+from ferrule.codegen.plan import MOST_SCRATCH, step_of
 from ferrule.ops import LazyOp
 
 
@@ -87,3 +87,26 @@ def test_groups_of_images(images: int, strided: bool) -> None:
     out = np.full(expected.size, np.nan, np.float32)
     interpret(linearizer.uops, [out, *(i.ravel() for i in inputs)])
     np.testing.assert_allclose(out.reshape(expected.shape), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("filters", "taps"), [(40, 16), (600, 4)])
+def test_an_image_made_of_patches(filters: int, taps: int) -> None:
+    """The filters' lines are copied together if that fits the cache, and no result is scattered."""
+    kernel = scheduled(adjoint(load(1, 2, filters, 8, 8), load(2, filters, 24, 4, 4), 4, 0))
+    assert {nest.name for nest in kernel.nests} == {"sum0.copy1", "sum0.copy2", "sum0", "out0"}
+    assert kernel.memory["sum0.copy2"][1] == filters * taps * 32  # 24 channels, a tile of 32
+    (index,) = {c.store.index for c in kernel.by_name["out0"].computes if c.store is not None}
+    assert step_of(index, kernel.by_name["out0"].loops[-1].range) == 1
+
+
+@pytest.mark.parametrize("shape", [(2, 17, 3, 5), (1, 16, 1, 7)])
+def test_patches_of_any_size(shape: tuple[int, int, int, int]) -> None:
+    batch, filters, out, channels = shape
+    generator = np.random.default_rng(0)
+    g = generator.standard_normal((batch, filters, out, out)).astype(np.float32)
+    w = generator.standard_normal((filters, channels, 3, 3)).astype(np.float32)
+    linearizer = Linearizer(store(adjoint(load(1, *g.shape), load(2, *w.shape), 3, 0)), TARGET)
+    expected = numpy_adjoint(g, w, 3, 0)
+    found = np.full(expected.size, np.nan, np.float32)
+    interpret(linearizer.linearize().uops, [found, g.ravel(), w.ravel()])
+    np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=1e-4, atol=1e-4)

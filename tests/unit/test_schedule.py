@@ -204,11 +204,11 @@ def test_attention_is_one_kernel_that_keeps_its_scores() -> None:
     assert [(node.shape, node.arg) for node in kept] == [((2, 64, 64), (2,))] * 3
 
 
-def adjoint_of_windows(taps: int, stride: int) -> Value:
-    """(4, 16, L): the adjoint of a convolution of 16 channels with 32 filters along one axis."""
+def adjoint_of_windows(taps: int, stride: int, channels: int = 16) -> Value:
+    """(4, channels, L): the adjoint of a convolution with 32 filters along one axis."""
     out = 100
-    products = value(4, 32, 1, out, 1) * value(1, 32, 16, 1, taps, seed=1)
-    parts = products.sum(1).node.reshape((4, 16, out, taps))
+    products = value(4, 32, 1, out, 1) * value(1, 32, channels, 1, taps, seed=1)
+    parts = products.sum(1).node.reshape((4, channels, out, taps))
     whole = parts.unwindow(2, (out - 1) * stride + taps, stride)
     return Value(whole.r(ReduceOps.SUM, (3,)))
 
@@ -217,8 +217,14 @@ def test_windows_that_overlap_are_added_up_where_they_are_made() -> None:
     assert len(kernels(adjoint_of_windows(3, 1))) == 1
     assert len(kernels(adjoint_of_windows(3, 2).relu())) == 1
     assert len(kernels(adjoint_of_windows(5, 3))) == 1
-    assert len(kernels(adjoint_of_windows(2, 2))) == 2  # they do not
-    assert len(kernels(adjoint_of_windows(1, 2))) == 2
+    assert len(kernels(adjoint_of_windows(1, 2))) == 2  # they leave gaps
+
+
+def test_windows_side_by_side_are_made_where_they_belong_unless_lanes_would_be_empty() -> None:
+    assert len(kernels(adjoint_of_windows(2, 2))) == 1
+    assert len(kernels(adjoint_of_windows(3, 3).relu())) == 1
+    assert len(kernels(adjoint_of_windows(7, 7, channels=1))) == 2
+    assert len(kernels(adjoint_of_windows(16, 16))) == 2  # the taps are lanes as they lie there
 
 
 def test_what_a_chain_would_gain_decides_whether_it_keeps_anything() -> None:

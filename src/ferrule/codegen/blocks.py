@@ -18,7 +18,7 @@ from ferrule.codegen.copies import Copies, Operands
 from ferrule.codegen.kernel import Nest
 from ferrule.codegen.plan import MOST_SCRATCH, Plan, loads, step_of
 from ferrule.codegen.primitives.loops import fuse
-from ferrule.codegen.tile import Tile, best_tile, tile_cost
+from ferrule.codegen.tile import SCATTER_CYCLES, Tile, best_tile, tile_cost
 from ferrule.codegen.window import distance
 from ferrule.expr import Expr
 
@@ -89,22 +89,41 @@ def _window_row(operands: Operands) -> Expr | None:
     return min(fit, key=lambda r: distance(operands.rows.src[0], r), default=None)
 
 
-def _places(plan: Plan, root: Nest, operands: Operands) -> tuple[Expr, Expr] | None:
+def _places(plan: Plan, root: Nest, operands: Operands) -> tuple[Expr, Expr | None] | None:
     """The places of a line and the lines of a result, where the places are several elements apart
-    in the rows' operand: patches of an image, or every second pixel of it.
+    in the rows' operand (patches of an image, or every second pixel of it), or in the result (an
+    image made of patches), and other lanes' results are between them.
 
-    None where lanes along the places would leave fewer of them empty.
+    None where lanes along the places take less time, or lanes along what is between them.
     """
     index = next(c.store.index for c in root.computes if c.store is not None)
     element = operands.rows
+    full = plan.target.lanes(max(element.dtype.itemsize, 4))
+    longest = max(operands.lane_ranges, key=lambda r: int(r.size.arg))
+    others = [r for r in operands.lane_ranges if r is not longest and r.size.arg < full]
+    between = {int(r.size.arg) for r in others if step_of(index, r) == 1}
     for m in operands.row_ranges:
-        lines = [r for r in operands.row_ranges if step_of(index, r) == m.size.arg]
-        if step_of(index, m) == 1 and distance(element.src[0], m) > 1 and lines:
-            columns = max(int(r.size.arg) for r in operands.lane_ranges)
-            across = _least_cost(plan, element.dtype.itemsize, int(m.size.arg), columns)
-            along = _least_cost(plan, element.dtype.itemsize, columns, int(m.size.arg))
-            return (m, lines[0]) if across <= along else None
+        lines, step = _lines(index, operands, m), step_of(index, m)
+        in_line = step == 1 and lines is not None and step_of(index, lines) == m.size.arg
+        if step in between or (in_line and distance(element.src[0], m) > 1):
+            places, columns = int(m.size.arg), int(longest.size.arg)
+            across = step * _least_cost(plan, element.dtype.itemsize, places, columns)
+            along = _least_cost(plan, element.dtype.itemsize, columns * step, places)
+            if step > 1:
+                terms = prod(int(r.size.arg) for r in operands.terms)
+                along += SCATTER_CYCLES * columns * step * places / terms
+            return (m, lines) if across <= along else None
     return None
+
+
+def _lines(index: Expr, operands: Operands, m: Expr) -> Expr | None:
+    """The axis along which the next place is in the next line of the result, or the next but few:
+    a line is all places along `m`.
+    """
+    line = step_of(index, m) * m.size.arg
+    steps = {r: step_of(index, r) for r in operands.row_ranges}
+    whole = [r for r, step in steps.items() if step > 0 and step % line == 0 and r is not m]
+    return min(whole, key=lambda r: steps[r], default=None)
 
 
 def _least_cost(plan: Plan, itemsize: int, rows: int, columns: int) -> float:
@@ -140,15 +159,18 @@ class _Windows(Copies):
             rows.append(f"{blocked.name}.i")
         plan.do("split", self.name, v.name, tile.columns, "mask")
         apart = [r.name for r in operands.lane_ranges if r is not v and r.name not in phases]
+        if phases and len(operands.window(m)) == 1 and self._fit_together(tile):
+            rows += apart  # in the lanes' operand they are neighbours of the phases
+            apart = []
         panels = [*apart, f"{v.name}.o"]
         batch = len(operands.shared)
         places = prod(self.size(self.name, x) for x in (m.name, *rows))
         together, groups = self._panels_together(tile, places, images, batch, apart)
-        if together is None:
+        if together is None and images:
             outer = [*images, *panels]
             rows_at, lanes_at, shared_out = len(images), len(outer), len(images)
         else:
-            plan.do("split", self.name, f"{v.name}.o", together, "mask")
+            plan.do("split", self.name, f"{v.name}.o", together or 1, "mask")
             panels[-1] = f"{v.name}.o.o"
             first = [*images[:batch], *self._split_images(images, batch, groups)]
             outer = [*first, *panels, *images[batch:], f"{v.name}.o.i"]
@@ -168,6 +190,15 @@ class _Windows(Copies):
         self.store("*".join(line), f"{v.name}.i")
         plan.fetch_results(self.name)
         plan.share(self.name, shared_out)
+
+    def _fit_together(self, tile: Tile) -> bool:
+        """Whether a panel of the lanes' operand fits the cache with all that lies between its
+        columns in memory.
+        """
+        operands = self.operands
+        between = [r for r in operands.lane_ranges if r is not self.v]
+        column = self.copied_bytes(operands.lanes, [*operands.terms, *between])
+        return column * tile.columns <= self.plan.target.l2_bytes // 2
 
     def _split_images(self, images: list[str], batch: int, groups: int) -> list[str]:
         """The loop over groups of images, where they are more than one."""

@@ -17,7 +17,14 @@ from ferrule.codegen.panels import schedule_panels
 from ferrule.codegen.plan import LINE_BYTES, PAGE_BYTES, Plan, load_step, loads, step_of
 from ferrule.codegen.taps import schedule_taps
 from ferrule.codegen.tensorize import tensorize_contraction
-from ferrule.codegen.tile import BESIDE_FAR_ROWS, VECTOR_CYCLES, Tile, best_tile, tile_cost
+from ferrule.codegen.tile import (
+    BESIDE_FAR_ROWS,
+    SCATTER_CYCLES,
+    VECTOR_CYCLES,
+    Tile,
+    best_tile,
+    tile_cost,
+)
 from ferrule.expr import TRUE, Expr, const
 from ferrule.records import dataclass
 
@@ -25,7 +32,6 @@ MOST_COPIED = 2 << 20  # bytes of such a block: the larger, the less often panel
 MANY_COLUMNS = 512  # for which it matters how often the rows are read
 MOST_PAGES = 64  # that can be read in turns without misses of the address cache
 MOST_ROWS = 512  # of a column of accumulators that live in memory between blocks of k
-SCATTER_CYCLES = 1.5  # to store one element of a vector that goes to many places
 CONFLICT_CYCLES = 12.0  # where these places are more lines than a set of the first cache holds
 STRIDED_CYCLES = 0.5  # to copy one element from where its neighbours are far apart
 TURNED = 1.05  # the time of a tile whose lanes are far apart in memory

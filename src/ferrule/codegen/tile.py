@@ -7,6 +7,7 @@ from ferrule.target import Target
 
 VECTOR_CYCLES = 0.3  # more for each vector that is loaded from the second cache
 BESIDE_FAR_ROWS = 0.1  # where the rows come from no nearer
+SCATTER_CYCLES = 1.5  # to store one element of a vector that goes to many places
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, final
 
+from ferrule.helpers import prod, round_up
 from ferrule.lazy import LazyBuffer
-from ferrule.ops import LoadOps, MovementOps, ReduceOps
+from ferrule.ops import BinaryOps, LoadOps, MovementOps, ReduceOps
 from ferrule.records import dataclass
 from ferrule.schedule.costs import SMALL_KERNEL, Cost, Costs, factors
 from ferrule.schedule.fusion import MOST_NODES, Fusion, Visits
@@ -108,6 +109,27 @@ class Gains:
                     seen.add(source)
                     stack.append(source)
         return None
+
+    def fills_lanes(self, node: LazyBuffer, visits: Visits) -> bool:
+        """Whether the results of a contraction, several for each place, which a kernel does nothing
+        to but put them side by side, are as well computed there.
+
+        A tile's lanes are then along the results for one element of a place, and more of them may
+        be empty than along all of these; but nothing goes through memory twice. Elements of a place
+        that fill vectors are lanes of another kernel, which stores them as they lie in memory.
+        """
+        ((fusion, indices),) = visits.items()
+        (signature,) = indices
+        taps = [fusion.space.is_inner_range(component) for component in signature]
+        columns = _columns(node, taps)
+        every = prod(size for size, _ in columns)
+        count = prod(size for size, is_tap in columns if is_tap)
+        if self.has_blocks or not columns or count % self.lanes == 0:
+            return False
+        empty = count * round_up(every // count, self.lanes) - round_up(every, self.lanes)
+        cost = self.costs[node]
+        through_memory = 2 * self.costs.nbytes[node] * self.byte_seconds + _LAUNCH_SECONDS
+        return self._seconds(empty * (cost.size // every) * cost.each) <= through_memory
 
     def pays(self, node: LazyBuffer, cost: Cost, visits: Visits) -> bool:
         """Whether evaluating the node wherever it is needed beats its trip through memory."""
@@ -213,3 +235,29 @@ class Gains:
                     count += 1
                     break
         return count
+
+
+def _columns(product: LazyBuffer, taps: Sequence[bool]) -> list[tuple[int, bool]]:
+    """The axes of a sum of products that only one of its factors varies with, which is the one that
+    varies with the `taps`: the size of each, and whether it is one of these. Empty if there is no
+    such factor, or a size is not known.
+    """
+    body = product.srcs[0]
+    sizes = [size for size in product.shape if isinstance(size, int)]
+    if body.op is not BinaryOps.MUL or len(sizes) < len(taps):
+        return []
+    first, second = ([_varies(factor, axis) for axis in range(len(taps))] for factor in body.srcs)
+    for varies, other in ((first, second), (second, first)):
+        only = [mine and not others for mine, others in zip(varies, other, strict=True)]
+        if all(is_only for is_only, is_tap in zip(only, taps, strict=True) if is_tap):
+            axes = zip(sizes, taps, only, strict=True)
+            return [(size, is_tap) for size, is_tap, is_only in axes if is_only]
+    return []
+
+
+def _varies(factor: LazyBuffer, axis: int) -> bool:
+    """Whether a factor of a product has different elements along an axis, as far as its last EXPAND
+    says so.
+    """
+    source = factor.srcs[0] if factor.op is MovementOps.EXPAND else factor
+    return source.shape[axis] != 1

@@ -112,14 +112,19 @@ class Legality:
         (fusion,) = visits
         if fusion.first_reduce is None or len(fusion.outputs) > 1 or len(visits[fusion]) != 1:
             return False
-        source, sums = fusion.first_reduce, 0
+        source, sums, windows = fusion.first_reduce, 0, 0
         while source is not node:
             if source.op is ReduceOps.SUM and source.dtype is node.dtype:
                 sums += 1
             elif not isinstance(source.op, MovementOps) or source.op is MovementOps.GATHER:
                 return False
+            windows += source.op is MovementOps.UNWINDOW and not _overlaps(source)
             source = source.srcs[0]
-        return fusion.reduces == [fusion.space.outputs] * sums
+        if fusion.reduces != [fusion.space.outputs] * sums:
+            return False
+        is_product = bool(factors(node))
+        is_only_placed = windows == sums  # as no two windows have an element in common
+        return not (is_product and is_only_placed) or self.gains.fills_lanes(node, visits)
 
     def _can_hold(self, reduce: LazyBuffer, work: float, visits: Visits) -> bool:
         """Whether every kernel has a place in its loops for a reduce that takes `work`."""
@@ -158,6 +163,13 @@ class Legality:
     def _is_chain(self, others: list[int], depends: int) -> bool:
         """Whether one loop order serves all reduces: the ranges they vary with are nested sets."""
         return all(depends & other in (depends, other) for other in others)
+
+
+def _overlaps(unwindow: LazyBuffer) -> bool:
+    """Whether several windows have an element in common."""
+    _, _, stride, _ = unwindow.arg
+    size = unwindow.shape[-1]
+    return not isinstance(size, int) or size > stride
 
 
 def _goes_on(total: LazyBuffer, node: LazyBuffer, visits: Visits) -> bool:

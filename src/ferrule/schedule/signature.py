@@ -109,6 +109,10 @@ class Space:
         key = self._keys[component]
         return key is not None and key[0] == "range"
 
+    def is_inner_range(self, component: int) -> bool:
+        """Whether a component is a range that a reduce of the kernel combines over."""
+        return self.is_range(component) and not self._masks[component] & self.outputs
+
     def is_in_order(self, component: int) -> bool:
         """Whether the elements of an axis are wanted one after the other, along the loops of one
         range or of neighbours.
@@ -156,8 +160,8 @@ class Space:
         return count
 
     def _skipped(self, component: int) -> int:
-        """The stride of an UNWINDOW whose windows overlap: so many evaluations become one, as its
-        places and elements meet in those of one phase only.
+        """The stride of an UNWINDOW whose windows leave no gaps: so many evaluations become one, as
+        its places and elements meet in those of one phase only.
         """
         name, components = self._unshifted(component)
         if not isinstance(name, tuple) or name[0] is not MovementOps.UNWINDOW:
@@ -167,7 +171,7 @@ class Space:
         if places[0] != "range" or elements[0] != "range" or gcd(stride, dilation) != 1:
             return 1
         size = self._sizes[elements[1]]
-        return int(stride) if size > stride else 1
+        return int(stride) if size >= stride else 1
 
     def _unshifted(self, component: int) -> Any:
         """The name and the rest of what makes up a component, an offset left out."""
