@@ -13,6 +13,7 @@ from ferrule.ops import BufferOps, LazyOp
 
 N = Variable("n", 1, 100)
 EMPTY_OR_NOT = Variable("n", 0, 100)
+MANY = Variable("n", 1, 600)
 ELEMENTS = 100 * 100
 GUARD = 1024
 
@@ -37,13 +38,13 @@ KERNELS = kernels(N)
 OF_NOTHING = kernels(EMPTY_OR_NOT)
 
 
-def run(device: str, ast: LazyOp, value: int) -> np.ndarray:
+def run(device: str, ast: LazyOp, value: int, variable: Variable = N) -> np.ndarray:
     generator = np.random.default_rng(0)
     inputs = [generator.standard_normal(ELEMENTS).astype(np.float32) for _ in range(2)]
     out = Buffer.fromCPU(device, np.zeros(ELEMENTS, np.float32))
     count = len({node.arg.idx for node in ast.toposort() if node.op is BufferOps.LOAD})
     buffers = [out, *(Buffer.fromCPU(device, x) for x in inputs[:count])]
-    Device[device].get_runner(ast).exec(buffers, {N: value})
+    Device[device].get_runner(ast).exec(buffers, {variable: value})
     return out.toCPU()
 
 
@@ -52,6 +53,14 @@ def run(device: str, ast: LazyOp, value: int) -> np.ndarray:
 def test_compiled_equals_the_reference(name: str, value: int) -> None:
     expected = run("NUMPY", KERNELS[name], value)
     np.testing.assert_allclose(run("CPU", KERNELS[name], value), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("value", [1, 312, 313, 599])
+def test_blocks_of_rows(value: int) -> None:
+    """Of which the last may have few, or none."""
+    ast = store(matmul(load(1, MANY, 16), load(2, 16, 16)))
+    expected = run("NUMPY", ast, value, MANY)
+    np.testing.assert_allclose(run("CPU", ast, value, MANY), expected, rtol=1e-4, atol=1e-5)
 
 
 def guarded(contents: np.ndarray) -> Buffer:

@@ -15,6 +15,7 @@ from ferrule.codegen.lower import lower
 from ferrule.codegen.plan import step_of
 from ferrule.codegen.tile import best_tile
 from ferrule.dtype import DType, dtypes
+from ferrule.expr import Variable
 
 WIDE = replace(
     HOST,
@@ -40,6 +41,14 @@ def test_lanes_of_two_operands_that_both_have_to_be_turned(
     (compute,) = root.computes
     assert compute.store is not None
     assert step_of(compute.store.index, lanes) == step
+
+
+def test_blocks_of_an_unknown_number_of_rows_end_where_the_rows_do() -> None:
+    """Else those that are not there would be computed in place of the last."""
+    ast = store(matmul(load(1, Variable("n", 1, 1024), 512), load(2, 512, 256)))
+    (root,) = schedule(lower(ast, "k"), replace(WIDE, max_threads=2)).kernel.roots
+    (tiles,) = (loop for loop in root.loops if loop.range.name == "i0.0.o.i")
+    assert tiles.end is not None
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.kernels import load, softmax, store
 from tests.programs import HOST
 
-from ferrule import Tensor
+from ferrule import Tensor, Variable
 from ferrule.codegen.heuristic import schedule
 from ferrule.codegen.kernel import Kernel, Kind
 from ferrule.codegen.lower import lower
@@ -37,3 +38,11 @@ def test_what_is_the_same_for_all_terms_is_no_reason_for_lanes_along_channels(
     lanes = [loop.range.name for loop in loops if loop.kind is Kind.VECTOR]
     assert lanes
     assert not [name for name in lanes if name.startswith("i0.1")]
+
+
+@pytest.mark.parametrize(("most", "kept"), [(1024, True), (1 << 20, False)])
+def test_a_row_of_unknown_length_is_kept_if_the_longest_may_be(most: int, kept: bool) -> None:
+    """Else each power of a softmax is computed twice."""
+    ast = store(softmax(load(1, 64, Variable("n", 1, most)), 1))
+    kernel = schedule(lower(ast, "k"), HOST).kernel
+    assert ("sum1.row" in kernel.computes) == kept

@@ -174,6 +174,8 @@ class _Contraction:
         else:
             self.plan.do("compute_at", self.reduce, len(outer))
             self._stages(self.name, panel, panel)
+            if row_outer:
+                self._leave_out_tiles(row_outer[0])
         self._unroll_reduce()
         self._fetch_next_panel()
         self.plan.fetch_results(self.name)
@@ -270,6 +272,11 @@ class _Contraction:
         plan.do("split", self.name, f"{m}.o", -(-tiles // blocks), "clamp")
         v_outer.append(f"{m}.o.o")
         return [f"{m}.i"], [f"{m}.o.i"]
+
+    def _leave_out_tiles(self, tiles: str) -> None:
+        """Of a size that is not known the last block may have few tiles, or none."""
+        if self.m is not None and not self.m.size.is_const and tiles != f"{self.m.name}.o":
+            self.plan.limit(self.name, tiles)
 
     def _copy_far_rows(self, batch: Sequence[str]) -> list[str]:
         """Copy blocks of an operand whose rows are neighbours but whose steps of k are pages apart.

@@ -171,9 +171,14 @@ def _conditions(kernel: Kernel, nest: Nest) -> Iterator[Expr]:
 
 
 def _stored_where(kernel: Kernel, nest: Nest) -> Iterator[Expr]:
-    """Conditions that all stores of a nest have, where no other nest is computed inside of it."""
+    """Conditions that all stores of a nest have, where no other nest inside of it stores."""
     first, *others = [conjuncts(c.store.valid) for c in nest.computes if c.store is not None]
-    if not any(n.at is not None and n.at[0] == nest.name for n in kernel.nests):
+    inside = {nest.name}
+    for n in reversed(kernel.nests):  # producers come first
+        if n.at is not None and n.at[0] in inside:
+            inside.add(n.name)
+    inside.discard(nest.name)
+    if all(c.store is None for name in inside for c in kernel.by_name[name].computes):
         yield from (part for part in first if all(part in valid for valid in others))
 
 

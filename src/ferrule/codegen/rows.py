@@ -156,8 +156,8 @@ def _keep_rows(plan: Plan, name: str, below: Sequence[str]) -> None:
         shared = shared_row(plan.kernel, producer, nest)
         if shared is None:
             continue
-        size = producer.loops[-1].range.size
-        if size.is_const and size.arg * shared[0].dtype.itemsize <= plan.target.l2_bytes // 4:
+        size = producer.loops[-1].range.size.max
+        if size * shared[0].dtype.itemsize <= plan.target.l2_bytes // 4:
             plan.do("keep", n, name)
             return
 
