@@ -204,7 +204,9 @@ def with_values(kind: Any, var_vals: Mapping[Variable, int]) -> Any:
     def substituted(kind: Any) -> Any:
         if isinstance(kind, tuple):
             return tuple([substituted(part) for part in kind])
-        return kind.substitute(bound) if isinstance(kind, Expr) else kind
+        if not isinstance(kind, Expr):
+            return kind
+        return bound[kind] if kind in bound else kind.substitute(bound)
 
     return substituted(kind)
 

@@ -123,9 +123,8 @@ class Fresh:
     def make(self, var_vals: Mapping[Variable, int]) -> tuple[Buffer, LazyBuffer]:
         """New memory, and the value in it, to be computed there."""
         buffer = Buffer(self.device, self.size, self.dtype)
-        if not self.symbolic:
-            return buffer, LazyBuffer.in_buffer(buffer, self.shape)
-        return buffer, LazyBuffer.from_buffer(buffer, with_values(self.shape, var_vals))
+        shape = with_values(self.shape, var_vals) if self.symbolic else self.shape
+        return buffer, LazyBuffer.in_buffer(buffer, shape)
 
 
 def _refuse(grad: Value, entry: Entry) -> tuple[Value | None, ...]:
