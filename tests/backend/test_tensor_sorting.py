@@ -211,6 +211,25 @@ def test_any_shape(sizes: list[int], descending: bool, data: st.DataObject) -> N
     np.testing.assert_array_equal(found, np.argsort(keys, axis, kind="stable"))
 
 
+@pytest.mark.parametrize("size", [301, 4096])
+@pytest.mark.parametrize("largest", [True, False])
+def test_the_first_few_of_long_rows(device: str, size: int, largest: bool) -> None:
+    """Found in parts of a row; each has every n-th element, and some elements are in none."""
+    x = np.random.default_rng(4).integers(0, 50, (2, 2, size)).astype(np.float32)
+    x[0, :, 5::29] = np.nan
+    x[:, 0, -3:] = 100
+    keys = np.where(np.isnan(x), 200, x)
+    places = np.argsort(-keys if largest else keys, -1, kind="stable")
+    for k in (1, 2, 17, 18):
+        found = Tensor(x).topk(k, largest=largest)
+        np.testing.assert_array_equal(found.indices.numpy(), places[..., :k])
+        np.testing.assert_array_equal(
+            found.values.numpy(), np.take_along_axis(x, places[..., :k], -1)
+        )
+        if not largest:
+            np.testing.assert_array_equal(Tensor(x).kthvalue(k).indices.numpy(), places[..., k - 1])
+
+
 @pytest.mark.parametrize(
     "dtype", [np.float16, np.float32, np.float64, np.int8, np.uint32, np.int32, np.int64, np.bool_]
 )

@@ -30,6 +30,7 @@ _PLACE_BITS = 32
 _SIGN = 1 << 31
 _NAN_CODE = 0xFFC00000 << _PLACE_BITS  # no code of a number is as large
 _LAST_CODE = (1 << 64) - 1
+_MANY = 16  # elements for each of those that come first
 
 
 def sort_keys(array: Array) -> Array:
@@ -56,10 +57,28 @@ def _sorted(codes: Array) -> Array:
 
 def _first(codes: Array, start: int, stop: int) -> Array:
     """Some elements of the order: only those of them that come first are sorted."""
+    codes = _candidates(codes, stop)
     first = np.partition(codes, stop - 1, axis=-1) if stop < codes.shape[-1] else codes
     if stop - start == 1 and stop < codes.shape[-1]:
         return first[..., start:stop]
     return np.sort(first[..., :stop], axis=-1)[..., start:]
+
+
+def _candidates(codes: Array, count: int) -> Array:
+    """Elements among which are the `count` that come first: those of as many parts of the row, the
+    ones with the least elements. All of them where that leaves out few.
+
+    A part has every n-th element, so that the least of all parts are found by vectors.
+    """
+    size = codes.shape[-1]
+    if count < 1 or size < _MANY * count:
+        return codes
+    length = 1 << (size // count).bit_length() // 2  # about the root: as many in each step
+    parts = size // length
+    whole = codes[..., : parts * length].reshape(*codes.shape[:-1], length, parts)
+    chosen = np.argpartition(whole.min(-2), count - 1, axis=-1)[..., np.newaxis, :count]
+    found = np.take_along_axis(whole, chosen, -1).reshape(*codes.shape[:-1], length * count)
+    return np.concatenate([found, codes[..., parts * length :]], -1)
 
 
 def _median_code(codes: Array, nan: int, ignore_nan: bool) -> Array:
