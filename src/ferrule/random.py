@@ -64,6 +64,11 @@ def stream_of(device: str) -> LazyBuffer:
     return _state(device).node
 
 
+def streams() -> list[Storage]:
+    """The memory of the streams of all devices."""
+    return list(_states.values())
+
+
 def continue_stream(device: str, words: np.ndarray[Any, Any]) -> None:
     """Puts the stream of a device where `stream_of` told that it was."""
     storage = _state(device)

@@ -319,17 +319,27 @@ def test_views_of_one_memory_as_arguments() -> None:
 
 
 @pytest.mark.parametrize("when", ["frozen", "frozen again", "not frozen any more"])
-def test_views_that_the_collector_leaves_out_see_what_a_replay_writes(when: str) -> None:
+@pytest.mark.parametrize("reached", [True, False])
+def test_views_that_the_collector_leaves_out_see_what_a_replay_writes(
+    when: str, reached: bool
+) -> None:
     total = Tensor(np.ones(4, np.float32)).realize()
     view = total[1:3]
+    reference = weakref.ref(total)
+
+    def found() -> Tensor:
+        tensor = reference()
+        assert tensor is not None
+        return tensor
 
     def add(x: Tensor) -> Tensor:
-        return total.assign(total + x).realize()
+        return (total.assign(total + x) if reached else found().assign(found() + x)).sum()
 
     def check(captured: TinyJit[Tensor]) -> None:
         for i in range(4):
             captured(Tensor(np.full(4, 10**i, np.float32)).realize())
             np.testing.assert_equal(view.numpy(), total.numpy()[1:3])
+        assert captured.jit_cache
 
     gc.freeze()
     try:
@@ -341,6 +351,100 @@ def test_views_that_the_collector_leaves_out_see_what_a_replay_writes(when: str)
         check(TinyJit(add))
     finally:
         gc.freeze()  # as all tests have it
+
+
+@pytest.mark.parametrize("reached", [True, False])
+@pytest.mark.parametrize("moved", [0, 1])
+def test_tensors_that_a_function_does_not_reach_are_watched(reached: bool, moved: int) -> None:
+    whole = Tensor(rows(2, 3)).realize()
+    tensors = whole, whole.clone()  # in one memory until one of them is written to
+    reference = weakref.ref(tensors[1])
+
+    def f(x: Tensor) -> Tensor:
+        copied = reference()
+        assert copied is not None
+        return x + copied + (whole * 10 if reached else 0)
+
+    captured = TinyJit(f)
+    x = Tensor(np.ones((2, 3), np.float32)).realize()
+    for i in range(6):
+        np.testing.assert_equal(captured(x).numpy(), f(x).numpy())
+        assert i == 0 or captured.jit_cache
+        if i == 3:
+            tensors[moved].assign(tensors[moved] * 3)
+
+
+@dataclass(eq=False)
+class Keeps:
+    copy: Tensor | None = None
+
+
+def test_a_copy_that_the_captured_call_put_out_of_reach_is_watched() -> None:
+    weight, keeps = Tensor(rows(2, 3)).realize(), Keeps()
+    reference = weakref.ref(keeps)
+
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        found = reference()
+        assert found is not None
+        if found.copy is None:
+            found.copy = weight.clone()
+        return x + found.copy
+
+    x = Tensor(np.ones((2, 3), np.float32)).realize()
+    f(x)
+    keeps.copy = None
+    for i in range(6):
+        np.testing.assert_equal(f(x).numpy(), rows(2, 3) + 1)
+        assert f.jit_cache
+        if i == 2:
+            weight.assign(weight * 3)
+
+
+def test_a_capture_does_not_look_at_all_objects_of_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weight = Tensor(rows(3, 3), requires_grad=True)
+    state = Tensor(np.zeros((2, 3), np.float32))
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        y = (x @ weight).dropout(0.5, training=True)
+        state.assign(state * 0.5 + y.detach())
+        weight.grad = None
+        y.sum().backward()
+        assert weight.grad is not None
+        weight.assign(weight.detach() - weight.grad * 0.1)
+        return y + state + Tensor([1.0, 2.0, 3.0])
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("it looks at all objects")
+
+    x = Tensor(rows(2, 3)).realize()
+    step(x)
+    with monkeypatch.context() as patched:
+        patched.setattr(gc, "collect", refuse)
+        patched.setattr(gc, "get_objects", refuse)
+        step(x)
+    assert step.jit_cache
+
+
+def test_garbage_of_a_call_is_nothing_that_it_left() -> None:
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        y = (x * 2).realize()
+        circle = [y]
+        circle.append(circle)
+        return y + 1
+
+    gc.disable()
+    try:
+        for i in range(4):
+            result = f(Tensor(rows(2, start=i)).realize())
+            np.testing.assert_equal(result.numpy(), rows(2, start=i) * 2 + 1)
+    finally:
+        gc.enable()
+    assert f.jit_cache
 
 
 @pytest.mark.parametrize(

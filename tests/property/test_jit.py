@@ -150,7 +150,7 @@ def play(
     return seen
 
 
-@settings(max_examples=80)
+@settings(max_examples=150)
 @given(BODY, st.lists(st.integers(0, 9), min_size=1, max_size=3), BETWEEN)
 def test_captured_programs_equal_plain_ones(
     body: list[Instruction], returned: list[int], script: list[tuple[str, int]]
@@ -247,7 +247,7 @@ def train(end: str, script: list[str], captured: bool) -> list[Any]:
     return [*seen, *[None if value is None else value.tolist() for value in found]]
 
 
-@settings(max_examples=60)
+@settings(max_examples=100)
 @given(st.sampled_from(ENDS), GRADIENT_SCRIPT)
 def test_gradients_in_captured_programs_equal_plain_ones(end: str, script: list[str]) -> None:
     with Context(FERRULE_DEVICE="NUMPY"):

@@ -273,7 +273,7 @@ class TinyJit(Generic[ReturnType]):
         if has_room and sum([r.runs == 0 for r in self._replays.values()]) < _MOST_UNUSED:
             return False
         # A number that is another one in each call would have a capture for each, which takes a
-        # thousand times as long as a call.
+        # hundred times as long as a call.
         last_call = self._seen.pop(arguments.key, None)
         self._seen[arguments.key] = self.cnt
         if len(self._seen) > 2 * _MOST_REPLAYS:

@@ -14,13 +14,14 @@ from ferrule.jit.found import FoundBefore, FoundInputs
 from ferrule.jit.hooks import code_of
 from ferrule.jit.inputs import Arguments, follow, memory_serial, stand_ins
 from ferrule.jit.numbers import Numbers
-from ferrule.jit.reach import Reach
-from ferrule.jit.readers import renew
+from ferrule.jit.reach import Owner, Reach, present_version
+from ferrule.jit.readers import readers, renew
 from ferrule.jit.results import Leaf
 from ferrule.jit.sharing import Sharing
 from ferrule.jit.watch import Watch
 from ferrule.lazy import LazyBuffer
 from ferrule.node import forget_nodes
+from ferrule.random import streams
 from ferrule.realize import realize
 from ferrule.tensor import Tensor
 
@@ -88,6 +89,18 @@ class Before:
         """What shares memory with an input that was found does so with each call's own."""
         for tensor in found:
             self._cells.pop(id(tensor._cell), None)
+
+    def owners(self) -> list[Owner]:
+        """The memories of tensors that the call can reach, and of random streams, whose versions
+        nobody else holds, and nobody else from before the call has held.
+        """
+        reached = [cell for _, _, reference in self.memory if (cell := reference()) is not None]
+        owners: list[Owner] = [*dict.fromkeys(reached), *streams()]
+        return [owner for owner in owners if self._was_renewed(owner) and not readers(owner)]
+
+    def _was_renewed(self, owner: Owner) -> bool:
+        """What somebody else held was not, see `renew`."""
+        return present_version(owner).serial > self.last_node
 
     def watch(self) -> Watch:
         """What must not have changed since: which tensors collect gradients, and have none yet."""

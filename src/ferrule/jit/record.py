@@ -26,7 +26,7 @@ from ferrule.jit.found import FoundInputs
 from ferrule.jit.inputs import Arguments, InputPart, follow, is_symbolic_view
 from ferrule.jit.made import Made
 from ferrule.jit.places import Path, Place, tensors_of
-from ferrule.jit.reach import Reach, holders, memory_of_views, owners
+from ferrule.jit.reach import Holders, Owner, Reach, memory_of_views, owners_among
 from ferrule.jit.replay import Replay
 from ferrule.jit.results import Effect, Leaf, replace_tensors, returned_tensors, tensors_in
 from ferrule.jit.weights import PackedWeights
@@ -72,8 +72,6 @@ def capture_call(
                 result = function(*args, **kwargs)
             call.finish(result, [*args, kwargs])
         call.check_stand_ins()
-        # Tensors that are garbage would look like some that the call left behind.
-        gc.collect()
         replay: Replay | NotReplayable = call.replay()
     except NotReplayable as reason:
         replay = reason
@@ -209,40 +207,18 @@ class _Call:
         """
         self._check_arguments()
         self._check_numbers()
-        capture = self.capture
-        alive = self._alive()
-        constants = self._host_data()
-        outside = [*capture.read.values(), *capture.updated.values()]
-        held = holders([*alive.values(), *constants.values(), *outside])
-        settled = {
-            serial
-            for serial in alive
-            if any(node.serial <= self.before.last_node for node in held.get(serial, ()))
-        }
-        capture.recorded = list(self._without_settled(settled))
+        released = self._leave_settled()
+        self._own_host_data()
         self._find_parts()
-        self._own({n: buffer for n, buffer in constants.items() if n in held})
-        of_results = memory_of_views(self.made.views)  # references are counted: before `present`
-        present = owners([node for nodes in held.values() for node in nodes])
-        for serial in alive.keys() - settled:
-            left = [owner for node in held.get(serial, ()) for owner in present.get(node, ())]
-            if any(id(owner) not in of_results for owner in left):
-                raise NotReplayable("it leaves a tensor where replays cannot put another")
-        used = self._used()
-        watched = [
-            (owner, buffer)
-            for serial, buffer in used.items()
-            for node in self._versions(serial, held, present)
-            for owner in present.get(node, ())
-            if id(owner) not in self.made.cells
-        ]
-        # References are counted from here on: these are not to be among them.
-        del held, present
-        for owner, buffer in watched:
-            self._watch.add(owner, buffer, buffer.serial in capture.updated)
+        parts = self._parts_outside()
+        used = {part.base.serial: part.base for part in parts}
+        for serial, owners in self._owners_of(used, parts).items():
+            for owner in owners:
+                if id(owner) not in self.made.cells:
+                    self._watch.add(owner, used[serial], serial in self.capture.updated)
         self._watch_paths(used.keys())
         self._watch.add_numbers(self.before.numbers)
-        return self._built(used, alive.keys() - settled)
+        return self._built(used, released)
 
     def _built(self, used: Mapping[int, Buffer], released: Set[int]) -> Replay:
         items = self.capture.items(released)
@@ -264,6 +240,30 @@ class _Call:
             limits=self.limits,
         )
 
+    def _leave_settled(self) -> Set[int]:
+        """Leaves out what made settled memory; gives the other memory that the call made and that
+        is alive, by serial number: replays use their own.
+        """
+        if self._alive():
+            # Tensors that are garbage would look like some that the call left behind.
+            gc.collect()
+        alive = self._alive()
+        if not alive:
+            return frozenset()
+        of_results = memory_of_views(self.made.views)
+        holders = Holders(alive.values())
+        settled = {
+            serial
+            for serial in alive
+            if any(node.serial <= self.before.last_node for node in holders.nodes[serial])
+        }
+        self.capture.recorded = list(self._without_settled(settled))
+        released = alive.keys() - settled
+        left = [owner for serial in released for owner in holders.owners(serial)]
+        if any(id(owner) not in of_results for owner in left):
+            raise NotReplayable("it leaves a tensor where replays cannot put another")
+        return released
+
     def _alive(self) -> dict[int, Buffer]:
         """The memory that the call wrote to and that is alive, other than fresh values."""
         fresh = {buffer.serial for buffer in self.made.buffers}
@@ -282,9 +282,9 @@ class _Call:
             if isinstance(arg, Buffer) and self.capture.is_new(arg)
         }
 
-    def _own(self, constants: Mapping[int, Buffer]) -> None:
-        """Replays read copies of constants that some tensor is in: that may be written to."""
-        copies = {serial: _copied(buffer) for serial, buffer in constants.items()}
+    def _own_host_data(self) -> None:
+        """Replays read copies of it: some tensor may be in that memory, and be written to."""
+        copies = {serial: _copied(buffer) for serial, buffer in self._host_data().items()}
         for record in self.capture.recorded:
             record.args = [
                 _same_part(arg, copies[arg.base.serial])
@@ -310,32 +310,39 @@ class _Call:
             else:
                 raise NotReplayable("it computes a tensor from before the call along with others")
 
-    def _used(self) -> dict[int, Buffer]:
-        """The used memory, by serial number."""
+    def _parts_outside(self) -> list[Buffer]:
+        """The buffers in used memory: all of it, or parts."""
         given = {buffer.serial for buffer in [*self.arguments.buffers, *self._parts]}
-        return {
-            arg.base.serial: arg.base
+        return [
+            arg
             for arg in self._args()
             if isinstance(arg, Buffer) and not self.capture.is_new(arg) and arg.serial not in given
             if not is_numbers(arg.base)
-        }
+        ]
 
-    def _versions(
-        self, serial: int, held: Mapping[int, list[LazyBuffer]], present: Collection[LazyBuffer]
-    ) -> list[LazyBuffer]:
-        """The nodes that hold what is in some used memory.
+    def _owners_of(
+        self, used: Mapping[int, Buffer], parts: Collection[Buffer]
+    ) -> Mapping[int, list[Owner]]:
+        """Who has the `parts` of used memory that kernels read or write, by serial number.
 
-        One that is no tensor's present version, such as a table that this package keeps, can only
-        be read: nobody can write to it.
+        Mostly these are tensors which the function reaches, and nobody else. Otherwise it may have
+        read the copy of such a tensor, in the same memory until one of them is written to, or a
+        tensor that it came by in a way not known here. Memory that is no tensor's present version,
+        such as a table that this package keeps, can only be read: nobody can write to it.
         """
-        nodes = held.get(serial, [])
-        is_written = serial in self.capture.updated
-        if not nodes or (is_written and not any(node in present for node in nodes)):
-            raise NotReplayable(
-                "a tensor that it uses is gone after the call; where the function replaces it, "
-                "write to it with assign instead"
-            )
-        return nodes
+        known = owners_among(self.before.owners(), parts)
+        if known is not None:
+            return known
+        gc.collect()  # garbage would look like owners
+        holders = Holders(used.values())
+        owners = {serial: holders.owners(serial) for serial in used}
+        for serial, found in owners.items():
+            if not holders.nodes[serial] or (serial in self.capture.updated and not found):
+                raise NotReplayable(
+                    "a tensor that it uses is gone after the call; where the function replaces it, "
+                    "write to it with assign instead"
+                )
+        return owners
 
     def _watch_paths(self, used: Set[int]) -> None:
         """What the function reads must be where it finds it, now and in later calls.
