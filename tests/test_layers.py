@@ -1,9 +1,10 @@
 """A module imports lower modules only, so there can be no import circle."""
 
 import ast
+import functools
 import re
-from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -111,6 +112,7 @@ def module_name(path: Path) -> str:
 
 
 MODULES = {module_name(path): path for path in SOURCE.rglob("*.py")}
+FULL_NAMES = {f"ferrule.{name}" for name in MODULES}
 
 
 def named_by(text: str) -> str:
@@ -121,33 +123,48 @@ def named_by(text: str) -> str:
     return name or "__init__"
 
 
-def imports(tree: ast.AST) -> Iterator[str]:
-    """All modules of ferrule that a module names in an import, wherever the import stands."""
-    for node in ast.walk(tree):
+def is_full_name(value: object) -> bool:
+    """Whether a constant is what a module is loaded by, such as `ferrule.jit:TinyJit`."""
+    return isinstance(value, str) and value.split(":")[0] in FULL_NAMES
+
+
+class Named(NamedTuple):
+    """What of ferrule a module names."""
+
+    imports: list[str]
+    """All modules in an import, wherever the import stands."""
+    strings: list[str]
+    """Texts that a module could be loaded by."""
+
+
+@functools.cache
+def named_in(name: str) -> Named:
+    named = Named([], [])
+    for node in ast.walk(ast.parse(MODULES[name].read_text())):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "relative import"
             names = [f"{node.module}.{alias.name}" for alias in node.names]
-        yield from (named_by(name) for name in names if name.split(".")[0] == "ferrule")
+        elif isinstance(node, ast.Constant) and is_full_name(node.value):
+            named.strings.append(node.value)
+        ours = [name for name in names if name.split(".")[0] == "ferrule"]
+        named.imports.extend(map(named_by, ours))
+    return named
 
 
 @pytest.mark.parametrize("name", sorted(MODULES))
 def test_imports_lower_modules_only(name: str) -> None:
     assert name in ORDER, f"{name}: in no layer; give it its place in LAYERS"
-    tree = ast.parse(MODULES[name].read_text())
-    upward = [other for other in imports(tree) if ORDER[other] >= ORDER[name]]
+    upward = [other for other in named_in(name).imports if ORDER[other] >= ORDER[name]]
     assert not upward, f"{name} imports {upward}, which are not lower"
 
 
 @pytest.mark.parametrize("name", sorted(MODULES.keys() - NAMES_OTHERS))
 def test_only_two_modules_name_others_in_strings(name: str) -> None:
     """A module loaded by name would be an import that the other test cannot see."""
-    strings = (node for node in ast.walk(ast.parse(MODULES[name].read_text())))
-    texts = [node.value for node in strings if isinstance(node, ast.Constant)]
-    modules = {f"ferrule.{other}" for other in MODULES}
-    assert not [text for text in texts if isinstance(text, str) and text.split(":")[0] in modules]
+    assert not named_in(name).strings
 
 
 def reached_from(names: set[str]) -> set[str]:
@@ -157,7 +174,7 @@ def reached_from(names: set[str]) -> set[str]:
     while waiting:
         name = waiting.pop()
         reached.add(name)
-        waiting |= {*imports(ast.parse(MODULES[name].read_text()))} - reached
+        waiting |= {*named_in(name).imports} - reached
     return reached
 
 
