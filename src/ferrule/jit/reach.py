@@ -187,7 +187,7 @@ class Holders:
     def __init__(self, memories: Iterable[Buffer]) -> None:
         self.nodes: dict[int, list[LazyBuffer]] = {memory.serial: [] for memory in memories}
         """The nodes whose contents are in each memory or a part of it, by serial number."""
-        nodes, cells, storages = _objects(LazyBuffer, Cell, Storage)
+        nodes, cells, storages = _objects()
         for node in nodes:
             # Another thread may be making one just now.
             buffer: Buffer | None = getattr(node, "realized", None)
@@ -263,23 +263,31 @@ _frozen: list[weakref.ref[LazyBuffer | Cell | Storage]] = []
 """What was frozen together with `_frozen_mark`, so that `gc.get_objects` leaves it out."""
 
 
-def _objects(*kinds: type[Any]) -> Iterator[list[Any]]:
-    """All objects of each of some classes, which have no subclasses; frozen ones too."""
+_KINDS = frozenset({LazyBuffer, Cell, Storage, _Mark})
+
+
+def _unfrozen() -> list[Any]:
+    """All objects of these kinds, which have no subclasses, but for frozen ones."""
+    return [thing for thing in gc.get_objects() if type(thing) in _KINDS]
+
+
+def _objects() -> tuple[list[LazyBuffer], list[Cell], list[Storage]]:
+    """All nodes, memories of tensors and storages; frozen ones too."""
     global _mark, _frozen_mark, _frozen
-    everything = gc.get_objects()
-    marks = [thing for thing in everything if type(thing) is _Mark]
+    found = _unfrozen()
+    marks = [thing for thing in found if type(thing) is _Mark]
     if _mark not in marks:  # the program may have frozen all since it was made, or before
         _frozen_mark, _frozen = _Mark(), []
         if gc.get_freeze_count():
             gc.unfreeze()
-            everything = gc.get_objects()
+            found = _unfrozen()
             gc.freeze()
-            found = [t for t in everything if type(t) in (LazyBuffer, Cell, Storage)]
-            _frozen = [weakref.ref(thing) for thing in found]
+            _frozen = [weakref.ref(thing) for thing in found if type(thing) is not _Mark]
         _mark = _Mark()
     elif _frozen_mark in marks:  # nothing is frozen now
         _frozen = []
     else:
-        everything += [thing for reference in _frozen if (thing := reference()) is not None]
-    for kind in kinds:
-        yield [thing for thing in everything if type(thing) is kind]
+        found += [thing for reference in _frozen if (thing := reference()) is not None]
+    nodes = [thing for thing in found if type(thing) is LazyBuffer]
+    cells = [thing for thing in found if type(thing) is Cell]
+    return nodes, cells, [thing for thing in found if type(thing) is Storage]
