@@ -1,6 +1,7 @@
 """Sequences of another length in each step are planned a few times, and then have one plan."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,6 @@ Array = np.ndarray[Any, Any]
 LENGTHS = [3, 11, 6, 9, 30, 4, 17, 31, 5]
 ROWS = np.random.default_rng(0).standard_normal((2, 150, 6)).astype(np.float32)
 WEIGHTS = np.random.default_rng(1).standard_normal((6, 5)).astype(np.float32)
-
-
-@pytest.fixture(autouse=True)
-def some_length_has_one_plan(device: str) -> None:
-    target = ferrule.schedule.target_of(device)
-    if target.block_threads > 1:
-        pytest.skip("blocks of threads have kernels for each length")
 
 
 def assert_like(found: Array, expected: Array) -> None:
@@ -98,6 +92,10 @@ USES: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Array], Array]]] = {
 }
 
 
+def _has_long_scans(device: str) -> bool:
+    return device != "NUMPY" and ferrule.schedule.target_of(device).block_threads == 1
+
+
 @pytest.mark.parametrize("is_part", [False, True])
 @pytest.mark.parametrize("name", USES)
 def test_any_length_has_the_same_kernels(device: str, name: str, is_part: bool, work: Work) -> None:
@@ -110,10 +108,24 @@ def test_any_length_has_the_same_kernels(device: str, name: str, is_part: bool, 
         found = use(x[:, :n] if is_part else Tensor(part).realize()).numpy()
         assert_like(found, np.asarray(expected(part)))
         kernels.append(frozenset(work.kernels))
-    if device == "NUMPY" and name == "running totals":
-        return  # these are by blocks there, whose number is no law of the length
+    if name == "running totals" and not _has_long_scans(device):
+        return  # these are by blocks, whose number is no law of the length
     assert len(set(kernels[_ENOUGH:])) == 1
     assert work.plans <= 2 * (_ENOUGH + 1)  # a gradient may be two schedules
+
+
+def test_attention_with_rows_enough_for_a_gpu(device: str, work: Work) -> None:
+    """There it is one kernel for any length, as it is for one."""
+    if ferrule.schedule.target_of(device).block_threads == 1 or device == "NUMPY":
+        pytest.skip("processors keep no blocks of symbolic size")
+    x = np.random.default_rng(3).standard_normal((36, 60, 8)).astype(np.float32)
+    for n in (40, 57, 60, 33, 41):
+        work.kernels.clear()
+        part = np.ascontiguousarray(x[:, :n])
+        q = Tensor(part).realize()
+        assert_like(q.scaled_dot_product_attention(q, q).numpy(), attended(part))
+    (kernel,) = work.kernels
+    assert kernel.vars()
 
 
 @pytest.mark.parametrize("lengths", [[70, 100, 128, 65], [3, 64, 65, 128, 129, 149]])
@@ -275,22 +287,42 @@ def test_a_length_that_comes_often_has_kernels_of_its_own(device: str, work: Wor
 
 
 LARGE: dict[str, Callable[[Tensor], Tensor]] = {
-    "a value": lambda x: x.expand(x.shape[0], 20_000) * 2 + x,
+    "a value": lambda x: x.expand(x.shape[0], 1000) * 2 + x,
     "a kernel": lambda x: (x.expand(x.shape[0], 60) @ Tensor.ones(60, 200).contiguous()).sum(1),
 }
 
 
+@pytest.mark.parametrize("is_soon_done", [False, True])
 @pytest.mark.parametrize("name", LARGE)
 def test_what_is_large_has_kernels_of_its_own(
-    name: str, work: Work, monkeypatch: pytest.MonkeyPatch
+    device: str, name: str, is_soon_done: bool, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lengths, "_MOST_OPERATIONS", 1 << 24)
-    for n in (900, 907, 902, 911, 905):
+    """Unless the device has done it before a kernel would be compiled."""
+    monkeypatch.setattr(lengths, "_MOST_BYTES", 1 << 18)
+    monkeypatch.setattr(lengths, "_MOST_OPERATIONS", 1 << 20)
+    for limit in ("_STORE_SECONDS", "_KERNEL_SECONDS"):
+        monkeypatch.setattr(lengths, limit, 1.0 if is_soon_done else 0.0)
+    for n in (90, 97, 92, 101, 95):
         x = Tensor(np.ones((n, 1), np.float32)).realize()
         expected = 3 if name == "a value" else 60 * 200
         assert (LARGE[name](x).numpy() == expected).all()
     assert work.kernels
-    assert not any(ast.vars() for ast in work.kernels)
+    assert any(ast.vars() for ast in work.kernels) == is_soon_done
+
+
+def test_targets_have_plans_of_their_own(
+    device: str, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = Tensor(ROWS).realize()
+    target = ferrule.schedule.target_of(device)
+    for n in LENGTHS:
+        x[:, :n].softmax(1).numpy()
+    other = replace(target, l2_bytes=2 * target.l2_bytes)
+    monkeypatch.setattr("ferrule.schedule.target_of", lambda device: other)
+    planned = work.plans
+    for n in LENGTHS[_ENOUGH:]:
+        assert_like((x[:, :n]).softmax(1).numpy(), softmax(ROWS[:, :n], 1))
+    assert work.plans == planned + 1
 
 
 def test_values_from_files_have_no_family(device: str, tmp_path: Path) -> None:

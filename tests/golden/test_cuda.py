@@ -15,6 +15,7 @@ from tests.gpus import ARCHITECTURES, nvidia, nvrtc
 from tests.kernels import (
     CASES,
     AttentionGradients,
+    add,
     attention,
     causal_attention,
     convolution,
@@ -30,6 +31,7 @@ from tests.kernels import (
 from ferrule.codegen.intrinsics import MMA
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.dtype import DType, dtypes
+from ferrule.expr import Length
 from ferrule.ops import LazyOp, ReduceOps
 from ferrule.renderer.cstyle import cuda_renderer
 
@@ -65,7 +67,18 @@ def _kernels() -> dict[str, LazyOp]:
         "bfloat16_value_gradient_96": bfloat16[96].value(),
     }
     large = {name: store(make()) for name, make in LARGE.items()}
-    return small | large | narrow | chains | gradients | _scatters()
+    return small | large | narrow | chains | gradients | _of_any_length() | _scatters()
+
+
+def _of_any_length() -> dict[str, LazyOp]:
+    """As `schedule/lengths.py` plans them for graphs that differ in a size."""
+    n, many = Length("length0", 513, 1024), Length("length0", ROWS // 2 + 1, ROWS)
+    x, w, rows = load(1, n, 768), load(2, 768, 768), load(1, 64, n)
+    return {
+        "any_product": store(matmul(x, w)),
+        "any_rows_added": store(add(rows, rows)),
+        "any_attention_64": store(attention(*(load(i, many, 64) for i in (1, 2, 3)))),
+    }
 
 
 def _rounded() -> dict[str, LazyOp]:

@@ -120,6 +120,21 @@ def test_what_is_joined_again_is_no_term_of_its_own() -> None:
     assert all(terms == sums[0] for terms in sums)
 
 
+@pytest.mark.parametrize("size", [N, N * 4])
+def test_what_is_joined_again_by_a_size_that_varies(size: Expr) -> None:
+    i, j = range_("i", size * 64), range_("j", 3)
+    quotient, remainder = i // size, i % size
+    assert quotient * size + remainder is i
+    assert remainder * 5 + j + 2 + quotient * size * 5 is i * 5 + j + 2
+    for other in (quotient * size + remainder * 2, quotient * (size + 1) + remainder):
+        assert other.ranges == {i}
+        for n, place in ((1, 63), (4, 9), (9, 200)):
+            known = as_expr(size).infer({N: n})
+            q, r = divmod(place, known)
+            expected = {q * known + 2 * r, q * (known + 1) + r}
+            assert other.substitute({i: const(place)}).infer({N: n}) in expected
+
+
 def test_sums_of_products_of_variables_have_values() -> None:
     m = Variable("m", 0, 50)
     for n, k in ((1, 0), (5, 50), (9, 7)):

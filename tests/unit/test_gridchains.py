@@ -43,6 +43,7 @@ from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
 from ferrule.codegen.plan import Plan
 from ferrule.codegen.uops import UOps
 from ferrule.dtype import DType, dtypes
+from ferrule.expr import Length, as_expr, sint
 from ferrule.ops import BinaryOps, LazyOp, ReduceOps, TernaryOps, UnaryOps
 from ferrule.target import Target
 
@@ -195,6 +196,31 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_tiles_of_chains(case: Case) -> None:
     run(case)
+
+
+N, K = Length("n", 1, 64), Length("k", 1, 64)
+
+
+@pytest.mark.parametrize(
+    ("make", "rows", "terms"),
+    [(attention, N, 21), (causal_attention, 9, K), (causal_attention, N, K)],
+    ids=["rows", "terms", "both"],
+)
+def test_rows_and_terms_of_any_number(make: Callable[..., LazyOp], rows: sint, terms: sint) -> None:
+    shapes = ((rows, 10), (terms, 10), (terms, 7))
+    ast = store(make(*(load(i, *shape) for i, shape in enumerate(shapes, 1))))
+    uops = tiled(ast).uops
+    expected = {attention: lambda q, k, v: numpy_softmax(q @ k.T, 1) @ v}
+    generator = np.random.default_rng(0)
+    for n, count in [(1, 1), (5, 17), (12, 9)]:
+        sizes = {N: n, K: count}
+        known = [tuple(as_expr(size).infer(sizes) for size in shape) for shape in shapes]
+        q, k, v = (generator.standard_normal(shape).astype(np.float32) for shape in known)
+        out = np.full((len(q), 7), np.nan, np.float32)
+        values = [sizes[variable] for variable in ast.vars()]
+        interpret(uops, [x.ravel() for x in (out, q, k, v)], values)
+        wanted = expected.get(make, numpy_causal_attention)(q, k, v)
+        np.testing.assert_allclose(out, wanted, rtol=2e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("chosen", [FLAT, TALL], ids=["flat", "tall"])

@@ -20,6 +20,7 @@ from tests.kernels import (
     store,
     widened,
 )
+from tests.planning import Work
 from tests.unit.test_gridchains import SMALL, by_warps, results, rounding, tile, tiled, warps
 
 from ferrule import Tensor, schedule
@@ -224,6 +225,19 @@ def gradients(
 def blocks_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """The graph is made and cut for a GPU."""
     monkeypatch.setattr(schedule, "target_of", lambda device: LARGE)
+
+
+@pytest.mark.usefixtures("blocks_of_threads")
+def test_attention_of_any_length_is_one_kernel_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Work(monkeypatch)
+    chains = []
+    for n in (200, 230, 211, 251, 140):
+        x = Tensor.empty(16, n, 64)
+        items = schedule.make_schedule([x.scaled_dot_product_attention(x, x).lazydata]).items
+        chains.append(items[-1].ast)
+        assert can_run_along(lower(items[-1].ast, "chain"))
+    assert [bool(ast.vars()) for ast in chains] == [False] * 3 + [True] * 2
+    assert work.plans == 4
 
 
 @pytest.mark.usefixtures("blocks_of_threads")

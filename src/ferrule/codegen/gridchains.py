@@ -193,9 +193,8 @@ class Chain:
         *steps, last = inside
         places = {n.at for n in steps}
         below = [n for n in kernel.nests if n.at is not None and n.at[0] in {s.name for s in steps}]
-        known = all(loop.range.size.is_const for n in (root, *inside, *below) for loop in n.loops)
         others = len(kernel.nests) - len(inside) - len(below) - 1
-        if len(places) != 1 or not below or others or not known:
+        if len(places) != 1 or not below or others:
             return None
         ((_, depth),) = [at for at in places if at is not None]
         scores = [(kernel.by_name[n.at[0]], n) for n in below if n.at is not None]

@@ -302,16 +302,11 @@ def _recombine(terms: dict[Expr, int]) -> int:
         changed = False
         for atom in [a for a in terms if a.op is ExprOp.MOD]:
             x, n = atom.src
-            if not n.is_const:
-                continue
             coefficient = terms[atom]
-            wanted = coefficient * n.arg
-            if not coefficient or wanted not in terms.values():  # the quotient takes longer
-                continue
-            quotient = index_div(x, n)
-            if quotient.op is not ExprOp.CONST and terms.get(quotient) == wanted:
+            found = _whole_parts(x, n, coefficient, terms)
+            if found is not None:
                 del terms[atom]
-                del terms[quotient]
+                del terms[found]
                 more, part = x.linear()
                 constant += part * coefficient
                 for node, times in more.items():
@@ -319,6 +314,23 @@ def _recombine(terms: dict[Expr, int]) -> int:
                 changed = True
                 break
     return constant
+
+
+def _whole_parts(x: Expr, n: Expr, times: int, terms: dict[Expr, int]) -> Expr | None:
+    """The term that is `times * (x // n) * n`, if there is one."""
+    if n.is_const:
+        wanted = times * n.arg
+        if not times or wanted not in terms.values():  # the quotient takes longer
+            return None
+        quotient = index_div(x, n)
+        is_there = quotient.op is not ExprOp.CONST and terms.get(quotient) == wanted
+        return quotient if is_there else None
+    factors, rest = n.linear()
+    if not times or len(factors) != 1 or rest:
+        return None
+    ((factor, count),) = factors.items()
+    product = _product(Expr(ExprOp.IDIV, INDEX, (x, n)), factor)
+    return product if terms.get(product) == times * count else None
 
 
 def minimum(a: sint, b: sint) -> Expr:

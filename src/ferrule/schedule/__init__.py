@@ -90,8 +90,8 @@ def make_schedule(nodes: Sequence[LazyBuffer]) -> Schedule:
             other = stand_in(graph, changed.offsets, _alignment(target), not is_captured)
             if other is not None:
                 return other.named(_follow_recipe(other.graph, target, Form(other.graph)))
-        if not is_captured and target.block_threads == 1:
-            found = schedule_of_any_length(graph, key, lambda g: _plan(g, target)[0])
+        if not is_captured:
+            found = schedule_of_any_length(graph, key, lambda g: _plan(g, target)[0], target)
             if found is not None:
                 return found
     return _follow_recipe(graph, target, form)

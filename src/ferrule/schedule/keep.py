@@ -23,6 +23,7 @@ from ferrule.schedule.legality import (
 )
 from ferrule.schedule.signature import ZERO, Signature, Space
 from ferrule.shape.layout import storage_size
+from ferrule.shape.view import same
 from ferrule.target import Target
 
 # A block of fewer rows than a vector has lanes is not worth it; what a block may take of a stack.
@@ -55,13 +56,17 @@ def find_block(
     outer: int,
     wanted: Iterable[Signature],
     for_each_result: bool = False,
+    any_size: bool = False,
 ) -> Block | None:
     """The block that serves all of the indices at which one kernel wants a node.
 
     `outer` are the ranges around the kernel's other blocks, 0 if it has none. None if the indices
-    share no outer loops, if those loops would compute an element twice, or if a size is not known;
-    or if there were a block for each result, unless that is meant.
+    share no outer loops, if those loops would compute an element twice, or if a size is not known,
+    unless it may be of any size; or if there were a block for each result, unless that is meant.
     """
+    is_known = all([isinstance(length, int) for length in node.shape])
+    if not (is_known or any_size):
+        return None
     found = {_block(node, space, outer, signature) for signature in wanted}
     block = found.pop() if len(found) == 1 else None
     if block is None or (block.outer == space.outputs and not for_each_result):
@@ -77,15 +82,15 @@ def _block(node: LazyBuffer, space: Space, outer: int, signature: Signature) -> 
     for axis, component in enumerate(signature):
         own = space.ranges((component,))
         length = node.shape[axis]
-        if not isinstance(length, int) or (own and not space.is_range(component)):
+        if own and not space.is_range(component):
             return None
-        if not own and length != 1:
+        if not own and not same(length, 1):
             return None
         if own & outer:
             at[axis] = component
         elif own:
             axes.append(axis)
-            size *= length
+            size *= storage_size((length,))
     covered = space.ranges(tuple(at)) == outer
     if len(axes) != 1 or not covered or space.evals(outer) * size != storage_size(node.shape):
         return None
@@ -133,7 +138,9 @@ class Keeping:
         if fusion.nodes > MOST_NODES or len(fusion.buffers) > self.legality.most_buffers:
             return None
         rows = fusion.contraction is None or fusion.outer == fusion.space.outputs
-        block = find_block(node, fusion.space, fusion.outer, indices, rows)
+        # Those of blocks of threads are tiles, however many rows and columns there are.
+        any_size = self.target.block_threads > 1
+        block = find_block(node, fusion.space, fusion.outer, indices, rows, any_size)
         if block is None:
             return None
         if fusion.outer:

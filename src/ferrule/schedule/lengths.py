@@ -32,6 +32,7 @@ from ferrule.records import dataclass
 from ferrule.schedule.graph import Graph
 from ferrule.schedule.recipe import Recipe, Schedule
 from ferrule.shape.view import Shape, ShapeError, View, prod_sint, same
+from ferrule.target import Target
 
 Plan: TypeAlias = Callable[[Graph], Recipe]
 Numbers: TypeAlias = tuple[tuple[Any, bool], ...]
@@ -52,6 +53,9 @@ estimated for the greatest length, and intermediate results have memory for it."
 _MOST_BYTES: Final = 1 << 26
 _MOST_OPERATIONS: Final = 1 << 31
 """Of what is stored, and of a kernel: with more, compiling is not what takes the time."""
+_STORE_SECONDS: Final = 0.3e-3
+_KERNEL_SECONDS: Final = 5e-3
+"""What a device does in so long may be more."""
 
 
 @final
@@ -245,7 +249,7 @@ class _Family:
         self.laws: dict[int, _Law] | None = None
         self.numbers: list[int] = []
         """Those that change."""
-        self.plans: dict[tuple[Length, ...], Recipe | None] = {}
+        self.plans: dict[tuple[Target, tuple[Length, ...]], Recipe | None] = {}
         """By the variables with their bounds; None where there is no plan for these."""
         self.uses: dict[tuple[int, ...], int] = {}
         """How often graphs with these integers came."""
@@ -300,10 +304,12 @@ class _Family:
 _families: OrderedDict[Hashable, _Family] = OrderedDict()
 
 
-def schedule_of_any_length(graph: Graph, key: tuple[Any, ...], plan: Plan) -> Schedule | None:
+def schedule_of_any_length(
+    graph: Graph, key: tuple[Any, ...], plan: Plan, target: Target
+) -> Schedule | None:
     """The schedule of a graph by a plan for all lengths; None where there is none.
 
-    `key` is that of the graph's form, for which there is no recipe.
+    `key` is that of the graph's form, for which there is no recipe; `plan` is for `target`.
     """
     if graph.symbolic or any([node.op is LoadOps.CUSTOM for node in graph.everything]):
         return None  # a runner of the user's, or the reader of a file, is for this very size
@@ -320,13 +326,14 @@ def schedule_of_any_length(graph: Graph, key: tuple[Any, ...], plan: Plan) -> Sc
     pairs = enumerate([_bounds(length) for length in lengths])
     variables = tuple([Length(f"length{number}", *pair) for number, pair in pairs])
     leaves = _number_leaves(graph, family.numbers)
-    if variables not in family.plans:
+    kind = (target, variables)
+    if kind not in family.plans:
         if len(family.plans) >= _MOST_PLANS:
             family.plans.clear()
         bound = [variable.bind(n) for variable, n in zip(variables, lengths, strict=True)]
         other = _generalised(graph, family.integers(bound), len(now.sizes), leaves)
-        family.plans[variables] = None if other is None else _planned(other, plan)
-    recipe = family.plans[variables]
+        family.plans[kind] = None if other is None else _planned(other, plan, target)
+    recipe = family.plans[kind]
     if recipe is None:
         return None
     values: dict[Any, int] = dict(zip(variables, lengths, strict=True))
@@ -448,7 +455,7 @@ def _shape(node: LazyBuffer, srcs: tuple[LazyBuffer, ...], arg: Any) -> Shape | 
         return None
 
 
-def _planned(graph: Graph, plan: Plan) -> Recipe | None:
+def _planned(graph: Graph, plan: Plan, target: Target) -> Recipe | None:
     """The plan of a graph with symbolic sizes; None where these do not show that views fit, or
     what is stored is so much, or a kernel runs so long, that one for each length is worth it.
     """
@@ -457,8 +464,10 @@ def _planned(graph: Graph, plan: Plan) -> Recipe | None:
     except ShapeError:
         return None
     stored = [place for place in recipe.places if place.node is None]
-    if any([as_expr(p.size).max * p.dtype.itemsize > _MOST_BYTES for p in stored]):
+    most_bytes = max(_MOST_BYTES, _STORE_SECONDS * target.bytes_per_second * target.max_threads)
+    if any([as_expr(p.size).max * p.dtype.itemsize > most_bytes for p in stored]):
         return None
     kernels = [step.ast for step in recipe.steps if isinstance(step.ast.op, BufferOps)]
     longest = max([as_expr(get_lazyop_info(ast).flops).max for ast in kernels], default=0)
-    return recipe if longest <= _MOST_OPERATIONS else None
+    most = max(_MOST_OPERATIONS, _KERNEL_SECONDS * target.flops_per_second * target.max_threads)
+    return recipe if longest <= most else None

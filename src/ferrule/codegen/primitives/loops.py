@@ -240,7 +240,7 @@ def _retarget(
         if node.op is ExprOp.READ and condition is not TRUE:
             moved = substitute(node.src, {r: position})
             sizes = [axis.size for axis in axes[node.arg]]
-            inside_all = all(i.max < size.min for i, size in zip(moved, sizes, strict=True))
+            inside_all = all(map(_is_inside, moved, sizes))
             moved = moved if inside_all else substitute(node.src, kept)
             done[node] = Expr(ExprOp.READ, node.dtype, tuple(moved), node.arg)
             continue
@@ -254,6 +254,11 @@ def _replace_axis(ranges: tuple[Expr, ...], old: Expr, new: tuple[Expr, ...]) ->
     for r in ranges:
         out.extend(new if r is old else (r,))
     return tuple(out)
+
+
+def _is_inside(index: Expr, size: Expr) -> bool:
+    """Whether an index is certainly below a size, which may be that of its own range."""
+    return index.max < size.min or (index.op is ExprOp.RANGE and index.size is size)
 
 
 def _split_read(e: Expr, axis: int, factor: int) -> Expr:
