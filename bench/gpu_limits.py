@@ -43,7 +43,8 @@ def measure(threads: int) -> Limits:
     plain, tensor = PER_CLOCK.get(major, PER_CLOCK[8])
     rate = copy_rate()
     level = Bandwidth(rate, rate, rate)
-    return Limits(threads, plain * clock, tensor * clock, level, level, level)
+    # tf32 has half the rate of what is half as wide.
+    return Limits(threads, plain * clock, tensor * clock, level, level, level, tensor * clock / 2)
 
 
 if __name__ == "__main__":

@@ -49,8 +49,12 @@ class Limits:
     cached: Bandwidth
     memory: Bandwidth
     large: Bandwidth
+    tf32: float = 0.0
+    """Of float32 rounded to tf32; 0 where nothing rounds."""
 
-    def least_ms(self, flops: float, reads: float, writes: float, half: bool = False) -> float:
+    def least_ms(
+        self, flops: float, reads: float, writes: float, half: bool = False, tf32: bool = False
+    ) -> float:
         """What no program can be much quicker than."""
         total = reads + writes
         if total <= 3 * CACHED * self.threads:
@@ -58,7 +62,7 @@ class Limits:
         else:
             level = self.memory if total <= 3 * MEMORY else self.large
         rate = level.read if writes < 0.1 * reads else level.triad
-        peak = self.bfloat16 if half else self.fma
+        peak = self.bfloat16 if half else self.tf32 if tf32 else self.fma
         return 1e3 * max(flops / peak, total / rate)
 
 

@@ -73,7 +73,8 @@ def outcome(
     ratios = {name: ratio(timings[name], own) for name in figures} if own_ms else {}
     counted = {name: ms for name, ms in figures.items() if not name.startswith(UNCOUNTED)}
     best = min(counted, key=lambda name: counted[name]) if counted else None
-    limit = limits.least_ms(workload.flops, workload.reads, workload.writes, workload.half)
+    rates = workload.half, workload.tf32
+    limit = limits.least_ms(workload.flops, workload.reads, workload.writes, *rates)
     row = {
         "workload": workload.name,
         "threads": threads,

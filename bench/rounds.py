@@ -59,35 +59,55 @@ class Left(Exception):
     """A contender that takes no part in a row, and why."""
 
 
-# Products of float32 are of float32: NVIDIA's libraries round their operands to 10 bits where they
-# are let, and JAX asks for that unless it is told otherwise.
-ON_GPU = {
-    "JAX_PLATFORMS": "cuda",
-    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+ON_GPU = {"JAX_PLATFORMS": "cuda", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+# NVIDIA's libraries round the operands of float32's products to 10 bits where they are let, and JAX
+# asks for that unless it is told otherwise. So each row says which of the two it is, to everybody.
+OF_FLOAT32 = {
+    "ALLOW_TF32": "0",
+    "CUPY_TF32": "0",
     "JAX_DEFAULT_MATMUL_PRECISION": "highest",
-    "NVIDIA_TF32_OVERRIDE": "0",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "0",
+    "NVIDIA_TF32_OVERRIDE": "0",  # nobody may; set to 1 it would not mean that all have to
+}
+OF_TF32 = {
+    "ALLOW_TF32": "1",
+    "CUPY_TF32": "1",
+    "JAX_DEFAULT_MATMUL_PRECISION": "tensorfloat32",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1",
 }
 
 
 def command(
-    contender: str, threads: int, script: str, *arguments: str, gpu: bool = False
+    contender: str,
+    threads: int,
+    script: str,
+    *arguments: str,
+    gpu: bool = False,
+    tf32: bool = False,
 ) -> list[str]:
-    """A script's command line, with everything that tells libraries how many threads to use."""
+    """A script's command line, with everything that tells libraries how many threads to use, and
+    whether products of float32 may be of operands rounded to tf32.
+    """
     names = ("OMP", "MKL", "OPENBLAS", "FERRULE")
     settings = {f"{name}_NUM_THREADS": str(threads) for name in names}
-    settings |= ENVIRONMENT | SETTINGS.get(contender, {}) | (ON_GPU if gpu else {})
+    settings |= ENVIRONMENT | SETTINGS.get(contender, {})
+    if gpu:
+        settings |= ON_GPU | (OF_TF32 if tf32 else OF_FLOAT32)
     pairs = [f"{name}={value}" for name, value in settings.items()]
-    unset = ["-u", "PYTHONDONTWRITEBYTECODE"]
+    unset = ["-u", "PYTHONDONTWRITEBYTECODE", "-u", "NVIDIA_TF32_OVERRIDE"]
     return ["env", *unset, *pairs, sys.executable, str(FOLDER / script), *arguments]
 
 
 class Contender:
     """The process of one contender for one number of threads."""
 
-    def __init__(self, name: str, threads: int, log: Path, gpu: bool = False) -> None:
+    def __init__(
+        self, name: str, threads: int, log: Path, gpu: bool = False, tf32: bool = False
+    ) -> None:
         self.name = name
         self.threads = threads
         self.gpu = gpu
+        self.tf32 = tf32
         self.log = log
         self.process: subprocess.Popen[bytes] | None = None
         self.greeted = False
@@ -107,7 +127,9 @@ class Contender:
 
     def _start(self) -> None:
         arguments = [self.name, str(self.threads), *(["gpu"] if self.gpu else [])]
-        line = command(self.name, self.threads, "worker.py", *arguments, gpu=self.gpu)
+        line = command(
+            self.name, self.threads, "worker.py", *arguments, gpu=self.gpu, tf32=self.tf32
+        )
         pipe = subprocess.PIPE
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(

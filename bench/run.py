@@ -43,16 +43,17 @@ class Session:
         self.plan = plan
         self.folder = folder
         self.gpu = gpu
-        self._contenders: dict[tuple[str, int], Contender] = {}
+        self._contenders: dict[tuple[str, int, bool], Contender] = {}
         self._limits: dict[int, Limits] = {}
 
-    def contender(self, name: str, threads: int) -> Contender:
-        """A contender's process, kept between rows."""
-        if (name, threads) not in self._contenders:
+    def contender(self, name: str, threads: int, tf32: bool = False) -> Contender:
+        """A contender's process, kept between rows; those that round to tf32 are others."""
+        key = (name, threads, tf32)
+        if key not in self._contenders:
             log = FOLDER.parent / "build" / "bench" / f"{name}.log"
             log.parent.mkdir(parents=True, exist_ok=True)
-            self._contenders[name, threads] = Contender(name, threads, log, self.gpu)
-        return self._contenders[name, threads]
+            self._contenders[key] = Contender(name, threads, log, self.gpu, tf32)
+        return self._contenders[key]
 
     def limits(self, threads: int) -> Limits:
         """The machine's limits, measured once."""
@@ -94,7 +95,7 @@ class Session:
         if workload.kind in ("start", "memory"):
             timings = start.compare(workload, names, threads, reference, self.plan)
         else:
-            contenders = {name: self.contender(name, threads) for name in names}
+            contenders = {name: self.contender(name, threads, workload.tf32) for name in names}
             if workload.target.any_threads and threads > 1:
                 contenders |= {f"{name} 1T": self.contender(name, 1) for name in names[1:]}
             timings = compare(workload, contenders, reference, self.plan)

@@ -62,6 +62,8 @@ class Workload:
     images: bool = False
     half: bool = False
     """Whether the arithmetic is bfloat16."""
+    tf32: bool = False
+    """Whether products of float32 may be of operands rounded to tf32, for everybody."""
     quick: bool = False
 
     def arrays(self) -> list[np.ndarray]:
@@ -455,6 +457,11 @@ def _in_bfloat16(row: Workload) -> Workload:
     )
 
 
+def _in_tf32(row: Workload) -> Workload:
+    """The same, on operands that may be rounded to 11 bits: each is off by 2**-11 at most."""
+    return replace(row, name=f"{row.name} tf32", tf32=True, tolerance=3e-3)
+
+
 def gpu_workloads() -> list[Workload]:
     """Those for a GPU: as large as one needs, and with targets of their own."""
     square = (4096, 4096)
@@ -486,14 +493,15 @@ def gpu_workloads() -> list[Workload]:
     attention = [
         replace(row, name=f"{row.name}, GPU", target=Target(0.5))
         for plain in _attention(2048, True)
-        for row in (plain, _in_bfloat16(plain))
+        for row in (plain, _in_tf32(plain), _in_bfloat16(plain))
     ]
     steps = [
         replace(row, name=f"{row.name}, GPU", target=Target(1.0))
         for row in (_mlp("adam"), _gpt_training())
     ]
     chain = replace(_chain(), name="50 x tanh(x @ w), 64x64, GPU", target=Target(1.0))
-    return [copy, gelu, *rows, product, narrow, *attention, *steps, chain]
+    products = [product, replace(_in_tf32(product), target=Target(0.8)), narrow]
+    return [copy, gelu, *rows, *products, *attention, *steps, chain]
 
 
 def all_workloads() -> list[Workload]:

@@ -5,6 +5,8 @@ import gc
 import importlib
 import json
 import os
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -125,6 +127,38 @@ def test_figures_of_a_gpu_do_not_replace_those_of_the_processor(bench, monkeypat
         monkeypatch.setattr("sys.argv", ["run.py", *options])
         folders.append(bench["run"].arguments().output)
     assert folders == [BENCH, BENCH / "gpu", Path("elsewhere")]
+
+
+def test_who_may_round_to_tf32_is_told_so_and_nobody_else(bench, monkeypatch, tmp_path) -> None:
+    """In processes of their own."""
+    rounds = bench["rounds"]
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    show = "import os, json, sys; json.dump(dict(os.environ), sys.stdout)"
+    found = []
+    for tf32 in (False, True):
+        *line, _ = rounds.command("torch", 1, "worker.py", gpu=True, tf32=tf32)
+        found.append(json.loads(subprocess.check_output([*line, "-c", show])))
+    names = rounds.OF_TF32.keys()
+    assert all(found[0][name] in ("0", "highest") for name in names)
+    assert all(found[1][name] in ("1", "tensorfloat32") for name in names)
+    assert [settings.get("NVIDIA_TF32_OVERRIDE") for settings in found] == ["0", None]
+    session = bench["run"].Session([], rounds.FOR_GPU, tmp_path, gpu=True)
+    both = [session.contender("torch", 1, tf32) for tf32 in (False, True)]
+    assert [contender.tf32 for contender in both] == [False, True]
+    assert session.contender("torch", 1) is both[0]
+
+
+def test_rows_that_round_to_tf32(bench, limits) -> None:
+    rows = {row.name: row for row in bench["workloads"].gpu_workloads()}
+    rounded = [row for row in rows.values() if row.tf32]
+    assert len(rounded) == 3
+    for row in rounded:
+        exact = rows[row.name.replace(" tf32", "")]
+        assert (row.flops, row.reads, row.half) == (exact.flops, exact.reads, False)
+        assert 2**-11 < row.tolerance < 2**-7
+    fast = replace(limits, tf32=2e9)
+    assert fast.least_ms(flops=2e9, reads=0, writes=0, tf32=True) == pytest.approx(1000)
+    assert fast.least_ms(flops=2e9, reads=0, writes=0) == pytest.approx(2000)
 
 
 def test_workloads_have_names_of_their_own_and_the_same_inputs_each_time(bench) -> None:
