@@ -61,6 +61,31 @@ def test_code_for_addresses_that_are_no_multiples_of_16() -> None:
     assert "STG.E.128" not in compiler.disassemble(other)
 
 
+MANY_VALUES = """
+extern "C" __global__ void __launch_bounds__(128BLOCKS) reversed(float* out, const float* a) {
+  float x[144];
+  #pragma unroll
+  for (int i = 0; i < 144; i++) x[i] = a[i * 128 + threadIdx.x];
+  __syncthreads();
+  #pragma unroll
+  for (int i = 0; i < 144; i++) out[i * 128 + threadIdx.x] = x[143 - i];
+}"""
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("blocks", ["", ", 4"])
+def test_what_spills_for_the_sake_of_many_blocks_has_fewer(arch: str, blocks: str) -> None:
+    compiler = nvrtc()
+    used = compiler.resources(MANY_VALUES.replace("BLOCKS", blocks), arch)
+    assert used.spilled_bytes == 0
+    assert 128 < used.registers <= 168
+    at_once = cuda_compiler._resources(
+        compiler._compile(MANY_VALUES.replace("BLOCKS", ", 4"), arch, cuda_compiler._FLAGS)[1]
+    )
+    assert at_once is not None
+    assert at_once.spilled_bytes > 0
+
+
 def test_headers_are_found() -> None:
     source = '#include <cuda_fp16.h>\nextern "C" __global__ void k(__half* x) { *x = *x + *x; }'
     assert CUDACompiler("sm_80", nvrtc()).compile(source).startswith(b"\x7fELF")

@@ -33,7 +33,7 @@ _REGISTERS = 65536
 """Of a multiprocessor of any GPU that is supported."""
 _GRANULE = 8
 """A thread gets as many of them as the next multiple."""
-_LEFT_TO_GUESS = re.compile(r"__launch_bounds__\((\d+)\)")
+_LAUNCH = re.compile(r"__launch_bounds__\((\d+)(, \d+)?\)")
 
 
 class Toolchain(Protocol):
@@ -127,8 +127,8 @@ def _blocks_at_once(threads: int, used: Resources) -> int:
 class NVRTC:
     """The toolchain of real GPUs.
 
-    Where a kernel does not say how many of its blocks are to run at once, the compiler guesses. If
-    registers are spilled for the sake of that guess, it is compiled again for fewer blocks.
+    How many blocks are to run at once a kernel says, by an estimate of its registers, or leaves to
+    the compiler's guess. If registers are spilled for its sake, it is compiled again for fewer.
 
     Raises `ImportError` without the bindings, `OSError` without NVRTC's library.
     """
@@ -156,14 +156,15 @@ class NVRTC:
     def _spilling_least(self, source: str, arch: str, options: Sequence[str]) -> tuple[bytes, str]:
         """The cubin with the most blocks at once of those that spill least, and its log."""
         found = self._compile(source, arch, options)
-        used, launch = _resources(found[1]), _LEFT_TO_GUESS.search(source)
+        used, launch = _resources(found[1]), _LAUNCH.search(source)
         if used is None or launch is None:
             return found
+        before, after = source[: launch.start()], source[launch.end() :]
         for blocks in range(_blocks_at_once(int(launch[1]), used) - 1, 0, -1):
             if not used.spilled_bytes:
                 break
-            told = (*options, f"--ptxas-options=--minnctapersm={blocks}")
-            other = self._compile(source, arch, told)
+            told = f"{before}__launch_bounds__({launch[1]}, {blocks}){after}"
+            other = self._compile(told, arch, options)
             less = _resources(other[1])
             if less is not None and less.spilled_bytes < used.spilled_bytes:
                 found, used = other, less
