@@ -46,3 +46,17 @@ def test_a_row_of_unknown_length_is_kept_if_the_longest_may_be(most: int, kept: 
     ast = store(softmax(load(1, 64, Variable("n", 1, most)), 1))
     kernel = schedule(lower(ast, "k"), HOST).kernel
     assert ("sum1.row" in kernel.computes) == kept
+
+
+def test_what_is_the_same_for_all_that_is_picked_from_a_row_is_computed_once() -> None:
+    """Also where the index, and so whether it is one, is another one in each row."""
+    rng = np.random.default_rng(0)
+    x = Tensor(rng.standard_normal((4, 6, 40)).astype(np.float32)).realize()
+    index = rng.integers(0, 40, (6, 61))
+    picked = x.log_softmax(-1).gather(2, Tensor(index).realize().expand(4, 6, 61))
+    (kernel,) = kernels(picked)
+    assert {n.at for n in kernel.nests if n.name in ("max0", "sum1")} == {("out0", 2)}
+    rows = x.numpy().astype(np.float64)
+    rows -= np.log(np.exp(rows).sum(-1, keepdims=True))
+    expected = np.take_along_axis(rows, np.broadcast_to(index, (4, 6, 61)), -1)
+    np.testing.assert_allclose(picked.numpy(), expected, rtol=1e-5, atol=1e-6)

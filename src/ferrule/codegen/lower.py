@@ -43,6 +43,7 @@ from ferrule.expr import (
     load,
     range_,
     select,
+    sint,
     toposort,
 )
 from ferrule.ops import (
@@ -186,6 +187,7 @@ class Lowering:
         axes = reduced_axes(node)
         ranges = self._ranges_of(node, axes)
         at: dict[int, Expr] = dict(zip(axes, ranges, strict=True))
+        valid = _without_loaded(valid, idx, node.shape)
         body = yield source, tuple(at.get(a, i) for a, i in enumerate(idx)), valid
         wide = dtypes.float32 if node.dtype in NARROW else node.dtype
         monoid = monoid_of(node)
@@ -245,6 +247,22 @@ class Lowering:
         for source in node.src:
             operands.append((yield source, idx, valid))
         return elementwise(node.op, operands, node.arg)
+
+
+def _without_loaded(valid: Expr, idx: Index, shape: Sequence[sint]) -> Expr:
+    """What is asked of a loaded index is left out where a value is the same for several of them,
+    and there whatever they are: it is computed once, and what is picked by the index is masked.
+    """
+    sizes = [size for size in shape if isinstance(size, int)]
+    pairs = zip(idx, sizes, strict=False)
+    if len(sizes) < len(idx) or not all(0 <= i.min and i.max < size for i, size in pairs):
+        return valid
+    known = frozenset(r for i in idx for r in i.ranges)
+    return all_of(
+        part
+        for part in conjuncts(valid)
+        if part.ranges <= known or not any(e.op is ExprOp.LOAD for e in toposort([part]))
+    )
 
 
 def monoid_of(node: LazyOp) -> Monoid:
