@@ -10,13 +10,28 @@ from tests.kernels import add, constant, exp, keep, load, matmul, mul, reduce, s
 
 from ferrule.codegen.heuristic import choose
 from ferrule.codegen.interpret import extent, interpret
-from ferrule.codegen.kernel import Kernel, KernelError, Kind, scatters, show, verify
+from ferrule.codegen.kernel import (
+    MONOIDS,
+    Compute,
+    Kernel,
+    KernelError,
+    Kind,
+    Loop,
+    Nest,
+    Store,
+    scatters,
+    show,
+    verify,
+)
 from ferrule.codegen.linearizer import Linearizer, linearize
 from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
+from ferrule.codegen.plan import gap_of_copies
 from ferrule.codegen.primitives.editing import is_ordered
 from ferrule.codegen.uops import UOps
 from ferrule.dtype import dtypes
+from ferrule.expr import Expr, ExprOp, const, less, range_
+from ferrule.expr import load as loaded
 from ferrule.ops import BufferOps, LazyOp, ReduceOps, UnaryOps
 from ferrule.target import detect_cpu
 
@@ -171,6 +186,25 @@ def test_what_the_rows_of_a_block_add_is_summed_first() -> None:
 def test_what_is_added_to_memory_is_not_disturbed(opt: Opt, message: str) -> None:
     with pytest.raises(ScheduleError, match=message):
         apply_opts(sum_beside_a_chain(), [opt])
+
+
+@pytest.mark.parametrize("along", [0, 1])
+def test_a_limited_loop_does_not_ask_what_holds_in_all_of_it(along: int) -> None:
+    """But what is loaded before it, as it does not vary with it, may be beyond the end there."""
+    i, k = range_("i", 4), range_("k", 5)
+    element = loaded(1, dtypes.float32, i * 2 + k * along, less(i + k, const(3)))
+    sums = Compute("s", element, (), MONOIDS["sum"])
+    out = Compute("out", Expr(ExprOp.READ, dtypes.float32, (), "s"), store=Store(0, i))
+    nests = (Nest("s", (sums,), (Loop(k),), ("out", 1)), Nest("out", (out,), (Loop(i),)))
+    kernel = apply_opts(Kernel("k", nests, (dtypes.float32,) * 2), (Opt("limit", ("s", "k")),))
+    uops = linearize(kernel)
+    (load_,) = (u for u in uops if u.op is UOps.LOAD)
+    assert len(load_.src) == (2 if along else 3)
+    x = np.arange(5, dtype=np.float32)
+    found = np.full(4, np.nan, np.float32)
+    interpret(uops, [found, x])
+    terms = [[2 * a + along * b for b in range(5) if a + b < 3] for a in range(4)]
+    assert found.tolist() == [float(sum(row)) for row in terms]
 
 
 def test_a_limited_loop_is_not_split() -> None:
@@ -330,6 +364,18 @@ def test_what_is_fetched_is_seen_and_survives_other_primitives() -> None:
     kernel = apply_opts(product(), opts)
     assert kernel.by_name["sum0"].ahead == ((1, 20),)
     assert "# sum0, fetching b1 20 ahead" in show(kernel)
+
+
+@pytest.mark.parametrize(("step", "fetched"), [(1, 1), (2, 2), (4, 4), (40, 0)])
+def test_copies_that_are_some_elements_apart_fetch_each_line(step: int, fetched: int) -> None:
+    """Also where none of them begins one, by the constant part of its index."""
+    i, j = range_("i", 4), range_("j", 16)
+    value = loaded(1, dtypes.float32, i * 640 + j * step + 3)
+    out = Compute("out", value, store=Store(0, i * 16 + j))
+    loops = (Loop(i), Loop(j, Kind.UNROLL))
+    kernel = Kernel("k", (Nest("out", (out,), loops, ahead=((1, 1000),)),), (dtypes.float32,) * 2)
+    assert gap_of_copies(kernel.nests[0], 1) == (step if step < 16 else 1)
+    assert sum(u.op is UOps.PREFETCH for u in linearize(kernel)) == fetched
 
 
 def test_only_what_is_stored_is_fetched_at_a_distance_of_zero() -> None:

@@ -1,26 +1,26 @@
 """Contractions whose operands are copied, block by block, into the order in which tiles read them.
 
 Two forms. *Windows*: the rows of the tile are read through a window (a convolution, or the
-gradient of its input). A block of rows is copied once, with its border, and tiles read it at
-shifted places. So it is where places are several elements apart (patches of an image): there is
-nothing to shift, but a block of several lines makes a copy of the filters worth its time. *Long
-sums*: the tile's axes are far apart in memory
-and the terms of the sum are neighbours (the gradient of a convolution's weights). Blocks of terms
-of both operands are copied, and the sums of all tiles wait in scratch between two blocks.
+gradient of its input). Tiles read a block of rows at shifted places: where it is, or, where that
+would take longer, from a copy with its border. So it is where places are several elements apart
+(patches of an image): there is nothing to shift, but a block of several lines makes a copy of the
+filters worth its time. *Long sums*: the tile's axes are far apart in memory and the terms of the
+sum are neighbours (the gradient of a convolution's weights). Blocks of terms of both operands are
+copied, and the sums of all tiles wait in scratch between two blocks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import gcd, prod
 
 from ferrule.codegen.copies import Copies, Operands
 from ferrule.codegen.kernel import Nest
 from ferrule.codegen.plan import MOST_SCRATCH, Plan, loads, step_of
 from ferrule.codegen.primitives.loops import fuse
 from ferrule.codegen.tile import SCATTER_CYCLES, Tile, best_tile, tile_cost
-from ferrule.codegen.window import distance
-from ferrule.expr import Expr
+from ferrule.codegen.window import Window, distance
+from ferrule.expr import Expr, conjuncts
 
 LEAST_TERMS = 16  # of a sum: with fewer, the copies would take longer than the sums
 NEAR = 4  # elements: steps of a sum that share cache lines
@@ -28,6 +28,10 @@ LEAST_ROWS = 4  # of one axis; where it is shorter, several axes are the rows of
 MOST_ROWS = 14
 LEAST_PRODUCTS = 8  # multiply-adds of a vector for each element copied; with fewer, copies count
 WORTH_GROUPS = 2  # times as many bytes not copied as rows copied again, for groups of images
+L2_COPIED = 0.4  # of the second cache, for a block of rows that is copied
+L2_IN_PLACE = 0.8  # and for one that is read where it is
+L2_WAYS = 8  # or more
+MOST_BEYOND = 2  # places that taps reach beyond a line: each is an address to choose, for each term
 CHUNKS = 4  # for each thread, where blocks may have any size
 
 
@@ -150,7 +154,8 @@ class _Windows(Copies):
         tile = self._narrow_enough(
             best_tile(plan.target, self.itemsize, m.size.arg, v.size.arg), phases
         )
-        blocked, block = self._block(m, lines)
+        in_place = lines is None and self._reads_in_place(m)
+        blocked, block = self._block(m, lines, L2_IN_PLACE if in_place else L2_COPIED)
         images = [r.name for r in (*operands.shared, *operands.row_ranges) if r not in (m, blocked)]
         rows = []
         if blocked is not None:
@@ -179,8 +184,9 @@ class _Windows(Copies):
         line = [m.name, *phases]
         plan.do("reorder", self.name, (*outer, *rows, *line, f"{v.name}.i"))
         channels = self._tile(len(outer) + len(rows), m, phases, tile)
-        self.copy(operands.rows, self.name, rows_at, channels)
-        self.fetch_later(operands.rows)
+        if not in_place:
+            self.copy(operands.rows, self.name, rows_at, channels)
+            self.fetch_later(operands.rows)
         self.copy(operands.lanes, self.name, lanes_at, [*self._packed_order(), v.name])
         self.read_in_order(operands.lanes)
         self.fetch_later(operands.lanes)
@@ -190,6 +196,47 @@ class _Windows(Copies):
         self.store("*".join(line), f"{v.name}.i")
         plan.fetch_results(self.name)
         plan.share(self.name, shared_out)
+        if in_place:
+            self._fetch_next_line(rows)
+
+    def _reads_in_place(self, m: Expr) -> bool:
+        """Whether tiles read the rows' operand where it is, line by line: a copy of the block would
+        take longer than the masks of the few rows of a tile that may be beyond the border.
+        """
+        rows = self.operands.rows
+        lines = [w for w in self.windows if len(w) > 1 and w[0] is not m]
+        near = 0 < distance(rows.src[0], m) <= NEAR
+        if len(lines) != 1 or not near or self._is_crowded():
+            return False
+        window = self.operands.window(m)
+        found = Window.of(rows, window)
+        border = any(m in part.ranges for part in conjuncts(rows.src[1]))
+        if found is None:
+            return False
+        beyond = sum(abs(found.weights[tap]) * (tap.size.arg - 1) for tap in window[1:])
+        return not border or beyond <= MOST_BEYOND
+
+    def _is_crowded(self) -> bool:
+        """Whether lines of different channels are in so few sets of the second cache that they take
+        more than half of these.
+        """
+        rows = self.operands.rows
+        taps = {tap for window in self.windows for tap in window[1:]}
+        channels = [r for r in self.operands.terms if r in rows.ranges and r not in taps]
+        way = self.plan.target.l2_bytes // L2_WAYS
+        steps = [(r, distance(rows.src[0], r) * rows.dtype.itemsize) for r in channels]
+        return any(r.size.arg * gcd(step, way) > L2_WAYS // 2 * way for r, step in steps)
+
+    def _fetch_next_line(self, blocked: Sequence[str]) -> None:
+        """While tiles read a line of the rows' operand, the next one comes into the cache: what is
+        near in the image is far apart in memory for each channel.
+        """
+        plan, rows = self.plan, self.operands.rows
+        nest = plan.nest(self.reduce)
+        (element,) = (e for e in loads(nest.computes[0].value) if e.arg == rows.arg)
+        if prod(r.size.max for r in rows.ranges) * rows.dtype.itemsize > plan.target.l2_bytes // 2:
+            line = next(r for r in element.ranges if r.name == blocked[0])
+            plan.do("prefetch", self.reduce, rows.arg, distance(element.src[0], line))
 
     def _fit_together(self, tile: Tile) -> bool:
         """Whether a panel of the lanes' operand fits the cache with all that lies between its
@@ -218,9 +265,9 @@ class _Windows(Copies):
             if r is not self.v and step_of(index, r) == 1 and step_of(index, m) == r.size.arg
         ]
 
-    def _block(self, m: Expr, lines: Expr | None) -> tuple[Expr | None, int]:
+    def _block(self, m: Expr, lines: Expr | None, share: float) -> tuple[Expr | None, int]:
         """Another axis of the window, and how much of it to take at a time: so that a block of rows
-        fits the second cache, and there are enough of them for all threads.
+        fits a share of the second cache, and there are enough of them for all threads.
         """
         operands, target = self.operands, self.plan.target
         others = [w[0] for w in self.windows if len(w) > 1 and w[0] is not m]
@@ -233,7 +280,7 @@ class _Windows(Copies):
         line = self.copied_bytes(operands.rows, inside) // prod(
             tap.size.arg for tap in operands.window(blocked)[1:]
         )
-        most = max(1, target.l2_bytes * 2 // 5 // line)
+        most = max(1, int(target.l2_bytes * share) // line)
         images = prod(r.size.arg for r in (*operands.shared, *operands.row_ranges))
         images //= m.size.arg * size
         least = -(-CHUNKS * target.max_threads // images)

@@ -84,8 +84,8 @@ class Loop:
     last. With `start` and `end`, only the iterations from the one to before the other are run.
     With `segments` it is run as one loop after the other, each with what is known there.
     With `step`, the iterations of a THREAD loop are that digit of the thread's number.
-    With `bits`, only the iterations are run whose bits are set in that value, the lowest first. In
-    these `only` holds; the others would change nothing.
+    With `bits`, only the iterations are run whose bits are set in that value, the lowest first.
+    In those that `bits`, `start` and `end` leave, `only` holds; the others would change nothing.
     """
 
     range: Expr

@@ -32,7 +32,7 @@ def end_of(kernel: Kernel, nest: Nest, depth: int) -> Expr | None:
     r = nest.loops[depth].range
     ends = [
         end
-        for step, least in _parts(kernel, nest, depth)
+        for _, (step, least) in _parts(kernel, nest, depth)
         if (end := _end(step, least, r)) is not None
     ]
     early = reduce(minimum, ends, r.size)
@@ -44,12 +44,37 @@ def start_of(kernel: Kernel, nest: Nest, depth: int) -> Expr | None:
     first may.
     """
     # step * r + least < 0, with step < 0
-    starts = [least // -step + 1 for step, least in _parts(kernel, nest, depth) if step < 0]
+    parts = [found for _, found in _parts(kernel, nest, depth)]
+    starts = [least // -step + 1 for step, least in parts if step < 0]
     late = [start for start in starts if start.max > 0]
     if not late:
         return None
     latest = -reduce(minimum, [-start for start in late], const(0))
     return _where_it_adds(kernel, nest, depth, latest, const(0))
+
+
+def holds_inside(kernel: Kernel, nest: Nest, depth: int) -> list[Expr]:
+    """Conditions that hold in all iterations of a loop that matter.
+
+    Where one is the mask of a load, the place of the load varies with the loop: none is done before
+    the loop, where the condition may fail.
+    """
+    r = nest.loops[depth].range
+    if _added_to(nest.computes[0]) is not None:
+        return []  # it may be run from end to end
+    opened = _opened(kernel, nest, depth)
+    elements = [e for n in kernel.nests for e in n.nodes if e.op is ExprOp.LOAD]
+    found = []
+    for part, (step, least) in _parts(kernel, nest, depth):
+        exact = least_and_most(part, r, opened) == (step, least, least)
+        fixed = [e for e in elements if r not in e.src[0].ranges and part in _masks(e)]
+        if step and exact and not fixed:
+            found.append(part)
+    return found
+
+
+def _masks(element: Expr) -> list[Expr]:
+    return [part for valid in element.src[1::2] for part in conjuncts(valid)]
 
 
 def _where_it_adds(
@@ -72,13 +97,18 @@ def end_by(part: Expr, r: Expr, opened: frozenset[Expr]) -> Expr | None:
     return None if found is None else _end(*found, r)
 
 
-def _parts(kernel: Kernel, nest: Nest, depth: int) -> Iterator[tuple[int, Expr]]:
-    """Conditions on a loop's range: something inside of iteration r counts only if
-    `step * r + least < 0`.
+def _opened(kernel: Kernel, nest: Nest, depth: int) -> frozenset[Expr]:
+    """The ranges that are open around a loop."""
+    path = kernel.path(nest)
+    return frozenset(loop.range for name, d, loop in path if name != nest.name or d < depth)
+
+
+def _parts(kernel: Kernel, nest: Nest, depth: int) -> Iterator[tuple[Expr, tuple[int, Expr]]]:
+    """Conditions on a loop's range, each with (step, least): something inside of iteration r counts
+    only if `step * r + least < 0`.
     """
     r = nest.loops[depth].range
-    path = [loop.range for name, d, loop in kernel.path(nest) if name != nest.name or d < depth]
-    opened = frozenset(path)
+    opened = _opened(kernel, nest, depth)
     limited = {loop.range for loop in nest.loops[:depth] if (loop.start, loop.end) != (None, None)}
     running = [
         {_least(p, r, opened) for e in _idle(kernel, c.value, c.monoid) for p in conjuncts(e)}
@@ -92,7 +122,7 @@ def _parts(kernel: Kernel, nest: Nest, depth: int) -> Iterator[tuple[int, Expr]]
             if any(found not in agreed for agreed in running):
                 continue
             if found is not None and (found[0] or limited.isdisjoint(part.ranges)):
-                yield found
+                yield part, found
 
 
 def _conditions_of_powers(kernel: Kernel, nest: Nest, r: Expr) -> Iterator[Expr]:

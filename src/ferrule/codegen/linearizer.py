@@ -163,7 +163,7 @@ class _Nests:
         for slot, dtype in enumerate(self.kernel.slots):
             self.values.params[slot] = self.out.top(UOp(UOps.PARAM, dtype, arg=slot))
         for nest in roots:
-            with self.values.fetching(nest.ahead):
+            with self.values.fetching(nest):
                 if nest in shared:
                     offset = offsets[shared.index(nest)]
                     self._shared_root(nest, start, stop, offset, alone=len(shared) == 1)
@@ -311,7 +311,7 @@ class _Nests:
     def _child(self, nest: Nest) -> None:
         for c in nest.computes:
             self.values.forget(c)
-        with self.values.along(None), self.values.fetching(nest.ahead):
+        with self.values.along(None), self.values.fetching(nest):
             self._loops(nest, 0)
         for c in nest.computes:
             self.values.filled(c)

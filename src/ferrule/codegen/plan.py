@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from ferrule.codegen.kernel import Kernel, Loop, Nest
+from ferrule.codegen.kernel import Kernel, Kind, Loop, Nest
 from ferrule.codegen.limits import end_of, start_of
 from ferrule.codegen.opt import PRIMITIVES, Opt
 from ferrule.codegen.primitives.editing import ScheduleError, descendants, is_ordered
 from ferrule.codegen.primitives.loops import can_shift
+from ferrule.codegen.window import distance
 from ferrule.expr import BOOL, COSTLY, INDEX, Expr, ExprOp, const, toposort
 from ferrule.target import Target
 
@@ -244,3 +245,14 @@ def base(name: str) -> str:
     while name.endswith((".o", ".i")):
         name = name[:-2]
     return name
+
+
+def gap_of_copies(nest: Nest, slot: int) -> int:
+    """How far apart in a buffer neighbouring copies of a nest load, where that is less than a line
+    of cache; else 1.
+    """
+    copies = [loop.range for loop in nest.loops if loop.kind is Kind.UNROLL]
+    found = [e for e in nest.nodes if e.op is ExprOp.LOAD and e.arg == slot]
+    steps = [distance(e.src[0], r) for e in found for r in copies]
+    size = max((e.dtype.itemsize for e in found), default=1)
+    return min((s for s in steps if 0 < s < LINE_BYTES // size), default=1)

@@ -23,9 +23,11 @@ from ferrule.codegen.kernel import (
     KernelError,
     Kind,
     Loop,
+    Nest,
     loaded_again,
 )
 from ferrule.codegen.neighbours import few_vectors, near_lanes
+from ferrule.codegen.plan import gap_of_copies
 from ferrule.codegen.threads import Digit, Threads
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.dtype import DType, dtypes
@@ -53,7 +55,7 @@ class Values:
         """What stands for the ranges of unrolled loops, and for conditions that are known here."""
         self.stage: Expr | None = None
         """Which of several stages of what is kept is filled, if it is one that nobody reads yet."""
-        self._ahead: dict[UOp, int] = {}
+        self._ahead: dict[UOp, tuple[int, int]] = {}
         self._filled: dict[str, int] = {}
         self._locals: dict[str, UOp] = {}
         self._thread: UOp | None = None
@@ -72,9 +74,11 @@ class Values:
         self.lane = outside
 
     @contextmanager
-    def fetching(self, ahead: Sequence[tuple[int, int]]) -> Iterator[None]:
-        """A part of the program in which loads from some buffers fetch what comes later."""
-        found = {self.params[slot]: far for slot, far in ahead if far > 0}
+    def fetching(self, nest: Nest) -> Iterator[None]:
+        """A part of the program in which loads of a nest fetch what comes later."""
+        found = {
+            self.params[slot]: (far, gap_of_copies(nest, slot)) for slot, far in nest.ahead if far
+        }
         outside, self._ahead = self._ahead, found
         yield
         self._ahead = outside
@@ -121,6 +125,8 @@ class Values:
         if loop.bits is not None:
             self._run_by_bits(loop, body)
             return
+        if loop.only is not None:
+            body = self._knowing(loop.only, body)
         size = loop.range.size if loop.end is None else loop.end
         first = const(0) if loop.start is None else loop.start
         start, stop = bounds or (self.plain(first), self.plain(size))
@@ -141,6 +147,17 @@ class Values:
         if bounds or loop.range.size.min < 1:  # there may be none, and so no last one
             last = self.out.alu(ExprOp.MAX, start, last)
         self._run(loop, last, stop, body)
+
+    def _knowing(self, condition: Expr, body: Callable[[], None]) -> Callable[[], None]:
+        """A body in which a condition is known to hold."""
+
+        def run() -> None:
+            outside = dict(self.copies)
+            self.copies.update(dict.fromkeys(conjuncts(condition), TRUE))
+            body()
+            self.copies = outside
+
+        return run
 
     def _run_segments(self, loop: Loop, start: UOp, stop: UOp, body: Callable[[], None]) -> None:
         """One loop after the other, each with the conditions that are known there, but for those
@@ -174,10 +191,7 @@ class Values:
         lowest = self.out.typed(self.out.alu(ExprOp.POPCOUNT, below), self.out.index)
         self.out.remember(loop.range, lowest)
         self._forget_loads(self._changing)
-        outside = dict(self.copies)
-        self.copies.update(dict.fromkeys(conjuncts(loop.only), TRUE))
-        body()
-        self.copies = outside
+        self._knowing(loop.only, body)()
         self.out.set(left, self.out.alu(ExprOp.AND, now, before))
         self.out.close()
 
@@ -366,8 +380,9 @@ class Values:
         """
         assert pointer.dtype is not None
         size = pointer.dtype.itemsize
-        if -index.linear()[1] * size % LINE_BYTES < lanes * size:
-            far = self.out.constant(self._ahead[pointer], self.out.index)
+        distance, gap = self._ahead[pointer]
+        if -index.linear()[1] * size % LINE_BYTES < max(lanes, gap) * size:
+            far = self.out.constant(distance, self.out.index)
             self.out.emit(UOp(UOps.PREFETCH, src=(pointer, self.out.alu(ExprOp.ADD, at, far))))
 
     def _reversed(self, u: UOp) -> UOp:

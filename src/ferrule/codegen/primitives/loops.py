@@ -16,7 +16,7 @@ from ferrule.codegen.kernel import (
     reads,
     stores_to_one_place,
 )
-from ferrule.codegen.limits import end_of, start_of
+from ferrule.codegen.limits import end_of, holds_inside, start_of
 from ferrule.codegen.primitives.editing import (
     ScheduleError,
     depth_of,
@@ -371,7 +371,9 @@ def limit(kernel: Kernel, nest_name: str, name: str) -> Kernel:
             f"limit({name}) in kernel {kernel.name}: no condition makes its first or last "
             "iterations useless, or it is not a plain loop"
         )
-    loops = (*nest.loops[:depth], replace(loop, start=start, end=end), *nest.loops[depth + 1 :])
+    held = holds_inside(kernel, nest, depth)
+    limited = replace(loop, start=start, end=end, only=all_of(held) if held else None)
+    loops = (*nest.loops[:depth], limited, *nest.loops[depth + 1 :])
     return kernel.with_nest(replace(nest, loops=loops))
 
 
