@@ -242,8 +242,7 @@ def chain_inputs() -> list[np.ndarray]:
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 def test_sums_over_the_blocks_of_a_chain(target: Target) -> None:
-    for parts in (1, 3):
-        _check_sums(interpreted_sums(target, parts))
+    _check_sums(interpreted_sums(target, 2))  # of three chunks, two in the call that comes first
 
 
 def test_sums_over_the_blocks_of_a_chain_without_a_schedule() -> None:
