@@ -80,6 +80,12 @@ USES: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Array], Array]]] = {
     "one more": (lambda x: x.cat(x[:, :1], dim=1), lambda x: np.concatenate([x, x[:, :1]], 1)),
     "twice": (lambda x: x.cat(x, dim=0), lambda x: np.concatenate([x, x], 0)),
     "without the first": (lambda x: x[:, 1:] - x[:, :-1], lambda x: x[:, 1:] - x[:, :-1]),
+    # A part of memory that begins at a fixed place, and ends where the memory ends, or before.
+    "but for the first seven": (
+        lambda x: x.reshape(-1)[7:] * 2,
+        lambda x: x.reshape(-1)[7:] * 2,
+    ),
+    "five of them": (lambda x: x.reshape(-1)[7:12] * 2, lambda x: x.reshape(-1)[7:12] * 2),
     "padded to 160": (
         lambda x: x.pad(((0, 0), (0, 160 - x.shape[1]), (0, 0))),
         lambda x: np.pad(x, ((0, 0), (0, 160 - x.shape[1]), (0, 0))),
@@ -177,6 +183,17 @@ def test_a_cache_that_is_written_to(device: str, work: Work) -> None:
         assert_like(cache.numpy(), array)
         kernels.append(frozenset(work.kernels))
     assert len(set(kernels[_ENOUGH:])) <= 2
+
+
+def test_a_negative_stride_is_no_length(device: str, work: Work) -> None:
+    values = np.arange(5, dtype=np.float32)
+    for n in LENGTHS:
+        x, array = Tensor(ROWS.reshape(-1)[: 5 * n]).realize(), ROWS.reshape(-1)[: 5 * n].copy()
+        x[::-n] = Tensor(values).realize()
+        array[::-n] = values
+        np.testing.assert_array_equal(x.numpy(), array)
+    assert work.kernels
+    assert not any(ast.vars() for ast in work.kernels)
 
 
 def test_elements_chosen_by_a_condition(device: str, work: Work) -> None:
