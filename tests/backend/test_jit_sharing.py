@@ -1,6 +1,7 @@
 """Results of a replay share memory with arguments, and with one another, as in a plain call."""
 
 from collections.abc import Callable
+from copy import copy
 from types import SimpleNamespace
 from typing import Any
 
@@ -237,6 +238,36 @@ def test_gradients_stop_in_a_view_of_a_replay_where_they_do_in_a_plain_one(
             found = [None if one.grad is None else one.grad.tolist() for one in (x, view)]
             seen.append((needs, view.numpy().tolist(), found))
         assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize(
+    ("function", "is_detached"),
+    [(copy, False), (copy, True), (lambda x: copy(x)[1:], False), (lambda x: x[1:], True)],
+)
+def test_gradients_flow_through_views_of_what_is_no_leaf_or_was_detached_before(
+    function: Callable[[Tensor], Tensor], is_detached: bool
+) -> None:
+    step = TinyJit(lambda x: (function(x), (x * 2).realize()))
+    for _ in range(4):
+        seen = []
+        for run in (lambda x: (function(x), None), step):
+            weight = Tensor([1.0, 2.0, 3.0], requires_grad=True)
+            x = weight.detach().requires_grad_() if is_detached else (weight * 2).realize()
+            view = run(x)[0]
+            assert view is not x
+            (view * 5).sum().backward()
+            leaves = (weight, x, view)
+            seen.append([None if leaf.grad is None else leaf.grad.tolist() for leaf in leaves])
+        assert seen[0] == seen[1]
+
+
+def test_a_leaf_that_a_replay_returns_may_be_in_the_memory_of_an_argument() -> None:
+    step = TinyJit(lambda x: (x.detach().requires_grad_(), (x * 2).realize()))
+    for _ in range(4):
+        x = Tensor([1.0, 2.0, 3.0]).realize()
+        leaf = step(x)[0]
+        x.assign(x * 3)
+        assert leaf.tolist() == [3.0, 6.0, 9.0]
 
 
 def test_a_gradient_that_arrives_at_a_result_of_a_replay_is_an_error() -> None:

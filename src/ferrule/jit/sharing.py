@@ -78,7 +78,7 @@ class Sharing:
             if handle._leaf is not None and handle is not tensor and handle not in self._numbers:
                 return None
             for known in self._given.get(tensor._cell, ()):
-                if handle is known or _is_like(handle, known):
+                if _is_like(handle, known):
                     return known, handle._detached and handle is not known, tuple(moves[::-1])
             if handle._parent is None:
                 return handle, False, tuple(moves[::-1])
