@@ -388,8 +388,10 @@ def test_products_with_large_weights(device: str, work: Work) -> None:
 def test_copies_to_another_device(device: str) -> None:
     Work.forget()
     other = "NUMPY" if device == "CPU" else "CPU"
-    x = Tensor(ROWS).realize()
+    x, row = Tensor(ROWS).realize(), Tensor(ROWS[0, 0], device=other).realize()
     for n in LENGTHS:
+        here = x[:, :n] + (row * 2).to(device)
+        assert_like(here.numpy(), ROWS[:, :n] + 2 * ROWS[0, 0])
         there = ((x[:, :n] * 2).to(other) + 1).sum(1)
         assert_like(there.numpy(), (ROWS[:, :n] * 2 + 1).sum(1))
         doubled = (x[:, :n] * 2).to(other).realize()

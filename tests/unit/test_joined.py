@@ -146,6 +146,26 @@ def test_padded_values_that_overlap_or_leave_gaps(start: int) -> None:
     np.testing.assert_array_equal(array, expected)
 
 
+@pytest.mark.parametrize("kind", ["elsewhere", "of some", "a corner"])
+def test_what_looks_like_joined_values_and_is_none(kind: str) -> None:
+    above, below = ((0, 32), (0, 0)), ((32, 0), (0, 0))
+    inside = np.ones((32, 32), bool)
+    place = above
+    if kind == "elsewhere":
+        place = (16, 16), (0, 0)
+    elif kind == "of some":
+        inside = tensor(32, 32).numpy() > 0
+    else:
+        above = place = (0, 32), (0, 32)
+        below = (32, 0), (32, 0)
+    is_one = kind != "of some"
+    condition = Tensor.ones(32, 32, dtype="bool") if is_one else Tensor(inside).realize()
+    whole = condition.pad(place).where(product(32, 32, 0).pad(above), product(32, 32, 1).pad(below))
+    first, second = (product(32, 32, seed).numpy() for seed in range(2))
+    expected = np.where(np.pad(inside, place), np.pad(first, above), np.pad(second, below))
+    np.testing.assert_array_equal(computed(whole)[1][0], expected)
+
+
 def test_one_piece_of_two_values() -> None:
     pieces = [product(32, 32, seed) for seed in range(3)]
     wholes = pieces[0].cat(pieces[1]), pieces[2].cat(pieces[0])

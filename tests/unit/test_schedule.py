@@ -834,6 +834,15 @@ def test_which_operands_share_memory_is_part_of_the_form() -> None:
     assert_used_again(build, np.full(9, 2.0), np.full(9, -2.0), hits=False)
 
 
+def test_forms_with_equal_hashes_are_told_apart() -> None:
+    assert hash(-1.0) == hash(-2.0)
+    for number in (-1.0, -2.0):
+        x = from_array(X)
+        shifted = x.e(BinaryOps.ADD, LazyBuffer.const(number, dtypes.float32, X.shape, DEVICE))
+        realize([shifted])
+        np.testing.assert_array_equal(to_array(shifted), X + np.float32(number))
+
+
 def test_a_write_is_planned_again_if_its_memory_was_handed_out() -> None:
     arrays = []
     for _ in range(2):

@@ -55,7 +55,7 @@ def _renew(owner: Owner) -> None:
     new = LazyBuffer.in_buffer(old.realized, old.shape)
     new.owner = old.owner
     storage = owner.storage if isinstance(owner, Cell) else owner
-    if storage is not None and storage.node is old:
+    if storage is not None:
         storage.node = new
     if isinstance(owner, Cell):
         owner.value = Value(new, owner.value.edge)
@@ -68,8 +68,8 @@ def readers(owner: Owner) -> int:
     if owner.caches:
         owner.forget_views()  # they are no readers, and must read anew after a replay
     value = owner.value
-    shared = owner.storage is not None and owner.storage.node is value.node
-    return getrefcount(value) + getrefcount(value.node) - shared - _alone_in_cell
+    of_storage = owner.storage is not None
+    return getrefcount(value) + getrefcount(value.node) - of_storage - _alone_in_cell
 
 
 # What is counted in memory that nobody else knows of.
