@@ -6,8 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.programs import HOST
 
 from ferrule import Tensor, dtypes
+from ferrule.codegen.heuristic import choose
+from ferrule.codegen.lower import lower
 from ferrule.expr import Variable
 from ferrule.ops import BufferOps
 from ferrule.schedule import make_schedule, target_of
@@ -42,6 +45,15 @@ def keeps(tensor: Tensor) -> bool:
     return any(node.op is BufferOps.KEEP for node in item.ast.toposort())
 
 
+@pytest.mark.parametrize("rows", [5, 16, 33, 77])
+def test_blocks_have_about_as_many_rows_as_there_are(rows: int) -> None:
+    q, k = random(8, 8, rows, 16), random(8, 8, 300, 16)
+    item = make_schedule([q.scaled_dot_product_attention(k, k).lazydata]).items[-1]
+    opts = choose(lower(item.ast, "k"), HOST)
+    (block,) = (opt.args[2] for opt in opts if opt.args[:2] == ("out0", "i0.2"))
+    assert -(-rows // block) * block - rows < 2 * HOST.lanes(4)
+
+
 SHAPES = [
     (1, 2, 64, 64, 64, 64),
     (2, 3, 65, 33, 40, 33),
@@ -61,6 +73,13 @@ def test_attention_of_any_size(shape: tuple[int, ...], dtype: str) -> None:
     assert keeps(found)
     tolerance = {"float32": 5e-6, "float64": 1e-12, "float16": 5e-3, "bfloat16": 5e-2}[dtype]
     np.testing.assert_allclose(wide(found), attend(wide(q), wide(k), wide(v)), atol=tolerance)
+
+
+def test_blocks_of_three_vectors_of_float64() -> None:
+    q, k = random(1, 1, 200, 16, dtype="float64"), random(1, 1, 40, 16, dtype="float64")
+    found = q.scaled_dot_product_attention(k, k)
+    assert keeps(found)
+    np.testing.assert_allclose(wide(found), attend(wide(q), wide(k), wide(k)), atol=1e-12)
 
 
 @pytest.mark.parametrize("rows", [64, 130])

@@ -21,6 +21,7 @@ from ferrule.expr import Expr
 from ferrule.records import dataclass
 
 VECTORS = 4  # of rows in a block, at most
+BLOCK_VECTORS = 0.5  # of rows take as long as what a block of any size takes
 CHUNKS = 4  # for each thread, at least, where rows are long enough
 
 
@@ -121,7 +122,9 @@ class _Chain:
         plan.share(self.name, self.depth - 1 if self.sums else self.depth)
 
     def _rows(self, size: int) -> int:
-        """How many rows of the blocks stay in half of the cache, as whole vectors."""
+        """How many rows of the blocks stay in half of the cache, as whole vectors: of so many, or
+        fewer, as leave the least of the blocks empty.
+        """
         kept = [c for n in self.steps for c in self.plan.nest(n).computes if c.monoid is None]
         row = max(c.elements * c.value.dtype.itemsize for c in kept)
         lanes = self.plan.target.lanes(max(c.value.dtype.itemsize for c in kept))
@@ -134,7 +137,9 @@ class _Chain:
             or others * -(-size // (vectors * lanes)) < CHUNKS * self.plan.target.max_threads
         ):
             vectors -= 1
-        return vectors * lanes
+        return lanes * min(
+            range(vectors, 0, -1), key=lambda n: -(-size // (n * lanes)) * (n + BLOCK_VECTORS)
+        )
 
     def _overwrite(self) -> None:
         """Each block takes the memory of the one that it is made from, where that one is done."""
@@ -166,7 +171,7 @@ class _Chain:
                 self._pack(reduce, n, v)
             _tile(plan, n, inner, v, m, ())
             return
-        plan.vectors(n, plan.nest(n).loops[-1].range.name, plan.target.lanes(4))
+        plan.vectors(n, plan.nest(n).loops[-1].range.name, _lanes(plan, n))
 
     def _add_up(self, n: str) -> None:
         """What a block adds to a sum in memory: a contraction over the rows of the block."""
@@ -190,7 +195,7 @@ class _Chain:
             same = [x for x in loads(plan.nest(n).computes[0].value) if x.arg == e.arg]
             name = f"{n}.pack{e.arg}.{place}"
             plan.do("stage", n, e.arg, at, 0, (*order, lane.name), name, same.index(e))
-            _transposed(plan, name, plan.target.lanes(4))
+            _transposed(plan, name, _lanes(plan, name))
 
     def _opened(self) -> set[Expr]:
         return {loop.range for loop in self.plan.nest(self.name).loops[: self.depth]}
@@ -211,6 +216,11 @@ class _Chain:
 def _children(plan: Plan, name: str) -> list[str]:
     """The nests that hang in a nest, in order."""
     return [n.name for n in plan.kernel.nests if n.at is not None and n.at[0] == name]
+
+
+def _lanes(plan: Plan, name: str) -> int:
+    """The lanes of a nest: those of the widest of its values, at most as many as of float32."""
+    return plan.target.lanes(max(4, *(c.value.dtype.itemsize for c in plan.nest(name).computes)))
 
 
 def _is_used_again(nest: Nest, r: Expr) -> bool:
