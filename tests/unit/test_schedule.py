@@ -14,6 +14,7 @@ import pytest
 from tests.effort import calls
 
 from ferrule.capture import Capture
+from ferrule.codegen.lower import lower
 from ferrule.device import Buffer
 from ferrule.dtype import dtypes
 from ferrule.expr import Variable
@@ -344,6 +345,15 @@ def test_what_a_kernel_computes_anyway_is_stored_with_it() -> None:
 def test_kernels_that_share_a_value_at_the_same_index_become_one() -> None:
     shared = gelu(value(100))
     assert len(kernels(shared * 2.0, shared + 1.0)) == 1
+
+
+def test_a_number_in_common_is_no_reason_to_share_loops() -> None:
+    rate = value(1)
+    (item,) = kernels(value(100) * rate, value(100, seed=1) * rate)
+    assert len(lower(item.ast, "k").roots) == 2
+    both = value(100)
+    (item,) = kernels(value(100, seed=1) * both, value(100, seed=2) * both)
+    assert len(lower(item.ast, "k").roots) == 1
 
 
 def test_a_contraction_is_not_computed_for_two_outputs_at_once() -> None:

@@ -60,6 +60,7 @@ from ferrule.ops import (
     UnaryOps,
     scatter_start,
 )
+from ferrule.records import dataclass
 from ferrule.shape import movement
 from ferrule.shape.movement import Index
 from ferrule.shape.shapetracker import ShapeTracker
@@ -319,6 +320,33 @@ def _slots(ast: LazyOp) -> tuple[DType, ...]:
     return tuple(dtype_of.get(i, dtypes.float32) for i in range(max(dtype_of) + 1))
 
 
+@dataclass(frozen=True)
+class _Memory:
+    """What a STORE touches."""
+
+    elements: frozenset[LazyOp]
+    """LOADs of more than one element."""
+    read: frozenset[int]
+    written: int
+
+    @staticmethod
+    def of(node: LazyOp) -> _Memory:
+        """The memory of a STORE."""
+        loads = [x for x in node.src[0].toposort() if x.op is BufferOps.LOAD]
+        strides = {x: [as_expr(n) for n in x.arg.st.view.strides] for x in loads}
+        several = frozenset(x for x in loads if any(n is not const(0) for n in strides[x]))
+        return _Memory(several, frozenset(x.arg.idx for x in loads), node.arg.idx)
+
+    def meets(self, other: _Memory) -> bool:
+        """Whether both read the same elements, or one of them writes what the other reads.
+
+        Else a loop for both would only go through more places in memory at once, which are often a
+        multiple of a page apart: the first cache has no room for so many.
+        """
+        same = not self.elements.isdisjoint(other.elements) or self.written == other.written
+        return same or self.written in other.read or other.written in self.read
+
+
 class _Builder:
     """Collects nests; a REDUCE or KEEP becomes a nest once for each place where it is needed."""
 
@@ -327,25 +355,31 @@ class _Builder:
         self._placed: dict[tuple[Expr, tuple[str, tuple[Expr, ...]], tuple[str, int]], str] = {}
         self._used: set[Expr] = set()
         self._number = itertools.count()
-        self._roots: dict[tuple[Any, ...], tuple[str, tuple[Expr, ...]]] = {}
+        self._roots: dict[tuple[Any, ...], list[tuple[str, Index, list[_Memory]]]] = {}
+        """By shape: nests without reduces, their indices, and the memory of each result."""
         self._blocks: tuple[Nest, dict[LazyOp, Index]] | None = None
         """The last root nest with blocks, and at which index it keeps what."""
 
     def add_store(self, lowering: Lowering, number: int, node: LazyOp) -> None:
-        """A root nest for a STORE; STOREs of one shape without reduces share a nest."""
+        """A root nest for a STORE; STOREs of one shape without reduces share a nest, if they have
+        memory in common.
+        """
         value: LazyOp = node.src[0]
         if value.op is ReduceOps.SCATTER:
             self._add_scatter(lowering, number, node)
             return
         shape = node.shape
-        found = self._roots.get(shape)
+        memory = _Memory.of(node)
+        roots = self._roots.setdefault(shape, [])
+        found = next((r for r in roots if any(memory.meets(other) for other in r[2])), None)
         if found is not None:
-            idx = found[1]
+            root, idx, memories = found
             compute = _store(f"out{number}", node, lowering.lower(value, idx), idx)
             if not any(e.op in _NESTED for e in toposort([compute.value])):
-                at = next(p for p, nest in enumerate(self.nests) if nest.name == found[0])
+                at = next(p for p, nest in enumerate(self.nests) if nest.name == root)
                 nest = self.nests[at]
                 self.nests[at] = Nest(nest.name, (*nest.computes, compute), nest.loops)
+                memories.append(memory)
                 return
         idx = tuple(
             const(0) if n == 1 else range_(f"i{number}.{a}", n) for a, n in enumerate(shape)
@@ -368,7 +402,7 @@ class _Builder:
             self._blocks = nest, blocks
         shared = len(nest.computes) == 1 and not strides
         if shared and not any(e.op is ExprOp.READ for e in nest.nodes):
-            self._roots.setdefault(shape, (nest.name, idx))
+            roots.append((nest.name, idx, [memory]))
 
     def _add_sum(self, c: Compute, idx: list[Expr], blocks: dict[LazyOp, Index]) -> bool:
         """A STORE of a sum over blocks that another root keeps: each block's part is added to what

@@ -25,11 +25,12 @@ from ferrule.schedule.legality import Legality, is_always_fused
 from ferrule.schedule.signature import Signature, Space, is_pass_through, ranges_shape
 from ferrule.schedule.tasks import memory_roots
 from ferrule.schedule.updates import BASE, base_of, stored_value
-from ferrule.schedule.views import is_moved_const
+from ferrule.schedule.views import is_movement
 from ferrule.target import Target
 
 # What takes more operations than this, and is held by somebody, is stored when it is computed.
 _WORTH_KEEPING: Final = 64
+_MUCH_SMALLER: Final = 16
 # With more kernels than this, the bookkeeping for several outputs would take too long.
 _MOST_KERNELS: Final = 4096
 
@@ -59,6 +60,16 @@ def _stored(fusion: Fusion) -> list[LazyBuffer]:
 def is_computed(node: LazyBuffer) -> bool:
     """Whether it takes a task to fill the node's memory."""
     return node.op is not LoadOps.EMPTY and 0 not in node.shape
+
+
+def _repeats(node: LazyBuffer) -> bool:
+    """Whether a node has the elements of something much smaller, or a constant, again and again:
+    kernels that read such a thing have next to nothing in common.
+    """
+    source = node
+    while is_movement(source):
+        source = source.srcs[0]
+    return source.base_const() is not None or _MUCH_SMALLER * source.size < node.size
 
 
 @final
@@ -281,7 +292,7 @@ class _Cutter:
 
     def _merge_siblings(self, node: LazyBuffer, visits: Visits) -> None:
         """Element-wise kernels that want the node at one and the same index become one kernel."""
-        if self.costs[node].alone or self.count > _MOST_KERNELS or is_moved_const(node):
+        if self.costs[node].alone or self.count > _MOST_KERNELS or _repeats(node):
             return
         first: Fusion | None = None
         for fusion in list(visits):

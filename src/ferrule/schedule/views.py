@@ -159,13 +159,6 @@ def is_movement(node: LazyBuffer) -> bool:
     return node.op is not MovementOps.GATHER
 
 
-def is_moved_const(node: LazyBuffer) -> bool:
-    """Whether a node is a constant, perhaps padded."""
-    while is_movement(node):
-        node = node.srcs[0]
-    return node.base_const() is not None
-
-
 def _may_be_loaded(node: LazyBuffer, roots: set[LazyBuffer]) -> bool:
     """Whether a view of the node could ever be a load, or a constant."""
     return node.realized is not None or node in roots or node.base_const() is not None
