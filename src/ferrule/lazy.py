@@ -52,6 +52,12 @@ def _sizes(shape: Sequence[sint]) -> Shape:
 
 
 _COMPARISONS: Final = frozenset({BinaryOps.CMPLT, BinaryOps.CMPNE})
+_COMBINES: Final = {
+    ReduceOps.SUM: BinaryOps.ADD,
+    ReduceOps.MAX: BinaryOps.MAX,
+    ReduceOps.PROD: BinaryOps.MUL,
+}
+"""What combines two results of a reduce."""
 _NAN: Final = float("nan")
 _serials = count()
 
@@ -254,15 +260,26 @@ class LazyBuffer(Node):
         return _make(op, srcs, shape, shape, self.dtype, self.device, key)
 
     def _r_in_two(self, op: ReduceOps, chosen: set[int], axis: int, parts: int) -> LazyBuffer:
-        """Combine parts first, in parallel, then the parts: two kernels."""
+        """Combine parts first, in parallel, then the parts, and what is left: two kernels."""
         narrow = dtypes.is_float(self.dtype) and self.dtype.itemsize < 4
-        wide = dtypes.float32 if narrow else self.dtype
-        size = self.shape[axis] // parts
-        split = self.cast(wide).reshape((*self.shape[:axis], parts, size, *self.shape[axis + 1 :]))
-        later = {a + (a >= axis) for a in chosen}
-        partial = split.r(op, later).contiguous()
-        kept = (1 if a in chosen else n for a, n in enumerate(self.shape))
-        return partial.r(op, (axis,)).reshape(tuple(kept)).cast(self.dtype)
+        whole = self.cast(dtypes.float32 if narrow else self.dtype)
+        length = self.shape[axis]
+        size = length // parts
+        before, behind = self.shape[:axis], self.shape[axis + 1 :]
+        even = whole._along(axis, 0, parts * size).reshape((*before, parts, size, *behind))
+        partial = even.r(op, {a + (a >= axis) for a in chosen}).contiguous()
+        kept = tuple([1 if a in chosen else n for a, n in enumerate(self.shape)])
+        result = partial.r(op, (axis,)).reshape(kept)
+        if parts * size != length:
+            rest = whole._along(axis, parts * size, length).r(op, chosen)
+            result = result.e(_COMBINES[op], rest)
+        return result.cast(self.dtype)
+
+    def _along(self, axis: int, start: sint, end: sint) -> LazyBuffer:
+        """The elements from `start` to `end` on one axis."""
+        bounds: list[tuple[sint, sint]] = [(0, n) for n in self.shape]
+        bounds[axis] = start, end
+        return self.shrink(bounds)
 
     def scatter(self, index: LazyBuffer, axis: int, size: sint, how: str = "add") -> LazyBuffer:
         """Zeros with `size` at `axis`; each element is added to them at its `index` there.

@@ -10,7 +10,14 @@ from ferrule import GlobalCounters, Tensor
 
 @pytest.mark.parametrize(
     ("shape", "axis"),
-    [((1 << 19,), None), ((3, 1 << 18), 1), ((640, 700), None), ((2, 262147), 1), ((4096, 300), 0)],
+    [
+        ((1 << 19,), None),
+        ((3, 1 << 18), 1),
+        ((640, 700), None),
+        ((2, 262147), 1),
+        ((4096, 300), 0),
+        ((4099, 300), 0),
+    ],
 )
 def test_sum_and_max(shape: tuple[int, ...], axis: int | None, device: str) -> None:
     values = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
@@ -45,3 +52,24 @@ def test_a_long_sum_is_two_kernels(device: str) -> None:
     GlobalCounters.reset()
     assert x.sum().item() == 1 << 18
     assert GlobalCounters.kernel_count == 2
+
+
+def test_what_parts_leave_over_is_combined_by_the_second_kernel(device: str) -> None:
+    values = np.ones(262147, np.float32)  # a prime: no number of parts divides it
+    values[-1] = 3
+    x = Tensor(values, device=device).realize()
+    for method, expected in (("sum", 262149), ("max", 3), ("prod", 3)):
+        GlobalCounters.reset()
+        assert getattr(x, method)().item() == expected
+        assert GlobalCounters.kernel_count == 2
+
+
+@pytest.mark.parametrize("shape", [(262147,), (3, 131101)])
+def test_what_waits_for_a_long_sum_is_shared_out(shape: tuple[int, ...], device: str) -> None:
+    values = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    x = Tensor(values, device=device).realize()
+    centred = values - values.astype(np.float64).mean()
+    np.testing.assert_allclose((x - x.mean()).numpy(), centred, atol=1e-5)
+    weights = np.exp(values - values.max().astype(np.float64))
+    total = weights.sum(-1, keepdims=True)
+    np.testing.assert_allclose((x - x.max()).exp().sum(-1).numpy(), total[..., 0], rtol=1e-4)

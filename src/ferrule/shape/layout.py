@@ -39,6 +39,7 @@ def memory_size(shape: Sequence[sint]) -> sint:
 
 FEW_RESULTS: Final = 32
 """Fewer than this cannot keep the threads busy."""
+MOST_PARTS: Final = 16 * FEW_RESULTS
 LONG_REDUCE: Final = 1 << 17
 """Elements for each result from which it is worth a second kernel."""
 TALL_RESULTS: Final = 1024
@@ -56,7 +57,8 @@ share of the columns of all rows."""
 def parts_of_long_reduce(shape: Shape, chosen: set[int]) -> tuple[int, int] | None:
     """For a reduce of many elements to few results: an axis, and into how many parts to split it.
 
-    It depends on the shape alone, so that the bits do not depend on the machine's threads.
+    What is left of it, if they do not divide it, is fewer elements than there are parts. It depends
+    on the shape alone, so that the bits do not depend on the machine's threads.
     """
     sizes = _known(shape)
     if sizes is None:
@@ -67,14 +69,14 @@ def parts_of_long_reduce(shape: Shape, chosen: set[int]) -> tuple[int, int] | No
         return None
     axis = max(chosen, key=lambda a: sizes[a])
     size = sizes[axis]
-    for parts in range(2 * FEW_RESULTS, 16 * FEW_RESULTS):
-        if size % parts == 0 and combined // parts < LONG_REDUCE:
-            return axis, parts
-    return max(
-        ((axis, parts) for parts in range(8, 16 * FEW_RESULTS) if size % parts == 0),
-        default=None,
-        key=lambda split: split[1],
-    )
+    fit = [parts for parts in range(8, MOST_PARTS) if size % parts == 0]
+    enough = [
+        parts for parts in range(2 * FEW_RESULTS, MOST_PARTS) if combined // parts < LONG_REDUCE
+    ]
+    if fit:
+        return axis, next((parts for parts in fit if parts in enough), fit[-1])
+    parts = enough[0] if enough else MOST_PARTS - 1
+    return (axis, parts) if parts <= size // parts else None
 
 
 def parts_of_tall_reduce(shape: Shape, chosen: set[int]) -> tuple[int, int] | None:
@@ -90,7 +92,9 @@ def parts_of_tall_reduce(shape: Shape, chosen: set[int]) -> tuple[int, int] | No
     axis = max(chosen, key=lambda a: sizes[a])
     wanted = max(FEW_RESULTS, min(PARTIAL_RESULTS // results, rows // LEAST_ROWS))
     fit = [parts for parts in range(8, 4 * wanted) if sizes[axis] % parts == 0]
-    return (axis, min(fit, key=lambda parts: abs(parts - wanted))) if fit else None
+    if fit:
+        return axis, min(fit, key=lambda parts: abs(parts - wanted))
+    return (axis, wanted) if wanted <= sizes[axis] // wanted else None
 
 
 def _known(shape: Shape) -> list[int] | None:
