@@ -60,3 +60,25 @@ def test_what_is_the_same_for_all_that_is_picked_from_a_row_is_computed_once() -
     rows -= np.log(np.exp(rows).sum(-1, keepdims=True))
     expected = np.take_along_axis(rows, np.broadcast_to(index, (4, 6, 61)), -1)
     np.testing.assert_allclose(picked.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def normals(*shape: int) -> Tensor:
+    return Tensor(np.random.default_rng(0).standard_normal(shape).astype(np.float32)).realize()
+
+
+@pytest.mark.parametrize("shape", [(262147,), (4, 131101)])
+def test_what_all_results_wait_for_is_computed_again_for_each_chunk(shape: tuple[int, ...]) -> None:
+    """The last step of a long sum: done once, it would leave all the rest to one thread."""
+    x = normals(*shape)
+    (_, rest) = kernels(x - x.sum())
+    (root,) = rest.roots
+    assert root.loops[0].kind is Kind.PARALLEL
+    assert root.loops[0].range.size.arg >= HOST.max_threads
+    assert {n.at for n in rest.nests if n is not root} == {(root.name, 1)}
+
+
+def test_what_is_as_much_work_as_a_chunk_is_computed_once() -> None:
+    x, few = normals(60000), normals(12000)
+    (kernel,) = kernels(x * few.sum())
+    (root,) = kernel.roots
+    assert {n.at for n in kernel.nests if n is not root} == {(root.name, 0)}

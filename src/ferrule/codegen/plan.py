@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import Any
 
@@ -97,8 +97,12 @@ class Plan:
 
         Counted are loads, what is computed from them, and stores; not indices and conditions.
         """
+        return self.work_of([*self.below(name), name])
+
+    def work_of(self, names: Iterable[str]) -> int:
+        """The same of some nests."""
         total = 0
-        for n in [*self.below(name), name]:
+        for n in names:
             nest = self.nest(n)
             times = prod(loop.range.size.max for _, _, loop in self.kernel.path(nest))
             nodes = toposort(c.value for c in nest.computes)

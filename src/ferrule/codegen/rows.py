@@ -9,18 +9,23 @@ from ferrule.codegen.kernel import Kind, Loop, Nest
 from ferrule.codegen.neighbours import MOST_VECTORS
 from ferrule.codegen.panels import schedule_panels
 from ferrule.codegen.plan import SERIAL_WORK, Plan, loads, step_of
+from ferrule.codegen.primitives.editing import descendants
 from ferrule.codegen.primitives.nests import mergeable, shared_row
 from ferrule.codegen.streams import passes_by
 from ferrule.expr import COSTLY, Expr, const, toposort
 
 FEW_VECTORS = 4  # of a row: then it stays in registers
 PAGE_BYTES = 4096
+CHUNKS = 8  # for each thread, each of which computes again what all results wait for
+WORTH_REPEATING = 8  # times as much work has to be left in a chunk
+WHOLE = 64  # elements: chunks of so many, or of multiples, have no vectors that are not full
 
 
 def schedule_rows(plan: Plan, name: str, below: Sequence[str]) -> None:
     """Schedule a root nest and the reduces inside it."""
     merge_siblings(plan, below)
     below = plan.below(name)
+    _repeat_first(plan, name, below)
     column = column_axis(plan, name, below)
     if column is None:
         column = _gather_axis(plan, name, below)
@@ -59,6 +64,33 @@ def _ready(plan: Plan, first: str, second: str) -> bool:
     names = {c.name for c in plan.nest(first).computes}
     between = [plan.kernel.nests[i] for i in range(a + 1, b)]
     return not any(e.arg in names for n in between for e in n.reads)
+
+
+def _repeat_first(plan: Plan, name: str, below: Sequence[str]) -> None:
+    """What all results wait for, and takes little, is computed again for each chunk of them: done
+    once, before all of them, it would leave the whole kernel to one thread.
+
+    So it is with the last step of a long reduce, which combines a few parts.
+    """
+    loops = plan.nest(name).loops
+    first = [n for n in below if plan.nest(n).at == (name, 0)]
+    family = {n for f in first for n in descendants(plan.kernel, f)}
+    stores = any(c.store is not None for n in family for c in plan.nest(n).computes)
+    if not first or not loops or stores or loops[0].kind is not Kind.SERIAL:
+        return
+    once = plan.work_of(family)
+    whole = plan.work(name) - once
+    r = loops[0].range
+    chunks = min(CHUNKS * plan.target.max_threads, r.size.max, whole // (WORTH_REPEATING * once))
+    if whole < SERIAL_WORK or chunks < plan.target.max_threads:
+        return
+    size = -(-r.size.max // chunks)
+    if size > WHOLE and len(loops) == 1:
+        size = -(-size // WHOLE) * WHOLE
+    if size > 1:
+        plan.do("split", name, r.name, size, "peel")
+    for n in reversed(first):
+        plan.do("recompute", n, 1)
 
 
 def column_axis(plan: Plan, name: str, below: Sequence[str]) -> Expr | None:
