@@ -71,7 +71,8 @@ class Joining(Movement):
         # What is repeated all round is what a cut leaves; the others continue the whole tensor.
         circular = mode == "circular"
         result = self._cut(pairs) if circular else self
-        for axis, (before, after) in enumerate(pairs):
+        # The last axis first, so that what is repeated on others is whole rows, not a few columns.
+        for axis, (before, after) in reversed(list(enumerate(pairs))):
             if not isinstance(before, int) or not isinstance(after, int):
                 raise ShapeError(f"[pad] mode {mode!r} needs sizes that are known, not {pairs}")
             if before > 0 or after > 0:
