@@ -77,21 +77,22 @@ class _Moments(TensorWise):
             "exp_avg_sq": moved(state["exp_avg_sq"], gradient.square(), second),
         }
 
-    @staticmethod
-    def _weights(state: State, group: ParamGroup) -> tuple[Tensor, Tensor]:
-        """What corrects the bias of each average."""
+    def _common(self, shared: State, group: ParamGroup) -> State:
+        """What corrects the bias of each average, that of squares after the square root."""
         first, second = group["betas"]
-        return _weight(first, state["step"]), _weight(second, state["step"])
+        return {
+            "mean_weight": _weight(first, shared["step"]),
+            "root_weight": _weight(second, shared["step"]).sqrt(),
+        }
 
     def _adam_step(self, gradient: Tensor, state: State, group: ParamGroup) -> tuple[Tensor, State]:
         """Adam's direction, to be multiplied by the rate."""
         after = self._moments(state, gradient, group)
-        mean_weight, square_weight = self._weights(state, group)
         square = after["exp_avg_sq"]
         if "max_exp_avg_sq" in state:
             square = after["max_exp_avg_sq"] = state["max_exp_avg_sq"].maximum(square)
-        size = square.sqrt() / square_weight.sqrt() + group["eps"]
-        return after["exp_avg"] / mean_weight / size, after
+        size = square.sqrt() / state["root_weight"] + group["eps"]
+        return after["exp_avg"] / state["mean_weight"] / size, after
 
 
 class _Adam(_Moments):
@@ -255,7 +256,7 @@ class Adamax(_Moments):
         first, second = group["betas"]
         mean = moved(state["exp_avg"], gradient, first)
         largest = (second * state["exp_inf"]).maximum(gradient.abs() + group["eps"])
-        rate = group["lr"] / _weight(first, state["step"])
+        rate = group["lr"] / state["mean_weight"]
         return value - rate * mean / largest, {"exp_avg": mean, "exp_inf": largest}
 
 
@@ -331,8 +332,7 @@ class NAdam(_Decoupling):
         now = self._momentum(state["step"], group)
         ahead = self._momentum(state["step"] + 1, group)
         product = state["mu_product"]
-        _, square_weight = self._weights(state, group)
-        size = after["exp_avg_sq"].sqrt() / square_weight.sqrt() + group["eps"]
+        size = after["exp_avg_sq"].sqrt() / state["root_weight"] + group["eps"]
         update = gradient * ((1 - now) / (1 - product))
         update = update + after["exp_avg"] * (ahead / (1 - product * ahead))
         return value - group["lr"] * update / size, after
@@ -378,10 +378,9 @@ class RAdam(_Decoupling):
     ) -> tuple[Tensor, State]:
         value, gradient = self._split(value, gradient, group)
         after = self._moments(state, gradient, group)
-        mean_weight, square_weight = self._weights(state, group)
         length, factor = self._rectification(state["step"], group["betas"][1])
-        adaptive = factor * square_weight.sqrt() / (after["exp_avg_sq"].sqrt() + group["eps"])
-        update = after["exp_avg"] / mean_weight * (length > 5).where(adaptive, 1.0)
+        adaptive = factor * state["root_weight"] / (after["exp_avg_sq"].sqrt() + group["eps"])
+        update = after["exp_avg"] / state["mean_weight"] * (length > 5).where(adaptive, 1.0)
         return value - group["lr"] * update, after
 
     @staticmethod

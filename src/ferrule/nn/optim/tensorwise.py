@@ -60,9 +60,11 @@ class TensorWise(Optimizer):
         for group, shared in zip(self.param_groups, self._shared, strict=True):
             _write(shared, self._advance(shared, group))
         place = 0
-        for group in self.param_groups:
+        for group, shared in zip(self.param_groups, self._shared, strict=True):
+            common = self._common(shared, group)
             for param in group["params"]:
-                self._update(param, gradients[place], self.state[place], group)
+                state = {**self.state[place], **common}
+                self._update(param, gradients[place], state, group)
                 place += 1
 
     def _update(self, param: Tensor, gradient: Tensor, state: State, group: ParamGroup) -> None:
@@ -80,6 +82,10 @@ class TensorWise(Optimizer):
     def _advance(self, shared: State, group: ParamGroup) -> State:
         """The shared state of the step that begins."""
         return {name: count + 1 for name, count in shared.items()}
+
+    def _common(self, shared: State, group: ParamGroup) -> State:
+        """What follows from the shared state, and is given to `_change` beside it."""
+        return {}
 
     @abstractmethod
     def _start(self, param: Tensor, group: ParamGroup) -> State:
