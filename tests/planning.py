@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 import ferrule.schedule
-from ferrule.ops import LoadOps, ScheduleItem
-from ferrule.realize import prepare
+from ferrule.ops import LazyOp, LoadOps
+from ferrule.realize import Runners, prepare
 from ferrule.schedule import _recipes
 from ferrule.schedule.changing import _forms
 from ferrule.schedule.lengths import _families
@@ -26,9 +26,9 @@ class Work:
             self.plans += 1
             return plan(*args)
 
-        def prepared(items: Sequence[ScheduleItem]) -> None:
-            self.kernels |= {item.ast for item in items if not isinstance(item.ast.op, LoadOps)}
-            prepare(items)
+        def prepared(kernels: Sequence[tuple[str, LazyOp]]) -> Runners:
+            self.kernels |= {ast for _, ast in kernels if not isinstance(ast.op, LoadOps)}
+            return prepare(kernels)
 
         monkeypatch.setattr("ferrule.schedule._plan", planned)
         monkeypatch.setattr("ferrule.realize.prepare", prepared)

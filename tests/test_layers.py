@@ -58,8 +58,8 @@ LAYERS = """
     schedule.costs schedule.fusion schedule.gains schedule.legality schedule.keep schedule.guests
     schedule.cut
     schedule.trees schedule.merge schedule.order
-    schedule.joined schedule.hazards schedule.parts schedule.recipe schedule.stored schedule.offsets
-    schedule.lengths schedule.changing
+    schedule.joined schedule.hazards schedule.parts schedule.outline schedule.recipe
+    schedule.stored schedule.offsets schedule.lengths schedule.changing
     memory schedule realize
     gradient.recording gradient.tape gradient.rules gradient gradient.joined backward
     counting random blas host lanes

@@ -317,7 +317,8 @@ class Buffer:
     @property
     def exports(self) -> int:
         """How many arrays that share this memory, made by `toCPU` or lent, are alive."""
-        return self.base._exports
+        base = self if self._base is None else self._base
+        return base._exports
 
     @property
     def version(self) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
 from functools import cache, partial
@@ -315,11 +315,11 @@ class Compiled:
 
     @property
     def _runners(self) -> dict[LazyOp, CompiledASTRunner]:
-        return self._runners_by[self.linearizer_opts.allows_tf32]
+        return self._runners_by[bool(config().ALLOW_TF32) and self.linearizer_opts.allows_tf32]
 
     @property
     def _winners(self) -> dict[LazyOp, Winner | None]:
-        return self._winners_by[self.linearizer_opts.allows_tf32]
+        return self._winners_by[bool(config().ALLOW_TF32) and self.linearizer_opts.allows_tf32]
 
     @property
     def linearizer_opts(self) -> Target:
@@ -447,16 +447,22 @@ class Compiled:
             runner = self._runners.get(ast) or self._compile(ast)
         return runner
 
-    def prepare(self, asts: Sequence[LazyOp]) -> None:
-        """Makes the runners of all `asts` that have none yet.
+    def prepare(self, asts: Sequence[LazyOp]) -> Mapping[LazyOp, CompiledASTRunner]:
+        """Makes the runners of all `asts` that have none yet, and gives those of all kernels.
 
         One kernel is compiled while the next one is lowered.
         """
         if config().BEAM:
             self._search(asts)
-        missing = [ast for ast in dict.fromkeys(asts) if ast not in self._runners]
-        self._take_from_cache(missing)
-        missing = [ast for ast in missing if ast not in self._runners]
+        known = self._runners
+        missing = list(dict.fromkeys([ast for ast in asts if ast not in known]))
+        if missing:
+            self._make(missing)
+        return known
+
+    def _make(self, asts: Sequence[LazyOp]) -> None:
+        self._take_from_cache(asts)
+        missing = [ast for ast in asts if ast not in self._runners]
         if len(missing) < 2:
             for ast in missing:
                 self.get_runner(ast)

@@ -81,10 +81,9 @@ class Interpreted:
             self._runners[ast] = runner
         return runner
 
-    def prepare(self, asts: Sequence[LazyOp]) -> None:
-        """Makes the runners of all `asts`."""
-        for ast in asts:
-            self.get_runner(ast)
+    def prepare(self, asts: Sequence[LazyOp]) -> Mapping[LazyOp, InterpretedASTRunner]:
+        """Makes the runners of all `asts`, and gives them."""
+        return {ast: self.get_runner(ast) for ast in asts}
 
     def _function(self, ast: LazyOp) -> Callable[[list[Any], Mapping[Any, int]], None]:
         steps = self._steps(_with_store(ast))

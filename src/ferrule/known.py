@@ -50,8 +50,13 @@ def simpler(op: Op, srcs: tuple[_Node, ...], shape: Shape) -> _Node | Scalar | N
             return inner[0]
     elif op is UnaryOps.CAST:
         return None
-    if all([source.op is not LoadOps.CONST for source in srcs]):
-        return None
+    for source in srcs:
+        if source.op is LoadOps.CONST:
+            return _with_constants(op, srcs)
+    return None
+
+
+def _with_constants(op: Op, srcs: tuple[_Node, ...]) -> _Node | Scalar | None:
     values = [source.base_const() for source in srcs]
     known = [None if isinstance(value, Expr) else value for value in values]
     numbers = [value for value in known if value is not None]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
 
+from ferrule.buffer import Buffer
 from ferrule.device import Device
 from ferrule.helpers import lock_across_forks
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import LazyOp, LoadOps, ScheduleItem
 from ferrule.runner import BufferCopy, JITRunner
 from ferrule.schedule import make_schedule
+
+Runners: TypeAlias = Mapping[str, Mapping[LazyOp, JITRunner]]
+"""By device and AST."""
 
 _turn = lock_across_forks()
 
@@ -24,34 +29,34 @@ def realize(nodes: Sequence[LazyBuffer]) -> None:
         return
     with _turn:
         schedule = make_schedule(nodes)
-        run(schedule.items)
+        runners = prepare(schedule.kernels)
+        for step, buffers, values in schedule.runs():
+            _runner(step.ast, buffers, runners).exec(buffers, values)
         schedule.commit()
 
 
 def run(items: Sequence[ScheduleItem]) -> None:
     """Runs the items of a schedule in order."""
-    prepare(items)
+    runners = prepare([(item.out.device, item.ast) for item in items])
     for item in items:
-        run_item(item)
+        _runner(item.ast, item.buffers, runners).exec(list(item.buffers), item.var_vals)
 
 
-def prepare(items: Sequence[ScheduleItem]) -> None:
-    """Makes the runners of all kernels, each device's together."""
-    asts: dict[str, dict[LazyOp, None]] = {}
-    for item in items:
-        if not isinstance(item.ast.op, LoadOps):
-            asts.setdefault(item.out.device, {})[item.ast] = None
-    for device, kernels in asts.items():
-        Device[device].prepare(list(kernels))
+def prepare(kernels: Iterable[tuple[str, LazyOp]]) -> Runners:
+    """Makes the runners of all kernels, which have a device and an AST, each device's together."""
+    asts: dict[str, list[LazyOp]] = {}
+    for device, ast in kernels:
+        if not isinstance(ast.op, LoadOps):
+            asts.setdefault(device, []).append(ast)
+    return {device: Device[device].prepare(found) for device, found in asts.items()}
 
 
-def run_item(item: ScheduleItem) -> None:
-    """Runs one item: a kernel, a copy between devices, or a runner of the user's."""
-    runner: JITRunner
-    if item.ast.op is LoadOps.FROM:
-        runner = BufferCopy(item.out.device, item.out.nbytes, item.inputs[0].device)
-    elif item.ast.op is LoadOps.CUSTOM:
-        runner = item.ast.arg
-    else:
-        runner = Device[item.out.device].get_runner(item.ast)
-    runner.exec(list(item.buffers), item.var_vals)
+def _runner(ast: LazyOp, buffers: Sequence[Buffer], runners: Runners) -> JITRunner:
+    """What runs a kernel, a copy between devices, or a runner of the user's."""
+    out = buffers[0]
+    if not isinstance(ast.op, LoadOps):
+        return runners[out.device][ast]
+    if ast.op is LoadOps.FROM:
+        return BufferCopy(out.device, out.nbytes, buffers[1].device)
+    runner: JITRunner = ast.arg
+    return runner

@@ -129,9 +129,9 @@ class JITRunner:
             return watching(self, rawbufs, values)
         finally:
             # Afterwards, also where it was interrupted: who looks in between may look again.
-            for position, buffer in enumerate(rawbufs):
-                if position in self.writes:
-                    buffer.note_write()
+            for position in self.writes:
+                if position < len(rawbufs):
+                    rawbufs[position].note_write()
 
     def __call__(
         self,
@@ -238,7 +238,7 @@ class CompiledASTRunner(ASTRunner):
                 f"kernel {self.name} has no program; Device[...].to_program(k) and get_runner(ast) "
                 "make runners that have one"
             )
-        vals = _values(self.vars, var_vals)
+        vals = _values(self.vars, var_vals) if self.vars else ()
         self._check_buffers(rawbufs, var_vals)
         wait = wait or config().DEBUG >= 2
         sizes = self._launch_args(var_vals) if self.global_size is not None else {}

@@ -517,9 +517,9 @@ def kernels_run(monkeypatch: pytest.MonkeyPatch) -> set[Any]:
     asts: set[Any] = set()
     prepare = ferrule.realize.prepare
 
-    def noting(items: Any) -> None:
-        asts.update(item.ast for item in items)
-        prepare(items)
+    def noting(kernels: Any) -> Any:
+        asts.update(ast for _, ast in kernels)
+        return prepare(kernels)
 
     monkeypatch.setattr("ferrule.realize.prepare", noting)
     return asts

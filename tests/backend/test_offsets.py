@@ -11,8 +11,8 @@ import ferrule.schedule
 from ferrule import Tensor, TinyJit, Variable
 from ferrule.schedule import target_of
 from ferrule.schedule.changing import _ENOUGH, _forms
-from ferrule.schedule.graph import build_graph
 from ferrule.schedule.offsets import stand_in
+from ferrule.schedule.outline import Outline
 
 Array = np.ndarray[Any, Any]
 
@@ -281,7 +281,7 @@ def test_a_captured_function_keeps_its_part(device: str, work: Work) -> None:
 def test_parts_begin_at_multiples(device: str) -> None:
     x = Tensor(np.arange(50, dtype=np.float32)).realize()
     for start in range(1, 9):
-        graph = build_graph([(x[start : start + 8][::-1] * 2).lazydata])
+        graph = Outline([(x[start : start + 8][::-1] * 2).lazydata]).graph()
         changed = {
             (number, 0) for number, node in enumerate(graph.everything) if node.op.name == "SHRINK"
         }

@@ -15,7 +15,7 @@ from ferrule.buffer import Buffer
 from ferrule.ops import BinaryOps, LazyOp, ScheduleItem
 from ferrule.realize import run
 from ferrule.schedule import _plan, make_schedule
-from ferrule.schedule.graph import build_graph
+from ferrule.schedule.outline import Outline
 
 Array = np.ndarray[Any, Any]
 
@@ -293,7 +293,7 @@ def test_parts_begin_at_whole_vectors_where_threads_of_a_block_load_them(columns
     pieces = [product(5, columns, 0), product(5, columns, 1)]
     node = pieces[0].cat(pieces[1], dim=1).lazydata
     del pieces
-    recipe, _ = _plan(build_graph([node]), GPU)
+    recipe, _ = _plan(Outline([node]).graph(), GPU)
     found = []
     for step in recipe.steps:
         view = step.ast.arg.st.view
@@ -373,7 +373,7 @@ def test_replays_may_read_parts_of_their_results() -> None:
 
 
 def ops_of(gradient: Tensor) -> set[Any]:
-    return {node.op for node in build_graph([gradient.lazydata]).order}
+    return {node.op for node in Outline([gradient.lazydata]).graph().order}
 
 
 def test_gradients_of_all_parts_are_joined() -> None:

@@ -1,6 +1,6 @@
 """Running schedules: what is prepared when, copies, and what is left after an error."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -71,9 +71,9 @@ def test_all_kernels_are_prepared_before_the_first_one_runs(
     started: list[int] = []
     original = device.prepare
 
-    def prepare(asts: Sequence[LazyOp]) -> None:
+    def prepare(asts: Sequence[LazyOp]) -> Mapping[LazyOp, JITRunner]:
         prepared.extend(asts)
-        original(asts)
+        return original(asts)
 
     def watch(*_: object) -> None:
         started.append(len(prepared))

@@ -34,7 +34,7 @@ from ferrule.realize import realize, run
 from ferrule.runner import JITRunner
 from ferrule.schedule import _plan, _recipes, create_schedule, make_schedule
 from ferrule.schedule.changing import _forms
-from ferrule.schedule.graph import build_graph
+from ferrule.schedule.outline import Outline
 from ferrule.schedule.slots import Slots
 from ferrule.shape.view import ShapeError, View
 from ferrule.storage import Storage
@@ -572,7 +572,7 @@ def test_parts_begin_at_whole_vectors_where_threads_of_a_block_load_them() -> No
     memory = from_array(random_array(64))
     found = {}
     for start in range(1, 20):
-        graph = build_graph([memory.shrink(((start, start + 40),)).e(UnaryOps.NEG)])
+        graph = Outline([memory.shrink(((start, start + 40),)).e(UnaryOps.NEG)]).graph()
         (step,) = (recipe := _plan(graph, target)[0]).steps
         (load,) = [node for node in step.ast.toposort() if node.op is BufferOps.LOAD]
         place = recipe.places[step.places[1]]

@@ -13,7 +13,7 @@ from ferrule.lazy import LazyBuffer
 from ferrule.ops import FunctionOps, LoadOps, ReduceOps, UnaryOps
 from ferrule.schedule import create_schedule
 from ferrule.schedule.costs import Cost, Costs
-from ferrule.schedule.graph import build_graph
+from ferrule.schedule.outline import Outline
 from ferrule.schedule.recipe import Form
 from ferrule.schedule.stored import key_of
 from ferrule.steps import Steps
@@ -92,7 +92,7 @@ def test_what_is_no_element_wise_function_is_called_each_time() -> None:
 
 
 def cost_of(node: LazyBuffer) -> Cost:
-    return Costs(build_graph([node]), set(), detect_cpu())[node]
+    return Costs(Outline([node]).graph(), set(), detect_cpu())[node]
 
 
 @pytest.mark.parametrize("function", [*FUNCTIONS, chain])
@@ -114,7 +114,7 @@ def key(*functions: Function) -> str | None:
     for _ in range(20):
         for function in functions:
             x = applied(function, x)
-    parts = Form(build_graph([x])).key
+    parts = Form(Outline([x]).graph()).key
     assert parts is not None
     return key_of(detect_cpu(), parts)
 

@@ -19,7 +19,7 @@ from ferrule.expr import Variable
 from ferrule.jit.record import settle_writes
 from ferrule.ops import BinaryOps, LazyOp, LoadOps, Op, UnaryOps
 from ferrule.schedule import _plan, _recipes, make_schedule, stored
-from ferrule.schedule.graph import build_graph
+from ferrule.schedule.outline import Outline
 from ferrule.schedule.recipe import Form, Place, Recipe, Step
 from ferrule.shape.view import View
 from ferrule.target import detect_cpu
@@ -141,7 +141,7 @@ def test_what_has_no_text_has_no_key() -> None:
 
 
 def recipe_of(value: Tensor) -> Recipe:
-    graph = build_graph([value.lazydata])
+    graph = Outline([value.lazydata]).graph()
     assert Form(graph).key is not None
     return _plan(graph, TARGET)[0]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence, Set
+from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cache
 from typing import Final, final
@@ -19,11 +19,12 @@ from ferrule.runner import observer
 from ferrule.schedule import stored
 from ferrule.schedule.changing import changes
 from ferrule.schedule.cut import cut
-from ferrule.schedule.graph import Graph, build_graph
+from ferrule.schedule.graph import Graph, note_passed
 from ferrule.schedule.hazards import Hazards
 from ferrule.schedule.joined import place_pieces
 from ferrule.schedule.lengths import schedule_of_any_length
 from ferrule.schedule.offsets import stand_in
+from ferrule.schedule.outline import Outline
 from ferrule.schedule.recipe import Form, Place, Recipe, Schedule, Step
 from ferrule.schedule.slots import Slot, Slots
 from ferrule.schedule.tasks import Reader, Task
@@ -35,6 +36,7 @@ __all__ = ["Schedule", "create_schedule", "make_schedule", "target_of"]
 
 _MOST_RECIPES: Final = 512
 _VECTOR_BYTES: Final = 16
+_NO_VALUES: Final[Mapping[Variable, int]] = {}
 
 
 @final
@@ -57,6 +59,19 @@ class _Key:
 _recipes: OrderedDict[_Key, Recipe] = OrderedDict()
 
 
+@final
+@dataclass(frozen=True)
+class _Known:
+    """What became of a graph: the key of its recipe, and the numbers of `Graph.passed`."""
+
+    key: _Key
+    passed: tuple[int, ...]
+
+
+_known: dict[tuple[Hashable, ...], _Known] = {}
+"""By the keys of outlines."""
+
+
 def create_schedule(nodes: Sequence[LazyBuffer]) -> list[ScheduleItem]:
     """The kernels that compute `nodes`, to be run in this order by the caller.
 
@@ -69,32 +84,65 @@ def create_schedule(nodes: Sequence[LazyBuffer]) -> list[ScheduleItem]:
 
 def make_schedule(nodes: Sequence[LazyBuffer]) -> Schedule:
     """What has to run to compute `nodes`; the graph stays as it is until `commit`."""
-    graph = build_graph(nodes)
-    if not graph.requested:
-        return Schedule([], [])
+    outline = Outline(nodes)
+    if not outline.requested:
+        return Schedule((), (), (), ())
+    schedule = _schedule_of_known(outline) or _schedule_of_new(outline)
+    if schedule is None:  # numbers are memory now, so that it is another graph
+        del outline  # references count
+        return make_schedule(nodes)
+    return schedule
+
+
+def _schedule_of_known(outline: Outline) -> Schedule | None:
+    """The schedule of a graph with the outline of an earlier one; None where there is none."""
+    known = _known.get(outline.key)
+    recipe = None if known is None else _recipes.get(known.key)
+    if known is None or recipe is None:
+        return None
+    _recipes.move_to_end(known.key)
+    if known.passed:
+        note_passed([outline.nodes[number] for number in known.passed])
+    return recipe.follow([_NO_VALUES] * len(recipe.steps), outline.nodes)
+
+
+def _schedule_of_new(outline: Outline) -> Schedule | None:
+    """The schedule of any graph; None where some of its numbers have been put into memory."""
+    graph = outline.graph()
+    note_passed(graph.passed)
     target = target_of(next(iter(graph.requested)).device)
-    form = Form(graph)
-    key = form.key
-    if key is None:
+    form = Form(graph, outline.parts)
+    if form.key is None:
         return Recipe.follow(*_plan(graph, target), graph.everything)
-    if _Key((target, key)) not in _recipes:
-        changed = changes(graph, key)
+    key = _Key((target, form.key))
+    if key not in _recipes:
+        changed = changes(graph, form.key)
         # A capture keeps the numbers, as its replays do not change them.
         is_captured = observer.get() is not None
         if changed.numbers and not is_captured:
             for node in changed.numbers:
                 node.store_number()
-            del graph, form, changed, node  # references count
-            return make_schedule(nodes)
+            return None
         if changed.offsets:
             other = stand_in(graph, changed.offsets, _alignment(target), not is_captured)
             if other is not None:
                 return other.named(_follow_recipe(other.graph, target, Form(other.graph)))
         if not is_captured:
-            found = schedule_of_any_length(graph, key, lambda g: _plan(g, target)[0], target)
+            found = schedule_of_any_length(graph, form.key, lambda g: _plan(g, target)[0], target)
             if found is not None:
                 return found
+    if not graph.symbolic:
+        _remember(outline, graph, key)
     return _follow_recipe(graph, target, form)
+
+
+def _remember(outline: Outline, graph: Graph, key: _Key) -> None:
+    """From now on a graph with that outline has the recipe with that key."""
+    if len(_known) >= _MOST_RECIPES:
+        _known.clear()
+    passed = set(graph.passed)
+    numbers = [number for number, node in enumerate(graph.everything) if node in passed]
+    _known[outline.key] = _Known(key, tuple(numbers))
 
 
 def _follow_recipe(graph: Graph, target: Target, form: Form) -> Schedule:

@@ -14,14 +14,13 @@ from dataclasses import field
 from typing import final
 from weakref import WeakSet
 
-from ferrule.dtype import dtypes
 from ferrule.expr import Expr
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import LoadOps, ReduceOps
 from ferrule.records import dataclass
 from ferrule.shape.layout import storage_size
 from ferrule.shape.view import View
-from ferrule.storage import pending_writes
+from ferrule.storage import Storage, pending_writes
 
 
 @final
@@ -43,6 +42,8 @@ class Graph:
     """Whether any size or argument is symbolic."""
     parts: set[LazyBuffer] = field(default_factory=set)
     """The leaves that are parts of memory which only ever is read: it is all one where they are."""
+    passed: list[LazyBuffer] = field(default_factory=list)
+    """The numbers that some kernel may compute on its way, while something outside holds them."""
 
 
 def value_sources(node: LazyBuffer) -> tuple[LazyBuffer, ...]:
@@ -71,63 +72,75 @@ def toposort(roots: Iterable[LazyBuffer], everything: bool = False) -> list[Lazy
         elif node not in seen:
             seen.add(node)
             srcs = node.srcs if everything else value_sources(node)
-            stack.append(node)
-            stack.append(None)
-            stack.extend([source for source in reversed(srcs) if source not in seen])
+            if srcs:
+                stack += (node, None)
+                stack += srcs[::-1]
+            else:
+                order.append(node)
     return order
 
 
-def build_graph(roots: Sequence[LazyBuffer]) -> Graph:
-    """The graph of `roots` and of the pending writes that replace something they read."""
-    requested = dict.fromkeys(node for node in roots if node.realized is None)
-    order = _with_pending_writes(requested)
-    _request_again(requested, order)
-    everything = order
-    if any([node.op is LoadOps.ASSIGN for node in order]):
-        everything = toposort(requested, everything=True)
-    graph = Graph(order, requested, everything)
+def graph_of(
+    requested: dict[LazyBuffer, None], everything: list[LazyBuffer], outside: Sequence[int]
+) -> Graph:
+    """The graph of these nodes; those with the numbers `outside` are referred to from there."""
+    order = everything
+    if any([node.op is LoadOps.ASSIGN for node in everything]):
+        order = toposort(requested)
+    graph = Graph(order, requested, everything, {everything[number] for number in outside})
     graph.symbolic = any([_is_symbolic(node) for node in everything])
-    graph.external = _referenced_from_outside(everything, order)
     _find_late_readers(graph)
-    _passed.update(_numbers_on_the_way(graph))
+    graph.passed = _numbers_on_the_way(graph)
     return graph
 
 
-def _with_pending_writes(requested: dict[LazyBuffer, None]) -> list[LazyBuffer]:
-    """Adds the versions that replace what is read; gives all nodes in order."""
-    order = toposort(requested)
-    waiting = {storage.node for storage in pending_writes()} - set(requested)
+def nodes_to_compute(roots: Iterable[LazyBuffer]) -> dict[LazyBuffer, None]:
+    """Those of `roots` that have no buffer, the pending writes that replace something they read,
+    and numbers that they need a second time."""
+    requested = dict.fromkeys([node for node in roots if node.realized is None])
+    pending = pending_writes()
+    if pending:
+        _join_pending_writes(requested, pending)
+    if _passed:
+        _request_again(requested)
+    return requested
+
+
+def _join_pending_writes(requested: dict[LazyBuffer, None], pending: Iterable[Storage]) -> None:
+    """Adds the versions that replace what is read."""
+    waiting = {storage.node for storage in pending} - requested.keys()
     while waiting:
-        present = set(order)
+        present = set(toposort(requested))
         joining = [node for node in waiting if _replaces_one_of(node, present)]
         if not joining:
             break
         joining.sort(key=_serial)
         requested.update(dict.fromkeys(joining))
         waiting.difference_update(joining)
-        order = toposort(requested)
-    return order
 
 
 _passed: WeakSet[LazyBuffer] = WeakSet()
-"""Numbers that some kernel may have computed on its way, while something outside held them."""
+"""Those of the graphs so far."""
 
 
-def _request_again(requested: dict[LazyBuffer, None], order: list[LazyBuffer]) -> None:
+def _request_again(requested: dict[LazyBuffer, None]) -> None:
     """Has numbers that are needed a second time stored.
 
     A kernel computes a number such as `bias - 0.1 * (scores - bias).sum()` as it goes along, which
     costs it nothing. In a loop the next one is made of it, and each turn's kernel would be longer
     than the last.
     """
-    if not _passed:
-        return
-    present = set(order)
+    present = set(toposort(requested))
     known = list(_passed)
     _passed.difference_update([node for node in known if node.realized is not None])
     again = [node for node in known if node in present and node not in requested]
     again = [node for node in again if node.realized is None]
     requested.update(dict.fromkeys(sorted(again, key=_serial)))
+
+
+def note_passed(numbers: Iterable[LazyBuffer]) -> None:
+    """These are `Graph.passed` of a graph that is to be computed."""
+    _passed.update(numbers)
 
 
 def _numbers_on_the_way(graph: Graph) -> list[LazyBuffer]:
@@ -174,36 +187,18 @@ def _has_expr(arg: object) -> bool:
 # *** readers that this schedule does not know ***
 
 
-def _known_references(everything: list[LazyBuffer]) -> dict[LazyBuffer, int]:
-    """How often each node is a source. A function of its own, so that no loop variable lives on."""
-    known = dict.fromkeys(everything, 0)
-    for node in everything:
-        for source in node.srcs:
-            known[source] += 1
-    return known
+# What nothing refers to but a list shows how many references the counting itself makes.
+(_OWN,) = map(sys.getrefcount, [object()])
 
 
-def _referenced_from_outside(
-    everything: list[LazyBuffer], order: list[LazyBuffer]
-) -> set[LazyBuffer]:
-    """The nodes that are referred to by more than their users in `everything`, and these lists."""
-    known = _known_references(everything)
-    if order is not everything:
-        for node in order:
-            known[node] += 1
-    # A node that nothing else refers to shows how many references the counting itself makes.
-    everything.append(LazyBuffer.empty((), dtypes.float32, ""))
-    known[everything[-1]] = 0
-    own = -1
-    outside: set[LazyBuffer] = set()
-    for node in reversed(everything):
-        references = sys.getrefcount(node) - known[node]
-        if own < 0:
-            own = references
-        elif references > own:
-            outside.add(node)
-    everything.pop()
-    return outside
+def referenced_from_outside(nodes: list[LazyBuffer], uses: Sequence[int]) -> list[int]:
+    """The numbers of the nodes that are referred to by more than this list, and their users in it.
+
+    `uses` says how many these are. Who calls this has no other references to the nodes; but to
+    those to be computed, to which something outside refers anyway.
+    """
+    counts = enumerate(map(sys.getrefcount, nodes))
+    return [number for number, found in counts if found - uses[number] > _OWN]
 
 
 def _find_late_readers(graph: Graph) -> None:

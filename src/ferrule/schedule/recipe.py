@@ -8,37 +8,22 @@ numbers.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias, final
 
 from ferrule.buffer import Buffer, readable_bytes
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import Expr, Variable, as_expr, sint, unbind
-from ferrule.fold import is_negative_zero
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import BufferOps, LazyOp, LoadOps, ScheduleItem
 from ferrule.records import dataclass
-from ferrule.runner import is_divisible
 from ferrule.schedule.graph import Graph
+from ferrule.schedule.outline import Part, parts_of
 from ferrule.shape.view import View
 
 Values: TypeAlias = dict[Variable, int]
 
 _NO_LENGTHS: Final[Mapping[Expr, int]] = {}
-
-
-@final
-@dataclass(frozen=True)
-class Schedule:
-    """Kernels to run in order, and the buffers that the nodes have once they have run."""
-
-    items: list[ScheduleItem]
-    results: list[tuple[LazyBuffer, Buffer]]
-
-    def commit(self) -> None:
-        """Tells the nodes where their values are."""
-        for node, buffer in self.results:
-            node.set_realized(buffer)
 
 
 @final
@@ -71,6 +56,55 @@ class Step:
 
 
 @final
+class Schedule:
+    """Kernels to run in order, and the buffers that the nodes have once they have run.
+
+    `buffers` has the memory of each place that the steps name, `values` those of the variables of
+    each step.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        values: Sequence[Mapping[Variable, int]],
+        buffers: Sequence[Buffer],
+        results: Sequence[tuple[LazyBuffer, Buffer]],
+    ) -> None:
+        self.steps = steps
+        self.values = values
+        self.buffers = buffers
+        self.results = results
+
+    @property
+    def kernels(self) -> list[tuple[str, LazyOp]]:
+        """Each step's device and AST."""
+        buffers = self.buffers
+        return [(buffers[step.places[0]].device, step.ast) for step in self.steps]
+
+    def runs(self) -> Iterator[tuple[Step, list[Buffer], Values]]:
+        """The steps, the buffers of each, outputs first, and the values of its variables."""
+        buffers = self.buffers
+        for step, values in zip(self.steps, self.values, strict=True):
+            used = [buffers[place] for place in step.places]
+            yield step, used, {variable: values[variable] for variable in step.variables}
+
+    @property
+    def items(self) -> list[ScheduleItem]:
+        """The same, as they are handed to others."""
+        return [_item(step, used, values) for step, used, values in self.runs()]
+
+    def commit(self) -> None:
+        """Tells the nodes where their values are."""
+        for node, buffer in self.results:
+            node.set_realized(buffer)
+
+
+def _item(step: Step, used: list[Buffer], values: Values) -> ScheduleItem:
+    outputs = tuple(used[: step.outputs])
+    return ScheduleItem(step.ast, outputs[0], tuple(used[step.outputs :]), values, outputs)
+
+
+@final
 @dataclass(frozen=True)
 class Recipe:
     """A schedule without buffers and values."""
@@ -93,15 +127,12 @@ class Recipe:
         `values` holds, for each step, those of its variables; `lengths` those in places' sizes.
         """
         try:
-            arenas = [Buffer(device, nbytes, dtypes.uint8) for device, nbytes in self.arenas]
-            buffers: list[Buffer] = []
-            for place in self.places:
-                buffers.append(self._buffer(place, nodes, arenas, buffers, lengths))
+            buffers = self._buffers(nodes, lengths)
         except MemoryError as error:
             error.add_note(f"The largest values to be stored: {self._largest()}")
             raise
-        items = [_item(*pair, buffers) for pair in zip(self.steps, values, strict=True)]
-        return Schedule(items, [(nodes[node], buffers[place]) for node, place in self.results])
+        results = [(nodes[node], buffers[place]) for node, place in self.results]
+        return Schedule(self.steps, values, buffers, results)
 
     def _largest(self) -> str:
         """The shapes of the values that take most memory, for a message."""
@@ -116,32 +147,24 @@ class Recipe:
                 stored[f"{value.shape} {value.dtype} ({readable_bytes(nbytes)})"] = nbytes
         return ", ".join(sorted(stored, key=lambda shown: -stored[shown])[:3])
 
-    def _buffer(
-        self,
-        place: Place,
-        nodes: list[LazyBuffer],
-        arenas: list[Buffer],
-        earlier: list[Buffer],
-        lengths: Mapping[Expr, int],
-    ) -> Buffer:
-        size = place.size if isinstance(place.size, int) else place.size.infer(lengths)
-        if place.node is not None:
-            buffer = nodes[place.node].realized
-            assert buffer is not None, "a leaf lost its memory"
-            whole = size == buffer.size
-            return buffer if whole else buffer.view(place.offset, size)
-        if place.arena is not None:
-            return arenas[place.arena].view(place.offset, size, place.dtype)
-        if place.whole is not None:
-            return earlier[place.whole].view(place.offset, size)
-        return Buffer(place.device, size, place.dtype)
-
-
-def _item(step: Step, values: Mapping[Variable, int], buffers: list[Buffer]) -> ScheduleItem:
-    used = [buffers[place] for place in step.places]
-    outputs = tuple(used[: step.outputs])
-    var_vals = {variable: values[variable] for variable in step.variables}
-    return ScheduleItem(step.ast, outputs[0], tuple(used[step.outputs :]), var_vals, outputs)
+    def _buffers(self, nodes: list[LazyBuffer], lengths: Mapping[Expr, int]) -> list[Buffer]:
+        """The memory at each place."""
+        arenas = [Buffer(device, nbytes, dtypes.uint8) for device, nbytes in self.arenas]
+        buffers: list[Buffer] = []
+        for place in self.places:
+            size = place.size if isinstance(place.size, int) else place.size.infer(lengths)
+            if place.node is not None:
+                found = nodes[place.node].realized
+                assert found is not None, "a leaf lost its memory"
+                buffer = found if size == found.size else found.view(place.offset, size)
+            elif place.arena is not None:
+                buffer = arenas[place.arena].view(place.offset, size, place.dtype)
+            elif place.whole is not None:
+                buffer = buffers[place.whole].view(place.offset, size)
+            else:
+                buffer = Buffer(place.device, size, place.dtype)
+            buffers.append(buffer)
+        return buffers
 
 
 # *** the form of a graph ***
@@ -152,55 +175,26 @@ class Form:
     """What a graph looks like: `key` is equal for graphs that one recipe serves.
 
     None where there is no such key: for runners of the user's, or a variable with two values.
-    `values` holds the variables' values.
+    `values` holds the variables' values. `parts` are those of the graph's nodes, if they are known.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, parts: Sequence[Part] | None = None) -> None:
         self.values: Values = {}
         self.key: tuple[Hashable, ...] | None = None
-        self._numbers: dict[LazyBuffer, int] = {}
-        self._memories: dict[Any, int] = {}
-        self._symbolic = graph.symbolic
-        self._parts = graph.parts
-        self._consistent = True
-        parts: list[Hashable] = []
-        for node in graph.everything:
-            parts.append(self._part(node))
-            self._numbers[node] = len(self._numbers)
+        self._consistent = not any([_is_run_by_user(node) for node in graph.everything])
+        if parts is None:
+            parts, *_ = parts_of(graph.everything, graph.parts)
+        key = [self._free(part) for part in parts] if graph.symbolic else list(parts)
+        numbers = {node: number for number, node in enumerate(graph.everything)}
         waiting = [node for node in graph.external if node.realized is None]
-        parts.append(("requested", *self._numbers_of(graph.requested)))
-        parts.append(("referred to", *self._numbers_of(waiting)))
-        parts.append(("moved out", *self._numbers_of(graph.moved_out)))
+        for what, nodes in (
+            ("requested", graph.requested),
+            ("referred to", waiting),
+            ("moved out", graph.moved_out),
+        ):
+            key.append((what, *sorted([numbers[node] for node in nodes])))
         if self._consistent:
-            self.key = tuple(parts)
-
-    def _numbers_of(self, nodes: Iterable[LazyBuffer]) -> list[int]:
-        return sorted([self._numbers[node] for node in nodes])
-
-    def _part(self, node: LazyBuffer) -> tuple[Hashable, ...]:
-        owner = -1 if node.owner is None else self._number_of(node.owner)
-        arg, shape = node.arg, node.shape
-        if self._symbolic:
-            arg, shape = self._free(arg), self._free(shape)
-        if node.realized is not None:
-            memory = self._memory(node.realized, node in self._parts)
-            return (shape, node.dtype, node.device, owner, *memory)
-        if node.srcs:
-            sources = tuple([self._numbers[source] for source in node.srcs])
-            if node.op is LoadOps.CUSTOM:
-                self._consistent = False
-            return (node.op, sources, arg, owner)
-        return (node.op, arg, is_negative_zero(arg), shape, node.dtype, node.device, owner)
-
-    def _memory(self, buffer: Buffer, anywhere: bool) -> tuple[Hashable, ...]:
-        base = buffer.base
-        number, owner = self._number_of(buffer), self._number_of(base)
-        offset = 0 if base is buffer or anywhere else buffer.byte_offset
-        return (number, owner, offset, buffer.size, buffer.exports > 0, is_divisible(buffer))
-
-    def _number_of(self, thing: object) -> int:
-        """Things are numbered as they are met."""
-        return self._memories.setdefault(id(thing), len(self._memories))
+            self.key = tuple(key)
 
     def _free(self, arg: Any) -> Any:
         """An argument without bound values, which go to `values`."""
@@ -215,3 +209,7 @@ class Form:
             if self.values.setdefault(variable, value) != value:
                 self._consistent = False
         return free
+
+
+def _is_run_by_user(node: LazyBuffer) -> bool:
+    return node.op is LoadOps.CUSTOM and bool(node.srcs)

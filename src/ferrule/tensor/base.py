@@ -474,7 +474,7 @@ class TensorBase:
     def _root(self) -> LazyBuffer:
         """The node to run for this tensor: its whole memory, where that exists anyway."""
         memory = self._cell.value.node
-        return memory if memory.owns_memory else self.lazydata
+        return memory if self._parent is None or memory.owns_memory else self.lazydata
 
     def realize(self, *others: TensorBase) -> Self:
         """Computes this tensor and the others now, together; returns this one.

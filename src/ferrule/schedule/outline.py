@@ -1,0 +1,82 @@
+"""What a graph looks like, as a key by which one that was scheduled before is found again."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence, Set
+from typing import Any, TypeAlias, final
+
+from ferrule.fold import is_negative_zero
+from ferrule.lazy import LazyBuffer
+from ferrule.ops import LoadOps
+from ferrule.runner import is_divisible, watched_since
+from ferrule.schedule.graph import (
+    Graph,
+    graph_of,
+    nodes_to_compute,
+    referenced_from_outside,
+    toposort,
+)
+
+Part: TypeAlias = tuple[Any, ...]
+
+
+def parts_of(
+    nodes: Sequence[LazyBuffer], anywhere: Set[LazyBuffer] = frozenset()
+) -> tuple[list[Part], dict[LazyBuffer, int], list[int]]:
+    """What planning looks at of each node, sources before users; their numbers, by which sources
+    are named in it; and how often each is a source.
+
+    It is the same for the nodes `anywhere` wherever in their memory they are.
+    """
+    parts: list[Part] = []
+    numbers: dict[LazyBuffer, int] = {}
+    uses = [0] * len(nodes)
+    things: dict[int, int] = {}  # memory and owners, in the order in which they are met
+    is_watched = watched_since.get() is not None
+    for place, node in enumerate(nodes):
+        numbers[node] = place
+        token, srcs, buffer = node.owner, node.srcs, node.realized
+        owner = -1 if token is None else things.setdefault(id(token), len(things))
+        if buffer is not None:
+            base = buffer.base
+            number = things.setdefault(id(buffer), len(things))
+            whole = number if base is buffer else things.setdefault(id(base), len(things))
+            offset = 0 if base is buffer or node in anywhere else buffer.byte_offset
+            divisible = not is_watched or is_divisible(buffer)
+            kind = (node.shape, node.dtype, node.device, owner)
+            memory = (number, whole, offset, buffer.size, base.exports > 0, divisible)
+            parts.append(kind + memory)
+        elif srcs:
+            op = node.op
+            sources = tuple([numbers[source] for source in srcs])
+            for number in sources:
+                uses[number] += 1
+            # What a runner of the user's does is not known: it is equal to none.
+            parts.append((op, sources, object() if op is LoadOps.CUSTOM else node.arg, owner))
+        else:
+            arg = node.arg
+            zero = is_negative_zero(arg)
+            parts.append((node.op, arg, zero, node.shape, node.dtype, node.device, owner))
+    return parts, numbers, uses
+
+
+@final
+class Outline:
+    """What there is to compute, before anything is known of it but whether it was seen before.
+
+    `key` holds all that planning looks at, so that a second graph with an equal key needs neither
+    to be looked at more closely nor to be planned.
+    """
+
+    def __init__(self, roots: Iterable[LazyBuffer]) -> None:
+        self.requested = nodes_to_compute(roots)
+        self.nodes = toposort(self.requested, everything=True)
+        self.parts, numbers, uses = parts_of(self.nodes)
+        asked = tuple([numbers[node] for node in self.requested])
+        del numbers  # references count
+        self.outside = referenced_from_outside(self.nodes, uses)
+        self.key: tuple[Hashable, ...] = (*self.parts, asked, tuple(self.outside))
+
+    def graph(self) -> Graph:
+        """The graph, with all that is decided before it is planned."""
+        return graph_of(self.requested, self.nodes, self.outside)

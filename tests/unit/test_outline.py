@@ -1,0 +1,175 @@
+"""Graphs that were scheduled before: found by their outline, and by nothing less."""
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+
+import ferrule.schedule
+from ferrule import Tensor
+from ferrule.expr import Variable
+from ferrule.host import on_host
+from ferrule.lazy import LazyBuffer
+from ferrule.ops import LoadOps
+from ferrule.schedule.outline import Outline
+
+X = np.arange(35, dtype=np.float32).reshape(5, 7) / 8
+
+
+@pytest.fixture
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """A list to which each graph adds that is looked at more closely; none is known before."""
+    found: list[None] = []
+    graph = Outline.graph
+
+    def noting(outline: Outline) -> object:
+        found.append(None)
+        return graph(outline)
+
+    monkeypatch.setattr(Outline, "graph", noting)
+    ferrule.schedule._known.clear()
+    return found
+
+
+def test_a_graph_that_was_seen_before_is_not_looked_at(looked_at: list[None]) -> None:
+    for seed in range(3):
+        x = Tensor(X + seed).realize()
+        expected = (X + seed) * 2 + (X + seed).sum()
+        np.testing.assert_allclose((x * 2 + x.sum()).numpy(), expected, rtol=1e-5)
+    assert len(looked_at) == 1
+
+
+def test_a_recipe_that_is_forgotten_is_made_again(looked_at: list[None]) -> None:
+    for _ in range(2):
+        ferrule.schedule._recipes.clear()
+        np.testing.assert_array_equal((Tensor(X).realize() + 1).numpy(), X + 1)
+    assert len(looked_at) == 2
+
+
+def test_who_reads_the_old_version_is_a_part_of_the_outline(looked_at: list[None]) -> None:
+    held: list[Tensor] = []
+    for turn in range(6):
+        x = Tensor(X).realize()
+        before = x * 3
+        if turn % 2:
+            held.append(before)
+        x += before
+        del before
+        x.realize()
+        np.testing.assert_array_equal(x.numpy(), X * 4)
+        if turn % 2:
+            np.testing.assert_array_equal(held.pop().numpy(), X * 3)
+    assert len(looked_at) == 2
+
+
+def test_an_old_version_that_is_referred_to_is_a_part_of_the_outline() -> None:
+    for turn in range(4):
+        x = Tensor(X).realize()
+        held = [x.lazydata] if turn % 2 else []
+        x += 1
+        x.realize()
+        np.testing.assert_array_equal(x.numpy(), X + 1)
+        for node in held:
+            np.testing.assert_array_equal(Tensor(node).numpy(), X)
+
+
+def test_memory_that_was_handed_out_is_a_part_of_the_outline() -> None:
+    for turn in range(4):
+        x = Tensor(X).realize()
+        shared = x.numpy(copy=False) if turn % 2 else None
+        x *= 2
+        x.realize()
+        np.testing.assert_array_equal(x.numpy(), X * 2)
+        if shared is not None:
+            np.testing.assert_array_equal(shared, X)
+
+
+def test_writes_to_one_memory_and_to_two(looked_at: list[None]) -> None:
+    for turn in range(4):
+        x = Tensor(X).realize()
+        y = x if turn % 2 else Tensor(X).realize()
+        x[0] = x[1]
+        y[1] = y[2] + x[0]
+        Tensor.realize(x, y)
+        expected, other = X.copy(), X.copy()
+        other = expected if turn % 2 else other
+        expected[0] = expected[1]
+        other[1] = other[2] + expected[0]
+        np.testing.assert_array_equal(x.numpy(), expected)
+        np.testing.assert_array_equal(y.numpy(), other)
+
+
+def test_numbers_on_the_way_are_noted_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted: list[LazyBuffer] = []
+
+    def note(numbers: Iterable[LazyBuffer]) -> None:
+        noted.extend(numbers)
+
+    ferrule.schedule._known.clear()
+    monkeypatch.setattr("ferrule.schedule.note_passed", note)
+    for turn in range(3):
+        x = Tensor(X).realize()
+        total = x.sum()
+        (x - total).realize()
+        assert noted[turn:] == [total.lazydata.srcs[0]], turn
+
+
+def test_variables_have_other_values(looked_at: list[None]) -> None:
+    n = Variable("n", 1, 3)
+    for value in (2, 3, 2):
+        total = Tensor(X).realize()[: n.bind(value)].sum()
+        assert total.item() == X[:value].sum()
+
+
+def test_what_a_runner_of_the_users_does_is_not_known() -> None:
+    x = Tensor(X).realize()._read()
+    for function in (np.square, np.negative):
+        node = on_host(function, [x], x.shape, x.dtype).node
+        assert Outline([node]).key != Outline([node]).key
+        np.testing.assert_array_equal(Tensor(node).numpy(), function(X))
+
+
+def test_what_is_asked_for_is_a_part_of_the_outline() -> None:
+    for turn in range(4):
+        y = Tensor(X).realize() * 2
+        z = y + 1
+        Tensor.realize(*([y, z] if turn % 2 else [z]))
+        assert (y.lazydata.realized is not None) == bool(turn % 2)
+        np.testing.assert_array_equal(z.numpy(), X * 2 + 1)
+
+
+def outside(tensor: Tensor) -> list[LazyBuffer]:
+    """The nodes below a lazy tensor that something else refers to, but for constants."""
+    outline = Outline([tensor.lazydata])
+    found = [outline.nodes[number] for number in outline.outside]
+    return [node for node in found if node.op is not LoadOps.CONST]
+
+
+def test_what_is_referred_to_from_outside() -> None:
+    x = Tensor(X).realize()
+    middle = x * 2
+    result = middle.exp2() + 1
+    assert outside(result) == [x.lazydata, middle.lazydata, result.lazydata]
+    inner = middle.lazydata
+    del middle
+    assert outside(result) == [x.lazydata, inner, result.lazydata]
+    del inner
+    assert outside(result) == [x.lazydata, result.lazydata]
+
+
+def test_numbers_that_became_memory_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[int, int]] = []
+    begin = Outline.__init__
+
+    def noting(outline: Outline, roots: Iterable[LazyBuffer]) -> None:
+        begin(outline, roots)
+        made.append((len(outline.nodes), len(outline.outside)))
+
+    monkeypatch.setattr(Outline, "__init__", noting)
+    x = Tensor(X).realize()
+    for turn in range(8):
+        number = 0.5 + turn / 16
+        result = ((x * number).exp2() + x).numpy()
+        np.testing.assert_allclose(result, np.exp2(X * number) + X, rtol=1e-5)
+    assert len(made) > 8  # some were made twice, the second time with memory
+    assert all(referred <= 4 < total for total, referred in made[8:])
