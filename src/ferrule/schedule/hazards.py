@@ -110,21 +110,21 @@ class Hazards:
         for root in task.outputs:
             self._producer[root] = task
 
-    def _read_copy_instead(self, old: LazyBuffer, writer: Task) -> None:
-        """All tasks but the writer, and the one that copies, read a copy of `old`."""
+    def _read_copy_instead(self, old: LazyBuffer, writer: Task) -> LazyBuffer:
+        """All tasks but the writer, and the one that copies, read a copy of `old`; gives it."""
         copy = self._copy(old)
-        self.copies[old] = copy
         copying = self._producer[copy]
         for task in self.tasks:
             if task is not writer and task is not copying and old in task.reads:
                 task.instead[old] = copy
                 self.reader.find_reads(task)
+        return copy
 
     def _keep_late_readers(self) -> None:
         needed_later = set(self.graph.moved_out)
         for version, old in list(self.slots.overwrites.items()):
             if old in needed_later:
-                self._read_copy_instead(old, self._producer[version])
+                self.copies[old] = self._read_copy_instead(old, self._producer[version])
 
     # -- inside one task -------------------------------------------------------------------------
 
@@ -274,12 +274,21 @@ class Hazards:
                 yield from readers[leaf]
 
     def _break_cycle(self, stuck: set[Task]) -> None:
-        """One version that a stuck task reads, and another overwrites, is copied."""
+        """What a stuck task reads, and another overwrites, is copied: the version that is replaced,
+        or a leaf in the same memory that is no version of it.
+        """
         for version, old in self.slots.overwrites.items():
             writer = self._producer[version]
             if writer not in stuck or old in self.copies:
                 continue
             if any(old in task.reads for task in stuck if task is not writer):
-                self._read_copy_instead(old, writer)
+                self.copies[old] = self._read_copy_instead(old, writer)
                 return
+        for version, old in self.slots.overwrites.items():
+            writer, slot = self._producer[version], self.slots[version]
+            others = [task for task in self.tasks if task in stuck and task is not writer]
+            for leaf in [leaf for task in others for leaf in task.reads if leaf.realized]:
+                if writer in stuck and leaf is not old and self.slots[leaf].overlaps(slot):
+                    self._read_copy_instead(leaf, writer)
+                    return
         raise AssertionError(f"kernels that wait for each other: {[t.outputs for t in stuck]}")
