@@ -910,6 +910,16 @@ def test_numbers_that_keep_changing_have_one_kernel(
     assert len(made) == 5
 
 
+def test_who_else_holds_a_number_makes_no_other_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = plans(monkeypatch)
+    for is_held in (True, False):
+        held = LazyBuffer.const(2.5, dtypes.float32, X.shape, "NUMPY") if is_held else None
+        node = (Value(from_array(X)) * 2.5).node
+        assert held is None or node.srcs[1] is held
+        np.testing.assert_array_equal(to_array(node), X * 2.5)
+    assert len(made) == 1
+
+
 def test_numbers_change_in_writes_too(monkeypatch: pytest.MonkeyPatch) -> None:
     made = plans(monkeypatch)
     storage, expected = storage_of(X), X.copy()

@@ -186,7 +186,9 @@ class Form:
             parts, *_ = parts_of(graph.everything, graph.parts)
         key = [self._free(part) for part in parts] if graph.symbolic else list(parts)
         numbers = {node: number for number, node in enumerate(graph.everything)}
-        waiting = [node for node in graph.external if node.realized is None]
+        # Who refers to a constant makes no difference: that gets no memory.
+        held = [node for node in graph.external if node.op is not LoadOps.CONST]
+        waiting = [node for node in held if node.realized is None]
         for what, nodes in (
             ("requested", graph.requested),
             ("referred to", waiting),
