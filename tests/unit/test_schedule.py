@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.effort import calls
+from tests.planning import Work
 
 from ferrule.capture import Capture
 from ferrule.codegen.lower import lower
@@ -33,7 +34,6 @@ from ferrule.ops import (
 from ferrule.realize import realize, run
 from ferrule.runner import JITRunner
 from ferrule.schedule import _plan, _recipes, create_schedule, make_schedule
-from ferrule.schedule.changing import _forms
 from ferrule.schedule.outline import Outline
 from ferrule.schedule.slots import Slots
 from ferrule.shape.view import ShapeError, View
@@ -881,8 +881,7 @@ def test_a_recipe_takes_the_values_of_variables_anew() -> None:
 
 def plans(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     """What is planned from now on adds to the list; nothing is known from before."""
-    _recipes.clear()
-    _forms.clear()
+    Work.forget()
     made: list[None] = []
 
     def counted(*args: Any) -> Any:
