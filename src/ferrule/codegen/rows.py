@@ -80,9 +80,12 @@ def _repeat_first(plan: Plan, name: str, below: Sequence[str]) -> None:
         return
     once = plan.work_of(family)
     whole = plan.work(name) - once
+    if whole < SERIAL_WORK:
+        return
     r = loops[0].range
-    chunks = min(CHUNKS * plan.target.max_threads, r.size.max, whole // (WORTH_REPEATING * once))
-    if whole < SERIAL_WORK or chunks < plan.target.max_threads:
+    worth_it = whole // (WORTH_REPEATING * max(once, 1))
+    chunks = min(CHUNKS * plan.target.max_threads, r.size.max, worth_it)
+    if chunks < plan.target.max_threads:
         return
     size = -(-r.size.max // chunks)
     if size > WHOLE and len(loops) == 1:
