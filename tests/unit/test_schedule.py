@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.effort import calls
+from tests.kernels import add, load, store
 from tests.planning import Work
 
 from ferrule.capture import Capture
 from ferrule.codegen.lower import lower
-from ferrule.device import Buffer
+from ferrule.device import Buffer, Device
 from ferrule.dtype import dtypes
 from ferrule.expr import Variable
 from ferrule.lazy import LazyBuffer
@@ -354,6 +355,20 @@ def test_a_number_in_common_is_no_reason_to_share_loops() -> None:
     both = value(100)
     (item,) = kernels(value(100, seed=1) * both, value(100, seed=2) * both)
     assert len(lower(item.ast, "k").roots) == 1
+
+
+def test_what_a_kernel_overwrites_is_read_in_the_same_loop() -> None:
+    """The third store meets both others, which have nothing in common."""
+    p, x = load(3, 50_000), load(2, 50_000)
+    stores = (store(add(p, p)), store(add(x, x), 1), store(add(p, p), 2))
+    ast = LazyOp(BufferOps.SINK, stores)
+    assert len(lower(ast, "k").roots) == 1
+    arrays = [random_array(50_000) for _ in range(4)]
+    buffers = [Buffer.fromCPU("CPU", array) for array in arrays]
+    Device["CPU"].get_runner(ast).exec(buffers)
+    expected = arrays[3] * 2, arrays[2] * 2, arrays[3] * 2
+    for buffer, values in zip(buffers, expected, strict=False):
+        np.testing.assert_array_equal(buffer.toCPU(), values)
 
 
 def test_a_contraction_is_not_computed_for_two_outputs_at_once() -> None:
@@ -713,10 +728,10 @@ def test_a_part_of_shared_memory_is_ordered_by_its_bytes() -> None:
 def assert_in_place_rule(ast: LazyOp) -> None:
     """A buffer that is stored is loaded at the store's own place only."""
     stores = ast.src if ast.op is BufferOps.SINK else (ast,)
-    places = {store.arg.idx: store.arg.st for store in stores}
-    for store in stores:
-        aligned: dict[LazyOp, bool] = {store.src[0]: True}
-        for node in store.src[0].get_lazyops():
+    places = {stored.arg.idx: stored.arg.st for stored in stores}
+    for stored in stores:
+        aligned: dict[LazyOp, bool] = {stored.src[0]: True}
+        for node in stored.src[0].get_lazyops():
             keeps = not isinstance(node.op, (MovementOps, ReduceOps))
             for source in node.src:
                 aligned[source] = aligned.get(source, True) and keeps and aligned[node]

@@ -294,8 +294,9 @@ def lower(ast: LazyOp, name: str) -> Kernel:
     """
     lowering = Lowering()
     builder = _Builder()
-    for number, store in enumerate(stores_of(ast)):
-        builder.add_store(lowering, number, store)
+    stores = stores_of(ast)
+    for number, group in enumerate(_groups(stores)):
+        builder.add_store(lowering, number, stores[number], group)
     return Kernel(name, tuple(builder.nests), _slots(ast), tuple(ast.vars()))
 
 
@@ -347,6 +348,21 @@ class _Memory:
         return same or self.written in other.read or other.written in self.read
 
 
+def _groups(stores: Sequence[LazyOp]) -> list[int]:
+    """For each STORE a number that it shares with those whose memory it meets, and whom they meet.
+
+    What one overwrites and another reads has to be in one loop, so that it is read first.
+    """
+    memories = [_Memory.of(store) for store in stores]
+    groups = list(range(len(stores)))
+    for number, memory in enumerate(memories):
+        for other in range(number):
+            if groups[other] != groups[number] and memory.meets(memories[other]):
+                old, new = groups[number], groups[other]
+                groups = [new if group == old else group for group in groups]
+    return groups
+
+
 class _Builder:
     """Collects nests; a REDUCE or KEEP becomes a nest once for each place where it is needed."""
 
@@ -355,31 +371,26 @@ class _Builder:
         self._placed: dict[tuple[Expr, tuple[str, tuple[Expr, ...]], tuple[str, int]], str] = {}
         self._used: set[Expr] = set()
         self._number = itertools.count()
-        self._roots: dict[tuple[Any, ...], list[tuple[str, Index, list[_Memory]]]] = {}
-        """By shape: nests without reduces, their indices, and the memory of each result."""
+        self._roots: dict[tuple[Any, ...], tuple[str, Index]] = {}
+        """By shape and group of STOREs: nests without reduces, and their indices."""
         self._blocks: tuple[Nest, dict[LazyOp, Index]] | None = None
         """The last root nest with blocks, and at which index it keeps what."""
 
-    def add_store(self, lowering: Lowering, number: int, node: LazyOp) -> None:
-        """A root nest for a STORE; STOREs of one shape without reduces share a nest, if they have
-        memory in common.
-        """
+    def add_store(self, lowering: Lowering, number: int, node: LazyOp, group: int) -> None:
+        """A root nest for a STORE; those of one shape and group without reduces share a nest."""
         value: LazyOp = node.src[0]
         if value.op is ReduceOps.SCATTER:
             self._add_scatter(lowering, number, node)
             return
         shape = node.shape
-        memory = _Memory.of(node)
-        roots = self._roots.setdefault(shape, [])
-        found = next((r for r in roots if any(memory.meets(other) for other in r[2])), None)
+        found = self._roots.get((shape, group))
         if found is not None:
-            root, idx, memories = found
+            root, idx = found
             compute = _store(f"out{number}", node, lowering.lower(value, idx), idx)
             if not any(e.op in _NESTED for e in toposort([compute.value])):
                 at = next(p for p, nest in enumerate(self.nests) if nest.name == root)
                 nest = self.nests[at]
                 self.nests[at] = Nest(nest.name, (*nest.computes, compute), nest.loops)
-                memories.append(memory)
                 return
         idx = tuple(
             const(0) if n == 1 else range_(f"i{number}.{a}", n) for a, n in enumerate(shape)
@@ -402,7 +413,7 @@ class _Builder:
             self._blocks = nest, blocks
         shared = len(nest.computes) == 1 and not strides
         if shared and not any(e.op is ExprOp.READ for e in nest.nodes):
-            roots.append((nest.name, idx, [memory]))
+            self._roots[shape, group] = nest.name, idx
 
     def _add_sum(self, c: Compute, idx: list[Expr], blocks: dict[LazyOp, Index]) -> bool:
         """A STORE of a sum over blocks that another root keeps: each block's part is added to what
