@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from ferrule.buffer import Buffer
+from ferrule.buffer import Buffer, newest_serial
 from ferrule.device import Device
 from ferrule.helpers import lock_across_forks
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import LazyOp, LoadOps, ScheduleItem
 from ferrule.runner import BufferCopy, JITRunner
-from ferrule.schedule import make_schedule
+from ferrule.schedule import Schedule, make_schedule
 
 Runners: TypeAlias = Mapping[str, Mapping[LazyOp, JITRunner]]
 """By device and AST."""
@@ -28,11 +28,42 @@ def realize(nodes: Sequence[LazyBuffer]) -> None:
     if all([node.realized is not None for node in nodes]):
         return
     with _turn:
+        newest = newest_serial()
         schedule = make_schedule(nodes)
         runners = prepare(schedule.kernels)
-        for step, buffers, values in schedule.runs():
-            _runner(step.ast, buffers, runners).exec(buffers, values)
+        may_raise = [step.ast.op is LoadOps.CUSTOM for step in schedule.steps]
+        if any(may_raise):
+            _run_or_undo(schedule, runners, may_raise, newest)
+        else:
+            for step, buffers, values in schedule.runs():
+                _runner(step.ast, buffers, runners).exec(buffers, values)
         schedule.commit()
+
+
+def _run_or_undo(
+    schedule: Schedule, runners: Runners, may_raise: Sequence[bool], newest: int
+) -> None:
+    """Runs the steps. If a function of the host raises, memory that was there before, with serial
+    numbers below `newest`, gets its contents back: all writes are still to be done, once.
+    """
+    last = max([number for number, may in enumerate(may_raise) if may])
+    kept: dict[Buffer, Buffer] = {}
+    try:
+        for number, (step, buffers, values) in enumerate(schedule.runs()):
+            for buffer in buffers[: step.outputs] if number < last else ():
+                if buffer.base.serial < newest and buffer not in kept:
+                    kept[buffer] = Buffer(buffer.device, buffer.size, buffer.dtype)
+                    _copy(kept[buffer], buffer)
+            _runner(step.ast, buffers, runners).exec(buffers, values)
+    except BaseException:
+        for buffer, contents in reversed(kept.items()):
+            _copy(buffer, contents)
+            buffer.note_write()
+        raise
+
+
+def _copy(to: Buffer, source: Buffer) -> None:
+    BufferCopy(to.device, to.nbytes, source.device)([to, source], {})
 
 
 def run(items: Sequence[ScheduleItem]) -> None:

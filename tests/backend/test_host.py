@@ -66,6 +66,22 @@ def test_its_errors_reach_the_caller_and_nothing_is_lost() -> None:
     assert halved(x).tolist() == [0.5]
 
 
+@pytest.mark.parametrize("part", [slice(None), slice(1, 3)])
+def test_writes_before_an_error_are_done_once(part: slice) -> None:
+    x = Tensor.zeros(4).contiguous().realize()
+    held = x * 10
+    x[part] += 1
+    expected = np.zeros(4)
+    expected[part] += 1
+    value = (x * 2)._read()
+    failing = Tensor(on_host(_fails, [value], (4,), dtypes.float32).node)
+    for _ in range(2):
+        with pytest.raises(ArithmeticError):
+            Tensor.realize(failing, x, held)
+    np.testing.assert_array_equal(x.numpy(), expected)
+    np.testing.assert_array_equal(held.numpy(), np.zeros(4))
+
+
 def test_a_symbolic_size_is_refused() -> None:
     n = Variable("n", 1, 3).bind(2)
     with pytest.raises(ShapeError, match=r"\[halved\] runs on the host and needs known sizes"):
