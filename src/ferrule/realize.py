@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TypeAlias
 
 from ferrule.buffer import Buffer, newest_serial
@@ -31,32 +32,39 @@ def realize(nodes: Sequence[LazyBuffer]) -> None:
         newest = newest_serial()
         schedule = make_schedule(nodes)
         runners = prepare(schedule.kernels)
-        may_raise = [step.ast.op is LoadOps.CUSTOM for step in schedule.steps]
-        if any(may_raise):
-            _run_or_undo(schedule, runners, may_raise, newest)
+        if any([step.ast.op is LoadOps.CUSTOM for step in schedule.steps]):
+            with contents_kept(_at_risk(schedule, newest)):
+                _run_all(schedule, runners)
         else:
-            for step, buffers, values in schedule.runs():
-                _runner(step.ast, buffers, runners).exec(buffers, values)
+            _run_all(schedule, runners)
         schedule.commit()
 
 
-def _run_or_undo(
-    schedule: Schedule, runners: Runners, may_raise: Sequence[bool], newest: int
-) -> None:
-    """Runs the steps. If a function of the host raises, memory that was there before, with serial
-    numbers below `newest`, gets its contents back: all writes are still to be done, once.
+def _run_all(schedule: Schedule, runners: Runners) -> None:
+    for step, buffers, values in schedule.runs():
+        _runner(step.ast, buffers, runners).exec(buffers, values)
+
+
+def _at_risk(schedule: Schedule, newest: int) -> list[Buffer]:
+    """The memory from before, with serial numbers below `newest`, that is written to before a
+    function of the host runs, which may raise: all of these writes are then still to be done.
     """
-    last = max([number for number, may in enumerate(may_raise) if may])
-    kept: dict[Buffer, Buffer] = {}
+    runs = list(schedule.runs())
+    last = max([n for n, (step, _, _) in enumerate(runs) if step.ast.op is LoadOps.CUSTOM])
+    written = [buffer for step, buffers, _ in runs[:last] for buffer in buffers[: step.outputs]]
+    return [buffer for buffer in dict.fromkeys(written) if buffer.base.serial < newest]
+
+
+@contextmanager
+def contents_kept(memory: Iterable[Buffer]) -> Iterator[None]:
+    """A block after which these contain what they did before, if it raises."""
+    kept = [(buffer, Buffer(buffer.device, buffer.size, buffer.dtype)) for buffer in memory]
+    for buffer, contents in kept:
+        _copy(contents, buffer)
     try:
-        for number, (step, buffers, values) in enumerate(schedule.runs()):
-            for buffer in buffers[: step.outputs] if number < last else ():
-                if buffer.base.serial < newest and buffer not in kept:
-                    kept[buffer] = Buffer(buffer.device, buffer.size, buffer.dtype)
-                    _copy(kept[buffer], buffer)
-            _runner(step.ast, buffers, runners).exec(buffers, values)
+        yield
     except BaseException:
-        for buffer, contents in reversed(kept.items()):
+        for buffer, contents in kept:
             _copy(buffer, contents)
             buffer.note_write()
         raise

@@ -82,6 +82,42 @@ def test_writes_before_an_error_are_done_once(part: slice) -> None:
     np.testing.assert_array_equal(held.numpy(), np.zeros(4))
 
 
+def _checked(x: np.ndarray) -> np.ndarray:
+    if x.min() < 0:
+        raise ArithmeticError("no result")
+    return x
+
+
+def test_a_replay_that_raises_has_not_happened() -> None:
+    count, total = Tensor.zeros(1).contiguous().realize(), Tensor.zeros(2).contiguous().realize()
+    weight = Tensor([1.0, 2.0], requires_grad=True).realize()
+
+    @TinyJit
+    def f(x: Tensor, log: Tensor) -> None:
+        count.assign(count + 1)
+        log.assign(log * 2 + count)
+        value = (x + count * 0 + log.sum() * 0)._read()
+        checked = Tensor(on_host(_checked, [value], value.shape, dtypes.float32).node)
+        (weight * checked).sum().backward()
+        total.assign(total + checked)
+
+    sums, log = np.zeros(2), Tensor.zeros(3).contiguous()
+    for call in range(8):
+        x, fails = np.array([call, 1], np.float32), call in (4, 6)
+        before = [count.item(), log.numpy(), None if weight.grad is None else weight.grad.numpy()]
+        if fails:
+            with pytest.raises(ArithmeticError):
+                f(Tensor(-x), log)
+            after = [count.item(), log.numpy(), weight.grad.numpy()]
+            for one, other in zip(before, after, strict=True):
+                np.testing.assert_array_equal(one, other)
+        else:
+            f(Tensor(x), log)
+            sums += x
+        np.testing.assert_array_equal(total.numpy(), sums)
+    assert count.item() == 6
+
+
 def test_a_symbolic_size_is_refused() -> None:
     n = Variable("n", 1, 3).bind(2)
     with pytest.raises(ShapeError, match=r"\[halved\] runs on the host and needs known sizes"):

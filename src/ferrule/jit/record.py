@@ -20,6 +20,7 @@ from ferrule.capture import Capture, JitError, PlaceHolder, Recorded, user_locat
 from ferrule.containers import mapped
 from ferrule.counting import is_numbers
 from ferrule.device import BufferCopy
+from ferrule.host import HostFunction
 from ferrule.jit.batch import Batch
 from ferrule.jit.before import Before
 from ferrule.jit.found import FoundInputs
@@ -27,7 +28,7 @@ from ferrule.jit.inputs import Arguments, InputPart, follow, is_symbolic_view
 from ferrule.jit.made import Made
 from ferrule.jit.places import Path, Place, tensors_of
 from ferrule.jit.reach import Holders, Owner, Reach, memory_of_views, owners_among
-from ferrule.jit.replay import Replay
+from ferrule.jit.replay import AtRisk, Replay
 from ferrule.jit.results import Effect, Leaf, replace_tensors, returned_tensors, tensors_in
 from ferrule.jit.weights import PackedWeights
 from ferrule.lazy import LazyBuffer
@@ -238,7 +239,19 @@ class _Call:
             found=self.before.found.mattering(),
             parts=list(self._parts.values()),
             limits=self.limits,
+            at_risk=self._at_risk(changed),
         )
+
+    def _at_risk(self, changed: Sequence[Buffer]) -> AtRisk | None:
+        """What is written to before the last function of the host; None where there is none."""
+        recorded = self.capture.recorded
+        hosts = [n for n, record in enumerate(recorded) if isinstance(record.prg, HostFunction)]
+        if not hosts:
+            return None
+        written = set().union(*[record.written() for record in recorded[: hosts[-1]]])
+        numbers = enumerate(self.arguments.buffers)
+        arguments = [number for number, buffer in numbers if buffer.base.serial in written]
+        return AtRisk(arguments, [memory for memory in changed if memory.serial in written])
 
     def _leave_settled(self) -> Set[int]:
         """Leaves out what made settled memory; gives the other memory that the call made and that

@@ -16,8 +16,26 @@ from ferrule.jit.results import Outcome, build_result
 from ferrule.jit.watch import Watch
 from ferrule.jit.weights import PackedWeights
 from ferrule.lazy import LazyBuffer
+from ferrule.realize import contents_kept
+from ferrule.records import dataclass
 from ferrule.tensor import Tensor
 from ferrule.tensor.limits import Limits, fit
+
+
+@final
+@dataclass(frozen=True)
+class AtRisk:
+    """What a replay writes to before a function of the host runs, which may raise.
+
+    A replay that raises has not happened.
+    """
+
+    arguments: Sequence[int]
+    outside: Sequence[Buffer]
+
+    def memory(self, arguments: Sequence[Buffer]) -> list[Buffer]:
+        """That of a replay with these arguments."""
+        return [*self.outside, *[arguments[number] for number in self.arguments]]
 
 
 @final
@@ -41,6 +59,7 @@ class Replay:
         found: tuple[FoundInputs, tuple[Any, ...]],
         parts: Sequence[InputPart] = (),
         limits: Limits | None = None,
+        at_risk: AtRisk | None = None,
     ) -> None:
         self.batch = batch
         self.watch = watch
@@ -60,6 +79,8 @@ class Replay:
         self._parts = parts
         self.limits = limits or {}
         """What the values of variables have to fulfil: with others the function may be wrong."""
+        self._at_risk = at_risk
+        """None where nothing may raise."""
 
     def takes(self, var_vals: Mapping[Variable, int]) -> bool:
         """Whether no part of a tensor is beyond its end with these values."""
@@ -73,8 +94,9 @@ class Replay:
         values = {**self._var_vals, **var_vals} if var_vals else self._var_vals
         outcome = self._outcome
         self.runs += 1
-        for effect in outcome.effects:
-            effect.let_go(tensors)
+        if self._at_risk is None:
+            for effect in outcome.effects:
+                effect.let_go(tensors)
         nodes: list[LazyBuffer] = []
         for value in outcome.fresh:
             buffer, node = value.make(values)
@@ -85,7 +107,11 @@ class Replay:
         packed = self._packed
         batch = self.batch if packed is None or not packed.are_ready() else packed.batch
         try:
-            batch.run(buffers, values)
+            if self._at_risk is None:
+                batch.run(buffers, values)
+            else:
+                with contents_kept(self._at_risk.memory(buffers)):
+                    batch.run(buffers, values)
         finally:
             if self._writes:
                 for buffer in self._changed:
