@@ -18,7 +18,17 @@ COPIED = 1 << 30
 RUNS = 10
 # Operations per clock of one multiprocessor, a multiply-add counting two, by NVIDIA's tables of
 # arithmetic throughput: float32, and bfloat16 on tensor cores; by compute capability.
-PER_CLOCK = {8: (256, 2048), 9: (256, 4096), 10: (256, 8192)}
+PER_CLOCK = {
+    (8, 0): (128, 2048),
+    (8, 6): (256, 1024),
+    (8, 9): (256, 1024),
+    (9, 0): (256, 4096),
+    (10, 0): (256, 8192),
+    (10, 3): (256, 8192),
+    (12, 0): (256, 1024),
+}
+USUAL = (9, 0)
+"""What others are taken for."""
 
 
 def copy_rate() -> float:
@@ -39,8 +49,7 @@ def measure(threads: int) -> Limits:
     """The limits of the first GPU; `threads` is what the table says of the host."""
     first = open_gpu(0)
     clock = 1e3 * first.attribute("CLOCK_RATE") * first.attribute("MULTIPROCESSOR_COUNT")
-    major = first.attribute("COMPUTE_CAPABILITY_MAJOR")
-    plain, tensor = PER_CLOCK.get(major, PER_CLOCK[8])
+    plain, tensor = PER_CLOCK.get(first.capability, PER_CLOCK[USUAL])
     rate = copy_rate()
     level = Bandwidth(rate, rate, rate)
     # tf32 has half the rate of what is half as wide.

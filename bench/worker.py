@@ -14,6 +14,7 @@ import os
 import statistics
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -52,6 +53,11 @@ REFERENCES = (("torch", "float64"), ("ferrule", "float64"))
 WARM_CALLS = 4
 """Enough for a jit to capture: what is checked must be what is timed."""
 SLOWEST_CALL_S = 10.0
+GPU_SAMPLE_S = 2e-3
+MOST_IN_FLIGHT = 100
+"""On a GPU a sample is as many calls as take so long, awaited together: as programs make them, who
+do not look at each result. Waiting after each call would measure how long that takes.
+"""
 CHECKED_STEPS = 5
 CHECKED_RATE = 1e-3
 # Timed steps hardly move, so that the first and the last of them compute on numbers alike.
@@ -117,24 +123,32 @@ def relative_error(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) 
 # Timing
 
 
-def timed(call: Call, library: Library) -> tuple[Any, float]:
-    """A call's result, and the seconds until it is there."""
+def timed(call: Call, library: Library, count: int = 1) -> tuple[Any, float]:
+    """The result of several calls, and the seconds that each of them takes until all are there."""
     start = time.perf_counter()
-    value = call()
+    for _ in range(count):
+        value = call()
     library.finish()
-    return value, time.perf_counter() - start
+    return value, (time.perf_counter() - start) / count
 
 
-def block(call: Call, library: Library, seconds: float, warmup: float) -> Answer:
-    """The median of as many calls as fit; those of the warm-up do not count."""
+def in_flight(library: Library, seconds: float) -> int:
+    """How many calls to make before they are awaited, where each takes so long."""
+    if not library.gpu:
+        return 1
+    return max(1, min(MOST_IN_FLIGHT, round(GPU_SAMPLE_S / seconds)))
+
+
+def block(call: Call, library: Library, seconds: float, warmup: float, count: int = 1) -> Answer:
+    """The median of as many samples as fit; those of the warm-up do not count."""
     warm_until = time.perf_counter() + warmup
     while time.perf_counter() < warm_until:
-        timed(call, library)
+        timed(call, library, count)
     samples: list[float] = []
     end = time.perf_counter() + seconds
     while not samples or time.perf_counter() < end:
-        samples.append(timed(call, library)[1])
-    return {"median": statistics.median(samples), "calls": len(samples)}
+        samples.append(timed(call, library, count)[1])
+    return {"median": statistics.median(samples), "calls": count * len(samples)}
 
 
 class Worker:
@@ -145,6 +159,8 @@ class Worker:
         workloads = [*all_workloads(), *gpu_workloads()]
         self.workloads = {workload.name: workload for workload in workloads}
         self.call: Call | None = None
+        self.count = 1
+        """How many calls are made before they are awaited."""
 
     def reference(self, workload: str, path: str) -> Answer:
         """Computes the exact results, and keeps them in a file."""
@@ -167,6 +183,7 @@ class Worker:
                 call()
         self.call = call
         _, seconds = timed(call, self.library)
+        self.count = in_flight(self.library, seconds)
         gc.collect()
         gc.disable()
         return {"error": error, "call_s": seconds}
@@ -174,7 +191,7 @@ class Worker:
     def block(self, seconds: float, warmup: float) -> Answer:
         """Times the workload."""
         assert self.call is not None
-        return block(self.call, self.library, seconds, warmup)
+        return block(self.call, self.library, seconds, warmup, self.count)
 
     def drop(self) -> Answer:
         """Frees the workload."""
@@ -198,9 +215,13 @@ def serve(worker: Worker, answer: Callable[[Answer], None]) -> None:
 
 def reason(error: Exception) -> str:
     """An error in a line."""
-    expected = isinstance(error, Failed | Unsupported)
-    text = str(error) if expected else f"{type(error).__name__}: {error}"
-    return text.splitlines()[0][:160]
+    if isinstance(error, Failed | Unsupported):
+        return str(error)[:160]
+    text = str(error).strip()
+    if not text:  # an assertion of some library's: where it is must do
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{place.filename}:{place.lineno}: {place.line}"
+    return f"{type(error).__name__}: {text.splitlines()[0]}"[:160]
 
 
 def load_reference() -> Library:
@@ -228,7 +249,8 @@ def main() -> None:
     try:
         peers = ON_GPU if gpu else PEERS
         library = load_reference() if name == "reference" else load(*peers[name])
-        library.gpu = gpu
+        if gpu:
+            library.use_gpu()
     except Exception as error:
         answer({"failed": reason(error)})
         return

@@ -42,6 +42,10 @@ class Library(ABC):
     gpu = False
     """Whether its arrays are to be on a GPU."""
 
+    def use_gpu(self) -> None:
+        """From now on arrays are on a GPU. Raises `Unsupported` where the library has none."""
+        self.gpu = True
+
     def finish(self) -> None:
         """Waits for the device to do all that the calls have asked for."""
         return

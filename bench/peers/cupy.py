@@ -25,6 +25,11 @@ class CuPy(Library):
     def _numpy(self, value: Array) -> np.ndarray:
         return cupy.asnumpy(value)
 
+    def use_gpu(self) -> None:
+        if not cupy.cuda.is_available():
+            raise Unsupported(f"CuPy {cupy.__version__} finds no GPU")
+        super().use_gpu()
+
     def finish(self) -> None:
         cupy.cuda.get_current_stream().synchronize()
 

@@ -9,16 +9,35 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from peers.base import BETAS, DECAY, EPSILON, Call, Library, Program
+from peers.base import BETAS, DECAY, EPSILON, Call, Library, Program, Unsupported
 
 Array = jax.Array
 
 
 class Jax(Library):
-    """JAX on the CPU, with as many threads as the process may use cores."""
+    """JAX; on the CPU with as many threads as the process may use cores."""
 
     def __init__(self, channels_last: bool) -> None:
         self.channels_last = channels_last
+        self._last: Any = ()
+        """What a GPU is busy with: it does one thing after the other."""
+
+    def use_gpu(self) -> None:
+        try:
+            jax.devices("cuda")
+        except Exception as error:  # which type depends on what is missing
+            raise Unsupported(f"JAX {jax.__version__} finds no GPU") from error
+        super().use_gpu()
+
+    def finish(self) -> None:
+        jax.block_until_ready(self._last)
+
+    def _done(self, value: Any) -> Any:
+        """The same, when it is there; on a GPU `finish` waits for it."""
+        if not self.gpu:
+            return jax.block_until_ready(value)
+        self._last = value
+        return value
 
     def _array(self, value: np.ndarray) -> Array:
         return jnp.asarray(value)
@@ -28,7 +47,7 @@ class Jax(Library):
     def forward(self, program: Program, arrays: Sequence[Array], constants: Sequence[int]) -> Call:
         del constants
         jitted = jax.jit(lambda *given: program(self, *given))
-        return lambda: jax.block_until_ready(jitted(*arrays))
+        return lambda: self._done(jitted(*arrays))
 
     def backward(
         self, program: Program, arrays: Sequence[Array], wrt: Sequence[int], with_result: bool
@@ -45,7 +64,7 @@ class Jax(Library):
             result, pull = jax.vjp(of_targets, *(inputs[position] for position in wrt))
             return [result, *pull(upstream)] if with_result else list(pull(upstream))
 
-        return lambda: jax.block_until_ready(gradients(*arrays))
+        return lambda: self._done(gradients(*arrays))
 
     def training(
         self,
@@ -71,7 +90,7 @@ class Jax(Library):
         def call() -> Array:
             nonlocal state
             found, state = jitted(state, *batch)
-            jax.block_until_ready(state)
+            self._done(state)
             return found
 
         return call
@@ -83,7 +102,7 @@ class Jax(Library):
         def call() -> Array:
             nonlocal kept
             result, kept = jitted(kept, *arrays)
-            return jax.block_until_ready(result)
+            return self._done(result)
 
         return call
 

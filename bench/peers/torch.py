@@ -10,7 +10,7 @@ import torch
 import torch._functorch.config
 import torch.nn.functional as F
 
-from peers.base import BETAS, DECAY, EPSILON, Call, Library, Program, results
+from peers.base import BETAS, DECAY, EPSILON, Call, Library, Program, Unsupported, results
 
 Tensor = torch.Tensor
 
@@ -49,6 +49,11 @@ class Torch(Library):
 
     def _numpy(self, value: Tensor) -> np.ndarray:
         return value.detach().cpu().double().numpy()
+
+    def use_gpu(self) -> None:
+        if not torch.cuda.is_available():
+            raise Unsupported(f"PyTorch {torch.__version__} finds no GPU")
+        super().use_gpu()
 
     def finish(self) -> None:
         if self.gpu:

@@ -779,7 +779,10 @@ API CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfu
   switch (attribute) {
     case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *value = it->most_threads; break;
     case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: *value = it->arrays.bytes; break;
-    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: *value = it->dynamic_shared_limit; break;
+    // The documentation does not say whether a kernel's own arrays are part of this.
+    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
+      *value = std::max(it->dynamic_shared_limit, kStaticShared);
+      break;
     default: return wrong(CUDA_ERROR_INVALID_VALUE, "the fake driver lacks this attribute");
   }
   return CUDA_SUCCESS;

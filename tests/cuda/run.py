@@ -22,24 +22,49 @@ SANITIZED = ("tests/cuda/gpu/test_program.py", "tests/backend/test_ops_ast.py")
 # one too many, and tests ask for what there is not.
 SANITIZER_OPTIONS = ("--error-exitcode", "1", "--report-api-errors", "no")
 PARTS = ("graphs", "plain", "sanitizer")
+NEEDED = ("numpy", "pytest", "hypothesis")
+# A Python for GPUs has plugins of pytest that nobody asked for, and what they warn of is an error:
+# with pytest-benchmark beside pytest-xdist no test would begin.
+PLUGINS = ("xdist.plugin", "pytest_timeout")
+OPEN = """
+from ferrule.device import Device, DeviceUnavailableError
+try:
+    Device["CUDA"]
+except DeviceUnavailableError as error:
+    print(error)
+"""
 
 
 def why_not() -> str:
-    """Why there is no device CUDA here; empty if there is one."""
-    sys.path.insert(0, str(ROOT / "src"))
-    from ferrule.device import Device, DeviceUnavailableError
+    """Why there is no device CUDA here; empty if there is one.
 
-    try:
-        Device["CUDA"]
-    except DeviceUnavailableError as error:
-        return str(error)
-    return ""
+    Another process asks, for this one waits for the tests, and is not to hold a GPU meanwhile.
+    """
+    command = ["env", f"PYTHONPATH={ROOT / 'src'}", sys.executable, "-c", OPEN]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"ferrule cannot be used here:\n{done.stderr}")
+    return done.stdout.strip()
+
+
+def check_packages() -> None:
+    """Ends where this Python lacks what the tests need."""
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise SystemExit(f"{sys.executable} lacks {', '.join(missing)}, which the tests need")
+
+
+def plugins() -> list[str]:
+    """Options of pytest for those that are here."""
+    found = [name for name in PLUGINS if find_spec(name.partition(".")[0])]
+    return [option for name in found for option in ("-p", name)]
 
 
 def run(title: str, command: list[str], jit: int = 1) -> bool:
     """Runs pytest; whether all is well."""
     print(f"{title}: {' '.join(command)}", flush=True)
     settings = ["env", f"JIT={jit}", f"PYTHONPATH={ROOT / 'src'}:{ROOT}"]
+    settings += ["PYTEST_DISABLE_PLUGIN_AUTOLOAD=1"]
     return subprocess.run([*settings, *command], cwd=ROOT, check=False).returncode == 0
 
 
@@ -58,7 +83,8 @@ def main() -> int:
     if reason:
         print(f"skipped: {reason}")
         return 0
-    pytest = [sys.executable, "-m", "pytest", "-q", "--device", "CUDA", *pytest_options]
+    check_packages()
+    pytest = [sys.executable, "-m", "pytest", "-q", "--device", "CUDA", *plugins(), *pytest_options]
     without_graphs = OF_GRAPHS if options.fake else EVERYTHING
     several = [] if options.fake or "-n" in pytest_options else several_processes()
     if options.fake:

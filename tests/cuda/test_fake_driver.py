@@ -28,6 +28,7 @@ FILES = (
     "cuda/gpu/test_memory.py",
     "cuda/gpu/test_matrices.py",
     "cuda/gpu/test_tf32.py",
+    "cuda/gpu/test_bench.py",
 )
 
 SOME = {"backend/test_lengths.py": "cache_that_grows or two_lengths"}
@@ -127,6 +128,21 @@ def test_a_fork_cannot_use_the_gpu() -> None:
     first, second = done.stdout.splitlines()
     assert first == "[2. 3.]"
     assert "a forked process cannot use a GPU that its parent has opened" in second
+
+
+def test_gpus_that_are_hidden() -> None:
+    program = """
+from tests.cuda import fake
+fake.load(devices=0)
+from ferrule.runtime.cuda_driver import open_gpu
+try:
+    open_gpu(0)
+except OSError as error:
+    print(error)
+"""
+    done = run("-c", program)
+    assert "no usable CUDA driver" in done.stdout, done.stderr
+    assert done.stdout.strip().endswith("CUDA_VISIBLE_DEVICES may hide the GPUs that there are")
 
 
 def test_a_machine_without_a_gpu() -> None:

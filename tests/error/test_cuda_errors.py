@@ -58,3 +58,23 @@ def test_without_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
     message = r"NVRTC, the compiler of the device CUDA, cannot be loaded \(.*nvrtc.*\); run: pip"
     with pytest.raises(OSError, match=message):
         cuda_compiler.NVRTC()
+
+
+class OldDriver:
+    """A driver of some years ago."""
+
+    @staticmethod
+    def cuInit(flags: int) -> tuple[int]:
+        return (0,)
+
+    @staticmethod
+    def cuDriverGetVersion() -> tuple[int, int]:
+        return 0, 12020
+
+
+@pytest.mark.usefixtures("nothing_remembered")
+def test_an_old_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_driver, "bindings", OldDriver)
+    message = r"driver is for CUDA 12\.2; ferrule needs one for CUDA 12\.4 or later, so update it"
+    with pytest.raises(OSError, match=message):
+        cuda_driver.open_gpu(0)

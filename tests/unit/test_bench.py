@@ -206,3 +206,35 @@ def test_a_wrong_result_is_not_timed(bench, tmp_path: Path) -> None:
     worker = bench["worker"].Worker(bench["worker"].load("ferrule", ""))
     with pytest.raises(bench["worker"].Failed, match="wrong: off by"):
         worker.setup("gelu(x*w+b)+x 16K", path)
+
+
+def test_calls_of_a_gpu_are_awaited_together(bench) -> None:
+    """As many as take two milliseconds; those of the processor are awaited one by one."""
+    worker = bench["worker"]
+
+    class Library:
+        gpu = True
+        waits = 0
+
+        def finish(self) -> None:
+            self.waits += 1
+
+    library = Library()
+    assert [worker.in_flight(library, seconds) for seconds in (1e-9, 1e-4, 1.0)] == [100, 20, 1]
+    calls: list[None] = []
+    found = worker.block(lambda: calls.append(None), library, 0.0, 0.0, 20)
+    assert (found["calls"], len(calls), library.waits) == (20, 20, 1)
+    library.gpu = False
+    assert worker.in_flight(library, 1e-4) == 1
+
+
+def test_why_somebody_takes_no_part(bench) -> None:
+    worker = bench["worker"]
+    assert worker.reason(worker.Failed("wrong")) == "wrong"
+    assert worker.reason(ValueError("first\nsecond")) == "ValueError: first"
+    try:
+        assert not worker
+    except AssertionError as error:
+        text = worker.reason(AssertionError().with_traceback(error.__traceback__))
+    assert "test_bench.py" in text
+    assert text.endswith("assert not worker")

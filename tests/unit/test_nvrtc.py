@@ -56,6 +56,15 @@ def test_code_for_addresses_that_are_no_multiples_of_16() -> None:
     other = compiler.unaligned().compile(VECTORS)
     assert other.startswith(b"\x7fELF")
     assert other != cubin
+
+
+def test_those_are_moved_one_by_one() -> None:
+    compiler = CUDACompiler("sm_90a", nvrtc())
+    try:
+        cuda_compiler._nvdisasm()
+    except CompileError as error:
+        pytest.skip(str(error))
+    other = compiler.unaligned().compile(VECTORS)
     listing = compiler.disassemble(compiler.compile(VECTORS))
     assert "STG.E.128" in listing
     assert "STG.E.128" not in compiler.disassemble(other)
@@ -96,8 +105,42 @@ def test_what_it_does_not_accept() -> None:
     with pytest.raises(CompileError, match=r"nvrtc-.* for sm_80: NVRTC_ERROR_COMPILATION") as error:
         compiler.compile('extern "C" __global__ void k(float* x) { *x = y; }')
     assert 'identifier "y" is undefined' in str(error.value)
-    with pytest.raises(CompileError, match="invalid value for --gpu-architecture"):
+    message = (
+        r"it compiles for sm_75,(.|\n)* another NVRTC for this GPU\n.*invalid value for --gpu-ar"
+    )
+    with pytest.raises(CompileError, match=message):
         CUDACompiler("sm_1", nvrtc()).compile(KERNEL)
+
+
+@pytest.mark.parametrize(
+    ("packages", "version"),
+    [
+        ({"cuda-bindings": "13.0.3", "nvidia-cuda-nvrtc": "13.0.88"}, "13.0.88"),
+        # Those of both, as a PyTorch for CUDA 12 brings them: the bindings load what is theirs.
+        (
+            {
+                "cuda-bindings": "12.9.4",
+                "nvidia-cuda-nvrtc": "13.0.88",
+                "nvidia-cuda-nvrtc-cu12": "12.8.93",
+            },
+            "12.8.93",
+        ),
+        ({"cuda-bindings": "12.9.4", "nvidia-cuda-nvrtc": "13.0.88"}, "loaded"),
+        ({"cuda-bindings": "14.0.0", "nvidia-cuda-nvrtc": "13.0.88"}, "loaded"),
+        ({}, "loaded"),
+    ],
+)
+def test_which_compiler_it_is(
+    packages: dict[str, str], version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version_of(name: str) -> str:
+        if name not in packages:
+            raise cuda_compiler.metadata.PackageNotFoundError(name)
+        return packages[name]
+
+    monkeypatch.setattr(cuda_compiler.metadata, "version", version_of)
+    monkeypatch.setattr(cuda_compiler, "_loaded_version", lambda: "loaded")
+    assert NVRTC().version == f"nvrtc-{version}"
 
 
 class Toolchain:

@@ -21,6 +21,7 @@ from ferrule.device import CompileError, Compiler
 from ferrule.diskcache import digest
 from ferrule.records import dataclass
 from ferrule.renderer.cdialect import CUDA
+from ferrule.runtime.cuda_driver import INSTALL
 
 UNALIGNED = "FERRULE_UNALIGNED"
 """Defined where addresses are no multiples of 16; see docs/design/interfaces.md, §3."""
@@ -53,8 +54,7 @@ def _bindings() -> Any:
         from cuda.bindings import nvrtc
     except ImportError as error:
         raise ImportError(
-            f"the device CUDA needs cuda-bindings, which cannot be imported ({error}); "
-            "run: pip install 'ferrule[cuda]'"
+            f"the device CUDA needs cuda-bindings, which cannot be imported ({error}); {INSTALL}"
         ) from error
     return nvrtc
 
@@ -75,22 +75,25 @@ def _loaded_version() -> str:
         major, minor = _check(nvrtc.nvrtcVersion())
     except Exception as error:  # which type a missing library raises depends on the version
         raise OSError(
-            f"NVRTC, the compiler of the device CUDA, cannot be loaded ({error}); "
-            "run: pip install nvidia-cuda-nvrtc"
+            f"NVRTC, the compiler of the device CUDA, cannot be loaded ({error}); {INSTALL}"
         ) from error
     return f"{major}.{minor}"
 
 
 def _installed_version() -> str:
-    """The same from NVIDIA's package where that is installed.
+    """The same from NVIDIA's package where that is installed, for the CUDA of the bindings.
 
     The library takes a tenth of a second to load, which nobody should wait for whose kernels are
-    all in the disk cache.
+    all in the disk cache. There may be packages for several versions of CUDA, of which the
+    bindings load one: that of their own.
     """
     try:
-        return metadata.version("nvidia-cuda-nvrtc")
+        major = metadata.version("cuda-bindings").partition(".")[0]
+        package = "nvidia-cuda-nvrtc-cu12" if major == "12" else "nvidia-cuda-nvrtc"
+        found = metadata.version(package)
     except metadata.PackageNotFoundError:
         return _loaded_version()
+    return found if found.partition(".")[0] == major else _loaded_version()
 
 
 def _check(result: tuple[Any, ...]) -> Any:
@@ -180,12 +183,22 @@ class NVRTC:
             encoded = [option.encode() for option in all_options]
             (code,) = nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)
             if code:
-                raise CompileError(f"{self._version} for {arch}: {code.name}\n{_log(program)}")
+                hint = _unknown(arch)
+                text = f"{self._version} for {arch}: {code.name}{hint}\n{_log(program)}"
+                raise CompileError(text)
             cubin = bytearray(_check(nvrtc.nvrtcGetCUBINSize(program)))
             _check(nvrtc.nvrtcGetCUBIN(program, cubin))
             return bytes(cubin), _log(program)
         finally:
             _check(nvrtc.nvrtcDestroyProgram(program))
+
+
+def _unknown(arch: str) -> str:
+    """What to do where the compiler is older than the GPU; empty if it is not."""
+    known = [f"sm_{number}" for number in _check(_bindings().nvrtcGetSupportedArchs())]
+    if arch.rstrip("a") in known:
+        return ""
+    return f": it compiles for {', '.join(known)}, so install another NVRTC for this GPU"
 
 
 def _log(program: Any) -> str:

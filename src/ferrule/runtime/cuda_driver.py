@@ -25,6 +25,9 @@ class CUDAMemoryError(CUDAError, MemoryError):
     """The GPU has no memory left."""
 
 
+INSTALL = "run: pip install 'ferrule[cuda]', or 'ferrule[cuda12]' where the driver is for CUDA 12"
+
+
 @cache
 def bindings() -> Any:
     """`cuda.bindings.driver`. Raises `ImportError` where it is not installed."""
@@ -32,15 +35,18 @@ def bindings() -> Any:
         from cuda.bindings import driver
     except ImportError as error:
         raise ImportError(
-            f"the device CUDA needs cuda-bindings, which cannot be imported ({error}); "
-            "run: pip install 'ferrule[cuda]'"
+            f"the device CUDA needs cuda-bindings, which cannot be imported ({error}); {INSTALL}"
         ) from error
     return driver
 
 
 _SANITIZE = "run it under compute-sanitizer to find the kernel"
-_UPDATE = "update NVIDIA's driver, or install an NVRTC that is no newer than the driver"
+_UPDATE = (
+    "update NVIDIA's driver, or install an NVRTC that is no newer than the driver: "
+    "pip install 'ferrule[cuda12]' for one of CUDA 12"
+)
 _HINTS = {
+    "CUDA_ERROR_NO_DEVICE": "CUDA_VISIBLE_DEVICES may hide the GPUs that there are",
     "CUDA_ERROR_NOT_INITIALIZED": "a forked process cannot use a GPU that its parent has opened",
     "CUDA_ERROR_ILLEGAL_ADDRESS": _SANITIZE,
     "CUDA_ERROR_MISALIGNED_ADDRESS": _SANITIZE,
@@ -161,14 +167,33 @@ def _destroy_stream(context: Any, stream: Any) -> None:
     driver.cuStreamDestroy(stream)
 
 
+_OLDEST_DRIVER = 12040
+"""Of CUDA 12.4, the first that tells which parameters a kernel has."""
+
+
+def _readable(version: int) -> str:
+    """A version of CUDA as the driver numbers it.
+
+    >>> _readable(12040)
+    '12.4'
+    """
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
 @cache
 def _initialize() -> int:
-    """How many GPUs there are. Raises `OSError` where there is no driver."""
+    """How many GPUs there are. Raises `OSError` where there is no driver, or too old a one."""
     driver = bindings()
     try:
         check(driver.cuInit(0), "starting the CUDA driver")
     except Exception as error:  # which type a missing driver raises depends on the version
         raise OSError(f"there is no usable CUDA driver: {error}") from error
+    version = int(check(driver.cuDriverGetVersion()))
+    if version < _OLDEST_DRIVER:
+        raise OSError(
+            f"NVIDIA's driver is for CUDA {_readable(version)}; ferrule needs one for CUDA "
+            f"{_readable(_OLDEST_DRIVER)} or later, so update it"
+        )
     return int(check(driver.cuDeviceGetCount()))
 
 
@@ -219,7 +244,8 @@ _USUAL_CLOCK = 1_500_000  # kHz
 _USUAL_INTENSITY = 40  # operations to a byte of memory
 _BLOCK_THREADS = 256
 _SHARED_BYTES = 96 << 10
-_STATIC_SHARED_BYTES = 48 << 10
+STATIC_SHARED_BYTES = 48 << 10
+"""What a kernel has of it without asking."""
 # 128 registers of a thread, four to a vector: two blocks of 256 threads fit a multiprocessor.
 _N_VECTOR_REGISTERS = 32
 _NATIVE_OPS = frozenset({"MULACC", "ROUND", "SQRT", "TRUNC"})
@@ -281,5 +307,5 @@ def gpu_target(gpu: Described) -> Target:
         block_threads=min(_BLOCK_THREADS, gpu.attribute("MAX_THREADS_PER_BLOCK")),
         warp=gpu.attribute("WARP_SIZE"),
         shared_bytes=min(_SHARED_BYTES, gpu.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")),
-        static_shared_bytes=_STATIC_SHARED_BYTES,
+        static_shared_bytes=STATIC_SHARED_BYTES,
     )

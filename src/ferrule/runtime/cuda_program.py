@@ -12,7 +12,15 @@ from typing import Any, final
 from ferrule.renderer.cdialect import symbol
 from ferrule.runner import RunnerError
 from ferrule.runtime.cuda_compiler import UNALIGNED, CUDACompiler, unpack_program
-from ferrule.runtime.cuda_driver import GPU, CUDAError, Timer, bindings, check, open_gpu
+from ferrule.runtime.cuda_driver import (
+    GPU,
+    STATIC_SHARED_BYTES,
+    CUDAError,
+    Timer,
+    bindings,
+    check,
+    open_gpu,
+)
 from ferrule.runtime.cuda_memory import CUDAMemory
 
 _ALIGNMENT = 16
@@ -77,7 +85,9 @@ class _Function:
         self.handle = check(function, f"kernel {name}")
         self.sizes = _parameter_sizes(self.handle)
         self.max_threads = self._attribute("MAX_THREADS_PER_BLOCK")
-        self._max_shared = self._attribute(_MAX_SHARED)
+        # What it declares is part of that; not every driver may say so.
+        free = STATIC_SHARED_BYTES - self._attribute("SHARED_SIZE_BYTES")
+        self._max_shared = min(self._attribute(_MAX_SHARED), free)
         self._lock = Lock()
 
     def _attribute(self, name: str) -> int:
