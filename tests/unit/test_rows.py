@@ -77,6 +77,18 @@ def test_what_all_results_wait_for_is_computed_again_for_each_chunk(shape: tuple
     assert {n.at for n in rest.nests if n is not root} == {(root.name, 1)}
 
 
+def test_a_sum_over_rows_of_what_each_row_reduces_has_lanes() -> None:
+    """As a divergence of softmaxes: its terms were computed one by one."""
+    x, y = normals(64, 100), normals(64, 100) * 2
+    total = (y.softmax(1) * (y.log_softmax(1) - x)).sum()
+    found = [nest for k in kernels(total) for nest in k.nests if "sum" in nest.name]
+    assert any(n.at is not None and n.at[0] == "sum0.p" for k in kernels(total) for n in k.nests)
+    assert all(any(loop.kind is Kind.VECTOR for loop in nest.loops) for nest in found)
+    a, b = (part.numpy().astype(np.float64) for part in (x, y))
+    log_of_b = b - np.log(np.exp(b).sum(1, keepdims=True))
+    np.testing.assert_allclose(total.item(), (np.exp(log_of_b) * (log_of_b - a)).sum(), rtol=1e-5)
+
+
 def test_what_is_as_much_work_as_a_chunk_is_computed_once() -> None:
     x, few = normals(60000), normals(12000)
     (kernel,) = kernels(x * few.sum())

@@ -202,7 +202,7 @@ def _reduce_lanes(plan: Plan, n: str) -> None:
     nest = plan.nest(n)
     r = nest.loops[-1].range
     lanes = plan.lanes(nest, r.size.max)
-    if lanes == 1 or any(c.at is not None and c.at[0] == n for c in plan.kernel.nests):
+    if lanes == 1 or any(c.at == (n, len(nest.loops)) for c in plan.kernel.nests):
         return
     steps = [step_of(e.src[0], r) for c in nest.computes for e in loads(c.value)]
     near = any(1 <= step <= MOST_VECTORS for step in steps)
