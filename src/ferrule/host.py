@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any, TypeAlias, final
 
@@ -37,6 +38,8 @@ class HostFunction(JITRunner):
 
     `line` is where a user asked for it, for the messages of errors.
     """
+
+    is_pure = True
 
     def __init__(
         self,
@@ -106,7 +109,8 @@ def on_host(
     """What `function(*arrays of the sources, *args)` gives, as a lazy value outside the tape.
 
     `function` must be a module's function, pure, and give an array of `shape`, which is converted
-    to `dtype`; `args` are passed on as they are. Each node that is realised is one call.
+    to `dtype`; `args`, which have to be hashable, are passed on as they are. Each node that is
+    realised is one call.
 
     Raises `ShapeError` for a symbolic size.
 
@@ -120,9 +124,21 @@ def on_host(
     device = sources[0].node.device
     if 0 in shape:
         return sources[0].full(0, shape).cast(dtype)
-    runner = HostFunction(function, args, shapes, device, user_location())
+    runner = _host_function(function, shapes, device, user_location(), *args)
     nodes = [source.node for source in sources]
     return Value(LazyBuffer.custom(runner, nodes, shape, dtype, device))
+
+
+@lru_cache(maxsize=1024, typed=True)
+def _host_function(
+    function: Callable[..., Array],
+    shapes: tuple[tuple[int, ...], ...],
+    device: str,
+    line: str,
+    *args: Any,
+) -> HostFunction:
+    """The same object for the same function, by which a graph with it is found again."""
+    return HostFunction(function, args, shapes, device, line)
 
 
 def _known(shape: tuple[sint, ...], function: Callable[..., Array]) -> tuple[int, ...]:

@@ -108,6 +108,8 @@ class JITRunner:
     """Which of its buffers, by position, a run changes."""
     reads: frozenset[int] | None = None
     """Which it looks at; None: all that it does not change."""
+    is_pure: bool = False
+    """Whether it gives the same for the same buffers: then graphs with it may be equal."""
 
     def access(self, position: int) -> tuple[bool, bool]:
         """Whether a run looks at the buffer there, and whether it changes it."""

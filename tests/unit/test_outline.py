@@ -1,16 +1,19 @@
 """Graphs that were scheduled before: found by their outline, and by nothing less."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
 import ferrule.schedule
 from ferrule import Tensor
+from ferrule.buffer import Buffer
 from ferrule.expr import Variable
 from ferrule.host import on_host
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import LoadOps
+from ferrule.runner import JITRunner
 from ferrule.schedule.outline import Outline
 
 X = np.arange(35, dtype=np.float32).reshape(5, 7) / 8
@@ -121,12 +124,42 @@ def test_variables_have_other_values(looked_at: list[None]) -> None:
         assert total.item() == X[:value].sum()
 
 
+class _Counting(JITRunner):
+    """Gives how often it ran."""
+
+    device = "CPU"
+    runs = 0
+
+    def __call__(self, rawbufs: Sequence[Buffer], *args: Any, **kwargs: Any) -> None:
+        self.runs += 1
+        rawbufs[0].fill(np.full(X.shape, self.runs, np.float32))
+
+
 def test_what_a_runner_of_the_users_does_is_not_known() -> None:
-    x = Tensor(X).realize()._read()
-    for function in (np.square, np.negative):
-        node = on_host(function, [x], x.shape, x.dtype).node
+    x = Tensor(X).realize().lazydata
+    runner = _Counting()
+    for turn in range(3):
+        node = LazyBuffer.custom(runner, [x], x.shape, x.dtype, x.device)
         assert Outline([node]).key != Outline([node]).key
-        np.testing.assert_array_equal(Tensor(node).numpy(), function(X))
+        np.testing.assert_array_equal(Tensor(node).numpy(), np.full(X.shape, turn + 1))
+
+
+def test_a_function_on_the_host_is_known(looked_at: list[None]) -> None:
+    for turn in range(6):
+        function = (np.square, np.negative)[turn % 2]
+        x = (Tensor(X + turn).realize() + 1)._read()
+        y = Tensor(on_host(function, [x], x.shape, x.dtype).node)
+        np.testing.assert_array_equal((y * 2).numpy(), function(X + turn + 1) * 2)
+    assert len(looked_at) == 2
+
+
+def test_what_a_function_on_the_host_is_given_is_a_part_of_the_outline() -> None:
+    rows = np.random.default_rng(0).standard_normal((4, 9)).astype(np.float32)
+    for turn in range(12):
+        k, first = 1 + turn % 3, turn % 4
+        found = Tensor(rows + turn).realize()[first].topk(k).values
+        expected = -np.sort(-(rows[first] + turn))[:k]
+        np.testing.assert_array_equal(found.numpy(), expected)
 
 
 def test_what_is_asked_for_is_a_part_of_the_outline() -> None:

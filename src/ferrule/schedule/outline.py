@@ -20,6 +20,12 @@ from ferrule.schedule.graph import (
 Part: TypeAlias = tuple[Any, ...]
 
 
+def is_known(node: LazyBuffer) -> bool:
+    """Whether equal nodes do the same: not those that a runner of the user's computes."""
+    is_run = node.op is LoadOps.CUSTOM and bool(node.srcs)
+    return not is_run or getattr(node.arg, "is_pure", False)
+
+
 def parts_of(
     nodes: Sequence[LazyBuffer], anywhere: Set[LazyBuffer] = frozenset()
 ) -> tuple[list[Part], dict[LazyBuffer, int], list[int]]:
@@ -51,8 +57,12 @@ def parts_of(
             sources = tuple([numbers[source] for source in srcs])
             for number in sources:
                 uses[number] += 1
-            # What a runner of the user's does is not known: it is equal to none.
-            parts.append((op, sources, object() if op is LoadOps.CUSTOM else node.arg, owner))
+            if op is LoadOps.CUSTOM:
+                # What a runner of the user's does is not known: it is equal to none.
+                runner = node.arg if is_known(node) else object()
+                parts.append((op, sources, runner, node.shape, node.dtype, node.device, owner))
+            else:
+                parts.append((op, sources, node.arg, owner))
         else:
             arg = node.arg
             zero = is_negative_zero(arg)

@@ -18,7 +18,7 @@ from ferrule.lazy import LazyBuffer
 from ferrule.ops import BufferOps, LazyOp, LoadOps, ScheduleItem
 from ferrule.records import dataclass
 from ferrule.schedule.graph import Graph
-from ferrule.schedule.outline import Part, parts_of
+from ferrule.schedule.outline import Part, is_known, parts_of
 from ferrule.shape.view import View
 
 Values: TypeAlias = dict[Variable, int]
@@ -181,7 +181,7 @@ class Form:
     def __init__(self, graph: Graph, parts: Sequence[Part] | None = None) -> None:
         self.values: Values = {}
         self.key: tuple[Hashable, ...] | None = None
-        self._consistent = not any([_is_run_by_user(node) for node in graph.everything])
+        self._consistent = all([is_known(node) for node in graph.everything])
         if parts is None:
             parts, *_ = parts_of(graph.everything, graph.parts)
         key = [self._free(part) for part in parts] if graph.symbolic else list(parts)
@@ -211,7 +211,3 @@ class Form:
             if self.values.setdefault(variable, value) != value:
                 self._consistent = False
         return free
-
-
-def _is_run_by_user(node: LazyBuffer) -> bool:
-    return node.op is LoadOps.CUSTOM and bool(node.srcs)

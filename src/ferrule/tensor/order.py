@@ -30,6 +30,7 @@ _PLACE_BITS = 32
 _SIGN = 1 << 31
 _NAN_CODE = 0xFFC00000 << _PLACE_BITS  # no code of a number is as large
 _LAST_CODE = (1 << 64) - 1
+_SHORT = 256  # elements of a row that NumPy sorts in vectors, sooner than it parts it
 _MANY = 16  # elements for each of those that come first
 
 
@@ -57,6 +58,8 @@ def _sorted(codes: Array) -> Array:
 
 def _first(codes: Array, start: int, stop: int) -> Array:
     """Some elements of the order: only those of them that come first are sorted."""
+    if codes.shape[-1] <= _SHORT:
+        return np.sort(codes, axis=-1)[..., start:stop]
     codes = _candidates(codes, stop)
     first = np.partition(codes, stop - 1, axis=-1) if stop < codes.shape[-1] else codes
     if stop - start == 1 and stop < codes.shape[-1]:
