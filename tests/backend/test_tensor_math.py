@@ -241,6 +241,27 @@ def test_whole_numbers_of_python(device: str) -> None:
     assert (+x).tolist() == x.tolist()
 
 
+@pytest.mark.parametrize("name", ["float16", "float32", "float64"])
+def test_halves_go_to_even_numbers(device: str, name: str) -> None:
+    digits = np.finfo(name).nmant
+    sizes = [
+        0.0,
+        0.25,
+        0.5,
+        1.5,
+        2.5,
+        2.0**digits - 0.5,
+        2.0**digits + 1,
+        2.0 ** (digits - 1) + 0.5,
+    ]
+    last = np.nextafter(np.array([0.5, 1.5, 2.5], name), np.array(0, name))
+    x = np.array([*sizes, *last, np.inf, np.nan], name)
+    x = np.concatenate([x, -x])
+    found = Tensor(x).round().numpy()
+    np.testing.assert_array_equal(found, np.round(x))
+    np.testing.assert_array_equal(np.signbit(found), np.signbit(np.round(x)))
+
+
 def test_decimals_are_numpys(device: str) -> None:
     x = RNG.normal(size=200) * 1000
     for decimals in (2, 1, -1, -2):

@@ -292,11 +292,17 @@ def _ratio(x: Value, fit: tuple[tuple[float, ...], tuple[float, ...]]) -> Value:
 def _erfinv(x: Value) -> Value:
     """The x with erf(x) the argument: infinite at -1 and 1, NaN outside."""
     size = magnitude(x)
-    near = size * _ratio(0.5625 - size * size, _ERFINV)
+    middle = 0.5625 - size * size
     rest = (1.0 - size) * 0.5
-    tail = _ratio((-log(rest)).alu(UnaryOps.SQRT) - 1.4375, _ERFINV_TAIL)
-    tail = rest.equals(0).where(rest.full(math.inf), tail)
-    return with_sign((size < 0.75).where(near, tail), x)
+    tail = (-log(rest)).alu(UnaryOps.SQRT) - 1.4375
+    near = size < 0.75
+    # One division for both: it takes as long as ten products.
+    over, under = (
+        near.where(polynomial(middle, part), polynomial(tail, tail_part))
+        for part, tail_part in zip(_ERFINV, _ERFINV_TAIL, strict=True)
+    )
+    result = near.where(size, 1.0) * (over / under)
+    return with_sign(rest.equals(0).where(rest.full(math.inf), result), x)
 
 
 def _reverse_erfinv(grad: Value, entry: Entry) -> Gradients:

@@ -11,23 +11,25 @@ from typing import Self
 
 from ferrule.dtype import DTypeError, dtypes
 from ferrule.gradient import Entry, Gradients, Rule, Value, record
-from ferrule.ops import BinaryOps, UnaryOps
+from ferrule.ops import UnaryOps
 from ferrule.tensor import errorfunction, special
 from ferrule.tensor.arithmetic import floor
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.data import DTypeLike, to_dtype
 from ferrule.tensor.elementwise import Elementwise
+from ferrule.tensor.special import magnitude, widened, with_sign
 
 
 def round_half_even(value: Value) -> Value:
-    """The nearest whole number, of two the even one."""
-    whole = value.alu(UnaryOps.TRUNC)
-    size = (value - whole).absolute()
-    halved = whole * 0.5
-    odd = halved.differs(halved.alu(UnaryOps.TRUNC))
-    away = (size > 0.5).alu(BinaryOps.OR, size.equals(0.5).alu(BinaryOps.AND, odd))
-    sign = (value < 0).where(value.full(-1), 1)
-    return away.where(whole + sign, whole)
+    """The nearest whole number, of two the even one.
+
+    Where a size is added to a number whose last digit is 1, its fraction is lost to rounding.
+    """
+    wide = widened(value)
+    whole = 2.0**wide.dtype.mantissa_bits
+    size = magnitude(wide)
+    rounded = (size < whole).where((size + whole) - whole, size)
+    return with_sign(rounded, wide).cast(value.dtype)
 
 
 def _sign(value: Value) -> Value:

@@ -99,20 +99,39 @@ def _fraction(x: Value) -> Value:
     return (size > 0.5).where(rest - with_sign(rest.full(1), rest), rest)
 
 
+# sin(pi * x) / x over x**2, for |x| <= 1/2: SIN would look for multiples of pi.
+_SINE = (
+    3.141592653589793,
+    -5.167712780049969,
+    2.5501640398773007,
+    -0.5992645293189447,
+    0.0821458865731029,
+    -0.007370430505916944,
+    0.0004662998161898394,
+    -2.1903497074626018e-05,
+    7.697826768224191e-07,
+)
+
+
+def _sine(x: Value) -> Value:
+    """sin(pi * x), for |x| <= 1/2."""
+    return x * polynomial(x * x, _SINE)
+
+
+def _ratio_or_inverse(near: Value, fit: Fit, x: Value, other: Value) -> Value:
+    """The fit's ratio at x where `near`, else 1 / other: a division is as long as ten products."""
+    over, under = (polynomial(x, part) for part in fit)
+    return near.where(over, 1.0) / near.where(under, other)
+
+
 # *** lgamma ***
 
 _LGAMMA_SERIES = tuple(b / (2 * k * (2 * k - 1)) for k, b in enumerate(_BERNOULLI[:8], 1))
 
 
-def _lgamma_large(x: Value) -> Value:
-    """Stirling's series."""
-    inverse = x.alu(UnaryOps.RECIP)
-    rest = inverse * polynomial(inverse * inverse, _LGAMMA_SERIES)
-    return (x - 0.5) * (log(x) - 1.0) + (rest + (0.5 * math.log(2 * math.pi) - 0.5))
-
-
-def _lgamma_moderate(x: Value) -> Value:
-    """For x from 0 to `_LARGE`: through the x in [0.75, 3] that differs by a whole number."""
+def _lgamma_positive(x: Value) -> Value:
+    """For x >= 0: Stirling's series, or by the x in [0.75, 3] that differs by a whole number."""
+    moderate = x < _LARGE
     small = x < 0.75
     y = small.where(x + 1.0, x)
     product = x.full(1)
@@ -120,22 +139,24 @@ def _lgamma_moderate(x: Value) -> Value:
         above = y > 3.0
         y = above.where(y - 1.0, y)
         product = above.where(product * y, product)
-    product = small.where(x, product)
-    logarithm = log(product)
-    near = (y - 1.0) * (y - 2.0) * _ratio(y - 0.75, _LGAMMA)
-    return near + small.where(-logarithm, logarithm)
+    logarithm = log(moderate.where(small.where(x, product), x))
+    ratio = _ratio_or_inverse(moderate, _LGAMMA, y - 0.75, x)
+    near = (y - 1.0) * (y - 2.0) * ratio + small.where(-logarithm, logarithm)
+    rest = ratio * polynomial(ratio * ratio, _LGAMMA_SERIES)
+    far = (x - 0.5) * (logarithm - 1.0) + (rest + (0.5 * math.log(2 * math.pi) - 0.5))
+    return moderate.where(near, (x < math.inf).where(far, x))
 
 
 def _lgamma(x: Value) -> Value:
     """log(abs(gamma(x))): infinite at 0, -1, -2, ..."""
     size = magnitude(x)
-    positive = (size < _LARGE).where(_lgamma_moderate(size), _lgamma_large(size))
-    positive = (size < math.inf).where(positive, size)
+    positive = _lgamma_positive(size)
     # gamma(x) * gamma(-x) = -pi / (x * sin(pi * x))
-    sine = magnitude((_fraction(x) * math.pi).alu(UnaryOps.SIN))
-    reflected = math.log(math.pi) - log(sine) - (log(size) + positive)
+    sine = magnitude(_sine(_fraction(x)))
+    tiny = size < 1e-20  # gamma is 1 / x there, and the product might be 0
+    logarithm = log(tiny.where(size, sine * size))
+    reflected = tiny.where(-logarithm, math.log(math.pi) - logarithm - positive)
     reflected = sine.equals(0).where(size.full(math.inf), reflected)
-    reflected = (size < 1e-20).where(-log(size), reflected)
     return (x < 0).where(reflected, positive)
 
 
@@ -167,8 +188,8 @@ def _digamma_positive(x: Value) -> Value:
 
 def _cotangent(x: Value) -> Value:
     """1 / tan(pi * x)."""
-    angle = _fraction(x) * math.pi
-    return angle.alu(UnaryOps.COS) / angle.alu(UnaryOps.SIN)
+    rest = _fraction(x)
+    return _sine(0.5 - magnitude(rest)) / _sine(rest)
 
 
 def _digamma(x: Value) -> Value:
@@ -303,7 +324,7 @@ def _sinc(x: Value) -> Value:
     rest = _fraction(x)
     turns = (x - rest) * 0.5
     odd = turns.differs(turns.alu(UnaryOps.TRUNC))
-    sine = (rest * math.pi).alu(UnaryOps.SIN)
+    sine = _sine(rest)
     ratio = odd.where(-sine, sine) / (x * math.pi)
     ratio = magnitude(x).equals(math.inf).where(x.full(0), ratio)
     return x.equals(0).where(x.full(1), ratio)
