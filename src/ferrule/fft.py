@@ -35,11 +35,15 @@ __all__ = ["fft", "fftfreq", "fftshift", "ifft", "ifftshift", "irfft", "rfft", "
 
 
 def _complex(pairs: Array) -> Array:
-    return np.asarray(pairs[..., 0] + 1j * pairs[..., 1])
+    """The numbers in the same memory."""
+    pairs = np.ascontiguousarray(pairs)
+    return pairs.view(np.result_type(pairs, np.complex64))[..., 0]
 
 
 def _pairs(numbers: Array) -> Array:
-    return np.stack([numbers.real, numbers.imag], -1)
+    """The pairs in the same memory."""
+    numbers = np.ascontiguousarray(numbers)
+    return numbers[..., np.newaxis].view(numbers.real.dtype)
 
 
 def _fft(pairs: Array, axis: int, inverse: bool) -> Array:
