@@ -68,6 +68,11 @@ class Target:
     allows_tf32: bool = False
     """Whether products of float32 may be of operands rounded to tf32: `ALLOW_TF32`."""
 
+    @property
+    def has_masks(self) -> bool:
+        """Whether loading some lanes of a vector, elements of any size, is one instruction."""
+        return "+avx512bw" in self.features.split(",")
+
     @cached_property
     def with_tf32(self) -> Target:
         """The same, and products of float32 may be of operands rounded to tf32, where there is an

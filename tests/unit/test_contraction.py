@@ -95,6 +95,18 @@ def test_long_sums_add_up_lanes_instead_of_turning_operands(
     assert not dots or {nest.name for nest in kernel.nests} == {"sum0.p", "sum0", "out0"}
 
 
+@pytest.mark.parametrize(
+    ("rows", "terms", "ahead"), [(64, 1 << 15, ((1, 1024),)), (16, 1 << 12, ())]
+)
+def test_long_sums_fetch_the_next_block_of_columns(
+    rows: int, terms: int, ahead: tuple[tuple[int, int], ...]
+) -> None:
+    """It is a page of each, so no processor looks ahead; not where the second cache has them."""
+    right = load(2, rows, terms).permute((1, 0))
+    kernel = schedule(lower(store(matmul(load(1, rows, terms), right)), "k"), WIDE).kernel
+    assert kernel.by_name["sum0.p"].ahead == ahead
+
+
 @pytest.mark.parametrize("terms", [768, 1000, 4096])
 @pytest.mark.parametrize("rows", [5, 8, 16])
 def test_few_rows_read_the_other_operand_where_it_is(rows: int, terms: int) -> None:

@@ -6,9 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule.codegen.neighbours import MOST_VECTORS, Near, few_vectors, near_lanes, period
+from ferrule.codegen.neighbours import (
+    MOST_VECTORS,
+    Near,
+    few_vectors,
+    near_lanes,
+    period,
+    whole_vectors,
+)
 from ferrule.dtype import dtypes
-from ferrule.expr import TRUE, both, less, load, range_
+from ferrule.expr import TRUE, Expr, both, const, less, load, range_
 
 LANE = range_("lane", 16)
 OUTER = range_("outer", 10)
@@ -73,3 +80,35 @@ def test_the_period_of_quotients(divisor: int, expected: int) -> None:
     i = range_("i", 1000)
     element = load(1, dtypes.float32, i // divisor)
     assert period([element], i, 16) == expected
+
+
+@pytest.mark.parametrize(
+    ("index", "firsts", "place"),
+    [
+        (OUTER * 32 + LANE % 2 * 16 + LANE // 2, (OUTER * 32, OUTER * 32 + 16), (1, 2)),
+        (OUTER * 32 + LANE % 2 * 16 + LANE // 2 + 8, (OUTER * 32, OUTER * 32 + 16), (1, 10)),
+        (OUTER * 16 - LANE + 31, (OUTER * 16 + 16,), (0, 10)),
+        (LANE * 2 + 8, (const(0), const(16), const(32)), (1, 2)),
+    ],
+)
+def test_vectors_in_scratch_begin_where_they_were_stored(
+    index: Expr, firsts: tuple[Expr, ...], place: tuple[int, int]
+) -> None:
+    whole = whole_vectors(index, LANE, 320)
+    assert whole is not None
+    assert whole.firsts == firsts
+    assert whole.places[5] == place
+
+
+@pytest.mark.parametrize(
+    ("index", "elements"),
+    [
+        (OUTER * 16 + LANE, 160),  # neighbours
+        (OUTER * 16, 160),  # the same for all lanes
+        (OUTER * 20 + LANE * 2, 320),  # begins anywhere
+        (LANE * 2, 40),  # the last vector is cut
+        (LANE * 16, 256),  # a vector for each lane
+    ],
+)
+def test_lanes_that_no_whole_vectors_have(index: Expr, elements: int) -> None:
+    assert whole_vectors(index, LANE, elements) is None

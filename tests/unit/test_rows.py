@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
-from tests.kernels import load, softmax, store
+from tests.golden.test_golden import TARGET
+from tests.kernels import exp, load, mul, softmax, store, total, widened
 from tests.programs import HOST
 
 from ferrule import Tensor, Variable
 from ferrule.codegen.heuristic import schedule
 from ferrule.codegen.kernel import Kernel, Kind
 from ferrule.codegen.lower import lower
+from ferrule.dtype import dtypes
+from ferrule.ops import LazyOp
 from ferrule.schedule import make_schedule
 
 
@@ -89,22 +94,29 @@ def test_a_sum_over_rows_of_what_each_row_reduces_has_lanes() -> None:
     np.testing.assert_allclose(total.item(), (np.exp(log_of_b) * (log_of_b - a)).sum(), rtol=1e-5)
 
 
-def test_a_mask_or_what_it_leaves_is_no_reason_for_lanes_along_the_terms() -> None:
-    """The mean of the rows that a mask leaves: x was read one element of a row at a time."""
-    x, mask = normals(8, 40, 48), normals(8, 40)
-    mean = (x * mask.unsqueeze(2)).sum(1) / (mask * mask).sum(1, keepdim=True)
-    (kernel,) = kernels(mean)
-    lanes = [loop.range.name for loop in kernel.by_name["sum0"].loops if loop.kind is Kind.VECTOR]
-    assert lanes
-    assert all(name.startswith("i0.1") for name in lanes)
-    assert any(n.at == ("out0", 1) for n in kernel.nests)
-    a, m = (part.numpy().astype(np.float64) for part in (x, mask))
-    expected = np.einsum("bij,bi->bj", a, m) / (m * m).sum(1, keepdims=True)
-    np.testing.assert_allclose(mean.numpy(), expected, rtol=1e-4, atol=1e-6)
-
-
 def test_what_is_as_much_work_as_a_chunk_is_computed_once() -> None:
     x, few = normals(60000), normals(12000)
     (kernel,) = kernels(x * few.sum())
     (root,) = kernel.roots
     assert {n.at for n in kernel.nests if n is not root} == {(root.name, 0)}
+
+
+@pytest.mark.parametrize(
+    ("of", "rows", "lanes"),
+    [
+        (lambda x: total(x, 1), 4096, 8),  # from memory
+        (lambda x: total(mul(x, x), 1), 4096, 8),
+        (lambda x: total(x, 1), 1024, 16),  # from a cache
+        (lambda x: total(exp(x), 1), 4096, 16),  # powers take longer
+        (lambda x: softmax(x, 1), 4096, 16),  # the row is read again
+        (lambda x: total(widened(x), 1), 8192, 16),  # are half a line
+    ],
+)
+def test_what_waits_for_memory_alone_loads_half_lines(
+    of: Callable[[LazyOp], LazyOp], rows: int, lanes: int
+) -> None:
+    """Loads of whole lines overtake what the processor fetches by itself."""
+    x = load(1, rows, 4096, dtype=dtypes.float16 if rows == 8192 else dtypes.float32)
+    kernel = schedule(lower(store(of(x)), "k"), TARGET).kernel
+    first = kernel.nests[0]
+    assert [o.range.size.arg for o in first.loops if o.kind is Kind.VECTOR] == [lanes]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tests.golden.test_golden import TARGET
@@ -13,11 +16,66 @@ from ferrule.codegen.kernel import Kernel, Kind
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
 from ferrule.codegen.plan import step_of
+from ferrule.codegen.uops import UOps
 from ferrule.ops import LazyOp
+from ferrule.target import Target
+
+WITH_MASKS = replace(TARGET, features="+avx512bw,+avx512f,+fma")
 
 
-def scheduled(ast: LazyOp) -> Kernel:
-    return schedule(lower(store(ast), "k"), TARGET).kernel
+def scheduled(ast: LazyOp, target: Target = TARGET) -> Kernel:
+    return schedule(lower(store(ast), "k"), target).kernel
+
+
+def windows(size: tuple[int, int], taps: int, stride: int = 1) -> LazyOp:
+    """(2, 3, *places, taps, taps) of an image with a border that leaves it its size."""
+    border = (taps // 2, taps // 2)
+    x = load(1, 2, 3, *size).pad(((0, 0), (0, 0), border, border))
+    return x.window(2, taps, stride).window(3, taps, stride)
+
+
+def filtered(x: LazyOp) -> LazyOp:
+    return total(mul(x, load(2, 1, 3, 1, 1, *x.shape[4:]).expand(x.shape)), 4, 5)
+
+
+def gradient_of_taps(x: LazyOp) -> LazyOp:
+    return total(mul(x, load(2, *x.shape[:4], 1, 1).expand(x.shape)), 0, 2, 3)
+
+
+def copies(kernel: Kernel) -> list[str]:
+    return [nest.name for nest in kernel.nests if ".copy" in nest.name]
+
+
+@pytest.mark.parametrize("of", [filtered, gradient_of_taps])
+def test_loads_under_masks_need_no_copy_with_a_border(of: Callable[[LazyOp], LazyOp]) -> None:
+    """Without masks, or where lanes are no neighbours, they do."""
+    assert not copies(scheduled(of(windows((28, 28), 3)), WITH_MASKS))
+    assert copies(scheduled(of(windows((28, 28), 3))))
+    assert copies(scheduled(filtered(windows((28, 28), 3, 2)), WITH_MASKS))
+
+
+def test_masks_of_many_sums_do_not_fit_their_registers() -> None:
+    assert copies(scheduled(gradient_of_taps(windows((28, 28), 5)), WITH_MASKS))
+    assert not copies(scheduled(filtered(windows((28, 28), 5)), WITH_MASKS))
+
+
+@pytest.mark.parametrize("size", [(5, 7), (9, 18), (11, 35), (1, 20)])
+@pytest.mark.parametrize("of", [filtered, gradient_of_taps])
+def test_what_is_read_under_masks(of: Callable[[LazyOp], LazyOp], size: tuple[int, int]) -> None:
+    """Lines and lanes that leave some over."""
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((2, 3, *size)).astype(np.float32)
+    other = generator.standard_normal((3, 3, 3) if of is filtered else x.shape).astype(np.float32)
+    seen = np.lib.stride_tricks.sliding_window_view(
+        np.pad(x, [(0, 0), (0, 0), (1, 1), (1, 1)]), (3, 3), (2, 3)
+    )
+    form = "ncyxkl,ckl->ncyx" if of is filtered else "ncyxkl,ncyx->ckl"
+    expected = np.einsum(form, seen, other)
+    linearizer = Linearizer(store(of(windows(size, 3))), WITH_MASKS).linearize()
+    assert not copies(linearizer.scheduled)
+    out = np.full(expected.size, np.nan, np.float32)
+    interpret(linearizer.uops, [out, x.ravel(), other.ravel()])
+    np.testing.assert_allclose(out.reshape(expected.shape), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -44,17 +102,28 @@ def test_lines_of_all_phases_of_a_strided_adjoint_leave_whole(
     ("size", "taps", "stride", "padding"),
     [(7, 5, 2, 2), (17, 3, 2, 1), (5, 4, 2, 1), (6, 4, 3, 0), (9, 7, 4, 3), (9, 9, 3, 1)],
 )
-def test_strided_adjoints_in_phases(size: int, taps: int, stride: int, padding: int) -> None:
+@pytest.mark.parametrize("target", [TARGET, WITH_MASKS])
+def test_strided_adjoints_in_phases(
+    size: int, taps: int, stride: int, padding: int, target: Target
+) -> None:
     generator = np.random.default_rng(0)
     g = generator.standard_normal((1, 2, size, size)).astype(np.float32)
     w = generator.standard_normal((1, 2, taps, taps)).astype(np.float32)
     expected = numpy_adjoint(g, w, stride, padding)
     ast = store(adjoint(load(1, *g.shape), load(2, *w.shape), stride, padding))
-    linearizer = Linearizer(ast, TARGET).linearize()
-    assert "sum0.copy1" in linearizer.scheduled.by_name
+    linearizer = Linearizer(ast, target).linearize()
+    assert bool(copies(linearizer.scheduled)) == (target is TARGET)
     out = np.full(expected.size, np.nan, np.float32)
     interpret(linearizer.uops, [out, g.ravel(), w.ravel()])
     np.testing.assert_allclose(out.reshape(expected.shape), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_lines_of_two_phases_are_shuffled_together() -> None:
+    """They leave scratch as the vectors that were put there, not lane by lane."""
+    ast = store(adjoint(load(1, 8, 6, 28, 28), load(2, 1, 6, 3, 3), 2, 1))
+    uops = Linearizer(ast, TARGET).linearize().uops
+    assert all(u.src[1].lanes == 1 for u in uops if u.op is UOps.LOAD and u.lanes > 1)
+    assert any(u.op is UOps.SHUFFLE for u in uops)
 
 
 @pytest.mark.parametrize(

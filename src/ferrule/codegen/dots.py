@@ -7,11 +7,13 @@ which is added up at the end. A tile is rows x columns of such vectors.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from ferrule.codegen.kernel import Nest
-from ferrule.codegen.plan import LINE_BYTES, Plan, loads, step_of
+from ferrule.codegen.plan import LINE_BYTES, Plan, base, loads, step_of
 from ferrule.codegen.tile import Tile, best_tile
+from ferrule.codegen.window import distance
 from ferrule.expr import TRUE, Expr
 from ferrule.records import dataclass
 
@@ -21,6 +23,7 @@ TURN_CYCLES = 0.45  # to turn one element of a block, which is what long sums do
 PANEL_CYCLES = 0.25  # to turn one of a panel, which is what plain products do
 CUT_CYCLES = 0.012  # more for each product where vectors lie in two cache lines
 MOST_RESULTS = 64  # along each axis of a block
+L1_ROWS = 0.8  # of the first cache, for the rows of a tile: partial sums wait between two blocks
 MOST_ROWS = 8  # of a tile: rows and columns are read from as many places
 
 
@@ -118,6 +121,7 @@ class _Dots:
         tiles = [*row_tiles, *column_tiles]
         order = (*others, *blocks, *tiles, steps, row, column, f"{terms.name}.i")
         plan.do("reorder", partial, order)
+        self._fetch_columns(partial, [*others, *blocks])
         plan.vectorize_inner(self.name, plan.nest(self.name).loops[-1])
         plan.share(self.name, len(outer))
 
@@ -166,7 +170,7 @@ class _Dots:
         steps = f"{self.axes.terms.name}.o"
         vectors = -(-_size(self.axes.terms) // _lanes(plan))
         most = min(
-            target.l1_bytes * 3 // 4 // (tile.rows * target.vector_bytes),
+            int(target.l1_bytes * L1_ROWS) // (tile.rows * target.vector_bytes),
             target.l2_bytes // 2 // (columns * target.vector_bytes),
         )
         if vectors <= most:
@@ -175,3 +179,15 @@ class _Dots:
         count = next((n for n in range(count, 2 * count) if vectors % n == 0), count)
         plan.do("split", nest, steps, -(-vectors // count), "peel")
         return [f"{steps}.o"], f"{steps}.i"
+
+    def _fetch_columns(self, nest: str, blocks: Sequence[str]) -> None:
+        """While a block of terms is multiplied, the next one of the columns comes into the cache: a
+        block is a few lines of each, too few for the processor to look ahead.
+        """
+        plan = self.plan
+        for e in loads(plan.nest(nest).computes[0].value):
+            size = prod(r.size.max for r in e.ranges) * e.dtype.itemsize
+            steps = [distance(e.src[0], r) for r in e.ranges if r.name in blocks[-1:]]
+            of_columns = any(base(r.name) == self.axes.columns.name for r in e.ranges)
+            if of_columns and any(steps) and size > plan.target.l2_bytes // 2:
+                plan.do("prefetch", nest, e.arg, steps[0])

@@ -50,6 +50,16 @@ class Vectors:
     places: tuple[tuple[int, int] | None, ...]
 
 
+@dataclass(frozen=True)
+class Whole:
+    """Vectors of scratch memory that begin with elements `firsts`, and where each lane finds its
+    element: in which of them, at which place.
+    """
+
+    firsts: tuple[Expr, ...]
+    places: tuple[tuple[int, int], ...]
+
+
 def period(elements: Iterable[Expr], along: Expr, lanes: int) -> int:
     """Of how many vectors along a range loads are the same again, but for the elements from which
     on: 3 for `x[i // 3]`, 1 for `x[2 * i]`. Of no more than 8; 1 where that is no help.
@@ -123,6 +133,31 @@ def few_vectors(distances: tuple[int | None, ...]) -> Vectors | None:
     if len(starts) > min(MOST_VECTORS, len(found) - 1):
         return None
     return Vectors(width, tuple(starts), tuple([_place(d, starts, width) for d in distances]))
+
+
+def whole_vectors(index: Expr, lane: Expr | None, elements: int) -> Whole | None:
+    """The vectors that have what lanes read from scratch memory of so many elements, where lanes
+    are no neighbours; None where these would be many, or may be cut.
+
+    They begin where those did that were stored: a load across two of these would wait until both
+    stores have reached the cache, as would one for each lane.
+    """
+    if lane is None or lane not in index.ranges or lane not in (index - lane).ranges:
+        return None
+    near = near_lanes(index, TRUE, lane)
+    if near is None:
+        return None
+    distances = [d for d in near.distances if d is not None]
+    width = len(distances)
+    terms, first = near.base.linear()
+    if any(n % width for n in (elements, *terms.values())):
+        return None
+    found = [divmod(first + d, width) for d in distances]
+    numbers = sorted({n for n, _ in found})
+    if len(numbers) > MOST_VECTORS:
+        return None
+    firsts = tuple([near.base + (n * width - first) for n in numbers])
+    return Whole(firsts, tuple([(numbers.index(n), at) for n, at in found]))
 
 
 def _place(distance: int | None, starts: list[int], width: int) -> tuple[int, int] | None:

@@ -1,9 +1,9 @@
 """Sums over a few taps of a window, with no channels to sum over: depthwise convolutions.
 
-There is no operand to keep in a tile, so lanes run along memory. What is read through the window
-is copied with its border, so that no load needs a mask, and all taps are copies: a vector that one
-of them loads serves the others. For the gradient of the taps every tap has a vector of partial
-sums.
+There is no operand to keep in a tile, so lanes run along memory, and all taps are copies: a vector
+that one of them loads serves the others. For the gradient of the taps every tap has a vector of
+partial sums. What is read through the window is read where it is, under masks at the border, if the
+processor has such loads; else it is copied with its border, so that no load needs a mask.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ LEAST_ROWS = 4  # of results at a time, to use again what they load
 MOST_ROWS = 8  # as many as multiply-adds take cycles, two at a time
 FEW_VECTORS = 8  # of a line
 LEAST_PLACES = 5  # of the taps along memory
+MOST_MASKED = 9  # taps with sums of their own: each has masks, for which there are few registers
 
 
 @dataclass(frozen=True)
@@ -122,9 +123,17 @@ def _sum_over_taps(
     if found.strides[-1] > 1:
         plan.do("split", reduce, found.taps[-1].name, found.strides[-1], "mask")
     _unroll_taps(plan, reduce, found)
-    _copy(plan, reduce, found, name, len(images))
+    if not _reads_in_place(plan, found):
+        _copy(plan, reduce, found, name, len(images))
     plan.share(name, len(images))
     return True
+
+
+def _reads_in_place(plan: Plan, found: _Windows) -> bool:
+    """Whether lanes are neighbours where they are, and loads of some of them one instruction; not
+    in three dimensions, where a line has conditions of two axes for each of its taps.
+    """
+    return found.strides[-1] == 1 and plan.target.has_masks and len(found.places) < 3
 
 
 def _rows_together(found: _Windows) -> int:
@@ -189,7 +198,8 @@ def _sum_in_phases(
     names = [loop.range.name for loop in plan.nest(reduce).loops]
     first = f"{vectors}@{reduce}"
     plan.do("reorder", reduce, (first, *(n for n in names if n != first)))
-    _copy(plan, reduce, found, name, len(images))
+    if not _reads_in_place(plan, found):
+        _copy(plan, reduce, found, name, len(images))
     plan.do("reorder", name, (*images, *serial, *copies, vectors, lane, last.name))
     plan.do("fuse", name, lane)
     plan.vectors(name, f"{lane}*{last.name}", lanes)
@@ -250,11 +260,19 @@ def _sum_for_each_tap(
     images = [r.name for r in rest]
     taps = [tap.name for tap in found.taps]
     x = found.places[-1]
+    in_place = _reads_in_place(plan, found) and prod(t.size.arg for t in found.taps) <= MOST_MASKED
     plan.do("reorder", name, (*images, *taps))
     plan.do("compute_at", reduce, len(images))
     lanes = plan.lanes(plan.nest(reduce), x.size.arg)
     outer = [r.name for r in found.places[:-1]]
-    if outer and found.places[-2].size.arg > _most_lines(plan, found):
+    lines: list[str] = []
+    together = _rows_together(found) if in_place and outer else 1
+    if together > 1:
+        plan.do("split", reduce, outer[-1], together, "peel")
+        plan.do("unroll", reduce, f"{outer[-1]}.i")
+        lines.append(f"{outer[-1]}.i")
+        outer[-1] = f"{outer[-1]}.o"
+    elif not in_place and outer and found.places[-2].size.arg > _most_lines(plan, found):
         plan.do("split", reduce, outer[-1], _most_lines(plan, found), "peel")
         outer[-1] = f"{outer[-1]}.i"
     plan.do("split", reduce, x.name, lanes, "peel")
@@ -265,11 +283,13 @@ def _sum_for_each_tap(
     copies = [f"{tap}@{reduce}" for tap in taps[len(serial) :]]
     for copy in copies:
         plan.do("unroll", partial, copy)
+    inner = (*copies, *lines, f"{x.name}.i")
     names = [loop.range.name for loop in plan.nest(partial).loops]
     places = [*outer, f"{x.name}.o"]
-    batches = [n for n in names if n not in (*serial, *places, *copies, f"{x.name}.i")]
-    plan.do("reorder", partial, (*batches, *serial, *places, *copies, f"{x.name}.i"))
-    _copy(plan, partial, found, partial, len(batches))
+    batches = [n for n in names if n not in (*serial, *places, *inner)]
+    plan.do("reorder", partial, (*batches, *serial, *places, *inner))
+    if not in_place:
+        _copy(plan, partial, found, partial, len(batches))
     plan.share(name, len(images))
     return True
 

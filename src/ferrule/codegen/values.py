@@ -26,7 +26,7 @@ from ferrule.codegen.kernel import (
     Nest,
     loaded_again,
 )
-from ferrule.codegen.neighbours import few_vectors, near_lanes
+from ferrule.codegen.neighbours import few_vectors, near_lanes, whole_vectors
 from ferrule.codegen.plan import gap_of_copies
 from ferrule.codegen.threads import Digit, Threads
 from ferrule.codegen.uops import UOp, UOps
@@ -471,6 +471,10 @@ class Values:
         return self._load_local(c, index, self._lanes(node))
 
     def _load_local(self, c: Compute, index: Expr, lanes: int) -> UOp:
+        whole = whole_vectors(index, self.lane, self.kernel.memory[c.name][1])
+        if whole is not None and self.lane is not None and not self.blocks:
+            loaded = [self._load_local(c, first + self.lane, lanes) for first in whole.firsts]
+            return self.out.gathered(loaded, whole.places)
         at = self._address(index, lanes)
         multiple = self._multiple(index, at, lanes)
         src = (self._local(c), at)
