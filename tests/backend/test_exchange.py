@@ -211,9 +211,20 @@ def test_the_array_interface_keeps_the_memory(device: str) -> None:
         _ = Tensor([1.0]).bfloat16().__array_interface__
 
 
+@pytest.mark.host_memory
+def test_a_buffer_shares_the_memory(device: str) -> None:
+    """`np.asarray` takes it where there is the protocol: from Python 3.12 on it had a copy."""
+    x = (Tensor([1.0, 2.0]) * 2).realize()
+    assert np.asarray(x.__buffer__(0)).ctypes.data == address(x)
+    buffer = Tensor([1.0]).__buffer__(0)
+    assert buffer.readonly
+
+
 def test_the_buffer_protocol(device: str) -> None:
     x = Tensor([[1, 2], [3, 4]])
-    assert x.__buffer__(0).tolist() == [[1, 2], [3, 4]]
+    buffer = x.__buffer__(0)
+    assert buffer.tolist() == [[1, 2], [3, 4]]
+    assert buffer.readonly
     with pytest.raises(BufferError, match="read-only"):
         x.__buffer__(1)
     with pytest.raises(BufferError, match="bfloat16"):

@@ -94,6 +94,20 @@ def test_a_sum_over_rows_of_what_each_row_reduces_has_lanes() -> None:
     np.testing.assert_allclose(total.item(), (np.exp(log_of_b) * (log_of_b - a)).sum(), rtol=1e-5)
 
 
+def test_a_mask_or_what_it_leaves_is_no_reason_for_lanes_along_the_terms() -> None:
+    """The mean of the rows that a mask leaves: x was read one element of a row at a time."""
+    x, mask = normals(8, 40, 48), normals(8, 40)
+    mean = (x * mask.unsqueeze(2)).sum(1) / (mask * mask).sum(1, keepdim=True)
+    (kernel,) = kernels(mean)
+    lanes = [loop.range.name for loop in kernel.by_name["sum0"].loops if loop.kind is Kind.VECTOR]
+    assert lanes
+    assert all(name.startswith("i0.1") for name in lanes)
+    assert any(n.at == ("out0", 1) for n in kernel.nests)
+    a, m = (part.numpy().astype(np.float64) for part in (x, mask))
+    expected = np.einsum("bij,bi->bj", a, m) / (m * m).sum(1, keepdims=True)
+    np.testing.assert_allclose(mean.numpy(), expected, rtol=1e-4, atol=1e-6)
+
+
 def test_what_is_as_much_work_as_a_chunk_is_computed_once() -> None:
     x, few = normals(60000), normals(12000)
     (kernel,) = kernels(x * few.sum())

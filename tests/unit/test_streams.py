@@ -138,6 +138,21 @@ def test_only_what_lies_across_is_turned(shape: tuple[int, int]) -> None:
     np.testing.assert_array_equal(out.reshape(shape), a + b.T)
 
 
+@pytest.mark.parametrize("steps", [(-1, 1), (1, -1), (-1, -1)], ids=str)
+def test_images_turned_by_a_quarter_are_turned_in_squares(steps: tuple[int, int]) -> None:
+    """Backwards along what is loaded is as near as forwards: nothing is gathered."""
+    ast = store(add(load(1, 50, 33).permute((1, 0)).stride(steps), constant(1.0, (33, 50))))
+    uops = Linearizer(ast, WIDE).linearize().uops
+    loads = [u for u in uops if u.op is UOps.LOAD and u.src[0].op is UOps.PARAM]
+    assert loads
+    assert all(u.src[1].lanes == 1 and u.lanes == 16 for u in loads)
+    image = np.random.default_rng(0).standard_normal((50, 33)).astype(np.float32)
+    out = np.full(33 * 50, np.nan, np.float32)
+    interpret(uops, [out, image.ravel()], [], 0, extent(uops, []))
+    turned = image.T[:: steps[0], :: steps[1]]
+    np.testing.assert_array_equal(out.reshape(33, 50), turned + 1)
+
+
 def test_what_is_stored_in_place_is_not_computed_twice() -> None:
     x = load(0, 40, 40)
     kernel = lower(store(add(x, load(1, 40, 40).permute((1, 0)))), "k")

@@ -16,6 +16,7 @@ from ferrule.expr import COSTLY, Expr, const, toposort
 
 FEW_VECTORS = 4  # of a row: then it stays in registers
 PAGE_BYTES = 4096
+MANY = 16  # results, which fill a vector
 CHUNKS = 8  # for each thread, each of which computes again what all results wait for
 WORTH_REPEATING = 8  # times as much work has to be left in a chunk
 FROM_MEMORY = 32 << 20  # bytes: more than third caches keep
@@ -33,7 +34,10 @@ def schedule_rows(plan: Plan, name: str, below: Sequence[str]) -> None:
     if column is not None and len(below) == 1 and schedule_panels(plan, name, below[0], column):
         return
     if column is not None:
+        apart = [n for n in below if n not in _inside(plan, name, below, column)]
         _columns(plan, name, below, column)
+        for n in apart:
+            _reduce_lanes(plan, n)
     else:
         _keep_rows(plan, name, below)
         for n in below:
@@ -98,29 +102,43 @@ def _repeat_first(plan: Plan, name: str, below: Sequence[str]) -> None:
 
 
 def column_axis(plan: Plan, name: str, below: Sequence[str]) -> Expr | None:
-    """A kept axis that all reduces vary with and along which what they load is contiguous.
+    """A kept axis along which what the reduces inside of it load is contiguous.
 
-    What is the same for all terms of a result, such as a channel's mean, does not count.
+    What is the same for all terms of a result, such as a channel's mean, does not count; nor what
+    is the same for all of many results, such as a mask, which every lane multiplies by.
     """
-    nest = plan.nest(name)
-    direct = [plan.nest(n) for n in below]
-    shortest = min((n.at[1] for n in direct if n.at is not None and n.at[0] == name), default=0)
-    candidates = [loop.range for loop in nest.loops[:shortest]]
     best: Expr | None = None
     best_score = 0
-    for r in candidates:
+    for r in [loop.range for loop in plan.nest(name).loops]:
         along = across = 0
-        for n in direct:
+        for n in [plan.nest(n) for n in _inside(plan, name, below, r)]:
             terms = {loop.range for loop in n.loops}
             for e in (e for c in n.computes for e in loads(c.value)):
                 if terms.isdisjoint(e.src[0].ranges):
                     continue
                 inner = n.loops[-1].range
                 along += step_of(e.src[0], r) == 1 and r.size.max >= 4
-                across += step_of(e.src[0], inner) == 1 and inner.size.max >= 4
+                differs = r in e.src[0].ranges or r.size.max < MANY
+                across += differs and step_of(e.src[0], inner) == 1 and inner.size.max >= 4
         if along > across and along > best_score:
             best, best_score = r, along
     return best
+
+
+def _inside(plan: Plan, name: str, below: Sequence[str], r: Expr) -> list[str]:
+    """The reduces in a loop of a root; others, such as how many elements of a row a mask leaves,
+    are made once for all of its iterations.
+    """
+    depth = [loop.range for loop in plan.nest(name).loops].index(r)
+    return [n for n in below if _depth_in(plan, name, n) > depth]
+
+
+def _depth_in(plan: Plan, name: str, n: str) -> int:
+    """In how many loops of a root a nest is, by itself or with the one that it is in."""
+    at = plan.nest(n).at
+    while at is not None and at[0] != name:
+        at = plan.nest(at[0]).at
+    return 0 if at is None else at[1]
 
 
 def _gather_axis(plan: Plan, name: str, below: Sequence[str]) -> Expr | None:

@@ -172,7 +172,7 @@ def _other_orientation(plan: Plan, nest: Nest, v: Expr) -> Expr | None:
         return None
     for loop in nest.loops:
         w = loop.range
-        if w is not v and w.size.max >= lanes and all(step_of(e.src[0], w) == 1 for e in far):
+        if w is not v and w.size.max >= lanes and all(abs(step_of(e.src[0], w)) == 1 for e in far):
             return w
     return None
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from ferrule.containers import mapped
 from ferrule.dlpack import HOST, array_from, capsule_of
-from ferrule.dtype import DTypeError
 from ferrule.expr import sint
 from ferrule.gradient import Value
 from ferrule.shape.layout import storage_view
@@ -194,10 +193,11 @@ class Exchange(TensorBase):
         """
         if flags & 1:
             raise BufferError("[buffer] the memory of a tensor is read-only; use x.numpy()")
-        try:
-            return self.data()
-        except DTypeError as error:
-            raise BufferError(str(error)) from error
+        if self.dtype.fmt is None:
+            raise BufferError(f"[buffer] {self.dtype} has no memoryview format; cast it to float32")
+        array = self.numpy(copy=False)
+        array.flags.writeable = False
+        return array.data
 
     def __dlpack__(
         self,
