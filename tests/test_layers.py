@@ -31,7 +31,7 @@ LAYERS = """
     codegen.primitives.running codegen.primitives.scans codegen.opt codegen.threads
     codegen.plan codegen.streams codegen.panels codegen.rows codegen.scans codegen.tensorize
     codegen.tile codegen.copies codegen.blocks codegen.taps codegen.dots codegen.contraction
-    codegen.chains codegen.gridstreams
+    codegen.chains codegen.scatters codegen.gridstreams
     codegen.gridcost codegen.gridrows codegen.gridtile codegen.gridchains codegen.gridscatter
     codegen.grid codegen.heuristic codegen.mutate codegen.search
     codegen.prepack

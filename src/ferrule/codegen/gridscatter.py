@@ -16,11 +16,11 @@ from math import gcd, prod
 
 from ferrule.codegen.gridcost import clock
 from ferrule.codegen.gridstreams import ACCESS_BYTES, aligned_lanes
-from ferrule.codegen.kernel import Kind, Nest, Store
-from ferrule.codegen.owner import Digit, owned_digit
+from ferrule.codegen.kernel import Kind
 from ferrule.codegen.plan import LINE_BYTES, Plan
 from ferrule.codegen.primitives.loops import MOST_BITS
 from ferrule.codegen.primitives.nests import chosen_place
+from ferrule.codegen.scatters import cut_out, owned, stored_by
 from ferrule.expr import Expr, ExprOp, toposort
 from ferrule.target import Target
 
@@ -48,16 +48,16 @@ def schedule_scatter(plan: Plan) -> bool:
     together = _looks_together(plan, host)
     together &= _divide(plan, names)
     lanes = _lanes(plan, names)
-    owned = _owned(plan.nest(host))
     digits = sorted(
-        (d for d in owned if all(_cut_out(plan, fill, d) for fill in fills)), reverse=True
+        (d for d in owned(plan.nest(host)) if all(cut_out(plan, fill, d) for fill in fills)),
+        reverse=True,
     )
     if not digits:
         return False
     if is_outside:  # the threads of a warp go through elements of their own
         digits = [*digits[1:], digits[0]]
     for name in names:
-        ranges = _owned(plan.nest(name))
+        ranges = owned(plan.nest(name))
         first = [ranges[d].name for d in digits]
         rest = [o.range.name for o in plan.nest(name).loops if o.range.name not in first]
         plan.do("reorder", name, (*first, *rest))
@@ -84,10 +84,10 @@ def _names(plan: Plan) -> list[str]:
 def _is_outside(plan: Plan, name: str) -> bool:
     """Whether loops outside of all places alone give a warp something to do."""
     found = chosen_place(plan.nest(name))
-    digits = _owned(plan.nest(name))
+    digits = owned(plan.nest(name))
     if found is None or not digits:
         return False
-    step = _store(plan.nest(name)).index.linear()[0][found[0]]
+    step = stored_by(plan.nest(name)).index.linear()[0][found[0]]
     return step <= min(digits)[0] and max(digits)[1] >= plan.target.warp
 
 
@@ -97,12 +97,12 @@ def _looks_together(plan: Plan, name: str) -> bool:
     """
     nest = plan.nest(name)
     found = chosen_place(nest)
-    near = [r for (step, _), r in _owned(nest).items() if step == 1]
+    near = [r for (step, _), r in owned(nest).items() if step == 1]
     if found is None or not near or plan.target.block_threads < MOST_BITS:
         return False
-    free = [o.range for o in nest.loops if o.range not in _owned(nest).values()]
+    free = [o.range for o in nest.loops if o.range not in owned(nest).values()]
     is_known = bool(free) and free[-1].size.is_const and free[-1] in found[0].ranges
-    alike = not any(r in e.ranges for r in near for e in (found[0], _store(nest).valid))
+    alike = not any(r in e.ranges for r in near for e in (found[0], stored_by(nest).valid))
     return is_known and alike and not _is_outside(plan, name)
 
 
@@ -130,8 +130,8 @@ def _cycles(plan: Plan, names: Sequence[str], times: int = 1) -> dict[int, float
     if found is None or not all(loop.range.size.is_const for loop in nest.loops):
         return {}
     place, places = found
-    step = _store(nest).index.linear()[0][place]
-    digits = _owned(nest)
+    step = stored_by(nest).index.linear()[0][place]
+    digits = owned(nest)
     inside = prod(size for own, size in digits if own < step) // _lanes(plan, names)
     outside = times * prod(size for own, size in digits if own >= step)
     elements = prod(loop.size for loop in nest.loops if loop.range not in digits.values()) // times
@@ -184,47 +184,6 @@ def scatter_cycles(
     return passing + adding + filled / parts * FILL_CYCLES * max(1.0, warps / at_once)
 
 
-# -- digits ----------------------------------------------------------------------------------------
-
-
-def _cut_out(plan: Plan, name: str, digit: Digit) -> bool:
-    """Split the loops of a nest so that one of them is a digit; False where that leaves a tail
-    between others.
-    """
-    step, size = digit
-    total = prod(loop.range.size.max for loop in plan.nest(name).loops)
-    for (own, count), r in _owned(plan.nest(name)).items():
-        inner, outer = step * size // own, step // own
-        if own <= step and step * size <= own * count:
-            # Only the last digit may have a part in the end that is not full.
-            if step % own or (count % inner and own * count != total):
-                return False
-            inside = _split(plan, name, r.name, inner, count)[1]
-            _split(plan, name, inside, outer, inner)
-            return True
-    return False
-
-
-def _split(plan: Plan, name: str, r: str, factor: int, size: int) -> tuple[str, str]:
-    """The two loops that a loop is split into, if both have more than one iteration."""
-    if factor in (1, size):
-        return r, r
-    plan.do("split", name, r, factor)
-    return f"{r}.o", f"{r}.i"
-
-
-def _store(nest: Nest) -> Store:
-    (store,) = [c.store for c in nest.computes if c.store is not None]
-    return store
-
-
-def _owned(nest: Nest) -> dict[Digit, Expr]:
-    """The loops of a nest that own a digit of the elements' numbers, by it."""
-    store = _store(nest)
-    found = {loop.range: owned_digit(store, loop.range) for loop in nest.loops}
-    return {digit: r for r, digit in found.items() if digit is not None}
-
-
 # -- blocks and threads ----------------------------------------------------------------------------
 
 
@@ -234,7 +193,7 @@ def _lanes(plan: Plan, names: Sequence[str]) -> int:
     """
     lanes = ACCESS_BYTES
     for name in names:
-        near = [r for (step, _), r in _owned(plan.nest(name)).items() if step == 1]
+        near = [r for (step, _), r in owned(plan.nest(name)).items() if step == 1]
         lanes = gcd(lanes, aligned_lanes(plan.nest(name), near[0]) if near else 1)
     return lanes
 
@@ -338,7 +297,7 @@ def _places(plan: Plan, name: str, r: str) -> list[Expr]:
     """The loads that say where a nest stores, of buffers that are loaded for nothing else."""
     nest = plan.nest(name)
     (c,) = nest.computes
-    found = [e for e in toposort([_store(nest).index]) if e.op is ExprOp.LOAD]
-    slots = [e.arg for e in toposort([c.value, _store(nest).index]) if e.op is ExprOp.LOAD]
+    found = [e for e in toposort([stored_by(nest).index]) if e.op is ExprOp.LOAD]
+    slots = [e.arg for e in toposort([c.value, stored_by(nest).index]) if e.op is ExprOp.LOAD]
     near = [e for e in found if {x.name for x in e.ranges} & {r} and slots.count(e.arg) == 1]
     return [e for e in near if not any(x.op is ExprOp.LOAD for x in toposort(e.src))]

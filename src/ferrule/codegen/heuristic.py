@@ -16,6 +16,7 @@ from ferrule.codegen.opt import Opt
 from ferrule.codegen.plan import Plan
 from ferrule.codegen.rows import schedule_rows
 from ferrule.codegen.scans import schedule_scan
+from ferrule.codegen.scatters import schedule_rows_of_scatter
 from ferrule.codegen.streams import (
     schedule_few_terms,
     schedule_scatter,
@@ -35,6 +36,8 @@ def schedule(kernel: Kernel, target: Target) -> Plan:
     plan.collapse()
     if target.block_threads > 1:
         schedule_grid(plan)
+        return plan
+    if plan.attempt(schedule_rows_of_scatter):
         return plan
     for name in [nest.name for nest in plan.kernel.roots]:
         _schedule_root(plan, name)

@@ -1,0 +1,87 @@
+"""Scatters: a value says where they store, so that the order of their iterations counts.
+
+Loops along other axes than the one that is scattered own their parts of the result, which threads
+can share; what is scattered stays in its order.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from ferrule.codegen.kernel import Nest, Store, stores_to_one_place
+from ferrule.codegen.owner import Digit, owned_digit
+from ferrule.codegen.plan import SERIAL_WORK, Plan, step_of
+from ferrule.codegen.primitives.nests import chosen_place
+from ferrule.expr import Expr
+
+
+def schedule_rows_of_scatter(plan: Plan) -> bool:
+    """Threads share the rows of a batch that have places of their own, and fill them first; False
+    where a kernel is no such scatter, or little work.
+    """
+    names = [nest.name for nest in plan.kernel.nests]
+    *fills, host = names
+    found = chosen_place(plan.nest(host))
+    if len(names) > 2 or len(plan.kernel.roots) != len(names) or found is None:
+        return False
+    if not stores_to_one_place(plan.nest(host)) or plan.work(host) < SERIAL_WORK:
+        return False
+    place = stored_by(plan.nest(host)).index.linear()[0][found[0]]
+    rows = [d for d in owned(plan.nest(host)) if d[0] > place]
+    rows = sorted((d for d in rows if all(cut_out(plan, f, d) for f in fills)), reverse=True)
+    if prod(size for _, size in rows) < plan.target.max_threads:
+        return False
+    for name in names:
+        ranges = owned(plan.nest(name))
+        first = [ranges[d].name for d in rows]
+        rest = [o.range.name for o in plan.nest(name).loops if o.range.name not in first]
+        plan.do("reorder", name, (*first, *rest))
+    for fill in fills:
+        plan.do("enter", fill, host, len(rows))
+    for name in names:
+        loops = plan.nest(name).loops
+        if loops and step_of(stored_by(plan.nest(name)).index, loops[-1].range) == 1:
+            plan.vectorize_inner(name, loops[-1])
+    plan.do("parallel", host, plan.fuse_first(host, len(rows)))
+    return True
+
+
+# -- parts of the result ---------------------------------------------------------------------------
+
+
+def cut_out(plan: Plan, name: str, digit: Digit) -> bool:
+    """Split the loops of a nest so that one of them is a digit; False where that leaves a tail
+    between others.
+    """
+    step, size = digit
+    total = prod(loop.range.size.max for loop in plan.nest(name).loops)
+    for (own, count), r in owned(plan.nest(name)).items():
+        inner, outer = step * size // own, step // own
+        if own <= step and step * size <= own * count:
+            # Only the last digit may have a part in the end that is not full.
+            if step % own or (count % inner and own * count != total):
+                return False
+            inside = _split(plan, name, r.name, inner, count)[1]
+            _split(plan, name, inside, outer, inner)
+            return True
+    return False
+
+
+def _split(plan: Plan, name: str, r: str, factor: int, size: int) -> tuple[str, str]:
+    """The two loops that a loop is split into, if both have more than one iteration."""
+    if factor in (1, size):
+        return r, r
+    plan.do("split", name, r, factor)
+    return f"{r}.o", f"{r}.i"
+
+
+def stored_by(nest: Nest) -> Store:
+    (store,) = [c.store for c in nest.computes if c.store is not None]
+    return store
+
+
+def owned(nest: Nest) -> dict[Digit, Expr]:
+    """The loops of a nest that own a digit of the elements' numbers, by it."""
+    store = stored_by(nest)
+    found = {loop.range: owned_digit(store, loop.range) for loop in nest.loops}
+    return {digit: r for r, digit in found.items() if digit is not None}
