@@ -32,7 +32,7 @@ from ferrule.tensor.rowwise import accumulating
 __all__ = ["fft", "fftfreq", "fftshift", "ifft", "ifftshift", "irfft", "rfft", "rfftfreq"]
 
 
-# *** what the host computes, without factors, with axes counted from the last; and the rules ***
+# *** what the host computes, without factors, and the rules ***
 
 
 def _complex(pairs: Array) -> Array:
@@ -56,8 +56,7 @@ def _fft(pairs: Array, axis: int, inverse: bool) -> Array:
 
 def _transformed(pairs: Value, axis: int, inverse: bool) -> Value:
     """The sum of x[j] exp(-2i pi j k / n), or with + if `inverse`, for each k."""
-    back = axis - len(pairs.shape) + 1
-    node = on_host(_fft, [pairs], pairs.shape, pairs.dtype, back, inverse, n_apart=axis).node
+    node = on_host(_fft, [pairs], pairs.shape, pairs.dtype, axis, inverse).node
     return record("fft", _FFT, (pairs,), node, (axis, inverse))
 
 
@@ -66,24 +65,24 @@ def _reverse_fft(grad: Value, entry: Entry) -> Gradients:
     return (_transformed(grad, axis, not inverse),)
 
 
-def _weights(size: int, axis: int, dtype: Any) -> Array:
+def _weights(size: int, axis: int, rank: int, dtype: Any) -> Array:
     """How often a real signal of a size has each of its frequencies: all but the ends twice."""
     weights = np.full(size // 2 + 1, 2.0, dtype)
     weights[0] = 1
     if size % 2 == 0:
         weights[-1] = 1
-    return weights.reshape((-1,) + (1,) * (-axis - 1))
+    return weights.reshape((-1,) + (1,) * (rank - axis - 1))
 
 
 def _rfft(x: Array, axis: int, weighted: bool) -> Array:
     numbers = np.fft.rfft(x, axis=axis)
-    return _pairs(numbers * _weights(x.shape[axis], axis, x.dtype) if weighted else numbers)
+    return _pairs(numbers * _weights(x.shape[axis], axis, x.ndim, x.dtype) if weighted else numbers)
 
 
 def _irfft(pairs: Array, size: int, axis: int, unweighted: bool) -> Array:
     numbers = _complex(pairs)
     if unweighted:
-        numbers = numbers / _weights(size, axis, pairs.dtype)
+        numbers = numbers / _weights(size, axis, numbers.ndim, pairs.dtype)
     return np.fft.irfft(numbers, size, axis, norm="forward")
 
 
@@ -92,8 +91,7 @@ def _halved(x: Value, axis: int, weighted: bool) -> Value:
     size = x.shape[axis]
     assert isinstance(size, int)
     shape = (*x.shape[:axis], size // 2 + 1, *x.shape[axis + 1 :], 2)
-    back = axis - len(x.shape)
-    node = on_host(_rfft, [x], shape, x.dtype, back, weighted, n_apart=axis).node
+    node = on_host(_rfft, [x], shape, x.dtype, axis, weighted).node
     return record("rfft", _RFFT, (x,), node, (size, axis, weighted))
 
 
@@ -105,8 +103,7 @@ def _reverse_rfft(grad: Value, entry: Entry) -> Gradients:
 def _unhalved(pairs: Value, size: int, axis: int, unweighted: bool) -> Value:
     """Real numbers from the frequencies up to the middle, over their weights if `unweighted`."""
     shape = (*pairs.shape[:axis], size, *pairs.shape[axis + 1 : -1])
-    back = axis - len(shape)
-    node = on_host(_irfft, [pairs], shape, pairs.dtype, size, back, unweighted, n_apart=axis).node
+    node = on_host(_irfft, [pairs], shape, pairs.dtype, size, axis, unweighted).node
     return record("irfft", _IRFFT, (pairs,), node, (axis, unweighted))
 
 

@@ -30,15 +30,13 @@ from ferrule.shape.view import ShapeError
 
 Array: TypeAlias = np.ndarray[Any, Any]
 _SMALL_MATRIX = 200 * 200  # elements
-_SHARED = 1 << 18  # elements from which on threads, which are started for it, share the rows
 
 
 @final
 class HostFunction(JITRunner):
     """Runs `function(*arrays, *args)` and puts the array that it gives into the first buffer.
 
-    `line` is where a user asked for it, for the messages of errors. The function does the same for
-    each element of the first `n_apart` axes, of its arrays and of the result.
+    `line` is where a user asked for it, for the messages of errors.
     """
 
     is_pure = True
@@ -50,7 +48,6 @@ class HostFunction(JITRunner):
         shapes: tuple[tuple[int, ...], ...],
         device: str,
         line: str,
-        n_apart: int = 0,
     ) -> None:
         self.function = function
         self.args = args
@@ -60,8 +57,6 @@ class HostFunction(JITRunner):
         self.name = f"host {function.__name__.strip('_')}"
         self._title = colored(self.name, "yellow")
         self._sizes = [prod(shape) for shape in shapes[1:]]
-        self._rows = prod(shapes[0][:n_apart])
-        self._n_apart = n_apart
         # To wake and join its other threads takes OpenBLAS longer than a small matrix.
         self._is_small = max(map(_matrix_size, shapes)) <= _SMALL_MATRIX
 
@@ -80,48 +75,23 @@ class HostFunction(JITRunner):
             source.borrowed()[:size].reshape(shape)
             for source, size, shape in zip(sources, self._sizes, shapes, strict=True)
         ]
-        threads = min(config().FERRULE_NUM_THREADS, self._rows)
         try:
-            if threads > 1 and max(self._sizes, default=0) >= _SHARED:
+            if self._is_small or config().FERRULE_NUM_THREADS == 1:
                 with one_blas_thread:
-                    self._share(out, arrays, threads)
-            elif self._is_small or config().FERRULE_NUM_THREADS == 1:
-                with one_blas_thread:
-                    self._fill(out, arrays, self.shapes[0])
+                    result = np.asarray(self.function(*arrays, *self.args))
             else:
-                self._fill(out, arrays, self.shapes[0])
+                result = np.asarray(self.function(*arrays, *self.args))
         except Exception as error:
             error.add_note(f"{self.name}, asked for at {self.line}")
             raise
+        assert result.shape == self.shapes[0], f"{self.name} gave {result.shape}"
+        out.fill(result)
         seconds = time.perf_counter() - start
         GlobalCounters.host_calls += 1
         moved = sum([buffer.nbytes for buffer in rawbufs])
         count = len(rawbufs)
         update_stats(self._title, 0, moved, var_vals, seconds, count, jit=jit, device=self.device)
         return seconds
-
-    def _fill(self, out: Buffer, arrays: Sequence[Array], shape: tuple[int, ...]) -> None:
-        result = np.asarray(self.function(*arrays, *self.args))
-        assert result.shape == shape, f"{self.name} gave {result.shape}"
-        out.fill(result)
-
-    def _share(self, out: Buffer, arrays: Sequence[Array], threads: int) -> None:
-        """Each thread does some rows; NumPy lets go of the interpreter's lock meanwhile."""
-        from concurrent.futures import ThreadPoolExecutor  # slow to import
-
-        rows, rest = self._rows, self.shapes[0][self._n_apart :]
-        by_row = [array.reshape(rows, *array.shape[self._n_apart :]) for array in arrays]
-
-        def fill(number: int) -> None:
-            start, stop = (rows * n // threads for n in (number, number + 1))
-            part = out.view(start * prod(rest), (stop - start) * prod(rest))
-            self._fill(part, [array[start:stop] for array in by_row], (stop - start, *rest))
-
-        with ThreadPoolExecutor(threads - 1, "ferrule-host") as pool:
-            others = [pool.submit(fill, number) for number in range(1, threads)]
-            fill(0)
-            for other in others:
-                other.result()
 
 
 def _matrix_size(shape: tuple[int, ...]) -> int:
@@ -135,14 +105,12 @@ def on_host(
     shape: Shape,
     dtype: DType,
     *args: Any,
-    n_apart: int = 0,
 ) -> Value:
     """What `function(*arrays of the sources, *args)` gives, as a lazy value outside the tape.
 
     `function` must be a module's function, pure, and give an array of `shape`, which is converted
     to `dtype`; `args`, which have to be hashable, are passed on as they are. Each node that is
-    realised is one call; or several, on threads, where the function does the same for each element
-    of the first `n_apart` axes of all arrays: these may be one axis then.
+    realised is one call.
 
     Raises `ShapeError` for a symbolic size.
 
@@ -156,7 +124,7 @@ def on_host(
     device = sources[0].node.device
     if 0 in shape:
         return sources[0].full(0, shape).cast(dtype)
-    runner = _host_function(function, shapes, device, user_location(), n_apart, *args)
+    runner = _host_function(function, shapes, device, user_location(), *args)
     nodes = [source.node for source in sources]
     return Value(LazyBuffer.custom(runner, nodes, shape, dtype, device))
 
@@ -167,11 +135,10 @@ def _host_function(
     shapes: tuple[tuple[int, ...], ...],
     device: str,
     line: str,
-    n_apart: int,
     *args: Any,
 ) -> HostFunction:
     """The same object for the same function, by which a graph with it is found again."""
-    return HostFunction(function, args, shapes, device, line, n_apart)
+    return HostFunction(function, args, shapes, device, line)
 
 
 def _known(shape: tuple[sint, ...], function: Callable[..., Array]) -> tuple[int, ...]:

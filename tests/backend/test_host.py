@@ -1,13 +1,11 @@
 """Functions that run on the host as nodes of the graph."""
 
 import re
-import threading
-import time
 
 import numpy as np
 import pytest
 
-from ferrule import Context, Tensor, TinyJit, Variable, dtypes, fft, host
+from ferrule import Tensor, TinyJit, Variable, dtypes
 from ferrule.helpers import GlobalCounters
 from ferrule.host import on_host
 from ferrule.shape.view import ShapeError
@@ -118,45 +116,6 @@ def test_a_replay_that_raises_has_not_happened() -> None:
             sums += x
         np.testing.assert_array_equal(total.numpy(), sums)
     assert count.item() == 6
-
-
-_found_on: set[int] = set()
-
-
-def _row_sums(x: np.ndarray, least: float) -> np.ndarray:
-    if x.min() < least:
-        raise ArithmeticError("too small")
-    _found_on.add(threading.get_ident())
-    time.sleep(0.002)
-    return x.sum(-1, keepdims=True)
-
-
-def test_threads_share_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "_SHARED", 12)
-    x = np.arange(60, dtype=np.float32).reshape(5, 3, 4)
-    value = Tensor(x)._read()
-    with Context(FERRULE_NUM_THREADS=3):
-        _found_on.clear()
-        node = on_host(_row_sums, [value], (5, 3, 1), dtypes.float32, 0.0, n_apart=2).node
-        np.testing.assert_array_equal(Tensor(node).numpy(), x.sum(-1, keepdims=True))
-        assert len(_found_on) == 3
-        bad = on_host(_row_sums, [value], (5, 3, 1), dtypes.float32, 1.0, n_apart=2).node
-        with pytest.raises(ArithmeticError, match="too small"):
-            Tensor(bad).numpy()
-
-
-def test_what_threads_share_is_as_on_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "_SHARED", 1)
-    x = np.random.default_rng(0).standard_normal((3, 5, 300)).astype(np.float32)
-    spectrum = np.fft.rfft(x, axis=1)
-    expected = np.stack([spectrum.real, spectrum.imag], -1)
-    for threads in (1, 2):
-        with Context(FERRULE_NUM_THREADS=threads):
-            found = Tensor(x)
-            np.testing.assert_array_equal(found.topk(4).indices.numpy(), (-x).argsort(-1)[..., :4])
-            np.testing.assert_array_equal(found.sort().values.numpy(), np.sort(x))
-            np.testing.assert_array_equal(found.median(-1).values.numpy(), np.sort(x)[..., 149])
-            np.testing.assert_allclose(fft.rfft(found, dim=1).numpy(), expected, atol=1e-5)
 
 
 def test_a_symbolic_size_is_refused() -> None:

@@ -136,8 +136,7 @@ def _mode(array: Array) -> Array:
 def _on_last(function: Any, x: Value, size: int, *args: Any) -> Value:
     """Positions on the last axis, `size` of them."""
     shape = (*x.shape[:-1], size)
-    dtype = place_dtype(x.shape[-1])
-    return on_host(function, [x.detach()], shape, dtype, *args, n_apart=len(shape) - 1)
+    return on_host(function, [x.detach()], shape, place_dtype(x.shape[-1]), *args)
 
 
 # *** codes: an element and its position in one number ***
@@ -189,8 +188,7 @@ def _one_of_codes(function: Any, x: Value, *args: Any) -> Value:
     """The position in the code that `function(codes, where those of NaN begin, *args)` picks."""
     codes = _codes(x, False)
     nan = _NAN_CODE if dtypes.is_float(x.dtype) else _LAST_CODE
-    shape = (*x.shape[:-1], 1)
-    code = on_host(function, [codes], shape, codes.dtype, nan, *args, n_apart=len(shape) - 1)
+    code = on_host(function, [codes], (*x.shape[:-1], 1), codes.dtype, nan, *args)
     return _places(code, known_size(x.shape[-1], "sort"))
 
 
@@ -200,8 +198,7 @@ def argsort(x: Value, descending: bool = False) -> Value:
     if not _has_codes(x):
         return _on_last(sorted_places, x, size, descending)
     codes = _codes(x, descending)
-    rows = len(x.shape) - 1
-    return _places(on_host(_sorted, [codes], codes.shape, codes.dtype, n_apart=rows), size)
+    return _places(on_host(_sorted, [codes], codes.shape, codes.dtype), size)
 
 
 def first(x: Value, start: int, stop: int, descending: bool = False) -> Value:
@@ -211,8 +208,7 @@ def first(x: Value, start: int, stop: int, descending: bool = False) -> Value:
         return last_part(argsort(x, descending), start, stop)
     codes = _codes(x, descending)
     shape = (*x.shape[:-1], stop - start)
-    found = on_host(_first, [codes], shape, codes.dtype, start, stop, n_apart=len(shape) - 1)
-    return _places(found, size)
+    return _places(on_host(_first, [codes], shape, codes.dtype, start, stop), size)
 
 
 def median(x: Value, ignore_nan: bool) -> Value:
