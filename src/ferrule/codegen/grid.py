@@ -101,7 +101,7 @@ def _iterations(plan: Plan, name: str) -> int:
 
 def _suits_rows(plan: Plan, name: str, below: Sequence[str]) -> bool:
     """Whether reduces are better done by one thread each."""
-    if column_axis(plan, name, below) is not None:
+    if column_axis(plan, name, below, _depth_of_children(plan, name)) is not None:
         return True
     terms = max(loop.range.size.max for n in below for loop in plan.nest(n).loops[-1:])
     return terms < SHORT or not _along_memory(plan, below)
@@ -124,7 +124,7 @@ def _rows(plan: Plan, name: str) -> bool:
     depth = _depth_of_children(plan, name)
     if depth == 0:
         return False
-    column = column_axis(plan, name, plan.below(name))
+    column = column_axis(plan, name, plan.below(name), depth)
     if column is not None:
         last(plan, name, column, depth)
     share(plan, name, depth)

@@ -101,15 +101,18 @@ def _repeat_first(plan: Plan, name: str, below: Sequence[str]) -> None:
         plan.do("recompute", n, 1)
 
 
-def column_axis(plan: Plan, name: str, below: Sequence[str]) -> Expr | None:
-    """A kept axis along which what the reduces inside of it load is contiguous.
+def column_axis(
+    plan: Plan, name: str, below: Sequence[str], depth: int | None = None
+) -> Expr | None:
+    """A kept axis along which what the reduces inside of it load is contiguous; one of the first
+    `depth` loops, if that is given.
 
     What is the same for all terms of a result, such as a channel's mean, does not count; nor what
     is the same for all of many results, such as a mask, which every lane multiplies by.
     """
     best: Expr | None = None
     best_score = 0
-    for r in [loop.range for loop in plan.nest(name).loops]:
+    for r in [loop.range for loop in plan.nest(name).loops[:depth]]:
         along = across = 0
         for n in [plan.nest(n) for n in _inside(plan, name, below, r)]:
             terms = {loop.range for loop in n.loops}
