@@ -195,14 +195,12 @@ def less_the_maximum() -> Case:
 
 
 @pytest.mark.parametrize("shape", [(3, 20, 32), (1, 33, 64), (5, 7, 16)])
-def test_sums_of_columns_and_one_of_the_weights_further_out(shape: tuple[int, int, int]) -> None:
+def test_sums_of_columns_whose_weights_are_reduced_further_out(shape: tuple[int, int, int]) -> None:
     n, terms, columns = shape
-    weights = load(2, n, terms, 1)
-    both = mul(load(1, *shape), weights.expand(shape))
-    norm = total(mul(weights, weights), 1)
-    ast = store(mul(total(both, 1), norm.expand((n, 1, columns))))
-    expected = lambda x, w: (x * w).sum(1, keepdims=True) * (w * w).sum(1, keepdims=True)  # noqa: E731
-    run(Case("weighted", ast, (shape, (n, terms, 1)), expected))
+    weights = softmax(load(2, n, terms), 1).reshape((n, terms, 1)).expand(shape)
+    ast = store(total(mul(load(1, *shape), weights), 1))
+    expected = lambda x, w: np.einsum("nkc,nk->nc", x, numpy_softmax(w, 1))[:, None]  # noqa: E731
+    run(Case("weighted", ast, (shape, (n, terms)), expected))
 
 
 def test_what_few_results_need_is_computed_again_for_many() -> None:
