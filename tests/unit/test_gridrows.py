@@ -199,7 +199,10 @@ def test_sums_of_columns_whose_weights_are_reduced_further_out(shape: tuple[int,
     n, terms, columns = shape
     weights = softmax(load(2, n, terms), 1).reshape((n, terms, 1)).expand(shape)
     ast = store(total(mul(load(1, *shape), weights), 1))
-    expected = lambda x, w: np.einsum("nkc,nk->nc", x, numpy_softmax(w, 1))[:, None]  # noqa: E731
+
+    def expected(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+        return np.einsum("nkc,nk->nc", x, numpy_softmax(w, 1))[:, None]
+
     run(Case("weighted", ast, (shape, (n, terms)), expected))
 
 
