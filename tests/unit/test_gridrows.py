@@ -196,7 +196,7 @@ def less_the_maximum() -> Case:
 
 @pytest.mark.parametrize("shape", [(3, 20, 32), (1, 33, 64), (5, 7, 16)])
 def test_sums_of_columns_whose_weights_are_reduced_further_out(shape: tuple[int, int, int]) -> None:
-    n, terms, columns = shape
+    n, terms, _ = shape
     weights = softmax(load(2, n, terms), 1).reshape((n, terms, 1)).expand(shape)
     ast = store(total(mul(load(1, *shape), weights), 1))
 
