@@ -465,3 +465,20 @@ def test_what_a_view_that_was_left_is_of_has_the_argument_of_the_call() -> None:
     assert f(again).tolist() == [4.0, 2.0]
     assert again.tolist() == [4.0, 2.0]
     assert model.doubled.tolist() == [4.0, 8.0]
+
+
+def test_an_array_that_shares_memory_is_not_written_over(device: str) -> None:
+    w = Tensor(np.arange(4, dtype=np.float32)).realize()
+
+    @TinyJit
+    def add(x: Tensor) -> None:
+        w.assign(w + x)
+
+    arrays: list[tuple[Any, Any]] = []
+    for call in range(6):
+        if call > 2:
+            arrays.append((w.numpy(copy=False), w.numpy()))
+        add(Tensor([1.0, 2.0, 3.0, 4.0]))
+        for array, expected in arrays:
+            np.testing.assert_array_equal(array, expected)
+    np.testing.assert_array_equal(w.numpy(), np.arange(4) + 6 * np.arange(1, 5))

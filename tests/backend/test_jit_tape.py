@@ -237,3 +237,20 @@ def test_two_gradients_are_in_one_memory(shared: str) -> None:
         expected = [call + 40.0, call + 80] if is_shared else [call + 21.0, call + 42]
         assert step(Tensor([call, call]).float().realize()).tolist() == expected
         assert second.grad.tolist() == ([20, 40] if is_shared else [1, 2])
+
+
+def test_a_replay_that_makes_a_gradient_is_not_that_which_adds_to_one(device: str) -> None:
+    weight = Tensor(np.zeros(4, np.float32), requires_grad=True).realize()
+
+    @TinyJit
+    def collect(x: Tensor) -> None:
+        (weight * x).sum().backward()
+
+    expected = np.zeros(4)
+    for call in range(9):
+        if call < 4 or call == 7:
+            weight.grad, expected = None, np.zeros(4)
+        collect(Tensor(np.arange(4, dtype=np.float32) + call))
+        expected += np.arange(4) + call
+        assert weight.grad is not None
+        np.testing.assert_array_equal(weight.grad.numpy(), expected)

@@ -150,6 +150,18 @@ def test_a_write_is_seen_by_the_next_replay(write: Callable[[Product, Array], No
         product.check()
 
 
+@pytest.mark.parametrize("given", [False, True])
+def test_what_a_replay_writes_is_seen_by_the_next_replay(product: Product, given: bool) -> None:
+    def step(weight: Tensor) -> None:
+        (weight if given else product.weight).assign(product.weight * 2 + 1)
+
+    captured = TinyJit(step)
+    for _ in range(4):
+        captured(product.weight)
+        product.expected = product.expected * 2 + 1
+        product.check(2)
+
+
 def test_a_weight_is_packed_again_only_when_it_stays_as_it_is(product: Product) -> None:
     for seed in range(3):
         assign(product, numbers(seed, COLUMNS, TERMS))

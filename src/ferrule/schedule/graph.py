@@ -229,7 +229,7 @@ def _replaced_versions(graph: Graph) -> list[LazyBuffer]:
     """What the ASSIGNs of the schedule write over, as far as it has contents."""
     found: dict[LazyBuffer, None] = {}
     for node in graph.order:
-        if node.op is LoadOps.ASSIGN and node.realized is None:
+        if node.op is LoadOps.ASSIGN:
             old = node.srcs[0]
             while old not in found:
                 found[old] = None

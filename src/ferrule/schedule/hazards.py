@@ -79,7 +79,7 @@ class Hazards:
         base = base_of(scatter)
         while base is not None and base.op is MovementOps.RESHAPE and base not in self.reader.roots:
             base = base.srcs[0]
-        if base is None or base.realized is not None or base not in self.slots:
+        if base is None or base not in self.slots:  # it has no memory, or none of this schedule
             return False
         if base in scatter.srcs[:BASE] or base.op is LoadOps.ASSIGN or self._is_needed_later(base):
             return False
@@ -207,7 +207,9 @@ class Hazards:
         if len(self.tasks) < len(order):
             self._producer = {root: task for task in self.tasks for root in task.outputs}
             after = self.successors()
-        return in_order(self.tasks, after, self._priority, self._temporaries())
+        order = in_order(self.tasks, after, self._priority, self._temporaries())
+        assert len(order) == len(self.tasks), "merged kernels wait for each other"
+        return order
 
     def _temporaries(self) -> Temporaries:
         """The memory that nobody needs once its last reader has run."""

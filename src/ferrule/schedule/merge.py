@@ -20,12 +20,11 @@ _MOST_TASKS: Final = 2000
 
 @final
 class _Group:
-    """Tasks that will be one. `members` and `before` are sets of tasks, as bits."""
+    """Tasks that will be one. `members` is a set of tasks, as bits."""
 
-    def __init__(self, task: Task, member: int, before: int) -> None:
+    def __init__(self, task: Task, member: int) -> None:
         self.tasks = [task]
         self.members = member
-        self.before = before
         self.buffers = len(task.outputs) + len(task.reads)
         self.nodes = task.nodes
 
@@ -49,14 +48,11 @@ def merge_small(order: list[Task], after: dict[Task, set[Task]], slots: Slots) -
     before = _all_before(order, after, bit)
     groups: list[_Group] = []
     for task in candidates:
-        group = _find_group(groups, task, bit[task], before[task])
+        group = _find_group(groups, task, before[task])
         if group is None:
-            groups.append(_Group(task, bit[task], before[task]))
+            groups.append(_Group(task, bit[task]))
         else:
             _add(group, task, bit[task], before)
-            for other in groups:
-                if other.before & group.members:
-                    other.before |= group.before | group.members
     merged = {task: group for group in groups for task in group.tasks}
     rest = [task for task in order if task not in merged]
     return rest + [_as_one(group) for group in groups]
@@ -80,28 +76,27 @@ def _all_before(
     return before
 
 
-def _find_group(groups: list[_Group], task: Task, member: int, before: int) -> _Group | None:
+def _find_group(groups: list[_Group], task: Task, before: int) -> _Group | None:
+    # No group has to wait for the task: what groups wait for comes before it in the order.
     for group in groups:
-        if group.before & member or before & group.members:
-            continue
-        if group.has_room(task):
+        if not before & group.members and group.has_room(task):
             return group
     return None
 
 
 def _add(group: _Group, task: Task, member: int, before: dict[Task, int]) -> None:
     """The group grows, and what runs after one of its members runs after all of them."""
+    earlier = before[group.tasks[0]] | before[task]
     group.tasks.append(task)
     group.members |= member
-    group.before |= before[task]
     group.buffers += len(task.outputs) + len(task.reads)
     group.nodes += task.nodes
-    upto = group.before | group.members
+    upto = earlier | group.members
     for other, known in before.items():
         if known & group.members:
             before[other] = known | upto
     for merged in group.tasks:
-        before[merged] = group.before
+        before[merged] = earlier
 
 
 def _as_one(group: _Group) -> Task:

@@ -141,7 +141,7 @@ class Reader:
             return scatter
         is_region = root.op is LoadOps.ASSIGN and root.arg is not None
         view = root.arg if is_region else self.views.layout(root)
-        while value.op is MovementOps.RESHAPE and value.realized is None:
+        while value.op is MovementOps.RESHAPE:
             below = value.srcs[0]
             if value is not root and (value in self.roots or value in task.instead):
                 break

@@ -50,13 +50,13 @@ def updates_of(graph: Graph) -> dict[LazyBuffer, LazyBuffer]:
             users[source] = users.get(source, 0) + 1
     found: dict[LazyBuffer, LazyBuffer] = {}
     for version in graph.order:
-        if version.op is not LoadOps.ASSIGN or version.realized is not None:
+        if version.op is not LoadOps.ASSIGN:
             continue
         chain = _to_scatter(version.srcs[1], _place(version))
         base = None if chain is None else base_of(chain[-1][0])
         if chain is None or base is None:
             continue
-        needed = any(users[n] > 1 or n in graph.external or n in graph.requested for n, _ in chain)
+        needed = any(users[n] > 1 or n in graph.external for n, _ in chain)
         scatter, place = chain[-1]
         if not needed and view_of(base, version.srcs[0]) == place:
             found[version] = scatter
@@ -68,13 +68,13 @@ def _to_scatter(value: LazyBuffer, view: View) -> list[tuple[LazyBuffer, View]] 
     the view of memory by which it is stored where `value` is by `view`.
     """
     chain = [(value, view)]
-    while value.op in (MovementOps.RESHAPE, MovementOps.PERMUTE) and value.realized is None:
+    while value.op in (MovementOps.RESHAPE, MovementOps.PERMUTE):
         below = unmoved(value, view)
         if below is None:
             return None
         value, view = below
         chain.append(below)
-    return chain if value.op is ReduceOps.SCATTER and value.realized is None else None
+    return chain if value.op is ReduceOps.SCATTER else None
 
 
 def stored_scatter(root: LazyBuffer, roots: Set[LazyBuffer]) -> tuple[LazyBuffer, View] | None:
@@ -91,7 +91,7 @@ def stored_value(root: LazyBuffer, roots: Set[LazyBuffer]) -> LazyBuffer:
     if scatter is not None:
         return scatter[0]
     value = value_sources(root)[-1] if is_pass_through(root) else root
-    while value.op is MovementOps.RESHAPE and value.realized is None:
+    while value.op is MovementOps.RESHAPE:
         if value is not root and value in roots:
             break
         value = value.srcs[0]
