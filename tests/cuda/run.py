@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 EVERYTHING = ("tests/cuda/gpu", "tests/backend")
 OF_GRAPHS = ("tests/backend/test_jit.py", "tests/backend/test_jit_constants.py")
-MOST_PROCESSES = 8
+MOST_PROCESSES = 16
 SANITIZED = ("tests/cuda/gpu/test_program.py", "tests/backend/test_ops_ast.py")
 # Calls that the driver refuses are no errors: how many parameters a kernel has shows by asking for
 # one too many, and tests ask for what there is not.
@@ -84,7 +84,8 @@ def main() -> int:
         print(f"skipped: {reason}")
         return 0
     check_packages()
-    pytest = [sys.executable, "-m", "pytest", "-q", "--device", "CUDA", *plugins(), *pytest_options]
+    pytest = [sys.executable, "-m", "pytest", "-q", "--device", "CUDA", *plugins()]
+    pytest += ["-p", "tests.cuda.shown", *pytest_options]
     without_graphs = OF_GRAPHS if options.fake else EVERYTHING
     several = [] if options.fake or "-n" in pytest_options else several_processes()
     if options.fake:
