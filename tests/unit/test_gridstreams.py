@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
-from tests.blocks import run
+from tests.blocks import GRID, run
 from tests.kernels import Case, add, exp, load, store
 
+from ferrule.codegen.interpret import interpret
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.dtype import dtypes
+from ferrule.ops import BufferOps, LazyOp
 
 
 def turned(*shape: int) -> Case:
@@ -30,6 +32,22 @@ def test_a_square_is_turned_in_shared_memory() -> None:
     assert shared.arg == ("square0", 8 * 9)
     assert sum(u.op is UOps.BARRIER for u in linearizer.uops) == 1
     assert (linearizer.blocks, linearizer.threads) == (2 * 3, 32)
+
+
+@pytest.mark.parametrize(("shape", "side"), [((45, 70), 16), ((30, 40), 8)])
+def test_squares_of_narrow_elements_are_larger_where_many_are_left(
+    shape: tuple[int, int], side: int
+) -> None:
+    """Their rows are a bank of shared memory apart from full ones."""
+    ast = store(load(1, *shape, dtype=dtypes.float16).permute((1, 0)))
+    linearizer = Linearizer(ast, GRID).linearize()
+    x = np.arange(np.prod(shape)).astype(np.float16)
+    out = np.full(x.size, np.nan, np.float16)
+    interpret(linearizer.uops, [out, x])
+    np.testing.assert_array_equal(out.reshape(shape[::-1]), x.reshape(shape).T)
+    (shared,) = [u for u in linearizer.uops if u.op is UOps.SHARED]
+    assert shared.arg == ("square0", side * (side + 2))
+    assert linearizer.blocks == -(-shape[0] // side) * -(-shape[1] // side)
 
 
 def test_neighbouring_threads_load_and_store_neighbours() -> None:
@@ -68,6 +86,18 @@ def test_two_turned_operands_have_a_square_each() -> None:
     turns = [load(i, 20, 30).permute((1, 0)) for i in (1, 2)]
     case = Case("add", store(add(*turns)), ((20, 30), (20, 30)), lambda a, b: (a + b).T)
     assert sum(u.op is UOps.SHARED for u in run(case).uops) == 2
+
+
+def test_two_results_that_are_turned_have_squares_of_their_own() -> None:
+    """Though each is a nest of its own, and its square the first there."""
+    stores = [store(load(2 + i, 16, 24).permute((1, 0)), i) for i in range(2)]
+    linearizer = Linearizer(LazyOp(BufferOps.SINK, tuple(stores)), GRID).linearize()
+    inputs = [np.arange(16 * 24, dtype=np.float32) * (i + 1) for i in range(2)]
+    outs = [np.full(16 * 24, np.nan, np.float32) for _ in range(2)]
+    interpret(linearizer.uops, [*outs, *inputs])
+    for out, x in zip(outs, inputs, strict=True):
+        np.testing.assert_array_equal(out.reshape(24, 16), x.reshape(16, 24).T)
+    assert sum(u.op is UOps.SHARED for u in linearizer.uops) == 2
 
 
 def test_channels_move_last() -> None:

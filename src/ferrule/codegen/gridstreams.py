@@ -6,7 +6,7 @@ square along that one into shared memory, and stores it along the other.
 
 from __future__ import annotations
 
-from math import gcd
+from math import gcd, prod
 
 from ferrule.codegen.kernel import Nest
 from ferrule.codegen.plan import Plan, loads, step_of
@@ -14,6 +14,7 @@ from ferrule.expr import Expr, ExprOp, toposort
 
 ACCESS_BYTES = 16  # the widest load of one thread
 LEAST_SIDE = 8  # of a square: then a row of it fills the sectors that are loaded
+BANK_BYTES = 4  # of shared memory
 
 
 def schedule_stream(plan: Plan, name: str) -> None:
@@ -120,8 +121,15 @@ def _odd_lanes(nest: Nest, r: Expr) -> int:
 # -- turns -----------------------------------------------------------------------------------------
 
 
-def _side(plan: Plan) -> int:
-    return max(plan.target.warp, LEAST_SIDE)
+def _side(plan: Plan, nest: Nest, v: Expr) -> int:
+    """Of a square: a row is a line of memory, of narrow elements half of one; that is twice as
+    many, and what each thread has under way four times as much, where enough squares are left.
+    """
+    side = max(plan.target.warp, LEAST_SIDE)
+    elements = prod(loop.range.size.max for loop in nest.loops)
+    is_narrow = all(e.dtype.itemsize < BANK_BYTES for e in _far(nest, v))
+    is_large = elements >= plan.target.max_threads * (2 * side) ** 2
+    return 2 * side if is_narrow and is_large and plan.target.warp > 1 else side
 
 
 def _far(nest: Nest, v: Expr) -> list[Expr]:
@@ -133,23 +141,23 @@ def _far(nest: Nest, v: Expr) -> list[Expr]:
 def _other_orientation(plan: Plan, nest: Nest, v: Expr) -> Expr | None:
     """The loop along which all these loads have their neighbours."""
     far = _far(nest, v)
-    side = min(_side(plan), LEAST_SIDE)
-    if not far or v.size.max < side or any(len(e.src) > 2 for e in far):
+    if not far or v.size.max < LEAST_SIDE or any(len(e.src) > 2 for e in far):
         return None
     if any(x.op is ExprOp.LOAD for e in far for x in toposort(e.src)):
         return None  # positions that are loaded are near one another nowhere
     for loop in nest.loops:
         w = loop.range
-        if w is not v and w.size.max >= side and all(step_of(e.src[0], w) == 1 for e in far):
+        if w is not v and w.size.max >= LEAST_SIDE and all(step_of(e.src[0], w) == 1 for e in far):
             return w
     return None
 
 
 def _turn(plan: Plan, name: str, v: str, w: str) -> bool:
     """Squares of `v` and `w`: loaded along `w` to shared memory, stored along `v`."""
-    side = _side(plan)
-    far = _far(plan.nest(name), next(o.range for o in plan.nest(name).loops if o.range.name == v))
-    if (side + 1) * side * sum(e.dtype.itemsize for e in far) > plan.target.shared_bytes:
+    nest = plan.nest(name)
+    stored = next(loop.range for loop in nest.loops if loop.range.name == v)
+    side, far = _side(plan, nest, stored), _far(nest, stored)
+    if (side + BANK_BYTES) * side * sum(e.dtype.itemsize for e in far) > plan.target.shared_bytes:
         return False
     plan.do("split", name, v, side)
     plan.do("split", name, w, side)
@@ -157,31 +165,33 @@ def _turn(plan: Plan, name: str, v: str, w: str) -> bool:
     inside = (f"{w}.i", f"{v}.i")
     blocks = [x for x in names if x not in inside]
     plan.do("reorder", name, (*blocks, *inside))
-    for number in range(len(far)):
-        _stage_square(plan, name, len(blocks), (f"{v}.i", f"{w}.i"), f"square{number}")
-    _threads_of_square(plan, name, f"{w}.i", f"{v}.i")
+    first = sum(nest.name.startswith("square") for nest in plan.kernel.nests)
+    for number in range(first, first + len(far)):
+        _stage_square(plan, name, len(blocks), (f"{v}.i", f"{w}.i"), f"square{number}", side)
+    _threads_of_square(plan, name, f"{w}.i", f"{v}.i", side)
     plan.do("parallel", name, plan.fuse_first(name, len(blocks)))
     return True
 
 
-def _stage_square(plan: Plan, name: str, depth: int, axes: tuple[str, str], copy: str) -> None:
-    """A copy of the next load that is far, its rows one place apart from full banks."""
+def _stage_square(
+    plan: Plan, name: str, depth: int, axes: tuple[str, str], copy: str, side: int
+) -> None:
+    """A copy of the next load that is far, its rows one bank apart from full ones."""
     v = next(o.range for o in plan.nest(name).loops if o.range.name == axes[0])
     e = _far(plan.nest(name), v)[0]
     same = dict.fromkeys(x for c in plan.nest(name).computes for x in loads(c.value))
     number = [x for x in same if x.arg == e.arg].index(e)
     plan.do("stage", name, e.arg, name, depth, axes, copy, number)
     across, along = (f"{axis}@{copy}" for axis in axes)
-    _threads_of_square(plan, copy, across, along)
+    _threads_of_square(plan, copy, across, along, side)
     rows = [o.range.name for o in plan.nest(copy).loops if o.range.name.startswith(across)]
-    plan.do("pad", copy, rows[-1], 1)
+    plan.do("pad", copy, rows[-1], max(1, BANK_BYTES // e.dtype.itemsize))
 
 
-def _threads_of_square(plan: Plan, name: str, across: str, along: str) -> None:
+def _threads_of_square(plan: Plan, name: str, across: str, along: str, side: int) -> None:
     """Neighbouring threads along one axis of a square; the other is done by what is left of them,
     in a few turns.
     """
-    side = _side(plan)
     rows = max(1, min(side, plan.target.block_threads // side))
     plan.do("bind", name, along, "thread", 1)
     if rows == side:
