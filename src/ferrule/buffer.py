@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from itertools import count
 from threading import RLock
@@ -497,6 +497,15 @@ class Buffer:
         buffer._exports = 1
         buffer.filled = True
         return buffer
+
+
+def note_writes(buffers: Iterable[Buffer]) -> None:
+    """`note_write` of each."""
+    for buffer in buffers:
+        base = buffer._base
+        if base is None:
+            base = buffer
+        base._version += 1
 
 
 def _announce_read(buffer: Buffer) -> None:

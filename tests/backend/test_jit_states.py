@@ -410,3 +410,35 @@ def test_a_layer_that_is_frozen_between_calls(is_frozen: bool) -> None:
         np.testing.assert_array_equal(weight.numpy(), w)
         np.testing.assert_array_equal(bias.numpy(), b)
         assert (bias.grad is None) == is_frozen
+
+
+@pytest.mark.parametrize("how", ["copy", "lazy", "array", "view"])
+def test_contents_that_are_held_after_several_replays_are_kept(how: str) -> None:
+    """Replays look at all memory at once as long as nothing has happened to it."""
+    states = [Tensor(np.full(4, k, np.float32)).realize() for k in range(3)]
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        for state in states:
+            state += x
+        return x * 2
+
+    one = Tensor(np.ones(4, np.float32)).realize()
+    for turn in range(9):
+        expected = states[1].numpy() + 0
+        held: Any = None
+        if turn in (5, 6, 8):
+            held = {
+                "copy": lambda: states[1].clone(),
+                "lazy": lambda: states[1] + 0.0,
+                "array": lambda: states[1].numpy(copy=False),
+                "view": lambda: states[1][1:],
+            }[how]()
+            if how == "view":
+                held.realize()
+        step(one)
+        for k, state in enumerate(states):
+            np.testing.assert_array_equal(state.numpy(), np.full(4, k + turn + 1, np.float32))
+        if held is not None:
+            now = held if how == "array" else held.numpy()
+            np.testing.assert_array_equal(now, expected[1:] + 1 if how == "view" else expected)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from sys import getrefcount
+from typing import TypeAlias
 
 from ferrule.buffer import Buffer
 from ferrule.dtype import dtypes
@@ -76,3 +78,27 @@ def readers(owner: Owner) -> int:
 _alone_in_storage = _alone_in_cell = 0
 _alone_in_storage = readers(Storage(LazyBuffer.empty((), dtypes.uint8, "")))
 _alone_in_cell = readers(Cell(Value(LazyBuffer.empty((), dtypes.uint8, ""))))
+
+
+# The same for many tensors' memory at once, by calls of C.
+
+References: TypeAlias = tuple[list[int], list[int]]
+
+
+def references(cells: Sequence[Cell]) -> References:
+    """How many references there are to the value of each, and to its node."""
+    values = list(map(getrefcount, map(_value_of, cells)))
+    return values, list(map(getrefcount, map(_node_of, cells)))
+
+
+def without_readers(cells: Sequence[Cell]) -> References:
+    """What `references` gives where nobody else holds what is in the memory."""
+    values = [_value_alone] * len(cells)
+    return values, [_node_alone + (cell.storage is not None) for cell in cells]
+
+
+_value_of = attrgetter("value")
+_node_of = attrgetter("value.node")
+((_value_alone,), (_node_alone,)) = references(
+    [Cell(Value(LazyBuffer.empty((), dtypes.uint8, "")))]
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
-from ferrule.buffer import Buffer
+from ferrule.buffer import Buffer, note_writes
 from ferrule.expr import Variable
 from ferrule.gradient import Value
 from ferrule.jit.batch import Batch
@@ -72,7 +72,7 @@ class Replay:
         """The call that it was last used in, but for those that were like the one before."""
         self._packed = packed
         self._outcome = outcome
-        self._changed = changed
+        self._changed = [buffer.base for buffer in changed]
         self._writes = bool(changed) or watch.writes_arguments()
         self._var_vals = dict(var_vals)
         self._objects = objects
@@ -114,10 +114,8 @@ class Replay:
                     batch.run(buffers, values)
         finally:
             if self._writes:
-                for buffer in self._changed:
-                    buffer.note_write()
-                for buffer in self.watch.written(buffers):
-                    buffer.note_write()
+                note_writes(self._changed)
+                note_writes(self.watch.written(buffers))
         for number, edge in outcome.made:
             tensors.append(Tensor._wrap(Value(nodes[number], edge)))
         for shared in outcome.shared:

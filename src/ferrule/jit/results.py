@@ -87,7 +87,7 @@ class Effect:
             if where < len(given):
                 given[where].grad = None
         elif isinstance(where.holder, Tensor):
-            where.set(None)
+            where.holder.grad = None
 
     def apply(self, tensors: Sequence[Tensor]) -> None:
         """Puts the replay's own tensor there."""

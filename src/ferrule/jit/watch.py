@@ -15,7 +15,7 @@ from ferrule.jit.inputs import Arguments
 from ferrule.jit.numbers import Numbers
 from ferrule.jit.places import Path, Place
 from ferrule.jit.reach import Owner, Reach, present_version
-from ferrule.jit.readers import leave_to_readers, readers
+from ferrule.jit.readers import leave_to_readers, readers, references, without_readers
 from ferrule.lazy import LazyBuffer
 from ferrule.realize import realize
 from ferrule.tensor import Tensor
@@ -64,6 +64,77 @@ class _Watched:
             return False
         self.node_serial, self.realized = node.serial, node.realized
         return True
+
+
+@final
+class _Unchanged:
+    """The memory of tensors to which nothing has happened: a few calls of C look at all of it,
+    where `_Watched.problem` takes three times as long, one by one.
+    """
+
+    def __init__(self, watched: Sequence[_Watched]) -> None:
+        written = [one for one in watched if one.written]
+        self._written = len(written)
+        self._owners = [one.owner for one in written]
+        self._owners += [one.owner for one in watched if not one.written]
+        cells: list[Any] = list(map(operator.call, self._owners))
+        self._serials = list(map(_serial_of, cells))
+        self._realized = list(map(_realized_of, cells))
+        self._memories = [one.memory for one in written]
+        self._references = without_readers(cells[: self._written])
+
+    def holds(self) -> bool:
+        """Whether all is where it was, nothing that is written is shared or read."""
+        cells: list[Any] = list(map(operator.call, self._owners))
+        try:
+            if list(map(_serial_of, cells)) != self._serials:
+                return False
+            if not all(map(operator.is_, map(_realized_of, cells), self._realized)):
+                return False
+        except AttributeError:
+            return False  # a tensor is gone
+        del cells[self._written :]
+        if any(map(_exports_of, self._memories)) or any(map(_caches_of, cells)):
+            return False
+        return references(cells) == self._references
+
+
+_serial_of = operator.attrgetter("value.node.serial")
+_realized_of = operator.attrgetter("value.node.realized")
+_exports_of = operator.attrgetter("_exports")
+_caches_of = operator.attrgetter("caches")
+
+
+@final
+class _Memories:
+    """All memory in which the replay reads or writes."""
+
+    def __init__(self) -> None:
+        self._tensors: list[_Watched] = []
+        self._others: list[_Watched] = []
+        """What no tensor is known to be in."""
+        self._unchanged: _Unchanged | None = None
+
+    def add(self, watched: _Watched) -> None:
+        """Watches some memory, too."""
+        belongs = type(watched.owner()) is Cell
+        (self._tensors if belongs else self._others).append(watched)
+        self._unchanged = None
+
+    def problem(self) -> str | None:
+        """What makes the next replay wrong; None if this does not."""
+        if self._unchanged is None or not self._unchanged.holds():
+            self._unchanged = None
+            for watched in self._tensors:
+                problem = watched.problem()
+                if problem is not None:
+                    return problem
+            self._unchanged = _Unchanged(self._tensors)
+        for watched in self._others:
+            problem = watched.problem()
+            if problem is not None:
+                return problem
+        return None
 
 
 def _moved(place: Place) -> str:
@@ -142,7 +213,7 @@ class Watch:
     """Everything that a replay depends on and that its signature does not tell."""
 
     def __init__(self) -> None:
-        self._memory: list[_Watched] = []
+        self._memory = _Memories()
         self._contents = _Contents()
         self._numbers: Numbers | None = None
         self._without_gradient: list[weakref.ref[Tensor]] = []
@@ -164,7 +235,7 @@ class Watch:
 
     def add(self, owner: Owner, buffer: Buffer, written: bool) -> None:
         """Watches memory that is now in `buffer`."""
-        self._memory.append(_Watched(owner, buffer, written))
+        self._memory.add(_Watched(owner, buffer, written))
         self._outside = True
 
     def add_path(self, path: Path) -> None:
@@ -270,8 +341,4 @@ class Watch:
             cell = reference()
             if cell is None or cell.value.node.serial != serial:
                 return "a constant that the function may use has changed"
-        for watched in self._memory:
-            problem = watched.problem()
-            if problem is not None:
-                return problem
-        return None
+        return self._memory.problem()
