@@ -1,12 +1,12 @@
 """How often tests make the scheduler plan, and which kernels they run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 import ferrule.schedule
-from ferrule.ops import LazyOp, LoadOps
+from ferrule.ops import LazyOp
 from ferrule.realize import Runners, prepare
 from ferrule.schedule import _recipes
 from ferrule.schedule.changing import _forms
@@ -26,8 +26,8 @@ class Work:
             self.plans += 1
             return plan(*args)
 
-        def prepared(kernels: Sequence[tuple[str, LazyOp]]) -> Runners:
-            self.kernels |= {ast for _, ast in kernels if not isinstance(ast.op, LoadOps)}
+        def prepared(kernels: Mapping[str, Sequence[LazyOp]]) -> Runners:
+            self.kernels.update(*kernels.values())
             return prepare(kernels)
 
         monkeypatch.setattr("ferrule.schedule._plan", planned)

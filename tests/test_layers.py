@@ -17,7 +17,7 @@ SOURCE = ROOT / "src" / "ferrule"
 # Lower layers first, one line a layer; inside a layer, earlier modules first.
 LAYERS = """
     shape codegen codegen.primitives renderer runtime runtime.graph demo
-    records interning helpers calls fingerprint containers config diskcache
+    records enums interning helpers calls fingerprint containers config diskcache
     dtype fits dlpack target
     expr.base expr.printing expr.build expr.values expr.variable expr
     shape.movement shape.view shape.shapetracker shape.layout

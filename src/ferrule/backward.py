@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final, TypeAlias, final
@@ -96,7 +96,7 @@ def pull_back(
     *,
     retain: bool = False,
     create_graph: bool = False,
-    kept: Container[Edge] = (),
+    kept: Collection[Edge] = (),
     unhooked: Container[Edge] = (),
 ) -> dict[Edge, Value]:
     """The gradients of the targets (None: all leaves below, and those in `kept`), given those of
@@ -112,7 +112,7 @@ def pull_back(
         if output.edge is not None:
             _add(grads, output.edge, seed)
     order = entries_below(list(grads))
-    wanted: set[Edge] = {e for e in order if e in kept} if targets is None else set(targets)
+    wanted: set[Edge] = set(kept).intersection(order) if targets is None else set(targets)
     leading = None if targets is None else _leading_to(wanted, order)
     hooked = {edge: None for edge in hooks if edge not in unhooked}  # in order
     passed = _passed.get()

@@ -264,6 +264,7 @@ _CODEGEN = (
     "dtype",
     "fits",
     "expr",
+    "enums",
     "interning",
     "shape",
     "opkinds",
@@ -455,9 +456,9 @@ class Compiled:
         if config().BEAM:
             self._search(asts)
         known = self._runners
-        missing = list(dict.fromkeys([ast for ast in asts if ast not in known]))
+        missing = [ast for ast in asts if ast not in known]
         if missing:
-            self._make(missing)
+            self._make(list(dict.fromkeys(missing)))
         return known
 
     def _make(self, asts: Sequence[LazyOp]) -> None:

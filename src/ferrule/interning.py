@@ -46,8 +46,9 @@ class Table(dict[Any, Entry]):
         entry.table = self
         self[key] = entry
 
-    def remove(self, key: Any, entry: Entry) -> None:
+    def remove(self, entry: Entry) -> None:
         """Removes an entry; one that another thread has put in its place meanwhile stays."""
+        key = entry.key
         if self.get(key) is not entry:
             return
         found = self.pop(key, entry)
@@ -58,4 +59,4 @@ class Table(dict[Any, Entry]):
 def _forget(entry: Any, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
     """Uses no global name, nor hashes a key, when the process ends: objects may outlive names."""
     if not is_finalizing():
-        entry.table.remove(entry.key, entry)
+        entry.table.remove(entry)

@@ -23,6 +23,7 @@ from ferrule.shape.layout import storage_size
 _POINTWISE: Final = frozenset(
     {*UnaryOps, *BinaryOps, *TernaryOps, *FunctionOps, MovementOps.RESHAPE, MovementOps.PERMUTE}
 )
+_SPECIAL: Final = frozenset({TernaryOps.WHERE, UnaryOps.NEG, UnaryOps.CAST})
 _REPEATING: Final = frozenset({MovementOps.EXPAND, MovementOps.WINDOW, MovementOps.AS_STRIDED})
 _ADDS_ZEROS: Final = frozenset({MovementOps.PAD, MovementOps.UNWINDOW})
 
@@ -39,19 +40,19 @@ def simpler(op: Op, srcs: tuple[_Node, ...], shape: Shape) -> _Node | Scalar | N
     """What an element-wise operation gives, bit by bit, if that is known: the node whose value it
     is, or the number that all elements are.
     """
-    if is_empty(shape):
+    if 0 in shape:
         return 0
-    if op is TernaryOps.WHERE:
-        if srcs[1] is srcs[2]:
+    if op in _SPECIAL:
+        if op is TernaryOps.WHERE and srcs[1] is srcs[2]:
             return srcs[1]
-    elif op is UnaryOps.NEG:
         inner = srcs[0].srcs
-        if srcs[0].op is UnaryOps.NEG and inner:
+        if op is UnaryOps.NEG and srcs[0].op is UnaryOps.NEG and inner:
             return inner[0]
-    elif op is UnaryOps.CAST:
-        return None
+        if op is UnaryOps.CAST:
+            return None
+    constant = LoadOps.CONST
     for source in srcs:
-        if source.op is LoadOps.CONST:
+        if source.op is constant:
             return _with_constants(op, srcs)
     return None
 

@@ -27,11 +27,11 @@ from ferrule.ops import (
     MovementOps,
     Op,
     ReduceOps,
-    TernaryOps,
     UnaryOps,
-    fits_plainly,
     infer,
     infer_moved,
+    infer_reduced,
+    plain_result,
     scatter_start,
 )
 from ferrule.shape.layout import (
@@ -51,7 +51,6 @@ def _sizes(shape: Sequence[sint]) -> Shape:
     return tuple([size if type(size) is int else as_int(size) for size in shape])
 
 
-_COMPARISONS: Final = frozenset({BinaryOps.CMPLT, BinaryOps.CMPNE})
 _COMBINES: Final = {
     ReduceOps.SUM: BinaryOps.ADD,
     ReduceOps.MAX: BinaryOps.MAX,
@@ -157,29 +156,7 @@ class LazyBuffer(Node):
 
     def e(self, op: Op, *others: LazyBuffer, arg: Any = None) -> LazyBuffer:
         """`op` on each element of this and the `others`, all of one shape."""
-        srcs = (self, *others)
-        key = (op, srcs, arg)
-        entry = nodes.get(key)
-        found: LazyBuffer | None = None if entry is None else entry()
-        if found is not None:
-            return found
-        shape = self.shape
-        dtype = self.dtype
-        for other in others:
-            if other.device != self.device:
-                raise _device_mismatch(op, self, other)
-        if not fits_plainly(op, srcs):
-            shape, dtype = infer(op, [(s.shape, s.dtype) for s in srcs], arg)
-        elif op in _COMPARISONS:
-            dtype = dtypes.bool
-        elif op is TernaryOps.WHERE:
-            dtype = srcs[1].dtype
-        known = simpler(op, srcs, shape)
-        if known is None:
-            return _make(op, srcs, arg, shape, dtype, self.device, key)
-        if isinstance(known, LazyBuffer):
-            return known
-        return LazyBuffer.const(known, dtype, shape, self.device)
+        return elementwise(op, (self, *others), arg)
 
     def same(self, op: Op, srcs: tuple[LazyBuffer, ...], arg: Any, dtype: DType) -> LazyBuffer:
         """The node of an operation on values like this one, in shape and device.
@@ -232,7 +209,7 @@ class LazyBuffer(Node):
 
     def r(self, op: ReduceOps, axes: Iterable[int]) -> LazyBuffer:
         """The elements along `axes` combined; a reduced axis stays, with size 1."""
-        chosen = set(axes)
+        chosen = frozenset(axes)
         wrong = [axis for axis in chosen if not 0 <= axis < len(self.shape)]
         if wrong:
             raise ShapeError(
@@ -247,7 +224,7 @@ class LazyBuffer(Node):
         found = _find(key)
         if found is not None:
             return found
-        infer(op, [(self.shape, self.dtype)], shape)
+        infer_reduced(op, self.shape, self.dtype, shape)
         value = reduced_const(op, self, shape)
         if value is not None:
             return LazyBuffer.const(value, self.dtype, shape, self.device)
@@ -259,7 +236,7 @@ class LazyBuffer(Node):
             return self._r_in_two(op, chosen, *parts)
         return _make(op, srcs, shape, shape, self.dtype, self.device, key)
 
-    def _r_in_two(self, op: ReduceOps, chosen: set[int], axis: int, parts: int) -> LazyBuffer:
+    def _r_in_two(self, op: ReduceOps, chosen: frozenset[int], axis: int, parts: int) -> LazyBuffer:
         """Combine parts first, in parallel, then the parts, and what is left: two kernels."""
         narrow = dtypes.is_float(self.dtype) and self.dtype.itemsize < 4
         whole = self.cast(dtypes.float32 if narrow else self.dtype)
@@ -459,6 +436,30 @@ class LazyBuffer(Node):
         self.op = MovementOps.EXPAND
 
 
+def elementwise(op: Op, srcs: tuple[LazyBuffer, ...], arg: Any = None) -> LazyBuffer:
+    """`op` on each element of the sources, all of one shape."""
+    key = (op, srcs, arg)
+    entry = nodes.get(key)
+    found: LazyBuffer | None = None if entry is None else entry()
+    if found is not None:
+        return found
+    first = srcs[0]
+    shape = first.shape
+    device = first.device
+    for source in srcs:
+        if source.device != device:
+            raise _device_mismatch(op, first, source)
+    dtype = plain_result(op, srcs)
+    if dtype is None:
+        shape, dtype = infer(op, [(s.shape, s.dtype) for s in srcs], arg)
+    known = simpler(op, srcs, shape)
+    if known is None:
+        return _make(op, srcs, arg, shape, dtype, device, key)
+    if isinstance(known, LazyBuffer):
+        return known
+    return LazyBuffer.const(known, dtype, shape, device)
+
+
 def _find(key: Any) -> LazyBuffer | None:
     entry = nodes.get(key)
     return None if entry is None else entry()
@@ -531,9 +532,9 @@ def _moved(source: LazyBuffer, op: MovementOps, arg: Any) -> LazyBuffer:
     shape = infer_moved(op, source.shape, arg)
     dtype = source.dtype
     device = source.device
-    if is_empty(shape) or is_empty(source.shape):
+    if 0 in shape or 0 in source.shape:
         return LazyBuffer.const(0, dtype, shape, device)
-    value = moved_const(op, source)
+    value = moved_const(op, source) if source.op is LoadOps.CONST else None
     if value is not None:
         return LazyBuffer.const(value, dtype, shape, device)
     return _make(op, srcs, arg, shape, dtype, device, key)

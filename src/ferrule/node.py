@@ -92,5 +92,5 @@ class Node:
         if self.key is not None:
             entry = nodes.get(self.key)
             if entry is not None and entry() is self:
-                nodes.remove(self.key, entry)
+                nodes.remove(entry)
             self.key = None

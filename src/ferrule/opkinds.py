@@ -8,10 +8,11 @@ names.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from enum import Enum
+from functools import lru_cache
 from typing import Any, Protocol, TypeAlias
 
 from ferrule.dtype import DType, dtypes
+from ferrule.enums import Enum
 from ferrule.expr import Expr, as_int, sint
 from ferrule.shape.view import ShapeError, prod_sint, same
 
@@ -28,8 +29,6 @@ class UnaryOps(Enum):
     NEG = 7
     TRUNC = 8
     COS = 9
-
-    __hash__ = object.__hash__
 
 
 class BinaryOps(Enum):
@@ -49,16 +48,12 @@ class BinaryOps(Enum):
     SHL = 12
     SHR = 13
 
-    __hash__ = object.__hash__
-
 
 class TernaryOps(Enum):
     """Element-wise operations on three operands."""
 
     MULACC = 1
     WHERE = 2
-
-    __hash__ = object.__hash__
 
 
 class ReduceOps(Enum):
@@ -71,8 +66,6 @@ class ReduceOps(Enum):
     MAX = 2
     PROD = 3
     SCATTER = 4
-
-    __hash__ = object.__hash__
 
 
 SCATTERED = ("add", "max", "min", "prod", "last")
@@ -107,8 +100,6 @@ class MovementOps(Enum):
     UNWINDOW = 9
     GATHER = 10
 
-    __hash__ = object.__hash__
-
 
 class FunctionOps(Enum):
     """Element-wise functions as one node, whose argument, a `Steps`, says what they do.
@@ -117,8 +108,6 @@ class FunctionOps(Enum):
     """
 
     STEPS = 1
-
-    __hash__ = object.__hash__
 
 
 class LoadOps(Enum):
@@ -131,8 +120,6 @@ class LoadOps(Enum):
     CUSTOM = 5
     ASSIGN = 6
 
-    __hash__ = object.__hash__
-
 
 class BufferOps(Enum):
     """A kernel's reads and writes of memory; these occur in a kernel's AST, never in a graph."""
@@ -142,8 +129,6 @@ class BufferOps(Enum):
     STORE = 3
     SINK = 4
     KEEP = 5
-
-    __hash__ = object.__hash__
 
 
 Op: TypeAlias = (
@@ -514,9 +499,19 @@ def infer(op: Op, operands: Sequence[Info], arg: Any = None) -> Info:
     return _plain(shape), dtype
 
 
+# Programs move and reduce values of the same shapes again and again, so answers are kept.
+
+
+@lru_cache(maxsize=4096)
 def infer_moved(op: MovementOps, shape: Shape, arg: Any) -> Shape:
-    """`infer` for a movement of one operand: views are made so often that they go the short way."""
+    """`infer` for a movement of one operand, which has no say in the dtype."""
     return _plain(_MOVEMENTS[op](op, shape, arg))
+
+
+@lru_cache(maxsize=4096)
+def infer_reduced(op: ReduceOps, shape: Shape, dtype: DType, arg: Any) -> Shape:
+    """`infer` for a reduce of one operand, which keeps the dtype."""
+    return infer(op, [(shape, dtype)], arg)[0]
 
 
 def _plain(shape: Shape) -> Shape:
@@ -530,27 +525,31 @@ class Operand(Protocol):
     dtype: DType
 
 
-def fits_plainly(op: Op, operands: Sequence[Operand]) -> bool:
-    """Whether the operands are surely right: of one shape, and of one dtype that `op` takes.
+def plain_result(op: Op, operands: Sequence[Operand]) -> DType | None:
+    """The result's dtype where the operands are surely right: of one shape, and of one dtype that
+    `op` takes. Else None.
 
     So are most, and they need not wait for `infer`, which alone says what is wrong.
     """
     if len(operands) != _COUNTS.get(op):
-        return False
+        return None
     last = operands[-1]
     shape = last.shape
     dtype = last.dtype
-    if op is TernaryOps.WHERE:
+    if op in _CHOICES:
         condition, other, _ = operands
-        return condition.shape == shape and other.shape == shape and other.dtype is dtype
+        fits = condition.shape == shape and other.shape == shape and other.dtype is dtype
+        return dtype if fits else None
     for operand in operands:
         if operand.dtype is not dtype or operand.shape != shape:
-            return False
-    if dtype.exponent_bits:
-        return op not in _INTEGERS_ONLY
-    return dtype is not dtypes.bool and op not in _FLOAT_ONLY
+            return None
+    if op in (_INTEGERS_ONLY if dtype.exponent_bits else _FLOAT_ONLY) or dtype is _BOOL:
+        return None
+    return _BOOL if op in _COMPARISONS else dtype
 
 
+_BOOL = dtypes.bool
+_CHOICES = frozenset({TernaryOps.WHERE})
 _INTEGERS_ONLY = _BITWISE | _SHIFTS
 _COUNTS: dict[Op, int] = {
     **dict.fromkeys([op for op in UnaryOps if op is not UnaryOps.CAST], 1),

@@ -32,10 +32,11 @@ from ferrule.opkinds import (
     TernaryOps,
     UnaryOps,
     cast_arg,
-    fits_plainly,
     infer,
     infer_moved,
+    infer_reduced,
     operand_count,
+    plain_result,
     scatter_start,
 )
 from ferrule.records import dataclass
@@ -62,11 +63,12 @@ __all__ = [
     "UnaryOps",
     "apply_movements",
     "cast_arg",
-    "fits_plainly",
     "get_lazyop_info",
     "infer",
     "infer_moved",
+    "infer_reduced",
     "operand_count",
+    "plain_result",
     "scatter_start",
 ]
 

@@ -13,6 +13,7 @@ from ferrule.lazy import LazyBuffer
 from ferrule.ops import LazyOp, LoadOps, ScheduleItem
 from ferrule.runner import BufferCopy, JITRunner
 from ferrule.schedule import Schedule, make_schedule
+from ferrule.schedule.recipe import kernels_by_device
 
 Runners: TypeAlias = Mapping[str, Mapping[LazyOp, JITRunner]]
 """By device and AST."""
@@ -31,8 +32,8 @@ def realize(nodes: Sequence[LazyBuffer]) -> None:
     with _turn:
         newest = newest_serial()
         schedule = make_schedule(nodes)
-        runners = prepare(schedule.kernels)
-        if any([step.ast.op is LoadOps.CUSTOM for step in schedule.steps]):
+        runners = prepare(schedule.recipe.kernels)
+        if schedule.recipe.calls_host:
             with contents_kept(_at_risk(schedule, newest)):
                 _run_all(schedule, runners)
         else:
@@ -76,18 +77,14 @@ def _copy(to: Buffer, source: Buffer) -> None:
 
 def run(items: Sequence[ScheduleItem]) -> None:
     """Runs the items of a schedule in order."""
-    runners = prepare([(item.out.device, item.ast) for item in items])
+    runners = prepare(kernels_by_device([(item.out.device, item.ast) for item in items]))
     for item in items:
         _runner(item.ast, item.buffers, runners).exec(list(item.buffers), item.var_vals)
 
 
-def prepare(kernels: Iterable[tuple[str, LazyOp]]) -> Runners:
-    """Makes the runners of all kernels, which have a device and an AST, each device's together."""
-    asts: dict[str, list[LazyOp]] = {}
-    for device, ast in kernels:
-        if not isinstance(ast.op, LoadOps):
-            asts.setdefault(device, []).append(ast)
-    return {device: Device[device].prepare(found) for device, found in asts.items()}
+def prepare(kernels: Mapping[str, Sequence[LazyOp]]) -> Runners:
+    """Makes the runners of all kernels, given by device, each device's together."""
+    return {device: Device[device].prepare(asts) for device, asts in kernels.items()}
 
 
 def _runner(ast: LazyOp, buffers: Sequence[Buffer], runners: Runners) -> JITRunner:

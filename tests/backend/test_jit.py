@@ -518,7 +518,7 @@ def kernels_run(monkeypatch: pytest.MonkeyPatch) -> set[Any]:
     prepare = ferrule.realize.prepare
 
     def noting(kernels: Any) -> Any:
-        asts.update(ast for _, ast in kernels)
+        asts.update(*kernels.values())
         return prepare(kernels)
 
     monkeypatch.setattr("ferrule.realize.prepare", noting)

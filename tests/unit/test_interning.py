@@ -56,7 +56,7 @@ def test_another_thread_changes_an_entry_while_it_is_removed(is_replaced: bool) 
 
     other = Entry(new)
     key.meanwhile = [lambda: None, replace]
-    table.remove(key, entry)
+    table.remove(entry)
     assert list(table.values()) == ([other] if is_replaced else [])
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from enum import Enum, auto
+from enum import auto
 from functools import cached_property
 
 from ferrule.dtype import DType, dtypes
+from ferrule.enums import Enum
 from ferrule.expr import TRUE, Expr, ExprOp, Variable, const, less, toposort, weighted_sum
 from ferrule.expr.printing import texts
 from ferrule.records import dataclass
@@ -31,8 +32,6 @@ class Kind(Enum):
     TRANSPOSE = auto()
     THREAD = auto()
     MATRIX = auto()
-
-    __hash__ = object.__hash__
 
 
 LANES_OR_COPIES = frozenset({Kind.UNROLL, Kind.VECTOR})

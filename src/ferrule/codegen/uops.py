@@ -6,12 +6,13 @@ Its checker and its printer.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum, auto
+from enum import auto
 from typing import Any
 
 from ferrule.codegen.intrinsics import matrix_intrinsic
 from ferrule.codegen.kernel import MOST_SCRATCH, PIECE_BYTES
 from ferrule.dtype import DType, dtypes
+from ferrule.enums import Enum
 from ferrule.expr import COMPARISONS, ExprOp
 from ferrule.records import dataclass
 from ferrule.target import Target
@@ -54,8 +55,6 @@ class UOps(Enum):
     COPY = auto()
     COMMIT = auto()
     WAIT = auto()
-
-    __hash__ = object.__hash__
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from enum import Enum, auto
+from enum import auto
 from typing import Any, Final, Self, TypeVar
 from zlib import crc32
 
 from ferrule.dtype import DType, dtypes
+from ferrule.enums import Enum
 from ferrule.interning import Table
 
 
@@ -65,8 +66,6 @@ class ExprOp(Enum):
     REDUCE = auto()
     KEEP = auto()
     READ = auto()
-
-    __hash__ = object.__hash__
 
 
 COMPARISONS: Final = frozenset({ExprOp.CMPLT, ExprOp.CMPNE})

@@ -66,6 +66,8 @@ def total_gradient(grads: Sequence[Any]) -> Any:
     Each part of a value (`chunk`, `x[i]`) gives one that is padded with zeros. Where these fill the
     value, they are joined, and no zeros are added.
     """
+    if len(grads) == 1:
+        return grads[0]
     padded = [grad for grad in grads if _is_padded(grad)]
     joined = _joined(padded) if len(padded) > 1 else None
     rest = list(grads)

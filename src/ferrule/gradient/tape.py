@@ -17,7 +17,7 @@ from weakref import ref
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import sint
 from ferrule.gradient.recording import mode
-from ferrule.lazy import LazyBuffer
+from ferrule.lazy import LazyBuffer, elementwise
 from ferrule.ops import (
     BinaryOps,
     LoadOps,
@@ -92,7 +92,8 @@ class Entry:
         self.parents = tuple([source.edge for source in sources])
         self.shapes = tuple([source.node.shape for source in sources])
         self.kinds = tuple([source.node.dtype for source in sources])
-        self.saved = tuple([sources[position] for position in rule.inputs])
+        inputs = rule.inputs
+        self.saved = tuple([sources[position] for position in inputs]) if inputs else ()
         self.output = node if rule.output else None
         self.freed = False
         self.serial = next(_serials)
@@ -242,7 +243,7 @@ def _record_op(op: Op, sources: tuple[Value, ...], node: LazyBuffer, arg: Any) -
             f"{op.name} has no rule for its gradient; "
             "compute it under Tensor.no_grad(), or on x.detach()"
         )
-    return Value(node, Entry(op.name, rule, sources, node, arg))
+    return Value(node, Entry(op._name_, rule, sources, node, arg))
 
 
 # *** values ***
@@ -301,8 +302,9 @@ class Value:
 
     def alu(self, op: UnaryOps | BinaryOps | TernaryOps, *others: Value) -> Value:
         """An element-wise op on this value and others of its shape."""
-        node = self.node.e(op, *[other.node for other in others])
-        return _apply(op, (self, *others), node)
+        sources = (self, *others)
+        node = elementwise(op, tuple([source.node for source in sources]))
+        return _apply(op, sources, node)
 
     def cast(self, dtype: DType) -> Value:
         """The numbers as another type holds them."""

@@ -86,7 +86,7 @@ def make_schedule(nodes: Sequence[LazyBuffer]) -> Schedule:
     """What has to run to compute `nodes`; the graph stays as it is until `commit`."""
     outline = Outline(nodes)
     if not outline.requested:
-        return Schedule((), (), (), ())
+        return Recipe((), (), (), ()).follow((), [])
     schedule = _schedule_of_known(outline) or _schedule_of_new(outline)
     if schedule is None:  # numbers are memory now, so that it is another graph
         del outline  # references count

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import field
 from typing import final
-from weakref import WeakSet
+from weakref import ref
 
 from ferrule.expr import Expr
 from ferrule.lazy import LazyBuffer
@@ -119,7 +119,7 @@ def _join_pending_writes(requested: dict[LazyBuffer, None], pending: Iterable[St
         waiting.difference_update(joining)
 
 
-_passed: WeakSet[LazyBuffer] = WeakSet()
+_passed: set[ref[LazyBuffer]] = set()
 """Those of the graphs so far."""
 
 
@@ -131,16 +131,19 @@ def _request_again(requested: dict[LazyBuffer, None]) -> None:
     than the last.
     """
     present = set(toposort(requested))
-    known = list(_passed)
-    _passed.difference_update([node for node in known if node.realized is not None])
-    again = [node for node in known if node in present and node not in requested]
-    again = [node for node in again if node.realized is None]
+    again = []
+    for reference in list(_passed):
+        node = reference()
+        if node is None or node.realized is not None:
+            _passed.discard(reference)
+        elif node in present and node not in requested:
+            again.append(node)
     requested.update(dict.fromkeys(sorted(again, key=_serial)))
 
 
 def note_passed(numbers: Iterable[LazyBuffer]) -> None:
     """These are `Graph.passed` of a graph that is to be computed."""
-    _passed.update(numbers)
+    _passed.update([ref(node, _passed.discard) for node in numbers])
 
 
 def _numbers_on_the_way(graph: Graph) -> list[LazyBuffer]:

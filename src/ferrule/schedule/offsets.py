@@ -62,7 +62,7 @@ class StandIn:
     def named(self, schedule: Schedule) -> Schedule:
         """A schedule for this graph as one for the other."""
         results = [(self.originals.get(node, node), buffer) for node, buffer in schedule.results]
-        return Schedule(schedule.steps, schedule.values, schedule.buffers, results)
+        return Schedule(schedule.recipe, schedule.values, schedule.buffers, results)
 
 
 def stand_in(

@@ -35,38 +35,42 @@ def parts_of(
     It is the same for the nodes `anywhere` wherever in their memory they are.
     """
     parts: list[Part] = []
+    note = parts.append
     numbers: dict[LazyBuffer, int] = {}
     uses = [0] * len(nodes)
     things: dict[int, int] = {}  # memory and owners, in the order in which they are met
     is_watched = watched_since.get() is not None
+    custom = LoadOps.CUSTOM
     for place, node in enumerate(nodes):
         numbers[node] = place
         token, srcs, buffer = node.owner, node.srcs, node.realized
         owner = -1 if token is None else things.setdefault(id(token), len(things))
         if buffer is not None:
+            number = whole = things.setdefault(id(buffer), len(things))
+            offset = 0
             base = buffer.base
-            number = things.setdefault(id(buffer), len(things))
-            whole = number if base is buffer else things.setdefault(id(base), len(things))
-            offset = 0 if base is buffer or node in anywhere else buffer.byte_offset
+            if base is not buffer:
+                whole = things.setdefault(id(base), len(things))
+                offset = 0 if node in anywhere else buffer.byte_offset
             divisible = not is_watched or is_divisible(buffer)
-            kind = (node.shape, node.dtype, node.device, owner)
-            memory = (number, whole, offset, buffer.size, base.exports > 0, divisible)
-            parts.append(kind + memory)
+            shape, dtype, device = node.shape, node.dtype, node.device
+            size, shared = buffer.size, base.exports > 0
+            note((shape, dtype, device, owner, number, whole, offset, size, shared, divisible))
         elif srcs:
             op = node.op
             sources = tuple([numbers[source] for source in srcs])
             for number in sources:
                 uses[number] += 1
-            if op is LoadOps.CUSTOM:
+            if op is custom:
                 # What a runner of the user's does is not known: it is equal to none.
                 runner = node.arg if is_known(node) else object()
-                parts.append((op, sources, runner, node.shape, node.dtype, node.device, owner))
+                note((op, sources, runner, node.shape, node.dtype, node.device, owner))
             else:
-                parts.append((op, sources, node.arg, owner))
+                note((op, sources, node.arg, owner))
         else:
             arg = node.arg
             zero = is_negative_zero(arg)
-            parts.append((node.op, arg, zero, node.shape, node.dtype, node.device, owner))
+            note((node.op, arg, zero, node.shape, node.dtype, node.device, owner))
     return parts, numbers, uses
 
 

@@ -8,7 +8,8 @@ numbers.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final, TypeAlias, final
 
 from ferrule.buffer import Buffer, readable_bytes
@@ -65,28 +66,24 @@ class Schedule:
 
     def __init__(
         self,
-        steps: Sequence[Step],
+        recipe: Recipe,
         values: Sequence[Mapping[Variable, int]],
         buffers: Sequence[Buffer],
         results: Sequence[tuple[LazyBuffer, Buffer]],
     ) -> None:
-        self.steps = steps
+        self.recipe = recipe
         self.values = values
         self.buffers = buffers
         self.results = results
 
-    @property
-    def kernels(self) -> list[tuple[str, LazyOp]]:
-        """Each step's device and AST."""
-        buffers = self.buffers
-        return [(buffers[step.places[0]].device, step.ast) for step in self.steps]
-
     def runs(self) -> Iterator[tuple[Step, list[Buffer], Values]]:
         """The steps, the buffers of each, outputs first, and the values of its variables."""
         buffers = self.buffers
-        for step, values in zip(self.steps, self.values, strict=True):
-            used = [buffers[place] for place in step.places]
-            yield step, used, {variable: values[variable] for variable in step.variables}
+        for number, step in enumerate(self.recipe.steps):
+            values: Values = {}
+            for variable in step.variables:
+                values[variable] = self.values[number][variable]
+            yield step, [buffers[place] for place in step.places], values
 
     @property
     def items(self) -> list[ScheduleItem]:
@@ -132,7 +129,18 @@ class Recipe:
             error.add_note(f"The largest values to be stored: {self._largest()}")
             raise
         results = [(nodes[node], buffers[place]) for node, place in self.results]
-        return Schedule(self.steps, values, buffers, results)
+        return Schedule(self, values, buffers, results)
+
+    @cached_property
+    def kernels(self) -> dict[str, list[LazyOp]]:
+        """The ASTs of the steps that are kernels, by their device."""
+        devices = [self.places[step.places[0]].device for step in self.steps]
+        return kernels_by_device(zip(devices, [step.ast for step in self.steps], strict=True))
+
+    @cached_property
+    def calls_host(self) -> bool:
+        """Whether a step is a function of the host, which may raise."""
+        return any([step.ast.op is LoadOps.CUSTOM for step in self.steps])
 
     def _largest(self) -> str:
         """The shapes of the values that take most memory, for a message."""
@@ -152,9 +160,12 @@ class Recipe:
         arenas = [Buffer(device, nbytes, dtypes.uint8) for device, nbytes in self.arenas]
         buffers: list[Buffer] = []
         for place in self.places:
-            size = place.size if isinstance(place.size, int) else place.size.infer(lengths)
-            if place.node is not None:
-                found = nodes[place.node].realized
+            size = place.size
+            if not isinstance(size, int):
+                size = size.infer(lengths)
+            node = place.node
+            if node is not None:
+                found = nodes[node].realized
                 assert found is not None, "a leaf lost its memory"
                 buffer = found if size == found.size else found.view(place.offset, size)
             elif place.arena is not None:
@@ -165,6 +176,15 @@ class Recipe:
                 buffer = Buffer(place.device, size, place.dtype)
             buffers.append(buffer)
         return buffers
+
+
+def kernels_by_device(steps: Iterable[tuple[str, LazyOp]]) -> dict[str, list[LazyOp]]:
+    """The ASTs that are kernels, of steps with a device and an AST each."""
+    found: dict[str, list[LazyOp]] = {}
+    for device, ast in steps:
+        if not isinstance(ast.op, LoadOps):
+            found.setdefault(device, []).append(ast)
+    return found
 
 
 # *** the form of a graph ***

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 from ferrule.expr import is_exact, sint, unbind
@@ -54,7 +55,8 @@ a thread that reads whole rows gets two to three times as much from memory as on
 share of the columns of all rows."""
 
 
-def parts_of_long_reduce(shape: Shape, chosen: set[int]) -> tuple[int, int] | None:
+@lru_cache(maxsize=4096)
+def parts_of_long_reduce(shape: Shape, chosen: frozenset[int]) -> tuple[int, int] | None:
     """For a reduce of many elements to few results: an axis, and into how many parts to split it.
 
     What is left of it, if they do not divide it, is fewer elements than there are parts. It depends
@@ -79,7 +81,8 @@ def parts_of_long_reduce(shape: Shape, chosen: set[int]) -> tuple[int, int] | No
     return (axis, parts) if parts <= size // parts else None
 
 
-def parts_of_tall_reduce(shape: Shape, chosen: set[int]) -> tuple[int, int] | None:
+@lru_cache(maxsize=4096)
+def parts_of_tall_reduce(shape: Shape, chosen: frozenset[int]) -> tuple[int, int] | None:
     """For a reduce of many rows to one: their axis, and into how many parts to split it."""
     sizes = _known(shape)
     if sizes is None or any(n > 1 for axis, n in enumerate(sizes[:-1]) if axis not in chosen):

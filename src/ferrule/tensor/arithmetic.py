@@ -167,8 +167,15 @@ class Arithmetic(Autograd):
                 f"[{what}] {type(other).__name__} is no operand; "
                 "use a tensor, a Python number or a NumPy array"
             )
-        if a.node.dtype is not b.node.dtype:
-            dtype = promote(a.node.dtype, b.node.dtype)
+        first, second = a.node, b.node
+        if (
+            first.shape == second.shape
+            and first.dtype is second.dtype
+            and first.device == second.device
+        ):
+            return a, b
+        if first.dtype is not second.dtype:
+            dtype = promote(first.dtype, second.dtype)
             a, b = a.cast(dtype), b.cast(dtype)
         check_devices(a, b, what)
         return broadcast(a, b, what)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from ferrule.expr import sint
 from ferrule.gradient import Shape, Value
@@ -12,6 +13,19 @@ from ferrule.shape.view import ShapeError
 
 def broadcast_shape(shapes: Sequence[Shape], what: str) -> Shape:
     """The shape to which all shapes broadcast by NumPy's rules; raises `ShapeError`."""
+    found = _broadcast(tuple(shapes))
+    if found is None:
+        listed = " and ".join(str(shape) for shape in shapes)
+        raise ShapeError(
+            f"[{what}] the shapes {listed} do not broadcast: aligned at the right, "
+            "sizes must be equal or 1; reshape one of them, for example by .unsqueeze(axis)"
+        )
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _broadcast(shapes: tuple[Shape, ...]) -> Shape | None:
+    """The shape to which all shapes broadcast; None where they do not."""
     rank = max(len(shape) for shape in shapes)
     result: list[sint] = [1] * rank
     for shape in shapes:
@@ -19,16 +33,8 @@ def broadcast_shape(shapes: Sequence[Shape], what: str) -> Shape:
             if result[axis] == 1:
                 result[axis] = size
             elif size != 1 and size != result[axis]:
-                raise ShapeError(_no_broadcast(shapes, what))
+                return None
     return tuple(result)
-
-
-def _no_broadcast(shapes: Sequence[Shape], what: str) -> str:
-    listed = " and ".join(str(shape) for shape in shapes)
-    return (
-        f"[{what}] the shapes {listed} do not broadcast: aligned at the right, "
-        "sizes must be equal or 1; reshape one of them, for example by .unsqueeze(axis)"
-    )
 
 
 def known_size(size: sint, what: str) -> int:
