@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias, final
 
 from ferrule.buffer import Buffer, allocators, readable_bytes
 from ferrule.config import config
@@ -17,6 +17,7 @@ from ferrule.expr import Expr, Variable, as_expr, sint
 from ferrule.facts import KernelFacts
 from ferrule.helpers import GlobalCounters, ansi_length, colored
 from ferrule.ops import LazyOp
+from ferrule.records import dataclass
 
 
 class RunnerError(ValueError):
@@ -150,6 +151,20 @@ def _values(variables: Iterable[Variable], var_vals: Mapping[Any, int]) -> tuple
     return tuple([variable.infer(var_vals) for variable in variables])
 
 
+_MOST_VALUES: Final = 64
+"""Of a kernel's variables, what is known of which is kept."""
+
+
+@final
+@dataclass(frozen=True)
+class _Sized:
+    """What depends on the sizes of a run: what it costs, and how large its buffers must be."""
+
+    ops: int
+    mem: int
+    least_bytes: tuple[tuple[int, int], ...]
+
+
 class ASTRunner(JITRunner):
     """What the runners of kernels have in common: what the AST says about a run.
 
@@ -162,6 +177,7 @@ class ASTRunner(JITRunner):
         self.facts = KernelFacts.of(ast) if facts is None and ast is not None else facts
         self._needed = 0
         self._least_bytes: tuple[tuple[int, int], ...] = ()
+        self._sized: dict[tuple[int, ...], _Sized] = {}
         if self.facts is not None:
             self.op_estimate = self.facts.op_estimate
             self.mem_estimate = self.facts.mem_estimate
@@ -171,7 +187,30 @@ class ASTRunner(JITRunner):
             self._needed = 1 + max(self.writes | self.reads)
             self._least_bytes = self.facts.least_bytes
 
-    def _check_buffers(self, rawbufs: Sequence[Buffer], var_vals: Mapping[Any, int]) -> None:
+    def _at(self, values: tuple[int, ...]) -> _Sized | None:
+        """What the variables' values decide; None where there are none. Kept, as it takes as long
+        to find as it takes to launch the kernel.
+        """
+        if not values or self.facts is None:
+            return None
+        found = self._sized.get(values)
+        if found is None:
+            if len(self._sized) >= _MOST_VALUES:
+                self._sized.clear()
+            found = self._sized[values] = self._sized_for(dict(zip(self.vars, values, strict=True)))
+        return found
+
+    def _sized_for(self, var_vals: Mapping[Any, int]) -> _Sized:
+        assert self.facts is not None
+        least = [
+            (position, end.infer(var_vals))
+            for position, end, elements in self.facts.least_symbolic
+            if as_expr(elements).infer(var_vals) > 0
+        ]
+        ops, mem = as_expr(self.op_estimate), as_expr(self.mem_estimate)
+        return _Sized(ops.infer(var_vals), mem.infer(var_vals), tuple(least))
+
+    def _check_buffers(self, rawbufs: Sequence[Buffer], sized: _Sized | None) -> None:
         # More would be as bad as fewer: the variables' values follow the buffers.
         if len(rawbufs) != self._needed and self._needed:
             raise RunnerError(
@@ -180,9 +219,8 @@ class ASTRunner(JITRunner):
         for position, least in self._least_bytes:
             if rawbufs[position].nbytes < least:
                 raise self._too_small(rawbufs[position], position, least)
-        if self.vars and self.facts is not None:
-            for position, end, elements in self.facts.least_symbolic:
-                least = end.infer(var_vals) if as_expr(elements).infer(var_vals) > 0 else 0
+        if sized is not None:
+            for position, least in sized.least_bytes:
                 if rawbufs[position].nbytes < least:
                     raise self._too_small(rawbufs[position], position, least)
 
@@ -241,7 +279,8 @@ class CompiledASTRunner(ASTRunner):
                 "make runners that have one"
             )
         vals = _values(self.vars, var_vals) if self.vars else ()
-        self._check_buffers(rawbufs, var_vals)
+        sized = self._at(vals)
+        self._check_buffers(rawbufs, sized)
         wait = wait or config().DEBUG >= 2
         sizes = self._launch_args(var_vals) if self.global_size is not None else {}
         handles = [buffer._buf for buffer in rawbufs]
@@ -250,8 +289,8 @@ class CompiledASTRunner(ASTRunner):
         )
         update_stats(
             self.name,
-            self.op_estimate,
-            self.mem_estimate,
+            self.op_estimate if sized is None else sized.ops,
+            self.mem_estimate if sized is None else sized.mem,
             var_vals,
             seconds,
             len(rawbufs),
@@ -294,15 +333,17 @@ class InterpretedASTRunner(ASTRunner):
         Raises `RunnerError` for too few or too many buffers, or one that is too small, `KeyError`
         for a missing variable, `ValueError` for a value outside its bounds.
         """
-        values = dict(zip(self.vars, _values(self.vars, var_vals), strict=True))
-        self._check_buffers(rawbufs, values)
+        numbers = _values(self.vars, var_vals)
+        values = dict(zip(self.vars, numbers, strict=True))
+        sized = self._at(numbers)
+        self._check_buffers(rawbufs, sized)
         start = time.perf_counter()
         self.fxn([buffer._buf for buffer in rawbufs], values)
         seconds = time.perf_counter() - start
         update_stats(
             self.name,
-            self.op_estimate,
-            self.mem_estimate,
+            self.op_estimate if sized is None else sized.ops,
+            self.mem_estimate if sized is None else sized.mem,
             var_vals,
             seconds,
             len(rawbufs),

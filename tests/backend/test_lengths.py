@@ -7,16 +7,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.golden.test_golden import TARGET
 from tests.planning import Work
 
 import ferrule.schedule
-from ferrule import Tensor, TinyJit, Variable
+from ferrule import Context, Tensor, TinyJit, Variable
 from ferrule.buffer import Buffer
+from ferrule.codegen.heuristic import choose
+from ferrule.codegen.lower import lower
 from ferrule.expr import Length
 from ferrule.gradient import Value
 from ferrule.lazy import LazyBuffer
 from ferrule.nn.state import safe_load, safe_save
-from ferrule.schedule import lengths
+from ferrule.schedule import lengths, make_schedule
 from ferrule.schedule.graph import Graph
 from ferrule.schedule.lengths import _ENOUGH, _OFTEN, _laws
 from ferrule.shape.view import ShapeError
@@ -120,18 +123,73 @@ def test_any_length_has_the_same_kernels(device: str, name: str, is_part: bool, 
     assert work.plans <= 2 * (_ENOUGH + 1)  # a gradient may be two schedules
 
 
-def test_attention_with_rows_enough_for_a_gpu(device: str, work: Work) -> None:
-    """There it is one kernel for any length, as it is for one."""
-    if ferrule.schedule.target_of(device).block_threads == 1 or device == "NUMPY":
-        pytest.skip("processors keep no blocks of symbolic size")
-    x = np.random.default_rng(3).standard_normal((36, 60, 8)).astype(np.float32)
-    for n in (40, 57, 60, 33, 41):
-        work.kernels.clear()
-        part = np.ascontiguousarray(x[:, :n])
-        q = Tensor(part).realize()
-        assert_like(q.scaled_dot_product_attention(q, q).numpy(), attended(part))
-    (kernel,) = work.kernels
+def attended_causally(x: Array) -> Array:
+    scores = x @ x.swapaxes(-1, -2) / np.sqrt(x.shape[-1])
+    return softmax(np.where(np.tril(np.ones(scores.shape[-2:])), scores, -np.inf), -1) @ x
+
+
+ATTENDED = np.random.default_rng(3).standard_normal((36, 130, 8)).astype(np.float32)
+
+
+def attention_at(n: int, is_causal: bool) -> Tensor:
+    q = Tensor(np.ascontiguousarray(ATTENDED[:, :n])).realize()
+    return q.scaled_dot_product_attention(q, q, is_causal=is_causal)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_attention_is_one_kernel_for_any_length(device: str, is_causal: bool, work: Work) -> None:
+    """As it is for one; at the bounds, and with blocks and tiles that are full or have one row."""
+    expected = attended_causally if is_causal else attended
+    for n in (40, 57, 60):
+        make_schedule([attention_at(n, is_causal).lazydata])
+    for n in (33, 31, 64, 3, 16, 17, 49):
+        found = attention_at(n, is_causal).numpy()
+        assert_like(found, expected(ATTENDED[:, :n]))
+    if device != "NUMPY":
+        (kernel,) = work.kernels
+        assert kernel.vars()
+
+
+def test_the_gradient_of_attention_for_any_length(device: str, work: Work) -> None:
+    """With sums that blocks add to memory, whose places are products of lengths."""
+    for n in (70, 75, 81, 65, 128, 97):
+        q, k = (Tensor(ATTENDED[i : i + 32, :n].copy(), requires_grad=True) for i in (0, 4))
+        weights = Tensor(ATTENDED[2:34, :n, ::-1].copy())
+        (q.scaled_dot_product_attention(k, k, is_causal=True) * weights).sum().backward()
+        assert q.grad is not None
+        assert k.grad is not None
+        if n in (70, 75, 81):
+            make_schedule([q.grad.lazydata, k.grad.lazydata])
+            continue
+        Tensor.realize(q.grad, k.grad)
+        for found, expected in zip((q.grad, k.grad), _attention_gradients(n), strict=True):
+            assert_like(found.numpy(), expected)
+    assert device != "CPU" or all(ast.vars() for ast in work.kernels)
+
+
+def _attention_gradients(n: int) -> tuple[Array, Array]:
+    """Of queries, and of what is both keys and values."""
+    q, k, weights = ATTENDED[:32, :n], ATTENDED[4:36, :n], ATTENDED[2:34, :n, ::-1]
+    scale = 1 / np.sqrt(np.float32(8))
+    scores = q @ k.swapaxes(1, 2) * scale
+    powers = softmax(np.where(np.tril(np.ones((n, n))), scores, -np.inf), 2)
+    slopes = weights @ k.swapaxes(1, 2)
+    slopes = powers * (slopes - (slopes * powers).sum(2, keepdims=True)) * scale
+    return slopes @ k, slopes.swapaxes(1, 2) @ q + powers.swapaxes(1, 2) @ weights
+
+
+def test_attention_of_any_length_has_the_schedule_of_one(work: Work) -> None:
+    """Its blocks, its tiles, and the tiles that a causal mask leaves out."""
+    schedules = []
+    with Context(FERRULE_DEVICE="CPU"):
+        for n in (60, 52, 44, 63):
+            schedule = make_schedule([attention_at(n, is_causal=True).lazydata])
+            ((_, kernel),) = schedule.kernels
+            opts = choose(lower(kernel, "attention"), TARGET)
+            schedules.append([(opt.primitive, opt.args[0]) for opt in opts])
     assert kernel.vars()
+    assert schedules[-1] == schedules[0]
+    assert {("limit", "sum4"), ("limit", "sum0")} < set(schedules[0])
 
 
 @pytest.mark.parametrize("lengths", [[70, 100, 128, 65], [3, 64, 65, 128, 129, 149]])

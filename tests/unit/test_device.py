@@ -436,6 +436,12 @@ def test_buffers_are_as_large_as_the_variables_need(device: str) -> None:
     with pytest.raises(RunnerError, match=r"needs 32 bytes in buffer 0, but .* has 24"):
         runner.exec([out, Buffer(device, 12, FLOAT)], {n: 4})
     runner.exec([Buffer(device, 0, FLOAT), Buffer(device, 0, FLOAT)], {n: 0})
+    counted = []
+    for value in (3, 2, 3):  # what is known of a value is not that of another
+        before = GlobalCounters.global_ops
+        runner.exec([out, given], {n: value})
+        counted.append(GlobalCounters.global_ops - before)
+    assert counted == [6, 4, 6]
 
 
 @pytest.mark.parametrize("device", ["CPU", "NUMPY"])

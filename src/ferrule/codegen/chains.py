@@ -88,8 +88,7 @@ class _Chain:
         sums = [n for n in inside if plan.nest(n).computes[0].store is not None]
         steps = [n for n in inside if n not in sums]
         contractions = [last, *(inner for n in steps for inner in _children(plan, n))]
-        known = [loop for n in (name, *inside, *contractions) for loop in plan.nest(n).loops]
-        if depth == len(root.loops) or not all(loop.range.size.is_const for loop in known):
+        if depth == len(root.loops):
             return None
         rows = [
             loop.range
@@ -99,7 +98,7 @@ class _Chain:
         simple = all(len(plan.nest(n).loops) == 1 for n in steps)
         if not rows or not simple or any(_children(plan, n) for n in contractions):
             return None
-        row = max(rows, key=lambda r: r.size.arg)
+        row = max(rows, key=lambda r: r.size.max)
         if any(row in c.store.index.ranges for n in sums for c in plan.nest(n).computes if c.store):
             return None
         return _Chain(plan, name, steps, sums, last, depth, row)
@@ -109,7 +108,7 @@ class _Chain:
         names = [loop.range.name for loop in plan.nest(self.name).loops]
         outer = [x for x in names[: self.depth] if x != r.name]
         plan.do("reorder", self.name, (*outer, r.name, *names[self.depth :]))
-        plan.do("split", self.name, r.name, self._rows(r.size.arg), "mask")
+        plan.do("split", self.name, r.name, self._rows(r.size), "mask")
         for n in [*self.steps, *self.sums]:
             plan.do("compute_at", n, self.depth, True)
         self._overwrite()
@@ -121,25 +120,28 @@ class _Chain:
         self._finish(f"{r.name}.i")
         plan.share(self.name, self.depth - 1 if self.sums else self.depth)
 
-    def _rows(self, size: int) -> int:
+    def _rows(self, size: Expr) -> int:
         """How many rows of the blocks stay in half of the cache, as whole vectors: of so many, or
-        fewer, as leave the least of the blocks empty.
+        fewer, as leave the least of the blocks empty, on the average of all sizes there may be.
         """
         kept = [c for n in self.steps for c in self.plan.nest(n).computes if c.monoid is None]
         row = max(c.elements * c.value.dtype.itemsize for c in kept)
         lanes = self.plan.target.lanes(max(c.value.dtype.itemsize for c in kept))
         others = prod(
-            loop.range.size.arg for loop in self.plan.nest(self.name).loops[: self.depth - 1]
+            loop.range.size.max for loop in self.plan.nest(self.name).loops[: self.depth - 1]
         )
         vectors = VECTORS
         while vectors > 1 and (
             vectors * lanes * row > self.plan.target.l2_bytes // 2
-            or others * -(-size // (vectors * lanes)) < CHUNKS * self.plan.target.max_threads
+            or others * -(-size.max // (vectors * lanes)) < CHUNKS * self.plan.target.max_threads
         ):
             vectors -= 1
-        return lanes * min(
-            range(vectors, 0, -1), key=lambda n: -(-size // (n * lanes)) * (n + BLOCK_VECTORS)
-        )
+        whole = range(-(-size.min // lanes), -(-size.max // lanes) + 1)  # vectors of all rows
+
+        def time(n: int) -> float:
+            return sum(-(-vectors // n) for vectors in whole) * (n + BLOCK_VECTORS)
+
+        return lanes * min(range(vectors, 0, -1), key=time)
 
     def _overwrite(self) -> None:
         """Each block takes the memory of the one that it is made from, where that one is done."""
@@ -239,7 +241,7 @@ def _tile(
 ) -> None:
     """A register tile for the reduces in a nest, one after the other: rows `m`, lanes `v`."""
     itemsize = max(plan.nest(n).computes[0].value.dtype.itemsize for n in reduces)
-    tile = best_tile(plan.target, itemsize, m.size.arg, v.size.arg)
+    tile = best_tile(plan.target, itemsize, m.size.max, v.size.max)
     plan.do("split", name, v.name, tile.columns, "mask")
     inner = plan.vectors(name, f"{v.name}.i", tile.lanes)
     plan.do("split", name, m.name, tile.rows, tail)
@@ -252,12 +254,10 @@ def _tile(
         k = [loop for loop in nest.loops if loop.range not in nest.computes[0].ranges][-1]
         if k.end is not None:
             continue
-        if k.size >= 8:
+        if k.range.size.max >= 8:
             plan.do("split", n, k.range.name, 4, "peel")
             plan.do("unroll", n, f"{k.range.name}.i")
-        first_loop = plan.nest(n).loops[0]
-        if first_loop.peel is None:
-            plan.limit(n, first_loop.range.name)
+        plan.limit(n, plan.nest(n).loops[0].range.name)
 
 
 def _transposed(plan: Plan, name: str, lanes: int) -> None:
@@ -265,8 +265,9 @@ def _transposed(plan: Plan, name: str, lanes: int) -> None:
     *axes, lane = [loop.range for loop in plan.nest(name).loops]
     e = loads(plan.nest(name).computes[0].value)[0]
     along = next((r for r in axes if step_of(e.src[0], r) == 1), None)
-    if along is None or along.size.arg % lanes or lane.size.arg % lanes:
+    if along is None or along.size.max < lanes or lane.size.arg % lanes:
         return
-    plan.do("split", name, along.name, lanes, "mask")
+    exact = along.size.is_const and along.size.arg % lanes == 0
+    plan.do("split", name, along.name, lanes, "mask" if exact else "peel")
     plan.do("split", name, lane.name, lanes, "mask")
     plan.transpose(name, f"{along.name}.i", f"{lane.name}.i")

@@ -30,11 +30,8 @@ LOWEST = -65504.0  # or less is what stands for no score: the lowest number of s
 def end_of(kernel: Kernel, nest: Nest, depth: int) -> Expr | None:
     """How many iterations of a loop matter, in the ranges outside of it; None if all may."""
     r = nest.loops[depth].range
-    ends = [
-        end
-        for _, (step, least) in _parts(kernel, nest, depth)
-        if (end := _end(step, least, r)) is not None
-    ]
+    found = [_end(step, least, r) for _, (step, least) in _parts(kernel, nest, depth)]
+    ends = [end for end in dict.fromkeys(found) if end is not None and end is not r.size]
     early = reduce(minimum, ends, r.size)
     return None if early is r.size else _where_it_adds(kernel, nest, depth, early, r.size)
 
@@ -232,9 +229,10 @@ def _support(kernel: Kernel, value: Expr) -> Iterator[Expr]:
         case ExprOp.LOAD if len(value.src) == 2:
             yield value.src[1]
         case ExprOp.WHERE:
-            otherwise = value.src[2]
+            condition, inside, otherwise = value.src
             if otherwise.op is ExprOp.CONST and otherwise.arg == 0:
-                yield value.src[0]
+                yield condition
+                yield from _support(kernel, inside)
         case ExprOp.READ:
             kept = kernel.computes[value.arg]
             if kept.monoid is None or kept.monoid.op is ExprOp.ADD:

@@ -41,6 +41,36 @@ def owns(store: Store, r: Expr) -> bool:
     return end > r.max
 
 
+def moves(index: Expr, r: Expr) -> bool:
+    """Whether a place moves with all of a loop, by steps that may be products of sizes.
+
+    Weaker than `owns`, as it says nothing about the other loops: what is laid out by sizes that
+    vary goes to places of its own for each of the ranges that its index has.
+
+    >>> from ferrule.expr import Variable
+    >>> i, n = range_("i", 6), Variable("n", 1, 9)
+    >>> moves(i // 2 * n + i % 2 * 5, i), moves(i // 2 * n, i)
+    (True, False)
+    """
+    terms, _ = index.linear()
+    found = {part for x in terms if (part := _part_of(_without_sizes(x), r)) is not None}
+    end = 1
+    for step, size in sorted(found):
+        if step == end:
+            end = step * size
+    return end > r.max
+
+
+def _without_sizes(x: Expr) -> Expr:
+    """What a product multiplies by sizes, if these are not 0."""
+    while x.op is ExprOp.MUL:
+        sizes = [s for s in x.src if not s.ranges and s.min > 0]
+        if len(sizes) != 1:
+            break
+        (x,) = [s for s in x.src if s is not sizes[0]]
+    return x
+
+
 def _part_of(x: Expr, r: Expr) -> Digit | None:
     """Which digit of a range a value is, as `r // 4 % 3` is the one of step 4 and size 3."""
     if x is r:

@@ -139,12 +139,13 @@ class Values:
         last = self.value(loop.range.size - 1)
         conditions = dict.fromkeys(conjuncts(loop.peel), TRUE)
         self.copies.update(conditions)
+        some = bounds is not None or (loop.start, loop.end) != (None, None)
         if (loop.range.size - 1).max > 0:
-            before = self.out.alu(ExprOp.MIN, stop, last) if bounds else last
+            before = self.out.alu(ExprOp.MIN, stop, last) if some else last
             self._run(loop, start, before, body)
         for condition in conditions:
             del self.copies[condition]
-        if bounds or loop.range.size.min < 1:  # there may be none, and so no last one
+        if some or loop.range.size.min < 1:  # the last one may not be among these
             last = self.out.alu(ExprOp.MAX, start, last)
         self._run(loop, last, stop, body)
 

@@ -336,7 +336,7 @@ def _whole_parts(x: Expr, n: Expr, times: int, terms: dict[Expr, int]) -> Expr |
 def minimum(a: sint, b: sint) -> Expr:
     """The smaller index."""
     a, b = as_expr(a), as_expr(b)
-    if a.max <= b.min:
+    if a is b or a.max <= b.min:
         return a
     if b.max <= a.min:
         return b

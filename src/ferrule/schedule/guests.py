@@ -116,7 +116,7 @@ class Guests:
         terms = storage_size(reduce.srcs[0].shape)
         if len(summed) != 1 or block.axis in summed or not own[block.axis]:
             return None
-        if terms != storage_size(reduce.shape) * node.shape[summed[0]]:
+        if terms != storage_size((*reduce.shape, node.shape[summed[0]])):
             return None
         shared = [c for a, c in enumerate(signature) if a not in (block.axis, *summed)]
         chunks = space.evals(space.ranges(tuple(shared)))

@@ -42,7 +42,7 @@ class Block:
     axis: int
     """The axis of the block: all of the node's elements along it."""
     nbytes: int
-    """The memory of one row: what is kept in one iteration of the outer loops."""
+    """The memory of one row: what is kept in one iteration of the outer loops, at most."""
 
     def signature(self, node: LazyBuffer, space: Space) -> Signature:
         """The index at which a kernel fills the block: a fresh range inside of the outer loops."""
@@ -56,17 +56,13 @@ def find_block(
     outer: int,
     wanted: Iterable[Signature],
     for_each_result: bool = False,
-    any_size: bool = False,
 ) -> Block | None:
     """The block that serves all of the indices at which one kernel wants a node.
 
     `outer` are the ranges around the kernel's other blocks, 0 if it has none. None if the indices
-    share no outer loops, if those loops would compute an element twice, or if a size is not known,
-    unless it may be of any size; or if there were a block for each result, unless that is meant.
+    share no outer loops, or if those loops would compute an element twice; or if there were a block
+    for each result, unless that is meant.
     """
-    is_known = all([isinstance(length, int) for length in node.shape])
-    if not (is_known or any_size):
-        return None
     found = {_block(node, space, outer, signature) for signature in wanted}
     block = found.pop() if len(found) == 1 else None
     if block is None or (block.outer == space.outputs and not for_each_result):
@@ -138,9 +134,7 @@ class Keeping:
         if fusion.nodes > MOST_NODES or len(fusion.buffers) > self.legality.most_buffers:
             return None
         rows = fusion.contraction is None or fusion.outer == fusion.space.outputs
-        # Those of blocks of threads are tiles, however many rows and columns there are.
-        any_size = self.target.block_threads > 1
-        block = find_block(node, fusion.space, fusion.outer, indices, rows, any_size)
+        block = find_block(node, fusion.space, fusion.outer, indices, rows)
         if block is None:
             return None
         if fusion.outer:

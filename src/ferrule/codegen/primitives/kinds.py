@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ferrule.codegen.kernel import Kernel, Kind, Nest, scatters
-from ferrule.codegen.owner import owns
+from ferrule.codegen.owner import moves, owns
 from ferrule.codegen.primitives.editing import (
     ScheduleError,
     depth_of,
@@ -15,7 +15,7 @@ from ferrule.codegen.primitives.editing import (
     refuse_running,
     stores_in,
 )
-from ferrule.expr import Expr
+from ferrule.expr import Expr, ExprOp
 
 
 def vectorize(kernel: Kernel, nest_name: str, name: str) -> Kernel:
@@ -62,7 +62,10 @@ def parallel(kernel: Kernel, nest_name: str, name: str) -> Kernel:
         for c in inner.computes:
             if inner is nest or c.store is None or not stores_in(kernel, inner, r):
                 continue
-            if c.store.index.linear()[0].get(r, 0) == 0 and not owns(c.store, r):
+            steps = c.store.index.linear()[0]
+            of_sizes = any(not x.ranges.isdisjoint({r}) and x.op is ExprOp.MUL for x in steps)
+            apart = steps.get(r, 0) != 0 or owns(c.store, r)
+            if not apart and not (of_sizes and moves(c.store.index, r)):
                 raise ScheduleError(
                     f"parallel({name}) in kernel {kernel.name}: {inner.name} is stored to one "
                     f"place in several iterations of {name}; share out fewer loops"

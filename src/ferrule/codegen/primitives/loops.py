@@ -365,8 +365,7 @@ def limit(kernel: Kernel, nest_name: str, name: str) -> Kernel:
     depth = depth_of(kernel, nest, name)
     loop = nest.loops[depth]
     start, end = start_of(kernel, nest, depth), end_of(kernel, nest, depth)
-    plain = loop.peel is None and loop.kind is Kind.SERIAL
-    if (start is None and end is None) or not plain:
+    if (start is None and end is None) or loop.kind is not Kind.SERIAL:
         raise ScheduleError(
             f"limit({name}) in kernel {kernel.name}: no condition makes its first or last "
             "iterations useless, or it is not a plain loop"
