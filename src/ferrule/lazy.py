@@ -247,8 +247,10 @@ class LazyBuffer(Node):
         partial = even.r(op, {a + (a >= axis) for a in chosen}).contiguous()
         kept = tuple([1 if a in chosen else n for a, n in enumerate(self.shape)])
         result = partial.r(op, (axis,)).reshape(kept)
-        if parts * size != length:
-            rest = whole._along(axis, parts * size, length).r(op, chosen)
+        left = length % parts
+        if left != 0:
+            # Of an end less what is left, it is known how little that is.
+            rest = whole._along(axis, length - left, length).r(op, chosen)
             result = result.e(_COMBINES[op], rest)
         return result.cast(self.dtype)
 

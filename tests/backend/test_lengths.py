@@ -192,6 +192,34 @@ def test_attention_of_any_length_has_the_schedule_of_one(work: Work) -> None:
     assert {("limit", "sum4"), ("limit", "sum0")} < set(schedules[0])
 
 
+LONG = np.random.default_rng(4).standard_normal(270_000).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("columns", "planned", "lengths"),
+    [
+        (1, (200_101, 200_202, 200_303), (200_440, 262_143, 200_007)),
+        (90, (17_011, 17_044, 17_093), (17_120, 23_999, 17_026)),
+    ],
+)
+def test_sums_in_parts_of_any_length(
+    device: str, columns: int, planned: tuple[int, ...], lengths: tuple[int, ...], work: Work
+) -> None:
+    """As many parts, and what they leave over, which is a length of its own."""
+    values = np.resize(LONG, (max(lengths), columns))
+
+    def rows(n: int) -> Tensor:
+        return Tensor(values[:n].copy()).realize()
+
+    for n in planned:
+        make_schedule([rows(n).sum(0).lazydata])
+    for n in lengths:
+        work.kernels.clear()
+        expected = values[:n].astype(np.float64).sum(0)
+        np.testing.assert_allclose(rows(n).sum(0).numpy(), expected, rtol=1e-4, atol=1e-2)
+        assert [bool(ast.vars()) for ast in work.kernels] == [True, True]
+
+
 @pytest.mark.parametrize("lengths", [[70, 100, 128, 65], [3, 64, 65, 128, 129, 149]])
 def test_a_bound_is_no_more_than_twice_a_length(
     device: str, lengths: list[int], work: Work
@@ -539,7 +567,7 @@ def test_without_a_plan_for_any_length_there_is_one_for_each(
 
 def test_laws() -> None:
     samples = [
-        (t, 7, t + 1, 4 * t * s, 64 * t, s, t + s, 60 - t, t * t)
+        (t, 7, t + 1, 4 * t * s, 64 * t, s, t + s, 60 - t, t * t, 64 * s + t)
         for t, s in [(5, 9), (8, 3), (13, 21)]
     ]
     found = _laws(samples)
@@ -548,7 +576,7 @@ def test_laws() -> None:
     assert len(lengths) == 2
     assert 1 not in laws
     for t, s in [(30, 2), (4, 44)]:
-        row = (t, 7, t + 1, 4 * t * s, 64 * t, s, t + s, 60 - t, t * t)
+        row = (t, 7, t + 1, 4 * t * s, 64 * t, s, t + s, 60 - t, t * t, 64 * s + t)
         values = [row[place] for place in lengths]
         assert all(laws[place].of(values) == row[place] for place in laws)
 

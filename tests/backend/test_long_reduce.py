@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ferrule import GlobalCounters, Tensor
+from ferrule import GlobalCounters, Tensor, Variable
 
 
 @pytest.mark.parametrize(
@@ -73,3 +73,17 @@ def test_what_waits_for_a_long_sum_is_shared_out(shape: tuple[int, ...], device:
     weights = np.exp(values - values.max().astype(np.float64))
     total = weights.sum(-1, keepdims=True)
     np.testing.assert_allclose((x - x.max()).exp().sum(-1).numpy(), total[..., 0], rtol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["sum", "max"])
+def test_a_sum_of_a_variable_number_of_elements_is_two_kernels(method: str, device: str) -> None:
+    """Parts, and what they leave over: none of either, one, as many as there are parts but one."""
+    values = np.random.default_rng(0).standard_normal(300_000).astype(np.float32)
+    x = Tensor(values, device=device).realize()
+    n = Variable("n", 1, 300_000)
+    for size in (1, 63, 64, 65, 200_000, 262_143, 300_000):
+        GlobalCounters.reset()
+        found = getattr(x[: n.bind(size)], method)().item()
+        assert GlobalCounters.kernel_count == 2
+        expected = getattr(values[:size].astype(np.float64), method)()
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-2)

@@ -226,7 +226,12 @@ def _reduction(function: Any) -> Function:
     def run(x: Array, shape: tuple[int, ...]) -> Array:
         wide = _wide(x)
         axes = _reduced_axes(x, shape)
-        result = function.reduce(wide, axis=axes, dtype=wide.dtype, keepdims=True)
+        given = {}
+        if (
+            wide.size == 0 and function.identity is None
+        ):  # what varies may come to be of no elements
+            given["initial"] = dtypes.min(dtypes.from_np(wide.dtype))
+        result = function.reduce(wide, axis=axes, dtype=wide.dtype, keepdims=True, **given)
         return np.asarray(result).astype(x.dtype, copy=False)
 
     return run

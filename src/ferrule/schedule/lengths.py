@@ -233,6 +233,10 @@ def _candidates(column: tuple[int, ...], lengths: Sequence[tuple[int, ...]]) -> 
                 for sign in (1, -1):
                     terms = (_Term(1, (i,)), _Term(sign, (j,)))
                     yield _Law(terms, column[0] - lengths[i][0] - sign * lengths[j][0])
+                # So many parts of one length, and what is left.
+                factor, rest = divmod(column[0] - lengths[j][0], max(lengths[i][0], 1))
+                if rest == 0:
+                    yield _Law((_Term(factor, (i,)), _Term(1, (j,))))
 
 
 # *** graphs that differ in sizes ***

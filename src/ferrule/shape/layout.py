@@ -60,17 +60,24 @@ def parts_of_long_reduce(shape: Shape, chosen: frozenset[int]) -> tuple[int, int
     """For a reduce of many elements to few results: an axis, and into how many parts to split it.
 
     What is left of it, if they do not divide it, is fewer elements than there are parts. It depends
-    on the shape alone, so that the bits do not depend on the machine's threads.
+    on the shape alone, so that the bits do not depend on the machine's threads. A single axis has
+    as many parts whether they divide it or not: so it is the same for lengths that are near one
+    another, and for any length up to a bound.
     """
-    sizes = _known(shape)
-    if sizes is None:
-        return None
+    sizes = storage_shape(shape)
     results = prod(n for axis, n in enumerate(sizes) if axis not in chosen)
     combined = prod(sizes[axis] for axis in chosen)
     if results >= FEW_RESULTS or combined < LONG_REDUCE:
         return None
     axis = max(chosen, key=lambda a: sizes[a])
     size = sizes[axis]
+    if size == combined:
+        parts = 2 * FEW_RESULTS
+        while size // parts >= LONG_REDUCE and 2 * parts < MOST_PARTS:
+            parts *= 2
+        return axis, parts
+    if _known(shape) is None:
+        return None
     fit = [parts for parts in range(8, MOST_PARTS) if size % parts == 0]
     enough = [
         parts for parts in range(2 * FEW_RESULTS, MOST_PARTS) if combined // parts < LONG_REDUCE
@@ -94,6 +101,9 @@ def parts_of_tall_reduce(shape: Shape, chosen: frozenset[int]) -> tuple[int, int
         return None
     axis = max(chosen, key=lambda a: sizes[a])
     wanted = max(FEW_RESULTS, min(PARTIAL_RESULTS // results, rows // LEAST_ROWS))
+    even = 1 << (wanted.bit_length() - 1)  # the same for numbers of rows that are near one another
+    if even <= sizes[axis] // even:
+        return axis, even
     fit = [parts for parts in range(8, 4 * wanted) if sizes[axis] % parts == 0]
     if fit:
         return axis, min(fit, key=lambda parts: abs(parts - wanted))
