@@ -249,8 +249,16 @@ def elementwise(
 class Compiled:
     """A program as native code; what it is called with is a NumPy array for each buffer."""
 
-    def __init__(self, uops: Sequence[UOp], target: Target = HOST, name: str = "kernel") -> None:
+    def __init__(
+        self,
+        uops: Sequence[UOp],
+        target: Target = HOST,
+        name: str = "kernel",
+        emulate: Callable[[str], str] | None = None,
+    ) -> None:
         self.source = LLVMRenderer(target).render(name, uops)
+        if emulate is not None:  # what the target has and the host may lack
+            self.source, target = emulate(self.source), HOST
         lib = CPUCompiler(target).compile(self.source)
         self.object = load_object(lib, {}, [name, f"{name}.extent"])
         table = ctypes.c_void_p
@@ -290,12 +298,13 @@ def run_both(
     buffers: Sequence[Array],
     values: Sequence[int] = (),
     target: Target = HOST,
+    emulate: Callable[[str], str] | None = None,
 ) -> list[Array]:
     """The buffers after a run; fails unless interpreter and native code agree bit for bit."""
     expected = [buffer.copy() for buffer in buffers]
     interpret(uops, expected, values)
     found = [buffer.copy() for buffer in buffers]
-    compiled = Compiled(uops, target)
+    compiled = Compiled(uops, target, emulate=emulate)
     assert compiled.extent(found, values) == extent(uops, values, len(buffers))
     compiled(found, values)
     for slot, (a, b) in enumerate(zip(expected, found, strict=True)):

@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import cached_property
@@ -181,6 +182,7 @@ _ARM_FEATURES = {
 _FEATURES = {"x86-64": _X86_FEATURES, "aarch64": _ARM_FEATURES}
 
 _CPUINFO = Path("/proc/cpuinfo")
+_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA = 158, 0x1023, 18  # of Linux on x86-64
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _FALLBACK_L1_BYTES = 32 << 10
 _FALLBACK_L2_BYTES = 512 << 10
@@ -198,6 +200,23 @@ def _features(arch: str, cpuinfo: str) -> frozenset[str]:
         if label.strip() in ("flags", "Features"):
             return frozenset(known[word] for word in words.split() if word in known)
     return frozenset()
+
+
+def _may_use_tiles() -> bool:
+    """Whether the system lets this process use tile registers (AMX), for which it has to be asked:
+    it saves their 8 KiB with the other registers of each thread. All threads and forked processes
+    may then, and programs that are started have to ask again.
+    """
+    if sys.platform != "linux":
+        return False
+    import ctypes
+
+    request = (_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA)
+    return bool(ctypes.CDLL(None).syscall(*map(ctypes.c_long, request)) == 0)
+
+
+def _without_tiles(features: frozenset[str]) -> frozenset[str]:
+    return frozenset(feature for feature in features if not feature.startswith("amx-"))
 
 
 def _level(arch: str, features: frozenset[str]) -> _Level:
@@ -229,6 +248,8 @@ def detect_cpu(
     name = (machine or platform.machine()).lower()
     arch = _ARCHITECTURES.get(name, name)
     features = _features(arch, cpuinfo.read_text() if cpuinfo.exists() else "")
+    if features != _without_tiles(features) and cpuinfo is _CPUINFO and not _may_use_tiles():
+        features = _without_tiles(features)
     level = _level(arch, features)
     has_fma = arch == "aarch64" or "fma" in features
     operations_a_cycle = _FMA_UNITS * (level.vector_bytes // 4) * (2 if has_fma else 1)

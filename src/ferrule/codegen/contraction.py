@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, gcd, prod
 
+from ferrule.codegen.amx import schedule_amx
 from ferrule.codegen.blocks import schedule_blocks
-from ferrule.codegen.copies import AHEAD_BYTES
 from ferrule.codegen.dots import schedule_dots
 from ferrule.codegen.kernel import Compute, Kind, Nest
+from ferrule.codegen.packed import is_far, pack
 from ferrule.codegen.panels import schedule_panels
 from ferrule.codegen.plan import LINE_BYTES, PAGE_BYTES, Plan, load_step, loads, step_of
 from ferrule.codegen.taps import schedule_taps
@@ -25,7 +26,7 @@ from ferrule.codegen.tile import (
     best_tile,
     tile_cost,
 )
-from ferrule.expr import TRUE, Expr, const
+from ferrule.expr import TRUE, Expr
 from ferrule.records import dataclass
 
 MOST_COPIED = 2 << 20  # bytes of such a block: the larger, the less often panels are packed
@@ -35,7 +36,6 @@ MOST_ROWS = 512  # of a column of accumulators that live in memory between block
 CONFLICT_CYCLES = 12.0  # where these places are more lines than a set of the first cache holds
 STRIDED_CYCLES = 0.5  # to copy one element from where its neighbours are far apart
 TURNED = 1.05  # the time of a tile whose lanes are far apart in memory
-STEPS_AHEAD = 16  # of k, while a panel is copied: twice as many are as good, half of them less
 COPY_CYCLES = 1.0  # to copy one element of a panel, which comes from the third cache
 HELD_UP = 0.5  # of a block: what a thread may be late by at the end, if shares are equal
 UNEVEN = 0.1  # the same for one that has a block more than another, which takes over what is left
@@ -56,7 +56,8 @@ def is_contraction(root: Nest, nest: Nest) -> bool:
 
 def schedule_contraction(plan: Plan, name: str, n: str) -> bool:
     """Tile the reduce `n` of the root nest `name`; False where no tile suits it."""
-    if any(plan.attempt(form, name, n) for form in (schedule_taps, schedule_dots, schedule_blocks)):
+    forms = schedule_amx, schedule_taps, schedule_dots, schedule_blocks
+    if any(plan.attempt(form, name, n) for form in forms):
         return True
     root, nest = plan.nest(name), plan.nest(n)
     found = loads(nest.computes[0].value)
@@ -131,12 +132,6 @@ def _store_cycles(plan: Plan, c: Compute, v: Expr, tile: Tile) -> float:
     return SCATTER_CYCLES if together <= ways else CONFLICT_CYCLES
 
 
-def _is_far(e: Expr, k: Expr) -> bool:
-    """Whether two steps of k are pages apart, or what is packed for one comes from two places."""
-    scattered = len(e.src) > 2 and e.src[2] - e.src[0] is not const(1)
-    return scattered or step_of(e.src[0], k) * e.dtype.itemsize >= PAGE_BYTES
-
-
 def _row_axis(root: Nest, found: Sequence[Expr], v: Expr) -> Expr | None:
     """The axis of the tile's rows: what is loaded along the lanes does not vary with it."""
     vectors = [e for e in found if v in e.ranges]
@@ -194,27 +189,6 @@ class _Contraction:
             fetched = dict(plan.nest(self.reduce).ahead)
             if along and size > plan.target.l2_bytes and e.arg not in fetched:
                 plan.do("prefetch", self.reduce, e.arg, self.tile.columns)
-
-    def _fetch_later_steps(self, copy: str) -> None:
-        """While steps of k that are pages apart are copied, later ones come into the cache."""
-        plan = self.plan
-        nest = plan.nest(copy)
-        for e in loads(nest.computes[0].value):
-            steps = [step_of(e.src[0], loop.range) for loop in nest.loops if _is_far(e, loop.range)]
-            size = prod(r.size.max for r in e.ranges) * e.dtype.itemsize
-            if steps and size > plan.target.l2_bytes and len(e.src) == 2:
-                plan.do("prefetch", copy, e.arg, STEPS_AHEAD * steps[-1])
-
-    def _fetch_later_squares(self, copy: str, size: int) -> None:
-        """While squares of many rows are turned, later ones come into the cache: there are more
-        rows than any processor follows.
-        """
-        plan = self.plan
-        (e,) = loads(plan.nest(copy).computes[0].value)
-        whole = prod(r.size.max for r in e.ranges) * e.dtype.itemsize
-        if whole > plan.target.l2_bytes // 2 and len(e.src) == 2:
-            squares = -(-AHEAD_BYTES // (self.tile.columns * size * e.dtype.itemsize))
-            plan.do("prefetch", copy, e.arg, squares * size)
 
     def _panel_bytes(self, k: int) -> int:
         """The size of a packed panel of the operand that runs along the lanes."""
@@ -297,7 +271,7 @@ class _Contraction:
             e
             for e in loads(nest.computes[0].value)
             if self.m in e.ranges and self.v not in e.ranges and step_of(e.src[0], self.m) == 1
-            if _is_far(e, k)
+            if is_far(e, k)
         ]
         if len(far) != 1 or k.size.arg < 64 or self.m.size.arg < 8 * self.tile.rows:
             return []
@@ -396,32 +370,10 @@ class _Contraction:
 
     def _pack(self, nest: Nest, e: Expr, at: str, depth: int) -> None:
         """A copy in the order in which the tile reads it: k outermost, lanes innermost."""
-        plan = self.plan
         kept = nest.computes[0].ranges
         opened = {loop.range for loop in nest.loops[:depth]} if at == nest.name else set()
         combined = [loop.range for loop in nest.loops if loop.range not in kept]
         axes = [r for r in combined if r in e.ranges - opened] + [r for r in kept if r in e.ranges]
         size = prod(r.size.max for r in axes) * e.dtype.itemsize
-        if size > plan.target.l2_bytes * 5 // 8 or any(not r.size.is_const for r in axes):
-            return
-        name = f"{self.reduce}.pack{e.arg}"
-        order = tuple(r.name for r in axes)
-        plan.stage(self.reduce, e, at, depth, order, name)
-        for d in reversed(range(len(axes) - 1)):
-            plan.try_fuse(name, d)
-        axes = [loop.range for loop in plan.nest(name).loops]
-        e = plan.nest(name).computes[0].value
-        lane = axes[-1]
-        if load_step(e, lane) == 1:
-            plan.vectorize_inner(name, plan.nest(name).loops[-1])
-            self._fetch_later_steps(name)
-            return
-        if lane.size.arg > self.tile.lanes:
-            plan.do("split", name, lane.name, self.tile.lanes, "mask")
-            lane = plan.nest(name).loops[-1].range
-        along = next((r for r in axes[:-1] if load_step(e, r) == 1), None)
-        size = lane.size.arg
-        if along is not None and along.size.max >= size:
-            plan.do("split", name, along.name, size, "peel")
-            plan.transpose(name, f"{along.name}.i", lane.name)
-            self._fetch_later_squares(name, size)
+        if size <= self.plan.target.l2_bytes * 5 // 8 and all(r.size.is_const for r in axes):
+            pack(self.plan, self.reduce, e, at, depth, axes, self.tile.lanes)

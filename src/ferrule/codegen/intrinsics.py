@@ -59,6 +59,41 @@ INTRINSICS: Final = {
 }
 
 
+@dataclass(frozen=True)
+class TileIntrinsic:
+    """`c[m, n] += sum(a[m, k] * b[k, n] for k in range(terms))`, of matrices in tile registers.
+
+    A register has 16 rows of 64 bytes. Of what is multiplied an element is a pair, as
+    `ExprOp.DOT` of the instruction of lanes `pairs` takes it. The products of the first of each
+    pair are added up by themselves, beginning with 0, those of the second too; their sum is added
+    to c. All of these round to nearest even, and subnormals are zeros.
+    """
+
+    name: str
+    rows: int
+    columns: int
+    terms: int
+    """In pairs."""
+    registers: int
+    pairs: str
+    needs: frozenset[str]
+
+    def is_native(self, target: Target) -> bool:
+        """Whether the target has the instruction."""
+        return {f"+{feature}" for feature in self.needs} <= set(target.features.split(","))
+
+
+TILE: Final = TileIntrinsic(
+    name="tdpbf16ps",
+    rows=16,
+    columns=16,
+    terms=16,
+    registers=8,
+    pairs="dpbf16ps",
+    needs=frozenset({"amx-tile", "amx-bf16"}),
+)
+
+
 COPIES_AHEAD = "+async"  # the feature: copies to shared memory go on while the threads do others
 COPIED_BYTES = (4, 8, 16)  # of such a copy, which needs no register
 WARP = 32  # threads that multiply matrices together

@@ -22,7 +22,8 @@ from ferrule.records import dataclass
 class Kind(Enum):
     """How a loop is run. TRANSPOSE is the loop around a VECTOR one along which the values are
     loaded. The iterations of a THREAD loop are done by the threads of a block, one each. MATRIX is
-    a loop over terms that the threads of a warp add up together, by an instruction.
+    a loop over terms that the threads of a warp add up together, by an instruction; or one of three
+    last loops, rows, columns and terms, that an instruction does in tile registers.
     """
 
     SERIAL = auto()

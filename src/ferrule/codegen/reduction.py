@@ -19,6 +19,7 @@ from typing import final
 from ferrule.codegen.emitter import Copy
 from ferrule.codegen.fragments import Fragments
 from ferrule.codegen.kernel import LANES_OR_COPIES, Compute, Kind, Loop, Monoid, Nest
+from ferrule.codegen.tileregisters import TileRegisters, in_tile_registers
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.codegen.values import Values
 from ferrule.dtype import dtypes
@@ -48,6 +49,7 @@ class Reductions:
         self.children = children
         self.serial = serial
         self.fragments = Fragments(values)
+        self.tile_registers = TileRegisters(values, children, serial)
         self._fresh: dict[UOp, int] = {}  # registers that hold the identity, and in which loop
         self._running: _Registers = {}  # of what runs along a loop that is open
         self._names = itertools.count()
@@ -76,6 +78,9 @@ class Reductions:
         self.serial(loop, lambda: self._through_memory(nest, depth + 1, hold))
 
     def _in_registers(self, nest: Nest, hold: int, *, partial: bool = False) -> None:
+        if in_tile_registers(nest):
+            self.tile_registers.sums(nest, hold, partial=partial)
+            return
         registers = self._registers(nest, hold)
         inside = self._begin_running(nest, registers)
         self._accumulate(nest, hold, registers)
@@ -102,7 +107,7 @@ class Reductions:
         elif loop.kind is Kind.UNROLL:
             for _ in self.values.each_copy([loop]):
                 self._fill(c, rest)
-        elif loop.kind is Kind.VECTOR:
+        elif loop.kind is Kind.VECTOR or (loop.kind is Kind.MATRIX and not rest):
             with self.values.along(loop.range):
                 self._fill(c, rest)
         else:
@@ -353,6 +358,7 @@ def _hold_depth(nest: Nest) -> int:
     depth = first = first_reduce(nest)
     kept = nest.kept
     for d, loop in enumerate(nest.loops[first:], first):
-        if loop.range in kept and loop.kind not in (*LANES_OR_COPIES, Kind.THREAD):
+        together = (*LANES_OR_COPIES, Kind.THREAD, Kind.MATRIX)
+        if loop.range in kept and loop.kind not in together:
             depth = d + 1
     return depth

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from enum import auto
 from typing import Any
 
-from ferrule.codegen.intrinsics import matrix_intrinsic
+from ferrule.codegen.intrinsics import TILE, matrix_intrinsic
 from ferrule.codegen.kernel import MOST_SCRATCH, PIECE_BYTES
 from ferrule.dtype import DType, dtypes
 from ferrule.enums import Enum
@@ -55,6 +55,10 @@ class UOps(Enum):
     COPY = auto()
     COMMIT = auto()
     WAIT = auto()
+    TILE_ZERO = auto()
+    TILE_LOAD = auto()
+    TILE_DOT = auto()
+    TILE_STORE = auto()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -73,9 +77,23 @@ class UOp:
 
 POINTERS = frozenset({UOps.PARAM, UOps.LOCAL, UOps.SHARED})
 _COPYING = frozenset({UOps.COPY, UOps.COMMIT, UOps.WAIT})
-NO_VALUE = _COPYING | {
-    *(UOps.STORE, UOps.PREFETCH, UOps.SET, UOps.END, UOps.IF, UOps.ENDIF, UOps.EXTENT, UOps.BARRIER)
-}
+OF_TILES = frozenset({UOps.TILE_ZERO, UOps.TILE_LOAD, UOps.TILE_DOT, UOps.TILE_STORE})
+NO_VALUE = (
+    _COPYING
+    | OF_TILES
+    | {
+        *(
+            UOps.STORE,
+            UOps.PREFETCH,
+            UOps.SET,
+            UOps.END,
+            UOps.IF,
+            UOps.ENDIF,
+            UOps.EXTENT,
+            UOps.BARRIER,
+        )
+    }
+)
 _OF_BLOCKS = _COPYING | {
     *(UOps.THREAD, UOps.SHARED, UOps.BARRIER, UOps.ACROSS, UOps.MMA, UOps.MATRICES)
 }
@@ -132,6 +150,8 @@ def _problem(u: UOp, open_blocks: list[UOp]) -> str:
             return _matrices_problem(u)
         case UOps.COPY:
             return _copy_problem(u)
+        case UOps.TILE_ZERO | UOps.TILE_LOAD | UOps.TILE_DOT | UOps.TILE_STORE:
+            return _tile_problem(u)
         case UOps.WAIT if not isinstance(u.arg, int) or u.arg < 0:
             return f"waits for all but {u.arg} groups; that is a number from 0 on"
         case UOps.LOAD:
@@ -235,6 +255,20 @@ def _copy_problem(u: UOp) -> str:
         return "the mask must be bool, one for each lane"
     if any(condition.dtype is not dtypes.bool or condition.lanes != 1 for condition in only_if):
         return "the condition must be bool, a scalar"
+    return ""
+
+
+def _tile_problem(u: UOp) -> str:
+    numbers = u.arg if u.op is UOps.TILE_DOT else u.arg[:1]
+    if any(not 0 <= number < TILE.registers for number in numbers):
+        return f"there is no tile register {numbers}; they are 0 to {TILE.registers - 1}"
+    if u.op in (UOps.TILE_ZERO, UOps.TILE_DOT):
+        return "" if not u.src else "takes tile registers only"
+    pointer, index = u.src
+    if pointer.op not in (UOps.PARAM, UOps.LOCAL) or pointer.dtype is None:
+        return "the rows of a tile are in a buffer or in scratch"
+    if index.dtype not in _INDICES or index.lanes != 1:
+        return "the index must be int32 or int64, a scalar"
     return ""
 
 

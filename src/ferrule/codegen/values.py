@@ -478,7 +478,7 @@ class Values:
             return self.out.gathered(loaded, whole.places)
         at = self._address(index, lanes)
         multiple = self._multiple(index, at, lanes)
-        src = (self._local(c), at)
+        src = (self.local(c), at)
         filled = self._filled.get(c.name, self.out.innermost)
         u = UOp(UOps.LOAD, self.out.memory_dtype(c.value.dtype), lanes, src, multiple)
         return self.out.place(u, max(self.out.level(at), filled))
@@ -493,7 +493,7 @@ class Values:
         level = max(self.out.level(at), self._filled.get(c.name, self.out.innermost))
         known = self.out.scopes[level].matrices
         if operand not in known:
-            dtype, src = self.out.memory_dtype(c.value.dtype), (self._local(c), at)
+            dtype, src = self.out.memory_dtype(c.value.dtype), (self.local(c), at)
             lanes = PIECE_BYTES // dtype.itemsize
             known[operand] = self.out.place(UOp(UOps.MATRICES, dtype, lanes, src, turned), level)
         return known[operand]
@@ -520,7 +520,7 @@ class Values:
         mask = self._mask(element.src[1], lanes) or self.out.constant(True, dtypes.bool, lanes)
         alone = self.threads.is_first(self.kernel.owner[c.name])
         only_if = () if alone is TRUE else (self._all(conjuncts(alone)),)
-        src = (self._local(c), to, self.params[element.arg], source, mask, *only_if)
+        src = (self.local(c), to, self.params[element.arg], source, mask, *only_if)
         self.out.inside(UOp(UOps.COPY, None, lanes, src, multiple))
 
     def write(self, c: Compute, value: UOp) -> None:
@@ -570,13 +570,14 @@ class Values:
         valid = TRUE
         if c.name in self.threads.shared:
             valid = self.threads.is_first(self.kernel.owner[c.name])
-        self._store(self._local(c), index, value, valid)
+        self._store(self.local(c), index, value, valid)
 
     def _scratch_index(self, c: Compute) -> Expr:
         """Where a value of this iteration is kept."""
         return self.threads.place(c, [self.current(r) for r in c.ranges], self.stage)
 
-    def _local(self, c: Compute) -> UOp:
+    def local(self, c: Compute) -> UOp:
+        """The memory of what is kept there."""
         arg = self.kernel.memory[c.name]
         found = self._locals.get(arg[0])
         if found is None:

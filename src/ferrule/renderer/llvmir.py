@@ -13,9 +13,10 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final, final
 
-from ferrule.codegen.uops import UOp, UOps
+from ferrule.codegen.uops import OF_TILES, UOp, UOps
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import ExprOp
+from ferrule.renderer import llvmtile
 from ferrule.renderer.base import STORAGE_ONLY, Renderer, RenderError, storage_bits
 from ferrule.renderer.llvmalu import alu
 from ferrule.renderer.llvmcast import bitcast, cast
@@ -102,6 +103,8 @@ class _Function:
                 number = self.blocks[u.src[0]]
                 self.code.emit(f"br label %endif.{number}")
                 self.label(f"endif.{number}")
+            case UOps.TILE_ZERO | UOps.TILE_LOAD | UOps.TILE_DOT | UOps.TILE_STORE:
+                llvmtile.add(self.code, u, self.address(*u.src) if u.src else "")
             case UOps.EXTENT:
                 pass
             case _:
@@ -481,8 +484,12 @@ def _main_function(
     target: Target, needed: set[str], metadata: list[str], name: str, uops: Sequence[UOp]
 ) -> str:
     function = _Function(target, needed, metadata)
+    if any(u.op in OF_TILES for u in uops):
+        llvmtile.configure(function.code)
     for u in uops:
         function.add(u)
+    if any(u.op in OF_TILES for u in uops):
+        llvmtile.release(function.code)
     if function.streams:
         # Stores past the caches are not ordered with others; the reader may be another thread.
         needed.add("declare void @llvm.x86.sse.sfence()")

@@ -125,9 +125,28 @@ def _dot(a: Array, b: Array, c: Array) -> Array:
     """Two multiply-adds on pairs of bfloat16, the one of the upper halves first."""
     total = _without_subnormals(c)
     for shift in (16, 0):
-        x, y = (_without_subnormals((pair >> shift << 16).view(numpy.float32)) for pair in (a, b))
-        total = _without_subnormals(_fused_float32(x, y, total))
+        total = _with_product(total, a, b, shift)
     return total
+
+
+def _with_product(total: Array, a: Array, b: Array, shift: int) -> Array:
+    """A sum with the product of one half of two pairs of bfloat16."""
+    x, y = (_without_subnormals((pair >> shift << 16).view(numpy.float32)) for pair in (a, b))
+    return _without_subnormals(_fused_float32(x, y, total))
+
+
+def tile_dot(c: Array, left: Array, right: Array) -> Array:
+    """`c + left @ right` of tile registers, as bits: `TileIntrinsic` says in which order."""
+    sums = [numpy.zeros(c.shape, numpy.float32)] * 2
+    for k in range(left.shape[1]):
+        sums = [
+            _with_product(part, left[:, k : k + 1], right[k], shift)
+            for part, shift in zip(sums, (0, 16), strict=True)
+        ]
+    total = _without_subnormals(sums[0] + sums[1])
+    before = _without_subnormals(c.view(numpy.float32))
+    result: Array = _without_subnormals(before + total).view(numpy.uint32)
+    return result
 
 
 def mma(by: MatrixIntrinsic, a: Array, b: Array, c: Array) -> Array:

@@ -15,9 +15,10 @@ from ferrule.codegen.interpret.arithmetic import (
     matrices,
     mma,
     operation,
+    tile_dot,
 )
 from ferrule.codegen.interpret.memory import AccessError, Copy, Memory, Users
-from ferrule.codegen.intrinsics import WARP, matrix_intrinsic
+from ferrule.codegen.intrinsics import TILE, WARP, matrix_intrinsic
 from ferrule.codegen.uops import UOp, UOps
 
 # What differs from thread to thread, and where all of a block come together.
@@ -95,6 +96,7 @@ class Machine:
         self.known: dict[UOp, Array] = {}
         self.memory: dict[UOp, Memory] = {}
         self.registers: dict[UOp, Array] = {}
+        self.tiles = numpy.zeros((TILE.registers, TILE.rows, TILE.columns), numpy.uint32)
         self.copies: list[Copy] = []
         self.groups: list[list[Copy]] = []
 
@@ -197,6 +199,8 @@ class Machine:
             case UOps.SET:
                 self.register(u.src[0])
                 self.registers[u.src[0]] = self.value(u.src[1])
+            case UOps.TILE_ZERO | UOps.TILE_LOAD | UOps.TILE_DOT | UOps.TILE_STORE:
+                self.tile(u)
             case UOps.EXTENT | UOps.BARRIER | UOps.PREFETCH:
                 pass
             case _:
@@ -232,6 +236,29 @@ class Machine:
         while len(self.groups) > newest:
             for copy in self.groups.pop(0):
                 copy.arrive()
+
+    def tile(self, u: UOp) -> None:
+        """What happens to tile registers."""
+        number, *rest = u.arg
+        if u.op is UOps.TILE_ZERO:
+            self.tiles[number] = 0
+            return
+        if u.op is UOps.TILE_DOT:
+            left, right = (self.tiles[n] for n in rest)
+            self.tiles[number] = tile_dot(self.tiles[number], left, right)
+            return
+        pointer, first = u.src
+        assert pointer.dtype is not None
+        (stride,) = rest
+        lanes = self.tiles[number].nbytes // TILE.rows // pointer.dtype.itemsize
+        for row in range(TILE.rows):
+            index = self.value(first) + row * stride
+            if u.op is UOps.TILE_LOAD:
+                loaded = self.memory[pointer].load(index, lanes, None, self.threads)
+                self.tiles[number, row] = numpy.ascontiguousarray(loaded[0]).view(numpy.uint32)
+            else:
+                value = self.tiles[number, row].view(pointer.dtype.np)[None]
+                self.memory[pointer].store(index, value, None, self.threads)
 
     def pointer(self, u: UOp) -> Memory:
         """The memory of a PARAM, a LOCAL or a SHARED."""

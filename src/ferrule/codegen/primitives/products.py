@@ -8,8 +8,10 @@ from dataclasses import replace
 from ferrule.codegen.intrinsics import (
     INTRINSICS,
     MATRIX_INTRINSICS,
+    TILE,
     Intrinsic,
     MatrixIntrinsic,
+    TileIntrinsic,
 )
 from ferrule.codegen.kernel import Kernel, Kind, Nest
 from ferrule.codegen.primitives.editing import (
@@ -32,7 +34,8 @@ def tensorize(kernel: Kernel, nest_name: str, name: str, intrinsic_name: str) ->
     last pair is filled with zeros, in a copy of the body. Re-associates, and takes subnormals for
     zeros. "mma16816" leaves the loops as they are and does the last, of 16 terms, at once, by the
     threads of a warp. "mma1688" does so with 8 terms, `s sum= a[k] * b[k]` in float32, which
-    becomes `s sum= tf32(a[k]) * tf32(b[k])`: another sum, of rounded operands.
+    becomes `s sum= tf32(a[k]) * tf32(b[k])`: another sum, of rounded operands. "tdpbf16ps" does the
+    last three loops of a nest that adds up pairs, rows, columns and k, at once in tile registers.
 
     >>> from ferrule.codegen.kernel import MONOIDS, Compute, Loop, show
     >>> from ferrule.dtype import dtypes
@@ -52,11 +55,13 @@ def tensorize(kernel: Kernel, nest_name: str, name: str, intrinsic_name: str) ->
     r = nest.loops[depth_of(kernel, nest, name)].range
     if intrinsic_name in MATRIX_INTRINSICS:
         return _multiply_matrices(kernel, nest, r, MATRIX_INTRINSICS[intrinsic_name])
+    if intrinsic_name == TILE.name:
+        return _multiply_tiles(kernel, nest, r, TILE)
     intrinsic = INTRINSICS.get(intrinsic_name)
     if intrinsic is None:
         raise ScheduleError(
             f"tensorize({name}) in kernel {kernel.name}: no intrinsic {intrinsic_name}; there are "
-            f"{sorted((*INTRINSICS, *MATRIX_INTRINSICS))}"
+            f"{sorted((*INTRINSICS, *MATRIX_INTRINSICS, TILE.name))}"
         )
     if not (is_dot(nest, r, intrinsic) and r.size.is_const):
         raise ScheduleError(
@@ -127,6 +132,43 @@ def _multiply_matrices(kernel: Kernel, nest: Nest, r: Expr, by: MatrixIntrinsic)
     return set_kind(kernel, nest.name, r.name, Kind.MATRIX)
 
 
+def _multiply_tiles(kernel: Kernel, nest: Nest, r: Expr, by: TileIntrinsic) -> Kernel:
+    """The last three loops of a nest are one instruction."""
+    last = nest.loops[-3:]
+    sizes = [loop.range.size for loop in last]
+    expected = [const(size) for size in (by.rows, by.columns, by.terms)]
+    if sizes != expected or last[-1].range is not r or not _is_tile_product(nest):
+        raise ScheduleError(
+            f"tensorize({r}, {by.name}) in kernel {kernel.name}: nest {nest.name} does not add up "
+            f"products of pairs in its last three loops, {by.rows} rows, {by.columns} columns and "
+            f"{by.terms} terms"
+        )
+    for loop in last:
+        kernel = set_kind(kernel, nest.name, loop.range.name, Kind.MATRIX)
+    return kernel
+
+
+def _is_tile_product(nest: Nest) -> bool:
+    """Whether a nest adds up products of pairs, one of which varies with the rows, the other with
+    the columns, and both with the terms.
+    """
+    rows, columns, terms = (loop.range for loop in nest.loops[-3:])
+    if len(nest.computes) != 1 or nest.computes[0].value.op is not ExprOp.DOT:
+        return False
+    (c,) = nest.computes
+    left, right = matrix_operands(c.value, rows)
+    adds = c.monoid is not None and c.monoid.op is ExprOp.ADD
+    return (
+        adds
+        and {rows, columns} <= set(c.ranges)
+        and terms not in c.ranges
+        and {rows, terms} <= left.ranges
+        and {columns, terms} <= right.ranges
+        and columns not in left.ranges
+        and rows not in right.ranges
+    )
+
+
 def _of_rounded(nest: Nest) -> Nest:
     """A product of float32 as one of operands rounded to tf32."""
     (c,) = nest.computes
@@ -156,5 +198,5 @@ def _is_matrix_product(nest: Nest, r: Expr, threads: Sequence[Expr], by: MatrixI
 
 def matrix_operands(product: Expr, row: Expr) -> tuple[Expr, Expr]:
     """The factor that varies with the rows of the result, and the other one."""
-    a, b = product.src
+    a, b = product.src[:2]
     return (a, b) if row in a.ranges else (b, a)

@@ -1,0 +1,171 @@
+"""Matrix products in tile registers, where the processor has them: AMX.
+
+`par block of rows: copy rows; for panel of columns: for block of k: copy columns; for tile of rows:
+for k: 2 x 2 tile registers`. A tile of 32 x 32 results takes four loads and four products for each
+32 terms, 64 cycles, in which the second cache can give half of the loads: so a panel of columns
+stays in the first cache, and a block of rows in the second.
+"""
+
+from __future__ import annotations
+
+from ferrule.codegen.intrinsics import INTRINSICS, TILE
+from ferrule.codegen.packed import pack
+from ferrule.codegen.plan import Plan, base, loads, step_of
+from ferrule.codegen.primitives.products import is_dot
+from ferrule.expr import TRUE, Expr, const
+from ferrule.records import dataclass
+
+PAIR = 2  # terms
+COPIES = 2  # of a tile register along rows and along columns, where there are as many
+PANEL = 2 / 3  # of the first cache
+BLOCK = 1 / 2  # of the second
+
+
+@dataclass(frozen=True)
+class _Axes:
+    """What the ranges of a product are to the tile."""
+
+    rows: Expr
+    columns: Expr
+    batch: tuple[str, ...]
+
+
+def schedule_amx(plan: Plan, name: str, reduce: str) -> bool:
+    """Schedule the contraction `reduce` of the root nest `name`; False where it does not suit."""
+    pairs = INTRINSICS[TILE.pairs]
+    nest = plan.nest(reduce)
+    if not TILE.is_native(plan.target) or len(nest.loops) != 1:
+        return False
+    k = nest.loops[0].range
+    whole = k.size.is_const and k.size.arg % (PAIR * TILE.terms) == 0
+    axes = _axes(plan, name, reduce) if whole and is_dot(nest, k, pairs) else None
+    if axes is None:
+        return False
+    _Product(plan, name, reduce, axes, k.name, k.size.arg).apply()
+    return True
+
+
+def _axes(plan: Plan, name: str, reduce: str) -> _Axes | None:
+    """The rows and the columns: those that results are contiguous along."""
+    root = plan.nest(name)
+    kept = [loop.range for loop in root.loops]
+    found = loads(plan.nest(reduce).computes[0].value)
+    store = root.computes[0].store
+    if len(found) != 2 or store is None or not all(r.size.is_const for r in kept):
+        return None
+    own = [
+        [r for r in kept if r in e.ranges and r not in other.ranges]
+        for e, other in zip(found, found[::-1], strict=True)
+    ]
+    if not all(own):
+        return None
+    a, b = (max(ranges, key=lambda r: int(r.size.arg)) for ranges in own)
+    rows, columns = (b, a) if step_of(store.index, a) == 1 else (a, b)
+    if rows.size.arg < TILE.rows or columns.size.arg < TILE.columns:
+        return None
+    batch = tuple(r.name for r in kept if r not in (rows, columns))
+    return _Axes(rows, columns, batch)
+
+
+@dataclass
+class _Product:
+    """The schedule of one product: `plan` holds the kernel."""
+
+    plan: Plan
+    name: str
+    reduce: str
+    axes: _Axes
+    k: str
+    terms: int
+
+    def apply(self) -> None:
+        plan, name, n = self.plan, self.name, self.reduce
+        plan.do("tensorize", n, self.k, TILE.pairs)
+        rows, columns = self.axes.rows.name, self.axes.columns.name
+        tile_rows, tile_columns = (
+            size * min(COPIES, -(-int(r.size.arg) // size))
+            for r, size in ((self.axes.rows, TILE.rows), (self.axes.columns, TILE.columns))
+        )
+        in_place = self._is_in_place(tile_rows)
+        plan.do("split", name, columns, tile_columns, "mask")
+        vectors = plan.vectors(name, f"{columns}.i", TILE.columns)
+        plan.do("split", name, rows, tile_rows, "mask")
+        plan.do("split", name, f"{rows}.o", self._tiles_of_a_block(tile_rows), "clamp")
+        outer = (*self.axes.batch, f"{rows}.o.o", f"{columns}.o")
+        plan.do("reorder", name, (*outer, f"{rows}.o.i", f"{rows}.i", *vectors))
+        block = len(outer) - 1
+        if not in_place:
+            self._pack(self.axes.rows, name, block)
+        self._compute_tiles(len(outer), tile_rows, tile_columns)
+        plan.share(name, len(outer) if in_place else block)
+
+    def _is_in_place(self, tile_rows: int) -> bool:
+        """Whether all rows of tiles are there, and pairs are neighbours in memory."""
+        e = self._operand(self.axes.rows)
+        near = e.src[1] is TRUE and e.src[2] - e.src[0] is const(1)
+        return near and self._step(e) == PAIR and self.axes.rows.size.arg % tile_rows == 0
+
+    def _step(self, e: Expr) -> int:
+        (k,) = (loop.range for loop in self.plan.nest(self.reduce).loops)
+        return step_of(e.src[0], k)
+
+    def _operand(self, axis: Expr) -> Expr:
+        """The load that varies with an axis, or with what it has become."""
+        found = loads(self.plan.nest(self.reduce).computes[0].value)
+        return next(e for e in found if any(_is_part(r, axis) for r in e.ranges))
+
+    def _tiles_of_a_block(self, tile_rows: int) -> int:
+        """Blocks of equal size that stay in the second cache, as many for each thread."""
+        target = self.plan.target
+        tiles = -(-int(self.axes.rows.size.arg) // tile_rows)
+        row_bytes = self.terms * INTRINSICS[TILE.pairs].source.itemsize
+        most = max(1, int(target.l2_bytes * BLOCK) // (row_bytes * tile_rows))
+        blocks = -(-tiles // most)
+        threads = min(target.max_threads, tiles)
+        return -(-tiles // (-(-blocks // threads) * threads))
+
+    def _pack(self, axis: Expr, at: str, depth: int) -> None:
+        """Copy an operand: rows with their terms side by side, or terms with their columns."""
+        plan = self.plan
+        e = self._operand(axis)
+        nest = plan.nest(self.reduce)
+        path = plan.kernel.path(nest)
+        opened = sum((n == at and d < depth) or n not in (at, self.reduce) for n, d, _ in path)
+        inside = [loop.range for _, _, loop in path[opened:] if loop.range in e.ranges]
+        own = [r for r in inside if _is_part(r, axis)]
+        terms = [r for r in inside if r not in own]
+        order = own + terms if axis is self.axes.rows else terms + own
+        pack(plan, self.reduce, e, at, depth, order, TILE.columns)
+
+    def _compute_tiles(self, depth: int, tile_rows: int, tile_columns: int) -> None:
+        """The tiles of a panel, of a block of k at a time where it does not fit the first cache."""
+        plan, n = self.plan, self.reduce
+        pairs = self.terms // PAIR
+        most = int(plan.target.l1_bytes * PANEL) // (tile_columns * 4 * TILE.terms)
+        steps = pairs // TILE.terms
+        blocks = next(
+            b for b in range(1, steps + 1) if steps % b == 0 and steps // b <= max(most, 1)
+        )
+        plan.do("split", n, f"{self.k}.o", TILE.terms, "mask")
+        order = [f"{self.k}.o.o"]
+        if blocks > 1:
+            plan.do("split", n, f"{self.k}.o.o", steps // blocks, "mask")
+            order = [f"{self.k}.o.o.o", f"{self.axes.rows.name}.o.i@{n}", f"{self.k}.o.o.i"]
+        plan.do("compute_at", n, depth if blocks > 1 else depth + 1)
+        self._pack(self.axes.columns, *((n, 1) if blocks > 1 else (self.name, depth)))
+        row, column = f"{self.axes.rows.name}.i@{n}", f"{self.axes.columns.name}.i"
+        if tile_rows > TILE.rows:
+            plan.do("split", n, row, TILE.rows, "mask")
+            plan.do("unroll", n, f"{row}.o")
+            order.append(f"{row}.o")
+            row = f"{row}.i"
+        if tile_columns > TILE.columns:
+            order.append(f"{column}.o@{n}")
+            column = f"{column}.i"
+        plan.do("reorder", n, (*order, row, f"{column}@{n}", f"{self.k}.o.i"))
+        plan.do("tensorize", n, f"{self.k}.o.i", TILE.name)
+
+
+def _is_part(r: Expr, axis: Expr) -> bool:
+    """Whether a range is an axis, or a part of it."""
+    return r is axis or base(r.name) == axis.name

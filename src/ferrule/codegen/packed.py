@@ -1,0 +1,69 @@
+"""Packed copies of what a contraction loads: in the order in which its tiles read it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from ferrule.codegen.copies import AHEAD_BYTES
+from ferrule.codegen.plan import PAGE_BYTES, Plan, load_step, loads, step_of
+from ferrule.expr import Expr, const
+
+STEPS_AHEAD = 16  # of k, while a panel is copied: twice as many are as good, half of them less
+
+
+def pack(
+    plan: Plan, reduce: str, e: Expr, at: str, depth: int, axes: Sequence[Expr], lanes: int
+) -> None:
+    """Copy what the nest `reduce` loads by `e`, inside `depth` loops of `at`, with `axes` outermost
+    first: in vectors of `lanes`, turned where neighbours in the copy are none in memory.
+    """
+    number = plan.number(reduce, e)
+    name = f"{reduce}.pack{e.arg}" + (f".{number}" if number else "")
+    plan.stage(reduce, e, at, depth, tuple(r.name for r in axes), name)
+    for d in reversed(range(len(axes) - 1)):
+        plan.try_fuse(name, d)
+    axes = [loop.range for loop in plan.nest(name).loops]
+    e = plan.nest(name).computes[0].value
+    lane = axes[-1]
+    if load_step(e, lane) == 1:
+        plan.vectorize_inner(name, plan.nest(name).loops[-1])
+        _fetch_later_steps(plan, name)
+        return
+    columns = int(lane.size.arg)
+    if columns > lanes:
+        plan.do("split", name, lane.name, lanes, "mask")
+        lane = plan.nest(name).loops[-1].range
+    along = next((r for r in axes[:-1] if load_step(e, r) == 1), None)
+    size = int(lane.size.arg)
+    if along is not None and along.size.max >= size:
+        plan.do("split", name, along.name, size, "peel")
+        plan.transpose(name, f"{along.name}.i", lane.name)
+        _fetch_later_squares(plan, name, size, columns)
+
+
+def is_far(e: Expr, k: Expr) -> bool:
+    """Whether two steps of k are pages apart, or what is packed for one comes from two places."""
+    scattered = len(e.src) > 2 and e.src[2] - e.src[0] is not const(1)
+    return scattered or step_of(e.src[0], k) * e.dtype.itemsize >= PAGE_BYTES
+
+
+def _fetch_later_steps(plan: Plan, copy: str) -> None:
+    """While steps of k that are pages apart are copied, later ones come into the cache."""
+    nest = plan.nest(copy)
+    for e in loads(nest.computes[0].value):
+        steps = [step_of(e.src[0], loop.range) for loop in nest.loops if is_far(e, loop.range)]
+        size = prod(r.size.max for r in e.ranges) * e.dtype.itemsize
+        if steps and size > plan.target.l2_bytes and len(e.src) == 2:
+            plan.do("prefetch", copy, e.arg, STEPS_AHEAD * steps[-1])
+
+
+def _fetch_later_squares(plan: Plan, copy: str, size: int, columns: int) -> None:
+    """While squares of many rows are turned, later ones come into the cache: there are more
+    rows than any processor follows.
+    """
+    (e,) = loads(plan.nest(copy).computes[0].value)
+    whole = prod(r.size.max for r in e.ranges) * e.dtype.itemsize
+    if whole > plan.target.l2_bytes // 2 and len(e.src) == 2:
+        squares = -(-AHEAD_BYTES // (columns * size * e.dtype.itemsize))
+        plan.do("prefetch", copy, e.arg, squares * size)
