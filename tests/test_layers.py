@@ -30,19 +30,21 @@ LAYERS = """
     codegen.primitives.nests codegen.primitives.memory codegen.primitives.products
     codegen.primitives.running codegen.primitives.scans codegen.opt codegen.threads
     codegen.plan codegen.streams codegen.panels codegen.rows codegen.scans codegen.tensorize
-    codegen.tile codegen.copies codegen.blocks codegen.taps codegen.dots codegen.contraction
+    codegen.tile codegen.copies codegen.packed codegen.blocks codegen.taps codegen.dots
+    codegen.amx codegen.contraction
     codegen.chains codegen.scatters codegen.gridstreams
     codegen.gridcost codegen.gridrows codegen.gridtile codegen.gridchains codegen.gridscatter
     codegen.grid codegen.heuristic codegen.mutate codegen.search
     codegen.prepack
     codegen.uops codegen.floats codegen.waves codegen.transcendental codegen.prepare
-    codegen.emitter codegen.values codegen.ahead codegen.fragments codegen.reduction
+    codegen.emitter codegen.values codegen.ahead codegen.fragments codegen.tileregisters
+    codegen.reduction
     codegen.linearizer codegen.gridparts
     codegen.interpret.arithmetic codegen.interpret.memory codegen.interpret.machine
     codegen.interpret
     renderer.base renderer.float8
     renderer.llvmvalue renderer.llvmexpand renderer.llvmalu renderer.llvmfloat8
-    renderer.llvmcast renderer.llvmir
+    renderer.llvmcast renderer.llvmtile renderer.llvmir
     renderer.cdialect renderer.cprelude renderer.calu renderer.cbounds renderer.cinline
     renderer.cblocks renderer.cfunction renderer.claunch renderer.cstyle
     compiler runner winners trials tuner interpreted device packing trial_worker capture
