@@ -44,7 +44,7 @@ LAYERS = """
     codegen.interpret
     renderer.base renderer.float8
     renderer.llvmvalue renderer.llvmexpand renderer.llvmalu renderer.llvmfloat8
-    renderer.llvmcast renderer.llvmtile renderer.llvmir
+    renderer.llvmcast renderer.llvmtile renderer.llvmaddress renderer.llvmir
     renderer.cdialect renderer.cprelude renderer.calu renderer.cbounds renderer.cinline
     renderer.cblocks renderer.cfunction renderer.claunch renderer.cstyle
     compiler runner winners trials tuner interpreted device packing trial_worker capture

@@ -608,3 +608,58 @@ def test_remainders_of_near_and_far_numbers(dtype: type) -> None:
             np.isnan(result) & np.isnan(expected)
         )
         assert same.all()
+
+
+def sums_in_a_nest() -> list[UOp]:
+    """out[60a + 12b + 3c + 0, 1, 2] from 2 to 4 places further in; where b > 1, c counts from 1."""
+    b = Builder()
+    out, x = b.param(0, dtypes.int64), b.param(1, dtypes.int64)
+    outer = b.loop(b.const(0), b.const(2), name="a")
+    first = b.alu(ExprOp.MUL, outer, b.const(60))
+    middle = b.loop(b.const(0), b.const(5), name="b")
+    second = b.alu(ExprOp.MUL, middle, b.const(12))
+    branch = b.add(UOps.IF, src=(b.alu(ExprOp.CMPLT, b.const(1), middle),))
+    inner = b.loop(b.const(1), b.const(4), name="c")
+    third = b.alu(ExprOp.MUL, inner, b.const(3))
+    index = b.alu(ExprOp.ADD, b.alu(ExprOp.ADD, third, first), second)
+    for copy in range(3):
+        place = b.alu(ExprOp.ADD, index, b.const(copy))
+        further = b.alu(ExprOp.ADD, place, b.const(2))
+        value = b.load(x, b.alu(ExprOp.ADD, further, b.const(copy)))
+        # The sum is also a number, and not only a part of addresses.
+        b.store(out, place, b.alu(ExprOp.ADD, value, place))
+    for block in (inner, branch):
+        b.end(block)
+    after = b.alu(ExprOp.ADD, first, second)
+    b.store(out, b.alu(ExprOp.ADD, after, b.const(1)), b.load(x, after))
+    b.end(middle)
+    b.end(outer)
+    return b.uops
+
+
+def test_addresses_are_computed_where_their_terms_are_known(target: Target) -> None:
+    x = np.random.default_rng(3).integers(-99, 99, 140)
+    uops = sums_in_a_nest()
+    run_both(uops, [np.zeros(140, np.int64), x], target=target)
+    text = LLVMRenderer(target).render("k", uops)
+    inside = text.partition("%c.")[2].partition("\nnext.")[0]
+    geps = [line for line in inside.splitlines() if "getelementptr" in line]
+    # One address for each buffer, and numbers: 1 and 2 from the one, 2, 4 and 6 from the other.
+    numbers = [line.rpartition(" ")[2] for line in geps if "getelementptr i8" in line]
+    assert numbers == ["16", "32", "8", "48", "16"]
+    assert len(geps) == 2 + len(numbers)
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.int32], ids=lambda d: d.name)
+def test_shuffles_one_after_the_other(dtype: DType, target: Target) -> None:
+    """Four of them in a row, of which LLVM is to look at two at a time."""
+    b = Builder()
+    out, x = b.param(0, dtype), b.param(1, dtype)
+    one, other = (b.load(x, b.const(at), 4) for at in (0, 4))
+    for order in ((0, 4, 1, 5), (2, 6, 3, 7), (1, 7, 0, 6), (5, 2, 4, 3)):
+        one, other = b.add(UOps.SHUFFLE, dtype, 4, (one, other), order), one
+    b.store(out, b.const(0), one)
+    x_values = np.arange(8).astype(dtype.np)
+    run_both(b.uops, [np.zeros(4, dtype.np), x_values], target=target)
+    text = LLVMRenderer(target).render("k", b.uops)
+    assert text.count("= call") == (2 if dtype is dtypes.float32 else 0)

@@ -18,6 +18,7 @@ from ferrule.dtype import DType, dtypes
 from ferrule.expr import ExprOp
 from ferrule.renderer import llvmtile
 from ferrule.renderer.base import STORAGE_ONLY, Renderer, RenderError, storage_bits
+from ferrule.renderer.llvmaddress import Addresses, is_address, is_sum, needed, terms_of
 from ferrule.renderer.llvmalu import alu
 from ferrule.renderer.llvmcast import bitcast, cast
 from ferrule.renderer.llvmvalue import (
@@ -51,15 +52,17 @@ def _dtype(u: UOp) -> DType:
 class _Function:
     """The body of one of the two functions, rendered UOp by UOp."""
 
-    def __init__(self, target: Target, needed: set[str], metadata: list[str]) -> None:
+    def __init__(self, target: Target, declared: set[str], metadata: list[str]) -> None:
         self.target = target
-        self.code = Code(target, needed)
+        self.code = Code(target, declared)
+        self.addresses = Addresses(self.code)
         self.metadata = metadata
         self.entry: list[str] = []
         self.names: dict[UOp, str] = {}
         self.blocks: dict[UOp, int] = {}
         self.block = "entry"
         self.elsewhere: set[str] = set()
+        self.mixed: set[UOp] = set()
         self.local_bytes = 0
         self.streams = False
 
@@ -87,7 +90,7 @@ class _Function:
             case UOps.STORE:
                 self.store(u)
             case UOps.PREFETCH:
-                address = self.address(*u.src)
+                address = self.address(u)
                 self.code.needed.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
                 self.code.emit(f"call void @llvm.prefetch.p0(ptr {address}, i32 0, i32 2, i32 1)")
             case UOps.SET:
@@ -102,13 +105,16 @@ class _Function:
             case UOps.ENDIF:
                 number = self.blocks[u.src[0]]
                 self.code.emit(f"br label %endif.{number}")
+                self.addresses.close_branch()
                 self.label(f"endif.{number}")
             case UOps.TILE_ZERO | UOps.TILE_LOAD | UOps.TILE_DOT | UOps.TILE_STORE:
-                llvmtile.add(self.code, u, self.address(*u.src) if u.src else "")
+                llvmtile.add(self.code, u, self.address(u) if u.src else "")
             case UOps.EXTENT:
                 pass
             case _:
-                self.names[u] = self.value(u)
+                name = self.value(u)
+                self.names[u] = name
+                self.addresses.define(name)
 
     def value(self, u: UOp) -> str:
         """The operand that stands for the value of a UOp."""
@@ -191,8 +197,22 @@ class _Function:
         first = u.src[0]
         if first.lanes == 1 or u.lanes == 1:
             raise RenderError("SHUFFLE is from vector to vector; use SPLAT or EXTRACT for scalars")
-        second = self.typed(u.src[1]) if len(u.src) > 1 else f"{self.type_of(first)} poison"
-        return self.pick(f"{self.typed(first)}, {second}", u.arg)
+        if len(u.src) == 1:
+            return self.pick(f"{self.typed(first)}, {self.type_of(first)} poison", u.arg)
+        picked = self.pick(f"{self.typed(first)}, {self.typed(u.src[1])}", u.arg)
+        if any(s in self.mixed for s in u.src):
+            return self.fenced(u, picked)
+        self.mixed.add(u)
+        return picked
+
+    def fenced(self, u: UOp, name: str) -> str:
+        """The value, through which LLVM does not look. It tries to make one shuffle of all that are
+        behind each other, which for the levels of a transposition takes longer than all the rest.
+        """
+        kind = register_type(_dtype(u))
+        if not is_real(kind):
+            return name
+        return Lanes(self.code, kind, u.lanes).intrinsic("arithmetic.fence", name)
 
     def pick(self, vectors: str, lanes: Sequence[int]) -> str:
         numbers = ", ".join(f"i32 {lane}" for lane in lanes)
@@ -259,14 +279,16 @@ class _Function:
         self.code.emit(f"store {self.typed(u.src[0])}, ptr {pointer}")
         return pointer
 
-    def address(self, pointer: UOp, index: UOp) -> str:
-        """The element's address, or a vector of them.
-
-        Not `inbounds`: the address of a masked access may be outside where the mask is false.
-        """
+    def address(self, u: UOp) -> str:
+        """The address of the element that a UOp is about, or a vector of them."""
+        pointer, index = u.src[:2]
         kind = memory_type(_dtype(pointer))
-        base = f"getelementptr {kind}, ptr {self.name(pointer)}"
-        return self.code.value(f"{base}, {self.typed(index)}")
+        name = self.name(pointer)
+        if not is_address(u, 1):
+            return self.code.value(f"getelementptr {kind}, ptr {name}, {self.typed(index)}")
+        terms, number = terms_of(index)
+        names = [self.name(term) for term in terms]
+        return self.addresses.element(kind, _dtype(pointer).itemsize, name, names, number)
 
     def mask(self, u: UOp, position: int, lanes: int) -> str:
         """The mask operand for an intrinsic."""
@@ -276,8 +298,8 @@ class _Function:
 
     def load(self, u: UOp) -> str:
         dtype = _dtype(u)
-        pointer, index = u.src[:2]
-        address = self.address(pointer, index)
+        index = u.src[1]
+        address = self.address(u)
         kind = memory_type(dtype)
         if len(u.src) == 2 and index.lanes == 1:
             whole = vector(kind, u.lanes)
@@ -327,13 +349,13 @@ class _Function:
         return self.code.value(f"select i1 {self.name(condition)}, ptr {address}, ptr {other}")
 
     def store(self, u: UOp) -> None:
-        pointer, index, value = u.src[:3]
+        index, value = u.src[1:3]
         dtype = _dtype(value)
         name = self.name(value)
         kind = memory_type(dtype)
         if dtype is dtypes.bool:
             name = lanes_of(self.code, dtype, value.lanes).convert("zext", name, "i8")
-        address = self.address(pointer, index)
+        address = self.address(u)
         whole = vector(kind, value.lanes)
         if len(u.src) > 3 or index.lanes > 1:
             self.masked_store(u, kind, name, address)
@@ -401,6 +423,7 @@ class _Function:
         self.blocks[u] = number
         counter = f"%{_plain(u.arg)}.{number}"
         body, end = f"loop.{number}", f"done.{number}"
+        self.addresses.open_loop(counter)
         if first.op is UOps.CONST and limit.op is UOps.CONST and first.arg < limit.arg:
             self.code.emit(f"br label %{body}")
         else:
@@ -422,6 +445,7 @@ class _Function:
         target = f"label %loop.{number}, label %done.{number}"
         self.code.emit(f"br i1 {more}, {target}, !llvm.loop {self.loop_node()}")
         self.label(f"done.{number}")
+        self.addresses.close_loop()
 
     def loop_node(self) -> str:
         unroll = self.node('!{!"llvm.loop.unroll.disable"}')
@@ -435,6 +459,7 @@ class _Function:
         condition = self.name(u.src[0])
         self.code.emit(f"br i1 {condition}, label %then.{number}, label %endif.{number}")
         self.label(f"then.{number}")
+        self.addresses.open_branch()
 
     def text(self, header: str) -> str:
         return "\n".join([f"define {header} #0 {{", "entry:", *self.entry, *self.code.lines, "}"])
@@ -470,8 +495,8 @@ def _letter(kind: str) -> str:
     return {"float": "f32", "double": "f64"}.get(kind, kind)
 
 
-def _extent_function(target: Target, needed: set[str], name: str, uops: Sequence[UOp]) -> str:
-    function = _Function(target, needed, [])
+def _extent_function(target: Target, declared: set[str], name: str, uops: Sequence[UOp]) -> str:
+    function = _Function(target, declared, [])
     for u in uops:
         if u.op is UOps.EXTENT:
             function.code.emit(f"ret i64 {function.name(u.src[0])}")
@@ -481,18 +506,20 @@ def _extent_function(target: Target, needed: set[str], name: str, uops: Sequence
 
 
 def _main_function(
-    target: Target, needed: set[str], metadata: list[str], name: str, uops: Sequence[UOp]
+    target: Target, declared: set[str], metadata: list[str], name: str, uops: Sequence[UOp]
 ) -> str:
-    function = _Function(target, needed, metadata)
+    function = _Function(target, declared, metadata)
+    computed = needed(uops)
     if any(u.op in OF_TILES for u in uops):
         llvmtile.configure(function.code)
     for u in uops:
-        function.add(u)
+        if u in computed or not is_sum(u):
+            function.add(u)
     if any(u.op in OF_TILES for u in uops):
         llvmtile.release(function.code)
     if function.streams:
         # Stores past the caches are not ordered with others; the reader may be another thread.
-        needed.add("declare void @llvm.x86.sse.sfence()")
+        declared.add("declare void @llvm.x86.sse.sfence()")
         function.code.emit("call void @llvm.x86.sse.sfence()")
     function.code.emit("ret void")
     return function.text(f'void @"{name}"(ptr %args, i64 %start, i64 %stop)')
@@ -521,10 +548,10 @@ class LLVMRenderer(Renderer):
             RenderError: no EXTENT, arithmetic on a dtype that is for storage only, scratch that
                 does not fit the stack, or an operation that has to be expanded first.
         """
-        needed: set[str] = set()
+        declared: set[str] = set()
         metadata: list[str] = []
-        main = _main_function(self.target, needed, metadata, name, uops)
-        extent = _extent_function(self.target, needed, name, uops)
+        main = _main_function(self.target, declared, metadata, name, uops)
+        extent = _extent_function(self.target, declared, name, uops)
         nodes = [f"!{i} = {text}" for i, text in enumerate(metadata)]
-        parts = [main, extent, *sorted(needed), _attributes(self.target), *nodes]
+        parts = [main, extent, *sorted(declared), _attributes(self.target), *nodes]
         return "\n".join(parts) + "\n"

@@ -70,14 +70,26 @@ class Code:
     def __init__(self, target: Target, needed: set[str]) -> None:
         self.target = target
         self.needed = needed
-        self.lines: list[str] = []
+        self._lines: list[str | list[str]] = []
         self._count = 0
 
+    @property
+    def lines(self) -> list[str]:
+        """All of them, in order."""
+        parts = [[part] if isinstance(part, str) else part for part in self._lines]
+        return [line for part in parts for line in part]
+
     def emit(self, line: str) -> None:
-        self.lines.append(f"  {line}")
+        self._lines.append(f"  {line}")
 
     def label(self, name: str) -> None:
-        self.lines.append(f"{name}:")
+        self._lines.append(f"{name}:")
+
+    def gap(self) -> list[str]:
+        """A place for lines that are not known yet."""
+        found: list[str] = []
+        self._lines.append(found)
+        return found
 
     def number(self) -> int:
         self._count += 1

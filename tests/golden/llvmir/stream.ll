@@ -3,21 +3,19 @@ entry:
   %v1 = load ptr, ptr %args, align 8
   %v2 = getelementptr i8, ptr %args, i64 8
   %v3 = load ptr, ptr %v2, align 8
-  %v4 = getelementptr float, ptr %v3, i64 0
-  %v5 = load <8 x float>, ptr %v4, align 4
-  %v6 = fadd <8 x float> %v5, splat (float 0x3FF0000000000000)
-  %v7 = getelementptr float, ptr %v1, i64 0
-  %v9 = ptrtoint ptr %v7 to i64
-  %v10 = and i64 %v9, 31
-  %v11 = icmp eq i64 %v10, 0
-  br i1 %v11, label %stream.8, label %plain.8
-stream.8:
-  store <8 x float> %v6, ptr %v7, align 32, !nontemporal !0
-  br label %stored.8
-plain.8:
-  store <8 x float> %v6, ptr %v7, align 4
-  br label %stored.8
-stored.8:
+  %v4 = load <8 x float>, ptr %v3, align 4
+  %v5 = fadd <8 x float> %v4, splat (float 0x3FF0000000000000)
+  %v7 = ptrtoint ptr %v1 to i64
+  %v8 = and i64 %v7, 31
+  %v9 = icmp eq i64 %v8, 0
+  br i1 %v9, label %stream.6, label %plain.6
+stream.6:
+  store <8 x float> %v5, ptr %v1, align 32, !nontemporal !0
+  br label %stored.6
+plain.6:
+  store <8 x float> %v5, ptr %v1, align 4
+  br label %stored.6
+stored.6:
   call void @llvm.x86.sse.sfence()
   ret void
 }

@@ -24,8 +24,8 @@ loop.6:
   %v20 = icmp slt <16 x i32> %v11, splat (i32 10)
   %v21 = and <16 x i1> %v20, %v12
   %v22 = and <16 x i1> %v21, %v18
-  %v23 = add i64 %v7, -2
-  %v24 = getelementptr float, ptr %v3, i64 %v23
+  %v23 = getelementptr float, ptr %v3, i64 %v7
+  %v24 = getelementptr i8, ptr %v23, i64 -8
   %v25 = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %v24, i32 4, <16 x i1> %v22, <16 x float> zeroinitializer)
   %v26 = fcmp olt <16 x float> %v25, splat (float 0xC05A6206C0000000)
   %v27 = select <16 x i1> %v26, <16 x float> splat (float 0xC05A6206C0000000), <16 x float> %v25

@@ -1,0 +1,163 @@
+"""Addresses in LLVM IR, in the form that costs LLVM least.
+
+An index is a sum, and its terms change in different loops. An address is made of three parts: what
+does not change in the innermost loop, computed before that loop opens; what does; and a number, so
+that all elements of a tile share the first two. The first part is kept from LLVM's analysis of
+loops, which would look at each address again for each loop around it, and tell its number only from
+a part that it can see through: `llvm.strip.invariant.group` gives the pointer that it is given, and
+is gone before instructions are selected. `docs/design/cpu-runtime.md` has what that is worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, final
+
+from ferrule.codegen.uops import UOp, UOps
+from ferrule.dtype import dtypes
+from ferrule.expr import ExprOp
+from ferrule.renderer.llvmvalue import Code
+
+_OPAQUE: Final = "llvm.strip.invariant.group.p0"
+_INDEXED: Final = frozenset({UOps.LOAD, UOps.STORE, UOps.PREFETCH, UOps.TILE_LOAD, UOps.TILE_STORE})
+
+
+def is_address(u: UOp, position: int) -> bool:
+    """Whether an operand is the index of one element, of which an address is made."""
+    if u.op not in _INDEXED or position != 1:
+        return False
+    return u.src[1].lanes == 1 and u.src[1].dtype is dtypes.int64
+
+
+def is_sum(u: UOp) -> bool:
+    """Whether a UOp can be a part of an index that is a sum."""
+    return u.op is UOps.ALU and u.arg is ExprOp.ADD and u.lanes == 1 and u.dtype is dtypes.int64
+
+
+def terms_of(index: UOp) -> tuple[list[UOp], int]:
+    """The terms whose sum an index is, and the number in it."""
+    terms, number, stack = [], 0, [index]
+    while stack:
+        u = stack.pop()
+        if u.op is UOps.CONST:
+            number += u.arg
+        elif is_sum(u):
+            stack.extend(reversed(u.src))
+        else:
+            terms.append(u)
+    return terms, number
+
+
+def needed(uops: Sequence[UOp]) -> set[UOp]:
+    """The UOps that have to be computed: without the sums that are only part of addresses."""
+    found: set[UOp] = set()
+    for u in reversed(uops):
+        if is_sum(u) and u not in found:
+            continue
+        for position, s in enumerate(u.src):
+            found.update(terms_of(s)[0] if is_address(u, position) else [s])
+    return found
+
+
+@final
+class _Block:
+    """An open loop or branch: the sums and addresses known in it, and, of a loop, the lines that
+    stand before it.
+    """
+
+    def __init__(self, before: list[str] | None) -> None:
+        self.before = before
+        self.known: dict[str, str] = {}
+
+
+@final
+class Addresses:
+    """The addresses of one function, and in which loops its values are computed."""
+
+    def __init__(self, code: Code) -> None:
+        self.code = code
+        self.blocks = [_Block(None)]
+        self.loops: list[_Block] = []
+        self.levels: dict[str, int] = {}
+
+    def define(self, name: str) -> None:
+        """A value is computed here, or has been."""
+        self.levels.setdefault(name, len(self.loops) if name.startswith("%v") else 0)
+
+    def open_loop(self, counter: str) -> None:
+        """A loop begins; to be called before its first line."""
+        self.blocks.append(_Block(self.code.gap()))
+        self.loops.append(self.blocks[-1])
+        self.levels[counter] = len(self.loops)
+
+    def close_loop(self) -> None:
+        self.loops.pop()
+        self.blocks.pop()
+
+    def open_branch(self) -> None:
+        self.blocks.append(_Block(None))
+
+    def close_branch(self) -> None:
+        self.blocks.pop()
+
+    def element(self, kind: str, size: int, pointer: str, terms: Sequence[str], number: int) -> str:
+        """The address of an element of `size` bytes: of number `sum(terms) + number` from
+        `pointer` on.
+
+        Not `inbounds`: the address of a masked access may be outside where the mask is false.
+        """
+        ordered = sorted(terms, key=self._level)
+        inside = len(self.loops)
+        outer = [term for term in ordered if self._level(term) < inside]
+        base = pointer
+        if outer and self._level(pointer) < inside:
+            base = self._base(kind, pointer, outer)
+            ordered = ordered[len(outer) :]
+        if ordered:
+            total = self._total(ordered)
+            base = self._known(inside, f"getelementptr {kind}, ptr {base}, i64 {total}")
+        if number == 0:
+            return base
+        return self.code.value(f"getelementptr i8, ptr {base}, i64 {number * size}")
+
+    def _level(self, name: str) -> int:
+        return self.levels.get(name, 0)
+
+    def _base(self, kind: str, pointer: str, terms: Sequence[str]) -> str:
+        """The address with what does not change in the innermost loop, computed as far out as can
+        be.
+        """
+        level = max(self._level(name) for name in (pointer, *terms))
+        total = self._total(terms)
+        address = self._known(level, f"getelementptr {kind}, ptr {pointer}, i64 {total}")
+        self.code.needed.add(f"declare ptr @{_OPAQUE}(ptr)")
+        return self._known(level, f"call ptr @{_OPAQUE}(ptr {address})")
+
+    def _total(self, terms: Sequence[str]) -> str:
+        """The sum of terms, those of outer loops first, each addition as far out as can be."""
+        total = terms[0]
+        for term in terms[1:]:
+            level = max(self._level(total), self._level(term))
+            total = self._known(level, f"add i64 {total}, {term}")
+        return total
+
+    def _known(self, level: int, text: str) -> str:
+        """The result of an instruction that belongs into so many loops: before the next loop, or
+        here.
+        """
+        if level == len(self.loops):
+            for block in reversed(self.blocks):
+                if text in block.known:
+                    return block.known[text]
+            name = self.code.value(text)
+            self.blocks[-1].known[text] = name
+        else:
+            loop = self.loops[level]
+            if text in loop.known:
+                return loop.known[text]
+            assert loop.before is not None
+            name = f"%v{self.code.number()}"
+            loop.before.append(f"  {name} = {text}")
+            loop.known[text] = name
+        self.levels[name] = level
+        return name
