@@ -86,6 +86,14 @@ def test_blocks_of_a_long_sum(case: Case) -> None:
     check(case, result(case, SMALL))
 
 
+@pytest.mark.parametrize(("steps", "block"), [(8, 8), (16, 16), (20, 10), (32, 16), (34, 17)])
+def test_blocks_of_a_sum_fill_the_first_cache(steps: int, block: int) -> None:
+    """16 steps do; where half of these would be the most, more than 16."""
+    nest = linearized(product(32, 32 * steps, 32)).scheduled.by_name["sum0"]
+    combined = [loop.size for loop in nest.loops[:-1] if loop.range not in nest.kept]
+    assert combined == ([steps] if steps == block else [steps // block, block])
+
+
 def test_rows_of_a_block_are_read_where_they_are() -> None:
     """Pairs that are neighbours need no copy; the other operand has one, in pairs of rows."""
     in_place, copied = (linearized(product(64, 64, 64, form)) for form in ("NN", "TN"))

@@ -140,16 +140,12 @@ class _Product:
     def _compute_tiles(self, depth: int, tile_rows: int, tile_columns: int) -> None:
         """The tiles of a panel, of a block of k at a time where it does not fit the first cache."""
         plan, n = self.plan, self.reduce
-        pairs = self.terms // PAIR
-        most = int(plan.target.l1_bytes * PANEL) // (tile_columns * 4 * TILE.terms)
-        steps = pairs // TILE.terms
-        blocks = next(
-            b for b in range(1, steps + 1) if steps % b == 0 and steps // b <= max(most, 1)
-        )
+        steps, block = self._steps(tile_columns)
+        blocks = steps // block
         plan.do("split", n, f"{self.k}.o", TILE.terms, "mask")
         order = [f"{self.k}.o.o"]
         if blocks > 1:
-            plan.do("split", n, f"{self.k}.o.o", steps // blocks, "mask")
+            plan.do("split", n, f"{self.k}.o.o", block, "mask")
             order = [f"{self.k}.o.o.o", f"{self.axes.rows.name}.o.i@{n}", f"{self.k}.o.o.i"]
         plan.do("compute_at", n, depth if blocks > 1 else depth + 1)
         self._pack(self.axes.columns, *((n, 1) if blocks > 1 else (self.name, depth)))
@@ -164,6 +160,19 @@ class _Product:
             column = f"{column}.i"
         plan.do("reorder", n, (*order, row, f"{column}@{n}", f"{self.k}.o.i"))
         plan.do("tensorize", n, f"{self.k}.o.i", TILE.name)
+
+    def _steps(self, tile_columns: int) -> tuple[int, int]:
+        """How many steps there are in all, and in a block of k: all blocks are equal, and their
+        panels stay in the first cache, unless only far smaller blocks would.
+        """
+        steps = self.terms // (PAIR * TILE.terms)
+        itemsize = INTRINSICS[TILE.pairs].packed.itemsize
+        step_bytes = tile_columns * TILE.terms * itemsize
+        most = max(1, int(self.plan.target.l1_bytes * PANEL) // step_bytes)
+        sizes = [size for size in range(1, steps + 1) if steps % size == 0]
+        fit = max(size for size in sizes if size <= most)
+        larger = min((size for size in sizes if size > most), default=fit)
+        return steps, fit if 2 * fit >= min(most, steps) else larger
 
 
 def _is_part(r: Expr, axis: Expr) -> bool:
