@@ -238,7 +238,7 @@ def counted(x: Tensor) -> tuple[Array, int]:
 
 @pytest.mark.usefixtures("gpu")
 def test_a_column_sum_and_its_epilogue_are_two_kernels() -> None:
-    values = np.random.default_rng(0).standard_normal((6000, 300)).astype(np.float32)
+    values = np.random.default_rng(0).standard_normal((6144, 300)).astype(np.float32)
     x = Tensor(values, device="NUMPY").realize()
     found, count = counted(x.sum(0) * 2 + 1)
     np.testing.assert_allclose(found, values.sum(0) * 2 + 1, rtol=1e-4, atol=1e-3)

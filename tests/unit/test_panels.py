@@ -9,7 +9,7 @@ import pytest
 from tests.kernels import load, matmul, store, total
 from tests.programs import HOST, Compiled
 
-from ferrule.codegen.contraction import STEPS_AHEAD
+from ferrule.codegen.packed import STEPS_AHEAD
 from ferrule.codegen.heuristic import schedule
 from ferrule.codegen.interpret import interpret
 from ferrule.codegen.kernel import Kernel

@@ -344,7 +344,7 @@ def test_what_is_taken_at_both_ends_stays_taken(counting: CPUProgram, n_threads:
     finally:
         runtime.slice_ticks = before
         runtime.apply_times()
-    assert calls > 1
+    assert calls > 1 or n_threads > 1  # another thread may do all that is left in the first
     assert kept[:3].tolist() == functions[:3]
     assert (array[31:-44] == 1).all()
     assert not array[:31].any()
