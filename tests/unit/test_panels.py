@@ -9,12 +9,12 @@ import pytest
 from tests.kernels import load, matmul, store, total
 from tests.programs import HOST, Compiled
 
-from ferrule.codegen.packed import STEPS_AHEAD
 from ferrule.codegen.heuristic import schedule
 from ferrule.codegen.interpret import interpret
 from ferrule.codegen.kernel import Kernel
 from ferrule.codegen.linearizer import linearize
 from ferrule.codegen.lower import lower
+from ferrule.codegen.packed import STEPS_AHEAD
 from ferrule.codegen.panels import AHEAD_BYTES, WIDEST_BYTES
 from ferrule.codegen.plan import LINE_BYTES
 from ferrule.dtype import DType, dtypes
