@@ -45,54 +45,6 @@ fine:
   ret ptr %row
 }
 
-define internal void @soft.tilezero(i8 %n) {
-entry:
-  br label %rows
-rows:
-  %r = phi i64 [ 0, %entry ], [ %next, %rows ]
-  %row = call ptr @soft.row(i8 %n, i64 %r)
-  store <16 x i32> zeroinitializer, ptr %row
-  %next = add i64 %r, 1
-  %more = icmp ult i64 %next, 16
-  br i1 %more, label %rows, label %done
-done:
-  ret void
-}
-
-define internal void @soft.tileloadd64(i8 %n, ptr %from, i64 %stride) {
-entry:
-  br label %rows
-rows:
-  %r = phi i64 [ 0, %entry ], [ %next, %rows ]
-  %row = call ptr @soft.row(i8 %n, i64 %r)
-  %offset = mul i64 %r, %stride
-  %at = getelementptr i8, ptr %from, i64 %offset
-  %value = load <16 x i32>, ptr %at, align 1
-  store <16 x i32> %value, ptr %row
-  %next = add i64 %r, 1
-  %more = icmp ult i64 %next, 16
-  br i1 %more, label %rows, label %done
-done:
-  ret void
-}
-
-define internal void @soft.tilestored64(i8 %n, ptr %to, i64 %stride) {
-entry:
-  br label %rows
-rows:
-  %r = phi i64 [ 0, %entry ], [ %next, %rows ]
-  %row = call ptr @soft.row(i8 %n, i64 %r)
-  %offset = mul i64 %r, %stride
-  %at = getelementptr i8, ptr %to, i64 %offset
-  %value = load <16 x i32>, ptr %row
-  store <16 x i32> %value, ptr %at, align 1
-  %next = add i64 %r, 1
-  %more = icmp ult i64 %next, 16
-  br i1 %more, label %rows, label %done
-done:
-  ret void
-}
-
 define internal void @soft.tdpbf16ps(i8 %c, i8 %a, i8 %b) {
 entry:
   br label %rows
@@ -138,8 +90,50 @@ done:
 """  # noqa: E501 - a line of LLVM IR is an instruction
 
 
+_EACH_ROW = """
+define internal void @soft.{name}({parameters}) {{
+entry:
+  br label %rows
+rows:
+  %r = phi i64 [ 0, %entry ], [ %next, %rows ]
+  %row = call ptr @soft.row(i8 %n, i64 %r)
+  {body}
+  %next = add i64 %r, 1
+  %more = icmp ult i64 %next, 16
+  br i1 %more, label %rows, label %done
+done:
+  ret void
+}}
+"""
+
+_PLACE = """%offset = mul i64 %r, %stride
+  %at = getelementptr i8, ptr %memory, i64 %offset"""
+
+_ROW_BY_ROW = (
+    ("tilezero", "i8 %n", "store <16 x i32> zeroinitializer, ptr %row"),
+    (
+        "tileloadd64",
+        "i8 %n, ptr %memory, i64 %stride",
+        f"""{_PLACE}
+  %value = load <16 x i32>, ptr %at, align 1
+  store <16 x i32> %value, ptr %row""",
+    ),
+    (
+        "tilestored64",
+        "i8 %n, ptr %memory, i64 %stride",
+        f"""{_PLACE}
+  %value = load <16 x i32>, ptr %row
+  store <16 x i32> %value, ptr %at, align 1""",
+    ),
+)
+
+
 def emulated(source: str) -> str:
     """A module whose tile registers are memory. Kernels must not run on several threads at once."""
     changed = _CALL.sub(lambda found: f"@soft.{found[1]}(", _DECLARATION.sub("", source))
     assert changed != source, "no tile registers are used"
-    return changed + _FUNCTIONS
+    loops = [
+        _EACH_ROW.format(name=name, parameters=parameters, body=body)
+        for name, parameters, body in _ROW_BY_ROW
+    ]
+    return "".join([changed, _FUNCTIONS, *loops])

@@ -20,7 +20,7 @@ from ferrule.codegen.kernel import Kind
 from ferrule.codegen.plan import LINE_BYTES, Plan
 from ferrule.codegen.primitives.loops import MOST_BITS
 from ferrule.codegen.primitives.nests import chosen_place
-from ferrule.codegen.scatters import cut_out, owned, stored_by
+from ferrule.codegen.scatters import cut_out, fill_inside, owned, stored_by
 from ferrule.expr import Expr, ExprOp, toposort
 from ferrule.target import Target
 
@@ -56,13 +56,7 @@ def schedule_scatter(plan: Plan) -> bool:
         return False
     if is_outside:  # the threads of a warp go through elements of their own
         digits = [*digits[1:], digits[0]]
-    for name in names:
-        ranges = owned(plan.nest(name))
-        first = [ranges[d].name for d in digits]
-        rest = [o.range.name for o in plan.nest(name).loops if o.range.name not in first]
-        plan.do("reorder", name, (*first, *rest))
-    for fill in fills:
-        plan.do("enter", fill, host, len(digits))
+    fill_inside(plan, names, digits)
     if together:
         _share_looks(plan, host, fills, len(digits), lanes)
     else:

@@ -22,6 +22,11 @@ from ferrule.records import dataclass
 from ferrule.target import Target
 
 
+def _has(target: Target, features: frozenset[str]) -> bool:
+    """Whether a target has all of some features, given in LLVM's spelling."""
+    return {f"+{feature}" for feature in features} <= set(target.features.split(","))
+
+
 @dataclass(frozen=True)
 class Intrinsic:
     """`c[n] += sum(a[k] * b[k, n] for k in range(terms))`, for as many n as there are lanes."""
@@ -40,7 +45,7 @@ class Intrinsic:
 
     def is_native(self, target: Target) -> bool:
         """Whether the target has the instruction."""
-        return {f"+{feature}" for feature in self.needs} <= set(target.features.split(","))
+        return _has(target, self.needs)
 
 
 INTRINSICS: Final = {
@@ -80,7 +85,7 @@ class TileIntrinsic:
 
     def is_native(self, target: Target) -> bool:
         """Whether the target has the instruction."""
-        return {f"+{feature}" for feature in self.needs} <= set(target.features.split(","))
+        return _has(target, self.needs)
 
 
 TILE: Final = TileIntrinsic(
@@ -160,8 +165,7 @@ class MatrixIntrinsic:
 
     def is_native(self, target: Target) -> bool:
         """Whether the target has the instruction, and may use it."""
-        features = set(target.features.split(","))
-        has_it = target.warp == WARP and {f"+{feature}" for feature in self.needs} <= features
+        has_it = target.warp == WARP and _has(target, self.needs)
         return has_it and (target.allows_tf32 or not self.rounds)
 
 

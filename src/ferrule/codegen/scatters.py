@@ -6,6 +6,7 @@ can share; what is scattered stays in its order.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from ferrule.codegen.kernel import Nest, Store, stores_to_one_place
@@ -31,13 +32,7 @@ def schedule_rows_of_scatter(plan: Plan) -> bool:
     rows = sorted((d for d in rows if all(cut_out(plan, f, d) for f in fills)), reverse=True)
     if prod(size for _, size in rows) < plan.target.max_threads:
         return False
-    for name in names:
-        ranges = owned(plan.nest(name))
-        first = [ranges[d].name for d in rows]
-        rest = [o.range.name for o in plan.nest(name).loops if o.range.name not in first]
-        plan.do("reorder", name, (*first, *rest))
-    for fill in fills:
-        plan.do("enter", fill, host, len(rows))
+    fill_inside(plan, names, rows)
     for name in names:
         loops = plan.nest(name).loops
         if loops and step_of(stored_by(plan.nest(name)).index, loops[-1].range) == 1:
@@ -65,6 +60,20 @@ def cut_out(plan: Plan, name: str, digit: Digit) -> bool:
             _split(plan, name, inside, outer, inner)
             return True
     return False
+
+
+def fill_inside(plan: Plan, names: Sequence[str], digits: Sequence[Digit]) -> None:
+    """The loops that own some digits come first, and the last nest's are around the others, which
+    fill the result: each part of it is filled right before it is added to.
+    """
+    *fills, host = names
+    for name in names:
+        ranges = owned(plan.nest(name))
+        first = [ranges[d].name for d in digits]
+        rest = [o.range.name for o in plan.nest(name).loops if o.range.name not in first]
+        plan.do("reorder", name, (*first, *rest))
+    for fill in fills:
+        plan.do("enter", fill, host, len(digits))
 
 
 def _split(plan: Plan, name: str, r: str, factor: int, size: int) -> tuple[str, str]:

@@ -510,12 +510,13 @@ def _main_function(
 ) -> str:
     function = _Function(target, declared, metadata)
     computed = needed(uops)
-    if any(u.op in OF_TILES for u in uops):
+    uses_tiles = any(u.op in OF_TILES for u in uops)
+    if uses_tiles:
         llvmtile.configure(function.code)
     for u in uops:
         if u in computed or not is_sum(u):
             function.add(u)
-    if any(u.op in OF_TILES for u in uops):
+    if uses_tiles:
         llvmtile.release(function.code)
     if function.streams:
         # Stores past the caches are not ordered with others; the reader may be another thread.

@@ -227,9 +227,7 @@ def _reduction(function: Any) -> Function:
         wide = _wide(x)
         axes = _reduced_axes(x, shape)
         given = {}
-        if (
-            wide.size == 0 and function.identity is None
-        ):  # what varies may come to be of no elements
+        if wide.size == 0 and function.identity is None:  # a size that varies may come to be 0
             given["initial"] = dtypes.min(dtypes.from_np(wide.dtype))
         result = function.reduce(wide, axis=axes, dtype=wide.dtype, keepdims=True, **given)
         return np.asarray(result).astype(x.dtype, copy=False)
