@@ -81,8 +81,12 @@ def test_products_are_right(case: Case) -> None:
 @pytest.mark.parametrize("case", [product(70, 128, 40, "TN"), product(64, 192, 17, "NT")])
 def test_blocks_of_a_long_sum(case: Case) -> None:
     """A panel that the first cache has no room for is used in parts; sums wait in scratch."""
-    nest = linearized(case, SMALL).scheduled.by_name["sum0"]
+    linearizer = linearized(case, SMALL)
+    nest = linearizer.scheduled.by_name["sum0"]
     assert nest.loops[1].range in nest.kept
+    stores = [u for u in linearizer.uops if u.op is UOps.STORE and u.src[0].op is UOps.LOCAL]
+    zeros = [u.src[2].lanes for u in stores if u.src[2].op is UOps.CONST]
+    assert zeros == [16] * len(zeros) != []
     check(case, result(case, SMALL))
 
 
@@ -118,7 +122,9 @@ def test_operands_that_are_one_buffer() -> None:
     np.testing.assert_allclose(out.reshape(64, 64), wide @ wide.T, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("size", [(64, 48, 64), (8, 64, 64), (64, 64, 8), (64, 33, 64)])
+@pytest.mark.parametrize(
+    "size", [(64, 48, 64), (8, 64, 64), (64, 64, 8), (64, 33, 64), (64, 16, 64)]
+)
 def test_what_fills_no_tile_is_multiplied_by_lanes(size: tuple[int, int, int]) -> None:
     assert not uses_tiles(Linearizer(product(*size).ast, AMX).linearize())
 
