@@ -7,7 +7,7 @@ from ferrule.codegen.kernel import show
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
 from ferrule.dtype import dtypes
-from ferrule.expr import Expr, ExprOp, const
+from ferrule.expr import Expr, ExprOp, Variable, const
 from ferrule.expr import load as load_element
 from ferrule.expr.printing import texts
 from ferrule.ops import BinaryOps, LazyOp
@@ -24,19 +24,40 @@ def both(op: ExprOp, a: Expr, b: Expr) -> Expr:
 def test_short_parts_are_repeated() -> None:
     x = element(3)
     square = both(ExprOp.MUL, x, x)
-    assert repr(both(ExprOp.ADD, square, square)) == "((b1[3] * b1[3]) + (b1[3] * b1[3]))"
+    assert repr(both(ExprOp.ADD, square, square)) == "b1[3] * b1[3] + b1[3] * b1[3]"
 
 
 def test_long_parts_are_numbered() -> None:
     total = element(0)
-    for place in range(1, 12):
+    for place in range(1, 14):
         total = both(ExprOp.ADD, total, element(place))
-    inner = "(" * 11 + "b1[0]" + "".join(f" + b1[{place}])" for place in range(1, 12))
+    inner = " + ".join(f"b1[{place}]" for place in range(14))
     assert len(inner) > 100
     square = both(ExprOp.MUL, total, total)
     assert repr(total) == inner
-    assert repr(square) == f"(%0 * %0) where %0 = {inner}"
-    assert texts([square, total, element(1)]) == (["(%0 * %0)", "%0", "b1[1]"], [f"%0 = {inner}"])
+    assert repr(square) == f"%0 * %0 where %0 = {inner}"
+    assert texts([square, total, element(1)]) == (["%0 * %0", "%0", "b1[1]"], [f"%0 = {inner}"])
+
+
+def test_parentheses_stand_where_it_would_be_read_otherwise() -> None:
+    """Python reads each text as the expression it is of."""
+    i, j = Variable("i", 0, 9), Variable("j", 0, 9)
+    texts_of = {
+        i * 4 + j: "i * 4 + j",
+        (i + j) * 4: "i * 4 + j * 4",
+        (i + j) // 4: "(i + j) // 4",
+        (i * 3 // 4) * 5: "((i * 3) // 4) * 5",
+        i // 4 % 2 - 1: "(i // 4) % 2 - 1",
+        (i * 4 + j < 7) & (j < 3): "(i * 4 + j < 7) & (j < 3)",
+    }
+    for expression, text in texts_of.items():
+        assert repr(expression) == text
+    product = both(ExprOp.MUL, element(0), both(ExprOp.MUL, element(1), element(2)))
+    assert repr(product) == "b1[0] * (b1[1] * b1[2])"
+    difference = both(ExprOp.SUB, element(0), both(ExprOp.SUB, element(1), element(2)))
+    assert repr(difference) == "b1[0] - (b1[1] - b1[2])"
+    assert repr(both(ExprOp.SUB, difference, element(3))) == "b1[0] - (b1[1] - b1[2]) - b1[3]"
+    assert repr(both(ExprOp.FDIV, product, element(3))) == "(b1[0] * (b1[1] * b1[2])) / b1[3]"
 
 
 def test_a_part_refers_to_those_before() -> None:

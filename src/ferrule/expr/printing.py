@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from ferrule.expr.base import ExprBase, ExprOp
@@ -23,6 +23,11 @@ _SYMBOL: Final = {
     ExprOp.SHL: "<<",
     ExprOp.SHR: ">>",
 }
+# How strongly an operator binds: a product more than a sum, a sum more than all others.
+_ATOM: Final = 3
+_PRODUCTS: Final = frozenset({ExprOp.MUL, ExprOp.FDIV, ExprOp.IDIV, ExprOp.MOD})
+_SUMS: Final = frozenset({ExprOp.ADD, ExprOp.SUB})
+_CHAINED: Final = frozenset({ExprOp.ADD, ExprOp.MUL, ExprOp.AND, ExprOp.OR})
 # A shorter text is repeated wherever it is used: that reads better than a number.
 _LONG: Final = 100
 
@@ -42,12 +47,14 @@ def texts(roots: Sequence[ExprBase]) -> tuple[list[str], list[str]]:
     uses.update(roots)
     found: dict[ExprBase, str] = {}
     parts: list[str] = []
+    numbered: set[ExprBase] = set()
     for node in order:
-        text = _text(node, found)
+        text = _text(node, found, numbered)
         if uses[node] > 1 and len(text) > _LONG:
             number = f"%{len(parts)}"
             parts.append(f"{number} = {text}")
             text = number
+            numbered.add(node)
         found[node] = text
     return [found[root] for root in roots], parts
 
@@ -70,7 +77,7 @@ def _printed(roots: Sequence[ExprBase]) -> list[ExprBase]:
     return list(order)
 
 
-def _text(node: ExprBase, found: Mapping[ExprBase, str]) -> str:
+def _text(node: ExprBase, found: Mapping[ExprBase, str], numbered: Collection[ExprBase]) -> str:
     """The text of a node whose operands' texts were found."""
     operands = [found[source] for source in _operands(node)]
     match node.op:
@@ -84,7 +91,7 @@ def _text(node: ExprBase, found: Mapping[ExprBase, str]) -> str:
         case ExprOp.LOAD:
             pairs = zip(operands[::2], operands[1::2], node.src[1::2], strict=True)
             elements = [i + ("" if v.arg is True else f" if {valid}") for i, valid, v in pairs]
-            return f"b{node.arg}[{' & '.join(elements)}]"
+            return f"b{node.arg}[{', '.join(elements)}]"
         case ExprOp.READ:
             return f"{node.arg}[{', '.join(operands)}]"
         case ExprOp.REDUCE:
@@ -97,7 +104,41 @@ def _text(node: ExprBase, found: Mapping[ExprBase, str]) -> str:
         case ExprOp.CAST | ExprOp.BITCAST:
             return f"{node.op.name.lower()}({operands[0]}, {node.dtype.name})"
         case _:
-            symbol = _SYMBOL.get(node.op)
-            if symbol is not None:
-                return f"({operands[0]} {symbol} {operands[1]})"
+            if node.op in _SYMBOL:
+                return _infix(node, operands, numbered)
             return f"{node.op.name.lower()}({', '.join(operands)})"
+
+
+def _infix(node: ExprBase, operands: Sequence[str], numbered: Collection[ExprBase]) -> str:
+    """Two operands around a symbol, in parentheses where they would be read otherwise."""
+    symbol = _SYMBOL[node.op]
+    left, right = (
+        f"({text})" if source not in numbered and _needs_parentheses(source, node, i > 0) else text
+        for i, (source, text) in enumerate(zip(node.src, operands, strict=True))
+    )
+    if node.op is ExprOp.ADD and _is_negative(node.src[1]):
+        symbol, right = "-", right[1:]
+    return f"{left} {symbol} {right}"
+
+
+def _needs_parentheses(operand: ExprBase, node: ExprBase, is_right: bool) -> bool:
+    """Whether an operator binds no more than that around it. Sums go on to the left of sums, and
+    what is chained to the left of its like.
+    """
+    own, around = _strength(operand.op), _strength(node.op)
+    if own != around:
+        return own < around
+    goes_on = operand.op is node.op and node.op in _CHAINED
+    return is_right or not (goes_on or node.op in _SUMS)
+
+
+def _strength(op: ExprOp) -> int:
+    if op in _PRODUCTS:
+        return 2
+    if op in _SUMS:
+        return 1
+    return 0 if op in _SYMBOL else _ATOM
+
+
+def _is_negative(node: ExprBase) -> bool:
+    return node.op is ExprOp.CONST and isinstance(node.arg, int) and node.arg < 0

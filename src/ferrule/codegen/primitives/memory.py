@@ -220,7 +220,7 @@ def pad(kernel: Kernel, nest_name: str, name: str, extra: int) -> Kernel:
     >>> copy = Compute("a", load(1, dtypes.float32, i + j * 4), (i, j))
     >>> kernel = Kernel("turn", (Nest("a", (copy,), (Loop(i), Loop(j))),), (dtypes.float32,) * 2)
     >>> pad(kernel, "a", "i", 1).computes["a"].place((i, j))
-    ((i * 9) + j)
+    i * 9 + j
     """
     nest = nest_of(kernel, nest_name)
     r = nest.loops[depth_of(kernel, nest, name)].range
@@ -327,7 +327,7 @@ def axes(kernel: Kernel, name: str, order: Sequence[str]) -> Kernel:
     >>> copy = Compute("a", load(1, dtypes.float32, i + j * 4), (i, j))
     >>> kernel = Kernel("turn", (Nest("a", (copy,), (Loop(i), Loop(j))),), (dtypes.float32,) * 2)
     >>> axes(kernel, "a", ("j", "i")).computes["a"].place((j, i))
-    ((j * 4) + i)
+    j * 4 + i
     """
     owner = kernel.owner.get(name)
     old = () if owner is None else kernel.computes[name].ranges

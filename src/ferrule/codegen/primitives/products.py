@@ -49,7 +49,7 @@ def tensorize(kernel: Kernel, nest_name: str, name: str, intrinsic_name: str) ->
     kernel dot(b0: float32, b1: bfloat16, b2: bfloat16)
       # s
       for k.o in 4:
-        s sum= dot(b1[(k.o * 2) & ((k.o * 2) + 1)], b2[(k.o * 2) & ((k.o * 2) + 1)], 0.0)
+        s sum= dot(b1[k.o * 2, k.o * 2 + 1], b2[k.o * 2, k.o * 2 + 1], 0.0)
     """
     nest = nest_of(kernel, nest_name)
     r = nest.loops[depth_of(kernel, nest, name)].range
