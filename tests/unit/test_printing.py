@@ -48,7 +48,7 @@ def test_parentheses_stand_where_it_would_be_read_otherwise() -> None:
         (i + j) // 4: "(i + j) // 4",
         (i * 3 // 4) * 5: "((i * 3) // 4) * 5",
         i // 4 % 2 - 1: "(i // 4) % 2 - 1",
-        (i * 4 + j < 7) & (j < 3): "(i * 4 + j < 7) & (j < 3)",
+        (j < 3) & (i < 7): "(j < 3) & (i < 7)",
     }
     for expression, text in texts_of.items():
         assert repr(expression) == text
