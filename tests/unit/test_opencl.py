@@ -300,10 +300,13 @@ def test_the_target(accelerator: Accelerator) -> None:
     assert Target.from_json(target.to_json()) == target
 
 
-def test_devices_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("accelerator")
+def test_a_device_that_is_not_there() -> None:
     with pytest.raises(OSError, match="CL:99 is not there; the OpenCL devices are"):
         open_accelerator(99)
 
+
+def test_no_device_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     def none() -> list[Any]:
         raise cl.LogicError("clGetPlatformIDs failed: PLATFORM_NOT_FOUND_KHR")
 

@@ -93,7 +93,7 @@ def _text(node: ExprBase, found: Mapping[ExprBase, str], numbered: Collection[Ex
             elements = [i + ("" if v.arg is True else f" if {valid}") for i, valid, v in pairs]
             return f"b{node.arg}[{', '.join(elements)}]"
         case ExprOp.READ:
-            return f"{node.arg}[{', '.join(operands)}]"
+            return f"{node.arg}[{', '.join(operands)}]" if operands else str(node.arg)
         case ExprOp.REDUCE:
             monoid, ranges = node.arg
             return f"{monoid}({operands[0]} for {', '.join(r.name for r in ranges)})"

@@ -113,10 +113,10 @@ def run_along(kernel: Kernel, nest_name: str) -> Kernel:
           # x
           x = b1[c]
           # m
-          m max= x[] along c
-          s sum= exp2(x[] - m[]) along c from where(-inf < m.before[], \
-s.before[] * exp2(m.before[] - m[]), 0.0)
-        b0[i] = s[]
+          m max= x along c
+          s sum= exp2(x - m) along c from where(-inf < m.before, \
+s.before * exp2(m.before - m), 0.0)
+        b0[i] = s
     """
     last = nest_of(kernel, nest_name)
     try:
