@@ -24,7 +24,8 @@ LAYERS = """
     codegen.launch
     buffer
     opkinds ops facts fold
-    codegen.intrinsics codegen.kernel codegen.phases codegen.elementwise codegen.sums codegen.lower
+    codegen.intrinsics codegen.kernel codegen.phases codegen.elementwise codegen.sums
+    codegen.expressions codegen.lower
     codegen.window codegen.limits codegen.segments codegen.neighbours codegen.owner
     codegen.primitives.editing codegen.primitives.loops codegen.primitives.kinds
     codegen.primitives.nests codegen.primitives.memory codegen.primitives.products
@@ -37,8 +38,8 @@ LAYERS = """
     codegen.grid codegen.heuristic codegen.mutate codegen.search
     codegen.prepack
     codegen.uops codegen.floats codegen.waves codegen.transcendental codegen.prepare
-    codegen.emitter codegen.values codegen.ahead codegen.fragments codegen.tileregisters
-    codegen.reduction
+    codegen.emitter codegen.values codegen.serial codegen.ahead codegen.fragments
+    codegen.tileregisters codegen.reduction
     codegen.linearizer codegen.gridparts
     codegen.interpret.arithmetic codegen.interpret.memory codegen.interpret.machine
     codegen.interpret

@@ -73,6 +73,11 @@ SCATTERED = ("add", "max", "min", "prod", "last")
 one that is what `scatter_start` says."""
 
 
+def how_scattered(arg: Sequence[Any]) -> str:
+    """How a SCATTER with this argument combines; it is a sum where that does not say."""
+    return arg[2] if len(arg) > 2 else SCATTERED[0]
+
+
 def scatter_start(how: str, dtype: DType) -> bool | int | float:
     """What a SCATTER without a base starts with: 0, or what changes no element.
 
@@ -284,7 +289,7 @@ def _infer_scatter(op: Op, operands: Sequence[Info], arg: Any) -> Info:
     if len(operands) not in (2, 3):
         raise _misfit(op, f"takes 2 operands or 3, got {len(operands)}")
     axis, size = arg[:2]
-    known = len(arg) == 2 or arg[2] in SCATTERED
+    known = how_scattered(arg) in SCATTERED
     _check(known, op, f"combines by one of {', '.join(SCATTERED)}, not {arg[2:]}")
     (shape, dtype), (index_shape, index_dtype), *base = operands
     _check_index(op, index_dtype)

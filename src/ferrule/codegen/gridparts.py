@@ -22,7 +22,7 @@ from ferrule.codegen.lower import lower
 from ferrule.codegen.plan import Plan
 from ferrule.dtype import dtypes
 from ferrule.expr import as_expr, sint
-from ferrule.ops import BufferOps, LazyOp, MemBuffer, ReduceOps
+from ferrule.ops import BufferOps, LazyOp, MemBuffer, ReduceOps, how_scattered
 from ferrule.records import dataclass
 from ferrule.shape.layout import storage_size
 from ferrule.target import Target
@@ -106,10 +106,9 @@ def how_combined(reduce: LazyOp) -> ReduceOps | None:
     if reduce.op is not ReduceOps.SCATTER:
         assert isinstance(reduce.op, ReduceOps)
         return reduce.op
-    _, _, *how = reduce.arg
     if reduce.dtype is dtypes.bool or len(reduce.src) > 2:
         return None
-    return _COMBINED.get(how[0] if how else "add")
+    return _COMBINED.get(how_scattered(reduce.arg))
 
 
 def _reduced_axes(reduce: LazyOp) -> list[int]:

@@ -29,6 +29,7 @@ from ferrule.codegen.opt import Opt, apply_opts
 from ferrule.codegen.prepare import prepared
 from ferrule.codegen.primitives.editing import descendants
 from ferrule.codegen.reduction import Reductions, first_reduce
+from ferrule.codegen.serial import run_loop
 from ferrule.codegen.threads import Threads
 from ferrule.codegen.uops import UOp, UOps, shared_to_ask_for
 from ferrule.codegen.uops import show as show_program
@@ -251,14 +252,14 @@ class _Nests:
                 for _ in self.values.each([loop]):
                     self._fetch_places(nest, depth + 2)
         else:
-            self.values.serial(loop, lambda: self._fetch_places(nest, depth + 1))
+            run_loop(self.values, loop, lambda: self._fetch_places(nest, depth + 1))
 
     def _serial(
         self, loop: Loop, body: Callable[[], None], bounds: tuple[UOp, UOp] | None = None
     ) -> None:
         """A loop that runs; around it, what is copied ahead of its iterations."""
         if loop not in self.ahead:
-            self.values.serial(loop, body, bounds)
+            run_loop(self.values, loop, body, bounds)
             return
         if self._in_serial_loop():  # others may read what was copied when it ran before
             self.out.inside(UOp(UOps.BARRIER))
@@ -268,7 +269,7 @@ class _Nests:
             self.ahead.finish()
 
         self.ahead.before(loop)
-        self.values.serial(loop, iteration, bounds)
+        run_loop(self.values, loop, iteration, bounds)
         self.ahead.after()
 
     def _filled_by(self, nest: Nest) -> None:

@@ -1,30 +1,28 @@
-"""`LazyOp -> Kernel`: every value becomes a scalar expression over ranges.
+"""`LazyOp -> Kernel`: the nests that compute what an AST stores.
 
-`lower(node, index, valid)` is memoised on all three. Movement ops only transform the index; every
-load carries the whole condition under which it happens, so that a value may be computed, or
-hoisted, anywhere. A reduce introduces ranges of its own, so that softmax or layernorm come out as
-one kernel without any rule for them.
+`expressions.py` says what the value of each element is. Here every STORE gets a root nest, and
+every REDUCE in a value becomes a nest in the innermost loop that it varies with: so softmax or
+layernorm come out as one kernel without any rule for them.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, assert_never
+from typing import Any
 
-from ferrule.codegen.elementwise import NARROW, elementwise
+from ferrule.codegen.elementwise import elementwise
+from ferrule.codegen.expressions import Lowering
 from ferrule.codegen.kernel import (
     MONOIDS,
     Compute,
     Kernel,
     Loop,
-    Monoid,
     Nest,
     Store,
 )
-from ferrule.codegen.phases import digits_of, every, strides_of
-from ferrule.codegen.sums import one_sum
+from ferrule.codegen.phases import digits_of, strides_of
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import (
     BOOL,
@@ -32,260 +30,36 @@ from ferrule.expr import (
     TRUE,
     Expr,
     ExprOp,
-    all_of,
     alu,
     as_expr,
     both,
     cast,
-    conjuncts,
     const,
     less,
     load,
     range_,
-    select,
     sint,
     toposort,
+    within,
 )
 from ferrule.ops import (
     BinaryOps,
     BufferOps,
-    ConstBuffer,
-    FunctionOps,
     LazyOp,
-    LoadOps,
     MemBuffer,
-    MovementOps,
     ReduceOps,
     TernaryOps,
-    UnaryOps,
+    how_scattered,
     scatter_start,
 )
 from ferrule.records import dataclass
-from ferrule.shape import movement
 from ferrule.shape.movement import Index
 from ferrule.shape.shapetracker import ShapeTracker
-
-Visit = tuple[LazyOp, Index, Expr]
-Rule = Generator[Visit, Expr, Expr]
 
 # What becomes a nest.
 _NESTED = frozenset({ExprOp.REDUCE, ExprOp.KEEP})
 # What combines an element of a SCATTER with what is there.
 _SCATTERED = {"add": BinaryOps.ADD, "max": BinaryOps.MAX, "prod": BinaryOps.MUL}
-
-
-class Lowering:
-    """The lowering of one AST."""
-
-    def __init__(self) -> None:
-        self.memo: dict[Visit, Expr] = {}
-        self.tails: dict[Expr, Expr] = {}
-        """Conditions that hold wherever a result is stored, and the range that each is about."""
-        self.kept: list[tuple[LazyOp, Index]] = []
-        """The KEEPs that were met, each with the index at which it was read."""
-        self._own_ranges: dict[LazyOp, tuple[Expr, ...]] = {}
-        self._number = itertools.count()
-
-    def lower(self, root: LazyOp, idx: Index, valid: Expr = TRUE) -> Expr:
-        """The value of a node at an index; a stack of generators instead of recursion."""
-        stack: list[tuple[Visit, Rule]] = []
-        pending: Visit | None = (root, idx, valid)
-        result: Expr | None = None
-        while True:
-            if pending is not None:
-                result = self.memo.get(pending)
-                if result is None:
-                    stack.append((pending, self._rule(*pending)))
-            pending = None
-            if not stack:
-                assert result is not None
-                return result
-            visit, rule = stack[-1]
-            try:
-                pending = next(rule) if result is None else rule.send(result)
-                result = None
-            except StopIteration as done:
-                stack.pop()
-                result = self.memo[visit] = done.value
-
-    def _rule(self, node: LazyOp, idx: Index, valid: Expr) -> Rule:
-        match node.op:
-            case BufferOps.KEEP:
-                return self._keep(node, idx, valid)
-            case BufferOps():
-                return self._leaf(node, idx, valid)
-            case MovementOps():
-                return self._move(node, idx, valid)
-            case ReduceOps():
-                return self._reduce(node, idx, valid)
-            case UnaryOps() | BinaryOps() | TernaryOps():
-                return self._elementwise(node, idx, valid)
-            case LoadOps() | FunctionOps():
-                raise ValueError(f"{node.op} belongs to the graph; a kernel's AST has no such node")
-            case _:
-                assert_never(node.op)
-
-    def _leaf(self, node: LazyOp, idx: Index, valid: Expr) -> Rule:
-        yield from ()
-        if node.op is BufferOps.CONST:
-            arg: ConstBuffer = node.arg
-            value = (
-                cast(arg.val, arg.dtype) if isinstance(arg.val, Expr) else const(arg.val, arg.dtype)
-            )
-            _, inside = arg.st.index(idx)
-            return (
-                value if inside is TRUE else alu(ExprOp.WHERE, inside, value, const(0, arg.dtype))
-            )
-        mem: MemBuffer = node.arg
-        offset, inside = mem.st.index(idx)
-        return load(mem.idx, mem.dtype, offset, both(valid, inside))
-
-    def _move(self, node: LazyOp, idx: Index, valid: Expr) -> Rule:
-        source: LazyOp = node.src[0]
-        match node.op:
-            case MovementOps.RESHAPE:
-                return (yield source, movement.reshape(idx, node.shape, source.shape), valid)
-            case MovementOps.PERMUTE:
-                return (yield source, movement.permute(idx, node.arg), valid)
-            case MovementOps.EXPAND:
-                return (yield source, movement.expand(idx, node.shape, source.shape), valid)
-            case MovementOps.SHRINK:
-                return (yield source, movement.shrink(idx, node.arg), valid)
-            case MovementOps.STRIDE:
-                return (yield source, movement.stride(idx, node.arg, source.shape), valid)
-            case MovementOps.AS_STRIDED:
-                return (yield source, movement.as_strided(idx, node.arg, source.shape), valid)
-            case MovementOps.WINDOW:
-                return (yield source, movement.window(idx, node.arg), valid)
-            case MovementOps.PAD:
-                inner, inside = movement.pad(idx, node.arg, source.shape)
-            case MovementOps.UNWINDOW:
-                inner, inside = movement.unwindow(idx, node.arg, source.shape)
-                valid = self._without_tails(valid, idx, node.arg[0])
-            case MovementOps.GATHER:
-                position = yield node.src[1], idx, valid
-                axis: int = node.arg
-                at = cast(position, INDEX)
-                size = as_expr(source.shape[axis])
-                inside = both(less(const(-1), at), less(at, size))
-                inner = (*idx[:axis], at, *idx[axis + 1 :])
-            case _:
-                raise AssertionError(node.op)
-        value = yield source, inner, both(valid, inside)
-        return select(inside, value, const(0, value.dtype))
-
-    def _without_tails(self, valid: Expr, idx: Index, axis: int) -> Expr:
-        """What is asked of the index along an axis is left out: UNWINDOW checks it anyway."""
-        others = {r for a, i in enumerate(idx) if a != axis for r in i.ranges}
-        return all_of(
-            part
-            for part in conjuncts(valid)
-            if part not in self.tails or self.tails[part] in others
-        )
-
-    def _reduce(self, node: LazyOp, idx: Index, valid: Expr) -> Rule:
-        source: LazyOp = node.src[0]
-        axes = reduced_axes(node)
-        ranges = self._ranges_of(node, axes)
-        at: dict[int, Expr] = dict(zip(axes, ranges, strict=True))
-        valid = _without_loaded(valid, idx, node.shape)
-        body = yield source, tuple(at.get(a, i) for a, i in enumerate(idx)), valid
-        wide = dtypes.float32 if node.dtype in NARROW else node.dtype
-        monoid = monoid_of(node)
-        if not ranges:
-            return body
-        if monoid.op is ExprOp.ADD:
-            shorter = {a: found for a, r in at.items() if (found := every(body, r)) is not None}
-            if shorter:
-                at |= {a: found.index for a, found in shorter.items()}
-                inside = all_of(found.inside for found in shorter.values())
-                index = tuple(at.get(a, i) for a, i in enumerate(idx))
-                body = yield source, index, both(valid, inside)
-                body = select(inside, body, const(0, body.dtype))
-                counted = [shorter[a].counter if a in shorter else r for a, r in at.items()]
-                ranges = tuple(r for r in counted if not r.is_const)
-            body, inner_ranges = one_sum(body, wide)
-            ranges += inner_ranges
-            if not ranges:
-                return cast(body, node.dtype)
-        return cast(
-            Expr(ExprOp.REDUCE, wide, (cast(body, wide),), (monoid.name, ranges)), node.dtype
-        )
-
-    def _ranges_of(self, node: LazyOp, axes: Sequence[int]) -> tuple[Expr, ...]:
-        """The ranges over `axes` of its source that belong to a REDUCE or a KEEP."""
-        ranges = self._own_ranges.get(node)
-        if ranges is None:
-            number = next(self._number)
-            ranges = tuple(range_(f"r{number}.{a}", node.src[0].shape[a]) for a in axes)
-            self._own_ranges[node] = ranges
-        return ranges
-
-    def _keep(self, node: LazyOp, idx: Index, valid: Expr) -> Rule:
-        """A block of the source, over all of the kept axes, read at `idx`.
-
-        The block is the same for every index along these axes, so that it is computed under what
-        the condition says of the others.
-        """
-        axes = [a for a in node.arg if not idx[a].is_const]
-        ranges = self._ranges_of(node, axes)
-        at = dict(zip(axes, ranges, strict=True))
-        along = frozenset(r for a in axes for r in idx[a].ranges)
-        outside = TRUE
-        for condition in conjuncts(valid):
-            if not condition.ranges & along:
-                outside = both(outside, condition)
-        block = tuple(at.get(a, i) for a, i in enumerate(idx))
-        body = yield node.src[0], block, outside
-        if not ranges:
-            return body
-        index = tuple(idx[a] for a in axes)
-        self.kept.append((node, idx))
-        return Expr(ExprOp.KEEP, body.dtype, (body, *index), ("keep", ranges))
-
-    def _elementwise(self, node: LazyOp, idx: Index, valid: Expr) -> Rule:
-        operands = []
-        for source in node.src:
-            operands.append((yield source, idx, valid))
-        return elementwise(node.op, operands, node.arg)
-
-
-def _without_loaded(valid: Expr, idx: Index, shape: Sequence[sint]) -> Expr:
-    """What is asked of a loaded index is left out where a value is the same for several of them,
-    and there whatever they are: it is computed once, and what is picked by the index is masked.
-    """
-    sizes = [size for size in shape if isinstance(size, int)]
-    pairs = zip(idx, sizes, strict=False)
-    if len(sizes) < len(idx) or not all(0 <= i.min and i.max < size for i, size in pairs):
-        return valid
-    known = frozenset(r for i in idx for r in i.ranges)
-    return all_of(
-        part
-        for part in conjuncts(valid)
-        if part.ranges <= known or not any(e.op is ExprOp.LOAD for e in toposort([part]))
-    )
-
-
-def monoid_of(node: LazyOp) -> Monoid:
-    """The monoid of a REDUCE node."""
-    if node.op is ReduceOps.SUM:
-        return MONOIDS["any" if node.dtype is BOOL else "sum"]
-    if node.op is ReduceOps.MAX:
-        return MONOIDS["any" if node.dtype is BOOL else "max"]
-    assert node.op is ReduceOps.PROD, f"{node.op} is only ever the root of a kernel"
-    return MONOIDS["all" if node.dtype is BOOL else "prod"]
-
-
-def reduced_axes(node: LazyOp) -> list[int]:
-    """The axes that a REDUCE node combines (those of size 1 need no loop)."""
-    before = node.src[0].shape
-    return [
-        a for a, (n, m) in enumerate(zip(before, node.shape, strict=True)) if n is not m and n != m
-    ]
-
-
-# -- from expressions to nests
-# -----------------------------------------------------------------------
 
 
 def lower(ast: LazyOp, name: str) -> Kernel:
@@ -382,38 +156,42 @@ class _Builder:
         if value.op is ReduceOps.SCATTER:
             self._add_scatter(lowering, number, node)
             return
-        shape = node.shape
-        found = self._roots.get((shape, group))
-        if found is not None:
-            root, idx = found
-            compute = _store(f"out{number}", node, lowering.lower(value, idx), idx)
-            if not any(e.op in _NESTED for e in toposort([compute.value])):
-                at = next(p for p, nest in enumerate(self.nests) if nest.name == root)
-                nest = self.nests[at]
-                self.nests[at] = Nest(nest.name, (*nest.computes, compute), nest.loops)
-                return
-        idx = tuple(
-            const(0) if n == 1 else range_(f"i{number}.{a}", n) for a, n in enumerate(shape)
-        )
+        name = f"out{number}"
+        if self._joins_root(lowering, name, node, group):
+            return
+        idx = _index(f"i{number}", node.shape)
         met = len(lowering.kept)
-        compute = _store(f"out{number}", node, lowering.lower(value, idx), idx)
+        compute = _store(name, node, lowering.lower(value, idx), idx)
         ranges = [i for i in idx if not i.is_const]
         blocks = dict(lowering.kept[met:])
         if blocks and self._add_sum(compute, ranges, blocks):
             return
         strides = digits_of(compute.value, ranges) | strides_of(compute.value, ranges)
         if strides:
-            compute, ranges = _in_phases(f"out{number}", lowering, node, idx, strides)
+            compute, ranges = _in_phases(name, lowering, node, idx, strides)
         order = self._chain_order(compute.value, ranges)
-        loops = tuple(Loop(r) for r in order)
         self._used.update(order)
-        nest = self._place(Nest(f"out{number}", (compute,), loops), [(f"out{number}", order)])
+        nest = Nest(name, (compute,), tuple(Loop(r) for r in order))
+        nest = self._place(nest, [(name, order)])
         self.nests.append(nest)
         if blocks:
             self._blocks = nest, blocks
-        shared = len(nest.computes) == 1 and not strides
-        if shared and not any(e.op is ExprOp.READ for e in nest.nodes):
-            self._roots[shape, group] = nest.name, idx
+        if not strides and not any(e.op is ExprOp.READ for e in nest.nodes):
+            self._roots[node.shape, group] = name, idx
+
+    def _joins_root(self, lowering: Lowering, name: str, node: LazyOp, group: int) -> bool:
+        """Computes a STORE in the loops of an earlier one, if it has no reduces either."""
+        found = self._roots.get((node.shape, group))
+        if found is None:
+            return False
+        root, idx = found
+        compute = _store(name, node, lowering.lower(node.src[0], idx), idx)
+        if any(e.op in _NESTED for e in toposort([compute.value])):
+            return False
+        at = next(p for p, nest in enumerate(self.nests) if nest.name == root)
+        nest = self.nests[at]
+        self.nests[at] = Nest(root, (*nest.computes, compute), nest.loops)
+        return True
 
     def _add_sum(self, c: Compute, idx: list[Expr], blocks: dict[LazyOp, Index]) -> bool:
         """A STORE of a sum over blocks that another root keeps: each block's part is added to what
@@ -451,20 +229,17 @@ class _Builder:
         """Identities or the base first, then one pass over the source in index order."""
         scatter: LazyOp = node.src[0]
         value, index, *_ = scatter.src
-        axis, size, *how = scatter.arg
+        axis, size = scatter.arg[:2]
+        how = how_scattered(scatter.arg)
         name = f"out{number}"
-        idx = tuple(
-            const(0) if n == 1 else range_(f"i{number}.{a}", n) for a, n in enumerate(value.shape)
-        )
+        idx = _index(f"i{number}", value.shape)
         at = cast(lowering.lower(index, idx), INDEX)
-        inside = both(less(const(-1), at), less(at, as_expr(size)))
-        target = (*idx[:axis], at, *idx[axis + 1 :])
-        offset, valid = node.arg.st.index(target)
+        offset, valid = node.arg.st.index((*idx[:axis], at, *idx[axis + 1 :]))
+        valid = both(valid, within(at, size))
         new = lowering.lower(value, idx)
-        if how != ["last"]:
-            old = load(node.arg.idx, node.dtype, offset, both(valid, inside))
-            new = _combined(how[0] if how else "add", old, new)
-        compute = Compute(name, new, store=Store(node.arg.idx, offset, both(valid, inside)))
+        if how != "last":
+            new = _combined(how, load(node.arg.idx, node.dtype, offset, valid), new)
+        compute = Compute(name, new, store=Store(node.arg.idx, offset, valid))
         order = [i for i in idx if not i.is_const]
         nest = self._place(Nest(name, (compute,), tuple(Loop(r) for r in order)), [(name, order)])
         self.nests.extend((*_started(f"{name}z", lowering, number, node), nest))
@@ -557,6 +332,11 @@ def _outermost_nested(value: Expr) -> list[Expr]:
     return list(out)
 
 
+def _index(prefix: str, shape: Sequence[sint]) -> Index:
+    """A range for each axis that has more than one place."""
+    return tuple(const(0) if n == 1 else range_(f"{prefix}.{a}", n) for a, n in enumerate(shape))
+
+
 def _store(name: str, node: LazyOp, value: Expr, idx: Index) -> Compute:
     offset, valid = node.arg.st.index(idx)
     return Compute(name, value, store=Store(node.arg.idx, offset, valid))
@@ -578,11 +358,8 @@ def _combined(how: str, old: Expr, new: Expr) -> Expr:
 def _started(name: str, lowering: Lowering, number: int, node: LazyOp) -> list[Nest]:
     """The nest that stores what a SCATTER starts with; none where that is in its place already."""
     _, _, *base = node.src[0].src
-    _, _, *how = node.src[0].arg
-    idx = tuple(
-        const(0) if n == 1 else range_(f"z{number}.{a}", n) for a, n in enumerate(node.shape)
-    )
-    identity = const(scatter_start(how[0] if how else "add", node.dtype), node.dtype)
+    idx = _index(f"z{number}", node.shape)
+    identity = const(scatter_start(how_scattered(node.src[0].arg), node.dtype), node.dtype)
     value = lowering.lower(base[0], idx) if base else identity
     start = _store(name, node, value, idx)
     assert start.store is not None

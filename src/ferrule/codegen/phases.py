@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from math import gcd
 
-from ferrule.expr import Expr, ExprOp, both, conjuncts, const, less, range_, toposort
+from ferrule.expr import Expr, ExprOp, conjuncts, const, range_, toposort, within
 from ferrule.records import dataclass
 
 
@@ -75,7 +75,7 @@ def every(body: Expr, r: Expr) -> Every | None:
             continue
         counter = range_(f"{r.name}t", size) if size > 1 else const(0)
         index = (counter - before) * number + first
-        return Every(counter, index, both(less(const(-1), index), less(index, r.size)))
+        return Every(counter, index, within(index, r.size))
     return None
 
 

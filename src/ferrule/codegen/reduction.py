@@ -19,6 +19,7 @@ from typing import final
 from ferrule.codegen.emitter import Copy
 from ferrule.codegen.fragments import Fragments
 from ferrule.codegen.kernel import LANES_OR_COPIES, Compute, Kind, Loop, Monoid, Nest
+from ferrule.codegen.serial import run_loop
 from ferrule.codegen.tileregisters import TileRegisters, in_tile_registers
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.codegen.values import Values
@@ -111,7 +112,7 @@ class Reductions:
             with self.values.along(loop.range):
                 self._fill(c, rest)
         else:
-            self.values.serial(Loop(loop.range), lambda: self._fill(c, rest))
+            run_loop(self.values, Loop(loop.range), lambda: self._fill(c, rest))
 
     def _registers(self, nest: Nest, hold: int) -> _Registers:
         """A register for every copy of every accumulator; it starts as the identity."""

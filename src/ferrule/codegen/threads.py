@@ -14,6 +14,7 @@ from math import prod
 from typing import final
 
 from ferrule.codegen.kernel import (
+    LANES_OR_COPIES,
     Compute,
     Kernel,
     KernelError,
@@ -204,3 +205,31 @@ class Threads:
 
 def _thread_loops(kernel: Kernel, nest: Nest) -> list[Loop]:
     return [loop for _, _, loop in kernel.path(nest) if loop.kind is Kind.THREAD]
+
+
+def in_registers(kernel: Kernel, threads: Threads) -> frozenset[str]:
+    """The computes whose values need no memory: scalars, lanes and copies, read exactly as they
+    were made, by the thread that made them.
+    """
+    without_memory = (*LANES_OR_COPIES, Kind.THREAD)
+    out: set[str] = set()
+    for nest in kernel.nests:
+        kinds = {loop.range: loop.kind for loop in nest.loops}
+        for c in nest.computes:
+            plain = c.store is None and c.stages == 1
+            if plain and all(kinds[r] in without_memory for r in c.ranges):
+                out.update(c.names)
+    out -= threads.shared
+    kind_of = {loop.range: loop.kind for nest in kernel.nests for loop in nest.loops}
+    for nest in kernel.nests:
+        for read in nest.reads:
+            for i, r in zip(read.src, kernel.computes[read.arg].ranges, strict=True):
+                chosen = i.is_const and kind_of[r] is Kind.UNROLL
+                if not chosen and not (i.op is ExprOp.RANGE and kind_of[i] is kind_of[r]):
+                    out.discard(read.arg)
+    running = {
+        n for nest in kernel.nests for c in nest.computes if c.along is not None for n in c.names
+    }
+    if not running <= out:
+        raise KernelError(f"{sorted(running - out)} run along a loop, and not in registers")
+    return frozenset(out)

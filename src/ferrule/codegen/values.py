@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import final
 
 from ferrule.codegen.emitter import I32, I64, Copy, Emitter
 from ferrule.codegen.intrinsics import COPIED_BYTES
 from ferrule.codegen.kernel import (
-    LANES_OR_COPIES,
     PIECE_BYTES,
     Compute,
     Kernel,
-    KernelError,
     Kind,
     Loop,
     Nest,
@@ -28,7 +26,7 @@ from ferrule.codegen.kernel import (
 )
 from ferrule.codegen.neighbours import few_vectors, near_lanes, whole_vectors
 from ferrule.codegen.plan import gap_of_copies
-from ferrule.codegen.threads import Digit, Threads
+from ferrule.codegen.threads import Digit, Threads, in_registers
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import FALSE, INDEX, TRUE, Expr, ExprOp, conjuncts, const, load, substitute
@@ -59,7 +57,7 @@ class Values:
         self._filled: dict[str, int] = {}
         self._locals: dict[str, UOp] = {}
         self._thread: UOp | None = None
-        self._in_registers = _registers(kernel, threads)
+        self._in_registers = in_registers(kernel, threads)
         self._changing = loaded_again(kernel)
         self._chosen: dict[tuple[object, ...], Expr] = {}
         self._depth = 0
@@ -72,6 +70,15 @@ class Values:
         outside, self.lane = self.lane, lane
         yield
         self.lane = outside
+
+    @contextmanager
+    def knowing(self, known: Mapping[Expr, Expr]) -> Iterator[None]:
+        """A part of the program in which some conditions are known."""
+        outside = self.copies
+        if known:
+            self.copies = {**outside, **known}
+        yield
+        self.copies = outside
 
     @contextmanager
     def fetching(self, nest: Nest) -> Iterator[None]:
@@ -116,91 +123,12 @@ class Values:
         at = (int(self.copies[r].arg) if r in self.copies else _LANE for r in c.ranges)
         return c.name, tuple(at)
 
-    def serial(
-        self, loop: Loop, body: Callable[[], None], bounds: tuple[UOp, UOp] | None = None
-    ) -> None:
-        """A loop that runs. Where it is peeled, all iterations but the last come without its
-        condition.
+    def begin(self, loop: Loop, iteration: UOp) -> None:
+        """The body of a loop, and which iteration it is; what another one may have changed is
+        loaded again.
         """
-        if loop.bits is not None:
-            self._run_by_bits(loop, body)
-            return
-        if loop.only is not None:
-            body = self._knowing(loop.only, body)
-        size = loop.range.size if loop.end is None else loop.end
-        first = const(0) if loop.start is None else loop.start
-        start, stop = bounds or (self.plain(first), self.plain(size))
-        if loop.segments:
-            self._run_segments(loop, start, stop, body)
-            return
-        if loop.peel is None:
-            self._run(loop, start, stop, body)
-            return
-        last = self.value(loop.range.size - 1)
-        conditions = dict.fromkeys(conjuncts(loop.peel), TRUE)
-        self.copies.update(conditions)
-        some = bounds is not None or (loop.start, loop.end) != (None, None)
-        if (loop.range.size - 1).max > 0:
-            before = self.out.alu(ExprOp.MIN, stop, last) if some else last
-            self._run(loop, start, before, body)
-        for condition in conditions:
-            del self.copies[condition]
-        if some or loop.range.size.min < 1:  # the last one may not be among these
-            last = self.out.alu(ExprOp.MAX, start, last)
-        self._run(loop, last, stop, body)
-
-    def _knowing(self, condition: Expr, body: Callable[[], None]) -> Callable[[], None]:
-        """A body in which a condition is known to hold."""
-
-        def run() -> None:
-            outside = dict(self.copies)
-            self.copies.update(dict.fromkeys(conjuncts(condition), TRUE))
-            body()
-            self.copies = outside
-
-        return run
-
-    def _run_segments(self, loop: Loop, start: UOp, stop: UOp, body: Callable[[], None]) -> None:
-        """One loop after the other, each with the conditions that are known there, but for those
-        that what is known outside leaves no iteration of.
-        """
-        outside = dict(self.copies)
-        for segment in loop.segments:
-            known = {condition: TRUE if holds else FALSE for condition, holds in segment.known}
-            if any(
-                outside.get(condition, holds) is not holds for condition, holds in known.items()
-            ):
-                continue
-            end = self.out.alu(ExprOp.MIN, self.plain(segment.end), stop)
-            self.copies.update(known)
-            self._run(loop, start, end, body)
-            self.copies = dict(outside)
-            start = self.out.alu(ExprOp.MAX, start, end)
-
-    def _run_by_bits(self, loop: Loop, body: Callable[[], None]) -> None:
-        """A loop that runs once for each bit that is set, by the number of the bit."""
-        assert loop.bits is not None
-        assert loop.only is not None
-        name, bits = loop.range.name, self.vector(loop.bits)
-        left = self.out.emit(UOp(UOps.REG, dtypes.uint32, 1, (bits,), f"{name}.left"))
-        count = self.out.typed(self.out.alu(ExprOp.POPCOUNT, bits), self.out.index)
-        self.out.open(name, self.out.constant(0, self.out.index), count)
-        now = self.out.get(left)
-        # Below the lowest bit that is set all are set in the number before, and it is not.
-        before = self.out.alu(ExprOp.SUB, now, self.out.constant(1, dtypes.uint32))
-        below = self.out.alu(ExprOp.AND, self.out.alu(ExprOp.NOT, now), before)
-        lowest = self.out.typed(self.out.alu(ExprOp.POPCOUNT, below), self.out.index)
-        self.out.remember(loop.range, lowest)
+        self.out.remember(loop.range, iteration)
         self._forget_loads(self._changing)
-        self._knowing(loop.only, body)()
-        self.out.set(left, self.out.alu(ExprOp.AND, now, before))
-        self.out.close()
-
-    def _run(self, loop: Loop, start: UOp, stop: UOp, body: Callable[[], None]) -> None:
-        self.out.remember(loop.range, self.out.open(loop.range.name, start, stop))
-        self._forget_loads(self._changing)
-        body()
-        self.out.close()
 
     # -- expressions -------------------------------------------------------------------------------
 
@@ -610,31 +538,3 @@ def _is_short(node: Expr) -> bool:
     """Whether a node is index arithmetic, or compares indices, that fit int32."""
     operands = [e for e in (node, *node.src) if e.dtype is INDEX]
     return bool(operands) and all(-(2**31) <= e.min and e.max < 2**31 for e in operands)
-
-
-def _registers(kernel: Kernel, threads: Threads) -> frozenset[str]:
-    """The computes whose values need no memory: scalars, lanes and copies, read exactly as they
-    were made, by the thread that made them.
-    """
-    without_memory = (*LANES_OR_COPIES, Kind.THREAD)
-    out: set[str] = set()
-    for nest in kernel.nests:
-        kinds = {loop.range: loop.kind for loop in nest.loops}
-        for c in nest.computes:
-            plain = c.store is None and c.stages == 1
-            if plain and all(kinds[r] in without_memory for r in c.ranges):
-                out.update(c.names)
-    out -= threads.shared
-    kind_of = {loop.range: loop.kind for nest in kernel.nests for loop in nest.loops}
-    for nest in kernel.nests:
-        for read in nest.reads:
-            for i, r in zip(read.src, kernel.computes[read.arg].ranges, strict=True):
-                chosen = i.is_const and kind_of[r] is Kind.UNROLL
-                if not chosen and not (i.op is ExprOp.RANGE and kind_of[i] is kind_of[r]):
-                    out.discard(read.arg)
-    running = {
-        n for nest in kernel.nests for c in nest.computes if c.along is not None for n in c.names
-    }
-    if not running <= out:
-        raise KernelError(f"{sorted(running - out)} run along a loop, and not in registers")
-    return frozenset(out)

@@ -22,6 +22,7 @@ from ferrule.expr.build import (
     sint,
     substitute,
     weighted_sum,
+    within,
 )
 from ferrule.expr.values import alu, cast, load, pack, select, uncast
 from ferrule.expr.variable import (
@@ -70,4 +71,5 @@ __all__ = [
     "value_guard",
     "varying",
     "weighted_sum",
+    "within",
 ]

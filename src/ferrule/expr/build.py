@@ -500,6 +500,11 @@ def both(a: Expr, b: Expr) -> Expr:
     return reduce(lambda x, y: Expr(ExprOp.AND, BOOL, (x, y)), ordered)
 
 
+def within(index: Expr, size: sint) -> Expr:
+    """`0 <= index < size`."""
+    return both(less(const(-1), index), less(index, as_expr(size)))
+
+
 def conjuncts(valid: Expr) -> list[Expr]:
     """The conditions that must all hold; none for TRUE."""
     if valid is TRUE:

@@ -32,6 +32,7 @@ from ferrule.ops import (
     TernaryOps,
     UnaryOps,
     cast_arg,
+    how_scattered,
     scatter_start,
 )
 from ferrule.shape.view import View
@@ -239,8 +240,9 @@ _COMBINED = {"add": np.add, "max": np.maximum, "min": np.minimum, "prod": np.mul
 
 
 def _scatter(value: Array, index: Array, *others: Any) -> Array:
-    *base, (axis, size, *given) = others
-    how = given[0] if given else "add"
+    *base, arg = others
+    axis, size = arg[:2]
+    how = how_scattered(arg)
     shape = base[0].shape if base else (*value.shape[:axis], size, *value.shape[axis + 1 :])
     start = base[0] if base else scatter_start(how, dtypes.from_np(value.dtype))
     result = np.full(shape, start, value.dtype)

@@ -1,0 +1,266 @@
+"""A node of an AST at an index, as one scalar expression over ranges.
+
+`Lowering.lower(node, index, valid)` is memoised on all three. Movement ops only transform the
+index; every load carries the whole condition under which it happens, so that a value may be
+computed, or hoisted, anywhere. A REDUCE is an expression too, over ranges of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Generator, Mapping, Sequence
+from typing import assert_never
+
+from ferrule.codegen.elementwise import NARROW, elementwise
+from ferrule.codegen.kernel import (
+    MONOIDS,
+    Monoid,
+)
+from ferrule.codegen.phases import every
+from ferrule.codegen.sums import one_sum
+from ferrule.dtype import dtypes
+from ferrule.expr import (
+    BOOL,
+    INDEX,
+    TRUE,
+    Expr,
+    ExprOp,
+    all_of,
+    alu,
+    both,
+    cast,
+    conjuncts,
+    const,
+    load,
+    range_,
+    select,
+    sint,
+    toposort,
+    within,
+)
+from ferrule.ops import (
+    BinaryOps,
+    BufferOps,
+    ConstBuffer,
+    FunctionOps,
+    LazyOp,
+    LoadOps,
+    MemBuffer,
+    MovementOps,
+    ReduceOps,
+    TernaryOps,
+    UnaryOps,
+)
+from ferrule.shape import movement
+from ferrule.shape.movement import Index
+
+Visit = tuple[LazyOp, Index, Expr]
+Rule = Generator[Visit, Expr, Expr]
+
+
+class Lowering:
+    """The lowering of one AST."""
+
+    def __init__(self) -> None:
+        self.memo: dict[Visit, Expr] = {}
+        self.tails: dict[Expr, Expr] = {}
+        """Conditions that hold wherever a result is stored, and the range that each is about."""
+        self.kept: list[tuple[LazyOp, Index]] = []
+        """The KEEPs that were met, each with the index at which it was read."""
+        self._own_ranges: dict[LazyOp, tuple[Expr, ...]] = {}
+        self._number = itertools.count()
+
+    def lower(self, root: LazyOp, idx: Index, valid: Expr = TRUE) -> Expr:
+        """The value of a node at an index; a stack of generators instead of recursion."""
+        stack: list[tuple[Visit, Rule]] = []
+        pending: Visit | None = (root, idx, valid)
+        result: Expr | None = None
+        while True:
+            if pending is not None:
+                result = self.memo.get(pending)
+                if result is None:
+                    stack.append((pending, self._rule(*pending)))
+            pending = None
+            if not stack:
+                assert result is not None
+                return result
+            visit, rule = stack[-1]
+            try:
+                pending = next(rule) if result is None else rule.send(result)
+                result = None
+            except StopIteration as done:
+                stack.pop()
+                result = self.memo[visit] = done.value
+
+    def _rule(self, node: LazyOp, idx: Index, valid: Expr) -> Rule:
+        match node.op:
+            case BufferOps.KEEP:
+                return self._keep(node, idx, valid)
+            case BufferOps():
+                return self._leaf(node, idx, valid)
+            case MovementOps():
+                return self._move(node, idx, valid)
+            case ReduceOps():
+                return self._reduce(node, idx, valid)
+            case UnaryOps() | BinaryOps() | TernaryOps():
+                return self._elementwise(node, idx, valid)
+            case LoadOps() | FunctionOps():
+                raise ValueError(f"{node.op} belongs to the graph; a kernel's AST has no such node")
+            case _:
+                assert_never(node.op)
+
+    def _leaf(self, node: LazyOp, idx: Index, valid: Expr) -> Rule:
+        yield from ()
+        if node.op is BufferOps.CONST:
+            arg: ConstBuffer = node.arg
+            val, dtype = arg.val, arg.dtype
+            value = cast(val, dtype) if isinstance(val, Expr) else const(val, dtype)
+            _, inside = arg.st.index(idx)
+            if inside is TRUE:
+                return value
+            return alu(ExprOp.WHERE, inside, value, const(0, dtype))
+        mem: MemBuffer = node.arg
+        offset, inside = mem.st.index(idx)
+        return load(mem.idx, mem.dtype, offset, both(valid, inside))
+
+    def _move(self, node: LazyOp, idx: Index, valid: Expr) -> Rule:
+        source: LazyOp = node.src[0]
+        match node.op:
+            case MovementOps.RESHAPE:
+                return (yield source, movement.reshape(idx, node.shape, source.shape), valid)
+            case MovementOps.PERMUTE:
+                return (yield source, movement.permute(idx, node.arg), valid)
+            case MovementOps.EXPAND:
+                return (yield source, movement.expand(idx, node.shape, source.shape), valid)
+            case MovementOps.SHRINK:
+                return (yield source, movement.shrink(idx, node.arg), valid)
+            case MovementOps.STRIDE:
+                return (yield source, movement.stride(idx, node.arg, source.shape), valid)
+            case MovementOps.AS_STRIDED:
+                return (yield source, movement.as_strided(idx, node.arg, source.shape), valid)
+            case MovementOps.WINDOW:
+                return (yield source, movement.window(idx, node.arg), valid)
+            case MovementOps.PAD:
+                inner, inside = movement.pad(idx, node.arg, source.shape)
+            case MovementOps.UNWINDOW:
+                inner, inside = movement.unwindow(idx, node.arg, source.shape)
+                valid = self._without_tails(valid, idx, node.arg[0])
+            case MovementOps.GATHER:
+                position = yield node.src[1], idx, valid
+                axis: int = node.arg
+                at = cast(position, INDEX)
+                inside = within(at, source.shape[axis])
+                inner = (*idx[:axis], at, *idx[axis + 1 :])
+            case _:
+                raise AssertionError(node.op)
+        value = yield source, inner, both(valid, inside)
+        return select(inside, value, const(0, value.dtype))
+
+    def _without_tails(self, valid: Expr, idx: Index, axis: int) -> Expr:
+        """What is asked of the index along an axis is left out: UNWINDOW checks it anyway."""
+        others = {r for a, i in enumerate(idx) if a != axis for r in i.ranges}
+        return all_of(
+            part
+            for part in conjuncts(valid)
+            if part not in self.tails or self.tails[part] in others
+        )
+
+    def _reduce(self, node: LazyOp, idx: Index, valid: Expr) -> Rule:
+        source: LazyOp = node.src[0]
+        axes = _reduced_axes(node)
+        ranges = self._ranges_of(node, axes)
+        at: dict[int, Expr] = dict(zip(axes, ranges, strict=True))
+        valid = _without_loaded(valid, idx, node.shape)
+        body = yield source, _index_at(idx, at), valid
+        wide = dtypes.float32 if node.dtype in NARROW else node.dtype
+        monoid = _monoid_of(node)
+        if not ranges:
+            return body
+        if monoid.op is ExprOp.ADD:
+            shorter = {a: found for a, r in at.items() if (found := every(body, r)) is not None}
+            if shorter:
+                inside = all_of(found.inside for found in shorter.values())
+                at |= {a: found.index for a, found in shorter.items()}
+                body = yield source, _index_at(idx, at), both(valid, inside)
+                body = select(inside, body, const(0, body.dtype))
+                counters = {a: found.counter for a, found in shorter.items()}
+                counted = [counters.get(a, r) for a, r in zip(axes, ranges, strict=True)]
+                ranges = tuple(r for r in counted if not r.is_const)
+            body, inner_ranges = one_sum(body, wide)
+            ranges += inner_ranges
+            if not ranges:
+                return cast(body, node.dtype)
+        total = Expr(ExprOp.REDUCE, wide, (cast(body, wide),), (monoid.name, ranges))
+        return cast(total, node.dtype)
+
+    def _ranges_of(self, node: LazyOp, axes: Sequence[int]) -> tuple[Expr, ...]:
+        """The ranges over `axes` of its source that belong to a REDUCE or a KEEP."""
+        ranges = self._own_ranges.get(node)
+        if ranges is None:
+            number = next(self._number)
+            ranges = tuple(range_(f"r{number}.{a}", node.src[0].shape[a]) for a in axes)
+            self._own_ranges[node] = ranges
+        return ranges
+
+    def _keep(self, node: LazyOp, idx: Index, valid: Expr) -> Rule:
+        """A block of the source, over all of the kept axes, read at `idx`.
+
+        The block is the same for every index along these axes, so that it is computed under what
+        the condition says of the others.
+        """
+        axes = [a for a in node.arg if not idx[a].is_const]
+        ranges = self._ranges_of(node, axes)
+        at = dict(zip(axes, ranges, strict=True))
+        along = frozenset(r for a in axes for r in idx[a].ranges)
+        outside = all_of(part for part in conjuncts(valid) if not part.ranges & along)
+        body = yield node.src[0], _index_at(idx, at), outside
+        if not ranges:
+            return body
+        index = tuple(idx[a] for a in axes)
+        self.kept.append((node, idx))
+        return Expr(ExprOp.KEEP, body.dtype, (body, *index), ("keep", ranges))
+
+    def _elementwise(self, node: LazyOp, idx: Index, valid: Expr) -> Rule:
+        operands = []
+        for source in node.src:
+            operands.append((yield source, idx, valid))
+        return elementwise(node.op, operands, node.arg)
+
+
+def _index_at(idx: Index, at: Mapping[int, Expr]) -> Index:
+    """An index with some axes replaced."""
+    return tuple(at.get(a, i) for a, i in enumerate(idx))
+
+
+def _without_loaded(valid: Expr, idx: Index, shape: Sequence[sint]) -> Expr:
+    """What is asked of a loaded index is left out where a value is the same for several of them,
+    and there whatever they are: it is computed once, and what is picked by the index is masked.
+    """
+    sizes = [size for size in shape if isinstance(size, int)]
+    pairs = zip(idx, sizes, strict=False)
+    if len(sizes) < len(idx) or not all(0 <= i.min and i.max < size for i, size in pairs):
+        return valid
+    known = frozenset(r for i in idx for r in i.ranges)
+    return all_of(
+        part
+        for part in conjuncts(valid)
+        if part.ranges <= known or not any(e.op is ExprOp.LOAD for e in toposort([part]))
+    )
+
+
+def _monoid_of(node: LazyOp) -> Monoid:
+    """The monoid of a REDUCE node."""
+    if node.op is ReduceOps.SUM:
+        return MONOIDS["any" if node.dtype is BOOL else "sum"]
+    if node.op is ReduceOps.MAX:
+        return MONOIDS["any" if node.dtype is BOOL else "max"]
+    assert node.op is ReduceOps.PROD, f"{node.op} is only ever the root of a kernel"
+    return MONOIDS["all" if node.dtype is BOOL else "prod"]
+
+
+def _reduced_axes(node: LazyOp) -> list[int]:
+    """The axes that a REDUCE node combines (those of size 1 need no loop)."""
+    before = node.src[0].shape
+    return [
+        a for a, (n, m) in enumerate(zip(before, node.shape, strict=True)) if n is not m and n != m
+    ]
