@@ -32,10 +32,10 @@ from tests.kernels import (
 
 from ferrule.codegen import gridtile
 from ferrule.codegen.gridcost import GridTile, best_group
-from ferrule.codegen.gridtile import MOST_SCRATCH, tile_grid
+from ferrule.codegen.gridtile import tile_grid
 from ferrule.codegen.interpret import AccessError, RaceError, interpret
 from ferrule.codegen.intrinsics import MMA, MMA_TF32, MatrixIntrinsic, matrix_intrinsic
-from ferrule.codegen.kernel import KernelError
+from ferrule.codegen.kernel import COMBINING_BYTES, KernelError
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
@@ -439,7 +439,7 @@ def test_several_roots_share_the_memory_of_a_block() -> None:
     ]
     linearizer = Linearizer(LazyOp(BufferOps.SINK, tuple(stores)), GPU).linearize()
     assert sum(u.op is UOps.SHARED for u in linearizer.uops) == 4
-    assert shared_bytes(linearizer) <= GPU.shared_bytes - MOST_SCRATCH
+    assert shared_bytes(linearizer) <= GPU.shared_bytes - COMBINING_BYTES
 
 
 def test_a_warp_that_multiplies_matrices_has_all_of_its_threads() -> None:

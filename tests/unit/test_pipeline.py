@@ -18,7 +18,7 @@ from ferrule.codegen.gridtile import tile_grid
 from ferrule.codegen.interpret import AccessError, RaceError, interpret
 from ferrule.codegen.interpret.memory import Memory
 from ferrule.codegen.intrinsics import MMA, MMA_TF32, MatrixIntrinsic
-from ferrule.codegen.kernel import LINE_BYTES, PIECE_BYTES, KernelError, show, verify
+from ferrule.codegen.kernel import BANKS_BYTES, PIECE_BYTES, KernelError, show, verify
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
@@ -226,15 +226,15 @@ def turns(index: np.ndarray[Any, Any], itemsize: int) -> tuple[int, int]:
     all that the banks give.
     """
     lanes = min(index.shape[1], PIECE_BYTES // itemsize)
-    together = min(32, LINE_BYTES // (lanes * itemsize))
+    together = min(32, BANKS_BYTES // (lanes * itemsize))
     real = least = 0
     for part in range(0, index.shape[1], lanes):
         for first in range(0, len(index), together):
             some = index[first : first + together, part : part + lanes] * itemsize
             words = np.unique(some // BANK_BYTES)
-            banks = np.bincount(words % (LINE_BYTES // BANK_BYTES))
+            banks = np.bincount(words % (BANKS_BYTES // BANK_BYTES))
             real += banks.max()
-            least += -(-len(words) * BANK_BYTES // LINE_BYTES)
+            least += -(-len(words) * BANK_BYTES // BANKS_BYTES)
     return int(real), least
 
 

@@ -126,10 +126,9 @@ def _store_cycles(plan: Plan, c: Compute, v: Expr, tile: Tile) -> float:
     step = step_of(c.store.index, v)
     if step == 1:
         return 0.1
-    # A way of the first cache is a page: so many of the tile's columns fall into the same set.
+    # So many of the tile's columns fall into the same set of the first cache.
     together = tile.columns * gcd(step * c.value.dtype.itemsize, PAGE_BYTES) // PAGE_BYTES
-    ways = plan.target.l1_bytes // PAGE_BYTES
-    return SCATTER_CYCLES if together <= ways else CONFLICT_CYCLES
+    return SCATTER_CYCLES if together <= plan.l1_ways else CONFLICT_CYCLES
 
 
 def _row_axis(root: Nest, found: Sequence[Expr], v: Expr) -> Expr | None:
@@ -363,10 +362,9 @@ class _Contraction:
         k = next(o.range for o in nest.loops if o.range not in nest.computes[0].ranges)
         step = step_of(e.src[0], k) * e.dtype.itemsize
         width = self.tile.columns * e.dtype.itemsize
-        ways = self.plan.target.l1_bytes // PAGE_BYTES
         together = k.size.max * max(gcd(step, PAGE_BYTES), width) // PAGE_BYTES
         whole = step % LINE_BYTES == 0
-        return whole and k.size.max <= MOST_PAGES and together <= ways * 3 // 4
+        return whole and k.size.max <= MOST_PAGES and together <= self.plan.l1_ways * 3 // 4
 
     def _pack(self, nest: Nest, e: Expr, at: str, depth: int) -> None:
         """A copy in the order in which the tile reads it: k outermost, lanes innermost."""

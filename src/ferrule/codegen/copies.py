@@ -186,10 +186,9 @@ class Copies:
         plan = self.plan
         name = f"{self.reduce}.copy{which.arg}"
         c = plan.kernel.computes[name]
-        ways = plan.target.l1_bytes // PAGE_BYTES
         for r, step in zip(c.ranges, c.strides(c.ranges), strict=True):
             near = tile.rows * gcd(step * c.value.dtype.itemsize, PAGE_BYTES)
-            if base(r.name) == base(rows) and near > max(ways // 4, 1) * PAGE_BYTES:
+            if base(r.name) == base(rows) and near > max(plan.l1_ways // 4, 1) * PAGE_BYTES:
                 plan.do("pad", name, r.name, LINE_BYTES // c.value.dtype.itemsize)
 
     def _vectorize_copy(self, name: str) -> None:

@@ -20,7 +20,6 @@ from typing import final
 
 from ferrule.codegen.contraction import is_contraction
 from ferrule.codegen.gridcost import (
-    ACCESS_BYTES,
     FILL_CYCLES,
     LANES,
     OTHER_REGISTERS,
@@ -32,7 +31,7 @@ from ferrule.codegen.gridcost import (
 )
 from ferrule.codegen.gridtile import Axes, Tiling, fill_copy, matrix_product
 from ferrule.codegen.intrinsics import MatrixIntrinsic
-from ferrule.codegen.kernel import Compute, Kernel, Nest, reads
+from ferrule.codegen.kernel import PIECE_BYTES, Compute, Kernel, Nest, reads
 from ferrule.codegen.plan import Plan, base, loads
 from ferrule.codegen.primitives.editing import ScheduleError
 from ferrule.codegen.primitives.nests import compute_at
@@ -72,7 +71,7 @@ class ChainTile:
     def shared_bytes(self, work: ChainWork) -> int:
         """What is in shared memory, with its padding."""
         rows, terms = self.scores.block_rows, self.scores.block_columns
-        near = ACCESS_BYTES // work.itemsize
+        near = PIECE_BYTES // work.itemsize
         step = max(self.scores.step, near)
         operands = (rows + terms + 2 * near) * step + (rows + terms) * near
         elements = len(work.depths) * operands
@@ -432,7 +431,7 @@ class _ChainTiling:
         rows = [r.name for r in kept.ranges if base(r.name) == base(row)]
         terms = [r.name for r in kept.ranges if r.name not in rows]
         plan.do("axes", name, (*rows, *terms))
-        plan.do("pad", nest, rows[-1], ACCESS_BYTES // kept.value.dtype.itemsize)
+        plan.do("pad", nest, rows[-1], PIECE_BYTES // kept.value.dtype.itemsize)
 
     def _finish(self, fills: Sequence[str]) -> None:
         plan, last = self.plan, self.chain.last

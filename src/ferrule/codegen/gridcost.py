@@ -12,12 +12,10 @@ from functools import lru_cache
 from typing import final
 
 from ferrule.codegen.intrinsics import WARP, MatrixIntrinsic
-from ferrule.codegen.kernel import LINE_BYTES, PIECE_BYTES
+from ferrule.codegen.kernel import BANKS_BYTES, PIECE_BYTES
 from ferrule.records import dataclass
 from ferrule.target import Target
 
-ACCESS_BYTES = PIECE_BYTES  # the widest load of one thread
-BANKS_BYTES = LINE_BYTES  # of memory that threads share: what all of its banks give at a time
 ACCUMULATOR_BYTES = 256  # for the results of one thread
 MATRIX_RESULTS = 128  # of one thread, where warps multiply matrices: half of its registers
 STAGES = (4, 3, 2)  # steps that are in shared memory at once: one is used, the others on their way
@@ -86,7 +84,7 @@ class GridTile:
 
     def shared_bytes(self, itemsize: int) -> int:
         """The most shared memory that it takes: with padding, which threads may need."""
-        padding = 0 if self.matrices else 2 * ACCESS_BYTES // itemsize * self.step
+        padding = 0 if self.matrices else 2 * PIECE_BYTES // itemsize * self.step
         return self.stages * (self.staged + padding) * itemsize
 
 
@@ -281,7 +279,7 @@ def _bank_reads(target: Target, tile: GridTile, itemsize: int) -> float:
     down = max(1, target.warp // across)
 
     def reads(results: int, threads: int) -> float:
-        near = min(results * itemsize, ACCESS_BYTES)
+        near = min(results * itemsize, PIECE_BYTES)
         return results * itemsize / near * max(1.0, near * threads / BANKS_BYTES)
 
     return reads(tile.columns, across) + reads(tile.rows, down)

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from math import gcd, prod
 
 from ferrule.codegen.gridcost import clock
-from ferrule.codegen.gridstreams import ACCESS_BYTES, aligned_lanes
-from ferrule.codegen.kernel import Kind
+from ferrule.codegen.gridstreams import aligned_lanes
+from ferrule.codegen.kernel import PIECE_BYTES, Kind
 from ferrule.codegen.plan import LINE_BYTES, Plan
 from ferrule.codegen.primitives.loops import MOST_BITS
 from ferrule.codegen.primitives.nests import chosen_place
@@ -185,7 +185,7 @@ def _lanes(plan: Plan, names: Sequence[str]) -> int:
     """How many neighbours a thread takes at a time: where the last loop that owns its elements is
     contiguous in all that is loaded and stored.
     """
-    lanes = ACCESS_BYTES
+    lanes = PIECE_BYTES
     for name in names:
         near = [r for (step, _), r in owned(plan.nest(name)).items() if step == 1]
         lanes = gcd(lanes, aligned_lanes(plan.nest(name), near[0]) if near else 1)

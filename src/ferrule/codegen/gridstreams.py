@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from math import gcd, prod
 
-from ferrule.codegen.kernel import Nest
+from ferrule.codegen.kernel import PIECE_BYTES, Nest
 from ferrule.codegen.plan import Plan, loads, step_of
 from ferrule.expr import Expr, ExprOp, toposort
 
-ACCESS_BYTES = 16  # the widest load of one thread
 LEAST_SIDE = 8  # of a square: then a row of it fills the sectors that are loaded
 BANK_BYTES = 4  # of shared memory
 
@@ -107,7 +106,7 @@ def _odd_lanes(nest: Nest, r: Expr) -> int:
             accesses.append((c.store.index, c.store.valid, c.value.dtype.itemsize))
     if any(r in valid.ranges for _, valid, _ in accesses):
         return 1
-    lanes = ACCESS_BYTES // max((size for *_, size in accesses), default=ACCESS_BYTES)
+    lanes = PIECE_BYTES // max((size for *_, size in accesses), default=PIECE_BYTES)
     for index, _, _ in accesses:
         step = step_of(index, r)
         if step not in (0, 1):

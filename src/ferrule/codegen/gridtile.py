@@ -18,7 +18,6 @@ from typing import final
 
 from ferrule.codegen.contraction import is_contraction
 from ferrule.codegen.gridcost import (
-    ACCESS_BYTES,
     RESIDENT,
     GridTile,
     Work,
@@ -35,7 +34,7 @@ from ferrule.codegen.intrinsics import (
     MatrixIntrinsic,
     native_matrix_intrinsic,
 )
-from ferrule.codegen.kernel import MOST_SCRATCH, Compute, Nest
+from ferrule.codegen.kernel import COMBINING_BYTES, PIECE_BYTES, Compute, Nest
 from ferrule.codegen.plan import Plan, base, loads, step_of
 from ferrule.codegen.primitives.editing import is_product_of_loads
 from ferrule.dtype import DType
@@ -105,7 +104,7 @@ def schedule_grid_tile(plan: Plan, name: str) -> bool:
     roots = len(plan.kernel.roots)
     if roots > 1:  # each with shared memory of its own, and blocks as large as the largest of them
         work = replace(work, matrices=None)
-        target = replace(target, shared_bytes=(target.shared_bytes - MOST_SCRATCH) // roots)
+        target = replace(target, shared_bytes=(target.shared_bytes - COMBINING_BYTES) // roots)
     tile = best_grid_tile(target, work)
     return tile is not None and tile_grid(plan, name, tile)
 
@@ -328,7 +327,7 @@ class Tiling:
         if tile.matrices is not None:
             self._warps(tile.matrices, nest, row, column, term)
             return
-        lanes = max(1, ACCESS_BYTES // self._dtype.itemsize)
+        lanes = max(1, PIECE_BYTES // self._dtype.itemsize)
         outer = self._around(nest, row, column, term)
         rows = _shared_out(plan, nest, row, tile.row_threads, min(tile.rows, lanes))
         columns = _Shares()
@@ -498,7 +497,7 @@ def _pad(plan: Plan, name: str, axis: Expr) -> None:
     """Neighbours along an axis are written by neighbouring threads: to other banks."""
     (c,) = plan.nest(name).computes
     inner = [r for r in c.ranges if base(r.name) == base(axis.name)][-1]
-    plan.do("pad", name, inner.name, ACCESS_BYTES // c.value.dtype.itemsize)
+    plan.do("pad", name, inner.name, PIECE_BYTES // c.value.dtype.itemsize)
 
 
 def _unit_steps(e: Expr, r: Expr) -> int:
@@ -514,7 +513,7 @@ def _unit_steps(e: Expr, r: Expr) -> int:
 
 def _lanes(e: Expr, r: Expr) -> int:
     """How many neighbours one load takes: what stays aligned, under one condition."""
-    lanes = gcd(ACCESS_BYTES // e.dtype.itemsize, r.size.arg)
+    lanes = gcd(PIECE_BYTES // e.dtype.itemsize, r.size.arg)
     while lanes > 1 and not _is_whole(e, r, lanes):
         lanes //= 2
     return lanes

@@ -36,9 +36,9 @@ class Kind(Enum):
 
 
 LANES_OR_COPIES = frozenset({Kind.UNROLL, Kind.VECTOR})
-LINE_BYTES = 128  # of memory that threads share: what its banks give at a time
+BANKS_BYTES = 128  # of memory that threads share: what its banks give at a time
 PIECE_BYTES = 16  # the most that a thread takes of it at a time
-MOST_SCRATCH = 8 << 10  # bytes of it in which threads combine values
+COMBINING_BYTES = 8 << 10  # of it, at most, in which threads combine values
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class Compute:
         if not self.swizzle:
             return place
         itemsize = self.value.dtype.itemsize
-        line, piece = LINE_BYTES // itemsize, PIECE_BYTES // itemsize
+        line, piece = BANKS_BYTES // itemsize, PIECE_BYTES // itemsize
         further = place // max(line, self.swizzle) * self.pieces
         turned = (place // piece + further) % (line // piece)
         return place // line * line + turned * piece + place % piece
@@ -209,7 +209,7 @@ class Compute:
     def room(self, axes: Sequence[Expr]) -> int:
         """How many places scratch memory with some of its axes has."""
         places = self.strides(axes)[0] * axes[0].size.max if axes else 1
-        line = LINE_BYTES // self.value.dtype.itemsize if self.swizzle else 1
+        line = BANKS_BYTES // self.value.dtype.itemsize if self.swizzle else 1
         return -(-places // line) * line
 
 

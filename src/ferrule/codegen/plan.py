@@ -38,6 +38,11 @@ class Plan:
         self.kernel = PRIMITIVES[primitive](self.kernel, *args)
         self.opts.append(choice)
 
+    @property
+    def l1_ways(self) -> int:
+        """How many lines a set of the first cache has room for: each way of it is a page."""
+        return self.target.l1_bytes // PAGE_BYTES
+
     def nest(self, name: str) -> Nest:
         return self.kernel.by_name[name]
 

@@ -8,14 +8,13 @@ from math import prod
 from ferrule.codegen.kernel import Kind, Loop, Nest
 from ferrule.codegen.neighbours import MOST_VECTORS
 from ferrule.codegen.panels import schedule_panels
-from ferrule.codegen.plan import LINE_BYTES, SERIAL_WORK, Plan, loads, step_of
+from ferrule.codegen.plan import LINE_BYTES, PAGE_BYTES, SERIAL_WORK, Plan, loads, step_of
 from ferrule.codegen.primitives.editing import descendants
 from ferrule.codegen.primitives.nests import mergeable, shared_row
 from ferrule.codegen.streams import passes_by
 from ferrule.expr import COSTLY, Expr, const, toposort
 
 FEW_VECTORS = 4  # of a row: then it stays in registers
-PAGE_BYTES = 4096
 MANY = 16  # results, which fill a vector
 CHUNKS = 8  # for each thread, each of which computes again what all results wait for
 WORTH_REPEATING = 8  # times as much work has to be left in a chunk

@@ -10,7 +10,7 @@ from enum import auto
 from typing import Any
 
 from ferrule.codegen.intrinsics import TILE, matrix_intrinsic
-from ferrule.codegen.kernel import MOST_SCRATCH, PIECE_BYTES
+from ferrule.codegen.kernel import COMBINING_BYTES, PIECE_BYTES
 from ferrule.dtype import DType, dtypes
 from ferrule.enums import Enum
 from ferrule.expr import COMPARISONS, ExprOp
@@ -303,7 +303,7 @@ def shared_to_ask_for(uops: Sequence[UOp], target: Target) -> int:
         return 0
     sizes = [u.arg[1] * u.dtype.itemsize for u in uops if u.op is UOps.SHARED and u.dtype]
     total = sum(-(-size // SHARED_ALIGNMENT) * SHARED_ALIGNMENT for size in sizes)
-    scratch = min(PIECE_BYTES * target.block_threads, MOST_SCRATCH)
+    scratch = min(PIECE_BYTES * target.block_threads, COMBINING_BYTES)
     scratch = scratch if any(u.op is UOps.ACROSS for u in uops) else 0
     return total if total + scratch > target.static_shared_bytes else 0
 

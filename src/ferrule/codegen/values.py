@@ -25,13 +25,12 @@ from ferrule.codegen.kernel import (
     loaded_again,
 )
 from ferrule.codegen.neighbours import few_vectors, near_lanes, whole_vectors
-from ferrule.codegen.plan import gap_of_copies
+from ferrule.codegen.plan import LINE_BYTES, gap_of_copies
 from ferrule.codegen.threads import Digit, Threads, in_registers
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import FALSE, INDEX, TRUE, Expr, ExprOp, conjuncts, const, load, substitute
 
-LINE_BYTES = 64  # of the caches
 _LANE = -1  # stands for "every lane" in the place of an index
 _DEEPEST = 64  # recursion beyond this depth goes bottom-up instead
 _OWN_OPERANDS = frozenset({ExprOp.LOAD, ExprOp.READ, ExprOp.DOT})  # have a way of their own

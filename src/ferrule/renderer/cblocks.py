@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final, final
 
 from ferrule.codegen.intrinsics import COPIED_BYTES, MMA_TF32, matrix_intrinsic
-from ferrule.codegen.kernel import MOST_SCRATCH, PIECE_BYTES
+from ferrule.codegen.kernel import COMBINING_BYTES, PIECE_BYTES
 from ferrule.codegen.uops import UOp
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import ExprOp
@@ -63,7 +63,7 @@ def together(dtype: DType, lanes: int, group: Group) -> int:
     """
     if not group.needs_memory:
         return 1
-    room = min(PIECE_BYTES, MOST_SCRATCH // group.threads) // dtype.itemsize
+    room = min(PIECE_BYTES, COMBINING_BYTES // group.threads) // dtype.itemsize
     return max(1, math.gcd(lanes, room))
 
 
