@@ -124,6 +124,8 @@ class _Devices:
             return self.DEFAULT
         known = self._canonical.get(name)
         if known is None:
+            if not isinstance(name, str):
+                raise TypeError(f"{name!r} is no device; pass its name, such as 'CPU', or None")
             kind, colon, rest = name.partition(":")
             known = kind.upper() + (colon + rest if rest not in ("", "0") else "")
             self._canonical[name] = known

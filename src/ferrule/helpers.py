@@ -128,6 +128,18 @@ function
     sys.modules[module].__class__ = Called
 
 
+def type_name(value: object) -> str:
+    """The name of a value's type, with its module's unless it is one of Python's own.
+
+    >>> import numpy as np
+    >>> type_name("text"), type_name(np.zeros(2))
+    ('str', 'numpy.ndarray')
+    """
+    kind = type(value)
+    module = kind.__module__.partition(".")[0]
+    return kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
+
+
 def colored(text: str, colour: str) -> str:
     """`text` in a terminal colour; an upper-case name gives the bright form.
 

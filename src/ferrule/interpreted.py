@@ -48,9 +48,10 @@ def _known_view(st: ShapeTracker, var_vals: Mapping[Any, int]) -> ShapeTracker:
 class Interpreted:
     """A device that runs a kernel op by op: `fxn_for_op[op](*operands, arg)` gives an op's value.
 
-    For LOAD the operand is the buffer's handle; for STORE the operands are the value and the
-    handle. `fused` may hold a function for an op on top of another that nothing else uses:
-    `fused[outer, inner](*operands of the inner, outer's arg)`.
+    An op without an argument is called with its operands alone. For LOAD the operand is the
+    buffer's handle; for STORE the operands are the value and the handle. `fused` may hold
+    a function for an op on top of another that nothing else uses: `fused[outer, inner](*operands of
+    the inner, outer's arg)`.
     """
 
     codegen = None
@@ -94,8 +95,9 @@ class Interpreted:
                 operands = [values[source] for source in step.sources]
                 if step.buffer is not None:
                     operands.append(handles[step.buffer])
-                arg = with_values(step.arg, var_vals) if step.symbolic else step.arg
-                values.append(step.fxn(*operands, arg))
+                if step.arg is not None:
+                    operands.append(with_values(step.arg, var_vals) if step.symbolic else step.arg)
+                values.append(step.fxn(*operands))
 
         return run
 
@@ -138,7 +140,7 @@ class Interpreted:
     def _snapshot(self, handle: Any, arg: MemBuffer) -> Any:
         """What a buffer holds before the kernel writes to it."""
         value = self.fxn_for_op[BufferOps.LOAD](handle, arg)
-        return self.fxn_for_op[LoadOps.CONTIGUOUS](value, None)
+        return self.fxn_for_op[LoadOps.CONTIGUOUS](value)
 
     def _fusible(self, nodes: Sequence[LazyOp]) -> dict[LazyOp, LazyOp]:
         """For each node that has a fused function with its source: that source."""

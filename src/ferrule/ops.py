@@ -10,7 +10,8 @@ import hashlib
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import FrozenInstanceError, field
-from typing import Any, Final
+from dataclasses import dataclass as standard_dataclass
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from ferrule.buffer import Buffer
 from ferrule.dtype import DType
@@ -113,6 +114,7 @@ class ConstBuffer:
 # *** the tree of a kernel ***
 
 
+@standard_dataclass(init=False, repr=False, eq=False)
 class LazyOp:
     """One operation of a kernel: `op` on the values `src`, with the argument `arg`.
 
@@ -125,8 +127,9 @@ class LazyOp:
     op: Op
     src: tuple[Any, ...]
     arg: Any
-    _info: Info | None
-    _key: str | None
+    if TYPE_CHECKING:  # what follows from these three is no field
+        _info: Info | None
+        _key: str | None
 
     def __new__(cls, op: Op, src: tuple[Any, ...] = (), arg: Any = None) -> LazyOp:
         src = tuple(src)
@@ -134,6 +137,8 @@ class LazyOp:
         node: LazyOp | None = _interned.find(identity)
         if node is not None:
             return node
+        if not isinstance(op, _OPS):
+            raise OpTypeError(f"LazyOp: {op!r} is no op; use a member such as BinaryOps.ADD")
         node = object.__new__(cls)
         _set(node, "op", op)
         _set(node, "src", src)
@@ -356,6 +361,7 @@ class LazyOp:
 _interned: Final = Table()
 _set: Final = object.__setattr__
 """For what a node says of itself; see `LazyOp.__setattr__`."""
+_OPS = get_args(Op)
 _ELEMENTWISE = (UnaryOps, BinaryOps, TernaryOps)
 
 

@@ -462,6 +462,20 @@ def test_views_of_a_parameter_see_the_step() -> None:
     assert first.item() == 0.5
 
 
+def test_an_optimiser_shows_its_settings() -> None:
+    optimizer = SGD([Tensor([1.0]), Tensor([2.0])], lr=0.5)
+    start = "SGD(lr=0.5, momentum=0.0, "
+    assert repr(optimizer).startswith(start)
+    assert repr(optimizer).endswith("<2 parameters>)")
+
+    @TinyJit
+    def step() -> Tensor:
+        assert "lr=<Tensor" in repr(optimizer) or repr(optimizer).startswith(start)
+        return optimizer.params[0] * 2
+
+    assert [step().item() for _ in range(3)] == [2.0] * 3
+
+
 def test_zero_grad_forgets() -> None:
     param = Tensor([1.0])
     optimizer = SGD([param], lr=1.0)

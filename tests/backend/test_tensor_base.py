@@ -33,6 +33,8 @@ from ferrule.tensor import Tensor
         (np.float64(2), dtypes.float64, ()),
         ([np.float32(1), np.float32(2)], dtypes.float32, (2,)),
         (np.zeros((2, 0, 3), np.int16), dtypes.int16, (2, 0, 3)),
+        ([np.array([1, 2], np.int16), np.array([3, 4], np.int16)], dtypes.int16, (2, 2)),
+        ((np.ones((2, 3)), np.zeros((2, 3), np.float32)), dtypes.float64, (2, 2, 3)),
     ],
 )
 def test_data(device: str, data: Any, dtype: DType, shape: tuple[int, ...]) -> None:

@@ -206,6 +206,21 @@ def test_cross_entropy_with_weights(device: str, smoothing: float) -> None:
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-10)
 
 
+@pytest.mark.parametrize("wrong", [5, -1])
+def test_a_label_that_is_no_class(device: str, wrong: int) -> None:
+    """A number that looks right would hide that labels begin at 1, say."""
+    scores = Tensor(RNG.normal(size=(3, 5)))
+    losses = scores.cross_entropy(Tensor([0, wrong, -100]), "none").numpy()
+    assert losses[0] > 0
+    assert np.isnan(losses[1])
+    assert losses[2] == 0
+    assert math.isnan(scores.cross_entropy(Tensor([0, wrong, 2])).item())
+    assert math.isnan(scores.log_softmax(1).nll_loss(Tensor([0, wrong, 2])).item())
+    found = scores.cross_entropy(Tensor([0, wrong, 2]), ignore_index=wrong)
+    kept = Tensor(scores.numpy()[[0, 2]]).cross_entropy(Tensor([0, 2]))
+    assert found.item() == pytest.approx(kept.item())
+
+
 class Labelled:
     """Scores (rows, classes, more) with labels, and what their loss and its slope should be."""
 
@@ -213,9 +228,8 @@ class Labelled:
         self.scores = RNG.normal(size=(rows, classes, 3)) * 3
         self.labels = RNG.integers(0, classes, (rows, 3))
         self.labels[0, 0] = self.labels[1, 2] = -7  # the index to be ignored
-        self.labels[0, 1], self.labels[2, 0] = classes, -1
         self.weight = RNG.uniform(0.5, 2, size=classes)
-        used = (self.labels >= 0) & (self.labels < classes)
+        used = self.labels >= 0
         logs = log_softmax(self.scores, 1)
         factors = self.weight if weighted else np.ones(classes)
         hot = np.moveaxis(np.eye(classes)[np.where(used, self.labels, 0)], -1, 1)

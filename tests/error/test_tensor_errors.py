@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,15 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
         "300 does not fit dtypes.uint8 (0 to 255)",
     ),
     (lambda: Tensor(np.zeros(2, complex)), DTypeError, "'complex128' has no ferrule dtype"),
+    (
+        lambda: Tensor([np.ones(2), np.ones(3)]),
+        ShapeError,
+        "[Tensor] the list is ragged: data[0] has shape (2,), data[1] has (3,); pad the",
+    ),
+    (lambda: Tensor([1, None]), TypeError, "a list may hold numbers only, found NoneType"),
+    (lambda: zeros(2).pad(1), TypeError, "two amounts for each axis; for all of shape (2,): (1,"),
+    (lambda: f"{zeros(2):.2f}", TypeError, "[format] '.2f' is for one number, not a tensor of"),
+    (lambda: zeros(2) + Path(), TypeError, "[add] pathlib.PosixPath is no operand; use a tensor"),
     (lambda: Tensor([1], dtype="flaot32"), DTypeError, "did you mean float32"),
     (lambda: Tensor([1], dtype=float), DTypeError, "is no dtype; use one of ferrule's"),
     (lambda: Tensor([1], dtype=np.complex64), DTypeError, "'complex64' has no ferrule dtype"),
@@ -205,7 +215,7 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
         lambda: zeros(2, 3).scatter(1, Tensor([[0, 1]]), zeros(1, 1)),
         ShapeError,
-        "[scatter] src of shape (1, 1) is smaller than the index, (1, 2)",
+        "[scatter] a source of shape (1, 1) is smaller than the index, (1, 2)",
     ),
     (
         lambda: zeros(2).scatter(0, Tensor([0]), 1.0, reduce="max"),

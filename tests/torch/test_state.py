@@ -55,6 +55,13 @@ def test_a_state_dict_is_loaded_into_a_model(tmp_path: Path) -> None:
     np.testing.assert_array_equal(ours[0].weight.numpy(), theirs[0].weight.detach().numpy())
 
 
+def test_a_state_dict_is_loaded_without_a_file() -> None:
+    theirs = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4)).bfloat16()
+    ours = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    load_state_dict(ours, theirs.state_dict())
+    np.testing.assert_array_equal(ours[0].weight.numpy(), theirs[0].weight.detach().float().numpy())
+
+
 def test_an_optimisers_state_is_continued(tmp_path: Path) -> None:
     param = torch.ones(3, requires_grad=True)
     theirs = torch.optim.AdamW([param], lr=0.1)

@@ -1,5 +1,6 @@
 """Devices by name, the parts of a compiled device, runners, statistics, interpreted kernels."""
 
+import operator
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -531,6 +532,18 @@ def test_the_line_for_a_run(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 # *** interpreted kernels ***
+
+
+def test_an_interpreted_device_of_plain_functions() -> None:
+    functions = {
+        BinaryOps.ADD: operator.add,
+        BufferOps.LOAD: lambda handle, arg: handle.view(arg.dtype.np),
+        BufferOps.STORE: lambda value, handle, arg: np.copyto(handle.view(arg.dtype.np), value),
+    }
+    device = Interpreted(numpy_device.NumpyAllocator(), functions)
+    out, a, b = buffers([0, 0, 0, 0], [1, 2, 3, 4], [1, 1, 1, 1])
+    device.get_runner(add()).exec([out, a, b])
+    assert out.toCPU().tolist() == [2, 3, 4, 5]
 
 
 def test_fused_functions_and_shared_nodes() -> None:

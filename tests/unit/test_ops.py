@@ -1,6 +1,7 @@
 """Ops: the documented names and values, the rules for shapes and dtypes, the tree, its cost."""
 
 import copy
+import dataclasses
 import pickle
 import subprocess
 import sys
@@ -84,9 +85,21 @@ def test_a_node_stays_what_it_is(name: str) -> None:
     assert node is LazyOp(UnaryOps.NEG, (load(1, 4),))
 
 
+def test_a_node_is_a_dataclass() -> None:
+    node = LazyOp(UnaryOps.NEG, (load(1, 4),))
+    assert [member.name for member in dataclasses.fields(node)] == ["op", "src", "arg"]
+    assert dataclasses.replace(node, op=UnaryOps.SIN) is LazyOp(UnaryOps.SIN, (load(1, 4),))
+    match node:
+        case LazyOp(UnaryOps.NEG, (source,), None):
+            assert source is load(1, 4)
+        case _:
+            raise AssertionError(node)
+
+
 @pytest.mark.parametrize(
     ("node", "message"),
     [
+        (lambda: LazyOp("ADD", (load(1, 4),)), "LazyOp: 'ADD' is no op; use a member such as"),
         (lambda: LazyOp(ReduceOps.SUM, (load(1, 4),)), "the argument None is none that it takes"),
         (lambda: LazyOp(MovementOps.PAD, (load(1, 4),), (1,)), r"the argument \(1,\) is none that"),
         (lambda: LazyOp(BufferOps.STORE, (load(1, 4),), 3), "the argument 3 is none that it takes"),

@@ -90,12 +90,11 @@ def _is_float(x: Array) -> bool:
 
 
 def _computed(function: Function) -> Function:
-    """`function` of the operands alone, computed wide and rounded to their dtype."""
+    """`function`, computed wide and rounded to the dtype of its operands."""
 
-    def run(*operands: Any) -> Array:
-        values = operands[:-1]
-        result = function(*[_wide(value) for value in values])
-        return np.asarray(result).astype(values[0].dtype, copy=False)
+    def run(*operands: Array) -> Array:
+        result = function(*[_wide(value) for value in operands])
+        return np.asarray(result).astype(operands[0].dtype, copy=False)
 
     return run
 
@@ -103,17 +102,8 @@ def _computed(function: Function) -> Function:
 def _compared(function: Function) -> Function:
     """`function` of two operands, its result bool."""
 
-    def run(a: Array, b: Array, arg: None) -> Array:
+    def run(a: Array, b: Array) -> Array:
         return np.asarray(function(_wide(a), _wide(b)))
-
-    return run
-
-
-def _exact(function: Function) -> Function:
-    """`function` of the operands alone, in their own dtype."""
-
-    def run(*operands: Any) -> Array:
-        return np.asarray(function(*operands[:-1]))
 
     return run
 
@@ -260,7 +250,7 @@ def _sum_of_product(a: Array, b: Array, shape: tuple[int, ...]) -> Array:
     """SUM over MUL; a matrix product where the operands vary along different axes."""
     axes = _contraction_axes(a, b, shape) if a.dtype in _CONTRACTED else None
     if axes is None:
-        return np.asarray(_sum(_multiply(a, b, None), shape))
+        return np.asarray(_sum(_multiply(a, b), shape))
     batch, rows, columns, summed = axes
     left = _as_matrices(a, batch, rows, summed)
     right = _as_matrices(b, batch, summed, columns)
@@ -272,7 +262,7 @@ def _sum_of_product(a: Array, b: Array, shape: tuple[int, ...]) -> Array:
     return result.transpose(np.argsort((*order, *ones)))
 
 
-def _exp2_of_product(a: Array, b: Array, arg: None) -> Array:
+def _exp2_of_product(a: Array, b: Array) -> Array:
     """EXP2 over MUL; exp where the factor is log2(e), as compiled devices have it.
 
     Otherwise the rounding of the product would cost exp as many bits as its exponent has.
@@ -282,7 +272,7 @@ def _exp2_of_product(a: Array, b: Array, arg: None) -> Array:
     )
     if is_constant and b.dtype in _CONTRACTED and b.flat[0] == b.dtype.type(1 / np.log(2.0)):
         return np.asarray(np.exp(a))
-    return np.asarray(_computed(np.exp2)(_multiply(a, b, None), None))
+    return np.asarray(_computed(np.exp2)(_multiply(a, b)))
 
 
 Axes: TypeAlias = tuple[int, ...]
@@ -454,13 +444,13 @@ _FUNCTIONS: dict[Op, Function] = {
     BinaryOps.MOD: _computed(_remainder),
     BinaryOps.CMPLT: _compared(np.less),
     BinaryOps.CMPNE: _compared(np.not_equal),
-    BinaryOps.XOR: _exact(np.bitwise_xor),
-    BinaryOps.AND: _exact(np.bitwise_and),
-    BinaryOps.OR: _exact(np.bitwise_or),
-    BinaryOps.SHL: _exact(np.left_shift),
-    BinaryOps.SHR: _exact(np.right_shift),
-    TernaryOps.MULACC: _exact(_multiply_add),
-    TernaryOps.WHERE: _exact(_where),
+    BinaryOps.XOR: np.bitwise_xor,
+    BinaryOps.AND: np.bitwise_and,
+    BinaryOps.OR: np.bitwise_or,
+    BinaryOps.SHL: np.left_shift,
+    BinaryOps.SHR: np.right_shift,
+    TernaryOps.MULACC: _multiply_add,
+    TernaryOps.WHERE: _where,
     ReduceOps.SUM: _sum,
     ReduceOps.MAX: _reduction(np.maximum),
     ReduceOps.PROD: _reduction(np.multiply),
@@ -475,11 +465,11 @@ _FUNCTIONS: dict[Op, Function] = {
     MovementOps.WINDOW: _window,
     MovementOps.UNWINDOW: _unwindow,
     MovementOps.GATHER: _gather,
-    LoadOps.CONTIGUOUS: _exact(np.array),
+    LoadOps.CONTIGUOUS: np.array,
     BufferOps.LOAD: _load,
     BufferOps.CONST: _constant,
     BufferOps.STORE: _store,
-    BufferOps.KEEP: _exact(np.asarray),
+    BufferOps.KEEP: lambda value, axes: value,
 }
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from ferrule.dtype import DType, DTypeError, dtypes, promote
 from ferrule.expr import Expr
 from ferrule.gradient import Entry, Gradients, Number, Rule, Value, constant, record
+from ferrule.helpers import type_name
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import BinaryOps, UnaryOps
 from ferrule.shape.view import ShapeError
@@ -164,8 +165,8 @@ class Arithmetic(Autograd):
             b = from_host(other, None, a.node.device)
         else:
             raise TypeError(
-                f"[{what}] {type(other).__name__} is no operand; "
-                "use a tensor, a Python number or a NumPy array"
+                f"[{what}] {type_name(other)} is no operand; use a tensor, a Python number or a "
+                "NumPy array; ferrule.from_dlpack(x) takes those of other libraries"
             )
         first, second = a.node, b.node
         if (

@@ -36,11 +36,7 @@ def to_dtype(dtype: DTypeLike) -> DType:
 
 def to_device(device: str | None) -> str:
     """The one spelling of a device's name; the default device for None."""
-    if device is None:
-        return Device.DEFAULT
-    if isinstance(device, str):
-        return Device.known(device)
-    raise TypeError(f"{device!r} is no device; pass its name, such as 'CPU', or None")
+    return Device.DEFAULT if device is None else Device.known(device)
 
 
 def scalar_dtype(number: object) -> DType:
@@ -136,6 +132,8 @@ def _to_array(data: Any, dtype: DType | None) -> Array:
 
 
 def _from_sequence(data: Sequence[Any], dtype: DType | None) -> Array:
+    if len(data) and all(isinstance(part, np.ndarray) and part.ndim for part in data):
+        return _to_array(_stacked(data), dtype)
     shape = _nested_shape(data, ())
     numbers = list(_leaves(data, len(shape)))
     chosen = _common_dtype(numbers) if dtype is None else dtype
@@ -143,6 +141,22 @@ def _from_sequence(data: Sequence[Any], dtype: DType | None) -> Array:
         for number in numbers:
             check_range(number, chosen)
     return np.array(numbers, chosen.np).reshape(shape)
+
+
+def _stacked(arrays: Sequence[Array]) -> Array:
+    for position, part in enumerate(arrays):
+        if part.shape != arrays[0].shape:
+            raise _ragged("", arrays[0].shape, position, part.shape)
+    return np.stack(arrays)
+
+
+def _ragged(
+    place: str, first: tuple[int, ...], position: int, shape: tuple[int, ...]
+) -> ShapeError:
+    return ShapeError(
+        f"[Tensor] the list is ragged: data{place}[0] has shape {first}, "
+        f"data{place}[{position}] has {shape}; pad the shorter ones"
+    )
 
 
 def _nested_shape(data: Any, place: tuple[int, ...]) -> tuple[int, ...]:
@@ -155,11 +169,7 @@ def _nested_shape(data: Any, place: tuple[int, ...]) -> tuple[int, ...]:
     for position in range(1, len(data)):
         shape = _nested_shape(data[position], (*place, position))
         if shape != first:
-            here = "".join(f"[{step}]" for step in place)
-            raise ShapeError(
-                f"[Tensor] the list is ragged: data{here}[0] has shape {first}, "
-                f"data{here}[{position}] has {shape}; pad the shorter ones"
-            )
+            raise _ragged("".join(f"[{step}]" for step in place), first, position, shape)
     return (len(data), *first)
 
 
@@ -177,10 +187,8 @@ def _number(item: Any) -> Number:
     if isinstance(item, np.generic) or (isinstance(item, np.ndarray) and item.ndim == 0):
         number: Number = item.item()
         return number
-    raise TypeError(
-        f"[Tensor] a list may hold numbers only, found {type(item).__name__}; "
-        "for a list of tensors use Tensor.stack(*tensors)"
-    )
+    hint = "; for a list of tensors use Tensor.stack(*tensors)" if hasattr(item, "shape") else ""
+    raise TypeError(f"[Tensor] a list may hold numbers only, found {type(item).__name__}{hint}")
 
 
 def _common_dtype(numbers: Sequence[Number]) -> DType:

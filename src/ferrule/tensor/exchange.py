@@ -308,7 +308,13 @@ class Exchange(TensorBase):
         """A tensor of one element and no axes is formatted as its number, others as `str`."""
         if spec and not self._shape:
             return format(self.item(), spec)
-        return format(str(self), spec)
+        try:
+            return format(str(self), spec)
+        except ValueError as error:
+            raise TypeError(
+                f"[format] {spec!r} is for one number, not a tensor of shape {self._shape}; "
+                "format x.item(), or x.numpy() as NumPy prints it"
+            ) from error
 
 
 def _as_arrays(arguments: Any) -> Any:

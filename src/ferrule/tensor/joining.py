@@ -352,6 +352,9 @@ def _positive(count: sint) -> sint:
 def pad_pairs(padding: Any, shape: Shape) -> list[tuple[sint, sint]]:
     """One (before, after) for each axis, from either way to write padding."""
     rank = len(shape)
+    if isinstance(padding, int):
+        every = f"({', '.join([str(padding)] * 2 * rank)})"
+        raise TypeError(f"[pad] takes two amounts for each axis; for all of shape {shape}: {every}")
     given = list(padding)
     if any(pair is None or isinstance(pair, list | tuple) for pair in given):
         if len(given) != rank:

@@ -79,9 +79,9 @@ class Loss(Neural):
         """The loss of unnormalised scores, whose classes are on axis 1 (0 for one axis).
 
         `target` holds class indices, without that axis, or probabilities of the same shape. Indices
-        equal to `ignore_index` do not count, nor do those that are no class. `weight` is one factor
-        for each class; a mean over class indices is over their weights. PyTorch's order works as
-        well: a weight in the second place.
+        equal to `ignore_index` do not count; the loss of others that are no class is NaN. `weight`
+        is one factor for each class; a mean over class indices is over their weights. PyTorch's
+        order works as well: a weight in the second place.
 
         Raises `ShapeError` if the shapes do not fit.
 
@@ -165,7 +165,7 @@ class Loss(Neural):
         weight: TensorBase | None = None,
     ) -> Self:
         """The loss of log-probabilities, which have this tensor's shape, for class indices."""
-        labels, used = self._label_values(target, logs.axis, ignore_index, what)
+        labels, is_class, counts = self._label_values(target, logs.axis, ignore_index, what)
         losses = self._wrap((0 - logs.chosen(labels)).reshape(target._shape))
         factors = losses.ones_like()
         weights = None
@@ -176,15 +176,15 @@ class Loss(Neural):
         if smoothing:
             spread = logs.all() if weights is None else logs.all() * weights
             losses = losses * (1 - smoothing) - self._wrap(spread).mean(logs.axis) * smoothing
-        losses = used.where(losses, 0)
+        losses = counts.where(is_class.where(losses, math.nan), 0)
         if reduction == "mean":
-            return losses.sum() / used.where(factors, 0).sum()
+            return losses.sum() / counts.where(factors, 0).sum()
         return losses._reduced(reduction, what)
 
     def _label_values(
         self, target: TensorBase, axis: int, ignore_index: int, what: str
-    ) -> tuple[Value, Self]:
-        """Class indices, of size 1 along the classes' axis, and which of them count."""
+    ) -> tuple[Value, Self, Self]:
+        """Class indices, of size 1 along the classes' axis, which are a class, and which count."""
         shape = self._shape[:axis] + self._shape[axis + 1 :]
         if target._shape != shape:
             raise ShapeError(
@@ -197,9 +197,9 @@ class Loss(Neural):
         check_devices(labels, self._read(), what)
         labels = labels.cast(dtypes.int32) if labels.dtype is dtypes.bool else index_value(labels)
         classes = known_size(self._shape[axis], what)
-        used = (labels > -1).alu(BinaryOps.AND, labels < classes)
-        used = used.alu(BinaryOps.AND, labels.differs(ignore_index))
-        return labels.reshape((*shape[:axis], 1, *shape[axis:])), self._wrap(used)
+        is_class = self._wrap((labels > -1).alu(BinaryOps.AND, labels < classes))
+        counts = self._wrap(labels.differs(ignore_index))
+        return labels.reshape((*shape[:axis], 1, *shape[axis:])), is_class, counts
 
     def _class_weights(
         self, weight: TensorBase, shape: tuple[sint, ...], axis: int, what: str

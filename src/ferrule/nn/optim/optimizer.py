@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from ferrule.calls import explain_constructor
+from ferrule.capture import is_capturing
 from ferrule.nn.optim.groups import (
     OptimizerError,
     ParamGroup,
@@ -22,6 +23,8 @@ from ferrule.tensor import Tensor
 
 class Optimizer(ABC):
     """What all optimisers share.
+
+    One of your own needs no class: `with Tensor.no_grad(): p.assign(p - 0.1 * p.grad)`.
 
     `params` are tensors, (name, tensor) pairs, or dicts with "params" and settings of their own,
     one for each group. Duplicates in a group count once, and tensors with `requires_grad=False`
@@ -85,6 +88,15 @@ class Optimizer(ABC):
                     f"{self._name}: parameter {position} is in another group already; a parameter"
                     " has one group"
                 )
+
+    def __repr__(self) -> str:
+        read: Callable[[Any], object] = str if is_capturing() else _number
+        settings = [
+            f"{name}={read(value)}" if name != "params" else f"<{len(value)} parameters>"
+            for group in self.param_groups
+            for name, value in group.items()
+        ]
+        return f"{self._name}({', '.join(settings)})"
 
     @property
     def _name(self) -> str:

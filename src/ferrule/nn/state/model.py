@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ferrule.helpers import type_name
 from ferrule.nn.state.files import StateError
 from ferrule.tensor import Tensor
 
@@ -200,11 +201,12 @@ def _adapted(value: Tensor | Array, parameter: Tensor) -> Tensor:
 def load_state_dict(
     model: object, state_dict: Mapping[str, Tensor | Array], strict: bool = True
 ) -> Mismatch:
-    """Copies the tensors or NumPy arrays of `state_dict` into the model's tensors of the same name.
+    """Copies the tensors or arrays of `state_dict` into the model's tensors of the same name.
 
-    Values take the dtype and device of the tensor that they go into. With `strict=False`, names
-    that only one side has are left alone and returned. Raises `StateError` for any other mismatch,
-    and where no name is on both sides; the model is then unchanged.
+    Arrays may be NumPy's, or another library's, as in PyTorch's `model.state_dict()`. Values take
+    the dtype and device of the tensor that they go into. With `strict=False`, names that only one
+    side has are left alone and returned. Raises `StateError` for any other mismatch, and where no
+    name is on both sides; the model is then unchanged.
 
     >>> from ferrule import Tensor, nn
     >>> layer = nn.Linear(2, 1)
@@ -216,8 +218,8 @@ def load_state_dict(
         kind = type(state_dict).__name__
         raise StateError(f"load_state_dict: {kind} is no dict of tensors by name; see safe_load")
     for name, value in state_dict.items():
-        if not isinstance(value, Tensor | np.ndarray):
-            kind = type(value).__name__
+        if not isinstance(value, Tensor | np.ndarray) and not hasattr(value, "__dlpack__"):
+            kind = type_name(value)
             inside = isinstance(value, Mapping) and value
             hint = f"load what is in it: state[{name!r}]" if inside else "leave it out"
             raise StateError(f"load_state_dict: {name} is {kind}, not a tensor or an array; {hint}")
