@@ -184,17 +184,7 @@ class TinyJit(Generic[ReturnType]):
                     result = recent.replay.run(tensors, buffers, var_vals)
                     return result
             recent.replay.last_call = self.cnt
-        arguments = self._read(args, kwargs)
-        replay = self._find(arguments)
-        if replay is None and self._has_other_parts(args, kwargs):
-            arguments = self._read(args, kwargs)
-            replay = self._find(arguments)
-        if replay is not None and replay.watch.overlaps(arguments.buffers):
-            self._writes = True
-            arguments = self._read_anew(function, args, kwargs)
-            replay = self._find(arguments)
-            if replay is not None and replay.watch.overlaps(arguments.buffers):
-                replay = None  # a gradient is in memory that the function uses besides
+        arguments, replay = self._matching(function, args, kwargs)
         if replay is not None:
             tensors, buffers = arguments.tensors, arguments.buffers
             problem = replay.watch.problem(tensors, buffers)
@@ -214,6 +204,23 @@ class TinyJit(Generic[ReturnType]):
         if self._is_hopeless(arguments):
             return self._run(function, args, kwargs)
         return self._capture(function, args, kwargs)
+
+    def _matching(
+        self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Arguments, Replay | None]:
+        """The arguments as a replay takes them, and the replay, if there is one for them."""
+        arguments = self._read(args, kwargs)
+        replay = self._find(arguments)
+        if replay is None and self._has_other_parts(args, kwargs):
+            arguments = self._read(args, kwargs)
+            replay = self._find(arguments)
+        if replay is not None and replay.watch.overlaps(arguments.buffers):
+            self._writes = True
+            arguments = self._read_anew(function, args, kwargs)
+            replay = self._find(arguments)
+            if replay is not None and replay.watch.overlaps(arguments.buffers):
+                replay = None  # a gradient is in memory that the function uses besides
+        return arguments, replay
 
     def _find(self, arguments: Arguments) -> Replay | None:
         """The replay of such a call, if there is one.

@@ -19,9 +19,8 @@ from ferrule.gradient import Value
 from ferrule.shape.view import ShapeError, same
 from ferrule.tensor.arithmetic import Operand
 from ferrule.tensor.base import TensorBase
-from ferrule.tensor.broadcast import broadcast_shape, fit_shape, known_size
+from ferrule.tensor.broadcast import broadcast_shape, known_size
 from ferrule.tensor.cell import SELECT
-from ferrule.tensor.data import from_host
 from ferrule.tensor.limits import is_part
 from ferrule.tensor.making import Making
 from ferrule.tensor.positions import (
@@ -38,7 +37,6 @@ from ferrule.tensor.positions import (
     without_gaps,
     wrapped,
 )
-from ferrule.tensor.scattered import placed
 
 
 class Indexing(Making):
@@ -315,49 +313,6 @@ class Indexing(Making):
         condition = mask._read().reshape((*mask._shape, *(1,) * (len(self._shape) - rank)))
         new = self._fitted(value, "setitem")
         self._store(condition.expand(self._shape).where(new, self._read()), "setitem")
-
-    def scatter(self, dim: int, index: TensorBase, src: Operand, reduce: str | None = None) -> Self:
-        """This tensor with elements of `src` at the positions along `dim`, as PyTorch's.
-
-        Of several elements for one position the last counts; `reduce="add"` adds all of them.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([0, 0, 0]).scatter(0, Tensor([2, 0]), Tensor([5, 6])).tolist()
-        [6, 0, 5]
-        """
-        if reduce not in (None, "add"):
-            raise ValueError(f"[scatter] reduce is None or 'add', not {reduce!r}")
-        if not self._shape:
-            new = src.reshape(1) if isinstance(src, Indexing) else src
-            return self.reshape(1).scatter(dim, index.reshape(1), new, reduce).reshape(())  # type: ignore[attr-defined]
-        axis = self._axis(dim, "scatter")
-        _, positions = self._lanes(axis, index, "scatter")
-        own = self._read()
-        if isinstance(src, TensorBase):
-            new = src._read().cast(own.dtype)
-            fits = len(new.shape) == len(positions.shape) and all(
-                size <= there for size, there in zip(positions.shape, new.shape, strict=True)
-            )
-            if not fits:
-                raise ShapeError(
-                    f"[scatter] src of shape {new.shape} is smaller than the index, "
-                    f"{positions.shape}"
-                )
-            new = new.shrink([(0, size) for size in positions.shape])
-        else:
-            new = fit_shape(from_host(src, own.dtype, self.device), positions.shape, "scatter")
-        if reduce == "add":
-            return self._wrap(own.put(new, positions, axis))
-        return self._wrap(placed(own, positions, new, axis))
-
-    def scatter_add(self, dim: int, index: TensorBase, src: Operand) -> Self:
-        """This tensor, to which elements of `src` are added at the positions along `dim`.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([0, 0]).scatter_add(0, Tensor([1, 1]), Tensor([5, 6])).tolist()
-        [0, 11]
-        """
-        return self.scatter(dim, index, src, "add")
 
 
 _PLAIN = frozenset({int, slice, type(None), type(Ellipsis)})

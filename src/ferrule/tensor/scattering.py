@@ -14,6 +14,7 @@ import numpy as np
 
 from ferrule.gradient import Number, Value
 from ferrule.shape.view import ShapeError, prod_sint
+from ferrule.tensor.arithmetic import Operand
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import broadcast_shape, fit_shape
 from ferrule.tensor.data import from_host
@@ -30,6 +31,32 @@ class Scattering(Selecting):
     __slots__ = ()
 
     # -- along one axis --------------------------------------------------------------------------
+
+    def scatter(self, dim: int, index: TensorBase, src: Operand, reduce: str | None = None) -> Self:
+        """This tensor with elements of `src` at the positions along `dim`, as PyTorch's.
+
+        Of several elements for one position the last counts; `reduce="add"` adds all of them.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([0, 0, 0]).scatter(0, Tensor([2, 0]), Tensor([5, 6])).tolist()
+        [6, 0, 5]
+        """
+        if reduce not in (None, "add"):
+            raise ValueError(f"[scatter] reduce is None or 'add', not {reduce!r}")
+        axis, positions, own = self._target_lanes(dim, index, "scatter")
+        new = self._source(src, positions, "scatter")
+        if reduce == "add":
+            return self._lifted(own.put(new, positions, axis))
+        return self._lifted(placed(own, positions, new, axis))
+
+    def scatter_add(self, dim: int, index: TensorBase, src: Operand) -> Self:
+        """This tensor, to which elements of `src` are added at the positions along `dim`.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([0, 0]).scatter_add(0, Tensor([1, 1]), Tensor([5, 6])).tolist()
+        [0, 11]
+        """
+        return self.scatter(dim, index, src, "add")
 
     def scatter_reduce(
         self,
