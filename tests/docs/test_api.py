@@ -1,16 +1,28 @@
-"""docs/api.md is what the docstrings say."""
+"""docs/api.md and the list of modules in docs/layout.md are what the docstrings say."""
 
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_the_page_is_up_to_date() -> None:
-    spec = importlib.util.spec_from_file_location("make_api", DOCS / "make_api.py")
+def script(name: str) -> Any:
+    """A module of the folder of documents."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    make_api = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(make_api)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_of_names_is_up_to_date() -> None:
     stale = "docs/api.md is not what the docstrings say; run: python docs/make_api.py"
-    assert (DOCS / "api.md").read_text() == make_api.page(), stale
+    assert (DOCS / "api.md").read_text() == script("make_api").page(), stale
+
+
+def test_the_page_of_modules_is_up_to_date() -> None:
+    stale = "docs/layout.md is not what the docstrings say; run: python docs/make_layout.py"
+    page = (DOCS / "layout.md").read_text()
+    assert script("make_layout").refreshed(page) == page, stale
