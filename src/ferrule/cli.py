@@ -29,18 +29,18 @@ def installed_version() -> str:
         return "not installed as a package"
 
 
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
-    return number
+def _whole_number(least: int) -> Callable[[str], int]:
+    """What reads a whole number that is at least so much."""
 
+    def read(text: str) -> int:
+        try:
+            if int(text) >= least:
+                return int(text)
+        except ValueError:
+            pass
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} on")
 
-def _natural(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text} is negative")
-    return number
+    return read
 
 
 # Commands
@@ -117,8 +117,8 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
     names = parser.add_subparsers(metavar="NAME", required=True)
     demo = names.add_parser("digits", help="train a small network on handwritten digits")
     demo.add_argument("--device", help="such as CPU or NUMPY; default: the first that opens")
-    demo.add_argument("--epochs", type=_positive, default=digits.Options.epochs)
-    demo.add_argument("--seed", type=_natural, default=digits.Options.seed)
+    demo.add_argument("--epochs", type=_whole_number(1), default=digits.Options.epochs)
+    demo.add_argument("--seed", type=_whole_number(0), default=digits.Options.seed)
     demo.set_defaults(command=_demo_digits)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import fields, replace
@@ -164,10 +165,22 @@ def _checked(name: str, value: object) -> Any:
     return _checked_text(name, value)
 
 
+def _warn_of_misspelt(environment: Mapping[str, str]) -> None:
+    """A variable that is nearly a setting was meant to be one."""
+    known = {name.removeprefix("FERRULE_"): name for name in _NAMES}
+    for name in environment:
+        if name.startswith("FERRULE_") and name not in _NAMES:
+            from difflib import get_close_matches  # slow to import
+
+            for near in get_close_matches(name.removeprefix("FERRULE_"), known, 1, 0.8):
+                text = f"the environment's {name} is no setting; did you mean {known[near]}?"
+                warnings.warn(text, stacklevel=2)
+
+
 def config_from(environment: Mapping[str, str]) -> Config:
     """The settings that `environment` asks for; an empty value counts as absent.
 
-    Raises `ConfigError` for a malformed value.
+    Warns of a name that is nearly a setting's. Raises `ConfigError` for a malformed value.
     """
     defaults = Config(
         DEBUG=0,
@@ -181,6 +194,7 @@ def config_from(environment: Mapping[str, str]) -> Config:
         FERRULE_CACHE_DIR=_user_cache_dir(environment),
         FERRULE_MEMORY_LIMIT=None,
     )
+    _warn_of_misspelt(environment)
     asked = {name: environment[name] for name in _NAMES if environment.get(name)}
     return replace(defaults, **{name: _checked(name, value) for name, value in asked.items()})
 

@@ -11,6 +11,7 @@ from ferrule.buffer import Buffer, newest_serial
 from ferrule.config import Context
 from ferrule.device import Compiled, CompiledASTRunner, Device, JITRunner, observer
 from ferrule.expr import Variable
+from ferrule.helpers import type_name
 from ferrule.jit import BoundJit, TinyJit
 from ferrule.jit.results import tensors_in
 from ferrule.ops import LazyOp
@@ -104,15 +105,19 @@ def tune(
 
     Raises:
         TuneError: inside of a function that is being captured.
-        ValueError: `seconds` is not positive, or `width` is below 1.
+        TypeError: `what` is neither a function nor tensors.
+        ValueError: `seconds` or `width` is not above 0.
 
     >>> from ferrule import Tensor
     >>> report = tune(lambda x: x.sum(), Tensor([1.0, 2.0], device="CPU"), seconds=0.01)
     >>> len(report.kernels)
     1
     """
-    if not seconds > 0 or width < 1:
-        raise ValueError(f"tune(seconds={seconds}, width={width}): both must be positive")
+    for name, value in (("seconds", seconds), ("width", width)):
+        if not isinstance(value, int | float) or not value > 0:
+            raise ValueError(f"tune: {name} is {value!r}; it must be a number above 0")
+    if not callable(what) and not tensors_in([what]):
+        raise TypeError(f"tune: {type_name(what)} is no function, nor tensors; pass one of these")
     if observer.get() is not None:
         raise TuneError("tune() inside of a captured function: call it before, or afterwards")
     uses = _kernels_of(what, args)

@@ -72,9 +72,9 @@ def test_an_unknown_device_is_one_clear_line(
         (("fly",), "invalid choice: 'fly'"),
         (("demo",), "the following arguments are required: NAME"),
         (("cache",), "the following arguments are required: ACTION"),
-        (("demo", "digits", "--epochs", "0"), "--epochs: 0 is not at least 1"),
-        (("demo", "digits", "--epochs", "x"), "--epochs: invalid"),
-        (("demo", "digits", "--seed", "-1"), "--seed: -1 is negative"),
+        (("demo", "digits", "--epochs", "0"), "--epochs: '0' is no whole number from 1 on"),
+        (("demo", "digits", "--epochs", "x"), "--epochs: 'x' is no whole number from 1 on"),
+        (("demo", "digits", "--seed", "-1"), "--seed: '-1' is no whole number from 0 on"),
     ],
 )
 def test_misuse(arguments: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str]) -> None:

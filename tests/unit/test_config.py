@@ -76,6 +76,15 @@ def test_malformed_values(name: str, value: str, message: str) -> None:
         config_from({name: value})
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("FERRULE_NUM_THREAD", "FERRULE_NUM_THREADS"), ("FERRULE_DEBUG", "DEBUG")],
+)
+def test_misspelt_names(name: str, meant: str) -> None:
+    with pytest.warns(UserWarning, match=f"{name} is no setting; did you mean {meant}"):
+        config_from({name: "2", "FERRULE_SOMETHING_ELSE": "1"})
+
+
 def test_blocks_nest() -> None:
     before = config()
     with Context(DEBUG=3, BEAM=2):

@@ -211,8 +211,15 @@ def test_a_function_that_cannot_be_imported_is_named() -> None:
 
 @pytest.mark.parametrize(("seconds", "width"), [(0, 1), (-1.0, 1), (float("nan"), 1), (1.0, 0)])
 def test_arguments_are_checked(seconds: float, width: int) -> None:
-    with pytest.raises(ValueError, match="both must be positive"):
+    with pytest.raises(ValueError, match="it must be a number above 0"):
         tune(lambda: None, seconds=seconds, width=width)
+
+
+def test_what_is_neither_a_function_nor_tensors() -> None:
+    with pytest.raises(TypeError, match="tune: int is no function, nor tensors"):
+        tune(3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="tune: seconds is '3'; it must be a number above 0"):
+        tune(lambda: None, seconds="3")  # type: ignore[arg-type]
 
 
 def test_not_inside_of_a_capture() -> None:

@@ -17,6 +17,8 @@ except ImportError as error:
         " run: pip install 'ferrule[opencl]'"
     ) from error
 
+__all__ = ["Accelerator", "all_devices", "cl", "open_accelerator", "target_of"]
+
 _BLOCK_THREADS = 256
 _BLOCKS_A_UNIT = 4
 _L1_BYTES = 32 << 10

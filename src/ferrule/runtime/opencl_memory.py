@@ -10,10 +10,9 @@ import ctypes
 from typing import final
 
 import numpy as np
-import pyopencl as cl
 
 from ferrule.buffer import LRUAllocator, readable_bytes
-from ferrule.runtime.opencl_driver import Accelerator
+from ferrule.runtime.opencl_driver import Accelerator, cl
 
 _ALIGNMENT = 64
 

@@ -10,12 +10,10 @@ from math import prod
 from threading import Lock
 from typing import final
 
-import pyopencl as cl
-
 from ferrule.device import CompileError, Compiler, RunnerError
 from ferrule.diskcache import digest
 from ferrule.records import dataclass
-from ferrule.runtime.opencl_driver import Accelerator
+from ferrule.runtime.opencl_driver import Accelerator, cl
 from ferrule.runtime.opencl_memory import CLMemory
 
 _UNALIGNED = "FERRULE_UNALIGNED"

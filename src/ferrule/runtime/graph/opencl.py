@@ -15,12 +15,11 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, final
 
-import pyopencl as cl
-
 from ferrule.buffer import Buffer
 from ferrule.capture import BatchCount, GraphException, JitItem, Turns, get_input_replace
 from ferrule.config import config
 from ferrule.device import CompiledASTRunner
+from ferrule.runtime.opencl_driver import cl
 from ferrule.runtime.opencl_memory import CLMemory
 from ferrule.runtime.opencl_program import CLKernel, CLProgram
 
