@@ -10,6 +10,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
+from heapq import heapify, heappop
 from itertools import count
 from threading import RLock
 from typing import TYPE_CHECKING, Any, final
@@ -80,6 +81,7 @@ def host_memory() -> int:
 
 
 _HOST_MEMORY = host_memory()
+_SPARE = 64 << 20  # bytes that are kept, however few are in use
 
 
 def readable_bytes(size: int) -> str:
@@ -98,8 +100,10 @@ class LRUAllocator(Allocator):
     """Keeps freed blocks for requests of the same size; the blocks unused for longest go first.
 
     What is in use and what is kept never exceed the budget together: the argument, else
-    `FERRULE_MEMORY_LIMIT`, else `capacity`, the memory that there is (by default the host's). With
-    `LRU=0` nothing is kept. Safe to use from several threads, and from a destructor.
+    `FERRULE_MEMORY_LIMIT`, else `capacity`, the memory that there is (by default the host's). Where
+    neither is given, they are about twice the most that was in use, at most: sizes that come again
+    find their blocks, and sizes that never do leave none behind. With `LRU=0` nothing is kept. Safe
+    to use from several threads, and from a destructor.
     """
 
     def __init__(self, budget: int | None = None, capacity: int | None = None) -> None:
@@ -108,6 +112,9 @@ class LRUAllocator(Allocator):
         self._lock = RLock()
         """For what comes from the system and goes back there; lists of blocks need none."""
         self._held = 0
+        self._most_used = 0
+        self._next_look = _SPARE
+        """How much has to be held for a look at what of it is in use."""
         self._clock = count()
         # For each size the kept blocks with the time of their return, the oldest first.
         self._kept: dict[int, list[tuple[int, Any]]] = {}
@@ -175,6 +182,21 @@ class LRUAllocator(Allocator):
                 f"{readable_bytes(size)} asked for, {readable_bytes(self.used)} in use, and the "
                 f"budget is {readable_bytes(budget)}; free tensors, or raise FERRULE_MEMORY_LIMIT"
             )
+        is_given = self._budget is not None or config().FERRULE_MEMORY_LIMIT is not None
+        if self._held + size > self._next_look and not is_given:
+            self._trim(size)
+
+    def _trim(self, size: int) -> None:
+        """Frees the blocks unused for longest, if much more is held than was ever in use.
+
+        What is in use is not counted where kept blocks are taken and returned, so it is looked at
+        whenever an eighth more is held.
+        """
+        self._most_used = max(self._most_used, self.used + size)
+        most = 2 * self._most_used + _SPARE
+        if self._held + size > most:
+            self._evict_until(most * 3 // 4 - size)
+        self._next_look = self._held + size + max(_SPARE, self._most_used) // 8
 
     def _alloc_or_flush(self, size: int) -> Any:
         try:
@@ -192,13 +214,14 @@ class LRUAllocator(Allocator):
     def _evict_until(self, limit: int) -> None:
         """Frees the blocks unused for longest until at most `limit` bytes are held, or no block is
         kept any more."""
-        while self._held > limit:
-            # Other threads, and destructors, take and give meanwhile.
-            sizes = list(self._kept.items())
-            oldest = [(time, size) for size, kept in sizes for time, _ in kept[:1]]
-            if not oldest:
-                return
-            _, size = min(oldest)
+        if self._held <= limit:
+            return
+        # Other threads, and destructors, take and give meanwhile.
+        sizes = list(self._kept.items())
+        by_age = [(time, size) for size, kept in sizes for time, _ in list(kept)]
+        heapify(by_age)
+        while by_age and self._held > limit:
+            _, size = heappop(by_age)
             try:
                 _, opaque = self._kept[size].pop(0)
             except IndexError:

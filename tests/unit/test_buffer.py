@@ -290,6 +290,37 @@ def test_free_cache() -> None:
     assert list(allocator.live) == [kept]
 
 
+def test_sizes_that_never_come_again_leave_no_memory_behind() -> None:
+    allocator = Counting()
+    weights = allocator.alloc(100 << 20)
+    for step in range(300):
+        size = (20 << 20) + 64 * step
+        allocator.free(allocator.alloc(size), size)
+        assert allocator.used + allocator.cached == sum(allocator.live.values())
+        assert allocator.cached <= (140 + 64 << 20) + 64 * 1000
+    assert weights in allocator.live
+
+
+def test_sizes_that_come_again_find_their_blocks() -> None:
+    """However much more they are together than is ever in use at once, up to twice."""
+    allocator = Counting()
+    sizes = [(40 + i << 20) for i in range(10)]
+    for step in range(5):
+        held = [allocator.alloc(size) for size in sizes]
+        for size, opaque in zip(sizes, held, strict=True):
+            allocator.free(opaque, size)
+        for size in sizes:
+            allocator.free(allocator.alloc(size // 2), size // 2)
+        assert allocator.made == 20, step
+
+
+def test_a_budget_that_was_given_is_used_up() -> None:
+    allocator = Counting(budget=1 << 30)
+    for size in (200, 201, 202, 203):
+        allocator.free(allocator.alloc(size << 20), size << 20)
+    assert allocator.cached == 806 << 20
+
+
 def test_the_limit_is_a_setting() -> None:
     with Context(FERRULE_MEMORY_LIMIT=123):
         assert LRUAllocator().budget == 123
