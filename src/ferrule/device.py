@@ -203,6 +203,11 @@ class _Devices:
     def DEFAULT(self, name: str) -> None:
         self._defaults[config().FERRULE_DEVICE] = self.known(name)
 
+    @property
+    def known_default(self) -> str | None:
+        """The default device, if anybody has asked for it with these settings; else None."""
+        return self._defaults.get(config().FERRULE_DEVICE)
+
     def known(self, name: str) -> str:
         """The one spelling of the name of a device that can be opened, which it is.
 

@@ -7,7 +7,7 @@ what the function does, but for the tensors' contents and the values of bound va
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import field
 from typing import Any, TypeAlias, final
 
@@ -16,11 +16,15 @@ import numpy as np
 from ferrule.buffer import Buffer
 from ferrule.config import config
 from ferrule.containers import is_record
-from ferrule.dtype import DType
+from ferrule.device import Device
+from ferrule.dtype import DType, dtypes
 from ferrule.expr import BoundVariable, Expr, Variable, unbind
-from ferrule.gradient import Value, is_recording
+from ferrule.gradient import Value
+from ferrule.gradient.recording import mode
 from ferrule.helpers import prod
 from ferrule.jit.hooks import hooks_of
+from ferrule.jit.numbers import form, is_plain
+from ferrule.jit.places import attributes
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import MovementOps, apply_movements
 from ferrule.realize import realize
@@ -36,7 +40,7 @@ Reachable: TypeAlias = Mapping[int | None, Set[Cell]]
 """The memories that a function can get at by itself, by serial number, and the tensors' cells in
 each: a copy that shares the memory until somebody writes to it has another cell."""
 
-_PLAIN = frozenset({int, bool, str, bytes, complex, type(None), range, slice})
+_PLAIN = frozenset({int, bool, float, str, bytes, complex, type(None), range})
 _SOME_PART: Chain = ((MovementOps.SHRINK, None),)
 _ONE_SOURCE = frozenset(MovementOps) - {MovementOps.GATHER}
 
@@ -64,7 +68,8 @@ class Arguments:
     reachable: Reachable = field(default_factory=dict)
     var_vals: dict[Variable, int] = field(default_factory=dict)
     objects: list[object] = field(default_factory=list)
-    """The objects that the key identifies by `id()`, and that must therefore stay alive."""
+    """The objects that the key identifies by `id()`, and that must therefore stay alive; and the
+    classes of those that it identifies by what is in them. They may have numbers and tensors."""
     key: tuple[Any, ...] = ()
 
 
@@ -115,7 +120,7 @@ def read_arguments(
     Raises ValueError if one variable has two values.
     """
     arguments = Arguments(copied=copied, reachable=reachable, chains={} if only_kinds else None)
-    parts: list[Any] = [Tensor.training, is_recording(), config().ALLOW_TF32]
+    parts: list[Any] = [*settings()]
     for value in args:
         _add(value, arguments, parts)
     for name in sorted(kwargs):
@@ -128,34 +133,70 @@ def read_arguments(
     return arguments
 
 
+def settings() -> tuple[Any, ...]:
+    """What a call's results depend on besides what it is given and what it finds."""
+    kinds = dtypes.default_float, dtypes.default_int
+    return Tensor.training, mode.recording, config().ALLOW_TF32, Device.known_default, *kinds
+
+
 def _add(value: Any, arguments: Arguments, parts: list[Any]) -> None:
     """Adds one value to the signature, and what is in it."""
     kind = type(value)
     if kind in _PLAIN:
-        parts.append((kind, value))
+        parts.append(form(value))
     elif isinstance(value, Tensor):
         _add_tensor(value, arguments, parts)
-    elif kind is float:
-        parts.append((kind, value.hex()))
     elif isinstance(value, list | tuple):
         parts.append((kind, len(value)))
-        for part in value:
-            _add(part, arguments, parts)
+        _add_all(value, arguments, parts)
+        _add_kind(value, (list, tuple), frozenset(), arguments, parts)
     elif isinstance(value, dict):
-        parts.append((kind, tuple(value)))
-        for part in value.values():
-            _add(part, arguments, parts)
+        parts.append((kind, tuple([form(key) if is_plain(key) else key for key in value])))
+        _add_all(value.values(), arguments, parts)
+        _add_kind(value, (dict,), frozenset(), arguments, parts)
     elif isinstance(value, Expr):
         parts.append(_unbound(value, arguments))
-    elif isinstance(value, np.ndarray | np.generic):
-        parts.append((kind, value.dtype.str, value.shape, value.tobytes()))
-    elif is_record(value):
+    elif kind is slice:
         parts.append(kind)
-        for field in dataclasses.fields(value):
-            _add(getattr(value, field.name), arguments, parts)
+        _add_all((value.start, value.stop, value.step), arguments, parts)
+    elif isinstance(value, np.ndarray | np.generic):
+        parts.append((kind, value.dtype, value.shape))
+        if value.dtype.hasobject:
+            _add(value.tolist(), arguments, parts)
+        else:
+            parts.append(value.tobytes())
+    elif is_record(value):
+        names = [field.name for field in dataclasses.fields(value)]
+        parts.append(kind)
+        _add_all([getattr(value, name) for name in names], arguments, parts)
+        _add_kind(value, (), frozenset(names), arguments, parts)
     else:
-        parts.append((kind, id(value)))
-        arguments.objects.append(value)
+        _add_object(value, arguments, parts)
+
+
+def _add_all(values: Iterable[Any], arguments: Arguments, parts: list[Any]) -> None:
+    for value in values:
+        _add(value, arguments, parts)
+
+
+def _add_kind(
+    value: Any, known: Sequence[type], names: Set[str], arguments: Arguments, parts: list[Any]
+) -> None:
+    """Adds what a container is besides a list or the like: its class, which has code and numbers,
+    and its attributes, but for those with these names."""
+    if type(value) in known:
+        return
+    arguments.objects.append(type(value))
+    others = {name: child for name, child in attributes(value).items() if name not in names}
+    if all(map(is_plain, others.values())):
+        parts += [(name, form(child)) for name, child in others.items()]
+    else:
+        _add_object(value, arguments, parts)
+
+
+def _add_object(value: Any, arguments: Arguments, parts: list[Any]) -> None:
+    parts.append((type(value), id(value)))
+    arguments.objects.append(value)
 
 
 def _is_part(tensor: Tensor, buffer: Buffer, chain: Chain, arguments: Arguments) -> bool:

@@ -7,14 +7,16 @@ import functools
 import sys
 import types
 from collections.abc import Callable, Sequence
-from typing import final
+from typing import Any, final
 
 from ferrule.records import dataclass
 
 _ADDING = frozenset({"append", "extend", "insert", "add", "update", "clear", "discard"})
 """Methods of lists, dicts and sets that tell nothing of what is in these."""
-_BY_TEXT = frozenset({"getattr", "hasattr", "vars", "globals", "attrgetter"})
-"""Functions that find attributes by a text."""
+_BY_TEXT = frozenset({"getattr", "hasattr", "attrgetter"})
+"""Functions that find an attribute by a text."""
+_OF_ALL = frozenset({"vars", "globals", "__dict__"})
+"""Names by which code may come at attributes that it does not name."""
 _METHOD_FLAG = 1 if sys.version_info >= (3, 12) else 0
 _SCOPES = ("GLOBAL", "GLOBALS", "NAME", "DEREF")
 _STORES = frozenset({"STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF", "STORE_NAME"})
@@ -37,6 +39,8 @@ class Names:
     """A list, dict or set there is added to, or an item of it is counted up, and no more."""
     stored: frozenset[str] = frozenset()
     """Variables and attributes that are set; these need not be loaded."""
+    unknown: bool = False
+    """Whether it finds some by a text that is put together when it runs: they may be any."""
 
     def everything(self) -> frozenset[str]:
         """All the names."""
@@ -48,6 +52,7 @@ class Names:
             self.called | other.called,
             self.added_to | other.added_to,
             self.stored | other.stored,
+            self.unknown or other.unknown,
         )
 
 
@@ -61,10 +66,11 @@ def names_of(code: types.CodeType) -> tuple[Names, Names]:
     variables = _found(instructions, _is_variable)
     attributes = _found(instructions, _is_attribute)
     stored = frozenset(step.argval for step in instructions if step.opname in _STORES)
-    attributes |= Names(frozenset(), frozenset(), frozenset(), stored)
-    if not variables.read.isdisjoint(_BY_TEXT):
-        texts = frozenset(value for value in code.co_consts if isinstance(value, str))
-        attributes |= Names(texts, frozenset(), frozenset())
+    texts = _texts(instructions)
+    loaded = variables.everything() | attributes.everything()
+    unknown = None in texts or not loaded.isdisjoint(_OF_ALL)
+    known = frozenset(text for text in texts if text is not None)
+    attributes |= Names(known, frozenset(), frozenset(), stored, unknown)
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
             more_variables, more_attributes = names_of(inner)
@@ -81,6 +87,23 @@ def names_of_parameters(code: types.CodeType) -> Names:
     # One instruction may load several variables, each of them to be looked at.
     read = frozenset(name for names in several for name in names if isinstance(name, str))
     return _found(single, _is_local) | names_of(code)[0] | Names(read, frozenset(), frozenset())
+
+
+@functools.lru_cache(maxsize=4096)
+def imports_of(code: types.CodeType) -> tuple[tuple[int, str], ...]:
+    """The modules that code imports, or functions defined in it: from which package, and what.
+
+    The package is that of the code, 1, or one around it, or 0: the name says all.
+    """
+    found: list[tuple[int, str]] = []
+    constants: list[Any] = []
+    for step in dis.get_instructions(code):
+        if step.opname in _CONSTANTS:
+            constants.append(step.argval)
+        elif step.opname == "IMPORT_NAME":
+            found.append((constants[-2], step.argval))
+    inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]
+    return (*found, *[one for part in inner for one in imports_of(part)])
 
 
 def _found(
@@ -102,6 +125,39 @@ def _found(
     return Names(frozenset(read), frozenset(called), frozenset(added_to))
 
 
+def _texts(instructions: Sequence[dis.Instruction]) -> set[str | None]:
+    """The names that `getattr` is asked for; with None if one of them is no constant."""
+    found: set[str | None] = set()
+    for number, step in enumerate(instructions):
+        if (_is_variable(step) or _is_attribute(step)) and step.argval in _BY_TEXT:
+            found.add(_text(instructions[number + 1 :]))
+    return found
+
+
+def _text(after: Sequence[dis.Instruction]) -> str | None:
+    """The text that such a function is given, by the instructions after that which loads it.
+
+    None if it is none, or may be none: if it is not a constant right after a name.
+    """
+    place = next((n for n, step in enumerate(after) if not _is_part_of_name(step)), len(after))
+    end = next((n for n in range(place, len(after)) if "CALL" in after[n].opname), None)
+    if end is None or after[place].opname != "LOAD_CONST":
+        return None
+    text, others = after[place].argval, after[place + 1 : end]
+    are_loaded = all(step.opname in _CONSTANTS or _is_part_of_name(step) for step in others)
+    # What to take where nothing is; parts of a text that is put together are not taken so.
+    values = [step for step in others if not _is_attribute(step)]
+    is_text = isinstance(text, str) and are_loaded
+    first = 1 if place == 0 else 2
+    return text if is_text and after[end].arg == first + len(values) else None
+
+
+def _is_part_of_name(step: dis.Instruction) -> bool:
+    return step.opname == "PUSH_NULL" or (
+        step.opname.startswith("LOAD_") and step.opname not in _CONSTANTS
+    )
+
+
 def _is_variable(step: dis.Instruction) -> bool:
     return step.opname.startswith("LOAD_") and step.opname.endswith(_SCOPES)
 
@@ -111,6 +167,8 @@ def _is_local(step: dis.Instruction) -> bool:
 
 
 def _is_attribute(step: dis.Instruction) -> bool:
+    if step.opname == "IMPORT_FROM":
+        return True
     return step.opname.startswith("LOAD_") and ("ATTR" in step.opname or _is_method(step))
 
 
@@ -125,7 +183,7 @@ def _is_count(name: str, after: Sequence[dis.Instruction]) -> bool:
     steps = [step for step in after if step.opname != "SWAP"]
     return (
         len(steps) >= 3
-        and steps[0].opname in ("LOAD_CONST", "LOAD_SMALL_INT")
+        and steps[0].opname in _CONSTANTS
         and steps[1].opname == "BINARY_OP"
         and steps[2].opname.startswith("STORE_")
         and steps[2].argval == name
@@ -143,6 +201,7 @@ def _is_addition(after: Sequence[dis.Instruction]) -> bool:
 
 
 _COUNT_OF_ITEM = ["constant", "copy", "copy", "item", "constant", "add", "store"]
+_CONSTANTS = ("LOAD_CONST", "LOAD_SMALL_INT")
 _KINDS = {
     "LOAD_CONST": "constant",
     "LOAD_SMALL_INT": "constant",

@@ -5,7 +5,11 @@ from __future__ import annotations
 import functools
 import operator
 import types
+import weakref
+from array import array
+from collections import deque
 from collections.abc import Callable, Collection, Iterable
+from contextvars import ContextVar
 from itertools import chain
 from typing import Any, final
 
@@ -21,7 +25,9 @@ from ferrule.jit.places import (
     Place,
     attributes,
     below,
+    class_place,
     defaults,
+    imported,
     is_foreign,
     slots,
     tensors_of,
@@ -33,8 +39,9 @@ _PLAIN = (int, float, complex, str, bytes, type(None), range, slice, np.generic)
 _WITHOUT_NUMBERS = (type(Device), Compiled, Interpreted, Tensor, DType, Expr)
 _IN_FIXED_PLACES = (
     *(tuple, frozenset, types.MethodType, functools.partial),
-    *(staticmethod, classmethod, property, functools.cached_property),
+    *(staticmethod, classmethod, property, functools.cached_property, weakref.ref),
 )
+_ARRAYS = (np.ndarray, bytearray, memoryview, array)
 _READ_THEMSELVES = frozenset({"ferrule", "collections"})
 """Packages of classes whose methods, which are not looked at, read all attributes."""
 _NOT_CALLED = frozenset({"__init__", "__new__", "__post_init__", "__repr__", "__str__", "__del__"})
@@ -51,8 +58,10 @@ def is_plain(value: Any) -> bool:
 
 def form(value: Any) -> Any:
     """What makes two numbers the same to a function: the type, and each bit."""
-    if isinstance(value, tuple):
+    if type(value) is tuple:
         return tuple([form(part) for part in value])
+    if isinstance(value, tuple):
+        return type(value), tuple([form(part) for part in value])
     if isinstance(value, frozenset):
         return frozenset([form(part) for part in value])
     if isinstance(value, float):
@@ -61,8 +70,8 @@ def form(value: Any) -> Any:
         return type(value), value.real.hex(), value.imag.hex()
     if isinstance(value, np.generic):
         return type(value), value.dtype.str, value.tobytes()
-    if isinstance(value, slice):
-        return slice, form((value.start, value.stop, value.step))
+    if isinstance(value, slice | range):
+        return type(value), form((value.start, value.stop, value.step))
     return type(value), value if isinstance(value, _PLAIN) else id(value)
 
 
@@ -109,7 +118,7 @@ class Numbers:
         """Where the objects are that have the numbers: these must not be replaced either."""
         self._numbers = walk.numbers
         self._copies = walk.copies
-        self._arrays = [(array, array.tobytes()) for array in walk.arrays if _is_small(array)]
+        self._arrays = [(found, _contents(found)) for found in walk.arrays if _is_small(found)]
         self.has_large_arrays = len(self._arrays) < len(walk.arrays)
         """Whether there are arrays too large to be compared before each replay."""
         self._gets = [number.get for number in self._numbers]
@@ -152,14 +161,19 @@ class Numbers:
                 if changed is not None:
                     return changed
             self._note()
-        for array, contents in self._arrays:
-            if array.tobytes() != contents:
+        for found, contents in self._arrays:
+            if _contents(found) != contents:
                 return "an array that the function reads has changed"
         return None
 
 
-def _is_small(array: np.ndarray[Any, Any]) -> bool:
-    return array.nbytes <= _LARGEST_ARRAY and array.dtype != object
+def _is_small(value: Any) -> bool:
+    size = value.nbytes if isinstance(value, np.ndarray) else memoryview(value).nbytes
+    return bool(size <= _LARGEST_ARRAY)
+
+
+def _contents(value: Any) -> bytes:
+    return bytes(value) if isinstance(value, bytearray) else value.tobytes()
 
 
 @final
@@ -172,11 +186,12 @@ class _Walk:
         self.copies: list[_Number] = []
         self.containers: list[Collection[Any]] = []
         """What these are copies of."""
-        self.arrays: list[np.ndarray[Any, Any]] = []
+        self.arrays: list[Any] = []
         self.names = NO_NAMES
         self._waiting: dict[str, list[tuple[Place, Any]]] = {}
+        self._roots = list(roots)
         seen: dict[int, Any] = {}
-        self._stack: list[Any] = list(roots)
+        self._stack: list[Any] = list(self._roots)
         while self._stack:
             value = self._stack.pop()
             if id(value) not in seen:
@@ -184,9 +199,9 @@ class _Walk:
                 self._look_into(value)
 
     def _look_into(self, value: Any) -> None:
-        if isinstance(value, np.ndarray):
-            self.arrays.append(value)
-        elif isinstance(value, list | dict | set):
+        if isinstance(value, _ARRAYS):
+            self._look_into_array(value)
+        elif isinstance(value, list | dict | set | deque):
             self._look_into_container(value)
         elif isinstance(value, types.FunctionType):
             self._look_into_function(value)
@@ -196,24 +211,35 @@ class _Walk:
         elif isinstance(value, type):
             self._look_into_class(value)
             self._stack += [vars(kind).get(name) for kind in value.__mro__ for name in _NOT_CALLED]
+        elif isinstance(value, ContextVar):
+            self._take(Place(value, value.name), value.get(MISSING))
         elif isinstance(value, _IN_FIXED_PLACES) or "__wrapped__" in attributes(value):
             for place, child in below(value):
                 self._take(place, child)
         elif not isinstance(value, _WITHOUT_NUMBERS):
             self._look_into_object(value)
 
-    def _look_into_container(self, container: list[Any] | dict[Any, Any] | set[Any]) -> None:
+    def _look_into_array(self, value: Any) -> None:
+        if isinstance(value, np.ndarray) and value.dtype.hasobject:
+            self.numbers.append(_Number("an array of objects", lambda: tuple(value.flat)))
+            self._stack += value.flat
+        else:
+            self.arrays.append(value)
+
+    def _look_into_container(
+        self, container: list[Any] | deque[Any] | dict[Any, Any] | set[Any]
+    ) -> None:
         kind = f"a {type(container).__name__}"
         if isinstance(container, set):
             self._copy(kind, frozenset, container)
             return
         self.numbers.append(_Number(f"the length of {kind}", functools.partial(len, container)))
+        if isinstance(container, dict):
+            self._copy(f"the keys of {kind}", tuple, container)
         children = list(below(container))
         if all(is_plain(child) for _, child in children):
             parts = container.values() if isinstance(container, dict) else container
             self._copy(kind, tuple, parts)
-            if isinstance(container, dict):
-                self._copy(f"the keys of {kind}", tuple, container)
         else:
             for place, child in children:
                 self._take(place, child)
@@ -225,7 +251,13 @@ class _Walk:
     def _look_into_function(self, function: types.FunctionType) -> None:
         if is_foreign(function):
             return
+        if all(
+            function is not root for root in self._roots
+        ):  # tools that reload modules replace it
+            code = functools.partial(getattr, function, "__code__")
+            self.numbers.append(_Number(f"the code of {function.__name__}", code))
         named, loaded = names_of(function.__code__)
+        self._stack += imported(function)
         for place, child in variables(function):
             if _may_read(named, place.key, child):
                 self._take(place, child)
@@ -235,7 +267,8 @@ class _Walk:
                 self._stack.append(default)
         self._offer_all(vars(function))
         self.names |= loaded
-        for name in loaded.everything() & self._waiting.keys():
+        waiting = self._waiting.keys()
+        for name in list(waiting) if self.names.unknown else loaded.everything() & waiting:
             for place, child in self._waiting.pop(name):
                 self._offer(place, child)
 
@@ -243,8 +276,7 @@ class _Walk:
         for base in kind.__mro__:
             for name, child in ({} if is_foreign(base) else vars(base)).items():
                 if not name.startswith("__"):
-                    fixed = getattr(base, name, MISSING) is not child
-                    self._offer(Place(base, name, fixed), child)
+                    self._offer(class_place(kind, name, child), child)
                 elif name not in _NOT_CALLED and not _is_generated(child):
                     self._stack.append(child)
 
@@ -260,10 +292,11 @@ class _Walk:
             else:
                 self._offer(place, child)
         # What is found in the class as long as the object has none of its own.
-        for base in bases:
+        for base in bases if hasattr(value, "__dict__") else ():
             for name, child in vars(base).items():
-                if name not in own and is_plain(child) and not name.startswith("__"):
-                    self._offer(Place(own, name), MISSING)
+                may_be_hidden = is_plain(child) or not (is_foreign(base) or _sets(child))
+                if name not in own and may_be_hidden and not name.startswith("__"):
+                    self._offer(Place(own, name), child)
 
     def _offer_all(self, attributes: dict[str, Any]) -> None:
         for name, child in attributes.items():
@@ -277,6 +310,9 @@ class _Walk:
             self._waiting.setdefault(place.key, []).append((place, child))
 
     def _take(self, place: Place, child: Any) -> None:
+        if not place.fixed and place.get() is MISSING:  # the child is the class's
+            self.numbers.append(_Number(str(place.key), _getter(place)))
+            return
         if isinstance(child, Tensor):
             return  # these are watched as memory
         if not is_plain(child):
@@ -292,8 +328,15 @@ def _is_generated(value: Any) -> bool:
     return not isinstance(value, types.FunctionType) or value.__code__.co_filename == "<string>"
 
 
+def _sets(value: Any) -> bool:
+    """Whether a class's attribute is a property or the like, which an object cannot hide."""
+    return hasattr(type(value), "__set__")
+
+
 def _may_read(names: Names, name: str, value: Any) -> bool:
     """Whether what a value is, or what is in it, may matter to code that loads these names."""
+    if names.unknown:
+        return True
     if is_plain(value):
         return name in names.read  # nobody calls it
     if isinstance(value, list | dict | set):

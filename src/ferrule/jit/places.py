@@ -6,10 +6,15 @@ import functools
 import operator
 import sys
 import types
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
+from importlib.util import resolve_name
 from typing import Any, TypeAlias, final
 
 from ferrule.device import Compiled, Device, Interpreted
+from ferrule.jit.names import imports_of
 from ferrule.records import dataclass
 from ferrule.tensor import Tensor
 
@@ -22,12 +27,13 @@ _MADE_BY_A_STATEMENT = 1 << 9
 WITHOUT_TENSORS = (types.ModuleType, type(Device), Compiled, Interpreted)
 MISSING = object()
 """What there is in a place where nothing is."""
+_WITH_ITEMS = (dict, list, deque)
 
 
 @final
 @dataclass(frozen=True, eq=False, slots=True)
 class Place:
-    """Where a value is found: an item of a dict or a list, an attribute, a closure's variable.
+    """Where a value is found: an item of a dict, list or deque, an attribute, a closure's variable.
 
     A fixed place, such as an item of a tuple, always holds the same, and cannot be asked for it.
     """
@@ -43,10 +49,12 @@ class Place:
             return MISSING
         if isinstance(holder, dict):
             return holder.get(self.key, MISSING)
-        if isinstance(holder, list):
+        if isinstance(holder, list | deque):
             return holder[self.key] if self.key < len(holder) else MISSING
         if isinstance(holder, types.CellType):
             return _contents(holder)
+        if isinstance(holder, ContextVar):
+            return holder.get(MISSING)
         return getattr(holder, self.key, MISSING)
 
     def getter(self) -> Callable[[], Any]:
@@ -56,19 +64,23 @@ class Place:
             return self.get
         if isinstance(holder, dict):
             return functools.partial(dict.get, holder, self.key, MISSING)
-        if isinstance(holder, list):
+        if isinstance(holder, list | deque):
             return functools.partial(operator.getitem, holder, self.key)
         if isinstance(holder, types.CellType):
             return functools.partial(getattr, holder, "cell_contents")
+        if isinstance(holder, ContextVar):
+            return functools.partial(holder.get, MISSING)
         return functools.partial(getattr, holder, self.key, MISSING)
 
     def set(self, value: Any) -> None:
         """Puts a value there."""
         holder = self.holder
-        if isinstance(holder, dict) or isinstance(holder, list):  # noqa: SIM101 - a third of the time
+        if isinstance(holder, _WITH_ITEMS):
             holder[self.key] = value
         elif isinstance(holder, types.CellType):
             holder.cell_contents = value
+        elif isinstance(holder, ContextVar):
+            holder.set(value)
         else:
             setattr(holder, self.key, value)
 
@@ -107,7 +119,7 @@ def below(value: Any) -> Iterator[Found]:
         yield Place(value, "grad"), value.grad
     elif isinstance(value, dict):
         yield from [(Place(value, key), child) for key, child in value.items()]
-    elif isinstance(value, list):
+    elif isinstance(value, list | deque):
         yield from [(Place(value, i), child) for i, child in enumerate(value)]
     elif isinstance(value, tuple | set | frozenset):
         yield from _fixed(value, value)
@@ -119,13 +131,19 @@ def below(value: Any) -> Iterator[Found]:
         yield from _fixed(value, (value.func, value.args, value.keywords))
     elif isinstance(value, type):
         if not is_foreign(value):
-            yield from _fixed(value, (*vars(value).values(), *value.__bases__))
+            for name, child in vars(value).items():
+                yield class_place(value, name, child), child
+            yield from _fixed(value, value.__bases__)
     elif isinstance(value, staticmethod | classmethod):
         yield from _fixed(value, (value.__func__,))
     elif isinstance(value, property):
         yield from _fixed(value, (value.fget,))
     elif isinstance(value, functools.cached_property):
         yield from _fixed(value, (value.func,))
+    elif isinstance(value, ContextVar):
+        yield Place(value, value.name), value.get(MISSING)
+    elif isinstance(value, weakref.ref):
+        yield from _fixed(value, (value(),))
     elif "__wrapped__" in attributes(value):
         # A wrapper, such as another captured function: its own state is nobody's business.
         yield from _fixed(value, (value.__wrapped__,))
@@ -137,19 +155,44 @@ def _fixed(holder: Any, values: Iterable[Any]) -> Iterator[Found]:
     return ((Place(holder, i, fixed=True), value) for i, value in enumerate(values))
 
 
+def class_place(kind: type, name: str, child: Any) -> Place:
+    """Where a class has an attribute; a fixed place, if to ask for it gives something else."""
+    return Place(kind, name, getattr(kind, name, MISSING) is not child)
+
+
 def _below_function(function: types.FunctionType) -> Iterator[Found]:
     if is_foreign(function):
         return
     yield from _cells(function)
     yield from _fixed(function, (function.__defaults__, function.__kwdefaults__, vars(function)))
     names = dict.fromkeys(_names(function.__code__))
-    spaces = [function.__globals__]
-    for name in names:
-        value = function.__globals__.get(name)
-        if isinstance(value, types.ModuleType) and not is_foreign(value):
-            spaces.append(vars(value))
-    for space in spaces:
+    for space in _spaces(function, names):
         yield from [(Place(space, name), space[name]) for name in names if name in space]
+
+
+def _spaces(function: types.FunctionType, names: Iterable[str]) -> list[dict[str, Any]]:
+    """The variables of a function's module, of those that it names or imports, and of theirs."""
+    spaces = [function.__globals__]
+    found: list[Any] = [*imported(function), *[content for _, content in _cells(function)]]
+    for space in spaces:  # which grows
+        found += [space[name] for name in names if name in space]
+        for value in found:
+            is_module = isinstance(value, types.ModuleType) and not is_foreign(value)
+            if is_module and all(vars(value) is not known for known in spaces):
+                spaces.append(vars(value))
+        found.clear()
+    return spaces
+
+
+def imported(function: types.FunctionType) -> list[types.ModuleType]:
+    """The modules that a function imports when it is called, as far as they are loaded."""
+    package = function.__globals__.get("__package__") or ""
+    names: list[str] = []
+    for level, name in imports_of(function.__code__):
+        # The statement gives the first of `a.b.c`, or the last, or what is in that.
+        whole = resolve_name("." * level + name, package) if package or not level else name
+        names += [whole, whole.partition(".")[0]]
+    return [module for name in dict.fromkeys(names) if (module := sys.modules.get(name))]
 
 
 def _cells(function: types.FunctionType) -> Iterator[Found]:

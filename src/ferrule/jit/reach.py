@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from typing import Any, TypeAlias, final
 
@@ -144,7 +144,7 @@ class Reach:
 
 
 def _length(holder: Any) -> int:
-    return len(holder) if isinstance(holder, list) else 0
+    return len(holder) if isinstance(holder, list | deque) else 0
 
 
 # *** who holds it ***

@@ -15,6 +15,8 @@ import numpy as np
 from ferrule.buffer import Buffer
 from ferrule.config import config
 from ferrule.containers import is_record
+from ferrule.device import Device
+from ferrule.dtype import dtypes
 from ferrule.expr import BoundVariable, Expr, Variable
 from ferrule.gradient.recording import mode
 from ferrule.jit.hooks import hooks_of
@@ -166,12 +168,15 @@ def _known(value: Any) -> _Known | None:
     if type(value) is Tensor:
         found = None if value._grad is not None else _kind_of(value)
         return None if found is None or has_variables(found[0]) else _Memory(*found, value)
+    if hasattr(value, "__dict__") and isinstance(value, list | tuple | dict):
+        return None  # the signature has the attributes, too
     if isinstance(value, list | tuple):
         parts = _all_known(value)
         return None if parts is None else _Container(type(value), None, parts)
     if isinstance(value, dict):
-        parts = _all_known(value.values())
-        return None if parts is None else _Container(type(value), list(value), parts)
+        keys = list(value)
+        parts = _all_known(value.values()) if {*map(type, keys)} <= {str} else None
+        return None if parts is None else _Container(type(value), keys, parts)
     if type(value) is BoundVariable:
         return _Bound(value)
     return None if isinstance(value, _REFUSED) or is_record(value) else _Plain(value)
@@ -188,8 +193,9 @@ class Recent:
     """The replay used last, and what it was given; no tensor and no memory is kept alive."""
 
     __slots__ = (
-        *("_accepts", "_allows_tf32", "_apart", "_cells", "_finds_inputs", "_names"),
-        *("_reachable", "_recording", "_training", "replay"),
+        *("_accepts", "_apart", "_cells", "_config", "_default_float", "_default_int"),
+        *("_device", "_finds_inputs", "_names", "_reachable", "_recording", "_training"),
+        "replay",
     )
 
     def __init__(
@@ -207,7 +213,10 @@ class Recent:
         """Those of the keyword arguments, in the order in which the call gave them."""
         self._training = Tensor.training
         self._recording = mode.recording
-        self._allows_tf32 = config().ALLOW_TF32
+        self._config = config()
+        self._device = Device.known_default
+        self._default_float = dtypes.default_float
+        self._default_int = dtypes.default_int
         self._reachable = reachable
         # In one memory, a copy is another tensor than what it is a copy of.
         self._cells = [id(tensor._cell) for tensor in tensors]
@@ -230,9 +239,7 @@ class Recent:
 
     def given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Given | None:
         """What a call gives to the replay; None if its signature has to be read."""
-        if Tensor.training is not self._training or mode.recording is not self._recording:
-            return None
-        if config().ALLOW_TF32 != self._allows_tf32:
+        if not self._has_settings():
             return None
         values = args
         if kwargs or self._names:
@@ -253,6 +260,17 @@ class Recent:
         if self._finds_inputs and not self._has_found(tensors, buffers):
             return None
         return tensors, buffers, var_vals
+
+    def _has_settings(self) -> bool:
+        """Whether `settings()` are what they were, without a tuple of them."""
+        return (
+            Tensor.training is self._training
+            and mode.recording is self._recording
+            and config() is self._config
+            and Device.known_default == self._device
+            and dtypes.default_float is self._default_float
+            and dtypes.default_int is self._default_int
+        )
 
     def _has_found(self, tensors: list[Tensor], buffers: list[Buffer]) -> bool:
         """Whether the inputs that the function finds are of the same kinds; adds them."""
