@@ -9,6 +9,7 @@ from typing import TypeAlias
 from ferrule.buffer import Buffer, newest_serial
 from ferrule.device import Device
 from ferrule.helpers import lock_across_forks
+from ferrule.interrupts import Whole
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import LazyOp, LoadOps, ScheduleItem
 from ferrule.runner import BufferCopy, JITRunner
@@ -33,12 +34,20 @@ def realize(nodes: Sequence[LazyBuffer]) -> None:
         newest = newest_serial()
         schedule = make_schedule(nodes)
         runners = prepare(schedule.recipe.kernels)
-        if schedule.recipe.calls_host:
-            with contents_kept(_at_risk(schedule, newest)):
-                _run_all(schedule, runners)
-        else:
+        if not schedule.recipe.writes_over:
+            _run_and_commit(schedule, runners, newest)
+            return
+        with Whole():  # the writes would be done again, as they are still to be done until `commit`
+            _run_and_commit(schedule, runners, newest)
+
+
+def _run_and_commit(schedule: Schedule, runners: Runners, newest: int) -> None:
+    if schedule.recipe.calls_host:
+        with contents_kept(_at_risk(schedule, newest)):
             _run_all(schedule, runners)
-        schedule.commit()
+    else:
+        _run_all(schedule, runners)
+    schedule.commit()
 
 
 def _run_all(schedule: Schedule, runners: Runners) -> None:

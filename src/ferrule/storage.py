@@ -102,3 +102,9 @@ def pending_writes() -> list[Storage]:
             else:
                 _written.discard(reference)
         return pending
+
+
+def leave_pending(storage: Storage) -> None:
+    """A write that raises is none of `pending_writes` any more: who reads it gets the error."""
+    with _written_lock:
+        _written.discard(weakref.ref(storage))

@@ -8,6 +8,7 @@ import pytest
 
 from ferrule.capture import Capture, GraphException
 from ferrule.config import Context
+from ferrule.errors import LinalgError
 from ferrule.expr import Variable
 from ferrule.gradient import GradientError
 from ferrule.jit import JitError, TinyJit
@@ -219,3 +220,25 @@ def test_a_state_that_is_replaced_is_named(capsys: pytest.CaptureFixture[str]) -
             assert model.step(Tensor([1.0]).realize()).item() == 2 * number + 2
     printed = capsys.readouterr().out
     assert "moves tensors about in a way that replays cannot follow" in printed
+
+
+def test_a_write_that_always_raises_is_the_error_of_those_who_read_it() -> None:
+    written, other = Tensor(np.zeros((2, 2), np.float32)).realize(), Tensor([1.0]).realize()
+    double, read = TinyJit(lambda x: x * 2), TinyJit(lambda x: x + written)
+    for _ in range(3):
+        double(other)
+        read(other)
+    assert double.jit_cache
+    assert read.jit_cache
+    written.assign(Tensor([[-1.0, 0.0], [0.0, 1.0]]).cholesky())
+    also_written = other.clone().realize()
+    also_written.assign(other * 5)
+    for number in range(3):
+        assert double(Tensor([number])).tolist() == [2 * number]
+        with pytest.raises(LinalgError, match="not positive definite"):
+            read(other)
+    assert also_written.tolist() == [5]
+    with pytest.raises(LinalgError, match="not positive definite"):
+        written.numpy()
+    written.assign(Tensor(np.ones((2, 2), np.float32)))
+    assert read(other).tolist() == [[2, 2], [2, 2]]

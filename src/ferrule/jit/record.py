@@ -17,6 +17,7 @@ from typing import Any, final
 from ferrule.backward import Passed, note_passed
 from ferrule.buffer import Buffer
 from ferrule.capture import Capture, JitError, PlaceHolder, Recorded, user_location
+from ferrule.config import config
 from ferrule.containers import mapped
 from ferrule.counting import is_numbers
 from ferrule.device import BufferCopy
@@ -33,7 +34,7 @@ from ferrule.jit.results import Effect, Leaf, replace_tensors, returned_tensors,
 from ferrule.jit.weights import PackedWeights
 from ferrule.lazy import LazyBuffer
 from ferrule.realize import realize
-from ferrule.storage import Storage, keep_written, pending_writes
+from ferrule.storage import Storage, keep_written, leave_pending, pending_writes
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import Cell
 from ferrule.tensor.limits import Limits, noting_limits
@@ -44,10 +45,27 @@ class NotReplayable(Exception):
 
 
 def settle_writes() -> None:
-    """Does all writes that are still pending."""
+    """Does all writes that are still pending.
+
+    One that raises is no business of a call that does not read it; whoever does gets the error.
+    """
     pending = pending_writes()
-    if pending:
+    if not pending:
+        return
+    try:
         realize([storage.node for storage in pending])
+    except Exception:
+        for storage in pending:
+            _settle_alone(storage)
+
+
+def _settle_alone(storage: Storage) -> None:
+    try:
+        realize([storage.node])
+    except Exception as error:
+        leave_pending(storage)
+        if config().DEBUG >= 1:
+            print(f"a write raises, and is left to whoever reads it: {error}")
 
 
 def capture_call(

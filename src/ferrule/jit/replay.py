@@ -8,6 +8,7 @@ from typing import Any, final
 from ferrule.buffer import Buffer, note_writes
 from ferrule.expr import Variable
 from ferrule.gradient import Value
+from ferrule.interrupts import Whole
 from ferrule.jit.batch import Batch
 from ferrule.jit.found import FoundInputs
 from ferrule.jit.inputs import InputPart
@@ -74,6 +75,7 @@ class Replay:
         self._outcome = outcome
         self._changed = [buffer.base for buffer in changed]
         self._writes = bool(changed) or watch.writes_arguments()
+        self._leaves_something = self._writes or bool(outcome.effects)
         self._var_vals = dict(var_vals)
         self._objects = objects
         self._parts = parts
@@ -91,6 +93,14 @@ class Replay:
     ) -> Any:
         """Runs everything again, with the tensors among the arguments, and the memory that they
         are in; the results are in new memory. To both lists what the replay makes is added."""
+        if not self._leaves_something:
+            return self._run(tensors, buffers, var_vals)
+        with Whole():
+            return self._run(tensors, buffers, var_vals)
+
+    def _run(
+        self, tensors: list[Tensor], buffers: list[Buffer], var_vals: dict[Variable, int]
+    ) -> Any:
         values = {**self._var_vals, **var_vals} if var_vals else self._var_vals
         outcome = self._outcome
         self.runs += 1

@@ -142,6 +142,18 @@ class Recipe:
         """Whether a step is a function of the host, which may raise."""
         return any([step.ast.op is LoadOps.CUSTOM for step in self.steps])
 
+    @cached_property
+    def writes_over(self) -> bool:
+        """Whether a step writes to memory that a node has already."""
+        written = [place for step in self.steps for place in step.places[: step.outputs]]
+        return any([self._has_contents(self.places[place]) for place in written])
+
+    def _has_contents(self, place: Place) -> bool:
+        whole = place.whole
+        return place.node is not None or (
+            whole is not None and self._has_contents(self.places[whole])
+        )
+
     def _largest(self) -> str:
         """The shapes of the values that take most memory, for a message."""
         stored: dict[str, int] = {}
