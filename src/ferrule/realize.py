@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TypeAlias
 
 from ferrule.buffer import Buffer, newest_serial
+from ferrule.config import config
 from ferrule.device import Device
 from ferrule.helpers import lock_across_forks
 from ferrule.interrupts import Whole
@@ -15,6 +16,7 @@ from ferrule.ops import LazyOp, LoadOps, ScheduleItem
 from ferrule.runner import BufferCopy, JITRunner
 from ferrule.schedule import Schedule, make_schedule
 from ferrule.schedule.recipe import kernels_by_device
+from ferrule.storage import Storage, leave_pending, pending_writes
 
 Runners: TypeAlias = Mapping[str, Mapping[LazyOp, JITRunner]]
 """By device and AST."""
@@ -63,6 +65,30 @@ def _at_risk(schedule: Schedule, newest: int) -> list[Buffer]:
     last = max([n for n, (step, _, _) in enumerate(runs) if step.ast.op is LoadOps.CUSTOM])
     written = [buffer for step, buffers, _ in runs[:last] for buffer in buffers[: step.outputs]]
     return [buffer for buffer in dict.fromkeys(written) if buffer.base.serial < newest]
+
+
+def settle_writes() -> None:
+    """Does all writes that are still pending.
+
+    One that raises is no business of a call that does not read it; whoever does gets the error.
+    """
+    pending = pending_writes()
+    if not pending:
+        return
+    try:
+        realize([storage.node for storage in pending])
+    except Exception:
+        for storage in pending:
+            _settle_alone(storage)
+
+
+def _settle_alone(storage: Storage) -> None:
+    try:
+        realize([storage.node])
+    except Exception as error:
+        leave_pending(storage)
+        if config().DEBUG >= 1:
+            print(f"a write raises, and is left to whoever reads it: {error}")
 
 
 @contextmanager

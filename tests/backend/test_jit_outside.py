@@ -236,6 +236,83 @@ def code_that_is_replaced(capture: Capture) -> Iterator[Any]:
     yield from results(f, {4: lambda: setattr(helper, "__code__", other.__code__)})
 
 
+def what_is_above_in_classes(capture: Capture) -> Iterator[Any]:
+    class Kind(type):
+        rate = 2.0
+
+    class Base(metaclass=Kind):
+        weight = tensor(1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * 2
+
+    class Model(Base):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * type(self).rate + Model.weight
+
+    f = capture(Model().forward)
+    yield from results(
+        f,
+        {
+            4: lambda: setattr(Base, "forward", lambda self, x: x * 5),
+            6: lambda: setattr(Kind, "rate", 3.0),
+            8: lambda: setattr(Model, "weight", tensor(7)),
+        },
+    )
+
+
+def a_pattern_of_a_class(capture: Capture) -> Iterator[Any]:
+    class Setting:
+        __match_args__ = ("rate",)
+
+        def __init__(self) -> None:
+            self.rate = 1.0
+
+    setting = Setting()
+
+    @capture
+    def f(x: Tensor) -> Tensor:
+        match setting:
+            case Setting(1.0):
+                return x * 2
+            case _:
+                return x * 3
+
+    yield from results(f, {4: lambda: setattr(setting, "rate", 5.0)})
+
+
+# *** what a tensor is, besides its contents ***
+
+
+def the_shape_of_a_tensor(capture: Capture) -> Iterator[Any]:
+    found = {"a": tensor(1, 2)}
+    f = capture(lambda x: x * found["a"].shape[0])
+    yield from results(f, {4: lambda: found.__setitem__("a", tensor(1, 2, 3))})
+
+
+def the_type_of_a_tensor(capture: Capture) -> Iterator[Any]:
+    class Model:
+        weight = tensor(1, 2)
+
+    model = Model()
+    model.weight = tensor(1, 2)
+    f = capture(lambda x: x.cast(model.weight.dtype) * 2)
+    yield from results(f, {4: lambda: setattr(model, "weight", Tensor([True, False]).realize())})
+
+
+def the_shape_of_a_state(capture: Capture) -> Iterator[Any]:
+    class Model:
+        def __init__(self) -> None:
+            self.state = tensor(1)
+
+        def __call__(self, x: Tensor) -> Tensor:
+            count = self.state.shape[0]
+            self.state = Tensor.ones(min(count + 1, 5))
+            return x * count
+
+    yield from results(capture(Model()), {})
+
+
 # *** names that are put together, references, contexts ***
 
 
@@ -256,6 +333,14 @@ def attributes_by_names_in_a_list(capture: Capture) -> Iterator[Any]:
     settings = Settings()
     f = capture(lambda x: sum((x * getattr(settings, name, 0.0) for name in ("rate_1",)), x))
     yield from results(f, {4: lambda: setattr(settings, "rate_1", 5.0)})
+
+
+def attributes_that_are_missing(capture: Capture) -> Iterator[Any]:
+    settings: Any = Settings()
+    f = capture(lambda x: x * (3 if hasattr(settings, "mask") else 2) * getattr(settings, "p", 1))
+    yield from results(
+        f, {4: lambda: setattr(settings, "mask", None), 7: lambda: setattr(settings, "p", 5.0)}
+    )
 
 
 def all_attributes(capture: Capture) -> Iterator[Any]:
@@ -435,6 +520,8 @@ CASES = [
     *(a_number_that_a_class_inherits, what_an_object_hides_of_its_class),
     *(what_a_descriptor_keeps, a_module_in_a_module, a_module_in_a_closure),
     *(what_a_function_imports, code_that_is_replaced, an_attribute_whose_name_is_put_together),
+    *(what_is_above_in_classes, a_pattern_of_a_class, the_shape_of_a_tensor),
+    *(the_type_of_a_tensor, the_shape_of_a_state, attributes_that_are_missing),
     *(attributes_by_names_in_a_list, all_attributes, what_is_behind_a_weak_reference),
     *(a_variable_of_a_context, the_default_type, the_default_device, code_of_what_it_is_given),
     *(attributes_beside_the_fields, attributes_of_a_list, keys_that_are_equal),

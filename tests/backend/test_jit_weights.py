@@ -17,9 +17,9 @@ from ferrule import Tensor, TinyJit, nn
 from ferrule.buffer import Buffer
 from ferrule.config import Context
 from ferrule.helpers import GlobalCounters
-from ferrule.jit.record import settle_writes
 from ferrule.nn.optim import SGD
 from ferrule.nn.state import get_state_dict, load_state_dict
+from ferrule.realize import settle_writes
 
 Array = np.ndarray[Any, Any]
 ROWS, TERMS, COLUMNS = 48, 128, 192

@@ -16,8 +16,8 @@ from ferrule import Tensor, TinyJit
 from ferrule.config import Context
 from ferrule.dtype import dtypes
 from ferrule.expr import Variable
-from ferrule.jit.record import settle_writes
 from ferrule.ops import BinaryOps, LazyOp, LoadOps, Op, UnaryOps
+from ferrule.realize import settle_writes
 from ferrule.schedule import _plan, _recipes, make_schedule, stored
 from ferrule.schedule.outline import Outline
 from ferrule.schedule.recipe import Form, Place, Recipe, Step

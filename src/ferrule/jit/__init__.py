@@ -35,9 +35,10 @@ from ferrule.jit.inputs import Arguments, Chain, memories_of, read_arguments
 from ferrule.jit.numbers import Numbers
 from ferrule.jit.reach import Reach
 from ferrule.jit.recent import Recent
-from ferrule.jit.record import NotReplayable, capture_call, settle_writes
+from ferrule.jit.record import NotReplayable, capture_call
 from ferrule.jit.replay import Replay
 from ferrule.jit.results import tensors_in
+from ferrule.realize import settle_writes
 from ferrule.tensor.cell import Cell
 
 __all__ = [

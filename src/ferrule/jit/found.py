@@ -253,6 +253,10 @@ class FoundBefore:
                 arguments.buffers.append(buffer)
         return added
 
+    def spots(self) -> Set[Any]:
+        """What tells the spots of all that are used from other places."""
+        return self._used.keys()
+
     def mattering(self) -> tuple[FoundInputs, tuple[Any, ...]]:
         """All that matter from now on, and what `add_to` would have given before the call."""
         others = {one: kind for one, kind in self._others.items() if one not in self._used}

@@ -41,6 +41,8 @@ class Names:
     """Variables and attributes that are set; these need not be loaded."""
     unknown: bool = False
     """Whether it finds some by a text that is put together when it runs: they may be any."""
+    asked: frozenset[str] = frozenset()
+    """Attributes of which it asks whether they are there."""
 
     def everything(self) -> frozenset[str]:
         """All the names."""
@@ -53,6 +55,7 @@ class Names:
             self.added_to | other.added_to,
             self.stored | other.stored,
             self.unknown or other.unknown,
+            self.asked | other.asked,
         )
 
 
@@ -68,9 +71,11 @@ def names_of(code: types.CodeType) -> tuple[Names, Names]:
     stored = frozenset(step.argval for step in instructions if step.opname in _STORES)
     texts = _texts(instructions)
     loaded = variables.everything() | attributes.everything()
-    unknown = None in texts or not loaded.isdisjoint(_OF_ALL)
-    known = frozenset(text for text in texts if text is not None)
-    attributes |= Names(known, frozenset(), frozenset(), stored, unknown)
+    # What a pattern of a class looks at, the class may say.
+    matches = any(step.opname == "MATCH_CLASS" for step in instructions)
+    unknown = None in texts or matches or not loaded.isdisjoint(_OF_ALL)
+    asked = frozenset(text for text in texts if text is not None)
+    attributes |= Names(asked, frozenset(), frozenset(), stored, unknown, asked)
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
             more_variables, more_attributes = names_of(inner)

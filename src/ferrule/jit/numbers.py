@@ -118,11 +118,23 @@ class Numbers:
         """Where the objects are that have the numbers: these must not be replaced either."""
         self._numbers = walk.numbers
         self._copies = walk.copies
+        self._kinds = [(place, _kind_at(place)) for place in walk.tensors]
         self._arrays = [(found, _contents(found)) for found in walk.arrays if _is_small(found)]
         self.has_large_arrays = len(self._arrays) < len(walk.arrays)
         """Whether there are arrays too large to be compared before each replay."""
         self._gets = [number.get for number in self._numbers]
         self._containers = walk.containers
+        self._note()
+
+    def add_kinds(self, is_watched: Callable[[Place], bool]) -> None:
+        """Adds what tensors are besides their contents: code may look at that alone.
+
+        Of all tensors but those that have to stay where they are, or are inputs.
+        """
+        for place, numbers in self._kinds:
+            if not is_watched(place):
+                self._numbers += numbers
+        self._gets = [number.get for number in self._numbers]
         self._note()
 
     def _note(self) -> None:
@@ -188,7 +200,10 @@ class _Walk:
         """What these are copies of."""
         self.arrays: list[Any] = []
         self.names = NO_NAMES
+        self.tensors: list[Place] = []
+        """Where there are tensors."""
         self._waiting: dict[str, list[tuple[Place, Any]]] = {}
+        self._objects: list[object] = []
         self._roots = list(roots)
         seen: dict[int, Any] = {}
         self._stack: list[Any] = list(self._roots)
@@ -197,6 +212,7 @@ class _Walk:
             if id(value) not in seen:
                 seen[id(value)] = value  # kept until the end, so that no id is used twice
                 self._look_into(value)
+        self._look_for_what_is_missing()
 
     def _look_into(self, value: Any) -> None:
         if isinstance(value, _ARRAYS):
@@ -210,6 +226,7 @@ class _Walk:
                 self._offer_all(vars(value))
         elif isinstance(value, type):
             self._look_into_class(value)
+            self._stack.append(type(value))
             self._stack += [vars(kind).get(name) for kind in value.__mro__ for name in _NOT_CALLED]
         elif isinstance(value, ContextVar):
             self._take(Place(value, value.name), value.get(MISSING))
@@ -276,12 +293,14 @@ class _Walk:
         for base in kind.__mro__:
             for name, child in ({} if is_foreign(base) else vars(base)).items():
                 if not name.startswith("__"):
-                    self._offer(class_place(kind, name, child), child)
+                    for holder in dict.fromkeys((base, kind)):  # which may get one of its own
+                        self._offer(class_place(holder, name, child), child)
                 elif name not in _NOT_CALLED and not _is_generated(child):
                     self._stack.append(child)
 
     def _look_into_object(self, value: object) -> None:
         self._look_into_class(type(value))
+        self._objects.append(value)
         own = attributes(value)
         places = [*slots(value), *[(Place(own, name), child) for name, child in own.items()]]
         bases = type(value).__mro__[:-1]
@@ -297,6 +316,14 @@ class _Walk:
                 may_be_hidden = is_plain(child) or not (is_foreign(base) or _sets(child))
                 if name not in own and may_be_hidden and not name.startswith("__"):
                     self._offer(Place(own, name), child)
+
+    def _look_for_what_is_missing(self) -> None:
+        """Attributes that code asks for, and that an object may get."""
+        for value in self._objects:
+            own = attributes(value)
+            for name in self.names.asked:
+                if not hasattr(value, name) and hasattr(value, "__dict__"):
+                    self.numbers.append(_Number(name, _getter(Place(own, name))))
 
     def _offer_all(self, attributes: dict[str, Any]) -> None:
         for name, child in attributes.items():
@@ -314,7 +341,10 @@ class _Walk:
             self.numbers.append(_Number(str(place.key), _getter(place)))
             return
         if isinstance(child, Tensor):
-            return  # these are watched as memory
+            self.tensors += [] if place.fixed else [place]
+            if isinstance(place.holder, type):  # another class may come to hide it
+                self.steps.append((place, child))
+            return
         if not is_plain(child):
             if not place.fixed and child is not Tensor and not isinstance(child, types.ModuleType):
                 self.steps.append((place, child))
@@ -342,6 +372,18 @@ def _may_read(names: Names, name: str, value: Any) -> bool:
     if isinstance(value, list | dict | set):
         return name in names.read or name in names.called
     return name in names.everything()
+
+
+def _kind_at(place: Place) -> list[_Number]:
+    """The shape, the dtype and the device of the tensor in a place."""
+    return [
+        _Number(f"the {attribute} of {place.key}", functools.partial(_of_tensor, place, attribute))
+        for attribute in ("shape", "dtype", "device")
+    ]
+
+
+def _of_tensor(place: Place, attribute: str) -> Any:
+    return getattr(place.get(), attribute, MISSING)
 
 
 def _getter(place: Place) -> Callable[[], Any]:

@@ -17,7 +17,6 @@ from typing import Any, final
 from ferrule.backward import Passed, note_passed
 from ferrule.buffer import Buffer
 from ferrule.capture import Capture, JitError, PlaceHolder, Recorded, user_location
-from ferrule.config import config
 from ferrule.containers import mapped
 from ferrule.counting import is_numbers
 from ferrule.device import BufferCopy
@@ -34,7 +33,7 @@ from ferrule.jit.results import Effect, Leaf, replace_tensors, returned_tensors,
 from ferrule.jit.weights import PackedWeights
 from ferrule.lazy import LazyBuffer
 from ferrule.realize import realize
-from ferrule.storage import Storage, keep_written, leave_pending, pending_writes
+from ferrule.storage import Storage, keep_written, pending_writes
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import Cell
 from ferrule.tensor.limits import Limits, noting_limits
@@ -42,30 +41,6 @@ from ferrule.tensor.limits import Limits, noting_limits
 
 class NotReplayable(Exception):
     """A call ran well, but replays of it could go wrong; the message is the reason."""
-
-
-def settle_writes() -> None:
-    """Does all writes that are still pending.
-
-    One that raises is no business of a call that does not read it; whoever does gets the error.
-    """
-    pending = pending_writes()
-    if not pending:
-        return
-    try:
-        realize([storage.node for storage in pending])
-    except Exception:
-        for storage in pending:
-            _settle_alone(storage)
-
-
-def _settle_alone(storage: Storage) -> None:
-    try:
-        realize([storage.node])
-    except Exception as error:
-        leave_pending(storage)
-        if config().DEBUG >= 1:
-            print(f"a write raises, and is left to whoever reads it: {error}")
 
 
 def capture_call(
@@ -236,7 +211,7 @@ class _Call:
                 if id(owner) not in self.made.cells:
                     self._watch.add(owner, used[serial], serial in self.capture.updated)
         self._watch_paths(used.keys())
-        self._watch.add_numbers(self.before.numbers)
+        self._watch_numbers()
         return self._built(used, released)
 
     def _built(self, used: Mapping[int, Buffer], released: Set[int]) -> Replay:
@@ -404,6 +379,12 @@ class _Call:
                     "it replaces a tensor that it reads; write to it with assign instead"
                 )
         self._watch_constants()
+
+    def _watch_numbers(self) -> None:
+        numbers = self.before.numbers
+        inputs = self.before.found.spots()
+        numbers.add_kinds(lambda place: place.identity in inputs or self._watch.watches(place))
+        self._watch.add_numbers(numbers)
 
     def _watch_constants(self) -> None:
         """Constants have no memory that replays could write to; those that are written get some.

@@ -163,6 +163,9 @@ class _Contents:
         self._found[place.identity] = place, child
         self._gets = None
 
+    def __contains__(self, place: Place) -> bool:
+        return place.identity in self._found
+
     def problem(self) -> str | None:
         """Where something else is now; None if nothing is. All are looked at by one call of C."""
         if self._gets is None:
@@ -243,6 +246,10 @@ class Watch:
         for place, child in path:
             self._contents.add(place, child)
             self._outside = True
+
+    def watches(self, place: Place) -> bool:
+        """Whether what is in a place must stay there."""
+        return place in self._contents
 
     def add_tensor(self, tensor: Tensor, reach: Reach) -> bool:
         """Watches that a tensor is where it was; False if it is not now."""
