@@ -225,13 +225,19 @@ def _level(arch: str, features: frozenset[str]) -> _Level:
 
 
 def _cache_bytes(caches: Path, level: int, fallback: int) -> int:
-    """The size of the data cache of `level`, as Linux lists it under `caches`."""
+    """The size of the data cache of `level`, as Linux lists it under `caches`.
+
+    Linux leaves out the files with what it does not know, as in most virtual machines on ARM.
+    """
     for entry in sorted(caches.glob("index*")):
-        kind = (entry / "type").read_text().strip()
-        if kind != "Instruction" and int((entry / "level").read_text()) == level:
-            size = (entry / "size").read_text().strip()
+        kind, level_text, size = (_text_of(entry / name) for name in ("type", "level", "size"))
+        if kind != "Instruction" and level_text == str(level) and size:
             return int(size.removesuffix("K")) << 10
     return fallback
+
+
+def _text_of(path: Path) -> str:
+    return path.read_text().strip() if path.exists() else ""
 
 
 def detect_cpu(
@@ -247,7 +253,7 @@ def detect_cpu(
     """
     name = (machine or platform.machine()).lower()
     arch = _ARCHITECTURES.get(name, name)
-    features = _features(arch, cpuinfo.read_text() if cpuinfo.exists() else "")
+    features = _features(arch, _text_of(cpuinfo))
     if features != _without_tiles(features) and cpuinfo is _CPUINFO and not _may_use_tiles():
         features = _without_tiles(features)
     level = _level(arch, features)

@@ -72,6 +72,16 @@ def test_without_the_files_of_linux(tmp_path: Path) -> None:
     assert target.max_threads == usable_cores()
 
 
+def test_caches_of_unknown_size(tmp_path: Path) -> None:
+    """What Linux does not know has no file there, as on many ARM processors."""
+    folder = caches(tmp_path)
+    (folder / "index2" / "size").unlink()
+    (folder / "index1" / "type").unlink()
+    (folder / "index1" / "size").unlink()
+    target = detect_cpu("aarch64", tmp_path / "none", folder)
+    assert (target.l1_bytes, target.l2_bytes) == (48 << 10, 512 << 10)
+
+
 def test_wider_vectors_mean_more_flops(tmp_path: Path) -> None:
     wide = detect_cpu("x86_64", cpuinfo(tmp_path, "flags", AVX512), tmp_path)
     narrow = detect_cpu("x86_64", cpuinfo(tmp_path, "flags", AVX2), tmp_path)
