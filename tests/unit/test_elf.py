@@ -1,6 +1,7 @@
 """The object loader: what LLVM emits runs; anything else it refuses, with the reason."""
 
 import ctypes
+import mmap
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from ferrule.runtime.pool import kernel_externals
 
 compiler = llvm.host_compiler()
 pytestmark = pytest.mark.skipif(
-    compiler.target.arch != "x86-64", reason="the loader is for x86-64; LLVM loads elsewhere"
+    not elf.supports(compiler.compile("")), reason="LLVM loads what is compiled here"
 )
 
 ADD = """
@@ -148,7 +149,7 @@ def test_no_page_is_writable_and_executable() -> None:
     assert mapping_of(loaded.address("visible")) == "rw-p"
     with pytest.raises(TypeError, match="read-only"):
         loaded.mem[0] = 0
-    assert len(loaded.mem) % 4096 == 0
+    assert len(loaded.mem) % mmap.PAGESIZE == 0
 
 
 @sees_mappings
@@ -164,6 +165,10 @@ def test_the_mapping_goes_with_the_object() -> None:
         mapping_of(address)
 
 
+@pytest.mark.skipif(
+    compiler.target.arch == "aarch64",
+    reason="there LLVM 22 ends the process where data is far from the code",
+)
 def test_llvm_loads_the_same() -> None:
     names = ("count", "choose", "visible")
     loaded = llvm.load_with_llvm(compiler.compile(EVERYTHING), kernel_externals, names)
@@ -231,8 +236,8 @@ def test_malformed_headers_are_rejected() -> None:
     rejected(b"MZ" + good[2:], "not 64-bit little-endian ELF")
     rejected(good[:40], "truncated or malformed")
     rejected(good[: len(good) // 2], "is outside of its")
-    rejected(good[:18] + b"\xb7\0" + good[20:], "machine 183")
-    assert not elf.supports(good[:18] + b"\xb7\0" + good[20:])
+    rejected(good[:18] + b"\xf3\0" + good[20:], "machine 243")
+    assert not elf.supports(good[:18] + b"\xf3\0" + good[20:])
     assert not elf.supports(b"\x7fELF")
     assert elf.supports(good)
 
@@ -268,7 +273,7 @@ def test_malformed_relocations_are_rejected() -> None:
     good = compiler.compile(EVERYTHING)
     at = first_entry(bytearray(good), ".rela.text")
     rejected(good[:at] + b"\xff\xff\xff\x7f" + good[at + 4 :], "outside of its section")
-    rejected(good[: at + 8] + b"\x0b" + good[at + 9 :], "relocation of kind 11 against")
+    rejected(good[: at + 8] + b"\x0b\0" + good[at + 10 :], "relocation of kind 11 against")
     rejected(good[: at + 12] + b"\xff\xff" + good[at + 14 :], "truncated or malformed")
     rejected(good[: at + 16] + b"\0" * 7 + b"\x7f" + good[at + 24 :], "too far")
 

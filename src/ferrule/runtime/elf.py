@@ -1,22 +1,26 @@
-"""Loads relocatable object files (ELF, x86-64, as LLVM emits them) without LLVM.
+"""Loads relocatable object files (ELF, as LLVM emits them) without LLVM.
 
 A process whose kernels are all in the disk cache needs no compiler, only this. An object becomes
 one mapping: first what is read or executed, then, from a page of its own, what is written. The
 mapping is filled while it is writable and the first part is then made executable and read-only;
-no page is ever both. Objects of other formats and processors are left to LLVM (`supports`).
+no page is ever both. Objects of other formats, and those of processors that `relocations` does not
+know, are left to LLVM (`supports`).
 """
 
 from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Mapping
+import platform
+from collections.abc import Callable, Mapping
+from functools import cache
 from struct import Struct
 from struct import error as StructError
 from typing import final
 
 from ferrule.helpers import round_up
 from ferrule.records import dataclass
+from ferrule.runtime.relocations import MACHINES, Machine
 
 
 class ObjectError(ValueError):
@@ -24,7 +28,7 @@ class ObjectError(ValueError):
 
 
 _MAGIC = b"\x7fELF\x02\x01\x01"  # 64 bits, little endian, version 1
-_RELOCATABLE, _X86_64 = 1, 62
+_RELOCATABLE = 1
 _HEADER = Struct("<16sHHIQQQIHHHHHH")
 _SECTION = Struct("<IIQQQQIIQQ")
 _SYMBOL = Struct("<IBBHQQ")
@@ -36,6 +40,10 @@ _UNWIND = 0x70000001
 _WRITE, _ALLOCATE, _EXECUTE, _THREAD_LOCAL = 1, 2, 4, 0x400
 _UNDEFINED, _ABSOLUTE, _FIRST_RESERVED = 0, 0xFFF1, 0xFF00
 _GLOBAL_BINDINGS = (1, 2)
+_NO_RELOCATION = 0
+
+HOST = MACHINES.get(platform.machine().lower())
+"""The processor that this process runs on; None if `relocations` does not know it."""
 
 _LARGEST_IMAGE = 1 << 30
 
@@ -88,21 +96,28 @@ class LoadedObject:
 
 def supports(data: bytes) -> bool:
     """Whether `load` is meant for this kind of object file, whatever its state."""
-    if len(data) < _HEADER.size or not data.startswith(_MAGIC):
+    if HOST is None or len(data) < _HEADER.size or not data.startswith(_MAGIC):
         return False
-    return int.from_bytes(data[18:20], "little") == _X86_64
+    if not HOST.has_coherent_instructions and _clear_cache() is None:
+        return False
+    return int.from_bytes(data[18:20], "little") == HOST.number
 
 
-def load(data: bytes, externals: Mapping[str, int]) -> LoadedObject:
+def load(data: bytes, externals: Mapping[str, int], machine: Machine | None = HOST) -> LoadedObject:
     """Maps the object file `data`, resolving what it does not define by `externals`.
+
+    `machine` is what it was compiled for: code for another processor than this one is laid out
+    and protected in the same way, to be looked at.
 
     Raises `ObjectError` if the file is malformed, needs a symbol that is not in `externals`, or
     uses a feature that kernels have no need of; `OSError` if the system refuses the memory.
     """
+    if machine is None:
+        raise ObjectError(f"object file: no loader for {platform.machine()}; LLVM has one")
     try:
-        sections = _read_sections(data)
+        sections = _read_sections(data, machine)
         symbols = _read_symbols(sections)
-        return _Image(sections, symbols, externals).load()
+        return _Image(machine, sections, symbols, externals).load()
     except (StructError, IndexError) as cut_short:
         raise ObjectError(f"object file: truncated or malformed: {cut_short}") from cut_short
 
@@ -115,15 +130,15 @@ def _slice(data: bytes, start: int, size: int, what: str) -> bytes:
     return data[start : start + size]
 
 
-def _read_sections(data: bytes) -> list[_Section]:
+def _read_sections(data: bytes, machine: Machine) -> list[_Section]:
     if not data.startswith(_MAGIC):
         raise ObjectError(f"object file: not 64-bit little-endian ELF, it starts {data[:7]!r}")
     header = _HEADER.unpack_from(data)
-    kind, machine, table, entry_size, count = header[1], header[2], header[6], *header[11:13]
-    if kind != _RELOCATABLE or machine != _X86_64:
+    kind, number, table, entry_size, count = header[1], header[2], header[6], *header[11:13]
+    if kind != _RELOCATABLE or number != machine.number:
         raise ObjectError(
-            f"object file: kind {kind} for machine {machine}, expected a relocatable one"
-            f" ({_RELOCATABLE}) for x86-64 ({_X86_64})"
+            f"object file: kind {kind} for machine {number}, expected a relocatable one"
+            f" ({_RELOCATABLE}) for {machine.name} ({machine.number})"
         )
     if entry_size != _SECTION.size:
         raise ObjectError(f"object file: section headers of {entry_size} bytes, expected 64")
@@ -179,22 +194,8 @@ def _read_symbol(
     return _Symbol(name, section, value, info >> 4 in _GLOBAL_BINDINGS)
 
 
-# Relocations of x86-64. S: the symbol, A: the addend, P: the place, G: a cell that holds S.
-_NONE = 0
-_ABSOLUTE_64 = 1  # S + A
-_RELATIVE_32 = 2  # S + A - P
-_CALL_32 = 4  # S + A - P, where S may be reached through a stub
-_RELATIVE_64 = 24  # S + A - P
-_CELL_RELATIVE_32 = (9, 41, 42)  # G + A - P
-
-_WORD = Struct("<Q")
-_SIGNED_WORD = Struct("<q")
-_SIGNED_HALF = Struct("<i")
-
-# jmp *2(%rip); two bytes of padding; the address. Calls reach libc this way from 2 GB and
-# further; the address doubles as the cell for code that loads it.
-_STUB = Struct("<6s2xQ")
-_JUMP = b"\xff\x25\x02\x00\x00\x00"
+# What calls reach libc by from far away: code that jumps, and the address; see `Machine.jump`.
+_STUB = Struct("<8sQ")
 _STUB_CELL = 8
 
 
@@ -202,8 +203,13 @@ class _Image:
     """One object on its way into memory."""
 
     def __init__(
-        self, sections: list[_Section], symbols: list[_Symbol], externals: Mapping[str, int]
+        self,
+        machine: Machine,
+        sections: list[_Section],
+        symbols: list[_Symbol],
+        externals: Mapping[str, int],
     ) -> None:
+        self.machine = machine
         self.sections = sections
         self.symbols = symbols
         self.externals = externals
@@ -244,8 +250,9 @@ class _Image:
     def _symbols_with_stubs(self) -> list[int]:
         needed: dict[int, None] = {}
         for _, _, kind, index, _ in self._relocations():
-            is_call_out = kind == _CALL_32 and self.symbols[index].section == _UNDEFINED
-            if is_call_out or kind in _CELL_RELATIVE_32:
+            is_call = kind in self.machine.calls
+            is_call_out = is_call and self.symbols[index].section == _UNDEFINED
+            if is_call_out or kind in self.machine.cells:
                 needed[index] = None
         return list(needed)
 
@@ -257,7 +264,8 @@ class _Image:
             data = self.sections[index].data
             image[offset : offset + len(data)] = data
         for index, offset in self.stubs.items():
-            _STUB.pack_into(image, offset, _JUMP, self._symbol_address(self.symbols[index]))
+            address = self._symbol_address(self.symbols[index])
+            _STUB.pack_into(image, offset, self.machine.jump, address)
         for relocation in self._relocations():
             self._relocate(image, *relocation)
         _make_executable(self.base, self.protected)
@@ -283,43 +291,37 @@ class _Image:
             raise ObjectError(f"object file: symbol {symbol.name!r} is not in memory")
         return self.base + self.offsets[symbol.section] + symbol.value
 
+    def _target(self, kind: int, index: int) -> int:
+        """The address that a relocation of this kind against a symbol means."""
+        if kind in self.machine.cells:
+            return self.base + self.stubs[index] + _STUB_CELL
+        if kind in self.machine.calls and index in self.stubs:
+            return self.base + self.stubs[index]
+        return self._symbol_address(self.symbols[index])
+
     def _relocate(
         self, image: mmap.mmap, section: int, offset: int, kind: int, index: int, addend: int
     ) -> None:
-        symbol = self.symbols[index]
-        if kind == _NONE:
+        name = self.symbols[index].name
+        if kind == _NO_RELOCATION:
             return
-        width = 8 if kind in (_ABSOLUTE_64, _RELATIVE_64) else 4
-        if offset + width > self.sections[section].size:
-            raise ObjectError(f"object file: a relocation at {offset} is outside of its section")
-        position = self.offsets[section] + offset
-        place = self.base + position
-        if kind in _CELL_RELATIVE_32:
-            cell = self.base + self.stubs[index] + _STUB_CELL
-            _pack_relative(image, position, cell + addend - place, symbol)
-        elif kind == _CALL_32 and index in self.stubs:
-            stub = self.base + self.stubs[index]
-            _pack_relative(image, position, stub + addend - place, symbol)
-        elif kind in (_RELATIVE_32, _CALL_32):
-            target = self._symbol_address(symbol) + addend
-            _pack_relative(image, position, target - place, symbol)
-        elif kind == _ABSOLUTE_64:
-            target = self._symbol_address(symbol) + addend
-            _WORD.pack_into(image, position, target & (2**64 - 1))
-        elif kind == _RELATIVE_64:
-            target = self._symbol_address(symbol) + addend
-            _SIGNED_WORD.pack_into(image, position, target - place)
-        else:
+        relocation = self.machine.relocations.get(kind)
+        if relocation is None:
             raise ObjectError(
-                f"object file: relocation of kind {kind} against {symbol.name!r};"
+                f"object file: relocation of kind {kind} against {name!r};"
                 " compile position-independent code in the small code model"
             )
-
-
-def _pack_relative(image: mmap.mmap, position: int, distance: int, symbol: _Symbol) -> None:
-    if not -(2**31) <= distance < 2**31:
-        raise ObjectError(f"object file: {symbol.name!r} is {distance} bytes away, too far")
-    _SIGNED_HALF.pack_into(image, position, distance)
+        if offset + relocation.nbytes > self.sections[section].size:
+            raise ObjectError(f"object file: a relocation at {offset} is outside of its section")
+        start = self.offsets[section] + offset
+        place = slice(start, start + relocation.nbytes)
+        before = int.from_bytes(image[place], "little")
+        target = self._target(kind, index) + addend
+        try:
+            after = relocation.encode(before, self.base + start, target)
+        except OverflowError as error:
+            raise ObjectError(f"object file: {name!r} is {error}") from error
+        image[place] = after.to_bytes(relocation.nbytes, "little")
 
 
 _PROT_READ, _PROT_EXECUTE = 1, 4
@@ -337,3 +339,22 @@ def _make_executable(address: int, size: int) -> None:
             "the system does not let this process execute memory that it has written;"
             " native kernels need that (SELinux: allow execmem)",
         )
+    if HOST is not None and not HOST.has_coherent_instructions:
+        clear_cache = _clear_cache()
+        assert clear_cache is not None, "supports() says that LLVM loads here"
+        clear_cache(address, address + size)
+
+
+@cache
+def _clear_cache() -> Callable[[int, int], None] | None:
+    """The function of the compiler's runtime library that makes code written from one address to
+    before another visible to all processors; None where the library is not installed.
+
+    It cannot be made here, since it would have to be called on itself first.
+    """
+    try:
+        library = ctypes.CDLL("libgcc_s.so.1")
+    except OSError:
+        return None
+    prototype = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+    return prototype(("__clear_cache", library)) if hasattr(library, "__clear_cache") else None
