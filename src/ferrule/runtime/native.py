@@ -42,7 +42,6 @@ PYTHON_LAUNCH, PYTHON_REPLAY = "ferrule.python_launch", "ferrule.python_replay"
 # many that handing them out takes longer than a block. A kernel that took no time when it ran last
 # gets one block for each thread: then a thread also gets the part of the data that it had before.
 BLOCKS_A_THREAD = 16
-LOG2_BLOCK_TICKS = 14
 BLOCKS_ALONE = 64
 LARGEST_BLOCK = 256
 SPINS_BETWEEN_CLOCKS = 32
@@ -56,6 +55,7 @@ _LAUNCH = """
 ; What %taken, at first 0, leaves of a kernel. 0: finished; else call again with what is returned.
 define i64 @"$LAUNCH"(ptr %program, ptr %table, i64 %taken, i64 %threads) nounwind {
 entry:
+  $SEE_NEW_CODE
   %body = load ptr, ptr %program
   %extent_at = getelementptr i8, ptr %program, i64 $PROGRAM_EXTENT
   %extent = load ptr, ptr %extent_at
@@ -134,6 +134,7 @@ first:
   store i64 0, ptr %taken_at
   br label %begin
 begin:
+  $SEE_NEW_CODE
   %first_item = load i64, ptr %item_at
   %first_taken = load i64, ptr %taken_at
   %mode = call i32 @default_float_mode()
@@ -230,6 +231,18 @@ _SYSTEM_CALLS = {
 }
 _MONOTONIC_CLOCK = {"linux": 1, "darwin": 6}
 
+# What depends on the processor: its part of the source, what a thread does before it may run code
+# that another thread has loaded, and how long a block should take at least, about 5 us.
+_PROCESSORS = {
+    "x86-64": (native_parts.X86_64, "", 14),
+    "aarch64": (
+        native_parts.CLOCK + native_parts.AARCH64,
+        "call void @llvm.aarch64.isb(i32 15)",
+        12,
+    ),
+}
+_OTHER_PROCESSOR = (native_parts.CLOCK + native_parts.ANY_PROCESSOR, "", 12)
+
 
 def ir(arch: str, system: str, for_python: bool) -> str:
     """The source of the native runtime for a processor ("x86-64", …) and `sys.platform`.
@@ -238,8 +251,9 @@ def ir(arch: str, system: str, for_python: bool) -> str:
     futex, other systems by a POSIX condition variable.
     """
     has_futex = system == "linux" and arch in _SYSTEM_CALLS
+    processor, see_new_code, log2_block_ticks = _PROCESSORS.get(arch, _OTHER_PROCESSOR)
     parts = [
-        native_parts.X86_64 if arch == "x86-64" else native_parts.ANY_PROCESSOR,
+        processor,
         native_parts.FUTEX if has_futex else native_parts.CONDITION,
         native_pool.POOL,
         _LAUNCH,
@@ -251,4 +265,6 @@ def ir(arch: str, system: str, for_python: bool) -> str:
     return Template("".join(parts)).substitute(
         {**_CONSTANTS, **_SYSTEM_CALLS.get(arch, {})},
         MONOTONIC=_MONOTONIC_CLOCK.get(system, 1),
+        SEE_NEW_CODE=see_new_code,
+        LOG2_BLOCK_TICKS=log2_block_ticks,
     )

@@ -176,7 +176,7 @@ done:
 """
 
 # Elsewhere: the system's monotonic clock in nanoseconds, 25 ns.
-ANY_PROCESSOR = """
+CLOCK = """
 declare i32 @clock_gettime(i32, ptr)
 
 define internal i64 @ticks() nounwind {
@@ -189,7 +189,48 @@ define internal i64 @ticks() nounwind {
   %now = add i64 %whole, %rest
   ret i64 %now
 }
+"""
 
+# AArch64: the mode as on x86-64; all bits of it are 0 by default. `isb` throws away what was
+# fetched ahead. That takes about as long as x86's pause does, where `yield` takes no time at all;
+# and a thread that runs code that another thread has loaded needs one in between.
+AARCH64 = """
+declare void @llvm.aarch64.isb(i32)
+declare i64 @llvm.aarch64.get.fpcr()
+declare void @llvm.aarch64.set.fpcr(i64)
+
+define internal void @pause() nounwind {
+  call void @llvm.aarch64.isb(i32 15)
+  ret void
+}
+
+define internal i32 @default_float_mode() nounwind {
+entry:
+  %whole = call i64 @llvm.aarch64.get.fpcr()
+  %mode = trunc i64 %whole to i32
+  %usual = icmp eq i32 %mode, 0
+  br i1 %usual, label %done, label %change
+change:
+  call void @llvm.aarch64.set.fpcr(i64 0)
+  br label %done
+done:
+  ret i32 %mode
+}
+
+define internal void @restore_float_mode(i32 %mode) nounwind {
+entry:
+  %usual = icmp eq i32 %mode, 0
+  br i1 %usual, label %done, label %change
+change:
+  %whole = zext i32 %mode to i64
+  call void @llvm.aarch64.set.fpcr(i64 %whole)
+  br label %done
+done:
+  ret void
+}
+"""
+
+ANY_PROCESSOR = """
 define internal void @pause() nounwind {
   fence seq_cst
   ret void

@@ -88,6 +88,7 @@ enter:
   %inside = extractvalue { i64, i1 } %swap, 1
   br i1 %inside, label %work, label %look
 work:
+  $SEE_NEW_CODE
   %body = load ptr, ptr %body_at
   %table = load ptr, ptr %table_at
   %total = load i64, ptr %total_at
