@@ -18,12 +18,12 @@ from ferrule.target import Target, detect_cpu
 binding = pytest.importorskip("llvmlite.binding")
 
 HOST = detect_cpu()
+# What /proc/cpuinfo says of processors that differ in what a kernel may use.
 SSE4 = "pni ssse3 sse4_1 sse4_2 popcnt"
 AVX2 = f"{SSE4} avx avx2 f16c fma bmi1 bmi2 abm"
 AVX512 = f"{AVX2} avx512f avx512bw avx512cd avx512dq avx512vl"
 
-# What /proc/cpuinfo says of processors that differ in what a kernel may use.
-PROCESSORS = {
+PROCESSORS_X86 = {
     "sse2": "",
     "sse4": SSE4,
     "avx": f"{SSE4} avx",
@@ -33,6 +33,17 @@ PROCESSORS = {
     "avx512 in part": f"{AVX2} avx512f avx512cd",
     "avx512": AVX512,
 }
+ARM8 = "fp asimd"
+ARM82 = f"{ARM8} atomics fphp asimdhp asimddp"
+PROCESSORS_ARM = {
+    "Raspberry Pi 4": ARM8,
+    "Raspberry Pi 5, Graviton 2": ARM82,
+    "Apple M2": f"{ARM82} i8mm bf16",
+    "Graviton 3": f"{ARM82} sve i8mm bf16",
+    "Graviton 4": f"{ARM82} sve sve2 i8mm bf16",
+}
+on_arm = HOST.arch == "aarch64"
+PROCESSORS = PROCESSORS_ARM if on_arm else PROCESSORS_X86
 
 PRODUCT = Case(
     "large_matmul",
@@ -55,10 +66,11 @@ ROWS = Case(
 def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Target:
     """A processor whose code this one can run."""
     file = tmp_path_factory.mktemp("proc") / "cpuinfo"
-    file.write_text(f"flags\t: {PROCESSORS[request.param]}\n")
-    found = detect_cpu("x86_64", file, Path("/nowhere"))
+    label, machine = ("Features", "aarch64") if on_arm else ("flags", "x86_64")
+    file.write_text(f"{label}\t: {PROCESSORS[request.param]}\n")
+    found = detect_cpu(machine, file, Path("/nowhere"))
     missing = set(found.features.split(",")) - {"", *HOST.features.split(",")}
-    if HOST.arch != "x86-64" or missing:
+    if found.arch != HOST.arch or missing:
         pytest.skip(f"this processor lacks {sorted(missing) or 'the instruction set'}")
     return found
 
@@ -86,6 +98,7 @@ def test_kernels_run(case: Case, target: Target) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.skipif(on_arm, reason="all of its processors have vectors of 16 bytes")
 def test_vectors_are_as_wide_as_they_may_be(target: Target) -> None:
     text = assembly(source(PRODUCT, target), binding.get_process_triple(), target)
     features = target.features.split(",")
