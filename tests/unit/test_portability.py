@@ -1,5 +1,8 @@
 """Whole kernels for lesser processors than this one, run on it, and for others, compiled."""
 
+import os
+import subprocess
+import sys
 from math import prod
 from pathlib import Path
 
@@ -156,3 +159,31 @@ def test_the_arm_runtime_compiles(system: str, arm: Target) -> None:
     triple = ARM if system == "linux" else "arm64-apple-darwin"
     text = assembly(native.ir("aarch64", system, for_python=True), triple, arm)
     assert native.REPLAY in text
+
+
+# *** systems without what Linux has ***
+
+AS_ELSEWHERE = """
+import runpy, sys
+from ferrule.runtime import llvm, native, pool
+llvm.supports = lambda data: False
+native._SYSTEM_CALLS.clear()
+native._PROCESSORS.clear()
+pool._has_python_calls = False
+runpy.run_path(sys.argv[1])
+"""
+
+
+def test_what_other_systems_fall_back_on(tmp_path: Path) -> None:
+    """Objects loaded by LLVM, condition variables, the system's clock, and calls by ctypes."""
+    smoke = Path(__file__).parents[2] / ".ci" / "smoke.py"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", AS_ELSEWHERE, str(smoke)],
+        env={"FERRULE_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.stderr == ""
+    assert "CPU works" in done.stdout
