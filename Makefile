@@ -11,7 +11,7 @@ LOWEST_CUDA := cuda-bindings==13.0.0 nvidia-cuda-nvrtc==13.0.48
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-torch test-opencl test-oclgrind test-array-api test-wheel test-lowest lint format bench bench-quick bench-cuda docs \
-	test-cuda test-cuda-fake
+	test-cuda test-cuda-fake test-arm
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -89,6 +89,20 @@ test-cuda: ## Run the backend tests on a GPU, with this Python; it installs noth
 
 test-cuda-fake: $(VENV)/.dev ## Run the backend tests for GPUs without one, on the fake driver
 	$(BIN)/python tests/cuda/run.py --fake -W error -n 2 --dist worksteal
+
+# What depends on the processor, whole, and a little of the rest. An emulated Python is slow.
+ARM_TESTS := tests/unit/test_elf.py tests/unit/test_pool.py tests/unit/test_cpu_program.py \
+	tests/unit/test_cpu_graph.py tests/unit/test_llvmir.py tests/unit/test_portability.py \
+	tests/backend/test_ops_ast.py
+
+# Python for AArch64 and an emulator, from Debian's packages and PyPI; see the script.
+build/arm/.ready: tests/arm/setup.sh
+	PYTHON=$(PYTHON) sh tests/arm/setup.sh
+	@touch $@
+
+test-arm: build/arm/.ready ## Run a part of the tests on an emulated ARM processor (on Debian, minutes)
+	build/arm/python .ci/smoke.py
+	build/arm/python -m pytest -q --device CPU $(ARM_TESTS) -k "not test_arm and not float8"
 
 docs: $(VENV)/.dev ## Run every example in the documentation
 	$(BIN)/pytest -W error tests/docs
