@@ -36,12 +36,13 @@ from ferrule.codegen.gridchains import Chain, ChainTile, can_run_along, tile_cha
 from ferrule.codegen.gridcost import GridTile
 from ferrule.codegen.interpret import AccessError, RaceError, interpret
 from ferrule.codegen.intrinsics import MATRIX_INTRINSICS, MMA, MatrixIntrinsic
-from ferrule.codegen.kernel import KernelError, Kind, verify
+from ferrule.codegen.kernel import KernelError, Kind
 from ferrule.codegen.linearizer import Linearizer, linearize
 from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
 from ferrule.codegen.plan import Plan
 from ferrule.codegen.uops import UOps
+from ferrule.codegen.wellformed import verify
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import Length, as_expr, sint
 from ferrule.ops import BinaryOps, LazyOp, ReduceOps, TernaryOps, UnaryOps

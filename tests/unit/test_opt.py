@@ -21,7 +21,6 @@ from ferrule.codegen.kernel import (
     Store,
     scatters,
     show,
-    verify,
 )
 from ferrule.codegen.linearizer import Linearizer, linearize
 from ferrule.codegen.lower import lower
@@ -29,6 +28,7 @@ from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
 from ferrule.codegen.plan import gap_of_copies
 from ferrule.codegen.primitives.editing import is_ordered
 from ferrule.codegen.uops import UOps
+from ferrule.codegen.wellformed import verify
 from ferrule.dtype import dtypes
 from ferrule.expr import Expr, ExprOp, const, less, range_
 from ferrule.expr import load as loaded

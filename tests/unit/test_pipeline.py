@@ -18,12 +18,13 @@ from ferrule.codegen.gridtile import tile_grid
 from ferrule.codegen.interpret import AccessError, RaceError, interpret
 from ferrule.codegen.interpret.memory import Memory
 from ferrule.codegen.intrinsics import MMA, MMA_TF32, MatrixIntrinsic
-from ferrule.codegen.kernel import BANKS_BYTES, PIECE_BYTES, KernelError, show, verify
+from ferrule.codegen.kernel import BANKS_BYTES, PIECE_BYTES, KernelError, show
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
 from ferrule.codegen.plan import Plan
 from ferrule.codegen.uops import UOp, UOps
+from ferrule.codegen.wellformed import verify
 from ferrule.dtype import DType, dtypes
 from ferrule.ops import LazyOp
 from ferrule.renderer.base import RenderError

@@ -16,7 +16,7 @@ from math import gcd, prod
 
 from ferrule.codegen.copies import Copies, Operands
 from ferrule.codegen.kernel import Nest
-from ferrule.codegen.plan import MOST_SCRATCH, Plan, loads, step_of
+from ferrule.codegen.plan import MOST_SCRATCH, Plan, bytes_loaded, loads, step_of
 from ferrule.codegen.primitives.loops import fuse
 from ferrule.codegen.tile import SCATTER_CYCLES, Tile, best_tile, tile_cost
 from ferrule.codegen.window import Window, distance
@@ -167,20 +167,8 @@ class _Windows(Copies):
         if phases and len(operands.window(m)) == 1 and self._fit_together(tile):
             rows += apart  # in the lanes' operand they are neighbours of the phases
             apart = []
-        panels = [*apart, f"{v.name}.o"]
-        batch = len(operands.shared)
         places = prod(self.size(self.name, x) for x in (m.name, *rows))
-        together, groups = self._panels_together(tile, places, images, batch, apart)
-        if together is None and images:
-            outer = [*images, *panels]
-            rows_at, lanes_at, shared_out = len(images), len(outer), len(images)
-        else:
-            plan.do("split", self.name, f"{v.name}.o", together or 1, "mask")
-            panels[-1] = f"{v.name}.o.o"
-            first = [*images[:batch], *self._split_images(images, batch, groups)]
-            outer = [*first, *panels, *images[batch:], f"{v.name}.o.i"]
-            lanes_at = shared_out = len(first) + len(panels)
-            rows_at = len(outer) - 1
+        outer, rows_at, lanes_at, shared_out = self._outer_loops(tile, places, images, apart)
         line = [m.name, *phases]
         plan.do("reorder", self.name, (*outer, *rows, *line, f"{v.name}.i"))
         channels = self._tile(len(outer) + len(rows), m, phases, tile)
@@ -198,6 +186,24 @@ class _Windows(Copies):
         plan.share(self.name, shared_out)
         if in_place:
             self._fetch_next_line(rows)
+
+    def _outer_loops(
+        self, tile: Tile, places: int, images: list[str], apart: Sequence[str]
+    ) -> tuple[list[str], int, int, int]:
+        """The loops over blocks of rows and over panels, and in how many of them rows are copied,
+        in how many panels, and how many threads share out.
+        """
+        batch = len(self.operands.shared)
+        panels = [*apart, f"{self.v.name}.o"]
+        together, groups = self._panels_together(tile, places, images, batch, apart)
+        if together is None and images:
+            outer = [*images, *panels]
+            return outer, len(images), len(outer), len(images)
+        self.plan.do("split", self.name, panels[-1], together or 1, "mask")
+        panels[-1] = f"{self.v.name}.o.o"
+        first = [*images[:batch], *self._split_images(images, batch, groups), *panels]
+        outer = [*first, *images[batch:], f"{self.v.name}.o.i"]
+        return outer, len(outer) - 1, len(first), len(first)
 
     def _reads_in_place(self, m: Expr) -> bool:
         """Whether tiles read the rows' operand where it is, line by line: a copy of the block would
@@ -234,7 +240,7 @@ class _Windows(Copies):
         plan, rows = self.plan, self.operands.rows
         nest = plan.nest(self.reduce)
         (element,) = (e for e in loads(nest.computes[0].value) if e.arg == rows.arg)
-        if prod(r.size.max for r in rows.ranges) * rows.dtype.itemsize > plan.target.l2_bytes // 2:
+        if bytes_loaded(rows) > plan.target.l2_bytes // 2:
             line = next(r for r in element.ranges if r.name == blocked[0])
             plan.do("prefetch", self.reduce, rows.arg, distance(element.src[0], line))
 
@@ -369,46 +375,62 @@ class _LongSum(Copies):
         rows = self._rows()
         tile = self._tile(rows)
         together = self._panels_together(tile)
-        plan.do("split", self.name, v.name, together * tile.columns, "mask")
-        panels = [r.name for r in (*operands.shared, *operands.lane_ranges) if r is not v]
-        outer = [*panels, f"{v.name}.o"]
-        inner = [r.name for r in rows]
-        if len(rows) == 1:
-            count = self._row_blocks(rows[0], tile, outer)
-            if count > 1:
-                size = -(-rows[0].size.arg // (count * tile.rows)) * tile.rows
-                plan.do("split", self.name, rows[0].name, size, "mask")
-                outer.append(f"{rows[0].name}.o")
-                inner = [f"{rows[0].name}.i"]
+        outer, inner = self._split_results(rows, tile, together)
         taps = [r.name for r in operands.row_ranges if r not in rows]
         places = sorted([*taps, *inner], key=self._step_out, reverse=True)
         plan.do("reorder", self.name, (*outer, *places, f"{v.name}.i"))
         plan.do("compute_at", self.reduce, len(outer))
+        blocks, last = self._tile_sums(taps, inner, tile, together)
+        self.copy(operands.rows, self.reduce, blocks, [r.name for r in rows])
+        self.fetch_later(operands.rows)
+        if len(rows) == 1:
+            self.spread(operands.rows, rows[0].name, tile)
+        self.copy(operands.lanes, self.reduce, blocks, [v.name])
+        self.fetch_next(operands.lanes, blocks)
+        self.unroll_terms(last)
+        for depth in reversed(range(len(outer), len(outer) + len(places) - 1)):
+            self._fuse_places(depth)
+        self.store(self.loops(self.name)[-2], f"{v.name}.i")
+        plan.share(self.name, len(outer))
+
+    def _split_results(
+        self, rows: Sequence[Expr], tile: Tile, together: int
+    ) -> tuple[list[str], list[str]]:
+        """The loops over panels and blocks of rows, and those over the rows of one."""
+        plan, operands, v = self.plan, self.operands, self.v
+        plan.do("split", self.name, v.name, together * tile.columns, "mask")
+        panels = [r.name for r in (*operands.shared, *operands.lane_ranges) if r is not v]
+        outer = [*panels, f"{v.name}.o"]
+        count = self._row_blocks(rows[0], tile, outer) if len(rows) == 1 else 1
+        if count == 1:
+            return outer, [r.name for r in rows]
+        (row,) = rows
+        size = -(-row.size.arg // (count * tile.rows)) * tile.rows
+        plan.do("split", self.name, row.name, size, "mask")
+        return [*outer, f"{row.name}.o"], [f"{row.name}.i"]
+
+    def _tile_sums(
+        self, taps: Sequence[str], rows: Sequence[str], tile: Tile, together: int
+    ) -> tuple[int, str]:
+        """Splits the sums into tiles; in how many loops over blocks of terms these are, and the
+        last loop over terms.
+        """
+        plan = self.plan
         blocks, terms = self._split_terms()
         kept = [f"{x}@{self.reduce}" for x in taps]
         copies = []
-        for x in inner:
+        for x in rows:
             tiles, copy = self.split_rows(f"{x}@{self.reduce}", tile)
             kept += tiles
             copies.append(copy)
-        lanes = f"{v.name}.i@{self.reduce}"
+        lanes = f"{self.v.name}.i@{self.reduce}"
         if together > 1:
             plan.do("split", self.reduce, lanes, tile.columns, "mask")
             kept.append(f"{lanes}.o")
             lanes = f"{lanes}.i"
         columns = plan.vectors(self.reduce, lanes, tile.lanes)
         plan.do("reorder", self.reduce, (*blocks, *kept, *terms, *copies, *columns))
-        self.copy(operands.rows, self.reduce, len(blocks), [r.name for r in rows])
-        self.fetch_later(operands.rows)
-        if len(rows) == 1:
-            self.spread(operands.rows, rows[0].name, tile)
-        self.copy(operands.lanes, self.reduce, len(blocks), [v.name])
-        self.fetch_next(operands.lanes, len(blocks))
-        self.unroll_terms(terms[-1])
-        for depth in reversed(range(len(outer), len(outer) + len(places) - 1)):
-            self._fuse_places(depth)
-        self.store(self.loops(self.name)[-2], f"{v.name}.i")
-        plan.share(self.name, len(outer))
+        return len(blocks), terms[-1]
 
     def _fuse_places(self, depth: int) -> None:
         """Fuse two loops of the way out where they are one in the result."""

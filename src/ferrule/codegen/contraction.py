@@ -15,7 +15,15 @@ from ferrule.codegen.dots import schedule_dots
 from ferrule.codegen.kernel import Compute, Kind, Nest
 from ferrule.codegen.packed import is_far, pack
 from ferrule.codegen.panels import schedule_panels
-from ferrule.codegen.plan import LINE_BYTES, PAGE_BYTES, Plan, load_step, loads, step_of
+from ferrule.codegen.plan import (
+    LINE_BYTES,
+    PAGE_BYTES,
+    Plan,
+    bytes_loaded,
+    load_step,
+    loads,
+    step_of,
+)
 from ferrule.codegen.taps import schedule_taps
 from ferrule.codegen.tensorize import tensorize_contraction
 from ferrule.codegen.tile import (
@@ -184,7 +192,7 @@ class _Contraction:
         lanes = [loop.range for loop in nest.loops if loop.kind is Kind.VECTOR]
         for e in loads(nest.computes[0].value):
             along = [r for r in lanes if r in e.ranges and step_of(e.src[0], r) == 1]
-            size = prod(r.size.max for r in e.ranges) * e.dtype.itemsize
+            size = bytes_loaded(e)
             fetched = dict(plan.nest(self.reduce).ahead)
             if along and size > plan.target.l2_bytes and e.arg not in fetched:
                 plan.do("prefetch", self.reduce, e.arg, self.tile.columns)

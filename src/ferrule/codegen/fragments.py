@@ -21,7 +21,6 @@ from ferrule.codegen.values import Values
 from ferrule.expr import Expr, ExprOp, as_expr, const, range_, sint, substitute
 from ferrule.records import dataclass
 
-SIDE = 8  # rows of a matrix
 Place = Callable[[Mapping[Expr, Expr]], Expr]
 """Where in memory an operand's element is, some of its ranges replaced."""
 

@@ -22,7 +22,6 @@ from ferrule.codegen.kernel import (
     Nest,
     expressions,
     show,
-    verify,
 )
 from ferrule.codegen.lower import lower, stores_of
 from ferrule.codegen.opt import Opt, apply_opts
@@ -34,6 +33,7 @@ from ferrule.codegen.threads import Threads
 from ferrule.codegen.uops import UOp, UOps, shared_to_ask_for
 from ferrule.codegen.uops import show as show_program
 from ferrule.codegen.values import Values
+from ferrule.codegen.wellformed import verify
 from ferrule.expr import INDEX, TRUE, Expr, ExprOp, as_int, both, const, sint, toposort
 from ferrule.ops import LazyOp, ReduceOps
 from ferrule.target import Target

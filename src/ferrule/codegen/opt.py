@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from ferrule.codegen.kernel import Kernel, verify
+from ferrule.codegen.kernel import Kernel
 from ferrule.codegen.primitives.editing import ScheduleError
 from ferrule.codegen.primitives.kinds import bind, parallel, transpose, unroll, vectorize
 from ferrule.codegen.primitives.loops import fuse, limit, reorder, segment, skip, split
@@ -40,6 +40,7 @@ from ferrule.codegen.primitives.nests import (
 from ferrule.codegen.primitives.products import tensorize
 from ferrule.codegen.primitives.running import run_along
 from ferrule.codegen.primitives.scans import prefix, scan
+from ferrule.codegen.wellformed import verify
 from ferrule.records import dataclass
 
 __all__ = ["PRIMITIVES", "Opt", "ScheduleError", "apply_opts"]

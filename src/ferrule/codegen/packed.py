@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 from ferrule.codegen.copies import AHEAD_BYTES
-from ferrule.codegen.plan import PAGE_BYTES, Plan, load_step, loads, step_of
+from ferrule.codegen.plan import PAGE_BYTES, Plan, bytes_loaded, load_step, loads, step_of
 from ferrule.expr import Expr, const
 
 STEPS_AHEAD = 16  # of k, while a panel is copied: twice as many are as good, half of them less
@@ -53,7 +52,7 @@ def _fetch_later_steps(plan: Plan, copy: str) -> None:
     nest = plan.nest(copy)
     for e in loads(nest.computes[0].value):
         steps = [step_of(e.src[0], loop.range) for loop in nest.loops if is_far(e, loop.range)]
-        size = prod(r.size.max for r in e.ranges) * e.dtype.itemsize
+        size = bytes_loaded(e)
         if steps and size > plan.target.l2_bytes and len(e.src) == 2:
             plan.do("prefetch", copy, e.arg, STEPS_AHEAD * steps[-1])
 
@@ -63,7 +62,7 @@ def _fetch_later_squares(plan: Plan, copy: str, size: int, columns: int) -> None
     rows than any processor follows.
     """
     (e,) = loads(plan.nest(copy).computes[0].value)
-    whole = prod(r.size.max for r in e.ranges) * e.dtype.itemsize
+    whole = bytes_loaded(e)
     if whole > plan.target.l2_bytes // 2 and len(e.src) == 2:
         squares = -(-AHEAD_BYTES // (columns * size * e.dtype.itemsize))
         plan.do("prefetch", copy, e.arg, squares * size)

@@ -224,6 +224,11 @@ def loads(value: Expr) -> list[Expr]:
     return [e for e in toposort([value]) if e.op is ExprOp.LOAD]
 
 
+def bytes_loaded(e: Expr) -> int:
+    """How many bytes a load touches in all of its iterations, at most."""
+    return prod(r.size.max for r in e.ranges) * e.dtype.itemsize
+
+
 def load_step(e: Expr, r: Expr) -> int:
     """How far a load moves along a range, in its own width: 1 where it reads neighbours.
 

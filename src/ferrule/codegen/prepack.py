@@ -21,10 +21,10 @@ from ferrule.codegen.kernel import (
     Store,
     expressions,
     show,
-    verify,
 )
 from ferrule.codegen.plan import SERIAL_WORK, load_step, loads
 from ferrule.codegen.primitives.editing import map_reads
+from ferrule.codegen.wellformed import verify
 from ferrule.dtype import DType
 from ferrule.expr import Expr, ExprOp, Variable, const, load, range_, toposort
 from ferrule.records import dataclass

@@ -8,7 +8,15 @@ from math import prod
 from ferrule.codegen.kernel import Kind, Loop, Nest
 from ferrule.codegen.neighbours import MOST_VECTORS
 from ferrule.codegen.panels import schedule_panels
-from ferrule.codegen.plan import LINE_BYTES, PAGE_BYTES, SERIAL_WORK, Plan, loads, step_of
+from ferrule.codegen.plan import (
+    LINE_BYTES,
+    PAGE_BYTES,
+    SERIAL_WORK,
+    Plan,
+    bytes_loaded,
+    loads,
+    step_of,
+)
 from ferrule.codegen.primitives.editing import descendants
 from ferrule.codegen.primitives.nests import mergeable, shared_row
 from ferrule.codegen.streams import passes_by
@@ -246,7 +254,7 @@ def _waits_for_memory(plan: Plan, nest: Nest) -> bool:
     do not.
     """
     found = [e for c in nest.computes for e in loads(c.value)]
-    read = sum(prod(r.size.max for r in e.ranges) * e.dtype.itemsize for e in found)
+    read = sum(bytes_loaded(e) for e in found)
     others = [n for n in plan.kernel.nests if n is not nest]
     again = {e.arg for n in others for c in n.computes for e in loads(c.value)}
     costly = any(e.op in COSTLY for e in toposort([c.value for c in nest.computes]))

@@ -166,7 +166,7 @@ def _problem(u: UOp, open_blocks: list[UOp]) -> str:
             return "the first operand is no register"
         case UOps.SET if (u.src[0].dtype, u.src[0].lanes) != (u.src[1].dtype, u.src[1].lanes):
             return "the value does not fit the register"
-        case UOps.SPLAT | UOps.CAST if u.op is UOps.SPLAT and u.src[0].lanes != 1:
+        case UOps.SPLAT if u.src[0].lanes != 1:
             return "splats a vector"
         case UOps.CAST if u.lanes != u.src[0].lanes:
             return "changes the lanes"
@@ -273,23 +273,23 @@ def _tile_problem(u: UOp) -> str:
 
 
 def _load_problem(u: UOp) -> str:
-    pointer, index = u.src[:2]
+    pointer, index, *mask = u.src
     if pointer.op not in POINTERS or pointer.dtype is not u.dtype:
         return "does not load the pointer's elements"
-    if index.dtype not in _INDICES or index.lanes not in (1, u.lanes):
-        return "the index must be int32 or int64, scalar or one for each lane"
-    if len(u.src) > 2 and (u.src[2].dtype is not dtypes.bool or u.src[2].lanes != u.lanes):
-        return "the mask must be bool, one for each lane"
-    return ""
+    return _access_problem(index, mask, u.lanes)
 
 
 def _store_problem(u: UOp) -> str:
-    pointer, index, value = u.src[:3]
+    pointer, index, value, *mask = u.src
     if pointer.op not in POINTERS or pointer.dtype is not value.dtype:
         return "does not store the pointer's elements"
-    if index.dtype not in _INDICES or index.lanes not in (1, value.lanes):
+    return _access_problem(index, mask, value.lanes)
+
+
+def _access_problem(index: UOp, mask: Sequence[UOp], lanes: int) -> str:
+    if index.dtype not in _INDICES or index.lanes not in (1, lanes):
         return "the index must be int32 or int64, scalar or one for each lane"
-    if len(u.src) > 3 and (u.src[3].dtype is not dtypes.bool or u.src[3].lanes != value.lanes):
+    if mask and (mask[0].dtype is not dtypes.bool or mask[0].lanes != lanes):
         return "the mask must be bool, one for each lane"
     return ""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, final
 
-from ferrule.expr import Expr, Variable, as_expr, range_, sint, unbind
+from ferrule.expr import Expr, Variable, as_expr, sint, unbind
 from ferrule.records import dataclass
 from ferrule.shape.view import Mask, Shape, ShapeError, View
 
@@ -22,7 +22,7 @@ class ShapeTracker:
     """Where the elements of a shaped tensor are in a flat buffer; immutable.
 
     >>> st = ShapeTracker.from_shape((2, 3)).permute((1, 0))
-    >>> st.shape, st.real_strides(), st.contiguous
+    >>> st.shape, st.view.strides, st.contiguous
     ((3, 2), (1, 3), False)
     """
 
@@ -50,10 +50,6 @@ class ShapeTracker:
         """Whether it is a whole dense buffer, row-major from its start."""
         return self.view.contiguous
 
-    def real_strides(self) -> Shape:
-        """How far apart in memory neighbours on each axis are; 0 on axes of size 1."""
-        return self.view.strides
-
     def real_size(self) -> sint:
         """How many different elements of the buffer are touched, at most."""
         return self.view.real_size
@@ -64,12 +60,6 @@ class ShapeTracker:
 
     def index(self, idxs: Sequence[Expr]) -> tuple[Expr, Expr]:
         """The offset of the element at `idxs`, and the condition under which it is there."""
-        return self.view.index(idxs)
-
-    def expr_idxs(self, idxs: Sequence[Expr] | None = None) -> tuple[Expr, Expr]:
-        """As `index`; without `idxs`, for loop counters `idx0`, `idx1`, …"""
-        if idxs is None:
-            idxs = [range_(f"idx{axis}", size) for axis, size in enumerate(self.shape)]
         return self.view.index(idxs)
 
     def vars(self) -> list[Variable]:

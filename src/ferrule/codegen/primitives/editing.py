@@ -4,11 +4,11 @@ their expressions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import replace
 from operator import is_
 
-from ferrule.codegen.kernel import Compute, Kernel, Nest
+from ferrule.codegen.kernel import Compute, Kernel, Nest, expressions
 from ferrule.expr import Expr, ExprOp, substitute, uncast
 
 
@@ -71,6 +71,11 @@ def descendants(kernel: Kernel, name: str) -> set[str]:
         if nest.at is not None and nest.at[0] in out:
             out.add(nest.name)
     return out
+
+
+def ranges_used(kernel: Kernel, names: Iterable[str]) -> set[Expr]:
+    """The ranges that what some nests compute varies with."""
+    return {r for n in names for e in expressions(kernel.by_name[n]) for r in e.ranges}
 
 
 def is_ordered(kernel: Kernel, name: str) -> bool:

@@ -15,7 +15,6 @@ from ferrule.codegen.kernel import (
     Monoid,
     Nest,
     Store,
-    expressions,
 )
 from ferrule.codegen.limits import end_by
 from ferrule.codegen.owner import owned_digit
@@ -28,6 +27,7 @@ from ferrule.codegen.primitives.editing import (
     map_reads,
     mapped,
     nest_of,
+    ranges_used,
 )
 from ferrule.dtype import dtypes
 from ferrule.expr import (
@@ -65,7 +65,7 @@ def compute_at(
         )
     parent = kernel.by_name[nest.at[0]]
     family = descendants(kernel, nest_name)
-    used = {r for n in family for e in expressions(kernel.by_name[n]) for r in e.ranges}
+    used = ranges_used(kernel, family)
     leaves = parent.loops[depth : nest.at[1]]
     left = [loop for loop in leaves if loop.range in used or loop.range is always]
     clones = {
@@ -88,18 +88,12 @@ def compute_at(
     kernel = kernel.with_nest(Nest(nest.name, computes, loops, (parent.name, depth)))
     for child in [n for n in kernel.nests if n.at is not None and n.at[0] == nest_name]:
         assert child.at is not None
-        inner = {
-            r
-            for n in descendants(kernel, child.name)
-            for e in expressions(kernel.by_name[n])
-            for r in e.ranges
-        }
-        if inner & set(axes):  # what hangs in the nest leaves the new loops in its turn
-            kernel = kernel.with_nest(
-                replace(kernel.by_name[child.name], at=(nest_name, len(loops)))
-            )
-            if not inside:
-                kernel = compute_at(kernel, child.name, child.at[1])
+        if ranges_used(kernel, descendants(kernel, child.name)).isdisjoint(axes):
+            continue
+        child_now = kernel.by_name[child.name]
+        kernel = kernel.with_nest(replace(child_now, at=(nest_name, len(loops))))
+        if not inside:
+            kernel = compute_at(kernel, child.name, child.at[1])
     return kernel
 
 

@@ -1,0 +1,140 @@
+"""Whether a kernel means something: every range is open where it is used, and every value is ready
+where it is read.
+"""
+
+from __future__ import annotations
+
+from ferrule.codegen.kernel import (
+    LANES_OR_COPIES,
+    Compute,
+    Kernel,
+    KernelError,
+    Kind,
+    Nest,
+    can_overwrite,
+    expressions,
+    reads,
+    why_not_ahead,
+)
+from ferrule.expr import Expr
+
+
+def verify(kernel: Kernel) -> None:
+    """Check that every range is open where it is used and every value is ready where it is read.
+
+    Raises:
+        KernelError: it is not.
+    """
+    position = {nest.name: i for i, nest in enumerate(kernel.nests)}
+    if len(position) != len(kernel.nests):
+        raise KernelError(f"two nests of one name in {sorted(n.name for n in kernel.nests)}")
+    seen_ranges: set[Expr] = set()
+    for nest in kernel.nests:
+        if nest.at is not None:
+            parent = kernel.by_name.get(nest.at[0])
+            if parent is None or nest.at[1] > len(parent.loops):
+                raise KernelError(f"nest {nest.name} hangs at {nest.at}, which is no place")
+            if position[nest.at[0]] < position[nest.name]:
+                raise KernelError(f"nest {nest.name} comes after {nest.at[0]}, which reads it")
+        _verify_nest(kernel, nest, seen_ranges)
+
+
+def _verify_nest(kernel: Kernel, nest: Nest, seen_ranges: set[Expr]) -> None:
+    path = kernel.path(nest)
+    for owner, _, loop in path:
+        if owner != nest.name and loop.kind in LANES_OR_COPIES:
+            raise KernelError(
+                f"nest {nest.name} is computed inside of {loop.range}, which is {loop.kind.name}: "
+                "one computation would stand for all of its iterations"
+            )
+    open_ranges = {loop.range for _, _, loop in path}
+    _verify_loops(kernel, nest, open_ranges, seen_ranges)
+    for e in expressions(nest):
+        unbound = e.ranges - open_ranges
+        if unbound:
+            raise KernelError(
+                f"nest {nest.name}: ranges {sorted(r.name for r in unbound)} are not open"
+            )
+    for c in nest.computes:
+        _verify_compute(kernel, nest, c)
+    _verify_reads(kernel, nest)
+
+
+def _verify_loops(
+    kernel: Kernel, nest: Nest, open_ranges: set[Expr], seen_ranges: set[Expr]
+) -> None:
+    for loop in nest.loops:
+        if loop.range in seen_ranges:
+            raise KernelError(f"range {loop.range} is a loop twice")
+        seen_ranges.add(loop.range)
+        if loop.kind in LANES_OR_COPIES and not loop.range.size.is_const:
+            raise KernelError(f"loop {loop.range} of unknown size is {loop.kind.name}")
+    for depth, loop in enumerate(nest.loops):
+        inside = {inner.range for inner in nest.loops[depth:]}
+        for bound in (loop.start, loop.end, loop.bits, *(s.end for s in loop.segments)):
+            if bound is not None and not bound.ranges <= open_ranges - inside:
+                raise KernelError(f"the bounds of loop {loop.range} are not known where it begins")
+        if loop.bits is not None and not _has_bits(kernel, nest, depth):
+            raise KernelError(f"the bits of loop {loop.range} are not known where it begins")
+
+
+def _verify_compute(kernel: Kernel, nest: Nest, c: Compute) -> None:
+    if c.along is not None and c.along not in _may_run_along(kernel, nest):
+        raise KernelError(f"{c.name} runs along {c.along}, which is no loop that it is in")
+    for r in c.ranges:
+        if r not in nest.loop_ranges:
+            raise KernelError(f"{c.name}: axis {r} is no loop of its nest")
+    if c.stages > 1 and (problem := why_not_ahead(kernel, nest)):
+        raise KernelError(f"{c.name} has {c.stages} stages, but {problem}")
+    if c.over is not None and not can_overwrite(kernel, c.name, c.over):
+        raise KernelError(f"{c.name} is kept over {c.over}, which is read at another place")
+
+
+def _verify_reads(kernel: Kernel, nest: Nest) -> None:
+    places = _places(kernel, nest)
+    for read in nest.reads:
+        source = kernel.computes.get(read.arg)
+        if source is None:
+            raise KernelError(f"{nest.name} reads {read.arg}, which nothing computes")
+        if len(read.src) != len(source.ranges):
+            raise KernelError(
+                f"{nest.name} reads {read.arg} with {len(read.src)} indices of {len(source.ranges)}"
+            )
+        made_at = _ready_at(kernel, source)
+        if made_at is not None and places.get(made_at[0], -1) < made_at[1]:
+            raise KernelError(
+                f"{nest.name} reads {read.arg} where it is not computed yet: {made_at}"
+            )
+
+
+def _has_bits(kernel: Kernel, nest: Nest, depth: int) -> bool:
+    """Whether the bits that say which iterations of a loop run are computed before it begins."""
+    loop = nest.loops[depth]
+    assert loop.bits is not None
+    found = [kernel.owner[e.arg].at for e in reads([loop.bits]) if e.arg in kernel.owner]
+    return loop.kind is Kind.SERIAL and all(
+        at is not None and (at[0] != nest.name or at[1] <= depth) for at in found
+    )
+
+
+def _may_run_along(kernel: Kernel, nest: Nest) -> list[Expr]:
+    """The loops along which a nest's reduces may run: its first, or the one that it hangs in."""
+    around = kernel.by_name[nest.at[0]].loops[: nest.at[1]] if nest.at is not None else ()
+    return [loop.range for loop in (*nest.loops[:1], *around[-1:])]
+
+
+def _ready_at(kernel: Kernel, c: Compute) -> tuple[str, int] | None:
+    """Where what a compute makes is known: after the loop that it runs along, if it does."""
+    owner = kernel.owner[c.name]
+    if c.along is not None and owner.at is not None and c.along not in owner.loop_ranges:
+        owner = kernel.by_name[owner.at[0]]
+    return owner.at
+
+
+def _places(kernel: Kernel, nest: Nest) -> dict[str, int]:
+    """How many loops of a nest, and of those that it hangs in, are open around its body."""
+    places = {nest.name: len(nest.loops)}
+    while nest.at is not None:
+        places[nest.at[0]] = nest.at[1]
+        nest = kernel.by_name[nest.at[0]]
+    return places
