@@ -34,6 +34,7 @@ from ferrule.target import Target, detect_cpu
 
 __all__ = ["Schedule", "create_schedule", "make_schedule", "target_of"]
 
+# Recipes are kept by how lately they were used: a program with more graphs plans some again.
 _MOST_RECIPES: Final = 512
 _VECTOR_BYTES: Final = 16
 _NO_VALUES: Final[Mapping[Variable, int]] = {}

@@ -30,6 +30,7 @@ from ferrule.target import Target
 
 # What takes more operations than this, and is held by somebody, is stored when it is computed.
 _WORTH_KEEPING: Final = 64
+# What is so many times smaller than what repeats it takes no time to read.
 _MUCH_SMALLER: Final = 16
 # With more kernels than this, the bookkeeping for several outputs would take too long.
 _MOST_KERNELS: Final = 4096

@@ -17,6 +17,7 @@ from ferrule.target import Target
 
 # How long it takes to start one more kernel.
 _LAUNCH_SECONDS: Final = 1e-6
+# Costs below a node are counted down to the next nodes that may be cut themselves, so many deep.
 _CHANCES_TO_CUT: Final = 2
 # So many operations for each element are hidden behind the memory's latency.
 _UNNOTICED: Final = 16

@@ -16,6 +16,8 @@ ITERATIONS_PER_THREAD: Final = 4
 """A reduce that keeps others waiting must leave so many for each thread to share out."""
 # The fewest rows that a block of threads should have of a stack of blocks.
 _ROWS_TOGETHER: Final = 16
+# Of a kernel that may take in more; and indices at which it may want one node. With more, loops go
+# through more places in memory at once than the first cache has room for.
 _MOST_BUFFERS: Final = 28
 _MOST_INDICES: Final = 8
 _ALWAYS_FUSED: Final = frozenset(

@@ -41,6 +41,7 @@ _ENOUGH: Final = 3
 """How many graphs that differ in sizes have kernels of their own."""
 _OFTEN: Final = 32
 """Sizes that come more often have kernels of their own, too: a model's layers, one by one."""
+# What is remembered has bounds, so that sizes that never come again do not fill memory.
 _MOST_COUNTED: Final = 4096
 _MOST_SAMPLES: Final = 8
 _MOST_LENGTHS: Final = 4

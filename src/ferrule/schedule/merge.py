@@ -11,7 +11,9 @@ from typing import Final, final
 from ferrule.schedule.slots import Slots
 from ferrule.schedule.tasks import Task
 
+# Beside the time that so many bytes take, the start of a kernel does not count.
 _MOST_BYTES: Final = 1 << 26
+# Of one kernel: the time to make it grows with both.
 _MOST_BUFFERS: Final = 64
 _MOST_NODES: Final = 1000
 # Merging looks at each pair of a task and a group; beyond this it would cost more than it saves.

@@ -46,13 +46,13 @@ LONG_REDUCE: Final = 1 << 17
 TALL_RESULTS: Final = 1024
 TALL_ROWS: Final = 1024
 TALL_SIZE: Final = 1 << 20
+"""Columns at most, and rows and elements at least, of what is reduced down its columns in parts:
+a thread that reads whole rows gets two to three times as much from memory as one that reads its
+share of the columns of all rows."""
 PARTIAL_RESULTS: Final = 1 << 14
 """Of all parts, together: so many threads, with several rows each, fill a GPU."""
 LEAST_ROWS: Final = 256
 """Of one part: the second kernel has little to do then."""
-"""Columns at most, and rows and elements at least, of what is reduced down its columns in parts:
-a thread that reads whole rows gets two to three times as much from memory as one that reads its
-share of the columns of all rows."""
 
 
 @lru_cache(maxsize=4096)
