@@ -1,4 +1,4 @@
-"""Recording what ran, so that it can run again: `Capture`, `JitItem`, and a plan for memory.
+"""Recording what ran, so that it can run again: `Capture`, `JitItem`, and which memory is shared.
 
 A graph executor imports this module, never `ferrule.jit`.
 """
@@ -221,7 +221,7 @@ class PlaceHolder:
         return buffer
 
 
-# *** the plan for memory ***
+# *** which memory is shared ***
 
 
 @dataclass
@@ -308,7 +308,7 @@ def _lifetimes(recorded: Sequence[Recorded], released: Set[int]) -> list[_Lifeti
     return sorted(found.values(), key=lambda lifetime: -lifetime.whole.nbytes)
 
 
-def plan_memory(
+def shared_buffers(
     recorded: Sequence[Recorded], released: Set[int] = frozenset()
 ) -> dict[PlaceHolder, Buffer]:
     """A buffer for all memory that is gone, or released, shared where lifetimes do not meet.
@@ -466,7 +466,7 @@ class Capture:
         A buffer that is still alive stands for itself, unless its serial number is in `released`;
         all others share new memory, where their lifetimes allow it.
         """
-        buffers = plan_memory(self.recorded, released)
+        buffers = shared_buffers(self.recorded, released)
         return [JitItem(record.prg, _resolved(record, buffers)) for record in self.recorded]
 
 

@@ -28,7 +28,7 @@ from ferrule.capture import (
     get_jc_idxs_with_updatable_var_vals,
     get_jit_stats,
     is_capturing,
-    plan_memory,
+    shared_buffers,
     user_location,
 )
 from ferrule.device import CompiledASTRunner, Device, JITRunner
@@ -265,7 +265,7 @@ def record(out: PlaceHolder, *given: PlaceHolder) -> Recorded:
 
 def test_a_chain_needs_two_buffers() -> None:
     steps = [dead(4) for _ in range(10)]
-    plan = plan_memory([record(b, a) for a, b in pairwise(steps)])
+    plan = shared_buffers([record(b, a) for a, b in pairwise(steps)])
     assert len({plan[step].base.serial for step in steps}) == 2
 
 
@@ -276,7 +276,7 @@ def test_neighbours_never_share() -> None:
         recorded = [
             record(steps[i], *[steps[j] for j in rng.integers(0, i, 2)]) for i in range(1, 12)
         ]
-        plan = plan_memory(recorded)
+        plan = shared_buffers(recorded)
         uses: dict[PlaceHolder, list[int]] = {}
         for position, item in enumerate(recorded):
             for arg in item.args:
@@ -294,7 +294,7 @@ def test_runs_that_could_be_at_once_do_not_share() -> None:
     # Two chains that have nothing to do with each other: run after run in the list, level by level.
     left, right = [dead(4) for _ in range(3)], [dead(4) for _ in range(3)]
     recorded = [record(chain[i + 1], chain[i]) for chain in (left, right) for i in range(2)]
-    plan = plan_memory(recorded)
+    plan = shared_buffers(recorded)
     for a, b in zip(left, right, strict=True):
         assert plan[a].base is not plan[b].base
 
@@ -302,7 +302,7 @@ def test_runs_that_could_be_at_once_do_not_share() -> None:
 def test_smaller_memory_goes_into_larger() -> None:
     large, small = dead(100), dead(10, dtypes.int8)
     middle, late = dead(50), dead(50)
-    plan = plan_memory([record(middle, large), record(late, middle), record(small, late)])
+    plan = shared_buffers([record(middle, large), record(late, middle), record(small, late)])
     assert plan[small].base is plan[middle].base
     assert plan[late].base is plan[large].base
     assert (plan[small].size, plan[small].dtype) == (10, dtypes.int8)
@@ -312,8 +312,8 @@ def test_what_is_alive_is_not_planned() -> None:
     buffer = new()
     holder = PlaceHolder(buffer)
     other = dead(4)
-    assert set(plan_memory([record(holder, other)])) == {other}
-    assert set(plan_memory([record(holder, other)], {buffer.serial})) == {holder, other}
+    assert set(shared_buffers([record(holder, other)])) == {other}
+    assert set(shared_buffers([record(holder, other)], {buffer.serial})) == {holder, other}
 
 
 # *** the documented questions ***
