@@ -597,6 +597,32 @@ def test_a_step_of_adam_takes_few_kernels() -> None:
     assert GlobalCounters.kernel_count - before <= 3
 
 
+@pytest.mark.parametrize("captured", [False, True])
+def test_a_parameter_that_is_frozen_is_left_alone(captured: bool) -> None:
+    frozen, other = Tensor([1.0, 2.0]), Tensor([3.0])
+    optimizer = Adam([frozen, other], lr=0.1)
+
+    def step() -> Tensor:
+        optimizer.zero_grad()
+        loss = (frozen.sum() * other).square().sum()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    run = TinyJit(step) if captured else step
+    for _ in range(3):
+        run()
+    frozen.requires_grad_(False)
+    before = frozen.tolist(), other.tolist()
+    for _ in range(3):
+        run()
+    assert frozen.tolist() == before[0]
+    assert other.tolist() != before[1]
+    frozen.requires_grad_(True)
+    run()
+    assert frozen.tolist() != before[0]
+
+
 def test_a_missing_gradient_is_an_error_and_changes_nothing() -> None:
     first, second = Tensor([1.0]), Tensor([[2.0]])
     optimizer = SGD([first, second], lr=1.0)

@@ -35,17 +35,21 @@ class TensorWise(Optimizer):
         """Updates every parameter from its gradient, in place.
 
         `closure`, if given, is called first; it computes the loss and the gradients, and what it
-        gives is returned. Raises `OptimizerError` where a parameter has no gradient; nothing is
-        changed then.
+        gives is returned. A parameter whose `requires_grad` was set to False is left alone, unless
+        it has a gradient. Raises `OptimizerError` where another has none; nothing is changed then.
         """
         loss = None if closure is None else closure()
         self._check_groups()
-        gradients = self._gradients()
+        gradients = {
+            place: self._gradient(place, param)
+            for place, param in enumerate(self.params)
+            if param.grad is not None or param.requires_grad is not False
+        }
         with Tensor.no_grad():
             self._step(gradients)
         states = {id(tensor): tensor for state in self.state for tensor in state.values()}
         # The gradients too: they stay in `.grad`, and what they were made of is written over.
-        Tensor.realize(*self.params, *states.values(), *gradients)
+        Tensor.realize(*self.params, *states.values(), *gradients.values())
         return loss
 
     def _check_groups(self) -> None:
@@ -55,7 +59,7 @@ class TensorWise(Optimizer):
                 f" state for {len(self._shared)}; add groups by add_param_group(group)"
             )
 
-    def _step(self, gradients: Sequence[Tensor]) -> None:
+    def _step(self, gradients: Mapping[int, Tensor]) -> None:
         # First of all: whatever reads an old version has to run before it is written over.
         for group, shared in zip(self.param_groups, self._shared, strict=True):
             _write(shared, self._advance(shared, group))
@@ -63,8 +67,9 @@ class TensorWise(Optimizer):
         for group, shared in zip(self.param_groups, self._shared, strict=True):
             common = self._common(shared, group)
             for param in group["params"]:
-                state = {**self.state[place], **common}
-                self._update(param, gradients[place], state, group)
+                if place in gradients:
+                    state = {**self.state[place], **common}
+                    self._update(param, gradients[place], state, group)
                 place += 1
 
     def _update(self, param: Tensor, gradient: Tensor, state: State, group: ParamGroup) -> None:
