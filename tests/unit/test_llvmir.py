@@ -587,6 +587,42 @@ def test_scalars_under_a_condition_have_no_masks() -> None:
     assert "icmp ult i64" in source
 
 
+def conditional_copy(inside: bool) -> list[UOp]:
+    """Rows of a matrix, with 0 where they are loaded under a condition that fails, and are not
+    stored where another one does: conditions on the row or, inside, on the element of it.
+    """
+    b = Builder()
+    x, out = b.param(0, dtypes.float32), b.param(1, dtypes.float32)
+    row = b.loop(b.const(0), b.const(6))
+    of_row = _conditions(b, row)
+    column = b.loop(b.const(0), b.const(8))
+    place = b.alu(ExprOp.ADD, b.alu(ExprOp.MUL, row, b.const(8)), column)
+    is_loaded, is_stored = _conditions(b, column) if inside else of_row
+    b.store(out, place, b.load(x, place, 1, is_loaded), is_stored)
+    b.end(column)
+    b.end(row)
+    return b.uops
+
+
+def _conditions(b: Builder, counter: UOp) -> tuple[UOp, UOp]:
+    """Below 4, and above 1."""
+    return b.alu(ExprOp.CMPLT, counter, b.const(4)), b.alu(ExprOp.CMPLT, b.const(1), counter)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_what_is_known_outside_of_a_loop_masks_addresses_there(inside: bool) -> None:
+    """A comparison is kept in flags, and many of them would be next to each other."""
+    data = np.arange(1, 49, dtype=np.float32)
+    uops = conditional_copy(inside)
+    found = run_both(uops, [data, np.full(48, -1, np.float32)])[1].reshape(6, 8)
+    i = np.broadcast_to(np.arange(8), (6, 8)) if inside else np.arange(6)[:, None]
+    expected = np.where(i < 4, data.reshape(6, 8), 0)
+    np.testing.assert_array_equal(found, np.where(i > 1, expected, -1))
+    source = Compiled(uops).source
+    assert ("select i1" in source) == inside
+    assert ("inttoptr" in source) != inside
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_remainders_of_near_and_far_numbers(dtype: type) -> None:
     """Quotients of any size, whole ones and those just below one, and what is no number."""

@@ -120,6 +120,23 @@ class Addresses:
             return base
         return self.code.value(f"getelementptr i8, ptr {base}, i64 {number * size}")
 
+    def chosen(self, condition: str, address: str, other: str) -> str:
+        """One of two addresses: the first where a condition holds.
+
+        Where it is known outside of the innermost loop it is a mask for the distance of the two.
+        Choices by a comparison are next to each other, as it is kept in flags; of many in one tile,
+        LLVM loads all elements there, and has no registers for them.
+        """
+        level = self._level(condition)
+        if level == len(self.loops):
+            return self.code.value(f"select i1 {condition}, ptr {address}, ptr {other}")
+        mask = self._known(level, f"sext i1 {condition} to i64")
+        start, end = (self.code.value(f"ptrtoint ptr {p} to i64") for p in (other, address))
+        distance = self.code.value(f"sub i64 {end}, {start}")
+        masked = self.code.value(f"and i64 {distance}, {mask}")
+        place = self.code.value(f"add i64 {start}, {masked}")
+        return self.code.value(f"inttoptr i64 {place} to ptr")
+
     def _level(self, name: str) -> int:
         return self.levels.get(name, 0)
 

@@ -346,7 +346,7 @@ class _Function:
             self.entry.append(f"  {other} = alloca i64")
             if other == "%zero":
                 self.entry.append(f"  store i64 0, ptr {other}")
-        return self.code.value(f"select i1 {self.name(condition)}, ptr {address}, ptr {other}")
+        return self.addresses.chosen(self.name(condition), address, other)
 
     def store(self, u: UOp) -> None:
         index, value = u.src[1:3]
