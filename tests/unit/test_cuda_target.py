@@ -3,7 +3,7 @@
 import pytest
 from tests.gpus import nvidia, told
 
-from ferrule.codegen.gridcost import multiprocessors
+from ferrule.codegen.grid.cost import multiprocessors
 from ferrule.runtime.cuda_driver import gpu_target
 
 

@@ -32,8 +32,8 @@ from tests.kernels import (
 )
 from tests.unit.test_gridtile import shared_bytes
 
-from ferrule.codegen.gridchains import Chain, ChainTile, can_run_along, tile_chain
-from ferrule.codegen.gridcost import GridTile
+from ferrule.codegen.grid.chains import Chain, ChainTile, can_run_along, tile_chain
+from ferrule.codegen.grid.cost import GridTile
 from ferrule.codegen.interpret import AccessError, RaceError, interpret
 from ferrule.codegen.intrinsics import MATRIX_INTRINSICS, MMA, MatrixIntrinsic
 from ferrule.codegen.kernel import KernelError, Kind

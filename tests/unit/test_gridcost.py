@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.gpus import ARCHITECTURES, nvidia
 
-from ferrule.codegen.gridcost import Work, best_grid_tile, grid_tile_cost, naive_cost
+from ferrule.codegen.grid.cost import Work, best_grid_tile, grid_tile_cost, naive_cost
 from ferrule.codegen.intrinsics import MMA_TF32
 
 PRODUCTS = [(128, 128, 128), (1000, 10, 512)]

@@ -24,7 +24,7 @@ from tests.planning import Work
 from tests.unit.test_gridchains import SMALL, by_warps, results, rounding, tile, tiled, warps
 
 from ferrule import Tensor, schedule
-from ferrule.codegen.gridchains import ChainTile, can_run_along
+from ferrule.codegen.grid.chains import ChainTile, can_run_along
 from ferrule.codegen.interpret import AccessError, RaceError, interpret
 from ferrule.codegen.intrinsics import MMA_TF32, MatrixIntrinsic
 from ferrule.codegen.linearizer import Linearizer

@@ -9,7 +9,7 @@ from tests.gpus import LARGE as GPU
 from tests.kernels import Array, load, matmul, mul, reduce, store, sub, total, widened
 
 from ferrule import GlobalCounters, Tensor, schedule
-from ferrule.codegen.gridparts import Parts, parts_of
+from ferrule.codegen.grid.parts import Parts, parts_of
 from ferrule.codegen.interpret import interpret
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.dtype import DType, dtypes

@@ -5,7 +5,7 @@ import pytest
 from tests.blocks import GRID
 from tests.kernels import Array, add, load, store
 
-from ferrule.codegen.gridscatter import scatter_cycles
+from ferrule.codegen.grid.scatter import scatter_cycles
 from ferrule.codegen.interpret import interpret
 from ferrule.codegen.kernel import KernelError, Store
 from ferrule.codegen.linearizer import Linearizer

@@ -31,8 +31,8 @@ from tests.kernels import (
 )
 
 from ferrule.codegen import gridtile
-from ferrule.codegen.gridcost import GridTile, best_group
-from ferrule.codegen.gridtile import tile_grid
+from ferrule.codegen.grid.cost import GridTile, best_group
+from ferrule.codegen.grid.tile import tile_grid
 from ferrule.codegen.interpret import AccessError, RaceError, interpret
 from ferrule.codegen.intrinsics import MMA, MMA_TF32, MatrixIntrinsic, matrix_intrinsic
 from ferrule.codegen.kernel import COMBINING_BYTES, KernelError

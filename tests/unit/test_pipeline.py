@@ -13,8 +13,8 @@ from tests.gpus import ASYNC as GPU
 from tests.gpus import nvrtc
 from tests.kernels import add, as_multiplied, load, matmul, store, widened
 
-from ferrule.codegen.gridcost import GridTile
-from ferrule.codegen.gridtile import tile_grid
+from ferrule.codegen.grid.cost import GridTile
+from ferrule.codegen.grid.tile import tile_grid
 from ferrule.codegen.interpret import AccessError, RaceError, interpret
 from ferrule.codegen.interpret.memory import Memory
 from ferrule.codegen.intrinsics import MMA, MMA_TF32, MatrixIntrinsic

@@ -3,14 +3,14 @@
 Three shapes of work are told apart by what the expressions load, never by what the user called:
 a contraction (some loads are used again for many results) gets a register tile; other reduces get
 lanes along the axis that is contiguous in memory; what is left is a stream. Devices with blocks of
-threads have schedules of their own (`grid.py`).
+threads have schedules of their own (`grid/schedule.py`).
 """
 
 from __future__ import annotations
 
 from ferrule.codegen.chains import has_blocks, schedule_chain
 from ferrule.codegen.contraction import is_contraction, schedule_contraction
-from ferrule.codegen.grid import schedule_grid
+from ferrule.codegen.grid.schedule import schedule_grid
 from ferrule.codegen.kernel import Kernel, stores_to_one_place
 from ferrule.codegen.opt import Opt
 from ferrule.codegen.plan import Plan

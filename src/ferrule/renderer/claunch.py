@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ferrule.codegen.gridcost import LANES, REGISTERS, multiprocessors
+from ferrule.codegen.grid.cost import LANES, REGISTERS, multiprocessors
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.target import Target
 

@@ -226,7 +226,7 @@ def _unsuited(tasks: list[Task], works: list[_Work]) -> set[LazyBuffer]:
     """What kernels store that keep blocks which blocks of threads cannot go along tile by tile."""
     # Imported here and below: where no blocks of threads run kernels, a process that finds them in
     # the disk cache needs no code generation.
-    from ferrule.codegen.gridchains import can_run_along
+    from ferrule.codegen.grid.chains import can_run_along
     from ferrule.codegen.lower import lower
 
     kept = [(task, work.ast) for task, work in zip(tasks, works, strict=True) if task.kept]
@@ -249,7 +249,7 @@ def _in_parts(work: _Work, target: Target) -> list[_Work]:
     """A kernel of few results whose sums are long is two, where blocks of threads run it."""
     if target.block_threads == 1 or work.ast.op is not BufferOps.STORE:
         return [work]
-    from ferrule.codegen.gridparts import parts_of
+    from ferrule.codegen.grid.parts import parts_of
     from ferrule.schedule.parts import in_parts, numbered
 
     parts = parts_of(work.ast, target)

@@ -47,7 +47,7 @@ def most_buffers(target: Target) -> int:
 def rows_for_blocks(target: Target) -> int:
     """How many rows are enough for all blocks of threads that run at once."""
     # Imported here: other devices need no code generation to schedule.
-    from ferrule.codegen.gridcost import multiprocessors
+    from ferrule.codegen.grid.cost import multiprocessors
 
     return _ROWS_TOGETHER * multiprocessors(target)
 
@@ -156,7 +156,7 @@ class Legality:
             return results < self.iterations
         if self.gains.contraction_below(reduce.srcs[0]) is not None:  # blocks go along its rows
             return results < rows_for_blocks(self.target)
-        from ferrule.codegen.gridcost import shares_out_rows
+        from ferrule.codegen.grid.cost import shares_out_rows
 
         operations = max(work, fusion.most_evals) / results
         along = reduce.srcs[0].shape[-1:] != reduce.shape[-1:]

@@ -1,7 +1,7 @@
 """A kernel with a long reduce as two: one that combines parts, and one that combines these.
 
 Where a device has blocks of threads, a kernel of few results leaves most of it idle. How many parts
-are worth a second kernel is code generation's to say (`codegen/gridparts.py`); what is here writes
+are worth a second kernel is code generation's to say (`codegen/grid/parts.py`); what is here writes
 the two ASTs. Parts are combined in their order, so that the bits are the same each time.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ferrule.codegen.gridparts import Parts, how_combined
+from ferrule.codegen.grid.parts import Parts, how_combined
 from ferrule.dtype import DType, dtypes
 from ferrule.ops import BufferOps, LazyOp, MemBuffer, ReduceOps, UnaryOps
 from ferrule.shape.shapetracker import ShapeTracker

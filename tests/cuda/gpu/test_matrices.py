@@ -18,9 +18,9 @@ from tests.kernels import (
 )
 
 from ferrule.buffer import Buffer
-from ferrule.codegen.gridchains import Chain, ChainTile, tile_chain
-from ferrule.codegen.gridcost import GridTile
-from ferrule.codegen.gridtile import tile_grid
+from ferrule.codegen.grid.chains import Chain, ChainTile, tile_chain
+from ferrule.codegen.grid.cost import GridTile
+from ferrule.codegen.grid.tile import tile_grid
 from ferrule.codegen.intrinsics import MATRIX_INTRINSICS, MMA, matrix_intrinsic
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower

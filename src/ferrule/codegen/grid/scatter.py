@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import gcd, prod
 
-from ferrule.codegen.gridcost import clock
-from ferrule.codegen.gridstreams import aligned_lanes
+from ferrule.codegen.grid.cost import clock
+from ferrule.codegen.grid.streams import aligned_lanes
 from ferrule.codegen.kernel import PIECE_BYTES, Kind
 from ferrule.codegen.plan import LINE_BYTES, Plan
 from ferrule.codegen.primitives.loops import MOST_BITS

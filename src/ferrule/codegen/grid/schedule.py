@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from math import prod
 
 from ferrule.codegen.chains import has_blocks
-from ferrule.codegen.gridchains import schedule_grid_chain
-from ferrule.codegen.gridrows import schedule_reduces
-from ferrule.codegen.gridscatter import schedule_scatter
-from ferrule.codegen.gridstreams import last, schedule_stream, share, threads_for
-from ferrule.codegen.gridtile import schedule_grid_tile
+from ferrule.codegen.grid.chains import schedule_grid_chain
+from ferrule.codegen.grid.rows import schedule_reduces
+from ferrule.codegen.grid.scatter import schedule_scatter
+from ferrule.codegen.grid.streams import last, schedule_stream, share, threads_for
+from ferrule.codegen.grid.tile import schedule_grid_tile
 from ferrule.codegen.kernel import Kind, Nest, stores_to_one_place
 from ferrule.codegen.plan import Plan, loads, step_of
 from ferrule.codegen.primitives.editing import ScheduleError, is_ordered

@@ -19,7 +19,7 @@ from math import prod
 from typing import final
 
 from ferrule.codegen.contraction import is_contraction
-from ferrule.codegen.gridcost import (
+from ferrule.codegen.grid.cost import (
     FILL_CYCLES,
     LANES,
     OTHER_REGISTERS,
@@ -29,7 +29,7 @@ from ferrule.codegen.gridcost import (
     multiprocessors,
     term_cycles,
 )
-from ferrule.codegen.gridtile import Axes, Tiling, fill_copy, matrix_product
+from ferrule.codegen.grid.tile import Axes, Tiling, fill_copy, matrix_product
 from ferrule.codegen.intrinsics import MatrixIntrinsic
 from ferrule.codegen.kernel import PIECE_BYTES, Compute, Kernel, Nest, reads
 from ferrule.codegen.plan import Plan, base, loads

@@ -17,7 +17,7 @@ from math import gcd, prod
 from typing import final
 
 from ferrule.codegen.contraction import is_contraction
-from ferrule.codegen.gridcost import (
+from ferrule.codegen.grid.cost import (
     RESIDENT,
     GridTile,
     Work,

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from math import gcd, prod
 from typing import final
 
-from ferrule.codegen.gridcost import multiprocessors
-from ferrule.codegen.gridstreams import LEAST_SIDE, aligned_lanes, last
+from ferrule.codegen.grid.cost import multiprocessors
+from ferrule.codegen.grid.streams import LEAST_SIDE, aligned_lanes, last
 from ferrule.codegen.kernel import Kind
 from ferrule.codegen.plan import LINE_BYTES, Plan, loads, step_of
 from ferrule.codegen.primitives.nests import shared_row

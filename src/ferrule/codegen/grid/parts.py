@@ -13,9 +13,9 @@ from functools import lru_cache
 from math import hypot, log2, prod
 from typing import Final, final
 
-from ferrule.codegen.gridcost import SECOND_KERNEL
-from ferrule.codegen.gridscatter import scatter_seconds
-from ferrule.codegen.gridtile import seconds_in_parts
+from ferrule.codegen.grid.cost import SECOND_KERNEL
+from ferrule.codegen.grid.scatter import scatter_seconds
+from ferrule.codegen.grid.tile import seconds_in_parts
 from ferrule.codegen.kernel import Kind
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower

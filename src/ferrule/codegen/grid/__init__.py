@@ -1,0 +1,1 @@
+"""Schedules for blocks of threads, as GPUs run them."""
