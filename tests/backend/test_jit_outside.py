@@ -343,6 +343,27 @@ def attributes_that_are_missing(capture: Capture) -> Iterator[Any]:
     )
 
 
+def the_shape_of_an_array(capture: Capture) -> Iterator[Any]:
+    found = np.arange(6.0)
+    f = capture(lambda x: x * found.shape[0] + found.ndim)
+    yield from results(f, {4: lambda: setattr(found, "shape", (2, 3))})
+
+
+def a_place_that_is_emptied(capture: Capture) -> Iterator[Any]:
+    settings: Any = Settings()
+    settings.cache = None
+
+    @capture
+    def f(x: Tensor) -> Tensor:
+        settings.cache = None
+        return x * 2
+
+    for number in range(10):
+        if number == 5:
+            settings.cache = tensor(1)
+        yield f(tensor(number)).tolist(), settings.cache
+
+
 def all_attributes(capture: Capture) -> Iterator[Any]:
     first, second = Settings(), Settings()
     f = capture(lambda x: x * sum(vars(first).values()) + sum(second.__dict__.values()))
@@ -351,6 +372,7 @@ def all_attributes(capture: Capture) -> Iterator[Any]:
         {
             4: lambda: setattr(first, "rate_1", 5.0),
             7: lambda: setattr(second, "rate_1", 6.0),
+            9: lambda: setattr(second, "rate_2", 7.0),
         },
     )
 
@@ -522,6 +544,7 @@ CASES = [
     *(what_a_function_imports, code_that_is_replaced, an_attribute_whose_name_is_put_together),
     *(what_is_above_in_classes, a_pattern_of_a_class, the_shape_of_a_tensor),
     *(the_type_of_a_tensor, the_shape_of_a_state, attributes_that_are_missing),
+    *(the_shape_of_an_array, a_place_that_is_emptied),
     *(attributes_by_names_in_a_list, all_attributes, what_is_behind_a_weak_reference),
     *(a_variable_of_a_context, the_default_type, the_default_device, code_of_what_it_is_given),
     *(attributes_beside_the_fields, attributes_of_a_list, keys_that_are_equal),
@@ -550,3 +573,32 @@ def test_a_method_that_a_dict_of_another_kind_has_is_read_each_time() -> None:
     for number in range(5):
         assert f(OrderedDict(a=tensor(number))).tolist() == [number * 2]
     assert f.jit_cache
+
+
+def test_arguments_are_put_back_where_a_call_raises_that_is_captured() -> None:
+    weight, data = tensor(1), tensor(1, 2, 3, 4)
+    settings: Any = Settings()
+    settings.raises = False
+
+    @TinyJit
+    def f(x: Tensor) -> Tensor:
+        settings.last = x
+        if settings.raises:
+            raise ValueError("on purpose")
+        return x * 2 + weight
+
+    def fail(x: Tensor) -> None:
+        settings.raises = True
+        with pytest.raises(ValueError, match="on purpose"):
+            f(x)
+        settings.raises = False
+
+    f(weight)
+    fail(weight)  # there is another tensor in its memory that the function finds
+    assert settings.last is weight
+    for first in range(3):
+        f(data[first : first + 1])
+    fail(data[1:2])  # of which a copy is given
+    data.assign(data * 10)
+    assert settings.last.tolist() == [20]
+    assert f(data[1:2]).tolist() == [41]

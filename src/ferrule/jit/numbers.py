@@ -184,8 +184,10 @@ def _is_small(value: Any) -> bool:
     return bool(size <= _LARGEST_ARRAY)
 
 
-def _contents(value: Any) -> bytes:
-    return bytes(value) if isinstance(value, bytearray) else value.tobytes()
+def _contents(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, np.ndarray):
+        return value.shape, value.dtype, value.tobytes()
+    return (bytes(value),)
 
 
 @final
@@ -284,8 +286,9 @@ class _Walk:
                 self._stack.append(default)
         self._offer_all(vars(function))
         self.names |= loaded
-        waiting = self._waiting.keys()
-        for name in list(waiting) if self.names.unknown else loaded.everything() & waiting:
+        names = self._waiting.keys()
+        wanted = loaded.everything() | loaded.stored
+        for name in list(names) if self.names.unknown else wanted & names:
             for place, child in self._waiting.pop(name):
                 self._offer(place, child)
 
@@ -321,6 +324,8 @@ class _Walk:
         """Attributes that code asks for, and that an object may get."""
         for value in self._objects:
             own = attributes(value)
+            if self.names.unknown:
+                self._copy(f"the attributes of a {type(value).__name__}", tuple, own)
             for name in self.names.asked:
                 if not hasattr(value, name) and hasattr(value, "__dict__"):
                     self.numbers.append(_Number(name, _getter(Place(own, name))))
@@ -367,8 +372,8 @@ def _may_read(names: Names, name: str, value: Any) -> bool:
     """Whether what a value is, or what is in it, may matter to code that loads these names."""
     if names.unknown:
         return True
-    if is_plain(value):
-        return name in names.read  # nobody calls it
+    if is_plain(value):  # nobody calls it
+        return name in names.read or (value is None and name in names.stored)
     if isinstance(value, list | dict | set):
         return name in names.read or name in names.called
     return name in names.everything()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from typing import Any, final
 
 from ferrule.backward import Passed, note_passed
@@ -62,7 +63,7 @@ def capture_call(
     try:
         noting, written = noting_limits(), keep_written(call.before.last_version)
         with call.capture, noting as call.limits, written as call.written:
-            with note_passed() as call.passed:
+            with note_passed() as call.passed, call.put_back_if_it_raises():
                 result = function(*args, **kwargs)
             call.finish(result, [*args, kwargs])
         call.check_stand_ins()
@@ -95,6 +96,17 @@ class _Call:
         argument it matters. What is not written to may go: a training step's old gradients are as
         large as the parameters.
         """
+
+    @contextmanager
+    def put_back_if_it_raises(self) -> Iterator[None]:
+        """A block after which arguments are where it put stand-ins for them, if it raises."""
+        try:
+            yield
+        except BaseException:
+            if self.before.stand_ins:
+                for place, _ in self.before.reach.changes(Reach(self.before.roots)):
+                    self.made.restore(place, place.get())
+            raise
 
     # -- at the end of the call, still recorded --------------------------------------------------
 
