@@ -153,6 +153,19 @@ def test_no_page_is_writable_and_executable() -> None:
 
 
 @sees_mappings
+@pytest.mark.parametrize("page", [16 << 10, 64 << 10])
+def test_larger_pages(page: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As some systems on AArch64 have; what is written shares none with code there either."""
+    monkeypatch.setattr(mmap, "PAGESIZE", page)
+    loaded = load(EVERYTHING)
+    assert len(loaded.mem) == page
+    start = loaded.address("count") // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+    assert mapping_of(start) == "r-xp"
+    assert mapping_of(loaded.address("visible")) == "rw-p"
+    assert function(loaded, "count")() == 48
+
+
+@sees_mappings
 def test_the_mapping_goes_with_the_object() -> None:
     loaded = load(ADD)
     address = loaded.address("add")

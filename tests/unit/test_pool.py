@@ -423,6 +423,27 @@ def test_other_processors_get_a_runtime_too() -> None:
         assert ("@syscall" in source) == ((arch, system) == ("aarch64", "linux"))
 
 
+@pytest.mark.parametrize(
+    ("function", "runs_code"),
+    [
+        (native.LAUNCH, "call void %body"),
+        (native.REPLAY, "call i64 %extent"),
+        (native.WORKER, "@take_block"),
+    ],
+)
+def test_code_of_other_threads_is_fetched_anew(function: str, runs_code: str) -> None:
+    """AArch64 wants an `isb` between hearing of new code and running it; x86-64 does not."""
+
+    def body(arch: str) -> str:
+        source = native.ir(arch, "linux", for_python=False)
+        return source[source.index(f'@"{function}"') :].partition("\n}\n")[0]
+
+    before = body("aarch64").partition(runs_code)[0]
+    assert "@llvm.aarch64.isb" in before
+    assert len(before) < len(body("aarch64"))
+    assert "isb" not in body("x86-64")
+
+
 AT_EXIT = """
 import atexit, threading, time
 import numpy as np
