@@ -30,7 +30,7 @@ from tests.kernels import (
     widened,
 )
 
-from ferrule.codegen import gridtile
+from ferrule.codegen.grid import tile as gridtile
 from ferrule.codegen.grid.cost import GridTile, best_group
 from ferrule.codegen.grid.tile import tile_grid
 from ferrule.codegen.interpret import AccessError, RaceError, interpret
