@@ -18,8 +18,9 @@ SOURCE = ROOT / "src" / "ferrule"
 LAYOUT = (ROOT / "docs" / "layout.md").read_text()
 LISTED = re.findall(r"^\| `([\w/]+\.py)` \|", LAYOUT, re.MULTILINE)
 
-# The table of devices, and the namespace of functions on tensors: the only edges upward.
-NAMES_OTHERS = {"device", "tensor.namespace"}
+# The table of devices, the namespace of functions on tensors, and what the documents have in
+# helpers: the only edges upward.
+NAMES_OTHERS = {"device", "helpers", "tensor.namespace"}
 
 
 def module_name(path: Path) -> str:

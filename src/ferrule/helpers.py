@@ -7,12 +7,23 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
+from importlib import import_module
 from operator import mul
 from threading import RLock
 from types import ModuleType
-from typing import Any, NoReturn, Protocol, TypeVar, final
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, final
 
 T = TypeVar("T")
+
+# What the documents have in this module, though it is in a higher layer.
+_DOCUMENTED_HERE = {"DType": "ferrule.dtype", "dtypes": "ferrule.dtype"}
+
+if not TYPE_CHECKING:  # which would take any name for one of the module
+
+    def __getattr__(name: str) -> Any:
+        if name in _DOCUMENTED_HERE:
+            return getattr(import_module(_DOCUMENTED_HERE[name]), name)
+        raise no_attribute(__name__, name, [n for n in globals() if not n.startswith("_")])
 
 
 class _Comparable(Protocol):

@@ -3,6 +3,8 @@
 import numpy
 import pytest
 
+import ferrule.helpers
+from ferrule.dtype import DType
 from ferrule.expr import Variable
 from ferrule.helpers import (
     GlobalCounters,
@@ -50,3 +52,9 @@ def test_reset_leaves_memory_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     assert totals == (0, 0, 0)
     assert GlobalCounters.time_sum_s == 0.0
     assert GlobalCounters.mem_used == 7
+
+
+def test_what_the_documents_have_here() -> None:
+    assert ferrule.helpers.DType is DType  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"'ferrule\.helpers' has no attribute 'prd'; did you"):
+        _ = ferrule.helpers.prd  # type: ignore[attr-defined]
