@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import prod
 
 import pytest
-from tests.kernels import load, matmul, mul, store, widened
+from tests.kernels import add, load, matmul, mul, store, total, widened
 from tests.programs import HOST
 
 from ferrule.codegen.heuristic import schedule
@@ -175,3 +175,18 @@ def test_squares_that_are_turned_later_are_fetched_where_they_are_far(
     right = load(2, columns, 777).permute((1, 0))
     kernel = schedule(lower(store(matmul(load(1, 1000, 777), right)), "k"), WIDE).kernel
     assert dict(kernel.by_name["sum0.pack2"].ahead).get(2) == distance
+
+
+def test_each_of_several_loads_of_one_operand_has_a_copy_of_its_own() -> None:
+    """Loads are numbered anew when one has become a copy: two copies had the same name."""
+    x = load(1, 3, 49, 2, dtype=dtypes.float64)
+    across, along = x.stride((1, 1, -1)), x.stride((1, -1, 1))
+    mixed = add(add(x, across), add(along, along.stride((1, 1, -1))))
+    shape = (3, 98, 49, 2)
+    left = mixed.reshape((3, 1, 49, 2)).expand(shape)
+    right = load(2, 98, 49, 2, dtype=dtypes.float64).reshape((1, *shape[1:])).expand(shape)
+    product = total(mul(left, right), 2, 3).reshape((3, 98))
+    kernel = schedule(lower(store(product), "k"), WIDE).kernel
+    names = [nest.name for nest in kernel.nests]
+    assert len(names) == len(set(names))
+    assert len([name for name in names if "pack1" in name]) == 4
