@@ -115,22 +115,38 @@ def test_what_is_as_much_work_as_a_chunk_is_computed_once() -> None:
     assert {n.at for n in kernel.nests if n is not root} == {(root.name, 0)}
 
 
+def halves(x: LazyOp) -> LazyOp:
+    """Numbers of 16 bits, as many as x has, as float32."""
+    return widened(load(1, *x.shape, dtype=dtypes.float16))
+
+
 @pytest.mark.parametrize(
-    ("of", "rows", "lanes"),
+    ("of", "shape", "streams", "lanes"),
     [
-        (lambda x: total(x, 1), 4096, 8),  # from memory
-        (lambda x: total(mul(x, x), 1), 4096, 8),
-        (lambda x: total(x, 1), 1024, 16),  # from a cache
-        (lambda x: total(exp(x), 1), 4096, 16),  # powers take longer
-        (lambda x: softmax(x, 1), 4096, 16),  # the row is read again
-        (lambda x: total(widened(x), 1), 8192, 16),  # are half a line
+        (lambda x: total(x, 1), (1024, 16384), 2, 16),  # from memory
+        (lambda x: total(mul(x, x), 1), (1024, 16384), 2, 16),
+        (lambda x: total(halves(x), 1), (1024, 32768), 2, 16),
+        (lambda x: total(mul(x, load(2, *x.shape)), 1), (1024, 16384), 1, 8),  # two streams anyway
+        (lambda x: total(x, 1), (4096, 4096), 1, 8),  # parts would be short: half lines
+        (lambda x: total(x, 1), (1024, 16392), 1, 8),  # parts would leave a rest
+        (lambda x: total(halves(x), 1), (8192, 4096), 1, 16),  # are half a line
+        (lambda x: total(x, 1), (1024, 4096), 1, 16),  # from a cache
+        (lambda x: total(exp(x), 1), (4096, 4096), 1, 16),  # powers take longer
+        (lambda x: softmax(x, 1), (4096, 4096), 1, 16),  # the row is read again
     ],
 )
-def test_what_waits_for_memory_alone_loads_half_lines(
-    of: Callable[[LazyOp], LazyOp], rows: int, lanes: int
+def test_what_waits_for_memory_alone_reads_two_parts_side_by_side(
+    of: Callable[[LazyOp], LazyOp], shape: tuple[int, int], streams: int, lanes: int
 ) -> None:
-    """Loads of whole lines overtake what the processor fetches by itself."""
-    x = load(1, rows, 4096, dtype=dtypes.float16 if rows == 8192 else dtypes.float32)
-    kernel = schedule(lower(store(of(x)), "k"), TARGET).kernel
+    """The processor looks ahead in each of them; loads of whole lines of one overtake it."""
+    kernel = schedule(lower(store(of(load(1, *shape))), "k"), TARGET).kernel
     first = kernel.nests[0]
     assert [o.range.size.arg for o in first.loops if o.kind is Kind.VECTOR] == [lanes]
+    copies = [o.range.size.arg for o in first.loops if o.kind is Kind.UNROLL]
+    assert copies[:-1] == ([streams] if streams > 1 else [])
+
+
+def test_sums_of_two_parts_side_by_side() -> None:
+    x = normals(70, 1 << 17)
+    np.testing.assert_allclose(x.sum(1).numpy(), x.numpy().sum(1, np.float64), atol=1e-2)
+    np.testing.assert_array_equal(x.max(1).numpy(), x.numpy().max(1))

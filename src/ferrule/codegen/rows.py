@@ -26,6 +26,8 @@ FEW_VECTORS = 4  # of a row: then it stays in registers
 MANY = 16  # results, which fill a vector
 CHUNKS = 8  # for each thread, each of which computes again what all results wait for
 WORTH_REPEATING = 8  # times as much work has to be left in a chunk
+STREAMS = 2  # of a reduce that waits for memory, where it loads from one buffer
+STREAM_BYTES = 4 * PAGE_BYTES  # of a row, at least
 FROM_MEMORY = 32 << 20  # bytes: more than third caches keep
 WHOLE = 64  # elements: chunks of so many, or of multiples, have no vectors that are not full
 
@@ -239,13 +241,32 @@ def _reduce_lanes(plan: Plan, n: str) -> None:
         return
     most = 4 * lanes
     if _waits_for_memory(plan, nest):
-        widest = max(e.dtype.itemsize for c in nest.computes for e in loads(c.value))
+        found = [e for c in nest.computes for e in loads(c.value)]
+        widest = max(e.dtype.itemsize for e in found)
+        long = r.size.is_const and r.size.arg * widest >= STREAMS * STREAM_BYTES
+        if long and r.size.arg % (STREAMS * most) == 0 and len(found) == 1:
+            _read_in_streams(plan, n, r, most, lanes)
+            return
         lanes = min(lanes, LINE_BYTES // 2 // widest)
     fit = (c for c in (2, 4, 8) if c * lanes <= min(most, r.size.max))
     copies = max(fit, default=1)
     plan.do("split", n, r.name, lanes * copies, "peel")
     names = plan.vectors(n, f"{r.name}.i", lanes)
     plan.do("group", n, names)
+
+
+def _read_in_streams(plan: Plan, n: str, r: Expr, step: int, lanes: int) -> None:
+    """Lanes for a reduce that reads several parts of its terms side by side: the processor looks
+    ahead in each of them.
+    """
+    plan.do("split", n, r.name, r.size.arg // STREAMS, "mask")
+    plan.do("split", n, f"{r.name}.i", step, "mask")
+    names = plan.vectors(n, f"{r.name}.i.i", lanes)
+    inside = (f"{r.name}.o", *names)
+    around = [loop.range.name for loop in plan.nest(n).loops if loop.range.name not in inside]
+    plan.do("reorder", n, (*around, *inside))
+    plan.do("unroll", n, f"{r.name}.o")
+    plan.do("group", n, inside)
 
 
 def _waits_for_memory(plan: Plan, nest: Nest) -> bool:
