@@ -442,3 +442,28 @@ def test_contents_that_are_held_after_several_replays_are_kept(how: str) -> None
         if held is not None:
             now = held if how == "array" else held.numpy()
             np.testing.assert_array_equal(now, expected[1:] + 1 if how == "view" else expected)
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_a_state_that_is_in_the_memory_of_what_the_function_uses_from_now_on(written: bool) -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.weight, self.state = Tensor([1.0, 2.0]).realize(), Tensor([3.0, 4.0]).realize()
+
+        def __call__(self, x: Tensor) -> Tensor:
+            if written:
+                self.weight.assign(self.weight + x)
+            result = self.state * 2 + self.weight
+            self.state = self.state * 0.5 + x
+            return result
+
+    x, plain, model = Tensor([1.0, 1.0]).realize(), Model(), Model()
+    captured = TinyJit(model)
+    for number in range(12):
+        if number in (4, 8):
+            for each in (plain, model):
+                each.state = each.weight if number == 4 else each.weight.detach()
+        assert captured(x).tolist() == plain(x).tolist()
+        assert model.weight.tolist() == plain.weight.tolist()
+        assert model.state.tolist() == plain.state.tolist()
+    assert captured.jit_cache
