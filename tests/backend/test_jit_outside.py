@@ -516,6 +516,15 @@ def numbers_that_are_equal(capture: Capture) -> Iterator[Any]:
         yield f(tensor(2), numbers).tolist()
 
 
+def names_of_arguments(capture: Capture) -> Iterator[Any]:
+    f = capture(lambda x, y=None, *more, **named: x * 2 if y is None else x - y)
+    g = capture(lambda **named: sum(len(name) * value for name, value in named.items()))
+    for _ in range(4):
+        x, y = tensor(5), tensor(3)
+        yield f(x, y=y).tolist(), f(x, z=y).tolist(), f(x, y).tolist(), f(x, y, y).tolist()
+        yield [g(**{name: x, "other": y}).tolist() for name in ("a", "bc", "z")]
+
+
 def slices(capture: Capture) -> Iterator[Any]:
     f = capture(lambda x, part: x[part] * 2)
     for part in [slice(0, 2)] * 4 + [slice(1, 3)] * 4 + [slice(None, None, 2)] * 3:
@@ -548,7 +557,7 @@ CASES = [
     *(attributes_by_names_in_a_list, all_attributes, what_is_behind_a_weak_reference),
     *(a_variable_of_a_context, the_default_type, the_default_device, code_of_what_it_is_given),
     *(attributes_beside_the_fields, attributes_of_a_list, keys_that_are_equal),
-    *(numbers_that_are_equal, slices, arrays_of_objects_and_records),
+    *(numbers_that_are_equal, names_of_arguments, slices, arrays_of_objects_and_records),
 ]
 _ALWAYS_PLAIN = {a_deque_that_the_function_adds_to}
 

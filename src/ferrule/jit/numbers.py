@@ -10,6 +10,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from contextvars import ContextVar
+from dataclasses import replace
 from itertools import chain
 from typing import Any, final
 
@@ -42,6 +43,8 @@ _IN_FIXED_PLACES = (
     *(staticmethod, classmethod, property, functools.cached_property, weakref.ref),
 )
 _ARRAYS = (np.ndarray, bytearray, memoryview, array)
+_WITH_CODE = (types.FunctionType, types.ModuleType, type)
+"""What leads to all of a package, where any attribute counts."""
 _READ_THEMSELVES = frozenset({"ferrule", "collections"})
 """Packages of classes whose methods, which are not looked at, read all attributes."""
 _NOT_CALLED = frozenset({"__init__", "__new__", "__post_init__", "__repr__", "__str__", "__del__"})
@@ -206,7 +209,10 @@ class _Walk:
         """Where there are tensors."""
         self._waiting: dict[str, list[tuple[Place, Any]]] = {}
         self._objects: list[object] = []
+        self._modules: set[int] = set()
+        """The dicts of modules, by `id()`."""
         self._roots = list(roots)
+        self._packages = {_package_of(getattr(root, "func", root)) for root in self._roots}
         seen: dict[int, Any] = {}
         self._stack: list[Any] = list(self._roots)
         while self._stack:
@@ -225,6 +231,7 @@ class _Walk:
             self._look_into_function(value)
         elif isinstance(value, types.ModuleType):
             if not is_foreign(value):
+                self._modules.add(id(vars(value)))
                 self._offer_all(vars(value))
         elif isinstance(value, type):
             self._look_into_class(value)
@@ -285,10 +292,12 @@ class _Walk:
             if _may_read(parameters, name, default):
                 self._stack.append(default)
         self._offer_all(vars(function))
+        names, wanted = self._waiting.keys(), loaded.everything() | loaded.stored
+        if _package_of(function) not in self._packages:
+            loaded = replace(loaded, unknown=False)  # a library's code finds its own
+        is_first = loaded.unknown and not self.names.unknown
         self.names |= loaded
-        names = self._waiting.keys()
-        wanted = loaded.everything() | loaded.stored
-        for name in list(names) if self.names.unknown else wanted & names:
+        for name in list(names) if is_first else wanted & names:
             for place, child in self._waiting.pop(name):
                 self._offer(place, child)
 
@@ -336,7 +345,8 @@ class _Walk:
 
     def _offer(self, place: Place, child: Any) -> None:
         """Takes an attribute if the code that was seen names it; otherwise that may come."""
-        if _may_read(self.names, place.key, child):
+        is_of_object = id(place.holder) not in self._modules and not isinstance(child, _WITH_CODE)
+        if (self.names.unknown and is_of_object) or _may_read(self.names, place.key, child):
             self._take(place, child)
         else:
             self._waiting.setdefault(place.key, []).append((place, child))
@@ -358,6 +368,12 @@ class _Walk:
             self.numbers.append(_Number(str(place.key), _getter(place)))
 
 
+def _package_of(value: Any) -> str:
+    """The package that a function, or an object's class, is defined in."""
+    module = getattr(value, "__module__", None)
+    return module.partition(".")[0] if isinstance(module, str) else ""
+
+
 def _is_generated(value: Any) -> bool:
     """Whether a value is no function that somebody wrote: a dataclass's `__eq__` reads all."""
     return not isinstance(value, types.FunctionType) or value.__code__.co_filename == "<string>"
@@ -370,8 +386,6 @@ def _sets(value: Any) -> bool:
 
 def _may_read(names: Names, name: str, value: Any) -> bool:
     """Whether what a value is, or what is in it, may matter to code that loads these names."""
-    if names.unknown:
-        return True
     if is_plain(value):  # nobody calls it
         return name in names.read or (value is None and name in names.stored)
     if isinstance(value, list | dict | set):
