@@ -6,10 +6,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from ferrule.expr import BOOL, Expr, Variable, as_expr, const, less, minimum, range_
+from ferrule.expr import (
+    BOOL,
+    TRUE,
+    Expr,
+    Variable,
+    alu,
+    as_expr,
+    const,
+    less,
+    minimum,
+    range_,
+    step_along,
+    substitute,
+    weighted_sum,
+)
+from ferrule.expr.base import ExprOp
 
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
 RANGES = [range_(f"r{size}", size) for size in SIZES]
@@ -86,6 +101,39 @@ def test_comparisons_are_exact(a: Sample, b: Sample, env: dict[Expr, int]) -> No
     condition = less(a.node, b.node)
     assert condition.dtype is BOOL
     assert evaluate(condition, env) == int(a.compute(env) < b.compute(env))
+
+
+@given(samples(), st.integers(-20, 20))
+@settings(max_examples=300, deadline=None)
+def test_a_number_that_is_added_comes_last_in_the_same_sum(sample: Sample, number: int) -> None:
+    assert sample.node + number is weighted_sum([(sample.node, 1)], number)
+
+
+@given(samples(), st.sampled_from(RANGES), environments())
+@settings(max_examples=300, deadline=None)
+def test_a_constant_step_is_that_of_all_places(
+    sample: Sample, r: Expr, env: dict[Expr, int]
+) -> None:
+    step = step_along(sample.node, r)
+    if step is not None:
+        values = [evaluate(sample.node, env | {r: place}) for place in range(int(r.size.arg))]
+        assert values == [values[0] + step * place for place in range(len(values))]
+
+
+@given(samples(), samples(), samples(), environments())
+@settings(max_examples=200, deadline=None)
+def test_conditions_are_replaced_wherever_they_are(
+    a: Sample, b: Sample, c: Sample, env: dict[Expr, int]
+) -> None:
+    """Together with ranges, or alone; what does not vary with their ranges stays as it is."""
+    condition = less(a.node, b.node)
+    assume(not condition.is_const)
+    node = alu(ExprOp.WHERE, condition, c.node, b.node + 1) + c.node
+    alone = substitute([node], {condition: TRUE})[0]
+    assert evaluate(alone, env) == 2 * c.compute(env)
+    fixed = substitute([node], {condition: TRUE, RANGES[-1]: const(env[RANGES[-1]])})[0]
+    assert evaluate(fixed, env) == 2 * c.compute(env)
+    assert substitute([c.node], {range_("other", 5): const(0)}) == [c.node]
 
 
 @given(st.lists(st.sampled_from(SIZES), min_size=1, max_size=4))

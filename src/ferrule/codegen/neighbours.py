@@ -19,6 +19,7 @@ from ferrule.expr import (
     conjuncts,
     const,
     range_,
+    step_along,
     substitute,
     toposort,
 )
@@ -80,7 +81,7 @@ def _is_near(element: Expr, along: Expr, lanes: int, vectors: int) -> bool:
     for i in range(vectors):
         at = {along: outer * (lanes * vectors) + i * lanes + lane}
         index, valid = substitute(element.src[:2], at)
-        if lane not in index.ranges or lane not in (index - lane).ranges:
+        if step_along(index, lane) in (0, 1):
             continue
         near = near_lanes(index, valid, lane)
         if near is None or few_vectors(near.distances) is None:
@@ -142,7 +143,7 @@ def whole_vectors(index: Expr, lane: Expr | None, elements: int) -> Whole | None
     They begin where those did that were stored: a load across two of these would wait until both
     stores have reached the cache, as would one for each lane.
     """
-    if lane is None or lane not in index.ranges or lane not in (index - lane).ranges:
+    if lane is None or step_along(index, lane) in (0, 1):
         return None
     near = near_lanes(index, TRUE, lane)
     if near is None:

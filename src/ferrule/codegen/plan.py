@@ -12,7 +12,17 @@ from ferrule.codegen.opt import PRIMITIVES, Opt
 from ferrule.codegen.primitives.editing import ScheduleError, descendants, is_ordered
 from ferrule.codegen.primitives.loops import can_shift
 from ferrule.codegen.window import distance
-from ferrule.expr import BOOL, COSTLY, INDEX, Expr, ExprOp, const, toposort
+from ferrule.expr import (
+    BOOL,
+    COSTLY,
+    INDEX,
+    Expr,
+    ExprOp,
+    const,
+    step_along,
+    substitute,
+    toposort,
+)
 from ferrule.target import Target
 
 SERIAL_WORK = 150_000  # operations below which sharing out costs more than it gains: about 2 us
@@ -79,17 +89,20 @@ class Plan:
                 depth -= 1
 
     def try_fuse(self, name: str, depth: int) -> bool:
-        loop = self.nest(name).loops[depth]
+        """Fuse two loops, unless that puts a quotient or a remainder into an index, but for one
+        that was there of both.
+        """
+        a, b = (loop.range for loop in self.nest(name).loops[depth : depth + 2])
         if any(n.at == (name, depth + 1) for n in self.kernel.nests):
             return False
         before, count = self.kernel, len(self.opts)
-        self.do("fuse", name, loop.range.name)
+        of_both = [e for e in _divisions(before) if a in e.ranges and b in e.ranges]
+        self.do("fuse", name, a.name)
         r = self.nest(name).loops[depth].range
-        for nest in self.kernel.nests:
-            for e in nest.nodes:
-                if e.op in (ExprOp.IDIV, ExprOp.MOD) and r in e.ranges:
-                    self._go_back(before, count)
-                    return False
+        known = set(substitute(of_both, {a: r // b.size, b: r % b.size}))
+        if any(r in e.ranges and e not in known for e in _divisions(self.kernel)):
+            self._go_back(before, count)
+            return False
         return True
 
     def below(self, name: str) -> list[str]:
@@ -220,6 +233,11 @@ class Plan:
         return self.nest(name).loops[0].range.name
 
 
+def _divisions(kernel: Kernel) -> list[Expr]:
+    """The quotients and remainders in a kernel."""
+    return [e for n in kernel.nests for e in n.nodes if e.op in (ExprOp.IDIV, ExprOp.MOD)]
+
+
 def loads(value: Expr) -> list[Expr]:
     return [e for e in toposort([value]) if e.op is ExprOp.LOAD]
 
@@ -245,12 +263,8 @@ def step_of(index: Expr, r: Expr) -> int:
 
     0 where it does not depend on it, -1 where it is not linear in it.
     """
-    if r not in index.ranges:
-        return 0
-    terms, _ = index.linear()
-    if any(r in atom.ranges for atom in terms if atom is not r):
-        return -1
-    return terms.get(r, 0)
+    step = step_along(index, r)
+    return -1 if step is None else step
 
 
 def base(name: str) -> str:

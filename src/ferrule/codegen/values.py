@@ -29,7 +29,18 @@ from ferrule.codegen.plan import LINE_BYTES, gap_of_copies
 from ferrule.codegen.threads import Digit, Threads, in_registers
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import FALSE, INDEX, TRUE, Expr, ExprOp, conjuncts, const, load, substitute
+from ferrule.expr import (
+    FALSE,
+    INDEX,
+    TRUE,
+    Expr,
+    ExprOp,
+    conjuncts,
+    const,
+    load,
+    step_along,
+    substitute,
+)
 
 _LANE = -1  # stands for "every lane" in the place of an index
 _DEEPEST = 64  # recursion beyond this depth goes bottom-up instead
@@ -141,9 +152,9 @@ class Values:
         """The expression with its copies chosen."""
         if not self.copies:
             return node
-        relevant = {
-            k: v for k, v in self.copies.items() if k.op is not ExprOp.RANGE or k in node.ranges
-        }
+        ranges = node.ranges
+        # What is known of a condition is of use only where all of its ranges are.
+        relevant = {k: v for k, v in self.copies.items() if k.ranges <= ranges}
         if not relevant:
             return node
         # Copies along one axis of a tile share what varies with the other axis only.
@@ -325,18 +336,14 @@ class Values:
     def _step(self, index: Expr) -> int:
         """How far an index moves from lane to lane; 0 where that is not the same for all."""
         assert self.lane is not None
-        terms, _ = index.linear()
-        step = terms.get(self.lane, 0)
-        return step if self.lane not in (index - self.lane * step).ranges else 0
+        return step_along(index, self.lane) or 0
 
     def _address(self, index: Expr, lanes: int) -> UOp:
         """The first index where the lanes are neighbours, else an index for each lane."""
         if lanes > 1 and self.lane is not None:
-            terms, _ = index.linear()
-            base = index - self.lane if terms.get(self.lane, 0) == 1 else index
-            if base is index or self.lane in base.ranges:
+            if step_along(index, self.lane) != 1:
                 return self.out.widen(self.plain(index), lanes)
-            index = base
+            index = index - self.lane
         return self.plain(index)
 
     def _multiple(self, index: Expr, at: UOp, lanes: int) -> int | None:

@@ -3,7 +3,16 @@
 An `Expr` is an immutable node of a DAG; equal nodes are the same object, so equality is identity.
 """
 
-from ferrule.expr.base import BOOL, COMPARISONS, COSTLY, INDEX, ExprOp, toposort, varying
+from ferrule.expr.base import (
+    BOOL,
+    COMPARISONS,
+    COSTLY,
+    INDEX,
+    ExprOp,
+    step_along,
+    toposort,
+    varying,
+)
 from ferrule.expr.build import (
     FALSE,
     TRUE,
@@ -64,6 +73,7 @@ __all__ = [
     "rebuild",
     "select",
     "sint",
+    "step_along",
     "substitute",
     "toposort",
     "unbind",

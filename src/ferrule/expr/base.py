@@ -113,9 +113,8 @@ class ExprBase:
 
     def __new__(cls, op: ExprOp, dtype: DType, src: tuple[Self, ...] = (), arg: Any = None) -> Self:
         key = (op, dtype, src, type(arg), arg.hex() if type(arg) is float else arg)
-        found = _interned.find(key)
+        found: Self | None = _interned.find(key)
         if found is not None:
-            assert isinstance(found, cls)
             return found
         self = object.__new__(cls)
         self.op = op
@@ -323,6 +322,16 @@ def bounds_of_terms(terms: Iterable[tuple[N, int]], constant: int) -> tuple[int,
             low += greatest * coefficient
             high += least * coefficient
     return low, high
+
+
+def step_along(index: N, r: N) -> int | None:
+    """How far an index moves from one iteration of a range to the next; None where that varies."""
+    if r not in index.ranges:
+        return 0
+    terms, _ = index.linear()
+    if any([r in atom.ranges for atom in terms if atom is not r]):
+        return None
+    return terms.get(r, 0)
 
 
 def small_part(terms: dict[N, int], constant: int, n: int) -> tuple[int, dict[N, int]] | None:

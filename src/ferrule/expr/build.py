@@ -204,11 +204,18 @@ def index_add(a: Expr, b: Expr) -> Expr:
     """`a + b` in normal form."""
     if a.op is ExprOp.CONST and b.op is ExprOp.CONST:
         return const(a.arg + b.arg)
-    if b.op is ExprOp.CONST and b.arg == 0:
-        return a
-    if a.op is ExprOp.CONST and a.arg == 0:
-        return b
+    if b.op is ExprOp.CONST:
+        return _plus_constant(a, b.arg)
+    if a.op is ExprOp.CONST:
+        return _plus_constant(b, a.arg)
     return weighted_sum(((a, 1), (b, 1)))
+
+
+def _plus_constant(a: Expr, constant: int) -> Expr:
+    """A sum with another constant, which comes last."""
+    if a.op is ExprOp.ADD and a.src[1].op is ExprOp.CONST:
+        a, constant = a.src[0], a.src[1].arg + constant
+    return a if constant == 0 else Expr(ExprOp.ADD, INDEX, (a, const(constant)))
 
 
 def index_sub(a: Expr, b: Expr) -> Expr:
@@ -529,9 +536,10 @@ module `values` fills it."""
 
 def substitute(roots: Sequence[Expr], mapping: Mapping[Expr, Expr]) -> list[Expr]:
     """The roots with some nodes replaced; shared parts stay shared."""
-    ranges = frozenset(mapping)
-    if not all([node.op is ExprOp.RANGE for node in ranges]):
+    if not all([_is_found_by_ranges(node) for node in mapping]):
         return _substitute_nodes(roots, mapping)
+    # What is replaced is only below nodes that vary with some of its ranges.
+    ranges = frozenset([r for node in mapping for r in node.ranges])
     done: dict[Expr, Expr] = dict(mapping)
     stack = [root for root in roots if not ranges.isdisjoint(root.ranges)]
     while stack:
@@ -550,17 +558,28 @@ def substitute(roots: Sequence[Expr], mapping: Mapping[Expr, Expr]) -> list[Expr
             parts = [(done.get(s, s), weight) for s, weight in terms.items()]
             done[node] = weighted_sum(parts, constant)
         else:
-            done[node] = rebuild(node, tuple([done.get(s, s) for s in terms]))
+            done[node] = _with_operands(node, tuple([done.get(s, s) for s in terms]))
     return [done.get(root, root) for root in roots]
+
+
+def _is_found_by_ranges(node: Expr) -> bool:
+    """Whether a node varies with some ranges, and is never only a part of a sum."""
+    return bool(node.ranges) and not (node.dtype is INDEX and node.op in _OF_SUMS)
+
+
+_OF_SUMS: Final = frozenset({ExprOp.ADD, ExprOp.MUL})
+
+
+def _with_operands(node: Expr, src: tuple[Expr, ...]) -> Expr:
+    # Nodes are interned: equal operands are the same ones.
+    return node if src == node.src else rebuild(node, src)
 
 
 def _substitute_nodes(roots: Sequence[Expr], mapping: Mapping[Expr, Expr]) -> list[Expr]:
     done: dict[Expr, Expr] = dict(mapping)
     for node in toposort(roots):
         if node not in done:
-            src = tuple([done.get(s, s) for s in node.src])
-            # Nodes are interned: equal operands are the same ones.
-            done[node] = node if src == node.src else rebuild(node, src)
+            done[node] = _with_operands(node, tuple([done.get(s, s) for s in node.src]))
     return [done.get(root, root) for root in roots]
 
 

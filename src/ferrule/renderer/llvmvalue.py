@@ -76,8 +76,13 @@ class Code:
     @property
     def lines(self) -> list[str]:
         """All of them, in order."""
-        parts = [[part] if isinstance(part, str) else part for part in self._lines]
-        return [line for part in parts for line in part]
+        found: list[str] = []
+        for part in self._lines:
+            if isinstance(part, str):
+                found.append(part)
+            else:
+                found += part
+        return found
 
     def emit(self, line: str) -> None:
         self._lines.append(f"  {line}")
