@@ -13,6 +13,7 @@ from ferrule.buffer import Buffer
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import sint
 from ferrule.gradient import Value
+from ferrule.helpers import prod
 from ferrule.lazy import LazyBuffer
 from ferrule.shape.layout import storage_size
 
@@ -50,15 +51,20 @@ def count_to(size: sint, dtype: DType, device: str) -> Value:
     >>> count_to(5000, dtypes.int32, "NUMPY").shape
     (5000,)
     """
+    digits = _digits_on(device)
     largest = storage_size((size,))
-    digits = _digits_on(device).cast(dtype)
-    numbers = digits
-    reach = _BASE
-    while reach < largest:
-        rows = min(_BASE, -(-largest // reach))
-        higher = digits.shrink(((0, rows),)) * reach
-        numbers = numbers.reshape((1, reach)).expand((rows, reach))
-        numbers = numbers + higher.reshape((rows, 1)).expand((rows, reach))
-        numbers = numbers.reshape((rows * reach,))
-        reach *= _BASE
-    return numbers.shrink(((0, size),))
+    if largest <= _BASE:
+        return digits.cast(dtype).shrink(((0, size),))
+    shape: tuple[int, ...] = (_BASE,)
+    while prod(shape) < largest:
+        shape = (min(_BASE, -(-largest // prod(shape))), *shape)
+    numbers = None
+    for axis, rows in enumerate(shape):
+        # A view of memory until it has the whole shape: what is computed of fewer digits would be
+        # a kernel of its own.
+        column = tuple([rows if other == axis else 1 for other in range(len(shape))])
+        digit = digits.shrink(((0, rows),)).reshape(column).expand(shape).cast(dtype)
+        part = digit * prod(shape[axis + 1 :])
+        numbers = part if numbers is None else numbers + part
+    assert numbers is not None
+    return numbers.reshape((prod(shape),)).shrink(((0, size),))

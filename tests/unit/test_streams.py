@@ -19,6 +19,9 @@ from ferrule.codegen.streams import CHUNK
 from ferrule.codegen.uops import UOps
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import ExprOp, const
+from ferrule.ops import LazyOp
+from ferrule.schedule import create_schedule
+from ferrule.tensor import Tensor
 
 WIDE = replace(HOST, vector_bytes=64, n_vector_registers=32)
 
@@ -171,3 +174,39 @@ def test_a_border_around_what_is_turned() -> None:
     out = np.full(48 * 48, np.nan, np.float32)
     interpret(uops, [out, a.ravel(), b.ravel()], [], 0, extent(uops, []))
     np.testing.assert_array_equal(out.reshape(48, 48), np.pad(a, ((0, 8), (0, 8))) + b.T)
+
+
+@pytest.mark.parametrize("shape", [(768, 192), (64, 3, 7, 7), (100, 197), (5, 7), (1000, 512)])
+def test_random_numbers_are_made_along_memory(shape: tuple[int, ...]) -> None:
+    """Whatever the shape, nothing is turned, and but for the end the digits of an element's number
+    are loaded as vectors, or are the same for all lanes.
+    """
+    drawing, advancing = create_schedule([Tensor.rand(*shape, device="CPU").lazydata])
+    assert advancing.out.size == 1
+    linearizer = Linearizer(drawing.ast, WIDE).linearize()
+    assert {opt.primitive for opt in linearizer.opts}.isdisjoint({"transpose", "stage"})
+    gathers = [u for u in linearizer.uops if u.op is UOps.LOAD and u.src[1].lanes > 1]
+    assert all(len(u.src) > 2 for u in gathers)
+
+
+def _repeated(rows: int, columns: int, period: int) -> LazyOp:
+    """`x[i % period]` of a buffer, for each i of rows x columns."""
+    size = rows * columns
+    times = -(-size // period)
+    x = load(1, period).reshape((1, period)).expand((times, period)).reshape((times * period,))
+    return x.shrink(((0, size),)).reshape((rows, columns))
+
+
+def test_loops_are_fused_where_a_remainder_stays_one() -> None:
+    """`x[(100 * i + j) % 64]` is `x[k % 64]`; of `x[i % 3]` would be `x[k // 100 % 3]`."""
+    plan = schedule(lower(store(_repeated(50, 100, 64)), "k"), WIDE)
+    assert Opt("fuse", ("out0", "i0.0")) in plan.opts
+    by_row = store(_repeated(50, 1, 3).expand((50, 100)))
+    assert "fuse" not in {opt.primitive for opt in schedule(lower(by_row, "k"), WIDE).opts}
+
+
+def test_what_is_contiguous_along_no_loop_is_not_turned() -> None:
+    """`x[i // 2, j // 3]` is near along both, and a step along neither is constant."""
+    x = load(1, 32, 1, 32, 1).expand((32, 2, 32, 3)).reshape((64, 96))
+    plan = schedule(lower(store(x), "k"), WIDE)
+    assert {opt.primitive for opt in plan.opts}.isdisjoint({"transpose", "stage"})

@@ -10,6 +10,7 @@ from ferrule.codegen.neighbours import MOST_VECTORS, period
 from ferrule.codegen.plan import SERIAL_WORK, Plan, loads, step_of
 from ferrule.codegen.primitives.nests import MOST_TERMS
 from ferrule.codegen.segments import MOST_SEGMENTS, segments_of
+from ferrule.codegen.window import distance
 from ferrule.expr import COSTLY, Expr, toposort
 
 SHORT = 8  # elements: of a row that fills no vector
@@ -172,7 +173,7 @@ def _other_orientation(plan: Plan, nest: Nest, v: Expr) -> Expr | None:
         return None
     for loop in nest.loops:
         w = loop.range
-        if w is not v and w.size.max >= lanes and all(abs(step_of(e.src[0], w)) == 1 for e in far):
+        if w is not v and w.size.max >= lanes and all(distance(e.src[0], w) == 1 for e in far):
             return w
     return None
 
