@@ -423,20 +423,20 @@ class Compiled:
 
     def to_program(self, k: Linearizer) -> CompiledASTRunner:
         """Linearizes, renders, compiles and loads a kernel."""
-        source = self._source(k)
-        return self._runner(k, source, self.compiler.compile_cached(source))
+        runner = self._without_program(k)
+        return self._with_program(runner, self.compiler.compile_cached(runner.prg))
 
-    def _source(self, k: Linearizer) -> str:
+    def _without_program(self, k: Linearizer) -> CompiledASTRunner:
+        """The runner of a kernel that is yet to be compiled."""
         k.linearize()
         source: str = self.renderer.render(k.name, k.uops)
         _show_kernel(k, source)
-        return source
-
-    def _runner(self, k: Linearizer, source: str, lib: bytes) -> CompiledASTRunner:
         launch = None
         if k.target.block_threads > 1:
             launch = Launch(k.blocks, k.threads, k.shared_bytes)
-        runner = _runner_of(k.ast, k.name, source, launch)
+        return _runner_of(k.ast, k.name, source, launch)
+
+    def _with_program(self, runner: CompiledASTRunner, lib: bytes) -> CompiledASTRunner:
         self.load(runner, lib)
         if config().DEBUG >= 7:
             print(self.compiler.disassemble(lib))
@@ -475,14 +475,14 @@ class Compiled:
             for ast in missing:
                 self.get_runner(ast)
             return
-        started: list[tuple[Linearizer, str, Future[bytes]]] = []
+        # Of a kernel only this is kept until it is compiled: its code is many objects.
+        started: list[tuple[LazyOp, CompiledASTRunner, Future[bytes]]] = []
         with self.compiling() as begin:
             for ast in missing:
-                k = self.get_linearizer(ast)
-                source = self._source(k)
-                started.append((k, source, begin(source)))
-        for k, source, lib in started:
-            self._remember(k.ast, self._runner(k, source, lib.result()))
+                runner = self._without_program(self.get_linearizer(ast))
+                started.append((ast, runner, begin(runner.prg)))
+        for ast, runner, lib in started:
+            self._remember(ast, self._with_program(runner, lib.result()))
 
     @contextmanager
     def compiling(self) -> Iterator[Callable[[str], Future[bytes]]]:

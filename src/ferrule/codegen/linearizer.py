@@ -119,7 +119,10 @@ def linearize(kernel: Kernel, target: Target | None = None) -> list[UOp]:
     """The program of a kernel; one for blocks of threads where the target has them."""
     blocks = target is not None and target.block_threads > 1
     narrow = target is not None and target.index_bits == 32
-    return _Nests(prepared(kernel, blocks=blocks), blocks=blocks, narrow=narrow).program()
+    nests = _Nests(prepared(kernel, blocks=blocks), blocks=blocks, narrow=narrow)
+    program = nests.program()
+    nests.release()
+    return program
 
 
 def shared_roots(kernel: Kernel) -> list[Nest]:
@@ -173,6 +176,12 @@ class _Nests:
                 else:
                     self._loops(nest, 0)
         return self.out.scopes[0].items
+
+    def release(self) -> None:
+        """Ends the circles of references to itself, so that all but the program is freed now, and
+        not by a search for such circles.
+        """
+        del self.ahead, self.reductions
 
     def _narrow(self) -> None:
         """From here on an index is an int32."""

@@ -113,9 +113,11 @@ class ExprBase:
 
     def __new__(cls, op: ExprOp, dtype: DType, src: tuple[Self, ...] = (), arg: Any = None) -> Self:
         key = (op, dtype, src, type(arg), arg.hex() if type(arg) is float else arg)
-        found: Self | None = _interned.find(key)
-        if found is not None:
-            return found
+        entry = _interned.get(key)
+        if entry is not None:  # as `Table.find`, without a call for each node
+            found: Self | None = entry()
+            if found is not None:
+                return found
         self = object.__new__(cls)
         self.op = op
         self.dtype = dtype
@@ -171,9 +173,13 @@ class ExprBase:
 
     def linear(self) -> tuple[dict[Self, int], int]:
         """The node as ({atom: coefficient}, constant)."""
-        if self._linear is None:
-            self._linear = _compute_linear(self)
-        return self._linear
+        found = self._linear
+        if found is None:
+            found = _compute_linear(self)
+            # An atom would refer to itself, and be freed by a search for such circles alone.
+            if self not in found[0]:
+                self._linear = found
+        return found
 
 
 N = TypeVar("N", bound=ExprBase)
