@@ -199,14 +199,17 @@ def a_module_in_a_closure(capture: Capture) -> Iterator[Any]:
 def what_a_function_imports(capture: Capture) -> Iterator[Any]:
     package, module = types.ModuleType("models"), types.ModuleType("models.settings")
     vars(package)["settings"] = module
-    vars(module).update(weight=tensor(1), rate=2.0, bias=0.5)
-    sys.modules.update({"models": package, "models.settings": module})
+    vars(module).update(weight=tensor(1), bias=0.5)
+    more = types.ModuleType("models.more")  # which is no attribute of the package
+    vars(more)["rate"] = 2.0
+    names = {"models": package, "models.settings": module, "models.more": more}
+    sys.modules.update(names)
     space: dict[str, Any] = {"__name__": "models.steps", "__package__": "models"}
     text = """
 def f(x):
     import models.settings
     from . import settings
-    from .settings import rate
+    from .more import rate
     return x * rate + models.settings.weight + settings.bias
 """
     exec(text, space)
@@ -215,12 +218,13 @@ def f(x):
             capture(space["f"]),
             {
                 4: lambda: setattr(module, "weight", tensor(5)),
-                6: lambda: setattr(module, "rate", 3.0),
+                6: lambda: setattr(more, "rate", 3.0),
                 8: lambda: setattr(module, "bias", 4.0),
             },
         )
     finally:
-        del sys.modules["models"], sys.modules["models.settings"]
+        for name in names:
+            del sys.modules[name]
 
 
 def code_that_is_replaced(capture: Capture) -> Iterator[Any]:
