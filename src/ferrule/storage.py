@@ -13,19 +13,24 @@ from ferrule.lazy import LazyBuffer, check_assign
 from ferrule.ops import LoadOps
 from ferrule.shape.view import View
 
+_MOST_REPLACED = 4  # versions without memory, each of which keeps alive what it is made of
+
 
 @final
 class Storage:
     """The memory behind a tensor and its views: `node` is the version that holds now."""
 
-    __slots__ = ("__weakref__", "node", "token")
+    __slots__ = ("__weakref__", "node", "replaced", "token")
 
     node: LazyBuffer
     token: object
+    replaced: int
+    """How often the version was replaced before there was memory for it."""
 
     def __init__(self, node: LazyBuffer) -> None:
         self.node = node
         self.token = object()
+        self.replaced = 0
         if node.owner is None:
             node.owner = self.token
 
@@ -42,8 +47,10 @@ class Storage:
             value = value.reshape(old.shape)
             region = None
         started = old.realized is not None or old.op is LoadOps.ASSIGN
+        started = started or self.replaced == _MOST_REPLACED
         if region is None and not started and not value.owns_memory:
             self.node = value  # there is no memory yet that other versions could be in
+            self.replaced += 1
         else:
             memory = old if old.owns_memory else _in_new_memory(old)
             self.node = memory.assign(value, region)

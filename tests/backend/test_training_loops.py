@@ -1,5 +1,6 @@
 """Loops as people write them, around captured steps: they do what the same loops do uncaptured."""
 
+import gc
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from ferrule import Tensor, TinyJit, dtypes, nn
+from ferrule.buffer import allocators
 from ferrule.nn.optim import AdamW
 from ferrule.nn.optim.lr_scheduler import StepLR
 from ferrule.nn.state import get_parameters, get_state_dict, load_state_dict, safe_load, safe_save
@@ -197,3 +199,26 @@ def test_captured_evaluation_between_steps_reads_the_weights_of_now() -> None:
         scores = np.tanh(x.numpy() @ a.T + b) @ c.T + d
         expected = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
         np.testing.assert_allclose(evaluate(x).numpy(), expected, rtol=1e-4)
+
+
+def test_what_nobody_looks_at_does_not_pile_up() -> None:
+    """Statistics of batches, gradients of parameters that no optimiser has, averages of weights."""
+    inner, outer = nn.Linear(5, 8), nn.Linear(8, 3)
+    whole = nn.Sequential(inner, nn.BatchNorm(8), nn.Tanh(), outer)
+    optimizer = nn.optim.SGD(get_parameters(inner), lr=0.1)
+    average, norm = Tensor.zeros(8, 5), whole[1]
+    data = [numbers(4, 5, seed=place) for place in range(12)]
+    live = []
+    with Tensor.train():
+        for x in data:
+            optimizer.zero_grad()
+            loss = whole(Tensor(x)).square().mean()
+            loss.backward()
+            optimizer.step()
+            average.assign(average * 0.5 + inner.weight.detach())
+            loss.item()
+            gc.collect()
+            live.append(allocators[Tensor.ones(1).device].used)
+    assert len(set(live[6:])) == 1, live
+    assert norm.num_batches_tracked.item() == len(data)
+    assert outer.bias.grad.abs().sum().item() > 0

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ferrule import Tensor
 from ferrule.config import Context
 from ferrule.device import Buffer, Device, Interpreted
 from ferrule.dtype import dtypes
@@ -131,3 +132,32 @@ def test_out_of_memory_names_the_largest_values() -> None:
             realize([wide])
     shown = "The largest values to be stored: (1000, 1000, 4) dtypes.float32 (15.3 MiB)"
     assert caught.value.__notes__ == [shown]
+
+
+def test_writes_that_nobody_reads_are_done_along() -> None:
+    kept, other = Tensor([1.0, 2.0]).realize(), Tensor([1.0]) + 1
+    for _ in range(3):
+        kept += 1
+    other.realize()
+    assert kept.lazydata.realized is not None
+    assert kept.tolist() == [4.0, 5.0]
+
+
+def test_versions_without_memory_get_some() -> None:
+    """Each keeps alive what it is made of."""
+    average, expected = Tensor.zeros(2), np.zeros(2)
+    for step in range(10):
+        expected = expected * 0.5 + [step, 1]
+        average.assign(average * 0.5 + Tensor([float(step), 1.0]))
+        (Tensor([1.0]) + 1).realize()
+    assert average.lazydata.realized is not None
+    np.testing.assert_allclose(average.numpy(), expected, rtol=1e-6)
+
+
+def test_a_write_that_raises_is_no_error_of_others() -> None:
+    bad = Tensor([[1.0, 2.0], [2.0, 1.0]])
+    kept, other = Tensor.zeros(2, 2).contiguous().realize(), Tensor([1.0]) + 1
+    kept.assign(bad.cholesky())
+    assert other.tolist() == [2.0]
+    with pytest.raises(np.linalg.LinAlgError):
+        kept.numpy()

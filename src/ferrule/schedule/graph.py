@@ -95,8 +95,8 @@ def graph_of(
 
 
 def nodes_to_compute(roots: Iterable[LazyBuffer]) -> dict[LazyBuffer, None]:
-    """Those of `roots` that have no buffer, the pending writes that replace something they read,
-    and numbers that they need a second time."""
+    """Those of `roots` that have no buffer, pending writes, and numbers that are needed a second
+    time."""
     requested = dict.fromkeys([node for node in roots if node.realized is None])
     pending = pending_writes()
     if pending:
@@ -107,8 +107,17 @@ def nodes_to_compute(roots: Iterable[LazyBuffer]) -> dict[LazyBuffer, None]:
 
 
 def _join_pending_writes(requested: dict[LazyBuffer, None], pending: Iterable[Storage]) -> None:
-    """Adds the versions that replace what is read."""
-    waiting = {storage.node for storage in pending} - requested.keys()
+    """Adds the writes to memory of the same devices.
+
+    Those that replace what is read have to be done. Others, such as those of statistics that nobody
+    looks at, would keep alive whatever they are made of, and that of all writes before. But a
+    function of the host may raise, which is to be the error of who reads what it makes.
+    """
+    devices = {node.device for node in requested}
+    waiting = {s.node for s in pending if s.node.device in devices} - requested.keys()
+    harmless = [node for node in waiting if not _calls_host(node)]
+    requested.update(dict.fromkeys(sorted(harmless, key=_serial)))
+    waiting.difference_update(harmless)
     while waiting:
         present = set(toposort(requested))
         joining = [node for node in waiting if _replaces_one_of(node, present)]
@@ -117,6 +126,10 @@ def _join_pending_writes(requested: dict[LazyBuffer, None], pending: Iterable[St
         joining.sort(key=_serial)
         requested.update(dict.fromkeys(joining))
         waiting.difference_update(joining)
+
+
+def _calls_host(node: LazyBuffer) -> bool:
+    return any(below.op is LoadOps.CUSTOM for below in toposort([node]))
 
 
 _passed: set[ref[LazyBuffer]] = set()
