@@ -10,10 +10,10 @@ from tests.kernels import load, mul, store, total, widened
 from ferrule.codegen.kernel import show
 from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import apply_opts
-from ferrule.codegen.phases import every, strides_of
+from ferrule.codegen.phases import digits_of, every, strides_of
 from ferrule.codegen.primitives.loops import limit
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import ExprOp, alu, const, less, range_
+from ferrule.expr import Expr, ExprOp, alu, const, less, range_
 from ferrule.expr import load as element
 from ferrule.ops import LazyOp
 
@@ -99,6 +99,36 @@ def test_filters_of_all_groups_are_written_as_group_and_filter() -> None:
     kernel = lower(store(mul(grouped, load(3, 4, 15))), "groups")
     assert [loop.range.size.arg for loop in kernel.roots[0].loops] == [4, 3, 5]
     assert "//" not in show(kernel)
+
+
+def test_channels_and_places_in_a_line_are_ranges_of_their_own() -> None:
+    images, filters = load(1, 4, 5, 1, 7, 16), load(2, 1, 1, 3, 1, 16)
+    whole = (4, 5, 3, 7, 16)
+    product = mul(images.expand(whole), filters.expand(whole))
+    line = total(product, 4).permute((0, 2, 1, 3, 4)).reshape((4, 105))
+    kernel = lower(store(mul(line, load(3, 4, 105))), "line")
+    assert [loop.range.size.arg for loop in kernel.roots[0].loops] == [4, 3, 5, 7]
+    assert "//" not in show(kernel)
+    assert "%" not in show(kernel)
+
+
+def test_an_adjoint_in_a_line_has_its_digits_and_its_phases() -> None:
+    value = adjoint(3, 2, 1).src[0]
+    line = value.reshape((2, 16 * value.shape[2]))
+    kernel = lower(store(mul(line, load(3, *line.shape))), "line")
+    assert len(kernel.nests) == 2
+    assert "//" not in show(kernel)
+    assert "%" not in show(kernel)
+
+
+def test_digits_by_numbers_that_do_not_divide_one_another_stay_one_range() -> None:
+    x, k = range_("x", 60), range_("k", 8)
+    by = [element(slot, dtypes.float32, x // n * 8 + k) for slot, n in ((1, 30), (2, 6), (3, 4))]
+    for parts, digits in ((by[:2], {x: (30, 6)}), (by[::2], {}), (by[1:], {})):
+        terms = alu(ExprOp.ADD, *parts)
+        assert (
+            digits_of(Expr(ExprOp.REDUCE, dtypes.float32, (terms,), ("sum", (k,))), [x]) == digits
+        )
 
 
 def test_a_loop_over_taps_starts_and_ends_with_those_of_the_phase() -> None:

@@ -127,6 +127,8 @@ class Lowering:
         source: LazyOp = node.src[0]
         match node.op:
             case MovementOps.RESHAPE:
+                while source.op is MovementOps.RESHAPE:
+                    source = source.src[0]
                 return (yield source, movement.reshape(idx, node.shape, source.shape), valid)
             case MovementOps.PERMUTE:
                 return (yield source, movement.permute(idx, node.arg), valid)

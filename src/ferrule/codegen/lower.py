@@ -47,6 +47,7 @@ from ferrule.ops import (
     BufferOps,
     LazyOp,
     MemBuffer,
+    MovementOps,
     ReduceOps,
     TernaryOps,
     how_scattered,
@@ -166,7 +167,12 @@ class _Builder:
         blocks = dict(lowering.kept[met:])
         if blocks and self._add_sum(compute, ranges, blocks):
             return
-        strides = digits_of(compute.value, ranges) | strides_of(compute.value, ranges)
+        digits = digits_of(compute.value, ranges)
+        if digits:
+            node = _by_digits(node, [digits.get(i, ()) for i in idx])
+            self.add_store(lowering, number, node, group)
+            return
+        strides = strides_of(compute.value, ranges)
         if strides:
             compute, ranges = _in_phases(name, lowering, node, idx, strides)
         order = self._chain_order(compute.value, ranges)
@@ -366,6 +372,16 @@ def _started(name: str, lowering: Lowering, number: int, node: LazyOp) -> list[N
     if value is load(start.store.slot, node.dtype, start.store.index, start.store.valid):
         return []
     return [Nest(name, (start,), tuple(Loop(r) for r in idx if not r.is_const))]
+
+
+def _by_digits(node: LazyOp, divisors: Sequence[Sequence[int]]) -> LazyOp:
+    """A STORE with an axis for each digit that the divisors of its axes leave."""
+    shape: list[sint] = []
+    for size, by in zip(node.shape, divisors, strict=True):
+        shape += [n // m for n, m in itertools.pairwise((size, *by, 1))] if by else [size]
+    value = node.src[0].replace_with_movement_ops([(MovementOps.RESHAPE, tuple(shape))])
+    memory = replace(node.arg, st=node.arg.st.reshape(shape))
+    return LazyOp(BufferOps.STORE, (value,), memory)
 
 
 def _in_phases(

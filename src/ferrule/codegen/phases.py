@@ -8,6 +8,7 @@ and no term that does not count is left.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from math import gcd
 
 from ferrule.expr import Expr, ExprOp, conjuncts, const, range_, toposort, within
@@ -25,9 +26,10 @@ def strides_of(value: Expr, ranges: Sequence[Expr]) -> dict[Expr, int]:
     return {r: steps.pop() for r, steps in found.items() if len(steps) == 1}
 
 
-def digits_of(value: Expr, ranges: Sequence[Expr]) -> dict[Expr, int]:
-    """The ranges that a sum takes as quotient and remainder only by one divisor of their size, such
-    as the filters of all groups of a convolution; and that divisor.
+def digits_of(value: Expr, ranges: Sequence[Expr]) -> dict[Expr, tuple[int, ...]]:
+    """The ranges that a sum takes as quotients and remainders, such as the filters of all groups of
+    a convolution, or the channels and places of one that is stored in a line; and the divisors, the
+    largest first, each of which divides the one before it.
     """
     found: dict[Expr, set[int]] = {}
     nodes = toposort([value])
@@ -36,8 +38,15 @@ def digits_of(value: Expr, ranges: Sequence[Expr]) -> dict[Expr, int]:
     for e in toposort([e.src[0] for e in nodes if e.op is ExprOp.REDUCE]):
         if e.op is ExprOp.IDIV and e.src[0] in ranges and e.src[1].is_const:
             found.setdefault(e.src[0], set()).add(e.src[1].arg)
-    single = {r: divisors.pop() for r, divisors in found.items() if len(divisors) == 1}
-    return {r: n for r, n in single.items() if r.size.is_const and r.size.arg % n == 0}
+    falling = {r: tuple(sorted(divisors, reverse=True)) for r, divisors in found.items()}
+    return {r: divisors for r, divisors in falling.items() if _divide(r.size, divisors)}
+
+
+def _divide(size: Expr, divisors: Sequence[int]) -> bool:
+    """Whether the first of the divisors divides a size, and each later one the one before it."""
+    if not size.is_const:
+        return False
+    return all(n % m == 0 for n, m in pairwise((size.arg, *divisors)))
 
 
 @dataclass(frozen=True)
