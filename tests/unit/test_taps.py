@@ -17,6 +17,7 @@ from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
 from ferrule.codegen.plan import step_of
 from ferrule.codegen.uops import UOps
+from ferrule.expr import ExprOp
 from ferrule.ops import LazyOp
 from ferrule.target import Target
 
@@ -155,3 +156,43 @@ def test_several_results_for_each_channel_are_no_phases() -> None:
     kernel = scheduled(total(mul(left, right), 5, 6))
     assert "sum0" in kernel.by_name
     assert "sum0.copy1" not in kernel.by_name
+
+
+def channels_last(size: tuple[int, int], channels: int, taps: int) -> LazyOp:
+    """Images (2, *size, channels), filtered by (channels, taps, taps)."""
+    border = (taps // 2, taps // 2)
+    x = load(1, 2, *size, channels).permute((0, 3, 1, 2)).pad(((0, 0), (0, 0), border, border))
+    x = x.window(2, taps).window(3, taps)
+    return total(mul(x, load(2, 1, channels, 1, 1, taps, taps).expand(x.shape)), 4, 5)
+
+
+def test_images_with_channels_last_are_copied_turned() -> None:
+    """Their lines would be gathered element by element, seven times each."""
+    kernel = scheduled(channels_last((24, 24), 48, 7), WITH_MASKS)
+    assert copies(kernel) == ["sum0.copy1"]
+    *_, turned, lane = kernel.by_name["sum0.copy1"].loops
+    assert turned.kind is Kind.TRANSPOSE
+    (element,) = (e for e in kernel.by_name["sum0.copy1"].nodes if e.op is ExprOp.LOAD)
+    assert step_of(element.src[0], turned.range) == 1 < step_of(element.src[0], lane.range)
+
+
+@pytest.mark.parametrize(
+    ("size", "channels", "taps"), [((24, 24), 40, 7), ((5, 17), 16, 3), ((9, 6), 21, 5)]
+)
+@pytest.mark.parametrize("target", [TARGET, WITH_MASKS])
+def test_what_is_copied_turned(
+    size: tuple[int, int], channels: int, taps: int, target: Target
+) -> None:
+    """Lines, lanes and channels that leave some over."""
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((2, *size, channels)).astype(np.float32)
+    w = generator.standard_normal((channels, taps, taps)).astype(np.float32)
+    border = (taps // 2, taps // 2)
+    padded = np.pad(x, [(0, 0), border, border, (0, 0)])
+    seen = np.lib.stride_tricks.sliding_window_view(padded, (taps, taps), (1, 2))
+    expected = np.einsum("nyxckl,ckl->ncyx", seen, w)
+    linearizer = Linearizer(store(channels_last(size, channels, taps)), target).linearize()
+    assert copies(linearizer.scheduled)
+    out = np.full(expected.size, np.nan, np.float32)
+    interpret(linearizer.uops, [out, x.ravel(), w.ravel()])
+    np.testing.assert_allclose(out.reshape(expected.shape), expected, rtol=1e-4, atol=1e-4)

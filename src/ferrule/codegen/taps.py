@@ -45,15 +45,22 @@ def schedule_taps(plan: Plan, name: str, reduce: str) -> bool:
     if any(not r.size.is_const for r in (*kept, *terms)):
         return False
     found = _through_windows(nest, kept, terms)
-    if found is None or not _is_along_memory(nest, found):
+    if found is None:
         return False
     rest = [r for r in kept if r not in (*found.places, *found.taps)]
+    whole = all(tap in terms for tap in found.taps) and len(terms) == len(found.taps)
+    if not _is_along_memory(nest, found):
+        channel = _channel_along_memory(plan, nest, found, rest)
+        return (
+            channel is not None
+            and whole
+            and _sum_over_taps(plan, name, reduce, found, rest, channel)
+        )
     data = [e for e in loads(nest.computes[0].value) if all(r in e.ranges for r in found.places)]
     phases = [r for r in rest if not any(r in e.ranges for e in data)]
     rest = [r for r in rest if r not in phases]
     if any(r not in e.ranges for r in rest for e in data):
         return False
-    whole = all(tap in terms for tap in found.taps) and len(terms) == len(found.taps)
     if phases:
         return whole and _sum_in_phases(plan, name, reduce, found, rest, phases)
     if whole:
@@ -100,9 +107,32 @@ def _is_along_memory(nest: Nest, found: _Windows) -> bool:
     return x.size.arg >= LEAST_PLACES and contiguous and same_slot == 1
 
 
+def _channel_along_memory(
+    plan: Plan, nest: Nest, found: _Windows, rest: Sequence[Expr]
+) -> Expr | None:
+    """The range along which what is read through the window is contiguous, where that is none of
+    its places, as for images with channels last; and nothing else varies with the last place.
+    """
+    x = found.places[-1]
+    varying = [e for e in loads(nest.computes[0].value) if x in e.ranges]
+    if len(varying) != 1 or found.strides[-1] > 1 or x.size.arg < LEAST_PLACES:
+        return None
+    channel = next((r for r in rest if step_of(varying[0].src[0], r) == 1), None)
+    lanes = plan.lanes(nest, x.size.arg)
+    return channel if channel is not None and channel.size.arg >= lanes > 1 else None
+
+
 def _sum_over_taps(
-    plan: Plan, name: str, reduce: str, found: _Windows, rest: Sequence[Expr]
+    plan: Plan,
+    name: str,
+    reduce: str,
+    found: _Windows,
+    rest: Sequence[Expr],
+    channel: Expr | None = None,
 ) -> bool:
+    """A vector of results at a time. Where lanes are no neighbours but channels are, so many of
+    these are copied together, turned.
+    """
     x = found.places[-1]
     root = plan.nest(name)
     if found.taps[-1].size.arg > MOST_TAPS:
@@ -110,9 +140,16 @@ def _sum_over_taps(
     if any(step_of(c.store.index, x) != 1 for c in root.computes if c.store is not None):
         return False
     lanes = plan.lanes(plan.nest(reduce), x.size.arg)
-    images = [r.name for r in rest]
+    images = [r.name for r in rest if r is not channel]
+    together = 1
+    if channel is not None:
+        together = lanes
+        plan.do("split", name, channel.name, together, "mask")
+        images.append(f"{channel.name}.o")
     plan.do("split", name, x.name, lanes, "mask")
-    serial, copies = _split_lines(plan, name, found, _rows_together(found), images)
+    serial, copies = _split_lines(plan, name, found, _rows_together(found), images, together)
+    if channel is not None:
+        serial.insert(0, f"{channel.name}.i")
     for copy in copies:
         plan.do("unroll", name, copy)
     copies.append(f"{x.name}.i")
@@ -123,7 +160,9 @@ def _sum_over_taps(
     if found.strides[-1] > 1:
         plan.do("split", reduce, found.taps[-1].name, found.strides[-1], "mask")
     _unroll_taps(plan, reduce, found)
-    if not _reads_in_place(plan, found):
+    if channel is not None:
+        _copy(plan, reduce, found, name, len(images), channel)
+    elif not _reads_in_place(plan, found):
         _copy(plan, reduce, found, name, len(images))
     plan.share(name, len(images))
     return True
@@ -145,18 +184,19 @@ def _rows_together(found: _Windows) -> int:
 
 
 def _split_lines(
-    plan: Plan, name: str, found: _Windows, rows: int, images: list[str]
+    plan: Plan, name: str, found: _Windows, rows: int, images: list[str], together: int = 1
 ) -> tuple[list[str], list[str]]:
     """The loops over the lines of an image, so many at a time, and the loop over these.
 
-    What is outside of a copy of lines that fits the cache is one more of the loops over `images`.
+    What is outside of a copy of lines that fits the cache, for so many channels `together`, is one
+    more of the loops over `images`.
     """
     if len(found.places) == 1:
         return [], []
     *serial, y = (r.name for r in found.places[:-1])
     size = found.places[-2].size.arg
     plan.do("split", name, y, rows, "mask")
-    lines, most = f"{y}.o", _most_lines(plan, found) // rows
+    lines, most = f"{y}.o", max(1, _most_lines(plan, found) // together // rows)
     if size > most * rows:
         plan.do("split", name, lines, most, "mask")
         images.append(f"{lines}.o")
@@ -294,8 +334,16 @@ def _sum_for_each_tap(
     return True
 
 
-def _copy(plan: Plan, reduce: str, found: _Windows, at: str, depth: int) -> None:
-    """What is read through the window, with its border.
+def _copy(
+    plan: Plan,
+    reduce: str,
+    found: _Windows,
+    at: str,
+    depth: int,
+    channel: Expr | None = None,
+) -> None:
+    """What is read through the window, with its border; turned where `channel` is what is
+    contiguous.
 
     Where places are several elements apart, the copy has a line for each of the phases between
     them, so that lanes are neighbours again.
@@ -303,7 +351,7 @@ def _copy(plan: Plan, reduce: str, found: _Windows, at: str, depth: int) -> None
     nest = plan.nest(reduce)
     element = next(e for e in loads(nest.computes[0].value) if e.arg == found.slot)
     inside = [loop.range for _, _, loop in plan.kernel.path(nest) if loop.range in element.ranges]
-    groups = []
+    groups = [] if channel is None else [f"{channel.name}.i"]
     for place, tap in zip(found.places, found.taps, strict=True):
         members = [r.name for r in inside if base(r.name) in (place.name, tap.name)]
         phase = f"{tap.name}.i"
@@ -313,6 +361,10 @@ def _copy(plan: Plan, reduce: str, found: _Windows, at: str, depth: int) -> None
         groups.append("+".join(members))
     copy = f"{reduce}.copy{found.slot}"
     plan.do("stage", reduce, found.slot, at, depth, tuple(groups), copy)
+    if channel is not None:
+        first, *_, last = (loop.range.name for loop in plan.nest(copy).loops)
+        plan.turn(copy, first, last, int(plan.nest(copy).loops[0].range.size.max))
+        return
     if found.strides[-1] > 1:
         plan.do("unroll", copy, plan.nest(copy).loops[-2].range.name)  # so which lanes are masked
     plan.vectorize_inner(copy, plan.nest(copy).loops[-1])
