@@ -397,3 +397,19 @@ def test_a_hard_gumbel_softmax_has_the_gradient_of_the_soft_one() -> None:
         gradients.append(x.grad.numpy())
     assert np.abs(gradients[0]).max() > 0.01
     np.testing.assert_allclose(gradients[1], gradients[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(256, 32, 4, 128, 32), (40, 7, 2, 60, 9), (64, 48, 1, 200, 33)])
+def test_a_convolution_of_rows_of_a_table(device: str, shape: tuple[int, ...]) -> None:
+    """What is loaded says where the image is loaded from, and is not copied by itself."""
+    rows, channels, batch, length, filters = shape
+    rng = np.random.default_rng(0)
+    table = rng.standard_normal((rows, channels)).astype(np.float32)
+    weight = rng.standard_normal((filters, channels, 2)).astype(np.float32)
+    places = rng.integers(0, rows, (batch, length))
+    image = Tensor(places).embedding(Tensor(table)).transpose(1, 2).pad((1, 0))
+    padded = np.pad(table[places].transpose(0, 2, 1).astype(np.float64), ((0, 0), (0, 0), (1, 0)))
+    expected = sum(
+        np.einsum("bcl,oc->bol", padded[:, :, k : k + length], weight[:, :, k]) for k in range(2)
+    )
+    np.testing.assert_allclose(image.conv1d(Tensor(weight)).numpy(), expected, atol=1e-4)

@@ -22,6 +22,7 @@ from ferrule.codegen.plan import (
     bytes_loaded,
     load_step,
     loads,
+    outer_loads,
     step_of,
 )
 from ferrule.codegen.taps import schedule_taps
@@ -343,7 +344,7 @@ class _Contraction:
         nest = plan.nest(self.reduce)
         root = plan.nest(self.name)
         tiles = root.loops[panel].range.size.max if self.m is not None else 1
-        for e in loads(nest.computes[0].value):
+        for e in outer_loads(nest.computes[0].value):
             along = [loop.range for loop in nest.loops if loop.kind is Kind.VECTOR]
             if not along or along[0] not in e.ranges or tiles < 2:
                 continue

@@ -68,7 +68,7 @@ def _fetch_later_squares(plan: Plan, copy: str, size: int, columns: int) -> None
     """While squares of many rows are turned, later ones come into the cache: there are more
     rows than any processor follows.
     """
-    (e,) = loads(plan.nest(copy).computes[0].value)
+    e = plan.nest(copy).computes[0].value
     whole = bytes_loaded(e)
     if whole > plan.target.l2_bytes // 2 and len(e.src) == 2:
         squares = -(-AHEAD_BYTES // (columns * size * e.dtype.itemsize))

@@ -242,6 +242,13 @@ def loads(value: Expr) -> list[Expr]:
     return [e for e in toposort([value]) if e.op is ExprOp.LOAD]
 
 
+def outer_loads(value: Expr) -> list[Expr]:
+    """Those that do not say where another load is: a copy of that one has them too."""
+    found = loads(value)
+    inner = {e for x in found for e in loads(x) if e is not x}
+    return [e for e in found if e not in inner]
+
+
 def bytes_loaded(e: Expr) -> int:
     """How many bytes a load touches in all of its iterations, at most."""
     return prod(r.size.max for r in e.ranges) * e.dtype.itemsize
