@@ -166,6 +166,36 @@ def test_memory_that_is_written_meanwhile_is_no_part(device: str) -> None:
         np.testing.assert_array_equal(x.numpy(), array)
 
 
+def test_a_cache_that_is_written_to_at_the_next_place(device: str, work: Work) -> None:
+    """Memory that exists is written to and read as a whole: a token after the other is decoded."""
+    _forms.clear()
+    cache, array = Tensor.zeros(2, 30, 8).realize(), np.zeros((2, 30, 8), np.float32)
+    rows = np.random.default_rng(0).standard_normal((30, 2, 8)).astype(np.float32)
+    work.plans = 0
+    for place, row in enumerate(rows[:12]):
+        work.kernels.clear()
+        cache[:, place] = Tensor(row) * 2
+        array[:, place] = row * 2
+        assert_like((cache * cache).sum(2).softmax(1).numpy(), softmax((array**2).sum(2)))
+        assert_like(cache.numpy(), array)
+    assert work.plans <= _ENOUGH + 3
+
+
+def softmax(x: Array) -> Array:
+    powers = np.exp(x - x.max(1, keepdims=True))
+    return powers / powers.sum(1, keepdims=True)
+
+
+def test_a_part_in_place_is_written_once(device: str, work: Work) -> None:
+    x, y = Tensor.zeros(40).realize(), Tensor.ones(8).realize()
+    for i in range(9):
+        work.kernels.clear()
+        x[i : i + 8] += y
+        x.realize()
+        assert len(work.kernels) == 1
+    assert x.tolist() == [*range(1, 9), *range(8, 0, -1), *[0] * 24]
+
+
 def test_rows_that_are_moved_in_their_own_memory(device: str) -> None:
     """The places overlap only once the graph's form is known."""
     _forms.clear()

@@ -80,8 +80,10 @@ def stand_in(
     written = _written(graph)
     parts = {node: part for node in axes if (part := _part(node, written, alignment)) is not None}
     others = {node: chosen for node, chosen in axes.items() if node not in parts}
-    # Of memory that exists kernels are given parts anyway, if it is planned where these begin.
-    if not may_vary or all([_is_in_memory(node) for node in others]):
+    # Of memory that exists kernels are given parts anyway, if it is planned where these begin. And
+    # that one reads what it overwrites is known only then: `x[i:j] += y`.
+    moved = [node for node in others if node.op is not LoadOps.ASSIGN]
+    if not may_vary or (moved and all([_is_in_memory(node) for node in others])):
         others = {}
     if not parts and not others:
         return None

@@ -290,7 +290,12 @@ class Indexing(Making):
         else:
             view = self._basic(items)
             new = view._fitted(value, what)
-            new = view._read() + new if accumulate else new
+            if accumulate:
+                new = view._read() + new
+            elif (
+                isinstance(value, TensorBase) and value._cell is view._cell and _is_read(view, new)
+            ):
+                return  # `x[i:j] += y` ends with what it has done to this very part
         view._store(new, what)
 
     def _planned(self, items: Sequence[Item], value: Any, what: str) -> tuple[Self, Plan, Value]:
@@ -344,6 +349,12 @@ def _axes_used(part: Any) -> int:
         array = np.asarray(part)
         return array.ndim if array.dtype == np.bool_ else 1
     return 1
+
+
+def _is_read(view: TensorBase, value: Value) -> bool:
+    """Whether a value is what a tensor has now."""
+    now = view._read()
+    return now.node is value.node and now.edge is value.edge
 
 
 def _is_single(value: Any) -> bool:
