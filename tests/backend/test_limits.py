@@ -25,14 +25,14 @@ def set_row(x: Tensor, at: Any) -> Tensor:
 READS: list[tuple[Callable[[Tensor, Any], Any], Callable[[int], Any], int, str]] = [
     (lambda x, i: x[i] + 0, lambda i: ROWS[i], 2, "[index] i=5 is out of range for axis 0"),
     (lambda x, i: x[:, i] + 0, lambda i: ROWS[:, i], 3, "[index] i=5 is out of range for axis 1"),
-    (lambda x, i: x[i : i + 2].sum(), lambda i: ROWS[i : i + 2].sum(), 1, "[index] (i=5, (i=5 + 2"),
+    (lambda x, i: x[i : i + 2].sum(), lambda i: ROWS[i : i + 2].sum(), 1, "[index] (i=5, i=5 + 2"),
     (lambda x, i: x[:i].sum(), lambda i: ROWS[:i].sum(), 3, "is no part of axis 0"),
     (lambda x, i: x[i:].sum(), lambda i: ROWS[i:].sum(), 2, "bounds with variables are not cut"),
     (
         lambda x, i: x.shrink((None, (i, i + 1))).sum(),
         lambda i: ROWS[:, i].sum(),
         3,
-        "[shrink] (i=5, (i=5 + 1)) is no part of an axis of size 4",
+        "[shrink] (i=5, i=5 + 1) is no part of an axis of size 4",
     ),
     (
         lambda x, i: set_row(x + 0, i).sum(),
