@@ -217,7 +217,7 @@ def _cheapest(n: int, done: int) -> tuple[float, tuple[int, ...]] | None:
 def _cost(radix: int, done: int) -> float:
     """What a step takes, in columns of a product with whole vectors along its lanes."""
     if done == 1:
-        return _FIRST * radix * -(-radix // _LANES) * _LANES / radix
+        return _FIRST * -(-radix // _LANES) * _LANES
     vectors, others = divmod(done, _LANES)
     whole = done / _LANES
     return radix * (vectors + (others > 0)) / whole + _TWIDDLES * (vectors + others) / whole
