@@ -16,7 +16,7 @@ from ferrule.codegen.kernel import (
     MONOIDS,
     Monoid,
 )
-from ferrule.codegen.phases import every
+from ferrule.codegen.phases import Every, every
 from ferrule.codegen.sums import one_sum
 from ferrule.dtype import dtypes
 from ferrule.expr import (
@@ -179,7 +179,7 @@ class Lowering:
         if not ranges:
             return body
         if monoid.op is ExprOp.ADD:
-            shorter = {a: found for a, r in at.items() if (found := every(body, r)) is not None}
+            shorter = _shorter(body, at)
             if shorter:
                 inside = all_of(found.inside for found in shorter.values())
                 at |= {a: found.index for a, found in shorter.items()}
@@ -232,6 +232,22 @@ class Lowering:
 def _index_at(idx: Index, at: Mapping[int, Expr]) -> Index:
     """An index with some axes replaced."""
     return tuple(at.get(a, i) for a, i in enumerate(idx))
+
+
+def _shorter(body: Expr, at: Mapping[int, Expr]) -> dict[int, Every]:
+    """The axes of a sum along which only some terms count, each with these terms.
+
+    A condition may relate two axes, as that of a diagonal does. Then the index along one follows
+    from the index along the other, and only one of them can be shortened.
+    """
+    found: dict[int, Every] = {}
+    for axis, r in at.items():
+        if any(r in other.index.ranges for other in found.values()):
+            continue
+        terms = every(body, r)
+        if terms is not None and terms.index.ranges.isdisjoint(at[a] for a in found):
+            found[axis] = terms
+    return found
 
 
 def _without_loaded(valid: Expr, idx: Index, shape: Sequence[sint]) -> Expr:
