@@ -54,6 +54,18 @@ class DType:
         return scalar_type
 
     @property
+    def dtype(self) -> Any:
+        """The `numpy.dtype`, where NumPy looks for it: `np.zeros(3, x.dtype)`.
+
+        >>> import numpy as np
+        >>> np.zeros(3, dtypes.float64).dtype
+        dtype('float64')
+        """
+        from numpy import dtype
+
+        return dtype(self.np)
+
+    @property
     def bits(self) -> int:
         """The width in bits."""
         return 8 * self.itemsize

@@ -3,6 +3,7 @@
 import copy
 import math
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ import pytest
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import Variable
 from ferrule.schedule.graph import toposort
+from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
+from ferrule.transforms import grad
 
 
 @pytest.mark.parametrize(
@@ -109,6 +112,45 @@ def test_constants(device: str) -> None:
     assert (x.zeros_like().tolist(), x.ones_like().tolist()) == ([[0, 0]], [[1, 1]])
     assert x.full_like(2.5, dtype=dtypes.float16).tolist() == [[2.5, 2.5]]
     assert Tensor.zeros(2, requires_grad=True).requires_grad
+
+
+@pytest.mark.parametrize("dtype", dtypes.all, ids=lambda dtype: dtype.name)
+def test_constants_of_other_libraries_numbers(device: str, dtype: DType) -> None:
+    """A number of NumPy has a dtype, as a tensor has; only Python's numbers take the default."""
+    for number in (dtype.np(1), np.array(1, dtype.np), Tensor(1, dtype=dtype)):
+        assert Tensor.full((2,), number).dtype is dtype
+        for given in (dtypes.int32, dtypes.float32, dtypes.bool):
+            made = Tensor.full((3,), number, dtype=given)
+            assert (made.dtype, made.tolist()) == (given, [1, 1, 1])
+        assert Tensor([2.5, 3.5]).full_like(number).tolist() == [1.0, 1.0]
+
+
+def test_constants_made_of_arrays_and_tensors(device: str) -> None:
+    row = np.array([1, 2, 3])
+    for value in (row, Tensor(row)):
+        assert Tensor.full((2, 3), value).tolist() == np.full((2, 3), row).tolist()
+        with pytest.raises(ShapeError, match="does not broadcast"):
+            Tensor.full((2,), value)
+    with pytest.raises(OverflowError):
+        Tensor.full((2,), np.array(300), dtype=dtypes.uint8)
+    number = Tensor(5)
+    filled = Tensor.full((2,), number)
+    filled[0] = 1
+    number.assign(7)
+    assert (filled.tolist(), number.item()) == ([1, 5], 7)
+    slope = grad(lambda x: (Tensor.full((3,), x) * Tensor([1.0, 2.0, 3.0])).sum())
+    assert slope(Tensor(2.0)).item() == 6
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, np.float64, np.float16, np.array, Tensor])
+def test_ranges_take_any_numbers(device: str, kind: Callable[[int], Any]) -> None:
+    whole = kind not in (np.float64, np.float16)
+    found = Tensor.arange(kind(2), kind(7), kind(2))
+    assert found.tolist() == [2, 4, 6]
+    assert found.dtype is (dtypes.int32 if whole else dtypes.float32)
+    assert Tensor.linspace(kind(0), kind(2), 3).tolist() == [0.0, 1.0, 2.0]
+    if whole:
+        assert set(Tensor.randint(50, low=kind(3), high=kind(5)).tolist()) == {3, 4}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Self, SupportsFloat, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -17,11 +17,13 @@ from ferrule.ops import BinaryOps, UnaryOps
 from ferrule.random import manual_seed, random_words, uniform_from
 from ferrule.shape.view import ShapeError, prod_sint
 from ferrule.tensor import special
-from ferrule.tensor.broadcast import known_size
+from ferrule.tensor.base import TensorBase
+from ferrule.tensor.broadcast import fit_shape, known_size
 from ferrule.tensor.data import (
     DTypeLike,
     check_range,
     constant,
+    python_number,
     scalar_dtype,
     to_device,
     to_dtype,
@@ -90,22 +92,34 @@ class Creation(Summaries):
     def full(
         cls,
         shape: Any,
-        fill_value: Number,
+        fill_value: Any,
         device: str | None = None,
         dtype: DTypeLike | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
         """Every element is one value; without `dtype`, of the type that goes with the value.
 
+        A Python number has the default dtype of its kind, a NumPy scalar its own. A tensor or an
+        array as the value is broadcast to the shape, and may need a gradient.
+
+        Raises `TypeError` for a value that is no number, `ShapeError` for one that does not
+        broadcast, `OverflowError` for a number that does not fit an integer dtype.
+
         >>> from ferrule import Tensor
         >>> Tensor.full((2, 2), 7).tolist()
         [[7, 7], [7, 7]]
         """
-        sizes = (shape,) if isinstance(shape, int | Expr) else shape
-        if not isinstance(fill_value, SupportsFloat | Expr):
-            raise TypeError(f"[full] the value is a number, not {fill_value!r}")
-        chosen = scalar_dtype(fill_value) if dtype is None else to_dtype(dtype)
-        node = constant(fill_value, chosen, _shape(sizes, "full"), to_device(device))
+        sizes = (shape,) if isinstance(shape, int | np.integer | Expr) else shape
+        wanted = _shape(sizes, "full")
+        if isinstance(fill_value, np.ndarray) and not fill_value.ndim:
+            fill_value = fill_value[()]
+        if isinstance(fill_value, TensorBase | np.ndarray):
+            value = cls(fill_value, device, dtype)._read()
+            return cls._made(fit_shape(value, wanted, "full"), requires_grad)
+        number = python_number(fill_value, "[full] the value is a number")
+        own = fill_value.dtype if isinstance(fill_value, np.generic) else scalar_dtype(number)
+        chosen = to_dtype(own if dtype is None else dtype)
+        node = constant(number, chosen, wanted, to_device(device))
         return cls._made(Value(node), requires_grad)
 
     @classmethod
@@ -144,7 +158,7 @@ class Creation(Summaries):
 
     def full_like(
         self,
-        fill_value: Number,
+        fill_value: Any,
         device: str | None = None,
         dtype: DTypeLike | None = None,
         requires_grad: bool | None = None,
@@ -212,11 +226,10 @@ class Creation(Summaries):
         start = 0 if start is None else start
         if stop is None:
             raise TypeError("[arange] where to stop is missing: Tensor.arange(stop)")
+        rule = "[arange] start, stop and step are numbers"
+        start, stop, step = (python_number(part, rule) for part in (start, stop, step))
         if step == 0:
             raise ValueError("[arange] step is 0; use Tensor.full for a constant")
-        for part in (start, stop, step):
-            if not isinstance(part, SupportsFloat | Expr):
-                raise TypeError(f"[arange] start, stop and step are numbers, not {part!r}")
         whole = all(isinstance(part, int | Expr) for part in (start, stop, step))
         natural = dtypes.default_int if whole else dtypes.default_float
         chosen = natural if dtype is None else to_dtype(dtype)
@@ -257,6 +270,7 @@ class Creation(Summaries):
             raise ShapeError(f"[linspace] the number of steps is at least 0, not {steps}")
         chosen = dtypes.default_float if dtype is None else to_dtype(dtype)
         where = to_device(device)
+        start, stop = (python_number(x, "[linspace] ends are numbers") for x in (start, stop))
         if steps < 2:
             return cls.full((steps,), start, where, chosen, requires_grad)
         numbers = count_to(steps, dtypes.float64, where)
@@ -457,6 +471,7 @@ class Creation(Summaries):
         if len(shape) in (2, 3) and isinstance(shape[-1], list | tuple):
             *bounds, shape = shape
             low, high = [0, *bounds][-2:]
+        low, high = (python_number(x, "[randint] bounds are numbers") for x in (low, high))
         chosen = dtypes.default_int if dtype is None else to_dtype(dtype)
         if not dtypes.is_int(chosen):
             raise DTypeError(f"[randint] gives integers, not {chosen}; cast the result")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, SupportsFloat, TypeAlias
 
 import numpy as np
 
@@ -37,6 +37,18 @@ def to_dtype(dtype: DTypeLike) -> DType:
 def to_device(device: str | None) -> str:
     """The one spelling of a device's name; the default device for None."""
     return Device.DEFAULT if device is None else Device.known(device)
+
+
+def python_number(number: object, rule: str) -> Any:
+    """A number as Python's: that of a NumPy scalar, or of an array or a tensor of one element.
+
+    Raises `TypeError` if it is no number; `rule` says what takes only numbers.
+    """
+    item = getattr(number, "item", None)
+    found = number if item is None else item()
+    if not isinstance(found, SupportsFloat | Expr):
+        raise TypeError(f"{rule}, not {number!r}")
+    return found
 
 
 def scalar_dtype(number: object) -> DType:

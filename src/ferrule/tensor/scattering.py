@@ -226,7 +226,7 @@ class Scattering(Selecting):
         >>> x.masked_scatter(x > 1, Tensor([8, 9])).tolist()
         [1, 8, 9]
         """
-        chosen = self._mask(mask, "masked_scatter")
+        chosen = self._mask_value(mask, "masked_scatter")
         shape = broadcast_shape((self._shape, chosen.shape), "masked_scatter")
         own = fit_shape(self._read(), shape, "masked_scatter")
         chosen = fit_shape(chosen, shape, "masked_scatter")

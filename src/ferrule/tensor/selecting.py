@@ -148,7 +148,7 @@ class Selecting(Indexing):
         return self[rows]
 
     @staticmethod
-    def _mask(mask: Any, what: str) -> Value:
+    def _mask_value(mask: Any, what: str) -> Value:
         """The mask's value; raises `DTypeError` unless it holds bools."""
         if not isinstance(mask, TensorBase) or mask.dtype is not dtypes.bool:
             kind = mask.dtype if isinstance(mask, TensorBase) else type(mask).__name__
