@@ -1,7 +1,10 @@
 """A few lines that use every layer of an installed ferrule, checked against NumPy."""
 
+from importlib.metadata import version
+
 import numpy
 
+import ferrule
 from ferrule import Context, Tensor, TinyJit, dtypes, nn
 
 GENERATOR = numpy.random.default_rng(0)
@@ -52,6 +55,7 @@ def check_replay() -> None:
         check(softmax(Tensor(x)), powers / powers.sum(axis=1, keepdims=True))
 
 
+assert ferrule.__version__ == version("ferrule")
 for device in ("CPU", "NUMPY"):
     with Context(FERRULE_DEVICE=device):
         check_gradient()

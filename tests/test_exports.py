@@ -2,8 +2,10 @@
 
 import importlib
 import inspect
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import FunctionType
@@ -54,6 +56,13 @@ def test_the_facade() -> None:
     for name in PUBLIC:
         assert getattr(ferrule, name) is not None
         assert name in dir(ferrule)
+
+
+def test_the_version_is_in_one_place() -> None:
+    project = tomllib.loads(Path(__file__).parents[1].joinpath("pyproject.toml").read_text())
+    assert re.fullmatch(r"\d+\.\d+\.\d+", ferrule.__version__)
+    assert "version" not in project["project"]
+    assert Path(ferrule.__file__).match(project["tool"]["hatch"]["version"]["path"])
 
 
 HOMES = {

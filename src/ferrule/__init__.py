@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     )
     from ferrule.tuning import tune
 
+__version__ = "0.1.0"
+
 __all__ = [
     "Context",
     "Device",

@@ -1,13 +1,18 @@
-"""Imports of names that ferrule does not have, such as `from ferrule import optim`.
+"""Imports that ferrule takes part in: of names that it does not have, and of einops.
 
 Attributes that are missing say what to write instead (`ferrule.optim`). Python's imports drop that
-text, so a finder behind all others gives it to them.
+text, so a finder behind all others gives it to them. A finder in front of all others waits for
+einops, which knows only the tensors of those who subclass one of its classes.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import final
+from types import ModuleType
+from typing import Any, final
+
+_BACKENDS = "einops._backends"
+"""The module of einops that says which tensors it takes."""
 
 
 @final
@@ -28,7 +33,51 @@ class _Hints:
         raise ModuleNotFoundError(f"{name} is no module; write: from {package} import {last}")
 
 
+@final
+class _WithEinops:
+    """Finds einops where it is, once, and sees to it that its backends are followed by ours."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
+        """The spec of the backends of einops, whose loader registers one more."""
+        if name != _BACKENDS:
+            return None
+        from importlib.util import find_spec
+
+        sys.meta_path.remove(self)
+        spec: Any = find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)
+        return spec
+
+
+@final
+class _Loader:
+    """A loader that also registers a backend in the module that it has loaded."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Runs the module."""
+        self._loader.exec_module(module)
+        _register(module)
+
+
+def _register(backends: ModuleType) -> None:
+    from ferrule.einops_backend import register
+
+    register(backends)
+
+
 def install() -> None:
-    """Puts the finder behind the others."""
-    if not any(type(finder).__qualname__ == _Hints.__qualname__ for finder in sys.meta_path):
-        sys.meta_path.append(_Hints())
+    """Puts the finders behind and in front of the others."""
+    if any(type(finder).__qualname__ == _Hints.__qualname__ for finder in sys.meta_path):
+        return
+    sys.meta_path.append(_Hints())
+    if _BACKENDS in sys.modules:
+        _register(sys.modules[_BACKENDS])
+    else:
+        sys.meta_path.insert(0, _WithEinops())

@@ -1,7 +1,9 @@
-"""How other libraries see a tensor: `numpy.ma`, which plotting uses, and NumPy's dtypes."""
+"""How other libraries see a tensor: `numpy.ma`, which plotting uses, NumPy's dtypes, einops."""
 
 import inspect
 import re
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ferrule import Tensor, dtypes
+from ferrule import Tensor, TinyJit, dtypes, grad, vmap
 from ferrule.dtype import DType
 
 MATRIX = np.array([[1.0, -2.0, 3.0], [4.0, 0.5, 2.0]])
@@ -79,3 +81,76 @@ def test_numpy_takes_our_dtypes(dtype: DType) -> None:
     assert np.zeros(2, dtype).dtype == np.dtype(dtype.np)
     assert np.ones(2).astype(dtype).dtype == np.dtype(dtype.np)
     assert dtype == np.dtype(dtype.np)
+
+
+# *** einops ***
+
+
+@pytest.fixture
+def einops() -> Any:
+    return pytest.importorskip("einops", reason="einops is not installed; it is in the extra dev")
+
+
+CUBE = np.arange(24.0).reshape(2, 3, 4)
+REDUCTIONS = ["sum", "mean", "max", "min", "prod"]
+
+
+def check(found: Any, expected: Any) -> None:
+    assert isinstance(found, Tensor)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
+
+
+def test_einops_takes_tensors(einops: Any) -> None:
+    x = Tensor(CUBE)
+    for pattern in ("a b c -> (c a) b", "a b (c d) -> a d (b c) 1", "a b c -> (a b c)"):
+        sizes = {"d": 2} if "d" in pattern else {}
+        check(einops.rearrange(x, pattern, **sizes), einops.rearrange(CUBE, pattern, **sizes))
+    for pattern in ("a b c -> a 2 (b r) c", "a b c -> r a b c"):
+        check(einops.repeat(x, pattern, r=3), einops.repeat(CUBE, pattern, r=3))
+    check(einops.einsum(x, x, "a b c, d b c -> a d"), np.einsum("abc,dbc->ad", CUBE, CUBE))
+    several = einops.rearrange([x, x + 1], "n a b c -> a (n b) c")
+    check(several, einops.rearrange([CUBE, CUBE + 1], "n a b c -> a (n b) c"))
+    assert einops.parse_shape(x, "a b c") == {"a": 2, "b": 3, "c": 4}
+    np.testing.assert_array_equal(einops.asnumpy(x), CUBE)
+    packed, shapes = einops.pack([x, x[:, 0]], "a * c")
+    expected, wanted = einops.pack([CUBE, CUBE[:, 0]], "a * c")
+    check(packed, expected)
+    assert shapes == wanted
+    for part, array in zip(einops.unpack(packed, shapes, "a * c"), [CUBE, CUBE[:, 0]], strict=True):
+        check(part, array)
+
+
+@pytest.mark.parametrize("pattern", ["a b c -> b", "a b c -> a 1 c", "a b c ->"])
+def test_einops_reduces_tensors(einops: Any, pattern: str) -> None:
+    x = Tensor(CUBE)
+    for name in REDUCTIONS:
+        check(einops.reduce(x, pattern, name), einops.reduce(CUBE, pattern, name))
+    for name in ("any", "all"):
+        check(einops.reduce(x > 3, pattern, name), einops.reduce(CUBE > 3, pattern, name))
+
+
+def test_einops_in_transformed_and_captured_functions(einops: Any) -> None:
+    x = Tensor(CUBE)
+    check(grad(lambda x: einops.reduce(x * x, "a b c ->", "sum"))(x), 2 * CUBE)
+    check(vmap(lambda x: einops.rearrange(x, "b c -> c b"))(x), CUBE.transpose(0, 2, 1))
+    turned = TinyJit(lambda x: einops.rearrange(x, "a b c -> c (a b)") + 1)
+    for number in range(4):
+        moved = einops.rearrange(CUBE + number, "a b c -> c (a b)") + 1
+        check(turned((x + number).realize()), moved)
+
+
+ORDERS = [
+    "import einops; import ferrule",
+    "import ferrule; import einops",
+    "import ferrule; ferrule.Tensor; import einops",
+    "import einops; import numpy; einops.rearrange(numpy.ones(2), 'a -> a'); import ferrule",
+]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_einops_and_ferrule_are_imported_in_any_order(einops: Any, order: str) -> None:
+    light = "import sys; print('ferrule.tensor' in sys.modules)"
+    use = "print(einops.rearrange(ferrule.Tensor([[1], [2]]), 'a b -> b a').tolist())"
+    run = [sys.executable, "-W", "error", "-c", f"{order}; {light}; {use}"]
+    done = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert done.stdout.split("\n")[:2] == [str("Tensor" in order), "[[1, 2]]"], done.stderr
