@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterable
-from contextvars import ContextVar
 from heapq import heapify, heappop
 from itertools import count
 from threading import RLock
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, final
 from ferrule.config import config
 from ferrule.dtype import DType, dtypes
 from ferrule.helpers import GlobalCounters
+from ferrule.threadstate import Slot, this_thread
 
 if TYPE_CHECKING:
     from numpy import ndarray
@@ -248,9 +248,7 @@ allocators = _Allocators()
 
 # Called before a buffer's contents go to the host; a capture forbids that, since its replays would
 # not see other contents.
-read_guard: ContextVar[Callable[[Buffer], None] | None] = ContextVar(
-    "ferrule_read_guard", default=None
-)
+read_guard: Slot[Callable[[Buffer], None]] = Slot("read_guard")
 _serials = count(1)
 
 
@@ -532,7 +530,7 @@ def note_writes(buffers: Iterable[Buffer]) -> None:
 
 
 def _announce_read(buffer: Buffer) -> None:
-    guard = read_guard.get()
+    guard = this_thread.state.read_guard
     if guard is not None:
         guard(buffer)
 

@@ -9,7 +9,6 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence, Set
-from contextvars import Token
 from dataclasses import field
 from pathlib import Path
 from threading import RLock
@@ -22,6 +21,7 @@ from ferrule.dtype import DType
 from ferrule.expr import Variable, sint
 from ferrule.records import dataclass
 from ferrule.runner import watched_since
+from ferrule.threadstate import this_thread
 
 T = TypeVar("T")
 
@@ -359,7 +359,7 @@ def _forbid_reading(buffer: Buffer) -> None:
 
 def is_capturing() -> bool:
     """Whether runs are being recorded here and now."""
-    return observer.get() is not None
+    return this_thread.state.observer is not None
 
 
 @final
@@ -380,19 +380,19 @@ class Capture:
 
     _first_serial: int = 0
     _produced: set[int] = field(default_factory=set)
-    _tokens: list[Token[Any]] = field(default_factory=list)
+    _before: tuple[Any, ...] = ()
 
     def __enter__(self) -> Capture:
-        if observer.get() is not None:
+        if is_capturing():
             raise JitError(f"{user_location()}: a capture cannot begin inside another one")
         # Serial numbers only grow: whatever is made from here on has a larger one.
         self._first_serial = newest_serial()
         since = watched_since.set(self._first_serial)
-        self._tokens = [observer.set(self._run), read_guard.set(_forbid_reading), since]
+        self._before = observer.set(self._run), read_guard.set(_forbid_reading), since
         return self
 
     def __exit__(self, *_: object) -> None:
-        observing, guarding, since = self._tokens
+        observing, guarding, since = self._before
         observer.reset(observing)
         read_guard.reset(guarding)
         watched_since.reset(since)

@@ -26,7 +26,8 @@ class Table(dict[Any, Entry]):
     """The objects that are alive, by what they are.
 
     >>> table, numbers = Table(), frozenset((1, 2))
-    >>> table.remember("small", numbers)
+    >>> table.remember("small", numbers) is numbers
+    True
     >>> table.find("small") is numbers, table.find("large")
     (True, None)
     >>> del numbers
@@ -39,12 +40,23 @@ class Table(dict[Any, Entry]):
         entry = self.get(key)
         return None if entry is None else entry()
 
-    def remember(self, key: Any, made: Any) -> None:
-        """From now on `made` is the one that is equal to `key`."""
+    def remember(self, key: Any, made: Any) -> Any:
+        """From now on `made` is the one that is equal to `key`, and given back.
+
+        Unless there is one: another thread, or a destructor, was faster than the caller, who
+        found none. Then it is that one, and `made` is to be forgotten.
+        """
         entry = Entry(made, _forget)
         entry.key = key
         entry.table = self
-        self[key] = entry
+        while True:
+            found = self.setdefault(key, entry)
+            if found is entry:
+                return made
+            other = found()
+            if other is not None:
+                return other
+            self.remove(found)  # what it was is gone, and nobody has said so yet
 
     def remove(self, entry: Entry) -> None:
         """Removes an entry; one that another thread has put in its place meanwhile stays."""

@@ -1,9 +1,9 @@
 """The lazy graph: `LazyBuffer`, a value not computed yet.
 
-A node is `(op, srcs, arg)` with a shape, a dtype and a device. Equal nodes are one object, so that
-equality is identity and an expression that is written twice is computed once. Building a node does
-no work but to check its operands and to fold constants. A node that was computed holds a `Buffer`
-and forgets its sources.
+A node is `(op, srcs, arg)` with a shape, a dtype and a device. Equal nodes of a thread are one
+object, so that equality is identity and an expression that is written twice is computed once.
+Building a node does no work but to check its operands and to fold constants. A node that was
+computed holds a `Buffer` and forgets its sources.
 
 Writing is functional: `ASSIGN(old, value)` is the next version of `old`. Whether it happens in
 place is for the scheduler to find out.
@@ -20,7 +20,7 @@ from ferrule.dtype import DType, dtypes, truncate
 from ferrule.expr import Expr, as_int, sint
 from ferrule.fold import Scalar, fold_bitcast, fold_cast, is_negative_zero
 from ferrule.known import has_source_of_its_size, is_empty, moved_const, reduced_const, simpler
-from ferrule.node import Node, Shape, nodes
+from ferrule.node import Node, Shape
 from ferrule.ops import (
     BinaryOps,
     LoadOps,
@@ -41,6 +41,7 @@ from ferrule.shape.layout import (
     storage_view,
 )
 from ferrule.shape.view import ShapeError, View
+from ferrule.threadstate import this_thread
 
 
 class DeviceMismatchError(ValueError):
@@ -132,6 +133,7 @@ class LazyBuffer(Node):
         node.owner = None
         node.serial = next(_serials)
         node.key = None
+        node.maker = None
         return node
 
     @staticmethod
@@ -441,7 +443,7 @@ class LazyBuffer(Node):
 def elementwise(op: Op, srcs: tuple[LazyBuffer, ...], arg: Any = None) -> LazyBuffer:
     """`op` on each element of the sources, all of one shape."""
     key = (op, srcs, arg)
-    entry = nodes.get(key)
+    entry = this_thread.state.nodes.get(key)
     found: LazyBuffer | None = None if entry is None else entry()
     if found is not None:
         return found
@@ -463,7 +465,7 @@ def elementwise(op: Op, srcs: tuple[LazyBuffer, ...], arg: Any = None) -> LazyBu
 
 
 def _find(key: Any) -> LazyBuffer | None:
-    entry = nodes.get(key)
+    entry = this_thread.state.nodes.get(key)
     return None if entry is None else entry()
 
 
@@ -491,8 +493,9 @@ def _make(
     node.owner = None
     node.serial = next(_serials)
     node.key = key
+    node.maker = maker = this_thread.state
     if key is not None:
-        nodes.remember(key, node)
+        node = maker.nodes.remember(key, node)
     return node
 
 
@@ -527,7 +530,7 @@ def check_assign(old: LazyBuffer, value: LazyBuffer, region: View | None) -> Non
 def _moved(source: LazyBuffer, op: MovementOps, arg: Any) -> LazyBuffer:
     srcs = (source,)
     key = (op, srcs, arg)
-    entry = nodes.get(key)
+    entry = this_thread.state.nodes.get(key)
     found: LazyBuffer | None = None if entry is None else entry()
     if found is not None:
         return found

@@ -1,4 +1,4 @@
-"""What a node of the lazy graph is, and the table in which equal nodes are one object.
+"""What a node of the lazy graph is. In a thread, equal nodes are one object.
 
 `lazy.py` makes the nodes.
 """
@@ -11,14 +11,10 @@ from ferrule.buffer import Buffer
 from ferrule.dtype import DType
 from ferrule.expr import Expr, sint
 from ferrule.fold import Scalar
-from ferrule.interning import Table
 from ferrule.ops import LoadOps, Op
+from ferrule.threadstate import ThreadState, this_thread
 
 Shape: TypeAlias = tuple[sint, ...]
-
-
-nodes: Final = Table()
-"""The nodes that are alive, by what they are; some are in here no longer, see `forget_nodes`."""
 
 
 def forget_nodes() -> None:
@@ -26,7 +22,7 @@ def forget_nodes() -> None:
 
     For whoever has to tell what is computed from here on from what was there before.
     """
-    nodes.clear()
+    this_thread.state.nodes.clear()
 
 
 # These own memory from the start. All others are values, which get memory when the scheduler
@@ -43,6 +39,7 @@ class Node:
         "device",
         "dtype",
         "key",
+        "maker",
         "op",
         "owner",
         "realized",
@@ -63,7 +60,9 @@ class Node:
     serial: int
     """Counts nodes as they are made."""
     key: Any
-    """What `nodes` has it under, if anything."""
+    """What the table of its maker has it under, if anything."""
+    maker: ThreadState | None
+    """The thread that is to compute it, if another one asks; None for what is in memory."""
 
     def base_const(self) -> Scalar | Expr | None:
         """The value of all elements, if it is known."""
@@ -90,6 +89,8 @@ class Node:
     def leave(self) -> None:
         """From now on nobody finds this node for an expression that is equal."""
         if self.key is not None:
+            assert self.maker is not None, "what has a key was made by someone"
+            nodes = self.maker.nodes
             entry = nodes.get(self.key)
             if entry is not None and entry() is self:
                 nodes.remove(entry)

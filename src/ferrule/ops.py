@@ -145,8 +145,8 @@ class LazyOp:
         _set(node, "arg", arg)
         _set(node, "_info", None)
         _set(node, "_key", None)
-        _interned.remember(identity, node)
-        return node
+        one: LazyOp = _interned.remember(identity, node)
+        return one
 
     def __setattr__(self, name: str, value: object = None) -> None:
         raise FrozenInstanceError(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextvars import ContextVar
 from typing import Any, Final, TypeAlias, final
 
 from ferrule.buffer import Buffer, allocators, readable_bytes
@@ -18,6 +17,7 @@ from ferrule.facts import KernelFacts
 from ferrule.helpers import GlobalCounters, ansi_length, colored
 from ferrule.ops import LazyOp
 from ferrule.records import dataclass
+from ferrule.threadstate import Slot, this_thread
 
 
 class RunnerError(ValueError):
@@ -80,12 +80,12 @@ def update_stats(
 
 Observer: TypeAlias = "Callable[[JITRunner, Sequence[Buffer], dict[Variable, int]], float | None]"
 
-# Called in place of each run in this context, and runs it; a capture puts itself here.
-observer: ContextVar[Observer | None] = ContextVar("ferrule_observer", default=None)
+# Called in place of each run in this thread, and runs it; a capture puts itself here.
+observer: Slot[Observer] = Slot("observer")
 
 # In a capture: the serial number that the memory made in it is above. Replays put other memory in
 # its place, whole.
-watched_since: ContextVar[int | None] = ContextVar("ferrule_watched_since", default=None)
+watched_since: Slot[int] = Slot("watched_since")
 
 
 def is_divisible(buffer: Buffer) -> bool:
@@ -93,7 +93,7 @@ def is_divisible(buffer: Buffer) -> bool:
 
     Not in a capture, if replays do not know it by its memory but by its own number.
     """
-    since = watched_since.get()
+    since = this_thread.state.watched_since
     return since is None or (buffer.base is buffer and buffer.serial <= since)
 
 
@@ -125,11 +125,12 @@ class JITRunner:
         Gives the seconds it took, where that was measured.
         """
         values = {} if var_vals is None else var_vals
-        watching = observer.get()
+        watching = this_thread.state.observer
         try:
             if watching is None:
                 return self(rawbufs, values)
-            return watching(self, rawbufs, values)
+            taken: float | None = watching(self, rawbufs, values)
+            return taken
         finally:
             # Afterwards, also where it was interrupted: who looks in between may look again.
             for position in self.writes:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import final
 
-from ferrule.helpers import lock_across_forks
 from ferrule.lazy import LazyBuffer, check_assign
 from ferrule.ops import LoadOps
 from ferrule.shape.view import View
+from ferrule.threadstate import ThreadState, left_behind, this_thread
 
 _MOST_REPLACED = 4  # versions without memory, each of which keeps alive what it is made of
 
@@ -57,9 +56,9 @@ class Storage:
         if self.node.owner is None:
             self.node.owner = self.token
         if self.node.op is LoadOps.ASSIGN:
-            with _written_lock:
-                _written.add(weakref.ref(self, _written.discard))
-            kept = _kept.get()
+            state = this_thread.state
+            state.written.add(weakref.ref(self, state.written.discard))
+            kept = state.kept
             if kept is not None and old.serial <= kept[0]:
                 kept[1].append(self)
 
@@ -77,11 +76,6 @@ def _in_new_memory(value: LazyBuffer) -> LazyBuffer:
     return memory.assign(value)
 
 
-_written: set[weakref.ref[Storage]] = set()
-_written_lock = lock_across_forks()
-_kept: ContextVar[tuple[int, list[Storage]] | None] = ContextVar("ferrule_kept", default=None)
-
-
 @contextmanager
 def keep_written(last: int) -> Iterator[list[Storage]]:
     """A block that keeps the storages alive which are written to, so that the writes are done.
@@ -89,29 +83,56 @@ def keep_written(last: int) -> Iterator[list[Storage]]:
     Those, that is, whose version from before is no newer than the node of serial number `last`.
     """
     storages: list[Storage] = []
-    token = _kept.set((last, storages))
+    state = this_thread.state
+    before = state.kept
+    state.kept = (last, storages)
     try:
         yield storages
     finally:
-        _kept.reset(token)
+        state.kept = before
 
 
 def pending_writes() -> list[Storage]:
-    """All live storages whose node is an ASSIGN that has not run."""
-    if not _written:  # as before most calls of captured functions, which ask
+    """The live storages whose node is an ASSIGN of this thread that has not run.
+
+    Other threads do their own writes, unless somebody reads what they write to; but who is over
+    leaves them to the first that asks, outside of a capture.
+    """
+    state = this_thread.state
+    if left_behind and state.observer is None:
+        _adopt(state)
+    written = state.written
+    if not written:  # as before most calls of captured functions, which ask
         return []
-    with _written_lock:
-        pending: list[Storage] = []
-        for reference in list(_written):  # storages may die meanwhile
+    pending: list[Storage] = []
+    for reference in list(written):  # storages may die meanwhile
+        storage = reference()
+        node = None if storage is None else storage.node
+        if storage is not None and node is not None and _is_pending(node, state):
+            pending.append(storage)
+        else:
+            written.discard(reference)
+    return pending
+
+
+def _is_pending(node: LazyBuffer, state: ThreadState) -> bool:
+    return node.op is LoadOps.ASSIGN and node.maker is state
+
+
+def _adopt(state: ThreadState) -> None:
+    """Makes the writes of threads that are over this one's."""
+    while left_behind:
+        try:
+            written = left_behind.popleft()
+        except IndexError:
+            return  # another thread was faster
+        for reference in list(written):
             storage = reference()
             if storage is not None and storage.node.op is LoadOps.ASSIGN:
-                pending.append(storage)
-            else:
-                _written.discard(reference)
-        return pending
+                storage.node.maker = state
+                state.written.add(weakref.ref(storage, state.written.discard))
 
 
 def leave_pending(storage: Storage) -> None:
     """A write that raises is none of `pending_writes` any more: who reads it gets the error."""
-    with _written_lock:
-        _written.discard(weakref.ref(storage))
+    this_thread.state.written.discard(weakref.ref(storage))

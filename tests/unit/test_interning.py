@@ -23,11 +23,23 @@ def test_a_dead_object_is_found_no_more() -> None:
     assert not table
 
 
+def test_who_comes_second_gets_what_the_first_made() -> None:
+    """Two threads find none, and make one each."""
+    table, first, second = Table(), Thing(), Thing()
+    assert table.remember("key", first) is first
+    assert table.remember("key", second) is first
+    del second
+    assert table.find("key") is first
+
+
 def test_what_took_the_place_of_an_object_outlives_it() -> None:
     table, old, new = Table(), Thing(), Thing()
     table.remember("key", old)
-    table.remember("key", new)
+    entry = table["key"]
     del old
+    table["key"] = entry  # as long as nobody was told that it is gone
+    assert table.remember("key", new) is new
+    table.remove(entry)
     assert table.find("key") is new
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ferrule import Context, Tensor, TinyJit
+from ferrule.nn.optim import Adam
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 
@@ -103,6 +104,123 @@ def test_a_captured_function() -> None:
             assert double(Tensor([number + step]).realize()).tolist() == [2 * (number + step)]
 
     in_threads(work)
+
+
+def in_a_thread(work: Callable[[], object]) -> None:
+    """Calls `work()` in another thread, and waits for it."""
+    in_threads(lambda _: work(), 1)
+
+
+def test_a_captured_call_does_its_own_writes() -> None:
+    w = Tensor([0.0]).realize()
+
+    @TinyJit
+    def count(x: Tensor) -> Tensor:
+        w.assign(w + x)
+        in_a_thread(lambda: (Tensor([1.0]) * 2).realize())
+        return (w * 1).realize()
+
+    assert [count(Tensor([1.0])).item() for _ in range(6)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_an_equal_expression_of_another_thread_is_another_node() -> None:
+    x = Tensor([2.0]).realize()
+
+    @TinyJit
+    def product(a: Tensor) -> Tensor:
+        y = x * a
+        in_a_thread(lambda: (x * a).realize())
+        return y + 1
+
+    numbers = [Tensor([float(i)]).realize() for i in range(5)]
+    assert [product(number).item() for number in numbers] == [1, 3, 5, 7, 9]
+
+
+def test_a_decorated_function_leaves_each_thread_as_it_was() -> None:
+    w = Tensor([2.0], requires_grad=True)
+
+    @Tensor.no_grad()
+    def quiet() -> Tensor:
+        return w * 2
+
+    def work(number: int) -> None:
+        for _ in range(30):
+            if number % 2:
+                with Tensor.no_grad():
+                    assert not quiet().requires_grad
+                    assert not (w * 2).requires_grad
+            assert not quiet().requires_grad
+            assert (w * 2).requires_grad
+
+    in_threads(work)
+
+
+def test_writes_of_threads_that_are_over() -> None:
+    w = Tensor([0.0]).realize()
+
+    def add_one() -> None:
+        w.assign(w + 1)
+
+    for _ in range(5):
+        in_a_thread(add_one)
+    (Tensor([1.0]) * 2).realize()
+    assert w.item() == 5
+
+
+def trained(seed: int, is_captured: bool) -> list[list[float]]:
+    """The parameters of a small model after a few steps."""
+    random = np.random.RandomState(seed)
+
+    def uniform(*shape: int) -> Tensor:
+        return Tensor(random.rand(*shape).astype(np.float32))
+
+    weights = [uniform(6, 8).realize(), uniform(8, 3).realize()]
+    optimizer = Adam(weights, lr=0.01)
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = ((x @ weights[0]).tanh() @ weights[1] - y).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    function = TinyJit(step) if is_captured else step
+    for _ in range(5):
+        function(uniform(4, 6), uniform(4, 3))
+    return [weight.flatten().tolist() for weight in weights]
+
+
+@pytest.mark.parametrize("is_captured", [True, False])
+def test_training_goes_as_it_does_alone(is_captured: bool) -> None:
+    alone = [trained(seed, is_captured) for seed in range(3)]
+    beside: dict[int, list[list[float]]] = {}
+
+    def work(number: int) -> None:
+        beside[number] = trained(number, is_captured)
+
+    in_threads(work, 3)
+    assert [beside[seed] for seed in range(3)] == alone
+
+
+def test_a_loader_beside_a_training_loop() -> None:
+    alone = trained(7, True)
+    stop = threading.Event()
+    beside: list[list[list[float]]] = []
+
+    def work(number: int) -> None:
+        if number == 0:
+            try:
+                beside.append(trained(7, True))
+            finally:
+                stop.set()
+        batch = 0
+        while not stop.is_set():
+            batch += 1
+            found = (Tensor(np.full((3, 4), batch, np.float32)) * 2 + 1).transpose(0, 1).realize()
+            assert (found.numpy() == 2 * batch + 1).all()
+
+    in_threads(work, 2)
+    assert beside == [alone]
 
 
 @needs_fork

@@ -127,8 +127,8 @@ class ExprBase:
         self._linear = None
         self._rank = None
         self.ranges = _free_ranges(self)
-        _interned.remember(key, self)
-        return self
+        one: Self = _interned.remember(key, self)
+        return one
 
     @property
     def is_const(self) -> bool:

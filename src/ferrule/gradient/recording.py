@@ -2,42 +2,34 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import ContextDecorator, contextmanager
 from typing import final
 
-
-class Mode(threading.local):
-    """What the current thread does; `mode` is the only one."""
-
-    recording = True
-    transforming = False
-
-
-mode = Mode()
+from ferrule.threadstate import ThreadState, this_thread
 
 
 def is_recording() -> bool:
     """Whether operations on tensors that need a gradient are recorded in this thread."""
-    return mode.recording
+    return this_thread.state.recording
 
 
 def is_transforming() -> bool:
     """Whether a transformation is calling its function in this thread, to see what it does."""
-    return mode.transforming
+    return this_thread.state.transforming
 
 
 @contextmanager
 def transforming(recording: bool = True) -> Iterator[None]:
     """The block in which a transformation calls its function; by default all is recorded."""
-    before = mode.recording, mode.transforming
-    mode.recording = recording
-    mode.transforming = True
+    state = this_thread.state
+    before = state.recording, state.transforming
+    state.recording = recording
+    state.transforming = True
     try:
         yield
     finally:
-        mode.recording, mode.transforming = before
+        state.recording, state.transforming = before
 
 
 @final
@@ -54,15 +46,22 @@ class no_grad(ContextDecorator):
 
     def __init__(self, active: bool = True) -> None:
         self._recording = not active
-        self._before: list[bool] = []
+        self._before: dict[ThreadState, list[bool]] = {}
+        """For each thread that is inside: what held around it. A decorated function has one of
+        these for all calls."""
 
     def __enter__(self) -> no_grad:
-        self._before.append(mode.recording)
-        mode.recording = self._recording
+        state = this_thread.state
+        self._before.setdefault(state, []).append(state.recording)
+        state.recording = self._recording
         return self
 
     def __exit__(self, *_: object) -> None:
-        mode.recording = self._before.pop()
+        state = this_thread.state
+        before = self._before[state]
+        state.recording = before.pop()
+        if not before:
+            del self._before[state]
 
 
 def enable_grad() -> no_grad:

@@ -16,7 +16,6 @@ from weakref import ref
 
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import sint
-from ferrule.gradient.recording import mode
 from ferrule.lazy import LazyBuffer, elementwise
 from ferrule.ops import (
     BinaryOps,
@@ -30,6 +29,7 @@ from ferrule.ops import (
 )
 from ferrule.records import dataclass
 from ferrule.shape.view import View
+from ferrule.threadstate import this_thread
 
 Shape = tuple[sint, ...]
 Number = bool | int | float
@@ -164,7 +164,7 @@ class Region(Protocol):
 
 def record(name: str, rule: Rule, sources: Sequence[Value], node: LazyBuffer, arg: Any) -> Value:
     """`node` as a value; recorded with `rule` if a source needs a gradient."""
-    if mode.recording and dtypes.is_float(node.dtype):
+    if this_thread.state.recording and dtypes.is_float(node.dtype):
         for source in sources:
             if source.edge is not None:
                 return Value(node, Entry(name, rule, sources, node, arg))
@@ -200,7 +200,7 @@ def record_several(
     `others` are edges that the results depend on as well: the rule gives their gradients last.
     """
     depends = bool(others) or any(source.edge is not None for source in sources)
-    if not (mode.recording and depends):
+    if not (this_thread.state.recording and depends):
         return [Value(node) for node in nodes]
     assert not rule.output, f"the rule of {name} cannot keep one of several results"
     whole = Entry(name, rule, sources, nodes[0], arg)
@@ -227,7 +227,7 @@ FLAT: frozenset[Op] = frozenset({UnaryOps.TRUNC, BinaryOps.CMPLT, BinaryOps.CMPN
 
 
 def _apply(op: Op, sources: tuple[Value, ...], node: LazyBuffer, arg: Any = None) -> Value:
-    if mode.recording:
+    if this_thread.state.recording:
         for source in sources:
             if source.edge is not None:
                 return _record_op(op, sources, node, arg)

@@ -26,7 +26,6 @@ from ferrule.capture import (
 )
 from ferrule.config import config
 from ferrule.expr import Variable
-from ferrule.gradient.recording import mode
 from ferrule.helpers import check_function, not_a_function
 from ferrule.jit.before import compute_lazy
 from ferrule.jit.found import FoundInputs
@@ -40,6 +39,7 @@ from ferrule.jit.replay import Replay
 from ferrule.jit.results import tensors_in
 from ferrule.realize import settle_writes
 from ferrule.tensor.cell import Cell
+from ferrule.threadstate import this_thread
 
 __all__ = [
     "GraphException",
@@ -137,7 +137,7 @@ class TinyJit(Generic[ReturnType]):
     def _call(
         self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> ReturnType:
-        if is_capturing() or mode.transforming or not config().JIT:
+        if is_capturing() or this_thread.state.transforming or not config().JIT:
             # Inside another capture this one's kernels become part of that, and a transformation
             # has to see what the function does.
             result = function(*args, **kwargs)

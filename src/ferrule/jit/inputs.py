@@ -20,7 +20,6 @@ from ferrule.device import Device
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import BoundVariable, Expr, Variable, unbind
 from ferrule.gradient import Value
-from ferrule.gradient.recording import mode
 from ferrule.helpers import prod
 from ferrule.jit.hooks import hooks_of
 from ferrule.jit.numbers import form, is_plain
@@ -34,6 +33,7 @@ from ferrule.schedule.views import dense, move
 from ferrule.shape.view import View
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import Cell
+from ferrule.threadstate import this_thread
 
 Chain: TypeAlias = tuple[tuple[MovementOps, Any], ...]
 Reachable: TypeAlias = Mapping[int | None, Set[Cell]]
@@ -136,7 +136,8 @@ def read_arguments(
 def settings() -> tuple[Any, ...]:
     """What a call's results depend on besides what it is given and what it finds."""
     kinds = dtypes.default_float, dtypes.default_int
-    return Tensor.training, mode.recording, config().ALLOW_TF32, Device.known_default, *kinds
+    modes = Tensor.training, this_thread.state.recording
+    return *modes, config().ALLOW_TF32, Device.known_default, *kinds
 
 
 def _add(value: Any, arguments: Arguments, parts: list[Any]) -> None:

@@ -18,11 +18,11 @@ from ferrule.containers import is_record
 from ferrule.device import Device
 from ferrule.dtype import dtypes
 from ferrule.expr import BoundVariable, Expr, Variable
-from ferrule.gradient.recording import mode
 from ferrule.jit.hooks import hooks_of
 from ferrule.jit.inputs import Arguments, Chain, Reachable, follow, has_variables, is_copy
 from ferrule.jit.replay import Replay
 from ferrule.tensor import Tensor
+from ferrule.threadstate import this_thread
 
 _COMPARED = frozenset({int, bool, str, bytes, type(None)})
 _REFUSED = (Expr, np.ndarray, np.generic, complex, range, slice, Tensor)
@@ -212,7 +212,7 @@ class Recent:
         self._names = names
         """Those of the keyword arguments, in the order in which the call gave them."""
         self._training = Tensor.training
-        self._recording = mode.recording
+        self._recording = this_thread.state.recording
         self._config = config()
         self._device = Device.known_default
         self._default_float = dtypes.default_float
@@ -265,7 +265,7 @@ class Recent:
         """Whether `settings()` are what they were, without a tuple of them."""
         return (
             Tensor.training is self._training
-            and mode.recording is self._recording
+            and this_thread.state.recording is self._recording
             and config() is self._config
             and Device.known_default == self._device
             and dtypes.default_float is self._default_float

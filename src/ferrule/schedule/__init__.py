@@ -15,7 +15,6 @@ from ferrule.lazy import LazyBuffer
 from ferrule.memory import Lifetime, plan_memory
 from ferrule.ops import BufferOps, LazyOp, LoadOps, ScheduleItem
 from ferrule.records import dataclass
-from ferrule.runner import observer
 from ferrule.schedule import stored
 from ferrule.schedule.changing import changes
 from ferrule.schedule.cut import cut
@@ -31,6 +30,7 @@ from ferrule.schedule.tasks import Reader, Task
 from ferrule.schedule.trees import TreeBuilder
 from ferrule.shape.layout import memory_size
 from ferrule.target import Target, detect_cpu
+from ferrule.threadstate import this_thread
 
 __all__ = ["Schedule", "create_schedule", "make_schedule", "target_of"]
 
@@ -119,7 +119,7 @@ def _schedule_of_new(outline: Outline) -> Schedule | None:
     if key not in _recipes:
         changed = changes(graph, form.key)
         # A capture keeps the numbers, as its replays do not change them.
-        is_captured = observer.get() is not None
+        is_captured = this_thread.state.observer is not None
         if changed.numbers and not is_captured:
             for node in changed.numbers:
                 node.store_number()

@@ -21,6 +21,7 @@ from ferrule.records import dataclass
 from ferrule.shape.layout import storage_size
 from ferrule.shape.view import View
 from ferrule.storage import Storage, pending_writes
+from ferrule.threadstate import this_thread
 
 
 @final
@@ -101,7 +102,7 @@ def nodes_to_compute(roots: Iterable[LazyBuffer]) -> dict[LazyBuffer, None]:
     pending = pending_writes()
     if pending:
         _join_pending_writes(requested, pending)
-    if _passed:
+    if this_thread.state.passed:
         _request_again(requested)
     return requested
 
@@ -132,10 +133,6 @@ def _calls_host(node: LazyBuffer) -> bool:
     return any(below.op is LoadOps.CUSTOM for below in toposort([node]))
 
 
-_passed: set[ref[LazyBuffer]] = set()
-"""Those of the graphs so far."""
-
-
 def _request_again(requested: dict[LazyBuffer, None]) -> None:
     """Has numbers that are needed a second time stored.
 
@@ -145,10 +142,11 @@ def _request_again(requested: dict[LazyBuffer, None]) -> None:
     """
     present = set(toposort(requested))
     again = []
-    for reference in list(_passed):
+    passed = this_thread.state.passed
+    for reference in list(passed):
         node = reference()
         if node is None or node.realized is not None:
-            _passed.discard(reference)
+            passed.discard(reference)
         elif node in present and node not in requested:
             again.append(node)
     requested.update(dict.fromkeys(sorted(again, key=_serial)))
@@ -156,7 +154,8 @@ def _request_again(requested: dict[LazyBuffer, None]) -> None:
 
 def note_passed(numbers: Iterable[LazyBuffer]) -> None:
     """These are `Graph.passed` of a graph that is to be computed."""
-    _passed.update([ref(node, _passed.discard) for node in numbers])
+    passed = this_thread.state.passed
+    passed.update([ref(node, passed.discard) for node in numbers])
 
 
 def _numbers_on_the_way(graph: Graph) -> list[LazyBuffer]:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, final
 from ferrule.fold import is_negative_zero
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import LoadOps
-from ferrule.runner import is_divisible, watched_since
+from ferrule.runner import is_divisible
 from ferrule.schedule.graph import (
     Graph,
     graph_of,
@@ -16,6 +16,7 @@ from ferrule.schedule.graph import (
     referenced_from_outside,
     toposort,
 )
+from ferrule.threadstate import this_thread
 
 Part: TypeAlias = tuple[Any, ...]
 
@@ -39,7 +40,7 @@ def parts_of(
     numbers: dict[LazyBuffer, int] = {}
     uses = [0] * len(nodes)
     things: dict[int, int] = {}  # memory and owners, in the order in which they are met
-    is_watched = watched_since.get() is not None
+    is_watched = this_thread.state.watched_since is not None
     custom = LoadOps.CUSTOM
     for place, node in enumerate(nodes):
         numbers[node] = place
