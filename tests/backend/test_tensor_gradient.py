@@ -268,3 +268,32 @@ def test_second_derivatives_by_differences(device: str, name: str) -> None:
             return functions[name](source).sum().gradient(source, create_graph=True)[0]
 
     assert_gradients(slope, RNG.normal(size=(2, 3, 4)), tolerance=1e-5)
+
+
+NOTHING = np.zeros((0, 3), np.int32)
+OF_NO_ELEMENTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "slice": lambda x: x[2:] * 2,
+    "gather": lambda x: x.gather(1, Tensor(NOTHING)),
+    "positions": lambda x: x[Tensor(NOTHING[:, 0])],
+    "diagonal": lambda x: x.diagonal(7),
+    "diag": lambda x: x[0, :0].diag(),
+    "vander": lambda x: x[0].vander(0),
+    "cat": lambda x: Tensor.zeros(1, 3, dtype="float64").cat(x[:0]),
+    "scatter_add": lambda x: Tensor.zeros(2, 3, dtype="float64").scatter_add(
+        0, Tensor(NOTHING), x[:0]
+    ),
+    "index_add": lambda x: Tensor.zeros(2, 3, dtype="float64").index_add(
+        0, Tensor(NOTHING[:, 0]), x[:0]
+    ),
+    "sum": lambda x: x[:0].sum(0),
+    "matmul": lambda x: x[:, :0] @ x[:, :0].T,
+    "combinations": lambda x: x[0].combinations(5),
+}
+
+
+@pytest.mark.parametrize("name", OF_NO_ELEMENTS)
+def test_what_is_made_of_no_elements_has_gradients_of_zeros(device: str, name: str) -> None:
+    x = Tensor(A, requires_grad=True)
+    OF_NO_ELEMENTS[name](x).sum().backward()
+    assert x.grad is not None
+    np.testing.assert_array_equal(x.grad.numpy(), np.zeros_like(A))

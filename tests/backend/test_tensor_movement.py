@@ -192,3 +192,31 @@ def test_flipped_vectors(device: str, dtype: type, size: int) -> None:
     sides = ((0, 0), (2, 3))
     np.testing.assert_array_equal(x.pad((2, 3)).flip(1).numpy(), np.pad(array, sides)[:, ::-1])
     np.testing.assert_array_equal(x.flip(1).pad((2, 3)).numpy(), np.pad(flipped, sides))
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 2), (1, 3)])
+def test_single_elements_of_a_padded_tensor(device: str, shape: tuple[int, ...]) -> None:
+    """The border is not the element beside it, whatever is computed of it."""
+    array = np.arange(1.0, 1 + np.prod(shape), dtype=np.float32).reshape(shape)
+    padded = np.pad(array, 1)
+    x = Tensor(array, requires_grad=True)
+    frame = x.pad(((1, 1),) * len(shape))
+    places = list(np.ndindex(*padded.shape))
+    elements = Tensor.stack(*[frame[place] * 2 + 1 for place in places])
+    assert_same(elements, np.stack([padded[place] * 2 + 1 for place in places]))
+    weights = np.arange(len(places), dtype=np.float32)
+    (elements * Tensor(weights)).sum().backward()
+    inside = 2 * weights.reshape(padded.shape)[(slice(1, -1),) * len(shape)]
+    assert x.grad is not None
+    assert_same(x.grad, inside)
+
+
+def test_a_border_that_a_variable_moves(device: str) -> None:
+    variable = Variable("before", 0, 4)
+    array = np.array([0.7, -1.2, 0.4], np.float32)
+    for before in range(5):
+        n = variable.bind(before)
+        moved = Tensor(array).pad(((n, 4 - n),))
+        expected = np.pad(array, (before, 4 - before)) + 1
+        elements = [(moved[place] + 1).item() for place in range(7)]
+        np.testing.assert_array_equal(np.array(elements, np.float32), expected)

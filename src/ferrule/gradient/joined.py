@@ -15,15 +15,17 @@ from ferrule.shape.view import same
 
 def concatenated(values: Sequence[Value], axis: int) -> Value:
     """Values joined along an axis."""
-    values = [value for value in values if not same(value.shape[axis], 0)] or list(values[:1])
     if len(values) == 1:
         return values[0]
+    some = [value for value in values if not same(value.shape[axis], 0)] or list(values[:1])
     total: sint = 0
-    for value in values:
+    for value in some:
         total = as_int(total + value.shape[axis])
-    result = _placed(values[0].detach(), axis, 0, total)
-    start: sint = values[0].shape[axis]
-    for value in values[1:]:
+    result = some[0].detach()
+    if len(some) > 1:
+        result = _placed(result, axis, 0, total)
+    start: sint = some[0].shape[axis]
+    for value in some[1:]:
         there = _placed(Value(all_true(value)), axis, start, total)
         result = there.where(_placed(value.detach(), axis, start, total), result)
         start = as_int(start + value.shape[axis])

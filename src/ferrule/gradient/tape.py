@@ -28,7 +28,7 @@ from ferrule.ops import (
     scatter_start,
 )
 from ferrule.records import dataclass
-from ferrule.shape.view import View
+from ferrule.shape.view import View, prod_sint
 from ferrule.threadstate import this_thread
 
 Shape = tuple[sint, ...]
@@ -298,6 +298,14 @@ class Value:
         shape = node.shape if shape is None else shape
         return Value(constant(number, node.dtype, shape, node.device))
 
+    def nothing(self, shape: Shape) -> Value:
+        """Zeros made of none of the elements: the gradient that they give this value is zeros.
+
+        What is made of no elements depends on its operands like anything else.
+        """
+        none = self.reshape((prod_sint(self.shape),)).shrink(((0, 0),))
+        return none.pad(((0, prod_sint(shape)),)).reshape(shape)
+
     # element-wise
 
     def alu(self, op: UnaryOps | BinaryOps | TernaryOps, *others: Value) -> Value:
@@ -397,8 +405,10 @@ class Value:
         """
         if 0 in self.shape:
             shape = self.shape
-            start = scatter_start(how, self.dtype)
-            return self.full(start, (*shape[:axis], size, *shape[axis + 1 :]))
+            wide = (*shape[:axis], size, *shape[axis + 1 :])
+            if how == "add":
+                return self.nothing(wide)
+            return self.full(scatter_start(how, self.dtype), wide)
         node = self.node.scatter(index.node, axis, size, how)
         if how != "add":
             return Value(node)
@@ -409,7 +419,7 @@ class Value:
 
         With `how` they are combined otherwise; that is outside the tape.
         """
-        if 0 in new.shape:
+        if 0 in new.shape and (how != "add" or new.edge is None):
             return self
         node = self.node.put(new.node, index.node, axis, how)
         if how != "add":

@@ -160,8 +160,11 @@ class View:
         return zip(idxs, self.shape, self.strides, self.valid_ranges, strict=True)
 
     def _extents(self) -> list[tuple[sint, sint]]:
-        """(count, distance) of the axes along which memory is stepped through."""
-        counts = [as_int(stop - start) for start, stop in self.valid_ranges]
+        """(count, distance) of the axes along which memory is stepped through.
+
+        Where symbols decide whether anything is there, a stop may be before its start.
+        """
+        counts = [as_int(_larger(stop - start, 0)) for start, stop in self.valid_ranges]
         pairs = zip(counts, self.strides, strict=True)
         return [(n, _larger(s, -s)) for n, s in pairs if not same(n, 1)]
 
@@ -334,7 +337,8 @@ class View:
             return None
         ranges = self.valid_ranges
         if any(same(start, stop) for start, stop in ranges):
-            return View(new, (0,) * len(new), 0, ((0, 0),) * len(new))
+            # A mask needs an axis to say that nothing is there.
+            return View(new, (0,) * len(new), 0, ((0, 0),) * len(new)) if new else None
         if any(same(n, 1) and pair != (0, 1) for n, pair in zip(self.shape, ranges, strict=True)):
             return None  # symbols decide whether there is anything
         return _reshaped(self, new)

@@ -130,7 +130,7 @@ class Diagonals(Products):
         if value.dtype is dtypes.bool:
             value = value.cast(dtypes.default_int)
         if count == 0:
-            return self._wrap(value.full(0, (*value.shape, 0)))
+            return self._wrap(value.nothing((*value.shape, 0)))
         base = self._wrap(value.reshape((*value.shape, 1)))
         powers = self._wrap(base._read().full(1))
         known, factor = 1, base

@@ -207,7 +207,7 @@ class Indexing(Making):
             return self.reshape(1).gather(dim, index.reshape(-1)).reshape(index._shape)  # type: ignore[attr-defined]
         axis = self._axis(dim, "gather")
         if 0 in index._shape:
-            return self._wrap(self._read().full(0, index._shape))
+            return self._wrap(self._read().nothing(index._shape))
         value, positions = self._lanes(axis, index, "gather")
         return self._wrap(value.gather(positions, axis))
 

@@ -59,8 +59,7 @@ def diagonal_part(value: Value, offset: int = 0) -> Value:
     batch = value.shape[:-2]
     top, left = max(-offset, 0), max(offset, 0)
     size = max(min(rows - top, columns - left), 0)
-    if size == 0:
-        return value.full(0, (*batch, 0))
+    top, left = min(top, rows - size), min(left, columns - size)
     kept: list[tuple[sint, sint]] = [(0, n) for n in batch]
     none = ((0, 0),) * len(batch)
     square = value.shrink([*kept, (top, top + size), (left, left + size)])
@@ -75,8 +74,6 @@ def diagonal_matrix(value: Value, offset: int = 0) -> Value:
     assert isinstance(size, int)
     none = ((0, 0),) * len(batch)
     kept: list[tuple[sint, sint]] = [(0, n) for n in batch]
-    if size == 0:
-        return value.full(0, (*batch, abs(offset), abs(offset)))
     table = value.reshape((*batch, size, 1)).pad((*none, (0, 0), (0, size)))
     flat = table.reshape((*batch, size * (size + 1))).shrink([*kept, (0, size * size)])
     square = flat.reshape((*batch, size, size))

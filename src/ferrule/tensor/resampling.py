@@ -154,7 +154,7 @@ class Resampling(Pooling):
             return (result, self._max_places(pool, what)) if return_indices else result
         if 0 in parts:
             shape = (*self._shape[: len(self._shape) - count], *parts)
-            none = self._wrap(self._read().full(0, shape))
+            none = self._wrap(self._read().nothing(shape))
             return (none, none.cast(dtypes.int64)) if return_indices else none
         lowest = dtypes.min(self.dtype)
         found, axes = self._of_parts(sizes, parts, lowest)
@@ -364,7 +364,7 @@ class Resampling(Pooling):
         out = points.shape[1:-1]
         shape = (*own.shape[:2], *out)
         if 0 in shape:
-            return self._wrap(own.full(0, shape))
+            return self._wrap(own.nothing(shape))
         if 0 in own.shape:
             raise ShapeError(f"[grid_sample] an image of shape {own.shape} has no elements")
         flat = points.reshape((points.shape[0], math.prod(out), count))

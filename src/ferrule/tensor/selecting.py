@@ -144,7 +144,7 @@ class Selecting(Indexing):
         choose = combinations_with_replacement if with_replacement else combinations
         rows = list(choose(places, r)) if r else []
         if not rows:
-            return self._wrap(self._read().full(0, (0,) if r == 0 else (0, r)))
+            return self._wrap(self._read().nothing((0,) if r == 0 else (0, r)))
         return self[rows]
 
     @staticmethod
