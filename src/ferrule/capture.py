@@ -143,22 +143,39 @@ def get_jit_stats(jit_cache: list[JitItem]) -> tuple[sint, sint]:
     return ops, mem
 
 
-@final
-class BatchCount:
-    """What a call of a graph executor counts as: the runs of all its items."""
+class GraphExecutor(JITRunner):
+    """A batch of captured items that a device runs by one call: a runner on the batch's inputs.
 
-    def __init__(self, jit_cache: list[JitItem]) -> None:
+    It costs what its items cost together, and says of each input whether an item reads or writes
+    it. A subclass defines `__call__`.
+    """
+
+    def __init__(self, jit_cache: list[JitItem], input_rawbuffers: Sequence[Buffer]) -> None:
+        self.jit_cache = jit_cache
+        self.replaced = get_input_replace(jit_cache, input_rawbuffers)
+        """`{(item, position among its buffers): number of the input}`."""
         self.name = f"<batch of {len(jit_cache)}>"
         self.num_kernels = len(jit_cache)
-        self.ops, self.mem = get_jit_stats(jit_cache)
+        self.op_estimate, self.mem_estimate = get_jit_stats(jit_cache)
         self.device = jit_cache[0].prg.device if jit_cache else ""
+        self.vars = tuple(dict.fromkeys(v for item in jit_cache for v in item.prg.vars))
+        uses = [(n, *jit_cache[j].prg.access(i)) for (j, i), n in self.replaced.items()]
+        self.reads = frozenset(number for number, reads, _ in uses if reads)
+        self.writes = frozenset(number for number, _, writes in uses if writes)
+        self.kept = [
+            [buffer for i, buffer in enumerate(item.rawbufs) if (j, i) not in self.replaced]
+            for j, item in enumerate(jit_cache)
+        ]
+        """The buffers that are not inputs, which the graph keeps alive."""
 
-    def add(self, inputs: int, var_vals: dict[Any, int], seconds: float | None, jit: bool) -> None:
+    def count(
+        self, inputs: int, var_vals: dict[Any, int], seconds: float | None, jit: bool
+    ) -> None:
         """Adds a call with so many inputs to what has run."""
         update_stats(
             self.name,
-            self.ops,
-            self.mem,
+            self.op_estimate,
+            self.mem_estimate,
             var_vals,
             seconds,
             inputs,

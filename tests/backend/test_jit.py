@@ -15,7 +15,7 @@ import pytest
 
 import ferrule.realize
 from ferrule.config import Context
-from ferrule.device import Device, GlobalCounters
+from ferrule.device import Device, GlobalCounters, JITRunner
 from ferrule.dtype import dtypes
 from ferrule.expr import Variable
 from ferrule.jit import GraphException, JitItem, TinyJit, get_input_replace, get_jit_stats
@@ -1566,6 +1566,38 @@ def test_inputs_are_let_go() -> None:
     del x, buffer
     gc.collect()
     assert gone() is None
+
+
+@pytest.mark.parametrize("sizes", [(3, 3, 3, 3), (2, 5, 3, 4)], ids=["fixed", "changing"])
+def test_a_batch_costs_what_its_items_cost(sizes: tuple[int, ...]) -> None:
+    """Whether a device has a graph executor or replays item by item, the statistics are equal."""
+    a = Tensor(rows(6, 4)).realize()
+
+    def step(x: Tensor) -> tuple[Tensor, Tensor]:
+        total = (x @ a).realize()
+        return total, (total * 2).sum().realize()
+
+    found = []
+    for mode in (1, 2):
+        with Context(JIT=mode):
+            captured = TinyJit(step)
+            for size in sizes:
+                bound = Variable("n", 1, 5).bind(size) if len({*sizes}) > 1 else size
+                captured(Tensor(rows(5, 6)).realize()[:bound])
+            before = GlobalCounters.global_ops, GlobalCounters.global_mem
+            captured(Tensor(rows(5, 6)).realize()[:bound])
+            run = GlobalCounters.global_ops - before[0], GlobalCounters.global_mem - before[1]
+        total = get_jit_stats(captured.jit_cache)
+        values = {Variable("n", 1, 5): sizes[-1]}
+        assert [n if isinstance(n, int) else n.infer(values) for n in total] == [*run]
+        assert run[0] > 0
+        found.append(run)
+        for item in captured.jit_cache:
+            assert isinstance(item.prg, JITRunner)
+            assert item.prg.name
+            assert item.prg.device == Device.DEFAULT
+            assert {v.name for v in item.prg.vars} <= {"n"}
+    assert found[0] == found[1]
 
 
 def test_get_input_replace_and_stats() -> None:

@@ -8,7 +8,7 @@ from typing import Any, final
 from ferrule.buffer import Buffer
 from ferrule.capture import GraphException, JitItem, get_input_replace
 from ferrule.config import config
-from ferrule.device import Device, JITRunner
+from ferrule.device import Device
 from ferrule.expr import Variable
 
 
@@ -26,7 +26,7 @@ class Batch:
         self.items = _batched(items, inputs, var_vals) if config().JIT < 2 else items
         self._graph: Callable[..., Any] | None = None
         """The one graph that everything is in, if there is one."""
-        if len(self.items) == 1 and not isinstance(self.items[0].prg, JITRunner):
+        if len(self.items) == 1 and self.items[0] is not items[0]:
             self._graph = self.items[0].prg.__call__
         self.input_replace = get_input_replace(self.items, inputs)
         for j, i in self.input_replace:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 from ferrule.buffer import Buffer
-from ferrule.capture import BatchCount, GraphException, JitItem, Turns, get_input_replace
+from ferrule.capture import GraphException, GraphExecutor, JitItem, Turns
 from ferrule.config import config
 from ferrule.device import BufferCopy, CompiledASTRunner
 from ferrule.expr import Variable
@@ -41,7 +41,7 @@ class _Step:
 
 
 @final
-class CPUGraph:
+class CPUGraph(GraphExecutor):
     """`jit_cache`, ready to be replayed with other inputs and other values.
 
     Where an item uses one of `input_rawbuffers`, each call puts its own input of that number; all
@@ -56,25 +56,18 @@ class CPUGraph:
         input_rawbuffers: Sequence[Buffer],
         var_vals: dict[Any, int],
     ) -> None:
-        self.jit_cache = jit_cache
-        replaced = get_input_replace(jit_cache, input_rawbuffers)
+        super().__init__(jit_cache, input_rawbuffers)
         steps = [_step(item, var_vals) for item in jit_cache]
-        self._inputs = sorted(set(replaced.values()))
-        self._variables = list(dict.fromkeys(v for step in steps for v in step.variables))
-        self._kept = [
-            (item.prg, [b for i, b in enumerate(item.rawbufs) if (j, i) not in replaced])
-            for j, item in enumerate(jit_cache)
-        ]
-        self._build(steps, replaced)
-        self._pack = table_packer(len(self._inputs) + len(self._variables)).pack
-        self._count = BatchCount(jit_cache)
-        ops, mem = self._count.ops, self._count.mem
+        self._inputs = sorted(set(self.replaced.values()))
+        self._build(steps, self.replaced)
+        self._pack = table_packer(len(self._inputs) + len(self.vars)).pack
+        ops, mem = self.op_estimate, self.mem_estimate
         self._numbers: tuple[int, int, int] | None = None
         """What each call counts as, where that does not depend on variables."""
         if isinstance(ops, int) and isinstance(mem, int):
             self._numbers = (len(jit_cache), ops, mem)
         self._threads = native_runtime().threads
-        self._turns = Turns(self._count.name)
+        self._turns = Turns(self.name)
         _graphs.add(self)
 
     def _build(self, steps: list[_Step], replaced: Mapping[tuple[int, int], int]) -> None:
@@ -90,7 +83,7 @@ class CPUGraph:
                 if (j, i) in replaced:
                     patches += [address + _SLOT_BYTES * i, places[replaced[j, i]]]
             for i, variable in enumerate(step.variables, start=step.n_buffers):
-                place = len(places) + self._variables.index(variable)
+                place = len(places) + self.vars.index(variable)
                 patches += [address + _SLOT_BYTES * i, place]
             address += _SLOT_BYTES * len(step.table)
         self._items, items_address = record(items)
@@ -119,7 +112,7 @@ class CPUGraph:
         for number in self._inputs:
             memory = input_rawbuffers[number]._buf
             values.append(0 if memory is None else memory.address)
-        for variable in self._variables:
+        for variable in self.vars:
             values.append(variable.infer(var_vals))
         inputs = self._pack(*values)
         threads = self._threads(settings)
@@ -140,7 +133,7 @@ class CPUGraph:
             GlobalCounters.add(*self._numbers)
             return None
         seconds = time.perf_counter() - started if wait else None
-        self._count.add(len(input_rawbuffers), var_vals, seconds, jit)
+        self.count(len(input_rawbuffers), var_vals, seconds, jit)
         return seconds
 
 

@@ -14,11 +14,10 @@ from typing import Any, final
 
 from ferrule.buffer import Buffer
 from ferrule.capture import (
-    BatchCount,
     GraphException,
+    GraphExecutor,
     JitItem,
     Turns,
-    get_input_replace,
     get_jc_idxs_with_updatable_launch_dims,
     get_jc_idxs_with_updatable_var_vals,
 )
@@ -58,7 +57,7 @@ def _address(buffer: Buffer | None) -> int:
 
 
 @final
-class CUDAGraph:
+class CUDAGraph(GraphExecutor):
     """`jit_cache`, ready to be replayed with other inputs and other values.
 
     Where an item uses one of `input_rawbuffers`, each call puts its own input of that number; all
@@ -75,23 +74,17 @@ class CUDAGraph:
         input_rawbuffers: Sequence[Buffer],
         var_vals: dict[Any, int],
     ) -> None:
-        self.jit_cache = jit_cache
+        super().__init__(jit_cache, input_rawbuffers)
         # Weakly, for a graph must not keep the memory that it was captured with.
         self._captured_with = [weakref.ref(buffer) for buffer in input_rawbuffers]
         self.var_vals = var_vals
         self._gpu = _common_gpu(jit_cache)
         self._steps = [_Step(item) for item in jit_cache]
         self._arguments = self.encode_args_info()
-        replaced = get_input_replace(jit_cache, input_rawbuffers)
-        self._note_uses(replaced)
-        self._kept = [
-            [b for i, b in enumerate(item.rawbufs) if (j, i) not in replaced]
-            for j, item in enumerate(jit_cache)
-        ]
+        self._note_uses(self.replaced)
         self._last: tuple[int, ...] | None = self._values(input_rawbuffers, var_vals)
         """The addresses and the values that the graph is set to; None while that changes."""
-        self._count = BatchCount(jit_cache)
-        self._turns = Turns(self._count.name)
+        self._turns = Turns(self.name)
         try:
             self._build(var_vals)
         except CUDAError as error:
@@ -288,7 +281,7 @@ class CUDAGraph:
     def graph_launch(self, *args: Any, wait: bool = False) -> float | None:
         """Queues a run of the graph: (executable, stream). Gives the seconds it took if `wait`."""
         timer = Timer(self._gpu) if wait else None
-        check(bindings().cuGraphLaunch(*args), self._count.name)
+        check(bindings().cuGraphLaunch(*args), self.name)
         return timer.seconds() if timer is not None else None
 
     def __call__(
@@ -304,7 +297,7 @@ class CUDAGraph:
         """
         wait = wait or config().DEBUG >= 2
         seconds = self._turns.take(self._run, input_rawbuffers, var_vals, wait)
-        self._count.add(len(input_rawbuffers), var_vals, seconds, jit)
+        self.count(len(input_rawbuffers), var_vals, seconds, jit)
         return seconds
 
     def _run(

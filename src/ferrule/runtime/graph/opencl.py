@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any, final
 
 from ferrule.buffer import Buffer
-from ferrule.capture import BatchCount, GraphException, JitItem, Turns, get_input_replace
+from ferrule.capture import GraphException, GraphExecutor, JitItem, Turns
 from ferrule.config import config
 from ferrule.device import CompiledASTRunner
 from ferrule.runtime.opencl_driver import cl
@@ -159,7 +159,7 @@ def _kernel_of(runner: Any) -> tuple[CompiledASTRunner, CLKernel]:
 
 
 @final
-class CLGraph:
+class CLGraph(GraphExecutor):
     """`jit_cache`, ready to be replayed with other inputs and other values.
 
     Where an item uses one of `input_rawbuffers`, each call puts its own input of that number; all
@@ -174,24 +174,18 @@ class CLGraph:
         input_rawbuffers: Sequence[Buffer],
         var_vals: dict[Any, int],
     ) -> None:
-        self.jit_cache = jit_cache
-        replaced = get_input_replace(jit_cache, input_rawbuffers)
+        super().__init__(jit_cache, input_rawbuffers)
         positions: list[dict[int, int]] = [{} for _ in jit_cache]
-        for (j, i), number in replaced.items():
+        for (j, i), number in self.replaced.items():
             positions[j][i] = number
         self._steps = [_Step(item, positions[j], var_vals) for j, item in enumerate(jit_cache)]
-        self._kept = [
-            [buffer for i, buffer in enumerate(item.rawbufs) if (j, i) not in replaced]
-            for j, item in enumerate(jit_cache)
-        ]
         devices = {item.prg.device for item in jit_cache}
         if len(devices) != 1:
             raise GraphException(f"CLGraph: kernels of several devices: {sorted(devices)}")
         self._queue = self._steps[0].kernel.queue
         self._functions = _functions(self._queue.device)
         self._recorded: CommandBuffer | None = None
-        self._count = BatchCount(jit_cache)
-        self._turns = Turns(self._count.name)
+        self._turns = Turns(self.name)
 
     def __call__(
         self,
@@ -207,7 +201,7 @@ class CLGraph:
         wait = wait or config().DEBUG >= 2
         inputs = [buffer._buf for buffer in input_rawbuffers]
         seconds = self._turns.take(self._run, inputs, var_vals, wait)
-        self._count.add(len(input_rawbuffers), var_vals, seconds, jit)
+        self.count(len(input_rawbuffers), var_vals, seconds, jit)
         return seconds
 
     def _run(self, inputs: Sequence[Any], var_vals: dict[Any, int], wait: bool) -> float | None:
