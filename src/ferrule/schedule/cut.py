@@ -22,6 +22,13 @@ from ferrule.schedule.graph import Graph, value_sources
 from ferrule.schedule.guests import Guests
 from ferrule.schedule.keep import Block, Keeping
 from ferrule.schedule.legality import Legality, is_always_fused
+from ferrule.schedule.rounding import (
+    Evaluation,
+    Evaluations,
+    is_discontinuous,
+    is_reordered,
+    must_be_stored,
+)
 from ferrule.schedule.signature import Signature, Space, is_pass_through, ranges_shape
 from ferrule.schedule.tasks import memory_roots
 from ferrule.schedule.updates import BASE, base_of, stored_value
@@ -47,8 +54,14 @@ def cut(
 
     The kernels of `without_blocks` keep nothing.
     """
-    cutter = _Cutter(graph, target, without_blocks)
-    cutter.run()
+    stored: set[LazyBuffer] = set()
+    while True:
+        cutter = _Cutter(graph, target, without_blocks, stored)
+        cutter.run()
+        inconsistent = must_be_stored(graph, cutter.roots, cutter.evaluations())
+        if not inconsistent:
+            break
+        stored |= inconsistent
     hosts = [fusion for fusion in reversed(cutter.fusions) if fusion.host is None]
     return cutter.roots, [(_stored(fusion), fusion.kept) for fusion in hosts]
 
@@ -75,15 +88,25 @@ def _repeats(node: LazyBuffer) -> bool:
 
 @final
 class _Cutter:
-    def __init__(self, graph: Graph, target: Target, without_blocks: Set[LazyBuffer]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        target: Target,
+        without_blocks: Set[LazyBuffer],
+        stored: Set[LazyBuffer],
+    ) -> None:
         self.graph = graph
         self.target = target
-        self.roots = memory_roots(graph)
+        self.roots = memory_roots(graph) | stored
         self.costs = Costs(graph, set(self.roots), target)
         self.fusions: list[Fusion] = []
         self.count = 0
         self.spaces: dict[tuple[sint, ...], Space] = {}
         self.visits: dict[LazyBuffer, Visits] = {}
+        self.computed: dict[LazyBuffer, list[tuple[Fusion, Signature]]] = {}
+        """Where the fused nodes are evaluated that `rounding` asks about."""
+        self.makers: dict[LazyBuffer, Fusion] = {}
+        """The kernel of each root."""
         self.gains = Gains(self.costs, target, self.visits)
         self.widening: dict[LazyBuffer, list[Fusion]] = {}
         """For a cast, the kernels in which it is a part of an instruction."""
@@ -126,6 +149,27 @@ class _Cutter:
             self._load(node, visits)
             self._make_root(node, visits)
 
+    # -- where nodes are evaluated ---------------------------------------------------------------
+
+    def evaluations(self) -> Evaluations:
+        """The kernels that compute the nodes that `rounding` asks about."""
+        first: dict[int, int] = {}  # for the bit of a fusion, the first bit of its kernel
+        for fusion in self.fusions:
+            bits = fusion.bits
+            while bits & (bits - 1):
+                first[bits & -bits] = fusion.bits & -fusion.bits
+                bits &= bits - 1
+            first[bits] = fusion.bits & -fusion.bits
+        computed = {
+            node: {
+                Evaluation(first[fusion.bits & -fusion.bits], at, fusion.space.evals_at(at))
+                for fusion, at in places
+            }
+            for node, places in self.computed.items()
+        }
+        kernels = {root: first[maker.bits & -maker.bits] for root, maker in self.makers.items()}
+        return Evaluations(computed, kernels)
+
     # -- what happens to a node ------------------------------------------------------------------
 
     def _load(self, node: LazyBuffer, visits: Visits) -> None:
@@ -136,7 +180,7 @@ class _Cutter:
         cost = self.costs[node]
         for fusion, indices in visits.items():
             for signature, nested in indices.items():
-                self._note_reduce(node, cost, fusion, signature)
+                self._note(node, cost, fusion, signature)
                 self._visit_sources(node, fusion, signature, nested)
 
     def _keep(self, node: LazyBuffer, block: Block, visits: Visits) -> None:
@@ -145,7 +189,7 @@ class _Cutter:
         fusion.kept[node] = (block.axis,)
         fusion.outer = block.outer
         fusion.blocks.add(signature)
-        self._note_reduce(node, self.costs[node], fusion, signature)
+        self._note(node, self.costs[node], fusion, signature)
         self._visit_sources(node, fusion, signature, False)
 
     def _keep_or_fuse(self, node: LazyBuffer, visits: Visits) -> None:
@@ -154,6 +198,12 @@ class _Cutter:
             self._keep(node, block, visits)
         else:
             self._fuse(node, visits)
+
+    def _note(self, node: LazyBuffer, cost: Cost, fusion: Fusion, signature: Signature) -> None:
+        """A kernel computes a node on its way."""
+        if is_reordered(node) or is_discontinuous(node):
+            self.computed.setdefault(node, []).append((fusion, signature))
+        self._note_reduce(node, cost, fusion, signature)
 
     def _note_reduce(
         self, node: LazyBuffer, cost: Cost, fusion: Fusion, signature: Signature
@@ -195,6 +245,7 @@ class _Cutter:
         value = stored_value(node, self.roots)
         fusion = Fusion(self.count, node, value, self._space(ranges_shape(value)))
         self.fusions.append(fusion)
+        self.makers[node] = fusion
         self.count += 1
         if self.count <= _MOST_KERNELS:
             for user in visits:
@@ -276,6 +327,7 @@ class _Cutter:
     def _join(self, node: LazyBuffer, at: tuple[Fusion, Signature], visits: Visits) -> None:
         fusion, signature = at
         fusion.outputs.append(node)
+        self.makers[node] = fusion
         fusion.buffers.discard(node)
         users = 0
         for user in visits:
