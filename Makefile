@@ -10,7 +10,7 @@ LOWEST := numpy==2.1.0 ml_dtypes==0.5.0 llvmlite==0.46.0
 LOWEST_CUDA := cuda-bindings==13.0.0 nvidia-cuda-nvrtc==13.0.48
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch test-opencl test-oclgrind test-array-api test-wheel test-lowest lint format bench bench-quick bench-cuda docs \
+.PHONY: help demo test fuzz test-torch test-opencl test-oclgrind test-array-api test-wheel test-lowest lint format bench bench-quick bench-cuda docs \
 	test-cuda test-cuda-fake test-arm
 
 help: ## Print this list
@@ -65,6 +65,11 @@ bench-cuda: ## Measure on a GPU, against the peers that this Python has; it inst
 		--index-url https://download.pytorch.org/whl/cpu || \
 		.torch-venv/bin/$(INSTALL) "torch==2.13.0"
 	@touch $@
+
+MINUTES ?= 5
+FUZZ ?=
+fuzz: $(VENV)/.dev ## Run random programs for $$MINUTES; options of `python -m tests.fuzz` in $$FUZZ
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(FUZZ)
 
 test-torch: .torch-venv/.ready ## Compare with PyTorch on its database of operators
 	.torch-venv/bin/python -m pytest -q tests/torch

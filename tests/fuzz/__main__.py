@@ -1,0 +1,44 @@
+"""`python -m tests.fuzz`: runs random programs, and writes down those that are not what they mean.
+
+Exits with 1 if there were findings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+FOCI = ("views", "gradients", "jit", "threads", "writes", "dtypes")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("--seed", type=int, help="of the run; drawn and printed if not given")
+    parser.add_argument("--only", type=int, help="run this program alone, and print it")
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--programs", type=int, help="how many, at most")
+    parser.add_argument("--size", choices=("small", "large"), default="small")
+    parser.add_argument("--focus", choices=FOCI, default="")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--devices", default="NUMPY,CPU,CPU", help="to draw from")
+    parser.add_argument("--findings", type=Path, default=Path("build/fuzz"), help="a folder")
+    parser.add_argument("--state", type=Path, help="a file; goes on where a run with it ended")
+    parser.add_argument("--no-shrink", action="store_true")
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = arguments()
+    # The cache of compiled kernels has to be chosen before ferrule reads the environment.
+    with tempfile.TemporaryDirectory(prefix="ferrule-fuzz-") as cache:
+        os.environ["FERRULE_CACHE_DIR"] = cache
+        from tests.fuzz.session import Session
+
+        return Session(options).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

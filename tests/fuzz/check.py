@@ -1,0 +1,184 @@
+"""Runs a program in several ways and says where they disagree."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ferrule import errors
+from tests.fuzz.program import Program, methods
+from tests.fuzz.reference import Expected, Outcome, UndefinedError, evaluate, is_float, noisy
+from tests.fuzz.ways import Way, run
+
+Array = np.ndarray[Any, Any]
+
+# Of the largest element of a result; what may be off before the question is looked into.
+TOLERANCE = {"float64": 1e-11, "float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
+NOISE = {"float64": 1e-15, "float32": 3e-7, "float16": 2e-3, "bfloat16": 1.6e-2}
+COARSE = 0.3
+SAMPLES = 8
+
+TYPED = tuple(getattr(errors, name) for name in errors.__all__)
+# Errors that say that something inside is wrong, whatever the program was.
+INTERNAL = (AssertionError, KeyError, AttributeError, RecursionError, NameError, SystemError)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A program that is not what it should be in some way."""
+
+    kind: str
+    """"wrong", "error", "crash" or "hang"."""
+    program: Program
+    way: Way | None
+    where: str
+    """What findings are told apart by, besides their kind."""
+    detail: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.kind, self.where
+
+    def text(self) -> str:
+        title = f"{self.kind}: {self.where}\n\nWay: {self.way}\n\n{self.detail}"
+        return self.program.text(title.replace('"""', "'''").replace("\\", "\\\\") + "\n")
+
+
+def is_internal(error: BaseException) -> bool:
+    """True if an error is no answer to what a user did, but a fault within."""
+    if isinstance(error, TYPED):
+        return False
+    return isinstance(error, INTERNAL)
+
+
+def not_possible(error: BaseException, way: Way) -> bool:
+    """True if an error says that a way is not for such programs, as the documentation does."""
+    return bool(way.jit) and isinstance(error, errors.JitError)
+
+
+def place_of(error: BaseException) -> str:
+    """The innermost function of ferrule's that an error came through."""
+    frames = traceback.extract_tb(error.__traceback__)
+    inside = [frame for frame in frames if "/ferrule/" in frame.filename]
+    if not inside:
+        return type(error).__name__
+    last = inside[-1]
+    module = last.filename.rpartition("/ferrule/")[2]
+    return f"{type(error).__name__} in {module}:{last.name}"
+
+
+def error_finding(error: BaseException, program: Program, way: Way | None) -> Finding:
+    text = "".join(traceback.format_exception(error)[-8:])
+    return Finding("error", program, way, place_of(error), text)
+
+
+def check(program: Program, ways: Sequence[Way]) -> Finding | None:
+    """The first finding of a program; None if all ways agree with its meaning.
+
+    Raises what the program itself raises, if that is a user's error.
+    """
+    try:
+        expected = evaluate(program)
+    except Exception as error:
+        if is_internal(error):
+            return error_finding(error, program, None)
+        raise
+    for way in ways:
+        try:
+            outcome = run(program, way)
+        except Exception as error:
+            if not_possible(error, way):
+                continue
+            return error_finding(error, program, way)
+        finding = compare(program, way, expected, outcome)
+        if finding is not None:
+            return finding
+    return None
+
+
+def compare(program: Program, way: Way, expected: Expected, outcome: Outcome) -> Finding | None:
+    labels = outcome.labels(program)
+    for call, arrays in enumerate(outcome.calls):
+        for place, found in enumerate(arrays):
+            wanted, exact = expected.calls[call][place], expected.exact[call][place]
+            if agree(wanted, found, exact):
+                continue
+            if not exact and plausible(program, call, place, wanted, found):
+                continue
+            detail = f"call {call}, {labels[place]} ({'exact' if exact else 'inexact'})\n"
+            detail += f"expected {short(wanted)}\nfound    {short(found)}"
+            return Finding("wrong", program, way, signature(program, way), detail)
+    return None
+
+
+def signature(program: Program, way: Way) -> str:
+    used = sorted({name for line in program.body for name in methods(line)})
+    return f"{way.device} {'jit ' if way.jit else ''}{' '.join(used)}"
+
+
+def short(array: Array) -> str:
+    text = np.array2string(array, threshold=60, edgeitems=4, max_line_width=90)
+    return f"{array.dtype} {array.shape} {text}"
+
+
+def agree(wanted: Array, found: Array, exact: bool) -> bool:
+    """True if an array is what it should be, or near enough to pass without a closer look."""
+    if wanted.shape != found.shape or wanted.dtype != found.dtype:
+        return False
+    if not is_float(wanted) or exact:
+        return bool(np.array_equal(wanted, found, equal_nan=is_float(wanted)))
+    a, b = wanted.astype(np.float64), found.astype(np.float64)
+    finite = np.isfinite(a)
+    if not np.array_equal(finite, np.isfinite(b)):
+        return False
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    scale = np.abs(a) + 0.1 * np.abs(a[finite]).mean() if finite.any() else np.abs(a)
+    with np.errstate(invalid="ignore"):
+        near = np.abs(a - b) <= TOLERANCE.get(wanted.dtype.name, COARSE) * scale
+    return bool(np.all(same | near))
+
+
+def plausible(program: Program, call: int, place: int, wanted: Array, found: Array) -> bool:
+    """True if noise as large as that of rounding explains a difference."""
+    if wanted.shape != found.shape or wanted.dtype != found.dtype:
+        return False
+    noise = max(_noise_of(program), NOISE.get(wanted.dtype.name, 0))
+    samples: list[Array] = [wanted.astype(np.float64)]
+    for number in range(SAMPLES):
+        for everything in (False, True):
+            amplitude = noise * (0 if number == 0 and not everything else 1)
+            try:
+                shadow = noisy(program, number, everything, amplitude)
+            except Exception as error:
+                if is_internal(error):
+                    raise
+                return True  # noise makes it another program
+            if len(shadow.calls) <= call or shadow.calls[call][place].shape != wanted.shape:
+                return True
+            samples.append(shadow.calls[call][place].astype(np.float64))
+    return _within(np.stack(samples), found.astype(np.float64), noise)
+
+
+def _noise_of(program: Program) -> float:
+    text = " ".join([*(source.made for source in program.sources), *program.body])
+    if "bfloat16" in text or "float8" in text:
+        return NOISE["bfloat16"] if "float8" not in text else COARSE
+    if "float16" in text or ".half()" in text:
+        return NOISE["float16"]
+    return NOISE["float32"] if "float32" in text or "float64" not in text else NOISE["float64"]
+
+
+def _within(samples: Array, found: Array, noise: float) -> bool:
+    wild = ~np.isfinite(samples).all(0) | (np.abs(samples).max(0) > 1e30)
+    with np.errstate(invalid="ignore", over="ignore"):
+        low, high = samples.min(0), samples.max(0)
+        room = 10 * (high - low) + 20 * noise * np.abs(samples).max(0) + 20 * noise * 1e-3
+        fine = (found >= low - room) & (found <= high + room)
+    return bool(np.all(wild | fine))
+
+
+__all__ = ["Finding", "UndefinedError", "check", "compare", "error_finding", "is_internal"]

@@ -1,0 +1,296 @@
+"""Draws programs: statement after statement, each of which the reference accepts."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from ferrule import Context, Tensor
+from ferrule.dtype import dtypes
+from tests.fuzz import surface
+from tests.fuzz.check import Finding, error_finding, is_internal
+from tests.fuzz.drawing import LARGE, SMALL, Drawing, NothingFitsError
+from tests.fuzz.program import Program, Source, assigned, is_write, words
+from tests.fuzz.reference import Machine, UndefinedError, evaluate
+
+BINARY = ("+", "-", "*", "+", "-", "*", "/", "//", "%", "&", "|", "^", "<", "<=", ">", "==", "!=")
+UPDATES = ("+=", "-=", "*=")
+# Names of methods that are drawn more often, since what they do meets most rules of the compiler.
+STRUCTURAL = sorted(
+    words(
+        """sum max min pad permute reshape expand flip cumsum argmax shrink stack cat where prod any
+    all diagonal repeat roll unfold gather clamp maximum minimum cast contiguous split chunk
+    matmul softmax mean sort index_select take squeeze unsqueeze flatten transpose relu abs
+    square masked_fill scatter_add scatter tril triu one_hot unflatten"""
+    )
+)
+FOCI = ("views", "gradients", "jit", "threads", "writes", "dtypes")
+
+
+class Generator:
+    """Draws one program from a seed and a number."""
+
+    def __init__(self, seed: int, index: int, size: str = "small", focus: str = "") -> None:
+        self.rng = random.Random(f"{seed}:{index}")
+        self.number = self.rng.getrandbits(30)
+        self.focus = focus
+        self.draw = Drawing(self.rng, LARGE if size == "large" else SMALL, focus)
+        self.draw.special = self.rng.random() < 0.15
+        self.machine = Machine()
+        self.sources: list[Source] = []
+        self.body: list[str] = []
+        self.finding: Finding | None = None
+        self.rejected: Counter[str] = Counter()
+        self.accepted: Counter[str] = Counter()
+        self.draw.make = self.make
+        self.rngs = Program((), (), (), self.number).rng(0)
+        self.writes = self.rng.random() < {"writes": 1.0, "gradients": 0.15}.get(focus, 0.3)
+
+    def make(self, source: Source) -> Tensor:
+        return self.machine.add(source, self.rngs)
+
+    def program(self) -> Program | None:
+        """The program; None if `finding` has what went wrong on the way, or nothing was drawn."""
+        with Context(FERRULE_DEVICE="NUMPY"):
+            self.start()
+            wanted = self.rng.randint(2, self.draw.limits.statements)
+            for _ in range(wanted * 6):
+                if len(self.body) >= wanted or self.finding is not None:
+                    break
+                self.statement()
+        if not self.body or self.finding is not None:
+            return None
+        return self.finished()
+
+    def start(self) -> None:
+        for _ in range(self.rng.randint(1, 2)):
+            self.draw.fresh(self.draw.shape(), self.draw.dtype())
+        self.sources += self.draw.pending
+        self.draw.pending.clear()
+
+    def statement(self) -> None:
+        """Draws a statement, does it, and keeps it if it is accepted."""
+        before = dict(self.draw.values)
+        try:
+            line = self.drawn()
+        except NothingFitsError:
+            self.forget(before)
+            return
+        if line is None:
+            self.forget(before)
+            return
+        try:
+            self.machine.run(line)
+            self.check_results(line)
+        except (NothingFitsError, UndefinedError):
+            self.forget(before)
+            self.remake(line)
+            return
+        except Exception as error:
+            self.rejected[self.name_of(line)] += 1
+            if is_internal(error):
+                self.body.append(line)
+                sources = (*self.sources, *self.draw.pending)
+                program = Program(sources, tuple(self.body), (), self.number)
+                self.finding = error_finding(error, program, None)
+            self.forget(before)
+            return
+        self.accepted[self.name_of(line)] += 1
+        self.sources += self.draw.pending
+        self.draw.pending.clear()
+        self.body.append(line)
+        for name in assigned(line):
+            value = self.machine.values[name]
+            if isinstance(value, Tensor):
+                self.draw.values[name] = value
+
+    def remake(self, line: str) -> None:
+        """Takes back a write that was done and is not to stay: everything is done again."""
+        if not is_write(line):
+            return
+        self.machine = Machine()
+        kept = self.draw.values
+        for source in self.sources:
+            self.machine.add(source, self.rngs)
+        for statement in self.body:
+            self.machine.run(statement)
+        self.draw.values = {name: self.machine.values[name] for name in kept}
+
+    def check_results(self, line: str) -> None:
+        for name in assigned(line):
+            value = self.machine.values[name]
+            if isinstance(value, Tensor) and value.numel() > self.draw.limits.most:
+                raise NothingFitsError
+
+    def forget(self, before: dict[str, Tensor]) -> None:
+        self.draw.values = before
+        self.draw.pending.clear()
+
+    @staticmethod
+    def name_of(line: str) -> str:
+        found = re.findall(r"\.(\w+)\(", line)
+        return found[0] if found else "operator"
+
+    def new_name(self) -> str:
+        self.draw.count += 1
+        return f"v{self.draw.count}"
+
+    # -- kinds of statements ---------------------------------------------------------------------
+
+    def drawn(self) -> str | None:
+        kinds: list[tuple[int, Callable[[], str | None]]] = [
+            (16, self.method),
+            (16, self.structural),
+            (14, self.binary),
+            (3, self.unary),
+            (12, self.view),
+            (5, self.element),
+            (4, self.positions),
+        ]
+        if self.writes:
+            kinds += [(10, self.write), (6, self.update), (3, self.assign), (3, self.in_place)]
+        if self.focus == "views":
+            kinds += [(40, self.view), (20, self.element), (20, self.structural)]
+        weights = [weight for weight, _ in kinds]
+        (kind,) = self.rng.choices([kind for _, kind in kinds], weights)
+        return kind()
+
+    def method(self) -> str | None:
+        found = [m for m in surface.methods() if not m.in_place]
+        return self.call(self.rng.choice(found))
+
+    def structural(self) -> str | None:
+        name = self.rng.choice(STRUCTURAL)
+        (method,) = [m for m in surface.methods() if m.name == name]
+        return self.call(method)
+
+    def call(self, method: surface.Method) -> str | None:
+        if method.lacking:
+            return None
+        name = self.draw.pick()
+        x = self.draw.values[name]
+        if method.name == "where":
+            name = self.draw.mask(x.shape)
+        text = method.call(self.draw, x, name if method.on_tensor else "Tensor")
+        return f"{self.new_name()} = {text}"
+
+    def binary(self) -> str:
+        name = self.draw.pick()
+        x = self.draw.values[name]
+        other = self.draw.operand(x)
+        op = self.rng.choice(BINARY)
+        if op in "&|^" and dtypes.is_float(x.dtype):
+            op = "*"
+        sides = [name, other]
+        if self.rng.random() < 0.3:
+            sides.reverse()
+        return f"{self.new_name()} = {sides[0]} {op} {sides[1]}"
+
+    def unary(self) -> str:
+        name = self.draw.pick()
+        whole = not dtypes.is_float(self.draw.values[name].dtype)
+        return f"{self.new_name()} = {self.rng.choice(['-', '~' if whole else '-'])}{name}"
+
+    def view(self) -> str:
+        name = self.draw.pick()
+        x = self.draw.values[name]
+        kind = self.rng.choice(["key", "key", "T", "permute", "reshape", "flip", "pad", "expand"])
+        if kind == "key":
+            return f"{self.new_name()} = {name}[{self.draw.key(x)}]"
+        if kind == "T":
+            return f"{self.new_name()} = {name}.T"
+        (method,) = [m for m in surface.methods() if m.name == kind]
+        return f"{self.new_name()} = {method.call(self.draw, x, name)}"
+
+    def element(self) -> str:
+        """A single element of anything, often with more done to it at once."""
+        name = self.draw.pick(lambda x: all(x.shape) and x.ndim > 0)
+        x = self.draw.values[name]
+        key = ", ".join(str(self.rng.randint(-size, size - 1)) for size in x.shape)
+        more = self.rng.choice(["", "", f" + {self.draw.number(x.dtype)}", " * 2", ".reshape(1)"])
+        return f"{self.new_name()} = {name}[{key}]{more}"
+
+    def positions(self) -> str:
+        name = self.draw.pick()
+        return f"{self.new_name()} = {name}[{self.draw.positions(self.draw.values[name])}]"
+
+    def target(self) -> str:
+        return self.draw.pick(lambda x: True)
+
+    def write(self) -> str:
+        name = self.target()
+        x = self.draw.values[name]
+        if x.ndim and 0 not in x.shape and self.rng.random() < 0.3:
+            key = self.draw.positions(x)
+        else:
+            key = self.draw.key(x)
+        indices: dict[str, Any] = {**self.machine.values, **self.draw.values}
+        part = eval(f"{name}[{key}]", indices)
+        return f"{name}[{key}] = {self.draw.operand(part)}"
+
+    def update(self) -> str:
+        name = self.target()
+        x = self.draw.values[name]
+        op = self.rng.choice(UPDATES)
+        if self.rng.random() < 0.5:
+            return f"{name} {op} {self.draw.operand(x)}"
+        key = self.draw.key(x)
+        part = eval(f"{name}[{key}]", {**self.draw.values})
+        return f"{name}[{key}] {op} {self.draw.operand(part)}"
+
+    def assign(self) -> str:
+        name = self.target()
+        return f"{name}.assign({self.draw.like(self.draw.values[name])})"
+
+    def in_place(self) -> str | None:
+        method = self.rng.choice([m for m in surface.methods() if m.in_place])
+        if method.lacking:
+            return None
+        name = self.target()
+        return method.call(self.draw, self.draw.values[name], name)
+
+    # -- the whole -------------------------------------------------------------------------------
+
+    def finished(self) -> Program | None:
+        made = [n for line in self.body for n in assigned(line)]
+        names = [n for n in made if isinstance(self.machine.values[n], Tensor)]
+        names = list(dict.fromkeys(names)) or [source.name for source in self.sources[:1]]
+        results = list(dict.fromkeys([*self.rng.sample(names, min(len(names), 2)), names[-1]]))
+        calls = self.rng.choice([2, 3, 5]) if self.focus == "jit" else self.rng.choice([1, 3, 5])
+        sources = tuple(
+            replace(source, is_state=self.rng.random() < (0.4 if self.writes else 0.15))
+            for source in self.sources
+        )
+        program = Program(sources, tuple(self.body), tuple(results), self.number, calls)
+        program = program.without_unused()
+        program = self.with_gradients(program)
+        try:
+            expected = evaluate(program, shorten=True)
+        except Exception as error:
+            if is_internal(error):
+                self.finding = error_finding(error, program, None)
+            return None
+        return replace(program, calls=len(expected.calls))
+
+    def with_gradients(self, program: Program) -> Program:
+        share = {"gradients": 1.0}.get(self.focus, 0.35)
+        floats = tuple(
+            source.name
+            for source in program.arguments
+            if dtypes.is_float(self.draw.values[source.name].dtype)
+            and self.draw.values[source.name].dtype.bits > 8
+        )
+        if not floats or self.rng.random() > share:
+            return program
+        derived = replace(program, wanted=floats)
+        try:
+            evaluate(replace(derived, calls=1))
+        except Exception as error:
+            if is_internal(error):
+                self.finding = error_finding(error, derived, None)
+            return program
+        return derived

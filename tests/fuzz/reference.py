@@ -1,0 +1,350 @@
+"""What a program means: each statement done and computed at once, on NUMPY, and how exact that is.
+
+A value is exact if all its elements are small multiples of a power of two, and what made them can
+only have met such numbers: then every order of evaluation has the same bits. Other values are
+compared within a tolerance, and the doubtful ones with evaluations in float64 that have noise.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ferrule import Context, Tensor
+from ferrule.dtype import dtypes
+from tests.fuzz.program import Program, Source, assigned, compiled, loaded, methods, words, written
+
+Array = np.ndarray[Any, Any]
+
+# Functions that devices may round differently, even where the true result is a small number.
+INEXACT = words(
+    """
+    exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 arcsin arccos arctan
+    arctan2 sinh cosh tanh asinh acosh atanh arcsinh arccosh arctanh erf erfc erfcx erfinv lgamma
+    digamma polygamma zeta mvlgamma multigammaln sigmoid expit logsigmoid logit softplus mish silu
+    swish gelu quick_gelu elu selu celu tanhshrink softmax log_softmax softmin logsumexp logaddexp
+    logaddexp2 logcumsumexp hypot i0 i0e i1 i1e sinc entr xlogy xlog1py ndtr ndtri log_ndtr rsqrt
+    sqrt cbrt reciprocal pow power float_power Pow Div div divide true_divide mean var std var_mean
+    std_mean nanmean nanvar nanstd average norm vector_norm matrix_norm normalize cosine_similarity
+    layernorm layer_norm batchnorm batch_norm groupnorm group_norm instancenorm instance_norm
+    rmsnorm rms_norm local_response_norm cross_entropy nll_loss binary_cross_entropy kl_div
+    det inv inverse solve cholesky qr svd eigh lstsq pinv pinverse matrix_exp corrcoef cov slogdet
+    logdet cdist pdist dist pairwise_distance scaled_dot_product_attention deg2rad rad2deg degrees
+    radians angle prelu leaky_relu hardsigmoid hardswish softsign quantile nanquantile percentile
+    median nanmedian trapezoid trapz cumulative_trapezoid interpolate grid_sample upsample
+    lerp smooth_l1 huber linspace logspace histc histogram ldexp Mod remainder fmod FloorDiv
+    floor_divide floordiv mod renorm bilinear stft tensorinv tensorsolve triangular_solve
+    solve_triangular cholesky_solve cholesky_inverse cond matrix_rank svdvals eigvalsh nextafter
+    isclose ctc_loss multi_margin_loss multilabel_margin_loss multilabel_soft_margin_loss
+    soft_margin_loss poisson_nll_loss gaussian_nll_loss triplet_margin_loss cosine_embedding_loss
+    hinge_embedding_loss margin_ranking_loss binary_cross_entropy_with_logits
+    """
+)
+_POWERS = words("prod cumprod nanprod pow power Pow matrix_power chain_matmul vander")
+_CASTS = words(
+    """cast astype type_as byte char short int long assign copy_ setitem fill fill_ full_like full
+    new_full masked_fill masked_fill_ index_put index_put_ one_hot bincount histc prod sum cumsum
+    cumprod"""
+)
+
+
+class UndefinedError(Exception):
+    """A statement whose result is not defined, such as a cast of NaN to an integer."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """How exact a value is."""
+
+    exact: bool
+    grain: int
+    """All elements are multiples of 2 ** -grain."""
+    largest: float
+
+    @staticmethod
+    def of(array: Array, exact: bool = True) -> Known:
+        if array.dtype.kind in "iub":
+            largest = float(np.abs(array.astype(np.float64)).max(initial=0))
+            return Known(exact, 0, largest)
+        finite = array.astype(np.float64)
+        finite = np.abs(finite[np.isfinite(finite)])
+        largest = float(finite.max(initial=0))
+        for grain in (0, 1, 2, 4, 8, 12):
+            scaled = finite * 2.0**grain
+            if np.array_equal(scaled, np.trunc(scaled)):
+                return Known(exact, grain, largest)
+        return Known(False, 0, largest)
+
+
+def mantissa(kind: Any) -> int:
+    return {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}.get(kind.name, 3)
+
+
+def is_float(array: Array) -> bool:
+    return array.dtype.kind not in "iub"
+
+
+class Machine:
+    """Runs statements one by one on NUMPY, and keeps what is known of each value."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {"np": np, "Tensor": Tensor}
+        self.known: dict[str, Known] = {}
+        self.related: dict[str, set[str]] = {}
+        self.after: Callable[[Machine, str], None] | None = None
+        """Called after each statement."""
+
+    def add(self, source: Source, rng: Callable[[int], np.random.Generator]) -> Tensor:
+        self.values["rng"] = rng
+        value = eval(source.made, self.values)
+        assert isinstance(value, Tensor)
+        self.bind(source.name, value)
+        return value
+
+    def bind(self, name: str, value: Tensor, exact: bool = True) -> None:
+        self.values[name] = value
+        self.known[name] = Known.of(value.detach().numpy(), exact)
+        self.related[name] = {name}
+
+    def run(self, line: str) -> None:
+        """Does a statement; raises what it raises, or `UndefinedError`."""
+        operands = [name for name in loaded(line) if name in self.known]
+        before = [self.known[name] for name in operands]
+        if written(line) is not None or not _CASTS.isdisjoint(methods(line)):
+            self.check_casts(line, operands)
+        exec(compiled(line), self.values)
+        results = [name for name in assigned(line) if isinstance(self.values[name], Tensor)]
+        target = written(line)
+        for name in results:
+            self.values[name].realize()
+        if target is not None and isinstance(self.values.get(target), Tensor):
+            self.values[target].realize()
+        exact = all(known.exact for known in before) and INEXACT.isdisjoint(methods(line))
+        for name in results:
+            self.learn(line, name, operands, before, exact)
+        if target is not None:
+            self.learn_write(line, target, operands, before, exact)
+        if self.after is not None:
+            self.after(self, line)
+
+    def learn(
+        self, line: str, name: str, operands: Sequence[str], before: Sequence[Known], exact: bool
+    ) -> None:
+        array = self.values[name].detach().numpy()
+        if is_float(array):
+            exact = exact and self.fits(line, operands, before, array)
+        self.known[name] = Known.of(array, exact)
+        self.related.setdefault(name, {name})
+        self.relate(name, operands)
+
+    def relate(self, name: str, others: Sequence[str]) -> None:
+        """Names that may share memory: all that a value was made from, directly or not."""
+        group = set(self.related.get(name, {name}))
+        for other in others:
+            group |= self.related.get(other, {other})
+        for member in group:
+            self.related[member] = group
+
+    def learn_write(
+        self, line: str, target: str, operands: Sequence[str], before: Sequence[Known], exact: bool
+    ) -> None:
+        self.relate(target, operands)
+        array = self.values[target].detach().numpy()
+        fine = exact and (not is_float(array) or self.fits(line, operands, before, array))
+        for name in self.related[target]:
+            value = self.values.get(name)
+            if isinstance(value, Tensor):
+                kept = self.known[name].exact and fine if name in self.known else fine
+                self.known[name] = Known.of(value.detach().numpy(), kept)
+
+    def fits(
+        self, line: str, operands: Sequence[str], before: Sequence[Known], array: Array
+    ) -> bool:
+        """True if no partial result of the statement can have needed more bits than there are."""
+        tensors = [self.values[name] for name in operands if isinstance(self.values[name], Tensor)]
+        count = max([array.size, 1, *(math.prod(tensor.shape) for tensor in tensors)])
+        factors = [max(known.largest, 1.0) * 2.0**known.grain for known in before]
+        constants = [float(n) for n in re.findall(r"(?<![\w\[])\d+\.?\d*(?![\w\]])", line)]
+        factors += [max(c, 1.0) * 4 for c in constants if c]
+        bits = math.log2(math.prod(factors) or 1.0) if factors else 0.0
+        if not _POWERS.isdisjoint(methods(line)):
+            bits *= count
+        kinds = [tensor.dtype.np for tensor in tensors if dtypes.is_float(tensor.dtype)]
+        room = min([mantissa(array.dtype), *(mantissa(np.dtype(kind)) for kind in kinds)])
+        return bits + math.log2(count) <= room
+
+    def check_casts(self, line: str, operands: Sequence[str]) -> None:
+        """Raises `UndefinedError` if numbers that integers cannot hold may become integers."""
+        for name in operands:
+            value = self.values[name]
+            if isinstance(value, Tensor) and dtypes.is_float(value.dtype):
+                array = value.detach().numpy().astype(np.float64)
+                fine = np.isfinite(array).all() and np.abs(array).max(initial=0) < 100
+                if not fine and _may_give_integers(line, self.values, operands):
+                    raise UndefinedError(line)
+
+
+def _may_give_integers(line: str, values: dict[str, Any], operands: Sequence[str]) -> bool:
+    if any(word in line for word in ("int", "byte", "char", "short", "long", "type_as", "bool")):
+        return True
+    tensors = [values[name] for name in operands if isinstance(values[name], Tensor)]
+    return any(dtypes.is_int(tensor.dtype) for tensor in tensors)
+
+
+# -- a whole program -----------------------------------------------------------------------------
+
+
+@dataclass
+class Outcome:
+    """What can be seen of a run: for each call its results, gradients, and the state after it."""
+
+    calls: list[list[Array]] = field(default_factory=list)
+
+    def labels(self, program: Program) -> list[str]:
+        names = [*program.results, *(f"{name}.grad" for name in program.wanted)]
+        return [*names, *(source.name for source in program.states)]
+
+
+@dataclass
+class Expected(Outcome):
+    exact: list[list[bool]] = field(default_factory=list)
+
+
+def total(results: Sequence[Tensor]) -> Tensor | None:
+    """A number of all results that are floats, to differentiate."""
+    parts = []
+    for place, result in enumerate(results):
+        if dtypes.is_float(result.dtype) and result.dtype.bits > 8:
+            weights = Tensor.arange(math.prod(result.shape)).reshape(result.shape) % 5 - 1 - place
+            parts.append((result.cast(wider(result)) * weights).sum())
+    return None if not parts else sum(parts[1:], parts[0])
+
+
+def wider(result: Tensor) -> str:
+    return "float64" if result.dtype is dtypes.float64 else "float32"
+
+
+def gradients(results: Sequence[Tensor], wanted: Sequence[Tensor]) -> list[Tensor]:
+    """The gradients of `total`; zeros where nothing depends on a tensor."""
+    number = total(results)
+    if number is None or not number.requires_grad:
+        return [x.detach() * 0 for x in wanted]
+    return list(number.gradient(*wanted))
+
+
+def evaluate(
+    program: Program,
+    after: Callable[[Machine, str], None] | None = None,
+    shorten: bool = False,
+) -> Expected:
+    """What the program means, on NUMPY.
+
+    With `shorten`, calls after the first that fail or are undefined end the program silently.
+    """
+    with Context(FERRULE_DEVICE="NUMPY"):
+        machine = Machine()
+        for source in program.states:
+            machine.add(source, program.rng(-1))
+        machine.after = after
+        expected = Expected()
+        for call in range(program.calls):
+            try:
+                _evaluate_call(program, machine, call, expected)
+            except Exception:
+                if shorten and call:
+                    break
+                raise
+        return expected
+
+
+def _evaluate_call(program: Program, machine: Machine, call: int, expected: Expected) -> None:
+    rng = program.rng(call)
+    for source in program.arguments:
+        value = machine.add(source, rng)
+        if source.name in program.wanted:
+            value.requires_grad_()
+    if machine.after is not None:
+        machine.after(machine, "")
+    for line in program.body:
+        machine.run(line)
+    results = [machine.values[name] for name in program.results]
+    arrays = [result.detach().numpy() for result in results]
+    exact = [machine.known[name].exact for name in program.results]
+    if program.wanted:
+        found = gradients(results, [machine.values[name] for name in program.wanted])
+        arrays += [gradient.numpy() for gradient in found]
+        exact += [False] * len(found)
+    arrays += [machine.values[source.name].detach().numpy() for source in program.states]
+    exact += [machine.known[source.name].exact for source in program.states]
+    expected.calls.append(arrays)
+    expected.exact.append(exact)
+
+
+# -- noise ---------------------------------------------------------------------------------------
+
+_NARROW = re.compile(r"\b(float32|float16|bfloat16)\b")
+_METHODS = re.compile(r"\.(half|bfloat16|float)\(\)")
+
+
+def widened(program: Program) -> Program:
+    """The program in float64."""
+
+    def wide(text: str) -> str:
+        return _METHODS.sub(".double()", _NARROW.sub("float64", text))
+
+    sources = tuple(
+        source if "np.float32" in source.made else replace(source, made=wide(source.made))
+        for source in program.sources
+    )
+    sources = tuple(
+        replace(s, made=re.sub(r'dtype="(float32|float16|bfloat16)"', 'dtype="float64"', s.made))
+        for s in sources
+    )
+    return replace(program, sources=sources, body=tuple(wide(line) for line in program.body))
+
+
+def noisy(program: Program, seed: int, everything: bool, amplitude: float) -> Expected:
+    """The program in float64, each value that is not exact multiplied by nearly 1.
+
+    With `everything` set, so are the exact operands of what is not exact.
+    """
+    rng = np.random.default_rng(seed)
+    doubtful = _doubtful(program) if everything else set()
+
+    def disturb(machine: Machine, line: str) -> None:
+        names = assigned(line) if line else [source.name for source in program.arguments]
+        for name in names:
+            value = machine.values.get(name)
+            if not isinstance(value, Tensor) or not dtypes.is_float(value.dtype):
+                continue
+            if not machine.known[name].exact or name in doubtful:
+                factor = 1 + amplitude * rng.uniform(-1, 1, value.shape)
+                if not line:
+                    value.assign(value.detach() * Tensor(factor))
+                elif program.writes:
+                    try:
+                        value.assign(value * Tensor(factor))
+                    except (RuntimeError, ValueError, TypeError):
+                        continue
+                else:
+                    machine.values[name] = value * Tensor(factor)
+                machine.known[name] = replace(machine.known[name], exact=False)
+
+    return evaluate(widened(program), disturb)
+
+
+def _doubtful(program: Program) -> set[str]:
+    """Operands of statements whose results are not exact."""
+    found: set[str] = set()
+
+    def note(machine: Machine, line: str) -> None:
+        if line and any(not machine.known[n].exact for n in assigned(line) if n in machine.known):
+            found.update(loaded(line))
+
+    evaluate(program, note)
+    return found

@@ -1,0 +1,267 @@
+"""Processes that run programs: one that crashes or hangs is a finding, and another takes over."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import multiprocessing
+import os
+import random
+import resource
+import signal
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from tests.fuzz.check import Finding, check, error_finding, is_internal
+from tests.fuzz.generate import Generator
+from tests.fuzz.program import Program
+from tests.fuzz.shrink import shrink
+from tests.fuzz.ways import Way, draw_way
+
+SECONDS_EACH = 20.0
+"""For one program in all ways; more is a hang."""
+PROGRAMS_EACH = 400
+"""Of a worker, before a new one takes over; so that what it keeps does not pile up."""
+MOST_MEMORY = 3 << 30
+SHRINKING = 60.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """Which programs to run."""
+
+    seed: int
+    size: str = "small"
+    focus: str = ""
+    devices: tuple[str, ...] = ("NUMPY", "CPU", "CPU")
+    ways: int = 3
+
+
+@dataclass
+class Report:
+    """What came of one program."""
+
+    index: int
+    finding: Finding | None = None
+    drawn: bool = True
+    accepted: Counter[str] = field(default_factory=Counter)
+    rejected: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+
+
+def drawn(job: Job, index: int) -> tuple[Generator, Program | None, list[Way]]:
+    """A program and the ways to run it, both from the seed and the number alone."""
+    generator = Generator(job.seed, index, job.size, job.focus)
+    program = generator.program()
+    if program is None:
+        return generator, None, []
+    rng = random.Random(f"ways:{job.seed}:{index}")
+    ways = [draw_way(program, rng, job.focus, job.devices) for _ in range(job.ways)]
+    return generator, program, ways
+
+
+def run_one(job: Job, index: int) -> Report:
+    start = time.monotonic()
+    generator, program, ways = drawn(job, index)
+    finding = generator.finding
+    if program is not None:
+        try:
+            finding = check(program, ways)
+        except Exception as error:
+            if is_internal(error):
+                finding = error_finding(error, program, None)
+    return Report(
+        index,
+        finding,
+        program is not None,
+        generator.accepted,
+        generator.rejected,
+        time.monotonic() - start,
+    )
+
+
+def _work(job: Job, indices: Connection, reports: Connection) -> None:
+    """The life of a worker: a number comes in, and what came of it goes out."""
+    faulthandler.disable()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    warnings.simplefilter("ignore")
+    while (index := indices.recv()) is not None:
+        try:
+            report = run_one(job, index)
+        except MemoryError:
+            report = Report(index, None, False)
+        except Exception:
+            traceback.print_exc()
+            report = Report(index, None, False)
+        reports.send(report)
+
+
+def _shrink(finding: Finding, found: Connection) -> None:
+    warnings.simplefilter("ignore")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    found.send(shrink(finding, SHRINKING))
+
+
+class Worker:
+    """A process, and what it is at."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        context = multiprocessing.get_context("fork")
+        receive, self.indices = context.Pipe(False)
+        self.reports, send = context.Pipe(False)
+        self.process = context.Process(target=_work, args=(job, receive, send), daemon=True)
+        self.process.start()
+        receive.close()
+        send.close()
+        self.done = 0
+        self.index: int | None = None
+        self.since = 0.0
+
+    def give(self, index: int) -> None:
+        self.index, self.since = index, time.monotonic()
+        self.indices.send(index)
+
+    def end(self) -> None:
+        if self.process.is_alive():
+            self.process.kill()
+        self.process.join()
+        self.indices.close()
+        self.reports.close()
+
+    @property
+    def memory(self) -> int:
+        try:
+            with open(f"/proc/{self.process.pid}/statm") as file:
+                return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        except (OSError, ValueError, IndexError):
+            return 0
+
+
+class Pool:
+    """Workers that run the programs of a job, one number after the other."""
+
+    def __init__(self, job: Job, count: int) -> None:
+        self.job = job
+        self.workers: list[Worker] = []
+        self.count = count
+
+    def run(self, indices: Any, until: float) -> Any:
+        """Yields a report for each number, until the time is over."""
+        iterator = iter(indices)
+        more = True
+        try:
+            while True:
+                while more and len(self.workers) < self.count and time.monotonic() < until:
+                    index = next(iterator, None)
+                    if index is None:
+                        more = False
+                        break
+                    worker = Worker(self.job)
+                    worker.give(index)
+                    self.workers.append(worker)
+                if not self.workers:
+                    return
+                yield from self.step(iterator, until)
+        finally:
+            for worker in self.workers:
+                worker.end()
+            self.workers.clear()
+
+    def step(self, iterator: Any, until: float) -> Any:
+        ready = wait([worker.reports for worker in self.workers], timeout=0.5)
+        for worker in list(self.workers):
+            report: Report | None = None
+            if worker.reports in ready:
+                try:
+                    report = worker.reports.recv()
+                except (EOFError, ConnectionError):
+                    worker.process.join()
+                    report = self.lost(worker, "crash", f"exit code {worker.process.exitcode}")
+            elif time.monotonic() - worker.since > SECONDS_EACH:
+                report = self.lost(worker, "hang", f"more than {SECONDS_EACH:.0f} seconds")
+            elif worker.memory > MOST_MEMORY:
+                report = self.lost(worker, "memory", f"more than {MOST_MEMORY >> 30} GiB")
+            if report is None:
+                continue
+            yield report
+            self.go_on(worker, iterator, until)
+
+    def go_on(self, worker: Worker, iterator: Any, until: float) -> None:
+        """Gives a worker its next number, or lets it end."""
+        worker.done += 1
+        index = None
+        if worker.process.is_alive() and worker.done < PROGRAMS_EACH and time.monotonic() < until:
+            index = next(iterator, None)
+        if index is None:
+            worker.end()
+            self.workers.remove(worker)
+        else:
+            worker.give(index)
+
+    def lost(self, worker: Worker, kind: str, why: str) -> Report:
+        """The report of a worker that gave none."""
+        index = worker.index
+        assert index is not None
+        worker.end()
+        program, ways = Program((), (), ()), []
+        with_program = isolated(_drawn_text, self.job, index)
+        if with_program is not None:
+            program, ways = with_program
+        ways_text = "\n".join(map(str, ways))
+        detail = f"program {index}, {why}; its ways:\n{ways_text}"
+        found = Finding(kind, program, None, f"{kind} of {index}", detail)
+        return Report(index, found)
+
+
+def _drawn_text(job: Job, index: int) -> tuple[Program, list[Way]] | None:
+    _, program, ways = drawn(job, index)
+    return None if program is None else (program, ways)
+
+
+def isolated(function: Any, *arguments: Any, seconds: float = SECONDS_EACH) -> Any:
+    """What a function returns in a process of its own; None if that crashes or takes too long."""
+    context = multiprocessing.get_context("fork")
+    receive, send = context.Pipe(False)
+
+    def work() -> None:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        warnings.simplefilter("ignore")
+        send.send(function(*arguments))
+
+    process = context.Process(target=work, daemon=True)
+    process.start()
+    send.close()
+    try:
+        return receive.recv() if receive.poll(seconds) else None
+    except (EOFError, ConnectionError):
+        return None
+    finally:
+        if process.is_alive():
+            process.kill()
+        process.join()
+        receive.close()
+
+
+def shrunk(finding: Finding) -> Finding:
+    """The finding with a smaller program, shrunk in a process of its own."""
+    if finding.kind not in ("wrong", "error"):
+        return finding
+    smaller = isolated(shrink, finding, SHRINKING, seconds=SHRINKING + 3 * SECONDS_EACH)
+    return finding if smaller is None else smaller
+
+
+def write_json(path: str, data: object) -> None:
+    with open(f"{path}.new", "w") as file:
+        json.dump(data, file, indent=1)
+    os.replace(f"{path}.new", path)
+
+
+__all__: Sequence[str] = ["Job", "Pool", "Report", "isolated", "run_one", "shrunk", "write_json"]
