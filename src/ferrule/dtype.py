@@ -7,9 +7,10 @@ that NumPy lacks, are imported only when a type's `np` is asked for.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import struct
+from collections.abc import Hashable, Iterable
 from functools import cache, cached_property
-from typing import Any, final
+from typing import Any, Final, final
 
 from ferrule.records import dataclass
 
@@ -106,11 +107,48 @@ def largest_finite(dtype: DType) -> float:
     return math.ldexp(2.0 - math.ldexp(1.0, -dtype.mantissa_bits), largest_exponent)
 
 
+_NAN: Final = math.nan
+_NEGATIVE_NAN: Final = -math.nan
+
+
+def exact(value: object) -> Hashable:
+    """A key that two literals share if they have the same type and the same bits.
+
+    `==` is no such key: 1 equals True and 1.0, 0.0 equals -0.0, and no NaN equals itself.
+
+    >>> exact(0.0) == exact(-0.0), exact(math.nan) == exact(math.nan), exact(1) == exact(True)
+    (False, True, False)
+    """
+    if isinstance(value, float):
+        return struct.pack("<d", value)
+    return (type(value).__name__, value)
+
+
+def shown(value: object) -> str:
+    """A literal as text that differs where `exact` does: the sign of a NaN is shown.
+
+    >>> shown(-math.nan), shown(-0.0), shown(1)
+    ('-nan', '-0.0', '1')
+    """
+    if isinstance(value, float) and value != value and math.copysign(1.0, value) < 0:
+        return "-nan"
+    return repr(value)
+
+
 def _round_float(dtype: DType, value: float) -> float:
-    """The nearest value that `dtype` holds, ties to even, with its subnormals and overflow."""
-    if dtype is dtypes.float64 or value == 0 or math.isnan(value):
+    """The nearest value that `dtype` holds, ties to even, with its subnormals and overflow.
+
+    A NaN keeps its sign, and loses its payload. There is one object for each of the two, so that
+    what is equal but for identity, such as a tuple, is the same where the bits are.
+    """
+    if value != value:
+        return _NAN if math.copysign(1.0, value) > 0 else _NEGATIVE_NAN
+    if dtype is dtypes.float64 or value == 0:
         return value
-    overflow = math.nan if dtype is dtypes.float8_e4m3 else math.copysign(math.inf, value)
+    if dtype is dtypes.float8_e4m3:
+        overflow = _NAN if value > 0 else _NEGATIVE_NAN
+    else:
+        overflow = math.copysign(math.inf, value)
     if math.isinf(value):
         return overflow
     exponent = math.frexp(value)[1] - 1
@@ -152,6 +190,25 @@ def truncate(dtype: DType, value: float) -> bool | int | float:
     if dtypes.is_float(dtype):
         return _round_float(dtype, _to_float(value))
     return _wrap_int(dtype, value)
+
+
+def check_range(number: float, dtype: DType) -> None:
+    """Raises `OverflowError` if an integer type cannot hold a number that is given for it.
+
+    A fraction is cut off, as in a cast. Floats take any number: too large ones are infinite.
+
+    >>> check_range(255.5, dtypes.uint8)
+    >>> check_range(300, dtypes.uint8)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    OverflowError: 300 does not fit dtypes.uint8 (0 to 255); ...
+    """
+    if dtype.exponent_bits or dtype is dtypes.bool:
+        return
+    if not dtypes.min(dtype) - 1 < number < dtypes.max(dtype) + 1:
+        raise OverflowError(
+            f"{number} does not fit {dtype} ({dtypes.min(dtype)} to {dtypes.max(dtype)}); "
+            "use a wider dtype, or cast the tensor first"
+        )
 
 
 def _join_floats(floats: Iterable[DType]) -> DType:

@@ -25,7 +25,7 @@ def _divide_float(a: float, b: float) -> float:
     if b != 0:
         return a / b
     if a == 0 or math.isnan(a):
-        return math.nan
+        return a if a else math.nan
     return math.copysign(math.inf, a) * math.copysign(1.0, b)
 
 
@@ -48,14 +48,14 @@ def _remainder_int(a: int, b: int) -> int:
 
 def _largest_float(a: float, b: float) -> float | None:
     if math.isnan(a) or math.isnan(b):
-        return math.nan
+        return a if math.isnan(a) else b
     if a == b == 0 and math.copysign(1.0, a) != math.copysign(1.0, b):
         return None  # which zero comes out is the device's choice
     return max(a, b)
 
 
 def _root(a: float) -> float:
-    return math.sqrt(a) if a >= 0 else math.nan
+    return math.sqrt(a) if a >= 0 else a if math.isnan(a) else math.nan
 
 
 def _whole(a: float) -> float:

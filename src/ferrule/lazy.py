@@ -16,7 +16,7 @@ from itertools import count
 from typing import Any, Final, final
 
 from ferrule.buffer import Buffer
-from ferrule.dtype import DType, dtypes, truncate
+from ferrule.dtype import DType, dtypes, exact, truncate
 from ferrule.expr import Expr, as_int, sint
 from ferrule.fold import Scalar, fold_bitcast, fold_cast, is_negative_zero
 from ferrule.known import has_source_of_its_size, is_empty, moved_const, reduced_const, simpler
@@ -58,7 +58,6 @@ _COMBINES: Final = {
     ReduceOps.PROD: BinaryOps.MUL,
 }
 """What combines two results of a reduce."""
-_NAN: Final = float("nan")
 _serials = count()
 
 
@@ -93,12 +92,10 @@ class LazyBuffer(Node):
         """Every element is `value`, as `dtype` holds it. A symbolic integer is allowed."""
         if not isinstance(value, Expr):
             value = truncate(dtype, value)
-            if value != value:
-                value = _NAN
         elif value.is_const:
             value = truncate(dtype, value.arg)
         shape = _sizes(shape)
-        key = (LoadOps.CONST, value, is_negative_zero(value), dtype, shape, device)
+        key = (LoadOps.CONST, exact(value), dtype, shape, device)
         found = _find(key)
         return found or _make(LoadOps.CONST, (), value, shape, dtype, device, key)
 

@@ -7,14 +7,13 @@ that equality is identity.
 from __future__ import annotations
 
 import hashlib
-import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import FrozenInstanceError, field
 from dataclasses import dataclass as standard_dataclass
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from ferrule.buffer import Buffer
-from ferrule.dtype import DType
+from ferrule.dtype import DType, exact, shown
 from ferrule.expr import Expr, Variable, sint
 from ferrule.interning import Table
 from ferrule.opkinds import (
@@ -100,9 +99,11 @@ class ConstBuffer:
     dtype: DType
     st: ShapeTracker
 
+    def __repr__(self) -> str:
+        return f"ConstBuffer(val={shown(self.val)}, dtype={self.dtype!r}, st={self.st!r})"
+
     def _identity(self) -> tuple[object, ...]:
-        value = struct.pack("<d", self.val) if isinstance(self.val, float) else self.val
-        return (type(self.val), value, self.dtype, self.st)
+        return (exact(self.val), self.dtype, self.st)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ConstBuffer) and self._identity() == other._identity()

@@ -43,7 +43,9 @@ def test_equal_expressions_are_one_node() -> None:
 def test_constants_are_told_apart_by_their_bits() -> None:
     assert const(1) is const(1.0)
     assert const(0.0) is not const(-0.0)
-    assert const(math.nan) is const(-math.nan)
+    assert const(math.nan) is const(float("nan"))
+    assert const(-math.nan) is const(-float("nan"))
+    assert const(math.nan) is not const(-math.nan)
     assert const(1, dtype=dtypes.int32) is not const(1, dtype=dtypes.bool)
     assert const(300, dtype=dtypes.uint8).base_const() == 44
 

@@ -11,7 +11,7 @@ from dataclasses import field
 from typing import final
 
 from ferrule.codegen.uops import UOp, UOps
-from ferrule.dtype import DType, dtypes
+from ferrule.dtype import DType, dtypes, exact
 from ferrule.expr import INDEX, Expr, ExprOp, toposort
 from ferrule.records import dataclass
 
@@ -118,7 +118,7 @@ class Emitter:
 
     def constant(self, value: object, dtype: DType, lanes: int = 1) -> UOp:
         """A literal in all lanes."""
-        key = (dtype, lanes, repr(value))
+        key = (dtype, lanes, exact(value))
         found = self._constants.get(key)
         if found is None:
             found = self.top(UOp(UOps.CONST, dtype, lanes, (), value))

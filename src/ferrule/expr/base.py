@@ -11,7 +11,7 @@ from enum import auto
 from typing import Any, Final, Self, TypeVar
 from zlib import crc32
 
-from ferrule.dtype import DType, dtypes
+from ferrule.dtype import DType, dtypes, exact
 from ferrule.enums import Enum
 from ferrule.interning import Table
 
@@ -112,7 +112,7 @@ class ExprBase:
     _linear: tuple[dict[Self, int], int] | None
 
     def __new__(cls, op: ExprOp, dtype: DType, src: tuple[Self, ...] = (), arg: Any = None) -> Self:
-        key = (op, dtype, src, type(arg), arg.hex() if type(arg) is float else arg)
+        key = (op, dtype, src, exact(arg) if type(arg) is float else (type(arg), arg))
         entry = _interned.get(key)
         if entry is not None:  # as `Table.find`, without a call for each node
             found: Self | None = entry()

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
+from ferrule.dtype import shown
 from ferrule.expr.base import ExprBase, ExprOp
 
 _SYMBOL: Final = {
@@ -82,7 +83,7 @@ def _text(node: ExprBase, found: Mapping[ExprBase, str], numbered: Collection[Ex
     operands = [found[source] for source in _operands(node)]
     match node.op:
         case ExprOp.CONST:
-            return repr(node.arg)
+            return shown(node.arg)
         case ExprOp.VARIABLE:
             bound = node.arg[3:]
             return f"{node.name}={bound[0]}" if bound else node.name

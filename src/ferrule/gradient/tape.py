@@ -8,13 +8,12 @@ sources, an `Entry` keeps what its rule will ask for, and nothing else. Rules ar
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, Protocol, final
 from weakref import ref
 
-from ferrule.dtype import DType, dtypes
+from ferrule.dtype import DType, check_range, dtypes, exact
 from ferrule.expr import sint
 from ferrule.lazy import LazyBuffer, elementwise
 from ferrule.ops import (
@@ -253,11 +252,15 @@ _constants: dict[Any, LazyBuffer] = {}
 
 
 def constant(number: Number, dtype: DType, shape: Shape, device: str) -> LazyBuffer:
-    """A number for every element; the last few hundred are kept, because functions need many."""
-    key = (number, math.copysign(1.0, number), dtype, shape, device)
+    """A number for every element; the last few hundred are kept, because functions need many.
+
+    Raises `OverflowError` if the number is beyond an integer type's.
+    """
+    key = (number if type(number) is int else exact(number), dtype, shape, device)
     node = _constants.get(key)
     # A constant that was computed has become memory, which nothing should hold without need.
     if node is None or node.op is not LoadOps.CONST:
+        check_range(number, dtype)
         if len(_constants) >= 512:
             _constants.clear()
         node = _constants[key] = LazyBuffer.const(number, dtype, shape, device)

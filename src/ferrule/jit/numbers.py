@@ -17,7 +17,7 @@ from typing import Any, final
 import numpy as np
 
 from ferrule.device import Compiled, Device, Interpreted
-from ferrule.dtype import DType
+from ferrule.dtype import DType, exact
 from ferrule.expr import Expr
 from ferrule.jit.names import NO_NAMES, Names, names_of, names_of_parameters
 from ferrule.jit.places import (
@@ -68,9 +68,9 @@ def form(value: Any) -> Any:
     if isinstance(value, frozenset):
         return frozenset([form(part) for part in value])
     if isinstance(value, float):
-        return type(value), value.hex()
+        return type(value), exact(value)
     if isinstance(value, complex):
-        return type(value), value.real.hex(), value.imag.hex()
+        return type(value), exact(value.real), exact(value.imag)
     if isinstance(value, np.generic):
         return type(value), value.dtype.str, value.tobytes()
     if isinstance(value, slice | range):

@@ -226,7 +226,7 @@ def special_bits(dtype: DType, value: float) -> str:
     infinity = ((1 << dtype.exponent_bits) - 1) << dtype.mantissa_bits
     if math.isnan(value):
         infinity |= 1 << (dtype.mantissa_bits - 1)
-    sign = 1 << (dtype.bits - 1) if value < 0 else 0
+    sign = 1 << (dtype.bits - 1) if math.copysign(1.0, value) < 0 else 0
     return f"{sign | infinity:#x}u"
 
 

@@ -47,8 +47,8 @@ def is_real(kind: str) -> bool:
 def _literal(kind: str, value: float) -> str:
     if is_real(kind):
         bits: int = struct.unpack("<Q", struct.pack("<d", value))[0]
-        if math.isnan(value):
-            bits = 0x7FF8000000000000
+        if math.isnan(value):  # the quiet one, of the same sign
+            bits = bits & 1 << 63 | 0x7FF8000000000000
         return f"0x{bits:016X}"
     if kind == "i1":
         return "true" if value else "false"

@@ -12,15 +12,15 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Any, Final, TypeAlias, final
 
+from ferrule.dtype import exact
 from ferrule.expr import Expr
-from ferrule.fold import is_negative_zero
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import LoadOps
 from ferrule.records import dataclass
 from ferrule.schedule.graph import Graph
 from ferrule.schedule.offsets import offsets_of, without_offsets
 
-Numbers: TypeAlias = list[tuple[Any, bool]]
+Numbers: TypeAlias = list[Hashable]
 Offsets: TypeAlias = list[tuple[int, tuple[Any, ...]]]
 
 _ENOUGH: Final = 4
@@ -80,9 +80,9 @@ def changes(graph: Graph, key: tuple[Any, ...]) -> Changes:
         offsets = [pair for pair in found if pair[1]]
     if not constants and not offsets:
         return _NONE
-    # The parts of the key that stand for constants begin: CONST, the number, its zero's sign.
+    # The parts of the key that stand for constants begin: CONST, the number, its bits.
     form = tuple([part[3:] if _names_number(part) else without_offsets(part) for part in key])
-    numbers = [(node.arg, is_negative_zero(node.arg)) for node in constants]
+    numbers = [exact(node.arg) for node in constants]
     seen = _forms.get(form)
     if seen is None:
         seen = _forms[form] = _Seen(numbers, offsets)

@@ -16,8 +16,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from typing import Any, Final, TypeAlias, final
 
 from ferrule.buffer import Buffer
+from ferrule.dtype import exact
 from ferrule.expr import Length, as_expr, as_int, sint
-from ferrule.fold import is_negative_zero
 from ferrule.lazy import LazyBuffer
 from ferrule.opkinds import OpError, infer
 from ferrule.ops import (
@@ -35,7 +35,7 @@ from ferrule.shape.view import Shape, ShapeError, View, prod_sint, same
 from ferrule.target import Target
 
 Plan: TypeAlias = Callable[[Graph], Recipe]
-Numbers: TypeAlias = tuple[tuple[Any, bool], ...]
+Numbers: TypeAlias = tuple[Hashable, ...]
 
 _ENOUGH: Final = 3
 """How many graphs that differ in sizes have kernels of their own."""
@@ -78,7 +78,7 @@ def _sample(graph: Graph, key: tuple[Any, ...]) -> tuple[_Sample, Hashable]:
     """What may change of a graph, and the rest of its key."""
     sizes: list[int] = []
     offsets: list[int] = []
-    numbers: list[tuple[Any, bool]] = []
+    numbers: list[Hashable] = []
     parts: list[Hashable] = []
     for node, part in zip(graph.everything, key, strict=False):
         own_sizes, own_offsets = _integers(node)
@@ -86,7 +86,7 @@ def _sample(graph: Graph, key: tuple[Any, ...]) -> tuple[_Sample, Hashable]:
         offsets += own_offsets
         value = node.base_const()
         if value is not None:
-            numbers.append((value, is_negative_zero(value)))
+            numbers.append(exact(value))
         ones = tuple([size == 1 for size in own_sizes])
         changes = bool(own_sizes or own_offsets)
         parts.append(_form(node, part, ones) if changes or value is not None else part)

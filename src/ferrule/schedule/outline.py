@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence, Set
 from typing import Any, TypeAlias, final
 
-from ferrule.fold import is_negative_zero
+from ferrule.dtype import exact
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import LoadOps
 from ferrule.runner import is_divisible
@@ -70,8 +70,7 @@ def parts_of(
                 note((op, sources, node.arg, owner))
         else:
             arg = node.arg
-            zero = is_negative_zero(arg)
-            note((node.op, arg, zero, node.shape, node.dtype, node.device, owner))
+            note((node.op, arg, exact(arg), node.shape, node.dtype, node.device, owner))
     return parts, numbers, uses
 
 

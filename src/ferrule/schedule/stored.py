@@ -76,7 +76,7 @@ def _text(value: Any) -> str:
         return str(value)
     if kind is float:
         return struct.pack("<d", value).hex() + "f"  # each NaN is another
-    if kind is str:
+    if kind is str or kind is bytes:
         return repr(value)
     if kind is DType:
         return str(value.name)

@@ -18,7 +18,7 @@ from ferrule.shape.view import ShapeError
 from ferrule.tensor.autograd import Autograd
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import broadcast, check_devices
-from ferrule.tensor.data import check_range, from_host, scalar_dtype
+from ferrule.tensor.data import from_host, scalar_dtype
 from ferrule.tensor.power import power
 from ferrule.tensor.special import widened, with_sign
 
@@ -188,8 +188,6 @@ class Arithmetic(Autograd):
         if isinstance(number, Expr):
             other = LazyBuffer.const(number, dtype, node.shape, node.device)
             return a.cast(dtype), Value(other)
-        if type(number) is int and dtypes.is_int(dtype):
-            check_range(number, dtype)
         return a.cast(dtype), Value(constant(number, dtype, node.shape, node.device))
 
     def _binary(self, op: BinaryOps, other: Operand, what: str) -> Self:

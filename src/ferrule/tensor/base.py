@@ -33,6 +33,7 @@ from ferrule.tensor.broadcast import fit_shape
 from ferrule.tensor.cell import MOVES, Cache, Cell, Move, Part, moved_view, still_holds
 from ferrule.tensor.data import Array, DTypeLike, bound_shape, from_host, to_device, to_dtype
 
+_NUMBERS = (bool, int, float, list, tuple, np.generic)  # each has to fit the dtype of the elements
 _SHOWN = 8  # elements of a realised tensor in its repr
 
 
@@ -273,7 +274,7 @@ class TensorBase:
         if isinstance(value, TensorBase):
             new = value._read()
         else:
-            dtype = node.dtype if isinstance(value, bool | int | float | list | tuple) else None
+            dtype = node.dtype if isinstance(value, _NUMBERS) else None
             new = from_host(value, dtype, node.device)
         if new.node.device != node.device:
             raise DeviceMismatchError(

@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from ferrule.counting import count_to
-from ferrule.dtype import DType, DTypeError, dtypes
+from ferrule.dtype import DType, DTypeError, check_range, dtypes
 from ferrule.expr import Expr, as_int, sint
 from ferrule.gradient import Number, Shape, Value
 from ferrule.lazy import LazyBuffer
@@ -21,7 +21,6 @@ from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import fit_shape, known_size
 from ferrule.tensor.data import (
     DTypeLike,
-    check_range,
     constant,
     python_number,
     scalar_dtype,

@@ -11,7 +11,7 @@ import numpy as np
 from ferrule.buffer import Buffer, allocators
 from ferrule.device import Device
 from ferrule.dlpack import array_from
-from ferrule.dtype import DType, DTypeError, dtypes
+from ferrule.dtype import DType, DTypeError, check_range, dtypes
 from ferrule.expr import Expr, sint, unbind
 from ferrule.gradient import Number, Value
 from ferrule.lazy import LazyBuffer
@@ -62,18 +62,9 @@ def scalar_dtype(number: object) -> DType:
 
 def constant(number: Any, dtype: DType, shape: Sequence[sint], device: str) -> LazyBuffer:
     """A number for every element; raises `OverflowError` if it is beyond an integer type's."""
-    if dtypes.is_int(dtype) and not isinstance(number, Expr):
+    if not isinstance(number, Expr):
         check_range(number, dtype)
     return LazyBuffer.const(number, dtype, shape, device)
-
-
-def check_range(number: float, dtype: DType) -> None:
-    """Raises `OverflowError` if the integer type cannot hold the number, nor what it is cut to."""
-    if not dtypes.min(dtype) - 1 < number < dtypes.max(dtype) + 1:
-        raise OverflowError(
-            f"{number} does not fit {dtype} ({dtypes.min(dtype)} to {dtypes.max(dtype)}); "
-            "use a wider dtype, or cast the tensor first"
-        )
 
 
 def from_host(data: Any, dtype: DType | None, device: str) -> Value:
@@ -82,6 +73,8 @@ def from_host(data: Any, dtype: DType | None, device: str) -> Value:
     Raises `ShapeError` for ragged lists, `TypeError` for what holds no numbers, `DTypeError` for
     NumPy dtypes that ferrule lacks, `OverflowError` for integers that do not fit.
     """
+    if isinstance(data, np.generic) and dtype is not None:
+        data = data.item()  # a number for another dtype has to fit it, as Python's
     is_number = isinstance(data, bool | int | float | Expr)
     if is_number and not isinstance(data, np.generic):
         chosen = scalar_dtype(data) if dtype is None else dtype
@@ -149,9 +142,8 @@ def _from_sequence(data: Sequence[Any], dtype: DType | None) -> Array:
     shape = _nested_shape(data, ())
     numbers = list(_leaves(data, len(shape)))
     chosen = _common_dtype(numbers) if dtype is None else dtype
-    if dtypes.is_int(chosen):
-        for number in numbers:
-            check_range(number, chosen)
+    for number in numbers if dtypes.is_int(chosen) else ():
+        check_range(number, chosen)
     return np.array(numbers, chosen.np).reshape(shape)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Self
 
+import numpy as np
+
 from ferrule.dtype import DTypeError, dtypes, promote
 from ferrule.gradient import Value
 from ferrule.ops import BinaryOps, UnaryOps
@@ -430,6 +432,8 @@ class Elementwise(Arithmetic):
 
     def _branches(self, yes: Operand, no: Operand) -> tuple[Value, Value]:
         """The two branches in one dtype."""
+        yes = yes.item() if isinstance(yes, np.generic) else yes
+        no = no.item() if isinstance(no, np.generic) else no
         if isinstance(yes, Elementwise):
             return yes._unbroadcast(no)
         if isinstance(no, Elementwise):

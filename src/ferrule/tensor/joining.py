@@ -9,6 +9,7 @@ import numpy as np
 
 from ferrule.dtype import promote
 from ferrule.expr import Expr, as_int, sint
+from ferrule.fold import is_negative_zero
 from ferrule.gradient import Number, Shape, Value
 from ferrule.gradient.joined import all_true, concatenated
 from ferrule.shape.view import ShapeError, same
@@ -374,7 +375,7 @@ def pad_pairs(padding: Any, shape: Shape) -> list[tuple[sint, sint]]:
 
 def padded(value: Value, pairs: Sequence[tuple[sint, sint]], fill: Number) -> Value:
     """The value with (before, after) copies of a number around each axis."""
-    if fill == 0:
+    if fill == 0 and not is_negative_zero(fill):
         return value.pad(pairs)
     inside = Value(all_true(value)).pad(pairs)
     return inside.where(value.pad(pairs), fill)

@@ -196,8 +196,11 @@ def _reverse_power(grad: Value, entry: Entry) -> Gradients:
         slope = exponent * power(base, exponent - 1.0)
         to_base = grad * exponent.equals(0).where(base.full(0), slope)
     if entry.parents[1] is not None:
+        # 0**y is 0 for all positive y, and infinite for negative ones: there the slope is -inf.
+        at_least_0 = (exponent > 0).alu(BinaryOps.OR, exponent.equals(0))
+        stays = base.equals(0).alu(BinaryOps.AND, at_least_0)
         slope = entry.result() * log(base)
-        to_exponent = grad * base.equals(0).where(base.full(0), slope)
+        to_exponent = grad * stays.where(base.full(0), slope)
     return to_base, to_exponent
 
 

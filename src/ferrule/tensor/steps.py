@@ -6,8 +6,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final, TypeAlias, final
 
-from ferrule.dtype import DType
-from ferrule.fold import is_negative_zero
+from ferrule.dtype import DType, exact
 from ferrule.gradient import Value
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import BinaryOps, FunctionOps, TernaryOps, UnaryOps
@@ -54,7 +53,7 @@ class _Taken:
 
     def add(self, step: Step) -> int:
         """The number of a step."""
-        key = (step.op, step.sources, step.arg, is_negative_zero(step.arg), step.dtype)
+        key = (step.op, step.sources, exact(step.arg), step.dtype)
         if key not in self._numbers:
             self.steps.append(step)
             self._numbers[key] = len(self.steps)
