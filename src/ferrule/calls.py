@@ -7,9 +7,10 @@ than a function around it does.
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import Any, TypeGuard, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -22,6 +23,40 @@ _INSTEAD = {
     "out": "write the result with assign: y.assign(x)",
     "pin_memory": "there is nothing to pin: leave it out",
 }
+
+
+def whole(given: object, what: str) -> int:
+    """A whole number as an int: Python's, NumPy's, or of any other type with `__index__`.
+
+    Floats are none, not even 2.0, nor are bools: both are mistakes more often than not. Raises
+    `TypeError`, whose message begins with `what`.
+
+    >>> whole(3, "[roll] shifts")
+    3
+    >>> whole(0.5, "[roll] shifts")
+    Traceback (most recent call last):
+    TypeError: [roll] shifts is a whole number, not 0.5
+    """
+    if not isinstance(given, bool):
+        try:
+            return operator.index(given)  # type: ignore[arg-type]
+        except TypeError:
+            pass
+    hint = ""
+    if isinstance(given, float) and given.is_integer():
+        hint = f"; write int({given!r})"
+    raise TypeError(f"{what} is a whole number, not {given!r}{hint}")
+
+
+def is_several(given: object) -> TypeGuard[Iterable[Any]]:
+    """Whether an argument is several numbers: any sequence, but no text and no array of one.
+
+    >>> is_several([2]), is_several(2), is_several("same")
+    (True, False, False)
+    """
+    if isinstance(given, str) or getattr(given, "ndim", 1) == 0:
+        return False
+    return isinstance(given, Iterable)
 
 
 def unknown_keyword(what: str, name: str, accepted: Iterable[str]) -> TypeError:

@@ -30,6 +30,7 @@ from ferrule.host import Array
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
 from ferrule.tensor.broadcast import known_size
+from ferrule.tensor.checked import checks_arguments
 from ferrule.tensor.data import DTypeLike
 from ferrule.tensor.rowwise import accumulating
 from ferrule.tensor.spectra import half_transform, signal_from, transform
@@ -105,6 +106,7 @@ def _finished(value: Value, x: Tensor, size: int, norm: str | None, forward: boo
 # *** transforms ***
 
 
+@checks_arguments
 def fft(x: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
     """The discrete Fourier transform of complex numbers along one axis.
 
@@ -124,6 +126,7 @@ def fft(x: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None)
     return _finished(transform(value, axis, False), x, size, norm, forward=True)
 
 
+@checks_arguments
 def ifft(x: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
     """The inverse of `fft`, with the same arguments.
 
@@ -137,6 +140,7 @@ def ifft(x: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None
     return _finished(transform(value, axis, True), x, size, norm, forward=False)
 
 
+@checks_arguments
 def rfft(x: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
     """`fft` of real numbers: the frequencies from 0 to n // 2, as pairs.
 
@@ -152,6 +156,7 @@ def rfft(x: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None
     return _finished(half_transform(value, axis, False), x, size, norm, forward=True)
 
 
+@checks_arguments
 def irfft(x: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
     """The inverse of `rfft`: `n` real numbers from n // 2 + 1 pairs.
 
@@ -177,6 +182,7 @@ _Step: TypeAlias = tuple[Callable[..., Tensor], int | None, int]
 """A transform, its number of points, and its axis."""
 
 
+@checks_arguments
 def fftn(
     x: Tensor,
     s: Sequence[int] | None = None,
@@ -196,6 +202,7 @@ def fftn(
     return _several(x, [(fft, n, axis) for n, axis in _along(x, s, dim, True, "fftn")], norm)
 
 
+@checks_arguments
 def ifftn(
     x: Tensor,
     s: Sequence[int] | None = None,
@@ -211,6 +218,7 @@ def ifftn(
     return _several(x, [(ifft, n, axis) for n, axis in _along(x, s, dim, True, "ifftn")], norm)
 
 
+@checks_arguments
 def rfftn(
     x: Tensor,
     s: Sequence[int] | None = None,
@@ -227,6 +235,7 @@ def rfftn(
     return _several(x, [(rfft, n, axis), *((fft, n, axis) for n, axis in others)], norm)
 
 
+@checks_arguments
 def irfftn(
     x: Tensor,
     s: Sequence[int] | None = None,
@@ -243,6 +252,7 @@ def irfftn(
     return _several(x, [*((ifft, n, axis) for n, axis in others), (irfft, n, axis)], norm)
 
 
+@checks_arguments
 def fft2(
     x: Tensor,
     s: Sequence[int] | None = None,
@@ -258,6 +268,7 @@ def fft2(
     return fftn(x, s, dim, norm)
 
 
+@checks_arguments
 def ifft2(
     x: Tensor,
     s: Sequence[int] | None = None,
@@ -273,6 +284,7 @@ def ifft2(
     return ifftn(x, s, dim, norm)
 
 
+@checks_arguments
 def rfft2(
     x: Tensor,
     s: Sequence[int] | None = None,
@@ -288,6 +300,7 @@ def rfft2(
     return rfftn(x, s, dim, norm)
 
 
+@checks_arguments
 def irfft2(
     x: Tensor,
     s: Sequence[int] | None = None,
@@ -332,6 +345,7 @@ def _several(x: Tensor, steps: Sequence[_Step], norm: str | None) -> Tensor:
 # *** frequencies ***
 
 
+@checks_arguments
 def fftfreq(
     n: int, d: float = 1.0, device: str | None = None, dtype: DTypeLike | None = None
 ) -> Tensor:
@@ -344,6 +358,7 @@ def fftfreq(
     return _frequencies(np.fft.fftfreq(_points(n, "fftfreq"), d), device, dtype)
 
 
+@checks_arguments
 def rfftfreq(
     n: int, d: float = 1.0, device: str | None = None, dtype: DTypeLike | None = None
 ) -> Tensor:
@@ -366,6 +381,7 @@ def _frequencies(numbers: Array, device: str | None, dtype: DTypeLike | None) ->
     return Tensor(numbers, device=device, dtype=dtypes.default_float if dtype is None else dtype)
 
 
+@checks_arguments
 def fftshift(x: Tensor, dim: int | Sequence[int] | None = None, *, pairs: bool = True) -> Tensor:
     """Moves the frequency 0 to the middle of some axes, or of all.
 
@@ -378,6 +394,7 @@ def fftshift(x: Tensor, dim: int | Sequence[int] | None = None, *, pairs: bool =
     return _shifted(x, dim, pairs, "fftshift", lambda size: size // 2)
 
 
+@checks_arguments
 def ifftshift(x: Tensor, dim: int | Sequence[int] | None = None, *, pairs: bool = True) -> Tensor:
     """Undoes `fftshift`.
 

@@ -100,7 +100,7 @@ def check(found: Any, expected: Any) -> None:
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
 
 
-def test_einops_takes_tensors(einops: Any) -> None:
+def test_einops_checks_arguments(einops: Any) -> None:
     x = Tensor(CUBE)
     for pattern in ("a b c -> (c a) b", "a b (c d) -> a d (b c) 1", "a b c -> (a b c)"):
         sizes = {"d": 2} if "d" in pattern else {}

@@ -6,7 +6,7 @@ again in an inner loop and no later pass needs to move it. One with an effect st
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import field
 from typing import final
 
@@ -42,7 +42,7 @@ class Emitter:
         self.index = I64
         """The dtype of an index in a UOp: int64, or int32 where all indices fit."""
         self._level: dict[UOp, int] = {}
-        self._constants: dict[tuple[DType, int, str], UOp] = {}
+        self._constants: dict[tuple[DType, int, Hashable], UOp] = {}
         self._splats: dict[tuple[UOp, int], UOp] = {}
 
     @property

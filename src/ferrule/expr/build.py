@@ -189,7 +189,9 @@ def as_int(value: sint) -> sint:
         return value
     if isinstance(value, Expr):
         return int(value.arg) if value.is_const else value
-    return value.__index__() if hasattr(value, "__index__") else value
+    if not hasattr(value, "__index__"):
+        raise TypeError(f"a size is a whole number, not {value!r}")
+    return value.__index__()
 
 
 def range_(name: str, size: sint) -> Expr:

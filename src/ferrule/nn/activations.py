@@ -9,7 +9,7 @@ from ferrule.nn.functions import layer
 from ferrule.nn.parameters import constant
 from ferrule.nn.shown import Shown
 from ferrule.tensor import Tensor
-from ferrule.tensor.checked import takes_tensors
+from ferrule.tensor.checked import checks_arguments
 
 
 @layer
@@ -209,7 +209,7 @@ class PReLU(Shown):
         self.num_parameters = num_parameters
         self.weight = constant((num_parameters,), init, dtype, device)
 
-    @takes_tensors
+    @checks_arguments
     def __call__(self, x: Tensor) -> Tensor:
         """The layer applied to `x`, (N, C, ...)."""
         return x.prelu(self.weight)

@@ -11,7 +11,7 @@ from ferrule.nn.parameters import check_chance, check_counts, constant, glorot_u
 from ferrule.nn.shown import Shown
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
-from ferrule.tensor.checked import takes_tensors
+from ferrule.tensor.checked import checks_arguments
 
 
 @final
@@ -73,7 +73,7 @@ class MultiheadAttention(Shown):
         if add_bias_kv:
             self.bias_k, self.bias_v = (_extra(embed_dim, dtype, device) for _ in range(2))
 
-    @takes_tensors
+    @checks_arguments
     def __call__(
         self,
         query: Tensor,

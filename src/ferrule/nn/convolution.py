@@ -11,7 +11,7 @@ from ferrule.nn.parameters import check_counts, check_sizes, each_axis, filter_w
 from ferrule.nn.shown import Shown
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
-from ferrule.tensor.checked import takes_tensors
+from ferrule.tensor.checked import checks_arguments
 
 Sizes: TypeAlias = int | Sequence[int]
 
@@ -106,7 +106,7 @@ class _Convolution(_Filters):
         reaches = [dilation * (size - 1) for dilation, size in spans]
         return tuple((reach // 2, reach - reach // 2) for reach in reaches)
 
-    @takes_tensors
+    @checks_arguments
     def __call__(self, x: Tensor) -> Tensor:
         """The layer applied to `x`."""
         # As `pad` takes them: from the last axis on.
@@ -191,7 +191,7 @@ class _Transposed(_Filters):
         shape = (in_channels, out_channels // groups, *self.kernel_size)
         self.weight, self.bias = filter_weights(shape, out_channels, bias, dtype, device)
 
-    @takes_tensors
+    @checks_arguments
     def __call__(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         """The layer applied to `x`; `output_size`, of the spatial axes, chooses among the sizes
         that a stride above 1 leaves open."""

@@ -9,7 +9,7 @@ from ferrule.nn.parameters import check_sizes
 from ferrule.nn.shown import Shown
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
-from ferrule.tensor.checked import takes_tensors
+from ferrule.tensor.checked import checks_arguments
 
 
 @final
@@ -66,7 +66,7 @@ class Embedding(Shown):
         layer.weight = embeddings.requires_grad_(not freeze)
         return layer
 
-    @takes_tensors
+    @checks_arguments
     def __call__(self, indices: Tensor) -> Tensor:
         """The rows at `indices`."""
         return indices.embedding(
@@ -108,7 +108,7 @@ class EmbeddingBag(Shown):
         self.include_last_offset = include_last_offset
         self.weight = _table(num_embeddings, embedding_dim, self.padding_idx, dtype, device)
 
-    @takes_tensors
+    @checks_arguments
     def __call__(
         self,
         indices: Tensor,

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from numbers import Integral
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeAlias
 
-from ferrule.calls import misfit
+from ferrule.calls import is_several, misfit, whole
 from ferrule.nn.parameters import check_chance, check_number
 from ferrule.nn.shown import Shown
 from ferrule.tensor import Tensor
@@ -58,15 +57,10 @@ class Function(Shown):
             check_number(self, name, value)
         elif kind == "Chance":
             check_chance(self, name, value)
-        elif kind == "int" and not isinstance(value, Integral):
-            raise TypeError(
-                f"{type(self).__name__}: {name} is {value!r}; it must be a whole number"
-            )
-        elif kind == "Sizes" and (value is None or isinstance(value, str | float)):
-            raise TypeError(
-                f"{type(self).__name__}: {name} is {value!r}; it must be a whole number, or one for"
-                " each axis"
-            )
+        elif kind in ("int", "Sizes"):
+            what = f"{type(self).__name__}: {name}"
+            for number in value if kind == "Sizes" and is_several(value) else (value,):
+                whole(number, what)
 
     def __call__(self, *inputs: Tensor) -> Any:
         """The function of the inputs, with the layer's settings."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from ferrule.helpers import no_attribute
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
-from ferrule.tensor.checked import takes_tensors
+from ferrule.tensor.checked import checks_arguments
 
 __all__ = [
     "calculate_gain",
@@ -77,7 +77,7 @@ def _written(tensor: Tensor, write: Callable[[Tensor], Any]) -> Tensor:
 # Values of one kind
 
 
-@takes_tensors
+@checks_arguments
 def constant_(tensor: Tensor, val: float) -> Tensor:
     """One value everywhere.
 
@@ -87,19 +87,19 @@ def constant_(tensor: Tensor, val: float) -> Tensor:
     return _written(tensor, lambda x: x.fill_(val))
 
 
-@takes_tensors
+@checks_arguments
 def ones_(tensor: Tensor) -> Tensor:
     """Ones everywhere."""
     return constant_(tensor, 1.0)
 
 
-@takes_tensors
+@checks_arguments
 def zeros_(tensor: Tensor) -> Tensor:
     """Zeros everywhere."""
     return constant_(tensor, 0.0)
 
 
-@takes_tensors
+@checks_arguments
 def eye_(tensor: Tensor) -> Tensor:
     """Ones on the diagonal of a matrix, zeros elsewhere.
 
@@ -111,19 +111,19 @@ def eye_(tensor: Tensor) -> Tensor:
     return _written(tensor, lambda x: x.zero_().diagonal().fill_(1))
 
 
-@takes_tensors
+@checks_arguments
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
     """Uniform random numbers in [a, b)."""
     return _written(tensor, lambda x: x.uniform_(a, b))
 
 
-@takes_tensors
+@checks_arguments
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
     """Normally distributed random numbers."""
     return _written(tensor, lambda x: x.normal_(mean, std))
 
 
-@takes_tensors
+@checks_arguments
 def trunc_normal_(
     tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0
 ) -> Tensor:
@@ -144,7 +144,7 @@ def trunc_normal_(
 # Values that keep the variance from layer to layer
 
 
-@takes_tensors
+@checks_arguments
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
     """Uniform, with a variance of gain**2 * 2 / (fan in + fan out).
 
@@ -158,13 +158,13 @@ def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
     return uniform_(tensor, -bound, bound)
 
 
-@takes_tensors
+@checks_arguments
 def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
     """Normal, with a variance of gain**2 * 2 / (fan in + fan out)."""
     return normal_(tensor, 0.0, gain * sqrt(2 / sum(_fans(tensor, "xavier_normal_"))))
 
 
-@takes_tensors
+@checks_arguments
 def kaiming_uniform_(
     tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
 ) -> Tensor:
@@ -177,7 +177,7 @@ def kaiming_uniform_(
     return uniform_(tensor, -bound, bound)
 
 
-@takes_tensors
+@checks_arguments
 def kaiming_normal_(
     tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
 ) -> Tensor:
@@ -192,7 +192,7 @@ def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str, what: s
     return calculate_gain(nonlinearity, a) / sqrt(fan)
 
 
-@takes_tensors
+@checks_arguments
 def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
     """A matrix of (outputs, all else) whose rows, or columns if fewer, are orthogonal, times gain.
 

@@ -8,7 +8,7 @@ from ferrule.dtype import DType
 from ferrule.nn.parameters import check_sizes, filter_weights, inverse_root, uniform
 from ferrule.nn.shown import Shown
 from ferrule.tensor import Tensor
-from ferrule.tensor.checked import takes_tensors
+from ferrule.tensor.checked import checks_arguments
 
 
 @final
@@ -34,7 +34,7 @@ class Linear(Shown):
         shape = (out_features, in_features)
         self.weight, self.bias = filter_weights(shape, out_features, bias, dtype, device)
 
-    @takes_tensors
+    @checks_arguments
     def __call__(self, x: Tensor) -> Tensor:
         """The layer applied to `x`."""
         return x.linear(self.weight.transpose(), self.bias)
@@ -66,7 +66,7 @@ class Bilinear(Shown):
         self.weight = uniform(shape, bound, dtype, device)
         self.bias = uniform((out_features,), bound, dtype, device) if bias else None
 
-    @takes_tensors
+    @checks_arguments
     def __call__(self, x1: Tensor, x2: Tensor) -> Tensor:
         """The layer applied to `x1` and `x2`."""
         # For each output a product with x1: (..., 1, in1) @ (out, in1, in2) would repeat x1.

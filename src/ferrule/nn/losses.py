@@ -12,7 +12,7 @@ from typing import TypeAlias, final
 from ferrule.nn.functions import comparison, criterion
 from ferrule.nn.shown import Shown
 from ferrule.tensor import Tensor
-from ferrule.tensor.checked import takes_tensors
+from ferrule.tensor.checked import checks_arguments
 
 Lengths: TypeAlias = Sequence[int] | int | Tensor
 
@@ -255,7 +255,7 @@ class CTCLoss(Shown):
         self.reduction = reduction
         self.zero_infinity = zero_infinity
 
-    @takes_tensors
+    @checks_arguments
     def __call__(
         self,
         log_probs: Tensor,

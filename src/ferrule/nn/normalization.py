@@ -20,7 +20,7 @@ from ferrule.nn.parameters import (
 from ferrule.nn.shown import Shown
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
-from ferrule.tensor.checked import takes_tensors
+from ferrule.tensor.checked import checks_arguments
 
 
 def _per_channel(values: Tensor, rank: int) -> Tensor:
@@ -67,7 +67,7 @@ class _ByChannel(Shown, ABC):
     def _axes(self, x: Tensor) -> tuple[int, ...]:
         """The axes that statistics are taken over."""
 
-    @takes_tensors
+    @checks_arguments
     def __call__(self, x: Tensor) -> Tensor:
         """The layer applied to `x`."""
         if x.ndim < 2 or x.shape[1] != self.num_features:
@@ -222,7 +222,7 @@ class LayerNorm(Shown):
         self.weight = constant(shape, 1.0, dtype, device) if elementwise_affine else None
         self.bias = constant(shape, 0.0, dtype, device) if elementwise_affine and bias else None
 
-    @takes_tensors
+    @checks_arguments
     def __call__(self, x: Tensor) -> Tensor:
         """The layer applied to `x`."""
         axes = _last_axes(self, self.normalized_shape, x)
@@ -262,7 +262,7 @@ class GroupNorm(Shown):
         self.weight = constant((num_channels,), 1.0, dtype, device) if affine else None
         self.bias = constant((num_channels,), 0.0, dtype, device) if affine else None
 
-    @takes_tensors
+    @checks_arguments
     def __call__(self, x: Tensor) -> Tensor:
         """The layer applied to `x`."""
         if x.ndim < 2 or x.shape[1] != self.num_channels:
@@ -297,7 +297,7 @@ class RMSNorm(Shown):
         self.eps = eps
         self.weight = constant(shape, 1.0, dtype, device) if elementwise_affine else None
 
-    @takes_tensors
+    @checks_arguments
     def __call__(self, x: Tensor) -> Tensor:
         """The layer applied to `x`."""
         axes = _last_axes(self, self.normalized_shape, x)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod, sqrt
-from numbers import Integral, Real
+from numbers import Real
 
 import numpy as np
 
+from ferrule.calls import is_several, whole
 from ferrule.dtype import DType, dtypes
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
@@ -16,9 +17,7 @@ from ferrule.tensor import Tensor
 def check_sizes(layer: object, **sizes: int) -> None:
     """Raises for sizes of a layer that are no whole numbers of at least 0."""
     for name, size in sizes.items():
-        if not isinstance(size, Integral):
-            kind = type(layer).__name__
-            raise TypeError(f"{kind}: {name} is {size!r}; it must be a whole number")
+        whole(size, f"{type(layer).__name__}: {name}")
         if size < 0:
             raise ShapeError(f"{type(layer).__name__}: {name} is {size}; it must be at least 0")
 
@@ -90,7 +89,10 @@ def statistic(
 
 def each_axis(name: str, value: int | Sequence[int], count: int) -> tuple[int, ...]:
     """One number for each spatial axis."""
-    numbers = (value,) * count if isinstance(value, int) else tuple(value)
+    if is_several(value):
+        numbers = tuple([whole(number, name) for number in value])
+    else:
+        numbers = (whole(value, name),) * count
     if len(numbers) != count:
         wanted = {1: "one", 2: "two", 3: "three"}[count]
         raise ShapeError(f"{name}: expected an int or {wanted}, got {value!r}")

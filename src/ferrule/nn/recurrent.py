@@ -10,7 +10,7 @@ from ferrule.nn.parameters import check_chance, check_sizes, inverse_root, unifo
 from ferrule.nn.shown import Shown
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
-from ferrule.tensor.checked import takes_tensors
+from ferrule.tensor.checked import checks_arguments
 
 States: TypeAlias = tuple[Tensor, ...]
 """The hidden state, and for an LSTM the cell's too: each (N, hidden_size)."""
@@ -129,7 +129,7 @@ class RNNCell(_Cell):
     def _step(self, given: Tensor, kept: Tensor, states: States) -> States:
         return _simple(self.nonlinearity, given, kept, states)
 
-    @takes_tensors
+    @checks_arguments
     def __call__(self, x: Tensor, hx: Tensor | None = None) -> Tensor:
         """The state after `x`."""
         return self._next(x, None if hx is None else (hx,))[0]
@@ -161,7 +161,7 @@ class LSTMCell(_Cell):
     def _step(self, given: Tensor, kept: Tensor, states: States) -> States:
         return _lstm(given, kept, states)
 
-    @takes_tensors
+    @checks_arguments
     def __call__(self, x: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """The hidden and the cell's state after `x`."""
         hidden, cell = self._next(x, hx)
@@ -192,7 +192,7 @@ class GRUCell(_Cell):
     def _step(self, given: Tensor, kept: Tensor, states: States) -> States:
         return _gru(given, kept, states)
 
-    @takes_tensors
+    @checks_arguments
     def __call__(self, x: Tensor, hx: Tensor | None = None) -> Tensor:
         """The state after `x`."""
         return self._next(x, None if hx is None else (hx,))[0]
@@ -385,7 +385,7 @@ class RNN(_Recurrent):
     def _step(self, given: Tensor, kept: Tensor, states: States) -> States:
         return _simple(self.nonlinearity, given, kept, states)
 
-    @takes_tensors
+    @checks_arguments
     def __call__(self, x: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The outputs, and the last state of each layer and direction."""
         out, (last,) = self._sequence(x, None if hx is None else (hx,))
@@ -429,7 +429,7 @@ class LSTM(_Recurrent):
     def _step(self, given: Tensor, kept: Tensor, states: States) -> States:
         return _lstm(given, kept, states)
 
-    @takes_tensors
+    @checks_arguments
     def __call__(
         self, x: Tensor, hx: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
@@ -468,7 +468,7 @@ class GRU(_Recurrent):
     def _step(self, given: Tensor, kept: Tensor, states: States) -> States:
         return _gru(given, kept, states)
 
-    @takes_tensors
+    @checks_arguments
     def __call__(self, x: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The outputs, and the last state of each layer and direction."""
         out, (last,) = self._sequence(x, None if hx is None else (hx,))

@@ -14,7 +14,7 @@ from ferrule.nn.parameters import check_counts, glorot_uniform
 from ferrule.nn.shown import Shown
 from ferrule.nn.state import get_state_dict
 from ferrule.tensor import Tensor
-from ferrule.tensor.checked import takes_tensors
+from ferrule.tensor.checked import checks_arguments
 
 Activation = str | Callable[[Tensor], Tensor]
 
@@ -106,7 +106,7 @@ class TransformerEncoderLayer(_Block):
             *shape, dropout, activation, layer_norm_eps, norm_first, bias, dtype, device
         )
 
-    @takes_tensors
+    @checks_arguments
     def __call__(
         self,
         src: Tensor,
@@ -162,7 +162,7 @@ class TransformerDecoderLayer(_Block):
         )
         self.norm3 = LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype, device=device)
 
-    @takes_tensors
+    @checks_arguments
     def __call__(
         self,
         tgt: Tensor,
@@ -226,7 +226,7 @@ class TransformerEncoder(Shown):
         self.layers = [deepcopy(encoder_layer) for _ in range(num_layers)]
         self.norm = norm
 
-    @takes_tensors
+    @checks_arguments
     def __call__(
         self,
         src: Tensor,
@@ -259,7 +259,7 @@ class TransformerDecoder(Shown):
         self.layers = [deepcopy(decoder_layer) for _ in range(num_layers)]
         self.norm = norm
 
-    @takes_tensors
+    @checks_arguments
     def __call__(self, tgt: Tensor, memory: Tensor, **masks: Any) -> Tensor:
         """All layers applied to `tgt`, in order; `masks` are those of the layers."""
         for layer in self.layers:
@@ -326,7 +326,7 @@ class Transformer(Shown):
                     rows, columns = parameter.shape
                     parameter.assign(glorot_uniform((rows, columns), dtype, device).detach())
 
-    @takes_tensors
+    @checks_arguments
     def __call__(
         self,
         src: Tensor,

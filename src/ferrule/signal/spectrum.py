@@ -11,13 +11,13 @@ from ferrule.fft import irfft, rfft
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
 from ferrule.tensor.broadcast import known_size
-from ferrule.tensor.checked import takes_tensors
+from ferrule.tensor.checked import checks_arguments
 
 _NO_WEIGHT: Final = 1e-11
 """A sum of squares of windows that divides nothing, as in PyTorch."""
 
 
-@takes_tensors
+@checks_arguments
 def stft(
     x: Tensor,
     n_fft: int,
@@ -55,7 +55,7 @@ def stft(
     return spectra.transpose(-3, -2)
 
 
-@takes_tensors
+@checks_arguments
 def istft(
     x: Tensor,
     n_fft: int,

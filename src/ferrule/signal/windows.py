@@ -19,6 +19,7 @@ import numpy as np
 from ferrule.dtype import DTypeError, dtypes
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
+from ferrule.tensor.checked import checks_arguments
 from ferrule.tensor.data import DTypeLike, to_dtype
 
 __all__ = [
@@ -63,6 +64,7 @@ def _positive(what: str, name: str, value: float) -> None:
         raise ValueError(f"[{what}] {name} is a positive number, not {value}")
 
 
+@checks_arguments
 def bartlett(
     M: int, *, sym: bool = True, dtype: DTypeLike | None = None, device: str | None = None
 ) -> Tensor:
@@ -77,6 +79,7 @@ def bartlett(
     )
 
 
+@checks_arguments
 def cosine(
     M: int, *, sym: bool = True, dtype: DTypeLike | None = None, device: str | None = None
 ) -> Tensor:
@@ -91,6 +94,7 @@ def cosine(
     )
 
 
+@checks_arguments
 def exponential(
     M: int,
     *,
@@ -120,6 +124,7 @@ def exponential(
     return _window("exponential", M, sym, values, dtype, device)
 
 
+@checks_arguments
 def gaussian(
     M: int,
     *,
@@ -145,6 +150,7 @@ def gaussian(
     )
 
 
+@checks_arguments
 def kaiser(
     M: int,
     *,
@@ -169,6 +175,7 @@ def kaiser(
     return _window("kaiser", M, sym, values, dtype, device)
 
 
+@checks_arguments
 def general_cosine(
     M: int,
     *,
@@ -205,6 +212,7 @@ def _cosines(
     return _window(what, M, sym, values, dtype, device)
 
 
+@checks_arguments
 def general_hamming(
     M: int,
     *,
@@ -222,6 +230,7 @@ def general_hamming(
     return _cosines("general_hamming", M, (alpha, 1 - alpha), sym, dtype, device)
 
 
+@checks_arguments
 def hamming(
     M: int, *, sym: bool = True, dtype: DTypeLike | None = None, device: str | None = None
 ) -> Tensor:
@@ -234,6 +243,7 @@ def hamming(
     return _cosines("hamming", M, (0.54, 0.46), sym, dtype, device)
 
 
+@checks_arguments
 def hann(
     M: int, *, sym: bool = True, dtype: DTypeLike | None = None, device: str | None = None
 ) -> Tensor:
@@ -246,6 +256,7 @@ def hann(
     return _cosines("hann", M, (0.5, 0.5), sym, dtype, device)
 
 
+@checks_arguments
 def blackman(
     M: int, *, sym: bool = True, dtype: DTypeLike | None = None, device: str | None = None
 ) -> Tensor:
@@ -258,6 +269,7 @@ def blackman(
     return _cosines("blackman", M, (0.42, 0.5, 0.08), sym, dtype, device)
 
 
+@checks_arguments
 def nuttall(
     M: int, *, sym: bool = True, dtype: DTypeLike | None = None, device: str | None = None
 ) -> Tensor:

@@ -13,10 +13,9 @@ from typing import Self, final
 from ferrule.dtype import DType
 from ferrule.helpers import not_a_function
 from ferrule.tensor.base import TensorBase
-from ferrule.tensor.checked import check_tensors
 from ferrule.tensor.data import DTypeLike, to_device
 from ferrule.tensor.hints import Hints
-from ferrule.tensor.keywords import accept_synonyms
+from ferrule.tensor.keywords import accept_arguments
 
 __all__ = ["Tensor"]
 
@@ -34,8 +33,7 @@ class _Short(TensorBase):
 
 
 @final
-@check_tensors
-@accept_synonyms
+@accept_arguments
 class Tensor(_Short, Hints):
     """An array of numbers on a device, lazy and differentiable.
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, Self, TypeVar
 
+from ferrule.calls import is_several, whole
 from ferrule.expr import sint
 from ferrule.gradient import Number
 from ferrule.shape.view import ShapeError, same
@@ -389,11 +390,13 @@ class Arranging(Joining):
         places = indices_or_sections
         if isinstance(places, TensorBase):
             places = places.tolist()
-        if isinstance(places, int):
+        if not is_several(places):
+            places = whole(places, "[tensor_split] the number of parts")
             if places < 1:
                 raise ShapeError(f"[tensor_split] the number of parts is at least 1, not {places}")
             small, larger = divmod(size, places)
             places = [part * small + min(part, larger) for part in range(1, places)]
+        places = [whole(place, "[tensor_split] a place") for place in places]
         parts = [range(size)[slice(a, b)] for a, b in pairwise([0, *places, size])]
         return tuple([self.narrow(axis, part.start, len(part)) for part in parts])
 

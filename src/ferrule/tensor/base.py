@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Never, Self
 import numpy as np
 
 from ferrule.buffer import read_guard
-from ferrule.calls import unknown_keyword
+from ferrule.calls import unknown_keyword, whole
 from ferrule.dtype import DType, DTypeError, dtypes
 from ferrule.expr import sint
 from ferrule.gradient import (
@@ -449,8 +449,8 @@ class TensorBase:
     def _axis(self, axis: int, what: str) -> int:
         """An axis counted from the front."""
         rank = len(self._shape)
-        if not isinstance(axis, int | np.integer):
-            raise TypeError(f"[{what}] an axis is a whole number, not {axis!r}")
+        if type(axis) is not int:
+            axis = whole(axis, f"[{what}] an axis")
         if not -rank <= axis < rank:
             raise ShapeError(
                 f"[{what}] axis {axis} is out of range for shape {self._shape}, "

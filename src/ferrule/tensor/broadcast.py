@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
-from ferrule.expr import sint
+from ferrule.calls import whole
+from ferrule.expr import Expr, as_int, sint
 from ferrule.gradient import Shape, Value
 from ferrule.lazy import DeviceMismatchError
 from ferrule.shape.view import ShapeError
@@ -35,6 +37,13 @@ def _broadcast(shapes: tuple[Shape, ...]) -> Shape | None:
             elif size != 1 and size != result[axis]:
                 return None
     return tuple(result)
+
+
+def whole_size(size: Any, what: str, name: str = "a size") -> sint:
+    """A size as an int, or as an expression; raises `TypeError` for what is no whole number."""
+    if type(size) is int:
+        return size
+    return as_int(size) if isinstance(size, Expr) else whole(size, f"[{what}] {name}")
 
 
 def known_size(size: sint, what: str) -> int:

@@ -1,84 +1,127 @@
-"""Methods that take tensors are given tensors: anything else is a `TypeError` that says so.
+"""Arguments of methods, checked by how parameters are annotated: tensors, and whole numbers.
 
-Operators and what is like them take numbers, lists and arrays as well (`Operand`). The others would
-fail somewhere inside, with an error about an attribute that nobody has heard of.
+Operators and what is like them take numbers, lists and arrays as well (`Operand`). Methods that
+need a tensor would fail somewhere inside, with an error about an attribute that nobody has heard
+of; and those that need a whole number would compute something with 0.5.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from functools import wraps
-from types import FunctionType
+from types import FunctionType, NoneType
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
+from ferrule.calls import is_several, whole
+from ferrule.expr import Expr
 from ferrule.tensor.base import TensorBase
 
-T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
-Expected: TypeAlias = tuple[int, str, bool]
-"""A parameter that has to be a tensor: its place, its name, and whether it may be None."""
+Check: TypeAlias = Callable[[Any, str, str], Any]
+"""Gives an argument, as a method is to have it; or raises, with the method's and its own name."""
+Expected: TypeAlias = tuple[int, str, AbstractSet[type[Any]], Check]
+"""A parameter that is checked: its place, its name, and the types that are right at once."""
 
 _TENSORS: Final = ("TensorBase", "Tensor", "Self")
 _OR_NONE: Final = " | None"
+_ONE: Final = frozenset({"int", "int_", "sint"})
+_SEVERAL: Final = frozenset(
+    {"Axes", "Sizes", "Wanted", "Sequence[int]", "Sequence[sint]", "tuple[int, int]"}
+)
+_BESIDE: Final = frozenset({"None", "TensorBase"})
 
 
-def check_tensors(owner: type[T]) -> type[T]:
-    """Makes the public methods of a class check the parameters that are annotated as tensors.
+_BY_NAME: Final = 1 << 30
+"""The place of a parameter that is given by its name alone."""
+_tensor_types: set[type[Any]] = set()
+_tensor_types_or_none: set[type[Any]] = {NoneType}
 
-    >>> from ferrule import Tensor
-    >>> Tensor([1, 2]).gather(0, [0])
-    Traceback (most recent call last):
-    ...
-    TypeError: [gather] index has to be a tensor, not list; make it one: Tensor(...)
+
+def are_tensors(owner: type[TensorBase]) -> None:
+    """Says that objects of a class are tensors, which are found to be right the fastest."""
+    _tensor_types.add(owner)
+    _tensor_types_or_none.add(owner)
+
+
+def checks_arguments(call: F) -> F:
+    """Makes one function check what it is given.
+
+    A layer's `__call__` has the layer's name in the error.
     """
-    members: dict[str, Any] = {}
-    for theme in reversed(owner.__mro__):
-        members.update(vars(theme))
-    for name, member in members.items():
-        if name.startswith("_") or not isinstance(member, FunctionType):
-            continue
-        expected = list(_expected(member))
-        if expected:
-            setattr(owner, name, _checking(member, expected, name))
-    return owner
-
-
-def takes_tensors(call: F) -> F:
-    """The same for one method; a layer's `__call__` has the layer's name in the error."""
     assert isinstance(call, FunctionType)
-    name = None if call.__name__ == "__call__" else call.__name__
-    return cast(F, _checking(call, list(_expected(call)), name))
+    expected = list(expected_of(call))
+    own_name = None if call.__name__ == "__call__" else call.__name__
+
+    @wraps(call)
+    def method(*args: Any, **kwargs: Any) -> Any:
+        name = own_name or type(args[0]).__name__
+        args, kwargs = checked(expected, args, kwargs, name)
+        return call(*args, **kwargs)
+
+    return cast(F, method)
 
 
-def _expected(function: FunctionType) -> Iterator[Expected]:
+def expected_of(function: FunctionType) -> Iterator[Expected]:
+    """The parameters of a function that are checked, by their annotations."""
     # `inspect.signature` would take ten milliseconds for all methods.
     inner: Any = getattr(function, "__wrapped__", function)
     code = inner.__code__
-    for place, name in enumerate(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]):
+    for number, name in enumerate(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]):
+        place = number if number < code.co_argcount else _BY_NAME
         annotation = str(inner.__annotations__.get(name))
         plain = annotation.removesuffix(_OR_NONE)
+        none = (NoneType,) if plain != annotation or annotation.startswith("Axes") else ()
         if plain in _TENSORS:
-            yield place, name, plain != annotation
+            yield place, name, _tensor_types_or_none if none else _tensor_types, _tensor
+            continue
+        kinds = set(annotation.split(" | "))
+        if kinds & _SEVERAL and kinds <= _SEVERAL | _ONE | _BESIDE:
+            yield place, name, frozenset((int, *none)), _whole_numbers
+        elif kinds & _ONE and kinds <= _ONE | _BESIDE:
+            yield place, name, frozenset((int, *none)), _whole_number
 
 
-def _checking(
-    function: FunctionType, expected: list[Expected], own_name: str | None
-) -> Callable[..., Any]:
-    @wraps(function)
-    def method(*args: Any, **kwargs: Any) -> Any:
-        count = len(args)
-        for place, name, optional in expected:
-            if place < count:
-                given = args[place]
-            elif name in kwargs:
-                given = kwargs[name]
-            else:
-                continue
-            if not isinstance(given, TensorBase) and not (optional and given is None):
-                raise no_tensor(own_name or type(args[0]).__name__, name, given)
-        return function(*args, **kwargs)
+def checked(
+    expected: Iterable[Expected], args: tuple[Any, ...], kwargs: dict[str, Any], what: str
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call, whole numbers as ints; raises `TypeError` for what is wrong."""
+    for place, name, right, check in expected:
+        if place < len(args):
+            given = args[place]
+            if type(given) not in right:
+                found = check(given, what, name)
+                if found is not given:
+                    args = (*args[:place], found, *args[place + 1 :])
+        elif name in kwargs:
+            given = kwargs[name]
+            if type(given) not in right:
+                kwargs = {**kwargs, name: check(given, what, name)}
+    return args, kwargs
 
-    return method
+
+def _tensor(given: Any, what: str, name: str) -> Any:
+    if not isinstance(given, TensorBase):
+        raise no_tensor(what, name, given)
+    return given
+
+
+def _whole_number(given: Any, what: str, name: str) -> Any:
+    return given if isinstance(given, Expr) else whole(given, f"[{what}] {name}")
+
+
+def _whole_numbers(given: Any, what: str, name: str) -> Any:
+    if isinstance(given, TensorBase):
+        return given
+    if not is_several(given):
+        return _whole_number(given, what, name)
+    if isinstance(given, Collection) and all([type(number) in _RIGHT for number in given]):
+        return given
+    numbers = [n if n is None else _whole_number(n, what, name) for n in given]
+    return numbers if isinstance(given, list) else tuple(numbers)
+
+
+_RIGHT: Final = frozenset({int, NoneType})
 
 
 def no_tensor(what: str, name: str, given: object) -> TypeError:

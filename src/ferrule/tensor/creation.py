@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
+from ferrule.calls import is_several
 from ferrule.counting import count_to
 from ferrule.dtype import DType, DTypeError, check_range, dtypes
 from ferrule.expr import Expr, as_int, sint
@@ -18,7 +19,7 @@ from ferrule.random import manual_seed, random_words, uniform_from
 from ferrule.shape.view import ShapeError, prod_sint
 from ferrule.tensor import special
 from ferrule.tensor.base import TensorBase
-from ferrule.tensor.broadcast import fit_shape, known_size
+from ferrule.tensor.broadcast import fit_shape, known_size, whole_size
 from ferrule.tensor.data import (
     DTypeLike,
     constant,
@@ -36,10 +37,8 @@ _COUNTERS = (dtypes.int32, dtypes.int64, dtypes.uint64)
 
 
 def _shape(sizes: Sequence[Any], what: str) -> Shape:
-    shape = tuple([as_int(size) for size in listed(sizes)])
+    shape = tuple([whole_size(size, what) for size in listed(sizes)])
     for size in shape:
-        if not isinstance(size, int | Expr) or isinstance(size, bool):
-            raise TypeError(f"[{what}] a size is a whole number, not {size!r}")
         if isinstance(size, int) and size < 0:
             raise ShapeError(f"[{what}] the shape {shape} has a negative size; sizes start at 0")
     return shape
@@ -108,7 +107,7 @@ class Creation(Summaries):
         >>> Tensor.full((2, 2), 7).tolist()
         [[7, 7], [7, 7]]
         """
-        sizes = (shape,) if isinstance(shape, int | np.integer | Expr) else shape
+        sizes = tuple(shape) if is_several(shape) else (shape,)
         wanted = _shape(sizes, "full")
         if isinstance(fill_value, np.ndarray) and not fill_value.ndim:
             fill_value = fill_value[()]

@@ -8,13 +8,13 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from ferrule.dtype import promote
-from ferrule.expr import Expr, as_int, sint
+from ferrule.expr import as_int, sint
 from ferrule.fold import is_negative_zero
 from ferrule.gradient import Number, Shape, Value
 from ferrule.gradient.joined import all_true, concatenated
 from ferrule.shape.view import ShapeError, same
 from ferrule.tensor.base import TensorBase
-from ferrule.tensor.broadcast import check_devices, known_size
+from ferrule.tensor.broadcast import check_devices, known_size, whole_size
 from ferrule.tensor.data import from_host
 from ferrule.tensor.movement import Movement, listed
 
@@ -215,15 +215,12 @@ class Joining(Movement):
         >>> Tensor([1, 2]).repeat(2, 2).tolist()
         [[1, 2, 1, 2], [1, 2, 1, 2]]
         """
-        counts = listed(repeats)
+        counts = tuple([whole_size(count, "repeat", "a count") for count in listed(repeats)])
         missing = len(counts) - len(self._shape)
         if missing < 0:
             raise ShapeError(
                 f"[repeat] {counts} has fewer counts than shape {self._shape} has axes"
             )
-        for count in counts:
-            if not isinstance(count, int | Expr | np.integer):
-                raise TypeError(f"[repeat] a count is a whole number, not {count!r}")
         own = (1,) * missing + self._shape
         apart: list[sint] = [n for size in own for n in (1, size)]
         wide = [n for count, size in zip(counts, own, strict=True) for n in (count, size)]
@@ -248,6 +245,8 @@ class Joining(Movement):
         if dim is None:
             return self.flatten().repeat_interleave(repeats, 0, output_size)
         axis = self._axis(dim, "repeat_interleave")
+        if isinstance(repeats, bool | float | np.floating):
+            raise TypeError(f"[repeat_interleave] a count is a whole number, not {repeats!r}")
         if not isinstance(repeats, int):
             return self._repeat_each(repeats, axis, output_size)
         if repeats < 0:
@@ -363,13 +362,18 @@ def pad_pairs(padding: Any, shape: Shape) -> list[tuple[sint, sint]]:
                 f"[pad] {len(given)} pairs for the {rank} axes of shape {shape}; "
                 "give one for each, or a flat tuple from the last axis on"
             )
-        return [(0, 0) if pair is None else (pair[0], pair[1]) for pair in given]
+        whole = [(0, 0) if pair is None else pair for pair in given]
+        return [
+            (whole_size(low, "pad", "an amount"), whole_size(high, "pad", "an amount"))
+            for low, high in whole
+        ]
     if len(given) % 2 or len(given) > 2 * rank:
         raise ShapeError(
             f"[pad] a flat tuple of {len(given)} amounts does not fit shape {shape}; "
             "it has two for each axis, from the last one on"
         )
-    pairs = [(given[place], given[place + 1]) for place in range(0, len(given), 2)]
+    amounts = [whole_size(amount, "pad", "an amount") for amount in given]
+    pairs = [(amounts[place], amounts[place + 1]) for place in range(0, len(given), 2)]
     return [(0, 0)] * (rank - len(pairs)) + pairs[::-1]
 
 

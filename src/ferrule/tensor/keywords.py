@@ -1,6 +1,7 @@
 """The names of parameters in NumPy and PyTorch that mean the same: a call may use either.
 
-Other names are an error that says which there are.
+Other names are an error that says which there are. What is given is checked on the way, by
+`checked.py`: a call has one function around it, whatever there is to look at.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from types import FunctionType
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from ferrule.calls import unknown_keyword
+from ferrule.tensor.base import TensorBase
+from ferrule.tensor.checked import Expected, are_tensors, checked, expected_of
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -41,16 +44,27 @@ _OTHERS: Final = {
 }
 
 
-def accept_synonyms(owner: type[T]) -> type[T]:
+def accept_arguments(owner: type[T]) -> type[T]:
     """Makes every public method of a class take a parameter under each of its usual names.
 
-    `x.sum(dim=0)` is `x.sum(axis=0)`. A decorator of the class: methods that take nothing but
-    their operands, and calls without keywords, are left as they are.
+    `x.sum(dim=0)` is `x.sum(axis=0)`. Parameters that are annotated as tensors or as whole numbers
+    are checked. A decorator of the class: methods that take nothing but their operands are left as
+    they are.
 
     >>> from ferrule import Tensor
     >>> Tensor([[1, 2], [3, 4]]).sum(dim=0, keepdims=True).tolist()
     [[4, 6]]
+    >>> Tensor([1, 2]).gather(0, [0])
+    Traceback (most recent call last):
+    ...
+    TypeError: [gather] index has to be a tensor, not list; make it one: Tensor(...)
+    >>> Tensor([1, 2]).roll(0.5)
+    Traceback (most recent call last):
+    ...
+    TypeError: [roll] shifts is a whole number, not 0.5
     """
+    if issubclass(owner, TensorBase):
+        are_tensors(owner)
     members: dict[str, Any] = {}
     for theme in reversed(owner.__mro__):
         members.update(vars(theme))
@@ -63,16 +77,18 @@ def accept_synonyms(owner: type[T]) -> type[T]:
             continue
         function.__qualname__ = f"{owner.__name__}.{name}"
         parameters = _parameters(function)
-        if parameters.synonyms or parameters.several or _has_settings(function):
-            renaming = _renaming(function, parameters)
-            setattr(owner, name, renaming if kind is None else kind(renaming))
+        expected = list(expected_of(function))
+        named = parameters.synonyms or parameters.several or _has_settings(function)
+        if expected or named:
+            around = _accepting(function, parameters, expected, name)
+            setattr(owner, name, around if kind is None else kind(around))
     return owner
 
 
 def with_synonyms(function: F) -> F:
-    """`accept_synonyms` for a function alone."""
+    """`accept_arguments` for the names of a function alone."""
     assert isinstance(function, FunctionType)
-    return cast(F, _renaming(function, _parameters(function)))
+    return cast(F, _accepting(function, _parameters(function), [], function.__name__))
 
 
 class _Parameters(NamedTuple):
@@ -108,14 +124,26 @@ def _parameters(function: FunctionType) -> _Parameters:
     return _Parameters(tuple(name for name in named if name != "cls"), synonyms, several, is_open)
 
 
-def _renaming(function: FunctionType, parameters: _Parameters) -> Callable[..., Any]:
+def _accepting(
+    function: FunctionType, parameters: _Parameters, expected: list[Expected], what: str
+) -> Callable[..., Any]:
     plain = frozenset[str]() if parameters.is_open else frozenset(parameters.names)
+    by_place = [(place, right) for place, _, right, _ in expected]
 
     @wraps(function)
     def method(*args: Any, **kwargs: Any) -> Any:
-        if kwargs and not plain.issuperset(kwargs):
-            args, kwargs = _renamed(function, parameters, args, kwargs)
-        return function(*args, **kwargs)
+        if kwargs:
+            if not plain.issuperset(kwargs):
+                args, kwargs = _renamed(function, parameters, args, kwargs)
+            if expected:
+                args, kwargs = checked(expected, args, kwargs, what)
+            return function(*args, **kwargs)
+        count = len(args)
+        for place, right in by_place:
+            if place < count and type(args[place]) not in right:
+                args, _ = checked(expected, args, kwargs, what)
+                break
+        return function(*args)
 
     return method
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Self
 
-import numpy as np
-
 from ferrule.dtype import DType
 from ferrule.expr import Expr, as_expr, as_int, sint, unbind
 from ferrule.gradient import Shape
@@ -18,8 +16,14 @@ from ferrule.ops import MovementOps
 from ferrule.shape.view import ShapeError, prod_sint, same
 from ferrule.tensor.activations import Activations
 from ferrule.tensor.base import TensorBase
+from ferrule.tensor.broadcast import whole_size
 from ferrule.tensor.cell import moved_view
 from ferrule.tensor.limits import at_most, is_part
+
+
+def _bounds(pair: Sequence[Any], what: str) -> tuple[sint, sint]:
+    start, stop = pair
+    return whole_size(start, what), whole_size(stop, what)
 
 
 def _longer_than_one(shape: Shape) -> list[sint]:
@@ -35,10 +39,7 @@ def listed(arguments: Sequence[Any]) -> tuple[Any, ...]:
 
 def resolve_shape(wanted: Sequence[sint], shape: Shape, what: str) -> Shape:
     """The new shape, with -1 replaced by what is left of the elements; raises `ShapeError`."""
-    new = tuple([as_int(size) for size in wanted])
-    for size in new:
-        if not isinstance(size, int | Expr | np.integer):
-            raise TypeError(f"[{what}] a size is a whole number, not {size!r}")
+    new = tuple([whole_size(size, what) for size in wanted])
     unknown = [axis for axis, size in enumerate(new) if same(size, -1)]
     if len(unknown) > 1:
         raise ShapeError(f"[{what}] only one size of {new} may be -1")
@@ -213,7 +214,7 @@ class Movement(Activations):
         >>> Tensor([1, 2]).expand(2, -1).tolist()
         [[1, 2], [1, 2]]
         """
-        wanted = listed(shape)
+        wanted = tuple([whole_size(size, "expand") for size in listed(shape)])
         own = self._shape
         missing = len(wanted) - len(own)
         if missing < 0:
@@ -222,7 +223,7 @@ class Movement(Activations):
             )
         own = (1,) * missing + own
         new = tuple(
-            [size if same(as_int(wide), -1) else as_int(wide) for size, wide in zip(own, wanted)]  # noqa: B905
+            [size if same(wide, -1) else wide for size, wide in zip(own, wanted, strict=True)]
         )
         for size, wide in zip(own, new, strict=True):
             if not same(size, wide) and not same(size, 1):
@@ -343,7 +344,7 @@ class Movement(Activations):
             )
         pairs = tuple(
             [
-                (0, size) if pair is None else (as_int(pair[0]), as_int(pair[1]))
+                (0, size) if pair is None else _bounds(pair, "shrink")
                 for pair, size in zip(arg, self._shape, strict=True)
             ]
         )

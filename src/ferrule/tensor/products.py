@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Self
 
+from ferrule.calls import is_several, whole
 from ferrule.dtype import dtypes, promote
 from ferrule.expr import sint
 from ferrule.gradient import Number
@@ -262,7 +263,8 @@ class Products(Linalg):
         >>> Tensor([[1, 2], [3, 4]]).tensordot(Tensor([1, 1]), ([0], [0])).tolist()
         [4, 6]
         """
-        if isinstance(dims, int):
+        if not is_several(dims):
+            dims = whole(dims, "[tensordot] dims")
             if not 0 <= dims <= min(self.ndim, other.ndim):
                 raise ShapeError(
                     f"[tensordot] {dims} axes of the shapes {self._shape} and {other._shape} cannot"

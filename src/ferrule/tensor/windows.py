@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from ferrule.calls import is_several, whole
 from ferrule.expr import as_int, sint
 from ferrule.gradient import Shape, Value
 from ferrule.records import dataclass
@@ -17,7 +18,7 @@ Pair: TypeAlias = tuple[int, int]
 
 def each(value: Sizes, count: int, what: str) -> tuple[int, ...]:
     """One number for each spatial axis."""
-    values = (value,) * count if isinstance(value, int) else tuple(value)
+    values = tuple([whole(n, what) for n in (value if is_several(value) else (value,))])
     if len(values) == 1 and count > 1:
         values = values * count
     if len(values) != count:
@@ -30,9 +31,9 @@ def paddings(padding: Any, count: int, what: str) -> list[Pair]:
 
     One number, one for each axis, or two for each axis from the last one on, as `Tensor.pad` takes.
     """
-    if isinstance(padding, int):
-        return [(padding, padding)] * count
-    amounts = list(padding)
+    amounts = [
+        whole(n, f"[{what}] padding") for n in (padding if is_several(padding) else (padding,))
+    ]
     if len(amounts) == 2 * count and count > 0:
         pairs = [(amounts[place], amounts[place + 1]) for place in range(0, 2 * count, 2)]
         return pairs[::-1]
