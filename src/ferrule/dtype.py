@@ -258,14 +258,17 @@ def promote(*operands: DType) -> DType:
 
 
 def sum_dtype(dtype: DType) -> DType:
-    """The type of a sum over values of `dtype`: narrow integers and bool widen to 32 bits.
+    """The type of a sum over values of `dtype`: int64 for bool and integers; floats keep theirs.
+
+    int64 also for unsigned ones, as in PyTorch, since the difference of two sums may be negative;
+    only sums of uint64 are uint64.
 
     >>> sum_dtype(dtypes.bool), sum_dtype(dtypes.uint8), sum_dtype(dtypes.float16)
-    (dtypes.int32, dtypes.uint32, dtypes.float16)
+    (dtypes.int64, dtypes.int64, dtypes.float16)
     """
-    if dtypes.is_float(dtype) or dtype.itemsize >= 4:
+    if dtypes.is_float(dtype) or dtype is dtypes.uint64:
         return dtype
-    return dtypes.uint32 if dtypes.is_unsigned(dtype) else dtypes.int32
+    return dtypes.int64
 
 
 class _Functions:

@@ -1,6 +1,7 @@
 """Reductions against NumPy: axes, dtypes, NaN, empty axes."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -40,13 +41,13 @@ def test_over_axes(device: str, axis: Any, keepdims: bool) -> None:
 
 
 SUMS = {
-    dtypes.bool: dtypes.int32,
-    dtypes.int8: dtypes.int32,
-    dtypes.uint8: dtypes.uint32,
-    dtypes.int16: dtypes.int32,
-    dtypes.uint16: dtypes.uint32,
-    dtypes.int32: dtypes.int32,
-    dtypes.uint32: dtypes.uint32,
+    dtypes.bool: dtypes.int64,
+    dtypes.int8: dtypes.int64,
+    dtypes.uint8: dtypes.int64,
+    dtypes.int16: dtypes.int64,
+    dtypes.uint16: dtypes.int64,
+    dtypes.int32: dtypes.int64,
+    dtypes.uint32: dtypes.int64,
     dtypes.int64: dtypes.int64,
     dtypes.uint64: dtypes.uint64,
     dtypes.float16: dtypes.float16,
@@ -73,6 +74,46 @@ def test_dtypes_of_sums(device: str, dtype: DType) -> None:
 def test_small_integers_do_not_overflow(device: str) -> None:
     assert Tensor(np.full(1000, 100, np.int8)).sum().item() == 100_000
     assert Tensor(np.full(1000, 200, np.uint8)).sum().item() == 200_000
+
+
+TOTALS: dict[str, Callable[[Tensor], Tensor]] = {
+    "sum": lambda x: x.sum(1),
+    "cumsum": lambda x: x.cumsum(1)[:, -1],
+    "nansum": lambda x: x.nansum(1),
+    "sum_to_size": lambda x: x.sum_to_size(x.shape[0], 1).squeeze(1),
+    "reduce": lambda x: x.reduce("a b -> a", "sum"),
+    "trace": lambda x: x.diag_embed().trace(dim1=1, dim2=2),
+}
+
+
+@pytest.mark.parametrize("total", TOTALS.items(), ids=lambda total: total[0])
+@pytest.mark.parametrize("dtype", [*filter(dtypes.is_int, SUMS)], ids=lambda d: d.name)
+def test_totals_of_integers_do_not_overflow(device: str, dtype: DType, total: Any) -> None:
+    extremes = np.array([[dtypes.min(dtype)] * 70, [dtypes.max(dtype)] * 70], dtype.np)
+    wide = np.uint64 if dtype is dtypes.uint64 else np.int64
+    found = total[1](Tensor(extremes)).numpy()
+    assert found.dtype == wide
+    np.testing.assert_array_equal(found, extremes.sum(1, dtype=wide))
+
+
+def test_products_of_integers_do_not_overflow(device: str) -> None:
+    for dtype in (dtypes.int8, dtypes.uint16, dtypes.int32):
+        a = np.full((2, 4), 100, dtype.np)
+        assert Tensor(a).prod(1).tolist() == [10**8] * 2
+        assert Tensor(np.full(6, 100, dtype.np)).prod().item() == 10**12
+        assert Tensor(np.full(6, 100, dtype.np)).cumprod().tolist()[-1] == 10**12
+
+
+@pytest.mark.parametrize("count", [2**24 - 1, 2**24, 2**24 + 1])
+def test_many_narrow_integers_do_not_overflow(device: str, count: int) -> None:
+    low = Tensor(np.array([-128], np.int8)).realize()
+    assert low.expand(count).sum().item() == -128 * count
+
+
+def test_counts_of_places_are_int32(device: str) -> None:
+    flags = Tensor([True, False, True])
+    assert flags.count_nonzero().dtype is flags.argmax().dtype is dtypes.int32
+    assert flags.sum().dtype is flags.cumsum().dtype is dtypes.int64
 
 
 def test_extremes_of_every_integer(device: str) -> None:
@@ -185,7 +226,7 @@ def test_what_is_not_nan(device: str, axis: Any) -> None:
         np.testing.assert_allclose(x.grad.numpy(), np.where(np.isnan(holes), 0, 1 / counts))
     assert math.isnan(Tensor([math.nan]).nanmean().item())
     assert Tensor([math.nan]).nansum().item() == 0
-    assert Tensor([1, 2]).nansum().dtype is dtypes.int32
+    assert Tensor([1, 2]).nansum().dtype is dtypes.int64
 
 
 def test_counts_and_pairs(device: str) -> None:

@@ -37,7 +37,7 @@ def test_sums_and_products(device: str, size: int) -> None:
     odd = whole * 2 + 1
     np.testing.assert_array_equal(Tensor(odd).cumprod(1).numpy(), np.cumprod(odd, 1))
     flags = whole > 0
-    assert Tensor(flags).cumsum(1).dtype is dtypes.int32
+    assert Tensor(flags).cumsum(1).dtype is dtypes.int64
     np.testing.assert_array_equal(Tensor(flags).cumsum(-1).numpy(), np.cumsum(flags, 1))
     near_one = 1 + RNG.normal(size=(size, 3)) / 100
     np.testing.assert_allclose(

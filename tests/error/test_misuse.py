@@ -303,7 +303,11 @@ CASES: dict[str, list[Case]] = {
             "LeakyReLU: negative_slope is 'x'; it must be a numb",
         ),
         (lambda: nn.Softmax("a"), TypeError, "Softmax: dim is a whole number, not 'a'"),
-        (lambda: nn.CrossEntropyLoss(ignore_index="a"), TypeError, "ignore_index is a whole number, not 'a'"),
+        (
+            lambda: nn.CrossEntropyLoss(ignore_index="a"),
+            TypeError,
+            "ignore_index is a whole number, not 'a'",
+        ),
         (lambda: nn.ModuleList(3), TypeError, "ModuleList: int is no list of layers; put it into"),
         (
             lambda: nn.ModuleDict(3),

@@ -32,7 +32,7 @@ def _parameters() -> Iterator[tuple[str, str, list[Any]]]:
                 parameter.name not in ("self", "cls")
                 and parameter.kind is not parameter.VAR_KEYWORD
             ):
-                if kinds & _INTS:
+                if kinds & _INTS and "bool" not in kinds:  # as in `x.var(False)`
                     yield name, parameter.name, [is_method, *before]
                 if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
                     before.append(Tensor([1]) if kinds & _TENSORS else 1)

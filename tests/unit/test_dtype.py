@@ -155,7 +155,7 @@ def test_promotion_of_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("operand", "result"),
-    [("bool", "int32"), ("int16", "int32"), ("uint16", "uint32"), ("int64", "int64")],
+    [("bool", "int64"), ("int16", "int64"), ("uint32", "int64"), ("uint64", "uint64")],
 )
 def test_sums_widen(operand: str, result: str) -> None:
     assert sum_dtype(dtypes.from_name(operand)) is dtypes.from_name(result)

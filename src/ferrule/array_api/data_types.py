@@ -128,3 +128,14 @@ def promoted(x1: Tensor | Scalar, x2: Tensor | Scalar) -> tuple[Tensor, Tensor]:
         return Tensor.full((), x, device=device, dtype=dtype)
 
     return as_tensor(x1), as_tensor(x2)
+
+
+def total_dtype(dtype: DType) -> DType:
+    """The type of a sum or a product: the standard's, which goes by the default integer, int32.
+
+    >>> total_dtype(dtypes.int8), total_dtype(dtypes.uint16), total_dtype(dtypes.int64)
+    (dtypes.int32, dtypes.uint32, dtypes.int64)
+    """
+    if dtypes.is_float(dtype) or dtype.itemsize >= 4:
+        return dtype
+    return dtypes.uint32 if dtypes.is_unsigned(dtype) else dtypes.int32

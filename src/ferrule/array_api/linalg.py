@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from ferrule.array_api.data_types import total_dtype
 from ferrule.array_api.manipulation import matrix_transpose
 from ferrule.dtype import DType
 from ferrule.tensor import Tensor
@@ -67,7 +68,8 @@ def cross(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
 
 def trace(x: Tensor, /, *, offset: int = 0, dtype: DType | None = None) -> Tensor:
     """The sum of a diagonal of the last two axes."""
-    return (x if dtype is None else x.cast(dtype)).trace(offset, -2, -1)
+    chosen = dtype or total_dtype(x.dtype)
+    return x.cast(chosen).trace(offset, -2, -1).cast(chosen)
 
 
 def vector_norm(

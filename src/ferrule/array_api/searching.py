@@ -105,7 +105,7 @@ def unique_all(x: Tensor, /) -> UniqueAll:
     """The different elements in order, their first places in flat x, the inverse, the counts."""
     values, inverse, counts = x.unique(return_inverse=True, return_counts=True)
     places = inverse.flatten().argsort(stable=True)
-    starts = counts.cumsum() - counts
+    starts = counts.cumsum(dtype=counts.dtype) - counts
     return UniqueAll(values, *[_position(part) for part in (places[starts], inverse, counts)])
 
 

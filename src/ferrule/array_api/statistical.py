@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
+from ferrule.array_api.data_types import total_dtype
 from ferrule.dtype import DType
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
@@ -41,14 +42,14 @@ def sum(
     x: Tensor, /, *, axis: Axis = None, dtype: DType | None = None, keepdims: bool = False
 ) -> Tensor:
     """The sum along the axes; narrow integers in 32 bits."""
-    return x.sum(axis, keepdims, dtype)
+    return x.sum(axis, keepdims, dtype or total_dtype(x.dtype))
 
 
 def prod(
     x: Tensor, /, *, axis: Axis = None, dtype: DType | None = None, keepdims: bool = False
 ) -> Tensor:
     """The product along the axes; narrow integers in 32 bits."""
-    return x.prod(axis, keepdims, dtype)
+    return x.prod(axis, keepdims, dtype or total_dtype(x.dtype))
 
 
 def var(
@@ -114,7 +115,7 @@ def _running(
     if axis is None and x.ndim != 1:
         raise ShapeError(f"[{what}] needs an axis for a tensor of shape {x.shape}")
     place = 0 if axis is None else axis
-    result = total(x, place, dtype)
+    result = total(x, place, dtype or total_dtype(x.dtype))
     if not include_initial:
         return result
     shape = list(result.shape)

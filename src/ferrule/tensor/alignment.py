@@ -119,7 +119,7 @@ class Alignment(Margins):
         if len(self._shape) == 2 or total == 0:
             return value.reshape((1, total)).expand((batch, total))
         longest = total if isinstance(given, TensorBase | int) else max(given, default=0)
-        before = self._wrap(lengths).cumsum(0)._read() - lengths
+        before = self._wrap(lengths).cumsum(0, lengths.dtype)._read() - lengths
         shape = (batch, longest)
         place = count_to(longest, dtypes.int32, self.device).reshape((1, longest)).expand(shape)
         index = before.reshape((batch, 1)).expand(shape) + place

@@ -29,7 +29,7 @@ _ONE: Final = frozenset({"int", "int_", "sint"})
 _SEVERAL: Final = frozenset(
     {"Axes", "Sizes", "Wanted", "Sequence[int]", "Sequence[sint]", "tuple[int, int]"}
 )
-_BESIDE: Final = frozenset({"None", "TensorBase"})
+_BESIDE: Final = frozenset({"None", "TensorBase", "bool"})
 
 
 _BY_NAME: Final = 1 << 30
@@ -76,10 +76,11 @@ def expected_of(function: FunctionType) -> Iterator[Expected]:
             yield place, name, _tensor_types_or_none if none else _tensor_types, _tensor
             continue
         kinds = set(annotation.split(" | "))
+        right = frozenset((int, *none, *((bool,) if "bool" in kinds else ())))
         if kinds & _SEVERAL and kinds <= _SEVERAL | _ONE | _BESIDE:
-            yield place, name, frozenset((int, *none)), _whole_numbers
+            yield place, name, right, _whole_numbers
         elif kinds & _ONE and kinds <= _ONE | _BESIDE:
-            yield place, name, frozenset((int, *none)), _whole_number
+            yield place, name, right, _whole_number
 
 
 def checked(

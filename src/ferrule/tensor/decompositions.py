@@ -218,7 +218,7 @@ class Decompositions(Solvers):
         values = self._wrap(factoring.singular_values(value))
         share = self._wrap(self._limit(value, rtol, "matrix_rank")).unsqueeze(-1)
         limit = (values.max(-1, keepdim=True) * share).maximum(least or 0.0)
-        return (values > limit).sum(-1)
+        return (values > limit).count_nonzero(-1)
 
     def matrix_norm(
         self,

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ferrule.dtype import dtypes, promote, sum_dtype
+from ferrule.dtype import dtypes, promote
 from ferrule.gradient import Value
 from ferrule.shape.view import ShapeError
 from ferrule.tensor.broadcast import known_size
@@ -69,15 +69,14 @@ class Diagonals(Products):
         return self.flatten().diag_embed(offset)
 
     def trace(self, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Self:
-        """The sum of a diagonal of two axes. Bools and narrow ints give int32 or uint32.
+        """The sum of a diagonal of two axes. Types as those of `sum`.
 
         >>> from ferrule import Tensor
         >>> Tensor([[1, 2], [3, 4]]).trace().item()
         5
         """
         value = self._matrix_of((dim1, dim2), "trace")
-        line = diagonal_part(value.cast(sum_dtype(value.dtype)), offset)
-        return self._wrap(line).sum(-1)
+        return self._wrap(diagonal_part(value, offset)).sum(-1)
 
     def _matrix_of(self, axes: tuple[int, int], what: str) -> Value:
         """The value with two axes, of known sizes, moved to the end."""

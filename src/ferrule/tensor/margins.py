@@ -228,7 +228,7 @@ class Margins(Loss):
         scores, labels = self._scores_of(target, True, what)
         value, places = scores._read(), index_value(labels._read())
         batch, classes = value.shape
-        counts = self._wrap((places < 0).cast(dtypes.int32)).cumsum(1)._read()
+        counts = self._wrap((places < 0).cast(dtypes.int32)).cumsum(1, dtypes.int32)._read()
         listed = counts.equals(0)
         wide = (batch, classes, classes)  # a right class, then any
         number = count_to(classes, places.dtype, self.device).reshape((1, 1, classes)).expand(wide)

@@ -21,7 +21,7 @@ class Moments(Reduce):
 
     def var(
         self,
-        axis: Axes = None,
+        axis: Axes | bool = None,
         keepdim: bool = False,
         correction: float | None = None,
         unbiased: bool | None = None,
@@ -38,7 +38,7 @@ class Moments(Reduce):
 
     def std(
         self,
-        axis: Axes = None,
+        axis: Axes | bool = None,
         keepdim: bool = False,
         correction: float | None = None,
         unbiased: bool | None = None,
@@ -53,7 +53,7 @@ class Moments(Reduce):
 
     def var_mean(
         self,
-        axis: Axes = None,
+        axis: Axes | bool = None,
         keepdim: bool = False,
         correction: float | None = None,
         unbiased: bool | None = None,
@@ -68,7 +68,7 @@ class Moments(Reduce):
 
     def std_mean(
         self,
-        axis: Axes = None,
+        axis: Axes | bool = None,
         keepdim: bool = False,
         correction: float | None = None,
         unbiased: bool | None = None,
@@ -83,7 +83,7 @@ class Moments(Reduce):
 
     def _moments(
         self,
-        axis: Axes,
+        axis: Axes | bool,
         keepdim: bool,
         correction: float | None,
         unbiased: bool | None,

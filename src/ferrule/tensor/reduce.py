@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
 from ferrule.counting import count_to, place_dtype
-from ferrule.dtype import DTypeError, dtypes, sum_dtype
+from ferrule.dtype import DType, DTypeError, dtypes, sum_dtype
+from ferrule.expr import sint
 from ferrule.gradient import Value
 from ferrule.ops import BinaryOps, ReduceOps, UnaryOps
+from ferrule.shape.layout import storage_size
 from ferrule.shape.view import ShapeError, same
 from ferrule.tensor import rowwise
 from ferrule.tensor.arranging import Arranging
@@ -54,6 +56,19 @@ def is_nan(value: Value) -> Value:
     return value.differs(value)
 
 
+def _adding_dtype(dtype: DType, wanted: DType, sizes: Sequence[sint]) -> DType:
+    """The type to add up in: int32 where no sum of so many elements is beyond it, which is faster.
+
+    >>> _adding_dtype(dtypes.uint8, dtypes.int64, (1000,))
+    dtypes.int32
+    """
+    if dtype.itemsize > 2 or not (dtype is dtypes.bool or dtypes.is_int(dtype)):
+        return wanted
+    largest = max(dtypes.max(dtype), -dtypes.min(dtype))
+    fits = storage_size(tuple(sizes)) * largest <= dtypes.max(dtypes.int32)
+    return dtypes.int32 if fits else wanted
+
+
 class Reduce(Arranging):
     """Sums, products, means, extremes, softmax.
 
@@ -76,14 +91,20 @@ class Reduce(Arranging):
         (place,) = self._over(axis, what) or (0,)
         return (self, place) if self._shape else (self.reshape(1), place)
 
-    def _summable(self, dtype: DTypeLike | None, axes: Sequence[int]) -> Value:
-        """The value in the type in which it is added up along some axes."""
+    def _total(
+        self,
+        dtype: DTypeLike | None,
+        axes: Sequence[int],
+        combined: Callable[[Value], Value] | None = None,
+    ) -> Value:
+        """The sum along some axes, in the type that it has; or what else adds elements up."""
         value = self._read()
+        add = combined or (lambda terms: terms.sum(axes))
         if dtype is not None:
-            return value.cast(to_dtype(dtype))
-        if value.dtype is dtypes.bool:  # their number, which is known to fit
-            return value.cast(place_dtype(*[value.shape[axis] for axis in axes]))
-        return value.cast(sum_dtype(value.dtype))
+            return add(value.cast(to_dtype(dtype)))
+        wanted = sum_dtype(value.dtype)
+        sizes = [value.shape[axis] for axis in axes]
+        return add(value.cast(_adding_dtype(value.dtype, wanted, sizes))).cast(wanted)
 
     def _dropped(self, value: Value, axes: Sequence[int], keepdim: bool) -> Self:
         """The reduced axes, which have size 1, removed unless they are to stay."""
@@ -104,16 +125,19 @@ class Reduce(Arranging):
     # -- sums and products -----------------------------------------------------------------------
 
     def sum(self, axis: Axes = None, keepdim: bool = False, dtype: DTypeLike | None = None) -> Self:
-        """The sum along some axes, or of everything. Bools and narrow ints give int32 or uint32.
+        """The sum along some axes, or of everything. Bools and integers give int64, as PyTorch's.
 
-        2**31 bools and more give int64. Other integers wrap around where the sum does not fit.
+        Sums of uint64 are uint64. With `dtype` the elements are cast before they are added. A sum
+        that does not fit wraps around.
 
         >>> from ferrule import Tensor
         >>> Tensor([[1, 2], [3, 4]]).sum(0).tolist(), Tensor([True, True]).sum().item()
         ([4, 6], 2)
+        >>> Tensor([2**30] * 4).sum().item()
+        4294967296
         """
         axes = self._over(axis, "sum")
-        return self._dropped(self._summable(dtype, axes).sum(axes), axes, keepdim)
+        return self._dropped(self._total(dtype, axes), axes, keepdim)
 
     def prod(
         self, axis: Axes = None, keepdim: bool = False, dtype: DTypeLike | None = None
@@ -125,7 +149,9 @@ class Reduce(Arranging):
         24
         """
         axes = self._over(axis, "prod")
-        product = self._summable(dtype, axes).reduce(ReduceOps.PROD, axes)
+        value = self._read()
+        chosen = sum_dtype(value.dtype) if dtype is None else to_dtype(dtype)
+        product = value.cast(chosen).reduce(ReduceOps.PROD, axes)
         return self._dropped(product, axes, keepdim)
 
     def mean(
@@ -160,9 +186,10 @@ class Reduce(Arranging):
         3.0
         """
         axes = self._over(axis, "nansum")
-        value = self._summable(dtype, axes)
-        there = is_nan(value).where(value.full(0), value)
-        return self._dropped(there.sum(axes), axes, keepdim)
+        total = self._total(
+            dtype, axes, lambda value: is_nan(value).where(value.full(0), value).sum(axes)
+        )
+        return self._dropped(total, axes, keepdim)
 
     def nanmean(
         self, axis: Axes = None, keepdim: bool = False, dtype: DTypeLike | None = None
@@ -191,7 +218,8 @@ class Reduce(Arranging):
         [1, 2]
         """
         axes = self._over(axis, "count_nonzero")
-        return self._wrap(self._read().differs(0)).sum(axes, keepdim)
+        chosen = place_dtype(*[self._shape[axis] for axis in axes])
+        return self._dropped(self._read().differs(0).cast(chosen).sum(axes), axes, keepdim)
 
     def sum_to_size(self, *size: Any) -> Self:
         """The sum over the axes that broadcasting from a shape to this one's would repeat.
@@ -209,7 +237,7 @@ class Reduce(Arranging):
         own = (1,) * (len(self._shape) - len(shape)) + shape
         pairs = enumerate(zip(own, self._shape, strict=True))
         axes = [axis for axis, (size, wide) in pairs if not same(size, wide)]
-        return self._wrap(self._read().sum(axes).reshape(shape))
+        return self._wrap(self._total(None, axes).reshape(shape))
 
     # -- extremes --------------------------------------------------------------------------------
 

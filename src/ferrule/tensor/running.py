@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Self
 
+from ferrule.dtype import sum_dtype
 from ferrule.gradient import Value
 from ferrule.tensor import scan
 from ferrule.tensor.broadcast import known_size
-from ferrule.tensor.data import DTypeLike
+from ferrule.tensor.data import DTypeLike, to_dtype
 from ferrule.tensor.norms import Norms
 from ferrule.tensor.reduce import ValuesIndices
 
@@ -35,8 +36,11 @@ class Running(Norms):
         >>> Tensor([1, 2, 3]).cumsum().tolist()
         [1, 3, 6]
         """
-        value = self._summable(dtype, self._over(axis, "cumsum"))
-        return self._scanned(axis, lambda x: [scan.cumsum(x)], value, "cumsum")[0]
+
+        def totals(value: Value) -> Value:
+            return self._scanned(axis, lambda x: [scan.cumsum(x)], value, "cumsum")[0]._read()
+
+        return self._wrap(self._total(dtype, self._over(axis, "cumsum"), totals))
 
     def cumprod(self, axis: int = 0, dtype: DTypeLike | None = None) -> Self:
         """The product of all elements up to and with each one. Types as those of `sum`.
@@ -45,7 +49,8 @@ class Running(Norms):
         >>> Tensor([1, 2, 3]).cumprod().tolist()
         [1, 2, 6]
         """
-        value = self._summable(dtype, self._over(axis, "cumprod"))
+        chosen = sum_dtype(self.dtype) if dtype is None else to_dtype(dtype)
+        value = self._read().cast(chosen)
         return self._scanned(axis, lambda x: [scan.cumprod(x)], value, "cumprod")[0]
 
     def cummax(self, axis: int = 0) -> ValuesIndices[Self]:

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from ferrule.counting import place_dtype
 from ferrule.gradient import Number, Value
 from ferrule.shape.view import ShapeError, prod_sint
 from ferrule.tensor.arithmetic import Operand
@@ -232,7 +233,7 @@ class Scattering(Selecting):
         chosen = fit_shape(chosen, shape, "masked_scatter")
         new = source._read().cast(own.dtype)
         total = prod_sint(shape)
-        before = self._wrap(chosen.reshape((total,))).cumsum(0)._read() - 1
+        before = self._wrap(chosen.reshape((total,))).cumsum(0, place_dtype(total))._read() - 1
         flat = new.reshape((prod_sint(new.shape),))
         if 0 in flat.shape or 0 in shape:
             return self._wrap(own)

@@ -88,12 +88,12 @@ class Selecting(Indexing):
         if size == 0 or not self._shape:
             return self.zeros(size, self.ndim, dtype=dtypes.int32, device=self.device)
         chosen = self.detach().ne(0).flatten()
-        # The others, and those that are too many, are written nowhere.
-        row = chosen.where(chosen.cumsum(0) - 1, size)
         count = known_size(chosen._shape[0], "nonzero_static")
+        # The others, and those that are too many, are written nowhere.
+        row = chosen.where(chosen.cumsum(0, dtype=place_dtype(count)) - 1, size)
         numbers = count_to(count, place_dtype(count), self.device)
         flat = self._wrap(numbers.scatter(row._read(), 0, size))
-        found = self.arange(size, device=self.device) < chosen.sum()
+        found = self.arange(size, device=self.device) < chosen.count_nonzero()
         sizes = [known_size(n, "nonzero_static") for n in self._shape]
         first, *rest = flat.unravel_index(sizes)
         return found.unsqueeze(1).where(first.stack(*rest, dim=-1), fill_value)

@@ -110,7 +110,7 @@ class Summaries(Differences):
         2.0
         """
         missing = self.isnan()
-        count = (~missing).sum(axis, keepdim)
+        count = (~missing).count_nonzero(axis, keepdim)
         rest = missing.where(0, self - self.nanmean(axis, keepdim=True))
         left = count - (1 if correction is None else correction)
         return rest.square().sum(axis, keepdim) / left.maximum(0)

@@ -146,7 +146,9 @@ class Tables(Normalization):
             top = shown.where(self, dtypes.min(self.dtype)).max(1)
             return counted.any(1, keepdim=True).where(top, 0)
         total = shown.where(self, 0).sum(1)
-        return total / counted.sum(1, keepdim=True).maximum(1) if mode == "mean" else total
+        return (
+            total / counted.count_nonzero(1, keepdim=True).maximum(1) if mode == "mean" else total
+        )
 
     def _bags_at(self, offsets: Self, has_end: bool, counted: Self, mode: str) -> Self:
         """Rows (positions, width) as one row for each bag, which begin at offsets."""
