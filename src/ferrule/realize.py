@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from traceback import clear_frames
 from typing import TypeAlias
 
 from ferrule.buffer import Buffer, newest_serial
@@ -15,8 +16,10 @@ from ferrule.lazy import LazyBuffer
 from ferrule.ops import LazyOp, LoadOps, ScheduleItem
 from ferrule.runner import BufferCopy, JITRunner
 from ferrule.schedule import Schedule, make_schedule
+from ferrule.schedule.graph import toposort
 from ferrule.schedule.recipe import kernels_by_device
-from ferrule.storage import Storage, leave_pending, pending_writes
+from ferrule.storage import Storage, leave_pending, none_pending, pending_writes, unfinished
+from ferrule.threadstate import this_thread
 
 Runners: TypeAlias = Mapping[str, Mapping[LazyOp, JITRunner]]
 """By device and AST."""
@@ -27,24 +30,45 @@ _turn = lock_across_forks()
 def realize(nodes: Sequence[LazyBuffer]) -> None:
     """Computes `nodes`; afterwards each has a Buffer.
 
-    All kernels are prepared before the first one runs. Threads take turns, because equal
-    expressions are one node in all of them, and a write may happen once only.
+    All memory is allocated and all kernels are prepared before the first one runs. Threads take
+    turns, because a write may happen once only.
+
+    What raises has written nothing. The writes among `nodes` are withdrawn then, all of them, with
+    those that are made of them: the memory has the version from before. They are done if it was
+    another of the nodes that raised; so are other writes, which were to be done along.
     """
     if all([node.realized is not None for node in nodes]):
         return
     with _turn:
-        newest = newest_serial()
-        schedule = make_schedule(nodes)
-        runners = prepare(schedule.recipe.kernels)
-        if not schedule.recipe.writes_over:
-            _run_and_commit(schedule, runners, newest)
-            return
-        with Whole():  # the writes would be done again, as they are still to be done until `commit`
-            _run_and_commit(schedule, runners, newest)
+        try:
+            _compute(nodes)
+        except Exception as error:
+            this_thread.state.failures += 1
+            clear_frames(error.__traceback__)  # which refer to nodes, and to memory
+            with _unrecorded():
+                is_computed = _computed_alone(nodes)
+                if not is_computed:
+                    _withdraw(nodes)
+            if not is_computed:
+                raise
+        except BaseException:  # an interrupt, which says nothing about the writes
+            this_thread.state.failures += 1
+            raise
+
+
+def _compute(nodes: Sequence[LazyBuffer]) -> None:
+    newest = newest_serial()
+    schedule = make_schedule(nodes)
+    runners = prepare(schedule.recipe.kernels)
+    if not schedule.recipe.writes_over:
+        _run_and_commit(schedule, runners, newest)
+        return
+    with Whole():  # the writes would be done again, as they are still to be done until `commit`
+        _run_and_commit(schedule, runners, newest)
 
 
 def _run_and_commit(schedule: Schedule, runners: Runners, newest: int) -> None:
-    if schedule.recipe.calls_host:
+    if schedule.recipe.last_to_raise:
         with contents_kept(_at_risk(schedule, newest)):
             _run_all(schedule, runners)
     else:
@@ -58,13 +82,15 @@ def _run_all(schedule: Schedule, runners: Runners) -> None:
 
 
 def _at_risk(schedule: Schedule, newest: int) -> list[Buffer]:
-    """The memory from before, with serial numbers below `newest`, that is written to before a
-    function of the host runs, which may raise: all of these writes are then still to be done.
+    """The memory from before, with serial numbers below `newest`, that is written to before a step
+    that may raise: all of these writes are then still to be done.
     """
-    runs = list(schedule.runs())
-    last = max([n for n, (step, _, _) in enumerate(runs) if step.ast.op is LoadOps.CUSTOM])
-    written = [buffer for step, buffers, _ in runs[:last] for buffer in buffers[: step.outputs]]
+    runs = list(schedule.runs())[: schedule.recipe.last_to_raise]
+    written = [buffer for step, buffers, _ in runs for buffer in buffers[: step.outputs]]
     return [buffer for buffer in dict.fromkeys(written) if buffer.base.serial < newest]
+
+
+# *** what becomes of writes when something raises ***
 
 
 def settle_writes() -> None:
@@ -75,20 +101,114 @@ def settle_writes() -> None:
     pending = pending_writes()
     if not pending:
         return
-    try:
-        realize([storage.node for storage in pending])
-    except Exception:
-        for storage in pending:
-            _settle_alone(storage)
+    with _turn:
+        if not _is_computed([storage.node for storage in pending]):
+            _settle_each(pending)
 
 
-def _settle_alone(storage: Storage) -> None:
-    try:
-        realize([storage.node])
-    except Exception as error:
+def _settle_each(pending: Sequence[Storage]) -> None:
+    """Does those writes that can be done, and leaves the others to whoever reads them."""
+    with none_pending():
+        left = [storage for storage in pending if not _is_computed([storage.node])]
+    for storage in left:
         leave_pending(storage)
+
+
+def _is_computed(nodes: Sequence[LazyBuffer]) -> bool:
+    """Computes nodes; False if that raises, and nothing is done."""
+    try:
+        _compute(nodes)
+    except Exception as error:
+        this_thread.state.failures += 1
+        clear_frames(error.__traceback__)
         if config().DEBUG >= 1:
             print(f"a write raises, and is left to whoever reads it: {error}")
+        return False
+    return True
+
+
+@contextmanager
+def _unrecorded() -> Iterator[None]:
+    """A block whose runs are part of no capture. One in which something raised is of no use."""
+    state = this_thread.state
+    before = state.observer, state.read_guard, state.watched_since
+    state.observer = state.read_guard = state.watched_since = None
+    try:
+        yield
+    finally:
+        state.observer, state.read_guard, state.watched_since = before
+
+
+def _computed_alone(nodes: Sequence[LazyBuffer]) -> bool:
+    """Computes nodes without the writes that were only to be done along, and then these, one by
+    one; False if there are none, or if the nodes raise alone, too.
+
+    A capture has recorded what ran: there nothing is run again.
+    """
+    if this_thread.state.observer is not None:
+        return False
+    needed = _below(nodes)
+    others = [storage for storage in pending_writes() if storage.node.serial not in needed]
+    if not others:
+        return False
+    with none_pending():
+        if not _is_computed(nodes):
+            return False
+    _settle_each(others)
+    return True
+
+
+def _below(nodes: Iterable[LazyBuffer]) -> set[int]:
+    """The serial numbers of all that nodes are made of. Nodes in a list would have a reader."""
+    return {node.serial for node in toposort(nodes, everything=True)}
+
+
+def _withdraw(nodes: Sequence[LazyBuffer]) -> None:
+    """Takes back the writes that are among nodes, and all that are made of them.
+
+    What was written before, and is needed by the nodes, is done, or else taken back as well.
+    """
+    state = this_thread.state
+    storages = unfinished([node.owner for node in toposort(nodes, everything=True)])
+    failed = {node.serial for node in nodes}
+    written = [storage for storage in storages if storage.node.serial in failed]
+    others = failed.difference([storage.node.serial for storage in written])
+    if state.undoable is not None or not (others and _are_done(written)):
+        withdrawn: set[int] = set()
+        for storage in written:
+            _take_back(storage, withdrawn)
+        while any([_take_back_if_made_of(storage, withdrawn) for storage in storages]):
+            pass
+    below = _below(nodes)
+    settle_or_withdraw([storage for storage in storages if storage.node.serial in below])
+
+
+def _are_done(written: Sequence[Storage]) -> bool:
+    """Does all of these writes; False if that raises."""
+    with none_pending():
+        return _is_computed([storage.node for storage in written])
+
+
+def _take_back(storage: Storage, withdrawn: set[int]) -> bool:
+    serial = storage.node.serial
+    if not storage.withdraw():
+        return False
+    withdrawn.add(serial)
+    return True
+
+
+def _take_back_if_made_of(storage: Storage, withdrawn: set[int]) -> bool:
+    """Whether a version was made of what is withdrawn, and is withdrawn itself."""
+    return not withdrawn.isdisjoint(_below([storage.node])) and _take_back(storage, withdrawn)
+
+
+def settle_or_withdraw(storages: Iterable[Storage]) -> None:
+    """Does the last write to each of these that can be done, and takes back those after it."""
+    with _turn, _unrecorded(), none_pending():
+        for storage in sorted(storages, key=lambda storage: storage.node.serial):
+            while storage.node.base_const() is None and not _is_computed([storage.node]):
+                if not storage.withdraw():
+                    break
 
 
 @contextmanager

@@ -109,6 +109,8 @@ class JITRunner:
     """Which of its buffers, by position, a run changes."""
     reads: frozenset[int] | None = None
     """Which it looks at; None: all that it does not change."""
+    may_raise: bool = True
+    """Whether a run may raise an error after it has begun, as functions of the host may."""
     is_pure: bool = False
     """Whether it gives the same for the same buffers: then graphs with it may be equal."""
 
@@ -239,6 +241,8 @@ class CompiledASTRunner(ASTRunner):
     call. Who makes the runner sets `device`, `lib` and `program`.
     """
 
+    may_raise = False
+
     def __init__(
         self,
         ast: LazyOp | None,
@@ -360,6 +364,7 @@ class InterpretedASTRunner(ASTRunner):
 class BufferCopy(JITRunner):
     """Copies the second buffer into the first, from any device to any other."""
 
+    may_raise = False
     op_estimate: sint = 0
 
     def __init__(self, device: str, nbytes: int, source: str) -> None:

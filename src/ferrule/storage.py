@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import final
+from typing import Final, Protocol, final
 
 from ferrule.lazy import LazyBuffer, check_assign
 from ferrule.ops import LoadOps
@@ -15,21 +15,45 @@ from ferrule.threadstate import ThreadState, left_behind, this_thread
 _MOST_REPLACED = 4  # versions without memory, each of which keeps alive what it is made of
 
 
+class Holder(Protocol):
+    """Has the version of a storage, too, and is told when that goes back to an earlier one."""
+
+    def go_back(self, failed: LazyBuffer, before: LazyBuffer) -> None:
+        """The version is `before` again: `failed` was withdrawn."""
+
+
+@final
+class Token:
+    """Marks the versions of one storage."""
+
+    __slots__ = ("storage",)
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = weakref.ref(storage)
+
+
 @final
 class Storage:
-    """The memory behind a tensor and its views: `node` is the version that holds now."""
+    """The memory behind a tensor and its views: `node` is the version that holds now.
 
-    __slots__ = ("__weakref__", "node", "replaced", "token")
+    `holder` is what else has that version, if anything does.
+    """
+
+    __slots__ = ("__weakref__", "earlier", "holder", "node", "replaced", "token")
 
     node: LazyBuffer
-    token: object
+    token: Token
     replaced: int
     """How often the version was replaced before there was memory for it."""
+    earlier: list[LazyBuffer | weakref.ref[LazyBuffer]]
+    """These versions, the newest last: constants, and others weakly, to have no more readers."""
 
-    def __init__(self, node: LazyBuffer) -> None:
+    def __init__(self, node: LazyBuffer, holder: Holder | None = None) -> None:
         self.node = node
-        self.token = object()
+        self.holder = None if holder is None else weakref.ref(holder)
+        self.token = Token(self)
         self.replaced = 0
+        self.earlier = []
         if node.owner is None:
             node.owner = self.token
 
@@ -50,7 +74,11 @@ class Storage:
         if region is None and not started and not value.owns_memory:
             self.node = value  # there is no memory yet that other versions could be in
             self.replaced += 1
+            self.earlier.append(old if old.op is LoadOps.CONST else weakref.ref(old))
+            _without_memory.add(weakref.ref(self, _without_memory.discard))
         else:
+            if old.realized is not None:
+                self.earlier.clear()
             memory = old if old.owns_memory else _in_new_memory(old)
             self.node = memory.assign(value, region)
         if self.node.owner is None:
@@ -62,10 +90,52 @@ class Storage:
             if kept is not None and old.serial <= kept[0]:
                 kept[1].append(self)
 
+    def withdraw(self) -> bool:
+        """Takes the present version back, if it is not in memory and there is one before it.
+
+        The version from before holds again, and whether there is one is returned.
+        """
+        before = self._before()
+        if before is None:
+            return False
+        failed, self.node = self.node, before
+        holder = None if self.holder is None else self.holder()
+        if holder is not None:
+            holder.go_back(failed, before)
+        return True
+
+    def withdraw_since(self, serial: int) -> None:
+        """Takes versions back that are not in memory, until that with a serial number holds."""
+        while self.node.serial != serial and self.withdraw():
+            pass
+
+    def _before(self) -> LazyBuffer | None:
+        node = self.node
+        if node.realized is not None:
+            return None
+        if node.op is LoadOps.ASSIGN:
+            old = node.srcs[0]
+            is_new = old.op is LoadOps.EMPTY and old.realized is None and old.owner is None
+            if not is_new:  # or else this is the first version in memory, of the same contents
+                return old
+        while self.earlier:
+            earlier = self.earlier.pop()
+            found = earlier() if isinstance(earlier, weakref.ref) else earlier
+            if found is not None:
+                return found
+        return None
+
     def settle(self) -> None:
         """Gives the version that holds now memory of its own: later ones are written there."""
         self.node = _in_new_memory(self.node)
         self.node.owner = self.token
+
+
+_without_memory: Final[set[weakref.ref[Storage]]] = set()
+"""The storages with versions that are values only, of all threads; some may have memory by now."""
+
+_left: Final[set[weakref.ref[Storage]]] = set()
+"""Those with a write that raised, and that is left to whoever reads it."""
 
 
 def _in_new_memory(value: LazyBuffer) -> LazyBuffer:
@@ -136,3 +206,28 @@ def _adopt(state: ThreadState) -> None:
 def leave_pending(storage: Storage) -> None:
     """A write that raises is none of `pending_writes` any more: who reads it gets the error."""
     this_thread.state.written.discard(weakref.ref(storage))
+    _left.add(weakref.ref(storage, _left.discard))
+
+
+@contextmanager
+def none_pending() -> Iterator[None]:
+    """A block in which no write from before it is one of `pending_writes`."""
+    state = this_thread.state
+    before, state.written = state.written, set()
+    try:
+        yield
+    finally:
+        state.written = before | state.written
+
+
+def unfinished(owners: Iterable[object]) -> list[Storage]:
+    """The live storages whose version is not in memory, as far as they may concern this thread.
+
+    Those are the ones that it wrote to, those whose tokens are among `owners`, and those with
+    versions that have no memory, or raised.
+    """
+    found = [owner.storage() for owner in owners if isinstance(owner, Token)]
+    for known in (this_thread.state.written, _without_memory, _left):
+        found += [reference() for reference in list(known)]
+    storages = dict.fromkeys([storage for storage in found if storage is not None])
+    return [storage for storage in storages if storage.node.realized is None]

@@ -25,6 +25,7 @@ class ThreadState:
     """
 
     __slots__ = (
+        "failures",
         "kept",
         "nodes",
         "observer",
@@ -32,6 +33,7 @@ class ThreadState:
         "read_guard",
         "recording",
         "transforming",
+        "undoable",
         "watched_since",
         "written",
     )
@@ -44,6 +46,10 @@ class ThreadState:
         self.written: set[Any] = set()
         """References to the storages that it wrote to, and that may be pending; see `storage.py`.
         """
+        self.failures = 0
+        """How often computing something raised; see `realize.py`."""
+        self.undoable: Any = None
+        """The memory that a block writes to, all of it or none; see `tensor/cell.py`."""
         self.kept: Any = None
         """What keeps these storages alive; see `storage.keep_written`."""
         self.observer: Any = None

@@ -1,16 +1,18 @@
 """Running schedules: what is prepared when, copies, and what is left after an error."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ferrule import Tensor
+from ferrule import Tensor, TinyJit
+from ferrule.buffer import LRUAllocator
 from ferrule.config import Context
 from ferrule.device import Buffer, Device, Interpreted
 from ferrule.dtype import dtypes
 from ferrule.expr import Variable
+from ferrule.gradient import GradientError
 from ferrule.helpers import GlobalCounters
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import BinaryOps, LazyOp, ReduceOps, UnaryOps
@@ -161,3 +163,168 @@ def test_a_write_that_raises_is_no_error_of_others() -> None:
     assert other.tolist() == [2.0]
     with pytest.raises(np.linalg.LinAlgError):
         kept.numpy()
+
+
+# *** writes that raise ***
+
+
+def too_large() -> Tensor:
+    """A number that takes 4 MiB to compute."""
+    row = Tensor(np.ones((1, 1024), np.float32)).realize()
+    return (row.reshape(1024, 1) * row).contiguous().sum()
+
+
+def raises(read: Callable[[], object]) -> bool:
+    """Whether something takes more than 1 MiB."""
+    allocator = Device["CPU"].allocator
+    assert isinstance(allocator, LRUAllocator)
+    allocator.free_cache()
+    with Context(FERRULE_MEMORY_LIMIT=allocator.used + (1 << 20)):
+        try:
+            read()
+        except MemoryError:
+            return True
+    return False
+
+
+BIG = 1 << 20  # what `too_large` computes
+
+
+def test_a_write_that_raises_is_withdrawn() -> None:
+    x = Tensor([1.0, 2.0]).realize()
+    x.assign(x + too_large())
+    assert raises(x.numpy)
+    assert x.tolist() == [1, 2]
+    x += 1
+    assert x.tolist() == [2, 3]
+
+
+def test_writes_to_what_never_was_in_memory_are_withdrawn() -> None:
+    zeros, sums = Tensor.zeros(2), Tensor([1.0]) + Tensor([2.0])
+    zeros.assign(zeros + too_large())
+    sums += too_large()
+    assert raises(zeros.numpy)
+    assert raises(sums.numpy)
+    assert zeros.tolist() == [0, 0]
+    assert sums.tolist() == [3]
+
+
+def test_views_read_what_was_there_before() -> None:
+    x = Tensor.zeros(4).contiguous().realize()
+    part = x[1:3]
+    x[0] = 5
+    part += too_large()
+    assert raises(part.numpy)
+    assert x.tolist() == [5, 0, 0, 0]
+    assert part.tolist() == [0, 0]
+
+
+def test_the_writes_before_the_one_that_raises_are_done() -> None:
+    x = Tensor([1.0]).realize()
+    x += 1
+    x += too_large()
+    assert raises(x.numpy)
+    assert x.tolist() == [2]
+
+
+def test_what_is_made_of_a_write_that_raises() -> None:
+    """Another write is withdrawn with it. A tensor is not: it is what it was said to be."""
+    x, y = Tensor([1.0]).realize(), Tensor([10.0]).realize()
+    x += too_large()
+    y += x
+    z = x * 2
+    assert raises(x.numpy)
+    assert x.tolist() == [1]
+    assert y.tolist() == [10]
+    x += 1
+    assert raises(z.numpy)
+    assert z.tolist() == [2 * (BIG + 1)]
+    assert x.tolist() == [2]
+
+
+def test_what_is_computed_together_is_written_together() -> None:
+    x, y = Tensor([1.0]).realize(), Tensor([10.0]).realize()
+    x += 1
+    y += too_large()
+    assert raises(lambda: Tensor.realize(x, y))
+    assert x.tolist() == [1]
+    assert y.tolist() == [10]
+    x += 1
+    y += x
+    assert raises(lambda: Tensor.realize(too_large(), x, y))
+    assert x.tolist() == [2]  # it was not a write that raised
+    assert y.tolist() == [12]
+
+
+def test_a_value_that_raises_withdraws_no_write() -> None:
+    x = Tensor([1.0]).realize()
+    x += 1
+    assert raises(lambda: (x * too_large()).numpy())
+    assert x.lazydata.realized is not None
+    assert x.tolist() == [2]
+
+
+def test_a_write_that_takes_too_much_is_no_error_of_others() -> None:
+    x, y = Tensor([1.0]).realize(), Tensor([10.0]).realize()
+    x += too_large()
+    y += 1
+    for _ in range(3):
+        assert not raises(lambda: (Tensor([1.0]) + 1).numpy())
+    assert y.lazydata.realized is not None
+    assert y.tolist() == [11]
+    assert x.tolist() == [1 + BIG]  # there is room for it now
+
+
+def test_gradients_go_back_with_the_write() -> None:
+    w = Tensor([1.0], requires_grad=True)
+    kept, gone = w * 2, w * 3
+    kept.assign(kept * too_large())
+    gone.realize().assign(w * 5 * too_large())
+    assert raises(kept.numpy)
+    assert raises(gone.numpy)
+    kept.sum().backward()
+    assert w.grad is not None
+    assert w.grad.tolist() == [2]
+    assert gone.tolist() == [3]
+    with pytest.raises(GradientError, match="whose write raised an error"):
+        gone.sum().backward()
+
+
+def test_a_kernel_that_does_not_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = Tensor([1.0]).realize()
+    x += 1
+    with monkeypatch.context() as patch:
+        patch.setattr(Device[x.device], "prepare", Failing())
+        with pytest.raises(RuntimeError, match="no paper"):
+            x.numpy()
+    assert x.tolist() == [1]
+
+
+def test_an_interrupt_leaves_writes_to_be_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = Tensor([1.0]).realize()
+    x += 1
+
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Device[x.device], "prepare", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            x.numpy()
+    assert x.tolist() == [2]
+
+
+def test_an_error_that_a_captured_function_catches() -> None:
+    w = Tensor([1.0]).realize()
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        w.assign(w + x)
+        try:
+            (x.reshape(1, 1).expand(2, 2) * Tensor([[1.0, 2.0], [2.0, 1.0]])).cholesky().realize()
+        except np.linalg.LinAlgError:
+            w.assign(w + 10)
+        return (w * 1).realize()
+
+    found = [step(Tensor([float(x)]).realize()).item() for x in (1, 1, 0, 1)]
+    assert found == [12, 23, 33, 44]

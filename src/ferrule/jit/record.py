@@ -38,6 +38,7 @@ from ferrule.storage import Storage, keep_written, pending_writes
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import Cell
 from ferrule.tensor.limits import Limits, noting_limits
+from ferrule.threadstate import this_thread
 
 
 class NotReplayable(Exception):
@@ -57,6 +58,7 @@ def capture_call(
     `writes` tells whether it is known to write to memory from outside, `found` which inputs it is
     known to find by itself.
     """
+    failures = this_thread.state.failures
     call = _Call(Before(arguments, function, writes, found))
     if call.before.stand_ins:
         args, kwargs = replace_tensors((tuple(args), dict(kwargs)), call.before.stand_ins)
@@ -67,7 +69,9 @@ def capture_call(
                 result = function(*args, **kwargs)
             call.finish(result, [*args, kwargs])
         call.check_stand_ins()
-        replay: Replay | NotReplayable = call.replay()
+        if this_thread.state.failures != failures:
+            raise NotReplayable("something in it raised an error when it was computed")
+        replay: Replay | NotReplayable = call.replay_if_there_is_room()
     except NotReplayable as reason:
         replay = reason
     call.made.rejoin()
@@ -206,6 +210,15 @@ class _Call:
 
     # -- afterwards ------------------------------------------------------------------------------
 
+    def replay_if_there_is_room(self) -> Replay:
+        """The replay. Raises `NotReplayable`, also where it takes memory that there is not: the
+        call has done what the function does.
+        """
+        try:
+            return self.replay()
+        except MemoryError as error:
+            raise NotReplayable(f"replays would take more memory: {error}") from error
+
     def replay(self) -> Replay:
         """The replay.
 
@@ -248,15 +261,17 @@ class _Call:
         )
 
     def _at_risk(self, changed: Sequence[Buffer]) -> AtRisk | None:
-        """What is written to before the last function of the host; None where there is none."""
+        """What is written to before the last run that may raise; None where there is none."""
         recorded = self.capture.recorded
-        hosts = [n for n, record in enumerate(recorded) if isinstance(record.prg, HostFunction)]
-        if not hosts:
+        raising = [n for n, record in enumerate(recorded) if record.prg.may_raise]
+        if not raising:
             return None
-        written = set().union(*[record.written() for record in recorded[: hosts[-1]]])
+        written = set().union(*[record.written() for record in recorded[: raising[-1]]])
         numbers = enumerate(self.arguments.buffers)
         arguments = [number for number, buffer in numbers if buffer.base.serial in written]
-        return AtRisk(arguments, [memory for memory in changed if memory.serial in written])
+        outside = [memory for memory in changed if memory.serial in written]
+        calls_host = any([isinstance(record.prg, HostFunction) for record in recorded])
+        return AtRisk(arguments, outside, calls_host)
 
     def _leave_settled(self) -> Set[int]:
         """Leaves out what made settled memory; gives the other memory that the call made and that

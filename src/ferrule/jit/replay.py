@@ -26,13 +26,15 @@ from ferrule.tensor.limits import Limits, fit
 @final
 @dataclass(frozen=True)
 class AtRisk:
-    """What a replay writes to before a function of the host runs, which may raise.
+    """What a replay writes to before a run that may raise, such as a function of the host.
 
     A replay that raises has not happened.
     """
 
     arguments: Sequence[int]
     outside: Sequence[Buffer]
+    keeps_gradients: bool
+    """Whether gradients that it replaces are kept, too: a function of the host often raises."""
 
     def memory(self, arguments: Sequence[Buffer]) -> list[Buffer]:
         """That of a replay with these arguments."""
@@ -104,7 +106,7 @@ class Replay:
         values = {**self._var_vals, **var_vals} if var_vals else self._var_vals
         outcome = self._outcome
         self.runs += 1
-        if self._at_risk is None:
+        if self._at_risk is None or not self._at_risk.keeps_gradients:
             for effect in outcome.effects:
                 effect.let_go(tensors)
         nodes: list[LazyBuffer] = []

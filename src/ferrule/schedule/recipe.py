@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, Final, TypeAlias, final
 
 from ferrule.buffer import Buffer, readable_bytes
+from ferrule.device import Device, Interpreted
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import Expr, Variable, as_expr, sint, unbind
 from ferrule.lazy import LazyBuffer
@@ -138,9 +139,19 @@ class Recipe:
         return kernels_by_device(zip(devices, [step.ast for step in self.steps], strict=True))
 
     @cached_property
-    def calls_host(self) -> bool:
-        """Whether a step is a function of the host, which may raise."""
-        return any([step.ast.op is LoadOps.CUSTOM for step in self.steps])
+    def last_to_raise(self) -> int:
+        """The number of the last step that may raise when it has begun; 0 if none but the first.
+
+        Functions of the host may, and interpreters, which allocate memory as they go.
+        """
+        devices = {device for device in self.kernels if isinstance(Device[device], Interpreted)}
+        numbers = [
+            number
+            for number, step in enumerate(self.steps)
+            if step.ast.op is LoadOps.CUSTOM
+            or (step.ast.op is not LoadOps.FROM and self.places[step.places[0]].device in devices)
+        ]
+        return max(numbers, default=0)
 
     @cached_property
     def writes_over(self) -> bool:

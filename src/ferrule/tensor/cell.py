@@ -9,11 +9,14 @@ from functools import lru_cache
 from typing import Any, Final, TypeAlias, final
 from weakref import ref
 
-from ferrule.gradient import Value, is_recording
+from ferrule.gradient import Edge, Entry, GradientError, Rule, Value, is_recording
+from ferrule.lazy import LazyBuffer
 from ferrule.ops import MovementOps
+from ferrule.realize import settle_or_withdraw
 from ferrule.shape.view import View
 from ferrule.storage import Storage
 from ferrule.tensor.matrices import diagonal_part
+from ferrule.threadstate import this_thread
 
 DIAGONAL: Final = "diagonal"
 SELECT: Final = "select"
@@ -60,7 +63,7 @@ class Cache:
 class Cell:
     """The memory of a tensor and all its views: its current version, and that version's edge."""
 
-    __slots__ = ("__weakref__", "caches", "epoch", "storage", "value")
+    __slots__ = ("__weakref__", "caches", "edges", "epoch", "storage", "value")
 
     epoch: int
     """How often `watch_writes` was entered before the cell was made."""
@@ -71,6 +74,8 @@ class Cell:
         self.storage: Storage | None = None
         self.caches: set[ref[Cache]] | None = None
         """What its views have read, as long as they live."""
+        self.edges: list[tuple[int, ref[Edge] | None]] | None = None
+        """For versions that are not in memory, by serial number: the edges that they replaced."""
 
     def keep(self, cache: Cache) -> None:
         """Notes what a view has read."""
@@ -98,21 +103,40 @@ class Cell:
         # A stale copy of the old version would keep the write from being done in place.
         self.forget_views()
         if self.storage is None:
-            self.storage = Storage(old.node)
+            self.storage = Storage(old.node, self)
+        undoable = this_thread.state.undoable
+        if undoable is not None:
+            undoable.setdefault(self, old.node.serial)
         self.storage.write(value.node, None if part is None else part.view)
         node = self.storage.node
         if not recorded:
             self.value = Value(node, old.edge)
-        elif part is None:
-            self.value = Value(node, value.edge)
         else:
-            self.value = old.assign(value, part, node)
+            new = Value(node, value.edge) if part is None else old.assign(value, part, node)
+            self._note_edge(new, old)
+            self.value = new
+
+    def _note_edge(self, new: Value, old: Value) -> None:
+        """Notes the edge that a version replaces, weakly: a tape is kept by who needs it."""
+        if self.edges is None or old.node.realized is not None:
+            self.edges = []
+        if new.edge is not old.edge:
+            self.edges.append((new.node.serial, None if old.edge is None else ref(old.edge)))
+
+    def go_back(self, failed: LazyBuffer, before: LazyBuffer) -> None:
+        """Makes the version `before` the current one: `failed` could not be computed."""
+        self.forget_views()
+        edge = self.value.edge
+        if self.edges and self.edges[-1][0] == failed.serial:
+            _, replaced = self.edges.pop()
+            edge = None if replaced is None else replaced() or _end_of_tape(before)
+        self.value = Value(before, edge)
 
     def settle(self) -> None:
         """Puts what it holds in memory that later writes go to, as of a constant there is none."""
         self.forget_views()
         if self.storage is None:
-            self.storage = Storage(self.value.node)
+            self.storage = Storage(self.value.node, self)
         self.storage.settle()
         self.value = Value(self.storage.node, self.value.edge)
 
@@ -141,6 +165,43 @@ def watch_writes() -> Iterator[dict[Cell, Value]]:
         yield before
     finally:
         _watching.reset(token)
+
+
+@contextmanager
+def writes_together() -> Iterator[None]:
+    """A block whose writes to tensors are all withdrawn, if it raises before they are done.
+
+    No version is kept by that, so all of them are still written in place.
+    """
+    state = this_thread.state
+    outer = state.undoable
+    written: dict[Cell, int] = {}
+    state.undoable = written
+    try:
+        yield
+    except BaseException as error:
+        storages = [(cell.storage, serial) for cell, serial in written.items()]
+        found = [(storage, serial) for storage, serial in storages if storage is not None]
+        for storage, serial in found:
+            storage.withdraw_since(serial)
+        if isinstance(error, Exception):  # one from before the block may be what raises
+            settle_or_withdraw([storage for storage, _ in found])
+        raise
+    finally:
+        state.undoable = outer
+        for cell, serial in written.items() if outer is not None else ():
+            outer.setdefault(cell, serial)
+
+
+def _end_of_tape(node: LazyBuffer) -> Entry:
+    return Entry("assign", Rule(_refuse), (), node, None)
+
+
+def _refuse(grad: Value, entry: Entry) -> tuple[Value | None, ...]:
+    raise GradientError(
+        "[backward] a gradient arrives at a tensor whose write raised an error: it holds what it "
+        "did before, and how that was computed is not known any more; compute it again"
+    )
 
 
 @final

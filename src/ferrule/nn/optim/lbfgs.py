@@ -142,7 +142,10 @@ class LBFGS(Optimizer):
     # -- a step ----------------------------------------------------------------------------------
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Up to `max_iter` steps; gives the loss before them, as `closure` gave it."""
+        """Up to `max_iter` steps; gives the loss before them, as `closure` gave it.
+
+        Where `closure` or anything else raises, the parameters are put back where they were.
+        """
         if closure is None:
             raise OptimizerError(
                 "LBFGS.step: it computes the loss several times; pass a function that forgets the"
@@ -154,6 +157,18 @@ class LBFGS(Optimizer):
                 " function cannot have a step in it; capture the closure:"
                 " optimizer.step(TinyJit(closure))"
             )
+        origin = [param.detach().clone() for param in self.params]
+        pairs, last = list(self._pairs), self._last
+        try:
+            return self._steps(closure)
+        except BaseException:
+            self._pairs, self._last = pairs, last
+            with Tensor.no_grad():
+                for param, value in zip(self.params, origin, strict=True):
+                    param.assign(value)
+            raise
+
+    def _steps(self, closure: Callable[[], Any]) -> Any:
         (group,) = self.param_groups
         most = group["max_iter"] * 5 // 4 if group["max_eval"] is None else group["max_eval"]
         result = closure()

@@ -16,6 +16,7 @@ import numpy as np
 from ferrule.nn.optim.groups import OptimizerError, ParamGroup, Params, State, scalar, state_dtype
 from ferrule.nn.optim.optimizer import Optimizer
 from ferrule.tensor import Tensor
+from ferrule.tensor.cell import writes_together
 
 
 class TensorWise(Optimizer):
@@ -36,7 +37,8 @@ class TensorWise(Optimizer):
 
         `closure`, if given, is called first; it computes the loss and the gradients, and what it
         gives is returned. A parameter whose `requires_grad` was set to False is left alone, unless
-        it has a gradient. Raises `OptimizerError` where another has none; nothing is changed then.
+        it has a gradient. Raises `OptimizerError` where another has none; nothing is changed then,
+        nor where something else raises, such as `MemoryError`.
         """
         loss = None if closure is None else closure()
         self._check_groups()
@@ -45,11 +47,12 @@ class TensorWise(Optimizer):
             for place, param in enumerate(self.params)
             if param.grad is not None or param.requires_grad is not False
         }
-        with Tensor.no_grad():
-            self._step(gradients)
-        states = {id(tensor): tensor for state in self.state for tensor in state.values()}
-        # The gradients too: they stay in `.grad`, and what they were made of is written over.
-        Tensor.realize(*self.params, *states.values(), *gradients.values())
+        with writes_together():
+            with Tensor.no_grad():
+                self._step(gradients)
+            states = {id(tensor): tensor for state in self.state for tensor in state.values()}
+            # The gradients too: they stay in `.grad`, and what they were made of is written over.
+            Tensor.realize(*self.params, *states.values(), *gradients.values())
         return loss
 
     def _check_groups(self) -> None:
@@ -141,11 +144,12 @@ class TensorWise(Optimizer):
         ]
         values = [self._loaded(place, found[place], state) for place, state in enumerate(fresh)]
         self._check_shared(values)
-        with Tensor.no_grad():
-            for state, value in zip(self.state, values, strict=True):
-                _write(state, value)
+        with writes_together():
+            with Tensor.no_grad():
+                for state, value in zip(self.state, values, strict=True):
+                    _write(state, value)
+            Tensor.realize(*(tensor for state in self.state for tensor in state.values()))
         self._load_settings(groups)
-        Tensor.realize(*(tensor for state in self.state for tensor in state.values()))
 
     def _found(self, states: Any, number: int) -> Mapping[str, Any]:
         """What a saved state has for a parameter."""
