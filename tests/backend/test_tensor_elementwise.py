@@ -473,6 +473,15 @@ def test_casts(device: str) -> None:
     assert x.cast(x.dtype) is x
 
 
+@pytest.mark.parametrize("kind", ["uint8", "uint16", "uint32", "uint64"])
+@pytest.mark.parametrize("source", ["float32", "float64"])
+def test_small_negative_floats_wrap_in_unsigned_types(device: str, kind: str, source: str) -> None:
+    for size in (3, 50):  # one after the other, and in vectors
+        x = np.resize(np.array([-1.0, -2.5, 200.0, -0.5, -100.0]), size).astype(source)
+        expected = x.astype(np.int64).astype(kind)
+        np.testing.assert_array_equal(Tensor(x).cast(kind).numpy(), expected)
+
+
 def test_bitcast(device: str) -> None:
     points = RNG.normal(size=10).astype("f")
     assert_same(Tensor(points).bitcast(dtypes.uint32), points.view(np.uint32))

@@ -38,6 +38,14 @@ def test_matmul(device: str, first: tuple[int, ...], second: tuple[int, ...]) ->
     np.testing.assert_allclose((a @ Tensor(b)).numpy(), expected, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.parametrize("wanted", ["int8", "uint8", "int32", "uint32", "int64", "uint64"])
+def test_products_of_integers_are_computed_in_the_dtype_asked_for(device: str, wanted: str) -> None:
+    a = RNG.integers(-(2**30), 2**30, (5, 7), dtype=np.int32)
+    b = RNG.integers(-9, 9, (7, 3), dtype=np.int32)
+    expected = a.astype(wanted) @ b.astype(wanted)
+    np.testing.assert_array_equal(Tensor(a).matmul(Tensor(b), dtype=wanted).numpy(), expected)
+
+
 def test_matmul_of_views(device: str) -> None:
     a, b = RNG.normal(size=(8, 6)), RNG.normal(size=(10, 6))
     x, y = Tensor(a), Tensor(b)

@@ -255,7 +255,9 @@ def _to_narrow(prelude: Prelude, source: DType, target: DType, x: str) -> str:
 
 def _to_integer(kind: str, x: str) -> str:
     """From a float: through a wider signed integer, so that small negative ones wrap."""
-    wide = {"u64": "u64", "u32": "i64", "i64": "i64"}.get(kind, "i32")
+    if kind == "u64":
+        return f"({x} < 0 ? (u64)(i64){x} : (u64){x})"
+    wide = {"u32": "i64", "i64": "i64"}.get(kind, "i32")
     return f"({kind}){x}" if kind == wide else f"({kind})({wide}){x}"
 
 

@@ -96,18 +96,19 @@ def _from_bool(t: Lanes, target: DType, x: str) -> str:
     return t.convert("zext", x, to.kind)
 
 
+def _settled(t: Lanes, whole: Lanes, instruction: str, x: str) -> str:
+    """A conversion; `freeze` makes the poison of numbers that do not fit the same for each use."""
+    return whole.code.value(f"freeze {whole.type} {t.convert(instruction, x, whole.kind)}")
+
+
 def _float_to_int(t: Lanes, target: DType, x: str) -> str:
     """Through a wider signed integer where there is one, so that small negatives wrap."""
-    if target is dtypes.uint64:
-        wide, instruction = "i64", "fptoui"
-    elif target.itemsize < 4 or target is dtypes.int32:
-        wide, instruction = "i32", "fptosi"
-    else:
-        wide, instruction = "i64", "fptosi"
+    wide = "i32" if target.itemsize < 4 or target is dtypes.int32 else "i64"
     whole = t.of(wide)
-    converted = t.convert(instruction, x, wide)
-    # What does not fit is poison, that is, may differ from use to use; freeze settles it.
-    settled = whole.code.value(f"freeze {whole.type} {converted}")
+    settled = _settled(t, whole, "fptosi", x)
+    if target is dtypes.uint64:
+        is_negative = t.compare("olt", x, t.constant(0))
+        settled = whole.select(is_negative, settled, _settled(t, whole, "fptoui", x))
     if target.bits == int(wide[1:]):
         return settled
     return whole.convert("trunc", settled, register_type(target))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from ferrule.dtype import DType, promote
+from ferrule.dtype import DType, dtypes, promote
 from ferrule.gradient import Shape, Value
 from ferrule.shape.view import ShapeError, same
 from ferrule.tensor.arithmetic import Operand
@@ -85,7 +85,9 @@ class Linalg(Scattering):
         check_devices(a, b, "matmul")
         dtype = promote(a.dtype, b.dtype)
         if wanted is not None:
-            dtype = promote(dtype, wanted)
+            # Integers wrap around, so that it makes no difference when they are cast.
+            integers = dtypes.is_int(dtype) and dtypes.is_int(wanted)
+            dtype = wanted if integers else promote(dtype, wanted)
         a, b, shape = _to_matrices(a.cast(dtype), b.cast(dtype))
         result = matrix_product(a, b).reshape(shape)
         return self._wrap(result if wanted is None else result.cast(wanted))
