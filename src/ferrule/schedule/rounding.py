@@ -156,15 +156,27 @@ def _held(graph: Graph, below: _Below, evaluations: Evaluations) -> set[LazyBuff
     held = [node for node in graph.order if node in graph.external and below.of_source(node)]
     if not held:
         return set()
-    chosen = 0
-    for node in graph.order:
-        if is_discontinuous(node) or _chooses(node):
-            chosen |= below.fused[node]
+    chosen = _chosen(graph, below.bit)
     found = evaluations.fused
     both = {n for n in below.among(chosen, below.bit) if _is_whole(n, found[n])}
     return {
         stored for node in held for stored in _least(node, below.among(below.fused[node], both))
     }
+
+
+def _chosen(graph: Graph, bit: Mapping[LazyBuffer, int]) -> int:
+    """The reduces of whose elements some are chosen, as they are or through functions of each."""
+    chosen = 0
+    nearest: dict[LazyBuffer, int] = {}
+    for node in graph.order:
+        bits = 0
+        if node.realized is None:
+            for source in value_sources(node):
+                bits |= nearest[source]
+        if is_discontinuous(node) or _chooses(node):
+            chosen |= bits
+        nearest[node] = bit.get(node, 0) if is_reordered(node) else bits
+    return chosen
 
 
 def _least(node: LazyBuffer, reduces: list[LazyBuffer]) -> list[LazyBuffer]:
