@@ -45,6 +45,8 @@ class Config:
     """0: freed memory goes back to the system at once; 1: allocators keep it for reuse."""
     ALLOW_TF32: int
     """1: products of float32 matrices may be of operands rounded to tf32, where that is faster."""
+    FERRULE_CHECK_INDEX: int
+    """1: a position of a tensor that is out of range raises `IndexError` when it is computed."""
     FERRULE_DEVICE: str | None
     """The default device; None: the first that opens."""
     FERRULE_NUM_THREADS: int
@@ -148,7 +150,7 @@ def _checked_text(name: str, value: object) -> str:
 
 _SMALLEST = {
     **{"DEBUG": 0, "BEAM": 0, "JIT": 0, "LRU": 0},
-    **{"ALLOW_TF32": 0, "FERRULE_NUM_THREADS": 1},
+    **{"ALLOW_TF32": 0, "FERRULE_CHECK_INDEX": 0, "FERRULE_NUM_THREADS": 1},
 }
 _NAMES = tuple(field.name for field in fields(Config))
 
@@ -189,6 +191,7 @@ def config_from(environment: Mapping[str, str]) -> Config:
         JIT=1,
         LRU=1,
         ALLOW_TF32=0,
+        FERRULE_CHECK_INDEX=0,
         FERRULE_DEVICE=None,
         FERRULE_NUM_THREADS=usable_cores(),
         FERRULE_CACHE_DIR=_user_cache_dir(environment),

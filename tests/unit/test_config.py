@@ -23,7 +23,7 @@ from ferrule.config import (
 def test_defaults() -> None:
     settings = config_from({})
     assert (settings.DEBUG, settings.BEAM, settings.JIT, settings.LRU) == (0, 0, 1, 1)
-    assert settings.ALLOW_TF32 == 0
+    assert (settings.ALLOW_TF32, settings.FERRULE_CHECK_INDEX) == (0, 0)
     assert settings.FERRULE_DEVICE is None
     assert settings.FERRULE_MEMORY_LIMIT is None
     assert settings.FERRULE_NUM_THREADS == usable_cores() >= 1

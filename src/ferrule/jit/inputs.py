@@ -137,7 +137,8 @@ def settings() -> tuple[Any, ...]:
     """What a call's results depend on besides what it is given and what it finds."""
     kinds = dtypes.default_float, dtypes.default_int
     modes = Tensor.training, this_thread.state.recording
-    return *modes, config().ALLOW_TF32, Device.known_default, *kinds
+    chosen = config().ALLOW_TF32, config().FERRULE_CHECK_INDEX
+    return *modes, *chosen, Device.known_default, *kinds
 
 
 def _add(value: Any, arguments: Arguments, parts: list[Any]) -> None:

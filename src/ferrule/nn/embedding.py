@@ -20,6 +20,9 @@ class Embedding(Shown):
     `norm_type` is above `max_norm` are scaled down to it, in the table. `scale_grad_by_freq`
     divides gradients by how often an index occurs.
 
+    **An index out of range gives a row of zeros**, where PyTorch raises: it is known only when it
+    runs. With `FERRULE_CHECK_INDEX=1` it raises `IndexError` then.
+
     >>> Embedding(10, 4)(Tensor([[1, 2, 3]])).shape
     (1, 3, 4)
     """

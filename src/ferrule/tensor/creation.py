@@ -327,30 +327,6 @@ class Creation(Summaries):
             raise ShapeError(f"[{what}] shape {self._shape} has less than two axes")
         return above(self._shape, diagonal, self.device)
 
-    def one_hot(self, num_classes: int = -1) -> Self:
-        """Each class index as a row that is 1 there and 0 elsewhere; int32.
-
-        Without `num_classes` it is the largest index + 1, for which the tensor is computed now.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([0, 2]).one_hot(3).tolist()
-        [[1, 0, 0], [0, 0, 1]]
-        """
-        if dtypes.is_float(self.dtype):
-            raise DTypeError(f"[one_hot] class indices are integers, not {self.dtype}")
-        classes = int(self.max().item()) + 1 if num_classes == -1 else num_classes
-        return self._wrap(self._is_class(classes).cast(dtypes.default_int))
-
-    def _is_class(self, classes: int) -> Value:
-        """For each index and class whether they are the same, as a new last axis."""
-        value = self._read()
-        if dtypes.is_unsigned(value.dtype) or value.dtype.itemsize < 4:
-            value = value.cast(dtypes.int64 if value.dtype.itemsize > 4 else dtypes.int32)
-        shape = (*value.shape, classes)
-        numbers = count_to(classes, value.dtype, self.device) if classes else value.full(0, (0,))
-        numbers = numbers.reshape((1,) * len(value.shape) + (classes,)).expand(shape)
-        return value.reshape((*value.shape, 1)).expand(shape).equals(numbers)
-
     def meshgrid(self: T | Sequence[T], *others: Any, indexing: str = "ij") -> tuple[T, ...]:
         """The coordinates of a grid whose axes are given by this and other vectors, or one list.
 

@@ -1,7 +1,8 @@
 """Indexing as NumPy's: integers, slices, None and Ellipsis give views; integer tensors gather.
 
 An index given as a list or an array is checked against the size. One given as a tensor is known
-only when it runs: out of range it reads 0, and writes nowhere.
+only when it runs: **out of range it reads 0, and writes nowhere**; with `FERRULE_CHECK_INDEX=1` the
+host looks at it on the way, and raises `IndexError` with the position and its place.
 A mask of bools is computed at once, because the shape depends on it; only writing one value where a
 mask holds stays lazy.
 """
@@ -111,7 +112,7 @@ class Indexing(Making):
         if isinstance(part, Expr):
             return part
         if isinstance(part, TensorBase):
-            return Gather(None, wrapped(index_value(part._read()), size))
+            return Gather(None, wrapped(index_value(part._read()), size, "index", axis))
         if isinstance(part, np.ndarray | list | tuple | range):
             return Gather(host_positions(part, size, axis, self._shape), None)
         if hasattr(part, "__index__") and not isinstance(part, bool):
@@ -187,6 +188,9 @@ class Indexing(Making):
     def index_select(self, dim: int, index: Any) -> Self:
         """The elements at some positions of one axis. A copy.
 
+        **A position of a tensor that is out of range reads 0**, where PyTorch raises: it is known
+        only when it runs. With `FERRULE_CHECK_INDEX=1` it raises `IndexError` then.
+
         >>> from ferrule import Tensor
         >>> Tensor([[1, 2, 3]]).index_select(1, Tensor([2, 0])).tolist()
         [[3, 1]]
@@ -198,6 +202,9 @@ class Indexing(Making):
 
     def gather(self, dim: int, index: TensorBase) -> Self:
         """For each position in `index`, the element there along `dim`, as PyTorch's.
+
+        **A position of a tensor that is out of range reads 0**, where PyTorch raises: it is known
+        only when it runs. With `FERRULE_CHECK_INDEX=1` it raises `IndexError` then.
 
         >>> from ferrule import Tensor
         >>> Tensor([[1, 2], [3, 4]]).gather(1, Tensor([[0, 0], [1, 0]])).tolist()
@@ -229,10 +236,13 @@ class Indexing(Making):
         cut = [(0, own if place == axis else size) for place, (size, own) in enumerate(sizes)]
         if any(not same(stop, own) for (_, stop), own in zip(cut, value.shape, strict=True)):
             value = value.shrink(cut)
-        return value, wrapped(positions, length)
+        return value, wrapped(positions, length, what, axis)
 
     def take_along_dim(self, index: TensorBase, dim: int | None = None) -> Self:
         """`gather` with the other axes of both broadcast; without `dim`, from the flat tensor.
+
+        **A position of a tensor that is out of range reads 0**, where PyTorch raises: it is known
+        only when it runs. With `FERRULE_CHECK_INDEX=1` it raises `IndexError` then.
 
         >>> from ferrule import Tensor
         >>> Tensor([[1, 2], [3, 4]]).take_along_dim(Tensor([[1], [0]]), 1).tolist()

@@ -20,7 +20,7 @@ from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import check_devices, known_size
 from ferrule.tensor.classes import Given, LogChances, LogSoftmax, chosen
 from ferrule.tensor.neural import Neural
-from ferrule.tensor.positions import index_value
+from ferrule.tensor.positions import in_range, index_value
 from ferrule.tensor.special import at_least, log, widened
 
 
@@ -79,7 +79,8 @@ class Loss(Neural):
         """The loss of unnormalised scores, whose classes are on axis 1 (0 for one axis).
 
         `target` holds class indices, without that axis, or probabilities of the same shape. Indices
-        equal to `ignore_index` do not count; the loss of others that are no class is NaN. `weight`
+        equal to `ignore_index` do not count; the loss of others that are no class is NaN, and with
+        `FERRULE_CHECK_INDEX=1` they raise `IndexError` when they are computed. `weight`
         is one factor for each class; a mean over class indices is over their weights. PyTorch's
         order works as well: a weight in the second place.
 
@@ -197,6 +198,7 @@ class Loss(Neural):
         check_devices(labels, self._read(), what)
         labels = labels.cast(dtypes.int32) if labels.dtype is dtypes.bool else index_value(labels)
         classes = known_size(self._shape[axis], what)
+        labels = in_range(labels, classes, what, axis, ignored=ignore_index)
         is_class = self._wrap((labels > -1).alu(BinaryOps.AND, labels < classes))
         counts = self._wrap(labels.differs(ignore_index))
         return labels.reshape((*shape[:axis], 1, *shape[axis:])), is_class, counts

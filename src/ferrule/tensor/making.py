@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from ferrule.counting import count_to
 from ferrule.dtype import DTypeError, dtypes
 from ferrule.gradient import Number, Value
 from ferrule.random import continue_stream, random_words, stream_of
@@ -16,6 +17,7 @@ from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import known_size
 from ferrule.tensor.creation import Creation
 from ferrule.tensor.data import DTypeLike, to_device, to_dtype
+from ferrule.tensor.positions import in_range
 from ferrule.tensor.power import power
 
 
@@ -23,6 +25,43 @@ class Making(Creation):
     """Tensors like another one, from files, with given spacing, by chance."""
 
     __slots__ = ()
+
+    # -- from indices ----------------------------------------------------------------------------
+
+    def one_hot(self, num_classes: int = -1) -> Self:
+        """Each class index as a row that is 1 there and 0 elsewhere; int32.
+
+        Without `num_classes` it is the largest index + 1, for which the tensor is computed now.
+
+        **An index that is no class gives a row of zeros**, where PyTorch raises: it is known only
+        when it runs. With `FERRULE_CHECK_INDEX=1` it raises `IndexError` then.
+
+        >>> from ferrule import Tensor
+        >>> Tensor([0, 2]).one_hot(3).tolist()
+        [[1, 0, 0], [0, 0, 1]]
+        """
+        if dtypes.is_float(self.dtype):
+            raise DTypeError(f"[one_hot] class indices are integers, not {self.dtype}")
+        classes = self._class_count() if num_classes == -1 else num_classes
+        return self._wrap(self._is_class(classes, "one_hot").cast(dtypes.default_int))
+
+    def _class_count(self) -> int:
+        low, high = (int(part.item()) for part in self.aminmax())
+        if low < 0:
+            raise IndexError(f"[one_hot] class indices are 0 or more, not {low}")
+        return high + 1
+
+    def _is_class(self, classes: int, what: str) -> Value:
+        """For each index and class whether they are the same, as a new last axis."""
+        value = self._read()
+        if dtypes.is_unsigned(value.dtype) or value.dtype.itemsize < 4:
+            wide = value.dtype.itemsize > 4 or value.dtype is dtypes.uint32
+            value = value.cast(dtypes.int64 if wide else dtypes.int32)
+        value = in_range(value, classes, what, len(value.shape))
+        shape = (*value.shape, classes)
+        numbers = count_to(classes, value.dtype, self.device) if classes else value.full(0, (0,))
+        numbers = numbers.reshape((1,) * len(value.shape) + (classes,)).expand(shape)
+        return value.reshape((*value.shape, 1)).expand(shape).equals(numbers)
 
     # -- like another ----------------------------------------------------------------------------
 

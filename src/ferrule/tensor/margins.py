@@ -13,7 +13,7 @@ from ferrule.tensor.arithmetic import Operand
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import broadcast_shape, expanded, known_size
 from ferrule.tensor.loss import Loss
-from ferrule.tensor.positions import index_value
+from ferrule.tensor.positions import in_range, index_value
 from ferrule.tensor.reduce import largest
 
 
@@ -202,7 +202,7 @@ class Margins(Loss):
         """
         what = "multi_margin_loss"
         scores, labels = self._scores_of(target, False, what)
-        chosen = self._wrap(Value(labels._is_class(known_size(scores._shape[1], what)).node))
+        chosen = self._wrap(Value(labels._is_class(known_size(scores._shape[1], what), what).node))
         right = chosen.where(scores, 0).sum(1, keepdim=True)
         losses = (scores - right + margin).clamp(min=0)
         losses = losses if p == 1 else losses.pow(p)
@@ -232,7 +232,7 @@ class Margins(Loss):
         listed = counts.equals(0)
         wide = (batch, classes, classes)  # a right class, then any
         number = count_to(classes, places.dtype, self.device).reshape((1, 1, classes)).expand(wide)
-        at = listed.where(places, -1)
+        at = in_range(listed.where(places, -1), known_size(classes, what), what, 1, -1)
         is_it = at.reshape((batch, classes, 1)).expand(wide).equals(number)
         is_right = largest(is_it, (1,)).expand(wide)
         right = value.gather(at, 1).reshape((batch, classes, 1)).expand(wide)

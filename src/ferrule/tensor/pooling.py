@@ -14,7 +14,7 @@ from ferrule.shape.view import ShapeError
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import known_size
 from ferrule.tensor.convolution import Convolution
-from ferrule.tensor.positions import index_value
+from ferrule.tensor.positions import in_range, index_value
 from ferrule.tensor.reduce import largest
 from ferrule.tensor.rowwise import rounded_mean
 from ferrule.tensor.windows import Pool, Sizes, each, paddings, put_back, windows
@@ -399,8 +399,8 @@ class Pooling(Convolution):
         if output_size is not None:
             wanted = list(output_size)[-count:]
         flat = (*lead, math.prod(known_size(n, what) for n in spatial))
-        places = index_value(indices._read()).reshape(flat)
-        result = _put_at(self._read().reshape(flat), places, math.prod(wanted))
+        places = in_range(index_value(indices._read()), math.prod(wanted), what, first)
+        result = _put_at(self._read().reshape(flat), places.reshape(flat), math.prod(wanted))
         return self._wrap(result.reshape((*lead, *wanted)))
 
     # -- windows as columns ----------------------------------------------------------------------

@@ -7,10 +7,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from ferrule.config import config
 from ferrule.counting import place_dtype
 from ferrule.dtype import DTypeError, dtypes, promote
 from ferrule.expr import Expr, as_int, sint
 from ferrule.gradient import Shape, Value
+from ferrule.host import on_host
 from ferrule.ops import BinaryOps
 from ferrule.records import dataclass
 from ferrule.shape.view import ShapeError, prod_sint, same
@@ -132,12 +134,44 @@ def index_value(value: Value, what: str = "index") -> Value:
     return value if value.dtype is dtypes.int64 else value.cast(dtypes.int32)
 
 
-def wrapped(index: Value, size: sint) -> Value:
-    """Negative positions counted from the end."""
+def wrapped(index: Value, size: sint, what: str, axis: int) -> Value:
+    """Negative positions counted from the end; of a symbolic size there are none."""
     if not isinstance(size, int):
         return index
+    index = in_range(index, size, what, axis, -size)
     index = index.cast(promote(index.dtype, place_dtype(size)))
     return (index < 0).where(index + size, index)
+
+
+def in_range(
+    index: Value, size: int, what: str, axis: int, first: int = 0, ignored: int | None = None
+) -> Value:
+    """Positions as they are. Where `FERRULE_CHECK_INDEX` is 1, the host looks at them on the way.
+
+    So a position that is not from `first` to `size` - 1 raises `IndexError` when it is computed,
+    in a replay as well; but for those of a symbolic shape, which are not looked at.
+    """
+    if not config().FERRULE_CHECK_INDEX or not all([isinstance(n, int) for n in index.shape]):
+        return index
+    return on_host(
+        _index_check, [index], index.shape, index.dtype, first, size, ignored, what, axis
+    )
+
+
+def _index_check(
+    positions: Known, first: int, size: int, ignored: int | None, what: str, axis: int
+) -> Known:
+    wrong = (positions < first) | (positions >= size)
+    if ignored is not None:
+        wrong &= positions != ignored
+    if wrong.any():
+        place = tuple(np.argwhere(wrong)[0].tolist())
+        number = "" if len(place) == 0 else f", element {place[0] if len(place) == 1 else place},"
+        raise IndexError(
+            f"[{what}] the position {positions[place]}{number} is out of range for axis {axis}, "
+            f"whose size is {size}: it takes {first} to {size - 1}"
+        )
+    return positions
 
 
 # *** positions without gaps ***

@@ -2,7 +2,7 @@
 
 Elements to write are cast to the tensor's dtype. Positions that are known on the host (lists,
 arrays) are checked; those of a tensor are known only when it runs, and write nowhere if they are
-out of range.
+out of range, unless `FERRULE_CHECK_INDEX=1` makes them an `IndexError`.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ class Scattering(Selecting):
 
         Of several elements for one position the last counts; `reduce="add"` adds all of them.
 
+        **A position of a tensor that is out of range is written nowhere**, where PyTorch raises;
+        with `FERRULE_CHECK_INDEX=1` it raises `IndexError` when it is computed.
+
         >>> from ferrule import Tensor
         >>> Tensor([0, 0, 0]).scatter(0, Tensor([2, 0]), Tensor([5, 6])).tolist()
         [6, 0, 5]
@@ -52,6 +55,9 @@ class Scattering(Selecting):
 
     def scatter_add(self, dim: int, index: TensorBase, src: Operand) -> Self:
         """This tensor, to which elements of `src` are added at the positions along `dim`.
+
+        **A position of a tensor that is out of range is written nowhere**, where PyTorch raises;
+        with `FERRULE_CHECK_INDEX=1` it raises `IndexError` when it is computed.
 
         >>> from ferrule import Tensor
         >>> Tensor([0, 0]).scatter_add(0, Tensor([1, 1]), Tensor([5, 6])).tolist()
@@ -73,6 +79,9 @@ class Scattering(Selecting):
         `reduce` is "sum", "prod", "mean", "amax" or "amin"; without `include_self` the elements
         that were there are left out. The mean of integers is rounded down. Gradients of extremes
         are shared evenly among equal elements.
+
+        **A position of a tensor that is out of range is written nowhere**, where PyTorch raises;
+        with `FERRULE_CHECK_INDEX=1` it raises `IndexError` when it is computed.
 
         >>> from ferrule import Tensor
         >>> x = Tensor([10, 20])
@@ -115,6 +124,9 @@ class Scattering(Selecting):
     def index_add(self, dim: int, index: Any, source: Any, alpha: Number = 1) -> Self:
         """This tensor, to which slices of `source`, times alpha, are added at positions of `dim`.
 
+        **A position of a tensor that is out of range is written nowhere**, where PyTorch raises;
+        with `FERRULE_CHECK_INDEX=1` it raises `IndexError` when it is computed.
+
         >>> from ferrule import Tensor
         >>> Tensor([0, 0]).index_add(0, Tensor([1, 1]), Tensor([5, 6])).tolist()
         [0, 11]
@@ -130,6 +142,9 @@ class Scattering(Selecting):
         """This tensor with slices of `source` reduced into positions of `dim`; see
         `scatter_reduce`.
 
+        **A position of a tensor that is out of range is written nowhere**, where PyTorch raises;
+        with `FERRULE_CHECK_INDEX=1` it raises `IndexError` when it is computed.
+
         >>> from ferrule import Tensor
         >>> Tensor([2, 3]).index_reduce(0, Tensor([1, 1]), Tensor([5, 6]), "prod").tolist()
         [2, 90]
@@ -142,6 +157,9 @@ class Scattering(Selecting):
     def index_copy(self, dim: int, index: Any, source: Any) -> Self:
         """This tensor with slices of `source` at positions of `dim`; of several the last counts.
 
+        **A position of a tensor that is out of range is written nowhere**, where PyTorch raises;
+        with `FERRULE_CHECK_INDEX=1` it raises `IndexError` when it is computed.
+
         >>> from ferrule import Tensor
         >>> Tensor([1, 2, 3]).index_copy(0, Tensor([2, 0]), Tensor([8, 9])).tolist()
         [9, 2, 8]
@@ -152,6 +170,9 @@ class Scattering(Selecting):
 
     def index_fill(self, dim: int, index: Any, value: Any) -> Self:
         """This tensor with one value at positions of `dim`.
+
+        **A position of a tensor that is out of range is written nowhere**, where PyTorch raises;
+        with `FERRULE_CHECK_INDEX=1` it raises `IndexError` when it is computed.
 
         >>> from ferrule import Tensor
         >>> Tensor([1, 2, 3]).index_fill(0, Tensor([2, 0]), 7).tolist()
@@ -188,6 +209,9 @@ class Scattering(Selecting):
 
         With `accumulate` they are added, all of those with equal positions.
 
+        **A position of a tensor that is out of range is written nowhere**, where PyTorch raises;
+        with `FERRULE_CHECK_INDEX=1` it raises `IndexError` when it is computed.
+
         >>> from ferrule import Tensor
         >>> at = (Tensor([0, 0]),)
         >>> Tensor([1, 2]).index_put(at, Tensor([5, 6]), accumulate=True).tolist()
@@ -204,6 +228,9 @@ class Scattering(Selecting):
 
     def put(self, index: Any, source: Any, accumulate: bool = False) -> Self:
         """This tensor with elements of `source` at positions in the flat tensor.
+
+        **A position of a tensor that is out of range is written nowhere**, where PyTorch raises;
+        with `FERRULE_CHECK_INDEX=1` it raises `IndexError` when it is computed.
 
         >>> from ferrule import Tensor
         >>> Tensor([[1, 2], [3, 4]]).put(Tensor([3, 0]), Tensor([8, 9])).tolist()
@@ -309,4 +336,5 @@ def _vector(index: Any, own: Value, axis: int, what: str) -> Value:
         places = from_host(known, None, own.node.device)
     if len(places.shape) > 1:
         raise ShapeError(f"[{what}] positions are a vector, not of shape {places.shape}")
-    return wrapped(index_value(places.reshape((prod_sint(places.shape),))), size)
+    flat = index_value(places.reshape((prod_sint(places.shape),)), what)
+    return wrapped(flat, size, what, axis)

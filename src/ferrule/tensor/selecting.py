@@ -26,6 +26,9 @@ class Selecting(Indexing):
     def take(self, index: Any, dim: int | None = None) -> Self:
         """The elements at positions in the flat tensor; with `dim`, along it, as NumPy's. A copy.
 
+        **A position of a tensor that is out of range reads 0**, where PyTorch raises: it is known
+        only when it runs. With `FERRULE_CHECK_INDEX=1` it raises `IndexError` then.
+
         >>> from ferrule import Tensor
         >>> Tensor([[1, 2], [3, 4]]).take(Tensor([0, -1])).tolist()
         [1, 4]

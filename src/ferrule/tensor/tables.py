@@ -11,7 +11,7 @@ from ferrule.shape.view import ShapeError, prod_sint
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import known_size
 from ferrule.tensor.normalization import Normalization
-from ferrule.tensor.positions import index_value
+from ferrule.tensor.positions import index_value, wrapped
 
 # What a bag can be, and the reduction that it is.
 _MODES = {"sum": "sum", "mean": "mean", "max": "amax"}
@@ -36,6 +36,9 @@ class Tables(Normalization):
         `padding_idx` gets no gradient; `scale_grad_by_freq` divides gradients by how often a
         position occurs. Rows used whose norm, of the order `norm_type`, is above `max_norm` are
         first scaled down to it in the table itself.
+
+        **A position of a tensor that is out of range reads 0**, where PyTorch raises: it is known
+        only when it runs. With `FERRULE_CHECK_INDEX=1` it raises `IndexError` then.
 
         >>> from ferrule import Tensor
         >>> Tensor([1, 0]).embedding(Tensor([[1.0, 2.0], [3.0, 4.0]])).tolist()
@@ -64,6 +67,9 @@ class Tables(Normalization):
         a sum. The rest is as in `embedding`.
 
         Raises `ShapeError` for other shapes, `ValueError` for what does not go together.
+
+        **A position of a tensor that is out of range reads 0**, where PyTorch raises: it is known
+        only when it runs. With `FERRULE_CHECK_INDEX=1` it raises `IndexError` then.
 
         >>> from ferrule import Tensor
         >>> table = Tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
@@ -118,9 +124,11 @@ class Tables(Normalization):
         """Scales those rows of a table down to a norm that are used and longer."""
         own = self._wrap(table._read().detach())
         norm = own.norm(norm_type, 1, keepdim=True)
-        places = index_value(ids._read()).reshape((prod_sint(ids._shape), 1))
+        rows = table._shape[0]
+        places = wrapped(index_value(ids._read()), rows, "embedding", 0)
+        places = places.reshape((prod_sint(ids._shape), 1))
         ones = norm._read().full(1, places.shape)
-        used = self._wrap(ones.scatter(places, 0, table._shape[0], "last")) > 0
+        used = self._wrap(ones.scatter(places, 0, rows, "last")) > 0
         shorter = own * (max_norm / (norm + 1e-7))
         with no_grad():
             table.assign((used & (norm > max_norm)).where(shorter, own))
@@ -184,7 +192,7 @@ def _row(place: int, table: TensorBase) -> int:
 
 def _by_frequency(rows: Value, ids: Value, size: sint) -> Value:
     """Rows of a table, whose gradients are divided by how often each occurs."""
-    places = index_value(ids).reshape((prod_sint(ids.shape),))
+    places = wrapped(index_value(ids), size, "embedding", 0).reshape((prod_sint(ids.shape),))
     ones = rows.full(1, places.shape)
     count = ones.scatter(places, 0, size).gather(places, 0).reshape((*ids.shape, 1))
     return record("by frequency", _BY_FREQUENCY, (rows, count), rows.node, None)
