@@ -135,8 +135,8 @@ def running(draw: Random, x: Tensor, a: Array) -> Result:
     axis = axis_of(draw, a)
     return draw.choice(
         [
-            lambda: (x.cumsum(axis), a.cumsum(axis, dtype=np.int32)),
-            lambda: ((x % 3).cumprod(axis), (a % 3).cumprod(axis, dtype=np.int32)),
+            lambda: (x.cumsum(axis), a.cumsum(axis)),
+            lambda: ((x % 3).cumprod(axis), (a % 3).cumprod(axis)),
             lambda: (x.cummax(axis)[0], np.maximum.accumulate(a, axis)),
             lambda: (x.cummin(axis)[0], np.minimum.accumulate(a, axis)),
             lambda: (x.diff(dim=axis), np.diff(a, axis=axis)),

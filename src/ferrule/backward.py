@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from ferrule.gradient import Edge, Entry, GradientError, Leaf, Value, no_grad
 from ferrule.gradient.joined import total_gradient
+from ferrule.gradient.training import note_gradients
 from ferrule.records import dataclass
 
 
@@ -112,6 +113,7 @@ def pull_back(
         if output.edge is not None:
             _add(grads, output.edge, seed)
     order = entries_below(list(grads))
+    note_gradients(order)
     wanted: set[Edge] = set(kept).intersection(order) if targets is None else set(targets)
     leading = None if targets is None else _leading_to(wanted, order)
     hooked = {edge: None for edge in hooks if edge not in unhooked}  # in order

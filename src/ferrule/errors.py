@@ -18,7 +18,7 @@ from ferrule.dtype import DTypeError
 from ferrule.gradient import GradientError
 from ferrule.lanes import VmapError
 from ferrule.lazy import DeviceMismatchError
-from ferrule.nn.optim import OptimizerError
+from ferrule.nn.optim import OptimizerError, TrainingModeWarning
 from ferrule.nn.state import StateError
 from ferrule.ops import OpError, OpTypeError
 from ferrule.runner import RunnerError
@@ -47,6 +47,7 @@ __all__ = [
     "ScheduleError",
     "ShapeError",
     "StateError",
+    "TrainingModeWarning",
     "TuneError",
     "UnknownDeviceError",
     "VmapError",

@@ -25,13 +25,17 @@ class ThreadState:
     """
 
     __slots__ = (
+        "differentiated",
+        "evaluated",
         "failures",
         "kept",
+        "modes",
         "nodes",
         "observer",
         "passed",
         "read_guard",
         "recording",
+        "training",
         "transforming",
         "undoable",
         "watched_since",
@@ -60,6 +64,14 @@ class ThreadState:
         """In a capture: where its memory begins; see `runner.py`."""
         self.recording = True
         """Whether the tape records; see `gradient/recording.py`."""
+        self.training: bool | None = None
+        """Whether layers behave as in training; None, which is evaluation, if nobody said it."""
+        self.modes: list[bool | None] = []
+        """What `training` was around each block that is entered; see `gradient/training.py`."""
+        self.evaluated: Any = None
+        """Where on the tape a layer evaluated though nobody asked for it, and which."""
+        self.differentiated: Any = None
+        """The leaves whose gradients went through one of them."""
         self.transforming = False
         """Whether a transformation calls its function."""
 

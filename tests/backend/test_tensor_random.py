@@ -201,7 +201,7 @@ def test_random_numbers_of_replays_go_on_where_they_were(device: str) -> None:
 def test_what_is_no_state_of_random_numbers() -> None:
     with pytest.raises(ValueError, match=r"\[set_rng_state\] a state is three words of uint32"):
         Tensor.set_rng_state(Tensor([1.0, 2.0, 3.0]))
-    with pytest.raises(TypeError, match=r"\[set_rng_state\] 7 is no tensor"):
+    with pytest.raises(TypeError, match=r"\[set_rng_state\] state has to be a tensor, not int"):
         Tensor.set_rng_state(7)  # type: ignore[arg-type]
 
 

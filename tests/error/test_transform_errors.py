@@ -63,7 +63,7 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
         lambda: grad(lambda x: (x > 0).sum())(X),
         DTypeError,
-        "[grad] the function returned a tensor of dtypes.int32 and shape (), which has no",
+        "[grad] the function returned a tensor of dtypes.int64 and shape (), which has no",
     ),
     (
         lambda: jacrev(lambda x: 2.0)(X),

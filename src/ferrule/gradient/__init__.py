@@ -28,6 +28,7 @@ from ferrule.gradient.tape import (
     record_several,
     tape_position,
 )
+from ferrule.gradient.training import is_training, note_evaluation, train, trains
 
 __all__ = [
     "FLAT",
@@ -47,11 +48,15 @@ __all__ = [
     "constant",
     "enable_grad",
     "is_recording",
+    "is_training",
     "is_transforming",
     "no_grad",
+    "note_evaluation",
     "record",
     "record_several",
     "tape_position",
+    "train",
+    "trains",
     "transforming",
 ]
 

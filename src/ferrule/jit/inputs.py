@@ -19,7 +19,7 @@ from ferrule.containers import is_record
 from ferrule.device import Device
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import BoundVariable, Expr, Variable, unbind
-from ferrule.gradient import Value
+from ferrule.gradient import Value, is_training
 from ferrule.helpers import prod
 from ferrule.jit.hooks import hooks_of
 from ferrule.jit.numbers import form, is_plain
@@ -136,7 +136,7 @@ def read_arguments(
 def settings() -> tuple[Any, ...]:
     """What a call's results depend on besides what it is given and what it finds."""
     kinds = dtypes.default_float, dtypes.default_int
-    modes = Tensor.training, this_thread.state.recording
+    modes = is_training(), this_thread.state.recording
     chosen = config().ALLOW_TF32, config().FERRULE_CHECK_INDEX
     return *modes, *chosen, Device.known_default, *kinds
 

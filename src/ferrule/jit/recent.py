@@ -211,7 +211,7 @@ class Recent:
         self._accepts = list(enumerate([one.accepts for one in known]))
         self._names = names
         """Those of the keyword arguments, in the order in which the call gave them."""
-        self._training = Tensor.training
+        self._training = this_thread.state.training
         self._recording = this_thread.state.recording
         self._config = config()
         self._device = Device.known_default
@@ -264,7 +264,7 @@ class Recent:
     def _has_settings(self) -> bool:
         """Whether `settings()` are what they were, without a tuple of them."""
         return (
-            Tensor.training is self._training
+            this_thread.state.training is self._training
             and this_thread.state.recording is self._recording
             and config() is self._config
             and Device.known_default == self._device

@@ -149,6 +149,7 @@ if TYPE_CHECKING:
         ZeroPad2d,
         ZeroPad3d,
     )
+    from ferrule.nn.shown import set_training
     from ferrule.nn.transformer import (
         Transformer,
         TransformerDecoder,
@@ -297,6 +298,7 @@ __all__ = [
     "ZeroPad3d",
     "init",
     "optim",
+    "set_training",
     "state",
     "utils",
 ]
@@ -316,6 +318,7 @@ _LAYERS = (
     "attention",
     "recurrent",
     "transformer",
+    "shown",
 )
 
 # What newcomers look for, and what does it here.

@@ -61,7 +61,7 @@ class Embedding(Shown):
         >>> Embedding.from_pretrained(Tensor([[1.0, 2.0], [3.0, 4.0]]))(Tensor([1])).tolist()
         [[3.0, 4.0]]
         """
-        layer = object.__new__(cls)
+        layer = cls.__new__(cls)
         layer.padding_idx = _row(padding_idx, embeddings.shape[0], "Embedding")
         layer.max_norm = max_norm
         layer.norm_type = norm_type

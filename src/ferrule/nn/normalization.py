@@ -9,6 +9,7 @@ from numbers import Integral
 from typing import final
 
 from ferrule.dtype import DType, dtypes
+from ferrule.gradient import note_evaluation
 from ferrule.nn.functions import layer
 from ferrule.nn.parameters import (
     check_counts,
@@ -75,13 +76,16 @@ class _ByChannel(Shown, ABC):
                 f"{type(self).__name__}: expected (N, {self.num_features}, ...), got"
                 f" {tuple(x.shape)}"
             )
-        if Tensor.training or not self.track_running_stats:
+        if not self.track_running_stats or Tensor.training:
             mean, variance = self._own_statistics(x)
         else:
             mean = _per_channel(self.running_mean, x.ndim)
             variance = _per_channel(self.running_var, x.ndim)
         out = (x - mean) * (variance + self.eps).rsqrt()
-        return _affine(out, self.weight, self.bias)
+        out = _affine(out, self.weight, self.bias)
+        if self.track_running_stats:
+            note_evaluation(out._read(), "batch normalisation")
+        return out
 
     def _own_statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
         axes = self._axes(x)

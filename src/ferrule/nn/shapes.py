@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
+from ferrule.gradient import trains
 from ferrule.nn.functions import Chance, Function, Sizes, Wanted, criterion, layer
 from ferrule.nn.shown import Shown
 from ferrule.shape.view import ShapeError
@@ -63,7 +64,7 @@ def _drop_channels(x: Tensor, p: float, axes: int) -> Tensor:
             f"Dropout{axes}d: expected (N, C) or (C,) and {axes} more axes, got {tuple(x.shape)}"
         )
     kept = Tensor.ones(*x.shape[:-axes], *(1,) * axes, dtype=x.dtype, device=x.device)
-    return x * kept.dropout(p) if Tensor.training else x
+    return x * kept.dropout(p, True) if trains(None, x._read(), "dropout") else x
 
 
 @layer

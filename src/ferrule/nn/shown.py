@@ -1,12 +1,15 @@
-"""What `repr` shows of a layer."""
+"""What all layers are: what `repr` shows of one, and whether it behaves as in training."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from textwrap import indent
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Self
 
 from ferrule.calls import explain_constructor
+from ferrule.gradient import is_training, train
+from ferrule.nn.state.model import parts_of
 from ferrule.tensor import Tensor
 
 _WIDTH = 100
@@ -20,7 +23,6 @@ _INSTEAD = {
     "children": "layers are attributes: vars(model)",
     "cpu": "layers are made on a device: nn.Linear(4, 2, device='CPU')",
     "cuda": "layers are made on a device: nn.Linear(4, 2, device='CUDA')",
-    "eval": "Tensor.training = False, or no `with Tensor.train():`, is evaluation",
     "forward": "call the layer",
     "half": "nn.state.get_parameters(model) are the tensors: p.replace(p.half())",
     "load_state_dict": "nn.state.load_state_dict(model, tensors) loads them",
@@ -36,9 +38,44 @@ _INSTEAD = {
     "requires_grad_": "nn.state.get_parameters(model) are the tensors: p.requires_grad_(False)",
     "state_dict": "nn.state.get_state_dict(model) has all tensors by name",
     "to": "layers are made on a device: nn.Linear(4, 2, device='CPU')",
-    "train": "with Tensor.train(): is training",
     "zero_grad": "the optimiser's zero_grad() forgets all gradients",
 }
+
+
+def set_training(model: object, mode: bool | None = True) -> None:
+    """Makes all layers in a model behave as in training, or as in evaluation, from now on.
+
+    A model is any object, list or dict with layers in it, as for `nn.state.get_state_dict`. This
+    goes before `Tensor.training`, in every thread; None takes it back. What a model of your own
+    computes by itself, such as `x.dropout(0.5)`, goes by the layer that calls it, else by
+    `Tensor.training`.
+
+    >>> from ferrule import Tensor, nn
+    >>> model = [nn.Dropout(1.0), nn.Linear(2, 2)]
+    >>> nn.set_training(model)
+    >>> model[0](Tensor([1.0, 2.0])).tolist()
+    [0.0, 0.0]
+    """
+    for part in parts_of(model):
+        if isinstance(part, Shown):
+            part.training = mode
+
+
+def _follow_own_mode(cls: type[Shown]) -> None:
+    """Makes the `__call__` that a class itself defines run in the layer's own mode, if set."""
+    call: Callable[..., Any] | None = vars(cls).get("__call__")
+    if call is None:
+        return
+
+    @wraps(call)
+    def following(self: Shown, *args: Any, **kwargs: Any) -> Any:
+        mode = self._own_mode
+        if mode is None:
+            return call(self, *args, **kwargs)
+        with train(mode):
+            return call(self, *args, **kwargs)
+
+    type.__setattr__(cls, "__call__", following)
 
 
 class Shown:
@@ -49,13 +86,61 @@ class Shown:
     Linear(weight=(2, 3), bias=(2,))
     """
 
+    __slots__ = ("_own_mode",)  # beside the attributes, which are layers or settings
+
+    _own_mode: bool | None
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        """A layer without attributes, and without a mode of its own."""
+        self = super().__new__(cls)
+        self._own_mode = None
+        return self
+
     def __init_subclass__(cls) -> None:
         explain_constructor(cls)
+        _follow_own_mode(cls)
+
+    # -- training and evaluation -----------------------------------------------------------------
+
+    def train(self, mode: bool = True) -> Self:
+        """Makes this layer, and all layers in it, behave as in training from now on.
+
+        This goes before `Tensor.training`, in every thread that calls the layer.
+
+        >>> from ferrule import nn
+        >>> nn.Dropout(0.5).train().training
+        True
+        """
+        set_training(self, mode)
+        return self
+
+    def eval(self) -> Self:
+        """The same as `train(False)`: evaluation.
+
+        >>> from ferrule import nn
+        >>> nn.Dropout(0.5).eval().training
+        False
+        """
+        return self.train(False)
+
+    @property
+    def training(self) -> bool:
+        """Whether the layer behaves as in training: its own mode if it was set, else the thread's.
+
+        Setting it sets the mode of this layer alone, and None takes it back.
+        """
+        return is_training() if self._own_mode is None else self._own_mode
+
+    @training.setter
+    def training(self, mode: bool | None) -> None:
+        self._own_mode = None if mode is None else bool(mode)
 
     if not TYPE_CHECKING:  # which would take any name for one of a layer
 
-        def __getattr__(self, name: str) -> NoReturn:
+        def __getattr__(self, name: str) -> Any:
             # Only where there is no such attribute.
+            if name == "_own_mode":  # made without `__new__`
+                return None
             hint = _INSTEAD.get(name, f"it has {', '.join(vars(self)) or 'none'}")
             raise AttributeError(
                 f"{type(self).__name__!r} object has no attribute {name!r}; {hint}",

@@ -7,15 +7,16 @@ operators (`elementwise`), functions of one tensor (`functions`), `movement`, `r
 
 from __future__ import annotations
 
-from contextlib import ContextDecorator
-from typing import Self, final
+from typing import final
 
 from ferrule.dtype import DType
+from ferrule.gradient import is_training, train
 from ferrule.helpers import not_a_function
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.data import DTypeLike, to_device
 from ferrule.tensor.hints import Hints
 from ferrule.tensor.keywords import accept_arguments
+from ferrule.threadstate import this_thread
 
 __all__ = ["Tensor"]
 
@@ -32,9 +33,32 @@ class _Short(TensorBase):
     __slots__ = ()
 
 
+class _TensorType(type):
+    """The type of `Tensor`, for what is an attribute of the class and belongs to a thread."""
+
+    @property
+    def training(cls) -> bool:
+        """Whether layers such as dropout and batch normalisation behave as in training.
+
+        It belongs to the thread that reads or sets it; a new thread starts with False, which is
+        evaluation. `with Tensor.train():` sets it for a block, and setting it to None takes back
+        what was set. A layer that has a mode of its own (`model.train()`, `model.eval()`) goes by
+        that.
+        """
+        return is_training()
+
+    @training.setter
+    def training(cls, mode: bool | None) -> None:
+        this_thread.state.training = None if mode is None else bool(mode)
+
+    @training.deleter
+    def training(cls) -> None:
+        this_thread.state.training = None
+
+
 @final
 @accept_arguments
-class Tensor(_Short, Hints):
+class Tensor(_Short, Hints, metaclass=_TensorType):
     """An array of numbers on a device, lazy and differentiable.
 
     >>> from ferrule import Tensor
@@ -46,29 +70,7 @@ class Tensor(_Short, Hints):
 
     __slots__ = ()
 
-    @final
-    class train(ContextDecorator):
-        """Sets `Tensor.training` while it is entered.
-
-        >>> from ferrule import Tensor
-        >>> with Tensor.train():
-        ...     Tensor.training
-        True
-        >>> Tensor.training
-        False
-        """
-
-        def __init__(self, mode: bool = True) -> None:
-            self._mode = mode
-            self._before: list[bool] = []
-
-        def __enter__(self) -> Self:
-            self._before.append(Tensor.training)
-            Tensor.training = self._mode
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            Tensor.training = self._before.pop()
+    train = train
 
     def to(
         self,

@@ -7,7 +7,7 @@ is resolved to a `Value` when it is used: a write through any handle is seen by 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Never, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Never, Self
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from ferrule.gradient import (
     Value,
     enable_grad,
     is_recording,
+    is_training,
     no_grad,
 )
 from ferrule.lazy import DeviceMismatchError, LazyBuffer
@@ -54,8 +55,16 @@ class TensorBase:
         "_view",
     )
 
-    training: ClassVar[bool] = False
-    """Whether layers such as dropout and batch normalisation behave as in training."""
+    if TYPE_CHECKING:
+        training: ClassVar[bool]
+        """Whether layers behave as in training, in this thread; see `Tensor.train`."""
+    else:
+
+        @property
+        def training(self) -> bool:
+            """The mode of this thread, which is `Tensor.training`."""
+            return is_training()
+
     no_grad = no_grad
     enable_grad = staticmethod(enable_grad)
 

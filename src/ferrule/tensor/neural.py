@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from ferrule.dtype import dtypes, promote
 from ferrule.expr import sint
-from ferrule.gradient import Value
+from ferrule.gradient import Value, trains
 from ferrule.shape.view import ShapeError
 from ferrule.tensor.attention import attention, attention_weights
 from ferrule.tensor.base import TensorBase
@@ -47,7 +47,7 @@ class Neural(Tables):
         """Dropout with one draw for each element of a shape that broadcasts to this one."""
         if not 0 <= p <= 1:
             raise ValueError(f"[{what}] the probability is between 0 and 1, not {p}")
-        if not (self.training if training is None else training) or p == 0:
+        if p == 0 or not trains(training, self._read(), what):
             return self
         if p == 1:
             return self.zeros_like()
@@ -69,7 +69,7 @@ class Neural(Tables):
         """
         if not lower <= upper:
             raise ValueError(f"[rrelu] lower {lower} is above upper {upper}; swap them")
-        if not (self.training if training is None else training):
+        if not trains(training, self._read(), "rrelu"):
             return self.leaky_relu((lower + upper) / 2)
         slopes = self.uniform(*self._shape, low=lower, high=upper, device=self.device)
         return (self < 0).where(self * slopes.cast(self.dtype), self)
@@ -148,7 +148,7 @@ class Neural(Tables):
         """
         if not 0 <= p <= 1:
             raise ValueError(f"[alpha_dropout] the probability is between 0 and 1, not {p}")
-        if not (self.training if training is None else training) or p == 0:
+        if p == 0 or not trains(training, self._read(), "alpha_dropout"):
             return self
         if p == 1:
             return self.zeros_like()
@@ -221,7 +221,7 @@ class Neural(Tables):
         if attn_mask is not None:
             mask = fit_shape(attn_mask._read(), shape, what)
             mask = mask if mask.dtype is dtypes.bool else mask.cast(query.dtype)
-        if dropout_p and self.training:
+        if dropout_p and trains(None, query, "dropout"):
             scores = matrix_product(query, transposed(given[1])) * factor
             weights = self._wrap(attention_weights(scores, mask, is_causal)).dropout(dropout_p)
             return weights @ self._wrap(given[2])

@@ -20,8 +20,10 @@ from ferrule.gradient import (
     Rule,
     Value,
     is_recording,
+    is_training,
     record_several,
     tape_position,
+    train,
     transforming,
 )
 from ferrule.helpers import check_function
@@ -35,9 +37,10 @@ def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """The function, which now keeps nothing but its arguments for its gradient.
 
     The gradient calls it again: it takes longer by that, and less memory by all that the function
-    computes on its way. `checkpoint(f)(x)` is `checkpoint(f, x)`. When it is called again, random
-    numbers are those of the first call, and tensors from outside that it wrote to hold what they
-    held then; these are written once. In-place writes to the arguments stay inside.
+    computes on its way. `checkpoint(f)(x)` is `checkpoint(f, x)`. When it is called again, the mode
+    of layers (training or evaluation) and random numbers are those of the first call, and tensors
+    from outside that it wrote to hold what they held then; these are written once. In-place writes
+    to the arguments stay inside.
 
     >>> import ferrule
     >>> block = ferrule.checkpoint(lambda x: (x.exp() + 1).log())
@@ -60,7 +63,7 @@ def _call(function: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any
         return function(*args, **kwargs)
     arguments = (tuple(args), dict(kwargs))
     sources = read(tensors_of(arguments))
-    call = _Call(function, blank(arguments), [])
+    call = _Call(function, blank(arguments), [], is_training())
     start = tape_position()
     with watch_writes() as call.before, _keeping(call.words):
         result, _ = call.run([value.detach() for value in sources])
@@ -80,6 +83,8 @@ class _Call:
     function: Callable[..., Any]
     arguments: Any
     words: list[Words]
+    training: bool
+    """Whether layers behaved as in training."""
     outside: Sequence[Edge] = ()
     """The edges of what it closes over."""
     before: Mapping[Cell, Value] = field(default_factory=dict)
@@ -91,7 +96,7 @@ class _Call:
         try:
             for cell, value in self.before.items():
                 cell.restore(value)
-            with _giving(self.words):
+            with _giving(self.words), train(self.training):
                 return self.run(values)
         finally:
             for cell, value in now.items():

@@ -8,7 +8,7 @@ from ferrule.nn.optim.adam import LAMB, Adam, Adamax, AdamW, NAdam, RAdam
 from ferrule.nn.optim.adaptive import Adadelta, Adafactor, Adagrad, RMSprop, Rprop
 from ferrule.nn.optim.groups import OptimizerError
 from ferrule.nn.optim.lbfgs import LBFGS
-from ferrule.nn.optim.optimizer import Optimizer
+from ferrule.nn.optim.optimizer import Optimizer, TrainingModeWarning
 from ferrule.nn.optim.sgd import ASGD, LARS, SGD, Muon
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "RAdam",
     "RMSprop",
     "Rprop",
+    "TrainingModeWarning",
     "lr_scheduler",
 ]
 

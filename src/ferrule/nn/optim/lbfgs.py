@@ -172,6 +172,7 @@ class LBFGS(Optimizer):
         (group,) = self.param_groups
         most = group["max_iter"] * 5 // 4 if group["max_eval"] is None else group["max_eval"]
         result = closure()
+        self._look_at_mode()
         loss, gradient, evaluations = _number(result), _flat(self._gradients()), 1
         for turn in range(group["max_iter"]):
             if _largest(gradient) <= group["tolerance_grad"] or (turn and evaluations >= most):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
+from weakref import WeakSet
 
 from ferrule.calls import explain_constructor
 from ferrule.capture import is_capturing
+from ferrule.gradient.training import take_noted
 from ferrule.nn.optim.groups import (
     OptimizerError,
     ParamGroup,
@@ -19,6 +22,14 @@ from ferrule.nn.optim.groups import (
     scalar,
 )
 from ferrule.tensor import Tensor
+
+
+class TrainingModeWarning(UserWarning):
+    """An optimiser trains a model of which a part, unasked, behaved as in evaluation."""
+
+
+_warned: Final[WeakSet[Optimizer]] = WeakSet()
+"""Those that have said it."""
 
 
 class Optimizer(ABC):
@@ -140,6 +151,21 @@ class Optimizer(ABC):
                 " gradient; call loss.backward() first, or leave the parameter out"
             )
         return param.grad
+
+    def _look_at_mode(self) -> None:
+        """Warns, once, if gradients went through what evaluated though nobody asked for that."""
+        noted = take_noted(param._leaf for param in self.params)
+        if noted is None or self in _warned:
+            return
+        _warned.add(self)
+        warnings.warn(
+            f"{self._name}.step: {noted} ran as in evaluation on the way to these gradients, and "
+            "nobody asked for that; write `with Tensor.train():` around the training step, or "
+            "model.train() before it. If evaluation is meant, say Tensor.training = False or "
+            "model.eval()",
+            TrainingModeWarning,
+            stacklevel=3,
+        )
 
     @abstractmethod
     def _check(self, settings: Mapping[str, Any]) -> None:

@@ -42,6 +42,7 @@ class TensorWise(Optimizer):
         """
         loss = None if closure is None else closure()
         self._check_groups()
+        self._look_at_mode()
         gradients = {
             place: self._gradient(place, param)
             for place, param in enumerate(self.params)

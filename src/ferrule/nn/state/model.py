@@ -54,6 +54,19 @@ def _walk(value: object, name: str, open_parts: frozenset[int]) -> Iterator[tupl
         yield from _walk(part, f"{name}.{key}" if name else key, inside)
 
 
+def parts_of(model: object) -> Iterator[object]:
+    """A model and everything in it, each once: containers, objects, and what these hold."""
+    seen: set[int] = set()
+    waiting = [model]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Tensor) or id(part) in seen:
+            continue
+        seen.add(id(part))
+        yield part
+        waiting.extend([child for _, child in _children(part)])
+
+
 def get_state_dict(model: object, prefix: str = "") -> dict[str, Tensor]:
     """All tensors of `model` under dotted names, in the order in which they are found.
 
