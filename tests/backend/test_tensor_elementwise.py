@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import ferrule
 from ferrule.dtype import DType, dtypes, promote
 from ferrule.tensor import Tensor
 
@@ -499,3 +500,21 @@ def test_float8_is_computed_in_float32_and_rounded(device: str, dtype: DType) ->
         np.testing.assert_array_equal(found.numpy().astype(np.float32), rounded)
     assert x.sum().item() == pytest.approx(wide.sum(), abs=0.2)
     assert x.cast(dtypes.bool).tolist() == (wide != 0).tolist()
+
+
+def test_a_tensor_without_axes_is_a_tensor(device: str) -> None:
+    """The dtype of a result does not depend on shapes: the array API's rule, and NumPy's."""
+    pairs = [("float32", "float64"), ("float16", "float32"), ("int8", "int64"), ("int32", "uint8")]
+    for wide, lone in pairs:
+        for shape in ((3,), (1, 2), ()):
+            a, b = np.ones(shape, wide), np.ones((), lone)
+            expected = (np.ones((1,), wide) * np.ones((1,), lone)).dtype
+            assert (Tensor(a) * Tensor(b)).dtype.np == (Tensor(b) * Tensor(a)).dtype.np == expected
+            assert (Tensor(a) < 1).where(Tensor(a), Tensor(b)).dtype.np == expected
+            assert Tensor(a).maximum(Tensor(b)).dtype.np == expected
+            # Numbers have no dtype of their own.
+            assert (Tensor(a) * 2).dtype.np == Tensor(a).dtype.np
+            assert (Tensor(a) * b[()]).dtype.np == Tensor(a).dtype.np
+    mapped = ferrule.vmap(lambda x, y: x * y)(Tensor(np.ones(2, "f")), Tensor(np.ones(2, "d")))
+    assert mapped.dtype is dtypes.float64
+    assert (Tensor([1.0]) * Tensor(2.0, dtype=dtypes.float64)).dtype is dtypes.float64

@@ -146,6 +146,25 @@ def test_nan_wins(device: str) -> None:
     np.testing.assert_array_equal(x.argmin(1).numpy(), a.argmin(1))
 
 
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_values_along_an_axis_are_not_unpacked(device: str, name: str) -> None:
+    a = np.arange(6, dtype=np.float32).reshape(2, 3)
+    x = Tensor(a)
+    for values in (getattr(x, name)(1), getattr(x, name)(dim=1), getattr(x, name)(0).realize()):
+        with pytest.raises(TypeError, match=rf"write x\.{name}\(axis\), x\.arg{name}\(axis\)"):
+            _, _ = values
+    found = getattr(x, name)(1)
+    expected = getattr(a, name)(1)
+    np.testing.assert_array_equal(found.numpy(), expected)
+    np.testing.assert_array_equal(np.asarray(found), expected)
+    assert [float(part) for part in found.unbind()] == found.tolist() == expected.tolist()
+    assert found[1].item() == expected[1]
+    for same in (getattr(x, f"a{name}")(1), found * 1, found.clone(), x.sum(1)):
+        assert len(list(same)) == 2
+    low, high = x.aminmax(axis=1)
+    assert len(list(low)) == len(list(high)) == 2
+
+
 def test_infinities(device: str) -> None:
     x = Tensor([-math.inf, -math.inf])
     assert x.max().item() == -math.inf

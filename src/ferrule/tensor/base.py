@@ -52,6 +52,7 @@ class TensorBase:
         "_parent",
         "_requires_grad",
         "_shape",
+        "_values_of",
         "_view",
     )
 
@@ -78,6 +79,8 @@ class TensorBase:
     _detached: bool
     _requires_grad: bool | None
     _grad: Any
+    _values_of: str
+    """The function, such as `max`, whose values these are; others than its results have none."""
 
     def __init__(
         self,

@@ -178,7 +178,15 @@ class Indexing(Making):
     def __iter__(self) -> Any:
         if not self._shape:
             raise TypeError("[iter] a tensor without axes cannot be iterated; use .item()")
-        return iter(self.unbind(0))
+        try:
+            what = object.__getattribute__(self, "_values_of")
+        except AttributeError:  # nearly always, and not worth a place in every tensor's making
+            return iter(self.unbind(0))
+        raise TypeError(
+            f"[{what}] x.{what}(axis) gives the values alone, which are not unpacked; for values "
+            f"and positions write x.{what}(axis), x.arg{what}(axis), and to go through the values "
+            f"x.a{what}(axis)"
+        )
 
     def __contains__(self, value: Any) -> bool:
         if not isinstance(value, TensorBase | bool | int | float | np.generic | np.ndarray):

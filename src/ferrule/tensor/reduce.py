@@ -244,9 +244,13 @@ class Reduce(Arranging):
     def max(self, axis: Axes | TensorBase = None, keepdim: bool = False) -> Self:
         """The largest element along some axes, or of all; NaN if there is one.
 
-        Gives the values alone, with an axis as well: `argmax` has the positions. Elements that
-        share the maximum share its gradient evenly. With a tensor in place of axes, `maximum`.
-        Raises `ShapeError` for an axis without elements.
+        Elements that share the maximum share its gradient evenly. With a tensor in place of axes,
+        `maximum`. Raises `ShapeError` for an axis without elements.
+
+        **With an axis, too, these are the values alone**, as NumPy's, and `argmax` has the
+        positions: PyTorch's `x.max(1)[1]` is `x.argmax(1)` here. So that `v, i = x.max(1)` does not
+        take two rows for these, the result is not iterated: that raises `TypeError`. `x.amax(1)` is
+        the same values, which are.
 
         >>> from ferrule import Tensor
         >>> Tensor([[1, 5], [7, 2]]).max(1).tolist()
@@ -254,9 +258,7 @@ class Reduce(Arranging):
         """
         if isinstance(axis, TensorBase):
             return self.maximum(axis)
-        axes = self._over(axis, "max")
-        self._check_not_empty(axes, "max")
-        return self._dropped(largest(self._read(), axes), axes, keepdim)
+        return self._extreme_alone(axis, keepdim, "max")
 
     def min(self, axis: Axes | TensorBase = None, keepdim: bool = False) -> Self:
         """The smallest element along some axes, or of all, as `max`.
@@ -267,9 +269,21 @@ class Reduce(Arranging):
         """
         if isinstance(axis, TensorBase):
             return self.minimum(axis)
-        axes = self._over(axis, "min")
-        self._check_not_empty(axes, "min")
-        return self._dropped(smallest(self._read(), axes), axes, keepdim)
+        return self._extreme_alone(axis, keepdim, "min")
+
+    def _extreme(
+        self, extreme: Callable[[Value, Sequence[int]], Value], axis: Axes, keepdim: bool, what: str
+    ) -> Self:
+        axes = self._over(axis, what)
+        self._check_not_empty(axes, what)
+        return self._dropped(extreme(self._read(), axes), axes, keepdim)
+
+    def _extreme_alone(self, axis: Axes, keepdim: bool, what: str) -> Self:
+        """Values along an axis, beside which PyTorch has positions: they are not unpacked."""
+        values = self._extreme(largest if what == "max" else smallest, axis, keepdim, what)
+        if axis is not None:
+            values._values_of = what
+        return values
 
     def amax(self, axis: Axes = None, keepdim: bool = False) -> Self:
         """The same as `max`, under PyTorch's name for values alone.
@@ -278,7 +292,7 @@ class Reduce(Arranging):
         >>> Tensor([[1, 5], [7, 2]]).amax(0).tolist()
         [7, 5]
         """
-        return self.max(axis, keepdim)
+        return self._extreme(largest, axis, keepdim, "max")
 
     def amin(self, axis: Axes = None, keepdim: bool = False) -> Self:
         """The same as `min`, under PyTorch's name for values alone.
@@ -287,7 +301,7 @@ class Reduce(Arranging):
         >>> Tensor([[1, 5], [7, 2]]).amin(0).tolist()
         [1, 2]
         """
-        return self.min(axis, keepdim)
+        return self._extreme(smallest, axis, keepdim, "min")
 
     def aminmax(self, *, axis: Axes = None, keepdim: bool = False) -> MinMax[Self]:
         """The smallest and the largest element along some axes, or of all.
@@ -296,7 +310,7 @@ class Reduce(Arranging):
         >>> Tensor([3, 1, 2]).aminmax().max.item()
         3
         """
-        return MinMax(self.min(axis, keepdim), self.max(axis, keepdim))
+        return MinMax(self.amin(axis, keepdim), self.amax(axis, keepdim))
 
     def argmax(self, axis: int | None = None, keepdim: bool = False) -> Self:
         """The position of the largest element: the first of several, the first NaN if any.
