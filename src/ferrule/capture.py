@@ -395,6 +395,9 @@ class Capture:
     read: dict[int, Buffer] = field(default_factory=dict)
     """The buffers from before the block that a run looked at, by serial number."""
 
+    uses_others: bool = False
+    """Whether a run used memory in which another thread, in the meantime, computed something."""
+
     _first_serial: int = 0
     _produced: set[int] = field(default_factory=set)
     _before: tuple[Any, ...] = ()
@@ -457,6 +460,8 @@ class Capture:
             if reads:
                 self.read[base.serial] = base
             return buffer
+        if base.serial not in self._produced and base._version > base.filled:
+            self.uses_others = True
         if writes and base.serial not in self._produced:
             if base.filled:
                 self._record_filling(base)

@@ -21,10 +21,9 @@ from ferrule.counting import count_to
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import sint
 from ferrule.gradient import Value
-from ferrule.helpers import lock_across_forks
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import BinaryOps
-from ferrule.realize import realize
+from ferrule.realize import realize, turn
 from ferrule.shape.layout import storage_size
 from ferrule.shape.view import ShapeError, View
 from ferrule.storage import Storage
@@ -38,7 +37,6 @@ Draw: TypeAlias = Callable[[Sequence[sint], str], Words]
 _drawing: ContextVar[Draw | None] = ContextVar("ferrule_drawing", default=None)
 
 _states: dict[str, Storage] = {}
-_one_call = lock_across_forks()
 _seed: int | None = None
 
 
@@ -53,10 +51,11 @@ def manual_seed(seed: int = 0) -> None:
     True
     """
     global _seed
-    _seed = seed
-    for device, storage in _states.items():
-        storage.write(_initial(device, seed))
-    realize([storage.node for storage in _states.values()])
+    with turn:
+        _seed = seed
+        for device, storage in _states.items():
+            storage.write(_initial(device, seed))
+        realize([storage.node for storage in _states.values()])
 
 
 def stream_of(device: str) -> LazyBuffer:
@@ -71,9 +70,10 @@ def streams() -> list[Storage]:
 
 def continue_stream(device: str, words: np.ndarray[Any, Any]) -> None:
     """Puts the stream of a device where `stream_of` told that it was."""
-    storage = _state(device)
-    storage.write(_in_memory(device, words))
-    realize([storage.node])
+    with turn:
+        storage = _state(device)
+        storage.write(_in_memory(device, words))
+        realize([storage.node])
 
 
 def _initial(device: str, seed: int) -> LazyBuffer:
@@ -88,12 +88,13 @@ def _in_memory(device: str, words: np.ndarray[Any, Any]) -> LazyBuffer:
 def _state(device: str) -> Storage:
     """The key and the number of the next call, in the memory of a device."""
     global _seed
-    if _seed is None:
-        _seed = int.from_bytes(os.urandom(8), "little")
-    storage = _states.get(device)
-    if storage is None:
-        storage = _states[device] = Storage(_initial(device, _seed))
-    return storage
+    with turn:
+        if _seed is None:
+            _seed = int.from_bytes(os.urandom(8), "little")
+        storage = _states.get(device)
+        if storage is None:
+            storage = _states[device] = Storage(_initial(device, _seed))
+        return storage
 
 
 @contextmanager
@@ -160,7 +161,7 @@ def random_words(shape: Sequence[sint], device: str) -> Words:
         )
     flat = (size,)
     numbers = count_to(size, dtypes.uint32, device)
-    with _one_call:  # two threads must not draw the same numbers
+    with turn:  # two threads must not draw the same numbers
         storage = _state(device)
         state = Value(storage.node)
         key0, key1, call = [state.shrink(((place, place + 1),)).expand(flat) for place in range(3)]

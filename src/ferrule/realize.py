@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from traceback import clear_frames
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from ferrule.buffer import Buffer, newest_serial
 from ferrule.config import config
@@ -24,14 +24,27 @@ from ferrule.threadstate import this_thread
 Runners: TypeAlias = Mapping[str, Mapping[LazyOp, JITRunner]]
 """By device and AST."""
 
-_turn = lock_across_forks()
+turn: Final = lock_across_forks()
+"""Whoever computes, writes to tensors, reads their contents, or replays has it: threads take turns.
+
+So a replay finds what it checked, its reads and writes are not torn, and no write is lost.
+"""
+
+
+@contextmanager
+def others_turn() -> Iterator[None]:
+    """A block in which other threads may have their turn, inside of one that has it."""
+    turn.release()
+    try:
+        yield
+    finally:
+        turn.acquire()
 
 
 def realize(nodes: Sequence[LazyBuffer]) -> None:
     """Computes `nodes`; afterwards each has a Buffer.
 
-    All memory is allocated and all kernels are prepared before the first one runs. Threads take
-    turns, because a write may happen once only.
+    All memory is allocated and all kernels are prepared before the first one runs.
 
     What raises has written nothing. The writes among `nodes` are withdrawn then, all of them, with
     those that are made of them: the memory has the version from before. They are done if it was
@@ -39,7 +52,7 @@ def realize(nodes: Sequence[LazyBuffer]) -> None:
     """
     if all([node.realized is not None for node in nodes]):
         return
-    with _turn:
+    with turn:
         try:
             _compute(nodes)
         except Exception as error:
@@ -101,7 +114,7 @@ def settle_writes() -> None:
     pending = pending_writes()
     if not pending:
         return
-    with _turn:
+    with turn:
         if not _is_computed([storage.node for storage in pending]):
             _settle_each(pending)
 
@@ -204,7 +217,7 @@ def _take_back_if_made_of(storage: Storage, withdrawn: set[int]) -> bool:
 
 def settle_or_withdraw(storages: Iterable[Storage]) -> None:
     """Does the last write to each of these that can be done, and takes back those after it."""
-    with _turn, _unrecorded(), none_pending():
+    with turn, _unrecorded(), none_pending():
         for storage in sorted(storages, key=lambda storage: storage.node.serial):
             while storage.node.base_const() is None and not _is_computed([storage.node]):
                 if not storage.withdraw():

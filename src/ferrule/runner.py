@@ -174,6 +174,8 @@ class ASTRunner(JITRunner):
     `facts` are those of the AST, where they are known; None: they are found.
     """
 
+    may_raise = False
+
     def __init__(self, ast: LazyOp | None, name: str, facts: KernelFacts | None = None) -> None:
         self.ast = ast
         self.name = name
@@ -240,8 +242,6 @@ class CompiledASTRunner(ASTRunner):
     `global_size` and `local_size` may hold symbolic sizes; `runtime_args` go to the program at each
     call. Who makes the runner sets `device`, `lib` and `program`.
     """
-
-    may_raise = False
 
     def __init__(
         self,

@@ -69,6 +69,9 @@ class Storage:
         if region is not None and region == View.create(region.shape) and region.size == old.size:
             value = value.reshape(old.shape)
             region = None
+        maker = old.maker
+        if maker is not None and maker is not this_thread.state and old.realized is None:
+            maker.taken += 1  # who made it may not come to compute it
         started = old.realized is not None or old.op is LoadOps.ASSIGN
         started = started or self.replaced == _MOST_REPLACED
         if region is None and not started and not value.owns_memory:
@@ -87,7 +90,7 @@ class Storage:
             state = this_thread.state
             state.written.add(weakref.ref(self, state.written.discard))
             kept = state.kept
-            if kept is not None and old.serial <= kept[0]:
+            if kept is not None and (old.serial <= kept[0] or _is_from_before(old, state)):
                 kept[1].append(self)
 
     def withdraw(self) -> bool:
@@ -129,6 +132,12 @@ class Storage:
         """Gives the version that holds now memory of its own: later ones are written there."""
         self.node = _in_new_memory(self.node)
         self.node.owner = self.token
+
+
+def _is_from_before(version: LazyBuffer, state: ThreadState) -> bool:
+    """In a capture: whether another thread made a version meanwhile, in memory from before."""
+    memory, since = version.realized, state.watched_since
+    return memory is not None and since is not None and memory.base.serial <= since
 
 
 _without_memory: Final[set[weakref.ref[Storage]]] = set()

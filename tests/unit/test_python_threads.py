@@ -108,7 +108,11 @@ def test_a_captured_function() -> None:
 
 def in_a_thread(work: Callable[[], object]) -> None:
     """Calls `work()` in another thread, and waits for it."""
-    in_threads(lambda _: work(), 1)
+
+    def once(_: int) -> None:
+        work()
+
+    in_threads(once, 1)
 
 
 def test_a_captured_call_does_its_own_writes() -> None:
@@ -221,6 +225,107 @@ def test_a_loader_beside_a_training_loop() -> None:
 
     in_threads(work, 2)
     assert beside == [alone]
+
+
+# *** memory that several threads write to ***
+
+
+def accumulator(w: Tensor, times: float = 1) -> TinyJit[Tensor]:
+    """A captured function that adds to a tensor, and returns all of it."""
+    return TinyJit(lambda x: (w.assign(w + x * times) * 1).realize())
+
+
+def test_one_captured_function_in_several_threads() -> None:
+    """The first call and the one that is captured are in the middle of others."""
+    w = Tensor.zeros(1000).contiguous().realize()
+    add = accumulator(w)
+
+    def work(number: int) -> None:
+        for _ in range(8):
+            found = add(Tensor([1.0])).numpy()
+            assert (found == found[0]).all()
+
+    in_threads(work)
+    assert (w.numpy() == 48).all()
+
+
+def test_captured_functions_that_write_to_one_tensor() -> None:
+    w = Tensor.zeros(100).contiguous().realize()
+    functions = [accumulator(w, times) for times in range(1, 5)]
+
+    def work(number: int) -> None:
+        for _ in range(8):
+            functions[number](Tensor([1.0]))
+
+    in_threads(work, 4)
+    assert (w.numpy() == 80).all()
+
+
+def test_signatures_that_differ_between_threads() -> None:
+    w = Tensor.zeros(10).contiguous().realize()
+    add = TinyJit(lambda x: w.assign(w + x.sum()).realize())
+
+    def work(number: int) -> None:
+        for _ in range(6):
+            add(Tensor.ones(number + 1).contiguous())
+
+    in_threads(work, 4)
+    assert (w.numpy() == 60).all()
+
+
+def test_reads_and_plain_writes_beside_a_captured_function() -> None:
+    w, rows = Tensor.zeros(1000).contiguous().realize(), Tensor.zeros(8, 10).contiguous().realize()
+    add, view = TinyJit(lambda x: (w.add_(x) * 1).realize()), w[10:990]
+
+    def work(number: int) -> None:
+        for step in range(8):
+            if number < 2:
+                add(Tensor([1.0]))
+            elif number == 2:
+                w.add_(1)
+            else:
+                for found in (w.numpy(), (w * 2).numpy(), view.numpy(), w.numpy(copy=False)):
+                    assert (found == found[0]).all()
+            rows[step, number] = number
+
+    in_threads(work)
+    assert (w.numpy() == 24).all()
+    assert rows.tolist() == [[0, 1, 2, 3, 4, 5, 0, 0, 0, 0]] * 8
+
+
+def test_a_captured_call_holds_its_own_writes_only() -> None:
+    """What another thread writes meanwhile is no part of it."""
+    w = Tensor.zeros(3).contiguous().realize()
+    calls = 0
+
+    @TinyJit
+    def add(x: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls < 4:
+            in_a_thread(lambda: w.add_(100))
+        result = w.assign(w + x) * 1
+        if calls < 4:
+            in_a_thread(lambda: w.add_(100))
+        return result.realize()
+
+    for _ in range(8):
+        add(Tensor([1.0]))
+    assert w.tolist() == [8 + 200 * min(calls, 3)] * 3
+
+
+def test_a_captured_function_draws_new_numbers_beside_others() -> None:
+    draw = TinyJit(lambda x: (x + Tensor.rand(4)).realize())
+    drawn: list[tuple[float, ...]] = []
+
+    def work(number: int) -> None:
+        zero = Tensor([0.0]).realize()
+        for _ in range(8):
+            found = draw(zero) if number % 2 else Tensor.rand(4)
+            drawn.append(tuple(found.tolist()))
+
+    in_threads(work, 4)
+    assert len(set(drawn)) == len(drawn) == 32
 
 
 @needs_fork

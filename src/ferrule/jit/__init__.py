@@ -28,6 +28,7 @@ from ferrule.config import config
 from ferrule.expr import Variable
 from ferrule.helpers import check_function, not_a_function
 from ferrule.jit.before import compute_lazy
+from ferrule.jit.exclusion import alone, anyone_runs, wait_for_others
 from ferrule.jit.found import FoundInputs
 from ferrule.jit.hooks import code_of
 from ferrule.jit.inputs import Arguments, Chain, memories_of, read_arguments
@@ -37,7 +38,7 @@ from ferrule.jit.recent import Recent
 from ferrule.jit.record import NotReplayable, capture_call
 from ferrule.jit.replay import Replay
 from ferrule.jit.results import tensors_in
-from ferrule.realize import settle_writes
+from ferrule.realize import settle_writes, turn
 from ferrule.tensor.cell import Cell
 from ferrule.threadstate import this_thread
 
@@ -117,6 +118,8 @@ class TinyJit(Generic[ReturnType]):
         self._outside: OrderedDict[tuple[Any, ...], tuple[Numbers, FoundInputs]] = OrderedDict()
         """For the signature of the arguments: what else the function reads."""
         self._recent: Recent | None = None
+        self._cells: frozenset[int] = frozenset()
+        """The cells of the tensors that it could reach when it ran last, by `id()`."""
         self._writes = False
         """Whether it writes to memory from outside."""
         self._writes_arguments = False
@@ -144,8 +147,7 @@ class TinyJit(Generic[ReturnType]):
         elif self.cnt == 0:
             result = self._run(function, args, kwargs)
         else:
-            with self._lock:
-                result = self._replay(function, args, kwargs)
+            result = self._run_again(function, args, kwargs)
         self.cnt += 1
         self.ret = result
         return result
@@ -156,55 +158,74 @@ class TinyJit(Generic[ReturnType]):
         """Just calls the function, and sees whether it writes to memory from outside."""
         given = tensors_in([*args, kwargs])
         reached = [*given, *Reach(code_of(function)).tensors()]
-        compute_lazy(reached)  # so the call that is captured has the same graph, planned already
-        cells = [tensor._cell for tensor in reached]
-        before = [cell.value.node.serial for cell in cells]
-        result = function(*args, **kwargs)
-        changed = [
-            cell.value.node.serial != serial for cell, serial in zip(cells, before, strict=True)
-        ]
+        self._cells = frozenset([id(tensor._cell) for tensor in reached])
+        with alone(self._cells):
+            with turn:
+                compute_lazy(reached)  # so the call that is captured has the same graph, planned
+                cells = [tensor._cell for tensor in reached]
+                before = [cell.value.node.serial for cell in cells]
+            result = function(*args, **kwargs)
+            pairs = zip(cells, before, strict=True)
+            changed = [cell.value.node.serial != serial for cell, serial in pairs]
         if any(changed):
             self._writes = True
             self._writes_arguments |= any(changed[: len(given)])
             self._recent = None
         return result
 
+    def _run_again(
+        self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> ReturnType:
+        with turn:  # what a replay checks holds until it is over
+            if anyone_runs():
+                wait_for_others(self._cells_of(args, kwargs))
+            settle_writes()
+            recent, self._recent = self._recent, None
+            if recent is not None:
+                given = recent.given(args, kwargs)
+                if given is not None:
+                    tensors, buffers, var_vals = given
+                    is_fit = not recent.replay.limits or recent.replay.takes(var_vals)
+                    if is_fit and recent.replay.watch.problem(tensors, buffers) is None:
+                        self._recent = recent
+                        result: ReturnType = recent.replay.run(tensors, buffers, var_vals)
+                        return result
+                recent.replay.last_call = self.cnt
+        with alone(self._cells_of(args, kwargs)), self._lock:
+            return self._replay(function, args, kwargs)
+
+    def _cells_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> frozenset[int]:
+        """The cells of the tensors that a call may use, by `id()`."""
+        return self._cells | {id(tensor._cell) for tensor in tensors_in([*args, kwargs])}
+
     def _replay(
         self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> ReturnType:
-        settle_writes()
-        result: ReturnType
-        recent, self._recent = self._recent, None
-        if recent is not None:
-            given = recent.given(args, kwargs)
-            if given is not None:
-                tensors, buffers, var_vals = given
-                is_fit = not recent.replay.limits or recent.replay.takes(var_vals)
-                if is_fit and recent.replay.watch.problem(tensors, buffers) is None:
-                    self._recent = recent
-                    result = recent.replay.run(tensors, buffers, var_vals)
+        with turn:
+            arguments, replay = self._matching(function, args, kwargs)
+            problem = is_out_of_range = None
+            if replay is not None:
+                tensors, buffers = arguments.tensors, arguments.buffers
+                problem = replay.watch.problem(tensors, buffers)
+                is_out_of_range = problem is None and not replay.takes(arguments.var_vals)
+                if problem is None and not is_out_of_range:
+                    self._refusals = 0
+                    replay.last_call = self.cnt
+                    self._show(arguments, replay)
+                    self._recent = Recent.of(replay, arguments, args, kwargs)
+                    result: ReturnType = replay.run(tensors, buffers, arguments.var_vals)
                     return result
-            recent.replay.last_call = self.cnt
-        arguments, replay = self._matching(function, args, kwargs)
+        if is_out_of_range:
+            return self._run(function, args, kwargs)  # which says what is out of range
         if replay is not None:
-            tensors, buffers = arguments.tensors, arguments.buffers
-            problem = replay.watch.problem(tensors, buffers)
-            if problem is None and not replay.takes(arguments.var_vals):
-                return self._run(function, args, kwargs)  # which says what is out of range
-            if problem is None:
-                self._refusals = 0
-                replay.last_call = self.cnt
-                self._show(arguments, replay)
-                self._recent = Recent.of(replay, arguments, args, kwargs)
-                result = replay.run(tensors, buffers, arguments.var_vals)
-                return result
             del self._replays[arguments.key]
             self._note(f"captured again: {problem}")
             if replay.runs == 0:
                 self._refusals += 1
         if self._is_hopeless(arguments):
             return self._run(function, args, kwargs)
-        return self._capture(function, args, kwargs)
+        with turn:
+            return self._capture(function, args, kwargs)
 
     def _matching(
         self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -243,6 +264,7 @@ class TinyJit(Generic[ReturnType]):
     ) -> Arguments:
         """The arguments, beside what the function can reach now."""
         tensors = Reach(code_of(function)).tensors()
+        self._cells = frozenset([id(tensor._cell) for tensor in tensors])
         self._reachable = {}
         for tensor in tensors:
             for serial in memories_of(tensor):

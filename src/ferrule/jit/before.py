@@ -47,6 +47,7 @@ class Before:
         tensors = self.reach.tensors()
         # What is lazy would melt into the function's kernels, and could not be told from them.
         compute_lazy(tensors)
+        realize([stream.node for stream in streams()])
         count = len(arguments.tensors)
         self.found = FoundBefore(self.reach, arguments, found, self.numbers.assigned)
         self.tape = tape_position()

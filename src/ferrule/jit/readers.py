@@ -15,6 +15,7 @@ from ferrule.lazy import LazyBuffer
 from ferrule.runner import BufferCopy
 from ferrule.storage import Storage
 from ferrule.tensor.cell import Cell
+from ferrule.threadstate import note_moved
 
 
 def leave_to_readers(owner: Owner) -> None:
@@ -33,6 +34,7 @@ def leave_to_readers(owner: Owner) -> None:
     BufferCopy(memory.device, memory.nbytes, memory.device)([kept, memory], {})
     _renew(owner)
     old.realized = kept
+    note_moved()
 
 
 def renew(owners: Iterable[Owner], writes: bool) -> None:

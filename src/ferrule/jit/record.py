@@ -21,7 +21,6 @@ from ferrule.capture import Capture, JitError, PlaceHolder, Recorded, user_locat
 from ferrule.containers import mapped
 from ferrule.counting import is_numbers
 from ferrule.device import BufferCopy
-from ferrule.host import HostFunction
 from ferrule.jit.batch import Batch
 from ferrule.jit.before import Before
 from ferrule.jit.found import FoundInputs
@@ -33,12 +32,12 @@ from ferrule.jit.replay import AtRisk, Replay
 from ferrule.jit.results import Effect, Leaf, replace_tensors, returned_tensors, tensors_in
 from ferrule.jit.weights import PackedWeights
 from ferrule.lazy import LazyBuffer
-from ferrule.realize import realize
+from ferrule.realize import others_turn, realize
 from ferrule.storage import Storage, keep_written, pending_writes
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import Cell
 from ferrule.tensor.limits import Limits, noting_limits
-from ferrule.threadstate import this_thread
+from ferrule.threadstate import disturbances, this_thread
 
 
 class NotReplayable(Exception):
@@ -55,22 +54,26 @@ def capture_call(
 ) -> tuple[Any, Replay | NotReplayable]:
     """Calls the function; gives its result, and a replay or the reason why there is none.
 
+    Who calls this has the turn to compute. While the function is called, others have it, too.
+
     `writes` tells whether it is known to write to memory from outside, `found` which inputs it is
     known to find by itself.
     """
-    failures = this_thread.state.failures
+    failures, disturbed = this_thread.state.failures, disturbances()
     call = _Call(Before(arguments, function, writes, found))
     if call.before.stand_ins:
         args, kwargs = replace_tensors((tuple(args), dict(kwargs)), call.before.stand_ins)
     try:
         noting, written = noting_limits(), keep_written(call.before.last_version)
         with call.capture, noting as call.limits, written as call.written:
-            with note_passed() as call.passed, call.put_back_if_it_raises():
+            with note_passed() as call.passed, call.put_back_if_it_raises(), others_turn():
                 result = function(*args, **kwargs)
             call.finish(result, [*args, kwargs])
         call.check_stand_ins()
         if this_thread.state.failures != failures:
             raise NotReplayable("something in it raised an error when it was computed")
+        if disturbances() != disturbed or call.capture.uses_others:
+            raise NotReplayable("another thread computed some of it, or wrote to what it reads")
         replay: Replay | NotReplayable = call.replay_if_there_is_room()
     except NotReplayable as reason:
         replay = reason
@@ -225,6 +228,7 @@ class _Call:
         Raises `NotReplayable` where it could give other numbers than the function.
         """
         self._check_arguments()
+        self._check_written()
         self._check_numbers()
         released = self._leave_settled()
         self._own_host_data()
@@ -269,9 +273,7 @@ class _Call:
         written = set().union(*[record.written() for record in recorded[: raising[-1]]])
         numbers = enumerate(self.arguments.buffers)
         arguments = [number for number, buffer in numbers if buffer.base.serial in written]
-        outside = [memory for memory in changed if memory.serial in written]
-        calls_host = any([isinstance(record.prg, HostFunction) for record in recorded])
-        return AtRisk(arguments, outside, calls_host)
+        return AtRisk(arguments, [memory for memory in changed if memory.serial in written])
 
     def _leave_settled(self) -> Set[int]:
         """Leaves out what made settled memory; gives the other memory that the call made and that
@@ -435,6 +437,14 @@ class _Call:
             place = follow(self.before.stand_ins.get(tensor, tensor).lazydata)
             if place is None or place[0] is not buffer:
                 raise NotReplayable("it moves an argument to other memory")
+
+    def _check_written(self) -> None:
+        """What it writes to must be where it was: replays write there."""
+        memories = [storage.node.realized for storage in self.written]
+        if any(memory is None or self.capture.is_new(memory) for memory in memories):
+            raise NotReplayable(
+                "what it writes to is in other memory afterwards, or another thread writes to it"
+            )
 
     def _check_numbers(self) -> None:
         numbers = self.before.numbers

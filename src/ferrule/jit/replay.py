@@ -33,8 +33,6 @@ class AtRisk:
 
     arguments: Sequence[int]
     outside: Sequence[Buffer]
-    keeps_gradients: bool
-    """Whether gradients that it replaces are kept, too: a function of the host often raises."""
 
     def memory(self, arguments: Sequence[Buffer]) -> list[Buffer]:
         """That of a replay with these arguments."""
@@ -106,7 +104,7 @@ class Replay:
         values = {**self._var_vals, **var_vals} if var_vals else self._var_vals
         outcome = self._outcome
         self.runs += 1
-        if self._at_risk is None or not self._at_risk.keeps_gradients:
+        if self._at_risk is None:
             for effect in outcome.effects:
                 effect.let_go(tensors)
         nodes: list[LazyBuffer] = []

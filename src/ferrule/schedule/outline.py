@@ -74,6 +74,17 @@ def parts_of(
     return parts, numbers, uses
 
 
+def _note_others(nodes: Sequence[LazyBuffer]) -> None:
+    """Notes, in a capture, that nodes are computed which another thread made meanwhile."""
+    state = this_thread.state
+    if state.kept is None:
+        return
+    last, _ = state.kept
+    recent = [node for node in nodes if node.serial > last and node.maker not in (None, state)]
+    if any([node.realized is None and node.op is not LoadOps.CONST for node in recent]):
+        state.taken += 1
+
+
 @final
 class Outline:
     """What there is to compute, before anything is known of it but whether it was seen before.
@@ -85,6 +96,7 @@ class Outline:
     def __init__(self, roots: Iterable[LazyBuffer]) -> None:
         self.requested = nodes_to_compute(roots)
         self.nodes = toposort(self.requested, everything=True)
+        _note_others(self.nodes)
         self.parts, numbers, uses = parts_of(self.nodes)
         asked = tuple([numbers[node] for node in self.requested])
         del numbers  # references count

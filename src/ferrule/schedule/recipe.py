@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import Any, Final, TypeAlias, final
 
 from ferrule.buffer import Buffer, readable_bytes
-from ferrule.device import Device, Interpreted
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import Expr, Variable, as_expr, sint, unbind
 from ferrule.lazy import LazyBuffer
@@ -140,18 +139,11 @@ class Recipe:
 
     @cached_property
     def last_to_raise(self) -> int:
-        """The number of the last step that may raise when it has begun; 0 if none but the first.
-
-        Functions of the host may, and interpreters, which allocate memory as they go.
+        """The number of the last step that is a function of the host, which may raise; 0 if only
+        the first is, or none.
         """
-        devices = {device for device in self.kernels if isinstance(Device[device], Interpreted)}
-        numbers = [
-            number
-            for number, step in enumerate(self.steps)
-            if step.ast.op is LoadOps.CUSTOM
-            or (step.ast.op is not LoadOps.FROM and self.places[step.places[0]].device in devices)
-        ]
-        return max(numbers, default=0)
+        steps = enumerate(self.steps)
+        return max([n for n, step in steps if step.ast.op is LoadOps.CUSTOM], default=0)
 
     @cached_property
     def writes_over(self) -> bool:

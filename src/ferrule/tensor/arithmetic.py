@@ -14,6 +14,7 @@ from ferrule.gradient import Entry, Gradients, Number, Rule, Value, constant, re
 from ferrule.helpers import type_name
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import BinaryOps, UnaryOps
+from ferrule.realize import turn
 from ferrule.shape.view import ShapeError
 from ferrule.tensor.autograd import Autograd
 from ferrule.tensor.base import TensorBase
@@ -416,6 +417,7 @@ class Arithmetic(Autograd):
         return self
 
     # -- in place --------------------------------------------------------------------------------
+    # With the turn to compute: what another thread wrote in between would be lost.
 
     def _update(self, result: Self, what: str) -> Self:
         """Writes the result of `self op other` to this tensor."""
@@ -438,25 +440,32 @@ class Arithmetic(Autograd):
         )
 
     def __iadd__(self, other: Operand) -> Self:
-        return self._update(self + other, "+=")
+        with turn:
+            return self._update(self + other, "+=")
 
     def __isub__(self, other: Operand) -> Self:
-        return self._update(self - other, "-=")
+        with turn:
+            return self._update(self - other, "-=")
 
     def __imul__(self, other: Operand) -> Self:
-        return self._update(self * other, "*=")
+        with turn:
+            return self._update(self * other, "*=")
 
     def __itruediv__(self, other: Operand) -> Self:
-        return self._update(self / other, "/=")
+        with turn:
+            return self._update(self / other, "/=")
 
     def __ifloordiv__(self, other: Operand) -> Self:
-        return self._update(self // other, "//=")
+        with turn:
+            return self._update(self // other, "//=")
 
     def __imod__(self, other: Operand) -> Self:
-        return self._update(self % other, "%=")
+        with turn:
+            return self._update(self % other, "%=")
 
     def __ipow__(self, other: Operand) -> Self:
-        return self._update(self.pow(other), "**=")
+        with turn:
+            return self._update(self.pow(other), "**=")
 
 
 def _out_of_place(what: str) -> str:

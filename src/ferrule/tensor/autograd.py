@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary, ref
 
 from ferrule.backward import Hook, hooks, pull_back
 from ferrule.gradient import Edge, GradientError, Leaf, Rule, Shape, Value, no_grad, record
+from ferrule.realize import turn
 from ferrule.shape.view import ShapeError, prod_sint
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.namespace import Namespace
@@ -262,7 +263,7 @@ class Autograd(Namespace):
         if before is None or grad.edge is not None:
             self._grad = self._wrap(grad if before is None else before._read() + grad)
             return
-        with no_grad():
+        with no_grad(), turn:
             before._store(before._read() + grad, "backward")
 
     def _seed(self, gradient: TensorBase | None, what: str) -> Value:

@@ -27,11 +27,11 @@ from ferrule.gradient import (
 )
 from ferrule.lazy import DeviceMismatchError, LazyBuffer
 from ferrule.ops import MovementOps
-from ferrule.realize import realize
+from ferrule.realize import realize, turn
 from ferrule.shape.layout import storage_shape, storage_view
 from ferrule.shape.view import ShapeError, View, prod_sint
 from ferrule.tensor.broadcast import fit_shape
-from ferrule.tensor.cell import MOVES, Cache, Cell, Move, Part, moved_view, still_holds
+from ferrule.tensor.cell import MOVES, Cache, Cell, Move, Part, moved_view
 from ferrule.tensor.data import Array, DTypeLike, bound_shape, from_host, to_device, to_dtype
 
 _NUMBERS = (bool, int, float, list, tuple, np.generic)  # each has to fit the dtype of the elements
@@ -165,14 +165,13 @@ class TensorBase:
     def _moved(self, source: Value) -> Value:
         """This view of its parent's value, made anew only if that has changed."""
         cache = self._cache
-        value = None if cache is None or cache.value is None else cache.value
-        if value is None or not still_holds(cache, source):
+        value = None if cache is None else cache.value_of(source)
+        if value is None:
             assert self._move is not None
             op, arg = self._move
             value = MOVES[op](source, arg)
             assert cache is not None
-            cache.value = value
-            cache.source = source
+            cache.read = value, source
         if self._leaf is not None:
             return Value(value.node, self._leaf)
         return value.detach() if self._detached else value
@@ -515,12 +514,16 @@ class TensorBase:
         known = node.base_const()
         if known is not None and not hasattr(known, "bounds"):
             return np.full(shape, known, node.dtype.np)
+        whole = storage_shape(node.shape)
         if node.realized is None:
             realize([node])
         memory = node.realized
         assert memory is not None
-        whole = storage_shape(node.shape)
-        array = memory.copied(whole) if copy else memory.toCPU().reshape(whole)
+        if memory.size == 1:
+            array = memory.copied(whole) if copy else memory.toCPU().reshape(whole)
+        else:
+            with turn:  # another thread's replay may be writing there
+                array = memory.copied(whole) if copy else memory.toCPU().reshape(whole)
         if whole == shape:
             return array
         part = array[tuple([slice(0, size) for size in shape])]

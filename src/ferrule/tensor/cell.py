@@ -12,7 +12,7 @@ from weakref import ref
 from ferrule.gradient import Edge, Entry, GradientError, Rule, Value, is_recording
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import MovementOps
-from ferrule.realize import settle_or_withdraw
+from ferrule.realize import settle_or_withdraw, turn
 from ferrule.shape.view import View
 from ferrule.storage import Storage
 from ferrule.tensor.matrices import diagonal_part
@@ -49,14 +49,28 @@ def diagonal_of(value: View | Value) -> View | Value:
 
 @final
 class Cache:
-    """What a view read last, and from which value of its parent; `view` is the view, weakly."""
+    """What a view read last; `view` is the view, weakly."""
 
-    __slots__ = ("__weakref__", "source", "value", "view")
+    __slots__ = ("__weakref__", "read", "view")
+
+    read: tuple[Value, Value] | None
+    """The view's value, and the value of its parent that it is of. Both at once: threads share it.
+    """
 
     def __init__(self, view: object, value: Value, source: Value) -> None:
         self.view = ref(view)
-        self.value: Value | None = value
-        self.source: Value | None = source
+        self.read = value, source
+
+    def value_of(self, source: Value) -> Value | None:
+        """The view's value, if that of its parent still holds, and is recorded if need be."""
+        found = self.read
+        if found is None:
+            return None
+        value, known = found
+        if known.node is not source.node or known.edge is not source.edge:
+            return None
+        is_fit = source.edge is None or value.edge is not None or not is_recording()
+        return value if is_fit else None
 
 
 @final
@@ -89,13 +103,17 @@ class Cell:
             for reference in list(self.caches):  # views may die meanwhile
                 cache = reference()
                 if cache is not None:
-                    cache.value = cache.source = None
+                    cache.read = None
 
     def write(self, value: Value, part: Part | None, recorded: bool) -> None:
         """Makes the next version: `value` in a part, or in all of the memory.
 
         If the write is not recorded, the edge stays: a gradient flows as if nothing was written.
         """
+        with turn:  # or another thread's write to another part would be lost
+            self._write(value, part, recorded)
+
+    def _write(self, value: Value, part: Part | None, recorded: bool) -> None:
         old = self.value
         for epoch, before in _watching.get():
             if self.epoch < epoch:
@@ -219,12 +237,3 @@ class Part:
         for op, arg in self.moves:
             value = MOVES[op](value, arg)
         return value
-
-
-def still_holds(cache: Cache | None, source: Value) -> bool:
-    """Whether a view's value still is that of its parent, and recorded if need be."""
-    if cache is None or cache.source is None or cache.value is None:
-        return False
-    if cache.source.node is not source.node or cache.source.edge is not source.edge:
-        return False
-    return source.edge is None or cache.value.edge is not None or not is_recording()

@@ -17,6 +17,7 @@ import numpy as np
 from ferrule.dtype import dtypes
 from ferrule.expr import Expr, as_int, sint
 from ferrule.gradient import Value
+from ferrule.realize import turn
 from ferrule.shape.view import ShapeError, same
 from ferrule.tensor.arithmetic import Operand
 from ferrule.tensor.base import TensorBase
@@ -302,19 +303,22 @@ class Indexing(Making):
             view._put(rest, value, what, accumulate)
             return
         items = self._items(key)
-        if any(isinstance(item, Gather) for item in items):
-            view, plan, new = self._planned(items, value, what)
-            new = plan.put(view._read(), new, accumulate)
-        else:
-            view = self._basic(items)
-            new = view._fitted(value, what)
-            if accumulate:
-                new = view._read() + new
-            elif (
-                isinstance(value, TensorBase) and value._cell is view._cell and _is_read(view, new)
-            ):
-                return  # `x[i:j] += y` ends with what it has done to this very part
-        view._store(new, what)
+        with turn:  # or what another thread writes elsewhere would be lost
+            if any(isinstance(item, Gather) for item in items):
+                view, plan, new = self._planned(items, value, what)
+                new = plan.put(view._read(), new, accumulate)
+            else:
+                view = self._basic(items)
+                new = view._fitted(value, what)
+                if accumulate:
+                    new = view._read() + new
+                elif (
+                    isinstance(value, TensorBase)
+                    and value._cell is view._cell
+                    and _is_read(view, new)
+                ):
+                    return  # `x[i:j] += y` ends with what it has done to this very part
+            view._store(new, what)
 
     def _planned(self, items: Sequence[Item], value: Any, what: str) -> tuple[Self, Plan, Value]:
         """The view to write to, at which places of it, and the elements for these."""
@@ -335,7 +339,8 @@ class Indexing(Making):
             )
         condition = mask._read().reshape((*mask._shape, *(1,) * (len(self._shape) - rank)))
         new = self._fitted(value, "setitem")
-        self._store(condition.expand(self._shape).where(new, self._read()), "setitem")
+        with turn:  # or what another thread writes elsewhere would be lost
+            self._store(condition.expand(self._shape).where(new, self._read()), "setitem")
 
 
 _PLAIN = frozenset({int, slice, type(None), type(Ellipsis)})

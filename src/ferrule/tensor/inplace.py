@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any, Self
 
 from ferrule.dtype import DTypeError, dtypes
+from ferrule.realize import turn
 from ferrule.tensor.alignment import Alignment
 
 
@@ -15,7 +16,8 @@ def _in_place(name: str, example: str, result: str) -> Callable[..., Any]:
 
     @wraps(getattr(Alignment, name))
     def method(self: Alignment, *args: Any, **kwargs: Any) -> Any:
-        return self._update(getattr(self, name)(*args, **kwargs), f"{name}_")
+        with turn:
+            return self._update(getattr(self, name)(*args, **kwargs), f"{name}_")
 
     method.__name__ = f"{name}_"
     method.__qualname__ = f"InPlace.{name}_"
