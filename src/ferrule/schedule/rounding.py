@@ -26,6 +26,7 @@ from ferrule.lazy import LazyBuffer
 from ferrule.ops import (
     BinaryOps,
     FunctionOps,
+    LoadOps,
     ReduceOps,
     TernaryOps,
     UnaryOps,
@@ -182,7 +183,8 @@ def _chosen(graph: Graph, bit: Mapping[LazyBuffer, int]) -> int:
 def _least(node: LazyBuffer, reduces: list[LazyBuffer]) -> list[LazyBuffer]:
     """The node, or the reduces that it is made from, whichever takes less memory."""
     size = sum([storage_size(reduce.shape) for reduce in reduces])
-    return [node] if reduces and storage_size(node.shape) <= size else reduces
+    is_value = node.op is not LoadOps.ASSIGN  # which would be a write
+    return [node] if reduces and is_value and storage_size(node.shape) <= size else reduces
 
 
 def _is_whole(node: LazyBuffer, places: Set[Evaluation]) -> bool:
