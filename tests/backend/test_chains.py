@@ -401,3 +401,36 @@ def test_attention_of_shapes_that_do_not_fit() -> None:
         q.scaled_dot_product_attention(k, k)
     with pytest.raises(ShapeError, match="two axes"):
         q.scaled_dot_product_attention(Tensor.zeros(4), q)
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("form", ["causal", "added"])
+def test_scores_that_a_narrow_float_does_not_hold(dtype: str, form: str) -> None:
+    """They are float32, as PyTorch's are in one kernel; results and slopes are rounded."""
+    random = np.random.RandomState(5)
+    arrays = [random.randn(2, 3, 17, 31) * 60 for _ in range(3)]
+    arrays += [random.randn(2, 3, 17, 31), random.randn(17, 17)]
+    rounded = [Tensor(x).cast(dtype).cast("float64").numpy() for x in arrays]
+
+    def computed(dtype: str) -> list[Array]:
+        q, k, v, upstream, bias = (Tensor(x).cast(dtype).realize() for x in rounded)
+        for x in (q, k, v):
+            x.requires_grad_()
+        given = {"attn_mask": bias} if form == "added" else {"is_causal": form == "causal"}
+        result = q.scaled_dot_product_attention(k, v, **given)
+        return [wide(x) for x in (result, *result.gradient(q, k, v, gradient=upstream))]
+
+    step = {"float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]
+    for found, right in zip(computed(dtype), computed("float64"), strict=True):
+        # A slope is a difference of two sums of 31 products, of which one is rounded.
+        np.testing.assert_allclose(found, right, rtol=8 * step, atol=60 * 60 * step)
+
+
+@pytest.mark.usefixtures("device")
+def test_scores_of_attention_with_dropout_are_not_rounded() -> None:
+    q = (random(1, 2, 9, 31, dtype="float32") * 60).cast("float16").realize()
+    with Tensor.train():
+        found = q.scaled_dot_product_attention(q, q, dropout_p=1e-9)
+    expected = q.cast("float64").scaled_dot_product_attention(q.cast("float64"), q.cast("float64"))
+    np.testing.assert_allclose(wide(found), wide(expected), rtol=4e-3, atol=0.1)

@@ -8,6 +8,10 @@ gradient, which has no axis of T elements: sum_j W_j (G . v_j) = G . sum_j W_j v
 Where blocks of threads run it, the three gradients are three kernels that each compute the weights
 for themselves. What these need of a whole row is one number then, the logarithm of its sum of
 powers, which a kernel before them finds.
+
+Of narrower floats than float32, only weights and slopes are rounded, as operands of the products
+that follow. Scores are float32: a float16 does not hold them where queries and keys are large, and
+a bfloat16 holds too little of them for a power of e.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from ferrule.dtype import DType, dtypes
 from ferrule.gradient import Entry, Gradients, Rule, Value, record
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import ReduceOps
-from ferrule.tensor.matrices import matrix_product, transposed
+from ferrule.tensor.matrices import matrix_product, transposed, wide_product
 from ferrule.tensor.rowwise import accumulating, softmax
 from ferrule.tensor.special import exp, log
 
@@ -34,12 +38,17 @@ def attention(
     True, any other is added.
     """
     given = [x.detach() for x in (query, key, value)]
-    scores = matrix_product(given[0], transposed(given[1])) * scale
+    scores = attention_scores(given[0], given[1], scale)
     weights = attention_weights(scores, None if mask is None else mask.detach(), causal)
-    result = matrix_product(weights, given[2])
+    result = matrix_product(weights.cast(value.dtype), given[2])
     sources = (query, key, value) if mask is None else (query, key, value, mask)
     rule = _PLAIN if mask is None else _MASKED
     return record("attention", rule, sources, result.node, (scale, causal))
+
+
+def attention_scores(query: Value, key: Value, scale: float) -> Value:
+    """query @ key.T * scale, in float32 for narrower floats."""
+    return wide_product(query, transposed(key)) * scale
 
 
 def attention_weights(
@@ -59,19 +68,11 @@ def attention_weights(
     if mask is None:
         return normalised(scores, last)
     if mask.dtype is not dtypes.bool:
-        scores = scores + mask
+        scores = scores + mask.cast(scores.dtype)
         mask = mask.differs(-math.inf)
     # The lowest number, not -inf: a row without any position would be all NaN.
     low = mask.where(scores, -_largest(scores.dtype))
     return mask.where(normalised(low, last), 0.0)
-
-
-def _weights_by_one_number(scores: Value, mask: Value | None, causal: bool) -> Value:
-    """The same weights, with one number for each row that is stored."""
-    wide = accumulating(scores)
-    if mask is not None and mask.dtype is not dtypes.bool:
-        mask = mask.cast(wide.dtype)
-    return attention_weights(wide, mask, causal, _softmax_by_one_number).cast(scores.dtype)
 
 
 def _softmax_by_one_number(x: Value, axes: tuple[int, ...]) -> Value:
@@ -87,23 +88,46 @@ def _reverse(grad: Value, entry: Entry) -> Gradients:
     query, key, value, *masks = entry.saved
     mask = masks[0] if masks else None
     scale, causal = entry.arg
-    # Scaled before the product, so that these scores are nodes of their own: those of the forward
-    # pass are not held until now.
-    scaled = query * scale
-    scores = matrix_product(scaled, transposed(key))
-    if schedule.target_of(grad.node.device).block_threads > 1:
-        weights = _weights_by_one_number(scores, mask, causal)
-    else:
-        weights = attention_weights(scores, mask, causal)
-    along = (grad * entry.result()).sum((len(grad.shape) - 1,)).contiguous()
-    slope = matrix_product(grad, transposed(value))
-    slope = weights * (slope - along.expand(slope.shape))
+    scores, scaled = _scores_again(query, key, scale)
+    one_number = schedule.target_of(grad.node.device).block_threads > 1
+    by = _softmax_by_one_number if one_number else softmax
+    weights = attention_weights(scores, mask, causal, by)
+    along = _sums_of_products(grad, entry.result())
+    slope = wide_product(grad, transposed(value))
+    slope = (weights * (slope - along.expand(slope.shape))).cast(grad.dtype)
     return (
         matrix_product(slope, key) * scale,
         matrix_product(transposed(slope), scaled),
-        matrix_product(transposed(weights), grad),
+        matrix_product(transposed(weights.cast(grad.dtype)), grad),
         *[slope for _ in masks],
     )
+
+
+def _scores_again(query: Value, key: Value, scale: float) -> tuple[Value, Value]:
+    """The scores, and the scaled query. As nodes of their own: those of the forward pass are not
+    held until now.
+    """
+    scaled = query * scale
+    if accumulating(query) is query:
+        return wide_product(scaled, transposed(key)), scaled
+    # A narrower query, scaled, would be rounded: the weights would not be those of before.
+    scores = attention_scores(_apart(query), _apart(key), scale)
+    return scores.reshape(scores.shape[1:]), scaled
+
+
+def _sums_of_products(a: Value, b: Value) -> Value:
+    """The sums of products along the last axis, in memory."""
+    if accumulating(a) is a:
+        return (a * b).sum((len(a.shape) - 1,)).contiguous()
+    # Were the wider operands those of the products, they would be stored for them.
+    product = accumulating(_apart(a)) * accumulating(_apart(b))
+    total = product.sum((len(a.shape),)).contiguous()
+    return total.reshape(total.shape[1:])
+
+
+def _apart(x: Value) -> Value:
+    """The value with one more axis, so that what is computed from it is not found again."""
+    return x.reshape((1, *x.shape))
 
 
 _PLAIN = Rule(_reverse, inputs=(0, 1, 2), output=True)

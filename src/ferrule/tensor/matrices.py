@@ -12,7 +12,11 @@ from ferrule.tensor.rowwise import accumulating
 
 def matrix_product(a: Value, b: Value) -> Value:
     """(…, m, k) times (…, k, n), of one dtype; the leading axes broadcast."""
-    dtype = a.dtype
+    return wide_product(a, b).cast(a.dtype)
+
+
+def wide_product(a: Value, b: Value) -> Value:
+    """The same in the dtype that it is added up in: float32 for narrower floats."""
     rows, columns = a.shape[-2], b.shape[-1]
     depth = a.shape[-1]
     batch = broadcast_shape((a.shape[:-2], b.shape[:-2]), "matmul")
@@ -20,8 +24,7 @@ def matrix_product(a: Value, b: Value) -> Value:
     a = _with_axis(accumulating(a), len(batch), -2)
     b = _with_axis(transposed(accumulating(b)), len(batch), -3)
     product = a.expand(shape) * b.expand(shape)
-    total = product.sum((len(shape) - 1,)).reshape(shape[:-1])
-    return total.cast(dtype)
+    return product.sum((len(shape) - 1,)).reshape(shape[:-1])
 
 
 def _with_axis(value: Value, batch: int, place: int) -> Value:

@@ -10,7 +10,7 @@ from ferrule.dtype import dtypes, promote
 from ferrule.expr import sint
 from ferrule.gradient import Value, trains
 from ferrule.shape.view import ShapeError
-from ferrule.tensor.attention import attention, attention_weights
+from ferrule.tensor.attention import attention, attention_scores, attention_weights
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import (
     broadcast_shape,
@@ -19,7 +19,6 @@ from ferrule.tensor.broadcast import (
     known_size,
 )
 from ferrule.tensor.data import DTypeLike
-from ferrule.tensor.matrices import matrix_product, transposed
 from ferrule.tensor.tables import Tables
 
 
@@ -222,9 +221,9 @@ class Neural(Tables):
             mask = fit_shape(attn_mask._read(), shape, what)
             mask = mask if mask.dtype is dtypes.bool else mask.cast(query.dtype)
         if dropout_p and trains(None, query, "dropout"):
-            scores = matrix_product(query, transposed(given[1])) * factor
-            weights = self._wrap(attention_weights(scores, mask, is_causal)).dropout(dropout_p)
-            return weights @ self._wrap(given[2])
+            scores = attention_scores(query, given[1], factor)
+            weights = attention_weights(scores, mask, is_causal).cast(query.dtype)
+            return self._wrap(weights).dropout(dropout_p) @ self._wrap(given[2])
         return self._wrap(attention(*given, mask, factor, is_causal))
 
     def _for_all_heads(self, shared: Self, what: str) -> Self:
