@@ -9,6 +9,7 @@ from ferrule.expr.base import (
     COSTLY,
     INDEX,
     ExprOp,
+    conjuncts,
     step_along,
     toposort,
     varying,
@@ -22,7 +23,6 @@ from ferrule.expr.build import (
     as_expr,
     as_int,
     both,
-    conjuncts,
     const,
     less,
     minimum,
@@ -33,6 +33,7 @@ from ferrule.expr.build import (
     weighted_sum,
     within,
 )
+from ferrule.expr.numbers import is_zero, present_value, require, required
 from ferrule.expr.values import alu, cast, load, pack, select, uncast
 from ferrule.expr.variable import (
     BoundVariable,
@@ -40,7 +41,6 @@ from ferrule.expr.variable import (
     Variable,
     is_exact,
     unbind,
-    value_guard,
 )
 
 __all__ = [
@@ -65,12 +65,16 @@ __all__ = [
     "conjuncts",
     "const",
     "is_exact",
+    "is_zero",
     "less",
     "load",
     "minimum",
     "pack",
+    "present_value",
     "range_",
     "rebuild",
+    "require",
+    "required",
     "select",
     "sint",
     "step_along",
@@ -78,7 +82,6 @@ __all__ = [
     "toposort",
     "unbind",
     "uncast",
-    "value_guard",
     "varying",
     "weighted_sum",
     "within",

@@ -294,7 +294,23 @@ def _arithmetic_bounds(node: N) -> tuple[int, int]:
     return low, high
 
 
-# -- sums ------------------------------------------------------------------------------------------
+# -- sums, products, conjunctions -----------------------------------------------------------------
+
+
+def factors(node: N) -> list[N]:
+    """The atoms of a product; a constant factor is none of them, but a part of an atom."""
+    if node.op is ExprOp.MUL and not node.src[1].is_const:
+        return [*factors(node.src[0]), *factors(node.src[1])]
+    return [node]
+
+
+def conjuncts(valid: N) -> list[N]:
+    """The conditions that must all hold; none for TRUE."""
+    if valid.op is ExprOp.CONST and valid.arg:
+        return []
+    if valid.op is ExprOp.AND:
+        return [*conjuncts(valid.src[0]), *conjuncts(valid.src[1])]
+    return [valid]
 
 
 def _compute_linear(node: N) -> tuple[dict[N, int], int]:

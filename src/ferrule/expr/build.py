@@ -7,25 +7,36 @@ their operands.
 
 from __future__ import annotations
 
+import math
+import operator
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from typing import Any, Final, Union
+
+import numpy as np
 
 from ferrule.dtype import DType, truncate
 from ferrule.expr.base import (
     BOOL,
     INDEX,
-    ExprBase,
     ExprOp,
     bounds_of_terms,
+    conjuncts,
+    factors,
     small_part,
     toposort,
 )
+from ferrule.expr.numbers import Number, by_value, compared
 from ferrule.expr.printing import render
 
 
-class Expr(ExprBase):
-    """A node together with the operators and functions that make new ones of it."""
+class Expr(Number):
+    """A node together with the operators and functions that make new ones of it.
+
+    Operators with integers give expressions. With other numbers they compute with the present
+    value, as `Number` does.
+    """
 
     __slots__ = ()
 
@@ -33,59 +44,70 @@ class Expr(ExprBase):
     ranges: frozenset[Expr]
 
     def __add__(self, other: sint) -> Expr:
-        return index_add(self, as_expr(other))
+        b = operand(other)
+        return by_value(operator.add, self, other) if b is None else index_add(self, b)
 
-    def __radd__(self, other: int) -> Expr:
-        return index_add(as_expr(other), self)
+    __radd__ = __add__
 
     def __sub__(self, other: sint) -> Expr:
-        return index_sub(self, as_expr(other))
+        b = operand(other)
+        return by_value(operator.sub, self, other) if b is None else index_sub(self, b)
 
     def __rsub__(self, other: int) -> Expr:
-        return index_sub(as_expr(other), self)
+        a = operand(other)
+        return by_value(operator.sub, other, self) if a is None else index_sub(a, self)
 
     def __mul__(self, other: sint) -> Expr:
-        return index_mul(self, as_expr(other))
+        b = operand(other)
+        return by_value(operator.mul, self, other) if b is None else index_mul(self, b)
 
     __rmul__ = __mul__
 
     def __neg__(self) -> Expr:
         return index_mul(self, const(-1))
 
+    def __abs__(self) -> Expr:
+        return self if self.min >= 0 else -minimum(self, -self)
+
     def __floordiv__(self, other: sint) -> Expr:
-        return index_div(self, as_expr(other))
+        b = operand(other)
+        return by_value(operator.floordiv, self, other) if b is None else index_div(self, b)
 
     def __rfloordiv__(self, other: int) -> Expr:
-        return index_div(as_expr(other), self)
+        a = operand(other)
+        return by_value(operator.floordiv, other, self) if a is None else index_div(a, self)
 
     def __mod__(self, other: sint) -> Expr:
-        return index_mod(self, as_expr(other))
+        b = operand(other)
+        return by_value(operator.mod, self, other) if b is None else index_mod(self, b)
 
     def __rmod__(self, other: int) -> Expr:
-        return index_mod(as_expr(other), self)
+        a = operand(other)
+        return by_value(operator.mod, other, self) if a is None else index_mod(a, self)
 
     def __lt__(self, other: sint) -> Expr:
-        return less(self, as_expr(other))
+        b = operand(other)
+        return compared(Expr.__lt__, self, other, math.ceil) if b is None else less(self, b)
 
     def __gt__(self, other: sint) -> Expr:
-        return less(as_expr(other), self)
+        b = operand(other)
+        return compared(Expr.__gt__, self, other, math.floor) if b is None else less(b, self)
 
     def __le__(self, other: sint) -> Expr:
-        return less(self, as_expr(other) + 1)
+        b = operand(other)
+        return compared(Expr.__le__, self, other, math.floor) if b is None else less(self, b + 1)
 
     def __ge__(self, other: sint) -> Expr:
-        return less(as_expr(other) - 1, self)
+        b = operand(other)
+        return compared(Expr.__ge__, self, other, math.ceil) if b is None else less(b - 1, self)
 
     def __and__(self, other: Expr) -> Expr:
-        return both(self, other)
+        if self.dtype is BOOL and isinstance(other, Expr) and other.dtype is BOOL:
+            return both(self, other)
+        both_values: Expr = by_value(operator.and_, self, other)
+        return both_values
 
-    def __bool__(self) -> bool:
-        if self.op is ExprOp.CONST:
-            return bool(self.arg)
-        raise TypeError(
-            f"the truth of {self} is not known before it runs; "
-            "compare its bounds() instead, or give its variables values with infer()"
-        )
+    __rand__ = __and__
 
     def __repr__(self) -> str:
         return render(self)
@@ -107,50 +129,6 @@ class Expr(ExprBase):
         """The expression with some nodes replaced, simplified again on the way up."""
         return substitute([self], mapping)[0]
 
-    def infer(self, values: Mapping[Expr, int]) -> int:
-        """The value of an integer expression, its variables taken from `values`.
-
-        Raises:
-            KeyError: a variable has no value.
-            ValueError: a variable's value is outside its bounds.
-        """
-        if self.op is ExprOp.CONST:
-            return int(self.arg)
-        if self.op is ExprOp.VARIABLE:
-            if self not in values:
-                raise KeyError(
-                    f"variable {self.name} has no value; bind it, or pass it in var_vals"
-                )
-            value = values[self]
-            low, high = self.arg[1:3]
-            if not low <= value <= high:
-                raise ValueError(
-                    f"variable {self.name} cannot be {value}: it goes from {low} to {high}"
-                )
-            return value
-        if self.dtype is INDEX:
-            total = self._sum_of_products(values)
-            if total is not None:
-                return total
-        replaced = self.substitute({v: const(values[v]) for v in self.vars() if v in values})
-        if not replaced.is_const:
-            missing = sorted(v.name for v in replaced.vars())
-            raise KeyError(f"no value for {missing} in {self}; bind them, or pass them in var_vals")
-        return int(replaced.arg)
-
-    def _sum_of_products(self, values: Mapping[Expr, int]) -> int | None:
-        """`infer` for what most sizes are: a sum of products of variables; None for the rest."""
-        terms, total = self.linear()
-        for atom, factor in terms.items():
-            for part in atom.src if atom.op is ExprOp.MUL else (atom,):
-                if part.op is ExprOp.VARIABLE and part not in values:
-                    return None
-                if part.op not in (ExprOp.VARIABLE, ExprOp.ADD, ExprOp.MUL):
-                    return None
-                factor *= part.infer(values)
-            total += factor
-        return total
-
 
 sint = Union[int, Expr]  # noqa: UP007 - a type alias that also works in annotations evaluated late
 Node = Expr
@@ -167,7 +145,7 @@ def const(value: float | bool, dtype: DType = INDEX) -> Expr:
         found = _small.get(value)  # type: ignore[arg-type]
         if found is not None:
             return found
-        node = Expr(ExprOp.CONST, INDEX, (), int(value))
+        node = Expr(ExprOp.CONST, INDEX, (), operator.index(value))  # type: ignore[arg-type]
         if len(_small) < 4096:
             _small[node.arg] = node
         return node
@@ -181,6 +159,13 @@ FALSE: Final = Expr(ExprOp.CONST, BOOL, (), False)
 def as_expr(value: sint) -> Expr:
     """An index expression from an int or an expression."""
     return value if isinstance(value, Expr) else const(value)
+
+
+def operand(value: Any) -> Expr | None:
+    """An index expression from an integer or an expression; None for anything else."""
+    if isinstance(value, Expr):
+        return value
+    return const(int(value)) if isinstance(value, int | np.integer) else None
 
 
 def as_int(value: sint) -> sint:
@@ -228,10 +213,7 @@ def index_sub(a: Expr, b: Expr) -> Expr:
 
 
 def weighted_sum(parts: Iterable[tuple[Expr, int]], constant: int = 0) -> Expr:
-    """The sum of `part * weight`, and a constant, in normal form.
-
-    The same as products and sums of two at a time, without a normal form for each of these.
-    """
+    """The sum of `part * weight` and a constant, brought to normal form once."""
     terms: dict[Expr, int] = {}
     for part, weight in parts:
         more, plus = part.linear()
@@ -272,14 +254,8 @@ def index_mul(a: Expr, b: Expr) -> Expr:
 
 def _product(x: Expr, y: Expr) -> Expr:
     """A product of atoms, flat and in one order."""
-    factors = sorted([*_factors(x), *_factors(y)], key=lambda f: f.rank)
-    return reduce(lambda p, f: Expr(ExprOp.MUL, INDEX, (p, f)), factors)
-
-
-def _factors(x: Expr) -> list[Expr]:
-    if x.op is ExprOp.MUL and not x.src[1].is_const:
-        return [*_factors(x.src[0]), *_factors(x.src[1])]
-    return [x]
+    ordered = sorted([*factors(x), *factors(y)], key=lambda f: f.rank)
+    return reduce(lambda p, f: Expr(ExprOp.MUL, INDEX, (p, f)), ordered)
 
 
 def _from_linear(terms: dict[Expr, int], constant: int) -> Expr:
@@ -334,10 +310,10 @@ def _whole_parts(x: Expr, n: Expr, times: int, terms: dict[Expr, int]) -> Expr |
         quotient = index_div(x, n)
         is_there = quotient.op is not ExprOp.CONST and terms.get(quotient) == wanted
         return quotient if is_there else None
-    factors, rest = n.linear()
-    if not times or len(factors) != 1 or rest:
+    terms_of_n, rest = n.linear()
+    if not times or len(terms_of_n) != 1 or rest:
         return None
-    ((factor, count),) = factors.items()
+    ((factor, count),) = terms_of_n.items()
     product = _product(Expr(ExprOp.IDIV, INDEX, (x, n)), factor)
     return product if terms.get(product) == times * count else None
 
@@ -431,8 +407,9 @@ def index_mod(a: Expr, b: Expr) -> Expr:
 
 
 def _symbolic_div(a: Expr, b: Expr) -> Expr:
-    if a is b:
-        return const(1)
+    a, b, _ = _cancelled(a, b)
+    if b.is_const:
+        return index_div(a, b)
     if len(b.linear()[0]) != 1 or b.linear()[1]:
         return const(0) if _within(a, b) else Expr(ExprOp.IDIV, INDEX, (a, b))
     quotient, rest = _split_by_factor(a, b)
@@ -442,33 +419,54 @@ def _symbolic_div(a: Expr, b: Expr) -> Expr:
 
 
 def _symbolic_mod(a: Expr, b: Expr) -> Expr:
-    if a is b:
-        return const(0)
+    a, b, common = _cancelled(a, b)
+    if b.is_const:
+        return index_mod(a, b) * common
     if len(b.linear()[0]) != 1 or b.linear()[1]:
-        return a if _within(a, b) else Expr(ExprOp.MOD, INDEX, (a, b))
+        return (a if _within(a, b) else Expr(ExprOp.MOD, INDEX, (a, b))) * common
     _, rest = _split_by_factor(a, b)
-    return rest if _within(rest, b) else Expr(ExprOp.MOD, INDEX, (rest, b))
+    return (rest if _within(rest, b) else Expr(ExprOp.MOD, INDEX, (rest, b))) * common
+
+
+def _cancelled(a: Expr, b: Expr) -> tuple[Expr, Expr, Expr]:
+    """Two expressions without the factors of all their terms, and the product of these.
+
+    A divisor is not 0, so none of its factors is. `16*n, 4*n -> 4, 1, 4*n`
+    """
+    if a is b:
+        return const(1), const(1), b
+    (left, plus), (right, more) = a.linear(), b.linear()
+    if plus or more:
+        return a, b, const(1)
+    shared = reduce(operator.and_, [Counter(factors(atom)) for atom in (*left, *right)])
+    number = math.gcd(*left.values(), *right.values())
+    parts = [
+        weighted_sum([(_without(atom, shared), c // number) for atom, c in terms.items()])
+        for terms in (left, right)
+    ]
+    return parts[0], parts[1], reduce(index_mul, shared.elements(), const(number))
+
+
+def _without(atom: Expr, by: Counter[Expr]) -> Expr:
+    """A product without some of its factors."""
+    return reduce(index_mul, (Counter(factors(atom)) - by).elements(), const(1))
 
 
 def _split_by_factor(a: Expr, b: Expr) -> tuple[Expr, Expr]:
-    """`a` as `q * b + rest`, for a symbolic b."""
-    quotient = const(0)
-    rest = const(0)
-    by = _factors(b)
+    """`a` as `q * b + rest`, for a b of one term."""
+    ((divisor, times),) = b.linear()[0].items()
+    by = Counter(factors(divisor))
     terms, constant = a.linear()
+    quotient: list[tuple[Expr, int]] = []
+    rest: list[tuple[Expr, int]] = []
     for atom, coefficient in terms.items():
-        factors = _factors(atom)
-        remaining = list(factors)
-        for f in by:
-            if f not in remaining:
-                break
-            remaining.remove(f)
-        else:
-            part = reduce(index_mul, remaining, const(1))
-            quotient = quotient + part * coefficient
-            continue
-        rest = rest + atom * coefficient
-    return quotient, rest + constant
+        whole, left = (
+            divmod(coefficient, times) if by <= Counter(factors(atom)) else (0, coefficient)
+        )
+        if whole:
+            quotient.append((_without(atom, by), whole))
+        rest.append((atom, left))
+    return weighted_sum(quotient), weighted_sum(rest, constant)
 
 
 def _within(a: Expr, b: Expr) -> bool:
@@ -512,15 +510,6 @@ def both(a: Expr, b: Expr) -> Expr:
 def within(index: Expr, size: sint) -> Expr:
     """`0 <= index < size`."""
     return both(less(const(-1), index), less(index, as_expr(size)))
-
-
-def conjuncts(valid: Expr) -> list[Expr]:
-    """The conditions that must all hold; none for TRUE."""
-    if valid is TRUE:
-        return []
-    if valid.op is ExprOp.AND:
-        return [*conjuncts(valid.src[0]), *conjuncts(valid.src[1])]
-    return [valid]
 
 
 def all_of(conditions: Iterable[Expr]) -> Expr:
@@ -574,7 +563,7 @@ _OF_SUMS: Final = frozenset({ExprOp.ADD, ExprOp.MUL})
 
 def _with_operands(node: Expr, src: tuple[Expr, ...]) -> Expr:
     # Nodes are interned: equal operands are the same ones.
-    return node if src == node.src else rebuild(node, src)
+    return node if all(map(operator.is_, src, node.src)) else rebuild(node, src)
 
 
 def _substitute_nodes(roots: Sequence[Expr], mapping: Mapping[Expr, Expr]) -> list[Expr]:

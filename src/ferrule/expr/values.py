@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from ferrule.dtype import DType, dtypes
-from ferrule.expr.base import BOOL, COMPARISONS, ExprOp
-from ferrule.expr.build import FALSE, TRUE, VALUES, Expr, both, conjuncts, const
+from ferrule.expr.base import BOOL, COMPARISONS, ExprOp, conjuncts
+from ferrule.expr.build import FALSE, TRUE, VALUES, Expr, both, const
 
 
 def alu(op: ExprOp, *src: Expr, dtype: DType | None = None) -> Expr:

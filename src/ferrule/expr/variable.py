@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextvars import ContextVar
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from ferrule.expr.base import INDEX, ExprOp, toposort
 from ferrule.expr.build import Expr, sint
-
-value_guard: Final[ContextVar[Callable[[BoundVariable], None] | None]] = ContextVar(
-    "ferrule_value_guard", default=None
-)
-"""Called before code looks at the value of a bound variable; replays of a capture would not."""
+from ferrule.expr.numbers import is_zero
 
 
 class Variable(Expr):
     """A named integer with bounds, for shapes that change from call to call.
 
+    Arithmetic with integers stays an expression of it, and can be a size. Bound to a value, it is a
+    number for all else: `n * 0.5`, `n / 2`, `float(n)` and `if n > 2` go by the value. A captured
+    function that asks for the value is captured again where that changes what was answered.
+
     >>> n = Variable("n", 1, 10)
     >>> n.bind(3).unbind()
     (n, 3)
+    >>> n.bind(3) * 0.5, n.bind(3) + 1
+    (1.5, n=3 + 1)
     """
 
     __slots__ = ()
@@ -101,10 +101,9 @@ class BoundVariable(Expr):
 
     def unbind(self) -> tuple[Variable, int]:
         """The variable and its value."""
-        guard = value_guard.get()
-        if guard is not None:
-            guard(self)
-        return self.unbound()
+        variable, value = self.unbound()
+        is_zero(self - value)
+        return variable, value
 
     def unbound(self) -> tuple[Variable, int]:
         """`unbind` for what is right with any value."""

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
-from ferrule.expr import BoundVariable, Expr, as_expr, sint, unbind, value_guard
+from ferrule.expr import Expr, as_expr, present_value, require, required, sint
 
 Limits: TypeAlias = dict[Expr, None]
 """Differences of sizes, in terms of unbound variables, that must not be negative."""
-
-_noted: Final[ContextVar[Limits | None]] = ContextVar("ferrule_limits", default=None)
 
 
 def at_most(low: sint, high: sint) -> bool:
@@ -27,15 +24,10 @@ def at_most(low: sint, high: sint) -> bool:
     spare = as_expr(high) - low
     if spare.min >= 0:
         return True
-    free, bound = unbind(spare)
-    free = as_expr(free)
-    values: dict[Expr, int] = {variable: value for variable, value in bound.items()}
-    if not free.vars() <= values.keys():
-        return True
-    noted = _noted.get()
-    if noted is not None:
-        noted[free] = None
-    return free.infer(values) >= 0
+    value = present_value(spare)
+    if value is not None:
+        require(spare)
+    return value is None or value >= 0
 
 
 def is_part(start: sint, stop: sint, size: sint) -> bool:
@@ -50,17 +42,11 @@ def noting_limits() -> Iterator[Limits]:
     """A block that notes what must hold for the values of variables: one that is looked at must
     stay what it is."""
     noted: Limits = {}
-
-    def note_value(bound: BoundVariable) -> None:
-        variable, value = bound.unbound()
-        noted[variable - value] = noted[value - variable] = None
-
-    noting, guarding = _noted.set(noted), value_guard.set(note_value)
+    token = required.set(noted)
     try:
         yield noted
     finally:
-        _noted.reset(noting)
-        value_guard.reset(guarding)
+        required.reset(token)
 
 
 def fit(limits: Limits, values: Mapping[Any, int]) -> bool:

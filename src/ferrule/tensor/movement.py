@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from ferrule.dtype import DType
-from ferrule.expr import Expr, as_expr, as_int, sint, unbind
+from ferrule.expr import Expr, as_expr, as_int, is_zero, present_value, sint, unbind
 from ferrule.gradient import Shape
 from ferrule.ops import MovementOps
 from ferrule.shape.view import ShapeError, prod_sint, same
@@ -48,9 +48,9 @@ def resolve_shape(wanted: Sequence[sint], shape: Shape, what: str) -> Shape:
     total = prod_sint(shape)
     if unknown:
         (axis,) = unknown
-        rest = prod_sint(new[:axis] + new[axis + 1 :])
-        if not same(rest, 0) and same(as_int(total % rest), 0):
-            return (*new[:axis], as_int(total // rest), *new[axis + 1 :])
+        left = _quotient(total, prod_sint(new[:axis] + new[axis + 1 :]))
+        if left is not None:
+            return (*new[:axis], left, *new[axis + 1 :])
     elif same(prod_sint(new), total):
         return new
     elif isinstance(total, Expr) or any(isinstance(size, Expr) for size in new):
@@ -59,6 +59,21 @@ def resolve_shape(wanted: Sequence[sint], shape: Shape, what: str) -> Shape:
         f"[{what}] {new} does not fit a tensor of shape {shape}, which has {total} elements; "
         "the product of the sizes must be the same"
     )
+
+
+def _quotient(total: sint, by: sint) -> sint | None:
+    """`total / by`, if that is whole; for all values of the variables or, noted, for these."""
+    if same(by, 0):
+        return None
+    rest = as_int(total % by)
+    if same(rest, 0) or (isinstance(by, int) and isinstance(rest, Expr) and is_zero(rest)):
+        return as_int(total // by)
+    if isinstance(rest, int):
+        return None
+    number, divisor = present_value(as_expr(total)), present_value(as_expr(by))
+    if number is None or not divisor or number % divisor:
+        return None
+    return number // divisor if is_zero(total - by * (number // divisor)) else None
 
 
 def _bound_shape(new: Shape, shape: Shape, what: str) -> Shape:
@@ -122,7 +137,9 @@ class Movement(Activations):
     def _reshaped(self, new: Shape) -> Self:
         if new == self._shape:
             return self
-        if self._parent is not None and not self._is_view_as(new):
+        # Memory of a symbolic shape is laid out for the largest, so that it may not be dense.
+        may_be_copied = self._parent is not None or not {int}.issuperset(map(type, self._shape))
+        if may_be_copied and not self._is_view_as(new):
             return self._wrap(self._read().reshape(new))
         return self._view_of(MovementOps.RESHAPE, new)
 
