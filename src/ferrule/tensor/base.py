@@ -34,7 +34,7 @@ from ferrule.tensor.broadcast import fit_shape
 from ferrule.tensor.cell import MOVES, Cache, Cell, Move, Part, moved_view
 from ferrule.tensor.data import Array, DTypeLike, bound_shape, from_host, to_device, to_dtype
 
-_NUMBERS = (bool, int, float, list, tuple, np.generic)  # each has to fit the dtype of the elements
+_NUMBERS = (bool, int, float, list, tuple, np.generic)  # they have to fit the elements' dtype
 _SHOWN = 8  # elements of a realised tensor in its repr
 
 
@@ -58,14 +58,8 @@ class TensorBase:
 
     if TYPE_CHECKING:
         training: ClassVar[bool]
-        """Whether layers behave as in training, in this thread; see `Tensor.train`."""
     else:
-
-        @property
-        def training(self) -> bool:
-            """The mode of this thread, which is `Tensor.training`."""
-            return is_training()
-
+        training = property(lambda self: is_training(), doc="The mode of this thread.")
     no_grad = no_grad
     enable_grad = staticmethod(enable_grad)
 
@@ -79,8 +73,7 @@ class TensorBase:
     _detached: bool
     _requires_grad: bool | None
     _grad: Any
-    _values_of: str
-    """The function, such as `max`, whose values these are; others than its results have none."""
+    _values_of: str  # the function, such as `max`, whose values these are, if it was set
 
     def __init__(
         self,
@@ -285,8 +278,7 @@ class TensorBase:
         if isinstance(value, TensorBase):
             new = value._read()
         else:
-            dtype = node.dtype if isinstance(value, _NUMBERS) else None
-            new = from_host(value, dtype, node.device)
+            new = from_host(value, node.dtype if isinstance(value, _NUMBERS) else None, node.device)
         if new.node.device != node.device:
             raise DeviceMismatchError(
                 f"[{what}] the tensor is on {node.device}, the value on {new.node.device}; "
