@@ -40,7 +40,7 @@ from ferrule.codegen.uops import UOp, UOps
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import ExprOp
 from ferrule.renderer.base import RenderError
-from ferrule.renderer.cdialect import CUDA, OPENCL, C, Dialect
+from ferrule.renderer.cdialect import CUDA, OPENCL, C, Dialect, special_bits
 from ferrule.renderer.cfunction import pieces
 from ferrule.renderer.cstyle import CStyleRenderer, cuda_renderer, opencl_renderer
 from ferrule.target import Target
@@ -783,3 +783,10 @@ def test_shared_memory_is_limited() -> None:
     )
     with pytest.raises(RenderError, match=message):
         render(b)
+
+
+def test_the_bits_of_infinities_and_nan_are_numpys() -> None:
+    for dtype in (dtypes.float32, dtypes.float64):
+        for value in (np.inf, -np.inf, np.nan, -np.nan):
+            bits = int(np.array([value], dtype.np).view(f"u{dtype.itemsize}")[0])
+            assert special_bits(dtype, value) == f"{bits:#x}u"

@@ -10,7 +10,17 @@ import ml_dtypes
 import numpy
 import pytest
 
-from ferrule.dtype import DType, DTypeError, dtypes, promote, sum_dtype, truncate
+from ferrule.dtype import (
+    DType,
+    DTypeError,
+    check_range,
+    dtypes,
+    exact,
+    promote,
+    shown,
+    sum_dtype,
+    truncate,
+)
 
 FLOATS = [dtype for dtype in dtypes.all if dtypes.is_float(dtype)]
 INTS = [dtype for dtype in dtypes.all if dtypes.is_int(dtype)]
@@ -191,3 +201,43 @@ def test_mistakes(mistake: object, message: str) -> None:
     assert callable(mistake)
     with pytest.raises(DTypeError, match=message):
         mistake()
+
+
+_LITERALS = [0.0, -0.0, 0, 1, 1.0, True, False, math.nan, -math.nan, math.inf, -math.inf, "1", None]
+
+
+def test_literals_are_told_apart_by_type_and_bits() -> None:
+    assert len({exact(literal) for literal in _LITERALS}) == len(_LITERALS)
+    assert exact(float("nan")) == exact(math.nan)
+    floats = [literal for literal in _LITERALS if isinstance(literal, float)]
+    assert len({shown(literal) for literal in floats}) == len(floats)
+
+
+@pytest.mark.parametrize("dtype", [d for d in dtypes.all if dtypes.is_float(d)], ids=repr)
+def test_nan_keeps_its_sign_in_every_float(dtype: DType) -> None:
+    payload = struct.unpack("<d", struct.pack("<Q", 0x7FF8_0000_0000_1234))[0]
+    for literal in (math.nan, payload):
+        for sign in (1.0, -1.0):
+            found = truncate(dtype, math.copysign(literal, sign))
+            assert math.isnan(found)
+            assert math.copysign(1.0, found) == sign
+            assert found is truncate(dtype, math.copysign(math.nan, sign))  # one object for each
+
+
+def test_what_float8_has_no_infinity_for_is_nan_of_that_sign() -> None:
+    for literal in (-math.inf, -1e6):
+        assert shown(truncate(dtypes.float8_e4m3, literal)) == "-nan"
+        assert shown(truncate(dtypes.float8_e4m3, -literal)) == "nan"
+
+
+def test_the_range_of_a_literal() -> None:
+    for dtype in dtypes.all:
+        if dtypes.is_int(dtype):
+            low, high = dtypes.min(dtype), dtypes.max(dtype)
+            check_range(low, dtype)
+            check_range(high, dtype)
+            for wrong in (low - 1, high + 1, math.inf, -math.inf, math.nan, 10**400):
+                with pytest.raises(OverflowError, match="does not fit"):
+                    check_range(wrong, dtype)
+        else:
+            check_range(10**400, dtype)

@@ -459,3 +459,13 @@ def test_a_scatter_in_place_touches_what_it_writes() -> None:
         scatter = LazyOp(ReduceOps.SCATTER, (value, index, base), (0, 1000, *how))
         info = get_lazyop_info(LazyOp(BufferOps.STORE, (scatter,), whole))
         assert info.mem[0] + info.mem.get(3, 0) == nbytes * (160 if nbytes < 3 else 320)
+
+
+def test_constants_of_other_bits_have_another_key() -> None:
+    """The key is that of compiled kernels on disk."""
+    values = [0.0, -0.0, float("nan"), -float("nan"), float("inf"), 1.0]
+    trees = [
+        LazyOp(BufferOps.CONST, (), ConstBuffer(value, F, ShapeTracker.from_shape((2,))))
+        for value in values
+    ]
+    assert len({tree.key for tree in trees}) == len(set(trees)) == len(values)
