@@ -46,7 +46,12 @@ def test_terms_that_count_without_the_remainder_are_kept() -> None:
     x, k = range_("x", 4), range_("k", 4)
     condition = less((x - k) % 5, const(1))
     masked, plain = element(1, dtypes.float32, x, condition), element(2, dtypes.float32, k)
-    product = alu(ExprOp.MUL, masked, plain)
+    both = element(2, dtypes.float32, k, condition)
+    product = alu(ExprOp.MUL, masked, both)
+    assert every(alu(ExprOp.MUL, masked, plain), k) is None  # 0 times infinity is NaN
+    assert every(alu(ExprOp.MUL, masked, const(2.0, dtypes.float32)), k) is not None
+    numbers = element(1, dtypes.int32, x, condition), element(2, dtypes.int32, k)
+    assert every(alu(ExprOp.MUL, *numbers), k) is not None
     for body in (masked, product, alu(ExprOp.ADD, masked, product), alu(ExprOp.NEG, product)):
         assert every(body, k) is not None
     for body in (alu(ExprOp.SUB, plain, masked), alu(ExprOp.MAX, plain, masked)):

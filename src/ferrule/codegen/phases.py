@@ -7,10 +7,11 @@ and no term that does not count is left.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from itertools import pairwise
-from math import gcd
+from math import gcd, isfinite
 
+from ferrule.dtype import dtypes
 from ferrule.expr import Expr, ExprOp, conjuncts, const, range_, toposort, within
 from ferrule.records import dataclass
 
@@ -89,9 +90,7 @@ def every(body: Expr, r: Expr) -> Every | None:
 
 
 def is_zero_without(condition: Expr, value: Expr) -> bool:
-    """Whether a value is 0 wherever a condition does not hold, whatever the numbers are that it
-    loads (a product is 0 if a factor is: the others are taken for finite).
-    """
+    """Whether a value is 0 wherever a condition does not hold, whatever it loads."""
     zero: set[Expr] = set()
     for e in toposort([value]):
         match e.op:
@@ -103,9 +102,9 @@ def is_zero_without(condition: Expr, value: Expr) -> bool:
                 asked = condition in conjuncts(e.src[0])
                 is_zero = e.src[2] in zero and (asked or e.src[1] in zero)
             case ExprOp.MUL:
-                is_zero = any(factor in zero for factor in e.src)
+                is_zero = _is_zero_product(e.src, zero)
             case ExprOp.MULACC:
-                is_zero = e.src[2] in zero and any(factor in zero for factor in e.src[:2])
+                is_zero = e.src[2] in zero and _is_zero_product(e.src[:2], zero)
             case ExprOp.ADD | ExprOp.SUB | ExprOp.MIN | ExprOp.MAX:
                 is_zero = all(term in zero for term in e.src)
             case ExprOp.CAST | ExprOp.NEG | ExprOp.TRUNC | ExprOp.SQRT:
@@ -119,6 +118,22 @@ def is_zero_without(condition: Expr, value: Expr) -> bool:
         if is_zero:
             zero.add(e)
     return value in zero
+
+
+def _is_zero_product(factors: Sequence[Expr], zero: Set[Expr]) -> bool:
+    """Whether a factor is 0 and the others are numbers: 0 times infinity, or NaN, is NaN."""
+    others = [factor for factor in factors if factor not in zero]
+    return len(others) < len(factors) and all(_is_finite(factor) for factor in others)
+
+
+def _is_finite(e: Expr) -> bool:
+    if not dtypes.is_float(e.dtype):
+        return True
+    if e.op is ExprOp.CONST:
+        return isfinite(e.arg)
+    if e.op is ExprOp.WHERE:
+        return all(_is_finite(choice) for choice in e.src[1:])
+    return e.op is ExprOp.CAST and not dtypes.is_float(e.src[0].dtype)
 
 
 def _remainders(values: Iterable[Expr]) -> Iterator[Expr]:

@@ -20,7 +20,9 @@ def one_sum(body: Expr, dtype: DType) -> tuple[Expr, tuple[Expr, ...]]:
 
     A sum that is summed again becomes one with it, and a term that counts under conditions only has
     none, if these can be those of a factor's load: the product is 0 where that is masked, and the
-    other factor needs no mask then, if it is finite.
+    other factor needs no mask then, if it is finite. Where it is not, as a filter with an infinity
+    is in the adjoint of a convolution, the terms of the border are NaN, and the graph has none. A
+    mask for it would cost tiles of registers several times their time.
     """
     conditions: list[Expr] = []
     term, ranges = body, ()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
+from ferrule.dtype import dtypes
 from ferrule.expr import sint
 from ferrule.gradient.tape import IDENTITY, Entry, Gradients, Region, Rule, Value
+from ferrule.lazy import LazyBuffer
 from ferrule.ops import BinaryOps, LoadOps, MovementOps, Op, ReduceOps, TernaryOps, UnaryOps
 from ferrule.shape.view import same
 
@@ -195,10 +197,10 @@ def _reverse_unwindow(grad: Value, entry: Entry) -> Gradients:
         copy = grad.shrink([*first, (0, 1)]).reshape(grad.shape[:-1])
         return (_resized(copy, axis, length, reach).window(axis, size, stride, dilation),)
     windows = _resized(grad, axis, length, reach).window(axis, size, stride, dilation)
-    ones = grad.full(1, (size, 1))
+    ones = Value(LazyBuffer.const(True, dtypes.bool, (size, 1), grad.node.device))
     diagonal = ones.pad(((0, 0), (0, size))).reshape((size * (size + 1),))
     diagonal = diagonal.shrink(((0, size * size),)).reshape((1,) * (rank - 1) + (size, size))
-    picked = (windows * diagonal.expand(windows.shape)).sum((rank,))
+    picked = diagonal.expand(windows.shape).where(windows, 0).sum((rank,))
     return (picked.reshape(entry.shapes[0]),)
 
 
