@@ -12,7 +12,7 @@ from ferrule.dtype import DType
 from ferrule.expr import Expr, sint
 from ferrule.fold import Scalar
 from ferrule.ops import LoadOps, Op
-from ferrule.threadstate import ThreadState, note_moved, this_thread
+from ferrule.threadstate import ThreadState, this_thread
 
 Shape: TypeAlias = tuple[sint, ...]
 
@@ -80,10 +80,9 @@ class Node:
         Another thread may be building on the node meanwhile: `op` changes before `srcs` and `arg`
         do, so that whoever reads these two first, and then finds `op` as it was, has what it had.
         """
-        if self.realized is not None:
-            note_moved()
-        elif self.maker is not None and self.maker is not this_thread.state:
-            self.maker.taken += 1
+        maker = self.maker
+        if maker is not None and maker is not this_thread.state and self.realized is None:
+            maker.taken += 1
         self.realized = buffer
         self.leave()
         self.op = LoadOps.EMPTY

@@ -30,7 +30,6 @@ class ThreadState:
         "failures",
         "kept",
         "modes",
-        "moved",
         "nodes",
         "observer",
         "passed",
@@ -78,37 +77,8 @@ class ThreadState:
         """How often another thread computed a node of this one or wrote over it, and how often this
         one computed, in a capture, what another had made in the meantime.
         """
-        self.moved = 0
-        """How many values it moved to other memory, to write where they were; see `all_moved`."""
         self.transforming = False
         """Whether a transformation calls its function."""
-
-
-@final
-class _Count:
-    __slots__ = ("number",)
-
-    def __init__(self) -> None:
-        self.number = 0
-
-
-all_moved: Final = _Count()
-"""How many values all threads together moved. It changes only for who has the turn to compute."""
-
-
-def note_moved() -> None:
-    """Counts a value that is in other memory from now on, as its own is about to be written to."""
-    all_moved.number += 1
-    this_thread.state.moved += 1
-
-
-def disturbances() -> int:
-    """What changes when other threads compute nodes of this one, or move values that are read.
-
-    A capture in which it changes may have recorded less than the function did, or other memory.
-    """
-    state = this_thread.state
-    return state.taken + all_moved.number - state.moved
 
 
 left_behind: Final[deque[set[Any]]] = deque()

@@ -314,6 +314,28 @@ def test_a_captured_call_holds_its_own_writes_only() -> None:
     assert w.tolist() == [8 + 200 * min(calls, 3)] * 3
 
 
+def test_a_function_is_captured_beside_threads_that_write_elsewhere() -> None:
+    w, other, stop = Tensor([0.0]).realize(), Tensor.zeros(100).realize(), threading.Event()
+    add = accumulator(w)
+
+    def work(number: int) -> None:
+        if number:
+            while not stop.is_set():
+                held = other * 2
+                other.add_(Tensor.rand(100)).realize()
+                held.realize()
+            return
+        try:
+            for _ in range(5):
+                add(Tensor([1.0]))
+        finally:
+            stop.set()
+
+    in_threads(work, 3)
+    assert add.jit_cache
+    assert w.item() == 5
+
+
 def test_a_captured_function_draws_new_numbers_beside_others() -> None:
     draw = TinyJit(lambda x: (x + Tensor.rand(4)).realize())
     drawn: list[tuple[float, ...]] = []

@@ -15,7 +15,6 @@ from ferrule.lazy import LazyBuffer
 from ferrule.runner import BufferCopy
 from ferrule.storage import Storage
 from ferrule.tensor.cell import Cell
-from ferrule.threadstate import note_moved
 
 
 def leave_to_readers(owner: Owner) -> None:
@@ -33,8 +32,8 @@ def leave_to_readers(owner: Owner) -> None:
     kept = Buffer(memory.device, memory.size, memory.dtype)
     BufferCopy(memory.device, memory.nbytes, memory.device)([kept, memory], {})
     _renew(owner)
+    kept.note_write()  # a capture in another thread knows by that whose contents these are
     old.realized = kept
-    note_moved()
 
 
 def renew(owners: Iterable[Owner], writes: bool) -> None:

@@ -37,7 +37,7 @@ from ferrule.storage import Storage, keep_written, pending_writes
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import Cell
 from ferrule.tensor.limits import Limits, noting_limits
-from ferrule.threadstate import disturbances, this_thread
+from ferrule.threadstate import this_thread
 
 
 class NotReplayable(Exception):
@@ -59,7 +59,7 @@ def capture_call(
     `writes` tells whether it is known to write to memory from outside, `found` which inputs it is
     known to find by itself.
     """
-    failures, disturbed = this_thread.state.failures, disturbances()
+    failures, taken = this_thread.state.failures, this_thread.state.taken
     call = _Call(Before(arguments, function, writes, found))
     if call.before.stand_ins:
         args, kwargs = replace_tensors((tuple(args), dict(kwargs)), call.before.stand_ins)
@@ -72,7 +72,7 @@ def capture_call(
         call.check_stand_ins()
         if this_thread.state.failures != failures:
             raise NotReplayable("something in it raised an error when it was computed")
-        if disturbances() != disturbed or call.capture.uses_others:
+        if this_thread.state.taken != taken or call.capture.uses_others:
             raise NotReplayable("another thread computed some of it, or wrote to what it reads")
         replay: Replay | NotReplayable = call.replay_if_there_is_room()
     except NotReplayable as reason:
