@@ -44,7 +44,7 @@ SPECIAL = (
 class Limits:
     """How large programs are."""
 
-    statements: int = 8
+    statements: int = 11
     elements: int = 200
     """Of a source."""
     most: int = 1500
@@ -53,7 +53,7 @@ class Limits:
 
 
 SMALL = Limits()
-LARGE = Limits(14, 40_000, 700_000, True)
+LARGE = Limits(16, 40_000, 700_000, True)
 
 
 class NothingFitsError(Exception):
@@ -132,6 +132,8 @@ class Drawing:
         names = self.fitting(condition)
         if not names:
             raise NothingFitsError
+        if self.chance(0.35):
+            return names[-1]
         return names[-1 - int(len(names) * self.rng.random() ** 2)]
 
     def fresh(

@@ -14,7 +14,7 @@ from ferrule.dtype import dtypes
 from tests.fuzz import surface
 from tests.fuzz.check import Finding, error_finding, is_internal
 from tests.fuzz.drawing import LARGE, SMALL, Drawing, NothingFitsError
-from tests.fuzz.program import Program, Source, assigned, is_write, words
+from tests.fuzz.program import Program, Source, assigned, is_write, loaded, words
 from tests.fuzz.reference import Machine, UndefinedError, evaluate
 
 BINARY = ("+", "-", "*", "+", "-", "*", "/", "//", "%", "&", "|", "^", "<", "<=", ">", "==", "!=")
@@ -259,7 +259,10 @@ class Generator:
         made = [n for line in self.body for n in assigned(line)]
         names = [n for n in made if isinstance(self.machine.values[n], Tensor)]
         names = list(dict.fromkeys(names)) or [source.name for source in self.sources[:1]]
-        results = list(dict.fromkeys([*self.rng.sample(names, min(len(names), 2)), names[-1]]))
+        read = {n for line in self.body for n in loaded(line)}
+        ends = [n for n in names if n not in read]
+        more = self.rng.sample(names, min(len(names), self.rng.randint(0, 2)))
+        results = list(dict.fromkeys([*ends[-4:], *more, names[-1]]))
         calls = self.rng.choice([2, 3, 5]) if self.focus == "jit" else self.rng.choice([1, 3, 5])
         sources = tuple(
             replace(source, is_state=self.rng.random() < (0.4 if self.writes else 0.15))

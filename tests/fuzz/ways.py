@@ -84,6 +84,13 @@ def draw_way(program: Program, rng: random.Random, focus: str, devices: Sequence
     )
 
 
+def draw_ways(
+    program: Program, rng: random.Random, focus: str, devices: Sequence[str], count: int
+) -> list[Way]:
+    """Ways for a program: the plain one, which costs little and fuses all, and random ones."""
+    return [Way(), *(draw_way(program, rng, focus, devices) for _ in range(count))]
+
+
 def run(program: Program, way: Way) -> Outcome:
     """Runs a program in a way; raises what it raises."""
     settings = {"FERRULE_DEVICE": way.device, "FERRULE_NUM_THREADS": way.threads}

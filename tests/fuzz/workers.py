@@ -22,7 +22,7 @@ from tests.fuzz.check import Finding, check, error_finding, is_internal
 from tests.fuzz.generate import Generator
 from tests.fuzz.program import Program
 from tests.fuzz.shrink import shrink
-from tests.fuzz.ways import Way, draw_way
+from tests.fuzz.ways import Way, draw_ways
 
 SECONDS_EACH = 20.0
 """For one program in all ways; more is a hang."""
@@ -62,8 +62,7 @@ def drawn(job: Job, index: int) -> tuple[Generator, Program | None, list[Way]]:
     if program is None:
         return generator, None, []
     rng = random.Random(f"ways:{job.seed}:{index}")
-    ways = [draw_way(program, rng, job.focus, job.devices) for _ in range(job.ways)]
-    return generator, program, ways
+    return generator, program, draw_ways(program, rng, job.focus, job.devices, job.ways)
 
 
 def run_one(job: Job, index: int) -> Report:
