@@ -79,6 +79,16 @@ def test_narrow_products_accumulate_in_float32(device: str, name: str) -> None:
     np.testing.assert_allclose(exact.numpy(), wide, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("left", ["int8", "int32", "int64", "uint64"])
+@pytest.mark.parametrize("wanted", ["int16", "int64", "uint64"])
+def test_products_of_integers_wrap_in_the_dtype_wanted(device: str, left: str, wanted: str) -> None:
+    a = RNG.integers(-5, 6, (3, 4)).astype(left)
+    b = RNG.integers(-5, 6, (4, 2)).astype(np.int32)
+    found = Tensor(a).matmul(Tensor(b), dtype=wanted)
+    expected = a.astype(np.int64) @ b.astype(np.int64)
+    np.testing.assert_array_equal(found.numpy(), expected.astype(wanted))
+
+
 def test_sums_and_products_of_differences_from_a_diagonal(device: str) -> None:
     a, b = RNG.normal(size=(4, 4)), RNG.normal(size=(4, 4))
     rest, line = a - np.eye(4), Tensor(a) - Tensor.eye(4, dtype="float64")

@@ -16,6 +16,17 @@ from ferrule.tensor.matrices import matrix_product
 from ferrule.tensor.scattering import Scattering
 
 
+def _accumulated(a: DType, b: DType, wanted: DType) -> DType:
+    """The dtype that a product of matrices is added up in, for a result of dtype `wanted`.
+
+    int64 and uint64 have no common integer type, but sums of integers wrap: they are the same bits
+    if they are added up in the dtype of the result.
+    """
+    common = promote(promote(a, b), wanted)
+    whole = not any(dtypes.is_float(dtype) for dtype in (a, b, wanted))
+    return wanted if whole and dtypes.is_float(common) else common
+
+
 def _to_matrices(a: Value, b: Value) -> tuple[Value, Value, Shape]:
     """Vectors as matrices of one row or column, and the shape of the result."""
     batch = broadcast_shape((a.shape[:-2], b.shape[:-2]), "matmul")
@@ -85,9 +96,7 @@ class Linalg(Scattering):
         check_devices(a, b, "matmul")
         dtype = promote(a.dtype, b.dtype)
         if wanted is not None:
-            # Integers wrap around, so that it makes no difference when they are cast.
-            integers = dtypes.is_int(dtype) and dtypes.is_int(wanted)
-            dtype = wanted if integers else promote(dtype, wanted)
+            dtype = _accumulated(a.dtype, b.dtype, wanted)
         a, b, shape = _to_matrices(a.cast(dtype), b.cast(dtype))
         result = matrix_product(a, b).reshape(shape)
         return self._wrap(result if wanted is None else result.cast(wanted))
