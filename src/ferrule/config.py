@@ -11,7 +11,7 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import fields, replace
 from functools import wraps
@@ -26,6 +26,20 @@ R = TypeVar("R")
 
 class ConfigError(ValueError):
     """A setting that does not exist, or a value that it cannot take."""
+
+
+PASSES = (
+    "fusion",
+    "blocks",
+    "guests",
+    "outputs",
+    "merge",
+    "pieces",
+    "memory",
+    "lengths",
+    "offsets",
+)
+"""Optimisations of the scheduler, by the names that `FERRULE_SKIP` takes."""
 
 
 @final
@@ -47,6 +61,8 @@ class Config:
     """1: products of float32 matrices may be of operands rounded to tf32, where that is faster."""
     FERRULE_CHECK_INDEX: int
     """1: a position of a tensor that is out of range raises `IndexError` when it is computed."""
+    FERRULE_SKIP: frozenset[str]
+    """Optimisations that the scheduler leaves out, of `PASSES`."""
     FERRULE_DEVICE: str | None
     """The default device; None: the first that opens."""
     FERRULE_NUM_THREADS: int
@@ -142,6 +158,19 @@ def _checked_bytes(name: str, value: object) -> int | None:
     return int(digits) * unit
 
 
+def _checked_passes(name: str, value: object) -> frozenset[str]:
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    wanted = list(value) if isinstance(value, Iterable) else [value]
+    unknown = [part for part in wanted if part not in PASSES]
+    if unknown:
+        raise ConfigError(
+            f"{name}: the scheduler has no optimisation {unknown[0]!r} to leave out; expected some "
+            f"of {', '.join(PASSES)}, with commas between them"
+        )
+    return frozenset(map(str, wanted))
+
+
 def _checked_text(name: str, value: object) -> str:
     if not isinstance(value, str) or not value:
         raise ConfigError(f"{name}={value!r}: expected a non-empty string")
@@ -162,6 +191,8 @@ def _checked(name: str, value: object) -> Any:
         return _checked_seconds(name, value)
     if name == "FERRULE_MEMORY_LIMIT":
         return _checked_bytes(name, value)
+    if name == "FERRULE_SKIP":
+        return _checked_passes(name, value)
     if name == "FERRULE_DEVICE" and value is None:
         return None
     return _checked_text(name, value)
@@ -192,6 +223,7 @@ def config_from(environment: Mapping[str, str]) -> Config:
         LRU=1,
         ALLOW_TF32=0,
         FERRULE_CHECK_INDEX=0,
+        FERRULE_SKIP=frozenset(),
         FERRULE_DEVICE=None,
         FERRULE_NUM_THREADS=usable_cores(),
         FERRULE_CACHE_DIR=_user_cache_dir(environment),

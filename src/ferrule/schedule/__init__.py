@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Final, final
 
+from ferrule.config import config
 from ferrule.device import Compiled, Device
 from ferrule.expr import Variable, sint
 from ferrule.helpers import prod
@@ -70,7 +71,7 @@ class _Known:
 
 
 _known: dict[tuple[Hashable, ...], _Known] = {}
-"""By the keys of outlines."""
+"""By the optimisations that are left out, and the keys of outlines."""
 
 
 def create_schedule(nodes: Sequence[LazyBuffer]) -> list[ScheduleItem]:
@@ -97,7 +98,7 @@ def make_schedule(nodes: Sequence[LazyBuffer]) -> Schedule:
 
 def _schedule_of_known(outline: Outline) -> Schedule | None:
     """The schedule of a graph with the outline of an earlier one; None where there is none."""
-    known = _known.get(outline.key)
+    known = _known.get((config().FERRULE_SKIP, outline.key))
     recipe = None if known is None else _recipes.get(known.key)
     if known is None or recipe is None:
         return None
@@ -115,7 +116,8 @@ def _schedule_of_new(outline: Outline) -> Schedule | None:
     form = Form(graph, outline.parts)
     if form.key is None:
         return Recipe.follow(*_plan(graph, target), graph.everything)
-    key = _Key((target, form.key))
+    skipped = config().FERRULE_SKIP
+    key = _Key((target, skipped, form.key))
     if key not in _recipes:
         changed = changes(graph, form.key)
         # A capture keeps the numbers, as its replays do not change them.
@@ -124,12 +126,13 @@ def _schedule_of_new(outline: Outline) -> Schedule | None:
             for node in changed.numbers:
                 node.store_number()
             return None
-        if changed.offsets:
+        if changed.offsets and "offsets" not in skipped:
             other = stand_in(graph, changed.offsets, _alignment(target), not is_captured)
             if other is not None:
                 return other.named(_follow_recipe(other.graph, target, Form(other.graph)))
-        if not is_captured:
-            found = schedule_of_any_length(graph, form.key, lambda g: _plan(g, target)[0], target)
+        if not is_captured and "lengths" not in skipped:
+            parts = (*form.key, skipped)
+            found = schedule_of_any_length(graph, parts, lambda g: _plan(g, target)[0], target)
             if found is not None:
                 return found
     if not graph.symbolic:
@@ -143,14 +146,14 @@ def _remember(outline: Outline, graph: Graph, key: _Key) -> None:
         _known.clear()
     passed = set(graph.passed)
     numbers = [number for number, node in enumerate(graph.everything) if node in passed]
-    _known[outline.key] = _Known(key, tuple(numbers))
+    _known[config().FERRULE_SKIP, outline.key] = _Known(key, tuple(numbers))
 
 
 def _follow_recipe(graph: Graph, target: Target, form: Form) -> Schedule:
     """The schedule of a graph by the recipe for its form, which is made if there is none."""
     parts = form.key
     assert parts is not None, "graphs without a key have no recipe"
-    key = _Key((target, parts))
+    key = _Key((target, config().FERRULE_SKIP, parts))
     recipe = _recipes.get(key)
     if recipe is None:
         recipe = _stored_or_planned(graph, target, stored.key_of(target, parts))
@@ -345,6 +348,8 @@ def _share_arenas(works: list[_Work], places: dict[Slot, Place]) -> tuple[tuple[
                 first.setdefault(slot, step)
                 last[slot] = step
     arenas: list[tuple[str, int]] = []
+    if "memory" in config().FERRULE_SKIP:  # as if all of it were in use from first to last
+        first, last = dict.fromkeys(first, 0), dict.fromkeys(last, len(works))
     for device in dict.fromkeys([slot.device for slot in first]):
         slots = [slot for slot in first if slot.device == device]
         plan = plan_memory([Lifetime(slot.nbytes, first[slot], last[slot]) for slot in slots])

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Final, TypeAlias, final
 
+from ferrule.config import config
 from ferrule.expr import sint
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import LoadOps, MovementOps, ReduceOps
@@ -97,6 +98,7 @@ class _Cutter:
     ) -> None:
         self.graph = graph
         self.target = target
+        self.skipped = config().FERRULE_SKIP
         self.roots = memory_roots(graph) | stored
         self.costs = Costs(graph, set(self.roots), target)
         self.fusions: list[Fusion] = []
@@ -133,8 +135,10 @@ class _Cutter:
 
     def _decide(self, node: LazyBuffer, visits: Visits) -> None:
         if len(visits) > 1:
-            self._merge_siblings(node, visits)
-            self.guests.invite(node, visits)
+            if "outputs" not in self.skipped:
+                self._merge_siblings(node, visits)
+            if "guests" not in self.skipped:
+                self.guests.invite(node, visits)
         if self.keeping.is_done_by_each(node, visits):
             for fusion, indices in visits.items():
                 self._keep_or_fuse(node, {fusion: indices})
@@ -279,6 +283,8 @@ class _Cutter:
     def _is_fused(self, node: LazyBuffer, visits: Visits) -> bool:
         if is_always_fused(node) or self._moves_a_load(node):
             return True
+        if "fusion" in self.skipped:
+            return False
         if all(fusion in self.widening.get(node, ()) for fusion in visits):
             return True
         cost = self.costs[node]
@@ -305,7 +311,7 @@ class _Cutter:
         """A kernel that computes the root at its own index anyway, and so may store it too."""
         if node.op in SINGLE or (node.op is LoadOps.ASSIGN and node.arg is not None):
             return None
-        if self.count > _MOST_KERNELS:
+        if self.count > _MOST_KERNELS or "outputs" in self.skipped:
             return None
         value = value_sources(node)[-1] if is_pass_through(node) else node
         cost = self.costs.of_source(value) if value is not node else self.costs[node]

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeAlias, final
 
 from ferrule.buffer import Buffer
+from ferrule.config import config
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import LoadOps, MovementOps
 from ferrule.schedule.graph import Graph, late_readers
@@ -203,7 +204,9 @@ class Hazards:
             if len(order) == len(self.tasks):
                 break
             self._break_cycle(set(self.tasks) - set(order))
-        self.tasks = merge_small(order, after, self.slots)
+        self.tasks = order
+        if "merge" not in config().FERRULE_SKIP:
+            self.tasks = merge_small(order, after, self.slots)
         if len(self.tasks) < len(order):
             self._producer = {root: task for task in self.tasks for root in task.outputs}
             after = self.successors()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Final, TypeAlias, final
 
+from ferrule.config import config
 from ferrule.expr import sint
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import LoadOps, MovementOps, ReduceOps, TernaryOps
@@ -73,7 +74,8 @@ def place_pieces(graph: Graph, roots: set[LazyBuffer], tasks: list[Task], alignm
     Parts of memory begin at multiples of `alignment` bytes.
     """
     wholes: list[LazyBuffer] = []
-    for task in [] if graph.symbolic else tasks:
+    is_skipped = graph.symbolic or "pieces" in config().FERRULE_SKIP
+    for task in [] if is_skipped else tasks:
         wholes += task.outputs if _may_be_joined(task) else []
     if not wholes:
         return Pieces()

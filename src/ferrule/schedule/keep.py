@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from typing import Final, final
 
+from ferrule.config import config
 from ferrule.lazy import LazyBuffer
 from ferrule.records import dataclass
 from ferrule.schedule.costs import Costs
@@ -113,13 +114,14 @@ class Keeping:
         self.external = external
         """The nodes that somebody may ask for again."""
         self.without_blocks = without_blocks
+        self.is_skipped = "blocks" in config().FERRULE_SKIP
         """The kernels of these keep nothing."""
         self.iterations = ITERATIONS_PER_THREAD * target.max_threads
         self.lanes = target.lanes(4)
 
     def kept_block(self, node: LazyBuffer, visits: Visits) -> Block | None:
         """The block in which the only kernel that wants a node keeps it, if that pays."""
-        if len(visits) != 1 or is_always_fused(node):
+        if len(visits) != 1 or self.is_skipped or is_always_fused(node):
             return None
         ((fusion, indices),) = visits.items()
         contraction = fusion.contraction
@@ -157,7 +159,7 @@ class Keeping:
         again for each of the kernels; but the memory of the node, which is much larger than that
         of all that it is made from, is what limits how large a problem may be.
         """
-        if len(visits) == 1 or is_always_fused(node):
+        if len(visits) == 1 or self.is_skipped or is_always_fused(node):
             return False
         if node in self.external or not self.gains.is_spared(node):
             return False

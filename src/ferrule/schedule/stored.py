@@ -61,7 +61,8 @@ def key_of(target: Target, form: tuple[Hashable, ...]) -> str | None:
         shown = _text(form)
     except TypeError:
         return None
-    return f"{shown} {target.key} {_code()}"
+    skipped = ",".join(sorted(config().FERRULE_SKIP))
+    return f"{shown} {target.key} {skipped} {_code()}"
 
 
 def _text(value: Any) -> str:
