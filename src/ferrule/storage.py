@@ -80,7 +80,7 @@ class Storage:
             self.earlier.append(old if old.op is LoadOps.CONST else weakref.ref(old))
             _without_memory.add(weakref.ref(self, _without_memory.discard))
         else:
-            if old.realized is not None:
+            if self.earlier and old.realized is not None:
                 self.earlier.clear()
             memory = old if old.owns_memory else _in_new_memory(old)
             self.node = memory.assign(value, region)

@@ -77,8 +77,6 @@ def parts_of(
 def _note_others(nodes: Sequence[LazyBuffer]) -> None:
     """Notes, in a capture, that nodes are computed which another thread made meanwhile."""
     state = this_thread.state
-    if state.kept is None:
-        return
     last, _ = state.kept
     recent = [node for node in nodes if node.serial > last and node.maker not in (None, state)]
     if any([node.realized is None and node.op is not LoadOps.CONST for node in recent]):
@@ -96,7 +94,8 @@ class Outline:
     def __init__(self, roots: Iterable[LazyBuffer]) -> None:
         self.requested = nodes_to_compute(roots)
         self.nodes = toposort(self.requested, everything=True)
-        _note_others(self.nodes)
+        if this_thread.state.kept is not None:
+            _note_others(self.nodes)
         self.parts, numbers, uses = parts_of(self.nodes)
         asked = tuple([numbers[node] for node in self.requested])
         del numbers  # references count

@@ -131,15 +131,15 @@ class Cell:
             self.value = Value(node, old.edge)
         else:
             new = Value(node, value.edge) if part is None else old.assign(value, part, node)
-            self._note_edge(new, old)
+            if new.edge is not old.edge:
+                self._note_edge(new, old)
             self.value = new
 
     def _note_edge(self, new: Value, old: Value) -> None:
         """Notes the edge that a version replaces, weakly: a tape is kept by who needs it."""
         if self.edges is None or old.node.realized is not None:
             self.edges = []
-        if new.edge is not old.edge:
-            self.edges.append((new.node.serial, None if old.edge is None else ref(old.edge)))
+        self.edges.append((new.node.serial, None if old.edge is None else ref(old.edge)))
 
     def go_back(self, failed: LazyBuffer, before: LazyBuffer) -> None:
         """Makes the version `before` the current one: `failed` could not be computed."""
