@@ -14,7 +14,7 @@ from typing import Any, Protocol, final
 from weakref import ref
 
 from ferrule.dtype import DType, check_range, dtypes, exact
-from ferrule.expr import sint
+from ferrule.expr import Expr, sint
 from ferrule.lazy import LazyBuffer, elementwise
 from ferrule.ops import (
     BinaryOps,
@@ -251,16 +251,18 @@ def _record_op(op: Op, sources: tuple[Value, ...], node: LazyBuffer, arg: Any) -
 _constants: dict[Any, LazyBuffer] = {}
 
 
-def constant(number: Number, dtype: DType, shape: Shape, device: str) -> LazyBuffer:
+def constant(number: Number | Expr, dtype: DType, shape: Shape, device: str) -> LazyBuffer:
     """A number for every element; the last few hundred are kept, because functions need many.
 
-    Raises `OverflowError` if the number is beyond an integer type's.
+    An expression is a number that is known when it runs. Raises `OverflowError` if the number, or a
+    value that the expression may have, is beyond an integer type's.
     """
     key = (number if type(number) is int else exact(number), dtype, shape, device)
     node = _constants.get(key)
     # A constant that was computed has become memory, which nothing should hold without need.
     if node is None or node.op is not LoadOps.CONST:
-        check_range(number, dtype)
+        for bound in number.bounds() if isinstance(number, Expr) else (number,):
+            check_range(bound, dtype)
         if len(_constants) >= 512:
             _constants.clear()
         node = _constants[key] = LazyBuffer.const(number, dtype, shape, device)
@@ -295,7 +297,7 @@ class Value:
         """The same node outside the tape."""
         return Value(self.node) if self.edge is not None else self
 
-    def full(self, number: Number, shape: Shape | None = None) -> Value:
+    def full(self, number: Number | Expr, shape: Shape | None = None) -> Value:
         """A constant with this value's dtype and device, and its shape unless given."""
         node = self.node
         shape = node.shape if shape is None else shape

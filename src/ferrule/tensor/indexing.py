@@ -31,7 +31,7 @@ from ferrule.tensor.positions import (
     Item,
     Plan,
     Slice,
-    host_positions,
+    chosen,
     index_value,
     is_array,
     take_integer,
@@ -115,7 +115,7 @@ class Indexing(Making):
         if isinstance(part, TensorBase):
             return Gather(None, wrapped(index_value(part._read()), size, "index", axis))
         if isinstance(part, np.ndarray | list | tuple | range):
-            return Gather(host_positions(part, size, axis, self._shape), None)
+            return chosen(part, size, axis, self._shape, self.device)
         if hasattr(part, "__index__") and not isinstance(part, bool):
             return take_integer(part.__index__(), size, axis, self._shape)
         raise IndexError(

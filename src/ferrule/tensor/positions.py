@@ -106,6 +106,10 @@ def is_array(item: object) -> bool:
 
 
 def host_positions(array: Any, size: sint, axis: int, shape: Shape) -> Known:
+    """Positions as an array, counted from the front where the size is known.
+
+    Raises `IndexError` for one that is out of range for any value of the size.
+    """
     positions: Known = np.asarray(array)
     if positions.size == 0:
         positions = positions.astype(np.int64)
@@ -114,15 +118,26 @@ def host_positions(array: Any, size: sint, axis: int, shape: Shape) -> Known:
             f"[index] positions on axis {axis} are integers or bools, not {positions.dtype}"
         )
     positions = positions.astype(np.int64)
-    if isinstance(size, int):
-        wrong = positions[(positions < -size) | (positions >= size)]
-        if wrong.size:
-            raise IndexError(
-                f"[index] {wrong.flat[0]} is out of range for axis {axis} of shape {shape}, "
-                f"whose size is {size}"
-            )
-        positions = np.where(positions < 0, positions + size, positions)
-    return positions
+    most = size if isinstance(size, int) else size.max
+    wrong = positions[(positions < -most) | (positions >= most)]
+    if wrong.size:
+        raise IndexError(
+            f"[index] {wrong.flat[0]} is out of range for axis {axis} of shape {shape}, "
+            f"whose size is {size}"
+        )
+    return np.where(positions < 0, positions + size, positions) if most is size else positions
+
+
+def chosen(array: Any, size: sint, axis: int, shape: Shape, device: str) -> Gather:
+    """The positions in an array or a list, on an axis of any size.
+
+    Those that count from the end of a symbolic size are known only when it is.
+    """
+    positions = host_positions(array, size, axis, shape)
+    if isinstance(size, int) or (positions >= 0).all():
+        return Gather(positions, None)
+    index = index_value(from_host(positions, None, device))
+    return Gather(None, wrapped(index, size, "index", axis))
 
 
 def index_value(value: Value, what: str = "index") -> Value:
@@ -135,12 +150,11 @@ def index_value(value: Value, what: str = "index") -> Value:
 
 
 def wrapped(index: Value, size: sint, what: str, axis: int) -> Value:
-    """Negative positions counted from the end; of a symbolic size there are none."""
-    if not isinstance(size, int):
-        return index
-    index = in_range(index, size, what, axis, -size)
+    """Negative positions counted from the end."""
+    if isinstance(size, int):
+        index = in_range(index, size, what, axis, -size)
     index = index.cast(promote(index.dtype, place_dtype(size)))
-    return (index < 0).where(index + size, index)
+    return (index < 0).where(index + index.full(size), index)
 
 
 def in_range(
@@ -149,7 +163,7 @@ def in_range(
     """Positions as they are. Where `FERRULE_CHECK_INDEX` is 1, the host looks at them on the way.
 
     So a position that is not from `first` to `size` - 1 raises `IndexError` when it is computed,
-    in a replay as well; but for those of a symbolic shape, which are not looked at.
+    in a replay as well. Those of a symbolic shape, or on an axis of one, are not looked at.
     """
     if not config().FERRULE_CHECK_INDEX or not all([isinstance(n, int) for n in index.shape]):
         return index
@@ -267,7 +281,9 @@ class Plan:
                 axes.append(place)
             place += item is None or isinstance(item, Slice | Gather)
         sizes = [view[axis] for axis in axes]
-        if all(gather.known is not None for gather in gathers):
+        # The places of rows are only known where the sizes of the axes below them are.
+        fixed = all(isinstance(size, int) for size in sizes[1:])
+        if fixed and all(gather.known is not None for gather in gathers):
             known = [np.broadcast_to(_of(gather), shape) for gather in gathers]  # type: ignore[arg-type]
             value, unique = _known_positions(known, sizes, device)
         else:
@@ -357,9 +373,10 @@ def _axes_in_front(items: Sequence[Item]) -> int:
 def _known_positions(
     known: Sequence[Known], sizes: Sequence[sint], device: str
 ) -> tuple[Value, bool]:
+    """Positions on several axes as one number each; only the first size may be symbolic."""
     flat = np.zeros(known[0].shape, np.int64)
     for positions, size in zip(known, sizes, strict=True):
-        flat = flat * np.int64(size if isinstance(size, int) else size.max) + positions
+        flat = flat * np.int64(size if isinstance(size, int) else 0) + positions
     flat = flat.reshape(-1)
     return from_host(flat.astype(place_dtype(*sizes).np), None, device), _all_differ(flat)
 
@@ -389,12 +406,10 @@ def _flat_positions(
     if len(values) > 1:
         inside: Value | None = None
         for value, size in zip(values, sizes, strict=True):
-            assert isinstance(size, int), "positions on several axes need sizes that are known"
-            fits = (value > -1).alu(BinaryOps.AND, value < size)
+            fits = (value > -1).alu(BinaryOps.AND, value < value.full(size))
             inside = fits if inside is None else inside.alu(BinaryOps.AND, fits)
         for value, size in zip(values[1:], sizes[1:], strict=True):
-            assert isinstance(size, int)
-            flat = flat * size + value
+            flat = flat * flat.full(size) + value
         assert inside is not None
         flat = inside.where(flat, -1)
     return flat.reshape((prod_sint(shape),))
