@@ -23,7 +23,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--size", choices=("small", "large"), default="small")
     parser.add_argument("--focus", choices=FOCI, default="")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--devices", default="NUMPY,CPU,CPU", help="to draw from")
+    parser.add_argument(
+        "--devices",
+        default="",
+        help="to draw from, CL seldom; NUMPY,CPU,CPU and CL if there is one, if not given",
+    )
     parser.add_argument("--findings", type=Path, default=Path("build/fuzz"), help="a folder")
     parser.add_argument("--state", type=Path, help="a file; goes on where a run with it ended")
     parser.add_argument("--no-shrink", action="store_true")

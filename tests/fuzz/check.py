@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from ferrule import errors
+from tests.fuzz.derivatives import mistake
+from tests.fuzz.functions import ORACLES
 from tests.fuzz.program import Program, methods
 from tests.fuzz.reference import Expected, Outcome, UndefinedError, evaluate, is_float, noisy
 from tests.fuzz.ways import Way, run
@@ -57,7 +60,14 @@ def is_internal(error: BaseException) -> bool:
 
 def not_possible(error: BaseException, way: Way) -> bool:
     """True if an error says that a way is not for such programs, as the documentation does."""
-    return bool(way.jit) and isinstance(error, errors.JitError)
+    if way.jit and isinstance(error, errors.JitError):
+        return True
+    if way.mapped and isinstance(error, errors.VmapError):
+        return True
+    # Sizes that a function needs to know, and literal ones that do not go with a variable's.
+    if way.variable and not is_internal(error):
+        return isinstance(error, (*TYPED, ValueError, TypeError, IndexError, NotImplementedError))
+    return way.derivative == "second" and isinstance(error, errors.GradientError)
 
 
 def place_of(error: BaseException) -> str:
@@ -89,15 +99,32 @@ def check(program: Program, ways: Sequence[Way]) -> Finding | None:
         raise
     for way in ways:
         try:
-            outcome = run(program, way)
+            finding = check_way(program, way, expected)
         except Exception as error:
             if not_possible(error, way):
+                impossible[kind_of(way)] += 1
                 continue
             return error_finding(error, program, way)
-        finding = compare(program, way, expected, outcome)
         if finding is not None:
             return finding
     return None
+
+
+impossible: Counter[str] = Counter()
+"""How often ways were not for a program, by their kind; so that none is so always unnoticed."""
+
+
+def kind_of(way: Way) -> str:
+    kinds = {"variable": way.variable, "mapped": way.mapped, "split": way.split, "jit": way.jit}
+    return next((kind for kind, chosen in kinds.items() if chosen), way.derivative)
+
+
+def check_way(program: Program, way: Way, expected: Expected) -> Finding | None:
+    if way.derivative in ORACLES:
+        said = mistake(program, way)
+        where = signature(program, way)
+        return None if said is None else Finding("wrong", program, way, where, said)
+    return compare(program, way, expected, run(program, way))
 
 
 def compare(program: Program, way: Way, expected: Expected, outcome: Outcome) -> Finding | None:
@@ -105,6 +132,8 @@ def compare(program: Program, way: Way, expected: Expected, outcome: Outcome) ->
     for call, arrays in enumerate(outcome.calls):
         for place, found in enumerate(arrays):
             wanted, exact = expected.calls[call][place], expected.exact[call][place]
+            if way.derivative == "jvp" and labels[place].endswith(".grad"):
+                wanted, found = _finite_in_both(wanted, found)
             if agree(wanted, found, exact):
                 continue
             if not exact and plausible(program, call, place, wanted, found):
@@ -113,6 +142,18 @@ def compare(program: Program, way: Way, expected: Expected, outcome: Outcome) ->
             detail += f"expected {short(wanted)}\nfound    {short(found)}"
             return Finding("wrong", program, way, signature(program, way), detail)
     return None
+
+
+def _finite_in_both(wanted: Array, found: Array) -> tuple[Array, Array]:
+    """The arrays with 0 where one of them is not finite.
+
+    Forwards, 0 times the infinite slope of what is overwritten is NaN; backwards, nothing is.
+    """
+    if wanted.shape != found.shape or wanted.dtype != found.dtype:
+        return wanted, found
+    fine = np.isfinite(wanted.astype(np.float64)) & np.isfinite(found.astype(np.float64))
+    zero = np.zeros((), wanted.dtype)
+    return np.where(fine, wanted, zero), np.where(fine, found, zero)
 
 
 def signature(program: Program, way: Way) -> str:

@@ -17,7 +17,7 @@ Shape = tuple[int, ...]
 
 # Sizes near what the compiler treats apart: lanes of 4, 8, 16 and 32, tiles, and odd remainders.
 SMALL_SIZES = (1, 1, 2, 2, 3, 3, 4, 5, 7, 8, 9)
-EDGE_SIZES = (15, 16, 17, 31, 32, 33)
+EDGE_SIZES = (11, 13, 15, 16, 17, 31, 32, 33, 63, 64, 65)
 LARGE_SIZES = (63, 64, 65, 127, 129, 255, 256, 257, 1023, 1025, 4099)
 # Numbers of elements near where kernels use several threads, or split a reduce, and their like.
 LARGE_COUNTS = (32_767, 32_768, 32_769, 65_537, 149_999, 150_000, 150_001)
@@ -29,7 +29,7 @@ DTYPES = (
     *("float32",) * 10,
     *("int32",) * 5,
     *("int64", "int64", "bool", "bool", "float64", "float16", "bfloat16"),
-    *("uint8", "int8", "int16", "uint16", "uint32", "uint64"),
+    *("uint8", "int8", "int16", "uint16", "uint32", "uint64", "float8_e4m3", "float8_e5m2"),
 )
 MANY_DTYPES = ("bool", *INTS, *FLOATS, *TINY_FLOATS, "float32", "int32")
 
@@ -72,6 +72,8 @@ class Drawing:
     """Sources that the statement being drawn adds."""
     make: Callable[[Source], Tensor] | None = None
     special: bool = False
+    varied: int = 0
+    """If not 0, arguments with an axis of this size have larger ones in later calls."""
     count: int = 0
 
     # -- plain choices ---------------------------------------------------------------------------
@@ -142,16 +144,18 @@ class Drawing:
         """The name of a new source; integers of it are from `low` to before `high`."""
         name = f"a{self.count}"
         self.count += 1
-        made = self.data(tuple(shape), dtype, low, high).replace("rng.", f"rng({self.count - 1}).")
+        varied = self.varied if low is None else 0
+        sizes = [f"{n} + call % 3" if varied and n == varied else str(n) for n in shape]
+        text = f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
+        made = self.data(text, dtype, low, high).replace("rng.", f"rng({self.count - 1}).")
         source = Source(name, f'Tensor({made}, dtype="{dtype}")')
         assert self.make is not None
         self.values[name] = self.make(source)
         self.pending.append(source)
         return name
 
-    def data(self, shape: Shape, dtype: str, low: int | None, high: int | None) -> str:
+    def data(self, size: str, dtype: str, low: int | None, high: int | None) -> str:
         """An expression for an array of small numbers, of which sums and products are exact."""
-        size = str(shape)
         if low is not None:
             return f"rng.integers({low}, {high}, {size})"
         if dtype == "bool":

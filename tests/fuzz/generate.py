@@ -67,8 +67,13 @@ class Generator:
         return self.finished()
 
     def start(self) -> None:
-        for _ in range(self.rng.randint(1, 2)):
-            self.draw.fresh(self.draw.shape(), self.draw.dtype())
+        shapes = [self.draw.shape() for _ in range(self.rng.randint(1, 2))]
+        if self.rng.random() < 0.1:
+            self.draw.varied = self.rng.choice([n for shape in shapes for n in shape] or [0])
+        for shape in shapes:
+            # With nothing to differentiate by, programs have no gradients.
+            is_float = self.rng.random() < {"gradients": 0.8, "dtypes": 0.0}.get(self.focus, 0.3)
+            self.draw.fresh(shape, "float32" if is_float else self.draw.dtype())
         self.sources += self.draw.pending
         self.draw.pending.clear()
 
@@ -265,7 +270,11 @@ class Generator:
         results = list(dict.fromkeys([*ends[-4:], *more, names[-1]]))
         calls = self.rng.choice([2, 3, 5]) if self.focus == "jit" else self.rng.choice([1, 3, 5])
         sources = tuple(
-            replace(source, is_state=self.rng.random() < (0.4 if self.writes else 0.15))
+            replace(
+                source,
+                is_state="call" not in source.made
+                and self.rng.random() < (0.4 if self.writes else 0.15),
+            )
             for source in self.sources
         )
         program = Program(sources, tuple(self.body), tuple(results), self.number, calls)
@@ -280,7 +289,7 @@ class Generator:
         return replace(program, calls=len(expected.calls))
 
     def with_gradients(self, program: Program) -> Program:
-        share = {"gradients": 1.0}.get(self.focus, 0.35)
+        share = {"gradients": 1.0}.get(self.focus, 0.55)
         floats = tuple(
             source.name
             for source in program.arguments

@@ -14,7 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from tests.fuzz.check import Finding
-from tests.fuzz.workers import Job, Pool, Report, drawn, run_one, shrunk, write_json
+from tests.fuzz.workers import (
+    DEVICES,
+    Job,
+    Pool,
+    Report,
+    drawn,
+    run_one,
+    shrunk,
+    with_opencl,
+    write_json,
+)
 
 MOST_SHRUNK = 2
 """Findings of one kind and place that are made smaller; later ones are only counted."""
@@ -35,7 +45,7 @@ class Session:
             seed=seed,
             size=options.size,
             focus=options.focus,
-            devices=tuple(options.devices.split(",")),
+            devices=tuple(options.devices.split(",")) if options.devices else with_opencl(DEVICES),
         )
         self.first = self.saved.get("next", 0)
         self.done = 0

@@ -155,6 +155,7 @@ def _simpler_sources(program: Program) -> Iterator[Program]:
 def _simpler_made(program: Program, source: Source) -> Iterator[str]:
     """Other contents, as a list, where they are few; smaller shapes where they are many."""
     names = {"np": np, "Tensor": Tensor, "rng": program.rng(-1 if source.is_state else 0)}
+    names["call"] = 0
     with Context(FERRULE_DEVICE="NUMPY"):
         tensor = eval(source.made, names)
         array = tensor.numpy()

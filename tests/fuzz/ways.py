@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain
 from typing import Any
@@ -14,8 +13,11 @@ from typing import Any
 import numpy as np
 
 from ferrule import Context, Tensor, TinyJit
+from ferrule.config import PASSES
+from tests.fuzz.functions import DERIVATIVES, INSIDE, ORACLES, in_two, mapped, with_gradients
 from tests.fuzz.program import Program, assigned
-from tests.fuzz.reference import Outcome, gradients
+from tests.fuzz.reference import Outcome
+from tests.fuzz.sizes import Sizes
 
 Array = np.ndarray[Any, Any]
 
@@ -37,6 +39,18 @@ class Way:
     """If not 0, the seed of how arguments lie in memory."""
     beside: int = 0
     """How many other Python threads run the same program at the same time."""
+    skipped: str = ""
+    """Optimisations that the scheduler leaves out, with commas between them."""
+    derivative: str = ""
+    """How gradients are found: one of `DERIVATIVES`."""
+    split: int = 0
+    """If not 0, the statement at which the function becomes two, each captured if `jit` says so."""
+    mapped: bool = False
+    """True if all calls are one call of the function under `vmap`."""
+    variable: int = 0
+    """If not 0, the seed of which size of the arguments is a `Variable`."""
+    outside: bool = False
+    """True if the state is written between calls, with what is in it, by new tensors."""
 
     def __str__(self) -> str:
         plain = Way()
@@ -60,10 +74,14 @@ class Way:
         return found
 
 
+CL_SHARE = 0.015
+"""Of ways, on the device CL where there is one: its compiler takes a hundred times as long."""
+
+
 def draw_way(program: Program, rng: random.Random, focus: str, devices: Sequence[str]) -> Way:
-    """A random way that a program can be run in."""
-    cuts: list[tuple[int, str]] = []
+    """A random way that a program can be run in. Devices but for CL are equally likely."""
     kinds = ["realize"] if program.writes else ["realize", "contiguous"]
+    cuts: list[tuple[int, str]] = []
     if rng.random() < 0.45:
         share = rng.choice([0.2, 0.5])
         places = range(len(program.body))
@@ -72,8 +90,11 @@ def draw_way(program: Program, rng: random.Random, focus: str, devices: Sequence
     beside = 0
     if not jit or focus == "threads":
         beside = rng.choice([1, 2]) if rng.random() < (0.8 if focus == "threads" else 0.03) else 0
-    return Way(
-        device=rng.choice(devices),
+    others = [device for device in devices if device != "CL"] or ["CL"]
+    device = rng.choice(others)
+    is_cl = rng.random() < CL_SHARE and "CL" in devices and focus != "threads"
+    way = Way(
+        device="CL" if is_cl else device,
         cuts=tuple(cuts),
         jit=jit,
         late=rng.random() < 0.4,
@@ -81,7 +102,50 @@ def draw_way(program: Program, rng: random.Random, focus: str, devices: Sequence
         # A reshape of another layout may be a copy: what is then written is not seen in it.
         layout=rng.randint(1, 1000) if rng.random() < 0.3 and not program.writes else 0,
         beside=beside,
+        skipped=_draw_skipped(rng),
+        outside=bool(program.states) and rng.random() < 0.3,
     )
+    if program.wanted and rng.random() < 0.6:
+        way = replace(way, derivative=rng.choice([*DERIVATIVES, *ORACLES]))
+    return _draw_form(program, way, rng)
+
+
+def _draw_skipped(rng: random.Random) -> str:
+    share = rng.random()
+    if share < 0.8:
+        return ""
+    return ",".join(PASSES) if share < 0.82 else ",".join(rng.sample(PASSES, rng.choice([1, 1, 2])))
+
+
+def _draw_form(program: Program, way: Way, rng: random.Random) -> Way:
+    """The way, perhaps of a function that is another one, or of arguments that are."""
+    kind = rng.random()
+    if way.derivative in ORACLES:
+        return way
+    if (
+        kind < 0.12
+        and program.calls > 1
+        and program.arguments
+        and not any("call" in source.made for source in program.arguments)
+        and not (program.writes and program.states)
+    ):
+        derivative = way.derivative if way.derivative in INSIDE else "grad"
+        return replace(way, mapped=True, cuts=(), derivative=derivative if program.wanted else "")
+    if 0.12 < kind < 0.24 and len(program.body) > 1 and not program.wanted:
+        return replace(way, split=rng.randint(1, len(program.body) - 1), cuts=())
+    if 0.24 < kind < 0.38 and program.arguments and not way.beside:
+        return replace(way, variable=rng.randint(1, 1000), layout=0)
+    return way
+
+
+def settings_of(way: Way) -> dict[str, Any]:
+    """The settings under which a program is run."""
+    return {
+        "FERRULE_DEVICE": way.device,
+        "FERRULE_NUM_THREADS": way.threads,
+        "FERRULE_SKIP": way.skipped,
+        **({"JIT": way.jit} if way.jit else {}),
+    }
 
 
 def draw_ways(
@@ -93,15 +157,13 @@ def draw_ways(
 
 def run(program: Program, way: Way) -> Outcome:
     """Runs a program in a way; raises what it raises."""
-    settings = {"FERRULE_DEVICE": way.device, "FERRULE_NUM_THREADS": way.threads}
-    with ExitStack() as stack:
-        stack.enter_context(Context(**settings, **({"JIT": way.jit} if way.jit else {})))
+    with Context(**settings_of(way)):
         if way.beside:
-            return _run_beside(program, way, settings)
+            return _run_beside(program, way)
         return _Run(program, way).all_calls()
 
 
-def _run_beside(program: Program, way: Way, settings: dict[str, Any]) -> Outcome:
+def _run_beside(program: Program, way: Way) -> Outcome:
     """Runs the program in several threads at once; a thread that differs is the outcome."""
     outcomes: list[Outcome] = []
     errors: list[BaseException] = []
@@ -109,7 +171,7 @@ def _run_beside(program: Program, way: Way, settings: dict[str, Any]) -> Outcome
 
     def work() -> None:
         try:
-            with Context(**settings, **({"JIT": way.jit} if way.jit else {})):
+            with Context(**settings_of(way)):
                 barrier.wait(20)
                 outcomes.append(_Run(program, way).all_calls())
         except BaseException as error:
@@ -143,6 +205,9 @@ class _Run:
 
     def __init__(self, program: Program, way: Way) -> None:
         self.program, self.way = program, way
+        self.wanted = [
+            place for place, s in enumerate(program.arguments) if s.name in program.wanted
+        ]
         self.names: dict[str, Any] = {"np": np, "Tensor": Tensor, "__name__": "program"}
         self.names["rng"] = program.rng(-1)
         for source in program.states:
@@ -158,49 +223,69 @@ class _Run:
                     if kind == "contiguous":
                         text = f"{name} = {name}.contiguous()"
                     extra.setdefault(place, []).append(f"if isinstance({name}, Tensor): {text}")
+        if self.way.split:
+            return in_two(self.program, self.way.split, self.names, bool(self.way.jit))
         exec(self.program.step_text(extra), self.names)
         step: Callable[..., Sequence[Tensor]] = self.names["step"]
-        wanted = [
-            place
-            for place, source in enumerate(self.program.arguments)
-            if source.name in self.program.wanted
-        ]
-
-        def whole(*arguments: Tensor) -> Sequence[Tensor]:
-            results = step(*arguments)
-            if not wanted:
-                return results
-            return (*results, *gradients(results, [arguments[place] for place in wanted]))
-
-        return TinyJit(whole) if self.way.jit else whole
+        function = with_gradients(step, self.wanted, self.way.derivative)
+        if self.way.mapped:
+            function = mapped(function)
+        return TinyJit(function) if self.way.jit else function
 
     def arguments(self, call: int) -> list[Tensor]:
         rng = self.program.rng(call)
-        names = {**self.names, "rng": rng}
+        names = {**self.names, "rng": rng, "call": call}
         layouts = random.Random(self.way.layout)
         made = []
         for source in self.program.arguments:
             tensor = eval(source.made, names)
             if self.way.layout:
                 tensor = laid_out(tensor, layouts)
-            if source.name in self.program.wanted:
-                tensor.requires_grad_()
             made.append(tensor)
         return made
 
+    def all_arguments(self) -> Iterator[list[Tensor]]:
+        """The arguments of each call."""
+        calls: Iterable[list[Tensor]] = map(self.arguments, range(self.program.calls))
+        if self.way.variable:
+            calls = list(calls)
+            sizes = Sizes(calls, self.way.variable)
+            calls = [sizes.bound(tensors) for tensors in calls]
+        for tensors in calls:
+            for place in self.wanted:
+                tensors[place].requires_grad_()
+            yield tensors
+
     def all_calls(self) -> Outcome:
+        if self.way.mapped:
+            return self.calls_at_once()
         kept = []
         outcome = Outcome()
         # A result may be a view of the state, which later calls write to.
         late = self.way.late and not (self.program.writes and self.program.states)
-        for call in range(self.program.calls):
-            results = self.function(*self.arguments(call))
+        for arguments in self.all_arguments():
+            results = self.function(*arguments)
             kept.append(results)
             if not late:
                 outcome.calls.append([*map(to_array, results), *self.state()])
+            if self.way.outside:
+                self.write_state()
         if late:
             outcome.calls = [[*map(to_array, results), *self.state()] for results in kept]
         return outcome
+
+    def calls_at_once(self) -> Outcome:
+        """All calls as one under `vmap`, which is made three times, as the third is a replay."""
+        calls = [[x.detach() for x in arguments] for arguments in self.all_arguments()]
+        for _ in range(3 if self.way.jit else 1):
+            results = self.function(calls)
+        state = self.state()
+        return Outcome([[*map(to_array, found), *state] for found in results])
+
+    def write_state(self) -> None:
+        for source in self.program.states:
+            tensor = self.names[source.name]
+            tensor.assign(Tensor(tensor.detach().numpy(), dtype=tensor.dtype))
 
     def state(self) -> list[Array]:
         return [to_array(self.names[source.name]) for source in self.program.states]
@@ -208,7 +293,9 @@ class _Run:
 
 def to_array(tensor: Tensor) -> Array:
     array = tensor.detach().numpy()
-    assert array.shape == tensor.shape, f"shape {tensor.shape}, and in memory {array.shape}"
+    fixed = all(isinstance(size, int) for size in tensor.shape)
+    same = array.shape == tensor.shape or not fixed
+    assert same, f"shape {tensor.shape}, and in memory {array.shape}"
     assert array.dtype == tensor.dtype.np, f"dtype {tensor.dtype}, and in memory {array.dtype}"
     return array
 
@@ -217,6 +304,8 @@ def laid_out(tensor: Tensor, rng: random.Random) -> Tensor:
     """The same values in other memory: transposed, with gaps, backwards, or further in."""
     array = tensor.numpy()
     kind = rng.choice(["same", "transposed", "gaps", "backwards", "inside", "last"])
+    if array.ndim == 4 and rng.random() < 0.5:
+        kind = "last"
     if array.ndim == 0 or kind == "same":
         return tensor
     dtype = tensor.dtype
@@ -225,7 +314,9 @@ def laid_out(tensor: Tensor, rng: random.Random) -> Tensor:
         base = Tensor(np.ascontiguousarray(array.transpose(order)), dtype=dtype)
         return base.permute(tuple(int(place) for place in np.argsort(order)))
     if kind == "last":  # the second axis last in memory, as in images with channels last
-        base = Tensor(np.ascontiguousarray(np.moveaxis(array, min(1, array.ndim - 1), -1)))
+        base = Tensor(
+            np.ascontiguousarray(np.moveaxis(array, min(1, array.ndim - 1), -1)), dtype=dtype
+        )
         return base.movedim(-1, min(1, array.ndim - 1))
     if kind == "gaps":
         base = Tensor(np.repeat(array, 2, -1), dtype=dtype)

@@ -18,12 +18,14 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from ferrule.device import Device, DeviceUnavailableError
 from tests.fuzz.check import Finding, check, error_finding, is_internal
 from tests.fuzz.generate import Generator
 from tests.fuzz.program import Program
 from tests.fuzz.shrink import shrink
 from tests.fuzz.ways import Way, draw_ways
 
+DEVICES = ("NUMPY", "CPU", "CPU")
 SECONDS_EACH = 20.0
 """For one program in all ways; more is a hang."""
 PROGRAMS_EACH = 400
@@ -39,7 +41,7 @@ class Job:
     seed: int
     size: str = "small"
     focus: str = ""
-    devices: tuple[str, ...] = ("NUMPY", "CPU", "CPU")
+    devices: tuple[str, ...] = DEVICES
     ways: int = 3
 
 
@@ -247,6 +249,18 @@ def isolated(function: Any, *arguments: Any, seconds: float = SECONDS_EACH) -> A
             process.kill()
         process.join()
         receive.close()
+
+
+def with_opencl(devices: Sequence[str]) -> tuple[str, ...]:
+    """The devices, and CL if there is one. A process that opens it should not be forked."""
+    return (*devices, "CL") if isolated(_opens, "CL") else tuple(devices)
+
+
+def _opens(name: str) -> bool:
+    try:
+        return bool(Device[name])
+    except DeviceUnavailableError:
+        return False
 
 
 def shrunk(finding: Finding) -> Finding:

@@ -1,0 +1,171 @@
+"""Derivatives compared with what they are: differences of values, in float64.
+
+Arguments are moved off their round numbers, so that no two of them tie. Where differences of two
+steps, or to both sides, do not agree, the function has a corner or is ill-conditioned there, and
+nothing is said. Derivatives backwards and forwards are transposes of each other anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+import ferrule
+from ferrule import Context, Tensor
+from tests.fuzz.functions import Step, number_of
+from tests.fuzz.program import Program, methods, words
+from tests.fuzz.reference import widened
+from tests.fuzz.ways import Way, settings_of
+
+Array = np.ndarray[Any, Any]
+Function = Callable[..., Tensor]
+"""From the arguments of `wanted` to one number."""
+
+STEP = 2e-5
+AGREE = 3e-6
+"""Relative: what differences of two steps may differ by where they are believed."""
+SIDES = 1e-2
+"""Relative: what differences to both sides may differ by where there is no corner."""
+WRONG = 1e-4
+"""Relative: a derivative that is off by more is wrong."""
+TRANSPOSED = 1e-7
+"""Relative: by how much derivatives backwards and forwards may differ."""
+DIRECTIONS = 3
+"""In how many of them a derivative has to be wrong to be a finding."""
+
+# Their derivatives are not those of their values, by definition.
+CUT = words("detach data cast astype byte char short int long bool half bfloat16 float type_as")
+
+
+@dataclass
+class Slopes:
+    """The derivative of a number in a direction, in three ways; `differences` may be None."""
+
+    backwards: float
+    forwards: float
+    differences: float | None
+    scale: float
+
+
+def mistake(program: Program, way: Way) -> str | None:
+    """What is wrong with the gradients of a program; None if nothing is, or nothing can be said.
+
+    Raises what a run of the program raises.
+    """
+    program = replace(widened(program), calls=1)
+    if "float8" in program.text():
+        return None
+    said = ""
+    for direction in range(DIRECTIONS):
+        slopes = _slopes(program, way, direction)
+        said = _said(slopes, _is_smooth(program))
+        if not said:
+            return None
+    return said
+
+
+def _is_smooth(program: Program) -> bool:
+    return all(CUT.isdisjoint(methods(line)) for line in program.body)
+
+
+def _said(slopes: Slopes, is_smooth: bool) -> str:
+    a, b, c = slopes.backwards, slopes.forwards, slopes.differences
+    if not np.isfinite([a, b, slopes.scale]).all():
+        return ""
+    if abs(a - b) > TRANSPOSED * slopes.scale:
+        return f"backwards {a}, forwards {b}, differences {c}"
+    if is_smooth and c is not None and abs(a - c) > WRONG * slopes.scale:
+        return f"backwards {a}, forwards {b}, differences {c}"
+    return ""
+
+
+def _slopes(program: Program, way: Way, seed: int) -> Slopes:
+    rng = np.random.default_rng([program.seed, seed])
+    places = _Places(program, rng)
+    directions = [rng.uniform(-1, 1, x.shape) for x in places.arrays]
+    with Context(**settings_of(replace(way, jit=0))):
+        function = places.function(way.derivative == "second")
+        inputs = [Tensor(array) for array in places.arrays]
+        numbers = tuple(range(len(inputs)))
+        gradients = [g.numpy() for g in ferrule.grad(function, numbers)(*inputs)]
+    with Context(**settings_of(replace(way, jit=0))):
+        function = places.function(way.derivative == "second")
+        _, tangent = ferrule.jvp(function, tuple(inputs), tuple(map(Tensor, directions)))
+        forwards = float(tangent.numpy())
+    terms = [g.astype(np.float64) * d for g, d in zip(gradients, directions, strict=True)]
+    backwards = float(sum(term.sum() for term in terms))
+    differences, scale = _differences(places, directions, way.derivative == "second")
+    scale += float(sum(np.abs(term).sum() for term in terms)) + abs(forwards)
+    return Slopes(backwards, forwards, differences, scale + 1e-9)
+
+
+def _differences(
+    places: _Places, directions: Sequence[Array], second: bool
+) -> tuple[float | None, float]:
+    """The derivative by differences, None if it cannot be told; and its size."""
+
+    def at(step: float) -> float:
+        with Context(FERRULE_DEVICE="NUMPY"):
+            pairs = zip(places.arrays, directions, strict=True)
+            inputs = [Tensor(array + step * direction) for array, direction in pairs]
+            return float(places.function(second)(*inputs).numpy())
+
+    middle = at(0)
+    right, left = (at(STEP) - middle) / STEP, (middle - at(-STEP)) / STEP
+    coarse = (right + left) / 2
+    fine = (at(STEP / 4) - at(-STEP / 4)) / (STEP / 2)
+    size = abs(coarse) + abs(fine)
+    if not np.isfinite([coarse, fine]).all():
+        return None, 0.0
+    near = abs(coarse - fine) <= AGREE * size + 1e-9 and abs(right - left) <= SIDES * size + 1e-6
+    return (coarse if near else None), abs(coarse)
+
+
+class _Places:
+    """Where a program is differentiated: all of its arguments, in float64, off round numbers."""
+
+    def __init__(self, program: Program, rng: np.random.Generator) -> None:
+        self.program = program
+        with Context(FERRULE_DEVICE="NUMPY"):
+            names = {"np": np, "Tensor": Tensor, "rng": program.rng(0), "call": 0}
+            arguments = [eval(s.made, names) for s in program.arguments]
+        pairs = list(zip(program.arguments, arguments, strict=True))
+        self.fixed = {s.name: (x.numpy(), x.dtype) for s, x in pairs}
+        wanted = [x for s, x in pairs if s.name in program.wanted]
+        self.names = [s.name for s in program.arguments if s.name in program.wanted]
+        self.arrays = [
+            x.numpy().astype(np.float64) + rng.uniform(0.05, 0.2, x.shape) for x in wanted
+        ]
+
+    def function(self, second: bool) -> Function:
+        """The total of the results, or one of its gradients, of a program that starts anew."""
+        names: dict[str, Any] = {"np": np, "Tensor": Tensor, "__name__": "program"}
+        names["rng"] = self.program.rng(-1)
+        for source in self.program.states:
+            names[source.name] = eval(source.made, names)
+        exec(self.program.step_text(), names)
+        step: Step = names["step"]
+
+        def results(*inputs: Tensor) -> Sequence[Tensor]:
+            given = {name: Tensor(array, dtype=kind) for name, (array, kind) in self.fixed.items()}
+            given.update(zip(self.names, inputs, strict=True))
+            return step(*given.values())
+
+        def first(*inputs: Tensor) -> Tensor:
+            return number_of(results)(*inputs)[0].cast("float64")
+
+        def derived(*inputs: Tensor) -> Tensor:
+            slopes = ferrule.grad(first, tuple(range(len(inputs))))(*inputs)
+            parts = [(slope * _waves(slope.shape)).sum() for slope in slopes]
+            return sum(parts[1:], parts[0])
+
+        return derived if second else first
+
+
+def _waves(shape: Sequence[int]) -> Tensor:
+    """Weights that are none of the round numbers that derivatives tend to be."""
+    count = int(np.prod(shape))
+    return Tensor(np.cos(np.arange(count) * 1.7 + 0.3).reshape(tuple(shape)))
