@@ -31,6 +31,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--findings", type=Path, default=Path("build/fuzz"), help="a folder")
     parser.add_argument("--state", type=Path, help="a file; goes on where a run with it ended")
     parser.add_argument("--no-shrink", action="store_true")
+    parser.add_argument("--first", action="store_true", help="end at the first finding")
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=20.0,
+        help="seconds of processor time for one program, after which it is said to hang",
+    )
     return parser.parse_args()
 
 

@@ -46,6 +46,7 @@ class Session:
             size=options.size,
             focus=options.focus,
             devices=tuple(options.devices.split(",")) if options.devices else with_opencl(DEVICES),
+            patience=options.patience,
         )
         self.first = self.saved.get("next", 0)
         self.done = 0
@@ -71,6 +72,8 @@ class Session:
         try:
             for report in pool.run(numbers, until):
                 self.take(report)
+                if self.found and self.options.first:
+                    break
                 if time.monotonic() - last_said > 30:
                     last_said = time.monotonic()
                     self.say(last_said - start)

@@ -27,7 +27,9 @@ from tests.fuzz.ways import Way, draw_ways
 
 DEVICES = ("NUMPY", "CPU", "CPU")
 SECONDS_EACH = 20.0
-"""For one program in all ways; more is a hang."""
+"""For one program that is run again by itself."""
+IDLE = 0.02
+"""Of a processor; a worker that uses less than this for long waits for what never comes."""
 PROGRAMS_EACH = 400
 """Of a worker, before a new one takes over; so that what it keeps does not pile up."""
 MOST_MEMORY = 3 << 30
@@ -43,6 +45,8 @@ class Job:
     focus: str = ""
     devices: tuple[str, ...] = DEVICES
     ways: int = 3
+    patience: float = 20.0
+    """Seconds of processor time for one program in all ways; more is a hang."""
 
 
 @dataclass
@@ -125,9 +129,10 @@ class Worker:
         self.done = 0
         self.index: int | None = None
         self.since = 0.0
+        self.used = 0.0
 
     def give(self, index: int) -> None:
-        self.index, self.since = index, time.monotonic()
+        self.index, self.since, self.used = index, time.monotonic(), self.processor_time
         self.indices.send(index)
 
     def end(self) -> None:
@@ -136,6 +141,24 @@ class Worker:
         self.process.join()
         self.indices.close()
         self.reports.close()
+
+    @property
+    def processor_time(self) -> float:
+        """Seconds, of all threads of the process."""
+        try:
+            with open(f"/proc/{self.process.pid}/stat") as file:
+                fields = file.read().rpartition(")")[2].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        except (OSError, ValueError, IndexError):
+            return 0.0
+
+    def hangs(self, patience: float) -> bool:
+        """True if a program takes too long, not counting what other processes took from it."""
+        passed = time.monotonic() - self.since
+        if passed < patience:
+            return False
+        used = self.processor_time - self.used
+        return used > patience or used < IDLE * passed
 
     @property
     def memory(self) -> int:
@@ -186,8 +209,8 @@ class Pool:
                 except (EOFError, ConnectionError):
                     worker.process.join()
                     report = self.lost(worker, "crash", f"exit code {worker.process.exitcode}")
-            elif time.monotonic() - worker.since > SECONDS_EACH:
-                report = self.lost(worker, "hang", f"more than {SECONDS_EACH:.0f} seconds")
+            elif worker.hangs(self.job.patience):
+                report = self.lost(worker, "hang", f"more than {self.job.patience:.0f} seconds")
             elif worker.memory > MOST_MEMORY:
                 report = self.lost(worker, "memory", f"more than {MOST_MEMORY >> 30} GiB")
             if report is None:
