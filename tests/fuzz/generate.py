@@ -15,6 +15,7 @@ from tests.fuzz import surface
 from tests.fuzz.check import Finding, error_finding, is_internal
 from tests.fuzz.drawing import LARGE, SMALL, Drawing, NothingFitsError
 from tests.fuzz.program import Program, Source, assigned, is_write, loaded, words
+from tests.fuzz.recipes import RECIPES
 from tests.fuzz.reference import Machine, UndefinedError, evaluate
 
 BINARY = ("+", "-", "*", "+", "-", "*", "/", "//", "%", "&", "|", "^", "<", "<=", ">", "==", "!=")
@@ -155,6 +156,7 @@ class Generator:
             (12, self.view),
             (5, self.element),
             (4, self.positions),
+            (5, self.recipe),
         ]
         if self.writes:
             kinds += [(10, self.write), (6, self.update), (3, self.assign), (3, self.in_place)]
@@ -168,6 +170,9 @@ class Generator:
         found = [m for m in surface.methods() if not m.in_place]
         return self.call(self.rng.choice(found))
 
+    def recipe(self) -> str:
+        return f"{self.new_name()} = {self.rng.choice([*RECIPES.values()])(self.draw)}"
+
     def structural(self) -> str | None:
         name = self.rng.choice(STRUCTURAL)
         (method,) = [m for m in surface.methods() if m.name == name]
@@ -176,6 +181,8 @@ class Generator:
     def call(self, method: surface.Method) -> str | None:
         if method.lacking:
             return None
+        if method.name in RECIPES:
+            return f"{self.new_name()} = {RECIPES[method.name](self.draw)}"
         name = self.draw.pick()
         x = self.draw.values[name]
         if method.name == "where":

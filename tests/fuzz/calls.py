@@ -1,0 +1,47 @@
+"""Calls of one public method, as the generator draws them: can it draw any that is accepted?"""
+
+from __future__ import annotations
+
+from ferrule import Context, Tensor
+from tests.fuzz.drawing import NothingFitsError
+from tests.fuzz.generate import Generator
+from tests.fuzz.program import assigned
+from tests.fuzz.reference import UndefinedError
+from tests.fuzz.surface import Method
+
+CALLS_EACH = 6
+"""Of one generator: what is drawn for a call is there for the next, so that shapes vary."""
+
+
+def accepted(method: Method, tries: int, least: int = 1) -> int:
+    """How many calls of a method are accepted, of so many; it stops at `least`."""
+    found = 0
+    if method.lacking:
+        return 0
+    for number in range(-(-tries // CALLS_EACH)):
+        generator = Generator(0, number)
+        with Context(FERRULE_DEVICE="NUMPY"):
+            generator.start()
+            for _ in range(CALLS_EACH):
+                found += _accepts(generator, method)
+                if found >= least:
+                    return found
+    return found
+
+
+def _accepts(generator: Generator, method: Method) -> bool:
+    """True if one call is drawn and does what it should: it gives a tensor, or writes to one."""
+    before = dict(generator.draw.values)
+    try:
+        line = generator.call(method)
+        if line is None:
+            return False
+        generator.machine.run(line)
+        generator.check_results(line)
+    except (NothingFitsError, UndefinedError):
+        generator.draw.values = before
+        return False
+    except Exception:
+        return False
+    values = [generator.machine.values[name] for name in assigned(line)]
+    return any(isinstance(v, Tensor | tuple | list) for v in values)

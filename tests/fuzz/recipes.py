@@ -1,0 +1,394 @@
+"""Calls whose arguments have to fit each other, for methods that chance alone would rarely meet.
+
+A recipe draws the operands too, and gives the text of the whole call.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from tests.fuzz.drawing import Drawing
+
+Recipe = Callable[[Drawing], str]
+
+PATTERNS = ("a b -> b a", "a b -> (a b)", "a b -> b 1 a", "a b -> (b a)")
+FOLDED = ("a b -> a", "a b -> b", "a b -> b 1", "a b ->")
+FORMULAS = ("ij,jk->ik", "bij,bjk->bik", "ij->ji", "ij,ij->", "i,j->ij", "ij,kj->ik", "ij,j->i")
+
+
+def some(draw: Drawing, shape: Sequence[int], dtype: str = "float32") -> str:
+    """A tensor of a shape: one that there is, or a new one."""
+    fits = draw.fitting(lambda y: y.shape == tuple(shape) and y.dtype.name == dtype)
+    return draw.choice(fits) if fits and draw.chance(0.6) else draw.fresh(shape, dtype)
+
+
+def ranked(draw: Drawing, rank: int, least: int = 1) -> tuple[str, tuple[int, ...]]:
+    """A tensor of float32 with so many axes, of sizes that may be small only, and its shape."""
+    fits = draw.fitting(
+        lambda y: y.ndim == rank and y.dtype.name == "float32" and min(y.shape) >= least
+    )
+    if fits and draw.chance(0.6):
+        name = draw.choice(fits)
+        return name, tuple(int(n) for n in draw.values[name].shape)
+    shape = tuple(draw.integer(least, max(least, 8 - rank)) for _ in range(rank))
+    return draw.fresh(shape, "float32"), shape
+
+
+def square(draw: Drawing) -> tuple[str, int]:
+    """A matrix that is well conditioned, as an expression, and its size."""
+    size = draw.integer(1, 4)
+    return f"({some(draw, (size, size))} + 20 * Tensor.eye({size}))", size
+
+
+def reduction(draw: Drawing) -> str:
+    return draw.choice(["'mean'", "'sum'", "'none'"])
+
+
+# -- windows -------------------------------------------------------------------------------------
+
+
+def adaptive(name: str, axes: int) -> Recipe:
+    def call(draw: Drawing) -> str:
+        x, _ = ranked(draw, axes + draw.integer(1, 2))
+        return f"{x}.{name}({draw.integer(1, 3)})"
+
+    return call
+
+
+def pooled(name: str, axes: int) -> Recipe:
+    def call(draw: Drawing) -> str:
+        x, _ = ranked(draw, axes + 2, 3)
+        norm = f"{draw.integer(1, 2)}, " if name.startswith("lp") else ""
+        stride = f", stride={draw.integer(1, 3)}" if draw.chance(0.5) else ""
+        padding = draw.chance(0.3) and not norm
+        return f"{x}.{name}({norm}{draw.integer(2, 3)}{stride}{', padding=1' if padding else ''})"
+
+    return call
+
+
+def convolution(name: str, axes: int) -> Recipe:
+    def call(draw: Drawing) -> str:
+        size = draw.integer(1, 3)
+        groups = draw.choice([1, 1, 1, 2])
+        inputs, outputs = groups * draw.integer(1, 3), groups * draw.integer(1, 3)
+        lengths = [draw.integer(size, size + 5) for _ in range(axes)]
+        x = some(draw, (draw.integer(1, 2), inputs, *lengths))
+        turned = "transpose" in name
+        pair = (inputs, outputs // groups) if turned else (outputs, inputs // groups)
+        weight = some(draw, (*pair, *[size] * axes))
+        more = [f"groups={groups}"] if groups > 1 else []
+        more += [f"stride={draw.integer(1, 3)}"] if draw.chance(0.4) else []
+        more += [f"padding={draw.integer(0, size - 1)}"] if draw.chance(0.4) else []
+        more += [f"bias={some(draw, (outputs,))}"] if draw.chance(0.4) else []
+        if draw.chance(0.2) and not turned and min(lengths) > 2 * (size - 1):
+            more.append("dilation=2")
+        return f"{x}.{name}({', '.join([weight, *more])})"
+
+    return call
+
+
+def fold(draw: Drawing) -> str:
+    size, kernel = draw.integer(2, 5), draw.integer(1, 2)
+    places = (size - kernel + 1) ** 2
+    x = some(draw, (1, draw.integer(1, 2) * kernel**2, places))
+    return f"{x}.fold(({size}, {size}), {kernel})"
+
+
+def grid_sample(draw: Drawing) -> str:
+    x, shape = ranked(draw, 4)
+    grid = some(draw, (shape[0], draw.integer(1, 3), draw.integer(1, 3), 2))
+    mode = draw.choice(["'bilinear'", "'nearest'"])
+    return f"{x}.grid_sample({grid} / 4, mode={mode}, align_corners={draw.chance(0.5)})"
+
+
+def affine_grid(draw: Drawing) -> str:
+    batch = draw.integer(1, 2)
+    size = (batch, 1, draw.integer(1, 4), draw.integer(1, 4))
+    return f"{some(draw, (batch, 2, 3))}.affine_grid({size}, align_corners={draw.chance(0.5)})"
+
+
+def interpolated(name: str) -> Recipe:
+    def call(draw: Drawing) -> str:
+        x, _ = ranked(draw, 4)
+        return f"{x}.{name}(scale_factor={draw.integer(1, 3)})"
+
+    return call
+
+
+def shuffled(name: str) -> Recipe:
+    def call(draw: Drawing) -> str:
+        factor = draw.integer(1, 2)
+        channels, high, wide = (draw.integer(1, 3) for _ in range(3))
+        if name == "pixel_unshuffle":
+            high, wide = high * factor, wide * factor
+        else:
+            channels *= factor * factor
+        x = some(draw, (draw.integer(1, 2), channels, high, wide))
+        return f"{x}.{name}({factor})"
+
+    return call
+
+
+# -- normalisation, losses and attention -----------------------------------------------------------
+
+
+def grouped(name: str) -> Recipe:
+    def call(draw: Drawing) -> str:
+        groups = draw.integer(1, 3)
+        shape = (draw.integer(1, 3), groups * draw.integer(1, 2), draw.integer(1, 5))
+        weights = f", {some(draw, shape[1:2])}" if draw.chance(0.5) else ""
+        return f"{some(draw, shape)}.{name}({groups}{weights})"
+
+    return call
+
+
+def batch_norm(draw: Drawing) -> str:
+    x, shape = ranked(draw, draw.integer(2, 4))
+    if draw.chance(0.4) and math.prod(shape) > shape[1]:
+        return f"{x}.batch_norm(None, None, training=True)"
+    mean, var = some(draw, shape[1:2]), some(draw, shape[1:2])
+    return f"{x}.batch_norm({mean}, {var}.abs() + 1, weight={some(draw, shape[1:2])})"
+
+
+def batchnorm(draw: Drawing) -> str:
+    x, shape = ranked(draw, draw.integer(2, 4))
+    return f"{x}.batchnorm({', '.join(some(draw, shape[1:2]) for _ in range(4))})"
+
+
+def layer_norm(draw: Drawing) -> str:
+    x, shape = ranked(draw, draw.integer(1, 4))
+    kept = shape[draw.integer(0, len(shape) - 1) :]
+    return f"{x}.layer_norm({kept}{f', {some(draw, kept)}' if draw.chance(0.5) else ''})"
+
+
+def classified(name: str) -> Recipe:
+    def call(draw: Drawing) -> str:
+        x, shape = ranked(draw, 2)
+        target = draw.fresh(shape[:1], "int64", 0, shape[1])
+        return f"{x}.{name}({target}, reduction={reduction(draw)})"
+
+    return call
+
+
+def gaussian(draw: Drawing) -> str:
+    x, shape = ranked(draw, draw.integer(1, 3))
+    return f"{x}.gaussian_nll_loss({some(draw, shape)}, {draw.integer(1, 3)})"
+
+
+def ctc_loss(draw: Drawing) -> str:
+    times, batch, classes = draw.integer(3, 5), draw.integer(1, 2), draw.integer(2, 4)
+    targets = draw.fresh((batch, 2), "int64", 1, classes)
+    x = some(draw, (times, batch, classes))
+    lengths = f"[{times}] * {batch}, [{draw.integer(1, 2)}] * {batch}"
+    return f"{x}.log_softmax(2).ctc_loss({targets}, {lengths}, zero_infinity=True)"
+
+
+def attention(draw: Drawing) -> str:
+    heads, rows, columns = draw.integer(1, 3), draw.integer(1, 9), draw.integer(1, 9)
+    depth = draw.choice([1, 3, 4, 8, 16])
+    query = some(draw, (1, heads, rows, depth))
+    key, value = (some(draw, (1, heads, columns, depth)) for _ in range(2))
+    more = ", is_causal=True" if draw.chance(0.4) and rows == columns else ""
+    if not more and draw.chance(0.3):
+        more = f", attn_mask={some(draw, (rows, columns))}"
+    return f"{query}.scaled_dot_product_attention({key}, {value}{more})"
+
+
+# -- parts and positions ---------------------------------------------------------------------------
+
+
+def divided(name: str, axis: int, least: int) -> Recipe:
+    def call(draw: Drawing) -> str:
+        x, shape = ranked(draw, draw.integer(max(least, 1), 4))
+        size = shape[axis if len(shape) > axis else 0]
+        parts = draw.choice([n for n in range(1, size + 1) if size % n == 0])
+        places = sorted(draw.integer(0, size) for _ in range(2))
+        text = str(parts) if draw.chance(0.5) else str(places)
+        return f"{x}.{name}({text})[{draw.choice([0, -1])}]"
+
+    return call
+
+
+def split_with_sizes(draw: Drawing) -> str:
+    x, shape = ranked(draw, draw.integer(1, 3))
+    first = draw.integer(0, shape[0])
+    return f"{x}.split_with_sizes([{first}, {shape[0] - first}])[{draw.choice([0, 1])}]"
+
+
+def reduced_into(name: str) -> Recipe:
+    def call(draw: Drawing) -> str:
+        x, shape = ranked(draw, draw.integer(1, 3))
+        axis = draw.integer(0, len(shape) - 1)
+        count = draw.integer(1, 5)
+        chosen = (*shape[:axis], count, *shape[axis + 1 :])
+        index = draw.fresh((count,) if name == "index_reduce" else chosen, "int64", 0, shape[axis])
+        kinds = ["'prod'", "'mean'", "'amax'", "'amin'"]
+        kinds += ["'sum'"] if name != "index_reduce" else []
+        more = f"{draw.choice(kinds)}, include_self={draw.chance(0.5)}"
+        return f"{x}.{name.rstrip('_')}({axis}, {index}, {some(draw, chosen)}, {more})"
+
+    return call
+
+
+def diagonal_scatter(draw: Drawing) -> str:
+    x, shape = ranked(draw, 2)
+    return f"{x}.diagonal_scatter({some(draw, (min(shape),))})"
+
+
+def masked_scatter(draw: Drawing) -> str:
+    x, shape = ranked(draw, draw.integer(1, 3))
+    return f"{x}.masked_scatter({draw.mask(shape)}, {some(draw, (math.prod(shape),))})"
+
+
+def patterns(name: str) -> Recipe:
+    def call(draw: Drawing) -> str:
+        x, _ = ranked(draw, 2)
+        if name == "rearrange":
+            return f"{x}.rearrange({draw.choice(PATTERNS)!r})"
+        return f"{x}.reduce({draw.choice(FOLDED)!r}, {draw.choice(['sum', 'max', 'mean'])!r})"
+
+    return call
+
+
+def einsum(draw: Drawing) -> str:
+    formula = draw.choice(FORMULAS)
+    sizes = {letter: draw.size() for letter in "bijk"}
+    inputs = formula.partition("->")[0].split(",")
+    operands = [some(draw, [sizes[letter] for letter in term]) for term in inputs]
+    return f"Tensor.einsum({formula!r}, {', '.join(operands)})"
+
+
+# -- numbers and matrices --------------------------------------------------------------------------
+
+
+def quantile(name: str) -> Recipe:
+    def call(draw: Drawing) -> str:
+        x, _ = ranked(draw, draw.integer(1, 3))
+        q = draw.choice(["0.0", "0.5", "1.0", "0.3", "[0.25, 0.75]"])
+        q = q.replace("0.", "20.") if name == "percentile" else q
+        return f"{x}.{name}({q}, axis={draw.choice([0, -1])})"
+
+    return call
+
+
+def numbered(name: str, *arguments: str) -> Recipe:
+    """A call with numbers only; each is one of the words of a text."""
+
+    def call(draw: Drawing) -> str:
+        chosen = ", ".join(draw.choice(text.split()) for text in arguments)
+        return f"{'Tensor'}.{name}({chosen})"
+
+    return call
+
+
+def floating(name: str, *arguments: str) -> Recipe:
+    """A method of a tensor of floats, with arguments that are words of a text each."""
+
+    def call(draw: Drawing) -> str:
+        x, _ = ranked(draw, draw.integer(1, 3))
+        return f"{x}.{name}({', '.join(draw.choice(text.split()) for text in arguments)})"
+
+    return call
+
+
+def of_square(name: str) -> Recipe:
+    def call(draw: Drawing) -> str:
+        matrix, _ = square(draw)
+        return f"{matrix}.{name}()"
+
+    return call
+
+
+def of_positive(name: str) -> Recipe:
+    def call(draw: Drawing) -> str:
+        size = draw.integer(1, 4)
+        x = some(draw, (size, size))
+        return f"({x} @ {x}.T + 2 * Tensor.eye({size})).{name}()"
+
+    return call
+
+
+def solve(draw: Drawing) -> str:
+    matrix, size = square(draw)
+    return f"{matrix}.solve({some(draw, (size, draw.integer(1, 3)))})"
+
+
+def batched(name: str, added: bool) -> Recipe:
+    def call(draw: Drawing) -> str:
+        batch, rows, inner, columns = (draw.integer(1, 5) for _ in range(4))
+        left, right = some(draw, (batch, rows, inner)), some(draw, (batch, inner, columns))
+        if not added:
+            return f"{left}.{name}({right})"
+        shape = (rows, columns) if name == "addbmm" else (batch, rows, columns)
+        return f"{some(draw, shape)}.{name}({left}, {right})"
+
+    return call
+
+
+RECIPES: dict[str, Recipe] = {
+    **{
+        f"adaptive_{kind}_pool{n}d": adaptive(f"adaptive_{kind}_pool{n}d", n)
+        for kind in ("avg", "max")
+        for n in (1, 2, 3)
+    },
+    **{
+        f"{kind}_pool{n}d": pooled(f"{kind}_pool{n}d", n)
+        for kind in ("avg", "max", "lp")
+        for n in (1, 2, 3)
+    },
+    **{
+        f"conv{kind}{n}d": convolution(f"conv{kind}{n}d", n)
+        for kind in ("", "_transpose")
+        for n in (1, 2, 3)
+    },
+    "fold": fold,
+    "grid_sample": grid_sample,
+    "affine_grid": affine_grid,
+    "interpolate": interpolated("interpolate"),
+    **{name: shuffled(name) for name in ("pixel_shuffle", "pixel_unshuffle", "channel_shuffle")},
+    "group_norm": grouped("group_norm"),
+    "groupnorm": grouped("groupnorm"),
+    "batch_norm": batch_norm,
+    "batchnorm": batchnorm,
+    "layer_norm": layer_norm,
+    **{
+        name: classified(name)
+        for name in ("nll_loss", "cross_entropy", "sparse_categorical_crossentropy")
+    },
+    "gaussian_nll_loss": gaussian,
+    "ctc_loss": ctc_loss,
+    "scaled_dot_product_attention": attention,
+    "array_split": divided("array_split", 0, 1),
+    "tensor_split": divided("tensor_split", 0, 1),
+    "hsplit": divided("hsplit", 1, 1),
+    "vsplit": divided("vsplit", 0, 2),
+    "dsplit": divided("dsplit", 2, 3),
+    "split_with_sizes": split_with_sizes,
+    "index_reduce": reduced_into("index_reduce"),
+    "scatter_reduce": reduced_into("scatter_reduce"),
+    "diagonal_scatter": diagonal_scatter,
+    "masked_scatter": masked_scatter,
+    "rearrange": patterns("rearrange"),
+    "reduce": patterns("reduce"),
+    "einsum": einsum,
+    **{name: quantile(name) for name in ("quantile", "nanquantile", "percentile")},
+    "linspace": numbered("linspace", "0 -1 2", "1 3 -2", "1 2 5 9"),
+    "logspace": numbered("logspace", "0 -1 2", "1 3 -2", "1 2 5 9"),
+    "tril_indices": numbered("tril_indices", "1 2 4", "1 3 5", "0 -1 1"),
+    "triu_indices": numbered("triu_indices", "1 2 4", "1 3 5", "0 -1 1"),
+    "bucketize": floating("bucketize", "[-1.0,0.5,2.0] [0.0]"),
+    "constant_pad_nd": floating("constant_pad_nd", "(1,2) (0,1) (2,-1)", "0 1 -0.5"),
+    "renorm": floating("renorm", "1 2", "0 -1", "0.5 3"),
+    "threshold": floating("threshold", "0 0.5 -1", "0 2 -0.5"),
+    "new_tensor": floating("new_tensor", "[1,2] [0.5] 3"),
+    **{
+        name: of_square(name)
+        for name in ("det", "inv", "slogdet", "logdet", "matrix_exp", "qr", "svdvals")
+    },
+    **{name: of_positive(name) for name in ("cholesky", "eigvalsh")},
+    "solve": solve,
+    "bmm": batched("bmm", False),
+    "baddbmm": batched("baddbmm", True),
+    "addbmm": batched("addbmm", True),
+}

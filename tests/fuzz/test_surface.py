@@ -1,0 +1,46 @@
+"""Tests that what is public is fuzzed: a method is called by programs, or named with a reason."""
+
+import inspect
+
+import pytest
+
+from ferrule import Tensor
+from tests.fuzz import surface
+from tests.fuzz.calls import accepted
+from tests.fuzz.recipes import RECIPES
+
+# Public methods that programs may call, but of which no accepted call is ever drawn.
+UNREACHED = {
+    "masked_scatter_": "needs as many values as the mask; masked_scatter has a recipe",
+    "scatter_reduce_": "needs the name of a reduction; scatter_reduce has a recipe",
+}
+TRIES = 240
+
+
+@pytest.mark.parametrize("method", surface.methods(), ids=lambda method: method.name)
+def test_programs_call_every_public_method(method: surface.Method) -> None:
+    if method.name in UNREACHED:
+        # A few accepted calls would say that the reason is no longer true.
+        assert accepted(method, 24, 12) < 12, "remove it from UNREACHED"
+        return
+    assert not method.lacking, (
+        f"no argument can be drawn for {method.lacking} of {method.name}: add a maker to "
+        "tests/fuzz/surface.py, a recipe to tests/fuzz/recipes.py, or a reason to UNREACHED"
+    )
+    assert accepted(method, TRIES), f"no call of {method.name} was accepted: add a recipe"
+
+
+def test_what_is_named_is_there() -> None:
+    known = {name for name in dir(Tensor) if not name.startswith("_")}
+    named = {name for names in surface.LEFT_OUT for name in names.split()}
+    assert named - known == set()
+    assert {*UNREACHED, *RECIPES} - {method.name for method in surface.methods()} == set()
+
+
+def test_what_is_left_out_is_not_called() -> None:
+    called = {method.name for method in surface.methods()}
+    for name in dir(Tensor):
+        callable_ = callable(getattr(Tensor, name, None))
+        if not name.startswith("_") and callable_ and surface.unavailable(name) is None:
+            member = inspect.getattr_static(Tensor, name)
+            assert name in called or isinstance(member, type), name
