@@ -33,6 +33,8 @@ WRONG = 1e-4
 """Relative: a derivative that is off by more is wrong."""
 TRANSPOSED = 1e-7
 """Relative: by how much derivatives backwards and forwards may differ."""
+LARGEST = 1e3
+"""Of an argument: differences of what is larger are all rounding."""
 DIRECTIONS = 3
 """In how many of them a derivative has to be wrong to be a finding."""
 
@@ -118,7 +120,9 @@ def _differences(
     coarse = (right + left) / 2
     fine = (at(STEP / 4) - at(-STEP / 4)) / (STEP / 2)
     size = abs(coarse) + abs(fine)
-    if not np.isfinite([coarse, fine]).all():
+    large = max((np.abs(array).max(initial=0) for array in places.arrays), default=0)
+    rounding = abs(middle) * np.finfo(np.float64).eps / STEP
+    if not np.isfinite([coarse, fine]).all() or large > LARGEST or rounding > WRONG * size:
         return None, 0.0
     near = abs(coarse - fine) <= AGREE * size + 1e-9 and abs(right - left) <= SIDES * size + 1e-6
     return (coarse if near else None), abs(coarse)

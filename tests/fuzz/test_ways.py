@@ -160,6 +160,12 @@ def test_planted_mistakes_are_found(
     assert finding.kind == "wrong"
 
 
+def test_extremes_say_nothing_about_derivatives() -> None:
+    huge = replace(A, made="Tensor([1.0, 3e38, 0.0])")
+    program = Program((huge,), ("c = a * 1",), ("c",), 8, 1, ("a",))
+    assert found(program, Way(derivative="differences")) is None
+
+
 @pytest.mark.parametrize("name", ["grad", "vjp"])
 def test_a_wrong_transformation_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = evaluate(SMOOTH)
