@@ -210,7 +210,9 @@ def _noise_of(program: Program) -> float:
         return NOISE["bfloat16"] if "float8" not in text else COARSE
     if "float16" in text or ".half()" in text:
         return NOISE["float16"]
-    return NOISE["float32"] if "float32" in text or "float64" not in text else NOISE["float64"]
+    # Integers, too, are computed in float32 unless something says otherwise.
+    wide = all("float64" in source.made for source in program.sources) and "float32" not in text
+    return NOISE["float64" if wide else "float32"]
 
 
 def _within(samples: Array, found: Array, noise: float) -> bool:

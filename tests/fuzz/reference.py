@@ -52,6 +52,10 @@ _CASTS = words(
     new_full masked_fill masked_fill_ index_put index_put_ one_hot bincount histc prod sum cumsum
     cumprod"""
 )
+_PRODUCTS = words("prod cumprod nanprod")
+_SIGNS = words("signbit copysign bitcast view")
+# Decimal digits that a product may have before float32 overflows, or underflows, on the way.
+_MOST_DIGITS = 30
 
 
 class UndefinedError(Exception):
@@ -120,6 +124,8 @@ class Machine:
         before = [self.known[name] for name in operands]
         if written(line) is not None or not _CASTS.isdisjoint(methods(line)):
             self.check_casts(line, operands)
+        if not (_PRODUCTS | _SIGNS).isdisjoint(methods(line)):
+            self.check_order_and_signs(line, operands)
         exec(compiled(line), self.values)
         results = [name for name in assigned(line) if isinstance(self.values[name], Tensor)]
         target = written(line)
@@ -190,6 +196,24 @@ class Machine:
                 fine = np.isfinite(array).all() and np.abs(array).max(initial=0) < 100
                 if not fine and _may_give_integers(line, self.values, operands):
                     raise UndefinedError(line)
+
+    def check_order_and_signs(self, line: str, operands: Sequence[str]) -> None:
+        """Raises `UndefinedError` for a product that may overflow in one order and not in another,
+        and for the sign of a NaN that was computed.
+        """
+        for name in operands:
+            value = self.values[name]
+            if not isinstance(value, Tensor):
+                continue
+            array = np.abs(value.detach().numpy().astype(np.float64))
+            if not _SIGNS.isdisjoint(methods(line)) and np.isnan(array).any():
+                raise UndefinedError(line)
+            sizes = array[(array > 0) & np.isfinite(array)]
+            digits = np.log10(sizes)
+            most = max(digits[digits > 0].sum(), -digits[digits < 0].sum())
+            rounds = dtypes.is_float(value.dtype) or "float" in line  # integers wrap around
+            if rounds and not _PRODUCTS.isdisjoint(methods(line)) and most > _MOST_DIGITS:
+                raise UndefinedError(line)
 
 
 def _may_give_integers(line: str, values: dict[str, Any], operands: Sequence[str]) -> bool:
