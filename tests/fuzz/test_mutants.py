@@ -90,3 +90,11 @@ def test_the_list_is_the_same_each_time() -> None:
     assert len({m.name for m in found}) == len(found)
     assert [m.name for m in drawn(found, 5, 7)] == [m.name for m in drawn(found, 9, 7)][:5]
     assert drawn(found, 5, 7) != drawn(found, 5, 8)
+
+
+def test_a_mutant_that_is_rarely_wrong_is_killed_by_a_finding(copies: tuple[Copy, Copy]) -> None:
+    text = 'return MONOIDS["any" if node.dtype is BOOL else "max"]'
+    wrong = mutation("codegen/expressions.py", text, text.replace("max", "sum"))
+    verdict = judge(wrong, *copies, seconds=60, seed=1, programs=60)
+    assert verdict.killed
+    assert verdict.how.startswith("wrong: CPU")
