@@ -164,7 +164,8 @@ class _Places:
         def derived(*inputs: Tensor) -> Tensor:
             slopes = ferrule.grad(first, tuple(range(len(inputs))))(*inputs)
             parts = [(slope * _waves(slope.shape)).sum() for slope in slopes]
-            return sum(parts[1:], parts[0])
+            whole: Tensor = sum(parts[1:], parts[0])
+            return whole
 
         return derived if second else first
 

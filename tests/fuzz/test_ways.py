@@ -124,6 +124,7 @@ def plant(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
         def wrong(*args: Any) -> Any:
             (slope,) = function(*args)
+            assert slope is not None
             return (slope.detach() if name.startswith("a second") else slope + slope,)
 
         monkeypatch.setitem(REVERSE, UnaryOps.SQRT, replace(rule, reverse=wrong))

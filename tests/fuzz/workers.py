@@ -31,7 +31,8 @@ SECONDS_EACH = 20.0
 IDLE = 0.02
 """Of a processor; a worker that uses less than this for long waits for what never comes."""
 PROGRAMS_EACH = 400
-"""Of a worker, before a new one takes over; so that what it keeps does not pile up."""
+"""Of a worker, before a new one takes over; so that what it keeps does not pile up. One does so
+sooner where half of `MOST_MEMORY` is in use."""
 MOST_MEMORY = 3 << 30
 SHRINKING = 60.0
 
@@ -222,7 +223,8 @@ class Pool:
         """Gives a worker its next number, or lets it end."""
         worker.done += 1
         index = None
-        if worker.process.is_alive() and worker.done < PROGRAMS_EACH and time.monotonic() < until:
+        is_fresh = worker.done < PROGRAMS_EACH and worker.memory < MOST_MEMORY // 2
+        if worker.process.is_alive() and is_fresh and time.monotonic() < until:
             index = next(iterator, None)
         if index is None:
             worker.end()

@@ -137,7 +137,8 @@ def settings() -> tuple[Any, ...]:
     """What a call's results depend on besides what it is given and what it finds."""
     kinds = dtypes.default_float, dtypes.default_int
     modes = is_training(), this_thread.state.recording
-    chosen = config().ALLOW_TF32, config().FERRULE_CHECK_INDEX, config().FERRULE_SKIP
+    now = config()
+    chosen = now.ALLOW_TF32, now.FERRULE_CHECK_INDEX, now.FERRULE_SKIP
     return *modes, *chosen, Device.known_default, *kinds
 
 
