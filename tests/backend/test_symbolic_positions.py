@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ferrule import Tensor, TinyJit, Variable
+from ferrule.shape.view import ShapeError
 
 Array = np.ndarray[Any, Any]
 N = Variable("n", 1, 7)
@@ -88,3 +89,11 @@ def test_what_is_out_of_range_for_any_size_is_refused(device: str) -> None:
     for index in ([0, 7], [-8]):
         with pytest.raises(IndexError, match="out of range for axis 0"):
             x[index]
+
+
+def test_labels_of_unknown_number_are_an_error() -> None:
+    n = Variable("n", 1, 5).bind(2)
+    labels = Tensor(np.ones((1, 5), np.int32))[:, :n]
+    scores = Tensor(np.zeros((3, 1, 4), np.float32))
+    with pytest.raises(ShapeError, match=r"\[ctc_loss\] the size n=2 is symbolic"):
+        scores.ctc_loss(labels, [3], [1])

@@ -13,6 +13,7 @@ import numpy as np
 from ferrule import errors
 from tests.fuzz.derivatives import mistake
 from tests.fuzz.functions import ORACLES
+from tests.fuzz.numpys import DiffersError, compare_with_numpy
 from tests.fuzz.program import Program, methods
 from tests.fuzz.reference import Expected, Outcome, UndefinedError, evaluate, is_float, noisy
 from tests.fuzz.ways import Way, run
@@ -92,7 +93,10 @@ def check(program: Program, ways: Sequence[Way]) -> Finding | None:
     Raises what the program itself raises, if that is a user's error.
     """
     try:
-        expected = evaluate(program)
+        expected = evaluate(program, lambda machine, line: compare_with_numpy(machine.values, line))
+    except DiffersError as error:
+        where = " ".join(["numpy", *sorted(methods(str(error).partition("\n")[0]))])
+        return Finding("wrong", program, None, where, str(error))
     except Exception as error:
         if is_internal(error):
             return error_finding(error, program, None)

@@ -131,8 +131,7 @@ def _log_probability(
 ) -> Value:
     """The log-probability of each sequence: (batch,) from scores (time, batch, classes)."""
     time, batch, _ = scores.shape
-    count = labels.shape[1]
-    assert isinstance(count, int)
+    count = known_size(labels.shape[1], "ctc_loss")
     states = 2 * count + 1
     device = scores.node.device
     wanted, skips = _states(labels, blank)
