@@ -206,7 +206,8 @@ class Machine:
             if not isinstance(value, Tensor):
                 continue
             array = np.abs(value.detach().numpy().astype(np.float64))
-            if not _SIGNS.isdisjoint(methods(line)) and np.isnan(array).any():
+            is_computed = name in self.known and not self.known[name].exact
+            if is_computed and np.isnan(array).any() and not _SIGNS.isdisjoint(methods(line)):
                 raise UndefinedError(line)
             sizes = array[(array > 0) & np.isfinite(array)]
             digits = np.log10(sizes)

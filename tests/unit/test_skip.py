@@ -11,6 +11,7 @@ import pytest
 import ferrule.schedule
 from ferrule import Context, Tensor, TinyJit
 from ferrule.config import PASSES, ConfigError, config, config_from
+from ferrule.realize import settle_writes
 from ferrule.schedule import changing, lengths, make_schedule
 
 Array = np.ndarray[Any, Any]
@@ -88,6 +89,7 @@ PROGRAMS: dict[str, Callable[[], list[Tensor]]] = {
 
 def computed(program: Callable[[], list[Tensor]]) -> tuple[list[Array], list[Any]]:
     """The results of a program, and the kernels that computed them with the size of memory."""
+    settle_writes()  # of other tests, which would join the schedule
     results = program()
     schedule = make_schedule([result.lazydata for result in results])
     buffers = [buffer for item in schedule.items for buffer in (item.out, *item.inputs)]
