@@ -39,7 +39,9 @@ DIRECTIONS = 3
 """In how many of them a derivative has to be wrong to be a finding."""
 
 # Their derivatives are not those of their values, by definition.
-CUT = words("detach data cast astype byte char short int long bool half bfloat16 float type_as")
+CUT = words(
+    "detach data cast astype byte char short int long bool half bfloat16 float type_as nextafter"
+)
 
 
 @dataclass
