@@ -33,6 +33,8 @@ WRONG = 1e-4
 """Relative: a derivative that is off by more is wrong."""
 TRANSPOSED = 1e-7
 """Relative: by how much derivatives backwards and forwards may differ."""
+FLOOR = 1e-6
+"""Of a value: a derivative below it, such as one that is 0 but for rounding, has its size."""
 LARGEST = 1e3
 """Of an argument: differences of what is larger are all rounding."""
 DIRECTIONS = 3
@@ -103,7 +105,7 @@ def _slopes(program: Program, way: Way, seed: int) -> Slopes:
     backwards = float(sum(term.sum() for term in terms))
     differences, scale = _differences(places, directions, way.derivative == "second")
     scale += float(sum(np.abs(term).sum() for term in terms)) + abs(forwards)
-    return Slopes(backwards, forwards, differences, scale + 1e-9)
+    return Slopes(backwards, forwards, differences, scale)
 
 
 def _differences(
@@ -124,10 +126,11 @@ def _differences(
     size = abs(coarse) + abs(fine)
     large = max((np.abs(array).max(initial=0) for array in places.arrays), default=0)
     rounding = abs(middle) * np.finfo(np.float64).eps / STEP
+    floor = FLOOR * (1 + abs(middle))
     if not np.isfinite([coarse, fine]).all() or large > LARGEST or rounding > WRONG * size:
-        return None, 0.0
+        return None, floor if np.isfinite(floor) else 0.0
     near = abs(coarse - fine) <= AGREE * size + 1e-9 and abs(right - left) <= SIDES * size + 1e-6
-    return (coarse if near else None), abs(coarse)
+    return (coarse if near else None), abs(coarse) + floor
 
 
 class _Places:
