@@ -34,8 +34,7 @@ from ferrule.expr.printing import render
 class Expr(Number):
     """A node together with the operators and functions that make new ones of it.
 
-    Operators with integers give expressions. With other numbers they compute with the present
-    value, as `Number` does.
+    Operators with integers give expressions, with other numbers what `Number` says.
     """
 
     __slots__ = ()
@@ -44,68 +43,64 @@ class Expr(Number):
     ranges: frozenset[Expr]
 
     def __add__(self, other: sint) -> Expr:
-        b = operand(other)
+        b = _term(other, self)
         return by_value(operator.add, self, other) if b is None else index_add(self, b)
 
     __radd__ = __add__
 
     def __sub__(self, other: sint) -> Expr:
-        b = operand(other)
+        b = _term(other, self)
         return by_value(operator.sub, self, other) if b is None else index_sub(self, b)
 
     def __rsub__(self, other: int) -> Expr:
-        a = operand(other)
+        a = _term(other, self)
         return by_value(operator.sub, other, self) if a is None else index_sub(a, self)
 
     def __mul__(self, other: sint) -> Expr:
-        b = operand(other)
+        b = _term(other, self)
         return by_value(operator.mul, self, other) if b is None else index_mul(self, b)
 
     __rmul__ = __mul__
-
-    def __neg__(self) -> Expr:
-        return index_mul(self, const(-1))
 
     def __abs__(self) -> Expr:
         return self if self.min >= 0 else -minimum(self, -self)
 
     def __floordiv__(self, other: sint) -> Expr:
-        b = operand(other)
+        b = _term(other, self)
         return by_value(operator.floordiv, self, other) if b is None else index_div(self, b)
 
     def __rfloordiv__(self, other: int) -> Expr:
-        a = operand(other)
+        a = _term(other, self)
         return by_value(operator.floordiv, other, self) if a is None else index_div(a, self)
 
     def __mod__(self, other: sint) -> Expr:
-        b = operand(other)
+        b = _term(other, self)
         return by_value(operator.mod, self, other) if b is None else index_mod(self, b)
 
     def __rmod__(self, other: int) -> Expr:
-        a = operand(other)
+        a = _term(other, self)
         return by_value(operator.mod, other, self) if a is None else index_mod(a, self)
 
     def __lt__(self, other: sint) -> Expr:
         b = operand(other)
-        return compared(Expr.__lt__, self, other, math.ceil) if b is None else less(self, b)
+        return compared(operator.lt, self, other, math.ceil) if b is None else less(self, b)
 
     def __gt__(self, other: sint) -> Expr:
         b = operand(other)
-        return compared(Expr.__gt__, self, other, math.floor) if b is None else less(b, self)
+        return compared(operator.gt, self, other, math.floor) if b is None else less(b, self)
 
     def __le__(self, other: sint) -> Expr:
         b = operand(other)
-        return compared(Expr.__le__, self, other, math.floor) if b is None else less(self, b + 1)
+        return compared(operator.le, self, other, math.floor) if b is None else less(self, b + 1)
 
     def __ge__(self, other: sint) -> Expr:
         b = operand(other)
-        return compared(Expr.__ge__, self, other, math.ceil) if b is None else less(b - 1, self)
+        return compared(operator.ge, self, other, math.ceil) if b is None else less(b - 1, self)
 
     def __and__(self, other: Expr) -> Expr:
         if self.dtype is BOOL and isinstance(other, Expr) and other.dtype is BOOL:
             return both(self, other)
-        both_values: Expr = by_value(operator.and_, self, other)
-        return both_values
+        return by_value(operator.and_, self, other)  # type: ignore[no-any-return]
 
     __rand__ = __and__
 
@@ -168,6 +163,12 @@ def operand(value: Any) -> Expr | None:
     return const(int(value)) if isinstance(value, int | np.integer) else None
 
 
+def _term(value: Any, other: Expr) -> Expr | None:
+    """`operand` for arithmetic, in which conditions count by value, as 0 or 1."""
+    found = operand(value)
+    return None if found is None or BOOL in (found.dtype, other.dtype) else found
+
+
 def as_int(value: sint) -> sint:
     """An int where the expression is a constant; NumPy's integers become ints too."""
     if isinstance(value, int):
@@ -213,7 +214,7 @@ def index_sub(a: Expr, b: Expr) -> Expr:
 
 
 def weighted_sum(parts: Iterable[tuple[Expr, int]], constant: int = 0) -> Expr:
-    """The sum of `part * weight` and a constant, brought to normal form once."""
+    """The sum of `part * weight` and a constant, in normal form."""
     terms: dict[Expr, int] = {}
     for part, weight in parts:
         more, plus = part.linear()
@@ -562,7 +563,6 @@ _OF_SUMS: Final = frozenset({ExprOp.ADD, ExprOp.MUL})
 
 
 def _with_operands(node: Expr, src: tuple[Expr, ...]) -> Expr:
-    # Nodes are interned: equal operands are the same ones.
     return node if all(map(operator.is_, src, node.src)) else rebuild(node, src)
 
 

@@ -111,13 +111,13 @@ def by_value(op: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
     return op(*[int(part) if isinstance(part, Number) else part for part in (a, b)])
 
 
-def compared(op: Callable[[Any, int], Any], a: Any, b: Any, rounding: Callable[[Any], int]) -> Any:
+def compared(op: Callable[[Any, Any], Any], a: Any, b: Any, rounding: Callable[[Any], int]) -> Any:
     """A comparison with a number that is no integer, as one with the next integer.
 
-    NotImplemented with what is no number.
+    By value with arrays; NotImplemented with what is no number.
     """
     if not isinstance(b, Real):
-        return NotImplemented
+        return by_value(op, a, b)
     if b != b:
         return a < UNBOUNDED[0]
     return op(a, UNBOUNDED[float(b) > 0] if math.isinf(b) else int(rounding(b)))
@@ -162,9 +162,12 @@ class Number(ExprBase):
                 return total
         known: dict[Any, int] = {}
         for node in toposort([self]):
-            build = _COMPUTES.get(node.op)
-            parts = [known[part] for part in node.src if build]
-            known[node] = build(*parts) if build else node.infer(values)
+            if node.op in (ExprOp.CONST, ExprOp.VARIABLE):
+                known[node] = node.infer(values)
+            elif node.op in _COMPUTES:
+                known[node] = _COMPUTES[node.op](*[known[part] for part in node.src])
+            else:
+                raise KeyError(f"{node} has no value that follows from those of variables")
         return known[self]
 
     def _sum_of_products(self, values: Mapping[Any, int]) -> int | None:
@@ -213,19 +216,28 @@ class Number(ExprBase):
         zero = is_zero(self)
         return bool(self._value()) if zero is None else not zero
 
-    def __eq__(self, other: object) -> bool:
+    def __eq__(self, other: object) -> Any:
         if self is other:
             return True
-        if _asked_inside():
-            return NotImplemented
+        return NotImplemented if _asked_inside() else self._equals(other)
+
+    def __ne__(self, other: object) -> Any:
+        if self is other:
+            return False
+        same = NotImplemented if _asked_inside() else self._equals(other)
+        return not same if isinstance(same, bool) else same if same is NotImplemented else ~same
+
+    def _equals(self, other: object) -> Any:
         if self.dtype is BOOL:
             return bool(self) == other if isinstance(other, bool) else NotImplemented
         mine: Any = self
         if isinstance(other, Number):
             same = is_zero(mine - other) if other.dtype is self.dtype else None
             return NotImplemented if same is None else same
-        if not isinstance(other, Real) or present_value(mine) is None:
+        if present_value(mine) is None:
             return NotImplemented
+        if not isinstance(other, Real):
+            return by_value(operator.eq, self, other)
         number: Any = other
         is_whole = number == number and abs(number) != math.inf and int(number) == number
         return is_whole and bool(is_zero(mine - int(number)))
@@ -248,6 +260,13 @@ class Number(ExprBase):
 
     def __format__(self, spec: str) -> str:
         return format(int(self), spec) if spec else str(self)
+
+    def __neg__(self) -> Any:
+        mine: Any = self
+        return mine * -1
+
+    def __abs__(self) -> Self | int:
+        return self if self.bounds()[0] >= 0 else abs(int(self))
 
     # -- whole numbers are as they are rounded ---------------------------------------------------
 

@@ -12,15 +12,18 @@ from ferrule.expr.numbers import is_zero
 class Variable(Expr):
     """A named integer with bounds, for shapes that change from call to call.
 
-    Arithmetic with integers stays an expression of it, and can be a size. Bound to a value, it is a
-    number for all else: `n * 0.5`, `n / 2`, `float(n)` and `if n > 2` go by the value. A captured
-    function that asks for the value is captured again where that changes what was answered.
+    Bound to a value it is an integer to Python: `+ - * // %` with integers give expressions, which
+    follow the variable in replays. Other arithmetic gives plain numbers: `n / 2`, `n * 0.5`,
+    `float(n)`, `n == 3`, `if n > 2`. A replay with another value, for which they would be others,
+    calls the function instead. In `x * n * 0.5` the tensor comes first, so that replays follow.
+
+    Raises `TypeError` where a number is needed and the variable is not bound.
 
     >>> n = Variable("n", 1, 10)
     >>> n.bind(3).unbind()
     (n, 3)
-    >>> n.bind(3) * 0.5, n.bind(3) + 1
-    (1.5, n=3 + 1)
+    >>> n.bind(3) * 0.5, n.bind(3) / 2, n.bind(3) * 2 + 1
+    (1.5, 1.5, n=3 * 2 + 1)
     """
 
     __slots__ = ()

@@ -14,7 +14,7 @@ from typing import Any, Protocol, final
 from weakref import ref
 
 from ferrule.dtype import DType, check_range, dtypes, exact
-from ferrule.expr import Expr, sint
+from ferrule.expr import INDEX, Expr, present_value, sint
 from ferrule.lazy import LazyBuffer, elementwise
 from ferrule.ops import (
     BinaryOps,
@@ -254,19 +254,31 @@ _constants: dict[Any, LazyBuffer] = {}
 def constant(number: Number | Expr, dtype: DType, shape: Shape, device: str) -> LazyBuffer:
     """A number for every element; the last few hundred are kept, because functions need many.
 
-    An expression is a number that is known when it runs. Raises `OverflowError` if the number, or a
-    value that the expression may have, is beyond an integer type's.
+    An expression is a number that is known when it runs. Raises `OverflowError` if the number is
+    beyond an integer type's.
     """
+    if isinstance(number, Expr):
+        check_expression(number, dtype)
     key = (number if type(number) is int else exact(number), dtype, shape, device)
     node = _constants.get(key)
     # A constant that was computed has become memory, which nothing should hold without need.
     if node is None or node.op is not LoadOps.CONST:
-        for bound in number.bounds() if isinstance(number, Expr) else (number,):
-            check_range(bound, dtype)
+        if not isinstance(number, Expr):
+            check_range(number, dtype)
         if len(_constants) >= 512:
             _constants.clear()
         node = _constants[key] = LazyBuffer.const(number, dtype, shape, device)
     return node
+
+
+def check_expression(number: Expr, dtype: DType) -> None:
+    """`check_range` for the present value, and that of each replay; without one, for all values."""
+    value: Any = number
+    if number.dtype is INDEX and present_value(number) is not None:
+        check_range(value, dtype)  # its comparisons note what they depend on
+        return
+    for bound in number.bounds():
+        check_range(bound, dtype)
 
 
 @final

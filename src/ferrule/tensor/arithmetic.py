@@ -12,7 +12,6 @@ from ferrule.dtype import DType, DTypeError, dtypes, promote
 from ferrule.expr import Expr
 from ferrule.gradient import Entry, Gradients, Number, Rule, Value, constant, record
 from ferrule.helpers import type_name
-from ferrule.lazy import LazyBuffer
 from ferrule.ops import BinaryOps, UnaryOps
 from ferrule.realize import turn
 from ferrule.shape.view import ShapeError
@@ -186,9 +185,6 @@ class Arithmetic(Autograd):
     def _weak_operands(a: Value, number: Any) -> tuple[Value, Value]:
         node = a.node
         dtype = weak_dtype(node.dtype, number)
-        if isinstance(number, Expr):
-            other = LazyBuffer.const(number, dtype, node.shape, node.device)
-            return a.cast(dtype), Value(other)
         return a.cast(dtype), Value(constant(number, dtype, node.shape, node.device))
 
     def _binary(self, op: BinaryOps, other: Operand, what: str) -> Self:

@@ -14,6 +14,7 @@ from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import broadcast_shape, known_size
 from ferrule.tensor.cell import DIAGONAL
 from ferrule.tensor.joining import Joining, tensors_of
+from ferrule.tensor.limits import plain
 from ferrule.tensor.movement import listed
 
 T = TypeVar("T", bound="Arranging")
@@ -128,6 +129,7 @@ class Arranging(Joining):
             raise ShapeError(f"[diagonal] the axes {dim1} and {dim2} are the same; give two")
         moved = self.movedim((rows, columns), (-2, -1))
         high, wide = (known_size(size, "diagonal") for size in moved._shape[-2:])
+        offset = plain(offset)
         top, left = max(-offset, 0), max(offset, 0)
         size = max(min(high - top, wide - left), 0)
         top, left = min(top, high - size), min(left, wide - size)

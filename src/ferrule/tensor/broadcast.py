@@ -50,7 +50,10 @@ def known_size(size: sint, what: str) -> int:
     """A size that must be a number; raises `ShapeError` for a symbolic one."""
     if isinstance(size, int):
         return size
-    raise ShapeError(f"[{what}] the size {size} is symbolic, and a known one is needed here")
+    raise ShapeError(
+        f"[{what}] the size {size} is symbolic, and a known one is needed here; "
+        "take a part of known size first: x[:int(n)]"
+    )
 
 
 def fit_shape(value: Value, shape: Shape, what: str) -> Value:

@@ -11,7 +11,7 @@ import numpy as np
 from ferrule.calls import is_several
 from ferrule.counting import count_to
 from ferrule.dtype import DType, DTypeError, check_range, dtypes
-from ferrule.expr import Expr, as_int, sint
+from ferrule.expr import Expr, sint
 from ferrule.gradient import Number, Shape, Value
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import BinaryOps, UnaryOps
@@ -19,7 +19,7 @@ from ferrule.random import manual_seed, random_words, uniform_from
 from ferrule.shape.view import ShapeError, prod_sint
 from ferrule.tensor import special
 from ferrule.tensor.base import TensorBase
-from ferrule.tensor.broadcast import fit_shape, known_size, whole_size
+from ferrule.tensor.broadcast import fit_shape, whole_size
 from ferrule.tensor.data import (
     DTypeLike,
     constant,
@@ -29,6 +29,7 @@ from ferrule.tensor.data import (
     to_dtype,
 )
 from ferrule.tensor.joining import tensors_of
+from ferrule.tensor.limits import count_steps, plain
 from ferrule.tensor.matrices import above, diagonal_matrix
 from ferrule.tensor.movement import listed
 from ferrule.tensor.summaries import Summaries
@@ -225,17 +226,15 @@ class Creation(Summaries):
         if stop is None:
             raise TypeError("[arange] where to stop is missing: Tensor.arange(stop)")
         rule = "[arange] start, stop and step are numbers"
-        start, stop, step = (python_number(part, rule) for part in (start, stop, step))
+        start, stop, step = (python_number(part, rule) for part in (start, stop, plain(step)))
         if step == 0:
             raise ValueError("[arange] step is 0; use Tensor.full for a constant")
         whole = all(isinstance(part, int | Expr) for part in (start, stop, step))
+        if not whole:
+            start, stop = plain(start), plain(stop)
         natural = dtypes.default_int if whole else dtypes.default_float
         chosen = natural if dtype is None else to_dtype(dtype)
-        size: sint
-        if isinstance(start, Expr) or isinstance(stop, Expr):
-            size = as_int((stop - start + (step - 1)) // step)
-        else:
-            size = max(math.ceil((stop - start) / step), 0)
+        size = count_steps(start, stop, step)
         where = to_device(device)
         if size == 0:
             return cls._made(Value(LazyBuffer.const(0, chosen, (0,), where)), requires_grad)
@@ -243,9 +242,7 @@ class Creation(Summaries):
         numbers = count_to(size, counted, where)
         scaled = numbers * step if step != 1 else numbers
         if not isinstance(start, int | float) or start != 0:
-            node = numbers.node
-            first = LazyBuffer.const(start, node.dtype, node.shape, node.device)
-            scaled = scaled + Value(first)
+            scaled = scaled + numbers.full(start)
         return cls._made(scaled.cast(chosen), requires_grad)
 
     @classmethod
@@ -291,9 +288,8 @@ class Creation(Summaries):
         >>> Tensor.eye(2, 3).tolist()
         [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
         """
-        columns = n if m is None else m
+        n, columns = plain(n), plain(n if m is None else m)
         _shape((n, columns), "eye")
-        n, columns = known_size(n, "eye"), known_size(columns, "eye")
         chosen = dtypes.default_float if dtype is None else to_dtype(dtype)
         where = to_device(device)
         size = min(n, columns)

@@ -12,8 +12,8 @@ from ferrule.buffer import Buffer, allocators
 from ferrule.device import Device
 from ferrule.dlpack import array_from
 from ferrule.dtype import DType, DTypeError, check_range, dtypes
-from ferrule.expr import Expr, sint, unbind
-from ferrule.gradient import Number, Value
+from ferrule.expr import BOOL, Expr, sint, unbind
+from ferrule.gradient import Number, Value, check_expression
 from ferrule.lazy import LazyBuffer
 from ferrule.shape.view import ShapeError
 
@@ -53,7 +53,7 @@ def python_number(number: object, rule: str) -> Any:
 
 def scalar_dtype(number: object) -> DType:
     """The dtype that a Python number has on its own."""
-    if isinstance(number, bool):
+    if isinstance(number, bool) or (isinstance(number, Expr) and number.dtype is BOOL):
         return dtypes.bool
     if isinstance(number, int | Expr):
         return dtypes.default_int
@@ -62,8 +62,8 @@ def scalar_dtype(number: object) -> DType:
 
 def constant(number: Any, dtype: DType, shape: Sequence[sint], device: str) -> LazyBuffer:
     """A number for every element; raises `OverflowError` if it is beyond an integer type's."""
-    if not isinstance(number, Expr):
-        check_range(number, dtype)
+    check = check_expression if isinstance(number, Expr) else check_range
+    check(number, dtype)
     return LazyBuffer.const(number, dtype, shape, device)
 
 
@@ -188,6 +188,8 @@ def _leaves(data: Any, rank: int) -> Any:
 def _number(item: Any) -> Number:
     if isinstance(item, bool | int | float):
         return item
+    if isinstance(item, Expr):
+        return bool(item) if item.dtype is BOOL else int(item)
     if isinstance(item, np.generic) or (isinstance(item, np.ndarray) and item.ndim == 0):
         number: Number = item.item()
         return number

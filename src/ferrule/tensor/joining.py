@@ -16,6 +16,7 @@ from ferrule.shape.view import ShapeError, same
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import check_devices, known_size, whole_size
 from ferrule.tensor.data import from_host
+from ferrule.tensor.limits import plain
 from ferrule.tensor.movement import Movement, listed
 
 T = TypeVar("T", bound="Joining")
@@ -169,6 +170,7 @@ class Joining(Movement):
         """
         axis = self._axis(dim, "split")
         length = known_size(self._shape[axis], "split")
+        sizes = plain(sizes)
         if isinstance(sizes, int):
             if sizes < 1:
                 raise ShapeError(f"[split] the size of a part is at least 1, not {sizes}")
@@ -189,6 +191,7 @@ class Joining(Movement):
         >>> [part.tolist() for part in Tensor([1, 2, 3, 4, 5]).chunk(2)]
         [[1, 2, 3], [4, 5]]
         """
+        chunks = plain(chunks)
         if chunks < 1:
             raise ShapeError(f"[chunk] the number of chunks is at least 1, not {chunks}")
         length = known_size(self._shape[self._axis(dim, "chunk")], "chunk")
@@ -202,9 +205,7 @@ class Joining(Movement):
         [[1, 2], [3, 4]]
         """
         axis = self._axis(dim, "unbind")
-        parts = [
-            self.narrow(axis, place, 1) for place in range(known_size(self._shape[axis], "unbind"))
-        ]
+        parts = [self.narrow(axis, place, 1) for place in range(plain(self._shape[axis]))]
         rest = self._shape[:axis] + self._shape[axis + 1 :]
         return tuple([part._reshaped(rest) for part in parts])
 
@@ -286,11 +287,12 @@ class Joining(Movement):
         >>> Tensor([1, 2, 3, 4]).roll(1).tolist()
         [4, 1, 2, 3]
         """
+        shifts = plain(shifts)
         if dims is None:
             if not isinstance(shifts, int):
                 raise ShapeError("[roll] several shifts need as many dims")
             return self.flatten().roll(shifts, 0).reshape(self._shape)
-        moves = [shifts] if isinstance(shifts, int) else list(shifts)
+        moves = [shifts] if isinstance(shifts, int) else [plain(n) for n in shifts]
         axes = [dims] if isinstance(dims, int) else list(dims)
         if len(moves) != len(axes):
             raise ShapeError(f"[roll] {len(moves)} shifts for {len(axes)} dims")

@@ -7,11 +7,12 @@ all of them fit, a capture notes what does, so that no replay reads or writes be
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
-from ferrule.expr import Expr, as_expr, present_value, require, required, sint
+from ferrule.expr import Expr, as_expr, as_int, present_value, require, required, sint
 
 Limits: TypeAlias = dict[Expr, None]
 """Differences of sizes, in terms of unbound variables, that must not be negative."""
@@ -28,6 +29,25 @@ def at_most(low: sint, high: sint) -> bool:
     if value is not None:
         require(spare)
     return value is None or value >= 0
+
+
+def plain(number: Any) -> Any:
+    """The present value of an expression, which replays keep to; anything else as it is."""
+    return int(number) if isinstance(number, Expr) else number
+
+
+def count_steps(start: Any, stop: Any, step: Any) -> sint:
+    """The number of start, start + step, … in front of stop.
+
+    If it depends on variables, replays keep to its being 0 or not.
+    """
+    if not isinstance(start, Expr) and not isinstance(stop, Expr):
+        return int(max(math.ceil((stop - start) / step), 0))
+    distance = stop - start if step > 0 else start - stop
+    count = as_expr((distance + abs(step) - 1) // abs(step))
+    if present_value(count) is not None and count < 0:
+        return 0
+    return as_int(count)
 
 
 def is_part(start: sint, stop: sint, size: sint) -> bool:

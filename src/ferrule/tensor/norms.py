@@ -11,6 +11,7 @@ from ferrule.shape.view import ShapeError
 from ferrule.tensor import factoring, rowwise
 from ferrule.tensor.arithmetic import Operand
 from ferrule.tensor.data import DTypeLike
+from ferrule.tensor.limits import plain
 from ferrule.tensor.moments import Moments
 from ferrule.tensor.power import power
 from ferrule.tensor.reduce import Axes, largest, smallest
@@ -108,7 +109,7 @@ class Norms(Moments):
         """
         if p == "nuc":
             return self._nuclear_norm(axis, keepdim, dtype)
-        order = 2.0 if p is None or p == "fro" else p
+        order = 2.0 if p is None or p == "fro" else plain(p)
         if not isinstance(order, int | float):
             raise ValueError(f"[norm] p is a number, 'fro', 'nuc' or None, not {p!r}")
         return self._vector_norm(order, axis, keepdim, dtype, "norm")

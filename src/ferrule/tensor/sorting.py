@@ -14,6 +14,7 @@ from ferrule.tensor import order
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import check_devices, known_size
 from ferrule.tensor.data import from_host
+from ferrule.tensor.limits import plain
 from ferrule.tensor.reduce import Axes, ValuesIndices
 from ferrule.tensor.running import Running
 from ferrule.tensor.scan import along
@@ -95,7 +96,7 @@ class Sorting(Running):
         ([3, 2], [0, 2])
         """
         tensor, place = self._with_axis(axis, "topk")
-        size = known_size(tensor._shape[place], "topk")
+        k, size = plain(k), known_size(tensor._shape[place], "topk")
         if not 0 <= k <= size:
             raise ShapeError(f"[topk] k is from 0 to {size}, the size of axis {axis}, not {k}")
 
