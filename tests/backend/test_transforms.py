@@ -190,6 +190,22 @@ def test_results_that_are_arguments() -> None:
     close(grad(lambda x: ferrule.checkpoint(lambda x: x, x).sum())(x), np.ones(3))
 
 
+def test_checkpoint_asks_for_no_gradient_that_nobody_wants() -> None:
+    """Only some arguments are differentiated by; others may have no rule."""
+    x, q = Tensor(POINT).abs() + 2, (Tensor(POINT).abs() + 1).requires_grad_()
+    plain = x.zeta(q).sum().gradient(q)[0].numpy()
+    seen = []
+
+    @ferrule.checkpoint
+    def function(x: Tensor, q: Tensor) -> Tensor:
+        seen.append((bool(x.requires_grad), bool(q.requires_grad)))
+        return x.zeta(q)
+
+    close(function(x, q).sum().gradient(q)[0], plain)
+    assert seen == [(False, True)] * 2
+    assert not function(x, q.detach()).requires_grad
+
+
 def test_what_does_not_depend_gets_zeros() -> None:
     x, y = Tensor(POINT), Tensor(POINT)
     by_x, by_y = grad(lambda x, y: (y * 2).sum(), (0, 1))(x, y)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import ferrule
@@ -16,7 +17,7 @@ from ferrule.config import PASSES, config
 from ferrule.gradient.tape import REVERSE
 from ferrule.ops import UnaryOps
 from tests.fuzz import check, functions, ways
-from tests.fuzz.check import Finding, check_way
+from tests.fuzz.check import Finding, check_way, plausible
 from tests.fuzz.drawing import LARGE, LARGE_COUNTS, SMALL, Drawing
 from tests.fuzz.functions import DERIVATIVES, ORACLES
 from tests.fuzz.program import Program, Source, read_program
@@ -159,6 +160,25 @@ def test_planted_mistakes_are_found(
     finding = check_way(program, way, expected)
     assert finding is not None
     assert finding.kind == "wrong"
+
+
+def test_overflow_by_the_order_of_a_sum_is_no_mistake() -> None:
+    huge = Source("a", "Tensor([3e38, -3e38, 3e38, -3e38], dtype='float32')")
+    tall = replace(huge, made="Tensor([1.0, 1e20, 2.0, -1.0], dtype='float32')")
+    for source, is_plausible in ((huge, True), (tall, False)):
+        program = Program((source,), ("c = a.sum()",), ("c",))
+        expected = evaluate(program).calls[0][0]
+        assert plausible(program, 0, 0, expected, expected + np.inf) == is_plausible
+
+
+def test_derivatives_that_are_rounding_are_no_mistake() -> None:
+    """Attention to one place is constant; its second derivative is 0 but for rounding."""
+    query = Source("q", "Tensor(rng(0).integers(-6, 7, (1, 3, 8)) / 2, dtype='float32')")
+    key = Source("k", "Tensor(rng(1).integers(-6, 7, (1, 1, 8)) / 2, dtype='float32')")
+    body = ("c = q.scaled_dot_product_attention(k, k)",)
+    for seed in range(5):
+        program = Program((query, key), body, ("c",), seed, 1, ("q",))
+        assert found(program, Way("CPU", derivative="second")) is None
 
 
 def test_extremes_say_nothing_about_derivatives() -> None:

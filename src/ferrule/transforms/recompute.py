@@ -9,7 +9,6 @@ from dataclasses import field
 from typing import Any, final
 
 from ferrule.backward import entries_below, pull_back
-from ferrule.dtype import dtypes
 from ferrule.expr import sint
 from ferrule.gradient import (
     IDENTITY,
@@ -63,7 +62,8 @@ def _call(function: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any
         return function(*args, **kwargs)
     arguments = (tuple(args), dict(kwargs))
     sources = read(tensors_of(arguments))
-    call = _Call(function, blank(arguments), [], is_training())
+    followed = [value.edge is not None for value in sources]
+    call = _Call(function, blank(arguments), followed, [], is_training())
     start = tape_position()
     with watch_writes() as call.before, _keeping(call.words):
         result, _ = call.run([value.detach() for value in sources])
@@ -82,6 +82,8 @@ class _Call:
 
     function: Callable[..., Any]
     arguments: Any
+    followed: Sequence[bool]
+    """For each tensor among the arguments, true if it is differentiated by."""
     words: list[Words]
     training: bool
     """Whether layers behaved as in training."""
@@ -105,10 +107,8 @@ class _Call:
     def run(self, values: Sequence[Value]) -> tuple[Any, list[Entry]]:
         """Calls the function on these values; gives its result, and where their edges end."""
         roots = [Entry("argument", IDENTITY, (value,), value.node, None) for value in values]
-        pairs = zip(values, roots, strict=True)
-        tensors = wrap(
-            [Value(v.node, root if dtypes.is_float(v.dtype) else None) for v, root in pairs]
-        )
+        inputs = zip(values, roots, self.followed, strict=True)
+        tensors = wrap([Value(v.node, root if needed else None) for v, root, needed in inputs])
         args, kwargs = replaced(self.arguments, tensors)
         with transforming():
             return self.function(*args, **kwargs), roots
