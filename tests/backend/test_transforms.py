@@ -190,6 +190,19 @@ def test_results_that_are_arguments() -> None:
     close(grad(lambda x: ferrule.checkpoint(lambda x: x, x).sum())(x), np.ones(3))
 
 
+def test_checkpoint_of_a_written_view() -> None:
+    """The result is a view, which is read when the function has run again."""
+
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        view = (x * 1).reshape(3, 1)
+        view[1:] = y
+        return view
+
+    x, y = Tensor(POINT), Tensor([[3.0], [4.0]]).requires_grad_()
+    for result in (function(x, y), ferrule.checkpoint(function)(x, y)):
+        close(result.square().sum().gradient(y)[0], np.array([[6.0], [8.0]]))
+
+
 def test_checkpoint_asks_for_no_gradient_that_nobody_wants() -> None:
     """Only some arguments are differentiated by; others may have no rule."""
     x, q = Tensor(POINT).abs() + 2, (Tensor(POINT).abs() + 1).requires_grad_()

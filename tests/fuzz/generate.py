@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from ferrule import Context, Tensor
 from ferrule.dtype import dtypes
@@ -15,7 +17,7 @@ from ferrule.errors import GradientError
 from tests.fuzz import surface
 from tests.fuzz.check import Finding, error_finding, is_internal
 from tests.fuzz.drawing import LARGE, SMALL, Drawing, NothingFitsError
-from tests.fuzz.program import Program, Source, assigned, is_write, loaded, words
+from tests.fuzz.program import Program, Source, assigned, is_write, loaded, tuple_text, words
 from tests.fuzz.recipes import RECIPES
 from tests.fuzz.reference import Machine, UndefinedError, evaluate
 
@@ -30,7 +32,15 @@ STRUCTURAL = sorted(
     square masked_fill scatter_add scatter tril triu one_hot unflatten"""
     )
 )
+MOST_PARTS = 4
+"""Of what one call gives, such as the pieces of a split: how many get a name each."""
 FOCI = ("views", "gradients", "jit", "threads", "writes", "dtypes")
+
+
+def _share_of_nan(tensor: Tensor) -> float:
+    array = tensor.detach().numpy()
+    wide = array.astype(np.float64) if array.dtype.kind not in "iub" else np.zeros(1)
+    return float(np.isnan(wide).mean()) if wide.size else 0.0
 
 
 class Generator:
@@ -91,7 +101,7 @@ class Generator:
             self.forget(before)
             return
         try:
-            self.machine.run(line)
+            line = self.done(line)
             self.check_results(line)
         except (NothingFitsError, UndefinedError):
             self.forget(before)
@@ -114,6 +124,45 @@ class Generator:
             value = self.machine.values[name]
             if isinstance(value, Tensor):
                 self.draw.values[name] = value
+
+    def done(self, line: str) -> str:
+        """Does a statement, or one like it that gives more to compare; says which."""
+        self.machine.run(line)
+        names = assigned(line)
+        if len(names) != 1:
+            return line
+        result = self.machine.values[names[0]]
+        if isinstance(result, tuple | list):
+            return self.unpacked(line, names[0], result)
+        if isinstance(result, Tensor) and self.rng.random() < 0.8:
+            return self.in_domain(line, result)
+        return line
+
+    def unpacked(self, line: str, name: str, results: Sequence[Any]) -> str:
+        """The statement with a name for each of the tensors that it gives."""
+        if not 1 <= len(results) <= MOST_PARTS or not all(isinstance(x, Tensor) for x in results):
+            return line
+        names = [name, *(self.new_name() for _ in results[1:])]
+        line = f"{tuple_text(names)[1:-1]} = {line.partition(' = ')[2]}"
+        self.machine.run(line)
+        return line
+
+    def in_domain(self, line: str, result: Tensor) -> str:
+        """The statement with the tensor brought to where a function of it is a number."""
+        found = re.match(r"(v\d+) = (\w+)\.(\w+)\(", line)
+        if found is None or found[2] not in self.draw.values or is_write(line):
+            return line
+        whole = self.draw.values[found[2]]
+        if _share_of_nan(result) <= _share_of_nan(whole):
+            return line
+        inner = self.rng.choice([".sigmoid()", ".tanh()", ".abs()", ".abs().add(1)"])
+        other = f"{found[1]} = {found[2]}{inner}.{line[found.start(3) :]}"
+        try:
+            self.machine.run(other)
+        except (TypeError, ValueError, RuntimeError):
+            self.machine.run(line)
+            return line
+        return other
 
     def remake(self, line: str) -> None:
         """Takes back a write that was done and is not to stay: everything is done again."""

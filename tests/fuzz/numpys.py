@@ -9,6 +9,7 @@ operands that ferrule had; what it has no counterpart for is left alone.
 from __future__ import annotations
 
 import ast
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -16,7 +17,9 @@ from typing import Any, Final
 import numpy as np
 
 from ferrule import Tensor, dtypes
-from tests.fuzz.program import parsed, words
+from ferrule.dtype import DType
+from tests.fuzz.numpy_functions import ELEMENTS, FUNCTIONS, PRODUCTS, REDUCTIONS, sizes_of, whole
+from tests.fuzz.program import parsed, words, written
 
 Array = np.ndarray[Any, Any]
 
@@ -41,46 +44,91 @@ class DiffersError(Exception):
     """A statement does not give what NumPy gives."""
 
 
-def compare_with_numpy(values: Mapping[str, Any], line: str) -> None:
-    """Raises `DiffersError` if a statement, done just now, gave another value than NumPy's."""
-    statement = parsed(line) if line else None
-    if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
-        return
-    found = values.get(statement.targets[0].id)
-    if not isinstance(found, Tensor) or not _is_plain(found):
-        return
-    oracle = _Oracle(values)
+class NumpyOracle:
+    """Does each statement with NumPy too; raises `DiffersError` where results are not the same."""
+
+    def __init__(self) -> None:
+        self.written: tuple[str, Array, _Oracle] | None = None
+        """What a statement writes to, and what should be there then."""
+
+    def before(self, values: Mapping[str, Any], line: str) -> None:
+        """Notes what a statement that writes is about to make of its target."""
+        self.written = None
+        name = written(line)
+        if name is None or not isinstance(values.get(name), Tensor):
+            return
+        oracle = _Oracle(values)
+        expected = _done(lambda: oracle.write(parsed(line), name))
+        if expected is not None:
+            self.written = name, expected, oracle
+
+    def after(self, values: Mapping[str, Any], line: str) -> None:
+        """Compares what a statement made, or wrote to, with NumPy's."""
+        if self.written is not None:
+            name, expected, oracle = self.written
+            compared[True] += 1
+            _compare(line, expected, values[name], oracle)
+            return
+        statement = parsed(line)
+        if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+            return
+        found = values.get(statement.targets[0].id)
+        if not isinstance(found, Tensor) or not _is_plain(found):
+            return
+        oracle = _Oracle(values)
+        result = _done(lambda: oracle.value(statement.value))
+        compared[result is not None] += 1
+        if result is not None:
+            _compare(line, result, found, oracle)
+
+
+def _done(work: Callable[[], Any]) -> Array | None:
+    """An array that NumPy computes; None where it cannot say what a statement means."""
     try:
         with np.errstate(all="ignore"):
-            expected = np.asarray(oracle.value(statement.value))
-    except Exception:  # whatever it is, NumPy cannot say what the statement means
-        compared[False] += 1
-        return
-    compared[True] += 1
-    _compare(line, expected, found, oracle)
+            return np.asarray(work())
+    except Exception:  # whatever it is, the statement means something else to NumPy, or nothing
+        return None
 
 
 def _compare(line: str, expected: Array, found: Tensor, oracle: _Oracle) -> None:
     array = found.detach().numpy()
     wide = expected.astype(np.float64)
-    largest = np.abs(wide).max(initial=0)
-    if not np.isfinite(wide).all() or largest > min(_LARGEST, float(dtypes.max(found.dtype))):
+    largest = np.abs(wide).max(initial=0, where=np.isfinite(wide))
+    if not _can_hold(found.dtype, wide, largest):
         return
-    if wide.size and not dtypes.is_float(found.dtype) and wide.min() < dtypes.min(found.dtype):
-        return  # it wraps around
     if expected.shape != array.shape:
         raise DiffersError(f"{line}\nNumPy gives shape {expected.shape}, ferrule {array.shape}")
     room = 0.0
     if dtypes.is_float(found.dtype):
         room = _TOLERANCE[min(found.dtype.itemsize, oracle.itemsize)]
         room *= max(largest, oracle.magnitude)
-    if not np.all(np.abs(array.astype(np.float64) - wide) <= room):
+    with np.errstate(invalid="ignore"):
+        near = np.abs(array.astype(np.float64) - wide) <= room
+    if not np.all(near | ~np.isfinite(wide)):
         raise DiffersError(f"{line}\nNumPy    {expected}\nferrule  {array}")
+
+
+def _can_hold(dtype: DType, wide: Array, largest: float) -> bool:
+    """True if numbers neither wrap around nor lose what makes them comparable in a dtype."""
+    if dtypes.is_float(dtype):
+        return largest <= min(_LARGEST, float(np.finfo(dtype.np).max))
+    if not np.isfinite(wide).all() or largest > min(_LARGEST, float(dtypes.max(dtype))):
+        return False
+    return bool(np.all(wide == np.trunc(wide)) and wide.min(initial=0) >= dtypes.min(dtype))
 
 
 def _is_plain(tensor: Tensor) -> bool:
     """True for a dtype that NumPy has itself, and not by ml_dtypes."""
     return tensor.dtype.name in _PLAIN
+
+
+def _overlaps(tensor: Tensor) -> bool:
+    """True if elements of a view share memory, as after `expand`: all of them are written then."""
+    places = np.zeros((), np.int64)
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        places = places[..., None] + np.arange(size) * stride
+    return bool(np.unique(places).size < places.size)
 
 
 class _Oracle:
@@ -101,12 +149,16 @@ class _Oracle:
                 return number
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return -self._number(operand)
+            case ast.UnaryOp(op=ast.Invert(), operand=operand):
+                return np.invert(whole(self.value(operand)))
+            case ast.Attribute(value=owner, attr="T"):
+                return self.value(owner).T
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
                 return self._binary(_BINARY[type(op)], self.value(left), self.value(right))
             case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARE:
                 return _COMPARE[type(op)](self.value(left), self.value(right))
-            case ast.Subscript(value=whole, slice=index):
-                return self.value(whole)[self._index(index)]
+            case ast.Subscript(value=owner, slice=index):
+                return self.value(owner)[self._index(index)]
             case ast.Call(func=ast.Attribute(value=owner, attr=name), args=args, keywords=words):
                 return self._call(name, owner, args, words)
         raise UnknownError
@@ -132,12 +184,40 @@ class _Oracle:
         return found
 
     def _binary(self, op: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
-        if any(isinstance(x, bool) or getattr(x, "dtype", None) == np.bool_ for x in (a, b)):
+        are_bools = [isinstance(x, bool) or getattr(x, "dtype", None) == np.bool_ for x in (a, b)]
+        if op in _BITS:
+            if any(are_bools) and not all(are_bools):
+                raise UnknownError
+            return op(whole(a), whole(b))
+        if any(are_bools):
             raise UnknownError
         if op is np.matmul:
             terms = a.shape[-1] if a.ndim else 1
             self.magnitude = max(1.0, terms * np.abs(a).max(initial=0) * np.abs(b).max(initial=0))
         return op(a, b)
+
+    def write(self, statement: ast.stmt, name: str) -> Any:
+        """What the target of `x[key] = y`, `x[key] += y`, `x += y` or `x.add_(y)` becomes."""
+        if _overlaps(self.values[name]):
+            raise UnknownError
+        target = np.array(self.value(ast.Name(name)))
+        match statement:
+            case ast.Assign(targets=[ast.Subscript(value=ast.Name(), slice=key)], value=value):
+                target[self._index(key)] = self.value(value)
+            case ast.AugAssign(target=ast.Name(), op=op, value=value):
+                target = self._binary(_BINARY[type(op)], target, self.value(value))
+            case ast.AugAssign(target=ast.Subscript(value=ast.Name(), slice=key), op=op):
+                place = self._index(key)
+                added = self.value(statement.value)
+                target[place] = self._binary(_BINARY[type(op)], target[place], added)
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner, attr=method)) as call):
+                if not isinstance(owner, ast.Name):
+                    raise UnknownError
+                target = self._call(method.removesuffix("_"), owner, call.args, call.keywords)
+            case _:
+                raise UnknownError
+        shape = self.values[name].shape
+        return np.broadcast_to(target, shape)
 
     def _index(self, node: ast.expr) -> Any:
         match node:
@@ -155,17 +235,47 @@ class _Oracle:
     def _call(
         self, name: str, owner: ast.expr, args: list[ast.expr], words: list[ast.keyword]
     ) -> Any:
+        if isinstance(owner, ast.Name) and owner.id == "Tensor":
+            return self._made(name, args, words)
         x = self.value(owner)
         if name in _UFUNCS:
             return self._function(name, [x, *map(self.value, args)], words)
-        given = [ast.literal_eval(arg) for arg in args]
-        named = {str(word.arg): ast.literal_eval(word.value) for word in words}
+        given = [self._argument(arg) for arg in args]
+        named = {str(word.arg): self._argument(word.value) for word in words}
         if name in _REDUCES:
             self.magnitude *= max(x.size, 1)
             return _reduce(_REDUCES[name], x, given, named)
-        if name in _MOVES and not named:
-            return _MOVES[name](x, *given)
-        raise UnknownError
+        if name in ELEMENTS and name not in _OF_BOOLS:
+            self._refuse_bools(x, *given, *named.values())
+        if name in REDUCTIONS:
+            self._refuse_bools(x)
+            self.magnitude = max(self.magnitude, 1.0) ** 2 * max(x.size, 1)
+        elif name in PRODUCTS:
+            self._refuse_bools(x)
+            self.magnitude = max(self.magnitude, 1.0) ** (len(given) + 1) * max(x.size, 1)
+        return FUNCTIONS[name](x, *given, **named)
+
+    def _made(self, name: str, args: list[ast.expr], words: list[ast.keyword]) -> Any:
+        """What functions give that take no tensor first."""
+        given = [self._argument(arg) for arg in args]
+        if words or name not in _MADE:
+            raise UnknownError
+        if name == "einsum":
+            sizes = [float(np.abs(x).max(initial=0)) for x in given[1:]]
+            self.magnitude = max(1.0, math.prod(sizes)) * max(1, *(x.size for x in given[1:]))
+        return _MADE[name](*given)
+
+    def _argument(self, node: ast.expr) -> Any:
+        """A number, sizes, a text or None as it is; tensors as arrays."""
+        try:
+            return ast.literal_eval(node)
+        except ValueError:
+            return self.value(node)
+
+    @staticmethod
+    def _refuse_bools(*operands: Any) -> None:
+        if any(isinstance(x, bool) or getattr(x, "dtype", None) == np.bool_ for x in operands):
+            raise UnknownError
 
     def _function(self, name: str, operands: list[Any], words: list[ast.keyword]) -> Any:
         function, is_wild = _UFUNCS[name]
@@ -183,6 +293,24 @@ _BINARY: Final[Mapping[Any, Callable[[Any, Any], Any]]] = {
     ast.Sub: np.subtract,
     ast.Mult: np.multiply,
     ast.MatMult: np.matmul,
+    ast.Div: np.divide,
+    ast.BitAnd: np.bitwise_and,
+    ast.BitOr: np.bitwise_or,
+    ast.BitXor: np.bitwise_xor,
+}
+_BITS: Final = (np.bitwise_and, np.bitwise_or, np.bitwise_xor)
+_OF_BOOLS: Final = words(
+    """where masked_fill logical_and logical_or logical_xor logical_not bitwise_and bitwise_or
+    bitwise_xor not_equal"""
+)
+_MADE: Final[Mapping[str, Callable[..., Any]]] = {
+    "einsum": np.einsum,
+    "eye": np.eye,
+    "zeros": lambda *sizes: np.zeros(sizes_of(sizes)),
+    "ones": lambda *sizes: np.ones(sizes_of(sizes)),
+    "full": np.full,
+    "arange": np.arange,
+    "linspace": np.linspace,
 }
 _COMPARE: Final[Mapping[Any, Callable[[Any, Any], Any]]] = {
     ast.Lt: np.less,
@@ -234,38 +362,3 @@ def _reduce(
     if axis is not None and not isinstance(axis, int):
         axis = tuple(axis)
     return np.asarray(function(x, axis=axis, keepdims=bool(keep)))
-
-
-def _sizes(given: tuple[Any, ...]) -> tuple[int, ...]:
-    if len(given) == 1 and isinstance(given[0], tuple | list):
-        return tuple(given[0])
-    return given
-
-
-def _expanded(x: Array, *given: Any) -> Array:
-    sizes = _sizes(given)
-    own = (1,) * (len(sizes) - x.ndim) + x.shape
-    return np.broadcast_to(x, [n if m == -1 else m for n, m in zip(own, sizes, strict=True)])
-
-
-_MOVES: Final[Mapping[str, Callable[..., Any]]] = {
-    "reshape": lambda x, *sizes: x.reshape(_sizes(sizes)),
-    "permute": lambda x, *axes: x.transpose(_sizes(axes)),
-    "transpose": lambda x, a, b: np.swapaxes(x, a, b),
-    "swapaxes": np.swapaxes,
-    "movedim": np.moveaxis,
-    "flip": lambda x, *axes: np.flip(x, _sizes(axes)),
-    "roll": lambda x, shift, axis: np.roll(x, shift, axis),
-    "expand": _expanded,
-    "repeat": lambda x, *times: np.tile(x, _sizes(times)),
-    "unsqueeze": np.expand_dims,
-    "flatten": lambda x: x.reshape(-1),
-    "ravel": lambda x: x.reshape(-1),
-    "tril": lambda x, k=0: np.tril(x, k),
-    "triu": lambda x, k=0: np.triu(x, k),
-    "diagonal": lambda x, k=0, a=0, b=1: np.diagonal(x, k, a, b),
-    "narrow": lambda x, axis, start, n: np.take(x, range(start, start + n), axis),
-    "clone": lambda x: x,
-    "contiguous": lambda x: x,
-    "detach": lambda x: x,
-}

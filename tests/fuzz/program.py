@@ -173,7 +173,8 @@ def is_write(line: str) -> bool:
         return True
     if isinstance(statement, ast.Assign):
         return any(isinstance(target, ast.Subscript) for target in statement.targets) or any(
-            name.endswith("_") and not name.startswith("_") for name in methods(line)
+            name == "assign" or (name.endswith("_") and not name.startswith("_"))
+            for name in methods(line)
         )
     return True
 

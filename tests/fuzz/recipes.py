@@ -220,7 +220,7 @@ def reduced_into(name: str) -> Recipe:
     def call(draw: Drawing) -> str:
         x, shape = ranked(draw, draw.integer(1, 3))
         axis = draw.integer(0, len(shape) - 1)
-        count = draw.integer(1, 5)
+        count = draw.integer(0, 5)
         chosen = (*shape[:axis], count, *shape[axis + 1 :])
         index = draw.fresh((count,) if name == "index_reduce" else chosen, "int64", 0, shape[axis])
         kinds = ["'prod'", "'mean'", "'amax'", "'amin'"]

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -94,6 +94,14 @@ def is_float(array: Array) -> bool:
     return array.dtype.kind not in "iub"
 
 
+class Oracle(Protocol):
+    """Something that knows what statements mean, and raises where they gave something else."""
+
+    def before(self, values: Mapping[str, Any], line: str) -> None: ...
+
+    def after(self, values: Mapping[str, Any], line: str) -> None: ...
+
+
 class Machine:
     """Runs statements one by one on NUMPY, and keeps what is known of each value."""
 
@@ -103,6 +111,7 @@ class Machine:
         self.related: dict[str, set[str]] = {}
         self.after: Callable[[Machine, str], None] | None = None
         """Called after each statement."""
+        self.oracle: Oracle | None = None
 
     def add(
         self, source: Source, rng: Callable[[int], np.random.Generator], call: int = 0
@@ -126,6 +135,8 @@ class Machine:
             self.check_casts(line, operands)
         if not (_PRODUCTS | _SIGNS).isdisjoint(methods(line)):
             self.check_order_and_signs(line, operands)
+        if self.oracle is not None:
+            self.oracle.before(self.values, line)
         exec(compiled(line), self.values)
         results = [name for name in assigned(line) if isinstance(self.values[name], Tensor)]
         target = written(line)
@@ -138,6 +149,8 @@ class Machine:
             self.learn(line, name, operands, before, exact)
         if target is not None:
             self.learn_write(line, target, operands, before, exact)
+        if self.oracle is not None:
+            self.oracle.after(self.values, line)
         if self.after is not None:
             self.after(self, line)
 
@@ -291,6 +304,7 @@ def evaluate(
     program: Program,
     after: Callable[[Machine, str], None] | None = None,
     shorten: bool = False,
+    oracle: Oracle | None = None,
 ) -> Expected:
     """What the program means, on NUMPY.
 
@@ -300,7 +314,7 @@ def evaluate(
         machine = Machine()
         for source in program.states:
             machine.add(source, program.rng(-1))
-        machine.after = after
+        machine.after, machine.oracle = after, oracle
         expected = Expected()
         for call in range(program.calls):
             try:

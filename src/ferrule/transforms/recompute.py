@@ -66,8 +66,7 @@ def _call(function: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any
     call = _Call(function, blank(arguments), followed, [], is_training())
     start = tape_position()
     with watch_writes() as call.before, _keeping(call.words):
-        result, _ = call.run([value.detach() for value in sources])
-    outputs = read(tensors_of(result))
+        result, outputs, _ = call.run([value.detach() for value in sources])
     call.outside = _edges_from_outside(outputs, start)
     rule = Rule(_reverse, inputs=tuple(range(len(sources))))
     nodes = [value.node for value in outputs]
@@ -92,7 +91,7 @@ class _Call:
     before: Mapping[Cell, Value] = field(default_factory=dict)
     """What memory from outside held before the function wrote to it."""
 
-    def run_again(self, values: Sequence[Value]) -> tuple[Any, list[Entry]]:
+    def run_again(self, values: Sequence[Value]) -> tuple[Any, list[Value], list[Entry]]:
         """Calls the function as if for the first time, and leaves no trace of that."""
         now = {cell: cell.value for cell in self.before}
         try:
@@ -104,14 +103,18 @@ class _Call:
             for cell, value in now.items():
                 cell.restore(value)
 
-    def run(self, values: Sequence[Value]) -> tuple[Any, list[Entry]]:
-        """Calls the function on these values; gives its result, and where their edges end."""
+    def run(self, values: Sequence[Value]) -> tuple[Any, list[Value], list[Entry]]:
+        """Calls the function on these values: its result, the values of that, and where edges end.
+
+        A view of the result is read while gradients are recorded: its edge is made then.
+        """
         roots = [Entry("argument", IDENTITY, (value,), value.node, None) for value in values]
         inputs = zip(values, roots, self.followed, strict=True)
         tensors = wrap([Value(v.node, root if needed else None) for v, root, needed in inputs])
         args, kwargs = replaced(self.arguments, tensors)
         with transforming():
-            return self.function(*args, **kwargs), roots
+            result = self.function(*args, **kwargs)
+            return result, read(tensors_of(result)), roots
 
 
 def _edges_from_outside(outputs: Sequence[Value], start: int) -> list[Edge]:
@@ -128,8 +131,7 @@ def _reverse(grad: Parts, entry: Entry) -> Gradients:
     seeds = dict(grad.of)
     number, seed = next(iter(seeds.items()))
     seeds[number] = seed = seed.contiguous()
-    result, roots = call.run_again([_after(value, seed) for value in entry.saved])
-    outputs = read(tensors_of(result))
+    _, outputs, roots = call.run_again([_after(value, seed) for value in entry.saved])
     targets: list[Edge] = [*roots, *call.outside]
     found = pull_back(
         [outputs[number] for number in seeds],
