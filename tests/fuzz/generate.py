@@ -17,7 +17,16 @@ from ferrule.errors import GradientError
 from tests.fuzz import surface
 from tests.fuzz.check import Finding, error_finding, is_internal
 from tests.fuzz.drawing import LARGE, SMALL, Drawing, NothingFitsError
-from tests.fuzz.program import Program, Source, assigned, is_write, loaded, tuple_text, words
+from tests.fuzz.program import (
+    Program,
+    Source,
+    assigned,
+    is_write,
+    loaded,
+    tuple_text,
+    words,
+    written,
+)
 from tests.fuzz.recipes import RECIPES
 from tests.fuzz.reference import Machine, UndefinedError, evaluate
 
@@ -349,10 +358,13 @@ class Generator:
 
     def with_gradients(self, program: Program) -> Program:
         share = {"gradients": 1.0}.get(self.focus, 0.55)
+        # A leaf that is written as a whole keeps its place on the tape, unlike in a function.
+        assigned_to = {written(line) for line in program.body}
         floats = tuple(
             source.name
             for source in program.arguments
-            if dtypes.is_float(self.draw.values[source.name].dtype)
+            if source.name not in assigned_to
+            and dtypes.is_float(self.draw.values[source.name].dtype)
             and self.draw.values[source.name].dtype.bits > 8
         )
         if not floats or self.rng.random() > share:

@@ -67,7 +67,8 @@ class Way:
         found = [
             replace(self, **{name: getattr(plain, name)})
             for name, value in asdict(self).items()
-            if value != getattr(plain, name)
+            # A mapped function has its gradients inside.
+            if value != getattr(plain, name) and not (name == "derivative" and self.mapped)
         ]
         if len(self.cuts) > 1:
             found += [replace(self, cuts=(cut,)) for cut in self.cuts]
