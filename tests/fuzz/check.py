@@ -257,7 +257,10 @@ def _within(samples: Array, found: Array, noise: float) -> bool:
     wild = ~np.isfinite(samples).all(0) | (np.abs(samples).max(0) > 1e30)
     with np.errstate(invalid="ignore", over="ignore"):
         low, high = samples.min(0), samples.max(0)
+        # The first sample is a run's own, and the second the same without rounding.
+        rounding = np.abs(samples[0] - samples[1]).max(initial=0, where=~wild)
         room = 10 * (high - low) + 20 * noise * np.abs(samples).max(0) + 20 * noise * 1e-3
+        room = room + 4 * rounding
         fine = (found >= low - room) & (found <= high + room)
     return bool(np.all(wild | fine))
 

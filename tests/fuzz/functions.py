@@ -78,7 +78,7 @@ def of_wanted(step: Step, wanted: Sequence[int], arguments: Sequence[Tensor]) ->
     """The results as a function of the arguments of `wanted` alone."""
 
     def function(*inputs: Tensor) -> Sequence[Tensor]:
-        given = [argument.detach() for argument in arguments]
+        given = list(arguments)
         for place, value in zip(wanted, inputs, strict=True):
             given[place] = value
         return step(*given)

@@ -41,9 +41,10 @@ STRUCTURAL = sorted(
     square masked_fill scatter_add scatter tril triu one_hot unflatten"""
     )
 )
+DOMAINS = (".sigmoid()", ".tanh()", ".abs()", ".square() + 1")
+"""What brings numbers to where functions are defined: between 0 and 1, -1 and 1, above 0 or 1."""
 MOST_PARTS = 4
 """Of what one call gives, such as the pieces of a split: how many get a name each."""
-FOCI = ("views", "gradients", "jit", "threads", "writes", "dtypes")
 
 
 def _share_of_nan(tensor: Tensor) -> float:
@@ -164,13 +165,17 @@ class Generator:
         whole = self.draw.values[found[2]]
         if _share_of_nan(result) <= _share_of_nan(whole):
             return line
-        inner = self.rng.choice([".sigmoid()", ".tanh()", ".abs()", ".abs().add(1)"])
-        other = f"{found[1]} = {found[2]}{inner}.{line[found.start(3) :]}"
+        name = self.new_name()
+        inner = f"{name} = {found[2]}{self.rng.choice(DOMAINS)}"
+        other = f"{found[1]} = {name}.{line[found.start(3) :]}"
         try:
+            self.machine.run(inner)
             self.machine.run(other)
         except (TypeError, ValueError, RuntimeError):
             self.machine.run(line)
             return line
+        self.body.append(inner)
+        self.draw.values[name] = self.machine.values[name]
         return other
 
     def remake(self, line: str) -> None:
@@ -221,6 +226,8 @@ class Generator:
             kinds += [(10, self.write), (6, self.update), (3, self.assign), (3, self.in_place)]
         if self.focus == "views":
             kinds += [(40, self.view), (20, self.element), (20, self.structural)]
+        if self.focus.endswith(".py"):
+            kinds += [(60, self.method)]
         if self.focus == "gradients":  # most rules of gradients are of one method each
             kinds += [(30, self.method), (10, self.recipe)]
         weights = [weight for weight, _ in kinds]
@@ -228,8 +235,9 @@ class Generator:
         return kind()
 
     def method(self) -> str | None:
-        found = [m for m in surface.methods() if not m.in_place]
-        return self.call(self.rng.choice(found))
+        known = surface.methods_in(self.focus) if self.focus.endswith(".py") else surface.methods()
+        found = [m for m in known if not m.in_place]
+        return self.call(self.rng.choice(found)) if found else None
 
     def recipe(self) -> str:
         return f"{self.new_name()} = {self.rng.choice([*RECIPES.values()])(self.draw)}"

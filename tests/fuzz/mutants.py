@@ -141,7 +141,8 @@ def _fuzzed(
     programs: int | None,
     start: float,
 ) -> Verdict:
-    foci = FOCI.get(mutation.file.partition("/")[0], ("",))
+    part = mutation.file.partition("/")[0]
+    foci = FOCI.get(part, (mutation.file,) if part == "tensor" else ("",))
     numbers = random.Random(f"{seed}:{mutation.name}")
     spent, done, false = 0.0, 0, 0
     turn = 0
@@ -159,6 +160,8 @@ def _fuzzed(
             code, output = mutated.python(command, share + GRACE)
         spent += time.monotonic() - begun
         done += _programs(output)
+        if code == 2:
+            raise RuntimeError(f"the machine does not take {command}: {output}")
         if code == 0:
             if programs:
                 break

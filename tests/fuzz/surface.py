@@ -9,8 +9,10 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import CodeType
+from typing import Any
 
 from ferrule import Tensor
 from ferrule.dtype import dtypes
@@ -393,3 +395,43 @@ def _method(name: str, member: object) -> Method:
         if p.name != "self" and p.name not in ("device", "requires_grad")
     )
     return Method(name, parameters, on_tensor)
+
+
+# -- methods by the modules that do them ---------------------------------------------------------
+
+
+@functools.cache
+def methods_in(file: str) -> tuple[Method, ...]:
+    """The methods that may run code of a file, such as `tensor/pairs.py`; all if none does."""
+    module = "ferrule." + file.removesuffix(".py").replace("/", ".")
+    found = [method for method in methods() if module in _modules_of(getattr(Tensor, method.name))]
+    return tuple(found) or methods()
+
+
+def _modules_of(method: Any) -> set[str]:
+    """The modules of the functions that a method calls by their names, directly or not."""
+    left: list[Any] = [inspect.unwrap(getattr(method, "__func__", method))]
+    seen: set[Any] = set()
+    while left:
+        function = left.pop()
+        if not inspect.isfunction(function) or function in seen:
+            continue
+        if not (function.__module__ or "").startswith("ferrule."):
+            continue
+        seen.add(function)
+        for name in _names_in(function.__code__):
+            known = function.__globals__.get(name)
+            if known is None and name.startswith("_"):
+                known = getattr(Tensor, name, None)
+            # A rule of derivatives has functions of its own.
+            parts = [known, *getattr(known, "__dict__", {}).values()] if known is not None else []
+            parts += [getattr(known, part, None) for part in ("reverse", "forward")]
+            left += [part for part in parts if inspect.isfunction(part)]
+    return {function.__module__ for function in seen}
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)

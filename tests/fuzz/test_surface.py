@@ -44,3 +44,11 @@ def test_what_is_left_out_is_not_called() -> None:
         if not name.startswith("_") and callable_ and surface.unavailable(name) is None:
             member = inspect.getattr_static(Tensor, name)
             assert name in called or isinstance(member, type), name
+
+
+def test_methods_of_a_file_are_those_that_run_it() -> None:
+    pairs = {method.name for method in surface.methods_in("tensor/pairs.py")}
+    assert {"hypot", "copysign", "logaddexp"} <= pairs
+    assert "relu" not in pairs
+    assert {"logit", "erf"} <= {m.name for m in surface.methods_in("tensor/errorfunction.py")}
+    assert surface.methods_in("schedule/cut.py") == surface.methods()
