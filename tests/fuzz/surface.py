@@ -416,7 +416,7 @@ def _modules_of(method: Any) -> set[str]:
         function = left.pop()
         if not inspect.isfunction(function) or function in seen:
             continue
-        if not (function.__module__ or "").startswith("ferrule."):
+        if not (function.__module__ or "").startswith("ferrule.tensor."):
             continue
         seen.add(function)
         for name in _names_in(function.__code__):
