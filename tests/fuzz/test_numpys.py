@@ -3,6 +3,7 @@
 import pytest
 
 from ferrule.gradient import Value
+from ferrule.tensor.cell import Cell
 from tests.fuzz.check import check
 from tests.fuzz.numpys import compared
 from tests.fuzz.program import Program, Source
@@ -28,6 +29,27 @@ LINES = [
     "a0.tanh()",
     "a1.abs()",
     "a0.maximum(a1)",
+    "a0.hypot(a1)",
+    "a0.sigmoid()",
+    "a0.cat(a1, dim=-1)",
+    "a0.pad(((1, 0), (0, 2)), value=2.0)",
+    "a0.gather(1, a1.clamp(0, 3))",
+    "a0.softmax(0)",
+    "a0.std(1, correction=0)",
+    "a1.argmax(axis=1)",
+    "a0.reshape(1, 1, 3, 4).conv2d(a0.reshape(1, 1, 3, 4), padding=1, stride=2)",
+    "a0.reshape(1, 1, 3, 4).max_pool2d(2, stride=1)",
+    "Tensor.einsum('ij,kj->ik', a0, a0)",
+    "a1 ^ 3",
+    "~a1",
+    "a0.T / 4",
+]
+WRITES = [
+    "a0[1:, ::2] = a1[1:, ::2]",
+    "a0[[2, 0]] = 7",
+    "a0[0] *= 2",
+    "a0 += a1",
+    "a0.clamp_(-1, 2)",
 ]
 
 
@@ -37,6 +59,24 @@ def test_numpy_does_statements_of_these_kinds(line: str) -> None:
     program = Program(SOURCES, (f"v2 = {line}",), ("v2",))
     assert check(program, [Way()]) is None
     assert compared[True] == before + 1
+
+
+@pytest.mark.parametrize("line", WRITES)
+def test_numpy_does_writes(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = compared[True]
+    assert check(Program(SOURCES, (line,), ("a0",)), [Way()]) is None
+    assert compared[True] == before + 1
+    # A write that does nothing is a finding.
+    monkeypatch.setattr(Cell, "write", lambda *args: None)
+    finding = check(Program(SOURCES, (line,), ("a0",)), [Way()])
+    assert finding is not None
+
+
+def test_a_write_to_an_expanded_view_is_left_alone() -> None:
+    before = compared[True]
+    body = ("v2 = a0[:, :1].expand(3, 4)", "v2[:, 1:2] *= 2")
+    assert check(Program(SOURCES, body, ("v2",)), [Way()]) is None
+    assert compared[True] == before + 1  # the first line
 
 
 def test_what_all_devices_have_wrong_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
