@@ -258,3 +258,24 @@ def test_what_an_order_picks_is_as_all_of_the_order(device: str, dtype: type) ->
         assert place == np.flatnonzero(row == values[counts.argmax()])[-1]
     values, inverse = tensor.unique(return_inverse=True)
     np.testing.assert_array_equal(values.numpy()[inverse.numpy()], x)
+
+
+def test_computed_nan_are_last_whatever_their_sign(device: str) -> None:
+    """Arithmetic gives NaN of either sign, before or after it is negated in the same kernel."""
+    x = np.tile(np.float32([1.0, -1.5, 2.0, -2.5, 0.0, np.inf, 1.0, 1.0]), 3).reshape(6, 4)
+    base, power = Tensor(x).realize(), (Tensor(x) ** Tensor(x)).realize()
+    functions = [lambda x: -x, lambda x: x.abs(), lambda x: 1 - x, lambda x: x * -1, lambda x: +x]
+    for made in (base**base, power, base.sqrt(), base - base, (base.log() * 0).realize()):
+        for function in functions:
+            expected = np.sort(function(made).numpy(), -1)
+            has_nan = np.isnan(expected).any(1)
+            # Sorted as they are computed, in one kernel.
+            ordered = function(made).sort(descending=True)[0].numpy()
+            np.testing.assert_array_equal(function(made).sort()[0].numpy(), expected)
+            np.testing.assert_array_equal(ordered, expected[:, ::-1])
+            np.testing.assert_array_equal(
+                np.isnan(function(made).topk(1)[0].numpy()[:, 0]), has_nan
+            )
+            np.testing.assert_array_equal(
+                np.isnan(function(made).median(1).values.numpy()), has_nan
+            )

@@ -43,6 +43,8 @@ STRUCTURAL = sorted(
 )
 DOMAINS = (".sigmoid()", ".tanh()", ".abs()", ".square() + 1")
 """What brings numbers to where functions are defined: between 0 and 1, -1 and 1, above 0 or 1."""
+ARBITRARY = words("eigh svd lstsq")
+"""Their parts are not determined, or are functions of symmetric matrices only."""
 MOST_PARTS = 4
 """Of what one call gives, such as the pieces of a split: how many get a name each."""
 
@@ -150,6 +152,8 @@ class Generator:
 
     def unpacked(self, line: str, name: str, results: Sequence[Any]) -> str:
         """The statement with a name for each of the tensors that it gives."""
+        if not ARBITRARY.isdisjoint(methods(line)):
+            return line
         if not 1 <= len(results) <= MOST_PARTS or not all(isinstance(x, Tensor) for x in results):
             return line
         names = [name, *(self.new_name() for _ in results[1:])]

@@ -28,7 +28,8 @@ from ferrule.tensor.special import at_least
 INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
 _PLACE_BITS = 32
 _SIGN = 1 << 31
-_NAN_CODE = 0xFFC00000 << _PLACE_BITS  # no code of a number is as large
+_NAN_BITS = 0x7FC00000
+_NAN_CODE = (_NAN_BITS | _SIGN) << _PLACE_BITS  # no code of a number is as large
 _LAST_CODE = (1 << 64) - 1
 _SHORT = 256  # elements of a row that NumPy sorts in vectors, sooner than it parts it
 _MANY = 16  # elements for each of those that come first
@@ -154,8 +155,9 @@ def _words(x: Value) -> Value:
         return x.cast(dtypes.uint32)
     if dtypes.is_float(x.dtype):
         single = x.cast(dtypes.float32)
-        single = is_nan(single).where(single.full(float("nan")), single)
         bits = (single + 0.0).bitcast(dtypes.int32)  # 0.0 for -0.0
+        # One NaN for all, as an integer: arithmetic leaves the sign of a NaN open.
+        bits = is_nan(single).where(bits.full(_NAN_BITS), bits)
         # The magnitudes of negative numbers, the other way round.
         ordered = (bits < 0).where(bits.alu(BinaryOps.XOR, bits.full(0x7FFFFFFF)), bits)
     else:
