@@ -23,6 +23,7 @@ from tests.fuzz.program import (
     assigned,
     is_write,
     loaded,
+    methods,
     tuple_text,
     words,
     written,
