@@ -2,9 +2,11 @@
 
 import pytest
 
+from ferrule import Tensor
 from ferrule.gradient import Value
 from ferrule.tensor.cell import Cell
 from tests.fuzz.check import check
+from tests.fuzz.numpy_functions import FUNCTIONS
 from tests.fuzz.numpys import compared
 from tests.fuzz.program import Program, Source
 from tests.fuzz.ways import Way
@@ -59,6 +61,10 @@ def test_numpy_does_statements_of_these_kinds(line: str) -> None:
     program = Program(SOURCES, (f"v2 = {line}",), ("v2",))
     assert check(program, [Way()]) is None
     assert compared[True] == before + 1
+
+
+def test_functions_are_methods() -> None:
+    assert [name for name in FUNCTIONS if not hasattr(Tensor, name)] == []
 
 
 @pytest.mark.parametrize("line", WRITES)
