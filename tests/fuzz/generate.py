@@ -44,6 +44,7 @@ STRUCTURAL = sorted(
 )
 DOMAINS = (".sigmoid()", ".tanh()", ".abs()", ".square() + 1")
 """What brings numbers to where functions are defined: between 0 and 1, -1 and 1, above 0 or 1."""
+VIEWS = ("key", "key", "T", "permute", "reshape", "flip", "pad", "expand", "pieces")
 ARBITRARY = words("eigh svd lstsq")
 """Their parts are not determined, or are functions of symmetric matrices only."""
 MOST_PARTS = 4
@@ -284,13 +285,25 @@ class Generator:
     def view(self) -> str:
         name = self.draw.pick()
         x = self.draw.values[name]
-        kind = self.rng.choice(["key", "key", "T", "permute", "reshape", "flip", "pad", "expand"])
+        kind = self.rng.choice(VIEWS)
+        if kind == "pieces":
+            return self.pieces(name, x)
         if kind == "key":
             return f"{self.new_name()} = {name}[{self.draw.key(x)}]"
         if kind == "T":
             return f"{self.new_name()} = {name}.T"
         (method,) = [m for m in surface.methods() if m.name == kind]
         return f"{self.new_name()} = {method.call(self.draw, x, name)}"
+
+    def pieces(self, name: str, x: Tensor) -> str:
+        """Two parts that lie side by side along the first axis, and may leave some of it out."""
+        size = int(x.shape[0]) if x.ndim else 0
+        if size < 2:
+            raise NothingFitsError
+        start, middle, end = sorted(self.rng.sample(range(size + 1), 3))
+        start = self.rng.choice([0, start])
+        names = f"{self.new_name()}, {self.new_name()}"
+        return f"{names} = ({name}[{start}:{middle}], {name}[{middle}:{end}])"
 
     def element(self) -> str:
         """A single element of anything, often with more done to it at once."""

@@ -195,6 +195,12 @@ class Arithmetic(Autograd):
         b, a = self._operands(other, what)
         return self._wrap(a.alu(op, b))
 
+    def _minus(self, other: Operand) -> Self:
+        """self - other for sizes of differences: in floats, as unsigned integers wrap around."""
+        if isinstance(other, TensorBase) and dtypes.is_float(other.dtype):
+            return self - other
+        return self._wrap(self._float()) - other
+
     def _float(self) -> Value:
         """The value as a float: integers and bools become the default float."""
         value = self._read()

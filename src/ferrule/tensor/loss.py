@@ -64,7 +64,7 @@ class Loss(Neural):
 
     def _difference(self, target: Operand, what: str) -> Self:
         own, wanted = self._fitting(target, what)
-        return own - wanted
+        return own._minus(wanted)
 
     # -- classes ---------------------------------------------------------------------------------
 

@@ -45,7 +45,7 @@ class Margins(Loss):
         >>> Tensor([[3.0, 4.0]]).pairwise_distance(Tensor([[0.0, 0.0]]), eps=0).tolist()
         [5.0]
         """
-        return (self - other + eps).norm(p, -1, keepdim)
+        return (self._minus(other) + eps).norm(p, -1, keepdim)
 
     def pdist(self, p: float = 2.0) -> Self:
         """The p-norms of the differences of all pairs of rows: n * (n - 1) / 2 numbers.
@@ -58,7 +58,7 @@ class Margins(Loss):
             raise ShapeError(f"[pdist] a matrix of rows is needed, not shape {self._shape}")
         count = known_size(self._shape[0], "pdist")
         rows, columns = self.triu_indices(count, count, 1, device=self.device)
-        return (self[rows] - self[columns]).norm(p, -1)
+        return self[rows]._minus(self[columns]).norm(p, -1)
 
     # -- two vectors, or three -------------------------------------------------------------------
 
@@ -155,7 +155,7 @@ class Margins(Loss):
         >>> Tensor([1.0]).margin_ranking_loss(Tensor([3.0]), Tensor([1.0])).item()
         2.0
         """
-        losses = (margin - (self - other) * target).clamp(min=0)
+        losses = (margin - self._minus(other) * target).clamp(min=0)
         return losses._reduced(reduction, "margin_ranking_loss")
 
     # -- signs -----------------------------------------------------------------------------------
@@ -180,7 +180,12 @@ class Margins(Loss):
         >>> Tensor([-200.0]).soft_margin_loss(Tensor([1.0])).item()
         200.0
         """
-        return (self * target).neg().softplus()._reduced(reduction, "soft_margin_loss")
+        return (
+            (self._wrap(self._float()) * target)
+            .neg()
+            .softplus()
+            ._reduced(reduction, "soft_margin_loss")
+        )
 
     # -- classes, on the last axis ---------------------------------------------------------------
 

@@ -174,7 +174,8 @@ class Neural(Tables):
         >>> Tensor([0.0, 0.0]).softmin().tolist()
         [0.5, 0.5]
         """
-        return (-self).softmax(axis, dtype)
+        x = self._wrap(self._float()) if dtype is None else self.cast(dtype)
+        return (-x).softmax(axis, dtype)
 
     # -- attention -------------------------------------------------------------------------------
 
