@@ -16,11 +16,11 @@ from ferrule import Tensor
 from ferrule.dtype import dtypes
 
 DTYPES = ("uint8", "int8", "uint64", "bool")
-OTHER = np.array([[3, 1], [2, 0]])
+OTHER = np.array([[3, 1], [2, 90]])
 # Their results depend on the dtype, or the target is 1 or -1, which no bool is.
 BY_DTYPE = {"type_as", "bitcast", "view", "hinge_embedding_loss"}
-# They take texts, or several matrices.
-OTHERS = {"rearrange", "block_diag", "chain_matmul", "multi_dot"}
+# They take texts, or several matrices, or overflow.
+OTHERS = {"matrix_exp", "rearrange", "reduce", "block_diag", "chain_matmul", "multi_dot"}
 
 
 def results(array: np.ndarray[Any, Any], method: Method, given: Sequence[Any]) -> list[Tensor]:
@@ -41,16 +41,17 @@ def results(array: np.ndarray[Any, Any], method: Method, given: Sequence[Any]) -
 )
 def test_integers_are_as_good_as_floats(method: Method) -> None:
     for dtype in DTYPES:
-        array = np.array([[0, 1], [2, 9]]).astype(dtype)
+        array = np.array([[0, 1], [2, 100]]).astype(dtype)
         other = OTHER.astype(dtype)
         floats = other.astype(np.float32)
-        for given, same in (((), ()), ((1,), (1,)), ((Tensor(other),), (Tensor(floats),))):
+        x, y = Tensor(other), Tensor(floats)
+        for given, same in (((), ()), ((1,), (1,)), ((x,), (y,)), ((x, x), (y, y))):
             found = results(array, method, given)
             expected = results(array.astype(np.float32), method, same)
-            for x, y in zip(found, expected, strict=False):
+            for result, wanted in zip(found, expected, strict=False):
                 np.testing.assert_allclose(
-                    x.numpy().astype(np.float64),
-                    y.numpy().astype(np.float64),
+                    result.numpy().astype(np.float64),
+                    wanted.numpy().astype(np.float64),
                     rtol=1e-3,
                     atol=1e-4,
                     err_msg=f"{dtype}, {given}",

@@ -225,7 +225,9 @@ class Number(ExprBase):
         if self is other:
             return False
         same = NotImplemented if _asked_inside() else self._equals(other)
-        return not same if isinstance(same, bool) else same if same is NotImplemented else ~same
+        if same is NotImplemented or isinstance(same, bool):
+            return same if same is NotImplemented else not same
+        return ~same  # an array
 
     def _equals(self, other: object) -> Any:
         if self.dtype is BOOL:

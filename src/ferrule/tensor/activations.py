@@ -175,7 +175,7 @@ class Activations(Numeric):
         >>> Tensor([-200.0, 200.0]).softplus().tolist()
         [0.0, 200.0]
         """
-        x = self._wrap(self._float())
+        x = self._as_float()
         scaled = x if beta == 1 else x * beta
         result = x._wrap(special.softplus(scaled._read()))
         result = result if beta == 1 else result * (1 / beta)

@@ -195,11 +195,13 @@ class Arithmetic(Autograd):
         b, a = self._operands(other, what)
         return self._wrap(a.alu(op, b))
 
-    def _minus(self, other: Operand) -> Self:
-        """self - other for sizes of differences: in floats, as unsigned integers wrap around."""
-        if isinstance(other, TensorBase) and dtypes.is_float(other.dtype):
-            return self - other
-        return self._wrap(self._float()) - other
+    def _as_float(self, other: Operand | None = None) -> Self:
+        """This tensor in floats, as losses and distances need it: integers would wrap around.
+
+        An integer stays one if `other` is a float, since what is done with both is in its dtype.
+        """
+        stays = isinstance(other, TensorBase) and dtypes.is_float(other.dtype)
+        return self if stays or dtypes.is_float(self.dtype) else self._wrap(self._float())
 
     def _float(self) -> Value:
         """The value as a float: integers and bools become the default float."""

@@ -241,7 +241,7 @@ class Decompositions(Solvers):
         rows, columns = (self._axis(axis, "matrix_norm") for axis in dim)
         if rows == columns:
             raise ShapeError(f"[matrix_norm] the axes {dim} are the same; give two")
-        matrices = self._wrap(self._float()).movedim((rows, columns), (-2, -1))
+        matrices = self._as_float().movedim((rows, columns), (-2, -1))
         if ord == "fro":
             result = matrices.norm(2, (-2, -1))
         elif ord in ("nuc", 2, -2):

@@ -196,7 +196,7 @@ class Diagonals(Products):
             raise ShapeError(
                 f"[cdist] the shapes {self._shape} and {x2._shape} need rows: at least two axes"
             )
-        difference = self.unsqueeze(-2)._minus(x2.unsqueeze(-3))
+        difference = self._as_float(x2).unsqueeze(-2) - x2.unsqueeze(-3)
         value = difference._read()
         if value.edge is None or not isinstance(p, int | float):
             return difference.norm(p, -1)

@@ -99,7 +99,7 @@ class Differences(Searching):
     ) -> Self:
         """The areas between neighbours, on the last axis, finished."""
         place = self._axis(axis, what)
-        heights = self._wrap(self._float()).movedim(place, -1)._read()
+        heights = self._as_float().movedim(place, -1)._read()
         before, after = _neighbours(heights)
         doubled = before + after
         if x is None:

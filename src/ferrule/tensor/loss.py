@@ -44,13 +44,13 @@ class Loss(Neural):
         raise ValueError(f"[{what}] reduction is 'mean', 'sum' or 'none', not {reduction!r}")
 
     def _fitting(self, target: Operand, what: str) -> tuple[Self, Self]:
-        """This tensor and a target, of one dtype and shape; raises `ShapeError`.
+        """This tensor and a target, of one float dtype and one shape; raises `ShapeError`.
 
         A target may be a number, or one for many predictions. Predictions are not repeated, but for
         a single number: those of shape (N, 1) for a target (N,) would be compared each with each,
         and the mean be a number that looks right.
         """
-        own, wanted = self._operands(target, what)
+        own, wanted = self._as_float(target)._operands(target, what)
         if own.shape != self._shape and self._shape:
             given = np.shape(target) if not isinstance(target, TensorBase) else target._shape
             is_other_order = prod(given) == prod(self._shape)
@@ -64,7 +64,7 @@ class Loss(Neural):
 
     def _difference(self, target: Operand, what: str) -> Self:
         own, wanted = self._fitting(target, what)
-        return own._minus(wanted)
+        return own - wanted
 
     # -- classes ---------------------------------------------------------------------------------
 
@@ -232,7 +232,7 @@ class Loss(Neural):
         >>> Tensor([0.5]).binary_cross_entropy(Tensor([1.0])).item() == Tensor([2.0]).log().item()
         True
         """
-        source = self._wrap(self._float())
+        source = self._as_float()
         source._fitting(target, "binary_cross_entropy")
         losses = self._wrap(_surprise(*source._operands(target, "binary_cross_entropy")))
         losses = losses if weight is None else losses * self._wrap(weight._read())
@@ -262,12 +262,13 @@ class Loss(Neural):
         >>> Tensor([-1000.0]).binary_cross_entropy_with_logits(Tensor([1.0])).item()
         1000.0
         """
-        self._fitting(target, "binary_cross_entropy_with_logits")
+        x = self._as_float()
+        x._fitting(target, "binary_cross_entropy_with_logits")
         if pos_weight is None:
-            losses = self.softplus() - self * target
+            losses = x.softplus() - x * target
         else:
-            more = (self._wrap(pos_weight._read()) - 1) * target + 1
-            losses = (self * target).neg() + self + more * (-self).softplus()
+            more = (self._wrap(pos_weight._read())._as_float() - 1) * target + 1
+            losses = (x * target).neg() + x + more * (-x).softplus()
         losses = losses if weight is None else losses * self._wrap(weight._read())
         return losses._reduced(reduction, "binary_cross_entropy_with_logits")
 
@@ -318,10 +319,11 @@ class Loss(Neural):
         >>> Tensor([0.0]).poisson_nll_loss(Tensor([3.0])).item()
         1.0
         """
-        self._fitting(target, "poisson_nll_loss")
-        losses = self.exp() - self * target if log_input else self - (self + eps).log() * target
+        x = self._as_float()
+        x._fitting(target, "poisson_nll_loss")
+        losses = x.exp() - x * target if log_input else x - (x + eps).log() * target
         if full:
-            count = self._wrap(self._operand(target))
+            count = x._wrap(x._operand(target))._as_float()
             large = (count > 1).where(count, 1)
             more = large * large.log() - large + (large * (2 * math.pi)).log() * 0.5
             losses = losses + (count > 1).where(more, 0)
@@ -344,12 +346,12 @@ class Loss(Neural):
         >>> Tensor([1.0]).gaussian_nll_loss(Tensor([3.0]), Tensor([1.0])).item()
         2.0
         """
-        self._fitting(target, "gaussian_nll_loss")
-        spread = self._wrap(self._operand(var))
+        difference = self._difference(target, "gaussian_nll_loss")
+        spread = self._wrap(self._operand(var))._as_float()
         if spread._shape and spread._shape == self._shape[:-1]:
             spread = spread.unsqueeze(-1)
         spread = (spread < eps).where(spread - spread.detach() + eps, spread)
-        losses = (spread.log() + (self - target).square() / spread) * 0.5
+        losses = (spread.log() + difference.square() / spread) * 0.5
         if full:
             losses = losses + 0.5 * math.log(2 * math.pi)
         return losses._reduced(reduction, "gaussian_nll_loss")

@@ -45,7 +45,7 @@ class Margins(Loss):
         >>> Tensor([[3.0, 4.0]]).pairwise_distance(Tensor([[0.0, 0.0]]), eps=0).tolist()
         [5.0]
         """
-        return (self._minus(other) + eps).norm(p, -1, keepdim)
+        return (self._as_float(other) - other + eps).norm(p, -1, keepdim)
 
     def pdist(self, p: float = 2.0) -> Self:
         """The p-norms of the differences of all pairs of rows: n * (n - 1) / 2 numbers.
@@ -58,7 +58,8 @@ class Margins(Loss):
             raise ShapeError(f"[pdist] a matrix of rows is needed, not shape {self._shape}")
         count = known_size(self._shape[0], "pdist")
         rows, columns = self.triu_indices(count, count, 1, device=self.device)
-        return self[rows]._minus(self[columns]).norm(p, -1)
+        x = self._as_float()
+        return (x[rows] - x[columns]).norm(p, -1)
 
     # -- two vectors, or three -------------------------------------------------------------------
 
@@ -74,11 +75,11 @@ class Margins(Loss):
         >>> round(x.cosine_embedding_loss(x, Tensor([-1]), margin=0.25).item(), 6)
         0.75
         """
-        y = self._wrap(other._read())
+        x, y = self._as_float(), self._wrap(other._read())._as_float()
         # PyTorch adds this to the squared lengths, so that zeros have a cosine.
         tiny = 1e-12
-        squares = (self.square().sum(-1) + tiny) * (y.square().sum(-1) + tiny)
-        cosine = (self * y).sum(-1) / squares.sqrt()
+        squares = (x.square().sum(-1) + tiny) * (y.square().sum(-1) + tiny)
+        cosine = (x * y).sum(-1) / squares.sqrt()
         near, far = (self._wrap(target._read().equals(sign)) for sign in (1, -1))
         losses = near.where(1 - cosine, far.where((cosine - margin).clamp(min=0), 0))
         return losses._reduced(reduction, "cosine_embedding_loss")
@@ -155,7 +156,7 @@ class Margins(Loss):
         >>> Tensor([1.0]).margin_ranking_loss(Tensor([3.0]), Tensor([1.0])).item()
         2.0
         """
-        losses = (margin - self._minus(other) * target).clamp(min=0)
+        losses = (margin - (self._as_float(other) - other) * target).clamp(min=0)
         return losses._reduced(reduction, "margin_ranking_loss")
 
     # -- signs -----------------------------------------------------------------------------------
@@ -170,7 +171,8 @@ class Margins(Loss):
         [0.5, 0.75]
         """
         not_near, not_far = (self._wrap(target._read().differs(sign)) for sign in (1, -1))
-        losses = not_near.where((margin - self).clamp(min=0), 0) + not_far.where(self, 0)
+        x = self._as_float()
+        losses = not_near.where((margin - x).clamp(min=0), 0) + not_far.where(x, 0)
         return losses._reduced(reduction, "hinge_embedding_loss")
 
     def soft_margin_loss(self, target: Operand, reduction: str = "mean") -> Self:
@@ -180,12 +182,8 @@ class Margins(Loss):
         >>> Tensor([-200.0]).soft_margin_loss(Tensor([1.0])).item()
         200.0
         """
-        return (
-            (self._wrap(self._float()) * target)
-            .neg()
-            .softplus()
-            ._reduced(reduction, "soft_margin_loss")
-        )
+        losses = (self._as_float(target) * target).neg().softplus()
+        return losses._reduced(reduction, "soft_margin_loss")
 
     # -- classes, on the last axis ---------------------------------------------------------------
 
@@ -260,8 +258,9 @@ class Margins(Loss):
         return losses.mean(-1)._reduced(reduction, "multilabel_soft_margin_loss")
 
     def _scores_of(self, target: TensorBase, same: bool, what: str) -> tuple[Self, Self]:
-        """Scores as (batch, classes) and targets to match; raises `ShapeError`."""
-        scores = self.reshape(1, -1) if len(self._shape) < 2 else self
+        """Scores in floats as (batch, classes) and targets to match; raises `ShapeError`."""
+        scores = self._as_float()
+        scores = scores.reshape(1, -1) if len(self._shape) < 2 else scores
         shape = self._shape if same else self._shape[:-1]
         one = not self._shape or (not same and len(self._shape) == 1 and target._shape == (1,))
         if len(self._shape) > 2 or (target._shape != shape and not one):

@@ -90,7 +90,7 @@ class Neural(Tables):
         """
         if not tau > 0:
             raise ValueError(f"[gumbel_softmax] tau {tau} has to be more than 0")
-        logits = self._wrap(self._float())
+        logits = self._as_float()
         drawn = self.rand(self._shape, device=self.device)
         # An exponentially distributed number; 0 stands for those below 2**-24.
         waited = (-drawn).log1p().neg().maximum(2.0**-25)
@@ -174,7 +174,7 @@ class Neural(Tables):
         >>> Tensor([0.0, 0.0]).softmin().tolist()
         [0.5, 0.5]
         """
-        x = self._wrap(self._float()) if dtype is None else self.cast(dtype)
+        x = self._as_float() if dtype is None else self.cast(dtype)
         return (-x).softmax(axis, dtype)
 
     # -- attention -------------------------------------------------------------------------------

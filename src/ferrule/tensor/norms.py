@@ -156,7 +156,7 @@ class Norms(Moments):
         >>> Tensor([1.0, 2.0]).dist(Tensor([4.0, 6.0])).item()
         5.0
         """
-        return self._minus(other).norm(p)
+        return (self._as_float(other) - other).norm(p)
 
     def renorm(self, p: float, dim: int, maxnorm: float) -> Self:
         """Each part at one place of an axis, scaled down to the norm `maxnorm` if it has more.

@@ -210,7 +210,7 @@ class Pooling(Convolution):
         if divisor == 0:
             raise ValueError(f"[{what}] divisor_override must not be 0")
         pool = Pool.make(self._shape, kernel, stride, padding, dilation, ceil_mode, count, what)
-        source = self._wrap(self._float())
+        source = self._as_float()
         if divisor is None and count_include_pad and not any(pool.extra):
             return source._pooled(pool, 0, rounded_mean, what)
         total = source._in_float32(lambda x: x._pooled(pool, 0, Value.sum, what))
@@ -303,7 +303,7 @@ class Pooling(Convolution):
     ) -> Self:
         if not power > 0:
             raise ValueError(f"[{what}] norm_type {power} must be more than 0")
-        source = self._wrap(self._float())
+        source = self._as_float()
         if math.isinf(power):
             size: Self = source.abs()
             return size._pooled(

@@ -120,7 +120,7 @@ class Resampling(Pooling):
 
     def _adaptive_mean(self, wanted: Wanted, count: int, what: str) -> Self:
         sizes, parts = self._parts(wanted, count, what)
-        source = self._wrap(self._float())
+        source = self._as_float()
         pool = self._even_pool(sizes, parts, what)
         if pool is not None:
             return source._pooled(pool, 0, rounded_mean, what)

@@ -182,7 +182,7 @@ class Scientific(Functions):
         >>> Tensor([0.5, 1.0]).logit().tolist()
         [0.0, inf]
         """
-        x = self if eps is None else self._wrap(self._float()).clamp(eps, 1 - eps)
+        x = self if eps is None else self._as_float().clamp(eps, 1 - eps)
         return x._apply(errorfunction.logit)
 
     def ndtr(self) -> Self:

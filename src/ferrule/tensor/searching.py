@@ -151,7 +151,7 @@ class Searching(Sorting):
         [0.0, 2.0, 1.0, 0.0]
         """
         edges = self._edges(bins, None if min == max == 0 else (min, max), 1, "histc")
-        flat = self._wrap(self._float()).flatten()._read()
+        flat = self._as_float().flatten()._read()
         return self._wrap(_binned(flat, edges, None).cast(flat.dtype))
 
     def histogram(
@@ -172,7 +172,7 @@ class Searching(Sorting):
         >>> hist.tolist(), edges.tolist()
         ([0.0, 3.0], [0.0, 1.0, 2.0])
         """
-        flat = self._wrap(self._float()).flatten()._read()
+        flat = self._as_float().flatten()._read()
         edges = self._edges(bins, range, 0.5, "histogram")
         weights = None if weight is None else self._wrap(weight._read()).flatten()._read()
         counts = _binned(flat, edges, weights).cast(flat.dtype)
@@ -186,7 +186,7 @@ class Searching(Sorting):
         self, bins: Any, limits: tuple[float, float] | None, margin: float, what: str
     ) -> Value:
         """The edges of bins: those given, or at equal distances, and around a single number."""
-        value = self._wrap(self._float()).flatten()._read().detach()
+        value = self._as_float().flatten()._read().detach()
         if not isinstance(bins, int):
             edges = bins._read() if isinstance(bins, TensorBase) else None
             edges = from_host(bins, value.dtype, self.device) if edges is None else edges

@@ -62,8 +62,8 @@ def _call(function: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any
         return function(*args, **kwargs)
     arguments = (tuple(args), dict(kwargs))
     sources = read(tensors_of(arguments))
-    followed = [value.edge is not None for value in sources]
-    call = _Call(function, blank(arguments), followed, [], is_training())
+    needs_gradient = [value.edge is not None for value in sources]
+    call = _Call(function, blank(arguments), needs_gradient, [], is_training())
     start = tape_position()
     with watch_writes() as call.before, _keeping(call.words):
         result, outputs, _ = call.run([value.detach() for value in sources])
@@ -81,7 +81,7 @@ class _Call:
 
     function: Callable[..., Any]
     arguments: Any
-    followed: Sequence[bool]
+    needs_gradient: Sequence[bool]
     """For each tensor among the arguments, true if it is differentiated by."""
     words: list[Words]
     training: bool
@@ -109,7 +109,7 @@ class _Call:
         A view of the result is read while gradients are recorded: its edge is made then.
         """
         roots = [Entry("argument", IDENTITY, (value,), value.node, None) for value in values]
-        inputs = zip(values, roots, self.followed, strict=True)
+        inputs = zip(values, roots, self.needs_gradient, strict=True)
         tensors = wrap([Value(v.node, root if needed else None) for v, root, needed in inputs])
         args, kwargs = replaced(self.arguments, tensors)
         with transforming():
