@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.backend.test_variables import ARITHMETIC, COMPARISONS
 
 import ferrule
 from ferrule import Tensor, TinyJit, Variable, dtypes, nn
@@ -23,22 +24,7 @@ X = np.random.default_rng(0).standard_normal((12, 8)).astype(np.float32)
 
 # *** numbers of Python ***
 
-BINARY = [
-    operator.add,
-    operator.sub,
-    operator.mul,
-    operator.truediv,
-    operator.floordiv,
-    operator.mod,
-    operator.pow,
-    divmod,
-    operator.lt,
-    operator.le,
-    operator.gt,
-    operator.ge,
-    operator.eq,
-    operator.ne,
-]
+BINARY = [*ARITHMETIC, *COMPARISONS]
 OTHERS = [
     0.5,
     -2.5,

@@ -6,15 +6,18 @@ from ferrule import Context, Tensor
 from tests.fuzz.drawing import NothingFitsError
 from tests.fuzz.generate import Generator
 from tests.fuzz.program import assigned
-from tests.fuzz.reference import UndefinedError
+from tests.fuzz.reference import Oracle, UndefinedError
 from tests.fuzz.surface import Method
 
 CALLS_EACH = 6
 """Of one generator: what is drawn for a call is there for the next, so that shapes vary."""
 
 
-def accepted(method: Method, tries: int, least: int = 1) -> int:
-    """How many calls of a method are accepted, of so many; it stops at `least`."""
+def accepted(method: Method, tries: int, least: int = 1, oracle: Oracle | None = None) -> int:
+    """How many calls of a method are accepted, of so many; it stops at `least`.
+
+    An oracle is asked about each of them.
+    """
     found = 0
     if method.lacking:
         return 0
@@ -22,6 +25,7 @@ def accepted(method: Method, tries: int, least: int = 1) -> int:
         generator = Generator(0, number)
         with Context(FERRULE_DEVICE="NUMPY"):
             generator.start()
+            generator.machine.oracle = oracle
             for _ in range(CALLS_EACH):
                 found += _accepts(generator, method)
                 if found >= least:

@@ -115,8 +115,8 @@ class Generator:
             self.forget(before)
             return
         try:
-            line = self.done(line)
-            self.check_results(line)
+            lines = self.done(line)
+            self.check_results(lines[-1])
         except (NothingFitsError, UndefinedError):
             self.forget(before)
             self.remake(line)
@@ -133,24 +133,24 @@ class Generator:
         self.accepted[self.name_of(line)] += 1
         self.sources += self.draw.pending
         self.draw.pending.clear()
-        self.body.append(line)
-        for name in assigned(line):
+        self.body += lines
+        for name in (name for line in lines for name in assigned(line)):
             value = self.machine.values[name]
             if isinstance(value, Tensor):
                 self.draw.values[name] = value
 
-    def done(self, line: str) -> str:
-        """Does a statement, or one like it that gives more to compare; says which."""
+    def done(self, line: str) -> list[str]:
+        """Does a statement, or what is like it and gives more to compare; says what it did."""
         self.machine.run(line)
         names = assigned(line)
         if len(names) != 1:
-            return line
+            return [line]
         result = self.machine.values[names[0]]
         if isinstance(result, tuple | list):
-            return self.unpacked(line, names[0], result)
+            return [self.unpacked(line, names[0], result)]
         if isinstance(result, Tensor) and self.rng.random() < 0.8:
             return self.in_domain(line, result)
-        return line
+        return [line]
 
     def unpacked(self, line: str, name: str, results: Sequence[Any]) -> str:
         """The statement with a name for each of the tensors that it gives."""
@@ -163,14 +163,14 @@ class Generator:
         self.machine.run(line)
         return line
 
-    def in_domain(self, line: str, result: Tensor) -> str:
-        """The statement with the tensor brought to where a function of it is a number."""
+    def in_domain(self, line: str, result: Tensor) -> list[str]:
+        """The statement, behind one that brings the tensor to where a function is defined."""
         found = re.match(r"(v\d+) = (\w+)\.(\w+)\(", line)
         if found is None or found[2] not in self.draw.values or is_write(line):
-            return line
+            return [line]
         whole = self.draw.values[found[2]]
         if _share_of_nan(result) <= _share_of_nan(whole):
-            return line
+            return [line]
         name = self.new_name()
         inner = f"{name} = {found[2]}{self.rng.choice(DOMAINS)}"
         other = f"{found[1]} = {name}.{line[found.start(3) :]}"
@@ -179,10 +179,8 @@ class Generator:
             self.machine.run(other)
         except (TypeError, ValueError, RuntimeError):
             self.machine.run(line)
-            return line
-        self.body.append(inner)
-        self.draw.values[name] = self.machine.values[name]
-        return other
+            return [line]
+        return [inner, other]
 
     def remake(self, line: str) -> None:
         """Takes back a write that was done and is not to stay: everything is done again."""

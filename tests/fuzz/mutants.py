@@ -30,8 +30,13 @@ from typing import Any
 from tests.fuzz.mutations import PARTS, Mutation, all_mutations, drawn
 
 ROOT = Path(__file__).resolve().parents[2]
-# What each part is mostly about, so that its mutants are looked for where they are.
-FOCI = {"shape": ("views", ""), "gradient": ("gradients",), "schedule": ("", "writes")}
+# What each part is mostly about, where its mutants are looked for; others by methods of their file.
+FOCI = {
+    "shape": ("views", ""),
+    "gradient": ("gradients",),
+    "schedule": ("", "writes"),
+    "codegen": ("",),
+}
 ROUND = 30.0
 """Seconds of one run of the machine, after which the next focus and seed are taken."""
 MOST_FALSE = 3
@@ -141,8 +146,7 @@ def _fuzzed(
     programs: int | None,
     start: float,
 ) -> Verdict:
-    part = mutation.file.partition("/")[0]
-    foci = FOCI.get(part, (mutation.file,) if part == "tensor" else ("",))
+    foci = FOCI.get(mutation.file.partition("/")[0], (mutation.file,))
     numbers = random.Random(f"{seed}:{mutation.name}")
     spent, done, false = 0.0, 0, 0
     turn = 0

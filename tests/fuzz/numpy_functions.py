@@ -19,13 +19,13 @@ erf: Final = np.vectorize(math.erf, otypes=[np.float64])
 _SELU, _SCALE = 1.6732632423543772, 1.0507009873554805
 
 
-def wanted(condition: object) -> None:
+def only_if(condition: object) -> None:
     """Raises `TypeError` if NumPy's function is not meant for such arguments."""
     if not condition:
         raise TypeError
 
 
-def whole(x: Any) -> Any:
+def as_integers(x: Any) -> Any:
     """The integers that a float64 stands for."""
     found = np.asarray(x)
     return found if found.dtype == np.bool_ else found.astype(np.int64)
@@ -36,6 +36,50 @@ def sizes_of(given: tuple[Any, ...]) -> tuple[int, ...]:
     if len(given) == 1 and isinstance(given[0], tuple | list):
         return tuple(given[0])
     return given
+
+
+# -- functions that NumPy has under its own names --------------------------------------------------
+
+_TAME = """abs absolute neg=negative square floor ceil trunc sign maximum minimum add sub=subtract
+    mul=multiply subtract multiply less less_equal greater greater_equal lt=less le=less_equal
+    gt=greater ge=greater_equal eq=equal ne=not_equal fmax fmin isnan isinf isfinite"""
+_WILD = "sin cos exp exp2 expm1 tanh sinh cosh arctan atan=arctan arcsinh asinh=arcsinh"
+
+
+def _functions(text: str, is_wild: bool) -> dict[str, tuple[np.ufunc, bool]]:
+    pairs = [word.partition("=") for word in text.split()]
+    return {ours: (getattr(np, theirs or ours), is_wild) for ours, _, theirs in pairs}
+
+
+UFUNCS: Final = _functions(_TAME, False) | _functions(_WILD, True)
+AGGREGATES: Final[Mapping[str, Callable[..., Any]]] = {
+    "sum": np.sum,
+    "prod": np.prod,
+    "mean": np.mean,
+    "max": np.max,
+    "amax": np.max,
+    "min": np.min,
+    "amin": np.min,
+    "any": np.any,
+    "all": np.all,
+    "cumsum": np.cumsum,
+    "cumprod": np.cumprod,
+}
+
+
+def aggregate(
+    function: Callable[..., Any], x: Array, given: list[Any], named: dict[str, Any]
+) -> Array:
+    """With an axis, or several, and keepdim; running totals are of the first axis by default."""
+    axis = named.pop("axis", named.pop("dim", given[0] if given else None))
+    keep = named.pop("keepdim", named.pop("keepdims", given[1] if len(given) > 1 else False))
+    only_if(not named and len(given) <= 2 and not isinstance(axis, bool))
+    if function in (np.cumsum, np.cumprod):
+        only_if(not keep and x.ndim)
+        return np.asarray(function(x, 0 if axis is None else axis))
+    if axis is not None and not isinstance(axis, int):
+        axis = tuple(axis)
+    return np.asarray(function(x, axis=axis, keepdims=bool(keep)))
 
 
 # -- element by element --------------------------------------------------------------------------
@@ -50,12 +94,13 @@ def softplus(x: Array) -> Array:
 
 
 def _lgamma(x: Array) -> Array:
-    wanted((x > 0).all())
-    return np.vectorize(math.lgamma, otypes=[np.float64])(x)
+    found = np.full(x.shape, np.nan)  # where it is not asked, nothing is compared
+    found[x > 0] = np.vectorize(math.lgamma, otypes=[np.float64])(x[x > 0])
+    return found
 
 
 def _clamp(x: Array, min: Any = None, max: Any = None) -> Array:
-    wanted(min is None or max is None or np.all(np.asarray(min) <= max))
+    only_if(min is None or max is None or np.all(np.asarray(min) <= max))
     low = x if min is None else np.maximum(x, min)
     return low if max is None else np.minimum(low, max)
 
@@ -65,13 +110,13 @@ def _elu(x: Array, alpha: float = 1.0) -> Array:
 
 
 def _celu(x: Array, alpha: float = 1.0) -> Array:
-    wanted(alpha > 0)
+    only_if(alpha > 0)
     return np.where(x > 0, x, alpha * np.expm1(np.minimum(x / alpha, 0)))
 
 
-def _where(mask: Array, a: Any, b: Any) -> Array:
-    wanted(mask.dtype == np.bool_)
-    return np.where(mask, a, b)
+def _where(mask: Array, input: Any, other: Any) -> Array:
+    only_if(mask.dtype == np.bool_)
+    return np.where(mask, input, other)
 
 
 def _logical(function: Function) -> Function:
@@ -79,7 +124,7 @@ def _logical(function: Function) -> Function:
 
 
 def _bitwise(function: Function) -> Function:
-    return lambda x, *others: function(*map(whole, (x, *others)))
+    return lambda x, *others: function(*map(as_integers, (x, *others)))
 
 
 def _xlogy(x: Array, y: Any) -> Array:
@@ -204,7 +249,7 @@ def _spread(power: float) -> Function:
 
 def _chosen(function: Function) -> Function:
     def choose(x: Array, axis: int | None = None, keepdim: bool = False) -> Any:
-        wanted(axis is not None or not keepdim)
+        only_if(axis is not None or not keepdim)
         return function(x, axis=axis, keepdims=keepdim)
 
     return choose
@@ -217,7 +262,7 @@ def _count(x: Array, axis: Any = None) -> Any:
 def _layer_norm(
     x: Array, shape: Sequence[int], weight: None = None, bias: None = None, eps: float = 1e-5
 ) -> Array:
-    wanted(weight is None and bias is None)
+    only_if(weight is None and bias is None)
     axes = tuple(range(x.ndim - len(shape), x.ndim))
     centred = x - x.mean(axes, keepdims=True)
     return centred / np.sqrt(np.square(centred).mean(axes, keepdims=True) + eps)
@@ -225,7 +270,7 @@ def _layer_norm(
 
 def _loss(function: Function) -> Function:
     def loss(x: Array, target: Any, reduction: str = "mean") -> Any:
-        wanted(np.shape(x) == np.shape(target))
+        only_if(np.shape(x) == np.shape(target))
         found = function(x - target)
         return {"none": lambda y: y, "sum": np.sum, "mean": np.mean}[reduction](found)
 
@@ -279,13 +324,13 @@ def _padded(x: Array, padding: Sequence[Any], value: float = 0.0) -> Array:
 
 
 def _shrunk(x: Array, arg: Sequence[Any]) -> Array:
-    wanted(len(arg) == x.ndim)
+    only_if(len(arg) == x.ndim)
     return x[tuple(slice(*pair) if pair else slice(None) for pair in arg)]
 
 
 def _joined(function: Function) -> Function:
     def join(x: Array, *others: Array, dim: int = 0) -> Array:
-        wanted(all(isinstance(y, np.ndarray) for y in others))
+        only_if(all(isinstance(y, np.ndarray) for y in others))
         return np.asarray(function([x, *others], dim))
 
     return join
@@ -299,7 +344,7 @@ def _unfolded(x: Array, dim: int, size: int, step: int) -> Array:
 def _gathered(x: Array, dim: int, index: Array) -> Array:
     dim = dim % x.ndim
     kept = tuple(slice(None) if axis == dim else slice(n) for axis, n in enumerate(index.shape))
-    return np.take_along_axis(x[kept], whole(index), dim)
+    return np.take_along_axis(x[kept], as_integers(index), dim)
 
 
 def _scatter_added(x: Array, dim: int, index: Array, src: Array) -> Array:
@@ -311,9 +356,9 @@ def _scatter_added(x: Array, dim: int, index: Array, src: Array) -> Array:
     return out
 
 
-def _index_added(x: Array, dim: int, index: Array, source: Array) -> Array:
+def _index_added(x: Array, dim: int, index: Array, source: Array, alpha: float = 1) -> Array:
     out = np.moveaxis(x.copy(), dim, 0)
-    np.add.at(out, whole(index), np.moveaxis(source, dim, 0))
+    np.add.at(out, as_integers(index), np.moveaxis(alpha * source, dim, 0))
     return np.moveaxis(out, 0, dim)
 
 
@@ -330,9 +375,9 @@ def _unflattened(x: Array, dim: int, sizes: Sequence[int]) -> Array:
 
 
 def _flattened(x: Array, start_dim: int = 0, end_dim: int = -1) -> Array:
-    wanted(x.ndim)
+    only_if(x.ndim)
     start, end = start_dim % x.ndim, end_dim % x.ndim
-    wanted(start <= end)
+    only_if(start <= end)
     size = math.prod(x.shape[start : end + 1])
     return x.reshape((*x.shape[:start], size, *x.shape[end + 1 :]))
 
@@ -389,8 +434,8 @@ MOVEMENTS: Final[Mapping[str, Function]] = {
     "column_stack": lambda x, *others: np.column_stack([x, *others]),
     "unfold": _unfolded,
     "gather": _gathered,
-    "index_select": lambda x, dim, index: np.take(x, whole(index), dim),
-    "take": lambda x, index: x.reshape(-1)[whole(index)],
+    "index_select": lambda x, dim, index: np.take(x, as_integers(index), dim),
+    "take": lambda x, index: x.reshape(-1)[as_integers(index)],
     "scatter_add": _scatter_added,
     "index_add": _index_added,
     "zeros_like": np.zeros_like,
@@ -425,7 +470,7 @@ def _convolved(
     groups: int = 1,
 ) -> Array:
     count = x.ndim - 2
-    wanted(weight.ndim == x.ndim)
+    only_if(weight.ndim == x.ndim)
     edges = [(n, n) for n in _pairs(padding, count)]
     padded = np.pad(x, [(0, 0), (0, 0), *edges])
     taps = windows(padded, weight.shape[2:], stride, dilation)
@@ -440,7 +485,7 @@ def _convolved(
 
 def _pooled(rank: int, function: Function) -> Function:
     def pool(x: Array, kernel_size: Any, stride: Any = None) -> Array:
-        wanted(x.ndim == rank + 2)
+        only_if(x.ndim == rank + 2)
         stride = kernel_size if stride is None else stride
         found = windows(x, kernel_size, stride)
         return np.asarray(function(found, tuple(range(-rank, 0))))
@@ -456,7 +501,7 @@ def _added(product: Function) -> Function:
 
 
 def _linear(x: Array, weight: Array, bias: Any = None) -> Any:
-    wanted(x.ndim > 1 and weight.ndim == 2)
+    only_if(x.ndim > 1 and weight.ndim == 2)
     found = x @ weight.T
     return found if bias is None else found + bias
 

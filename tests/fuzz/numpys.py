@@ -18,7 +18,17 @@ import numpy as np
 
 from ferrule import Tensor, dtypes
 from ferrule.dtype import DType
-from tests.fuzz.numpy_functions import ELEMENTS, FUNCTIONS, PRODUCTS, REDUCTIONS, sizes_of, whole
+from tests.fuzz.numpy_functions import (
+    AGGREGATES,
+    ELEMENTS,
+    FUNCTIONS,
+    PRODUCTS,
+    REDUCTIONS,
+    UFUNCS,
+    aggregate,
+    as_integers,
+    sizes_of,
+)
 from tests.fuzz.program import parsed, words, written
 
 Array = np.ndarray[Any, Any]
@@ -150,7 +160,7 @@ class _Oracle:
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return -self._number(operand)
             case ast.UnaryOp(op=ast.Invert(), operand=operand):
-                return np.invert(whole(self.value(operand)))
+                return np.invert(as_integers(self.value(operand)))
             case ast.Attribute(value=owner, attr="T"):
                 return self.value(owner).T
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
@@ -188,7 +198,7 @@ class _Oracle:
         if op in _BITS:
             if any(are_bools) and not all(are_bools):
                 raise UnknownError
-            return op(whole(a), whole(b))
+            return op(as_integers(a), as_integers(b))
         if any(are_bools):
             raise UnknownError
         if op is np.matmul:
@@ -238,13 +248,13 @@ class _Oracle:
         if isinstance(owner, ast.Name) and owner.id == "Tensor":
             return self._made(name, args, words)
         x = self.value(owner)
-        if name in _UFUNCS:
+        if name in UFUNCS:
             return self._function(name, [x, *map(self.value, args)], words)
         given = [self._argument(arg) for arg in args]
         named = {str(word.arg): self._argument(word.value) for word in words}
-        if name in _REDUCES:
+        if name in AGGREGATES:
             self.magnitude *= max(x.size, 1)
-            return _reduce(_REDUCES[name], x, given, named)
+            return aggregate(AGGREGATES[name], x, given, named)
         if name in ELEMENTS and name not in _OF_BOOLS:
             self._refuse_bools(x, *given, *named.values())
         if name in REDUCTIONS:
@@ -278,7 +288,7 @@ class _Oracle:
             raise UnknownError
 
     def _function(self, name: str, operands: list[Any], words: list[ast.keyword]) -> Any:
-        function, is_wild = _UFUNCS[name]
+        function, is_wild = UFUNCS[name]
         if words or len(operands) != function.nin:
             raise UnknownError
         if is_wild and self.magnitude > _LARGEST_ARGUMENT:
@@ -320,45 +330,3 @@ _COMPARE: Final[Mapping[Any, Callable[[Any, Any], Any]]] = {
     ast.Eq: np.equal,
     ast.NotEq: np.not_equal,
 }
-_TAME = """abs absolute neg=negative square floor ceil trunc sign maximum minimum add sub=subtract
-    mul=multiply subtract multiply less less_equal greater greater_equal lt=less le=less_equal
-    gt=greater ge=greater_equal eq=equal ne=not_equal fmax fmin isnan isinf isfinite"""
-_WILD = "sin cos exp exp2 expm1 tanh sinh cosh arctan atan=arctan arcsinh asinh=arcsinh"
-
-
-def _functions(text: str, is_wild: bool) -> dict[str, tuple[np.ufunc, bool]]:
-    pairs = [word.partition("=") for word in text.split()]
-    return {ours: (getattr(np, theirs or ours), is_wild) for ours, _, theirs in pairs}
-
-
-_UFUNCS: Final = _functions(_TAME, False) | _functions(_WILD, True)
-_REDUCES: Final[Mapping[str, Callable[..., Any]]] = {
-    "sum": np.sum,
-    "prod": np.prod,
-    "mean": np.mean,
-    "max": np.max,
-    "amax": np.max,
-    "min": np.min,
-    "amin": np.min,
-    "any": np.any,
-    "all": np.all,
-    "cumsum": np.cumsum,
-    "cumprod": np.cumprod,
-}
-
-
-def _reduce(
-    function: Callable[..., Any], x: Array, given: list[Any], named: dict[str, Any]
-) -> Array:
-    """With an axis, or several, and keepdim; running totals are of the first axis by default."""
-    axis = named.pop("axis", named.pop("dim", given[0] if given else None))
-    keep = named.pop("keepdim", named.pop("keepdims", given[1] if len(given) > 1 else False))
-    if named or len(given) > 2 or isinstance(axis, bool):
-        raise UnknownError
-    if function in (np.cumsum, np.cumprod):
-        if keep or x.ndim == 0:
-            raise UnknownError
-        return np.asarray(function(x, 0 if axis is None else axis))
-    if axis is not None and not isinstance(axis, int):
-        axis = tuple(axis)
-    return np.asarray(function(x, axis=axis, keepdims=bool(keep)))

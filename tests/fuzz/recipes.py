@@ -231,6 +231,20 @@ def reduced_into(name: str) -> Recipe:
     return call
 
 
+def indexed_into(name: str) -> Recipe:
+    def call(draw: Drawing) -> str:
+        x, shape = ranked(draw, draw.integer(1, 3))
+        axis = draw.integer(0, len(shape) - 1)
+        # Of several elements for one place, any may be the one that is copied.
+        count = draw.integer(0, 4) if name == "index_add" else 1
+        index = draw.fresh((count,), "int64", 0, shape[axis])
+        source = some(draw, (*shape[:axis], count, *shape[axis + 1 :]))
+        more = ", alpha=2" if name == "index_add" and draw.chance(0.3) else ""
+        return f"{x}.{name}({axis}, {index}, {source}{more})"
+
+    return call
+
+
 def diagonal_scatter(draw: Drawing) -> str:
     x, shape = ranked(draw, 2)
     return f"{x}.diagonal_scatter({some(draw, (min(shape),))})"
@@ -367,6 +381,8 @@ RECIPES: dict[str, Recipe] = {
     "split_with_sizes": split_with_sizes,
     "index_reduce": reduced_into("index_reduce"),
     "scatter_reduce": reduced_into("scatter_reduce"),
+    "index_add": indexed_into("index_add"),
+    "index_copy": indexed_into("index_copy"),
     "diagonal_scatter": diagonal_scatter,
     "masked_scatter": masked_scatter,
     "rearrange": patterns("rearrange"),

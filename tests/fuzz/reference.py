@@ -112,6 +112,7 @@ class Machine:
         self.after: Callable[[Machine, str], None] | None = None
         """Called after each statement."""
         self.oracle: Oracle | None = None
+        """Asked around each statement."""
 
     def add(
         self, source: Source, rng: Callable[[int], np.random.Generator], call: int = 0
