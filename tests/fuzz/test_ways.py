@@ -187,6 +187,14 @@ def test_extremes_say_nothing_about_derivatives() -> None:
     assert found(program, Way(derivative="differences")) is None
 
 
+def test_extremes_say_nothing_about_second_derivatives() -> None:
+    matrix = replace(A, made="Tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 0.0], [1.0, -3e38, 1.0]])")
+    right = replace(B, made="Tensor([[0.0], [3e38], [1.0]])")
+    body = ("c = (a + Tensor.eye(1)).solve(b)", "d = c.rmsnorm()")
+    program = Program((matrix, right), body, ("d",), 364434975, 1, ("a",))
+    assert found(program, Way(derivative="second")) is None
+
+
 @pytest.mark.parametrize("name", ["grad", "vjp"])
 def test_a_wrong_transformation_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = evaluate(SMOOTH)
