@@ -17,7 +17,7 @@ from ferrule.codegen.kernel import (
     Monoid,
 )
 from ferrule.codegen.phases import Every, every
-from ferrule.codegen.sums import one_sum
+from ferrule.codegen.sums import Sum, one_sum
 from ferrule.dtype import dtypes
 from ferrule.expr import (
     BOOL,
@@ -63,6 +63,8 @@ class Lowering:
 
     def __init__(self) -> None:
         self.memo: dict[Visit, Expr] = {}
+        self.sums: dict[Expr, Sum] = {}
+        """By their terms: the sums that are right only if some slots are finite."""
         self.tails: dict[Expr, Expr] = {}
         """Conditions that hold wherever a result is stored, and the range that each is about."""
         self.kept: list[tuple[LazyOp, Index]] = []
@@ -188,8 +190,10 @@ class Lowering:
                 counters = {a: found.counter for a, found in shorter.items()}
                 counted = [counters.get(a, r) for a, r in zip(axes, ranges, strict=True)]
                 ranges = tuple(r for r in counted if not r.is_const)
-            body, inner_ranges = one_sum(body, wide)
-            ranges += inner_ranges
+            simpler = one_sum(body, wide, self.sums)
+            body, ranges = simpler.term, (*ranges, *simpler.ranges)
+            if simpler.finite:
+                self.sums[body] = simpler
             if not ranges:
                 return cast(body, node.dtype)
         total = Expr(ExprOp.REDUCE, wide, (cast(body, wide),), (monoid.name, ranges))

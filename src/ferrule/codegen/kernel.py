@@ -250,12 +250,16 @@ class Nest:
 
 @dataclass(frozen=True)
 class Kernel:
-    """All nests, producers before their consumers; `slots` gives the dtype of every buffer."""
+    """All nests, producers before their consumers; `slots` gives the dtype of every buffer.
+
+    With a `guard`, they are right only if some slots are finite.
+    """
 
     name: str
     nests: tuple[Nest, ...]
     slots: tuple[DType, ...]
     variables: tuple[Variable, ...] = ()
+    guard: Guard | None = None
 
     @cached_property
     def by_name(self) -> Mapping[str, Nest]:
@@ -314,6 +318,20 @@ class Kernel:
         """The kernel with one more nest, ahead of its consumer."""
         at = next(i for i, n in enumerate(self.nests) if n.name == consumer)
         return replace(self, nests=(*self.nests[:at], nest, *self.nests[at:]))
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A kernel that does the same as another one, which is right only if some slots are finite, for
+    any elements: `exact`.
+
+    It is run instead where `check` finds that they are not: a kernel whose root would store 0 if
+    they are, and 1 if not. Without `check` nothing is looked at.
+    """
+
+    finite: frozenset[int]
+    exact: Kernel
+    check: Kernel | None = None
 
 
 class KernelError(AssertionError):
@@ -439,6 +457,11 @@ def show(kernel: Kernel) -> str:
     ]
     for root in kernel.roots:
         lines.extend(_show_nest(kernel, root, 1))
+    if kernel.guard is not None and kernel.guard.check is not None:
+        lines.append("where not all that it needs is finite:")
+        lines.extend(
+            x for n in kernel.guard.exact.roots for x in _show_nest(kernel.guard.exact, n, 1)
+        )
     return "\n".join(lines)
 
 

@@ -13,6 +13,7 @@ from typing import final
 
 from ferrule.codegen.ahead import CopiesAhead, is_ahead
 from ferrule.codegen.emitter import I32, I64, Emitter
+from ferrule.codegen.guards import guarded
 from ferrule.codegen.heuristic import schedule
 from ferrule.codegen.kernel import (
     Compute,
@@ -71,6 +72,7 @@ class Linearizer:
         else:
             self.opts = tuple(opts)
             self.scheduled = apply_opts(self.kernel, self.opts)
+        self.scheduled = guarded(self.scheduled, ast, target)
         self.uops: list[UOp] = []
 
     def __str__(self) -> str:
@@ -119,10 +121,34 @@ def linearize(kernel: Kernel, target: Target | None = None) -> list[UOp]:
     """The program of a kernel; one for blocks of threads where the target has them."""
     blocks = target is not None and target.block_threads > 1
     narrow = target is not None and target.index_bits == 32
-    nests = _Nests(prepared(kernel, blocks=blocks), blocks=blocks, narrow=narrow)
-    program = nests.program()
+    narrow = narrow and _fits_int32(kernel)
+    out = Emitter()
+    nests = _Nests(prepared(kernel, blocks=blocks), out, blocks=blocks)
+    start, stop, extent = nests.begin(narrow=narrow)
+    guard = kernel.guard
+    if guard is None or guard.check is None:
+        nests.roots(start, stop)
+    else:
+        _guarded(nests, guard.check, guard.exact, (start, stop, extent))
     nests.release()
-    return program
+    return out.scopes[0].items
+
+
+def _guarded(nests: _Nests, check: Kernel, exact: Kernel, chunks: tuple[UOp, UOp, UOp]) -> None:
+    """A program that looks whether all is finite, and does one of two things."""
+    out = nests.out
+    look, others = (_Nests(prepared(k, blocks=False), out, blocks=False) for k in (check, exact))
+    look.values.params = others.values.params = nests.values.params
+    bad = look.result()
+    zero, one = (out.constant(n, out.index) for n in (0, 1))
+    out.open("finite", bad, one)
+    nests.roots(*chunks[:2])
+    out.close()
+    out.open("exact", zero, bad)
+    others.roots_of_share(*chunks)
+    out.close()
+    look.release()
+    others.release()
 
 
 def shared_roots(kernel: Kernel) -> list[Nest]:
@@ -134,12 +160,11 @@ def shared_roots(kernel: Kernel) -> list[Nest]:
 class _Nests:
     """Puts the nests of a kernel into a program, the roots one after the other."""
 
-    def __init__(self, kernel: Kernel, *, blocks: bool, narrow: bool) -> None:
+    def __init__(self, kernel: Kernel, out: Emitter, *, blocks: bool) -> None:
         self.kernel = kernel
         self.blocks = blocks
-        self.narrow = narrow and _fits_int32(kernel)
         self.threads = Threads(kernel)
-        self.out = Emitter()
+        self.out = out
         self.values = Values(kernel, self.threads, self.out, blocks=blocks)
         self.ahead = CopiesAhead(kernel, self.values, self._filled_by)
         self.reductions = Reductions(self.values, self._children, self._serial)
@@ -147,35 +172,63 @@ class _Nests:
 
     # -- the whole ---------------------------------------------------------------------------------
 
-    def program(self) -> list[UOp]:
-        """All UOps in order."""
+    def begin(self, *, narrow: bool) -> tuple[UOp, UOp, UOp]:
+        """What every program begins with; the first chunk, the one before which it ends, and how
+        many there are in all.
+        """
         for slot, variable in enumerate(self.kernel.variables):
             u = self.out.top(UOp(UOps.VALUE, I64, arg=len(self.kernel.slots) + slot))
             self.out.remember(variable, u)
-        roots = self.kernel.roots
         shared = shared_roots(self.kernel)
-        offsets: list[Expr] = [const(0)]
-        for nest in shared:
-            offsets.append(offsets[-1] + nest.loops[0].range.size)
-        extent = self.values.value(offsets[-1] if shared else const(1))
+        chunks = sum((nest.loops[0].range.size for nest in shared), const(0))
+        extent = self.values.value(chunks if shared else const(1))
         threads = self.threads.count if self.blocks else None
         self.out.top(UOp(UOps.EXTENT, src=(extent,), arg=threads))
-        if self.narrow:
+        if narrow:
             self._narrow()
         start = self.out.typed(self.out.top(UOp(UOps.START, I64)), self.out.index)
         stop = self.out.typed(self.out.top(UOp(UOps.STOP, I64)), self.out.index)
         for slot, dtype in enumerate(self.kernel.slots):
             self.values.params[slot] = self.out.top(UOp(UOps.PARAM, dtype, arg=slot))
-        for nest in roots:
+        return start, stop, extent
+
+    def roots(self, start: UOp, stop: UOp) -> None:
+        """The chunks from the first to before the second."""
+        shared = shared_roots(self.kernel)
+        offset = const(0)
+        for nest in self.kernel.roots:
             with self.values.fetching(nest):
                 if nest in shared:
-                    offset = offsets[shared.index(nest)]
                     self._shared_root(nest, start, stop, offset, alone=len(shared) == 1)
+                    offset += nest.loops[0].range.size
                 elif shared:
                     self._first_chunk_only(nest, start, stop)
                 else:
                     self._loops(nest, 0)
-        return self.out.scopes[0].items
+
+    def roots_of_share(self, start: UOp, stop: UOp, extent: UOp) -> None:
+        """As large a share of the chunks as those from the first to before the second are of
+        another kernel's, of which there are `extent`.
+        """
+        for nest in self.kernel.roots:
+            with self.values.fetching(nest):
+                if nest in shared_roots(self.kernel):
+                    size = self.out.typed(self.values.value(nest.loops[0].range.size), I64)
+                    first, last = (self._share(u, size, extent) for u in (start, stop))
+                    self._loops(nest, 0, bounds=(first, last))
+                else:
+                    self._first_chunk_only(nest, start, stop)
+
+    def _share(self, chunk: UOp, size: UOp, extent: UOp) -> UOp:
+        """`chunk * size // extent`, in 64 bits."""
+        product = self.out.alu(ExprOp.MUL, self.out.typed(chunk, I64), size)
+        return self.out.typed(self.out.alu(ExprOp.IDIV, product, extent), self.out.index)
+
+    def result(self) -> UOp:
+        """What the last root would store."""
+        *_, root = self.kernel.roots
+        self._children(root, 0)
+        return self.values.plain(root.computes[0].value)
 
     def release(self) -> None:
         """Ends the circles of references to itself, so that all but the program is freed now, and

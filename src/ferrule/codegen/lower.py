@@ -17,12 +17,14 @@ from ferrule.codegen.expressions import Lowering
 from ferrule.codegen.kernel import (
     MONOIDS,
     Compute,
+    Guard,
     Kernel,
     Loop,
     Nest,
     Store,
 )
 from ferrule.codegen.phases import digits_of, strides_of
+from ferrule.codegen.sums import Sum
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import (
     BOOL,
@@ -39,7 +41,9 @@ from ferrule.expr import (
     load,
     range_,
     sint,
+    substitute,
     toposort,
+    uncast,
     within,
 )
 from ferrule.ops import (
@@ -66,13 +70,19 @@ _SCATTERED = {"add": BinaryOps.ADD, "max": BinaryOps.MAX, "prod": BinaryOps.MUL}
 def lower(ast: LazyOp, name: str) -> Kernel:
     """The kernel of an AST, in loop order, with every reduce in the innermost loop that it varies
     with.
+
+    Where it is right only if some slots are finite, its guard has the kernel for any elements.
     """
     lowering = Lowering()
-    builder = _Builder()
+    builder = _Builder(lowering.sums)
     stores = stores_of(ast)
     for number, group in enumerate(_groups(stores)):
         builder.add_store(lowering, number, stores[number], group)
-    return Kernel(name, tuple(builder.nests), _slots(ast), tuple(ast.vars()))
+    kernel = Kernel(name, tuple(builder.nests), _slots(ast), tuple(ast.vars()))
+    if not builder.exact:
+        return kernel
+    exact = replace(kernel, nests=tuple(builder.exact.get(n.name, n) for n in builder.nests))
+    return replace(kernel, guard=Guard(frozenset(builder.finite), exact))
 
 
 def stores_of(ast: LazyOp) -> list[LazyOp]:
@@ -141,8 +151,13 @@ def _groups(stores: Sequence[LazyOp]) -> list[int]:
 class _Builder:
     """Collects nests; a REDUCE or KEEP becomes a nest once for each place where it is needed."""
 
-    def __init__(self) -> None:
+    def __init__(self, sums: Mapping[Expr, Sum]) -> None:
+        self.sums = sums
         self.nests: list[Nest] = []
+        self.finite: set[int] = set()
+        """The slots that have to be finite."""
+        self.exact: dict[str, Nest] = {}
+        """By name: what takes the place of the nests for which they have to."""
         self._placed: dict[tuple[Expr, tuple[str, tuple[Expr, ...]], tuple[str, int]], str] = {}
         self._used: set[Expr] = set()
         self._number = itertools.count()
@@ -288,9 +303,11 @@ class _Builder:
         if key in self._placed:
             return self._placed[key]
         name = f"{kind}{next(self._number)}"
+        simpler = self.sums.get(uncast(body)) if kind == "sum" else None
+        exact = body if simpler is None else cast(simpler.exact, body.dtype)
         if any(r in self._used for r in ranges):  # ranges belong to the node, loops to each use
             fresh = {r: range_(f"{r.name}@{name}", r.size) for r in ranges}
-            body = body.substitute(fresh)
+            body, exact = substitute([body, exact], fresh)
             ranges = tuple(fresh.values())
         self._used.update(ranges)
         kept = list(itertools.takewhile(lambda p: p[0] != place[0], path))
@@ -302,6 +319,9 @@ class _Builder:
             place,
         )
         self._placed[key] = name
+        if simpler is not None:
+            self.finite |= simpler.finite
+            self.exact[name] = Nest(name, (Compute(name, exact, (), monoid),), nest.loops, place)
         self.nests.append(self._place(nest, [*outer, (name, list(ranges))]))
         return name
 

@@ -7,44 +7,82 @@ is enough that one factor's load has it.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from math import prod
 
-from ferrule.dtype import DType
-from ferrule.expr import Expr, ExprOp, all_of, conjuncts, const, load, uncast
+from ferrule.dtype import DType, dtypes
+from ferrule.expr import TRUE, Expr, ExprOp, all_of, conjuncts, const, load, select, uncast
+from ferrule.records import dataclass
 
 _MOST_TAPS = 512  # of a window
 
 
-def one_sum(body: Expr, dtype: DType) -> tuple[Expr, tuple[Expr, ...]]:
-    """What is summed, and over which ranges beside those of the sum itself.
+@dataclass(frozen=True)
+class Sum:
+    """A sum of `term`, over `ranges` beside those that it had.
 
-    A sum that is summed again becomes one with it, and a term that counts under conditions only has
-    none, if these can be those of a factor's load: the product is 0 where that is masked, and the
-    other factor needs no mask then, if it is finite. Where it is not, as a filter with an infinity
-    is in the adjoint of a convolution, the terms of the border are NaN, and the graph has none. A
-    mask for it would cost tiles of registers several times their time.
+    The term is 0 where `condition` fails, if all elements of the `finite` slots are finite.
     """
-    conditions: list[Expr] = []
-    term, ranges = body, ()
-    while term.op is ExprOp.WHERE and term.src[2] is const(0, body.dtype):
-        conditions.append(term.src[0])
-        term = term.src[1]
+
+    term: Expr
+    ranges: tuple[Expr, ...] = ()
+    condition: Expr = TRUE
+    finite: frozenset[int] = frozenset()
+
+    @property
+    def exact(self) -> Expr:
+        """The term for any elements."""
+        return select(self.condition, self.term, const(0, self.term.dtype))
+
+
+def one_sum(body: Expr, dtype: DType, known: Mapping[Expr, Sum]) -> Sum:
+    """A sum of such a body, without sums and conditions in it where that is possible.
+
+    A sum that is summed again becomes one with it; `known` has by their terms the sums that need
+    finite slots. A term that counts under conditions only has none, if these can be those of a
+    factor's load: the product is 0 where that is masked, and the other factor needs no mask then,
+    if it is finite. A mask for it would cost tiles of registers several times their time. Where it
+    is not finite, as a filter with an infinity is not in the adjoint of a convolution, the terms of
+    the border would be NaN, and the graph has none. `guards.py` looks for that, and has the exact
+    terms summed then.
+    """
+    ranges: tuple[Expr, ...] = ()
+    conditions, term = _conditions(body)
     if term.op is ExprOp.REDUCE and term.arg[0] == "sum" and term.dtype is dtype:
         ranges = term.arg[1]
         term = term.src[0]
+    if not conditions:
+        return Sum(term, ranges)
+    inside = known.get(term, Sum(term))
+    before = _factors(term)
     for condition in reversed(conditions):
         product = _under(term, condition)
         if product is None:
-            return body, ()
+            return Sum(body)
         term = product
-    return term, ranges
+    unmasked = [e for e in _factors(term) if e not in before and dtypes.is_float(e.dtype)]
+    condition = all_of([*conditions, inside.condition])
+    return Sum(term, ranges, condition, inside.finite.union(e.arg for e in unmasked))
+
+
+def _conditions(term: Expr) -> tuple[list[Expr], Expr]:
+    """Those under which a term counts, and the term."""
+    conditions = []
+    while term.op is ExprOp.WHERE and term.src[2] is const(0, term.dtype):
+        conditions.append(term.src[0])
+        term = term.src[1]
+    return conditions, term
+
+
+def _factors(product: Expr) -> list[Expr]:
+    return [uncast(e) for e in product.src]
 
 
 def _under(product: Expr, condition: Expr) -> Expr | None:
     """A product of two loads, perhaps cast, that is 0 where a condition fails, with only one of
     them masked.
     """
-    factors = [uncast(e) for e in product.src]
+    factors = _factors(product)
     if product.op is not ExprOp.MUL or any(e.op is not ExprOp.LOAD for e in factors):
         return None
     parts = set(conjuncts(condition))
