@@ -57,6 +57,15 @@ def _share_of_nan(tensor: Tensor) -> float:
     return float(np.isnan(wide).mean()) if wide.size else 0.0
 
 
+def _runs(program: Program) -> bool:
+    """True if the first call of a program raises nothing; its state has other data than before."""
+    try:
+        evaluate(replace(program, calls=1))
+    except Exception:
+        return False
+    return True
+
+
 class Generator:
     """Draws one program from a seed and a number."""
 
@@ -382,8 +391,10 @@ class Generator:
 
     def with_gradients(self, program: Program) -> Program:
         share = {"gradients": 1.0}.get(self.focus, 0.55)
-        # A leaf that is written as a whole keeps its place on the tape, unlike in a function.
-        assigned_to = {written(line) for line in program.body}
+        # A leaf that is written as a whole, perhaps by another name, keeps its place on the tape,
+        # unlike in a function.
+        targets = [str(written(line)) for line in program.body if "assign" in methods(line)]
+        assigned_to = {name for target in targets for name in self.machine.related[target]}
         floats = tuple(
             source.name
             for source in program.arguments
@@ -399,8 +410,8 @@ class Generator:
         except GradientError:
             return program
         except Exception as error:
-            # The program without gradients was accepted: a rule for one of its statements failed.
-            if not isinstance(error, UndefinedError | MemoryError):
+            # If it runs without gradients, a rule for one of its statements failed.
+            if not isinstance(error, UndefinedError | MemoryError) and _runs(program):
                 self.finding = error_finding(error, derived, None)
             return program
         return derived
