@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from ferrule import Tensor, dtypes, errors
 from tests.fuzz.derivatives import mistake
 from tests.fuzz.functions import ORACLES
 from tests.fuzz.numpys import DiffersError, NumpyOracle
-from tests.fuzz.program import Program, loaded, methods
+from tests.fuzz.program import Program, assigned, loaded, methods, written
 from tests.fuzz.reference import (
     Expected,
     Machine,
@@ -23,6 +23,7 @@ from tests.fuzz.reference import (
     UndefinedError,
     evaluate,
     is_float,
+    mantissa,
     noisy,
 )
 from tests.fuzz.ways import Way, run
@@ -206,7 +207,9 @@ def plausible(
     if wanted.shape != found.shape or wanted.dtype != found.dtype:
         return False
     same_finite = is_float(wanted) and np.array_equal(np.isfinite(wanted), np.isfinite(found))
-    if not same_finite and _may_overflow(program):
+    if not same_finite and _meets(program, _may_overflow):
+        return True
+    if _meets(program, _is_rounded_integer):
         return True
     noise = blur * max(_noise_of(program), NOISE.get(wanted.dtype.name, 0))
     samples: list[Array] = [wanted.astype(np.float64)]
@@ -225,21 +228,38 @@ def plausible(
     return _within(np.stack(samples), found.astype(np.float64), noise)
 
 
-def _may_overflow(program: Program) -> bool:
-    """True if sums of an operand overflow in one order of its elements, and not in another."""
+def _meets(program: Program, test: Callable[[Tensor, Sequence[Tensor]], bool]) -> bool:
+    """True if a test is true of an operand and the results of some statement."""
     found = False
 
     def look(machine: Machine, line: str) -> None:
         nonlocal found
+        names = [*assigned(line), written(line)] if line else []
+        results = [machine.values.get(name) for name in names]
+        tensors = [result for result in results if isinstance(result, Tensor)]
         for name in loaded(line) if line else ():
             value = machine.values.get(name)
-            if isinstance(value, Tensor) and dtypes.is_float(value.dtype):
-                sizes = np.abs(value.detach().numpy().astype(np.float64))
-                total = sizes[np.isfinite(sizes)].sum()
-                found = found or bool(total > float(finfo(value.dtype.np).max))
+            found = found or (isinstance(value, Tensor) and test(value, tensors))
 
     evaluate(program, look)
     return found
+
+
+def _may_overflow(operand: Tensor, results: Sequence[Tensor]) -> bool:
+    """True if sums of an operand overflow in one order of its elements, and not in another."""
+    if not dtypes.is_float(operand.dtype):
+        return False
+    sizes = np.abs(operand.detach().numpy().astype(np.float64))
+    return bool(sizes[np.isfinite(sizes)].sum() > float(finfo(operand.dtype.np).max))
+
+
+def _is_rounded_integer(operand: Tensor, results: Sequence[Tensor]) -> bool:
+    """True for integers that floats of a result cannot hold: their sums cancel by order."""
+    floats = [result.dtype.np for result in results if dtypes.is_float(result.dtype)]
+    if dtypes.is_float(operand.dtype) or not floats or not operand.numel():
+        return False
+    largest = np.abs(operand.numpy().astype(np.float64)).max()
+    return bool(largest > 2.0 ** min(mantissa(np.dtype(kind)) for kind in floats))
 
 
 def _noise_of(program: Program) -> float:

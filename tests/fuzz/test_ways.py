@@ -171,6 +171,15 @@ def test_overflow_by_the_order_of_a_sum_is_no_mistake() -> None:
         assert plausible(program, 0, 0, expected, expected * np.nan) == is_plausible
 
 
+def test_rounding_of_large_integers_is_no_mistake() -> None:
+    far = Source("a", "Tensor([2**31 - 1, 1, -(2**31), 2, 0], dtype='int32')")
+    near = replace(far, made="Tensor([2**20, 1, -(2**20), 2, 0], dtype='int32')")
+    for source, is_plausible in ((far, True), (near, False)):
+        program = Program((source,), ("c = a.mean()",), ("c",))
+        expected = evaluate(program).calls[0][0]
+        assert plausible(program, 0, 0, expected, expected + 20) == is_plausible
+
+
 def test_derivatives_that_are_rounding_are_no_mistake() -> None:
     """Attention to one place is constant; its second derivative is 0 but for rounding."""
     rows = "[1.0] * 8, [1.0, 1.0, 1.0, 0.0, 1.0, 0.0, 1.0, 1.0], [1.0] * 8"
