@@ -168,3 +168,19 @@ def test_layers_of_transformers_take_lengths_that_vary(causal: bool) -> None:
         for found in (run(Tensor(x)[:, : N.bind(value)]), captured(Tensor(x), N.bind(value))):
             for ours, theirs in zip(found, run(Tensor(x[:, :value])), strict=True):
                 np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("windows", ["avg_pool1d", "max_pool1d", "lp_pool1d"])
+def test_gradients_of_windows_of_a_symbolic_size(device: str, windows: str) -> None:
+    """Quotients by what may be 0, such as n // 3, have no bounds: no loop is cut by them."""
+
+    def gradient(x: Tensor, place: int) -> np.ndarray[Any, Any]:
+        arguments = (2, 3) if windows == "lp_pool1d" else (3,)
+        result = getattr(x.requires_grad_(), windows)(*arguments)[place]
+        return result.sum().gradient(x)[0].numpy()
+
+    x = np.abs(X[:, None, :]) + 1
+    for value, place in product((3, 5, 6, 9, 10), (-1, 0, 1)):
+        symbolic = Tensor(x)[: N.bind(value), :, : N.bind(value)]
+        expected = gradient(Tensor(x[:value, :, :value]), place)
+        np.testing.assert_allclose(gradient(symbolic, place), expected, rtol=1e-5, atol=1e-6)

@@ -22,7 +22,19 @@ from ferrule.codegen.kernel import (
     Nest,
     unclamped,
 )
-from ferrule.expr import TRUE, Expr, ExprOp, all_of, alu, conjuncts, const, less, minimum, toposort
+from ferrule.expr import (
+    TRUE,
+    UNBOUNDED,
+    Expr,
+    ExprOp,
+    all_of,
+    alu,
+    conjuncts,
+    const,
+    less,
+    minimum,
+    toposort,
+)
 
 LOWEST = -65504.0  # or less is what stands for no score: the lowest number of some float
 
@@ -253,7 +265,8 @@ def _least(part: Expr, r: Expr, opened: frozenset[Expr]) -> tuple[int, Expr] | N
 
 def least_and_most(part: Expr, r: Expr, opened: frozenset[Expr]) -> tuple[int, Expr, Expr] | None:
     """`a < b` as `step * r + rest < 0`: (step, the least and the most that the rest is inside of
-    the loop), by the ranges that are open around it; None where it is nothing like that.
+    the loop), by the ranges that are open around it; None where it is nothing like that, or has no
+    bounds, as a quotient by what may be 0 has not.
     """
     if part.op is not ExprOp.CMPLT or any(e.op is ExprOp.LOAD for e in toposort([part])):
         return None
@@ -265,7 +278,7 @@ def least_and_most(part: Expr, r: Expr, opened: frozenset[Expr]) -> tuple[int, E
             continue
         if atom.ranges <= opened:
             least, most = least + atom * coefficient, most + atom * coefficient
-        elif r in atom.ranges:
+        elif r in atom.ranges or UNBOUNDED[0] in atom.bounds() or UNBOUNDED[1] in atom.bounds():
             return None
         else:
             ends = sorted((coefficient * atom.min, coefficient * atom.max))
