@@ -10,6 +10,7 @@ import numpy as np
 
 from ferrule.codegen.intrinsics import MatrixIntrinsic
 from ferrule.dtype import DType, dtypes
+from ferrule.expr import sint
 from ferrule.ops import (
     BinaryOps,
     BufferOps,
@@ -36,7 +37,7 @@ class Case:
     expected: Callable[..., Array]
 
 
-def load(index: int, *shape: int, dtype: DType = dtypes.float32) -> LazyOp:
+def load(index: int, *shape: sint, dtype: DType = dtypes.float32) -> LazyOp:
     return LazyOp(BufferOps.LOAD, (), MemBuffer(index, dtype, ShapeTracker.from_shape(shape)))
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ferrule import Context, Tensor, TinyJit, dtypes
+from ferrule import Context, Tensor, TinyJit, Variable, dtypes
 
 GRID = np.arange(12).reshape(3, 4)
 STEPS = {
@@ -236,4 +236,23 @@ def test_an_axis_of_one_element_is_scattered(device: str, shape: tuple[int, int]
         found = start.scatter_add(
             axis, Tensor(places, device=device), Tensor(values, device=device)
         )
+        np.testing.assert_array_equal(found.numpy(), expected)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("shape", [(5, 3, 4), (64, 40, 64)])
+def test_elements_of_a_symbolic_size(device: str, shape: tuple[int, ...], axis: int) -> None:
+    """They are fewer than the places along an axis; the others stay what they were."""
+    random = np.random.RandomState(0)
+    whole = random.randint(-9, 9, shape).astype(np.int32)
+    added = random.randint(-9, 9, shape).astype(np.int32)
+    places = random.randint(0, min(shape), shape).astype(np.int32)
+    size = Variable("n", 1, shape[1])
+    for count in (1, shape[1] - 1, shape[1]):
+        parts = [Tensor(array)[:, : size.bind(count)] for array in (places, added)]
+        index = [*np.indices(shape)[:, :, :count]]
+        index[axis] = places[:, :count]
+        expected = whole.copy()
+        np.add.at(expected, tuple(index), added[:, :count])
+        found = Tensor(whole).scatter_add(axis, *parts)
         np.testing.assert_array_equal(found.numpy(), expected)

@@ -13,7 +13,7 @@ from ferrule.codegen.opt import Opt, ScheduleError
 from ferrule.codegen.owner import owned_digit, owns
 from ferrule.codegen.uops import UOps
 from ferrule.dtype import dtypes
-from ferrule.expr import INDEX, TRUE, both, cast, const, less, range_
+from ferrule.expr import INDEX, TRUE, Variable, both, cast, const, less, range_
 from ferrule.expr import load as element
 from ferrule.ops import LazyOp, ReduceOps
 
@@ -310,3 +310,20 @@ def test_roots_that_store_elsewhere_do_not_become_one() -> None:
         Linearizer(ast, GRID, [Opt("enter", ("out0z", "out0", 1))])
     with pytest.raises(ScheduleError, match="two iterations may store to one place"):
         Linearizer(ast, GRID, [Opt("bind", ("out0", "i0.0"))])
+
+
+@pytest.mark.parametrize("width", [1, 3, 4])
+def test_elements_may_be_fewer_than_places_by_a_variable(width: int) -> None:
+    """What fills all columns is not put inside of a loop over as many as the variable says."""
+    n = Variable("n", 1, 4)
+    places = np.random.default_rng(0).integers(0, 5, (2, 3, width)).astype(np.int32)
+    values = np.random.default_rng(1).standard_normal((2, 3, width)).astype(np.float32)
+    base = np.random.default_rng(2).standard_normal((5, 3, 4)).astype(np.float32)
+    sources = (load(1, 2, 3, n), load(2, 2, 3, n, dtype=dtypes.int32), load(3, 5, 3, 4))
+    ast = store(LazyOp(ReduceOps.SCATTER, sources, (0, 5)))
+    linearizer = Linearizer(ast, GRID).linearize()
+    out = np.full(base.size, np.nan, np.float32)
+    interpret(linearizer.uops, [out, values.ravel(), places.ravel(), base.ravel()], {4: width})
+    expected = base.copy()
+    expected[:, :, :width] = scattered(values, places, 0, base[:, :, :width])
+    assert np.array_equal(out.reshape(base.shape), expected)

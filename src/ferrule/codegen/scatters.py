@@ -29,7 +29,7 @@ def schedule_rows_of_scatter(plan: Plan) -> bool:
         return False
     place = stored_by(plan.nest(host)).index.linear()[0][found[0]]
     rows = [d for d in owned(plan.nest(host)) if d[0] > place]
-    rows = sorted((d for d in rows if all(cut_out(plan, f, d) for f in fills)), reverse=True)
+    rows = sorted((d for d in rows if all(cut_out(plan, f, host, d) for f in fills)), reverse=True)
     if prod(size for _, size in rows) < plan.target.max_threads:
         return False
     fill_inside(plan, names, rows)
@@ -44,10 +44,12 @@ def schedule_rows_of_scatter(plan: Plan) -> bool:
 # -- parts of the result ---------------------------------------------------------------------------
 
 
-def cut_out(plan: Plan, name: str, digit: Digit) -> bool:
-    """Split the loops of a nest so that one of them is a digit; False where that leaves a tail
-    between others.
+def cut_out(plan: Plan, name: str, host: str, digit: Digit) -> bool:
+    """Split the loops of a nest so that one of them is a digit, as one of the host's is; False
+    where that leaves a tail between others, or where one has as many iterations as a variable says
+    and the other has not.
     """
+    iterations = owned(plan.nest(host))[digit].size
     step, size = digit
     total = prod(loop.range.size.max for loop in plan.nest(name).loops)
     for (own, count), r in owned(plan.nest(name)).items():
@@ -55,6 +57,8 @@ def cut_out(plan: Plan, name: str, digit: Digit) -> bool:
         if own <= step and step * size <= own * count:
             # Only the last digit may have a part in the end that is not full.
             if step % own or (count % inner and own * count != total):
+                return False
+            if r.size is not iterations and not (r.size.is_const and iterations.is_const):
                 return False
             inside = _split(plan, name, r.name, inner, count)[1]
             _split(plan, name, inside, outer, inner)

@@ -49,7 +49,7 @@ def schedule_scatter(plan: Plan) -> bool:
     together &= _divide(plan, names)
     lanes = _lanes(plan, names)
     digits = sorted(
-        (d for d in owned(plan.nest(host)) if all(cut_out(plan, fill, d) for fill in fills)),
+        (d for d in owned(plan.nest(host)) if all(cut_out(plan, fill, host, d) for fill in fills)),
         reverse=True,
     )
     if not digits:

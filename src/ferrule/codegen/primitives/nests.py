@@ -138,12 +138,13 @@ def enter(kernel: Kernel, nest_name: str, host_name: str, depth: int) -> Kernel:
     for a, b in pairs:
         digits = {owned_digit(s, r) for s in stores for r in (a.range, b.range) if _has(s, r)}
         same = same and len(digits) == 1 and None not in digits
+        same = same and a.range.size is b.range.size  # one may be a variable below the other
     places = {s.index for s in stores}
     found = [e for n in (nest, host) for e in n.nodes if e.op is ExprOp.LOAD]
     if not same or any(e.arg == stores[0].slot and e.src[0] not in places for e in found):
         raise ScheduleError(
             f"enter({nest_name}, {host_name}, {depth}) in kernel {kernel.name}: the iterations of "
-            f"their loops do not store to the same parts of one buffer"
+            f"their loops are not as many, or do not store to the same parts of one buffer"
         )
     ranges = {a.range: b.range for a, b in pairs}
     inside = mapped(replace(nest, loops=nest.loops[depth:], at=(host_name, depth)), ranges)
