@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.fuzz.drawing import MANY_DTYPES
 
 from ferrule.dtype import dtypes
 from ferrule.expr import Variable
@@ -220,3 +221,22 @@ def test_a_border_that_a_variable_moves(device: str) -> None:
         expected = np.pad(array, (before, 4 - before)) + 1
         elements = [(moved[place] + 1).item() for place in range(7)]
         np.testing.assert_array_equal(np.array(elements, np.float32), expected)
+
+
+@pytest.mark.parametrize("dtype", sorted({*MANY_DTYPES}))
+def test_movements_of_every_dtype(device: str, dtype: str) -> None:
+    """Those that NumPy does not know as well."""
+    array = np.arange(24).reshape(4, 6) % 5
+    functions = [
+        lambda x: x.unfold(0, 2, 1),
+        lambda x: x.pad(((0, 1), (0, 0))).unfold(1, 3, 2),
+        lambda x: x[::-1, 1::2].T,
+        lambda x: x.pad(((1, 0), (0, 2)))[:, 3:],
+        lambda x: x.reshape(2, 12)[:, None].expand(2, 3, 12),
+        lambda x: x.repeat(2, 1).roll(1, 0),
+        lambda x: x.diagonal(),
+    ]
+    source = Tensor(array, dtype=dtype)
+    plain = source.float()  # the numbers as the dtype rounds them
+    for function in functions:
+        np.testing.assert_array_equal(function(source).float().numpy(), function(plain).numpy())

@@ -343,7 +343,10 @@ def _window(x: Array, arg: tuple[int, int, int, int]) -> Array:
     step = x.strides[axis]
     shape = (*x.shape[:axis], count, *x.shape[axis + 1 :], size)
     strides = (*x.strides[:axis], step * stride, *x.strides[axis + 1 :], step * dilation)
-    return np.lib.stride_tricks.as_strided(x, shape, strides, writeable=False)
+    # As integers: NumPy cannot stride over types that it does not know.
+    integers = x.view(f"u{x.itemsize}")
+    found = np.lib.stride_tricks.as_strided(integers, shape, strides, writeable=False)
+    return found.view(x.dtype)
 
 
 def _unwindow(x: Array, arg: tuple[int, int, int, int]) -> Array:
