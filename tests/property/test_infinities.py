@@ -33,6 +33,11 @@ CASES: dict[str, Case] = {
     "a running total": (lambda a: a.cumsum(0), [(N, 5)]),
     "largest of windows": (lambda a: a.max_pool2d(3, 2, padding=1), [(1, 4, 9, 9)]),
     "means of windows": (lambda a: a.avg_pool2d(3, 2, padding=1), [(1, 4, 9, 9)]),
+    "gaps of one term": (lambda a, b: a.conv_transpose1d(b, stride=3), [(1, 1, 7), (1, 2, 2)]),
+    "gaps of few terms": (
+        lambda a, b: a.conv_transpose2d(b, stride=4),
+        [(1, 1, 4, 3), (1, 2, 2, 3)],
+    ),
 }
 FEW_PRODUCTS = "few products for each weight"
 # Functions of an image and a filter; a border is in their result (0), or the image's gradient (1).

@@ -192,10 +192,10 @@ class Lowering:
                 ranges = tuple(r for r in counted if not r.is_const)
             simpler = one_sum(body, wide, self.sums)
             body, ranges = simpler.term, (*ranges, *simpler.ranges)
+            if not ranges:
+                return cast(simpler.exact, node.dtype)
             if simpler.finite:
                 self.sums[body] = simpler
-            if not ranges:
-                return cast(body, node.dtype)
         total = Expr(ExprOp.REDUCE, wide, (cast(body, wide),), (monoid.name, ranges))
         return cast(total, node.dtype)
 
