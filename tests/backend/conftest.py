@@ -18,6 +18,7 @@ from ferrule.device import Device, DeviceUnavailableError
 # threads work together; and a few replays, of those that need few kernels.
 _ON_CL = {"test_chains", "test_long_reduce", "test_ops_ast"}
 _REPLAYS_ON_CL = {
+    "test_results_of_other_forms_in_one_kernel",
     "test_a_graph_that_cannot_be_made_is_replayed_item_by_item",
     "test_a_training_step_equals_the_plain_one",
     "test_an_output_can_be_fed_back",

@@ -116,6 +116,23 @@ def test_several_outputs_in_containers() -> None:
         assert pair.second.item() == i + 5
 
 
+@pytest.mark.parametrize("shape", [(60, 2500), (33, 65)])
+def test_results_of_other_forms_in_one_kernel(shape: tuple[int, int]) -> None:
+    """A transposition, through memory that threads share, beside values in their places."""
+
+    @TinyJit
+    def function(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        return x.permute((1, 0)).contiguous(), y * 2, y.reshape(-1, 3).sum(1)
+
+    for call in range(4):
+        x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape) + call
+        y = np.arange(18, dtype=np.float32) - call
+        turned, doubled, sums = function(Tensor(x).realize(), Tensor(y).realize())
+        np.testing.assert_array_equal(turned.numpy(), x.T)
+        np.testing.assert_array_equal(doubled.numpy(), y * 2)
+        np.testing.assert_array_equal(sums.numpy(), y.reshape(-1, 3).sum(1))
+
+
 def test_one_tensor_returned_twice() -> None:
     @TinyJit
     def f(x: Tensor) -> tuple[Tensor, Tensor]:

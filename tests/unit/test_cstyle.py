@@ -564,13 +564,13 @@ def waiting_loops(over_blocks: bool) -> list[UOp]:
 
 
 @pytest.mark.parametrize("over_blocks", [False, True])
-def test_a_barrier_between_loops_in_which_threads_wait_in_opencl(over_blocks: bool) -> None:
+def test_a_barrier_behind_a_loop_in_which_threads_wait_in_opencl(over_blocks: bool) -> None:
     """PoCL needs it. The loop over blocks is none in OpenCL: a block has one of them."""
     uops = waiting_loops(over_blocks)
     all_alike(uops, [sample(dtypes.int32, 32, 0), *(np.zeros(96, np.int32) for _ in range(2))])
     text = opencl_renderer(GPU).render("k", uops).partition("__kernel")[2]
     outside = [line for line in text.splitlines() if line.startswith(("  for", "  barrier"))]
-    assert [line.split()[0] for line in outside] == ["for", OPENCL.between_loops.split()[0], "for"]
+    assert [line.split()[0] for line in outside] == ["for", OPENCL.after_waiting.split()[0], "for"]
     assert "\n  __syncthreads" not in cuda_renderer(GPU).render("k", uops).partition("k(")[2]
 
 

@@ -51,8 +51,8 @@ class Dialect:
     thread: str = ""
     """Which thread of its block this is."""
     barrier: str = ""
-    between_loops: str = ""
-    """Before a loop in which the threads wait for each other, after another such loop."""
+    after_waiting: str = ""
+    """After a loop or a condition in which the threads wait for each other."""
     device: str = ""
     """Before a type: in the memory of buffers."""
     shared: str = ""
@@ -168,8 +168,9 @@ typedef ulong u64;""",
     block="(i32)get_group_id(0)",
     thread="(i32)get_local_id(0)",
     barrier=_OPENCL_BARRIER,
-    # PoCL 3.1 gives the second loop wrong values of variables from before the first.
-    between_loops=_OPENCL_BARRIER,
+    # PoCL 3.1 mixes up the values of variables where other code comes next: in another such loop
+    # they are wrong, and a store behind it has its mask lost.
+    after_waiting=_OPENCL_BARRIER,
     device="__global ",
     shared="__local ",
     to_shared="__local ",

@@ -82,7 +82,7 @@ class Function:
         self.uses = Uses(uops)
         self.bounds = bounds(uops, dialect.has_blocks)
         self.threads = _threads(uops)
-        self.separate = _later_waiting_loops(uops)
+        self.waiting = _waiting_blocks(uops)
         self.top: list[str] = []
         self.lines: list[str] = []
         self.depth = 1
@@ -151,6 +151,8 @@ class Function:
             case UOps.END | UOps.ENDIF:
                 self.depth -= 1
                 self.emit("}")
+                if u.src[0] in self.waiting and self.dialect.after_waiting:
+                    self.emit(self.dialect.after_waiting)
             case UOps.LOCAL | UOps.SHARED:
                 self.array(u)
             case UOps.BARRIER:
@@ -506,8 +508,6 @@ class Function:
         if self.is_block(u):
             self.lanes[u] = [first]
             return
-        if u in self.separate and self.dialect.between_loops:
-            self.emit(self.dialect.between_loops)
         name, kind = f"i{self.depth - 1}", self.kind(u)
         self.lanes[u] = [name]
         advance = f"{name}++" if step == "1" else f"{name} += {step}"
@@ -537,18 +537,21 @@ def _is_over_chunks(u: UOp) -> bool:
     return [s.op for s in ends] == [UOps.START, UOps.STOP]
 
 
-def _later_waiting_loops(uops: Sequence[UOp]) -> frozenset[UOp]:
-    """The loops in which threads wait, but for the first of them.
+def _waiting_blocks(uops: Sequence[UOp]) -> frozenset[UOp]:
+    """The loops and conditions in which threads wait, if anything comes after them.
 
-    Those inside of another loop or an if do not count; the loop over chunks is no such loop.
+    Those inside of another one do not count; the loop over chunks is no such loop.
     """
-    found: list[UOp] = []
+    found: set[UOp] = set()
+    waiting: set[UOp] = set()
     open_blocks: list[UOp] = []
     for u in uops:
         if u.op in (UOps.LOOP, UOps.IF):
             open_blocks.append(u)
         elif u.op in (UOps.END, UOps.ENDIF):
             open_blocks.pop()
+            continue
         elif u.op in (UOps.BARRIER, UOps.ACROSS, UOps.MMA):
-            found += [block for block in open_blocks if not _is_over_chunks(block)][:1]
-    return frozenset(loop for loop in found if loop.op is UOps.LOOP and loop is not found[0])
+            waiting.update([block for block in open_blocks if not _is_over_chunks(block)][:1])
+        found |= waiting.difference(open_blocks)
+    return frozenset(found)
