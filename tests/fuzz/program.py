@@ -56,6 +56,11 @@ class Program:
         """True if a statement may write to a tensor that another name shares."""
         return any(is_write(line) for line in self.body)
 
+    @property
+    def writes_to_copies(self) -> bool:
+        """True if a statement may write to what is a view of one layout and a copy of another."""
+        return self.writes and any(not _MAY_COPY.isdisjoint(methods(line)) for line in self.body)
+
     def rng(self, call: int) -> Callable[[int], np.random.Generator]:
         """The generators that make the arguments of a call; -1 is for the state."""
         return lambda salt: np.random.default_rng([self.seed, call + 1, salt])
@@ -134,6 +139,17 @@ def assigned(line: str) -> tuple[str, ...]:
     return tuple(n.id for n in names if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
 
 
+# Views where the layout in memory allows it, and copies elsewhere.
+_MAY_COPY = {
+    "reshape",
+    "view",
+    "flatten",
+    "unflatten",
+    "ravel",
+    "rearrange",
+    "reshape_as",
+    "view_as",
+}
 GIVEN = {"Tensor", "np", "slice", "int", "float", "bool", "tuple", "list", "len"}
 
 

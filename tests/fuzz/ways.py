@@ -134,7 +134,7 @@ def _draw_form(program: Program, way: Way, rng: random.Random) -> Way:
         return replace(way, mapped=True, cuts=(), derivative=derivative if program.wanted else "")
     if 0.12 < kind < 0.24 and len(program.body) > 1 and not program.wanted:
         return replace(way, split=rng.randint(1, len(program.body) - 1), cuts=())
-    if 0.24 < kind < 0.38 and program.arguments and not way.beside:
+    if 0.24 < kind < 0.38 and program.arguments and not way.beside and not program.writes_to_copies:
         return replace(way, variable=rng.randint(1, 1000), layout=0)
     return way
 

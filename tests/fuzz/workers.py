@@ -97,6 +97,8 @@ def _work(job: Job, indices: Connection, reports: Connection) -> None:
     faulthandler.disable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # A statement of too many elements is a MemoryError then, and another one is drawn.
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY, MOST_MEMORY))
     warnings.simplefilter("ignore")
     while (index := indices.recv()) is not None:
         try:
