@@ -254,6 +254,12 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
         ShapeError,
         "[hsplit] axis 1 of shape (2, 3) does not split into 2 equal parts; use tensor_split",
     ),
+    (lambda: zeros(2).block_diag(1), TypeError, "[block_diag] int is no tensor; make it one with"),
+    (lambda: zeros(2, 2).multi_dot([1]), TypeError, "[multi_dot] int is no tensor; make it one"),
+    (lambda: zeros(2).chain_matmul(None), TypeError, "[chain_matmul] NoneType is no tensor; make"),
+    (lambda: zeros(2).rearrange(1), TypeError, "[rearrange] the pattern is a string such as 'b h"),
+    (lambda: Tensor(1.0).cross(zeros(3)), ShapeError, "[cross] axis -1 of the shapes () and (3,)"),
+    (lambda: zeros(3).gradient(1), TypeError, "[gradient] the target 1 is no tensor"),
     (lambda: Tensor.cat([]), ShapeError, "[cat] there are no tensors to join; give one at least"),
     (
         lambda: zeros(2).repeat_interleave([1, 2, 3]),

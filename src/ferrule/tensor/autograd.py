@@ -303,6 +303,9 @@ class Autograd(Namespace):
         (27.0, 18.0)
         """
         value = self._read()
+        for target in targets:
+            if not isinstance(target, TensorBase):
+                raise TypeError(f"[gradient] the target {target!r:.60} is no tensor")
         edges = [target._read().edge for target in targets]
         wanted = [edge for edge in edges if edge is not None]
         seed = self._seed(gradient, "gradient")

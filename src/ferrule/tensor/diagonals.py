@@ -11,8 +11,8 @@ from ferrule.gradient import Value
 from ferrule.shape.view import ShapeError
 from ferrule.tensor.broadcast import known_size
 from ferrule.tensor.data import DTypeLike, to_device, to_dtype
+from ferrule.tensor.joining import tensors_of
 from ferrule.tensor.matrices import diagonal_matrix, diagonal_part
-from ferrule.tensor.movement import listed
 from ferrule.tensor.norms import vector_norm
 from ferrule.tensor.products import Products
 
@@ -95,13 +95,14 @@ class Diagonals(Products):
     def block_diag(self, *others: Any) -> Self:
         """Matrices one after the other on the diagonal, zeros elsewhere; vectors are rows.
 
-        The tensors may come as one list. Raises `ShapeError` for more than two axes.
+        The tensors may come as one list. Raises `ShapeError` for more than two axes, and
+        `TypeError` for what is no tensor.
 
         >>> from ferrule import Tensor
         >>> Tensor.block_diag(Tensor([[1, 2]]), Tensor([3])).tolist()
         [[1, 2, 0], [0, 0, 3]]
         """
-        blocks: list[Self] = [_as_block(part) for part in listed((self, *others))]
+        blocks: list[Self] = [_as_block(part) for part in tensors_of(self, others, "block_diag")]
         dtype = promote(*[block.dtype for block in blocks])
         widths = [known_size(block._shape[1], "block_diag") for block in blocks]
         rows = [

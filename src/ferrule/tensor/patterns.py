@@ -50,7 +50,12 @@ class Pattern:
 
 
 def parse(text: str, what: str) -> Pattern:
-    """A pattern as both of its sides; raises `ShapeError`."""
+    """A pattern as both of its sides; raises `ShapeError`, or `TypeError` for what is no string."""
+    if not isinstance(text, str):
+        raise TypeError(
+            f"[{what}] the pattern is a string such as 'b h w -> b (h w)', "
+            f"not {type(text).__name__}"
+        )
     context = f"[{what}] {text!r}:"
     left, arrow, right = text.partition("->")
     if not arrow or "->" in right:

@@ -12,8 +12,8 @@ from ferrule.gradient import Number
 from ferrule.shape.layout import storage_size
 from ferrule.shape.view import ShapeError, prod_sint, same
 from ferrule.tensor.base import TensorBase
+from ferrule.tensor.joining import tensors_of
 from ferrule.tensor.linalg import Linalg
-from ferrule.tensor.movement import listed
 
 
 def _check_ranks(what: str, *wanted: tuple[TensorBase, int]) -> None:
@@ -25,6 +25,10 @@ def _check_ranks(what: str, *wanted: tuple[TensorBase, int]) -> None:
         f"[{what}] takes tensors of {ranks} axes, not of shapes {shapes}; "
         "reshape them, or use matmul, which takes any"
     )
+
+
+def _size(tensor: TensorBase, dim: int) -> sint:
+    return tensor._shape[dim] if -tensor.ndim <= dim < tensor.ndim else 1
 
 
 class Products(Linalg):
@@ -145,7 +149,7 @@ class Products(Linalg):
         >>> Tensor.multi_dot(Tensor([1, 2]), Tensor([[1, 0], [1, 1]]), Tensor([1, 1])).item()
         5
         """
-        parts: tuple[Self, ...] = listed((self, *others))
+        parts: list[Self] = tensors_of(self, others, "multi_dot")
         _check_ranks("multi_dot", *[(part, 2) for part in parts[1:-1]])
         if not all(part.ndim in (1, 2) for part in parts):
             raise ShapeError(
@@ -163,7 +167,7 @@ class Products(Linalg):
         >>> Tensor.chain_matmul(Tensor([[2]]), Tensor([[3]]), Tensor([[4]])).tolist()
         [[24]]
         """
-        first, *rest = listed((self, *others))
+        first, *rest = tensors_of(self, others, "chain_matmul")
         chain: Self = first.multi_dot(*rest)
         return chain
 
@@ -224,7 +228,7 @@ class Products(Linalg):
         """
         a, b = (self._wrap(value) for value in self._operands(other, "cross"))
         axis = a._axis(dim, "cross")
-        if not same(self._shape[dim], 3) or not same(other._shape[dim], 3):
+        if not all(same(_size(x, dim), 3) for x in (self, other)):
             raise ShapeError(
                 f"[cross] axis {dim} of the shapes {self._shape} and {other._shape} must have 3 "
                 "elements; for plane vectors pad a zero, or compute x[0] * y[1] - x[1] * y[0]"
