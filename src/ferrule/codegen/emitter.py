@@ -6,7 +6,8 @@ again in an inner loop and no later pass needs to move it. One with an effect st
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import field
 from typing import final
 
@@ -91,6 +92,14 @@ class Emitter:
         """Close the innermost loop."""
         scope = self.scopes.pop()
         self.scopes[-1].items.extend([*scope.items, UOp(UOps.END, src=(scope.items[0],))])
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """A part of the program whose names mean something else behind it."""
+        before = [(dict(s.values), dict(s.kept), dict(s.matrices)) for s in self.scopes]
+        yield
+        for scope, (values, kept, matrices) in zip(self.scopes, before, strict=True):
+            scope.values, scope.kept, scope.matrices = values, kept, matrices
 
     # -- placing -----------------------------------------------------------------------------------
 

@@ -1,15 +1,15 @@
 """Guards: a kernel that is right if some operands are finite, and another where they are not.
 
 Lowering takes the mask of a border from one factor of a product, as from the filter in the adjoint
-of a convolution (`sums.py`), and says which slots have to be finite for that. A guarded program
-begins with a look at their elements. That is a multiply-add for each of them, where the kernel has
-one for each of its terms. Only where it finds an infinity or NaN does the kernel run that was
-lowered with all conditions.
+of a convolution (`sums.py`), and says which slots have to be finite for that. A guarded program, or
+each of its chunks, begins with a look at the elements. That is a multiply-add for each of them,
+where the kernel has one for each of its terms. Only where it finds an infinity or NaN does the
+kernel run that was lowered with all conditions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
@@ -24,42 +24,178 @@ from ferrule.codegen.kernel import (
     Store,
     stores_to_one_place,
 )
-from ferrule.codegen.plan import Plan, step_of
+from ferrule.codegen.opt import Opt
+from ferrule.codegen.plan import Plan, loads, step_of
+from ferrule.codegen.primitives.editing import ScheduleError
 from ferrule.codegen.rows import schedule_rows
 from ferrule.codegen.wellformed import verify
 from ferrule.dtype import dtypes
-from ferrule.expr import Expr, ExprOp, alu, as_expr, cast, const, load, range_
+from ferrule.expr import (
+    Expr,
+    ExprOp,
+    alu,
+    as_expr,
+    cast,
+    const,
+    load,
+    minimum,
+    range_,
+)
 from ferrule.ops import BufferOps, LazyOp
 from ferrule.shape.movement import Index
+from ferrule.shape.view import View
 from ferrule.target import Target
 
-# Of a kernel's multiply-adds that a guard may have: one of its own waits for a load, and takes two
-# to three times as long (Zen 4, 2026-11).
-MOST_SHARE = 1 / 140
+VECTOR = 16  # elements, of which a part has a multiple
 COPIES = (4, 2)  # of a vector that are added to side by side: a multiply-add takes 4 cycles
-FEW = 1 << 14  # multiply-adds of a guard that count for nothing: about a microsecond
-MOST_CALLS = 64  # of a program for the chunks of one run: see `BLOCKS_ALONE` of the native runtime
+# How the native runtime hands out chunks: calls for each thread, and multiply-adds in about 5 us.
+MOST_CALLS = 16
+TERMS_A_CALL = 1 << 18
 
 
-def guarded(kernel: Kernel, ast: LazyOp, target: Target) -> Kernel:
-    """A scheduled kernel whose guard looks at those slots for which that costs little.
+def guarded(kernel: Kernel, ast: LazyOp, target: Target, opts: Sequence[Opt]) -> Kernel:
+    """A scheduled kernel with a guard that looks at the elements of some slots.
 
-    It costs more where each element is in few products, as a large filter's are in those of one
-    small image. Blocks of threads look at nothing: each would have to look at all elements.
+    For each slot it looks at all elements once a call, or in each chunk at those that the chunk
+    loads, whichever are fewer. Blocks of threads look at nothing: each would have to look at all.
     """
     guard = kernel.guard
     if guard is None or target.block_threads > 1:
         return kernel
-    most = max(MOST_SHARE * sum(_terms(guard.exact, nest) for nest in guard.exact.nests), FEW)
-    looks = _looks(kernel)
-    loads = [e for e in _elements(ast, guard.finite) if looks * _count(e) <= most]
-    if not loads:
-        return kernel
-    check = _in_lanes(_check(kernel, loads), target)
-    exact = _in_rows(guard.exact, target)
-    verify(check)
-    verify(exact)
-    return replace(kernel, guard=replace(guard, exact=exact, check=check))
+    calls = _calls(kernel, target)
+    exact = _in_chunks(kernel, guard.exact, opts, target)
+    whole: list[Expr] = []
+    parts: list[Expr] = []
+    for slot in sorted(guard.finite):
+        nodes = [node for node in ast.toposort() if node.op is BufferOps.LOAD]
+        nodes = [node for node in nodes if node.arg.idx == slot]
+        elements = [_whole(node, f"f{slot}.{number}") for number, node in enumerate(nodes)]
+        own = None if exact is None else _parts(exact, slot, nodes)
+        if own is not None and _count(own) < calls * _count(elements):
+            parts += own
+        else:
+            whole += elements
+    around = None
+    if exact is None or not parts:
+        exact = _in_rows(guard.exact, target)
+    else:
+        chunks = exact.roots[0].loops[0]
+        around = Loop(chunks.range)
+        faster = _in_rows(exact, target)
+        exact = faster if faster.roots[0].loops[0] == chunks else exact
+    looks = [(whole, None), (parts, around)]
+    checks = [_in_lanes(_check(kernel, found, loop), target) for found, loop in looks if found]
+    for found in (*checks, exact):
+        verify(found)
+    return replace(kernel, guard=replace(guard, exact=exact, checks=tuple(checks)))
+
+
+def _in_chunks(kernel: Kernel, exact: Kernel, opts: Sequence[Opt], target: Target) -> Kernel | None:
+    """A kernel with the chunks of another one, which some opts have made; None if it has not one
+    root that is shared out.
+    """
+    root = kernel.roots[0]
+    if len(kernel.roots) > 1 or not root.loops or root.loops[0].kind is not Kind.PARALLEL:
+        return None
+    plan = Plan(exact, target)
+    try:
+        for opt in opts:
+            if opt.primitive in ("split", "fuse", "reorder") and opt.args[0] == root.name:
+                plan.do(opt.primitive, *opt.args)
+        plan.do("parallel", root.name, root.loops[0].range.name)
+    except ScheduleError:
+        return None
+    return plan.kernel if plan.kernel.roots[0].loops[0] == root.loops[0] else None
+
+
+def _parts(kernel: Kernel, slot: int, nodes: Sequence[LazyOp]) -> list[Expr] | None:
+    """What a chunk of a kernel loads of what LOADs of a slot have, and perhaps some beside it; None
+    if all chunks load the same, or if it is not known which part is whose. Symbolic sizes do not
+    say how far memory goes.
+    """
+    chunk = kernel.roots[0].loops[0].range
+    if kernel.variables:
+        return None
+    found = dict.fromkeys(e for nest in kernel.nests for c in nest.computes for e in loads(c.value))
+    ends = [_ends(node.arg.st.view) for node in nodes]
+    first, last = min(first for first, _ in ends), max(last for _, last in ends)
+    parts = []
+    for number, e in enumerate(e for e in found if e.arg == slot):
+        index = _part(e.src[0], chunk, f"p{slot}.{number}", (first, last))
+        if index is None or chunk not in index.ranges:
+            return None
+        parts.append(load(slot, e.dtype, index))
+    return parts
+
+
+def _part(index: Expr, chunk: Expr, name: str, ends: tuple[int, int]) -> Expr | None:
+    """Where a load is in memory, for one value of a range and all of the others; with the gaps
+    between neighbours, and in whole vectors.
+    """
+    terms = _terms_of(index, chunk)
+    if terms is None:
+        return None
+    base, steps = terms
+    reach, span = 1, 1
+    others = []
+    for step, count in sorted(steps):
+        span += step * (count - 1)
+        if step <= reach:
+            reach += step * (count - 1)
+        else:
+            others.append((step, count))
+    whole = -(-reach // VECTOR) * VECTOR
+    span += whole - reach
+    first, last = ends
+    if span > last - first + 1:
+        return None
+    base = -minimum(-minimum(base, last + 1 - span), -first)
+    own = [range_(f"{name}.{number}", count) * step for number, (step, count) in enumerate(others)]
+    return sum(own, base + range_(name, whole))
+
+
+def _terms_of(index: Expr, chunk: Expr) -> tuple[Expr, list[tuple[int, int]]] | None:
+    """The least value of an index for one value of a range, and the steps by which the other ranges
+    go on from there, each with how many values there are at most.
+    """
+    terms, constant = index.linear()
+    base = const(constant)
+    steps = []
+    for atom, step in terms.items():
+        found = _values_of(atom, chunk)
+        if found is None:
+            return None
+        low, count = found
+        base += (low if step > 0 else low + (count - 1)) * step
+        if count > 1:
+            steps.append((abs(step), count))
+    return base, steps
+
+
+def _values_of(atom: Expr, chunk: Expr) -> tuple[Expr, int] | None:
+    """The least value of a term for one value of a range, and how many values it has at most."""
+    if atom.ranges <= {chunk}:
+        return atom, 1
+    if chunk not in atom.ranges:
+        return const(atom.min), atom.max - atom.min + 1
+    by = atom.src[1] if atom.op in (ExprOp.IDIV, ExprOp.MOD) else const(0)
+    if not by.is_const or by.arg <= 0:
+        return None
+    if atom.op is ExprOp.MOD:
+        return const(0), by.arg
+    terms = _terms_of(atom.src[0], chunk)
+    if terms is None:
+        return None
+    low, steps = terms
+    return low // by, sum(step * (count - 1) for step, count in steps) // by.arg + 2
+
+
+def _calls(kernel: Kernel, target: Target) -> int:
+    """About how many calls for some of its chunks a program gets in one run."""
+    shared = [n.loops[0] for n in kernel.roots if n.loops and n.loops[0].kind is Kind.PARALLEL]
+    chunks = sum(loop.range.size.max for loop in shared)
+    each = sum(_terms(kernel, nest) for nest in kernel.nests) // target.max_threads // TERMS_A_CALL
+    return max(1, min(chunks, target.max_threads * max(1, min(each, MOST_CALLS))))
 
 
 def _terms(kernel: Kernel, nest: Nest) -> int:
@@ -68,17 +204,12 @@ def _terms(kernel: Kernel, nest: Nest) -> int:
     return sums * prod(loop.range.size.max for _, _, loop in kernel.path(nest))
 
 
-def _looks(kernel: Kernel) -> int:
-    """How often a program looks at the elements: once a call for some of its chunks."""
-    shared = [n.loops[0] for n in kernel.roots if n.loops and n.loops[0].kind is Kind.PARALLEL]
-    chunks = sum(loop.range.size.max for loop in shared)
-    return max(1, min(chunks, MOST_CALLS))
-
-
-def _elements(ast: LazyOp, slots: Set[int]) -> list[Expr]:
-    """All that an AST may load from some slots."""
-    nodes = [node for node in ast.toposort() if node.op is BufferOps.LOAD]
-    return [_whole(node, f"f{n}") for n, node in enumerate(nodes) if node.arg.idx in slots]
+def _ends(view: View) -> tuple[int, int]:
+    """The first and the last place in memory of a view of fixed sizes that shows anything."""
+    pairs = zip(view.valid_ranges, view.strides, strict=True)
+    steps = [(low * step, (high - 1) * step) for (low, high), step in pairs]
+    first = view.offset + sum(min(both) for both in steps)
+    return as_expr(first).min, as_expr(view.offset + sum(max(both) for both in steps)).max
 
 
 def _whole(node: LazyOp, name: str) -> Expr:
@@ -91,27 +222,32 @@ def _whole(node: LazyOp, name: str) -> Expr:
     return load(node.arg.idx, node.dtype, *node.arg.st.index(idx))
 
 
-def _count(e: Expr) -> int:
-    return prod(r.size.max for r in e.ranges)
+def _count(elements: Sequence[Expr]) -> int:
+    return sum(prod(r.size.max for r in e.ranges) for e in elements)
 
 
-def _check(kernel: Kernel, loads: Sequence[Expr]) -> Kernel:
-    """A kernel that adds up 0 times each element: that is 0 if all are finite, else NaN."""
+def _check(kernel: Kernel, elements: Sequence[Expr], around: Loop | None = None) -> Kernel:
+    """A kernel that adds up 0 times each element: that is 0 if all are finite, else NaN.
+
+    It does so for one iteration of the loop around it, if there is one.
+    """
+    outer = () if around is None else (around,)
+    place = ("finite", len(outer))
     nests = []
     total: Expr = const(0, dtypes.float32)
-    for number, e in enumerate(loads):
+    for number, e in enumerate(elements):
         wide = e if e.dtype.itemsize >= dtypes.float32.itemsize else cast(e, dtypes.float32)
         term = alu(ExprOp.MUL, wide, const(0, wide.dtype))
-        if e.ranges:
+        loops = tuple(Loop(r) for r in _in_order(e) if Loop(r) not in outer)
+        if loops:
             name = f"finite{number}"
-            loops = tuple(Loop(r) for r in _in_order(e))
             compute = Compute(name, term, monoid=MONOIDS["sum"])
-            nests.append(Nest(name, (compute,), loops, ("finite", 0)))
+            nests.append(Nest(name, (compute,), loops, place))
             term = Expr(ExprOp.READ, wide.dtype, (), name)
         total = alu(ExprOp.ADD, total, cast(term, dtypes.float32))
     bad = alu(ExprOp.WHERE, alu(ExprOp.CMPNE, total, const(0, total.dtype)), const(1), const(0))
     root = Compute("finite", bad, store=Store(0, const(0)))
-    return replace(kernel, nests=(*nests, Nest("finite", (root,), ())), guard=None)
+    return replace(kernel, nests=(*nests, Nest("finite", (root,), outer)), guard=None)
 
 
 def _in_order(e: Expr) -> list[Expr]:

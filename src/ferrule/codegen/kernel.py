@@ -325,13 +325,14 @@ class Guard:
     """A kernel that does the same as another one, which is right only if some slots are finite, for
     any elements: `exact`.
 
-    It is run instead where `check` finds that they are not: a kernel whose root would store 0 if
-    they are, and 1 if not. Without `check` nothing is looked at.
+    It is run instead where one of the `checks` finds that they are not: a kernel whose root would
+    store 0 if they are, and 1 if not. One with a loop around its root is for each chunk, and the
+    chunks of both kernels are the same then. Without checks nothing is looked at.
     """
 
     finite: frozenset[int]
     exact: Kernel
-    check: Kernel | None = None
+    checks: tuple[Kernel, ...] = ()
 
 
 class KernelError(AssertionError):
@@ -457,7 +458,7 @@ def show(kernel: Kernel) -> str:
     ]
     for root in kernel.roots:
         lines.extend(_show_nest(kernel, root, 1))
-    if kernel.guard is not None and kernel.guard.check is not None:
+    if kernel.guard is not None and kernel.guard.checks:
         lines.append("where not all that it needs is finite:")
         lines.extend(
             x for n in kernel.guard.exact.roots for x in _show_nest(kernel.guard.exact, n, 1)

@@ -17,6 +17,7 @@ from ferrule.codegen.guards import guarded
 from ferrule.codegen.heuristic import schedule
 from ferrule.codegen.kernel import (
     Compute,
+    Guard,
     Kernel,
     Kind,
     Loop,
@@ -72,7 +73,7 @@ class Linearizer:
         else:
             self.opts = tuple(opts)
             self.scheduled = apply_opts(self.kernel, self.opts)
-        self.scheduled = guarded(self.scheduled, ast, target)
+        self.scheduled = guarded(self.scheduled, ast, target, self.opts)
         self.uops: list[UOp] = []
 
     def __str__(self) -> str:
@@ -126,29 +127,48 @@ def linearize(kernel: Kernel, target: Target | None = None) -> list[UOp]:
     nests = _Nests(prepared(kernel, blocks=blocks), out, blocks=blocks)
     start, stop, extent = nests.begin(narrow=narrow)
     guard = kernel.guard
-    if guard is None or guard.check is None:
+    if guard is None or not guard.checks:
         nests.roots(start, stop)
     else:
-        _guarded(nests, guard.check, guard.exact, (start, stop, extent))
+        _guarded(nests, guard, (start, stop, extent))
     nests.release()
     return out.scopes[0].items
 
 
-def _guarded(nests: _Nests, check: Kernel, exact: Kernel, chunks: tuple[UOp, UOp, UOp]) -> None:
-    """A program that looks whether all is finite, and does one of two things."""
+def _guarded(nests: _Nests, guard: Guard, chunks: tuple[UOp, UOp, UOp]) -> None:
+    """A program that looks whether all is finite, and does one of two things: once, or for each of
+    its chunks.
+    """
     out = nests.out
-    look, others = (_Nests(prepared(k, blocks=False), out, blocks=False) for k in (check, exact))
-    look.values.params = others.values.params = nests.values.params
-    bad = look.result()
+    others = _Nests(prepared(guard.exact, blocks=False), out, blocks=False)
+    looks = [_Nests(prepared(check, blocks=False), out, blocks=False) for check in guard.checks]
+    for each in (*looks, others):
+        each.values.params = nests.values.params
     zero, one = (out.constant(n, out.index) for n in (0, 1))
-    out.open("finite", bad, one)
-    nests.roots(*chunks[:2])
-    out.close()
+    start, stop, extent = chunks
+    bad = zero
+    for look in looks:
+        for loop in look.kernel.roots[-1].loops:
+            start = out.open("chunk", start, stop)
+            stop = out.alu(ExprOp.ADD, start, one)
+            look.values.begin(loop, start)
+        with out.apart():
+            bad = out.alu(ExprOp.MAX, bad, look.result())
+    by_chunks = start is not chunks[0]
+    with out.apart():
+        out.open("finite", bad, one)
+        nests.roots(start, stop)
+        out.close()
     out.open("exact", zero, bad)
-    others.roots_of_share(*chunks)
+    if by_chunks:
+        others.roots(start, stop)
+    else:
+        others.roots_of_share(start, stop, extent)
     out.close()
-    look.release()
-    others.release()
+    if by_chunks:
+        out.close()
+    for each in (*looks, others):
+        each.release()
 
 
 def shared_roots(kernel: Kernel) -> list[Nest]:
@@ -225,9 +245,9 @@ class _Nests:
         return self.out.typed(self.out.alu(ExprOp.IDIV, product, extent), self.out.index)
 
     def result(self) -> UOp:
-        """What the last root would store."""
+        """What the last root would store, in the loops around it."""
         *_, root = self.kernel.roots
-        self._children(root, 0)
+        self._children(root, len(root.loops))
         return self.values.plain(root.computes[0].value)
 
     def release(self) -> None:
