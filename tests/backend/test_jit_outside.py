@@ -240,6 +240,31 @@ def code_that_is_replaced(capture: Capture) -> Iterator[Any]:
     yield from results(f, {4: lambda: setattr(helper, "__code__", other.__code__)})
 
 
+def methods_of_a_class_made_of_a_text(capture: Capture) -> Iterator[Any]:
+    space: dict[str, Any] = {"__name__": "program"}
+    text = """
+class Model:
+    def __init__(self): self.fields = {"rate": 2.0}; self.factor = 3.0; self.rows = [0.5]
+    def __call__(self, x): return x * self.factor
+    def __getattr__(self, name):
+        if name.startswith("_"): raise AttributeError(name)
+        return self.fields[name]
+    def __getitem__(self, i): return self.rows[i]
+model = Model()
+def f(x): return model(x) + model.rate + model[0]
+"""
+    exec(text, space)
+    model = space["model"]
+    yield from results(
+        capture(space["f"]),
+        {
+            4: lambda: setattr(model, "factor", 7.0),
+            6: lambda: model.fields.update(rate=9.0),
+            8: lambda: model.rows.__setitem__(0, 4.0),
+        },
+    )
+
+
 def what_is_above_in_classes(capture: Capture) -> Iterator[Any]:
     class Kind(type):
         rate = 2.0
@@ -556,6 +581,7 @@ CASES = [
     *(what_a_descriptor_keeps, a_module_in_a_module, a_module_in_a_closure),
     *(what_a_function_imports, code_that_is_replaced, an_attribute_whose_name_is_put_together),
     *(what_is_above_in_classes, a_pattern_of_a_class, the_shape_of_a_tensor),
+    methods_of_a_class_made_of_a_text,
     *(the_type_of_a_tensor, the_shape_of_a_state, attributes_that_are_missing),
     *(the_shape_of_an_array, a_place_that_is_emptied),
     *(attributes_by_names_in_a_list, all_attributes, what_is_behind_a_weak_reference),

@@ -275,11 +275,13 @@ def _waits_for_memory(plan: Plan, nest: Nest) -> bool:
     do not.
     """
     found = [e for c in nest.computes for e in loads(c.value)]
-    read = sum(bytes_loaded(e) for e in found)
+    if sum(bytes_loaded(e) for e in found) <= FROM_MEMORY:
+        return False
+    if any(e.op in COSTLY for e in toposort([c.value for c in nest.computes])):
+        return False
     others = [n for n in plan.kernel.nests if n is not nest]
     again = {e.arg for n in others for c in n.computes for e in loads(c.value)}
-    costly = any(e.op in COSTLY for e in toposort([c.value for c in nest.computes]))
-    return read > FROM_MEMORY and not costly and all(e.arg not in again for e in found)
+    return all(e.arg not in again for e in found)
 
 
 def _vectorize_last(plan: Plan, name: str, below: Sequence[str]) -> None:

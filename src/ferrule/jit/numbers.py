@@ -24,12 +24,15 @@ from ferrule.jit.places import (
     MISSING,
     Path,
     Place,
+    attribute_of,
     attributes,
     below,
     class_place,
     defaults,
     imported,
+    is_bystander,
     is_foreign,
+    is_of_python,
     slots,
     tensors_of,
     variables,
@@ -49,6 +52,10 @@ _READ_THEMSELVES = frozenset({"ferrule", "collections"})
 """Packages of classes whose methods, which are not looked at, read all attributes."""
 _NOT_CALLED = frozenset({"__init__", "__new__", "__post_init__", "__repr__", "__str__", "__del__"})
 """Methods of instances that exist already: nothing calls these without naming them."""
+_GENERATED = frozenset(
+    {f"__{name}__" for name in ("eq", "ne", "lt", "le", "gt", "ge", "hash", "setattr", "delattr")}
+)
+"""Methods that `dataclass` and the like make, and which read all fields."""
 _LARGEST_ARRAY = 1 << 20
 
 
@@ -230,7 +237,7 @@ class _Walk:
         elif isinstance(value, types.FunctionType):
             self._look_into_function(value)
         elif isinstance(value, types.ModuleType):
-            if not is_foreign(value):
+            if not is_of_python(value):
                 self._modules.add(id(vars(value)))
                 self._offer_all(vars(value))
         elif isinstance(value, type):
@@ -276,6 +283,8 @@ class _Walk:
 
     def _look_into_function(self, function: types.FunctionType) -> None:
         if is_foreign(function):
+            for place, child in below(function):
+                self._take(place, child)
             return
         if all(
             function is not root for root in self._roots
@@ -303,7 +312,7 @@ class _Walk:
 
     def _look_into_class(self, kind: type) -> None:
         for base in kind.__mro__:
-            for name, child in ({} if is_foreign(base) else vars(base)).items():
+            for name, child in ({} if is_of_python(base) else vars(base)).items():
                 if not name.startswith("__"):
                     for holder in dict.fromkeys((base, kind)):  # which may get one of its own
                         self._offer(class_place(holder, name, child), child)
@@ -316,7 +325,7 @@ class _Walk:
         own = attributes(value)
         places = [*slots(value), *[(Place(own, name), child) for name, child in own.items()]]
         bases = type(value).__mro__[:-1]
-        reads_all = any(base.__module__.partition(".")[0] in _READ_THEMSELVES for base in bases)
+        reads_all = any(map(_reads_itself, bases))
         for place, child in places:
             if reads_all:
                 self._take(place, child)
@@ -336,7 +345,7 @@ class _Walk:
             if self.names.unknown:
                 self._copy(f"the attributes of a {type(value).__name__}", tuple, own)
             for name in self.names.asked:
-                if not hasattr(value, name) and hasattr(value, "__dict__"):
+                if attribute_of(value, name) is MISSING and hasattr(value, "__dict__"):
                     self.numbers.append(_Number(name, _getter(Place(own, name))))
 
     def _offer_all(self, attributes: dict[str, Any]) -> None:
@@ -374,9 +383,19 @@ def _package_of(value: Any) -> str:
     return module.partition(".")[0] if isinstance(module, str) else ""
 
 
+def _reads_itself(kind: type) -> bool:
+    """Whether code that is not looked at, a class's methods, may read any attribute."""
+    return kind.__module__.partition(".")[0] in _READ_THEMSELVES or is_bystander(kind)
+
+
 def _is_generated(value: Any) -> bool:
-    """Whether a value is no function that somebody wrote: a dataclass's `__eq__` reads all."""
-    return not isinstance(value, types.FunctionType) or value.__code__.co_filename == "<string>"
+    """Whether a value is no function that somebody wrote: a dataclass's `__eq__` reads all.
+
+    The file of code that `exec` makes of a text is the same, so that the name decides there.
+    """
+    if not isinstance(value, types.FunctionType):
+        return True
+    return value.__code__.co_filename == "<string>" and value.__name__ in _GENERATED
 
 
 def _sets(value: Any) -> bool:

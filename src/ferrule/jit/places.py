@@ -21,6 +21,9 @@ from ferrule.tensor import Tensor
 # Functions with an assert that pytest has rewritten could get at all tests that there are.
 _TOOLS = frozenset({"_pytest", "pytest", "pluggy", "hypothesis"})
 _FOREIGN = frozenset(sys.stdlib_module_names) | _TOOLS | {"numpy", "ferrule", "builtins"}
+_LARGE = 150
+"""Loaded modules of a package that takes too long to look at: SciPy and JAX have some 400, PyTorch
+1,500, which take 20 s a capture (Zen 5, 2026-11); packages for settings have up to 100."""
 _MADE_BY_A_STATEMENT = 1 << 9
 """The flag of types that Python code made (`Py_TPFLAGS_HEAPTYPE`)."""
 # The devices have every kernel that was ever made, and all memory.
@@ -157,11 +160,21 @@ def _fixed(holder: Any, values: Iterable[Any]) -> Iterator[Found]:
 
 def class_place(kind: type, name: str, child: Any) -> Place:
     """Where a class has an attribute; a fixed place, if to ask for it gives something else."""
-    return Place(kind, name, getattr(kind, name, MISSING) is not child)
+    return Place(kind, name, attribute_of(kind, name) is not child)
+
+
+def attribute_of(value: object, name: str) -> Any:
+    """What asking for an attribute gives; `MISSING` too where that raises another error."""
+    try:
+        return getattr(value, name, MISSING)
+    except Exception:  # whatever the object's own code raises
+        return MISSING
 
 
 def _below_function(function: types.FunctionType) -> Iterator[Found]:
     if is_foreign(function):
+        if not is_of_python(function):  # a decorator has what it decorates there
+            yield from _cells(function)
         return
     yield from _cells(function)
     yield from _fixed(function, (function.__defaults__, function.__kwdefaults__, vars(function)))
@@ -243,7 +256,8 @@ def slots(value: object) -> Iterator[Found]:
     for kind in type(value).__mro__:
         names = vars(kind).get("__slots__", ())
         for name in (names,) if isinstance(names, str) else names:
-            yield Place(value, name), getattr(value, name, None)
+            child = attribute_of(value, name)
+            yield Place(value, name), None if child is MISSING else child
 
 
 def _below_object(value: object) -> Iterator[Found]:
@@ -252,11 +266,28 @@ def _below_object(value: object) -> Iterator[Found]:
 
 
 def is_foreign(value: Any) -> bool:
-    """Whether a class, a function or a module is none of the program's own."""
-    if isinstance(value, types.ModuleType):
-        return _is_foreign_module(value.__name__)
-    module = getattr(value, "__module__", None) or "builtins"
-    return not _is_nameless(value, module) and _is_foreign_module(module)
+    """Whether a class, a function or a module is none of the program's own.
+
+    Such are those of Python, NumPy and this package, and of large packages that do not use this
+    one, such as another library of tensors: a look at all of it takes tens of seconds.
+    """
+    return is_of_python(value) or is_bystander(value)
+
+
+def is_of_python(value: Any) -> bool:
+    """Whether a class, a function or a module is one of Python, NumPy or this package."""
+    module = _module_of(value)
+    return module.partition(".")[0] in _FOREIGN and not _is_nameless(value, module)
+
+
+def is_bystander(value: Any) -> bool:
+    """Whether a class, a function or a module is one of a large package without tensors."""
+    return _module_of(value).partition(".")[0] in _bystanders(len(sys.modules))
+
+
+def _module_of(value: Any) -> str:
+    name = getattr(value, "__name__" if isinstance(value, types.ModuleType) else "__module__", None)
+    return name if isinstance(name, str) and name else "builtins"
 
 
 def _is_nameless(value: Any, module: str) -> bool:
@@ -266,5 +297,27 @@ def _is_nameless(value: Any, module: str) -> bool:
     return module == "builtins" and isinstance(value, types.FunctionType)
 
 
-def _is_foreign_module(module: str) -> bool:
-    return module.partition(".")[0] in _FOREIGN
+@functools.lru_cache(maxsize=1)
+def _bystanders(_loaded: int) -> frozenset[str]:
+    """The large packages of which no module that is loaded has anything of this package."""
+    modules: dict[str, list[Any]] = {}
+    for name, module in list(sys.modules.items()):
+        modules.setdefault(name.partition(".")[0], []).append(module)
+    large = {p: found for p, found in modules.items() if len(found) >= _LARGE and p not in _FOREIGN}
+    return frozenset(package for package, found in large.items() if not any(map(_uses_us, found)))
+
+
+def _uses_us(module: Any) -> bool:
+    return any(map(_is_of_this_package, list(attributes(module).values())))
+
+
+def _is_of_this_package(value: Any) -> bool:
+    """Whether a module's variable is of this package: a module, class, function or instance."""
+    kind = type(value)  # asked for its class, an object may run code of its own
+    if issubclass(kind, types.ModuleType):
+        name: Any = value.__name__
+    elif issubclass(kind, type | types.FunctionType):
+        name = value.__module__
+    else:
+        name = kind.__module__
+    return isinstance(name, str) and name.partition(".")[0] == "ferrule"
