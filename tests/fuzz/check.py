@@ -146,6 +146,9 @@ def check_way(program: Program, way: Way, expected: Expected) -> Finding | None:
 def compare(program: Program, way: Way, expected: Expected, outcome: Outcome) -> Finding | None:
     labels = outcome.labels(program)
     for call, arrays in enumerate(outcome.calls):
+        if len(arrays) != len(expected.calls[call]):
+            detail = f"call {call}: state of {expected.states}, found {outcome.states}"
+            return Finding("wrong", program, way, signature(program, way), detail)
         for place, found in enumerate(arrays):
             wanted, exact = expected.calls[call][place], expected.exact[call][place]
             if way.derivative == "jvp" and labels[place].endswith(".grad"):
