@@ -23,10 +23,12 @@ def filled(model: Any, rng: np.random.Generator) -> Any:
     return model
 
 
-def update(optimizer: Any, loss: Tensor) -> None:
-    """A step of training."""
+def update(optimizer: Any, loss: Tensor, change: Callable[..., Any] | None = None) -> None:
+    """A step of training; `change` may clip the gradients of the parameters."""
     optimizer.zero_grad()
     loss.backward()
+    if change is not None:
+        change([p for group in optimizer.param_groups for p in group["params"]])
     optimizer.step()
 
 

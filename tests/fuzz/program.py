@@ -190,6 +190,7 @@ def loaded(line: str) -> tuple[str, ...]:
     """The names of tensors that a statement reads or writes, without those that it binds."""
     found = [n for n in ast.walk(parsed(line)) if isinstance(n, ast.Name)]
     bound = {*assigned(line), *(n.arg for n in ast.walk(parsed(line)) if isinstance(n, ast.arg))}
+    bound |= {n.id for n in found if isinstance(n.ctx, ast.Store)}
     augmented = parsed(line)
     names = [n.id for n in found if n.id not in GIVEN and n.id not in bound]
     if isinstance(augmented, ast.AugAssign) and isinstance(augmented.target, ast.Name):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar, TypeAlias, final
 
-from ferrule.dtype import DType
 from ferrule.nn.parameters import check_chance, check_sizes, inverse_root, uniform
 from ferrule.nn.shown import Shown
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import checks_arguments
+from ferrule.tensor.data import DTypeLike
 
 States: TypeAlias = tuple[Tensor, ...]
 """The hidden state, and for an LSTM the cell's too: each (N, hidden_size)."""
@@ -76,7 +76,7 @@ class _Cell(_Steps):
         input_size: int,
         hidden_size: int,
         bias: bool,
-        dtype: DType | None,
+        dtype: DTypeLike | None,
         device: str | None,
     ) -> None:
         check_sizes(self, input_size=input_size, hidden_size=hidden_size)
@@ -120,7 +120,7 @@ class RNNCell(_Cell):
         bias: bool = True,
         nonlinearity: str = "tanh",
         *,
-        dtype: DType | None = None,
+        dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> None:
         self.nonlinearity = _check_nonlinearity("RNNCell", nonlinearity)
@@ -153,7 +153,7 @@ class LSTMCell(_Cell):
         hidden_size: int,
         bias: bool = True,
         *,
-        dtype: DType | None = None,
+        dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> None:
         super().__init__(input_size, hidden_size, bias, dtype, device)
@@ -184,7 +184,7 @@ class GRUCell(_Cell):
         hidden_size: int,
         bias: bool = True,
         *,
-        dtype: DType | None = None,
+        dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> None:
         super().__init__(input_size, hidden_size, bias, dtype, device)
@@ -217,7 +217,7 @@ class _Recurrent(_Steps):
         dropout: float,
         bidirectional: bool,
         proj_size: int,
-        dtype: DType | None,
+        dtype: DTypeLike | None,
         device: str | None,
     ) -> None:
         check_sizes(
@@ -261,7 +261,7 @@ class _Recurrent(_Steps):
         return self.proj_size or self.hidden_size
 
     def _add_parameters(
-        self, place: str, inputs: int, dtype: DType | None, device: str | None
+        self, place: str, inputs: int, dtype: DTypeLike | None, device: str | None
     ) -> None:
         rows = self.gates * self.hidden_size
         shapes: dict[str, tuple[int, ...]] = {
@@ -375,7 +375,7 @@ class RNN(_Recurrent):
         dropout: float = 0.0,
         bidirectional: bool = False,
         *,
-        dtype: DType | None = None,
+        dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> None:
         self.nonlinearity = _check_nonlinearity("RNN", nonlinearity)
@@ -418,7 +418,7 @@ class LSTM(_Recurrent):
         bidirectional: bool = False,
         proj_size: int = 0,
         *,
-        dtype: DType | None = None,
+        dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> None:
         sizes = (input_size, hidden_size, num_layers)
@@ -459,7 +459,7 @@ class GRU(_Recurrent):
         dropout: float = 0.0,
         bidirectional: bool = False,
         *,
-        dtype: DType | None = None,
+        dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> None:
         sizes = (input_size, hidden_size, num_layers)
