@@ -10,13 +10,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ferrule.dtype import dtypes
-from tests.fuzz import namespaces, surface, training, transforms
+from tests.fuzz import chances, namespaces, training, transforms
 from tests.fuzz.drawing import Drawing, NothingFitsError
 from tests.fuzz.given import tensors_of
 from tests.fuzz.layers import Drawn, drawn, layers
 
 SHARE = 0.2
 """Of programs."""
+FEW = 4
+"""Tensors of a model; one with more has many kernels, takes long, and is drawn more seldom."""
 
 
 @dataclass
@@ -52,6 +54,9 @@ class Beyond:
         made = f"filled({chosen.made}, {{}})"
         name = draw.object(letter, f"{made}.train()" if letter == "t" else made)
         self.inputs[name] = chosen.inputs
+        count = len(tensors_of(self.values[name]))
+        if not draw.chance((FEW / max(count, FEW)) ** 1.5):
+            raise NothingFitsError
         if letter == "m" and draw.chance(0.5):
             return self.with_others(name, given)
         return f"{name}({given})"
@@ -112,12 +117,10 @@ class Beyond:
         return namespaces.call(self.draw, function)
 
     def chance(self) -> str:
-        method = self.draw.choice(surface.chances())
+        method = self.draw.choice(chances.chances())
         if method.lacking:
             raise NothingFitsError
-        name = self.draw.pick()
-        receiver = name if method.on_tensor else "Tensor"
-        return method.call(self.draw, self.draw.values[name], receiver)
+        return chances.call(self.draw, method)
 
 
 KINDS: dict[str, Callable[[Beyond], str]] = {

@@ -20,6 +20,7 @@ from tests.fuzz.check import Finding, error_finding, is_internal
 from tests.fuzz.drawing import LARGE, SMALL, Drawing, NothingFitsError
 from tests.fuzz.layers import parts
 from tests.fuzz.program import (
+    CHANCE,
     Program,
     Source,
     assigned,
@@ -413,8 +414,7 @@ class Generator:
                 source,
                 is_state=source.is_state
                 or (
-                    "call" not in source.made
-                    and self.rng.random() < (0.4 if self.writes else 0.15)
+                    "call" not in source.made and self.rng.random() < (0.4 if self.writes else 0.15)
                 ),
             )
             for source in self.sources
@@ -434,8 +434,9 @@ class Generator:
         share = {"gradients": 1.0}.get(self.focus, 0.55)
         # A leaf that is written as a whole, perhaps by another name, keeps its place on the tape,
         # unlike in a function.
-        targets = [str(written(line)) for line in program.body if "assign" in methods(line)]
-        assigned_to = {name for target in targets for name in self.machine.related[target]}
+        whole = {"assign", *CHANCE}
+        targets = [str(written(line)) for line in program.body if whole & {*methods(line)}]
+        assigned_to = {n for t in targets for n in self.machine.related.get(t, ())}
         floats = tuple(
             source.name
             for source in program.arguments

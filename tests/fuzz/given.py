@@ -49,7 +49,7 @@ def header(words: set[str]) -> list[str]:
     lines = ["import numpy as np\n"]
     lines += ["import ferrule\nimport ferrule.signal.windows"] if "ferrule" in words else []
     lines += ["from ferrule import Tensor, nn\n" if has_nn else "from ferrule import Tensor\n"]
-    return lines + ["", *(f"{_plain(function)}\n" for function in used)] if used else lines
+    return [*lines, "", *(f"{_plain(function)}\n" for function in used)] if used else lines
 
 
 def _plain(function: Callable[..., Any]) -> str:

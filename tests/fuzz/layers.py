@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -87,7 +86,7 @@ KINDS = {
 ALWAYS = ("scale_factor", "eps")
 """Settings that are given though a layer, or an optimiser, has a default for them."""
 WHOLE = ("int", "Sizes", "Wanted", "int | Sequence[int]")
-# Settings that are not given: other functions, dtypes, and what only `Tensor` methods are tested by.
+# Settings that are not given: what draws by chance, and what `Tensor`'s methods have too.
 SKIPPED = ("device", "dtype", "inplace", "dropout", "padding_idx", "max_norm", "threshold")
 
 
@@ -316,7 +315,7 @@ def parts(result: Any) -> Iterator[Any]:
         yield result
 
 
-# -- calls of them -----------------------------------------------------------------------------------
+# -- calls of them ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -409,7 +408,9 @@ def _stack(name: str, layer: str, inputs: int) -> Any:
         heads = draw.integer(1, 2)
         width = heads * draw.integer(1, 3)
         first = draw.choice(["True", "False"])
-        inner = f'nn.{layer}({width}, {heads}, {draw.integer(1, 4)}, norm_first={first}, dropout=0.0, dtype="float32")'
+        sizes = f"{width}, {heads}, {draw.integer(1, 4)}"
+        more = f'norm_first={first}, dropout=0.0, dtype="float32"'
+        inner = f"nn.{layer}({sizes}, {more})"
         batch = draw.integer(1, 3)
         tensors = [_tensor(draw, draw.integer(1, 4), batch, width) for _ in range(inputs)]
         return f"nn.{name}({inner}, {draw.integer(1, 2)})", tuple(tensors)

@@ -17,16 +17,11 @@ from ferrule import Tensor
 from ferrule.dtype import dtypes
 from tests.fuzz.drawing import Drawing
 from tests.fuzz.surface import (
-    MAKERS,
     Maker,
     Method,
     Parameter,
     among,
-    any_shape,
-    axes,
-    axis,
     integer,
-    operand,
     parameters_of,
 )
 
@@ -39,30 +34,34 @@ MODULES = {
 LEFT_OUT: dict[str, str] = {}
 
 
-def sizes(draw: Drawing, x: Tensor) -> str:
-    return str(tuple(draw.integer(1, 5) for _ in range(draw.integer(1, 2))))
-
-
 def fourier_axes(draw: Drawing, x: Tensor) -> str:
-    return draw.choice(["-1", "0", "-2", "1"])
+    return draw.choice(["-1", "0", "-1", "0", "-2", "1"])
 
 
 def several_axes(draw: Drawing, x: Tensor) -> str:
-    return draw.choice(["(-2, -1)", "(0, 1)", "(-1,)", "(0,)"])
+    return draw.choice(["(-2, -1)", "(0, 1)", "(-1, -2)"])
 
 
 OWN: dict[str, Maker] = {
     "n": integer(1, 9),
-    "s": sizes,
+    "s": among("(3, 4)", "(2, 1)", "(1, 5)"),
+    "fftn.s": among("None"),
+    "ifftn.s": among("None"),
+    "rfftn.s": among("None"),
+    "irfftn.s": among("None"),
     "dim": fourier_axes,
     "fft2.dim": several_axes,
     "ifft2.dim": several_axes,
     "rfft2.dim": several_axes,
     "irfft2.dim": several_axes,
-    "fftn.dim": several_axes,
-    "ifftn.dim": several_axes,
-    "rfftn.dim": several_axes,
-    "irfftn.dim": several_axes,
+    "fftn.dim": among("None", "(-1,)", "(0,)"),
+    "ifftn.dim": among("None", "(-1,)", "(0,)"),
+    "rfftn.dim": among("None", "(-1,)", "(0,)"),
+    "irfftn.dim": among("None", "(-1,)", "(0,)"),
+    "ifftshift.dim": among("None", "0", "(0,)"),
+    "fftshift.dim": among("None", "0", "(0,)"),
+    "fftshift.pairs": among("False"),
+    "ifftshift.pairs": among("False"),
     "norm": among("None", "'ortho'", "'forward'", "'backward'"),
     "d": among("1.0", "0.5", "2.0"),
     "M": integer(1, 12),
@@ -107,22 +106,40 @@ def functions() -> tuple[Function, ...]:
                 continue
             parameters = parameters_of(inspect.signature(member))
             on_tensor = bool(parameters) and parameters[0].annotation.endswith("Tensor")
-            found.append(
-                Function(name, parameters[on_tensor:], on_tensor, f"{path}.{name}")
-            )
+            path_of = f"{path}.{name}"
+            found.append(Function(name, parameters[on_tensor:], on_tensor, path_of))
     return tuple(found)
 
 
 def call(draw: Drawing, function: Function) -> str:
     """A call of a function, as text."""
-
-    def fits(y: Tensor) -> bool:
-        return dtypes.is_float(y.dtype) and y.dtype.bits > 8 and y.ndim > 0
-
-    if draw.chance(0.5):  # complex numbers
-        pairs = draw.fitting(lambda y: fits(y) and y.shape[-1] == 2)
-        shape = [draw.integer(1, 6) for _ in range(draw.integer(1, 3))]
-        name = draw.choice(pairs) if pairs and draw.chance(0.5) else draw.fresh((*shape, 2), "float32")
-    else:
-        name = draw.pick(fits)
+    least = 2 if function.name.endswith("2") else 1
+    takes_pairs = function.name.removeprefix("i") in PAIRS or function.name.startswith("irfft")
+    if function.name == "istft":  # of what has the right number of frequencies
+        name, size = _real(draw, 1), draw.integer(2, 5)
+        return f"ferrule.signal.istft(ferrule.signal.stft({name}, {size}), {size})"
+    name = _pairs(draw, least) if takes_pairs else _real(draw, least)
     return function.call(draw, draw.values[name], name)
+
+
+PAIRS = ("fft", "fft2", "fftn")
+"""Functions of complex numbers, which are a last axis of two, and their inverses."""
+
+
+def _real(draw: Drawing, least: int) -> str:
+    names = draw.fitting(lambda y: _is_wide_float(y) and y.ndim >= least and 0 not in y.shape)
+    shape = [draw.integer(1, 9) for _ in range(draw.integer(least, 3))]
+    return draw.choice(names) if names and draw.chance(0.6) else draw.fresh(shape, "float32")
+
+
+def _pairs(draw: Drawing, least: int) -> str:
+    def fits(y: Tensor) -> bool:
+        return _is_wide_float(y) and y.ndim > least and y.shape[-1] == 2 and 0 not in y.shape
+
+    names = draw.fitting(fits)
+    shape = [draw.integer(1, 6) for _ in range(draw.integer(least, 3))]
+    return draw.choice(names) if names and draw.chance(0.6) else draw.fresh((*shape, 2), "float32")
+
+
+def _is_wide_float(y: Tensor) -> bool:
+    return dtypes.is_float(y.dtype) and y.dtype.bits > 8

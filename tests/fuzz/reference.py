@@ -65,10 +65,10 @@ _CASTS = words(
 )
 _PRODUCTS = words("prod cumprod nanprod")
 _SIGNS = words("signbit copysign bitcast view")
-# Layers whose numbers, and those of what makes them, are sums and products of what they are given.
+# Layers that sum up and multiply what they are given.
 EXACT_LAYERS = words(
-    """Linear Bilinear Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d Embedding
-    ReLU ReLU6 Hardtanh Threshold Identity Flatten Unflatten MaxPool1d MaxPool2d MaxPool3d
+    """Linear Bilinear Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d
+    Embedding ReLU ReLU6 Hardtanh Threshold Identity Flatten Unflatten MaxPool1d MaxPool2d MaxPool3d
     ZeroPad1d ZeroPad2d ZeroPad3d ReflectionPad1d ReflectionPad2d ReflectionPad3d Fold Unfold
     ReplicationPad1d ReplicationPad2d ReplicationPad3d CircularPad1d CircularPad2d CircularPad3d
     ConstantPad1d ConstantPad2d ConstantPad3d PixelShuffle PixelUnshuffle ChannelShuffle"""
@@ -161,6 +161,8 @@ class Machine:
             self.check_casts(line, operands)
         if not (_PRODUCTS | _SIGNS).isdisjoint(methods(line)):
             self.check_order_and_signs(line, operands)
+        if "ferrule.fft." in line or "ferrule.signal." in line:
+            self.check_finite(line, operands)
         if self.oracle is not None:
             self.oracle.before(self.values, line)
         exec(compiled(line), self.values)
@@ -247,6 +249,15 @@ class Machine:
                 fine = np.isfinite(array).all() and np.abs(array).max(initial=0) < 100
                 if not fine and _may_give_integers(line, self.values, operands):
                     raise UndefinedError(line)
+
+    def check_finite(self, line: str, operands: Sequence[str]) -> None:
+        """Raises `UndefinedError` for infinities that are multiplied by zeros in one order only."""
+        for name in operands:
+            value = self.values[name]
+            if not isinstance(value, Tensor) or not dtypes.is_float(value.dtype):
+                continue
+            if not np.isfinite(value.detach().numpy().astype(np.float64)).all():
+                raise UndefinedError(line)
 
     def check_order_and_signs(self, line: str, operands: Sequence[str]) -> None:
         """Raises `UndefinedError` for a product that may overflow in one order and not in another,

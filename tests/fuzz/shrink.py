@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ferrule import Context, Tensor
+from ferrule import Context
 from tests.fuzz.check import Finding, check
 from tests.fuzz.given import NAMES
 from tests.fuzz.program import (
@@ -166,8 +166,7 @@ def _simpler_sources(program: Program) -> Iterator[Program]:
 def _simpler_made(program: Program, source: Source) -> Iterator[str]:
     """Other contents, as a list, where they are few; smaller shapes where they are many."""
     if is_object(source.name):
-        for text in _simpler_text(source.made):
-            yield text
+        yield from _simpler_text(source.made)
         return
     names = {**NAMES, "rng": program.rng(-1 if source.is_state else 0), "call": 0}
     with Context(FERRULE_DEVICE="NUMPY"):

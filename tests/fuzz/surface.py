@@ -27,7 +27,7 @@ LEFT_OUT = {
     "allclose item tolist numpy data tobytes cpu is_nonzero equal": "gives no tensor",
     "size stride storage_offset numel nelement ndimension dim element_size": "gives no tensor",
     "is_contiguous is_floating_point broadcast_shapes": "gives no tensor",
-    " ".join(CHANCE): "draws by chance: `chances` are drawn as statements of their own kind",
+    " ".join(CHANCE): "draws by chance: chances.py draws them as statements of their own kind",
     "empty empty_like new_empty": "has any values",
     "manual_seed get_rng_state set_rng_state train no_grad enable_grad": "sets a mode",
     "backward gradient register_hook retain_grad zero_grad requires_grad_": (
@@ -360,13 +360,6 @@ class Method:
 def unavailable(name: str) -> str | None:
     """The reason why programs do not call a method; None if they may."""
     return _OUT.get(name)
-
-
-@functools.cache
-def chances() -> tuple[Method, ...]:
-    """All public methods that draw by chance."""
-    names = sorted(name for name in CHANCE if hasattr(Tensor, name))
-    return tuple(_method(name, inspect.getattr_static(Tensor, name)) for name in names)
 
 
 @functools.cache

@@ -15,8 +15,8 @@ import numpy as np
 from ferrule import Context, Tensor, TinyJit
 from ferrule.config import PASSES
 from tests.fuzz.functions import DERIVATIVES, INSIDE, ORACLES, in_two, mapped, with_gradients
-from tests.fuzz.program import Program, assigned
 from tests.fuzz.given import NAMES
+from tests.fuzz.program import Program, assigned
 from tests.fuzz.reference import Outcome, state_of, to_array
 from tests.fuzz.sizes import Sizes
 
@@ -139,7 +139,8 @@ def _draw_form(program: Program, way: Way, rng: random.Random) -> Way:
     is_whole = bool(program.wanted) or program.trains
     if 0.12 < kind < 0.24 and len(program.body) > 1 and not is_whole:
         return replace(way, split=rng.randint(1, len(program.body) - 1), cuts=())
-    if 0.24 < kind < 0.38 and program.arguments and not way.beside:
+    # What is drawn for a variable size is that of the largest.
+    if 0.24 < kind < 0.38 and program.arguments and not way.beside and not program.is_random:
         return replace(way, variable=rng.randint(1, 1000), layout=0)
     return way
 
