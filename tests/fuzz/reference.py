@@ -468,6 +468,8 @@ def noisy(program: Program, seed: int, everything: bool, amplitude: float) -> Ex
                 continue
             if not machine.known[name].exact or name in doubtful:
                 factor = 1 + amplitude * rng.uniform(-1, 1, value.shape)
+                if rng.random() < 0.5:  # sums that cancel are 0 in another order
+                    factor = np.where(_is_rounding(value, amplitude), 0.0, factor)
                 if not line:
                     value.assign(value.detach() * Tensor(factor))
                 elif program.writes:
@@ -480,6 +482,14 @@ def noisy(program: Program, seed: int, everything: bool, amplitude: float) -> Ex
                 machine.known[name] = replace(machine.known[name], exact=False)
 
     return evaluate(widened(program), disturb)
+
+
+def _is_rounding(value: Tensor, amplitude: float) -> Array:
+    """True for elements that are as small as the rounding of the largest."""
+    sizes = np.abs(value.detach().numpy().astype(np.float64))
+    largest = sizes.max(initial=0, where=np.isfinite(sizes))
+    found: Array = sizes <= 8 * amplitude * largest
+    return found
 
 
 def _doubtful(program: Program) -> set[str]:
