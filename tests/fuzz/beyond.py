@@ -30,6 +30,7 @@ class Beyond:
     """All that the program has, also what is no tensor."""
     inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """By model: what it was drawn for."""
+    few: int = FEW
 
     def objects(self, letters: str) -> list[str]:
         """The objects of a kind that the program has so far."""
@@ -55,7 +56,7 @@ class Beyond:
         name = draw.object(letter, f"{made}.train()" if letter == "t" else made)
         self.inputs[name] = chosen.inputs
         count = len(tensors_of(self.values[name]))
-        if not draw.chance((FEW / max(count, FEW)) ** 1.5):
+        if not draw.chance((self.few / max(count, self.few)) ** 1.5):
             raise NothingFitsError
         if letter == "m" and draw.chance(0.5):
             return self.with_others(name, given)
