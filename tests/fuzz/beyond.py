@@ -46,7 +46,13 @@ class Beyond:
             return self.again(draw.choice(known))
         return self.called(drawn(draw, draw.choice(layers())))
 
-    def called(self, chosen: Drawn) -> str:
+    def model(self) -> str:
+        """A call of a model that can be trained."""
+        draw = self.draw
+        layer = draw.choice([x for x in layers() if x.has_tensors or x.name == "Sequential"])
+        return self.called(drawn(draw, layer), False)
+
+    def called(self, chosen: Drawn, with_others: bool = True) -> str:
         draw = self.draw
         given = ", ".join(chosen.inputs)
         if "dtype=" not in chosen.made:
@@ -58,7 +64,7 @@ class Beyond:
         count = len(tensors_of(self.values[name]))
         if not draw.chance((self.few / max(count, self.few)) ** 1.5):
             raise NothingFitsError
-        if letter == "m" and draw.chance(0.5):
+        if letter == "m" and with_others and draw.chance(0.5):
             return self.with_others(name, given)
         return f"{name}({given})"
 
@@ -88,8 +94,8 @@ class Beyond:
         draw = self.draw
         models = self.objects("mt")
         learnt = draw.fitting(lambda y: bool(y.requires_grad) and dtypes.is_float(y.dtype))
-        if not models or not learnt or draw.chance(0.25):
-            return self.layer()
+        if not models or not learnt or draw.chance(0.2):
+            return self.again(draw.choice(models)) if models and draw.chance(0.6) else self.model()
         known = self.objects("o")
         if known and draw.chance(0.6):
             name = draw.choice(known)

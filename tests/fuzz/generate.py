@@ -118,7 +118,8 @@ class Generator:
         """The program; None if `finding` has what went wrong on the way, or nothing was drawn."""
         with Context(FERRULE_DEVICE="NUMPY"):
             self.start()
-            wanted = self.rng.randint(2, self.draw.limits.statements)
+            least = 5 if self.kind == "training" else 2
+            wanted = self.rng.randint(least, self.draw.limits.statements)
             for _ in range(wanted * 6):
                 if len(self.body) >= wanted or self.finding is not None:
                     break
@@ -268,7 +269,8 @@ class Generator:
             (5, self.recipe),
         ]
         if self.kind:
-            kinds += [(50, self.other)]
+            # A step of training needs statements before it.
+            kinds += [(120 if self.kind == "training" else 50, self.other)]
         if self.writes:
             kinds += [(10, self.write), (6, self.update), (3, self.assign), (3, self.in_place)]
         if self.focus == "views":

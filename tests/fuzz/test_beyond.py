@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 import ferrule.transforms
 from ferrule import Context, Tensor, nn
+from ferrule.config import config
 from ferrule.nn.optim import lr_scheduler
 from tests.fuzz import chances, layers, namespaces, training, transforms
 from tests.fuzz.__main__ import FOCI
@@ -121,14 +123,18 @@ ADAM = Source("o3", "nn.optim.Adam(nn.state.get_parameters([m1, t2]), lr=0.5, ep
 RATES = Source("o4", "nn.optim.lr_scheduler.ExponentialLR(o3, 0.5)", True)
 
 TRAINED = Program(
-    (X, MODEL, NORM, ADAM, RATES),
-    ("v1 = t2(m1(a0))", "update(o3, v1.tanh().square().sum())", "o4.step()", "v2 = m1(a0)"),
+    (X, MODEL, NORM, ADAM),
+    ("v1 = t2(m1(a0))", "update(o3, v1.tanh().square().sum())", "v2 = m1(a0)"),
     ("v1", "v2"),
     3,
     5,
 )
+# Schedules count in Python: they are not for captured functions.
+SCHEDULED = replace(
+    TRAINED, sources=(*TRAINED.sources, RATES), body=(*TRAINED.body, "o4.step()"), calls=3
+)
 CALLED = Program(
-    (X, MODEL, replace(X, name="a5", made=X.made.replace("(4, 3)", "(2, 3)"))),
+    (replace(X, name="a5", made=X.made.replace("(4, 3)", "(2, 3)")), X, MODEL),
     (
         "v1 = nn.state.functional_call(m1, {'weight': a5}, (a0,))",
         "v2 = ferrule.jvp(lambda x: x.sin() * a5.sum(), (v1,), (v1,))[1]",
@@ -136,10 +142,10 @@ CALLED = Program(
     ("v1", "v2"),
     4,
     3,
-    ("a0", "a5"),
+    ("a5", "a0"),
 )
 DRAWN = Program((X,), ("v1 = a0.dropout(0.5, True)", "v2 = Tensor.randn(3) + v1"), ("v2",), 5, 5)
-EXAMPLES = {"training": TRAINED, "layers": CALLED, "chance": DRAWN}
+EXAMPLES = {"training": TRAINED, "schedules": SCHEDULED, "layers": CALLED, "chance": DRAWN}
 WAYS = (
     Way("CPU"),
     Way("CPU", jit=1),
@@ -153,6 +159,8 @@ def test_right_programs_agree(name: str) -> None:
     program = EXAMPLES[name]
     expected = evaluate(program)
     for way in WAYS:
+        if way.jit and "o4" in program.text():
+            continue
         finding = check_way(program, way, expected)
         assert finding is None, finding.text()
 
@@ -181,31 +189,31 @@ def test_the_state_is_that_of_all_objects() -> None:
 
 
 def _planted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes one thing wrong."""
-    if name == "a step":
-        step = nn.optim.Adam.step
-        monkeypatch.setattr(nn.optim.Adam, "step", lambda self: (step(self), step(self)))
-    elif name == "a schedule":
-        monkeypatch.setattr(lr_scheduler.ExponentialLR, "step", lambda self: None)
-    elif name == "a statistic":
-        monkeypatch.setattr(nn.BatchNorm1d, "_track", lambda self, mean, variance: None)
-    elif name == "a parameter":
-        call = nn.state.functional_call
-        monkeypatch.setattr(
-            nn.state, "functional_call", lambda model, state, args: call(model, {}, args)
-        )
-    elif name == "a stream":
-        monkeypatch.setattr(Tensor, "manual_seed", lambda seed: None)
-    else:
-        jvp = ferrule.jvp
-        monkeypatch.setattr(ferrule, "jvp", lambda f, x, t: jvp(f, x, (t[0] * 2,)))
+    """Makes one thing wrong, on the device CPU."""
+    places: dict[str, tuple[Any, str, Callable[..., Any]]] = {
+        "a step": (nn.optim.Adam, "step", lambda step, self: (step(self), step(self))),
+        "a schedule": (lr_scheduler.ExponentialLR, "step", lambda step, self: None),
+        "a statistic": (nn.BatchNorm1d, "_track", lambda track, self, *of: track(self, *of[::-1])),
+        "a parameter": (nn.state, "functional_call", lambda call, model, _, args: model(*args)),
+        "a stream": (Tensor, "manual_seed", lambda seeded, seed: seeded(seed + 1)),
+        "a transformation": (ferrule, "jvp", lambda jvp, f, x, t: jvp(f, x, (t[0] * 2,))),
+    }
+    owner, attribute, wrong = places[name]
+    right = getattr(owner, attribute)
+
+    def planted(*args: Any) -> Any:
+        is_wrong = config().FERRULE_DEVICE == "CPU"
+        return wrong(right, *args) if is_wrong else right(*args)
+
+    replacement: Any = staticmethod(planted) if owner is Tensor else planted
+    monkeypatch.setattr(owner, attribute, replacement)
 
 
 @pytest.mark.parametrize(
     ("name", "program"),
     [
         ("a step", TRAINED),
-        ("a schedule", TRAINED),
+        ("a schedule", SCHEDULED),
         ("a statistic", TRAINED),
         ("a parameter", CALLED),
         ("a stream", DRAWN),
@@ -238,7 +246,7 @@ def test_programs_with_objects_become_smaller() -> None:
 
 
 def test_an_optimizer_keeps_its_models() -> None:
-    program = replace(TRAINED, body=("o4.step()",), results=("a0",)).without_unused()
+    program = replace(SCHEDULED, body=("o4.step()",), results=("a0",)).without_unused()
     assert [source.name for source in program.sources] == ["a0", "m1", "t2", "o3", "o4"]
 
 
