@@ -30,6 +30,8 @@ class Beyond:
     """All that the program has, also what is no tensor."""
     inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """By model: what it was drawn for."""
+    spent: set[str] = field(default_factory=set)
+    """Tensors whose tape a step may have freed."""
     few: int = FEW
 
     def objects(self, letters: str) -> list[str]:
@@ -94,6 +96,7 @@ class Beyond:
         draw = self.draw
         models = self.objects("mt")
         learnt = draw.fitting(lambda y: bool(y.requires_grad) and dtypes.is_float(y.dtype))
+        learnt = [name for name in learnt if name not in self.spent]
         if not models or not learnt or draw.chance(0.2):
             return self.again(draw.choice(models)) if models and draw.chance(0.6) else self.model()
         known = self.objects("o")
@@ -105,6 +108,7 @@ class Beyond:
             maker = draw.choice(training.optimizers())
             name = draw.object("o", maker.made(draw, training.parameters(draw, models, maker)))
             self.inputs[name] = ()
+        self.spent |= {*draw.values}
         return training.step(draw, name, draw.choice(learnt))
 
     def scheduled(self, optimizer: str) -> str:
