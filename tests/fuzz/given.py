@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 import ferrule
-import ferrule.signal.windows
 from ferrule import Tensor, nn
 
 
@@ -47,7 +46,7 @@ def header(words: set[str]) -> list[str]:
     used = [function for function in FUNCTIONS if function.__name__ in words]
     has_nn = "nn" in words or bool(used)
     lines = ["import numpy as np\n"]
-    lines += ["import ferrule\nimport ferrule.signal.windows"] if "ferrule" in words else []
+    lines += ["import ferrule"] if "ferrule" in words else []
     lines += ["from ferrule import Tensor, nn\n" if has_nn else "from ferrule import Tensor\n"]
     return [*lines, "", *(f"{_plain(function)}\n" for function in used)] if used else lines
 

@@ -11,6 +11,7 @@ import inspect
 from dataclasses import dataclass
 
 import ferrule.array_api
+import ferrule.array_api.linalg
 import ferrule.fft
 import ferrule.signal.windows
 from ferrule import Tensor
@@ -21,7 +22,11 @@ from tests.fuzz.surface import (
     Method,
     Parameter,
     among,
+    axis,
     integer,
+    like,
+    matrix_right,
+    operand,
     parameters_of,
 )
 
@@ -29,9 +34,21 @@ MODULES = {
     "ferrule.fft": ferrule.fft,
     "ferrule.signal": ferrule.signal,
     "ferrule.signal.windows": ferrule.signal.windows,
+    "ferrule.array_api": ferrule.array_api,
+    "ferrule.array_api.linalg": ferrule.array_api.linalg,
 }
 # Never called by a program, each with the reason.
-LEFT_OUT: dict[str, str] = {}
+LEFT_OUT = {
+    "asarray from_dlpack": "takes what is no tensor",
+    "can_cast isdtype result_type finfo iinfo": "gives no tensor",
+    "empty empty_like": "has any values",
+    "nonzero unique_all unique_counts unique_inverse unique_values": (
+        "its shape depends on values"
+    ),
+    "cholesky inv solve": "takes well-conditioned matrices; the method has a recipe",
+    "eig eigvals eigh svd qr": "its results are not determined",
+}
+_OUT = {name: reason for names, reason in LEFT_OUT.items() for name in names.split()}
 
 
 def fourier_axes(draw: Drawing, x: Tensor) -> str:
@@ -40,6 +57,10 @@ def fourier_axes(draw: Drawing, x: Tensor) -> str:
 
 def several_axes(draw: Drawing, x: Tensor) -> str:
     return draw.choice(["(-2, -1)", "(0, 1)", "(-1, -2)"])
+
+
+def several(draw: Drawing, x: Tensor) -> str:
+    return f"[{', '.join(draw.like(x) for _ in range(draw.integer(1, 3)))}]"
 
 
 OWN: dict[str, Maker] = {
@@ -73,6 +94,31 @@ OWN: dict[str, Maker] = {
     "n_fft": among("2", "4", "5"),
     "hop_length": among("1", "2"),
     "pad_mode": among("'reflect'", "'constant'"),
+    "x2": operand,
+    "where.x1": operand,
+    "matmul.x2": matrix_right,
+    "vecdot.x2": like,
+    "cross.x2": like,
+    "outer.x2": like,
+    "solve.x2": like,
+    "tensordot.x2": like,
+    "searchsorted.x2": like,
+    "axes": among("0", "1"),
+    "arrays": several,
+    "repetitions": among("(2,)", "(1, 2)", "(2, 1)"),
+    "repeats": integer(1, 3),
+    "shift": integer(-2, 2),
+    "n_rows": integer(1, 4),
+    "n_cols": integer(1, 4),
+    "start": among("0", "1"),
+    "stop": among("3", "5"),
+    "num": integer(1, 6),
+    "dtype": among("None"),
+    "astype.dtype": among("ferrule.dtypes.float64", "ferrule.dtypes.int32"),
+    "copy": among("True"),
+    "mode": among("'reduced'"),
+    "source": axis,
+    "destination": axis,
 }
 
 
@@ -102,10 +148,11 @@ def functions() -> tuple[Function, ...]:
     for path, module in MODULES.items():
         for name in module.__all__:
             member = getattr(module, name)
-            if not inspect.isfunction(member) or f"{path}.{name}" in LEFT_OUT:
+            if not inspect.isfunction(member) or name in _OUT or name.startswith("__"):
                 continue
             parameters = parameters_of(inspect.signature(member))
-            on_tensor = bool(parameters) and parameters[0].annotation.endswith("Tensor")
+            first = parameters[0].annotation if parameters else ""
+            on_tensor = first in ("Tensor", "Tensor | Scalar")
             path_of = f"{path}.{name}"
             found.append(Function(name, parameters[on_tensor:], on_tensor, path_of))
     return tuple(found)
@@ -118,7 +165,12 @@ def call(draw: Drawing, function: Function) -> str:
     if function.name == "istft":  # of what has the right number of frequencies
         name, size = _real(draw, 1), draw.integer(2, 5)
         return f"ferrule.signal.istft(ferrule.signal.stft({name}, {size}), {size})"
-    name = _pairs(draw, least) if takes_pairs else _real(draw, least)
+    if function.path.startswith("ferrule.array_api"):
+        name = _real(draw, 1) if draw.chance(0.5) else draw.pick()
+        if function.name == "where":
+            name = draw.mask(draw.values[name].shape)
+    else:
+        name = _pairs(draw, least) if takes_pairs else _real(draw, least)
     return function.call(draw, draw.values[name], name)
 
 
