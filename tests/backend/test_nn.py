@@ -590,3 +590,16 @@ def test_layers_take_all_that_names_a_dtype(name: Any) -> None:
     ):
         kinds = {x.dtype for key, x in nn.state.get_state_dict(layer).items() if "num" not in key}
         assert kinds == {wanted}
+
+
+@pytest.mark.parametrize("cell", [nn.RNNCell, nn.LSTMCell, nn.GRUCell])
+@pytest.mark.parametrize(
+    ("shape", "state"), [((2, 3), (1, 4)), ((3,), (2, 4)), ((2, 3), (4,)), ((2, 3), (2, 1))]
+)
+def test_states_of_another_shape_are_no_states(
+    cell: Any, shape: tuple[int, ...], state: tuple[int, ...]
+) -> None:
+    """What broadcasts would give numbers all the same."""
+    h = Tensor.zeros(*state)
+    with pytest.raises(ValueError, match=r"Cell: states of shape .* do not fit"):
+        cell(3, 4)(Tensor.ones(*shape), (h, h) if cell is nn.LSTMCell else h)

@@ -35,6 +35,8 @@ LARGEST_DEFAULT = 4
 """Of a whole number: a setting with a larger default is always given."""
 
 CHOICES = {
+    "dropout": "0.5",
+    "padding_idx": "0",
     "reduction": "'mean' 'sum' 'none'",
     "nonlinearity": "'tanh' 'relu'",
     "padding_mode": "'zeros' 'reflect' 'replicate' 'circular'",
@@ -87,7 +89,10 @@ ALWAYS = ("scale_factor", "eps")
 """Settings that are given though a layer, or an optimiser, has a default for them."""
 WHOLE = ("int", "Sizes", "Wanted", "int | Sequence[int]")
 # Settings that are not given: what draws by chance, and what `Tensor`'s methods have too.
-SKIPPED = ("device", "dtype", "inplace", "dropout", "padding_idx", "max_norm", "threshold")
+SKIPPED = ("device", "dtype", "inplace", "max_norm")
+
+
+OPTIONAL = ("Tensor | None", "tuple[Tensor, Tensor] | None")
 
 
 @dataclass(frozen=True)
@@ -132,6 +137,8 @@ class Layer:
     settings: tuple[Setting, ...]
     inputs: tuple[str, ...]
     """Those that are needed."""
+    others: tuple[tuple[str, str], ...] = ()
+    """Names and annotations of tensors that may be given."""
 
     @property
     def has_tensors(self) -> bool:
@@ -180,6 +187,7 @@ def layers() -> tuple[Layer, ...]:
 
 
 def _layer(name: str, member: Any) -> Layer:
+    others: list[tuple[str, str]] = []
     if hasattr(member, "function"):  # made of a function, whose inputs have no names
         settings = member.signature
         inputs = [
@@ -193,7 +201,8 @@ def _layer(name: str, member: Any) -> Layer:
         inputs = [
             p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD
         ]
-    return Layer(name, settings_of(settings), tuple(inputs))
+        others = [(p.name, str(p.annotation)) for p in parameters if str(p.annotation) in OPTIONAL]
+    return Layer(name, settings_of(settings), tuple(inputs), tuple(others))
 
 
 def settings_of(signature: inspect.Signature) -> tuple[Setting, ...]:
@@ -224,6 +233,34 @@ def forms(layer: Layer) -> tuple[Form, ...]:
                     found = _accepted(layer, made, known)
                 if found:
                     return tuple(found)
+    return ()
+
+
+@functools.cache
+def optional_inputs(layer: Layer, form: Form) -> tuple[tuple[str, bool, tuple[str, ...]], ...]:
+    """Tensors that may be given besides: their names, whether they are pairs, and their axes."""
+    found = []
+    names = layer.whole
+    with Context(FERRULE_DEVICE="NUMPY"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for numbers in SETTINGS:
+            known = dict(zip(names, numbers, strict=False))
+            made = _made(layer, known)
+            if made is None or not _takes(made, form, known):
+                continue
+            axes = [*dict.fromkeys(axis for operand in form for axis in operand.axes), *known, "1"]
+            for name, annotation in layer.others:
+                is_pair = annotation.startswith("tuple")
+                for rank in (2, 3, 1):
+                    fits = [
+                        chosen
+                        for chosen in itertools.product(dict.fromkeys(axes), repeat=rank)
+                        if _takes(made, form, known, {name: (is_pair, chosen)})
+                    ]
+                    if fits:
+                        found.append((name, is_pair, fits[0]))
+                        break
+            return tuple(found)
     return ()
 
 
@@ -290,8 +327,17 @@ def _others(name: str, axes: tuple[str, ...], settings: Sequence[str]) -> list[O
     return [*found, Operand("sign", axes), Operand("index", without), Operand("index", axes)]
 
 
-def _takes(made: Any, form: Form, known: Mapping[str, int]) -> bool:
-    sizes = {**{f"n{place}": size for place, size in enumerate(SIZES)}, **known}
+def _takes(
+    made: Any,
+    form: Form,
+    known: Mapping[str, int],
+    others: Mapping[str, tuple[bool, tuple[str, ...]]] | None = None,
+) -> bool:
+    sizes = {**{f"n{place}": size for place, size in enumerate(SIZES)}, **known, "1": 1}
+    more = {}
+    for name, (is_pair, axes) in (others or {}).items():
+        x = Tensor.zeros(*(sizes[axis] for axis in axes))
+        more[name] = (x, x) if is_pair else x
     inputs = [
         Tensor.zeros(
             *(sizes[axis] for axis in operand.axes),
@@ -300,7 +346,7 @@ def _takes(made: Any, form: Form, known: Mapping[str, int]) -> bool:
         for operand in form
     ]
     try:
-        result = made(*inputs)
+        result = made(*inputs, **more)
     except Exception:
         return False
     return any(isinstance(part, Tensor) for part in parts(result))
@@ -347,7 +393,21 @@ def drawn(draw: Drawing, layer: Layer) -> Drawn:
         below = next((sizes[name] for name in layer.whole), 2)
         first = draw.fresh(draw.values[first].shape, "int64", 0, below)
     known = {name: sizes[name] for name in layer.whole}
+    if layer.others and draw.chance(0.4):
+        others += _optional(draw, layer, form, {**sizes, "1": 1}, dtype.name)
     return Drawn(layer, layer.made(draw, known, dtype.name), (first, *others))
+
+
+def _optional(
+    draw: Drawing, layer: Layer, form: Form, sizes: Mapping[str, int], dtype: str
+) -> list[str]:
+    """An argument by name, of those that may be left out."""
+    possible = optional_inputs(layer, form)
+    if not possible:
+        return []
+    name, is_pair, axes = draw.choice(possible)
+    one, two = (_other(draw, Operand("float", axes), sizes, dtype) for _ in range(2))
+    return [f"{name}=({one}, {two})" if is_pair else f"{name}={one}"]
 
 
 def _first(draw: Drawing, operand: Operand, layer: Layer) -> tuple[str, dict[str, int]]:

@@ -95,9 +95,16 @@ class _Cell(_Steps):
                 f"{type(self).__name__}: expected (N, {self.input_size}) or ({self.input_size},),"
                 f" got {tuple(x.shape)}"
             )
+        wanted = (*x.shape[:-1], self.hidden_size)
         if states is None:
-            zeros = Tensor.zeros(*x.shape[:-1], self.hidden_size, dtype=x.dtype, device=x.device)
+            zeros = Tensor.zeros(*wanted, dtype=x.dtype, device=x.device)
             states = (zeros,) * self.states
+        given_shapes = [tuple(state.shape) for state in states]
+        if given_shapes != [wanted] * self.states:
+            raise ShapeError(
+                f"{type(self).__name__}: states of shape {', '.join(map(str, given_shapes))} do not "
+                f"fit; there are {self.states} of {wanted} for an input of {tuple(x.shape)}"
+            )
         given = x.linear(self.weight_ih.transpose(), self.bias_ih)
         kept = states[0].linear(self.weight_hh.transpose(), self.bias_hh)
         return self._step(given, kept, states)
