@@ -99,11 +99,11 @@ class _Cell(_Steps):
         if states is None:
             zeros = Tensor.zeros(*wanted, dtype=x.dtype, device=x.device)
             states = (zeros,) * self.states
-        given_shapes = [tuple(state.shape) for state in states]
-        if given_shapes != [wanted] * self.states:
+        shapes = [tuple(state.shape) for state in states]
+        if shapes != [wanted] * self.states:
             raise ShapeError(
-                f"{type(self).__name__}: states of shape {', '.join(map(str, given_shapes))} do not "
-                f"fit; there are {self.states} of {wanted} for an input of {tuple(x.shape)}"
+                f"{type(self).__name__}: states of shape {', '.join(map(str, shapes))} do not fit; "
+                f"there are {self.states} of {wanted} for an input of {tuple(x.shape)}"
             )
         given = x.linear(self.weight_ih.transpose(), self.bias_ih)
         kept = states[0].linear(self.weight_hh.transpose(), self.bias_hh)
