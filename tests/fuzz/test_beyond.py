@@ -223,6 +223,7 @@ def _planted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_planted_mistakes_are_found(
     name: str, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    program = replace(program, calls=2)
     expected = evaluate(program)
     _planted(name, monkeypatch)
     finding = check_way(program, Way("CPU"), expected)
