@@ -574,3 +574,32 @@ def test_misuse_is_explained(use: Callable[[], object], text: str) -> None:
 def test_settings_that_do_not_exist_are_explained(use: Callable[[], object], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         use()
+
+
+@pytest.mark.parametrize("name", ["float16", "float64", np.float64, dtypes.bfloat16])
+def test_layers_take_all_that_names_a_dtype(name: Any) -> None:
+    wanted = Tensor.zeros(1, dtype=name).dtype
+    for layer in (
+        nn.Linear(3, 2, dtype=name),
+        nn.LayerNorm(3, dtype=name),
+        nn.BatchNorm1d(3, dtype=name),
+        nn.PReLU(dtype=name),
+        nn.Embedding(3, 2, dtype=name),
+        nn.LSTM(3, 2, dtype=name),
+        nn.TransformerEncoderLayer(4, 2, 3, dtype=name),
+    ):
+        kinds = {x.dtype for key, x in nn.state.get_state_dict(layer).items() if "num" not in key}
+        assert kinds == {wanted}
+
+
+@pytest.mark.parametrize("cell", [nn.RNNCell, nn.LSTMCell, nn.GRUCell])
+@pytest.mark.parametrize(
+    ("shape", "state"), [((2, 3), (1, 4)), ((3,), (2, 4)), ((2, 3), (4,)), ((2, 3), (2, 1))]
+)
+def test_states_of_another_shape_are_no_states(
+    cell: Any, shape: tuple[int, ...], state: tuple[int, ...]
+) -> None:
+    """What broadcasts would give numbers all the same."""
+    h = Tensor.zeros(*state)
+    with pytest.raises(ValueError, match=r"Cell: states of shape .* do not fit"):
+        cell(3, 4)(Tensor.ones(*shape), (h, h) if cell is nn.LSTMCell else h)

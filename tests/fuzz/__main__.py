@@ -11,7 +11,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-FOCI = ("views", "gradients", "jit", "threads", "writes", "dtypes")
+FOCI = (
+    *("views", "gradients", "jit", "threads", "writes", "dtypes"),
+    *("layers", "training", "transforms", "functions", "chance"),
+)
 
 
 def focus(text: str) -> str:

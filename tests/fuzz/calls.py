@@ -1,6 +1,8 @@
-"""Calls of one public method, as the generator draws them: can it draw any that is accepted?"""
+"""Statements of one kind, as the generator draws them: can it draw any that is accepted?"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from ferrule import Context, Tensor
 from tests.fuzz.drawing import NothingFitsError
@@ -18,26 +20,36 @@ def accepted(method: Method, tries: int, least: int = 1, oracle: Oracle | None =
 
     An oracle is asked about each of them.
     """
-    found = 0
     if method.lacking:
         return 0
+    return accepted_statements(lambda generator: generator.call(method), tries, least, oracle)
+
+
+def accepted_statements(
+    drawn: Callable[[Generator], str | None],
+    tries: int,
+    least: int = 1,
+    oracle: Oracle | None = None,
+) -> int:
+    """How many statements of a kind are accepted, of so many; it stops at `least`."""
+    found = 0
     for number in range(-(-tries // CALLS_EACH)):
         generator = Generator(0, number)
         with Context(FERRULE_DEVICE="NUMPY"):
             generator.start()
             generator.machine.oracle = oracle
             for _ in range(CALLS_EACH):
-                found += _accepts(generator, method)
+                found += _accepts(generator, drawn)
                 if found >= least:
                     return found
     return found
 
 
-def _accepts(generator: Generator, method: Method) -> bool:
-    """True if one call is drawn and does what it should: it gives a tensor, or writes to one."""
+def _accepts(generator: Generator, drawn: Callable[[Generator], str | None]) -> bool:
+    """True if one is drawn and does what it should: it gives a tensor, or writes to one."""
     before = dict(generator.draw.values)
     try:
-        line = generator.call(method)
+        line = drawn(generator)
         if line is None:
             return False
         generator.machine.run(line)
@@ -48,4 +60,4 @@ def _accepts(generator: Generator, method: Method) -> bool:
     except Exception:
         return False
     values = [generator.machine.values[name] for name in assigned(line)]
-    return any(isinstance(v, Tensor | tuple | list) for v in values)
+    return not values or any(isinstance(v, Tensor | tuple | list) for v in values)

@@ -16,6 +16,7 @@ import numpy as np
 import ferrule
 from ferrule import Context, Tensor
 from tests.fuzz.functions import Step, number_of
+from tests.fuzz.given import NAMES
 from tests.fuzz.program import Program, methods, words
 from tests.fuzz.reference import widened
 from tests.fuzz.ways import Way, settings_of
@@ -142,7 +143,7 @@ class _Places:
     def __init__(self, program: Program, rng: np.random.Generator) -> None:
         self.program = program
         with Context(FERRULE_DEVICE="NUMPY"):
-            names = {"np": np, "Tensor": Tensor, "rng": program.rng(0), "call": 0}
+            names = {**NAMES, "rng": program.rng(0), "call": 0}
             arguments = [eval(s.made, names) for s in program.arguments]
         pairs = list(zip(program.arguments, arguments, strict=True))
         self.fixed = {s.name: (x.numpy(), x.dtype) for s, x in pairs}
@@ -154,10 +155,12 @@ class _Places:
 
     def function(self, second: bool) -> Function:
         """The total of the results, or one of its gradients, of a program that starts anew."""
-        names: dict[str, Any] = {"np": np, "Tensor": Tensor, "__name__": "program"}
+        names: dict[str, Any] = {**NAMES, "__name__": "program"}
         names["rng"] = self.program.rng(-1)
         for source in self.program.states:
             names[source.name] = eval(source.made, names)
+        if self.program.is_random:
+            Tensor.manual_seed(self.program.seed)
         exec(self.program.step_text(), names)
         step: Step = names["step"]
 

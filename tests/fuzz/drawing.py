@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ferrule import Tensor
 from ferrule.dtype import DType, dtypes
@@ -70,7 +70,7 @@ class Drawing:
     values: dict[str, Tensor] = field(default_factory=dict)
     pending: list[Source] = field(default_factory=list)
     """Sources that the statement being drawn adds."""
-    make: Callable[[Source], Tensor] | None = None
+    make: Callable[[Source], Any] | None = None
     special: bool = False
     varied: int = 0
     """If not 0, arguments with an axis of this size have larger ones in later calls."""
@@ -151,6 +151,16 @@ class Drawing:
         source = Source(name, f'Tensor({made}, dtype="{dtype}")')
         assert self.make is not None
         self.values[name] = self.make(source)
+        self.pending.append(source)
+        return name
+
+    def object(self, letter: str, made: str) -> str:
+        """The name of a new source that is no tensor, such as a model; `{}` is its generator."""
+        name = f"{letter}{self.count}"
+        source = Source(name, made.replace("{}", f"rng({self.count})"), True)
+        self.count += 1
+        assert self.make is not None
+        self.make(source)
         self.pending.append(source)
         return name
 

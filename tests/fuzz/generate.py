@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,10 +14,13 @@ import numpy as np
 from ferrule import Context, Tensor
 from ferrule.dtype import dtypes
 from ferrule.errors import GradientError
-from tests.fuzz import surface
+from tests.fuzz import beyond, surface
+from tests.fuzz.beyond import Beyond
 from tests.fuzz.check import Finding, error_finding, is_internal
 from tests.fuzz.drawing import LARGE, SMALL, Drawing, NothingFitsError
+from tests.fuzz.layers import parts
 from tests.fuzz.program import (
+    CHANCE,
     Program,
     Source,
     assigned,
@@ -57,6 +60,12 @@ def _share_of_nan(tensor: Tensor) -> float:
     return float(np.isnan(wide).mean()) if wide.size else 0.0
 
 
+def _nested(results: Sequence[Any], names: Iterator[str]) -> str:
+    """Names in the place of all parts of a result."""
+    found = [_nested(x, names) if isinstance(x, tuple | list) else next(names) for x in results]
+    return tuple_text(found)
+
+
 def _runs(program: Program) -> bool:
     """True if the first call of a program raises nothing; its state has other data than before."""
     try:
@@ -83,16 +92,34 @@ class Generator:
         self.accepted: Counter[str] = Counter()
         self.draw.make = self.make
         self.rngs = Program((), (), (), self.number).rng(0)
+        self.beyond = Beyond(self.draw, self.machine.values)
+        self.kind = self.kind_beyond()
         self.writes = self.rng.random() < {"writes": 1.0, "gradients": 0.15}.get(focus, 0.3)
 
-    def make(self, source: Source) -> Tensor:
-        return self.machine.add(source, self.rngs)
+    def kind_beyond(self) -> str:
+        """Which statements beyond methods and operators the program has, if any."""
+        if self.focus in beyond.KINDS:
+            return self.focus
+        if self.focus.endswith(".py") or self.rng.random() > beyond.SHARE:
+            return ""
+        (kind,) = self.rng.choices([*beyond.WEIGHTS], [*beyond.WEIGHTS.values()])
+        return kind
+
+    def make(self, source: Source) -> Any:
+        try:
+            return self.machine.add(source, self.rngs)
+        except Exception as error:  # of a model whose settings do not go together
+            if is_internal(error):
+                program = Program((*self.sources, source), (), (), self.number)
+                self.finding = error_finding(error, program, None)
+            raise NothingFitsError from error
 
     def program(self) -> Program | None:
         """The program; None if `finding` has what went wrong on the way, or nothing was drawn."""
         with Context(FERRULE_DEVICE="NUMPY"):
             self.start()
-            wanted = self.rng.randint(2, self.draw.limits.statements)
+            least = 5 if self.kind == "training" else 2
+            wanted = self.rng.randint(least, self.draw.limits.statements)
             for _ in range(wanted * 6):
                 if len(self.body) >= wanted or self.finding is not None:
                     break
@@ -102,6 +129,7 @@ class Generator:
         return self.finished()
 
     def start(self) -> None:
+        Tensor.manual_seed(self.number)
         shapes = [self.draw.shape() for _ in range(self.rng.randint(1, 2))]
         if self.rng.random() < 0.1:
             self.draw.varied = self.rng.choice([n for shape in shapes for n in shape] or [0])
@@ -165,10 +193,11 @@ class Generator:
         """The statement with a name for each of the tensors that it gives."""
         if not ARBITRARY.isdisjoint(methods(line)):
             return line
-        if not 1 <= len(results) <= MOST_PARTS or not all(isinstance(x, Tensor) for x in results):
+        flat = [*parts(results)]
+        if not 1 <= len(flat) <= MOST_PARTS or any(not isinstance(x, Tensor) and x for x in flat):
             return line
-        names = [name, *(self.new_name() for _ in results[1:])]
-        line = f"{tuple_text(names)[1:-1]} = {line.partition(' = ')[2]}"
+        names = [name, *(self.new_name() for _ in flat[1:])]
+        line = f"{_nested(results, iter(names))[1:-1]} = {line.partition(' = ')[2]}"
         self.machine.run(line)
         return line
 
@@ -196,6 +225,8 @@ class Generator:
         if not is_write(line):
             return
         self.machine = Machine()
+        self.beyond.values = self.machine.values
+        Tensor.manual_seed(self.number)
         kept = self.draw.values
         for source in self.sources:
             self.machine.add(source, self.rngs)
@@ -211,6 +242,8 @@ class Generator:
 
     def forget(self, before: dict[str, Tensor]) -> None:
         self.draw.values = before
+        for source in self.draw.pending:
+            self.beyond.inputs.pop(source.name, None)
         self.draw.pending.clear()
 
     @staticmethod
@@ -235,6 +268,9 @@ class Generator:
             (4, self.positions),
             (5, self.recipe),
         ]
+        if self.kind:
+            # A step of training needs statements before it.
+            kinds += [(120 if self.kind == "training" else 50, self.other)]
         if self.writes:
             kinds += [(10, self.write), (6, self.update), (3, self.assign), (3, self.in_place)]
         if self.focus == "views":
@@ -251,6 +287,11 @@ class Generator:
         known = surface.methods_in(self.focus) if self.focus.endswith(".py") else surface.methods()
         found = [m for m in known if not m.in_place]
         return self.call(self.rng.choice(found)) if found else None
+
+    def other(self) -> str:
+        text = beyond.KINDS[self.kind](self.beyond)
+        is_call = text.startswith("update(") or text.endswith(".step()")
+        return text if is_call else f"{self.new_name()} = {text}"
 
     def recipe(self) -> str:
         return f"{self.new_name()} = {self.rng.choice([*RECIPES.values()])(self.draw)}"
@@ -373,8 +414,10 @@ class Generator:
         sources = tuple(
             replace(
                 source,
-                is_state="call" not in source.made
-                and self.rng.random() < (0.4 if self.writes else 0.15),
+                is_state=source.is_state
+                or (
+                    "call" not in source.made and self.rng.random() < (0.4 if self.writes else 0.15)
+                ),
             )
             for source in self.sources
         )
@@ -393,8 +436,9 @@ class Generator:
         share = {"gradients": 1.0}.get(self.focus, 0.55)
         # A leaf that is written as a whole, perhaps by another name, keeps its place on the tape,
         # unlike in a function.
-        targets = [str(written(line)) for line in program.body if "assign" in methods(line)]
-        assigned_to = {name for target in targets for name in self.machine.related[target]}
+        whole = {"assign", *CHANCE}
+        targets = [str(written(line)) for line in program.body if whole & {*methods(line)}]
+        assigned_to = {n for t in targets for n in self.machine.related.get(t, ())}
         floats = tuple(
             source.name
             for source in program.arguments
@@ -402,7 +446,7 @@ class Generator:
             and dtypes.is_float(self.draw.values[source.name].dtype)
             and self.draw.values[source.name].dtype.bits > 8
         )
-        if not floats or self.rng.random() > share:
+        if not floats or program.trains or self.rng.random() > share:
             return program
         derived = replace(program, wanted=floats)
         try:

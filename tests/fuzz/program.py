@@ -3,6 +3,9 @@
 A program is a function `step` of some argument tensors that may also read and write state tensors,
 called several times with new data. All of its parts are Python text of a restricted form, so that
 what is printed is what ran, and a printed program can be read back.
+
+Sources that are no tensors have names that say what they are: `m0` is a model, `t0` one in training
+mode, whose calls write to it or draw by chance, and `o0` an optimiser.
 """
 
 from __future__ import annotations
@@ -16,12 +19,15 @@ from typing import Any
 
 import numpy as np
 
-HEADER = "import numpy as np\n\nfrom ferrule import Tensor\n"
+from tests.fuzz.given import NAMES, header
 
 
 @dataclass(frozen=True)
 class Source:
-    """A tensor that a program starts from: its name, and an expression of `rng` that makes it."""
+    """What a program starts from: its name, and an expression of `rng` that makes it.
+
+    It is a tensor, a model, or an optimiser of models before it.
+    """
 
     name: str
     made: str
@@ -61,6 +67,16 @@ class Program:
         """True if a statement may write to what is a view of one layout and a copy of another."""
         return self.writes and any(not _MAY_COPY.isdisjoint(methods(line)) for line in self.body)
 
+    @property
+    def trains(self) -> bool:
+        """True if a statement steps an optimiser."""
+        return any(is_optimizer(name) for line in self.body for name in loaded(line))
+
+    @property
+    def is_random(self) -> bool:
+        """True if a statement may draw by chance."""
+        return any(is_random(line) for line in self.body)
+
     def rng(self, call: int) -> Callable[[int], np.random.Generator]:
         """The generators that make the arguments of a call; -1 is for the state."""
         return lambda salt: np.random.default_rng([self.seed, call + 1, salt])
@@ -68,10 +84,12 @@ class Program:
     def text(self, title: str = "") -> str:
         """Plain code that runs as it is."""
         lines = [f'"""{title}"""\n'] if title else []
-        lines += [HEADER, f"seed = {self.seed}"]
+        code = " ".join([*(source.made for source in self.sources), *self.body])
+        lines += [*header(set(re.findall(r"\w+", code))), f"seed = {self.seed}"]
         if self.states:
             lines.append("rng = lambda salt: np.random.default_rng([seed, 0, salt])")
         lines += [f"{source.name} = {source.made}" for source in self.states]
+        lines += ["Tensor.manual_seed(seed)"] if self.is_random else []
         lines += ["", "", "def arguments(call):"]
         lines += ["    rng = lambda salt: np.random.default_rng([seed, call + 1, salt])"]
         lines += [f"    {source.name} = {source.made}" for source in self.arguments]
@@ -104,6 +122,9 @@ class Program:
             if is_write(line) or needed & set(assigned(line)):
                 kept.append(line)
                 needed |= set(loaded(line))
+        for source in reversed(self.sources):  # an optimiser needs its models
+            if source.name in needed:
+                needed |= set(loaded(source.made))
         sources = tuple(s for s in self.sources if s.name in needed or s.name in self.wanted)
         return replace(self, body=tuple(reversed(kept)), sources=sources)
 
@@ -140,24 +161,43 @@ def assigned(line: str) -> tuple[str, ...]:
 
 
 # Views where the layout in memory allows it, and copies elsewhere.
-_MAY_COPY = {
-    "reshape",
-    "view",
-    "flatten",
-    "unflatten",
-    "ravel",
-    "rearrange",
-    "reshape_as",
-    "view_as",
-}
-GIVEN = {"Tensor", "np", "slice", "int", "float", "bool", "tuple", "list", "len"}
+_MAY_COPY = words("reshape reshape_as view view_as flatten unflatten ravel rearrange")
+GIVEN = {*NAMES, "rng", "call", "slice", "int", "float", "bool", "tuple", "list", "len"}
+CHANCE = words(
+    """rand rand_like randn randn_like randint randint_like randperm uniform uniform_ normal normal_
+    glorot_uniform kaiming_normal kaiming_uniform scaled_uniform multinomial bernoulli bernoulli_
+    exponential_ gumbel_softmax rrelu dropout dropout1d dropout2d dropout3d alpha_dropout"""
+)
+"""Methods that draw by chance."""
+
+
+def is_object(name: str) -> bool:
+    """True for the name of a source that is no tensor."""
+    return re.fullmatch(r"[mto]\d+", name) is not None
+
+
+def is_optimizer(name: str) -> bool:
+    return is_object(name) and name[0] == "o"
+
+
+def is_changed(name: str) -> bool:
+    """True for the name of an object that statements change."""
+    return is_object(name) and name[0] != "m"
+
+
+@functools.lru_cache(100_000)
+def is_random(line: str) -> bool:
+    """True if a statement may draw by chance."""
+    trained = [name for name in loaded(line) if is_changed(name) and not is_optimizer(name)]
+    return bool(trained) or not CHANCE.isdisjoint(methods(line))
 
 
 @functools.lru_cache(100_000)
 def loaded(line: str) -> tuple[str, ...]:
     """The names of tensors that a statement reads or writes, without those that it binds."""
     found = [n for n in ast.walk(parsed(line)) if isinstance(n, ast.Name)]
-    bound = set(assigned(line))
+    bound = {*assigned(line), *(n.arg for n in ast.walk(parsed(line)) if isinstance(n, ast.arg))}
+    bound |= {n.id for n in found if isinstance(n.ctx, ast.Store)}
     augmented = parsed(line)
     names = [n.id for n in found if n.id not in GIVEN and n.id not in bound]
     if isinstance(augmented, ast.AugAssign) and isinstance(augmented.target, ast.Name):
@@ -188,17 +228,24 @@ def is_write(line: str) -> bool:
     if isinstance(statement, ast.AugAssign):
         return True
     if isinstance(statement, ast.Assign):
-        return any(isinstance(target, ast.Subscript) for target in statement.targets) or any(
-            name == "assign" or (name.endswith("_") and not name.startswith("_"))
-            for name in methods(line)
+        return (
+            any(isinstance(target, ast.Subscript) for target in statement.targets)
+            or any(map(is_changed, loaded(line)))
+            or any(
+                name == "assign" or (name.endswith("_") and not name.startswith("_"))
+                for name in methods(line)
+            )
         )
     return True
 
 
 @functools.lru_cache(100_000)
 def written(line: str) -> str | None:
-    """The name of the tensor that a statement writes to."""
+    """The name of the tensor, or of the object, that a statement writes to."""
     statement = parsed(line)
+    changed = [name for name in loaded(line) if is_changed(name)]
+    if changed:
+        return changed[0]
     node: Any = None
     if isinstance(statement, ast.AugAssign):
         node = statement.target

@@ -245,6 +245,13 @@ def indexed_into(name: str) -> Recipe:
     return call
 
 
+def bincount(draw: Drawing) -> str:
+    count = draw.integer(1, 9)
+    x = draw.fresh((count,), "int64", 0, 5)
+    weights = f"weights={some(draw, (count,))}" if draw.chance(0.5) else ""
+    return f"{x}.bincount({weights})"
+
+
 def diagonal_scatter(draw: Drawing) -> str:
     x, shape = ranked(draw, 2)
     return f"{x}.diagonal_scatter({some(draw, (min(shape),))})"
@@ -383,6 +390,7 @@ RECIPES: dict[str, Recipe] = {
     "scatter_reduce": reduced_into("scatter_reduce"),
     "index_add": indexed_into("index_add"),
     "index_copy": indexed_into("index_copy"),
+    "bincount": bincount,
     "diagonal_scatter": diagonal_scatter,
     "masked_scatter": masked_scatter,
     "rearrange": patterns("rearrange"),

@@ -15,10 +15,21 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ferrule import Context, Tensor
+from ferrule import Context, Tensor, nn
 from ferrule.dtype import dtypes
 from ferrule.errors import GradientError
-from tests.fuzz.program import Program, Source, assigned, compiled, loaded, methods, words, written
+from tests.fuzz.given import NAMES, tensors_of
+from tests.fuzz.program import (
+    Program,
+    Source,
+    assigned,
+    compiled,
+    is_object,
+    loaded,
+    methods,
+    words,
+    written,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -54,6 +65,14 @@ _CASTS = words(
 )
 _PRODUCTS = words("prod cumprod nanprod")
 _SIGNS = words("signbit copysign bitcast view")
+# Layers that sum up and multiply what they are given.
+EXACT_LAYERS = words(
+    """Linear Bilinear Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d
+    Embedding ReLU ReLU6 Hardtanh Threshold Identity Flatten Unflatten MaxPool1d MaxPool2d MaxPool3d
+    ZeroPad1d ZeroPad2d ZeroPad3d ReflectionPad1d ReflectionPad2d ReflectionPad3d Fold Unfold
+    ReplicationPad1d ReplicationPad2d ReplicationPad3d CircularPad1d CircularPad2d CircularPad3d
+    ConstantPad1d ConstantPad2d ConstantPad3d PixelShuffle PixelUnshuffle ChannelShuffle"""
+)
 # Decimal digits that a product may have before float32 overflows, or underflows, on the way.
 _MOST_DIGITS = 30
 
@@ -94,6 +113,16 @@ def is_float(array: Array) -> bool:
     return array.dtype.kind not in "iub"
 
 
+def _known(value: Any, exact: bool = True) -> Known:
+    """How exact a tensor is, or all tensors of a model or an optimiser."""
+    parts = [Known.of(x.detach().numpy(), exact) for x in tensors_of(value).values()]
+    return Known(
+        all(part.exact for part in parts) and exact,
+        max((part.grain for part in parts), default=0),
+        max((part.largest for part in parts), default=0.0),
+    )
+
+
 class Oracle(Protocol):
     """Something that knows what statements mean, and raises where they gave something else."""
 
@@ -106,7 +135,7 @@ class Machine:
     """Runs statements one by one on NUMPY, and keeps what is known of each value."""
 
     def __init__(self) -> None:
-        self.values: dict[str, Any] = {"np": np, "Tensor": Tensor}
+        self.values: dict[str, Any] = dict(NAMES)
         self.known: dict[str, Known] = {}
         self.related: dict[str, set[str]] = {}
         self.after: Callable[[Machine, str], None] | None = None
@@ -114,19 +143,15 @@ class Machine:
         self.oracle: Oracle | None = None
         """Asked around each statement."""
 
-    def add(
-        self, source: Source, rng: Callable[[int], np.random.Generator], call: int = 0
-    ) -> Tensor:
+    def add(self, source: Source, rng: Callable[[int], np.random.Generator], call: int = 0) -> Any:
         self.values.update(rng=rng, call=call)
         value = eval(source.made, self.values)
-        assert isinstance(value, Tensor)
-        self.bind(source.name, value)
+        self.values[source.name] = value
+        self.known[source.name] = _known(value)
+        self.related[source.name] = {source.name}
+        if is_object(source.name):
+            self.relate(source.name, [name for name in loaded(source.made) if name in self.known])
         return value
-
-    def bind(self, name: str, value: Tensor, exact: bool = True) -> None:
-        self.values[name] = value
-        self.known[name] = Known.of(value.detach().numpy(), exact)
-        self.related[name] = {name}
 
     def run(self, line: str) -> None:
         """Does a statement; raises what it raises, or `UndefinedError`."""
@@ -136,6 +161,8 @@ class Machine:
             self.check_casts(line, operands)
         if not (_PRODUCTS | _SIGNS).isdisjoint(methods(line)):
             self.check_order_and_signs(line, operands)
+        if "ferrule.fft." in line or "ferrule.signal." in line:
+            self.check_finite(line, operands)
         if self.oracle is not None:
             self.oracle.before(self.values, line)
         exec(compiled(line), self.values)
@@ -143,9 +170,10 @@ class Machine:
         target = written(line)
         for name in results:
             self.values[name].realize()
-        if target is not None and isinstance(self.values.get(target), Tensor):
-            self.values[target].realize()
-        exact = all(known.exact for known in before) and INEXACT.isdisjoint(methods(line))
+        if target is not None and target in self.values:
+            for tensor in tensors_of(self.values[target]).values():
+                tensor.realize()
+        exact = all(known.exact for known in before) and self.is_exact(line, operands)
         for name in results:
             self.learn(line, name, operands, before, exact)
         if target is not None:
@@ -154,6 +182,14 @@ class Machine:
             self.oracle.after(self.values, line)
         if self.after is not None:
             self.after(self, line)
+
+    def is_exact(self, line: str, operands: Sequence[str]) -> bool:
+        """True if small exact operands of a statement can only give exact results."""
+        if not INEXACT.isdisjoint(methods(line)) or _uses_functions(line):
+            return False
+        layers = {name for name in methods(line) if name[:1].isupper() and hasattr(nn, name)}
+        layers |= {type(self.values[name]).__name__ for name in operands if is_object(name)}
+        return layers <= EXACT_LAYERS
 
     def learn(
         self, line: str, name: str, operands: Sequence[str], before: Sequence[Known], exact: bool
@@ -176,20 +212,23 @@ class Machine:
     def learn_write(
         self, line: str, target: str, operands: Sequence[str], before: Sequence[Known], exact: bool
     ) -> None:
-        self.relate(target, operands)
-        array = self.values[target].detach().numpy()
-        fine = exact and (not is_float(array) or self.fits(line, operands, before, array))
+        if is_object(target):
+            fine = False
+        else:
+            self.relate(target, operands)
+            array = self.values[target].detach().numpy()
+            fine = exact and (not is_float(array) or self.fits(line, operands, before, array))
         for name in self.related[target]:
             value = self.values.get(name)
-            if isinstance(value, Tensor):
+            if isinstance(value, Tensor) or is_object(name):
                 kept = self.known[name].exact and fine if name in self.known else fine
-                self.known[name] = Known.of(value.detach().numpy(), kept)
+                self.known[name] = _known(value, kept)
 
     def fits(
         self, line: str, operands: Sequence[str], before: Sequence[Known], array: Array
     ) -> bool:
         """True if no partial result of the statement can have needed more bits than there are."""
-        tensors = [self.values[name] for name in operands if isinstance(self.values[name], Tensor)]
+        tensors = [x for name in operands for x in tensors_of(self.values[name]).values()]
         count = max([array.size, 1, *(math.prod(tensor.shape) for tensor in tensors)])
         factors = [max(known.largest, 1.0) * 2.0**known.grain for known in before]
         constants = [float(n) for n in re.findall(r"(?<![\w\[])\d+\.?\d*(?![\w\]])", line)]
@@ -211,6 +250,15 @@ class Machine:
                 if not fine and _may_give_integers(line, self.values, operands):
                     raise UndefinedError(line)
 
+    def check_finite(self, line: str, operands: Sequence[str]) -> None:
+        """Raises `UndefinedError` for infinities that are multiplied by zeros in one order only."""
+        for name in operands:
+            value = self.values[name]
+            if not isinstance(value, Tensor) or not dtypes.is_float(value.dtype):
+                continue
+            if not np.isfinite(value.detach().numpy().astype(np.float64)).all():
+                raise UndefinedError(line)
+
     def check_order_and_signs(self, line: str, operands: Sequence[str]) -> None:
         """Raises `UndefinedError` for a product that may overflow in one order and not in another,
         and for the sign of a NaN that was computed.
@@ -231,6 +279,11 @@ class Machine:
                 raise UndefinedError(line)
 
 
+def _uses_functions(line: str) -> bool:
+    """True if a statement calls a function of the package, such as `ferrule.fft.rfft`."""
+    return "ferrule." in line
+
+
 def _may_give_integers(line: str, values: dict[str, Any], operands: Sequence[str]) -> bool:
     if any(word in line for word in ("int", "byte", "char", "short", "long", "type_as", "bool")):
         return True
@@ -246,10 +299,37 @@ class Outcome:
     """What can be seen of a run: for each call its results, gradients, and the state after it."""
 
     calls: list[list[Array]] = field(default_factory=list)
+    states: list[str] = field(default_factory=list)
+    """Names of the tensors of the state after the last call."""
 
     def labels(self, program: Program) -> list[str]:
+        """Names of what a call gave; an optimiser has more tensors after its first step."""
         names = [*program.results, *(f"{name}.grad" for name in program.wanted)]
-        return [*names, *(source.name for source in program.states)]
+        return [*names, *self.states]
+
+    def add(self, arrays: Sequence[Array], program: Program, values: Mapping[str, Any]) -> None:
+        """Adds what a call gave, and the state after it."""
+        tensors = state_of(program, values)
+        self.states = list(tensors)
+        self.calls.append([*arrays, *map(to_array, tensors.values())])
+
+
+def to_array(tensor: Tensor) -> Array:
+    array = tensor.detach().numpy()
+    fixed = all(isinstance(size, int) for size in tensor.shape)
+    same = array.shape == tensor.shape or not fixed
+    assert same, f"shape {tensor.shape}, and in memory {array.shape}"
+    assert array.dtype == tensor.dtype.np, f"dtype {tensor.dtype}, and in memory {array.dtype}"
+    return array
+
+
+def state_of(program: Program, values: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The tensors of a program's state by name, each once: models share theirs with optimisers."""
+    found: dict[int, tuple[str, Tensor]] = {}
+    for source in program.states:
+        for name, tensor in tensors_of(values[source.name]).items():
+            found.setdefault(id(tensor), (f"{source.name}.{name}".rstrip("."), tensor))
+    return dict(found.values())
 
 
 @dataclass
@@ -315,6 +395,8 @@ def evaluate(
         machine = Machine()
         for source in program.states:
             machine.add(source, program.rng(-1))
+        if program.is_random:
+            Tensor.manual_seed(program.seed)
         machine.after, machine.oracle = after, oracle
         expected = Expected()
         for call in range(program.calls):
@@ -344,10 +426,9 @@ def _evaluate_call(program: Program, machine: Machine, call: int, expected: Expe
         found = gradients(results, [machine.values[name] for name in program.wanted])
         arrays += [gradient.numpy() for gradient in found]
         exact += [False] * len(found)
-    arrays += [machine.values[source.name].detach().numpy() for source in program.states]
-    exact += [machine.known[source.name].exact for source in program.states]
-    expected.calls.append(arrays)
-    expected.exact.append(exact)
+    expected.add(arrays, program, machine.values)
+    states = (name.partition(".")[0] for name in expected.states)
+    expected.exact.append([*exact, *(machine.known[name].exact for name in states)])
 
 
 # -- noise ---------------------------------------------------------------------------------------
@@ -387,6 +468,8 @@ def noisy(program: Program, seed: int, everything: bool, amplitude: float) -> Ex
                 continue
             if not machine.known[name].exact or name in doubtful:
                 factor = 1 + amplitude * rng.uniform(-1, 1, value.shape)
+                if rng.random() < 0.5:  # sums that cancel are 0 in another order
+                    factor = np.where(_is_rounding(value, amplitude), 0.0, factor)
                 if not line:
                     value.assign(value.detach() * Tensor(factor))
                 elif program.writes:
@@ -399,6 +482,14 @@ def noisy(program: Program, seed: int, everything: bool, amplitude: float) -> Ex
                 machine.known[name] = replace(machine.known[name], exact=False)
 
     return evaluate(widened(program), disturb)
+
+
+def _is_rounding(value: Tensor, amplitude: float) -> Array:
+    """True for elements that are as small as the rounding of the largest."""
+    sizes = np.abs(value.detach().numpy().astype(np.float64))
+    largest = sizes.max(initial=0, where=np.isfinite(sizes))
+    found: Array = sizes <= 8 * amplitude * largest
+    return found
 
 
 def _doubtful(program: Program) -> set[str]:

@@ -9,9 +9,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from ferrule import Context, Tensor
+from ferrule import Context
 from tests.fuzz.check import Finding, check
-from tests.fuzz.program import Program, Source, assigned, loaded, parsed, written
+from tests.fuzz.given import NAMES
+from tests.fuzz.program import (
+    Program,
+    Source,
+    assigned,
+    is_object,
+    loaded,
+    parsed,
+    written,
+)
 from tests.fuzz.ways import Way
 
 Show = Callable[[Program, Way | None], Finding | None]
@@ -88,6 +97,8 @@ def _fewer_parts(program: Program) -> Iterator[Program]:
         if not used & set(names):
             yield replace(program, body=body)
     for source in program.states:
+        if is_object(source.name):
+            continue
         sources = tuple(
             replace(s, is_state=False) if s.name == source.name else s for s in program.sources
         )
@@ -98,7 +109,7 @@ def _simpler_statements(program: Program) -> Iterator[Program]:
     for place, line in enumerate(program.body):
         names = assigned(line)
         if len(names) == 1 and written(line) is None:
-            for other in loaded(line):
+            for other in filter(lambda name: not is_object(name), loaded(line)):
                 yield _renamed(program, place, names[0], other)
         for text in _simpler_text(line):
             body = (*program.body[:place], text, *program.body[place + 1 :])
@@ -154,8 +165,10 @@ def _simpler_sources(program: Program) -> Iterator[Program]:
 
 def _simpler_made(program: Program, source: Source) -> Iterator[str]:
     """Other contents, as a list, where they are few; smaller shapes where they are many."""
-    names = {"np": np, "Tensor": Tensor, "rng": program.rng(-1 if source.is_state else 0)}
-    names["call"] = 0
+    if is_object(source.name):
+        yield from _simpler_text(source.made)
+        return
+    names = {**NAMES, "rng": program.rng(-1 if source.is_state else 0), "call": 0}
     with Context(FERRULE_DEVICE="NUMPY"):
         tensor = eval(source.made, names)
         array = tensor.numpy()

@@ -17,6 +17,7 @@ from typing import Any
 from ferrule import Tensor
 from ferrule.dtype import dtypes
 from tests.fuzz.drawing import FLOATS, INTS, Drawing, NothingFitsError
+from tests.fuzz.program import CHANCE
 from tests.fuzz.recipes import RECIPES
 
 Maker = Callable[[Drawing, Tensor], str]
@@ -26,15 +27,7 @@ LEFT_OUT = {
     "allclose item tolist numpy data tobytes cpu is_nonzero equal": "gives no tensor",
     "size stride storage_offset numel nelement ndimension dim element_size": "gives no tensor",
     "is_contiguous is_floating_point broadcast_shapes": "gives no tensor",
-    "rand rand_like randn randn_like randint randint_like randperm": "draws by chance",
-    "uniform uniform_ normal normal_": "draws by chance",
-    "glorot_uniform kaiming_normal kaiming_uniform scaled_uniform multinomial bernoulli": (
-        "draws by chance"
-    ),
-    "bernoulli_ exponential_ gumbel_softmax rrelu dropout dropout1d dropout2d dropout3d": (
-        "draws by chance"
-    ),
-    "alpha_dropout": "draws by chance",
+    " ".join(CHANCE): "draws by chance: chances.py draws them as statements of their own kind",
     "empty empty_like new_empty": "has any values",
     "manual_seed get_rng_state set_rng_state train no_grad enable_grad": "sets a mode",
     "backward gradient register_hook retain_grad zero_grad requires_grad_": (
@@ -344,6 +337,9 @@ class Method:
 
     def call(self, draw: Drawing, x: Tensor, receiver: str) -> str:
         """A call of the method, as text."""
+        return f"{receiver}.{self.name}({', '.join(self.arguments(draw, x))})"
+
+    def arguments(self, draw: Drawing, x: Tensor) -> list[str]:
         args: list[str] = []
         for parameter in self.parameters:
             maker = self.maker(parameter)
@@ -358,7 +354,7 @@ class Method:
                 args.append(maker(draw, x))
             elif parameter.required or draw.chance(0.4):
                 args.append(f"{parameter.name}={maker(draw, x)}")
-        return f"{receiver}.{self.name}({', '.join(args)})"
+        return args
 
 
 def unavailable(name: str) -> str | None:
@@ -383,8 +379,13 @@ def methods() -> tuple[Method, ...]:
 def _method(name: str, member: object) -> Method:
     signature = inspect.signature(getattr(Tensor, name))
     on_tensor = not isinstance(member, classmethod | staticmethod)
+    return Method(name, parameters_of(signature), on_tensor)
+
+
+def parameters_of(signature: inspect.Signature) -> tuple[Parameter, ...]:
+    """The parameters for which arguments may be drawn."""
     empty = inspect.Parameter.empty
-    parameters = tuple(
+    return tuple(
         Parameter(
             p.name,
             p.kind,
@@ -394,7 +395,6 @@ def _method(name: str, member: object) -> Method:
         for p in signature.parameters.values()
         if p.name != "self" and p.name not in ("device", "requires_grad")
     )
-    return Method(name, parameters, on_tensor)
 
 
 # -- methods by the modules that do them ---------------------------------------------------------

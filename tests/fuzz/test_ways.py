@@ -17,7 +17,7 @@ from ferrule.config import PASSES, config
 from ferrule.gradient.tape import REVERSE
 from ferrule.ops import UnaryOps
 from tests.fuzz import check, functions, ways
-from tests.fuzz.check import Finding, check_way, plausible
+from tests.fuzz.check import Finding, Shadows, check_way, plausible
 from tests.fuzz.drawing import LARGE, LARGE_COUNTS, SMALL, Drawing
 from tests.fuzz.functions import DERIVATIVES, ORACLES
 from tests.fuzz.program import Program, Source, read_program
@@ -168,7 +168,7 @@ def test_overflow_by_the_order_of_a_sum_is_no_mistake() -> None:
     for source, is_plausible in ((huge, True), (tall, False)):
         program = Program((source,), ("b = a.mean()", "c = b.tanh()"), ("c",))
         expected = evaluate(program).calls[0][0]
-        assert plausible(program, 0, 0, expected, expected * np.nan) == is_plausible
+        assert plausible(Shadows(program), 0, 0, expected, expected * np.nan) == is_plausible
 
 
 def test_rounding_of_large_integers_is_no_mistake() -> None:
@@ -177,7 +177,7 @@ def test_rounding_of_large_integers_is_no_mistake() -> None:
     for source, is_plausible in ((far, True), (near, False)):
         program = Program((source,), ("c = a.mean()",), ("c",))
         expected = evaluate(program).calls[0][0]
-        assert plausible(program, 0, 0, expected, expected + 20) == is_plausible
+        assert plausible(Shadows(program), 0, 0, expected, expected + 20) == is_plausible
 
 
 def test_derivatives_that_are_rounding_are_no_mistake() -> None:

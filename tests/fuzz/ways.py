@@ -15,8 +15,9 @@ import numpy as np
 from ferrule import Context, Tensor, TinyJit
 from ferrule.config import PASSES
 from tests.fuzz.functions import DERIVATIVES, INSIDE, ORACLES, in_two, mapped, with_gradients
+from tests.fuzz.given import NAMES
 from tests.fuzz.program import Program, assigned
-from tests.fuzz.reference import Outcome
+from tests.fuzz.reference import Outcome, state_of, to_array
 from tests.fuzz.sizes import Sizes
 
 Array = np.ndarray[Any, Any]
@@ -89,7 +90,8 @@ def draw_way(program: Program, rng: random.Random, focus: str, devices: Sequence
         cuts = [(place, rng.choice(kinds)) for place in places if rng.random() < share]
     jit = rng.choice([1, 1, 2]) if rng.random() < (0.8 if focus == "jit" else 0.35) else 0
     beside = 0
-    if not jit or focus == "threads":
+    # What is drawn by chance is drawn by whichever thread comes first.
+    if (not jit or focus == "threads") and not program.is_random:
         beside = rng.choice([1, 2]) if rng.random() < (0.8 if focus == "threads" else 0.03) else 0
     others = [device for device in devices if device != "CL"] or ["CL"]
     device = rng.choice(others)
@@ -129,12 +131,17 @@ def _draw_form(program: Program, way: Way, rng: random.Random) -> Way:
         and program.arguments
         and not any("call" in source.made for source in program.arguments)
         and not (program.writes and program.states)
+        and not program.is_random
     ):
         derivative = way.derivative if way.derivative in INSIDE else "grad"
         return replace(way, mapped=True, cuts=(), derivative=derivative if program.wanted else "")
-    if 0.12 < kind < 0.24 and len(program.body) > 1 and not program.wanted:
+    # What a function captured has no gradients by what is in it.
+    is_whole = bool(program.wanted) or program.trains
+    if 0.12 < kind < 0.24 and len(program.body) > 1 and not is_whole:
         return replace(way, split=rng.randint(1, len(program.body) - 1), cuts=())
-    if 0.24 < kind < 0.38 and program.arguments and not way.beside and not program.writes_to_copies:
+    # What is drawn for a variable size is that of the largest.
+    may_differ = bool(program.arguments) and not program.is_random
+    if 0.24 < kind < 0.38 and may_differ and not way.beside and not program.writes_to_copies:
         return replace(way, variable=rng.randint(1, 1000), layout=0)
     return way
 
@@ -209,10 +216,12 @@ class _Run:
         self.wanted = [
             place for place, s in enumerate(program.arguments) if s.name in program.wanted
         ]
-        self.names: dict[str, Any] = {"np": np, "Tensor": Tensor, "__name__": "program"}
+        self.names: dict[str, Any] = {**NAMES, "__name__": "program"}
         self.names["rng"] = program.rng(-1)
         for source in program.states:
             self.names[source.name] = eval(source.made, self.names)
+        if program.is_random:
+            Tensor.manual_seed(program.seed)
         self.function = self.compile()
 
     def compile(self) -> Callable[..., Sequence[Tensor]]:
@@ -268,11 +277,11 @@ class _Run:
             results = self.function(*arguments)
             kept.append(results)
             if not late:
-                outcome.calls.append([*map(to_array, results), *self.state()])
+                outcome.add([*map(to_array, results)], self.program, self.names)
             if self.way.outside:
                 self.write_state()
-        if late:
-            outcome.calls = [[*map(to_array, results), *self.state()] for results in kept]
+        for results in kept if late else ():
+            outcome.add([*map(to_array, results)], self.program, self.names)
         return outcome
 
     def calls_at_once(self) -> Outcome:
@@ -280,25 +289,15 @@ class _Run:
         calls = [[x.detach() for x in arguments] for arguments in self.all_arguments()]
         for _ in range(3 if self.way.jit else 1):
             results = self.function(calls)
-        state = self.state()
-        return Outcome([[*map(to_array, found), *state] for found in results])
+        outcome = Outcome()
+        for found in results:
+            outcome.add([*map(to_array, found)], self.program, self.names)
+        return outcome
 
     def write_state(self) -> None:
-        for source in self.program.states:
-            tensor = self.names[source.name]
-            tensor.assign(Tensor(tensor.detach().numpy(), dtype=tensor.dtype))
-
-    def state(self) -> list[Array]:
-        return [to_array(self.names[source.name]) for source in self.program.states]
-
-
-def to_array(tensor: Tensor) -> Array:
-    array = tensor.detach().numpy()
-    fixed = all(isinstance(size, int) for size in tensor.shape)
-    same = array.shape == tensor.shape or not fixed
-    assert same, f"shape {tensor.shape}, and in memory {array.shape}"
-    assert array.dtype == tensor.dtype.np, f"dtype {tensor.dtype}, and in memory {array.dtype}"
-    return array
+        with Tensor.no_grad():
+            for tensor in state_of(self.program, self.names).values():
+                tensor.assign(Tensor(tensor.detach().numpy(), dtype=tensor.dtype))
 
 
 def laid_out(tensor: Tensor, rng: random.Random) -> Tensor:

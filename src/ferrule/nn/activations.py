@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import final
 
-from ferrule.dtype import DType
 from ferrule.nn.functions import layer
 from ferrule.nn.parameters import constant
 from ferrule.nn.shown import Shown
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import checks_arguments
+from ferrule.tensor.data import DTypeLike
 
 
 @layer
@@ -203,7 +203,7 @@ class PReLU(Shown):
         num_parameters: int = 1,
         init: float = 0.25,
         *,
-        dtype: DType | None = None,
+        dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> None:
         self.num_parameters = num_parameters

@@ -12,6 +12,7 @@ from ferrule.nn.shown import Shown
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import checks_arguments
+from ferrule.tensor.data import DTypeLike
 
 
 @final
@@ -42,7 +43,7 @@ class MultiheadAttention(Shown):
         vdim: int | None = None,
         batch_first: bool = False,
         *,
-        dtype: DType | None = None,
+        dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> None:
         check_counts(self, embed_dim=embed_dim, num_heads=num_heads)
@@ -210,7 +211,7 @@ class MultiheadAttention(Shown):
         )
 
 
-def _extra(width: int, dtype: DType | None, device: str | None) -> Tensor:
+def _extra(width: int, dtype: DTypeLike | None, device: str | None) -> Tensor:
     """A key or value that is learnt; spread as PyTorch's, by Glorot's rule."""
     values = Tensor.randn(1, 1, width, dtype=dtype, device=device) * sqrt(1 / width)
     return values.detach().requires_grad_()

@@ -6,12 +6,12 @@ from abc import ABC
 from collections.abc import Sequence
 from typing import Any, ClassVar, TypeAlias, final
 
-from ferrule.dtype import DType
 from ferrule.nn.parameters import check_counts, check_sizes, each_axis, filter_weights
 from ferrule.nn.shown import Shown
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import checks_arguments
+from ferrule.tensor.data import DTypeLike
 
 Sizes: TypeAlias = int | Sequence[int]
 
@@ -72,7 +72,7 @@ class _Convolution(_Filters):
         bias: bool = True,
         padding_mode: str = "zeros",
         *,
-        dtype: DType | None = None,
+        dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> None:
         super().__init__(in_channels, out_channels, kernel_size, stride, dilation)
@@ -181,7 +181,7 @@ class _Transposed(_Filters):
         bias: bool = True,
         dilation: Sizes = 1,
         *,
-        dtype: DType | None = None,
+        dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> None:
         super().__init__(in_channels, out_channels, kernel_size, stride, dilation)

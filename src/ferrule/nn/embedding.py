@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Self, final
 
-from ferrule.dtype import DType
 from ferrule.nn.parameters import check_sizes
 from ferrule.nn.shown import Shown
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import checks_arguments
+from ferrule.tensor.data import DTypeLike
 
 
 @final
@@ -36,7 +36,7 @@ class Embedding(Shown):
         norm_type: float = 2.0,
         scale_grad_by_freq: bool = False,
         *,
-        dtype: DType | None = None,
+        dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> None:
         check_sizes(self, num_embeddings=num_embeddings, embedding_dim=embedding_dim)
@@ -100,7 +100,7 @@ class EmbeddingBag(Shown):
         include_last_offset: bool = False,
         padding_idx: int | None = None,
         *,
-        dtype: DType | None = None,
+        dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> None:
         self.padding_idx = _row(padding_idx, num_embeddings, "EmbeddingBag")
@@ -133,7 +133,7 @@ class EmbeddingBag(Shown):
 
 
 def _table(
-    rows: int, width: int, padding: int | None, dtype: DType | None, device: str | None
+    rows: int, width: int, padding: int | None, dtype: DTypeLike | None, device: str | None
 ) -> Tensor:
     """Normally distributed numbers, and zeros in the padding's row."""
     values = Tensor.randn(rows, width, dtype=dtype, device=device)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import final
 
-from ferrule.dtype import DType
 from ferrule.nn.parameters import check_sizes, filter_weights, inverse_root, uniform
 from ferrule.nn.shown import Shown
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import checks_arguments
+from ferrule.tensor.data import DTypeLike
 
 
 @final
@@ -27,7 +27,7 @@ class Linear(Shown):
         out_features: int,
         bias: bool = True,
         *,
-        dtype: DType | None = None,
+        dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> None:
         check_sizes(self, in_features=in_features, out_features=out_features)
@@ -57,7 +57,7 @@ class Bilinear(Shown):
         out_features: int,
         bias: bool = True,
         *,
-        dtype: DType | None = None,
+        dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> None:
         check_sizes(self, in1=in1_features, in2=in2_features, out_features=out_features)

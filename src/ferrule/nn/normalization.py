@@ -8,7 +8,7 @@ from math import prod
 from numbers import Integral
 from typing import final
 
-from ferrule.dtype import DType, dtypes
+from ferrule.dtype import dtypes
 from ferrule.gradient import note_evaluation
 from ferrule.nn.functions import layer
 from ferrule.nn.parameters import (
@@ -22,6 +22,7 @@ from ferrule.nn.shown import Shown
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import checks_arguments
+from ferrule.tensor.data import DTypeLike
 
 
 def _per_channel(values: Tensor, rank: int) -> Tensor:
@@ -46,7 +47,7 @@ class _ByChannel(Shown, ABC):
         momentum: float | None,
         affine: bool,
         track_running_stats: bool,
-        dtype: DType | None,
+        dtype: DTypeLike | None,
         device: str | None,
     ) -> None:
         check_sizes(self, num_features=num_features)
@@ -133,7 +134,7 @@ class BatchNorm(_ByChannel):
         affine: bool = True,
         track_running_stats: bool = True,
         *,
-        dtype: DType | None = None,
+        dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> None:
         super().__init__(num_features, eps, momentum, affine, track_running_stats, dtype, device)
@@ -164,7 +165,7 @@ class InstanceNorm(_ByChannel):
         affine: bool = False,
         track_running_stats: bool = False,
         *,
-        dtype: DType | None = None,
+        dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> None:
         super().__init__(num_features, eps, momentum, affine, track_running_stats, dtype, device)
@@ -218,7 +219,7 @@ class LayerNorm(Shown):
         elementwise_affine: bool = True,
         bias: bool = True,
         *,
-        dtype: DType | None = None,
+        dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> None:
         shape = self.normalized_shape = _as_shape(self, normalized_shape)
@@ -251,7 +252,7 @@ class GroupNorm(Shown):
         eps: float = 1e-5,
         affine: bool = True,
         *,
-        dtype: DType | None = None,
+        dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> None:
         check_counts(self, num_groups=num_groups)
@@ -294,7 +295,7 @@ class RMSNorm(Shown):
         eps: float | None = None,
         elementwise_affine: bool = True,
         *,
-        dtype: DType | None = None,
+        dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> None:
         shape = self.normalized_shape = _as_shape(self, normalized_shape)

@@ -9,9 +9,10 @@ from numbers import Real
 import numpy as np
 
 from ferrule.calls import is_several, whole
-from ferrule.dtype import DType, dtypes
+from ferrule.dtype import dtypes
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
+from ferrule.tensor.data import DTypeLike, to_dtype
 
 
 def check_sizes(layer: object, **sizes: int) -> None:
@@ -44,7 +45,7 @@ def check_chance(layer: object, name: str, value: float) -> None:
 
 
 def uniform(
-    shape: tuple[int, ...], bound: float, dtype: DType | None, device: str | None
+    shape: tuple[int, ...], bound: float, dtype: DTypeLike | None, device: str | None
 ) -> Tensor:
     """A parameter that is spread evenly between -bound and bound."""
     values = Tensor.uniform(*shape, low=-bound, high=bound, dtype=dtype, device=device)
@@ -56,7 +57,7 @@ def inverse_root(fan_in: int) -> float:
     return 1 / sqrt(fan_in) if fan_in else 0.0
 
 
-def glorot_uniform(shape: tuple[int, int], dtype: DType | None, device: str | None) -> Tensor:
+def glorot_uniform(shape: tuple[int, int], dtype: DTypeLike | None, device: str | None) -> Tensor:
     """A matrix whose bound is sqrt(6 / (rows + columns)).
 
     Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural networks"
@@ -66,22 +67,22 @@ def glorot_uniform(shape: tuple[int, int], dtype: DType | None, device: str | No
 
 
 def _filled(
-    shape: tuple[int, ...], value: float, dtype: DType | None, device: str | None
+    shape: tuple[int, ...], value: float, dtype: DTypeLike | None, device: str | None
 ) -> Tensor:
     """A tensor with memory of its own; copied from the host, it needs no kernel."""
-    kind = dtypes.default_float if dtype is None else dtype
+    kind = dtypes.default_float if dtype is None else to_dtype(dtype)
     return Tensor(np.full(shape, value, kind.np), device=device)
 
 
 def constant(
-    shape: tuple[int, ...], value: float, dtype: DType | None, device: str | None
+    shape: tuple[int, ...], value: float, dtype: DTypeLike | None, device: str | None
 ) -> Tensor:
     """A parameter that starts with the same value everywhere."""
     return _filled(shape, value, dtype, device).requires_grad_()
 
 
 def statistic(
-    shape: tuple[int, ...], value: float, dtype: DType | None, device: str | None
+    shape: tuple[int, ...], value: float, dtype: DTypeLike | None, device: str | None
 ) -> Tensor:
     """A tensor that is saved with the parameters, and that optimisers leave alone."""
     return _filled(shape, value, dtype, device).requires_grad_(False)
@@ -100,7 +101,7 @@ def each_axis(name: str, value: int | Sequence[int], count: int) -> tuple[int, .
 
 
 def filter_weights(
-    shape: tuple[int, ...], outputs: int, bias: bool, dtype: DType | None, device: str | None
+    shape: tuple[int, ...], outputs: int, bias: bool, dtype: DTypeLike | None, device: str | None
 ) -> tuple[Tensor, Tensor | None]:
     """Filters and a bias; the bound is that of what the second and later axes sum up."""
     bound = inverse_root(prod(shape[1:]))

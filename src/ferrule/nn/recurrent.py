@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar, TypeAlias, final
 
-from ferrule.dtype import DType
 from ferrule.nn.parameters import check_chance, check_sizes, inverse_root, uniform
 from ferrule.nn.shown import Shown
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import checks_arguments
+from ferrule.tensor.data import DTypeLike
 
 States: TypeAlias = tuple[Tensor, ...]
 """The hidden state, and for an LSTM the cell's too: each (N, hidden_size)."""
@@ -76,7 +76,7 @@ class _Cell(_Steps):
         input_size: int,
         hidden_size: int,
         bias: bool,
-        dtype: DType | None,
+        dtype: DTypeLike | None,
         device: str | None,
     ) -> None:
         check_sizes(self, input_size=input_size, hidden_size=hidden_size)
@@ -95,9 +95,16 @@ class _Cell(_Steps):
                 f"{type(self).__name__}: expected (N, {self.input_size}) or ({self.input_size},),"
                 f" got {tuple(x.shape)}"
             )
+        wanted = (*x.shape[:-1], self.hidden_size)
         if states is None:
-            zeros = Tensor.zeros(*x.shape[:-1], self.hidden_size, dtype=x.dtype, device=x.device)
+            zeros = Tensor.zeros(*wanted, dtype=x.dtype, device=x.device)
             states = (zeros,) * self.states
+        shapes = [tuple(state.shape) for state in states]
+        if shapes != [wanted] * self.states:
+            raise ShapeError(
+                f"{type(self).__name__}: states of shape {', '.join(map(str, shapes))} do not fit; "
+                f"there are {self.states} of {wanted} for an input of {tuple(x.shape)}"
+            )
         given = x.linear(self.weight_ih.transpose(), self.bias_ih)
         kept = states[0].linear(self.weight_hh.transpose(), self.bias_hh)
         return self._step(given, kept, states)
@@ -120,7 +127,7 @@ class RNNCell(_Cell):
         bias: bool = True,
         nonlinearity: str = "tanh",
         *,
-        dtype: DType | None = None,
+        dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> None:
         self.nonlinearity = _check_nonlinearity("RNNCell", nonlinearity)
@@ -153,7 +160,7 @@ class LSTMCell(_Cell):
         hidden_size: int,
         bias: bool = True,
         *,
-        dtype: DType | None = None,
+        dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> None:
         super().__init__(input_size, hidden_size, bias, dtype, device)
@@ -184,7 +191,7 @@ class GRUCell(_Cell):
         hidden_size: int,
         bias: bool = True,
         *,
-        dtype: DType | None = None,
+        dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> None:
         super().__init__(input_size, hidden_size, bias, dtype, device)
@@ -217,7 +224,7 @@ class _Recurrent(_Steps):
         dropout: float,
         bidirectional: bool,
         proj_size: int,
-        dtype: DType | None,
+        dtype: DTypeLike | None,
         device: str | None,
     ) -> None:
         check_sizes(
@@ -261,7 +268,7 @@ class _Recurrent(_Steps):
         return self.proj_size or self.hidden_size
 
     def _add_parameters(
-        self, place: str, inputs: int, dtype: DType | None, device: str | None
+        self, place: str, inputs: int, dtype: DTypeLike | None, device: str | None
     ) -> None:
         rows = self.gates * self.hidden_size
         shapes: dict[str, tuple[int, ...]] = {
@@ -375,7 +382,7 @@ class RNN(_Recurrent):
         dropout: float = 0.0,
         bidirectional: bool = False,
         *,
-        dtype: DType | None = None,
+        dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> None:
         self.nonlinearity = _check_nonlinearity("RNN", nonlinearity)
@@ -418,7 +425,7 @@ class LSTM(_Recurrent):
         bidirectional: bool = False,
         proj_size: int = 0,
         *,
-        dtype: DType | None = None,
+        dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> None:
         sizes = (input_size, hidden_size, num_layers)
@@ -459,7 +466,7 @@ class GRU(_Recurrent):
         dropout: float = 0.0,
         bidirectional: bool = False,
         *,
-        dtype: DType | None = None,
+        dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> None:
         sizes = (input_size, hidden_size, num_layers)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any, final
 
-from ferrule.dtype import DType
 from ferrule.nn.attention import MultiheadAttention
 from ferrule.nn.linear import Linear
 from ferrule.nn.normalization import LayerNorm
@@ -15,6 +14,7 @@ from ferrule.nn.shown import Shown
 from ferrule.nn.state import get_state_dict
 from ferrule.tensor import Tensor
 from ferrule.tensor.checked import checks_arguments
+from ferrule.tensor.data import DTypeLike
 
 Activation = str | Callable[[Tensor], Tensor]
 
@@ -48,7 +48,7 @@ class _Block(Shown):
         layer_norm_eps: float,
         norm_first: bool,
         bias: bool,
-        dtype: DType | None,
+        dtype: DTypeLike | None,
         device: str | None,
     ) -> None:
         self.dropout = dropout
@@ -95,7 +95,7 @@ class TransformerEncoderLayer(_Block):
         norm_first: bool = False,
         bias: bool = True,
         *,
-        dtype: DType | None = None,
+        dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> None:
         self.self_attn = MultiheadAttention(
@@ -147,7 +147,7 @@ class TransformerDecoderLayer(_Block):
         norm_first: bool = False,
         bias: bool = True,
         *,
-        dtype: DType | None = None,
+        dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> None:
         self.self_attn, self.multihead_attn = (
@@ -290,7 +290,7 @@ class Transformer(Shown):
         norm_first: bool = False,
         bias: bool = True,
         *,
-        dtype: DType | None = None,
+        dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> None:
         layer: dict[str, Any] = {
@@ -318,7 +318,7 @@ class Transformer(Shown):
         )
         self._spread(dtype, device)
 
-    def _spread(self, dtype: DType | None, device: str | None) -> None:
+    def _spread(self, dtype: DTypeLike | None, device: str | None) -> None:
         """Every matrix anew, by Glorot's rule: the copies of a layer are alike so far."""
         with Tensor.no_grad():
             for parameter in get_state_dict(self).values():
