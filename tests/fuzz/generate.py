@@ -44,7 +44,9 @@ STRUCTURAL = sorted(
 )
 DOMAINS = (".sigmoid()", ".tanh()", ".abs()", ".square() + 1")
 """What brings numbers to where functions are defined: between 0 and 1, -1 and 1, above 0 or 1."""
-VIEWS = ("key", "key", "T", "permute", "reshape", "flip", "pad", "expand", "pieces")
+VIEWS = ("key", "key", "T", "permute", "reshape", "flip", "pad", "expand")
+MOST_VIEWS = 4
+"""In one statement."""
 ARBITRARY = words("eigh svd lstsq")
 """Their parts are not determined, or are functions of symmetric matrices only."""
 MOST_PARTS = 4
@@ -181,15 +183,18 @@ class Generator:
         if _share_of_nan(result) <= _share_of_nan(whole):
             return [line]
         name = self.new_name()
-        inner = f"{name} = {found[2]}{self.rng.choice(DOMAINS)}"
         other = f"{found[1]} = {name}.{line[found.start(3) :]}"
-        try:
-            self.machine.run(inner)
-            self.machine.run(other)
-        except (TypeError, ValueError, RuntimeError):
-            self.machine.run(line)
-            return [line]
-        return [inner, other]
+        for domain in self.rng.sample(DOMAINS, len(DOMAINS)):
+            inner = f"{name} = {found[2]}{domain}"
+            try:
+                self.machine.run(inner)
+                self.machine.run(other)
+            except (TypeError, ValueError, RuntimeError):
+                continue
+            if _share_of_nan(self.machine.values[found[1]]) <= _share_of_nan(whole):
+                return [inner, other]
+        self.machine.run(line)
+        return [line]
 
     def remake(self, line: str) -> None:
         """Takes back a write that was done and is not to stay: everything is done again."""
@@ -230,7 +235,9 @@ class Generator:
             (16, self.structural),
             (14, self.binary),
             (3, self.unary),
-            (12, self.view),
+            (8, self.view),
+            (6, self.views),
+            (2, self.pieces),
             (5, self.element),
             (4, self.positions),
             (5, self.recipe),
@@ -238,7 +245,8 @@ class Generator:
         if self.writes:
             kinds += [(10, self.write), (6, self.update), (3, self.assign), (3, self.in_place)]
         if self.focus == "views":
-            kinds += [(40, self.view), (20, self.element), (20, self.structural)]
+            kinds += [(25, self.view), (30, self.views), (5, self.pieces)]
+            kinds += [(20, self.element), (20, self.structural)]
         if self.focus.endswith(".py"):
             kinds += [(60, self.method)]
         if self.focus == "gradients":  # most rules of gradients are of one method each
@@ -253,7 +261,11 @@ class Generator:
         return self.call(self.rng.choice(found)) if found else None
 
     def recipe(self) -> str:
-        return f"{self.new_name()} = {self.rng.choice([*RECIPES.values()])(self.draw)}"
+        return self.by_recipe(self.rng.choice([*RECIPES]))
+
+    def by_recipe(self, name: str) -> str:
+        call = surface.with_options(self.draw, name, RECIPES[name](self.draw))
+        return f"{self.new_name()} = {call}"
 
     def structural(self) -> str | None:
         name = self.rng.choice(STRUCTURAL)
@@ -264,7 +276,7 @@ class Generator:
         if method.lacking:
             return None
         if method.name in RECIPES:
-            return f"{self.new_name()} = {RECIPES[method.name](self.draw)}"
+            return self.by_recipe(method.name)
         name = self.draw.pick()
         x = self.draw.values[name]
         if method.name == "where":
@@ -291,19 +303,41 @@ class Generator:
 
     def view(self) -> str:
         name = self.draw.pick()
-        x = self.draw.values[name]
-        kind = self.rng.choice(VIEWS)
-        if kind == "pieces":
-            return self.pieces(name, x)
-        if kind == "key":
-            return f"{self.new_name()} = {name}[{self.draw.key(x)}]"
-        if kind == "T":
-            return f"{self.new_name()} = {name}.T"
-        (method,) = [m for m in surface.methods() if m.name == kind]
-        return f"{self.new_name()} = {method.call(self.draw, x, name)}"
+        return f"{self.new_name()} = {self.viewed(name, self.draw.values[name])}"
 
-    def pieces(self, name: str, x: Tensor) -> str:
+    def viewed(self, text: str, x: Tensor) -> str:
+        """An expression for a view of a tensor that an expression gives."""
+        kind = self.rng.choice(VIEWS)
+        if kind == "key":
+            return f"{text}[{self.draw.key(x)}]"
+        if kind == "T":
+            return f"{text}.T"
+        if kind == "pad":
+            return f"{text}.pad({surface.pads(self.draw, x)})"
+        (method,) = [m for m in surface.methods() if m.name == kind]
+        return method.call(self.draw, x, text)
+
+    def views(self) -> str:
+        """Views of views, of memory or of what is computed on the way, none of them by itself."""
+        name = self.draw.pick(lambda x: x.ndim > 0 and all(x.shape))
+        x = self.draw.values[name]
+        number = self.draw.number(x.dtype)
+        text = self.rng.choice([name, name, f"({name} + {number})", f"({name} * {number})"])
+        for _ in range(self.rng.randint(2, MOST_VIEWS)):
+            text = self.viewed(text, x)
+            try:
+                x = eval(text, {**self.machine.values, **self.draw.values})
+            except Exception:
+                break  # it is looked into where the statement is done
+            if x.numel() > self.draw.limits.most:
+                raise NothingFitsError
+        more = self.rng.choice(["", "", f" + {self.draw.number(x.dtype)}"])
+        return f"{self.new_name()} = {text}{more}"
+
+    def pieces(self) -> str:
         """Two parts that lie side by side along the first axis, and may leave some of it out."""
+        name = self.draw.pick()
+        x = self.draw.values[name]
         size = int(x.shape[0]) if x.ndim else 0
         if size < 2:
             raise NothingFitsError
