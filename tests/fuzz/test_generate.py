@@ -72,8 +72,8 @@ def test_functions_are_called_where_they_are_defined() -> None:
         with Context(FERRULE_DEVICE="NUMPY"):
             generator.start()
             x = generator.draw.fresh((4,), "float32")
-            line = f"{generator.new_name()} = {logit.call(generator.draw, generator.draw.values[x], x)}"
-            done = generator.done(line)
+            call = logit.call(generator.draw, generator.draw.values[x], x)
+            done = generator.done(f"{generator.new_name()} = {call}")
             result = generator.machine.values[done[-1].partition(" = ")[0]]
             defined += bool(np.isfinite(result.numpy()).any())
     assert defined > 15
