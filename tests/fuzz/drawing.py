@@ -251,6 +251,11 @@ class Drawing:
         start, stop = ("" if self.chance(0.4) else str(bound) for bound in bounds)
         return f"{start}:{stop}{step}"
 
+    def one(self, x: Tensor) -> str:
+        """An index of one element, often at an end, that keeps some of the axes, with size 1."""
+        places = [self.choice([0, n - 1, self.integer(0, n - 1)]) for n in x.shape]
+        return ", ".join(f"{n}:{n + 1}" if self.chance(0.7) else str(n) for n in places)
+
     def part(self, size: int) -> str:
         """An integer or a slice for an axis."""
         if size and self.chance(0.3):

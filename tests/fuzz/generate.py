@@ -15,8 +15,9 @@ from ferrule import Context, Tensor
 from ferrule.dtype import dtypes
 from ferrule.errors import GradientError
 from tests.fuzz import surface
-from tests.fuzz.check import Finding, error_finding, is_internal
+from tests.fuzz.check import Finding, differing, error_finding, is_internal
 from tests.fuzz.drawing import LARGE, SMALL, Drawing, NothingFitsError
+from tests.fuzz.numpys import DiffersError, NumpyOracle
 from tests.fuzz.program import (
     Program,
     Source,
@@ -44,9 +45,11 @@ STRUCTURAL = sorted(
 )
 DOMAINS = (".sigmoid()", ".tanh()", ".abs()", ".square() + 1")
 """What brings numbers to where functions are defined: between 0 and 1, -1 and 1, above 0 or 1."""
-VIEWS = ("key", "key", "T", "permute", "reshape", "flip", "pad", "expand")
+VIEWS = tuple("key key one T permute reshape flip pad pad expand expand".split())
 MOST_VIEWS = 4
 """In one statement."""
+ASIDES = 3
+"""Statements for each program that are compared with NumPy's and then forgotten."""
 ARBITRARY = words("eigh svd lstsq")
 """Their parts are not determined, or are functions of symmetric matrices only."""
 MOST_PARTS = 4
@@ -99,9 +102,36 @@ class Generator:
                 if len(self.body) >= wanted or self.finding is not None:
                     break
                 self.statement()
+            if self.finding is None:
+                self.asides()
         if not self.body or self.finding is not None:
             return None
         return self.finished()
+
+    def asides(self) -> None:
+        """Does views of views that are no part of the program, for NumPy to compare with its own.
+
+        They take little time, and a mistake in the views is one in all ways to run a program.
+        """
+        self.machine.oracle = NumpyOracle()
+        for _ in range(ASIDES):
+            try:
+                line = self.views()
+                self.machine.run(line)
+            except (NothingFitsError, UndefinedError):
+                continue
+            except DiffersError as error:
+                self.finding = differing(error, self.aside(line))
+                return
+            except Exception as error:
+                if is_internal(error):
+                    self.finding = error_finding(error, self.aside(line), None)
+                    return
+
+    def aside(self, line: str) -> Program:
+        """The program that ends with a statement."""
+        body = (*self.body, line)
+        return Program(tuple(self.sources), body, assigned(line), self.number).without_unused()
 
     def start(self) -> None:
         shapes = [self.draw.shape() for _ in range(self.rng.randint(1, 2))]
@@ -312,17 +342,23 @@ class Generator:
             return f"{text}[{self.draw.key(x)}]"
         if kind == "T":
             return f"{text}.T"
+        if kind == "one" and x.ndim and all(x.shape):
+            return f"{text}[{self.draw.one(x)}]"
         if kind == "pad":
             return f"{text}.pad({surface.pads(self.draw, x)})"
-        (method,) = [m for m in surface.methods() if m.name == kind]
+        if kind == "flip":
+            return f"{text}.flip({surface.some_axes(self.draw, x)})"
+        name = "reshape" if kind == "one" else kind
+        (method,) = [m for m in surface.methods() if m.name == name]
         return method.call(self.draw, x, text)
 
     def views(self) -> str:
         """Views of views, of memory or of what is computed on the way, none of them by itself."""
         name = self.draw.pick(lambda x: x.ndim > 0 and all(x.shape))
         x = self.draw.values[name]
-        number = self.draw.number(x.dtype)
-        text = self.rng.choice([name, name, f"({name} + {number})", f"({name} * {number})"])
+        text = name
+        if self.rng.random() < 0.4:
+            text = f"({self.changed(name, x)})"
         for _ in range(self.rng.randint(2, MOST_VIEWS)):
             text = self.viewed(text, x)
             try:
@@ -331,8 +367,13 @@ class Generator:
                 break  # it is looked into where the statement is done
             if x.numel() > self.draw.limits.most:
                 raise NothingFitsError
-        more = self.rng.choice(["", "", f" + {self.draw.number(x.dtype)}"])
-        return f"{self.new_name()} = {text}{more}"
+        return f"{self.new_name()} = {self.changed(text, x) if self.rng.random() < 0.3 else text}"
+
+    def changed(self, text: str, x: Tensor) -> str:
+        """An expression for other elements in the places of a tensor's."""
+        if x.dtype is dtypes.bool:
+            return f"~{text}"
+        return f"{text} {self.rng.choice('+*')} {self.draw.number(x.dtype)}"
 
     def pieces(self) -> str:
         """Two parts that lie side by side along the first axis, and may leave some of it out."""
