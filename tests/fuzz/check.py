@@ -142,10 +142,14 @@ def kind_of(way: Way) -> str:
 
 def check_way(program: Program, way: Way, expected: Expected) -> Finding | None:
     if way.derivative in ORACLES:
-        said = mistake(program, way)
-        where = signature(program, way)
-        return None if said is None else Finding("wrong", program, way, where, said)
+        return check_derivative(program, way)
     return compare(program, way, expected, run(program, way))
+
+
+def check_derivative(program: Program, way: Way) -> Finding | None:
+    said = mistake(program, way)
+    where = signature(program, way)
+    return None if said is None else Finding("wrong", program, way, where, said)
 
 
 def compare(program: Program, way: Way, expected: Expected, outcome: Outcome) -> Finding | None:

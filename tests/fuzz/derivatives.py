@@ -1,8 +1,10 @@
 """Derivatives compared with what they are: differences of values, in float64.
 
-Arguments are moved off their round numbers, so that no two of them tie. Where differences of two
-steps, or to both sides, do not agree, the function has a corner or is ill-conditioned there, and
-nothing is said. Derivatives backwards and forwards are transposes of each other anywhere.
+Arguments are moved off their round numbers, so that no two of them tie; or they stay there, since
+many rules are other ones for zeros; or they move from there such that equal ones stay equal, which
+has a derivative where a maximum is one of several elements. Where differences of two steps, or to
+both sides, do not agree, the function has a corner or is ill-conditioned there, and nothing is
+said. Derivatives backwards and forwards are transposes of each other anywhere.
 """
 
 from __future__ import annotations
@@ -38,12 +40,15 @@ FLOOR = 1e-6
 """Of a value: a derivative below it, such as one that is 0 but for rounding, has its size."""
 LARGEST = 1e3
 """Of an argument: what is computed of larger ones may be all rounding."""
+POINTS = ("off", "off", "round", "tied")
 DIRECTIONS = 3
 """In how many of them a derivative has to be wrong to be a finding."""
 
-# Their derivatives are not those of their values, by definition.
+# Their derivatives are not those of their values, by definition: of several elements at one place,
+# `max_unpool` takes each for the one that is seen.
 CUT = words(
-    "detach data cast astype byte char short int long bool half bfloat16 float type_as nextafter"
+    """detach data cast astype byte char short int long bool half bfloat16 float type_as nextafter
+    max_unpool1d max_unpool2d max_unpool3d"""
 )
 
 
@@ -96,7 +101,7 @@ def _slopes(program: Program, way: Way, seed: int) -> Slopes | None:
     places = _Places(program, rng)
     if any(np.abs(array).max(initial=0) > LARGEST for array in places.arrays):
         return None
-    directions = [rng.uniform(-1, 1, x.shape) for x in places.arrays]
+    directions = places.directions(rng)
     with Context(**settings_of(replace(way, jit=0))):
         function = places.function(way.derivative == "second")
         inputs = [Tensor(array) for array in places.arrays]
@@ -154,9 +159,18 @@ class _Places:
         self.fixed = {s.name: (x.numpy(), x.dtype) for s, x in pairs}
         wanted = [x for s, x in pairs if s.name in program.wanted]
         self.names = [s.name for s in program.arguments if s.name in program.wanted]
-        self.arrays = [
-            x.numpy().astype(np.float64) + rng.uniform(0.05, 0.2, x.shape) for x in wanted
-        ]
+        self.kind = POINTS[program.seed % len(POINTS)]
+        self.arrays = [x.numpy().astype(np.float64) for x in wanted]
+        if self.kind == "off":
+            self.arrays = [x + rng.uniform(0.05, 0.2, x.shape) for x in self.arrays]
+
+    def directions(self, rng: np.random.Generator) -> list[Array]:
+        """Where to go from there; equal elements of all arguments together, if they are tied."""
+        if self.kind != "tied":
+            return [rng.uniform(-1, 1, x.shape) for x in self.arrays]
+        wave = rng.uniform(0.5, 2.5)
+        with np.errstate(invalid="ignore"):
+            return [np.sin(wave * x) for x in self.arrays]
 
     def function(self, second: bool) -> Function:
         """The total of the results, or one of its gradients, of a program that starts anew."""

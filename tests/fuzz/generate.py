@@ -15,7 +15,7 @@ from ferrule import Context, Tensor
 from ferrule.dtype import dtypes
 from ferrule.errors import GradientError, LinalgError
 from tests.fuzz import surface
-from tests.fuzz.check import Finding, differing, error_finding, is_internal
+from tests.fuzz.check import Finding, check_derivative, differing, error_finding, is_internal
 from tests.fuzz.drawing import LARGE, SMALL, Drawing, NothingFitsError
 from tests.fuzz.numpys import DiffersError, NumpyOracle
 from tests.fuzz.program import (
@@ -31,6 +31,7 @@ from tests.fuzz.program import (
 )
 from tests.fuzz.recipes import RECIPES
 from tests.fuzz.reference import Machine, UndefinedError, evaluate
+from tests.fuzz.ways import Way
 
 BINARY = ("+", "-", "*", "+", "-", "*", "/", "//", "%", "&", "|", "^", "<", "<=", ">", "==", "!=")
 UPDATES = ("+=", "-=", "*=")
@@ -127,6 +128,41 @@ class Generator:
                 if is_internal(error):
                     self.finding = error_finding(error, self.aside(line), None)
                     return
+        self.derived()
+
+    def derived(self) -> None:
+        """Compares the derivative of one statement, at round numbers, with differences.
+
+        In a whole program, corners and what is not defined hide most rules.
+        """
+        try:
+            line = self.rng.choice([self.method, self.structural, self.recipe, self.binary])()
+            program = None if line is None else self.alone(line)
+            if program is None:
+                return
+            way = Way(derivative=self.rng.choice(["differences", "differences", "second"]))
+            finding = check_derivative(program, way)
+        except Exception:  # not for such operands
+            return
+        self.finding = finding
+
+    def alone(self, line: str) -> Program | None:
+        """A program of one statement, to differentiate; None if it is of no float."""
+        made = {source.name: source for source in (*self.sources, *self.draw.pending)}
+        wanted = []
+        for number, name in enumerate(loaded(line)):
+            value = self.draw.values[name]
+            if name not in made:
+                data = self.draw.data(str(tuple(value.shape)), value.dtype.name, None, None)
+                data = data.replace("rng.", f"rng({number}).")
+                made[name] = Source(name, f'Tensor({data}, dtype="{value.dtype.name}")')
+            if dtypes.is_float(value.dtype) and value.dtype.bits > 8:
+                wanted.append(name)
+        if not wanted or is_write(line):
+            return None
+        sources = tuple(made[name] for name in loaded(line))
+        number = self.rng.getrandbits(30)
+        return Program(sources, (line,), assigned(line), number, 1, tuple(wanted))
 
     def aside(self, line: str) -> Program:
         """The program that ends with a statement."""
