@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tests.gradients import assert_gradients
 
-from ferrule import Context, Tensor, TinyJit, dtypes
+from ferrule import Context, Tensor, TinyJit, dtypes, grad
 from ferrule.helpers import GlobalCounters
 from ferrule.tensor.solving import LinalgError
 
@@ -350,6 +350,23 @@ def test_what_has_no_result_says_so_when_realised() -> None:
         (Tensor([[float("nan")]]).svdvals(), r"\[svdvals\] SVD did not converge; look for NaN"),
     ):
         with pytest.raises(LinalgError, match=text):
+            lazy.realize()
+
+
+@pytest.mark.parametrize("bad", [float("inf"), float("nan")])
+def test_singular_values_of_what_is_not_finite_are_refused(bad: float) -> None:
+    """Of such a matrix, LAPACK's iterations may have no end."""
+    rows = [[bad, bad, -1, 0, 0, 0, 0], [bad, 0, -1, 0, bad, 0, 1], [0, 0, -1, -1, 0, 0, -1]]
+    x = Tensor(np.array(rows, np.float32))
+    square = x[:, :3].contiguous()
+    for name, lazy in {
+        "svd": x.svd()[1],
+        "svdvals": x.svdvals(),
+        "pinv": x.pinv(),
+        "lstsq": x.T.lstsq(x.T)[0],
+        "det": grad(Tensor.det)(square),
+    }.items():
+        with pytest.raises(LinalgError, match=rf"\[{name}\] SVD did not converge; .*infinity"):
             lazy.realize()
 
 

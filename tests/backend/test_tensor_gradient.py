@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tests.gradients import assert_gradients
 
+from ferrule import grad
 from ferrule.tensor import Tensor
 
 RNG = np.random.default_rng(0)
@@ -218,6 +219,31 @@ def test_prod_with_zeros(device: str) -> None:
     t = Tensor(x, requires_grad=True)
     t.prod(1).sum().backward()
     assert t.grad.tolist() == [[0, 6, 0], [0, 0, 0], [12, 8, 6]]
+
+
+PRODUCTS = {
+    "prod": lambda x: x.prod(1),
+    "prod of two axes": lambda x: x.reshape(2, 2, 3).prod((0, 2)),
+    "scatter_reduce": lambda x: Tensor.ones(4, 2, dtype="float64").scatter_reduce(
+        1, Tensor([[0, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]]), x, "prod"
+    ),
+    "index_reduce": lambda x: Tensor.ones(4, 2, dtype="float64").index_reduce(
+        1, Tensor([0, 1, 0]), x, "prod"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_second_and_third_gradients_of_products_with_zeros(device: str, name: str) -> None:
+    x = np.array([[2.0, 0.0, 3.0], [0.0, 0.0, 5.0], [2.0, 3.0, 4.0], [0.0, 0.0, 0.0]])
+
+    def slope(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        weights = Tensor(np.arange(1.0, 13.0).reshape(4, 3))
+        return lambda t: grad(lambda u: function(u).sum())(t) * weights
+
+    first = slope(PRODUCTS[name])
+    assert_gradients(first, x)
+    assert_gradients(slope(first), x)
 
 
 CONVOLUTIONS = {

@@ -425,3 +425,13 @@ def test_predictions_are_not_compared_each_with_each(name: str) -> None:
 def test_a_normal_likelihood_has_one_prediction_for_each_target() -> None:
     with pytest.raises(ShapeError, match=r"\[gaussian_nll_loss\] a target of shape \(3,\)"):
         Tensor.ones(3, 1).gaussian_nll_loss(Tensor.ones(3), 1.0)
+
+
+@pytest.mark.parametrize("name", ["smooth_l1_loss", "huber_loss", "mse_loss"])
+def test_losses_have_curvature_where_nothing_is_lost(device: str, name: str) -> None:
+    def loss(x: Tensor) -> Tensor:
+        found: Tensor = getattr(x, name)(Tensor([1.0, 1.0, 1.0]), reduction="sum")
+        return found
+
+    curvature = grad(lambda x: grad(loss)(x).sum())(Tensor([1.0, 1.25, 4.0])).tolist()
+    assert curvature == ([2, 2, 2] if name == "mse_loss" else [1, 1, 0])

@@ -102,6 +102,12 @@ def error_finding(error: BaseException, program: Program, way: Way | None) -> Fi
     return Finding("error", program, way, place_of(error), text)
 
 
+def differing(error: DiffersError, program: Program) -> Finding:
+    """The finding of a program, a statement of which is not what NumPy gives."""
+    where = " ".join(["numpy", *sorted(methods(str(error).partition("\n")[0]))])
+    return Finding("wrong", program, None, where, str(error))
+
+
 def check(program: Program, ways: Sequence[Way]) -> Finding | None:
     """The first finding of a program; None if all ways agree with its meaning.
 
@@ -110,8 +116,7 @@ def check(program: Program, ways: Sequence[Way]) -> Finding | None:
     try:
         expected = evaluate(program, oracle=NumpyOracle())
     except DiffersError as error:
-        where = " ".join(["numpy", *sorted(methods(str(error).partition("\n")[0]))])
-        return Finding("wrong", program, None, where, str(error))
+        return differing(error, program)
     except Exception as error:
         if is_internal(error):
             return error_finding(error, program, None)
@@ -140,10 +145,14 @@ def kind_of(way: Way) -> str:
 
 def check_way(program: Program, way: Way, expected: Expected) -> Finding | None:
     if way.derivative in ORACLES:
-        said = mistake(program, way)
-        where = signature(program, way)
-        return None if said is None else Finding("wrong", program, way, where, said)
+        return check_derivative(program, way)
     return compare(program, way, expected, run(program, way))
+
+
+def check_derivative(program: Program, way: Way) -> Finding | None:
+    said = mistake(program, way)
+    where = signature(program, way)
+    return None if said is None else Finding("wrong", program, way, where, said)
 
 
 def compare(program: Program, way: Way, expected: Expected, outcome: Outcome) -> Finding | None:

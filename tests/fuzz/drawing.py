@@ -251,11 +251,20 @@ class Drawing:
         return repr(tuple(a - x.ndim if self.chance(0.3) else a for a in chosen))
 
     def slice(self, size: int) -> str:
-        def bound() -> str:
-            return "" if self.chance(0.4) else str(self.integer(-size - 1, size + 1))
-
+        if size and self.chance(0.15):  # a single element, or an end
+            place = self.choice([0, size - 1, self.integer(0, size - 1)])
+            return self.choice([f"{place}:{place + 1}", f"{place}:", f":{place + 1}"])
         step = self.choice(["", "", "", ":1", ":-1", ":2", ":-2", ":3"])
-        return f"{bound()}:{bound()}{step}"
+        bounds = [self.integer(-size - 1, size + 1) for _ in range(2)]
+        if self.chance(0.8):  # most others have no elements
+            bounds.sort(key=lambda n: n % (size + 1), reverse="-" in step)
+        start, stop = ("" if self.chance(0.4) else str(bound) for bound in bounds)
+        return f"{start}:{stop}{step}"
+
+    def one(self, x: Tensor) -> str:
+        """An index of one element, often at an end, that keeps some of the axes, with size 1."""
+        places = [self.choice([0, n - 1, self.integer(0, n - 1)]) for n in x.shape]
+        return ", ".join(f"{n}:{n + 1}" if self.chance(0.7) else str(n) for n in places)
 
     def part(self, size: int) -> str:
         """An integer or a slice for an axis."""

@@ -13,12 +13,13 @@ import numpy as np
 
 from ferrule import Context, Tensor
 from ferrule.dtype import dtypes
-from ferrule.errors import GradientError
+from ferrule.errors import GradientError, LinalgError
 from tests.fuzz import beyond, surface
 from tests.fuzz.beyond import Beyond
-from tests.fuzz.check import Finding, error_finding, is_internal
+from tests.fuzz.check import Finding, check_derivative, differing, error_finding, is_internal
 from tests.fuzz.drawing import LARGE, SMALL, Drawing, NothingFitsError
 from tests.fuzz.layers import parts
+from tests.fuzz.numpys import DiffersError, NumpyOracle
 from tests.fuzz.program import (
     CHANCE,
     Program,
@@ -33,6 +34,7 @@ from tests.fuzz.program import (
 )
 from tests.fuzz.recipes import RECIPES
 from tests.fuzz.reference import Machine, UndefinedError, evaluate
+from tests.fuzz.ways import Way
 
 BINARY = ("+", "-", "*", "+", "-", "*", "/", "//", "%", "&", "|", "^", "<", "<=", ">", "==", "!=")
 UPDATES = ("+=", "-=", "*=")
@@ -47,7 +49,11 @@ STRUCTURAL = sorted(
 )
 DOMAINS = (".sigmoid()", ".tanh()", ".abs()", ".square() + 1")
 """What brings numbers to where functions are defined: between 0 and 1, -1 and 1, above 0 or 1."""
-VIEWS = ("key", "key", "T", "permute", "reshape", "flip", "pad", "expand", "pieces")
+VIEWS = ("key", "key", "one", "T", "permute", "reshape", "flip", "pad", "pad", "expand", "expand")
+MOST_VIEWS = 4
+"""In one statement."""
+ASIDES = 3
+"""Statements for each program that are compared with NumPy's and then forgotten."""
 ARBITRARY = words("eigh svd lstsq")
 """Their parts are not determined, or are functions of symmetric matrices only."""
 MOST_PARTS = 4
@@ -124,9 +130,71 @@ class Generator:
                 if len(self.body) >= wanted or self.finding is not None:
                     break
                 self.statement()
+            if self.finding is None:
+                self.asides()
         if not self.body or self.finding is not None:
             return None
         return self.finished()
+
+    def asides(self) -> None:
+        """Does views of views that are no part of the program, for NumPy to compare with its own.
+
+        They take little time, and a mistake in the views is one in all ways to run a program.
+        """
+        self.machine.oracle = NumpyOracle()
+        for _ in range(ASIDES):
+            try:
+                line = self.views()
+                self.machine.run(line)
+            except (NothingFitsError, UndefinedError):
+                continue
+            except DiffersError as error:
+                self.finding = differing(error, self.aside(line))
+                return
+            except Exception as error:
+                if is_internal(error):
+                    self.finding = error_finding(error, self.aside(line), None)
+                    return
+        self.derived()
+
+    def derived(self) -> None:
+        """Compares the derivative of one statement, at round numbers, with differences.
+
+        In a whole program, corners and what is not defined hide most rules.
+        """
+        try:
+            line = self.rng.choice([self.method, self.structural, self.recipe, self.binary])()
+            program = None if line is None else self.alone(line)
+            if program is None:
+                return
+            way = Way(derivative=self.rng.choice(["differences", "differences", "second"]))
+            finding = check_derivative(program, way)
+        except Exception:  # not for such operands
+            return
+        self.finding = finding
+
+    def alone(self, line: str) -> Program | None:
+        """A program of one statement, to differentiate; None if it is of no float."""
+        made = {source.name: source for source in (*self.sources, *self.draw.pending)}
+        wanted = []
+        for number, name in enumerate(loaded(line)):
+            value = self.draw.values[name]
+            if name not in made:
+                data = self.draw.data(str(tuple(value.shape)), value.dtype.name, None, None)
+                data = data.replace("rng.", f"rng({number}).")
+                made[name] = Source(name, f'Tensor({data}, dtype="{value.dtype.name}")')
+            if dtypes.is_float(value.dtype) and value.dtype.bits > 8:
+                wanted.append(name)
+        if not wanted or is_write(line):
+            return None
+        sources = tuple(made[name] for name in loaded(line))
+        number = self.rng.getrandbits(30)
+        return Program(sources, (line,), assigned(line), number, 1, tuple(wanted))
+
+    def aside(self, line: str) -> Program:
+        """The program that ends with a statement."""
+        body = (*self.body, line)
+        return Program(tuple(self.sources), body, assigned(line), self.number).without_unused()
 
     def start(self) -> None:
         Tensor.manual_seed(self.number)
@@ -210,15 +278,18 @@ class Generator:
         if _share_of_nan(result) <= _share_of_nan(whole):
             return [line]
         name = self.new_name()
-        inner = f"{name} = {found[2]}{self.rng.choice(DOMAINS)}"
         other = f"{found[1]} = {name}.{line[found.start(3) :]}"
-        try:
-            self.machine.run(inner)
-            self.machine.run(other)
-        except (TypeError, ValueError, RuntimeError):
-            self.machine.run(line)
-            return [line]
-        return [inner, other]
+        for domain in self.rng.sample(DOMAINS, len(DOMAINS)):
+            inner = f"{name} = {found[2]}{domain}"
+            try:
+                self.machine.run(inner)
+                self.machine.run(other)
+            except (TypeError, ValueError, RuntimeError):
+                continue
+            if _share_of_nan(self.machine.values[found[1]]) <= _share_of_nan(whole):
+                return [inner, other]
+        self.machine.run(line)
+        return [line]
 
     def remake(self, line: str) -> None:
         """Takes back a write that was done and is not to stay: everything is done again."""
@@ -263,7 +334,9 @@ class Generator:
             (16, self.structural),
             (14, self.binary),
             (3, self.unary),
-            (12, self.view),
+            (8, self.view),
+            (6, self.views),
+            (2, self.pieces),
             (5, self.element),
             (4, self.positions),
             (5, self.recipe),
@@ -274,7 +347,8 @@ class Generator:
         if self.writes:
             kinds += [(10, self.write), (6, self.update), (3, self.assign), (3, self.in_place)]
         if self.focus == "views":
-            kinds += [(40, self.view), (20, self.element), (20, self.structural)]
+            kinds += [(25, self.view), (30, self.views), (5, self.pieces)]
+            kinds += [(20, self.element), (20, self.structural)]
         if self.focus.endswith(".py"):
             kinds += [(60, self.method)]
         if self.focus == "gradients":  # most rules of gradients are of one method each
@@ -294,7 +368,11 @@ class Generator:
         return text if is_call else f"{self.new_name()} = {text}"
 
     def recipe(self) -> str:
-        return f"{self.new_name()} = {self.rng.choice([*RECIPES.values()])(self.draw)}"
+        return self.by_recipe(self.rng.choice([*RECIPES]))
+
+    def by_recipe(self, name: str) -> str:
+        call = surface.with_options(self.draw, name, RECIPES[name](self.draw))
+        return f"{self.new_name()} = {call}"
 
     def structural(self) -> str | None:
         name = self.rng.choice(STRUCTURAL)
@@ -305,7 +383,7 @@ class Generator:
         if method.lacking:
             return None
         if method.name in RECIPES:
-            return f"{self.new_name()} = {RECIPES[method.name](self.draw)}"
+            return self.by_recipe(method.name)
         name = self.draw.pick()
         x = self.draw.values[name]
         if method.name == "where":
@@ -332,19 +410,52 @@ class Generator:
 
     def view(self) -> str:
         name = self.draw.pick()
-        x = self.draw.values[name]
-        kind = self.rng.choice(VIEWS)
-        if kind == "pieces":
-            return self.pieces(name, x)
-        if kind == "key":
-            return f"{self.new_name()} = {name}[{self.draw.key(x)}]"
-        if kind == "T":
-            return f"{self.new_name()} = {name}.T"
-        (method,) = [m for m in surface.methods() if m.name == kind]
-        return f"{self.new_name()} = {method.call(self.draw, x, name)}"
+        return f"{self.new_name()} = {self.viewed(name, self.draw.values[name])}"
 
-    def pieces(self, name: str, x: Tensor) -> str:
+    def viewed(self, text: str, x: Tensor) -> str:
+        """An expression for a view of a tensor that an expression gives."""
+        kind = self.rng.choice(VIEWS)
+        if kind == "key":
+            return f"{text}[{self.draw.key(x)}]"
+        if kind == "T":
+            return f"{text}.T"
+        if kind == "one" and x.ndim and all(x.shape):
+            return f"{text}[{self.draw.one(x)}]"
+        if kind == "pad":
+            return f"{text}.pad({surface.pads(self.draw, x)})"
+        if kind == "flip":
+            return f"{text}.flip({surface.some_axes(self.draw, x)})"
+        name = "reshape" if kind == "one" else kind
+        (method,) = [m for m in surface.methods() if m.name == name]
+        return method.call(self.draw, x, text)
+
+    def views(self) -> str:
+        """Views of views, of memory or of what is computed on the way, none of them by itself."""
+        name = self.draw.pick(lambda x: x.ndim > 0 and all(x.shape))
+        x = self.draw.values[name]
+        text = name
+        if self.rng.random() < 0.4:
+            text = f"({self.changed(name, x)})"
+        for _ in range(self.rng.randint(2, MOST_VIEWS)):
+            text = self.viewed(text, x)
+            try:
+                x = eval(text, {**self.machine.values, **self.draw.values})
+            except Exception:
+                break  # it is looked into where the statement is done
+            if x.numel() > self.draw.limits.most:
+                raise NothingFitsError
+        return f"{self.new_name()} = {self.changed(text, x) if self.rng.random() < 0.3 else text}"
+
+    def changed(self, text: str, x: Tensor) -> str:
+        """An expression for other elements in the places of a tensor's."""
+        if x.dtype is dtypes.bool:
+            return f"~{text}"
+        return f"{text} {self.rng.choice('+*')} {self.draw.number(x.dtype)}"
+
+    def pieces(self) -> str:
         """Two parts that lie side by side along the first axis, and may leave some of it out."""
+        name = self.draw.pick()
+        x = self.draw.values[name]
         size = int(x.shape[0]) if x.ndim else 0
         if size < 2:
             raise NothingFitsError
@@ -451,7 +562,7 @@ class Generator:
         derived = replace(program, wanted=floats)
         try:
             evaluate(replace(derived, calls=1))
-        except GradientError:
+        except (GradientError, LinalgError):  # not defined, or not for such numbers
             return program
         except Exception as error:
             # If it runs without gradients, a rule for one of its statements failed.

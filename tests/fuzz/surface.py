@@ -17,7 +17,7 @@ from typing import Any
 from ferrule import Tensor
 from ferrule.dtype import dtypes
 from tests.fuzz.drawing import FLOATS, INTS, Drawing, NothingFitsError
-from tests.fuzz.program import CHANCE
+from tests.fuzz.program import CHANCE, words
 from tests.fuzz.recipes import RECIPES
 
 Maker = Callable[[Drawing, Tensor], str]
@@ -290,10 +290,59 @@ MAKERS: dict[str, Maker] = {
     "select.index": integer(-1, 0),
     "unflatten.sizes": lambda draw, x: "(-1, 1)",
     "repeat_interleave.repeats": integer(1, 3),
+    # Of parameters that need not be given.
+    "weights": like,
+    "pos_weight": like,
+    "per_sample_weights": like,
+    "prepend": like,
+    "append": like,
+    "bias": operand,
+    "align_corners": bool_,
+    "approximate": among("'none'", "'tanh'"),
+    "base": among("2", "3"),
+    "bins": integer(2, 5),
+    "delta": among("0.5", "2"),
+    "dilation": integer(1, 2),
+    "divisor_override": integer(1, 3),
+    "dx": among("0.5", "2"),
+    "eps": among("0.25", "1e-5"),
+    "gamma": among("1", "2"),
+    "ignore_index": integer(0, 2),
+    "indexing": among("'ij'", "'xy'"),
+    "interpolation": among("'linear'", "'lower'", "'higher'", "'nearest'", "'midpoint'"),
+    "label_smoothing": among("0.1", "0.5"),
+    "lambd": among("1", "0.25"),
+    "margin": among("0.5", "1"),
+    "max_val": among("1.5", "2"),
+    "min_val": among("-1.5", "0"),
+    "nan": number,
+    "neg_slope": among("0.25", "-0.5"),
+    "neginf": number,
+    "output_padding": integer(0, 1),
+    "padding_mode": among("'zeros'", "'border'", "'reflection'"),
+    "posinf": number,
+    "scale": among("0.5", "2"),
+    "scale_factor": among("1", "2", "0.5", "1.5"),
+    "side": among("'left'", "'right'"),
+    "stride": integer(1, 3),
+    "unbiased": bool_,
+    "embedding_bag.mode": among("'sum'", "'mean'", "'max'"),
+    "pad.mode": among("'constant'", "'reflect'", "'replicate'", "'circular'"),
+    "interpolate.mode": among("'nearest'", "'nearest-exact'", "'bilinear'", "'bicubic'", "'area'"),
+    "upsample.mode": among("'nearest'", "'linear'", "'bilinear'"),
+    "scatter.reduce": among("'add'", "'multiply'"),
     "full.shape": any_shape,
     "zeros.shape": any_shape,
     "ones.shape": any_shape,
 }
+
+
+# Those of them that go with the calls of recipes, whatever these have drawn.
+OPTIONS = words(
+    """align_corners alpha base beta ceil_mode count_include_pad dilation divisor_override eps full
+    ignore_index include_self interpolation keepdim label_smoothing left mode offset
+    output_padding padding_mode right scale stride upper"""
+)
 
 
 @dataclass(frozen=True)
@@ -355,6 +404,21 @@ class Method:
             elif parameter.required or draw.chance(0.4):
                 args.append(f"{parameter.name}={maker(draw, x)}")
         return args
+
+
+def with_options(draw: Drawing, name: str, text: str) -> str:
+    """The call of a method by its recipe, perhaps with arguments more that need not be given."""
+    if not text.endswith(")"):
+        return text
+    (method,) = [method for method in methods() if method.name == name]
+    x = next(iter(draw.values.values()))
+    more = []
+    for parameter in method.parameters:
+        maker = method.maker(parameter)
+        is_given = f"{parameter.name}=" in text or parameter.required
+        if maker is not None and parameter.name in OPTIONS and not is_given and draw.chance(0.15):
+            more.append(f"{parameter.name}={maker(draw, x)}")
+    return f"{text[:-1]}{', ' if more and not text.endswith('()') else ''}{', '.join(more)})"
 
 
 def unavailable(name: str) -> str | None:

@@ -26,6 +26,8 @@ from tests.fuzz.shrink import shrink
 from tests.fuzz.ways import Way, draw_ways
 
 DEVICES = ("NUMPY", "CPU", "CPU")
+MIXTURE = ("", "", "", "", "views", "gradients", "jit", "writes")
+"""The foci of programs of a run without one."""
 SECONDS_EACH = 20.0
 """For one program that is run again by itself."""
 IDLE = 0.02
@@ -64,12 +66,13 @@ class Report:
 
 def drawn(job: Job, index: int) -> tuple[Generator, Program | None, list[Way]]:
     """A program and the ways to run it, both from the seed and the number alone."""
-    generator = Generator(job.seed, index, job.size, job.focus)
+    rng = random.Random(f"ways:{job.seed}:{index}")
+    focus = job.focus or rng.choice(MIXTURE)
+    generator = Generator(job.seed, index, job.size, focus)
     program = generator.program()
     if program is None:
         return generator, None, []
-    rng = random.Random(f"ways:{job.seed}:{index}")
-    return generator, program, draw_ways(program, rng, job.focus, job.devices, job.ways)
+    return generator, program, draw_ways(program, rng, focus, job.devices, job.ways)
 
 
 def run_one(job: Job, index: int) -> Report:

@@ -6,10 +6,11 @@ import math
 
 from ferrule.dtype import dtypes
 from ferrule.expr import sint
+from ferrule.gradient.recording import is_recording
 from ferrule.gradient.tape import IDENTITY, Entry, Gradients, Region, Rule, Value
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import BinaryOps, LoadOps, MovementOps, Op, ReduceOps, TernaryOps, UnaryOps
-from ferrule.shape.view import same
+from ferrule.shape.view import prod_sint, same
 
 
 def _reverse_sub(grad: Value, entry: Entry) -> Gradients:
@@ -101,6 +102,8 @@ def _reverse_max(grad: Value, entry: Entry) -> Gradients:
 def _reverse_prod(grad: Value, entry: Entry) -> Gradients:
     """The product of the others: with one zero it is left to the zero alone, with two it is 0."""
     (x,) = entry.saved
+    if is_recording():
+        return (grad.expand(x.shape) * _product_of_others(x, entry.arg),)
     zero = x.equals(0)
     others = zero.where(x.full(1), x)
     product = others.reduce(ReduceOps.PROD, entry.arg).expand(x.shape)
@@ -109,6 +112,43 @@ def _reverse_prod(grad: Value, entry: Entry) -> Gradients:
     at_zero = zeros.equals(1).where(product, nothing)
     elsewhere = zeros.equals(0).where(product / others, nothing)
     return (grad.expand(x.shape) * zero.where(at_zero, elsewhere),)
+
+
+def _product_of_others(x: Value, axes: tuple[int, ...]) -> Value:
+    """For each element, the product of the others along the axes, without a division.
+
+    That is a polynomial whose own derivatives are right at zeros, as none of them is hidden.
+    """
+    kept = [axis for axis in range(len(x.shape)) if axis not in axes]
+    order = (*kept, *axes)
+    moved = x.permute(order)
+    rows = moved.shape[: len(kept)]
+    size = prod_sint([x.shape[axis] for axis in axes])
+    flat = moved.reshape((*rows, size))
+    flip = (1,) * len(rows) + (-1,)
+    products = _products_before(flat) * _products_before(flat.stride(flip)).stride(flip)
+    return products.reshape(moved.shape).permute([order.index(axis) for axis in range(len(order))])
+
+
+def _products_before(x: Value) -> Value:
+    """The product of all elements before each one, along the last axis."""
+    size = x.shape[-1]
+    most = size if isinstance(size, int) else size.max
+    products = _moved_on(x, 1)
+    step = 1
+    while step < most:
+        products = products * _moved_on(products, step)
+        step *= 2
+    return products
+
+
+def _moved_on(x: Value, step: int) -> Value:
+    """Each element where the one `step` after it was, with ones in front."""
+    none = ((0, 0),) * (len(x.shape) - 1)
+    front = [(0, size) for size in x.shape]
+    inside = Value(LazyBuffer.const(True, dtypes.bool, x.shape, x.node.device))
+    pad = (*none, (step, 0))
+    return inside.pad(pad).where(x.pad(pad), 1).shrink(front)
 
 
 def _reverse_scatter(grad: Value, entry: Entry) -> Gradients:

@@ -23,7 +23,7 @@ from ferrule.tensor.matrices import (
     product,
     transposed,
 )
-from ferrule.tensor.solving import explained, solve_triangular
+from ferrule.tensor.solving import explained, finite, solve_triangular
 
 _NOT_FINITE = "look for NaN and infinity"
 
@@ -143,7 +143,7 @@ _QR = Rule(_reverse_qr, output=True)
 def _svd(a: Array, full: bool) -> Array:
     size = min(a.shape[-2:])
     with explained("svd", _NOT_FINITE):
-        u, s, vh = np.linalg.svd(a, full_matrices=full)
+        u, s, vh = np.linalg.svd(finite(a), full_matrices=full)
     return _packed(u[..., :size], s[..., None], vh[..., :size, :], u[..., size:], vh[..., size:, :])
 
 
@@ -215,7 +215,7 @@ def _pairs(s: Value) -> tuple[Value, Value]:
 
 def _svdvals(a: Array) -> Array:
     with explained("svdvals", _NOT_FINITE):
-        return np.linalg.svd(a, compute_uv=False)
+        return np.linalg.svd(finite(a), compute_uv=False)
 
 
 def singular_values(x: Value) -> Value:

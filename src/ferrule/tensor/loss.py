@@ -393,8 +393,9 @@ class Loss(Neural):
             raise ValueError(f"[smooth_l1_loss] beta is at least 0, not {beta}")
         if beta == 0:
             return self.l1_loss(target, reduction)
-        size = self._difference(target, "smooth_l1_loss").abs()
-        losses = (size < beta).where(size.square() * (0.5 / beta), size - beta / 2)
+        difference = self._difference(target, "smooth_l1_loss")
+        size = difference.abs()  # whose slope is 0 at 0: its square would have no curvature there
+        losses = (size < beta).where(difference.square() * (0.5 / beta), size - beta / 2)
         return losses._reduced(reduction, "smooth_l1_loss")
 
     def huber_loss(
@@ -412,8 +413,9 @@ class Loss(Neural):
         """
         if delta <= 0:
             raise ValueError(f"[huber_loss] delta is more than 0, not {delta}")
-        size = self._difference(target, "huber_loss").abs()
-        losses = (size > delta).where((size - delta / 2) * delta, size.square() * 0.5)
+        difference = self._difference(target, "huber_loss")
+        size = difference.abs()
+        losses = (size > delta).where((size - delta / 2) * delta, difference.square() * 0.5)
         return losses._weighted(weight, reduction, "huber_loss")
 
     mse = mse_loss

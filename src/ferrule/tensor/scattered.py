@@ -11,8 +11,9 @@ from typing import Final
 
 from ferrule.counting import count_to, place_dtype
 from ferrule.dtype import dtypes
-from ferrule.gradient import Entry, Gradients, Rule, Value, record
+from ferrule.gradient import Entry, Gradients, Rule, Value, is_recording, record
 from ferrule.gradient.rules import taken
+from ferrule.ops import BinaryOps, ReduceOps
 from ferrule.tensor.arithmetic import floor_div
 
 REDUCTIONS: Final = ("sum", "prod", "mean", "amax", "amin")
@@ -125,6 +126,9 @@ def _reverse_product(grad: Value, entry: Entry) -> Gradients:
     old, new, positions = entry.saved
     axis = entry.arg
     ones = old.full(1)
+    if is_recording():
+        theirs = taken(grad * old, positions, axis) * _product_of_others(new, positions, axis)
+        return grad * _product(ones, positions, new, axis), theirs, None
     zero = new.equals(0)
     others = zero.where(new.full(1), new)
     rest = taken(_product(ones, positions, others, axis), positions, axis) / others
@@ -132,6 +136,32 @@ def _reverse_product(grad: Value, entry: Entry) -> Gradients:
     met = taken(old.full(0).put(zeros, positions, axis), positions, axis)
     theirs = met.equals(zeros).where(taken(grad * old, positions, axis) * rest, 0)
     return grad * _product(ones, positions, new, axis), theirs, None
+
+
+def _product_of_others(new: Value, positions: Value, axis: int) -> Value:
+    """For each element, the product of the others for its position, without a division.
+
+    So its own derivatives are right at zeros; each element is compared with each.
+    """
+    rank = len(new.shape)
+    order = [*[place for place in range(rank) if place != axis], axis]
+    rows, size = [new.shape[place] for place in order[:-1]], new.shape[axis]
+    square = (*rows, size, size)
+
+    def against(value: Value, place: int) -> Value:
+        """Along one of the last two axes, the same along the other."""
+        shape = (*rows, size, 1) if place == 0 else (*rows, 1, size)
+        return value.permute(order).reshape(shape).expand(square)
+
+    number = count_to(size, place_dtype(size), new.node.device)
+    number = number.reshape((1,) * (rank - 1) + (size,)).expand((*rows, size))
+    lines = [number.reshape((*rows, *n)).expand(square) for n in ((size, 1), (1, size))]
+    meets = against(positions, 1).equals(against(positions, 0))
+    meets = meets.alu(BinaryOps.AND, lines[0].differs(lines[1]))
+    ones = new.full(1, square)
+    products = meets.where(against(new, 1), ones).reduce(ReduceOps.PROD, (rank,))
+    products = products.reshape((*rows, size))
+    return products.permute([order.index(place) for place in range(rank)])
 
 
 _PRODUCT = Rule(_reverse_product, inputs=(0, 1, 2))

@@ -42,6 +42,16 @@ def explained(what: str, way_out: str) -> Iterator[None]:
         raise LinalgError(f"[{what}] {reason}; {way_out}") from None
 
 
+def finite(a: Array) -> Array:
+    """Matrices with singular values; raises NumPy's error if they are not finite.
+
+    For infinities LAPACK may iterate for ever.
+    """
+    if not np.isfinite(a).all():
+        raise np.linalg.LinAlgError("SVD did not converge")
+    return a
+
+
 def mirrored(x: Value) -> Value:
     """Symmetric matrices, from the lower triangles; the gradient is that of symmetric changes."""
     symmetric = lower(x.detach()) + transposed(lower(x.detach(), -1))
@@ -95,7 +105,7 @@ def _reverse_det(grad: Value, entry: Entry) -> Gradients:
 def _cofactors(a: Array) -> Array:
     """det(U) det(V) U diag(the product of the other singular values) V.T, also if a is singular."""
     with explained("det", "its gradient needs finite numbers; look for NaN and infinity"):
-        u, s, vh = np.linalg.svd(a)
+        u, s, vh = np.linalg.svd(finite(a))
         sign = np.sign(np.linalg.det(u) * np.linalg.det(vh))
     ones = np.ones_like(s[..., :1])
     before = np.cumprod(np.concatenate([ones, s[..., :-1]], -1), -1)
@@ -176,7 +186,7 @@ def inverse_or_infinity(x: Value) -> Value:
 
 def _pinv(a: Array, atol: Array, rtol: Array) -> Array:
     with explained("pinv", "look for NaN and infinity"):
-        u, s, vh = np.linalg.svd(a, full_matrices=False)
+        u, s, vh = np.linalg.svd(finite(a), full_matrices=False)
     scale = inverted(s, atol, rtol)
     return np.asarray(np.swapaxes(vh, -1, -2) @ (scale[..., None] * np.swapaxes(u, -1, -2)))
 
@@ -276,7 +286,7 @@ def _reverse_triangular(grad: Value, entry: Entry) -> Gradients:
 
 def _lstsq(a: Array, b: Array, rtol: float) -> Array:
     with explained("lstsq", "look for NaN and infinity"):
-        u, s, vh = np.linalg.svd(a, full_matrices=False)
+        u, s, vh = np.linalg.svd(finite(a), full_matrices=False)
     projected = inverted(s, 0.0, rtol)[..., None] * (np.swapaxes(u, -1, -2) @ b)
     return np.asarray(np.swapaxes(vh, -1, -2) @ projected)
 
