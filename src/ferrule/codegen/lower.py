@@ -161,8 +161,9 @@ class _Builder:
         self._placed: dict[tuple[Expr, tuple[str, tuple[Expr, ...]], tuple[str, int]], str] = {}
         self._used: set[Expr] = set()
         self._number = itertools.count()
-        self._roots: dict[tuple[Any, ...], tuple[str, Index]] = {}
-        """By shape and group of STOREs: nests without reduces, and their indices."""
+        self._roots: dict[tuple[Any, ...], tuple[str, Index, Expr]] = {}
+        """By shape and group of STOREs: nests without reduces, their indices, and where these are
+        inside of the shape."""
         self._blocks: tuple[Nest, dict[LazyOp, Index]] | None = None
         """The last root nest with blocks, and at which index it keeps what."""
 
@@ -188,8 +189,9 @@ class _Builder:
             self.add_store(lowering, number, node, group)
             return
         strides = strides_of(compute.value, ranges)
+        inside = TRUE
         if strides:
-            compute, ranges = _in_phases(name, lowering, node, idx, strides)
+            compute, ranges, idx, inside = _in_phases(name, lowering, node, idx, strides)
         order = self._chain_order(compute.value, ranges)
         self._used.update(order)
         nest = Nest(name, (compute,), tuple(Loop(r) for r in order))
@@ -197,16 +199,16 @@ class _Builder:
         self.nests.append(nest)
         if blocks:
             self._blocks = nest, blocks
-        if not strides and not any(e.op is ExprOp.READ for e in nest.nodes):
-            self._roots[node.shape, group] = name, idx
+        if not any(e.op is ExprOp.READ for e in nest.nodes):
+            self._roots[node.shape, group] = name, idx, inside
 
     def _joins_root(self, lowering: Lowering, name: str, node: LazyOp, group: int) -> bool:
         """Computes a STORE in the loops of an earlier one, if it has no reduces either."""
         found = self._roots.get((node.shape, group))
         if found is None:
             return False
-        root, idx = found
-        compute = _store(name, node, lowering.lower(node.src[0], idx), idx)
+        root, idx, inside = found
+        compute = _store(name, node, lowering.lower(node.src[0], idx, inside), idx, inside)
         if any(e.op in _NESTED for e in toposort([compute.value])):
             return False
         at = next(p for p, nest in enumerate(self.nests) if nest.name == root)
@@ -363,9 +365,9 @@ def _index(prefix: str, shape: Sequence[sint]) -> Index:
     return tuple(const(0) if n == 1 else range_(f"{prefix}.{a}", n) for a, n in enumerate(shape))
 
 
-def _store(name: str, node: LazyOp, value: Expr, idx: Index) -> Compute:
+def _store(name: str, node: LazyOp, value: Expr, idx: Index, inside: Expr = TRUE) -> Compute:
     offset, valid = node.arg.st.index(idx)
-    return Compute(name, value, store=Store(node.arg.idx, offset, valid))
+    return Compute(name, value, store=Store(node.arg.idx, offset, both(valid, inside)))
 
 
 def _combined(how: str, old: Expr, new: Expr) -> Expr:
@@ -406,8 +408,10 @@ def _by_digits(node: LazyOp, divisors: Sequence[Sequence[int]]) -> LazyOp:
 
 def _in_phases(
     name: str, lowering: Lowering, node: LazyOp, idx: Index, strides: Mapping[Expr, int]
-) -> tuple[Compute, list[Expr]]:
-    """A STORE whose index is written as `stride * place + phase` along some axes."""
+) -> tuple[Compute, list[Expr], Index, Expr]:
+    """A STORE whose index is written as `stride * place + phase` along some axes; its ranges, the
+    index, and where that is inside of the shape.
+    """
     ranges: list[Expr] = []
     index: list[Expr] = []
     inside = TRUE
@@ -425,8 +429,6 @@ def _in_phases(
         if tail is not TRUE:
             lowering.tails[tail] = place
             inside = both(inside, tail)
-    value = lowering.lower(node.src[0], tuple(index), inside)
-    compute = _store(name, node, value, tuple(index))
-    assert compute.store is not None
-    store = replace(compute.store, valid=both(compute.store.valid, inside))
-    return replace(compute, store=store), ranges
+    whole = tuple(index)
+    compute = _store(name, node, lowering.lower(node.src[0], whole, inside), whole, inside)
+    return compute, ranges, whole, inside
