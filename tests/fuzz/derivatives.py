@@ -53,7 +53,7 @@ CUT = words(
 )
 
 # Their derivative at 0 is 0 by definition, also where they are smooth there.
-AT_ROUND_NUMBERS = words("lp_pool1d lp_pool2d lp_pool3d")
+AT_ROUND_NUMBERS = words("lp_pool1d lp_pool2d lp_pool3d pinv")
 
 
 @dataclass
