@@ -52,7 +52,8 @@ CUT = words(
     max_unpool1d max_unpool2d max_unpool3d"""
 )
 
-# Their derivative at 0 is 0 by definition, also where they are smooth there.
+# The derivative of a norm at 0 is 0 by definition, also where it is smooth there; a pseudoinverse
+# is not even continuous at singular matrices, as those of round numbers often are.
 AT_ROUND_NUMBERS = words("lp_pool1d lp_pool2d lp_pool3d pinv")
 
 

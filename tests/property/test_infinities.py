@@ -134,9 +134,11 @@ def whole(random: np.random.RandomState, shape: Sequence[int]) -> np.ndarray:
     return random.randint(-4, 5, shape).astype(np.float32)
 
 
-def filtered(name: str, special: float, where: int, device: str) -> np.ndarray:
+def filtered(
+    name: str, special: float, where: int, device: str, at: int | None = None
+) -> np.ndarray:
     """The result, or the gradient of the image, with one such element in the filter (1), or in what
-    it is multiplied by (0).
+    it is multiplied by (0): in the middle, or at another place.
     """
     function, shapes, which = FILTERED[name]
     random = np.random.RandomState(3)
@@ -145,7 +147,10 @@ def filtered(name: str, special: float, where: int, device: str) -> np.ndarray:
         shape = function(Tensor(image), Tensor(weight)).shape
         upstream = whole(random, shape)
         place = weight if where else (upstream if which else image)
-        place[len(place) // 2].reshape(-1)[0] = special
+        if at is None:
+            place[len(place) // 2].reshape(-1)[0] = special
+        else:
+            place.reshape(-1)[at % place.size] = special
         a, b = Tensor(image, requires_grad=True), Tensor(weight)
         result = function(a, b)
         if which == 0:
@@ -159,6 +164,26 @@ def filtered(name: str, special: float, where: int, device: str) -> np.ndarray:
 def test_beyond_a_border_an_infinity_meets_nothing(name: str, special: float, where: int) -> None:
     found, expected = (filtered(name, special, where, device) for device in ("CPU", "NUMPY"))
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("where", [0, 1])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "few products for each weight",
+        "a part of the filter for each chunk",
+        "transposed, strided",
+        "transposed, a part of the image for each chunk",
+        "transposed, many chunks",
+    ],
+)
+def test_wherever_it_is(name: str, where: int) -> None:
+    """A chunk looks at its own part of the elements: at none too few."""
+    for at in (0, -1, *np.random.RandomState(7).randint(0, 1 << 20, 10)):
+        found, expected = (
+            filtered(name, np.inf, where, device, int(at)) for device in ("CPU", "NUMPY")
+        )
+        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16, dtypes.float64])

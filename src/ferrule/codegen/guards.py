@@ -43,7 +43,6 @@ from ferrule.expr import (
 )
 from ferrule.ops import BufferOps, LazyOp
 from ferrule.shape.movement import Index
-from ferrule.shape.view import View
 from ferrule.target import Target
 
 VECTOR = 16  # elements, of which a part has a multiple
@@ -63,28 +62,27 @@ def guarded(kernel: Kernel, ast: LazyOp, target: Target, opts: Sequence[Opt]) ->
     if guard is None or target.block_threads > 1:
         return kernel
     calls = _calls(kernel, target)
-    exact = _in_chunks(kernel, guard.exact, opts, target)
+    alike = _in_chunks(kernel, guard.exact, opts, target)
+    loaded = [node for node in ast.toposort() if node.op is BufferOps.LOAD]
     whole: list[Expr] = []
     parts: list[Expr] = []
     for slot in sorted(guard.finite):
-        nodes = [node for node in ast.toposort() if node.op is BufferOps.LOAD]
-        nodes = [node for node in nodes if node.arg.idx == slot]
+        nodes = [node for node in loaded if node.arg.idx == slot]
         elements = [_whole(node, f"f{slot}.{number}") for number, node in enumerate(nodes)]
-        own = None if exact is None else _parts(exact, slot, nodes)
+        own = None if alike is None else _parts(alike, slot, nodes)
         if own is not None and _count(own) < calls * _count(elements):
             parts += own
         else:
             whole += elements
-    around = None
-    if exact is None or not parts:
-        exact = _in_rows(guard.exact, target)
+    checks = [_check(kernel, whole)] if whole else []
+    if alike is not None and parts:
+        chunks = alike.roots[0].loops[0]
+        checks.append(_check(kernel, parts, Loop(chunks.range)))
+        faster = _in_rows(alike, target)
+        exact = faster if faster.roots[0].loops[0] == chunks else alike
     else:
-        chunks = exact.roots[0].loops[0]
-        around = Loop(chunks.range)
-        faster = _in_rows(exact, target)
-        exact = faster if faster.roots[0].loops[0] == chunks else exact
-    looks = [(whole, None), (parts, around)]
-    checks = [_in_lanes(_check(kernel, found, loop), target) for found, loop in looks if found]
+        exact = _in_rows(guard.exact, target)
+    checks = [_in_lanes(check, target) for check in checks]
     for found in (*checks, exact):
         verify(found)
     return replace(kernel, guard=replace(guard, exact=exact, checks=tuple(checks)))
@@ -114,14 +112,15 @@ def _parts(kernel: Kernel, slot: int, nodes: Sequence[LazyOp]) -> list[Expr] | N
     say how far memory goes.
     """
     chunk = kernel.roots[0].loops[0].range
-    if kernel.variables:
+    reached = [node.arg.st.view.reach for node in nodes]
+    ends = [reach for reach in reached if reach is not None]
+    if kernel.variables or len(ends) < len(reached):
         return None
     found = dict.fromkeys(e for nest in kernel.nests for c in nest.computes for e in loads(c.value))
-    ends = [_ends(node.arg.st.view) for node in nodes]
-    first, last = min(first for first, _ in ends), max(last for _, last in ends)
+    start, stop = min(start for start, _ in ends), max(stop for _, stop in ends)
     parts = []
     for number, e in enumerate(e for e in found if e.arg == slot):
-        index = _part(e.src[0], chunk, f"p{slot}.{number}", (first, last))
+        index = _part(e.src[0], chunk, f"p{slot}.{number}", (start, stop))
         if index is None or chunk not in index.ranges:
             return None
         parts.append(load(slot, e.dtype, index))
@@ -130,7 +129,7 @@ def _parts(kernel: Kernel, slot: int, nodes: Sequence[LazyOp]) -> list[Expr] | N
 
 def _part(index: Expr, chunk: Expr, name: str, ends: tuple[int, int]) -> Expr | None:
     """Where a load is in memory, for one value of a range and all of the others; with the gaps
-    between neighbours, and in whole vectors.
+    between neighbours, in whole vectors, and between two ends. None if that is more than they have.
     """
     terms = _terms_of(index, chunk)
     if terms is None:
@@ -146,10 +145,10 @@ def _part(index: Expr, chunk: Expr, name: str, ends: tuple[int, int]) -> Expr | 
             others.append((step, count))
     whole = -(-reach // VECTOR) * VECTOR
     span += whole - reach
-    first, last = ends
-    if span > last - first + 1:
+    start, stop = ends
+    if span > stop - start:
         return None
-    base = -minimum(-minimum(base, last + 1 - span), -first)
+    base = -minimum(-minimum(base, stop - span), -start)
     own = [range_(f"{name}.{number}", count) * step for number, (step, count) in enumerate(others)]
     return sum(own, base + range_(name, whole))
 
@@ -202,14 +201,6 @@ def _terms(kernel: Kernel, nest: Nest) -> int:
     """How many terms the sums of a nest have."""
     sums = sum(c.monoid is not None for c in nest.computes)
     return sums * prod(loop.range.size.max for _, _, loop in kernel.path(nest))
-
-
-def _ends(view: View) -> tuple[int, int]:
-    """The first and the last place in memory of a view of fixed sizes that shows anything."""
-    pairs = zip(view.valid_ranges, view.strides, strict=True)
-    steps = [(low * step, (high - 1) * step) for (low, high), step in pairs]
-    first = view.offset + sum(min(both) for both in steps)
-    return as_expr(first).min, as_expr(view.offset + sum(max(both) for both in steps)).max
 
 
 def _whole(node: LazyOp, name: str) -> Expr:

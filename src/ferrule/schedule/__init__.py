@@ -301,7 +301,7 @@ def _recipe(graph: Graph, works: list[_Work], results: list[tuple[LazyBuffer, Sl
     for slot in [slot for work in works for slot in work.slots] + [slot for _, slot in results]:
         if slot.buffer is not None:
             leaf = holder[slot.buffer]
-            # A part is the same for any length, see `range_of`; what is whole may be longer.
+            # A part is the same for any length, see `View.reach`; what is whole may be longer.
             size = slot.size if slot.start else _size(graph.everything[leaf], slot)
             places[slot] = Place(slot.device, slot.dtype, size, leaf, offset=slot.start)
     for node, slot in results:

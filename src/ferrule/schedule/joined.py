@@ -18,7 +18,7 @@ from ferrule.records import dataclass
 from ferrule.schedule.graph import Graph, late_readers
 from ferrule.schedule.tasks import Reader, Task
 from ferrule.schedule.updates import base_of
-from ferrule.schedule.views import dense, is_movement, range_of, reshape, unmoved
+from ferrule.schedule.views import dense, is_movement, reshape, unmoved
 from ferrule.shape.layout import storage_size
 from ferrule.shape.view import View
 
@@ -279,7 +279,7 @@ def _inside(view: View, source: LazyBuffer, pads: _Pads) -> View:
 
 
 def _part(memory: LazyBuffer, view: View, alignment: int) -> Part:
-    reach = range_of(view)
+    reach = view.reach
     assert reach is not None, "pieces have known sizes"
     start, stop = reach
     start -= start % max(1, alignment // memory.dtype.itemsize)

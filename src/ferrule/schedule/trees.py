@@ -12,7 +12,6 @@ from ferrule.lazy import LazyBuffer
 from ferrule.ops import BufferOps, ConstBuffer, FunctionOps, LazyOp, LoadOps, MemBuffer, MovementOps
 from ferrule.schedule.slots import Slot, Slots
 from ferrule.schedule.tasks import Reader, Task
-from ferrule.schedule.views import range_of
 from ferrule.shape.shapetracker import ShapeTracker
 from ferrule.shape.view import ShapeError, View
 
@@ -70,7 +69,7 @@ class TreeBuilder:
         """Makes buffers parts of memory where that is all that is used of it; whether it could."""
         for number, views in self._views.items():
             slot = self.slots[number]
-            ranges = [range_of(view) for view in views]
+            ranges = [view.reach for view in views]
             known = [found for found in ranges if found is not None]
             if slot.is_divisible and len(known) == len(ranges):
                 start, stop = min(start for start, _ in known), max(stop for _, stop in known)

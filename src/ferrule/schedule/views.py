@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import final
 
-from ferrule.expr import is_exact, sint
+from ferrule.expr import sint
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import MovementOps
 from ferrule.shape.layout import storage_view
@@ -56,31 +56,6 @@ def _window(view: View, shape: tuple[sint, ...], arg: tuple[int, int, int, int])
 def _as_strided(view: View, arg: tuple[tuple[sint, ...], tuple[sint, ...], sint]) -> View | None:
     shape, strides, offset = arg
     return View.create(shape, strides, offset) if view.contiguous else None
-
-
-def range_of(view: View) -> tuple[int, int] | None:
-    """From which element to before which one a view goes, at most where sizes are symbolic.
-
-    None where it shows none at all, begins at a symbolic place, or is of exact size, see `Length`:
-    memory of that size may end before.
-    """
-    start = view.offset
-    if not isinstance(start, int):
-        return None
-    stop = start + 1
-    for (low, high), stride in zip(view.valid_ranges, view.strides, strict=True):
-        if not isinstance(low, int) or not isinstance(stride, int):
-            return None
-        if not isinstance(high, int):
-            if is_exact(high):
-                return None
-            high = high.max
-        if low >= high:
-            return None
-        first, last = sorted((low * stride, (high - 1) * stride))
-        start += first
-        stop += last
-    return start, stop
 
 
 def unmoved(node: LazyBuffer, view: View) -> tuple[LazyBuffer, View] | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import final
 
-from ferrule.expr import TRUE, Expr, all_of, as_expr, as_int, minimum, sint
+from ferrule.expr import TRUE, Expr, all_of, as_expr, as_int, is_exact, minimum, sint
 from ferrule.helpers import argsort
 from ferrule.records import dataclass
 
@@ -203,6 +203,35 @@ class View:
         for n, distance in extents:
             span = span + (n - 1) * distance
         return _smaller(count, span)
+
+    @property
+    def reach(self) -> tuple[int, int] | None:
+        """From which element of the buffer to before which one it goes, at most where sizes are
+        symbolic.
+
+        None where it shows none at all, begins at a symbolic place, or is of exact size, see
+        `Length`: memory of that size may end before.
+
+        >>> View.create((4, 3), (-3, 1), 9).reach
+        (0, 12)
+        """
+        start = self.offset
+        if not isinstance(start, int):
+            return None
+        stop = start + 1
+        for (low, high), stride in zip(self.valid_ranges, self.strides, strict=True):
+            if not isinstance(low, int) or not isinstance(stride, int):
+                return None
+            if not isinstance(high, int):
+                if is_exact(high):
+                    return None
+                high = high.max
+            if low >= high:
+                return None
+            first, last = sorted((low * stride, (high - 1) * stride))
+            start += first
+            stop += last
+        return start, stop
 
     # -- movement --------------------------------------------------------------------------------
 
