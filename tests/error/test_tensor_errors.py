@@ -259,6 +259,11 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: zeros(2).chain_matmul(None), TypeError, "[chain_matmul] NoneType is no tensor; make"),
     (lambda: zeros(2).rearrange(1), TypeError, "[rearrange] the pattern is a string such as 'b h"),
     (lambda: Tensor(1.0).cross(zeros(3)), ShapeError, "[cross] axis -1 of the shapes () and (3,)"),
+    (
+        lambda: zeros(9, 2)[: N.bind(3)].corrcoef(),
+        ShapeError,
+        "[diagonal] the size n=3 is symbolic",
+    ),
     (lambda: zeros(3).gradient(1), TypeError, "[gradient] the target 1 is no tensor"),
     (lambda: Tensor.cat([]), ShapeError, "[cat] there are no tensors to join; give one at least"),
     (

@@ -6,7 +6,7 @@ from ferrule.counting import count_to, place_dtype
 from ferrule.dtype import promote
 from ferrule.expr import sint
 from ferrule.gradient import Shape, Value
-from ferrule.tensor.broadcast import broadcast_shape
+from ferrule.tensor.broadcast import broadcast_shape, known_size
 from ferrule.tensor.rowwise import accumulating
 
 
@@ -54,11 +54,9 @@ def product(first: Value, *others: Value) -> Value:
 def diagonal_part(value: Value, offset: int = 0) -> Value:
     """The diagonal `offset` above the main one (below, if negative) of the last two axes, as one.
 
-    The sizes must be known.
+    Raises `ShapeError` for symbolic sizes.
     """
-    rows, columns = value.shape[-2:]
-    assert isinstance(rows, int)
-    assert isinstance(columns, int)
+    rows, columns = [known_size(size, "diagonal") for size in value.shape[-2:]]
     batch = value.shape[:-2]
     top, left = max(-offset, 0), max(offset, 0)
     size = max(min(rows - top, columns - left), 0)
@@ -72,9 +70,11 @@ def diagonal_part(value: Value, offset: int = 0) -> Value:
 
 
 def diagonal_matrix(value: Value, offset: int = 0) -> Value:
-    """Square matrices with the last axis on a diagonal, and zeros elsewhere."""
-    *batch, size = value.shape
-    assert isinstance(size, int)
+    """Square matrices with the last axis on a diagonal, and zeros elsewhere.
+
+    Raises `ShapeError` for a symbolic size.
+    """
+    batch, size = value.shape[:-1], known_size(value.shape[-1], "diagonal")
     none = ((0, 0),) * len(batch)
     kept: list[tuple[sint, sint]] = [(0, n) for n in batch]
     table = value.reshape((*batch, size, 1)).pad((*none, (0, 0), (0, size)))
