@@ -8,7 +8,7 @@ import pytest
 from tests.backend.test_tensor_gradient import BINARY, CONVOLUTIONS, CUBE, MOVES, REDUCES, UNARY
 
 import ferrule
-from ferrule import Context, Tensor, TinyJit, nn
+from ferrule import Context, Tensor, TinyJit, dtypes, nn
 from ferrule.gradient import Entry
 from ferrule.transforms import (
     custom_vjp,
@@ -357,6 +357,19 @@ def test_hessian(device: str) -> None:
     close(mixed[0][0], np.zeros((3, 3)))
     close(mixed[0][1], np.diag(2 * POINT))
     close(mixed[1][1], np.diag(2 * POINT))
+
+
+@pytest.mark.parametrize("base", [1.0, 2.0, 0.25])
+@pytest.mark.parametrize("exponent", [0.0, 1.0, 2.0])
+def test_hessian_of_a_power(device: str, base: float, exponent: float) -> None:
+    # By the formulas, at the exponent 0 too, where the slope to the base is 0 and not constant.
+    found = hessian(lambda z: (z[:1] ** z[1:]).sum())(
+        Tensor([base, exponent], dtype=dtypes.float64)
+    )
+    power, log = base**exponent, np.log(base)
+    mixed = base ** (exponent - 1) * (1 + exponent * log)
+    curved = exponent * (exponent - 1) * base ** (exponent - 2)
+    close(found, np.array([[curved, mixed], [mixed, power * log * log]]), 1e-12)
 
 
 def test_third_order(device: str) -> None:

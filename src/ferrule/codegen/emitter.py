@@ -88,10 +88,16 @@ class Emitter:
         self._level[counter] = self.innermost
         return counter
 
+    def open_if(self, condition: UOp) -> None:
+        """Open a part that runs where a condition holds, like a loop of at most one iteration."""
+        self.scopes.append(Scope([UOp(UOps.IF, src=(condition,))]))
+
     def close(self) -> None:
-        """Close the innermost loop."""
+        """Close the innermost loop or condition."""
         scope = self.scopes.pop()
-        self.scopes[-1].items.extend([*scope.items, UOp(UOps.END, src=(scope.items[0],))])
+        first = scope.items[0]
+        end = UOps.ENDIF if first.op is UOps.IF else UOps.END
+        self.scopes[-1].items.extend([*scope.items, UOp(end, src=(first,))])
 
     @contextmanager
     def apart(self) -> Iterator[None]:

@@ -36,6 +36,7 @@ from ferrule.target import Target
 # A thread's stack has 8 MiB as a rule; scratch may take half of it.
 MAX_LOCAL_BYTES: Final = 4 << 20
 _SLOT_BYTES: Final = 8
+_MOST_WEIGHT: Final = (1 << 31) - 1
 
 
 def _plain(name: object) -> str:
@@ -443,15 +444,25 @@ class _Function:
         self.code.emit(f"{counter}.next = add nsw i64 {counter}, {self.name(step)}")
         more = self.code.value(f"icmp slt i64 {counter}.next, {self.name(limit)}")
         target = f"label %loop.{number}, label %done.{number}"
-        self.code.emit(f"br i1 {more}, {target}, !llvm.loop {self.loop_node()}")
+        self.code.emit(f"br i1 {more}, {target}{self.loop_nodes(u)}")
         self.label(f"done.{number}")
         self.addresses.close_loop()
 
-    def loop_node(self) -> str:
+    def loop_nodes(self, u: UOp) -> str:
+        """What LLVM is told of a loop: not to change it, and how often it runs, if that is known.
+
+        LLVM takes 31 for a number that it is not told. Among many loops in each other, some of
+        which run once, it keeps the wrong values in registers then.
+        """
         unroll = self.node('!{!"llvm.loop.unroll.disable"}')
         vectorize = self.node('!{!"llvm.loop.vectorize.enable", i1 false}')
-        own = f"!{len(self.metadata)}"
-        return self.node(f"distinct !{{{own}, {unroll}, {vectorize}}}")
+        own = self.node(f"distinct !{{!{len(self.metadata)}, {unroll}, {vectorize}}}")
+        first, limit, step = (s.arg if s.op is UOps.CONST else None for s in u.src)
+        if first is None or limit is None or step is None:
+            return f", !llvm.loop {own}"
+        again = max(0, (limit - first - 1) // step)
+        weights = self.node(f'!{{!"branch_weights", i32 {min(again, _MOST_WEIGHT)}, i32 1}}')
+        return f", !prof {weights}, !llvm.loop {own}"
 
     def open_if(self, u: UOp) -> None:
         number = self.code.number()

@@ -193,8 +193,12 @@ def _reverse_power(grad: Value, entry: Entry) -> Gradients:
     base, exponent = entry.saved
     to_base = to_exponent = None
     if entry.parents[0] is not None:
-        slope = exponent * power(base, exponent - 1.0)
-        to_base = grad * exponent.equals(0).where(base.full(0), slope)
+        # x**0 is 1 for all x. Where 1 / x is a number, 0 times it says so, and how that changes with
+        # the exponent too.
+        lower = power(base, exponent - 1.0)
+        is_number = lower.absolute() < math.inf
+        is_flat = exponent.equals(0).alu(BinaryOps.AND, is_number.equals(0))
+        to_base = grad * is_flat.where(base.full(0), exponent * lower)
     if entry.parents[1] is not None:
         # 0**y is 0 for all positive y, and infinite for negative ones: there the slope is -inf.
         at_least_0 = (exponent > 0).alu(BinaryOps.OR, exponent.equals(0))

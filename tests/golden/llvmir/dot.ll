@@ -32,7 +32,7 @@ loop.12:
 next.12:
   %k.12.next = add nsw i64 %k.12, 8
   %v23 = icmp slt i64 %k.12.next, 64
-  br i1 %v23, label %loop.12, label %done.12, !llvm.loop !2
+  br i1 %v23, label %loop.12, label %done.12, !prof !3, !llvm.loop !2
 done.12:
   %v24 = load <8 x float>, ptr %sum.10
   %v25 = shufflevector <8 x float> %v24, <8 x float> poison, <4 x i32> <i32 0, i32 1, i32 2, i32 3>
@@ -50,7 +50,7 @@ done.12:
 next.8:
   %row.8.next = add nsw i64 %row.8, 1
   %v35 = icmp slt i64 %row.8.next, %stop
-  br i1 %v35, label %loop.8, label %done.8, !llvm.loop !3
+  br i1 %v35, label %loop.8, label %done.8, !llvm.loop !4
 done.8:
   ret void
 }
@@ -66,4 +66,5 @@ attributes #0 = { nounwind "prefer-vector-width"="256" "min-legal-vector-width"=
 !0 = !{!"llvm.loop.unroll.disable"}
 !1 = !{!"llvm.loop.vectorize.enable", i1 false}
 !2 = distinct !{!2, !0, !1}
-!3 = distinct !{!3, !0, !1}
+!3 = !{!"branch_weights", i32 7, i32 1}
+!4 = distinct !{!4, !0, !1}

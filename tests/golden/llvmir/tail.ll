@@ -33,7 +33,7 @@ loop.4:
 next.4:
   %i.4.next = add nsw i64 %i.4, 8
   %v27 = icmp slt i64 %i.4.next, 21
-  br i1 %v27, label %loop.4, label %done.4, !llvm.loop !2
+  br i1 %v27, label %loop.4, label %done.4, !prof !3, !llvm.loop !2
 done.4:
   ret void
 }
@@ -47,3 +47,4 @@ attributes #0 = { nounwind "prefer-vector-width"="256" "min-legal-vector-width"=
 !0 = !{!"llvm.loop.unroll.disable"}
 !1 = !{!"llvm.loop.vectorize.enable", i1 false}
 !2 = distinct !{!2, !0, !1}
+!3 = !{!"branch_weights", i32 2, i32 1}

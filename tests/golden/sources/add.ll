@@ -20,7 +20,7 @@ loop.6:
 next.6:
   %i0.0_i0.1.o.6.next = add nsw i64 %i0.0_i0.1.o.6, 1
   %v14 = icmp slt i64 %i0.0_i0.1.o.6.next, 14
-  br i1 %v14, label %loop.6, label %done.6, !llvm.loop !2
+  br i1 %v14, label %loop.6, label %done.6, !prof !3, !llvm.loop !2
 done.6:
   %v15 = trunc <16 x i64> <i64 0, i64 1, i64 2, i64 3, i64 4, i64 5, i64 6, i64 7, i64 8, i64 9, i64 10, i64 11, i64 12, i64 13, i64 14, i64 15> to <16 x i32>
   br label %loop.16
@@ -43,7 +43,7 @@ loop.16:
 next.16:
   %i0.0_i0.1.o.16.next = add nsw i64 %i0.0_i0.1.o.16, 1
   %v29 = icmp slt i64 %i0.0_i0.1.o.16.next, 15
-  br i1 %v29, label %loop.16, label %done.16, !llvm.loop !3
+  br i1 %v29, label %loop.16, label %done.16, !prof !5, !llvm.loop !4
 done.16:
   ret void
 }
@@ -57,4 +57,6 @@ attributes #0 = { nounwind "prefer-vector-width"="512" "min-legal-vector-width"=
 !0 = !{!"llvm.loop.unroll.disable"}
 !1 = !{!"llvm.loop.vectorize.enable", i1 false}
 !2 = distinct !{!2, !0, !1}
-!3 = distinct !{!3, !0, !1}
+!3 = !{!"branch_weights", i32 13, i32 1}
+!4 = distinct !{!4, !0, !1}
+!5 = !{!"branch_weights", i32 0, i32 1}

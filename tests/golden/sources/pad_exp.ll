@@ -59,7 +59,7 @@ loop.6:
 next.6:
   %i0.0.o.6.next = add nsw i64 %i0.0.o.6, 1
   %v53 = icmp slt i64 %i0.0.o.6.next, 1
-  br i1 %v53, label %loop.6, label %done.6, !llvm.loop !2
+  br i1 %v53, label %loop.6, label %done.6, !prof !3, !llvm.loop !2
 done.6:
   ret void
 }
@@ -74,3 +74,4 @@ attributes #0 = { nounwind "prefer-vector-width"="512" "min-legal-vector-width"=
 !0 = !{!"llvm.loop.unroll.disable"}
 !1 = !{!"llvm.loop.vectorize.enable", i1 false}
 !2 = distinct !{!2, !0, !1}
+!3 = !{!"branch_weights", i32 0, i32 1}

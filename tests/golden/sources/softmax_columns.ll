@@ -36,7 +36,7 @@ loop.15:
 next.15:
   %r0.0.15.next = add nsw i64 %r0.0.15, 1
   %v26 = icmp slt i64 %r0.0.15.next, 30
-  br i1 %v26, label %loop.15, label %done.15, !llvm.loop !2
+  br i1 %v26, label %loop.15, label %done.15, !prof !3, !llvm.loop !2
 done.15:
   %v27 = load <16 x float>, ptr %max0.0.8
   store <16 x float> splat (float 0x0000000000000000), ptr %sum1.1.28
@@ -86,7 +86,7 @@ loop.34:
 next.34:
   %r1.0.34.next = add nsw i64 %r1.0.34, 1
   %v68 = icmp slt i64 %r1.0.34.next, 30
-  br i1 %v68, label %loop.34, label %done.34, !llvm.loop !3
+  br i1 %v68, label %loop.34, label %done.34, !prof !3, !llvm.loop !4
 done.34:
   %v69 = load <16 x float>, ptr %sum1.1.28
   %v70 = trunc i64 %v9 to i32
@@ -138,13 +138,13 @@ loop.76:
 next.76:
   %i0.0.76.next = add nsw i64 %i0.0.76, 1
   %v112 = icmp slt i64 %i0.0.76.next, 30
-  br i1 %v112, label %loop.76, label %done.76, !llvm.loop !4
+  br i1 %v112, label %loop.76, label %done.76, !prof !3, !llvm.loop !5
 done.76:
   br label %next.7
 next.7:
   %i0.1.o.7.next = add nsw i64 %i0.1.o.7, 1
   %v113 = icmp slt i64 %i0.1.o.7.next, 3
-  br i1 %v113, label %loop.7, label %done.7, !llvm.loop !5
+  br i1 %v113, label %loop.7, label %done.7, !prof !7, !llvm.loop !6
 done.7:
   ret void
 }
@@ -160,6 +160,8 @@ attributes #0 = { nounwind "prefer-vector-width"="512" "min-legal-vector-width"=
 !0 = !{!"llvm.loop.unroll.disable"}
 !1 = !{!"llvm.loop.vectorize.enable", i1 false}
 !2 = distinct !{!2, !0, !1}
-!3 = distinct !{!3, !0, !1}
+!3 = !{!"branch_weights", i32 29, i32 1}
 !4 = distinct !{!4, !0, !1}
 !5 = distinct !{!5, !0, !1}
+!6 = distinct !{!6, !0, !1}
+!7 = !{!"branch_weights", i32 2, i32 1}

@@ -47,7 +47,7 @@ loop.11:
 next.11:
   %r0.1.o.11.next = add nsw i64 %r0.1.o.11, 1
   %v31 = icmp slt i64 %r0.1.o.11.next, 1
-  br i1 %v31, label %loop.11, label %done.11, !llvm.loop !2
+  br i1 %v31, label %loop.11, label %done.11, !prof !3, !llvm.loop !2
 done.11:
   %v39 = getelementptr float, ptr %v3, i64 %v10
   %v40 = call ptr @llvm.strip.invariant.group.p0(ptr %v39)
@@ -87,7 +87,7 @@ loop.32:
 next.32:
   %r0.1.o.32.next = add nsw i64 %r0.1.o.32, 1
   %v60 = icmp slt i64 %r0.1.o.32.next, 2
-  br i1 %v60, label %loop.32, label %done.32, !llvm.loop !3
+  br i1 %v60, label %loop.32, label %done.32, !prof !3, !llvm.loop !4
 done.32:
   %v61 = load <16 x float>, ptr %sum0.p.0.6
   %v62 = load <16 x float>, ptr %sum0.p.1.7
@@ -117,7 +117,7 @@ done.32:
 next.5:
   %i0.0.5.next = add nsw i64 %i0.0.5, 1
   %v83 = icmp slt i64 %i0.0.5.next, 9
-  br i1 %v83, label %loop.5, label %done.5, !llvm.loop !4
+  br i1 %v83, label %loop.5, label %done.5, !prof !6, !llvm.loop !5
 done.5:
   ret void
 }
@@ -131,5 +131,7 @@ attributes #0 = { nounwind "prefer-vector-width"="512" "min-legal-vector-width"=
 !0 = !{!"llvm.loop.unroll.disable"}
 !1 = !{!"llvm.loop.vectorize.enable", i1 false}
 !2 = distinct !{!2, !0, !1}
-!3 = distinct !{!3, !0, !1}
+!3 = !{!"branch_weights", i32 0, i32 1}
 !4 = distinct !{!4, !0, !1}
+!5 = distinct !{!5, !0, !1}
+!6 = !{!"branch_weights", i32 8, i32 1}

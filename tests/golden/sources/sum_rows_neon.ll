@@ -47,7 +47,7 @@ loop.11:
 next.11:
   %r0.1.o.11.next = add nsw i64 %r0.1.o.11, 1
   %v31 = icmp slt i64 %r0.1.o.11.next, 4
-  br i1 %v31, label %loop.11, label %done.11, !llvm.loop !2
+  br i1 %v31, label %loop.11, label %done.11, !prof !3, !llvm.loop !2
 done.11:
   %v34 = getelementptr float, ptr %v3, i64 %v10
   %v35 = call ptr @llvm.strip.invariant.group.p0(ptr %v34)
@@ -84,7 +84,7 @@ loop.32:
 next.32:
   %r0.1.o.32.next = add nsw i64 %r0.1.o.32, 1
   %v57 = icmp slt i64 %r0.1.o.32.next, 5
-  br i1 %v57, label %loop.32, label %done.32, !llvm.loop !3
+  br i1 %v57, label %loop.32, label %done.32, !prof !5, !llvm.loop !4
 done.32:
   %v58 = load <4 x float>, ptr %sum0.p.0.6
   %v59 = load <4 x float>, ptr %sum0.p.1.7
@@ -108,7 +108,7 @@ done.32:
 next.5:
   %i0.0.5.next = add nsw i64 %i0.0.5, 1
   %v74 = icmp slt i64 %i0.0.5.next, 9
-  br i1 %v74, label %loop.5, label %done.5, !llvm.loop !4
+  br i1 %v74, label %loop.5, label %done.5, !prof !7, !llvm.loop !6
 done.5:
   ret void
 }
@@ -122,5 +122,8 @@ attributes #0 = { nounwind "prefer-vector-width"="128" "min-legal-vector-width"=
 !0 = !{!"llvm.loop.unroll.disable"}
 !1 = !{!"llvm.loop.vectorize.enable", i1 false}
 !2 = distinct !{!2, !0, !1}
-!3 = distinct !{!3, !0, !1}
+!3 = !{!"branch_weights", i32 3, i32 1}
 !4 = distinct !{!4, !0, !1}
+!5 = !{!"branch_weights", i32 0, i32 1}
+!6 = distinct !{!6, !0, !1}
+!7 = !{!"branch_weights", i32 8, i32 1}
