@@ -49,7 +49,7 @@ DIRECTIONS = 3
 # `max_unpool` takes each for the one that is seen.
 CUT = words(
     """detach data cast astype byte char short int long bool half bfloat16 float type_as nextafter
-    max_unpool1d max_unpool2d max_unpool3d"""
+    histogram max_unpool1d max_unpool2d max_unpool3d"""
 )
 
 # The derivative of a norm at 0 is 0 by definition, also where it is smooth there; a pseudoinverse

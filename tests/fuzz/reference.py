@@ -54,7 +54,8 @@ INEXACT = words(
     solve_triangular cholesky_solve cholesky_inverse cond matrix_rank svdvals eigvalsh nextafter
     isclose ctc_loss multi_margin_loss multilabel_margin_loss multilabel_soft_margin_loss
     soft_margin_loss poisson_nll_loss gaussian_nll_loss triplet_margin_loss cosine_embedding_loss
-    hinge_embedding_loss margin_ranking_loss binary_cross_entropy_with_logits
+    hinge_embedding_loss margin_ranking_loss binary_cross_entropy_with_logits binary_crossentropy
+    binary_crossentropy_logits sparse_categorical_crossentropy
     """
 )
 _POWERS = words("prod cumprod nanprod pow power Pow matrix_power chain_matmul vander")
@@ -227,15 +228,22 @@ class Machine:
     def fits(
         self, line: str, operands: Sequence[str], before: Sequence[Known], array: Array
     ) -> bool:
-        """True if no partial result of the statement can have needed more bits than there are."""
+        """True if no partial result of the statement can have needed more bits than there are.
+
+        A result that is finer than products of all operands can be was rounded.
+        """
         tensors = [x for name in operands for x in tensors_of(self.values[name]).values()]
         count = max([array.size, 1, *(math.prod(tensor.shape) for tensor in tensors)])
         factors = [max(known.largest, 1.0) * 2.0**known.grain for known in before]
         constants = [float(n) for n in re.findall(r"(?<![\w\[])\d+\.?\d*(?![\w\]])", line)]
         factors += [max(c, 1.0) * 4 for c in constants if c]
         bits = math.log2(math.prod(factors) or 1.0) if factors else 0.0
+        finest = sum(known.grain for known in before) + 2 * len(constants)
         if not _POWERS.isdisjoint(methods(line)):
             bits *= count
+            finest *= count
+        if Known.of(array).grain > finest:
+            return False
         kinds = [tensor.dtype.np for tensor in tensors if dtypes.is_float(tensor.dtype)]
         room = min([mantissa(array.dtype), *(mantissa(np.dtype(kind)) for kind in kinds)])
         return bits + math.log2(count) <= room

@@ -309,6 +309,16 @@ def test_verify_finds_a_range_that_is_not_open() -> None:
         verify(broken)
 
 
+def test_verify_finds_loads_of_what_an_earlier_nest_has_changed() -> None:
+    x, y = load(0, 4), load(1, 4)
+    doubled = store(add(y, y), 0)
+    summed = LazyOp(BufferOps.SINK, (doubled, store(total(x, 0), 2)))
+    with pytest.raises(KernelError, match="out1 loads from b0, which out0 changes"):
+        verify(lower(summed, "summed"))
+    verify(lower(LazyOp(BufferOps.SINK, (store(total(x, 0), 2), doubled)), "in order"))
+    verify(lower(LazyOp(BufferOps.SINK, (doubled, store(mul(x, y), 2))), "in one loop"))
+
+
 def test_only_large_plain_results_bypass_the_caches() -> None:
     def is_uncached(value: LazyOp) -> bool:
         kernel = lower(store(value), "stream")

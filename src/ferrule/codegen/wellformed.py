@@ -16,7 +16,7 @@ from ferrule.codegen.kernel import (
     reads,
     why_not_ahead,
 )
-from ferrule.expr import Expr
+from ferrule.expr import Expr, ExprOp
 
 
 def verify(kernel: Kernel) -> None:
@@ -37,6 +37,47 @@ def verify(kernel: Kernel) -> None:
             if position[nest.at[0]] < position[nest.name]:
                 raise KernelError(f"nest {nest.name} comes after {nest.at[0]}, which reads it")
         _verify_nest(kernel, nest, seen_ranges)
+    _verify_stores(kernel)
+
+
+def _verify_stores(kernel: Kernel) -> None:
+    """What a root nest stores must not be loaded in later ones, which would find it changed; nor in
+    earlier ones if both are shared out, as no chunk waits for another. An element to which a nest
+    adds something is meant to be.
+    """
+    roots = kernel.roots
+    if len(roots) < 2:
+        return
+    root_of: dict[str, Nest] = {}
+    loaded: dict[str, dict[int, list[Expr]]] = {root.name: {} for root in roots}
+    stored: dict[str, dict[int, list[Expr]]] = {root.name: {} for root in roots}
+    for nest in reversed(kernel.nests):
+        root = root_of[nest.name] = nest if nest.at is None else root_of[nest.at[0]]
+        for e in nest.nodes:
+            if e.op is ExprOp.LOAD:
+                loaded[root.name].setdefault(e.arg, []).append(e.src[0])
+        for store in (c.store for c in nest.computes if c.store is not None):
+            stored[root.name].setdefault(store.slot, []).append(store.index)
+    for number, writer in enumerate(roots):
+        for place, reader in enumerate(roots):
+            is_before = place < number and not (_is_shared(writer) and _is_shared(reader))
+            if reader is writer or is_before:
+                continue
+            for slot in stored[writer.name].keys() & loaded[reader.name].keys():
+                own = stored[reader.name].get(slot, [])
+                indices = [index for index in loaded[reader.name][slot] if index not in own]
+                if any(_meet(a, b) for a in indices for b in stored[writer.name][slot]):
+                    raise KernelError(
+                        f"{reader.name} loads from b{slot}, which {writer.name} changes"
+                    )
+
+
+def _is_shared(root: Nest) -> bool:
+    return bool(root.loops) and root.loops[0].kind is Kind.PARALLEL
+
+
+def _meet(a: Expr, b: Expr) -> bool:
+    return a.min <= b.max and b.min <= a.max
 
 
 def _verify_nest(kernel: Kernel, nest: Nest, seen_ranges: set[Expr]) -> None:

@@ -193,8 +193,8 @@ def _reverse_power(grad: Value, entry: Entry) -> Gradients:
     base, exponent = entry.saved
     to_base = to_exponent = None
     if entry.parents[0] is not None:
-        # x**0 is 1 for all x. Where 1 / x is a number, 0 times it says so, and how that changes with
-        # the exponent too.
+        # x**0 is 1 for all x. Where 1 / x is a number, 0 times it says so, and how that changes
+        # with the exponent too.
         lower = power(base, exponent - 1.0)
         is_number = lower.absolute() < math.inf
         is_flat = exponent.equals(0).alu(BinaryOps.AND, is_number.equals(0))

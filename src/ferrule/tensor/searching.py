@@ -165,7 +165,7 @@ class Searching(Sorting):
 
         `bins` are the edges, or how many intervals there are in `range`, of equal width; without
         it from the smallest to the largest element. The last interval includes its right end.
-        With `density` the areas add up to 1.
+        With `density` the areas add up to 1. The edges are constants: they have no gradient.
 
         >>> from ferrule import Tensor
         >>> hist, edges = Tensor([1.0, 2.0, 1.0]).histogram(2, range=(0.0, 2.0))
