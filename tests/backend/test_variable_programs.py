@@ -424,3 +424,17 @@ def _chain(random: np.random.Generator) -> Callable[[Any, Any, Any], Any]:
 def _permuted(x: Any, order: Any) -> Any:
     axes = tuple([int(axis) for axis in order if axis < len(x.shape)])
     return x.permute(axes) if isinstance(x, Tensor) else x.transpose(axes)
+
+
+def test_a_scatter_into_a_temporary_of_a_symbolic_shape(device: str) -> None:
+    # Its base is read by another view than the one by which the result is stored.
+    n = Variable("n", 1, 2).bind(2)
+    rows = Tensor([[1, 1], [1, 1]], dtype=dtypes.int64).realize()[:n, :n]
+    added, place = Tensor([1.0, 1.0]).realize()[:n], Tensor([1])
+
+    def scattered() -> Tensor:  # nobody else has what it computes on the way
+        table = ferrule.hessian(lambda x: x.softmin().sum())(Tensor([1.0] * 5))
+        chosen = table[rows, 0]
+        return ferrule.vmap(lambda x: x.scatter_add(0, place, added).cos() - chosen)(chosen)
+
+    np.testing.assert_allclose(scattered().numpy(), np.cos([[[0, 1]] * 2] * 2), atol=1e-6)

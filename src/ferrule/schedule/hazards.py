@@ -132,7 +132,7 @@ class Hazards:
     def _avoid_reads_of_what_is_written(self, task: Task) -> None:
         """A task may read memory that it writes only at the very place that it writes.
 
-        Otherwise the value goes to memory of its own first, and is copied from there.
+        Otherwise the value goes to memory of its own, and is copied from there if it is a version.
         """
         views: _AlignedViews = {}
         for root in list(task.outputs):
@@ -142,9 +142,13 @@ class Hazards:
             scatter = self._stored_scatter(root)
             if scatter is not None:
                 self._compute_first(task, root, scatter.srcs[:BASE])
-            if scatter is None or not self._is_safe(task, root, views):
+            if scatter is not None and self._is_safe(task, root, views):
+                continue
+            if root.op is LoadOps.ASSIGN:
                 self._write_through_temporary(task, root)
-                views.clear()
+            else:
+                self.slots.move_out(root)
+            views.clear()
 
     def _is_safe(self, task: Task, version: LazyBuffer, views: _AlignedViews) -> bool:
         """Whether a version can be written in place; `views` keeps what was found for the task."""
@@ -182,7 +186,6 @@ class Hazards:
         self.reader.find_reads(task)
 
     def _write_through_temporary(self, task: Task, version: LazyBuffer) -> None:
-        assert version.op is LoadOps.ASSIGN, "an intermediate result is read by whoever replaces it"
         value = task.sources(version)[0]
         memory = LazyBuffer.empty(value.shape, value.dtype, value.device)
         temporary = memory.assign(value)

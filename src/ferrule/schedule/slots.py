@@ -125,3 +125,15 @@ class Slots:
         self._of_node[version] = self[old]
         self._overwritten.add(old)
         self.overwrites[version] = old
+
+    def move_out(self, version: LazyBuffer) -> None:
+        """Gives memory of its own to a version that was to be written in place, and to those that
+        are written over it.
+        """
+        self._overwritten.discard(self.overwrites.pop(version))
+        slot = self.add(version)
+        moved = {version}
+        for later, old in self.overwrites.items():
+            if old in moved:
+                self._of_node[later] = slot
+                moved.add(later)
