@@ -482,3 +482,33 @@ def test_an_array_that_shares_memory_is_not_written_over(device: str) -> None:
         for array, expected in arrays:
             np.testing.assert_array_equal(array, expected)
     np.testing.assert_array_equal(w.numpy(), np.arange(4) + 6 * np.arange(1, 5))
+
+
+def _is_changed(model: SimpleNamespace, x: Tensor) -> Tensor:
+    model.state += 1
+    return model.state + x
+
+
+def _is_read(model: SimpleNamespace, x: Tensor) -> Tensor:
+    return model.state * 1 + x * 0
+
+
+def _is_replaced(model: SimpleNamespace, x: Tensor) -> Tensor:
+    model.state = model.state * 0.5 + x
+    return model.state
+
+
+@pytest.mark.parametrize("step", [_is_read, _is_changed, _is_replaced])
+@pytest.mark.parametrize("aliased", [(0, 1), (1,), (2,), (1, 3)])
+def test_a_state_of_an_object_that_is_given_may_be_an_argument_too(
+    step: Callable[[SimpleNamespace, Tensor], Tensor], aliased: tuple[int, ...]
+) -> None:
+    def results(function: Callable[[SimpleNamespace, Tensor], Tensor]) -> list[Any]:
+        model = SimpleNamespace(state=Tensor([1.0, 2.0]).realize())
+        found = []
+        for call in range(6):
+            x = model.state if call in aliased else Tensor([10.0 + call, 20.0]).realize()
+            found += [function(model, x).tolist(), model.state.tolist()]
+        return found
+
+    assert results(TinyJit(step)) == results(step)

@@ -1,6 +1,7 @@
 """Tensors that a captured function replaces: a replay reads what the call before it left."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -467,3 +468,98 @@ def test_a_state_that_is_in_the_memory_of_what_the_function_uses_from_now_on(wri
         assert model.weight.tolist() == plain.weight.tolist()
         assert model.state.tolist() == plain.state.tolist()
     assert captured.jit_cache
+
+
+@dataclass
+class _Pair:
+    a: Any
+    b: Any
+
+
+def _swap_fields(pair: _Pair, x: Tensor) -> Tensor:
+    pair.a, pair.b = pair.b, pair.a
+    return pair.a + x
+
+
+def _swap_items(items: list[Tensor], x: Tensor) -> Tensor:
+    items[0], items[1] = items[1], items[0]
+    return items[0] + x
+
+
+def _swap_values(values: dict[str, Tensor], x: Tensor) -> Tensor:
+    values["a"], values["b"] = values["b"], values["a"]
+    return values["a"] + x
+
+
+def _repeat(items: list[Tensor], x: Tensor) -> Tensor:
+    items[0] = items[1]
+    return items[0] + x
+
+
+def _remove(values: dict[str, Tensor], x: Tensor) -> Tensor:
+    values.pop("a")
+    return values["b"] + x
+
+
+def _wrap(values: dict[str, Any], x: Tensor) -> Tensor:
+    values["a"] = (values["b"], [values["a"]])
+    return values["b"] + x
+
+
+def _keep_gradient(items: list[Any], x: Tensor) -> Tensor:
+    (items[0] * x).sum().backward()
+    items[1] = items[0].grad
+    return x + 1
+
+
+def _listed(contents: Any) -> Any:
+    if isinstance(contents, Tensor):
+        return contents.tolist()
+    if isinstance(contents, _Pair):
+        contents = vars(contents)
+    return [_listed(part) for part in getattr(contents, "values", contents.__iter__)()]
+
+
+def _dict(a: Tensor, b: Tensor) -> dict[str, Tensor]:
+    return {"a": a, "b": b}
+
+
+def _list(a: Tensor, b: Tensor) -> list[Tensor]:
+    return [a, b]
+
+
+@pytest.mark.parametrize(
+    ("make", "step"),
+    [
+        (_Pair, _swap_fields),
+        (_list, _swap_items),
+        (_dict, _swap_values),
+        (_list, _repeat),
+        (_dict, _remove),
+        (_dict, _wrap),
+        (_list, _keep_gradient),
+    ],
+)
+@pytest.mark.parametrize("has_stand_in", [False, True])
+def test_tensors_move_in_containers_that_are_given(
+    make: Callable[[Tensor, Tensor], Any], step: Callable[[Any, Tensor], Tensor], has_stand_in: bool
+) -> None:
+    def results(is_captured: bool) -> list[Any]:
+        reached = SimpleNamespace(tensor=None)
+
+        def plain(container: Any, x: Tensor) -> Tensor:
+            assert has_stand_in == (reached.tensor is not None)
+            return step(container, x)
+
+        function = TinyJit(plain) if is_captured else plain
+        found = []
+        for call in range(5):
+            a, b = _numbers(1).requires_grad_(step is _keep_gradient), _numbers(2)
+            container = make(a, b)
+            if has_stand_in:
+                reached.tensor = b
+            result = function(container, _numbers(call))
+            found += [result.tolist(), _listed(container)]
+        return found
+
+    assert results(is_captured=True) == results(is_captured=False)

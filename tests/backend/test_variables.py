@@ -184,3 +184,42 @@ def test_gradients_of_windows_of_a_symbolic_size(device: str, windows: str) -> N
         symbolic = Tensor(x)[: N.bind(value), :, : N.bind(value)]
         expected = gradient(Tensor(x[:value, :, :value]), place)
         np.testing.assert_allclose(gradient(symbolic, place), expected, rtol=1e-5, atol=1e-6)
+
+
+# Parts that some values of a variable would take beyond the end of what they are parts of.
+PARTS: dict[str, Callable[[Any, Any], Any]] = {
+    "from the second row": lambda x, n: x[1 : n + 1],
+    "from the fifth row": lambda x, n: x[4 : n + 4],
+    "backwards": lambda x, n: (
+        x[::-1][3 : n + 3] if isinstance(x, np.ndarray) else x.flip(0)[3 : n + 3]
+    ),
+    "columns": lambda x, n: x[:, 2 : n + 2],
+    "columns of rows": lambda x, n: x[2 : n + 2, 1 : n + 1],
+    "turned": lambda x, n: x.T[1 : n + 1],
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_parts_of_symbolic_size_that_begin_inside(device: str, part: str) -> None:
+    own = np.random.default_rng(0).standard_normal((8, 6)).astype(np.float32)
+    chosen, size = PARTS[part], Variable("n", 1, 12)
+
+    @TinyJit
+    def captured(x: Tensor, n: Any) -> list[Tensor]:
+        return [chosen(x, n).contiguous(), chosen(x * 2, n) + 1, chosen(x, n).sum(0)]
+
+    for n in (1, 3, 2, 4, 1, 3):
+        expected = [chosen(own, n), chosen(own * 2, n) + 1, chosen(own, n).sum(0)]
+        for found in captured(Tensor(own), size.bind(n)), captured.fxn(Tensor(own), size.bind(n)):
+            for ours, theirs in zip(found, expected, strict=True):
+                np.testing.assert_allclose(ours.numpy(), theirs, rtol=1e-6)
+
+
+@pytest.mark.parametrize("part", ["from the second row", "from the fifth row", "backwards"])
+def test_rows_that_are_written_to_may_begin_inside(device: str, part: str) -> None:
+    own = np.random.default_rng(1).standard_normal((8, 6)).astype(np.float32)
+    for n in (1, 3, 2, 4):
+        x, array = Tensor(own).clone(), own.copy()
+        PARTS[part](x, Variable("n", 1, 12).bind(n)).add_(1)
+        PARTS[part](array, n)[...] += 1
+        np.testing.assert_array_equal(x.numpy(), array)

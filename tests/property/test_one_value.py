@@ -44,6 +44,9 @@ SUMMED: dict[str, Operand] = {
     "outer": lambda x, w: x * x.sum(0, keepdim=True) + x.sum(1, keepdim=True),
     "prod": lambda x, w: x * x.prod(1, keepdim=True),
     "einsum": lambda x, w: Tensor.einsum("ij,jk,ik->ik", x, w, x),
+    "distances in a plane": lambda x, w: (x.unsqueeze(2) - w[0, :2]).square().sum(2),
+    "two scaled": lambda x, w: (Tensor.stack([x, w[0] - x]) * w[:2, :1].unsqueeze(2)).sum(0),
+    "sums of pairs": lambda x, w: (x.reshape(*x.shape, 1, 1) + w[:2, :2]).sum(3).sum(2),
 }
 JUMPS: dict[str, Use] = {
     "max of columns": lambda y: y - y.max(0, keepdim=True),
@@ -131,3 +134,21 @@ def test_a_captured_gradient_of_a_maximum_is_not_lost() -> None:
         slope[y.argmax(0), range(5)] -= slope.sum(0)
         slope = slope + 0.2 * slope.sum(1, keepdims=True)
         np.testing.assert_allclose(gradient(Tensor(values)).numpy(), slope, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("how", ["amin", "amax"])
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_the_gradient_of_a_smallest_distance_is_that_of_its_point(count: int, how: str) -> None:
+    for seed in range(4):
+        random = np.random.default_rng(seed)
+        x, points = random.standard_normal((10, 2)), random.standard_normal((count, 2))
+        away = x[:, None] - points
+        distances = (away**2).sum(-1)
+        chosen = distances.argmin(1) if how == "amin" else distances.argmax(1)
+        expected = np.zeros_like(points)
+        np.add.at(expected, chosen, -2 * away[range(10), chosen])
+        centres = Tensor(points, requires_grad=True)
+        distance = (Tensor(x).unsqueeze(1) - centres.unsqueeze(0)).square().sum(-1)
+        getattr(distance, how)(1).sum().backward()
+        assert centres.grad is not None
+        np.testing.assert_allclose(centres.grad.numpy(), expected, rtol=1e-9)

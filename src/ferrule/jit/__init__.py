@@ -25,6 +25,7 @@ from ferrule.capture import (
     is_capturing,
 )
 from ferrule.config import config
+from ferrule.containers import leaves
 from ferrule.expr import Variable
 from ferrule.helpers import check_function, not_a_function
 from ferrule.jit.before import compute_lazy
@@ -39,6 +40,7 @@ from ferrule.jit.record import NotReplayable, capture_call
 from ferrule.jit.replay import Replay
 from ferrule.jit.results import tensors_in
 from ferrule.realize import settle_writes, turn
+from ferrule.tensor import Tensor
 from ferrule.tensor.cell import Cell
 from ferrule.threadstate import this_thread
 
@@ -157,7 +159,8 @@ class TinyJit(Generic[ReturnType]):
     ) -> ReturnType:
         """Just calls the function, and sees whether it writes to memory from outside."""
         given = tensors_in([*args, kwargs])
-        reached = [*given, *Reach(code_of(function)).tensors()]
+        others = [leaf for leaf in leaves([*args, kwargs]) if not isinstance(leaf, Tensor)]
+        reached = [*given, *Reach([*code_of(function), *others]).tensors()]
         self._cells = frozenset([id(tensor._cell) for tensor in reached])
         with alone(self._cells):
             with turn:
@@ -263,7 +266,8 @@ class TinyJit(Generic[ReturnType]):
         self, function: Callable[..., ReturnType], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Arguments:
         """The arguments, beside what the function can reach now."""
-        tensors = Reach(code_of(function)).tensors()
+        objects = self._read(args, kwargs).objects
+        tensors = Reach([*code_of(function), *objects]).tensors()
         self._cells = frozenset([id(tensor._cell) for tensor in tensors])
         self._reachable = {}
         for tensor in tensors:

@@ -23,13 +23,14 @@ from ferrule.counting import is_numbers
 from ferrule.device import BufferCopy
 from ferrule.jit.batch import Batch
 from ferrule.jit.before import Before
+from ferrule.jit.containers import Containers
 from ferrule.jit.found import FoundInputs
 from ferrule.jit.inputs import Arguments, InputPart, follow, is_symbolic_view
 from ferrule.jit.made import Made
 from ferrule.jit.places import Path, Place, tensors_of
 from ferrule.jit.reach import Holders, Owner, Reach, memory_of_views, owners_among
 from ferrule.jit.replay import AtRisk, Replay
-from ferrule.jit.results import Effect, Leaf, replace_tensors, returned_tensors, tensors_in
+from ferrule.jit.results import Effect, Leaf, replace_tensors, returned_tensors
 from ferrule.jit.weights import PackedWeights
 from ferrule.lazy import LazyBuffer
 from ferrule.realize import others_turn, realize
@@ -61,14 +62,15 @@ def capture_call(
     """
     failures, taken = this_thread.state.failures, this_thread.state.taken
     call = _Call(Before(arguments, function, writes, found))
-    if call.before.stand_ins:
-        args, kwargs = replace_tensors((tuple(args), dict(kwargs)), call.before.stand_ins)
+    containers = Containers((tuple(args), dict(kwargs)), call.before.stand_ins)
+    args, kwargs = containers.used
     try:
         noting, written = noting_limits(), keep_written(call.before.last_version)
         with call.capture, noting as call.limits, written as call.written:
-            with note_passed() as call.passed, call.put_back_if_it_raises(), others_turn():
+            kept = containers.put_back()
+            with note_passed() as call.passed, call.put_back_if_it_raises(), others_turn(), kept:
                 result = function(*args, **kwargs)
-            call.finish(result, [*args, kwargs])
+            call.finish(result, containers)
         call.check_stand_ins()
         if this_thread.state.failures != failures:
             raise NotReplayable("something in it raised an error when it was computed")
@@ -117,7 +119,7 @@ class _Call:
 
     # -- at the end of the call, still recorded --------------------------------------------------
 
-    def finish(self, result: Any, args: list[Any]) -> None:
+    def finish(self, result: Any, containers: Containers) -> None:
         """Runs everything that the call left lazy, and finds all that it made."""
         before = self.before
         returned = returned_tensors(result)
@@ -135,7 +137,8 @@ class _Call:
         for (place, _), content in zip(changes, contents, strict=True):
             self.made.restore(place, content)
         # Whatever is refused from here on, the call has done what the function does.
-        self._check_containers(args, gradients)
+        if containers.have_changed():
+            raise NotReplayable("it puts a tensor of an argument elsewhere, or another one there")
         handles = [leaf for leaf in leaves.values() if isinstance(leaf, Tensor)]
         if any(is_symbolic_view(leaf) and leaf not in before.reach for leaf in handles):
             raise NotReplayable(
@@ -184,12 +187,6 @@ class _Call:
             self._watch.add_tensor(place.holder, reach)
         template = mapped(content, lambda tensor: leaves.get(id(tensor)))
         self.made.outcome.effects.append(Effect(place, template))
-
-    def _check_containers(self, args: list[Any], gradients: Mapping[int, Tensor]) -> None:
-        """No list or dict among the arguments may have got another tensor."""
-        known = {id(tensor) for tensor in [*self.before.given, *gradients.values()]}
-        if not {id(tensor) for tensor in tensors_in(args)} <= known:
-            raise NotReplayable("it puts a tensor into an argument")
 
     def check_stand_ins(self) -> None:
         """What has a stand-in must not be written to: the function may have seen old contents."""

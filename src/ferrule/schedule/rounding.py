@@ -1,9 +1,10 @@
 """Values that must be computed once, because a second computation could round differently.
 
 An element-wise operation has the same bits in every kernel. A sum of floats has not: the schedule
-of a kernel decides in which order it adds up. That is harmless where the result is used by
-continuous functions, and wrong where a discontinuous one tells two roundings of one value apart:
-`y == y.max()` is true nowhere if `y` and its maximum come from two sums.
+of a kernel decides in which order it adds up, and which products it adds without rounding them
+first. That is harmless where the result is used by continuous functions, and wrong where a
+discontinuous one tells two roundings of one value apart: `y == y.max()` is true nowhere if `y` and
+its maximum come from two sums.
 
 So these sums (`is_reordered`) have one evaluation, which is stored:
 
@@ -27,6 +28,8 @@ from ferrule.ops import (
     BinaryOps,
     FunctionOps,
     LoadOps,
+    MovementOps,
+    Op,
     ReduceOps,
     TernaryOps,
     UnaryOps,
@@ -38,16 +41,29 @@ from ferrule.schedule.graph import Graph, value_sources
 from ferrule.shape.layout import storage_size
 from ferrule.steps import Steps
 
+_MOVING: Final = frozenset(MovementOps)
 _DISCONTINUOUS: Final = frozenset(
     {BinaryOps.CMPLT, BinaryOps.CMPNE, BinaryOps.MOD, UnaryOps.TRUNC, UnaryOps.CAST}
 )
 
 
 def is_reordered(node: LazyBuffer) -> bool:
-    """True for a reduce whose bits depend on the order in which a schedule combines its terms."""
+    """True for a reduce whose bits depend on how a schedule combines its terms.
+
+    Two terms have one order, but a product may be added without being rounded by itself.
+    """
     if node.op not in (ReduceOps.SUM, ReduceOps.PROD) or not dtypes.is_float(node.dtype):
         return False
-    return storage_size(node.srcs[0].shape) > 2 * storage_size(node.shape)
+    terms, results = storage_size(node.srcs[0].shape), storage_size(node.shape)
+    return terms > 2 * results or (terms > results and _melts(node.srcs[0], node.op))
+
+
+def _melts(term: LazyBuffer, reduce: Op) -> bool:
+    """Whether a reduce may take what makes a term for steps of its own: a product, or a reduce."""
+    while term.realized is None and term.op in _MOVING:
+        term = term.srcs[0]
+    last = term.arg.steps[-1].op if term.op is FunctionOps.STEPS else term.op
+    return term.realized is None and last in (BinaryOps.MUL, TernaryOps.WHERE, reduce)
 
 
 def is_discontinuous(node: LazyBuffer) -> bool:

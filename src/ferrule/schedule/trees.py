@@ -74,6 +74,7 @@ class TreeBuilder:
             if slot.is_divisible and len(known) == len(ranges):
                 start, stop = min(start for start, _ in known), max(stop for _, stop in known)
                 start -= start % max(1, self._alignment // slot.dtype.itemsize)
+                stop = min(stop, slot.size)  # no value of a variable that fits goes beyond
                 if start > 0:
                     self._starts[number] = start
                     self.slots[number] = slot.part(start, stop - start)
