@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ from tests.fuzz.beyond import Beyond
 from tests.fuzz.check import Finding, check_derivative, differing, error_finding, is_internal
 from tests.fuzz.drawing import LARGE, SMALL, Drawing, NothingFitsError
 from tests.fuzz.layers import parts
+from tests.fuzz.layouts import Chain
 from tests.fuzz.numpys import DiffersError, NumpyOracle
 from tests.fuzz.program import (
     CHANCE,
@@ -49,11 +51,18 @@ STRUCTURAL = sorted(
 )
 DOMAINS = (".sigmoid()", ".tanh()", ".abs()", ".square() + 1")
 """What brings numbers to where functions are defined: between 0 and 1, -1 and 1, above 0 or 1."""
-VIEWS = ("key", "key", "one", "T", "permute", "reshape", "flip", "pad", "pad", "expand", "expand")
+VIEWS = (
+    *("key", "key", "one", "T", "permute", "reshape", "flip", "pad", "pad", "expand", "expand"),
+    *("unfold", "unfold", "diagonal"),
+)
 MOST_VIEWS = 4
 """In one statement."""
 ASIDES = 3
 """Statements for each program that are compared with NumPy's and then forgotten."""
+CHAINS = 12
+"""Chains of movements for each program, that are compared with NumPy's."""
+TRIES = 6
+"""At drawing a statement of floats to differentiate."""
 ARBITRARY = words("eigh svd lstsq")
 """Their parts are not determined, or are functions of symmetric matrices only."""
 MOST_PARTS = 4
@@ -64,6 +73,10 @@ def _share_of_nan(tensor: Tensor) -> float:
     array = tensor.detach().numpy()
     wide = array.astype(np.float64) if array.dtype.kind not in "iub" else np.zeros(1)
     return float(np.isnan(wide).mean()) if wide.size else 0.0
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, Tensor) and dtypes.is_float(value.dtype)
 
 
 def _nested(results: Sequence[Any], names: Iterator[str]) -> str:
@@ -155,23 +168,58 @@ class Generator:
                 if is_internal(error):
                     self.finding = error_finding(error, self.aside(line), None)
                     return
-        self.derived()
+        self.layouts()
+        if self.finding is None:
+            self.derived()
+
+    def layouts(self) -> None:
+        """Compares chains of movements with NumPy's, without any statement."""
+        for _ in range(CHAINS):
+            chain = Chain(self.rng)
+            try:
+                chain.run()
+            except Exception as error:
+                # All that is drawn can be done, so that whatever is raised is a mistake.
+                text = "".join(traceback.format_exception(error)[-2:])
+                self.finding = Finding("wrong", Program((), (), ()), None, "layouts", text)
+                return
 
     def derived(self) -> None:
         """Compares the derivative of one statement, at round numbers, with differences.
 
         In a whole program, corners and what is not defined hide most rules.
         """
+        program = None
+        for _ in range(TRIES):
+            if program is None and self.finding is None:
+                program = self.one_statement()
+        if program is None:
+            return
+        way = Way(derivative=self.rng.choice(["differences", "differences", "second"]))
+        try:
+            self.finding = check_derivative(program, way)
+        except Exception as error:  # not for such operands
+            if is_internal(error):
+                self.finding = error_finding(error, program, way)
+
+    def one_statement(self) -> Program | None:
+        """A program of one statement, all of whose results have names; None if none was drawn."""
+        line: str | None = ""
         try:
             line = self.rng.choice([self.method, self.structural, self.recipe, self.binary])()
-            program = None if line is None else self.alone(line)
-            if program is None:
-                return
-            way = Way(derivative=self.rng.choice(["differences", "differences", "second"]))
-            finding = check_derivative(program, way)
-        except Exception:  # not for such operands
-            return
-        self.finding = finding
+            if line is None or is_write(line):
+                return None
+            self.machine.run(line)
+            (name,) = assigned(line)
+            result = self.machine.values[name]
+            if isinstance(result, tuple | list):
+                line = self.unpacked(line, name, result)
+            return self.alone(line)
+        except DiffersError as error:
+            self.finding = differing(error, self.aside(line))
+            return None
+        except Exception:  # not for such operands; as statements of programs they are looked into
+            return None
 
     def alone(self, line: str) -> Program | None:
         """A program of one statement, to differentiate; None if it is of no float."""
@@ -185,7 +233,8 @@ class Generator:
                 made[name] = Source(name, f'Tensor({data}, dtype="{value.dtype.name}")')
             if dtypes.is_float(value.dtype) and value.dtype.bits > 8:
                 wanted.append(name)
-        if not wanted or is_write(line):
+        results = [self.machine.values[name] for name in assigned(line)]
+        if not wanted or not any(_is_float(result) for result in results):
             return None
         sources = tuple(made[name] for name in loaded(line))
         number = self.rng.getrandbits(30)
@@ -425,7 +474,11 @@ class Generator:
             return f"{text}.pad({surface.pads(self.draw, x)})"
         if kind == "flip":
             return f"{text}.flip({surface.some_axes(self.draw, x)})"
-        name = "reshape" if kind == "one" else kind
+        if kind == "unfold" and x.ndim and all(x.shape):
+            return f"{text}.unfold({self.draw.windows(x)})"
+        if kind == "diagonal" and x.ndim > 1:
+            return f"{text}.diagonal({self.draw.integer(-1, 1)}, {self.draw.two_axes(x)})"
+        name = kind if kind in ("permute", "expand") else "reshape"
         (method,) = [m for m in surface.methods() if m.name == name]
         return method.call(self.draw, x, text)
 
