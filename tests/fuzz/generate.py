@@ -16,8 +16,10 @@ from ferrule import Context, Tensor
 from ferrule.dtype import dtypes
 from ferrule.errors import GradientError, LinalgError
 from tests.fuzz import beyond, surface
+from tests.fuzz.aliases import Aliases
 from tests.fuzz.beyond import Beyond
 from tests.fuzz.check import Finding, check_derivative, differing, error_finding, is_internal
+from tests.fuzz.contractions import LIMITS, Contractions
 from tests.fuzz.drawing import LARGE, SMALL, Drawing, NothingFitsError
 from tests.fuzz.layers import parts
 from tests.fuzz.layouts import Chain
@@ -101,7 +103,8 @@ class Generator:
         self.rng = random.Random(f"{seed}:{index}")
         self.number = self.rng.getrandbits(30)
         self.focus = focus
-        self.draw = Drawing(self.rng, LARGE if size == "large" else SMALL, focus)
+        limits = LARGE if size == "large" else SMALL
+        self.draw = Drawing(self.rng, LIMITS if focus == "contractions" else limits, focus)
         self.draw.special = self.rng.random() < 0.15
         self.machine = Machine()
         self.sources: list[Source] = []
@@ -112,14 +115,23 @@ class Generator:
         self.draw.make = self.make
         self.rngs = Program((), (), (), self.number).rng(0)
         self.beyond = Beyond(self.draw, self.machine.values)
+        self.special = self.special_statements()
         self.kind = self.kind_beyond()
-        self.writes = self.rng.random() < {"writes": 1.0, "gradients": 0.15}.get(focus, 0.3)
+        shares = {"writes": 1.0, "aliases": 1.0, "contractions": 0.0, "gradients": 0.15}
+        self.writes = self.rng.random() < shares.get(focus, 0.3)
+
+    def special_statements(self) -> Aliases | Contractions | None:
+        """What draws all statements of programs of some foci."""
+        if self.focus == "aliases":
+            return Aliases(self.draw, self.new_name)
+        return Contractions(self.draw, self.new_name) if self.focus == "contractions" else None
 
     def kind_beyond(self) -> str:
         """Which statements beyond methods and operators the program has, if any."""
         if self.focus in beyond.KINDS:
             return self.focus
-        if self.focus.endswith(".py") or self.rng.random() > beyond.SHARE:
+        is_plain = self.special is not None or self.focus.endswith(".py")
+        if is_plain or self.rng.random() > beyond.SHARE:
             return ""
         (kind,) = self.rng.choices([*beyond.WEIGHTS], [*beyond.WEIGHTS.values()])
         return kind
@@ -247,6 +259,11 @@ class Generator:
 
     def start(self) -> None:
         Tensor.manual_seed(self.number)
+        if self.special is not None:
+            self.special.sources()
+            self.sources += self.draw.pending
+            self.draw.pending.clear()
+            return
         shapes = [self.draw.shape() for _ in range(self.rng.randint(1, 2))]
         if self.rng.random() < 0.1:
             self.draw.varied = self.rng.choice([n for shape in shapes for n in shape] or [0])
@@ -378,6 +395,8 @@ class Generator:
     # -- kinds of statements ---------------------------------------------------------------------
 
     def drawn(self) -> str | None:
+        if self.special is not None:
+            return self.special.statement()
         kinds: list[tuple[int, Callable[[], str | None]]] = [
             (16, self.method),
             (16, self.structural),
@@ -572,9 +591,11 @@ class Generator:
         names = list(dict.fromkeys(names)) or [source.name for source in self.sources[:1]]
         read = {n for line in self.body for n in loaded(line)}
         ends = [n for n in names if n not in read]
-        more = self.rng.sample(names, min(len(names), self.rng.randint(0, 2)))
+        most = 4 if self.focus == "aliases" else 2
+        more = self.rng.sample(names, min(len(names), self.rng.randint(0, most)))
         results = list(dict.fromkeys([*ends[-4:], *more, names[-1]]))
-        calls = self.rng.choice([2, 3, 5]) if self.focus == "jit" else self.rng.choice([1, 3, 5])
+        counts = {"jit": [2, 3, 5], "contractions": [1, 1, 3]}
+        calls = self.rng.choice(counts.get(self.focus, [1, 3, 5]))
         sources = tuple(
             replace(
                 source,
@@ -597,7 +618,8 @@ class Generator:
         return replace(program, calls=len(expected.calls))
 
     def with_gradients(self, program: Program) -> Program:
-        share = {"gradients": 1.0}.get(self.focus, 0.55)
+        shares = {"gradients": 1.0, "aliases": 0.2, "contractions": 0.3}
+        share = shares.get(self.focus, 0.55)
         # A leaf that is written as a whole, perhaps by another name, keeps its place on the tape,
         # unlike in a function.
         whole = {"assign", *CHANCE}

@@ -27,7 +27,10 @@ from tests.fuzz.shrink import shrink
 from tests.fuzz.ways import Way, draw_ways
 
 DEVICES = ("NUMPY", "CPU", "CPU")
-MIXTURE = ("", "", "", "", "views", "gradients", "jit", "writes")
+MIXTURE = (
+    *(*[""] * 14, *["views"] * 3, *["gradients"] * 3, *["jit"] * 3, *["writes"] * 3),
+    *(*["aliases"] * 6, "contractions"),
+)
 """The foci of programs of a run without one."""
 SECONDS_EACH = 20.0
 """For one program that is run again by itself."""
