@@ -13,6 +13,10 @@ from ferrule import Tensor
 from tests.fuzz.drawing import Drawing, NothingFitsError
 
 OPS = "+-+-*"
+LONG = {1: (70, 150, 300), 2: (9, 16, 18), 3: (6, 7)}
+"""By the number of axes: sizes of those that a kernel has to go along in several steps."""
+MOST = 400
+"""Elements of what is written to."""
 REDUCED = ("sum({})", "sum({}, keepdim=True)", "max({})", "cumsum({})", "flip({})", "sort({})[0]")
 
 
@@ -28,7 +32,9 @@ class Aliases:
     def sources(self) -> None:
         """Two or three tensors of one shape, and of one dtype."""
         draw = self.draw
-        shape = [draw.integer(2, 5) for _ in range(draw.choice([1, 2, 2, 2, 3]))]
+        rank = draw.choice([1, 2, 2, 2, 3])
+        # What fits a few vectors is read before any of it is written.
+        shape = [draw.choice([2, 3, 5, *LONG[rank]]) for _ in range(rank)]
         if draw.chance(0.5):
             shape = [shape[0]] * len(shape)
         dtype = draw.choice(["float32", "float32", "int32", "float64", "int16"])
@@ -78,23 +84,34 @@ class Aliases:
         return f"{name}.assign({self.operand(shape, name, exact=True)})"
 
     def put(self) -> str:
-        """Elements by index, along any axis."""
+        """Elements by index, along any axis; or a tensor that they were put into."""
         draw, name = self.draw, self.target()
         shape = self.shape_of(name)
         axis, count = draw.integer(0, len(shape) - 1), draw.integer(1, 3)
         index = draw.fresh((count,), "int64", 0, shape[axis])
         part = (*shape[:axis], count, *shape[axis + 1 :])
         new = self.operand(part, name, exact=True)
-        if draw.chance(0.4):
+        call = f"{draw.choice(['index_add', 'index_add', 'index_copy'])}({axis}, {index}, {new})"
+        if draw.chance(0.3):
             return f"{name}.index_add_({axis}, {index}, {new})"
         if draw.chance(0.3):
-            return f"{self.new_name()} = {name}.index_add({axis}, {index}, {new})"
-        op = draw.choice(["=", "=", "+="])
-        return f"{name}[{':, ' * axis}{index}] {op} {new}"
+            op = draw.choice(["=", "=", "+="])
+            return f"{name}[{':, ' * axis}{index}] {op} {new}"
+        made = self.new_name()
+        if draw.chance(0.7):
+            self.waiting = [f"{name}.assign({made})"]
+            if draw.chance(0.5):
+                more = f"{self.turned(made, shape)} {draw.choice(OPS)} 2"
+                self.waiting.append(f"{self.new_name()} = {more}")
+        base = self.turned(name, shape)
+        if draw.chance(0.3):
+            base = f"({self.operand(shape, name, exact=True)})"
+        return f"{made} = {base}.{call}"
 
     def combined(self) -> str:
         name = self.target()
-        return f"{self.new_name()} = {self.operand(self.shape_of(name), name, exact=True)}"
+        new = self.operand(self.shape_of(name), name, exact=True)
+        return f"{self.new_name()} = {f'({new}).contiguous()' if self.draw.chance(0.3) else new}"
 
     def reduced(self) -> str:
         name = self.target()
@@ -105,10 +122,11 @@ class Aliases:
     def joined(self) -> str:
         name = self.target()
         axis = self.draw.axis(self.draw.values[name])
-        parts = [self.operand(self.shape_of(name), name, exact=True) for _ in range(2)]
+        parts = [f"({self.operand(self.shape_of(name), name, exact=True)})" for _ in range(2)]
+        parts = [f"{part}.contiguous()" if self.draw.chance(0.4) else part for part in parts]
         if self.draw.chance(0.3):
             parts[1] = parts[0]
-        return f"{self.new_name()} = ({parts[0]}).cat({parts[1]}, dim={axis})"
+        return f"{self.new_name()} = {parts[0]}.cat({parts[1]}, dim={axis})"
 
     def together(self) -> str:
         """A value that is written to a tensor, and needed beside a view of that tensor."""
@@ -122,13 +140,18 @@ class Aliases:
             ),
         ]
         self.draw.rng.shuffle(self.waiting)
-        return f"{shared} = {self.operand(shape, name, exact=True)} * 2"
+        new = self.operand(shape, name, exact=True)
+        if self.draw.chance(0.3):  # kernels that read one element have no loop for it in common
+            source = self.target()
+            key = ", ".join("-1:" for _ in self.shape_of(source))
+            new = f"{source}[{key}].reshape({', '.join('1' for _ in shape)}).expand({shape})"
+        return f"{shared} = ({new}) * 2"
 
     def exchanged(self) -> str:
         """Two tensors get what was made of the other before."""
         name, old = self.target(), self.new_name()
         shape = self.shape_of(name)
-        others = self.draw.fitting(lambda x: x.shape == shape and x.numel() <= 100)
+        others = self.draw.fitting(lambda x: x.shape == shape)
         other = self.draw.choice(others)
         self.waiting = [
             f"{other}.assign({old})",
@@ -142,7 +165,7 @@ class Aliases:
 
     def target(self) -> str:
         """A tensor to write to, or to read; early ones are likelier, as they are what is shared."""
-        names = self.draw.fitting(lambda x: 1 <= x.ndim <= 4 and 0 < x.numel() <= 100)
+        names = self.draw.fitting(lambda x: 1 <= x.ndim <= 4 and 0 < x.numel() <= MOST)
         if not names:
             raise NothingFitsError
         return names[int(len(names) * self.draw.rng.random() ** 2)]

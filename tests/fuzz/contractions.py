@@ -7,7 +7,7 @@ about them: which sums share a kernel, what is kept in blocks, and how often it 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ferrule import Tensor
 from tests.fuzz.drawing import Drawing, Limits, NothingFitsError
@@ -26,6 +26,8 @@ class Contractions:
 
     draw: Drawing
     new_name: Callable[[], str]
+    waiting: list[str] = field(default_factory=list)
+    """Statements that belong to the last one."""
     made: int = 0
     """How many statements were drawn, the first of which is a product."""
 
@@ -41,7 +43,10 @@ class Contractions:
             (3, self.combined),
             (3, self.folded),
             (2, self.moved),
+            (3, self.chosen),
         ]
+        if self.waiting:
+            return f"{self.new_name()} = {self.waiting.pop()}"
         if self.made == 0:
             kinds = kinds[:3]
         weights = [weight for weight, _ in kinds]
@@ -128,6 +133,20 @@ class Contractions:
     def folded(self) -> str:
         name = self.value()
         return f"{name}.{self.draw.choice(FOLDED).format(self.draw.axis(self.draw.values[name]))}"
+
+    def chosen(self) -> str:
+        """Sums that are rounded, and which of them is the largest: two roundings of one sum would
+        meet there.
+        """
+        draw, name = self.draw, self.value()
+        total = f"v{draw.count}"
+        self.waiting = [
+            draw.choice([f"{total} == {total}.max()", f"{total} >= {total}.max(-1, keepdim=True)"]),
+        ]
+        if draw.chance(0.5):
+            self.waiting.insert(0, f"{total}.argmax()")
+        axis = draw.axis(draw.values[name])
+        return f"({name} / 3).sum({axis}{draw.choice(['', ', keepdim=True'])})"
 
     def moved(self) -> str:
         draw, name = self.draw, self.value()

@@ -63,6 +63,8 @@ ASIDES = 3
 """Statements for each program that are compared with NumPy's and then forgotten."""
 CHAINS = 12
 """Chains of movements for each program, that are compared with NumPy's."""
+FORWARDS = 0.4
+"""How often the derivative beside a program is found forwards, too."""
 TRIES = 6
 """At drawing a statement of floats to differentiate."""
 ARBITRARY = words("eigh svd lstsq")
@@ -209,7 +211,7 @@ class Generator:
             return
         way = Way(derivative=self.rng.choice(["differences", "differences", "second"]))
         try:
-            self.finding = check_derivative(program, way)
+            self.finding = check_derivative(program, way, self.rng.random() < FORWARDS)
         except Exception as error:  # not for such operands
             if is_internal(error):
                 self.finding = error_finding(error, program, way)
@@ -218,7 +220,8 @@ class Generator:
         """A program of one statement, all of whose results have names; None if none was drawn."""
         line: str | None = ""
         try:
-            line = self.rng.choice([self.method, self.structural, self.recipe, self.binary])()
+            kinds = [self.method, self.structural, self.recipe, self.binary]
+            line = self.rng.choice([*kinds, self.ruled, self.ruled, self.ruled])()
             if line is None or is_write(line):
                 return None
             self.machine.run(line)
@@ -429,6 +432,10 @@ class Generator:
         known = surface.methods_in(self.focus) if self.focus.endswith(".py") else surface.methods()
         found = [m for m in known if not m.in_place]
         return self.call(self.rng.choice(found)) if found else None
+
+    def ruled(self) -> str | None:
+        """A call of what has a rule of its own for its derivative, or is made of such."""
+        return self.call(self.rng.choice(self.rng.choice(surface.methods_with_rules())))
 
     def other(self) -> str:
         text = beyond.KINDS[self.kind](self.beyond)

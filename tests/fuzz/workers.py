@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from ferrule.device import Device, DeviceUnavailableError
+from tests.fuzz import surface
 from tests.fuzz.check import Finding, check, error_finding, is_internal
 from tests.fuzz.generate import Generator
 from tests.fuzz.program import Program
@@ -200,6 +201,7 @@ class Pool:
         self.job = job
         self.workers: list[Worker] = []
         self.count = count
+        surface.methods_with_rules()  # takes a second, which all workers share
 
     def run(self, indices: Any, until: float) -> Any:
         """Yields a report for each number, until the time is over."""
