@@ -12,8 +12,8 @@ import tempfile
 from pathlib import Path
 
 FOCI = (
-    *("views", "gradients", "jit", "threads", "writes", "dtypes"),
-    *("layers", "training", "transforms", "functions", "chance"),
+    *("views", "gradients", "jit", "threads", "writes", "aliases", "dtypes"),
+    *("contractions", "layers", "training", "transforms", "functions", "chance"),
 )
 
 

@@ -149,8 +149,8 @@ def check_way(program: Program, way: Way, expected: Expected) -> Finding | None:
     return compare(program, way, expected, run(program, way))
 
 
-def check_derivative(program: Program, way: Way) -> Finding | None:
-    said = mistake(program, way)
+def check_derivative(program: Program, way: Way, forwards: bool = True) -> Finding | None:
+    said = mistake(program, way, forwards)
     where = signature(program, way)
     return None if said is None else Finding("wrong", program, way, where, said)
 

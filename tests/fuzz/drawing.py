@@ -261,6 +261,15 @@ class Drawing:
         start, stop = ("" if self.chance(0.4) else str(bound) for bound in bounds)
         return f"{start}:{stop}{step}"
 
+    def windows(self, x: Tensor) -> str:
+        """The arguments of `unfold`: an axis, the size of its windows, and their step."""
+        axis = self.axis(x)
+        size = int(x.shape[axis])
+        return f"{axis}, {self.integer(1, min(size, 4))}, {self.integer(1, 3)}"
+
+    def two_axes(self, x: Tensor) -> str:
+        return ", ".join(map(str, self.rng.sample(range(x.ndim), 2)))
+
     def one(self, x: Tensor) -> str:
         """An index of one element, often at an end, that keeps some of the axes, with size 1."""
         places = [self.choice([0, n - 1, self.integer(0, n - 1)]) for n in x.shape]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -15,10 +16,13 @@ from ferrule import Context, Tensor
 from ferrule.dtype import dtypes
 from ferrule.errors import GradientError, LinalgError
 from tests.fuzz import beyond, surface
+from tests.fuzz.aliases import Aliases
 from tests.fuzz.beyond import Beyond
 from tests.fuzz.check import Finding, check_derivative, differing, error_finding, is_internal
+from tests.fuzz.contractions import LIMITS, Contractions
 from tests.fuzz.drawing import LARGE, SMALL, Drawing, NothingFitsError
 from tests.fuzz.layers import parts
+from tests.fuzz.layouts import Chain
 from tests.fuzz.numpys import DiffersError, NumpyOracle
 from tests.fuzz.program import (
     CHANCE,
@@ -49,11 +53,20 @@ STRUCTURAL = sorted(
 )
 DOMAINS = (".sigmoid()", ".tanh()", ".abs()", ".square() + 1")
 """What brings numbers to where functions are defined: between 0 and 1, -1 and 1, above 0 or 1."""
-VIEWS = ("key", "key", "one", "T", "permute", "reshape", "flip", "pad", "pad", "expand", "expand")
+VIEWS = (
+    *("key", "key", "one", "T", "permute", "reshape", "flip", "pad", "pad", "expand", "expand"),
+    *("unfold", "unfold", "diagonal"),
+)
 MOST_VIEWS = 4
 """In one statement."""
 ASIDES = 3
 """Statements for each program that are compared with NumPy's and then forgotten."""
+CHAINS = 12
+"""Chains of movements for each program, that are compared with NumPy's."""
+FORWARDS = 0.4
+"""How often the derivative beside a program is found forwards, too."""
+TRIES = 6
+"""At drawing a statement of floats to differentiate."""
 ARBITRARY = words("eigh svd lstsq")
 """Their parts are not determined, or are functions of symmetric matrices only."""
 MOST_PARTS = 4
@@ -64,6 +77,10 @@ def _share_of_nan(tensor: Tensor) -> float:
     array = tensor.detach().numpy()
     wide = array.astype(np.float64) if array.dtype.kind not in "iub" else np.zeros(1)
     return float(np.isnan(wide).mean()) if wide.size else 0.0
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, Tensor) and dtypes.is_float(value.dtype)
 
 
 def _nested(results: Sequence[Any], names: Iterator[str]) -> str:
@@ -88,7 +105,8 @@ class Generator:
         self.rng = random.Random(f"{seed}:{index}")
         self.number = self.rng.getrandbits(30)
         self.focus = focus
-        self.draw = Drawing(self.rng, LARGE if size == "large" else SMALL, focus)
+        limits = LARGE if size == "large" else SMALL
+        self.draw = Drawing(self.rng, LIMITS if focus == "contractions" else limits, focus)
         self.draw.special = self.rng.random() < 0.15
         self.machine = Machine()
         self.sources: list[Source] = []
@@ -99,14 +117,23 @@ class Generator:
         self.draw.make = self.make
         self.rngs = Program((), (), (), self.number).rng(0)
         self.beyond = Beyond(self.draw, self.machine.values)
+        self.special = self.special_statements()
         self.kind = self.kind_beyond()
-        self.writes = self.rng.random() < {"writes": 1.0, "gradients": 0.15}.get(focus, 0.3)
+        shares = {"writes": 1.0, "aliases": 1.0, "contractions": 0.0, "gradients": 0.15}
+        self.writes = self.rng.random() < shares.get(focus, 0.3)
+
+    def special_statements(self) -> Aliases | Contractions | None:
+        """What draws all statements of programs of some foci."""
+        if self.focus == "aliases":
+            return Aliases(self.draw, self.new_name)
+        return Contractions(self.draw, self.new_name) if self.focus == "contractions" else None
 
     def kind_beyond(self) -> str:
         """Which statements beyond methods and operators the program has, if any."""
         if self.focus in beyond.KINDS:
             return self.focus
-        if self.focus.endswith(".py") or self.rng.random() > beyond.SHARE:
+        is_plain = self.special is not None or self.focus.endswith(".py")
+        if is_plain or self.rng.random() > beyond.SHARE:
             return ""
         (kind,) = self.rng.choices([*beyond.WEIGHTS], [*beyond.WEIGHTS.values()])
         return kind
@@ -155,23 +182,59 @@ class Generator:
                 if is_internal(error):
                     self.finding = error_finding(error, self.aside(line), None)
                     return
-        self.derived()
+        self.layouts()
+        if self.finding is None:
+            self.derived()
+
+    def layouts(self) -> None:
+        """Compares chains of movements with NumPy's, without any statement."""
+        for _ in range(CHAINS):
+            chain = Chain(self.rng)
+            try:
+                chain.run()
+            except Exception as error:
+                # All that is drawn can be done, so that whatever is raised is a mistake.
+                text = "".join(traceback.format_exception(error)[-2:])
+                self.finding = Finding("wrong", Program((), (), ()), None, "layouts", text)
+                return
 
     def derived(self) -> None:
         """Compares the derivative of one statement, at round numbers, with differences.
 
         In a whole program, corners and what is not defined hide most rules.
         """
-        try:
-            line = self.rng.choice([self.method, self.structural, self.recipe, self.binary])()
-            program = None if line is None else self.alone(line)
-            if program is None:
-                return
-            way = Way(derivative=self.rng.choice(["differences", "differences", "second"]))
-            finding = check_derivative(program, way)
-        except Exception:  # not for such operands
+        program = None
+        for _ in range(TRIES):
+            if program is None and self.finding is None:
+                program = self.one_statement()
+        if program is None:
             return
-        self.finding = finding
+        way = Way(derivative=self.rng.choice(["differences", "differences", "second"]))
+        try:
+            self.finding = check_derivative(program, way, self.rng.random() < FORWARDS)
+        except Exception as error:  # not for such operands
+            if is_internal(error):
+                self.finding = error_finding(error, program, way)
+
+    def one_statement(self) -> Program | None:
+        """A program of one statement, all of whose results have names; None if none was drawn."""
+        line: str | None = ""
+        try:
+            kinds = [self.method, self.structural, self.recipe, self.binary]
+            line = self.rng.choice([*kinds, self.ruled, self.ruled, self.ruled])()
+            if line is None or is_write(line):
+                return None
+            self.machine.run(line)
+            (name,) = assigned(line)
+            result = self.machine.values[name]
+            if isinstance(result, tuple | list):
+                line = self.unpacked(line, name, result)
+            return self.alone(line)
+        except DiffersError as error:
+            self.finding = differing(error, self.aside(line))
+            return None
+        except Exception:  # not for such operands; as statements of programs they are looked into
+            return None
 
     def alone(self, line: str) -> Program | None:
         """A program of one statement, to differentiate; None if it is of no float."""
@@ -185,7 +248,8 @@ class Generator:
                 made[name] = Source(name, f'Tensor({data}, dtype="{value.dtype.name}")')
             if dtypes.is_float(value.dtype) and value.dtype.bits > 8:
                 wanted.append(name)
-        if not wanted or is_write(line):
+        results = [self.machine.values[name] for name in assigned(line)]
+        if not wanted or not any(_is_float(result) for result in results):
             return None
         sources = tuple(made[name] for name in loaded(line))
         number = self.rng.getrandbits(30)
@@ -198,6 +262,11 @@ class Generator:
 
     def start(self) -> None:
         Tensor.manual_seed(self.number)
+        if self.special is not None:
+            self.special.sources()
+            self.sources += self.draw.pending
+            self.draw.pending.clear()
+            return
         shapes = [self.draw.shape() for _ in range(self.rng.randint(1, 2))]
         if self.rng.random() < 0.1:
             self.draw.varied = self.rng.choice([n for shape in shapes for n in shape] or [0])
@@ -329,6 +398,8 @@ class Generator:
     # -- kinds of statements ---------------------------------------------------------------------
 
     def drawn(self) -> str | None:
+        if self.special is not None:
+            return self.special.statement()
         kinds: list[tuple[int, Callable[[], str | None]]] = [
             (16, self.method),
             (16, self.structural),
@@ -361,6 +432,10 @@ class Generator:
         known = surface.methods_in(self.focus) if self.focus.endswith(".py") else surface.methods()
         found = [m for m in known if not m.in_place]
         return self.call(self.rng.choice(found)) if found else None
+
+    def ruled(self) -> str | None:
+        """A call of what has a rule of its own for its derivative, or is made of such."""
+        return self.call(self.rng.choice(self.rng.choice(surface.methods_with_rules())))
 
     def other(self) -> str:
         text = beyond.KINDS[self.kind](self.beyond)
@@ -425,7 +500,11 @@ class Generator:
             return f"{text}.pad({surface.pads(self.draw, x)})"
         if kind == "flip":
             return f"{text}.flip({surface.some_axes(self.draw, x)})"
-        name = "reshape" if kind == "one" else kind
+        if kind == "unfold" and x.ndim and all(x.shape):
+            return f"{text}.unfold({self.draw.windows(x)})"
+        if kind == "diagonal" and x.ndim > 1:
+            return f"{text}.diagonal({self.draw.integer(-1, 1)}, {self.draw.two_axes(x)})"
+        name = kind if kind in ("permute", "expand") else "reshape"
         (method,) = [m for m in surface.methods() if m.name == name]
         return method.call(self.draw, x, text)
 
@@ -519,9 +598,11 @@ class Generator:
         names = list(dict.fromkeys(names)) or [source.name for source in self.sources[:1]]
         read = {n for line in self.body for n in loaded(line)}
         ends = [n for n in names if n not in read]
-        more = self.rng.sample(names, min(len(names), self.rng.randint(0, 2)))
+        most = 4 if self.focus == "aliases" else 2
+        more = self.rng.sample(names, min(len(names), self.rng.randint(0, most)))
         results = list(dict.fromkeys([*ends[-4:], *more, names[-1]]))
-        calls = self.rng.choice([2, 3, 5]) if self.focus == "jit" else self.rng.choice([1, 3, 5])
+        counts = {"jit": [2, 3, 5], "contractions": [1, 1, 3]}
+        calls = self.rng.choice(counts.get(self.focus, [1, 3, 5]))
         sources = tuple(
             replace(
                 source,
@@ -544,7 +625,8 @@ class Generator:
         return replace(program, calls=len(expected.calls))
 
     def with_gradients(self, program: Program) -> Program:
-        share = {"gradients": 1.0}.get(self.focus, 0.55)
+        shares = {"gradients": 1.0, "aliases": 0.2, "contractions": 0.3}
+        share = shares.get(self.focus, 0.55)
         # A leaf that is written as a whole, perhaps by another name, keeps its place on the tape,
         # unlike in a function.
         whole = {"assign", *CHANCE}

@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOCI = {
     "shape": ("views", ""),
     "gradient": ("gradients",),
-    "schedule": ("", "writes"),
+    "schedule": ("aliases", "", "contractions"),
     "codegen": ("",),
 }
 ROUND = 30.0

@@ -150,6 +150,8 @@ class _Oracle:
         """The largest partial result that there may be."""
         self.itemsize = 8
         """Of the narrowest float among the operands; integers count as float32, which `/` gives."""
+        self.most = math.inf
+        """What the narrowest integer among the operands can hold: beyond it a result may wrap."""
 
     def value(self, node: ast.expr) -> Any:
         match node:
@@ -183,6 +185,8 @@ class _Oracle:
         if not np.isfinite(wide).all() or np.abs(wide).max(initial=0) > _LARGEST:
             raise UnknownError
         is_float = dtypes.is_float(tensor.dtype)
+        if not is_float:
+            self.most = min(self.most, float(dtypes.max(tensor.dtype)))
         self.itemsize = min(self.itemsize, tensor.dtype.itemsize if is_float else 4)
         self.magnitude = max(self.magnitude, float(np.abs(wide).max(initial=0)))
         return wide
@@ -204,7 +208,10 @@ class _Oracle:
         if op is np.matmul:
             terms = a.shape[-1] if a.ndim else 1
             self.magnitude = max(1.0, terms * np.abs(a).max(initial=0) * np.abs(b).max(initial=0))
-        return op(a, b)
+        result = op(a, b)
+        if np.abs(result).max(initial=0) > self.most:
+            raise UnknownError
+        return result
 
     def write(self, statement: ast.stmt, name: str) -> Any:
         """What the target of `x[key] = y`, `x[key] += y`, `x += y` or `x.add_(y)` becomes."""

@@ -315,15 +315,22 @@ class Outcome:
         names = [*program.results, *(f"{name}.grad" for name in program.wanted)]
         return [*names, *self.states]
 
-    def add(self, arrays: Sequence[Array], program: Program, values: Mapping[str, Any]) -> None:
-        """Adds what a call gave, and the state after it."""
+    def add(
+        self,
+        arrays: Sequence[Array],
+        program: Program,
+        values: Mapping[str, Any],
+        handed: bool = False,
+    ) -> None:
+        """Adds what a call gave, and the state after it; `handed` is that of `to_array`."""
         tensors = state_of(program, values)
         self.states = list(tensors)
-        self.calls.append([*arrays, *map(to_array, tensors.values())])
+        self.calls.append([*arrays, *[to_array(x, handed) for x in tensors.values()]])
 
 
-def to_array(tensor: Tensor) -> Array:
-    array = tensor.detach().numpy()
+def to_array(tensor: Tensor, handed: bool = False) -> Array:
+    """What a tensor has in it; `handed` is an array in its memory, which keeps its contents."""
+    array = tensor.detach().numpy(copy=not handed)
     fixed = all(isinstance(size, int) for size in tensor.shape)
     same = array.shape == tensor.shape or not fixed
     assert same, f"shape {tensor.shape}, and in memory {array.shape}"
@@ -428,11 +435,11 @@ def _evaluate_call(program: Program, machine: Machine, call: int, expected: Expe
     for line in program.body:
         machine.run(line)
     results = [machine.values[name] for name in program.results]
-    arrays = [result.detach().numpy() for result in results]
+    arrays = [to_array(result) for result in results]
     exact = [machine.known[name].exact for name in program.results]
     if program.wanted:
         found = gradients(results, [machine.values[name] for name in program.wanted])
-        arrays += [gradient.numpy() for gradient in found]
+        arrays += [to_array(gradient) for gradient in found]
         exact += [False] * len(found)
     expected.add(arrays, program, machine.values)
     states = (name.partition(".")[0] for name in expected.states)

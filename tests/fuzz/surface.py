@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import CodeType
@@ -16,6 +17,7 @@ from typing import Any
 
 from ferrule import Tensor
 from ferrule.dtype import dtypes
+from ferrule.gradient import Rule
 from tests.fuzz.drawing import FLOATS, INTS, Drawing, NothingFitsError
 from tests.fuzz.program import CHANCE, words
 from tests.fuzz.recipes import RECIPES
@@ -470,6 +472,23 @@ def methods_in(file: str) -> tuple[Method, ...]:
     module = "ferrule." + file.removesuffix(".py").replace("/", ".")
     found = [method for method in methods() if module in _modules_of(getattr(Tensor, method.name))]
     return tuple(found) or methods()
+
+
+@functools.cache
+def methods_with_rules() -> tuple[tuple[Method, ...], ...]:
+    """For each module that has rules of derivatives, the methods that may run its code."""
+    found: dict[str, list[Method]] = {}
+    ruled = {
+        name
+        for name, module in sys.modules.items()
+        if name.startswith("ferrule.tensor.")
+        and any(isinstance(value, Rule) for value in vars(module).values())
+    }
+    for method in methods():
+        for name in ruled & _modules_of(getattr(Tensor, method.name)):
+            if not method.in_place and not method.lacking:
+                found.setdefault(name, []).append(method)
+    return tuple(tuple(found[name]) for name in sorted(found))
 
 
 def _modules_of(method: Any) -> set[str]:

@@ -15,7 +15,8 @@ from ferrule.shape.view import View
 from tests.fuzz import surface
 from tests.fuzz.check import check
 from tests.fuzz.generate import Generator
-from tests.fuzz.program import methods
+from tests.fuzz.program import Program, methods
+from tests.fuzz.ways import Way
 from tests.fuzz.workers import MIXTURE, Job, drawn
 
 TRIES = 150
@@ -45,11 +46,20 @@ def test_a_border_on_the_wrong_side_is_found(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(View, "stride", not_mirrored)
     _forget_plans()
-    programs = (drawn(Job(2, focus="views"), index)[1] for index in range(TRIES))
-    wrong = next(p for p in programs if p is not None and check(p, []) is not None)
+    monkeypatch.setattr(Generator, "layouts", lambda generator: None)
+    wrong = next(p for p in map(_found, range(TRIES)) if p is not None)
     monkeypatch.undo()
     _forget_plans()
     assert check(wrong, []) is None
+
+
+def _found(index: int) -> Program | None:
+    """A program that is found to be wrong, or to have a wrong statement beside it."""
+    generator, program, _ = drawn(Job(2, focus="views"), index)
+    finding = generator.finding
+    if program is not None:
+        finding = check(program, [])
+    return None if finding is None else finding.program
 
 
 def _forget_plans() -> None:
@@ -101,3 +111,22 @@ def test_a_run_without_a_focus_has_programs_of_several() -> None:
     seen = {drawn(Job(5), index)[0].focus for index in range(60)}
     assert seen == set(MIXTURE)
     assert {drawn(Job(5, focus="jit"), index)[0].focus for index in range(5)} == {"jit"}
+
+
+def test_a_program_on_a_device_that_compiles_slowly_may_take_longer() -> None:
+    job = Job(1, patience=10.0)
+    assert job.patience_for([Way(), Way("CPU")]) == 10.0
+    assert job.patience_for([Way(), Way("CL"), Way("CL")]) >= 100.0
+
+
+def test_statements_of_several_results_are_differentiated() -> None:
+    """A statement to differentiate is drawn in nearly all cases, and all of its parts count."""
+    found = []
+    with Context(FERRULE_DEVICE="NUMPY"):
+        for index in range(40):
+            generator = Generator(4, index)
+            generator.start()
+            found += [generator.one_statement() for _ in range(4)]
+    programs = [program for program in found if program is not None]
+    assert len(programs) > len(found) / 3
+    assert any(len(program.results) > 1 for program in programs)

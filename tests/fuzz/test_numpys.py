@@ -97,3 +97,11 @@ def test_what_all_devices_have_wrong_is_a_finding(monkeypatch: pytest.MonkeyPatc
     assert finding is not None
     assert finding.kind == "wrong"
     assert "NumPy" in finding.detail
+
+
+def test_integers_that_wrap_on_the_way_are_left_alone() -> None:
+    """NumPy computes in float64, where nothing wraps."""
+    wide = Source("a0", 'Tensor([[300, 2], [1, 0]], dtype="int16")')
+    for line in ("(a0 * a0).cumsum(1)", "(a0 * 200 + 1).sum()"):
+        program = Program((wide,), (f"v0 = {line}",), ("v0",))
+        assert check(program, [Way("CPU")]) is None

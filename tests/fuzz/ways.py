@@ -34,6 +34,8 @@ class Way:
     """The setting JIT under which the program is a `TinyJit`; 0: it is none."""
     late: bool = False
     """True if results are read after the last call, instead of after their own."""
+    handed: bool = False
+    """True if the arrays that results and the state hand out are kept, and not copied."""
     threads: int = 1
     """For kernels."""
     layout: int = 0
@@ -101,6 +103,7 @@ def draw_way(program: Program, rng: random.Random, focus: str, devices: Sequence
         cuts=tuple(cuts),
         jit=jit,
         late=rng.random() < 0.4,
+        handed=rng.random() < 0.3,
         threads=rng.choice([1, 1, 2, 7]),
         # A reshape of another layout may be a copy: what is then written is not seen in it.
         layout=rng.randint(1, 1000) if rng.random() < 0.3 and not program.writes else 0,
@@ -277,12 +280,17 @@ class _Run:
             results = self.function(*arguments)
             kept.append(results)
             if not late:
-                outcome.add([*map(to_array, results)], self.program, self.names)
+                self.add(outcome, results)
             if self.way.outside:
                 self.write_state()
         for results in kept if late else ():
-            outcome.add([*map(to_array, results)], self.program, self.names)
+            self.add(outcome, results)
         return outcome
+
+    def add(self, outcome: Outcome, results: Iterable[Tensor]) -> None:
+        """Reads what a call gave, and the state after it."""
+        handed = self.way.handed
+        outcome.add([to_array(x, handed) for x in results], self.program, self.names, handed)
 
     def calls_at_once(self) -> Outcome:
         """All calls as one under `vmap`, which is made three times, as the third is a replay."""
@@ -291,7 +299,7 @@ class _Run:
             results = self.function(calls)
         outcome = Outcome()
         for found in results:
-            outcome.add([*map(to_array, found)], self.program, self.names)
+            self.add(outcome, found)
         return outcome
 
     def write_state(self) -> None:

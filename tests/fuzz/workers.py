@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import json
 import multiprocessing
 import os
@@ -19,6 +20,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from ferrule.device import Device, DeviceUnavailableError
+from tests.fuzz import surface
 from tests.fuzz.check import Finding, check, error_finding, is_internal
 from tests.fuzz.generate import Generator
 from tests.fuzz.program import Program
@@ -26,7 +28,10 @@ from tests.fuzz.shrink import shrink
 from tests.fuzz.ways import Way, draw_ways
 
 DEVICES = ("NUMPY", "CPU", "CPU")
-MIXTURE = ("", "", "", "", "views", "gradients", "jit", "writes")
+MIXTURE = (
+    *(*[""] * 14, *["views"] * 3, *["gradients"] * 3, *["jit"] * 3, *["writes"] * 3),
+    *(*["aliases"] * 6, "contractions"),
+)
 """The foci of programs of a run without one."""
 SECONDS_EACH = 20.0
 """For one program that is run again by itself."""
@@ -37,6 +42,8 @@ PROGRAMS_EACH = 400
 sooner where half of `MOST_MEMORY` is in use."""
 MOST_MEMORY = 3 << 30
 SHRINKING = 60.0
+CL_PATIENCE = 5.0
+"""How many times as long a program may take for each of its ways on CL, which compiles slowly."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,10 @@ class Job:
     ways: int = 3
     patience: float = 20.0
     """Seconds of processor time for one program in all ways; more is a hang."""
+
+    def patience_for(self, ways: Sequence[Way]) -> float:
+        """The patience for a program that is run in these ways."""
+        return self.patience * (1 + CL_PATIENCE * sum(way.device == "CL" for way in ways))
 
 
 @dataclass
@@ -75,9 +86,12 @@ def drawn(job: Job, index: int) -> tuple[Generator, Program | None, list[Way]]:
     return generator, program, draw_ways(program, rng, focus, job.devices, job.ways)
 
 
-def run_one(job: Job, index: int) -> Report:
+def run_one(job: Job, index: int, patience: Any = None) -> Report:
+    """Draws and runs a program; `patience` is told how long that may take."""
     start = time.monotonic()
     generator, program, ways = drawn(job, index)
+    if patience is not None:
+        patience.value = job.patience_for(ways)
     finding = generator.finding
     if program is not None:
         try:
@@ -95,7 +109,7 @@ def run_one(job: Job, index: int) -> Report:
     )
 
 
-def _work(job: Job, indices: Connection, reports: Connection) -> None:
+def _work(job: Job, indices: Connection, reports: Connection, patience: Any) -> None:
     """The life of a worker: a number comes in, and what came of it goes out."""
     faulthandler.disable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -103,9 +117,10 @@ def _work(job: Job, indices: Connection, reports: Connection) -> None:
     # A statement of too many elements is a MemoryError then, and another one is drawn.
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY, MOST_MEMORY))
     warnings.simplefilter("ignore")
+    gc.freeze()  # a capture looks through all objects for owners of memory: there are none yet
     while (index := indices.recv()) is not None:
         try:
-            report = run_one(job, index)
+            report = run_one(job, index, patience)
         except MemoryError:
             report = Report(index, None, False)
         except Exception:
@@ -128,7 +143,9 @@ class Worker:
         context = multiprocessing.get_context("fork")
         receive, self.indices = context.Pipe(False)
         self.reports, send = context.Pipe(False)
-        self.process = context.Process(target=_work, args=(job, receive, send), daemon=True)
+        self.patience = context.Value("d", job.patience, lock=False)
+        arguments = (job, receive, send, self.patience)
+        self.process = context.Process(target=_work, args=arguments, daemon=True)
         self.process.start()
         receive.close()
         send.close()
@@ -139,6 +156,7 @@ class Worker:
 
     def give(self, index: int) -> None:
         self.index, self.since, self.used = index, time.monotonic(), self.processor_time
+        self.patience.value = self.job.patience
         self.indices.send(index)
 
     def end(self) -> None:
@@ -158,8 +176,9 @@ class Worker:
         except (OSError, ValueError, IndexError):
             return 0.0
 
-    def hangs(self, patience: float) -> bool:
+    def hangs(self) -> bool:
         """True if a program takes too long, not counting what other processes took from it."""
+        patience = self.patience.value
         passed = time.monotonic() - self.since
         if passed < patience:
             return False
@@ -182,6 +201,7 @@ class Pool:
         self.job = job
         self.workers: list[Worker] = []
         self.count = count
+        surface.methods_with_rules()  # takes a second, which all workers share
 
     def run(self, indices: Any, until: float) -> Any:
         """Yields a report for each number, until the time is over."""
@@ -215,8 +235,8 @@ class Pool:
                 except (EOFError, ConnectionError):
                     worker.process.join()
                     report = self.lost(worker, "crash", f"exit code {worker.process.exitcode}")
-            elif worker.hangs(self.job.patience):
-                report = self.lost(worker, "hang", f"more than {self.job.patience:.0f} seconds")
+            elif worker.hangs():
+                report = self.lost(worker, "hang", f"more than {worker.patience.value:.0f} seconds")
             elif worker.memory > MOST_MEMORY:
                 report = self.lost(worker, "memory", f"more than {MOST_MEMORY >> 30} GiB")
             if report is None:

@@ -1,0 +1,161 @@
+"""Programs around products that are large enough for tiles, blocks, and sums over these.
+
+A kernel with fewer operations needs none of them, so that small programs never meet what decides
+about them: which sums share a kernel, what is kept in blocks, and how often it is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ferrule import Tensor
+from tests.fuzz.drawing import Drawing, Limits, NothingFitsError
+
+LIMITS = Limits(statements=4, elements=4000, most=6000)
+SIZES = (16, 17, 24, 31, 32, 33, 40, 48)
+LEAST = 33_000
+"""Multiply-adds of a product, from which it is scheduled as one."""
+EPILOGUES = ("relu()", "abs()", "sigmoid()", "exp2()", "softmax(-1)", "softmax(0)", "square()")
+FOLDED = ("sum({})", "max({})", "mean({})", "argmax({})", "cumsum({})", "logsumexp({})")
+
+
+@dataclass
+class Contractions:
+    """Draws statements for one program."""
+
+    draw: Drawing
+    new_name: Callable[[], str]
+    waiting: list[str] = field(default_factory=list)
+    """Statements that belong to the last one."""
+    made: int = 0
+    """How many statements were drawn, the first of which is a product."""
+
+    def sources(self) -> None:
+        self.draw.fresh((self.draw.choice(SIZES), self.draw.choice(SIZES)), "float32")
+
+    def statement(self) -> str:
+        kinds: list[tuple[int, Callable[[], str]]] = [
+            (6, self.product),
+            (2, self.attention),
+            (1, self.convolution),
+            (3, self.epilogue),
+            (3, self.combined),
+            (3, self.folded),
+            (2, self.moved),
+            (3, self.chosen),
+        ]
+        if self.waiting:
+            return f"{self.new_name()} = {self.waiting.pop()}"
+        if self.made == 0:
+            kinds = kinds[:3]
+        weights = [weight for weight, _ in kinds]
+        (kind,) = self.draw.rng.choices([kind for _, kind in kinds], weights)
+        self.made += 1
+        return f"{self.new_name()} = {kind()}"
+
+    # -- products --------------------------------------------------------------------------------
+
+    def product(self) -> str:
+        """A product of matrices, of a batch of them, or of what is computed on the way."""
+        draw = self.draw
+        name = self.matrix()
+        rows, terms = self.draw.values[name].shape
+        sizes = [n for n in SIZES if rows * terms * n >= LEAST]
+        columns = draw.choice(sizes)
+        left = f"({name} {draw.choice('+*')} {draw.number(draw.values[name].dtype)})"
+        left = left if draw.chance(0.3) else name
+        if draw.chance(0.3):
+            return f"{left} @ {self.other((columns, terms))}.T"
+        if draw.chance(0.2):
+            return f"{left}.T @ {self.other((rows, columns))}"
+        return f"{left} @ {self.other((terms, columns))}"
+
+    def attention(self) -> str:
+        """Two products, with what becomes of the first between them."""
+        draw = self.draw
+        name = self.matrix()
+        rows, depth = draw.values[name].shape
+        count = draw.choice([n for n in SIZES if rows * depth * n >= LEAST])
+        key, value = self.other((count, depth)), self.other((count, depth))
+        scores = f"({name} @ {key}.T)"
+        between = draw.choice(["softmax(-1)", "relu()", "softmax(0)", "cumsum(1)", "square()"])
+        if draw.chance(0.3):
+            scores = f"({scores} + {self.other((rows, count))})"
+        return f"{scores}.{between} @ {value}"
+
+    def convolution(self) -> str:
+        draw = self.draw
+        inputs, outputs, size = draw.integer(2, 4), draw.integer(8, 12), draw.choice([9, 12, 13])
+        x = draw.fresh((draw.integer(1, 2), inputs, size, size), "float32")
+        weight = draw.fresh((outputs, inputs, 3, 3), "float32")
+        stride = draw.choice(["", ", stride=2", ", padding=1", ", padding=1, dilation=2"])
+        return f"{x}.conv2d({weight}{stride})"
+
+    def matrix(self) -> str:
+        fits = self.draw.fitting(
+            lambda x: x.ndim == 2 and x.dtype.name == "float32" and _is_large(x)
+        )
+        if not fits or self.draw.chance(0.2):
+            return self.draw.fresh(
+                (self.draw.choice(SIZES[2:]), self.draw.choice(SIZES[4:])), "float32"
+            )
+        return self.draw.choice(fits)
+
+    def other(self, shape: tuple[int, ...]) -> str:
+        fits = self.draw.fitting(lambda x: x.shape == shape and x.dtype.name == "float32")
+        return (
+            self.draw.choice(fits)
+            if fits and self.draw.chance(0.6)
+            else self.draw.fresh(shape, "float32")
+        )
+
+    # -- what goes with them ---------------------------------------------------------------------
+
+    def value(self) -> str:
+        fits = self.draw.fitting(lambda x: x.numel() >= 64 and x.dtype.name == "float32")
+        if not fits:
+            raise NothingFitsError
+        return fits[-1] if self.draw.chance(0.5) else self.draw.choice(fits)
+
+    def epilogue(self) -> str:
+        return f"{self.value()}.{self.draw.choice(EPILOGUES)}"
+
+    def combined(self) -> str:
+        """A value with another, or with what its rows and columns are combined to."""
+        draw, name = self.draw, self.value()
+        x = draw.values[name]
+        if draw.chance(0.5):
+            return f"{name} {draw.choice('+-*')} {draw.operand(x, 0.1)}"
+        how = draw.choice(["sum", "max", "mean", "min"])
+        return f"{name} {draw.choice('+-*')} {name}.{how}({draw.axis(x)}, keepdim=True)"
+
+    def folded(self) -> str:
+        name = self.value()
+        return f"{name}.{self.draw.choice(FOLDED).format(self.draw.axis(self.draw.values[name]))}"
+
+    def chosen(self) -> str:
+        """Sums that are rounded, and which of them is the largest: two roundings of one sum would
+        meet there.
+        """
+        draw, name = self.draw, self.value()
+        total = f"v{draw.count}"
+        self.waiting = [
+            draw.choice([f"{total} == {total}.max()", f"{total} >= {total}.max(-1, keepdim=True)"]),
+        ]
+        if draw.chance(0.5):
+            self.waiting.insert(0, f"{total}.argmax()")
+        axis = draw.axis(draw.values[name])
+        return f"({name} / 3).sum({axis}{draw.choice(['', ', keepdim=True'])})"
+
+    def moved(self) -> str:
+        draw, name = self.draw, self.value()
+        x = draw.values[name]
+        kinds = [f"{name}[{draw.key(x)}]", f"{name}.flip({draw.axis(x)})", f"{name}.pad((1, 2))"]
+        if x.ndim == 2:
+            kinds.append(f"{name}.T")
+        return draw.choice(kinds)
+
+
+def _is_large(x: Tensor) -> bool:
+    return bool(min(x.shape) >= SIZES[0] and x.numel() * SIZES[-1] >= LEAST)
