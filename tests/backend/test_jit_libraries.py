@@ -123,3 +123,25 @@ def test_a_library_that_uses_tensors_may_keep_some(library: Any) -> None:
     assert calls(captured) == [[2, 2.0 * i] for i in range(4)]
     vars(library)["weight"] = Tensor([5.0]).realize()
     assert calls(captured) == [[5, 5.0 * i] for i in range(4)]
+
+
+class Lazily:
+    """Computes an attribute of a class when it is first asked for, and keeps it there."""
+
+    def __get__(self, instance: object, kind: type) -> float:
+        kind.kept = 2.0
+        return 2.0
+
+
+class Counted:
+    factor = Lazily()
+    rest = 1.0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x * type(self).factor + self.rest
+
+
+def test_classes_that_get_attributes_when_they_are_looked_at(device: str) -> None:
+    model = Counted()
+    f = TinyJit(lambda x: model(x).realize())
+    assert [f(Tensor([float(i)])).item() for i in range(4)] == [1.0, 3.0, 5.0, 7.0]

@@ -33,6 +33,7 @@ from ferrule.jit.places import (
     is_bystander,
     is_foreign,
     is_of_python,
+    items,
     slots,
     tensors_of,
     variables,
@@ -312,7 +313,7 @@ class _Walk:
 
     def _look_into_class(self, kind: type) -> None:
         for base in kind.__mro__:
-            for name, child in ({} if is_of_python(base) else vars(base)).items():
+            for name, child in [] if is_of_python(base) else items(vars(base)):
                 if not name.startswith("__"):
                     for holder in dict.fromkeys((base, kind)):  # which may get one of its own
                         self._offer(class_place(holder, name, child), child)
@@ -333,7 +334,7 @@ class _Walk:
                 self._offer(place, child)
         # What is found in the class as long as the object has none of its own.
         for base in bases if hasattr(value, "__dict__") else ():
-            for name, child in vars(base).items():
+            for name, child in items(vars(base)):
                 may_be_hidden = is_plain(child) or not (is_foreign(base) or _sets(child))
                 if name not in own and may_be_hidden and not name.startswith("__"):
                     self._offer(Place(own, name), child)
@@ -349,7 +350,7 @@ class _Walk:
                     self.numbers.append(_Number(name, _getter(Place(own, name))))
 
     def _offer_all(self, attributes: dict[str, Any]) -> None:
-        for name, child in attributes.items():
+        for name, child in items(attributes):
             self._offer(Place(attributes, name), child)
 
     def _offer(self, place: Place, child: Any) -> None:

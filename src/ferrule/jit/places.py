@@ -8,7 +8,7 @@ import sys
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from importlib.util import resolve_name
 from typing import Any, TypeAlias, final
@@ -134,7 +134,7 @@ def below(value: Any) -> Iterator[Found]:
         yield from _fixed(value, (value.func, value.args, value.keywords))
     elif isinstance(value, type):
         if not is_foreign(value):
-            for name, child in vars(value).items():
+            for name, child in items(vars(value)):
                 yield class_place(value, name, child), child
             yield from _fixed(value, value.__bases__)
     elif isinstance(value, staticmethod | classmethod):
@@ -243,6 +243,11 @@ def _names(code: types.CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _names(constant)
+
+
+def items(space: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """What a namespace has now: to ask for an attribute may run code that adds others."""
+    return list(space.items())
 
 
 def attributes(value: object) -> dict[str, Any]:
