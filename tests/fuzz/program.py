@@ -68,6 +68,11 @@ class Program:
         return self.writes and any(not _MAY_COPY.isdisjoint(methods(line)) for line in self.body)
 
     @property
+    def squeezes(self) -> bool:
+        """True if a statement leaves out axes of size 1, which a variable size is not known to be."""
+        return any("squeeze" in methods(line) for line in self.body)
+
+    @property
     def trains(self) -> bool:
         """True if a statement steps an optimiser."""
         return any(is_optimizer(name) for line in self.body for name in loaded(line))

@@ -143,7 +143,7 @@ def _draw_form(program: Program, way: Way, rng: random.Random) -> Way:
     if 0.12 < kind < 0.24 and len(program.body) > 1 and not is_whole:
         return replace(way, split=rng.randint(1, len(program.body) - 1), cuts=())
     # What is drawn for a variable size is that of the largest.
-    may_differ = bool(program.arguments) and not program.is_random
+    may_differ = bool(program.arguments) and not (program.is_random or program.squeezes)
     if 0.24 < kind < 0.38 and may_differ and not way.beside and not program.writes_to_copies:
         return replace(way, variable=rng.randint(1, 1000), layout=0)
     return way

@@ -37,7 +37,7 @@ SECONDS_EACH = 20.0
 """For one program that is run again by itself."""
 IDLE = 0.02
 """Of a processor; a worker that uses less than this for long waits for what never comes."""
-PROGRAMS_EACH = 400
+PROGRAMS_EACH = 60
 """Of a worker, before a new one takes over; so that what it keeps does not pile up. One does so
 sooner where half of `MOST_MEMORY` is in use."""
 MOST_MEMORY = 3 << 30
