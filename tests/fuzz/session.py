@@ -51,6 +51,8 @@ class Session:
         self.first = self.saved.get("next", 0)
         self.done = 0
         self.found: Counter[tuple[str, str]] = Counter()
+        self.smaller: Counter[tuple[str, str]] = Counter()
+        """Of the kinds that findings have when they are shrunk, which may be fewer."""
         self.written: list[Path] = []
         self.accepted: Counter[str] = Counter()
         self.rejected: Counter[str] = Counter()
@@ -114,10 +116,9 @@ class Session:
             return
         smaller = finding if self.options.no_shrink else shrunk(finding)
         smaller = replace(smaller, detail=f"{self.again(index)}\n\n{smaller.detail}")
-        if smaller.key != finding.key:
-            self.found[smaller.key] += 1
-            if self.found[smaller.key] > MOST_SHRUNK:
-                return
+        self.smaller[smaller.key] += 1
+        if self.smaller[smaller.key] > MOST_SHRUNK:
+            return
         name = re.sub(r"\W+", "-", f"{smaller.kind}-{smaller.where}")[:60]
         path = self.options.findings / f"{name}-{self.job.seed}-{index}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
