@@ -69,7 +69,7 @@ class Program:
 
     @property
     def squeezes(self) -> bool:
-        """True if a statement leaves out axes of size 1; a variable size is not known to be that."""
+        """True if a statement leaves out axes of size 1: a variable is not known to be 1."""
         return any("squeeze" in methods(line) for line in self.body)
 
     @property
