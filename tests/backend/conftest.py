@@ -23,6 +23,7 @@ _REPLAYS_ON_CL = {
     "test_a_training_step_equals_the_plain_one",
     "test_an_output_can_be_fed_back",
     "test_state_is_updated_in_place",
+    "test_writes_beside_a_function_of_the_host",
     "test_symbolic_sizes",
     "test_the_first_call_runs_the_second_captures_the_third_replays",
     "test_views_of_one_memory_as_arguments",

@@ -1081,6 +1081,20 @@ def test_state_is_updated_in_place() -> None:
     assert len(counter.add.jit_cache) == 1
 
 
+def test_writes_beside_a_function_of_the_host() -> None:
+    """What is written to is kept meanwhile, in case the function raises: no read of values."""
+
+    @TinyJit
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        y += 1
+        return x.sort()[0]
+
+    for i in range(4):
+        y = Tensor([float(i)]).realize()
+        assert step(Tensor([3.0, i, 2.0]).realize(), y).tolist() == sorted([3, i, 2])
+        assert y.tolist() == [i + 1]
+
+
 def test_an_argument_is_updated_in_place() -> None:
     @TinyJit
     def bump(x: Tensor) -> None:

@@ -563,3 +563,74 @@ def test_tensors_move_in_containers_that_are_given(
         return found
 
     assert results(is_captured=True) == results(is_captured=False)
+
+
+def _fill_given(given: dict[str, Tensor], kept: dict[str, Tensor], x: Tensor) -> Tensor:
+    given["a"] = x * 2
+    return kept["a"] * 1
+
+
+def _fill_kept(given: dict[str, Tensor], kept: dict[str, Tensor], x: Tensor) -> Tensor:
+    kept["a"] = x * 2
+    return given["a"] * 1
+
+
+def _swap_both(given: dict[str, Tensor], kept: dict[str, Tensor], x: Tensor) -> Tensor:
+    given["b"] = x + 1
+    given["a"], kept["b"] = kept["b"], given["a"]
+    return given["a"] + x
+
+
+@pytest.mark.parametrize("step", [_fill_given, _fill_kept, _swap_both])
+@pytest.mark.parametrize("same", [(1,), (1, 2), (3,), (4, 5), (2, 4)])
+def test_a_container_that_is_given_may_be_one_that_is_reached(
+    step: Callable[[Any, Any, Tensor], Tensor], same: tuple[int, ...]
+) -> None:
+    def results(is_captured: bool) -> list[Any]:
+        kept = _dict(_numbers(1), _numbers(2))
+        other = _dict(_numbers(3), _numbers(4))
+
+        def plain(given: dict[str, Tensor], x: Tensor) -> Tensor:
+            return step(given, kept, x)
+
+        function = TinyJit(plain) if is_captured else plain
+        found = []
+        for call in range(7):
+            result = function(kept if call in same else other, _numbers(call))
+            found += [result.tolist(), _listed(kept), _listed(other)]
+        return found
+
+    assert results(is_captured=True) == results(is_captured=False)
+
+
+def _exchange(box: State, x: Tensor) -> Tensor:
+    one, other = box.one, box.other
+    one.w.assign(one.h * 0.25)
+    one.h = x
+    one.w, other.w = other.w, one.w
+    return x
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        "0 new, 1 new, 0 last, 0 new, 1 new, 0 w, 0 new",
+        "0 new, 0 new, 1 last, 1 new, 0 new, 1 w, 1 new",
+        "1 new, 0 new, 1 last, 1 new, 0 last, 1 w, 0 w, 1 new",
+    ],
+)
+def test_a_tensor_of_a_state_out_of_reach_is_that_of_one_in_reach(calls: str) -> None:
+    def results(function: Callable[[State, Tensor], Tensor]) -> list[Any]:
+        models = [State(w=_numbers(11 + i), h=_numbers(13 + i)) for i in range(2)]
+        box = State(other=State(w=_numbers(15)))
+        last, found = _numbers(0), []
+        for number, call in enumerate(calls.split(", ")):
+            model, argument = call.split()
+            box.one = models[int(model)]
+            x = {"new": _numbers(20 + number), "last": last, "w": box.one.w}[argument]
+            last = function(box, x)
+            tensors = [box.other.w, *[t for m in models for t in (m.w, m.h)]]
+            found.append([tensor.item() for tensor in tensors])
+        return found
+
+    assert results(TinyJit(_exchange)) == results(_exchange)

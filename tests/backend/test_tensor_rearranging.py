@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.gradients import assert_gradients
 
 from ferrule import Context, Tensor, Variable
+from ferrule.realize import realize
 
 RNG = np.random.default_rng(4)
 X = RNG.normal(size=(2, 6, 3))
@@ -111,3 +112,19 @@ def test_gradients() -> None:
         assert_gradients(lambda x: x.rearrange("a (b c) d -> (d a) c b", b=2), X)
         assert_gradients(lambda x: x.reduce("a (b 2) d -> d a", "max"), X)
         assert_gradients(lambda x: x.repeat("a b c -> b (a 2) c"), X)
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("size", [8, 16, 33, 64])
+def test_several_sums_with_turned_matrices_in_one_schedule(size: int) -> None:
+    arrays = np.random.default_rng(0).standard_normal((5, size, size)).astype(np.float32)
+    a, b, c, d, e = (Tensor(array).realize() for array in arrays)
+    results = [a + b.T, c * d.T, (e.T - a) * b]
+    realize([result.lazydata for result in results])
+    expected = [
+        arrays[0] + arrays[1].T,
+        arrays[2] * arrays[3].T,
+        (arrays[4].T - arrays[0]) * arrays[1],
+    ]
+    for ours, theirs in zip(results, expected, strict=True):
+        np.testing.assert_array_equal(ours.numpy(), theirs)

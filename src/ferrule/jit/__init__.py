@@ -29,6 +29,7 @@ from ferrule.containers import leaves
 from ferrule.expr import Variable
 from ferrule.helpers import check_function, not_a_function
 from ferrule.jit.before import compute_lazy
+from ferrule.jit.containers import held_in
 from ferrule.jit.exclusion import alone, anyone_runs, wait_for_others
 from ferrule.jit.found import FoundInputs
 from ferrule.jit.hooks import code_of
@@ -245,6 +246,8 @@ class TinyJit(Generic[ReturnType]):
             replay = self._find(arguments)
             if replay is not None and replay.watch.overlaps(arguments.buffers):
                 replay = None  # a gradient is in memory that the function uses besides
+        if replay is not None and not replay.fills.isdisjoint(held_in([*args, kwargs])):
+            replay = None  # what it is given there would be what it has put there
         return arguments, replay
 
     def _find(self, arguments: Arguments) -> Replay | None:
@@ -259,7 +262,7 @@ class TinyJit(Generic[ReturnType]):
         numbers, inputs = found
         arguments.explicit = len(arguments.tensors)
         signature = inputs.add_to(arguments.tensors, arguments.buffers)
-        arguments.key = (*arguments.key, numbers.key(), signature)
+        arguments.key = (*arguments.key, numbers.key(), inputs.places, signature)
         return self._replays.get(arguments.key)
 
     def _read_anew(
@@ -335,7 +338,8 @@ class TinyJit(Generic[ReturnType]):
         self._writes_arguments |= replay.watch.writes_arguments()
         self._outside[arguments.key] = replay.numbers, replay.found
         self._outside.move_to_end(arguments.key)
-        arguments.key = (*arguments.key, replay.numbers.key(), replay.found_key)
+        kept = replay.numbers.key(), replay.found.places, replay.found_key
+        arguments.key = (*arguments.key, *kept)
         self._replays[arguments.key] = replay
         replay.last_call = self.cnt
         while len(self._replays) > _MOST_REPLAYS:

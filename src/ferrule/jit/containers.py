@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from typing import Any, final
 
 from ferrule.containers import is_record, leaves
+from ferrule.jit.places import attributes
+from ferrule.jit.reach import Reach
 from ferrule.jit.results import replace_tensors
 from ferrule.tensor import Tensor
 
@@ -21,6 +23,8 @@ class Containers:
     """
 
     def __init__(self, given: Any, stand_ins: Mapping[Tensor, Tensor]) -> None:
+        self.given = given if stand_ins else ()
+        """The containers of which there are copies."""
         self.used = replace_tensors(given, stand_ins) if stand_ins else given
         """What the function is called with."""
         self._before = _tensors(self.used)
@@ -28,6 +32,12 @@ class Containers:
         """Each container that was copied, and its copy."""
         self._originals: dict[int, Any] = {id(copy): original for original, copy in self._pairs}
         self._originals |= {id(stand_in): tensor for tensor, stand_in in stand_ins.items()}
+
+    def are_found_twice(self, reach: Reach) -> bool:
+        """Whether a copy would not do: its original is in several places, or can be reached too."""
+        originals = [id(original) for original, _ in self._pairs]
+        is_repeated = len(set(originals)) < len(originals)
+        return is_repeated or any(reach.has_holder(number) for number in held_in(self.given))
 
     def have_changed(self) -> bool:
         """Whether other tensors are in them, or the same in other places, than before the call."""
@@ -57,6 +67,16 @@ class Containers:
         if isinstance(value, list | dict) or is_record(value):  # which the call made
             _fill(value, value, self._original)
         return value
+
+
+def held_in(value: Any) -> set[int]:
+    """The lists and dicts in containers, those of a dataclass's attributes included, by `id()`."""
+    if not (isinstance(value, list | tuple | dict) or is_record(value)):
+        return set()
+    inside = set[int]().union(*map(held_in, _contents(value)))
+    if isinstance(value, tuple):
+        return inside
+    return {id(attributes(value) if is_record(value) else value), *inside}
 
 
 def _tensors(value: Any) -> list[Tensor | None]:

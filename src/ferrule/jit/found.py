@@ -13,13 +13,14 @@ import weakref
 from collections import Counter
 from collections.abc import Collection, Mapping, Set
 from dataclasses import field
+from functools import cached_property
 from typing import Any, TypeAlias, final
 
 from ferrule.buffer import Buffer
 from ferrule.expr import sint
 from ferrule.gradient import Value
 from ferrule.jit.inputs import Arguments, follow, is_copy, memories_of, memory_of, memory_serial
-from ferrule.jit.places import Path, Place, tensors_of
+from ferrule.jit.places import Path, Place, replaceable, tensors_of
 from ferrule.jit.reach import Reach
 from ferrule.lazy import LazyBuffer
 from ferrule.records import dataclass
@@ -55,6 +56,12 @@ class FoundInputs:
     """Where those are that the function reads or writes to, if there are any."""
     absent: list[Parameter] = field(default_factory=list)
     """Other tensors that had no gradient when a call was captured."""
+
+    @cached_property
+    def places(self) -> tuple[Any, ...]:
+        """What tells its spots from others, in their order, which that of a signature is."""
+        used = [spot.identity if isinstance(spot, Place) else id(spot) for spot in self.used]
+        return tuple(used), tuple(map(id, self.absent))
 
     def add_to(self, tensors: list[Tensor], buffers: list[Buffer]) -> tuple[Any, ...]:
         """Adds the inputs that are used to the tensors of a call and their memory.
@@ -94,6 +101,14 @@ def _kind_of_contents(spot: Spot, taken: Set[int]) -> tuple[Any, list[tuple[Tens
         return _OTHER, []
     found = zip(tensors, [buffer for _, buffer in pairs], strict=True)
     return (_structure(content), *[kind for kind, _ in pairs]), list(found)
+
+
+def _is_at(spot: Spot, places: list[tuple[Place, Path]]) -> bool:
+    """Whether a spot is the only one of these places."""
+    found = [replaceable(*place) for place in places]
+    if isinstance(spot, Place):
+        return [place.identity for place, _ in found] == [spot.identity]
+    return len(found) == 1 and found[0][0].holder is spot()
 
 
 def _structure(content: Any) -> Any:
@@ -194,17 +209,21 @@ class FoundBefore:
                 self._add(place, [path])
 
     def _is_alone(self, spot: Spot, reach: Reach) -> bool:
-        """Whether nothing else that the function can reach is, or is in the memory of, an input."""
+        """Whether nothing else that the function can reach is, or is in the memory of, an input.
+
+        A spot that is known from an earlier call may be out of reach, and what is there not.
+        """
         return all(
-            tensor not in reach
-            or (len(reach.places(tensor)) == 1 and self._has_its_own_memory(tensor))
+            self._is_only(tensor, int(tensor in reach))
+            and (tensor not in reach or _is_at(spot, reach.places(tensor)))
             for tensor in tensors_of(_contents(spot)) or ()
         )
 
-    def _has_its_own_memory(self, tensor: Tensor) -> bool:
+    def _is_only(self, tensor: Tensor, count: int) -> bool:
+        """Whether so many tensors in reach are in its memory."""
         serial = memory_serial(tensor.lazydata)
-        is_alone = serial is None or self._memories[serial] == 1
-        return is_alone and self._cells[id(tensor._cell)] == 1
+        is_alone = serial is None or self._memories[serial] == count
+        return is_alone and self._cells[id(tensor._cell)] == count
 
     def _add(self, spot: Spot, paths: list[Path]) -> None:
         known = self._used.get(_key(spot))

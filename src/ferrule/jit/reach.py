@@ -115,6 +115,10 @@ class Reach:
         known = self._holders.get(id(holder))
         return known is not None and known[1] == _length(holder)
 
+    def has_holder(self, number: int) -> bool:
+        """Whether a holder of places that were found, such as a list, has this `id()`."""
+        return number in self._holders
+
     def _is_alive(self, number: int) -> bool:
         reference = self._tensors.get(number)
         return reference is not None and reference() is not None

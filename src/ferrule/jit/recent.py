@@ -228,9 +228,11 @@ class Recent:
         replay: Replay, arguments: Arguments, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Recent | None:
         """A call with these arguments; None if they are not of the simple kinds."""
-        if arguments.parts:
+        values = (*args, *[kwargs[name] for name in sorted(kwargs)])
+        fills_given = replay.fills and any(isinstance(v, list | tuple | dict) for v in values)
+        if arguments.parts or fills_given:
             return None
-        known = _all_known((*args, *[kwargs[name] for name in sorted(kwargs)]))
+        known = _all_known(values)
         if known is None:
             return None
         count = arguments.explicit

@@ -63,6 +63,10 @@ def capture_call(
     failures, taken = this_thread.state.failures, this_thread.state.taken
     call = _Call(Before(arguments, function, writes, found))
     containers = Containers((tuple(args), dict(kwargs)), call.before.stand_ins)
+    if containers.are_found_twice(call.before.reach):
+        with others_turn():
+            result = function(*args, **kwargs)
+        return result, NotReplayable("a container that it is given can be got at in another way")
     args, kwargs = containers.used
     try:
         noting, written = noting_limits(), keep_written(call.before.last_version)

@@ -13,6 +13,7 @@ from ferrule.jit.batch import Batch
 from ferrule.jit.found import FoundInputs
 from ferrule.jit.inputs import InputPart
 from ferrule.jit.numbers import Numbers
+from ferrule.jit.places import Place
 from ferrule.jit.results import Outcome, build_result
 from ferrule.jit.watch import Watch
 from ferrule.jit.weights import PackedWeights
@@ -76,6 +77,10 @@ class Replay:
         self._changed = [buffer.base for buffer in changed]
         self._writes = bool(changed) or watch.writes_arguments()
         self._leaves_something = self._writes or bool(outcome.effects)
+        self.fills = frozenset(
+            [id(e.where.holder) for e in outcome.effects if isinstance(e.where, Place)]
+        )
+        """The holders of the places where it puts tensors, which these keep alive, by `id()`."""
         self._var_vals = dict(var_vals)
         self._objects = objects
         self._parts = parts
