@@ -204,9 +204,8 @@ def _turn_copies(plan: Plan, name: str, v: str, w: str) -> bool:
     r = plan.nest(name).loops[-1].range
     found = [e for c in plan.nest(name).computes for e in loads(c.value)]
     far = [e for e in dict.fromkeys(found) if step_of(e.src[0], r) not in (0, 1)]
-    others = sum(nest.name.startswith("turned") for nest in plan.kernel.nests)
-    for i, e in enumerate(far, others):
-        copy = f"turned{i}"
+    for i, e in enumerate(far):
+        copy = f"{name}.turned{i}"
         plan.stage(name, e, name, len(outside), inside, copy)
         plan.transpose(copy, f"{w}.i@{copy}", f"{v}.i@{copy}")
     plan.do("vectorize", name, f"{v}.i")
