@@ -55,6 +55,7 @@ class Aliases:
             (3, self.joined),
             (4, self.together),
             (3, self.exchanged),
+            (2, self.placed),
         ]
         weights = [weight for weight, _ in kinds]
         (kind,) = self.draw.rng.choices([kind for _, kind in kinds], weights)
@@ -140,7 +141,8 @@ class Aliases:
             ),
         ]
         self.draw.rng.shuffle(self.waiting)
-        new = self.operand(shape, name, exact=True)
+        alike = self.draw.fitting(lambda x: x.shape == shape and x is not self.draw.values[name])
+        new = self.draw.choice(alike) if alike else self.draw.fresh(shape, self.kind_of(name))
         if self.draw.chance(0.3):  # kernels that read one element have no loop for it in common
             source = self.target()
             key = ", ".join("-1:" for _ in self.shape_of(source))
@@ -161,6 +163,22 @@ class Aliases:
             f"{old} = {self.turned(name, shape)} {self.draw.choice(OPS)} {self.part(shape, other)}"
         )
 
+    def placed(self) -> str:
+        """A value that may be stored where it is joined with another, and is then written to."""
+        draw, name = self.draw, self.target()
+        made, whole = self.new_name(), self.new_name()
+        shape = self.shape_of(name)
+        pieces = [made, self.part(shape, name)]
+        draw.rng.shuffle(pieces)
+        write = f"{made}[{self.key(name)}] += {draw.number(draw.values[name].dtype)}"
+        self.waiting = [
+            draw.choice(
+                [write, f"{made} += {self.turned(name, shape)}", f"{self.new_name()} = {made} * 2"]
+            ),
+            f"{whole} = {pieces[0]}.cat({pieces[1]}, dim={draw.axis(draw.values[name])})",
+        ]
+        return f"{made} = ({self.operand(shape, name, exact=True)}).contiguous()"
+
     # -- parts of statements ---------------------------------------------------------------------
 
     def target(self) -> str:
@@ -169,6 +187,9 @@ class Aliases:
         if not names:
             raise NothingFitsError
         return names[int(len(names) * self.draw.rng.random() ** 2)]
+
+    def kind_of(self, name: str) -> str:
+        return self.draw.values[name].dtype.name
 
     def shape_of(self, text: str) -> tuple[int, ...]:
         found: Tensor = eval(text, dict(self.draw.values))
@@ -208,11 +229,7 @@ class Aliases:
         name = target
         if not self.has_room(name, shape) or draw.chance(0.5):
             fits = [other for other in draw.values if self.has_room(other, shape)]
-            name = (
-                draw.choice(fits)
-                if fits
-                else draw.fresh(shape, self.draw.values[target].dtype.name)
-            )
+            name = draw.choice(fits) if fits else draw.fresh(shape, self.kind_of(target))
         pairs = zip(draw.values[name].shape, shape, strict=True)
         spans = [":" if n == count else self.span(int(n), count) for n, count in pairs]
         text = name if all(span == ":" for span in spans) else f"{name}[{', '.join(spans)}]"

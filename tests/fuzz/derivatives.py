@@ -37,6 +37,8 @@ WRONG = 1e-4
 """Relative: a derivative that is off by more is wrong."""
 TRANSPOSED = 1e-7
 """Relative: by how much derivatives backwards and forwards may differ."""
+CANCELLED = 1e-9
+"""What rounding may leave of terms that cancel, as those of a softmax of large scores do."""
 FLOOR = 1e-6
 """Of a value: a derivative below it, such as one that is 0 but for rounding, has its size."""
 LARGEST = 1e3
@@ -101,7 +103,7 @@ def _said(slopes: Slopes, is_smooth: bool) -> str:
     a, b, c = slopes.backwards, slopes.forwards, slopes.differences
     if not np.isfinite([a, slopes.scale]).all():
         return ""
-    if np.isfinite(b) and abs(a - b) > TRANSPOSED * slopes.scale:
+    if np.isfinite(b) and abs(a - b) > TRANSPOSED * slopes.scale + CANCELLED:
         return f"backwards {a}, forwards {b}, differences {c}"
     if is_smooth and c is not None and abs(a - c) > WRONG * slopes.scale:
         return f"backwards {a}, forwards {b}, differences {c}"

@@ -246,7 +246,9 @@ class Machine:
             return False
         kinds = [tensor.dtype.np for tensor in tensors if dtypes.is_float(tensor.dtype)]
         room = min([mantissa(array.dtype), *(mantissa(np.dtype(kind)) for kind in kinds)])
-        return bits + math.log2(count) <= room
+        used = methods(line)
+        sums = max(1, used.count("MatMult")) * math.log2(count)
+        return (bits + sums) * 2 ** used.count("square") <= room
 
     def check_casts(self, line: str, operands: Sequence[str]) -> None:
         """Raises `UndefinedError` if numbers that integers cannot hold may become integers."""

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 import ferrule
+from ferrule import Context
 from ferrule.buffer import Buffer
 from ferrule.schedule import stored
 from ferrule.schedule.costs import Costs
 from ferrule.schedule.hazards import Hazards
 from tests.fuzz.check import Finding, check
-from tests.fuzz.program import Program
+from tests.fuzz.program import Program, Source
+from tests.fuzz.reference import Machine
 from tests.fuzz.workers import Job, drawn
 
 TRIES = 200
@@ -101,3 +103,16 @@ def test_products_are_large_enough_for_tiles(monkeypatch: pytest.MonkeyPatch) ->
         assert program is not None
         assert any(seen), program.text()
         assert check(program, []) is None
+
+
+def test_products_of_products_are_not_taken_for_exact() -> None:
+    """All partial results of a statement count, not only its operands and its result."""
+    machine = Machine()
+    for name in ("a0", "a1"):
+        made = f'Tensor(rng({name[1]}).integers(-6, 7, (40, 40)) / 2, dtype="float32")'
+        machine.add(Source(name, made), Program((), (), (), 1).rng(0))
+    with Context(FERRULE_DEVICE="NUMPY"):
+        machine.run("v1 = a0 @ a1")
+        machine.run("v2 = (v1 @ a0).square() @ a1")
+    assert machine.known["v1"].exact
+    assert not machine.known["v2"].exact

@@ -18,6 +18,7 @@ from ferrule.gradient.tape import REVERSE
 from ferrule.ops import UnaryOps
 from tests.fuzz import check, functions, ways
 from tests.fuzz.check import Finding, Shadows, check_way, plausible
+from tests.fuzz.derivatives import Slopes, _said
 from tests.fuzz.drawing import LARGE, LARGE_COUNTS, SMALL, Drawing
 from tests.fuzz.functions import DERIVATIVES, ORACLES
 from tests.fuzz.program import Program, Source, read_program
@@ -300,3 +301,9 @@ def test_sources_of_a_varied_size_differ_from_call_to_call(on_numpy: None) -> No
     draw.fresh((3, 2), "float32")
     shapes = [machine.add(made[0], PLAIN.rng(call), call).shape for call in range(4)]
     assert shapes == [(3, 2), (4, 2), (5, 2), (3, 2)]
+
+
+def test_what_rounding_leaves_of_a_derivative_is_not_compared() -> None:
+    left = Slopes(-1.3e-11, -1.9e-12, None, 1e-6)
+    assert not _said(left, True)
+    assert _said(replace(left, backwards=-1.3e-3), True)
