@@ -140,6 +140,10 @@ class Emitter:
             self._constants[key] = found
         return found
 
+    def less(self, a: UOp, b: UOp) -> UOp:
+        """Whether one scalar is less than another."""
+        return self.emit(UOp(UOps.ALU, dtypes.bool, 1, (a, b), ExprOp.CMPLT))
+
     def alu(self, op: ExprOp, *src: UOp) -> UOp:
         """An operation whose result has the dtype and the lanes of its operands."""
         return self.emit(UOp(UOps.ALU, src[0].dtype, src[0].lanes, src, op))

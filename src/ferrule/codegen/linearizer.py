@@ -156,10 +156,10 @@ def _guarded(nests: _Nests, guard: Guard, chunks: tuple[UOp, UOp, UOp]) -> None:
             bad = out.alu(ExprOp.MAX, bad, look.result())
     by_chunks = start is not chunks[0]
     with out.apart():
-        out.open_if(out.alu(ExprOp.CMPLT, bad, one))
+        out.open_if(out.less(bad, one))
         nests.roots(start, stop)
         out.close()
-    out.open_if(out.alu(ExprOp.CMPLT, zero, bad))
+    out.open_if(out.less(zero, bad))
     if by_chunks:
         others.roots(start, stop)
     else:
