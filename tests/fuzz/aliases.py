@@ -6,17 +6,22 @@ statements only, several of them in one schedule. Among all others they are too 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ferrule import Tensor
 from tests.fuzz.drawing import Drawing, NothingFitsError
+from tests.fuzz.program import loaded
 
 OPS = "+-+-*"
 LONG = {1: (70, 150, 300), 2: (9, 16, 18), 3: (6, 7)}
 """By the number of axes: sizes of those that a kernel has to go along in several steps."""
 MOST = 400
 """Elements of what is written to."""
+WIDE = ((40000,), (200, 200), (30, 30, 40))
+"""Shapes that several threads share out; nothing waits for another thread then."""
+WIDE_SHARE = 0.08
 REDUCED = ("sum({})", "sum({}, keepdim=True)", "max({})", "cumsum({})", "flip({})", "sort({})[0]")
 
 
@@ -28,6 +33,7 @@ class Aliases:
     new_name: Callable[[], str]
     waiting: list[str] = field(default_factory=list)
     """Statements that belong to the last one."""
+    most: int = MOST
 
     def sources(self) -> None:
         """Two or three tensors of one shape, and of one dtype."""
@@ -37,13 +43,19 @@ class Aliases:
         shape = [draw.choice([2, 3, 5, *LONG[rank]]) for _ in range(rank)]
         if draw.chance(0.5):
             shape = [shape[0]] * len(shape)
+        if draw.chance(WIDE_SHARE):
+            shape = list(draw.choice(WIDE))
+            self.most = math.prod(shape)
+            draw.limits = replace(draw.limits, most=4 * self.most)
         dtype = draw.choice(["float32", "float32", "int32", "float64", "int16"])
         for _ in range(draw.integer(2, 3)):
             draw.fresh(shape, dtype)
 
     def statement(self) -> str:
-        if self.waiting:
-            return self.waiting.pop()
+        while self.waiting:
+            line = self.waiting.pop()
+            if all(name in self.draw.values for name in loaded(line)):
+                return line  # but for what was not kept
         kinds: list[tuple[int, Callable[[], str]]] = [
             (5, self.view),
             (8, self.write),
@@ -183,7 +195,7 @@ class Aliases:
 
     def target(self) -> str:
         """A tensor to write to, or to read; early ones are likelier, as they are what is shared."""
-        names = self.draw.fitting(lambda x: 1 <= x.ndim <= 4 and 0 < x.numel() <= MOST)
+        names = self.draw.fitting(lambda x: 1 <= x.ndim <= 4 and 0 < x.numel() <= self.most)
         if not names:
             raise NothingFitsError
         return names[int(len(names) * self.draw.rng.random() ** 2)]
