@@ -69,8 +69,7 @@ class Aliases:
             (3, self.exchanged),
             (2, self.placed),
         ]
-        weights = [weight for weight, _ in kinds]
-        (kind,) = self.draw.rng.choices([kind for _, kind in kinds], weights)
+        kind = self.draw.weighted(kinds)
         return kind()
 
     # -- statements ------------------------------------------------------------------------------

@@ -49,8 +49,7 @@ class Contractions:
             return f"{self.new_name()} = {self.waiting.pop()}"
         if self.made == 0:
             kinds = kinds[:3]
-        weights = [weight for weight, _ in kinds]
-        (kind,) = self.draw.rng.choices([kind for _, kind in kinds], weights)
+        kind = self.draw.weighted(kinds)
         self.made += 1
         return f"{self.new_name()} = {kind()}"
 

@@ -86,6 +86,11 @@ class Drawing:
             raise NothingFitsError
         return self.rng.choice(items)
 
+    def weighted(self, items: Sequence[tuple[int, T]]) -> T:
+        """One of the items, each as often as its weight says."""
+        (found,) = self.rng.choices([x for _, x in items], [weight for weight, _ in items])
+        return found
+
     def integer(self, low: int, high: int) -> int:
         return self.rng.randint(low, high)
 

@@ -424,8 +424,7 @@ class Generator:
             kinds += [(60, self.method)]
         if self.focus == "gradients":  # most rules of gradients are of one method each
             kinds += [(30, self.method), (10, self.recipe)]
-        weights = [weight for weight, _ in kinds]
-        (kind,) = self.rng.choices([kind for _, kind in kinds], weights)
+        kind = self.draw.weighted(kinds)
         return kind()
 
     def method(self) -> str | None:

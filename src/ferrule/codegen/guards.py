@@ -18,7 +18,6 @@ from ferrule.codegen.kernel import (
     MONOIDS,
     Compute,
     Kernel,
-    Kind,
     Loop,
     Nest,
     Store,
@@ -93,7 +92,7 @@ def _in_chunks(kernel: Kernel, exact: Kernel, opts: Sequence[Opt], target: Targe
     root that is shared out.
     """
     root = kernel.roots[0]
-    if len(kernel.roots) > 1 or not root.loops or root.loops[0].kind is not Kind.PARALLEL:
+    if len(kernel.roots) > 1 or not root.is_shared_out:
         return None
     plan = Plan(exact, target)
     try:
@@ -191,7 +190,7 @@ def _values_of(atom: Expr, chunk: Expr) -> tuple[Expr, int] | None:
 
 def _calls(kernel: Kernel, target: Target) -> int:
     """About how many calls for some of its chunks a program gets in one run."""
-    shared = [n.loops[0] for n in kernel.roots if n.loops and n.loops[0].kind is Kind.PARALLEL]
+    shared = [nest.loops[0] for nest in kernel.roots if nest.is_shared_out]
     chunks = sum(loop.range.size.max for loop in shared)
     each = sum(_terms(kernel, nest) for nest in kernel.nests) // target.max_threads // TERMS_A_CALL
     return max(1, min(chunks, target.max_threads * max(1, min(each, MOST_CALLS))))

@@ -243,6 +243,11 @@ class Nest:
         return frozenset(r for c in self.computes for r in c.ranges if c.monoid is not None)
 
     @property
+    def is_shared_out(self) -> bool:
+        """Whether chunks of its outermost loop run in any order, on any thread."""
+        return bool(self.loops) and self.loops[0].kind is Kind.PARALLEL
+
+    @property
     def loop_ranges(self) -> list[Expr]:
         """The ranges of its loops, the outermost first."""
         return [loop.range for loop in self.loops]

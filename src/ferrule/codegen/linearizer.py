@@ -173,7 +173,7 @@ def _guarded(nests: _Nests, guard: Guard, chunks: tuple[UOp, UOp, UOp]) -> None:
 
 def shared_roots(kernel: Kernel) -> list[Nest]:
     """The root nests that are shared out in chunks."""
-    return [n for n in kernel.roots if n.loops and n.loops[0].kind is Kind.PARALLEL]
+    return [nest for nest in kernel.roots if nest.is_shared_out]
 
 
 @final

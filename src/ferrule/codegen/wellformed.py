@@ -60,23 +60,19 @@ def _verify_stores(kernel: Kernel) -> None:
             stored[root.name].setdefault(store.slot, []).append(store.index)
     for number, writer in enumerate(roots):
         for place, reader in enumerate(roots):
-            is_before = place < number and not (_is_shared(writer) and _is_shared(reader))
-            if reader is writer or is_before:
+            is_done_before = place < number and not (writer.is_shared_out and reader.is_shared_out)
+            if reader is writer or is_done_before:
                 continue
             for slot in stored[writer.name].keys() & loaded[reader.name].keys():
                 own = stored[reader.name].get(slot, [])
                 indices = [index for index in loaded[reader.name][slot] if index not in own]
-                if any(_meet(a, b) for a in indices for b in stored[writer.name][slot]):
+                if any(_may_overlap(a, b) for a in indices for b in stored[writer.name][slot]):
                     raise KernelError(
                         f"{reader.name} loads from b{slot}, which {writer.name} changes"
                     )
 
 
-def _is_shared(root: Nest) -> bool:
-    return bool(root.loops) and root.loops[0].kind is Kind.PARALLEL
-
-
-def _meet(a: Expr, b: Expr) -> bool:
+def _may_overlap(a: Expr, b: Expr) -> bool:
     return a.min <= b.max and b.min <= a.max
 
 

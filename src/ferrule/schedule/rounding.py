@@ -55,10 +55,10 @@ def is_reordered(node: LazyBuffer) -> bool:
     if node.op not in (ReduceOps.SUM, ReduceOps.PROD) or not dtypes.is_float(node.dtype):
         return False
     terms, results = storage_size(node.srcs[0].shape), storage_size(node.shape)
-    return terms > 2 * results or (terms > results and _melts(node.srcs[0], node.op))
+    return terms > 2 * results or (terms > results and _may_be_contracted(node.srcs[0], node.op))
 
 
-def _melts(term: LazyBuffer, reduce: Op) -> bool:
+def _may_be_contracted(term: LazyBuffer, reduce: Op) -> bool:
     """Whether a reduce may take what makes a term for steps of its own: a product, or a reduce."""
     while term.realized is None and term.op in _MOVING:
         term = term.srcs[0]
