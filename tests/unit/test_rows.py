@@ -13,6 +13,7 @@ from tests.programs import HOST
 from ferrule import Tensor, Variable
 from ferrule.codegen.heuristic import schedule
 from ferrule.codegen.kernel import Kernel, Kind
+from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
 from ferrule.dtype import dtypes
 from ferrule.ops import LazyOp
@@ -150,3 +151,33 @@ def test_sums_of_two_parts_side_by_side() -> None:
     x = normals(70, 1 << 17)
     np.testing.assert_allclose(x.sum(1).numpy(), x.numpy().sum(1, np.float64), atol=1e-2)
     np.testing.assert_array_equal(x.max(1).numpy(), x.numpy().max(1))
+
+
+def _sums_of_pieces(h: Tensor, weights: Tensor, at: Tensor) -> Tensor:
+    return (Tensor.cat(*(h * w for w in weights)) * weights.reshape(-1)).sum(0, keepdim=True)
+
+
+def _picked_pieces(h: Tensor, weights: Tensor, at: Tensor) -> Tensor:
+    return Tensor.cat(*(h * w for w in weights)).gather(0, at)
+
+
+def _picked_from_each_row(h: Tensor, weights: Tensor, at: Tensor) -> Tensor:
+    pieces = Tensor.stack(*(h + w for w in weights), dim=1)
+    return pieces.gather(1, at.expand(len(h), 1)).sum(1)
+
+
+@pytest.mark.parametrize("step", [_sums_of_pieces, _picked_pieces, _picked_from_each_row])
+def test_a_value_put_at_several_places_is_one_value(
+    step: Callable[[Tensor, Tensor, Tensor], Tensor],
+) -> None:
+    """In a chain of such steps, a value for each of the places would be one for each path."""
+
+    def lines(depth: int) -> int:
+        h = normals(1)
+        for _ in range(depth):
+            h = step(h, normals(4, 1), Tensor([2]).realize())
+        items = make_schedule([(h + 1).lazydata]).items
+        programs = [Linearizer(item.ast, HOST).linearize().program() for item in items]
+        return sum(len(program.splitlines()) for program in programs)
+
+    assert lines(6) < 3 * lines(3)

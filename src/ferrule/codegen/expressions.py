@@ -35,7 +35,6 @@ from ferrule.expr import (
     range_,
     select,
     sint,
-    toposort,
     within,
 )
 from ferrule.ops import (
@@ -150,6 +149,7 @@ class Lowering:
                 inner, inside = movement.unwindow(idx, node.arg, source.shape)
                 valid = self._without_tails(valid, idx, node.arg[0])
             case MovementOps.GATHER:
+                valid = _to_stay_inside(valid, idx, node.shape)
                 position = yield node.src[1], idx, valid
                 axis: int = node.arg
                 at = cast(position, INDEX)
@@ -174,7 +174,7 @@ class Lowering:
         axes = _reduced_axes(node)
         ranges = self._ranges_of(node, axes)
         at: dict[int, Expr] = dict(zip(axes, ranges, strict=True))
-        valid = _without_loaded(valid, idx, node.shape)
+        valid = _to_stay_inside(valid, idx, node.shape)
         body = yield source, _index_at(idx, at), valid
         wide = dtypes.float32 if node.dtype in NARROW else node.dtype
         monoid = _monoid_of(node)
@@ -254,20 +254,14 @@ def _shorter(body: Expr, at: Mapping[int, Expr]) -> dict[int, Every]:
     return found
 
 
-def _without_loaded(valid: Expr, idx: Index, shape: Sequence[sint]) -> Expr:
-    """What is asked of a loaded index is left out where a value is the same for several of them,
-    and there whatever they are: it is computed once, and what is picked by the index is masked.
+def _to_stay_inside(valid: Expr, idx: Index, shape: Sequence[sint]) -> Expr:
+    """What has to be asked so that an index stays inside the shape: nothing if it always does.
+
+    The condition then says only where a value is used. Left in, it would make another value of
+    it for each of the places, and another loop of a reduce, again and again along a chain of them.
     """
-    sizes = [size for size in shape if isinstance(size, int)]
-    pairs = zip(idx, sizes, strict=False)
-    if len(sizes) < len(idx) or not all(0 <= i.min and i.max < size for i, size in pairs):
-        return valid
-    known = frozenset(r for i in idx for r in i.ranges)
-    return all_of(
-        part
-        for part in conjuncts(valid)
-        if part.ranges <= known or not any(e.op is ExprOp.LOAD for e in toposort([part]))
-    )
+    pairs = zip(idx, shape, strict=True)
+    return TRUE if all(within(i, size) is TRUE for i, size in pairs) else valid
 
 
 def _monoid_of(node: LazyOp) -> Monoid:

@@ -91,9 +91,15 @@ def expand(idx: Index, shape: Sequence[sint], source: Sequence[sint]) -> Index:
 
 
 def pad(idx: Index, arg: Sequence[tuple[sint, sint]], source: Sequence[sint]) -> tuple[Index, Expr]:
-    """`arg` holds (before, after) for each axis."""
+    """`arg` holds (before, after) for each axis.
+
+    Returns the index before the padding, and the condition that it is one. Along an axis of one
+    element it is 0, so that what is read there is one value, whatever the place that it is put at.
+    """
     inner = tuple(i - before for i, (before, _) in zip(idx, arg, strict=True))
-    return inner, _inside(inner, source, arg)
+    inside = _inside(inner, source, arg)
+    zero = const(0)
+    return tuple(zero if _same(n, 1) else i for i, n in zip(inner, source, strict=True)), inside
 
 
 def _inside(idx: Index, shape: Sequence[sint], arg: Sequence[tuple[sint, sint]]) -> Expr:
