@@ -29,6 +29,12 @@ MISUSES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         "[round] to -1 decimals is not defined for dtypes.int32; cast it to a float first",
     ),
     "order": (lambda: X.polygamma(-1), ValueError, "[polygamma] n = -1 counts derivatives"),
+    "high order": (lambda: X.polygamma(10**20), ValueError, "it is from 0 to 170, since n!"),
+    "slope of a high order": (
+        lambda: Tensor([1.0], requires_grad=True).polygamma(170).backward(),
+        ValueError,
+        "[polygamma] n = 171 counts derivatives",
+    ),
     "lambd": (lambda: X.softshrink(-1), ValueError, "[softshrink] lambd is at least 0, not -1"),
     "weights": (
         lambda: X.reshape(1, 3).prelu(Tensor([0.5, 0.5])),

@@ -28,6 +28,11 @@ def tensors_expected() -> list[tuple[str, str]]:
     return found
 
 
+def test_what_is_realized_along() -> None:
+    with pytest.raises(TypeError, match=r"^\[realize\] takes tensors, not ndarray; make it one"):
+        (Tensor([1.0]) + 1).realize(ARRAY)
+
+
 def test_methods() -> None:
     expected = tensors_expected()
     assert ("gather", "index") in expected

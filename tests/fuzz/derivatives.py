@@ -82,7 +82,10 @@ def mistake(program: Program, way: Way, forwards: bool = True) -> str | None:
         return None
     said = ""
     for direction in range(DIRECTIONS):
-        slopes = _slopes(program, way, direction, forwards)
+        try:
+            slopes = _slopes(program, way, direction, forwards)
+        except MemoryError:  # in float64, with directions, it needs several times its memory
+            return None
         said = "" if slopes is None else _said(slopes, _is_smooth(program))
         if not said:
             return None

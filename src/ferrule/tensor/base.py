@@ -483,11 +483,17 @@ class TensorBase:
     def realize(self, *others: TensorBase) -> Self:
         """Computes this tensor and the others now, together; returns this one.
 
+        Raises `TypeError` for what is no tensor.
+
         >>> from ferrule import Tensor
         >>> (Tensor([1, 2]) + 1).realize().lazydata.realized is not None
         True
         """
         tensors: list[TensorBase] = [self, *others]
+        for tensor in others:
+            if not isinstance(tensor, TensorBase):
+                kind = type(tensor).__name__
+                raise TypeError(f"[realize] takes tensors, not {kind}; make it one: Tensor(...)")
         realize([tensor._root() for tensor in tensors])
         return self
 

