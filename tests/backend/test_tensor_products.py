@@ -10,6 +10,7 @@ from ferrule.dtype import dtypes
 from ferrule.helpers import GlobalCounters
 from ferrule.ops import UnaryOps
 from ferrule.schedule import make_schedule
+from ferrule.shape.view import ShapeError
 from ferrule.tensor import Tensor
 
 pytestmark = pytest.mark.usefixtures("device")
@@ -56,6 +57,11 @@ def test_sums_with_products() -> None:
 def test_what_counts_with_beta_zero() -> None:
     nothing = Tensor([float("nan")])
     assert nothing.addmm(Tensor([[2.0]]), Tensor([[3.0]]), beta=0).tolist() == [[6.0]]
+    for beta in (0, 1):  # and shapes are what they are with any other
+        wide = Tensor.zeros(3, 2).addmv(Tensor([[1.0, 2.0]]), Tensor([3.0, 4.0]), beta=beta)
+        assert wide.tolist() == [[11.0, 11.0]] * 3
+        with pytest.raises(ShapeError, match="do not broadcast"):
+            Tensor.zeros(5, 7).addmm(Tensor.ones(3, 2), Tensor.ones(2, 3), beta=beta)
 
 
 def test_narrow_sums_round_once() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from ferrule import Context, Tensor
 from tests.fuzz.drawing import NothingFitsError
 from tests.fuzz.generate import Generator
+from tests.fuzz.numpys import DiffersError
 from tests.fuzz.program import assigned
 from tests.fuzz.reference import Oracle, UndefinedError
 from tests.fuzz.surface import Method
@@ -57,6 +58,8 @@ def _accepts(generator: Generator, drawn: Callable[[Generator], str | None]) -> 
     except (NothingFitsError, UndefinedError):
         generator.draw.values = before
         return False
+    except DiffersError:
+        raise
     except Exception:
         return False
     values = [generator.machine.values[name] for name in assigned(line)]

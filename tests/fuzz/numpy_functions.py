@@ -82,6 +82,21 @@ def aggregate(
     return np.asarray(function(x, axis=axis, keepdims=bool(keep)))
 
 
+def transform(name: str, x: Array, given: list[Any], named: dict[str, Any]) -> Array:
+    """A Fourier transform of `ferrule.fft`, where complex numbers are pairs along a last axis."""
+    several = name.endswith(("2", "n", "shift"))
+    if "dim" in named:
+        named["axes" if several else "axis"] = named.pop("dim")
+    if name.endswith("shift"):
+        only_if(named.pop("pairs", True) is False)
+    elif not name.startswith("rfft"):
+        x = x[..., 0] + 1j * x[..., 1]
+    result = getattr(np.fft, name)(x, *given, **named)
+    if np.iscomplexobj(result):
+        return np.stack([result.real, result.imag], -1)
+    return np.asarray(result)
+
+
 # -- element by element --------------------------------------------------------------------------
 
 

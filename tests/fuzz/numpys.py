@@ -28,6 +28,7 @@ from tests.fuzz.numpy_functions import (
     aggregate,
     as_integers,
     sizes_of,
+    transform,
 )
 from tests.fuzz.program import parsed, words, written
 
@@ -254,6 +255,8 @@ class _Oracle:
     ) -> Any:
         if isinstance(owner, ast.Name) and owner.id == "Tensor":
             return self._made(name, args, words)
+        if ast.unparse(owner) == "ferrule.fft":
+            return self._transformed(name, args, words)
         x = self.value(owner)
         if name in UFUNCS:
             return self._function(name, [x, *map(self.value, args)], words)
@@ -281,6 +284,13 @@ class _Oracle:
             sizes = [float(np.abs(x).max(initial=0)) for x in given[1:]]
             self.magnitude = max(1.0, math.prod(sizes)) * max(1, *(x.size for x in given[1:]))
         return _MADE[name](*given)
+
+    def _transformed(self, name: str, args: list[ast.expr], words: list[ast.keyword]) -> Any:
+        """What a Fourier transform gives of a tensor."""
+        x = self._number(args[0])
+        self.magnitude *= math.sqrt(max(x.size, 1))
+        named = {str(word.arg): self._argument(word.value) for word in words}
+        return transform(name, x, [self._argument(arg) for arg in args[1:]], named)
 
     def _argument(self, node: ast.expr) -> Any:
         """A number, sizes, a text or None as it is; tensors as arrays."""

@@ -4,9 +4,10 @@ import pytest
 
 from ferrule.gradient import Value
 from ferrule.tensor.cell import Cell
-from tests.fuzz import surface
-from tests.fuzz.calls import accepted
+from tests.fuzz import namespaces, surface
+from tests.fuzz.calls import accepted, accepted_statements
 from tests.fuzz.check import check
+from tests.fuzz.generate import Generator
 from tests.fuzz.numpy_functions import AGGREGATES, FUNCTIONS, UFUNCS
 from tests.fuzz.numpys import NumpyOracle, compared
 from tests.fuzz.program import Program, Source
@@ -71,6 +72,21 @@ def test_numpy_does_drawn_calls_of_every_function(name: str) -> None:
     before = compared[True]
     accepted(method, 240, 30, NumpyOracle())
     assert compared[True] > before
+
+
+TRANSFORMS = [
+    f for f in namespaces.functions() if f.on_tensor and f.path.startswith("ferrule.fft.")
+]
+
+
+@pytest.mark.parametrize("function", TRANSFORMS, ids=lambda function: str(function.name))
+def test_numpy_does_fourier_transforms(function: namespaces.Function) -> None:
+    def drawn(generator: Generator) -> str:
+        return f"v = {namespaces.call(generator.draw, function)}"
+
+    before = compared[True]
+    accepted_statements(drawn, 60, 20, NumpyOracle())
+    assert compared[True] > before + 5
 
 
 @pytest.mark.parametrize("line", WRITES)

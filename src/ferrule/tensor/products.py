@@ -12,6 +12,7 @@ from ferrule.gradient import Number
 from ferrule.shape.layout import storage_size
 from ferrule.shape.view import ShapeError, prod_sint, same
 from ferrule.tensor.base import TensorBase
+from ferrule.tensor.broadcast import broadcast_shape
 from ferrule.tensor.joining import tensors_of
 from ferrule.tensor.linalg import Linalg
 
@@ -135,7 +136,8 @@ class Products(Linalg):
         result = left.cast(wide) @ right.cast(wide)
         result = result if alpha == 1 else result * alpha
         if beta == 0:
-            return result.cast(dtype)
+            shape = broadcast_shape((self._shape, result._shape), "add")
+            return result.cast(dtype).expand(shape)
         own = self.cast(wide)
         total = result + (own if beta == 1 else own * beta)
         return total.cast(dtype) if narrow else total
