@@ -187,9 +187,18 @@ class Worker:
 
     @property
     def memory(self) -> int:
+        """Bytes that the process has touched."""
+        return self._memory(1)
+
+    @property
+    def reserved(self) -> int:
+        """Bytes that count against its limit, among them what devices keep for later."""
+        return self._memory(5)
+
+    def _memory(self, field: int) -> int:
         try:
             with open(f"/proc/{self.process.pid}/statm") as file:
-                return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+                return int(file.read().split()[field]) * os.sysconf("SC_PAGE_SIZE")
         except (OSError, ValueError, IndexError):
             return 0
 
@@ -248,7 +257,8 @@ class Pool:
         """Gives a worker its next number, or lets it end."""
         worker.done += 1
         index = None
-        is_fresh = worker.done < PROGRAMS_EACH and worker.memory < MOST_MEMORY // 2
+        # A library that gets no memory may crash.
+        is_fresh = worker.done < PROGRAMS_EACH and worker.reserved < MOST_MEMORY // 2
         if worker.process.is_alive() and is_fresh and time.monotonic() < until:
             index = next(iterator, None)
         if index is None:
