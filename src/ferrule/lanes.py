@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from copy import copy
 from typing import Any, final
 from weakref import WeakKeyDictionary
 
@@ -64,9 +65,23 @@ class Lanes:
     def __init__(self, size: sint) -> None:
         self.size = size
         self.first_entry = tape_position()
+        """What is recorded from here on is made on a lane; what was before, if it has an edge."""
         self.first_node = LazyBuffer.empty((), dtypes.uint8, "").serial
         self.edges: WeakKeyDictionary[Entry, Edge] = WeakKeyDictionary()
         """For entries made on one lane, the edges for all lanes."""
+
+    def from_now_on(self) -> Lanes:
+        """The same lanes, on which nothing is that others recorded meanwhile.
+
+        Among that are the lanes of a map around this one, which is going backwards as well.
+        """
+        lanes = copy(self)
+        lanes.first_entry = tape_position()
+        return lanes
+
+    def is_same(self, other: Lanes) -> bool:
+        """True if both are lanes of one map."""
+        return self.edges is other.edges
 
     def enter(self, value: Value) -> Value:
         """One lane of a value, whose first axis is the mapped one."""
@@ -153,7 +168,7 @@ class _Leaving:
             elif node.serial < self._lanes.first_node or node.realized is not None:
                 nodes[node] = None
             elif isinstance(node.arg, Lane):
-                nodes[node] = node.arg.node if node.arg.lanes is self._lanes else None
+                nodes[node] = node.arg.node if node.arg.lanes.is_same(self._lanes) else None
             else:
                 waiting = [source for source in node.srcs if source not in nodes]
                 if waiting:
@@ -237,32 +252,32 @@ class OneLane:
     """For each value that is kept: whether it differs from lane to lane."""
     output_differs: bool
 
-    def stand_in(self, wide: Entry) -> Entry:
+    def stand_in(self, wide: Entry, lanes: Lanes) -> Entry:
         """The entry for one lane, with lanes in the place of what is kept."""
         saved = [
-            self.lanes.enter(value) if differs else value
+            lanes.enter(value) if differs else value
             for value, differs in zip(wide.saved, self.differs, strict=True)
         ]
         output = wide.output
         if output is not None and self.output_differs:
-            output = self.lanes.enter(Value(output)).node
+            output = lanes.enter(Value(output)).node
         entry = Entry.like(
             wide, self.rule, self.arg, wide.parents, self.shapes, tuple(saved), output
         )
-        self.lanes.edges[entry] = wide
+        lanes.edges[entry] = wide
         return entry
 
 
 def _reverse_lanes(grad: Value | Parts, entry: Entry) -> Gradients:
     """The rule of the entry for one lane, over all lanes."""
     one: OneLane = entry.arg
-    lanes = one.lanes
+    lanes = one.lanes.from_now_on()
     given: Any
     if isinstance(grad, Parts):
         given = Parts({number: lanes.enter(part) for number, part in grad.of.items()})
     else:
         given = lanes.enter(grad)
-    found: Sequence[Any] = one.rule.reverse(given, one.stand_in(entry))
+    found: Sequence[Any] = one.rule.reverse(given, one.stand_in(entry, lanes))
     parts: list[Value] = []
     for part in found:
         parts += part.of.values() if isinstance(part, Parts) else [] if part is None else [part]

@@ -11,7 +11,17 @@ from ferrule.host import on_host
 from ferrule.lanes import VmapError
 from ferrule.opkinds import SCATTERED
 from ferrule.schedule import make_schedule
-from ferrule.transforms import checkpoint, grad, hessian, value_and_grad, vmap
+from ferrule.transforms import (
+    checkpoint,
+    grad,
+    hessian,
+    jacfwd,
+    jacrev,
+    jvp,
+    value_and_grad,
+    vjp,
+    vmap,
+)
 
 RNG = np.random.default_rng(4)
 ROWS = RNG.normal(size=(5, 3)).astype(np.float32)
@@ -75,6 +85,39 @@ def test_nested(device: str) -> None:
     slopes = grad(lambda x, y: products(x, y).square().sum(), (0, 1))(Tensor(a), Tensor(b))
     close(slopes[0], 2 * (a @ b.T) @ b)
     close(slopes[1], 2 * (a @ b.T).T @ a)
+
+
+def _cubes(row: Tensor) -> Tensor:
+    return row * row * row.sum(0)
+
+
+def _pulled(row: Tensor) -> Tensor:
+    _, pull = vjp(_cubes, row)
+    return vmap(lambda unit: pull(unit)[0])(Tensor.eye(3))
+
+
+MAPS_INSIDE: dict[str, Callable[[Tensor], Tensor]] = {
+    "map": lambda row: vmap(lambda unit: row * row * unit)(Tensor.eye(3)),
+    "gradients": _pulled,
+    "jacrev": jacrev(_cubes),
+    "jacfwd": jacfwd(_cubes),
+}
+
+
+@pytest.mark.parametrize("inside", MAPS_INSIDE.values(), ids=MAPS_INSIDE)
+def test_second_derivatives_through_a_map_of_maps(
+    inside: Callable[[Tensor], Tensor], device: str
+) -> None:
+    def at_once(x: Tensor) -> Tensor:
+        return vmap(inside)(x).square().sum()
+
+    def one_by_one(x: Tensor) -> Tensor:
+        return Tensor.stack(*[inside(row) for row in x]).square().sum()
+
+    x = Tensor(ROWS[:2])
+    close(hessian(at_once)(x), hessian(one_by_one)(x).numpy(), 1e-4)
+    steps = [jvp(grad(function), (x,), (x,))[1] for function in (at_once, one_by_one)]
+    close(steps[0], steps[1].numpy(), 1e-4)
 
 
 def test_gradients_of_single_examples(device: str) -> None:
