@@ -121,7 +121,7 @@ def _slopes(program: Program, way: Way, seed: int, forwards: bool) -> Slopes | N
         return None
     directions = places.directions(rng)
     with Context(**settings_of(replace(way, jit=0))):
-        function = places.function(way.derivative == "second")
+        function = places.function(way)
         inputs = [Tensor(array) for array in places.arrays]
         numbers = tuple(range(len(inputs)))
         gradients = [g.numpy() for g in ferrule.grad(function, numbers)(*inputs)]
@@ -131,11 +131,11 @@ def _slopes(program: Program, way: Way, seed: int, forwards: bool) -> Slopes | N
     directions = [np.where(f, d, 0.0) for f, d in zip(fine, directions, strict=True)]
     terms = [g.astype(np.float64) * d for g, d in zip(gradients, directions, strict=True)]
     backwards = float(sum(term.sum() for term in terms))
-    differences, scale = _differences(places, directions, way.derivative == "second", backwards)
+    differences, scale = _differences(places, directions, way, backwards)
     found = np.nan
     if forwards or differences is None or abs(backwards - differences) > WRONG * scale:
         with Context(**settings_of(replace(way, jit=0))):
-            function = places.function(way.derivative == "second")
+            function = places.function(way)
             _, tangent = ferrule.jvp(function, tuple(inputs), tuple(map(Tensor, directions)))
             found = float(tangent.numpy())
     scale += float(sum(np.abs(term).sum() for term in terms))
@@ -144,7 +144,7 @@ def _slopes(program: Program, way: Way, seed: int, forwards: bool) -> Slopes | N
 
 
 def _differences(
-    places: _Places, directions: Sequence[Array], second: bool, wanted: float
+    places: _Places, directions: Sequence[Array], way: Way, wanted: float
 ) -> tuple[float | None, float]:
     """The derivative by differences, None if it cannot be told; and its size.
 
@@ -155,7 +155,7 @@ def _differences(
         with Context(FERRULE_DEVICE="NUMPY"):
             pairs = zip(places.arrays, directions, strict=True)
             inputs = [Tensor(array + step * direction) for array, direction in pairs]
-            return float(places.function(second)(*inputs).numpy())
+            return float(places.function(way, in_loop=True)(*inputs).numpy())
 
     after, before = at(STEP), at(-STEP)
     coarse = (after - before) / (2 * STEP)
@@ -199,8 +199,11 @@ class _Places:
         with np.errstate(invalid="ignore"):
             return [np.sin(wave * x) for x in self.arrays]
 
-    def function(self, second: bool) -> Function:
-        """The total of the results, or one of its gradients, of a program that starts anew."""
+    def function(self, way: Way, in_loop: bool = False) -> Function:
+        """The total of the results, or one of its gradients, of a program that starts anew.
+
+        A way that is mapped has the total for two arguments, unless `in_loop` by one map of both.
+        """
         names: dict[str, Any] = {**NAMES, "__name__": "program"}
         names["rng"] = self.program.rng(-1)
         for source in self.program.states:
@@ -218,13 +221,23 @@ class _Places:
         def first(*inputs: Tensor) -> Tensor:
             return number_of(results)(*inputs)[0].cast("float64")
 
-        def derived(*inputs: Tensor) -> Tensor:
-            slopes = ferrule.grad(first, tuple(range(len(inputs))))(*inputs)
-            parts = [(_where_finite(slope) * _waves(slope.shape)).sum() for slope in slopes]
-            whole: Tensor = sum(parts[1:], parts[0])
-            return whole
+        def both(*inputs: Tensor) -> Tensor:
+            halves = [0.5 * x for x in inputs]
+            if in_loop:
+                return first(*inputs) + first(*halves)
+            pairs = [Tensor.stack(x, half) for x, half in zip(inputs, halves, strict=True)]
+            totals: Tensor = ferrule.vmap(first)(*pairs)
+            return totals.sum()
 
-        return derived if second else first
+        whole = both if way.mapped else first
+
+        def derived(*inputs: Tensor) -> Tensor:
+            slopes = ferrule.grad(whole, tuple(range(len(inputs))))(*inputs)
+            parts = [(_where_finite(slope) * _waves(slope.shape)).sum() for slope in slopes]
+            total: Tensor = sum(parts[1:], parts[0])
+            return total
+
+        return derived if way.derivative == "second" else whole
 
 
 def _where_finite(result: Tensor) -> Tensor:

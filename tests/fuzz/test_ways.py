@@ -15,6 +15,7 @@ import ferrule
 from ferrule import Context, Tensor
 from ferrule.config import PASSES, config
 from ferrule.gradient.tape import REVERSE
+from ferrule.lanes import Lanes
 from ferrule.ops import UnaryOps
 from tests.fuzz import check, functions, ways
 from tests.fuzz.check import Finding, Shadows, check_way, plausible
@@ -38,11 +39,17 @@ SMOOTH = Program(
     (A, B), ("c = ((a * a + 1).sqrt() * b).sum(0)", "d = c * c"), ("d",), 7, 3, ("a", "b")
 )
 
+MAPPING = Program(
+    (A, B), ("c = ferrule.vmap(lambda x: a.tanh() * a * x.sum())(b)",), ("c",), 6, 5, ("a", "b")
+)
+
 EXAMPLES = {
     "a plain one": (PLAIN, Way("CPU")),
     "mapped": (PLAIN, Way("CPU", mapped=True)),
     "mapped, captured": (PLAIN, Way("CPU", mapped=True, jit=1)),
     "mapped, with gradients": (SMOOTH, Way("CPU", mapped=True, derivative="grad")),
+    "mapped, by differences": (SMOOTH, Way("CPU", mapped=True, derivative="differences")),
+    "mapped, by second": (MAPPING, Way("CPU", mapped=True, derivative="second")),
     "split": (PLAIN, Way("CPU", split=1)),
     "split, captured": (KEPT, Way("CPU", split=2, jit=1)),
     "a variable": (PLAIN, Way("CPU", variable=1)),
@@ -112,6 +119,7 @@ def plant(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         "a stale replay": (functions, "TinyJit", Stale),
         "vmap": (ferrule, "vmap", of_the_first_lane),
         "positions": (ferrule.tensor.positions, "wrapped", lambda index, *_: index),
+        "lanes going backwards": (Lanes, "from_now_on", lambda lanes: lanes),
         "backward": (Tensor, "backward", lambda self: None),
         "checkpoint": (ferrule, "checkpoint", lambda step: lambda *args: step(*args[::-1])),
         "jvp": (ferrule.transforms.trace.Linear, "push", None),
@@ -147,6 +155,7 @@ PLANTED = [
     ("jvp", SMOOTH, Way("CPU", derivative="differences")),
     ("a derivative", SMOOTH, Way("CPU", derivative="differences")),
     ("a second derivative", SMOOTH, Way("CPU", derivative="second")),
+    ("lanes going backwards", MAPPING, Way("CPU", mapped=True, derivative="second")),
     ("a state", KEPT, Way("CPU", outside=True)),
 ]
 
@@ -258,6 +267,7 @@ def test_every_way_is_drawn() -> None:
     for is_chosen in (
         lambda way: way.mapped,
         lambda way: way.mapped and way.jit,
+        lambda way: way.mapped and way.derivative in ORACLES,
         lambda way: way.split and way.jit,
         lambda way: way.variable and way.jit,
         lambda way: way.outside and way.jit,

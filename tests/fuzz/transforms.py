@@ -51,7 +51,7 @@ def transformed(draw: Drawing, values: Mapping[str, Any]) -> str:
         return y.ndim > 0 and 0 not in y.shape
 
     given = draw.pick(fits)
-    return call(draw, values, name, given, draw.values[given], ("x", "y"))
+    return call(draw, values, name, given, draw.values[given], ("x", "y", "z"))
 
 
 def call(
@@ -83,18 +83,28 @@ def call(
 def chain(
     draw: Drawing, values: dict[str, Any], letters: tuple[str, ...], x: Tensor
 ) -> tuple[str, Tensor]:
-    """A function of `x`, under the first of the letters, as text; and what it gives."""
+    """A function of `x`, under the first of the letters, as text; and what it gives.
+
+    A transformed function inside of it may close over `x`.
+    """
     text: str = letters[0]
-    result = x
-    if len(letters) > 1 and x.ndim and draw.chance(0.15) and 0 not in x.shape:
-        name = draw.choice([n for n in FORMS if n not in MATRICES and n != "value_and_grad"])
-        text = call(draw, values, name, text, x, letters[1:])
-        text = f"{text}[1]" if name == "jvp" else text
-        result = _value(text, {**values, **draw.values, letters[0]: x})
-    for _ in range(draw.integer(1, 3)):
-        method = draw.choice(_methods())
-        text = method.call(draw, result, text)
-        result = _value(text, {**values, **draw.values, letters[0]: x})
+    draw.values[text] = x
+    try:
+        result = x
+        if len(letters) > 1 and x.ndim and draw.chance(0.25) and 0 not in x.shape:
+            names = [name for name in FORMS if name != "value_and_grad"]
+            if math.prod(x.shape) > MOST:
+                names = [name for name in names if name not in MATRICES]
+            name = draw.choice(names)
+            text = call(draw, values, name, text, x, letters[1:])
+            text = f"{text}[1]" if name == "jvp" else text
+            result = _value(text, {**values, **draw.values})
+        for _ in range(draw.integer(1, 3)):
+            method = draw.choice(_methods())
+            text = method.call(draw, result, text)
+            result = _value(text, {**values, **draw.values})
+    finally:
+        del draw.values[letters[0]]
     return text, result
 
 

@@ -126,15 +126,15 @@ def _draw_skipped(rng: random.Random) -> str:
 def _draw_form(program: Program, way: Way, rng: random.Random) -> Way:
     """The way, perhaps of a function that is another one, or of arguments that are."""
     kind = rng.random()
+    lanes_are_calls = not (program.writes and program.states) and not program.is_random
     if way.derivative in ORACLES:
-        return way
+        return replace(way, mapped=True) if kind < 0.3 and lanes_are_calls else way
     if (
         kind < 0.12
         and program.calls > 1
         and program.arguments
         and not any("call" in source.made for source in program.arguments)
-        and not (program.writes and program.states)
-        and not program.is_random
+        and lanes_are_calls
     ):
         derivative = way.derivative if way.derivative in INSIDE else "grad"
         return replace(way, mapped=True, cuts=(), derivative=derivative if program.wanted else "")
