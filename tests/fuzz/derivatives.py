@@ -44,7 +44,7 @@ FLOOR = 1e-6
 """Of a value: a derivative below it, such as one that is 0 but for rounding, has its size."""
 LARGEST = 1e3
 """Of an argument: what is computed of larger ones may be all rounding."""
-POINTS = ("off", "round", "tied")
+POINTS = ("off", "round", "tied", "tied")
 DIRECTIONS = 3
 """In how many of them a derivative has to be wrong to be a finding."""
 
@@ -171,11 +171,13 @@ def _differences(
     all results have to be finite.
     """
 
+    def moved(step: float) -> list[Tensor]:
+        pairs = zip(places.arrays, directions, strict=True)
+        return [Tensor(array + step * direction) for array, direction in pairs]
+
     def at(step: float) -> float:
         with Context(FERRULE_DEVICE="NUMPY"):
-            pairs = zip(places.arrays, directions, strict=True)
-            inputs = [Tensor(array + step * direction) for array, direction in pairs]
-            return float(places.function(second, wanted is not None)(*inputs).numpy())
+            return float(places.function(second, wanted is not None)(*moved(step)).numpy())
 
     if wanted is None and not np.isfinite(at(0)):
         return None, 0.0
@@ -194,6 +196,8 @@ def _differences(
         return None, floor if np.isfinite(floor) else 0.0
     near = abs(coarse - fine) <= AGREE * size + 1e-9
     near = near and (places.has_halves or abs(right - left) <= SIDES * size + 1e-6)
+    # What is left out has to be the same.
+    near = near and len({places.defined(moved(step)) for step in (0, STEP, -STEP)}) == 1
     return (coarse if near else None), abs(coarse) + floor
 
 
@@ -228,6 +232,30 @@ class _Places:
         with np.errstate(invalid="ignore"):
             return [np.sin(wave * x + phase) for x in self.arrays]
 
+    def step(self) -> Step:
+        """The results of the arguments of `wanted`, of a program that starts anew."""
+        names: dict[str, Any] = {**NAMES, "__name__": "program"}
+        names["rng"] = self.program.rng(-1)
+        for source in self.program.states:
+            names[source.name] = eval(source.made, names)
+        if self.program.is_random:
+            Tensor.manual_seed(self.program.seed)
+        exec(self.program.step_text(), names)
+        step: Step = names["step"]
+
+        def of_wanted(*inputs: Tensor) -> Sequence[Tensor]:
+            given = {name: Tensor(array, dtype=kind) for name, (array, kind) in self.fixed.items()}
+            given.update(zip(self.names, inputs, strict=True))
+            return step(*given.values())
+
+        return of_wanted
+
+    def defined(self, inputs: Sequence[Tensor]) -> bytes:
+        """Which elements of the results are finite."""
+        with Context(FERRULE_DEVICE="NUMPY"):
+            results = [result.detach().numpy() for result in self.step()(*inputs)]
+        return b"".join(np.isfinite(x.astype(np.float64)).tobytes() for x in results)
+
     @property
     def has_halves(self) -> bool:
         """True if at a corner the derivative is the mean of those to both sides."""
@@ -239,19 +267,10 @@ class _Places:
         If it is `masked`, what is not finite is left out.
         """
         finite = _where_finite if masked else (lambda result: result)
-        names: dict[str, Any] = {**NAMES, "__name__": "program"}
-        names["rng"] = self.program.rng(-1)
-        for source in self.program.states:
-            names[source.name] = eval(source.made, names)
-        if self.program.is_random:
-            Tensor.manual_seed(self.program.seed)
-        exec(self.program.step_text(), names)
-        step: Step = names["step"]
+        step = self.step()
 
         def results(*inputs: Tensor) -> Sequence[Tensor]:
-            given = {name: Tensor(array, dtype=kind) for name, (array, kind) in self.fixed.items()}
-            given.update(zip(self.names, inputs, strict=True))
-            return [finite(result) for result in step(*given.values())]
+            return [finite(result) for result in step(*inputs)]
 
         def first(*inputs: Tensor) -> Tensor:
             return number_of(results)(*inputs)[0].cast("float64")

@@ -383,9 +383,21 @@ def of_positive(name: str) -> Recipe:
     return call
 
 
-def solve(draw: Drawing) -> str:
-    matrix, size = square(draw)
-    return f"{matrix}.solve({some(draw, (size, draw.integer(1, 3)))})"
+def solved(name: str) -> Recipe:
+    """A system of equations, or several that have one matrix, or right side, in common."""
+
+    def call(draw: Drawing) -> str:
+        size = draw.integer(1, 4)
+        batches = draw.choice([((), ()), ((1,), (2,)), ((2,), (1,)), ((), (2,)), ((2,), (2,))])
+        matrix = some(draw, (*batches[0], size, size))
+        right = some(draw, (*batches[1], size, draw.integer(1, 3)))
+        matrix = f"({matrix} + 20 * Tensor.eye({size}))"
+        if name == "solve":
+            return f"{matrix}.solve({right})"
+        options = f"upper={draw.chance(0.5)}, unitriangular={draw.chance(0.5)}"
+        return f"{matrix}.solve_triangular({right}, {options})"
+
+    return call
 
 
 def batched(name: str, added: bool) -> Recipe:
@@ -466,7 +478,7 @@ RECIPES: dict[str, Recipe] = {
         for name in ("det", "inv", "slogdet", "logdet", "matrix_exp", "qr", "svdvals")
     },
     **{name: of_positive(name) for name in ("cholesky", "eigvalsh")},
-    "solve": solve,
+    **{name: solved(name) for name in ("solve", "solve_triangular")},
     "pinv": pinv,
     **{name: norm(name) for name in ("norm", "vector_norm")},
     "bmm": batched("bmm", False),
