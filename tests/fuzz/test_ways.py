@@ -205,6 +205,13 @@ def test_extremes_say_nothing_about_second_derivatives() -> None:
     assert found(program, Way(derivative="second")) is None
 
 
+def test_a_state_that_keeps_the_tape_of_the_call_before_is_no_mistake() -> None:
+    program = Program((STATE, A), ("c = a * 2", "d = s - c", "s += c"), ("d",), 1, 3, ("a",))
+    impossible = check.impossible["tape"]
+    assert check.check(program, [Way(derivative="tape")]) is None
+    assert check.impossible["tape"] == impossible + 1
+
+
 def test_differences_of_what_is_defined_at_a_point_alone_say_nothing() -> None:
     """For a negative y, x * log(y) is a number at x = 0 only, and left out beside it."""
     x, y = replace(A, made="Tensor([0.0, 1.0])"), replace(B, made="Tensor([-2.0, 2.0])")
