@@ -146,3 +146,17 @@ def test_gradients_of_powers_of_zero(device: str) -> None:
     np.testing.assert_allclose(slopes.numpy(), expected, rtol=1e-6)
     slopes = ferrule.grad(lambda y: (0.0**y).sum())(Tensor([-0.5, 0.0, 3.0]))
     assert slopes.tolist() == [-math.inf, 0.0, 0.0]
+
+
+def test_second_gradients_of_powers_of_zero(device: str) -> None:
+    """Where a power is constant, no derivative of what its slope is elsewhere is left."""
+
+    def slope(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        return lambda x: ferrule.grad(lambda y: function(y).sum())(x).sum()
+
+    base = Tensor([0.0, 0.0, 2.0])
+    of_exponent = ferrule.grad(slope(lambda y: base**y))(Tensor([2.0, 0.5, 1.0]))
+    np.testing.assert_allclose(of_exponent.numpy(), [0, 0, 2 * math.log(2) ** 2], rtol=1e-6)
+    exponent = Tensor([0.0, 1.0, 2.0, 3.0])
+    of_base = ferrule.grad(slope(lambda x: x**exponent))(Tensor([0.0, 0.0, 0.0, 2.0]))
+    np.testing.assert_allclose(of_base.numpy(), [0, 0, 2, 12], rtol=1e-6)

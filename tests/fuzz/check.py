@@ -80,6 +80,9 @@ def not_possible(error: BaseException, way: Way) -> bool:
         return True
     if way.mapped and isinstance(error, errors.VmapError):
         return True
+    # A state that something to differentiate by was written to keeps the tape of the call before.
+    if way.derivative == "tape" and isinstance(error, errors.GradientError):
+        return "the tape was freed" in str(error)
     # Sizes that a function needs to know, and literal ones that do not go with a variable's.
     if way.variable and not is_internal(error):
         return isinstance(error, (*TYPED, ValueError, TypeError, IndexError, NotImplementedError))

@@ -1,10 +1,11 @@
 """Derivatives compared with what they are: differences of values, in float64.
 
 Arguments are moved off their round numbers, so that no two of them tie; or they stay there, since
-many rules are other ones for zeros; or they move from there such that equal ones stay equal, which
-has a derivative where a maximum is one of several elements. Where differences of two steps, or to
-both sides, do not agree, the function has a corner or is ill-conditioned there, and nothing is
-said. Derivatives backwards and forwards are transposes of each other anywhere.
+many rules are other ones for zeros and whole numbers; or they move off and on such that equal ones
+stay equal, which has a derivative where a maximum is one of several elements. Where differences of
+two steps, or to both sides, do not agree, the function has a corner or is ill-conditioned there,
+and nothing is said. Derivatives backwards and forwards are transposes of each other anywhere, and
+finite where differences of finite results are.
 """
 
 from __future__ import annotations
@@ -43,20 +44,24 @@ FLOOR = 1e-6
 """Of a value: a derivative below it, such as one that is 0 but for rounding, has its size."""
 LARGEST = 1e3
 """Of an argument: what is computed of larger ones may be all rounding."""
-POINTS = ("off", "off", "round", "tied")
+POINTS = ("off", "round", "tied", "tied")
 DIRECTIONS = 3
 """In how many of them a derivative has to be wrong to be a finding."""
 
-# Their derivatives are not those of their values, by definition: of several elements at one place,
-# `max_unpool` takes each for the one that is seen, and the edges of a histogram are constants.
+# Their derivatives are not those of their values, by definition: the edges of a histogram are
+# constants.
 CUT = words(
     """detach data cast astype byte char short int long bool half bfloat16 float type_as nextafter
-    histogram max_unpool1d max_unpool2d max_unpool3d"""
+    histogram"""
 )
 
+# Where two of their operands are equal, each has half of the derivative: the mean of both sides.
+HALVES = words("maximum minimum fmax fmin")
+
 # The derivative of a norm at 0 is 0 by definition, also where it is smooth there; a pseudoinverse
-# is not even continuous at singular matrices, as those of round numbers often are.
-AT_ROUND_NUMBERS = words("lp_pool1d lp_pool2d lp_pool3d pinv")
+# is not even continuous at singular matrices, as those of round numbers often are; and a target may
+# be cut to an integer.
+AT_ROUND_NUMBERS = words("lp_pool1d lp_pool2d lp_pool3d pinv multilabel_margin_loss")
 
 
 @dataclass
@@ -67,6 +72,8 @@ class Slopes:
     forwards: float
     differences: float | None
     scale: float
+    wrong: str = ""
+    """What is wrong with a gradient, whatever the differences are."""
 
 
 def mistake(program: Program, way: Way, forwards: bool = True) -> str | None:
@@ -104,6 +111,8 @@ def _kind(program: Program) -> str:
 
 def _said(slopes: Slopes, is_smooth: bool) -> str:
     a, b, c = slopes.backwards, slopes.forwards, slopes.differences
+    if slopes.wrong:
+        return slopes.wrong
     if not np.isfinite([a, slopes.scale]).all():
         return ""
     if np.isfinite(b) and abs(a - b) > TRANSPOSED * slopes.scale + CANCELLED:
@@ -124,43 +133,62 @@ def _slopes(program: Program, way: Way, seed: int, forwards: bool) -> Slopes | N
         function = places.function(way)
         inputs = [Tensor(array) for array in places.arrays]
         numbers = tuple(range(len(inputs)))
-        gradients = [g.numpy() for g in ferrule.grad(function, numbers)(*inputs)]
+        found = ferrule.grad(function, numbers)(*inputs)
+        Tensor.realize(*found)
+        gradients = [g.numpy() for g in found]
+    for place, (array, slope) in enumerate(zip(places.arrays, gradients, strict=True)):
+        if array.shape != slope.shape:
+            shapes = f"a gradient of {places.names[place]}, {array.shape}, is {slope.shape}"
+            return Slopes(0.0, 0.0, None, 0.0, shapes)
     # Where a function is not defined for an element, nothing is said of that element alone.
     fine = [np.isfinite(g) for g in gradients]
     gradients = [np.where(f, g, 0.0) for f, g in zip(fine, gradients, strict=True)]
-    directions = [np.where(f, d, 0.0) for f, d in zip(fine, directions, strict=True)]
+    known = [np.where(f, d, 0.0) for f, d in zip(fine, directions, strict=True)]
+    # Tied zeros stay, so that they may be at the end of where it is.
+    lost = any((k != d).any() for k, d in zip(known, directions, strict=True))
+    if lost and places.kind != "tied" and _is_smooth(program):
+        slope, _ = _differences(places, directions, way, None)
+        if slope is not None:
+            return Slopes(0.0, 0.0, None, 0.0, f"a gradient is not finite, differences {slope}")
+    directions = known
     terms = [g.astype(np.float64) * d for g, d in zip(gradients, directions, strict=True)]
     backwards = float(sum(term.sum() for term in terms))
     differences, scale = _differences(places, directions, way, backwards)
-    found = np.nan
+    pushed = np.nan
     if forwards or differences is None or abs(backwards - differences) > WRONG * scale:
         with Context(**settings_of(replace(way, jit=0))):
             function = places.function(way)
             _, tangent = ferrule.jvp(function, tuple(inputs), tuple(map(Tensor, directions)))
-            found = float(tangent.numpy())
+            pushed = float(tangent.numpy())
     scale += float(sum(np.abs(term).sum() for term in terms))
-    scale += abs(found) if np.isfinite(found) else 0.0
-    return Slopes(backwards, found, differences, scale)
+    scale += abs(pushed) if np.isfinite(pushed) else 0.0
+    return Slopes(backwards, pushed, differences, scale)
 
 
 def _differences(
-    places: _Places, directions: Sequence[Array], way: Way, wanted: float
+    places: _Places, directions: Sequence[Array], way: Way, wanted: float | None
 ) -> tuple[float | None, float]:
     """The derivative by differences, None if it cannot be told; and its size.
 
-    Whether it can be is only looked into where it is not the one that is `wanted`.
+    Whether it can be is only looked into where it is not the one that is `wanted`. If that is None,
+    all results have to be finite.
     """
+
+    def moved(step: float) -> list[Tensor]:
+        pairs = zip(places.arrays, directions, strict=True)
+        return [Tensor(array + step * direction) for array, direction in pairs]
 
     def at(step: float) -> float:
         with Context(FERRULE_DEVICE="NUMPY"):
-            pairs = zip(places.arrays, directions, strict=True)
-            inputs = [Tensor(array + step * direction) for array, direction in pairs]
-            return float(places.function(way, in_loop=True)(*inputs).numpy())
+            function = places.function(way, masked=wanted is not None, in_loop=True)
+            return float(function(*moved(step)).numpy())
 
+    if wanted is None and not np.isfinite(at(0)):
+        return None, 0.0
     after, before = at(STEP), at(-STEP)
     coarse = (after - before) / (2 * STEP)
     floor = FLOOR * (1 + abs(after))
-    if abs(coarse - wanted) <= WRONG * (abs(coarse) + floor):
+    if wanted is not None and abs(coarse - wanted) <= WRONG * (abs(coarse) + floor):
         return coarse, abs(coarse) + floor
     middle = at(0)
     right, left = (after - middle) / STEP, (middle - before) / STEP
@@ -170,7 +198,10 @@ def _differences(
     floor = FLOOR * (1 + abs(middle))
     if not np.isfinite([coarse, fine]).all() or rounding > WRONG * size:
         return None, floor if np.isfinite(floor) else 0.0
-    near = abs(coarse - fine) <= AGREE * size + 1e-9 and abs(right - left) <= SIDES * size + 1e-6
+    near = abs(coarse - fine) <= AGREE * size + 1e-9
+    near = near and (places.has_halves or abs(right - left) <= SIDES * size + 1e-6)
+    # What is left out has to be the same.
+    near = near and len({places.defined(way, moved(step)) for step in (0, STEP, -STEP)}) == 1
     return (coarse if near else None), abs(coarse) + floor
 
 
@@ -190,20 +221,23 @@ class _Places:
         self.arrays = [x.numpy().astype(np.float64) for x in wanted]
         if self.kind == "off":
             self.arrays = [x + rng.uniform(0.05, 0.2, x.shape) for x in self.arrays]
+        if self.kind == "tied":
+            with np.errstate(invalid="ignore"):
+                self.arrays = [x + 0.1 * np.sin(1.3 * x) for x in self.arrays]
 
     def directions(self, rng: np.random.Generator) -> list[Array]:
-        """Where to go from there; equal elements of all arguments together, if they are tied."""
-        if self.kind != "tied":
-            return [rng.uniform(-1, 1, x.shape) for x in self.arrays]
-        wave = rng.uniform(0.5, 2.5)
-        with np.errstate(invalid="ignore"):
-            return [np.sin(wave * x) for x in self.arrays]
+        """Where to go from there: equal elements of all arguments together, if they are tied.
 
-    def function(self, way: Way, in_loop: bool = False) -> Function:
-        """The total of the results, or one of its gradients, of a program that starts anew.
-
-        A way that is mapped has the total for two arguments, unless `in_loop` by one map of both.
+        Sizes of elements, too, or else zeros as well.
         """
+        if self.kind != "tied" or self.has_halves:
+            return [rng.uniform(-1, 1, x.shape) for x in self.arrays]
+        wave, phase = rng.uniform(0.5, 2.5), rng.choice([0.0, 1.0])
+        with np.errstate(invalid="ignore"):
+            return [np.sin(wave * x + phase) for x in self.arrays]
+
+    def step(self) -> Step:
+        """The results of the arguments of `wanted`, of a program that starts anew."""
         names: dict[str, Any] = {**NAMES, "__name__": "program"}
         names["rng"] = self.program.rng(-1)
         for source in self.program.states:
@@ -213,16 +247,44 @@ class _Places:
         exec(self.program.step_text(), names)
         step: Step = names["step"]
 
-        def results(*inputs: Tensor) -> Sequence[Tensor]:
+        def of_wanted(*inputs: Tensor) -> Sequence[Tensor]:
             given = {name: Tensor(array, dtype=kind) for name, (array, kind) in self.fixed.items()}
             given.update(zip(self.names, inputs, strict=True))
-            return [_where_finite(result) for result in step(*given.values())]
+            return step(*given.values())
+
+        return of_wanted
+
+    def defined(self, way: Way, inputs: Sequence[Tensor]) -> bytes:
+        """Which elements of the results are finite."""
+        with Context(FERRULE_DEVICE="NUMPY"):
+            results = [*self.step()(*inputs)]
+            if way.mapped:
+                results += self.step()(*_halves(inputs))
+            arrays = [result.detach().numpy() for result in results]
+        return b"".join(np.isfinite(x.astype(np.float64)).tobytes() for x in arrays)
+
+    @property
+    def has_halves(self) -> bool:
+        """True if at a corner the derivative is the mean of those to both sides."""
+        return all(HALVES.issuperset(methods(line)) for line in self.program.body)
+
+    def function(self, way: Way, masked: bool = True, in_loop: bool = False) -> Function:
+        """The total of the results, or one of its gradients, of a program that starts anew.
+
+        If it is `masked`, what is not finite is left out. A way that is mapped has the total for
+        the inputs and for their halves, by one map of both unless it is `in_loop`.
+        """
+        finite = _where_finite if masked else (lambda result: result)
+        step = self.step()
+
+        def results(*inputs: Tensor) -> Sequence[Tensor]:
+            return [finite(result) for result in step(*inputs)]
 
         def first(*inputs: Tensor) -> Tensor:
             return number_of(results)(*inputs)[0].cast("float64")
 
         def both(*inputs: Tensor) -> Tensor:
-            halves = [0.5 * x for x in inputs]
+            halves = _halves(inputs)
             if in_loop:
                 return first(*inputs) + first(*halves)
             pairs = [Tensor.stack(x, half) for x, half in zip(inputs, halves, strict=True)]
@@ -233,11 +295,15 @@ class _Places:
 
         def derived(*inputs: Tensor) -> Tensor:
             slopes = ferrule.grad(whole, tuple(range(len(inputs))))(*inputs)
-            parts = [(_where_finite(slope) * _waves(slope.shape)).sum() for slope in slopes]
+            parts = [(finite(slope) * _waves(slope.shape)).sum() for slope in slopes]
             total: Tensor = sum(parts[1:], parts[0])
             return total
 
         return derived if way.derivative == "second" else whole
+
+
+def _halves(inputs: Sequence[Tensor]) -> list[Tensor]:
+    return [0.5 * x for x in inputs]
 
 
 def _where_finite(result: Tensor) -> Tensor:

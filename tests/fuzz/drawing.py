@@ -72,6 +72,10 @@ class Drawing:
     """Sources that the statement being drawn adds."""
     make: Callable[[Source], Any] | None = None
     special: bool = False
+    literals: float = 0.35
+    """How often an operand is a number."""
+    numbers: str = ""
+    """If not empty, a list that floats are drawn from."""
     varied: int = 0
     """If not 0, arguments with an axis of this size have larger ones in later calls."""
     count: int = 0
@@ -184,6 +188,8 @@ class Drawing:
                     dtypes.max(dtypes.from_name(dtype)),
                 )
                 return f'rng.choice(np.array([{least}, 0, 1, {most}], "{dtype}"), {size})'
+        if self.numbers and dtype in FLOATS:
+            return f"rng.choice({self.numbers}, {size})"
         if dtype.startswith("u"):
             return f"rng.integers(0, 7, {size})"
         if dtype in INTS:
@@ -202,17 +208,22 @@ class Drawing:
             return self.choice(["0", "1", "2", "3", "-1", "-2", "5"])
         return self.choice(["0", "1", "2", "0.5", "-1", "-0.5", "1.5", "3", "-2.0", "0.25"])
 
-    def operand(self, x: Tensor, numbers: float = 0.35) -> str:
+    def operand(self, x: Tensor, literals: float | None = None) -> str:
         """What goes with a tensor in an operation of two: a number, or one that broadcasts."""
-        if self.chance(numbers):
+        if self.chance(self.literals if literals is None else literals):
             return self.number(x.dtype)
         fits = [name for name in self.fitting(lambda y: broadcasts(y.shape, x.shape, self))]
-        alike = [name for name in fits if self.values[name].dtype == x.dtype]
+        alike = self.others([name for name in fits if self.values[name].dtype == x.dtype], x)
         if alike and self.chance(0.75):
             return self.choice(alike)
         if fits and self.chance(0.6):
             return self.choice(fits)
         return self.fresh(self.smaller(x.shape), x.dtype.name if self.chance(0.7) else self.dtype())
+
+    def others(self, names: list[str], x: Tensor) -> list[str]:
+        """The names of other tensors than one, if there are any; seldom that one, too."""
+        found = [name for name in names if self.values[name] is not x]
+        return names if not found or self.chance(0.15) else found
 
     def smaller(self, shape: Shape) -> Shape:
         """A shape that broadcasts to another."""
@@ -223,6 +234,7 @@ class Drawing:
         """A tensor of the same shape, and of the same dtype or the given one."""
         kind = x.dtype.name if dtype is None else dtype
         same = self.fitting(lambda y: y.shape == x.shape and y.dtype.name == kind)
+        same = self.others(same, x)
         return self.choice(same) if same and self.chance(0.7) else self.fresh(x.shape, kind)
 
     def mask(self, shape: Shape) -> str:

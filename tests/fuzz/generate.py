@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 import traceback
@@ -15,10 +16,10 @@ import numpy as np
 from ferrule import Context, Tensor
 from ferrule.dtype import dtypes
 from ferrule.errors import GradientError, LinalgError
-from tests.fuzz import beyond, surface
+from tests.fuzz import beyond, reached, surface
 from tests.fuzz.aliases import Aliases
 from tests.fuzz.beyond import Beyond
-from tests.fuzz.check import Finding, check_derivative, differing, error_finding, is_internal
+from tests.fuzz.check import Finding, differing, error_finding, is_internal
 from tests.fuzz.contractions import LIMITS, Contractions
 from tests.fuzz.drawing import LARGE, SMALL, Drawing, NothingFitsError
 from tests.fuzz.layers import parts
@@ -38,7 +39,6 @@ from tests.fuzz.program import (
 )
 from tests.fuzz.recipes import RECIPES
 from tests.fuzz.reference import Machine, UndefinedError, evaluate
-from tests.fuzz.ways import Way
 
 BINARY = ("+", "-", "*", "+", "-", "*", "/", "//", "%", "&", "|", "^", "<", "<=", ">", "==", "!=")
 UPDATES = ("+=", "-=", "*=")
@@ -63,10 +63,6 @@ ASIDES = 3
 """Statements for each program that are compared with NumPy's and then forgotten."""
 CHAINS = 12
 """Chains of movements for each program, that are compared with NumPy's."""
-FORWARDS = 0.4
-"""How often the derivative beside a program is found forwards, too."""
-TRIES = 6
-"""At drawing a statement of floats to differentiate."""
 ARBITRARY = words("eigh svd lstsq")
 """Their parts are not determined, or are functions of symmetric matrices only."""
 MOST_PARTS = 4
@@ -101,8 +97,10 @@ def _runs(program: Program) -> bool:
 class Generator:
     """Draws one program from a seed and a number."""
 
-    def __init__(self, seed: int, index: int, size: str = "small", focus: str = "") -> None:
-        self.rng = random.Random(f"{seed}:{index}")
+    def __init__(
+        self, seed: int, index: int, size: str = "small", focus: str = "", salt: str = ""
+    ) -> None:
+        self.rng = random.Random(f"{salt}{seed}:{index}")
         self.number = self.rng.getrandbits(30)
         self.focus = focus
         limits = LARGE if size == "large" else SMALL
@@ -183,8 +181,6 @@ class Generator:
                     self.finding = error_finding(error, self.aside(line), None)
                     return
         self.layouts()
-        if self.finding is None:
-            self.derived()
 
     def layouts(self) -> None:
         """Compares chains of movements with NumPy's, without any statement."""
@@ -197,63 +193,6 @@ class Generator:
                 text = "".join(traceback.format_exception(error)[-2:])
                 self.finding = Finding("wrong", Program((), (), ()), None, "layouts", text)
                 return
-
-    def derived(self) -> None:
-        """Compares the derivative of one statement, at round numbers, with differences.
-
-        In a whole program, corners and what is not defined hide most rules.
-        """
-        program = None
-        for _ in range(TRIES):
-            if program is None and self.finding is None:
-                program = self.one_statement()
-        if program is None:
-            return
-        way = Way(derivative=self.rng.choice(["differences", "differences", "second"]))
-        try:
-            self.finding = check_derivative(program, way, self.rng.random() < FORWARDS)
-        except Exception as error:  # not for such operands
-            if is_internal(error):
-                self.finding = error_finding(error, program, way)
-
-    def one_statement(self) -> Program | None:
-        """A program of one statement, all of whose results have names; None if none was drawn."""
-        line: str | None = ""
-        try:
-            kinds = [self.method, self.structural, self.recipe, self.binary]
-            line = self.rng.choice([*kinds, self.ruled, self.ruled, self.ruled])()
-            if line is None or is_write(line):
-                return None
-            self.machine.run(line)
-            (name,) = assigned(line)
-            result = self.machine.values[name]
-            if isinstance(result, tuple | list):
-                line = self.unpacked(line, name, result)
-            return self.alone(line)
-        except DiffersError as error:
-            self.finding = differing(error, self.aside(line))
-            return None
-        except Exception:  # not for such operands; as statements of programs they are looked into
-            return None
-
-    def alone(self, line: str) -> Program | None:
-        """A program of one statement, to differentiate; None if it is of no float."""
-        made = {source.name: source for source in (*self.sources, *self.draw.pending)}
-        wanted = []
-        for number, name in enumerate(loaded(line)):
-            value = self.draw.values[name]
-            if name not in made:
-                data = self.draw.data(str(tuple(value.shape)), value.dtype.name, None, None)
-                data = data.replace("rng.", f"rng({number}).")
-                made[name] = Source(name, f'Tensor({data}, dtype="{value.dtype.name}")')
-            if dtypes.is_float(value.dtype) and value.dtype.bits > 8:
-                wanted.append(name)
-        results = [self.machine.values[name] for name in assigned(line)]
-        if not wanted or not any(_is_float(result) for result in results):
-            return None
-        sources = tuple(made[name] for name in loaded(line))
-        number = self.rng.getrandbits(30)
-        return Program(sources, (line,), assigned(line), number, 1, tuple(wanted))
 
     def aside(self, line: str) -> Program:
         """The program that ends with a statement."""
@@ -335,8 +274,11 @@ class Generator:
             return line
         names = [name, *(self.new_name() for _ in flat[1:])]
         line = f"{_nested(results, iter(names))[1:-1]} = {line.partition(' = ')[2]}"
-        self.machine.run(line)
+        self.do(line)
         return line
+
+    def do(self, line: str) -> None:
+        self.machine.run(line)
 
     def in_domain(self, line: str, result: Tensor) -> list[str]:
         """The statement, behind one that brings the tensor to where a function is defined."""
@@ -428,13 +370,9 @@ class Generator:
         return kind()
 
     def method(self) -> str | None:
-        known = surface.methods_in(self.focus) if self.focus.endswith(".py") else surface.methods()
+        known = reached.methods_in(self.focus) if self.focus.endswith(".py") else surface.methods()
         found = [m for m in known if not m.in_place]
         return self.call(self.rng.choice(found)) if found else None
-
-    def ruled(self) -> str | None:
-        """A call of what has a rule of its own for its derivative, or is made of such."""
-        return self.call(self.rng.choice(self.rng.choice(surface.methods_with_rules())))
 
     def other(self) -> str:
         text = beyond.KINDS[self.kind](self.beyond)
@@ -531,16 +469,21 @@ class Generator:
         return f"{text} {self.rng.choice('+*')} {self.draw.number(x.dtype)}"
 
     def pieces(self) -> str:
-        """Two parts that lie side by side along the first axis, and may leave some of it out."""
-        name = self.draw.pick()
+        """Two or three parts along an axis, that may lie side by side, and may leave some out."""
+        name = self.draw.pick(lambda x: max(x.shape, default=0) > 1)
         x = self.draw.values[name]
-        size = int(x.shape[0]) if x.ndim else 0
-        if size < 2:
-            raise NothingFitsError
-        start, middle, end = sorted(self.rng.sample(range(size + 1), 3))
-        start = self.rng.choice([0, start])
-        names = f"{self.new_name()}, {self.new_name()}"
-        return f"{names} = ({name}[{start}:{middle}], {name}[{middle}:{end}])"
+        axis = self.rng.choice([axis for axis, size in enumerate(x.shape) if size > 1])
+        size = int(x.shape[axis])
+        count = self.rng.randint(2, min(4, size + 1))
+        places = [0, *sorted(self.rng.sample(range(1, size), count - 2)), size]
+        spans = [*itertools.pairwise(places)]
+        if len(spans) > 2 and self.rng.random() < 0.6:
+            spans.pop(self.rng.randrange(len(spans)))
+        keys = [f"{':, ' * axis}{start}:{stop}" for start, stop in spans]
+        names = [self.new_name() for _ in keys]
+        return f"{', '.join(names)}{',' if len(names) == 1 else ''} = " + tuple_text(
+            f"{name}[{key}]" for key in keys
+        )
 
     def element(self) -> str:
         """A single element of anything, often with more done to it at once."""

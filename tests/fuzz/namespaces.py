@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from dataclasses import dataclass
+from typing import Any
 
 import ferrule.array_api
 import ferrule.array_api.linalg
@@ -139,6 +140,12 @@ class Function(Method):
     def call(self, draw: Drawing, x: Tensor, receiver: str) -> str:
         first = [receiver] if self.on_tensor else []
         return f"{self.path}({', '.join([*first, *self.arguments(draw, x)])})"
+
+
+def member_of(function: Function) -> Any:
+    """The function itself."""
+    path, _, name = function.path.rpartition(".")
+    return getattr(MODULES[path], name)
 
 
 @functools.cache

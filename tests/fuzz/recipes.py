@@ -220,10 +220,12 @@ def reduced_into(name: str) -> Recipe:
     def call(draw: Drawing) -> str:
         x, shape = ranked(draw, draw.integer(1, 3))
         axis = draw.integer(0, len(shape) - 1)
-        count = draw.integer(0, 5)
-        chosen = (*shape[:axis], count, *shape[axis + 1 :])
+        count = draw.choice([0, 1, 2, 3, 3, 4, 5])
+        others = [n if draw.chance(0.7) else draw.integer(1, n) for n in shape]
+        others = [*shape] if name == "index_reduce" else others
+        chosen = (*others[:axis], count, *others[axis + 1 :])
         index = draw.fresh((count,) if name == "index_reduce" else chosen, "int64", 0, shape[axis])
-        kinds = ["'prod'", "'mean'", "'amax'", "'amin'"]
+        kinds = ["'prod'", "'prod'", "'mean'", "'amax'", "'amin'"]
         kinds += ["'sum'"] if name != "index_reduce" else []
         more = f"{draw.choice(kinds)}, include_self={draw.chance(0.5)}"
         return f"{x}.{name.rstrip('_')}({axis}, {index}, {some(draw, chosen)}, {more})"
@@ -241,6 +243,38 @@ def indexed_into(name: str) -> Recipe:
         source = some(draw, (*shape[:axis], count, *shape[axis + 1 :]))
         more = ", alpha=2" if name == "index_add" and draw.chance(0.3) else ""
         return f"{x}.{name}({axis}, {index}, {source}{more})"
+
+    return call
+
+
+def along_axis(name: str) -> Recipe:
+    """A method with an index of as many axes, which is smaller along some, and longer along one."""
+
+    def call(draw: Drawing) -> str:
+        x, shape = ranked(draw, draw.integer(1, 3))
+        axis, count = draw.integer(0, len(shape) - 1), draw.integer(1, 4)
+        chosen = [n if draw.chance(0.6) else draw.integer(1, n) for n in shape]
+        chosen[axis] = count
+        index = draw.fresh(chosen, "int64", 0, shape[axis])
+        place = axis - len(shape) if draw.chance(0.3) else axis
+        if name == "take_along_axis":
+            return f"{x}.{name}({index}, {place})"
+        source = f", {some(draw, chosen)}" if name.startswith("scatter") else ""
+        return f"{x}.{name}({place}, {index}{source})"
+
+    return call
+
+
+def unpooled(name: str, axes: int) -> Recipe:
+    """Elements put back where those of another tensor are the largest of their windows."""
+
+    def call(draw: Drawing) -> str:
+        size = draw.integer(1, 2)
+        wide = [draw.integer(1, 3) * size for _ in range(axes)]
+        head = (draw.integer(1, 2), draw.integer(1, 2))
+        x = some(draw, (*head, *(n // size for n in wide)))
+        places = f"{some(draw, (*head, *wide))}.max_pool{axes}d({size}, return_indices=True)[1]"
+        return f"{x}.{name}({places}, {size})"
 
     return call
 
@@ -281,6 +315,25 @@ def einsum(draw: Drawing) -> str:
 
 
 # -- numbers and matrices --------------------------------------------------------------------------
+
+
+def norm(name: str) -> Recipe:
+    """A norm of any order, whose rules are others for each of them."""
+
+    def call(draw: Drawing) -> str:
+        x, _ = ranked(draw, draw.integer(1, 3))
+        order = draw.choice(["1", "2", "3", "0", "0.5", "np.inf", "np.inf", "-np.inf"])
+        return f"{x}.{name}({order}, axis={draw.axes(draw.values[x])})"
+
+    return call
+
+
+def pinv(draw: Drawing) -> str:
+    """The pseudoinverse of a matrix of any sides, or of a symmetric one."""
+    if draw.chance(0.3):
+        x = some(draw, (3, 3))
+        return f"({x} + {x}.T).pinv(hermitian=True)"
+    return f"{ranked(draw, draw.integer(2, 3))[0]}.pinv()"
 
 
 def quantile(name: str) -> Recipe:
@@ -330,9 +383,21 @@ def of_positive(name: str) -> Recipe:
     return call
 
 
-def solve(draw: Drawing) -> str:
-    matrix, size = square(draw)
-    return f"{matrix}.solve({some(draw, (size, draw.integer(1, 3)))})"
+def solved(name: str) -> Recipe:
+    """A system of equations, or several that have one matrix, or right side, in common."""
+
+    def call(draw: Drawing) -> str:
+        size = draw.integer(1, 4)
+        batches = draw.choice([((), ()), ((1,), (2,)), ((2,), (1,)), ((), (2,)), ((2,), (2,))])
+        matrix = some(draw, (*batches[0], size, size))
+        right = some(draw, (*batches[1], size, draw.integer(1, 3)))
+        matrix = f"({matrix} + 20 * Tensor.eye({size}))"
+        if name == "solve":
+            return f"{matrix}.solve({right})"
+        options = f"upper={draw.chance(0.5)}, unitriangular={draw.chance(0.5)}"
+        return f"{matrix}.solve_triangular({right}, {options})"
+
+    return call
 
 
 def batched(name: str, added: bool) -> Recipe:
@@ -390,6 +455,8 @@ RECIPES: dict[str, Recipe] = {
     "scatter_reduce": reduced_into("scatter_reduce"),
     "index_add": indexed_into("index_add"),
     "index_copy": indexed_into("index_copy"),
+    **{name: along_axis(name) for name in ("gather", "take_along_axis", "scatter", "scatter_add")},
+    **{f"max_unpool{n}d": unpooled(f"max_unpool{n}d", n) for n in (1, 2, 3)},
     "bincount": bincount,
     "diagonal_scatter": diagonal_scatter,
     "masked_scatter": masked_scatter,
@@ -411,7 +478,9 @@ RECIPES: dict[str, Recipe] = {
         for name in ("det", "inv", "slogdet", "logdet", "matrix_exp", "qr", "svdvals")
     },
     **{name: of_positive(name) for name in ("cholesky", "eigvalsh")},
-    "solve": solve,
+    **{name: solved(name) for name in ("solve", "solve_triangular")},
+    "pinv": pinv,
+    **{name: norm(name) for name in ("norm", "vector_norm")},
     "bmm": batched("bmm", False),
     "baddbmm": batched("baddbmm", True),
     "addbmm": batched("addbmm", True),

@@ -9,15 +9,11 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import CodeType
-from typing import Any
 
 from ferrule import Tensor
 from ferrule.dtype import dtypes
-from ferrule.gradient import Rule
 from tests.fuzz.drawing import FLOATS, INTS, Drawing, NothingFitsError
 from tests.fuzz.program import CHANCE, words
 from tests.fuzz.recipes import RECIPES
@@ -182,6 +178,9 @@ def reduction(draw: Drawing, x: Tensor) -> str:
     return draw.choice(["'mean'", "'sum'", "'none'"])
 
 
+NORMS = among("1", "2", "3", "0", "0.5", "np.inf", "np.inf", "-np.inf")
+
+
 # By the name of the parameter; "method.parameter" goes before.
 MAKERS: dict[str, Maker] = {
     "axis": axes,
@@ -250,6 +249,8 @@ MAKERS: dict[str, Maker] = {
     "test_elements": tensor,
     "p": among("1", "2"),
     "ord": among("1", "2"),
+    "dist.p": NORMS,
+    "cdist.p": NORMS,
     "rounding_mode": among("None", "'trunc'", "'floor'"),
     "equal_nan": bool_,
     "invert": bool_,
@@ -461,60 +462,3 @@ def parameters_of(signature: inspect.Signature) -> tuple[Parameter, ...]:
         for p in signature.parameters.values()
         if p.name != "self" and p.name not in ("device", "requires_grad")
     )
-
-
-# -- methods by the modules that do them ---------------------------------------------------------
-
-
-@functools.cache
-def methods_in(file: str) -> tuple[Method, ...]:
-    """The methods that may run code of a file, such as `tensor/pairs.py`; all if none does."""
-    module = "ferrule." + file.removesuffix(".py").replace("/", ".")
-    found = [method for method in methods() if module in _modules_of(getattr(Tensor, method.name))]
-    return tuple(found) or methods()
-
-
-@functools.cache
-def methods_with_rules() -> tuple[tuple[Method, ...], ...]:
-    """For each module that has rules of derivatives, the methods that may run its code."""
-    found: dict[str, list[Method]] = {}
-    ruled = {
-        name
-        for name, module in sys.modules.items()
-        if name.startswith("ferrule.tensor.")
-        and any(isinstance(value, Rule) for value in vars(module).values())
-    }
-    for method in methods():
-        for name in ruled & _modules_of(getattr(Tensor, method.name)):
-            if not method.in_place and not method.lacking:
-                found.setdefault(name, []).append(method)
-    return tuple(tuple(found[name]) for name in sorted(found))
-
-
-def _modules_of(method: Any) -> set[str]:
-    """The modules of the functions that a method calls by their names, directly or not."""
-    left: list[Any] = [inspect.unwrap(getattr(method, "__func__", method))]
-    seen: set[Any] = set()
-    while left:
-        function = left.pop()
-        if not inspect.isfunction(function) or function in seen:
-            continue
-        if not (function.__module__ or "").startswith("ferrule.tensor."):
-            continue
-        seen.add(function)
-        for name in _names_in(function.__code__):
-            known = function.__globals__.get(name)
-            if known is None and name.startswith("_"):
-                known = getattr(Tensor, name, None)
-            # A rule of derivatives has functions of its own.
-            parts = [known, *getattr(known, "__dict__", {}).values()] if known is not None else []
-            parts += [getattr(known, part, None) for part in ("reverse", "forward")]
-            left += [part for part in parts if inspect.isfunction(part)]
-    return {function.__module__ for function in seen}
-
-
-def _names_in(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names_in(constant)

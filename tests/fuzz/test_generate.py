@@ -117,16 +117,3 @@ def test_a_program_on_a_device_that_compiles_slowly_may_take_longer() -> None:
     job = Job(1, patience=10.0)
     assert job.patience_for([Way(), Way("CPU")]) == 10.0
     assert job.patience_for([Way(), Way("CL"), Way("CL")]) >= 100.0
-
-
-def test_statements_of_several_results_are_differentiated() -> None:
-    """A statement to differentiate is drawn in nearly all cases, and all of its parts count."""
-    found = []
-    with Context(FERRULE_DEVICE="NUMPY"):
-        for index in range(40):
-            generator = Generator(4, index)
-            generator.start()
-            found += [generator.one_statement() for _ in range(4)]
-    programs = [program for program in found if program is not None]
-    assert len(programs) > len(found) / 3
-    assert any(len(program.results) > 1 for program in programs)

@@ -19,7 +19,7 @@ from ferrule.lanes import Lanes
 from ferrule.ops import UnaryOps
 from tests.fuzz import check, functions, ways
 from tests.fuzz.check import Finding, Shadows, check_way, plausible
-from tests.fuzz.derivatives import Slopes, _said
+from tests.fuzz.derivatives import POINTS, Slopes, _said
 from tests.fuzz.drawing import LARGE, LARGE_COUNTS, SMALL, Drawing
 from tests.fuzz.functions import DERIVATIVES, ORACLES
 from tests.fuzz.program import Program, Source, read_program
@@ -211,6 +211,21 @@ def test_extremes_say_nothing_about_second_derivatives() -> None:
     right = replace(B, made="Tensor([[0.0], [3e38], [1.0]])")
     body = ("c = (a + Tensor.eye(1)).solve(b)", "d = c.rmsnorm()")
     program = Program((matrix, right), body, ("d",), 364434975, 1, ("a",))
+    assert found(program, Way(derivative="second")) is None
+
+
+def test_a_state_that_keeps_the_tape_of_the_call_before_is_no_mistake() -> None:
+    program = Program((STATE, A), ("c = a * 2", "d = s - c", "s += c"), ("d",), 1, 3, ("a",))
+    impossible = check.impossible["tape"]
+    assert check.check(program, [Way(derivative="tape")]) is None
+    assert check.impossible["tape"] == impossible + 1
+
+
+def test_differences_of_what_is_defined_at_a_point_alone_say_nothing() -> None:
+    """For a negative y, x * log(y) is a number at x = 0 only, and left out beside it."""
+    x, y = replace(A, made="Tensor([0.0, 1.0])"), replace(B, made="Tensor([-2.0, 2.0])")
+    program = Program((x, y), ("c = a.xlogy(b)",), ("c",), 1, 1, ("a", "b"))
+    assert POINTS[program.seed % len(POINTS)] == "round"
     assert found(program, Way(derivative="second")) is None
 
 

@@ -20,11 +20,12 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from ferrule.device import Device, DeviceUnavailableError
-from tests.fuzz import surface
+from tests.fuzz import reached
 from tests.fuzz.check import Finding, check, error_finding, is_internal
 from tests.fuzz.generate import Generator
 from tests.fuzz.program import Program
 from tests.fuzz.shrink import shrink
+from tests.fuzz.single import Single
 from tests.fuzz.ways import Way, draw_ways
 
 DEVICES = ("NUMPY", "CPU", "CPU")
@@ -81,7 +82,9 @@ def drawn(job: Job, index: int) -> tuple[Generator, Program | None, list[Way]]:
     focus = job.focus or rng.choice(MIXTURE)
     generator = Generator(job.seed, index, job.size, focus)
     program = generator.program()
-    if program is None:
+    if generator.finding is None:
+        generator.finding = Single(job.seed, index).statements()
+    if program is None or generator.finding is not None:
         return generator, None, []
     return generator, program, draw_ways(program, rng, focus, job.devices, job.ways)
 
@@ -210,7 +213,7 @@ class Pool:
         self.job = job
         self.workers: list[Worker] = []
         self.count = count
-        surface.methods_with_rules()  # takes a second, which all workers share
+        reached.rules()  # takes a part of a second, which all workers share
 
     def run(self, indices: Any, until: float) -> Any:
         """Yields a report for each number, until the time is over."""

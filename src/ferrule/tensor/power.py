@@ -194,17 +194,17 @@ def _reverse_power(grad: Value, entry: Entry) -> Gradients:
     to_base = to_exponent = None
     if entry.parents[0] is not None:
         # x**0 is 1 for all x. Where 1 / x is a number, 0 times it says so, and how that changes
-        # with the exponent too.
-        lower = power(base, exponent - 1.0)
-        is_number = lower.absolute() < math.inf
+        # with the exponent too. Elsewhere the power is that of 1: no derivative has 0 * inf.
+        is_number = base.alu(UnaryOps.RECIP).absolute() < math.inf
         is_flat = exponent.equals(0).alu(BinaryOps.AND, is_number.equals(0))
+        lower = power(is_flat.where(base.full(1), base), exponent - 1.0)
         to_base = grad * is_flat.where(base.full(0), exponent * lower)
     if entry.parents[1] is not None:
         # 0**y is 0 for all positive y, and infinite for negative ones: there the slope is -inf.
+        # The logarithm is that of 1 where it stays, so that no derivative of this has 0 * -inf.
         at_least_0 = (exponent > 0).alu(BinaryOps.OR, exponent.equals(0))
         stays = base.equals(0).alu(BinaryOps.AND, at_least_0)
-        slope = entry.result() * log(base)
-        to_exponent = grad * stays.where(base.full(0), slope)
+        to_exponent = grad * (entry.result() * log(stays.where(base.full(1), base)))
     return to_base, to_exponent
 
 
