@@ -512,3 +512,52 @@ def test_a_state_of_an_object_that_is_given_may_be_an_argument_too(
         return found
 
     assert results(TinyJit(step)) == results(step)
+
+
+def _whole(x: Tensor) -> Tensor:
+    return x
+
+
+def _turned(x: Tensor) -> Tensor:
+    return x.T
+
+
+@pytest.mark.parametrize("view", [_whole, _turned])
+@pytest.mark.parametrize("part", [False, True])
+def test_a_copy_of_an_argument_is_written_to_and_the_argument_is_reached_too(
+    view: Callable[[Tensor], Tensor], part: bool
+) -> None:
+    """What stands in for the argument has its memory, which is none of the copy's."""
+    given = [Tensor([[1.0, 2.0], [3.0, 4.0]]).realize(), Tensor([0.0]).realize()]
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        copied = view(x).clone()
+        if part:
+            copied[0] = 7
+        else:
+            copied *= -1
+        given[1] = copied
+        return x + 1
+
+    changed = [[7.0, 7.0], [3.0, 4.0]] if part else [[-1.0, -2.0], [-3.0, -4.0]]
+    for _ in range(4):
+        assert step(view(given[0])).tolist() == view(Tensor([[2.0, 3.0], [4.0, 5.0]])).tolist()
+        assert given[0].tolist() == [[1.0, 2.0], [3.0, 4.0]]
+        assert given[1].tolist() == changed
+
+
+def test_a_copy_of_a_part_that_is_given_is_written_to() -> None:
+    data = Tensor([float(i) for i in range(12)]).realize()
+
+    @TinyJit
+    def step(x: Tensor) -> tuple[Tensor, Tensor]:
+        copied = x.clone()
+        copied[1:3] = 0
+        return copied, x + 1
+
+    for start in (0, 4, 8, 2, 6):
+        copied, more = step(data[start : start + 4])
+        assert copied.tolist() == [start, 0, 0, start + 3]
+        assert more.tolist() == [start + i + 1 for i in range(4)]
+    assert data.tolist() == list(range(12))

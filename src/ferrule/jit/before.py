@@ -76,6 +76,8 @@ class Before:
         serials = [memory_serial(tensor.lazydata) for tensor in tensors]
         self.memory = list(zip(map(weakref.ref, tensors), serials, cells, strict=True))
         """The tensors that it reaches, the serials of their memory, and their cells."""
+        self._versions = {tensor: _version(other) for tensor, other in self.stand_ins.items()}
+        """For the tensors that have a stand-in: what that held."""
 
     def _renew_memory(self, reached: Sequence[Tensor], writes: bool) -> None:
         """Copies that the function makes are to be known from those of before the call.
@@ -113,6 +115,10 @@ class Before:
         watch.add_leaves(tensors)
         return watch
 
+    def was_written(self, tensor: Tensor) -> bool:
+        """Whether something was written to the stand-in of a tensor, which may be a view."""
+        return _version(self.stand_ins[tensor]) != self._versions[tensor]
+
     # -- what a tensor of the call has to do with it ---------------------------------------------
 
     def kind(self, tensor: Tensor) -> Leaf | None:
@@ -148,6 +154,10 @@ class Before:
         added = self.found.add_used(used, seen, replaced, self.arguments)
         self.given.update({tensor: first + number for number, tensor in enumerate(added)})
         self._forget_cells(added)
+
+
+def _version(tensor: Tensor) -> int:
+    return tensor._cell.value.node.serial
 
 
 def _newest_node() -> int:

@@ -195,9 +195,8 @@ class _Call:
     def check_stand_ins(self) -> None:
         """What has a stand-in must not be written to: the function may have seen old contents."""
         stand_ins, parts = self.before.stand_ins, self.arguments.parts
-        for tensor, part in parts.items():
-            place = follow(stand_ins[tensor].lazydata)
-            if place is None or place[0] is not part or part.serial in self.capture.updated:
+        for tensor in parts:
+            if self.before.was_written(tensor):
                 raise JitError(
                     f"{user_location()}: the captured function writes to an argument of shape "
                     f"{tensor.shape} that is a part of another tensor, and wrote to none in the "
@@ -205,7 +204,8 @@ class _Call:
                 )
         for tensor in stand_ins.keys() - parts.keys():
             place = follow(tensor.lazydata)
-            if place is None or place[0].base.serial in self.capture.updated:
+            written = place is None or place[0].base.serial in self.capture.updated
+            if written or self.before.was_written(tensor):
                 raise JitError(
                     f"{user_location()}: the captured function writes to an argument of shape "
                     f"{tensor.shape} that it can also reach by itself, and did not in the first "
