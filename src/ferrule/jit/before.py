@@ -12,7 +12,7 @@ from ferrule.dtype import dtypes
 from ferrule.gradient.tape import tape_position
 from ferrule.jit.found import FoundBefore, FoundInputs
 from ferrule.jit.hooks import code_of
-from ferrule.jit.inputs import Arguments, follow, memory_serial, stand_ins
+from ferrule.jit.inputs import Arguments, follow, give_memory, memory_serial, stand_ins
 from ferrule.jit.numbers import Numbers
 from ferrule.jit.reach import Owner, Reach, present_version
 from ferrule.jit.readers import readers, renew
@@ -165,7 +165,14 @@ def _newest_node() -> int:
 
 
 def compute_lazy(tensors: Iterable[Tensor]) -> None:
-    """Computes those that are not in memory yet, such as the weights of a model that is new."""
+    """Computes those that are not in memory yet, such as the weights of a model that is new.
+
+    A copy that is still a movement of somebody else's memory gets memory of its own: it would be
+    elsewhere after a write, and a replay would go on to read what it was copied from.
+    """
+    for cell in dict.fromkeys([tensor._cell for tensor in tensors]):
+        if cell.value.node.realized is None and follow(cell.value.node) is not None:
+            give_memory(cell)
     realize([node for node in map(_lazy_root, tensors) if node is not None])
 
 
@@ -180,4 +187,4 @@ def _lazy_root(tensor: Tensor) -> LazyBuffer | None:
         return None
     if follow(node) is None:
         return tensor._root()
-    return whole if follow(whole) is None else None
+    return whole if whole.realized is None else None
