@@ -39,7 +39,7 @@ class Storage:
     `holder` is what else has that version, if anything does.
     """
 
-    __slots__ = ("__weakref__", "earlier", "holder", "node", "replaced", "token")
+    __slots__ = ("__weakref__", "earlier", "holder", "node", "replaced", "token", "writes")
 
     node: LazyBuffer
     token: Token
@@ -47,6 +47,8 @@ class Storage:
     """How often the version was replaced before there was memory for it."""
     earlier: list[LazyBuffer | weakref.ref[LazyBuffer]]
     """These versions, the newest last: constants, and others weakly, to have no more readers."""
+    writes: int
+    """How often it was written to, by writes of what it held already, too."""
 
     def __init__(self, node: LazyBuffer, holder: Holder | None = None) -> None:
         self.node = node
@@ -54,6 +56,7 @@ class Storage:
         self.token = Token(self)
         self.replaced = 0
         self.earlier = []
+        self.writes = 0
         if node.owner is None:
             node.owner = self.token
 
@@ -64,6 +67,7 @@ class Storage:
         """
         old = self.node
         check_assign(old, value, region)
+        self.writes += 1
         if 0 in value.shape or (value is old and region is None):
             return
         if region is not None and region == View.create(region.shape) and region.size == old.size:

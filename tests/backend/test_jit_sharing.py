@@ -561,3 +561,32 @@ def test_a_copy_of_a_part_that_is_given_is_written_to() -> None:
         assert copied.tolist() == [start, 0, 0, start + 3]
         assert more.tolist() == [start + i + 1 for i in range(4)]
     assert data.tolist() == list(range(12))
+
+
+def _is_assigned(x: Tensor, y: Tensor) -> None:
+    x.assign(y)
+
+
+def _is_multiplied(x: Tensor, y: Tensor) -> None:
+    x *= (y.shape[0] == 2) - (y.shape[0] == 3)
+
+
+@pytest.mark.parametrize("write", [_is_assigned, _is_multiplied])
+def test_the_first_call_writes_what_is_there_already(
+    write: Callable[[Tensor, Tensor], None],
+) -> None:
+    """The function writes to its argument all the same, which it can reach by itself."""
+
+    def results(jit: Callable[..., Any]) -> list[Any]:
+        state, other = Tensor([1.0, 2.0]).realize(), Tensor([3.0, 4.0]).realize()
+        longer = Tensor([3.0, 4.0, 5.0]).realize() if write is not _is_assigned else other
+
+        @jit
+        def step(x: Tensor, y: Tensor) -> Tensor:
+            write(x, y)
+            return state + other
+
+        given = [(state, state), (other, state), (state, longer), (state, other), (state, longer)]
+        return [[step(x, y).tolist(), state.tolist(), other.tolist()] for x, y in given]
+
+    assert results(TinyJit) == results(lambda function: function)
