@@ -666,3 +666,42 @@ def test_a_copy_of_a_view_is_read_and_then_written_to(
         expected[:, 1] = value
     if before is not None:
         np.testing.assert_array_equal(before.numpy(), data)
+
+
+def _nothing(x: Tensor) -> None:
+    pass
+
+
+def _realize(x: Tensor) -> None:
+    x.realize()
+
+
+VIEWS: dict[str, Call] = {
+    "a view of what is lazy": lambda x: (-x).T,
+    "a part of what is lazy": lambda x: (-x)[1:, ::2],
+    "a view of a constant": lambda x: Tensor.ones(3, 4).T,
+    "a copy of a view": lambda x: x.T.clone(),
+    "a copy of what is repeated": lambda x: (-x)[:1].expand(3, 4).clone(),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("first", [_nothing, _realize])
+@pytest.mark.parametrize("calls", [0, 1])
+def test_what_has_no_memory_yet_is_read_and_then_written_to(
+    name: str, first: Call, calls: int
+) -> None:
+    state = {"x": Tensor.ones(2, 2).contiguous().realize()}
+
+    @TinyJit
+    def f() -> Tensor:
+        return state["x"] * 2 + 1
+
+    for _ in range(calls):
+        f()
+    state["x"] = VIEWS[name](Tensor(np.arange(12.0).reshape(3, 4)).realize())
+    first(state["x"])
+    for value in range(4):
+        np.testing.assert_array_equal(f().numpy(), state["x"].numpy() * 2 + 1)
+        state["x"][:, 1:2] = value
+    np.testing.assert_array_equal(f().numpy(), state["x"].numpy() * 2 + 1)

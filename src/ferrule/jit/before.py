@@ -12,7 +12,7 @@ from ferrule.dtype import dtypes
 from ferrule.gradient.tape import tape_position
 from ferrule.jit.found import FoundBefore, FoundInputs
 from ferrule.jit.hooks import code_of
-from ferrule.jit.inputs import Arguments, follow, give_memory, memory_serial, stand_ins
+from ferrule.jit.inputs import Arguments, follow, memory_serial, stand_ins
 from ferrule.jit.numbers import Numbers
 from ferrule.jit.reach import Owner, Reach, present_version
 from ferrule.jit.readers import readers, renew
@@ -24,6 +24,7 @@ from ferrule.node import forget_nodes
 from ferrule.random import streams
 from ferrule.realize import realize
 from ferrule.tensor import Tensor
+from ferrule.tensor.cell import Cell
 
 
 @final
@@ -165,26 +166,22 @@ def _newest_node() -> int:
 
 
 def compute_lazy(tensors: Iterable[Tensor]) -> None:
-    """Computes those that are not in memory yet, such as the weights of a model that is new.
+    """Puts those in memory that are not yet, such as the weights of a model that is new.
 
-    A copy that is still a movement of somebody else's memory gets memory of its own: it would be
-    elsewhere after a write, and a replay would go on to read what it was copied from.
+    That is all of what a view is of, for a write goes there. A copy that is still a movement of
+    somebody else's memory, or a constant of which a view was computed by itself, gets memory of its
+    own: it would be there after a write, and a replay would go on to read where it was before.
     """
-    for cell in dict.fromkeys([tensor._cell for tensor in tensors]):
-        if cell.value.node.realized is None and follow(cell.value.node) is not None:
-            give_memory(cell)
-    realize([node for node in map(_lazy_root, tensors) if node is not None])
+    cells: dict[Cell, None] = {}
+    for tensor in tensors:
+        cell = tensor._cell
+        node = cell.value.node
+        if node.realized is None and (node.base_const() is None or _is_in_memory(tensor)):
+            cells[cell] = None
+            if follow(node) is not None or node.base_const() is not None:
+                cell.settle()
+    realize([cell.value.node for cell in cells])
 
 
-def _lazy_root(tensor: Tensor) -> LazyBuffer | None:
-    """What to compute so that a tensor is in memory; None if it is, or is a constant.
-
-    What a view is of has to be, too, though the view's own values were computed: a write goes
-    there, and is none to memory if there is none yet.
-    """
-    node, whole = tensor.lazydata, tensor._cell.value.node
-    if node.base_const() is not None:
-        return None
-    if follow(node) is None:
-        return tensor._root()
-    return whole if whole.realized is None else None
+def _is_in_memory(tensor: Tensor) -> bool:
+    return tensor.lazydata.base_const() is None

@@ -439,8 +439,7 @@ def memory_of(tensor: Tensor) -> tuple[Buffer, Chain]:
     """
     found = follow(tensor.lazydata)
     if found is None:
-        give_memory(tensor._cell)
-        realize([tensor._cell.value.node])
+        _give_memory(tensor)
         found = follow(tensor.lazydata)
     if found is None:
         node = tensor.lazydata
@@ -486,8 +485,9 @@ def follow(node: LazyBuffer) -> tuple[Buffer, Chain] | None:
     return node.realized, tuple(chain)
 
 
-def give_memory(cell: Cell) -> None:
-    """Has the memory of a tensor and all its views be computed in a place of its own."""
+def _give_memory(tensor: Tensor) -> None:
+    """Computes the memory that a tensor and all its views are in."""
+    cell = tensor._cell
     value = cell.value
     if not value.node.owns_memory:
         # The same contents, so this changes nothing that anybody can see, gradients included.
@@ -496,3 +496,4 @@ def give_memory(cell: Cell) -> None:
         if cell.storage is not None:
             cell.storage.node = node
             node.owner = cell.storage.token
+    realize([cell.value.node])
