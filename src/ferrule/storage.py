@@ -68,7 +68,10 @@ class Storage:
         old = self.node
         check_assign(old, value, region)
         self.writes += 1
-        if 0 in value.shape or (value is old and region is None):
+        if 0 in value.shape:
+            return
+        if value is old and region is None:
+            self._keep(old)
             return
         if region is not None and region == View.create(region.shape) and region.size == old.size:
             value = value.reshape(old.shape)
@@ -91,11 +94,21 @@ class Storage:
         if self.node.owner is None:
             self.node.owner = self.token
         if self.node.op is LoadOps.ASSIGN:
-            state = this_thread.state
-            state.written.add(weakref.ref(self, state.written.discard))
-            kept = state.kept
-            if kept is not None and (old.serial <= kept[0] or _is_from_before(old, state)):
-                kept[1].append(self)
+            written = this_thread.state.written
+            written.add(weakref.ref(self, written.discard))
+            self._keep(old)
+
+    def rewrite(self) -> None:
+        """Notes a write of what is there already to a part of the memory."""
+        self.writes += 1
+        self._keep(self.node)
+
+    def _keep(self, old: LazyBuffer) -> None:
+        """Stays alive where what is written to is kept, if `old` is from before."""
+        state = this_thread.state
+        kept = state.kept
+        if kept is not None and (old.serial <= kept[0] or _is_from_before(old, state)):
+            kept[1].append(self)
 
     def withdraw(self) -> bool:
         """Takes the present version back, if it is not in memory and there is one before it.

@@ -590,3 +590,37 @@ def test_the_first_call_writes_what_is_there_already(
         return [[step(x, y).tolist(), state.tolist(), other.tolist()] for x, y in given]
 
     assert results(TinyJit) == results(lambda function: function)
+
+
+def _as_a_whole(x: Tensor, y: Tensor) -> None:
+    x.assign(y.T)
+
+
+def _a_part(x: Tensor, y: Tensor) -> None:
+    x[:1] = y.T[:1]
+
+
+@pytest.mark.parametrize("write", [_as_a_whole, _a_part])
+@pytest.mark.parametrize("replaced", ["x", "y"])
+def test_what_is_written_is_there_already_and_then_is_not(
+    write: Callable[[Tensor, Tensor], None], replaced: str
+) -> None:
+    """A write that runs no kernel depends on where both tensors are all the same."""
+
+    def results(jit: Callable[..., Any]) -> list[Any]:
+        state = {"x": Tensor([[1.0, 2.0], [3.0, 4.0]]).realize()}
+        state["y"] = state["x"].T
+
+        @jit
+        def step() -> None:
+            write(state["x"], state["y"])
+
+        found = []
+        for call in range(5):
+            if call > 1:
+                state[replaced] = (Tensor([[5.0, 6.0], [7.0, 8.0]]) * call).realize()
+            step()
+            found += [state["x"].tolist(), state["y"].tolist()]
+        return found
+
+    assert results(TinyJit) == results(lambda function: function)
