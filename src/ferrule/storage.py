@@ -39,7 +39,7 @@ class Storage:
     `holder` is what else has that version, if anything does.
     """
 
-    __slots__ = ("__weakref__", "earlier", "holder", "node", "replaced", "token")
+    __slots__ = ("__weakref__", "earlier", "holder", "node", "replaced", "token", "writes")
 
     node: LazyBuffer
     token: Token
@@ -47,6 +47,8 @@ class Storage:
     """How often the version was replaced before there was memory for it."""
     earlier: list[LazyBuffer | weakref.ref[LazyBuffer]]
     """These versions, the newest last: constants, and others weakly, to have no more readers."""
+    writes: int
+    """How often it was written to, by writes of what it held already, too."""
 
     def __init__(self, node: LazyBuffer, holder: Holder | None = None) -> None:
         self.node = node
@@ -54,6 +56,7 @@ class Storage:
         self.token = Token(self)
         self.replaced = 0
         self.earlier = []
+        self.writes = 0
         if node.owner is None:
             node.owner = self.token
 
@@ -64,7 +67,11 @@ class Storage:
         """
         old = self.node
         check_assign(old, value, region)
-        if 0 in value.shape or (value is old and region is None):
+        self.writes += 1
+        if 0 in value.shape:
+            return
+        if value is old and region is None:
+            self._keep(old)
             return
         if region is not None and region == View.create(region.shape) and region.size == old.size:
             value = value.reshape(old.shape)
@@ -87,11 +94,21 @@ class Storage:
         if self.node.owner is None:
             self.node.owner = self.token
         if self.node.op is LoadOps.ASSIGN:
-            state = this_thread.state
-            state.written.add(weakref.ref(self, state.written.discard))
-            kept = state.kept
-            if kept is not None and (old.serial <= kept[0] or _is_from_before(old, state)):
-                kept[1].append(self)
+            written = this_thread.state.written
+            written.add(weakref.ref(self, written.discard))
+            self._keep(old)
+
+    def rewrite(self) -> None:
+        """Notes a write of what is there already to a part of the memory."""
+        self.writes += 1
+        self._keep(self.node)
+
+    def _keep(self, old: LazyBuffer) -> None:
+        """Stays alive where what is written to is kept, if `old` is from before."""
+        state = this_thread.state
+        kept = state.kept
+        if kept is not None and (old.serial <= kept[0] or _is_from_before(old, state)):
+            kept[1].append(self)
 
     def withdraw(self) -> bool:
         """Takes the present version back, if it is not in memory and there is one before it.

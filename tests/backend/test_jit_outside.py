@@ -641,3 +641,67 @@ def test_arguments_are_put_back_where_a_call_raises_that_is_captured() -> None:
     data.assign(data * 10)
     assert settings.last.tolist() == [20]
     assert f(data[1:2]).tolist() == [41]
+
+
+@pytest.mark.parametrize("of", [lambda x: x.flip(0), lambda x: x.T, lambda x: x[:1].expand(3, 3)])
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_a_copy_of_a_view_is_read_and_then_written_to(
+    of: Callable[[Tensor], Tensor], is_kept: bool
+) -> None:
+    """It gets memory of its own when it is written to, if it has none before."""
+    data = np.arange(9.0).reshape(3, 3)
+    state = {"x": Tensor(data).realize()}
+    before = state["x"] if is_kept else None
+
+    @TinyJit
+    def f() -> Tensor:
+        return state["x"][1:] + 1
+
+    f()
+    state["x"] = of(state["x"]).clone()
+    expected = of(Tensor(data)).numpy()
+    for value in range(4):
+        np.testing.assert_array_equal(f().numpy(), expected[1:] + 1)
+        state["x"][:, 1:2].fill_(value)
+        expected[:, 1] = value
+    if before is not None:
+        np.testing.assert_array_equal(before.numpy(), data)
+
+
+def _nothing(x: Tensor) -> None:
+    pass
+
+
+def _realize(x: Tensor) -> None:
+    x.realize()
+
+
+VIEWS: dict[str, Call] = {
+    "a view of what is lazy": lambda x: (-x).T,
+    "a part of what is lazy": lambda x: (-x)[1:, ::2],
+    "a view of a constant": lambda x: Tensor.ones(3, 4).T,
+    "a copy of a view": lambda x: x.T.clone(),
+    "a copy of what is repeated": lambda x: (-x)[:1].expand(3, 4).clone(),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("first", [_nothing, _realize])
+@pytest.mark.parametrize("calls", [0, 1])
+def test_what_has_no_memory_yet_is_read_and_then_written_to(
+    name: str, first: Call, calls: int
+) -> None:
+    state = {"x": Tensor.ones(2, 2).contiguous().realize()}
+
+    @TinyJit
+    def f() -> Tensor:
+        return state["x"] * 2 + 1
+
+    for _ in range(calls):
+        f()
+    state["x"] = VIEWS[name](Tensor(np.arange(12.0).reshape(3, 4)).realize())
+    first(state["x"])
+    for value in range(4):
+        np.testing.assert_array_equal(f().numpy(), state["x"].numpy() * 2 + 1)
+        state["x"][:, 1:2] = value
+    np.testing.assert_array_equal(f().numpy(), state["x"].numpy() * 2 + 1)

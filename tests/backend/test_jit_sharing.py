@@ -512,3 +512,115 @@ def test_a_state_of_an_object_that_is_given_may_be_an_argument_too(
         return found
 
     assert results(TinyJit(step)) == results(step)
+
+
+def _whole(x: Tensor) -> Tensor:
+    return x
+
+
+def _turned(x: Tensor) -> Tensor:
+    return x.T
+
+
+@pytest.mark.parametrize("view", [_whole, _turned])
+@pytest.mark.parametrize("part", [False, True])
+def test_a_copy_of_an_argument_is_written_to_and_the_argument_is_reached_too(
+    view: Callable[[Tensor], Tensor], part: bool
+) -> None:
+    """What stands in for the argument has its memory, which is none of the copy's."""
+    given = [Tensor([[1.0, 2.0], [3.0, 4.0]]).realize(), Tensor([0.0]).realize()]
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        copied = view(x).clone()
+        if part:
+            copied[0] = 7
+        else:
+            copied *= -1
+        given[1] = copied
+        return x + 1
+
+    changed = [[7.0, 7.0], [3.0, 4.0]] if part else [[-1.0, -2.0], [-3.0, -4.0]]
+    for _ in range(4):
+        assert step(view(given[0])).tolist() == view(Tensor([[2.0, 3.0], [4.0, 5.0]])).tolist()
+        assert given[0].tolist() == [[1.0, 2.0], [3.0, 4.0]]
+        assert given[1].tolist() == changed
+
+
+def test_a_copy_of_a_part_that_is_given_is_written_to() -> None:
+    data = Tensor([float(i) for i in range(12)]).realize()
+
+    @TinyJit
+    def step(x: Tensor) -> tuple[Tensor, Tensor]:
+        copied = x.clone()
+        copied[1:3] = 0
+        return copied, x + 1
+
+    for start in (0, 4, 8, 2, 6):
+        copied, more = step(data[start : start + 4])
+        assert copied.tolist() == [start, 0, 0, start + 3]
+        assert more.tolist() == [start + i + 1 for i in range(4)]
+    assert data.tolist() == list(range(12))
+
+
+def _is_assigned(x: Tensor, y: Tensor) -> None:
+    x.assign(y)
+
+
+def _is_multiplied(x: Tensor, y: Tensor) -> None:
+    x *= (y.shape[0] == 2) - (y.shape[0] == 3)
+
+
+@pytest.mark.parametrize("write", [_is_assigned, _is_multiplied])
+def test_the_first_call_writes_what_is_there_already(
+    write: Callable[[Tensor, Tensor], None],
+) -> None:
+    """The function writes to its argument all the same, which it can reach by itself."""
+
+    def results(jit: Callable[..., Any]) -> list[Any]:
+        state, other = Tensor([1.0, 2.0]).realize(), Tensor([3.0, 4.0]).realize()
+        longer = Tensor([3.0, 4.0, 5.0]).realize() if write is not _is_assigned else other
+
+        @jit
+        def step(x: Tensor, y: Tensor) -> Tensor:
+            write(x, y)
+            return state + other
+
+        given = [(state, state), (other, state), (state, longer), (state, other), (state, longer)]
+        return [[step(x, y).tolist(), state.tolist(), other.tolist()] for x, y in given]
+
+    assert results(TinyJit) == results(lambda function: function)
+
+
+def _as_a_whole(x: Tensor, y: Tensor) -> None:
+    x.assign(y.T)
+
+
+def _a_part(x: Tensor, y: Tensor) -> None:
+    x[:1] = y.T[:1]
+
+
+@pytest.mark.parametrize("write", [_as_a_whole, _a_part])
+@pytest.mark.parametrize("replaced", ["x", "y"])
+def test_what_is_written_is_there_already_and_then_is_not(
+    write: Callable[[Tensor, Tensor], None], replaced: str
+) -> None:
+    """A write that runs no kernel depends on where both tensors are all the same."""
+
+    def results(jit: Callable[..., Any]) -> list[Any]:
+        state = {"x": Tensor([[1.0, 2.0], [3.0, 4.0]]).realize()}
+        state["y"] = state["x"].T
+
+        @jit
+        def step() -> None:
+            write(state["x"], state["y"])
+
+        found = []
+        for call in range(5):
+            if call > 1:
+                state[replaced] = (Tensor([[5.0, 6.0], [7.0, 8.0]]) * call).realize()
+            step()
+            found += [state["x"].tolist(), state["y"].tolist()]
+        return found
+
+    assert results(TinyJit) == results(lambda function: function)

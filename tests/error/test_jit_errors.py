@@ -1,5 +1,6 @@
 """What is said where a function cannot be captured."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -117,6 +118,22 @@ def test_writing_to_what_is_passed_and_reached(part: bool) -> None:
         JitError, match=r"writes to an argument of shape .2,. that it can also reach"
     ):
         model.f(model.state, True)
+
+
+@pytest.mark.parametrize("view", [lambda x: x.reshape(4), lambda x: x.T, lambda x: x[1]])
+def test_writing_to_a_view_of_what_is_reached(view: Callable[[Tensor], Tensor]) -> None:
+    state = Tensor([[1.0, 2.0], [3.0, 4.0]]).realize()
+
+    @TinyJit
+    def f(x: Tensor, write: bool) -> Tensor:
+        if write:
+            x += 10
+        return state + x.sum()
+
+    for _ in range(3):
+        f(view(state), False)
+    with pytest.raises(JitError, match=r"writes to an argument of shape .* that it can also reach"):
+        f(view(state), True)
 
 
 def test_writing_to_a_part_of_another_tensor_later() -> None:

@@ -233,3 +233,17 @@ def test_weights_that_stay_the_same_are_packed_with_an_infinity() -> None:
         with Context(FERRULE_DEVICE="NUMPY"):
             expected = Tensor(image).conv_transpose2d(Tensor(weight), padding=1).numpy()
         np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("choose", [Tensor.maximum, Tensor.minimum])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_what_is_not_the_extreme_has_gradient_zero(
+    choose: Callable[..., Tensor], swapped: bool
+) -> None:
+    """The other operand's gradient is infinite: what is not chosen has no part in it."""
+    chosen, other = Tensor([1.0, 2.0, 3.0]), Tensor([-1.0, 3.0, 3.0], requires_grad=True)
+    if choose is Tensor.minimum:
+        chosen, other = -chosen, -other.detach().requires_grad_()
+    result = choose(chosen, other) if swapped else choose(other, chosen)
+    infinite = Tensor([np.inf, -np.inf, np.inf])
+    assert result.gradient(other, gradient=infinite)[0].tolist() == [0.0, -np.inf, np.inf]

@@ -37,11 +37,11 @@ def _reverse_mod(grad: Value, entry: Entry) -> Gradients:
 
 
 def _reverse_maximum(grad: Value, entry: Entry) -> Gradients:
-    """Where both are equal, each gets half."""
+    """Where both are equal, each gets half; the smaller one gets 0, of an infinite gradient too."""
     a, b = entry.saved
-    half = grad * 0.5
-    to_a = (b < a).where(grad, (a < b).where(grad.full(0), half))
-    return to_a, grad - to_a
+    zero, half = grad.full(0), grad * 0.5
+    left, right = b < a, a < b
+    return left.where(grad, right.where(zero, half)), right.where(grad, left.where(zero, half))
 
 
 def _reverse_muladd(grad: Value, entry: Entry) -> Gradients:

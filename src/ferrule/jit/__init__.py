@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import sys
 import types
 import weakref
@@ -167,10 +168,9 @@ class TinyJit(Generic[ReturnType]):
             with turn:
                 compute_lazy(reached)  # so the call that is captured has the same graph, planned
                 cells = [tensor._cell for tensor in reached]
-                before = [cell.value.node.serial for cell in cells]
+                before = list(map(_version, cells))
             result = function(*args, **kwargs)
-            pairs = zip(cells, before, strict=True)
-            changed = [cell.value.node.serial != serial for cell, serial in pairs]
+            changed = list(map(operator.ne, map(_version, cells), before))
         if any(changed):
             self._writes = True
             self._writes_arguments |= any(changed[: len(given)])
@@ -392,6 +392,11 @@ class TinyJit(Generic[ReturnType]):
                 ) from error
             found = self._instances[key] = known, TinyJit(self.fxn)
         return found[1]
+
+
+def _version(cell: Cell) -> tuple[int, int]:
+    """Another one after each write, of what was there already too: later calls may write more."""
+    return cell.value.node.serial, 0 if cell.storage is None else cell.storage.writes
 
 
 def _found_by_name(function: Any) -> Any:

@@ -24,6 +24,7 @@ from ferrule.node import forget_nodes
 from ferrule.random import streams
 from ferrule.realize import realize
 from ferrule.tensor import Tensor
+from ferrule.tensor.cell import Cell
 
 
 @final
@@ -76,6 +77,8 @@ class Before:
         serials = [memory_serial(tensor.lazydata) for tensor in tensors]
         self.memory = list(zip(map(weakref.ref, tensors), serials, cells, strict=True))
         """The tensors that it reaches, the serials of their memory, and their cells."""
+        self._versions = {tensor: _version(other) for tensor, other in self.stand_ins.items()}
+        """For the tensors that have a stand-in: what that held."""
 
     def _renew_memory(self, reached: Sequence[Tensor], writes: bool) -> None:
         """Copies that the function makes are to be known from those of before the call.
@@ -112,6 +115,10 @@ class Before:
                 watch.add_no_gradient(tensor)
         watch.add_leaves(tensors)
         return watch
+
+    def was_written(self, tensor: Tensor) -> bool:
+        """Whether something was written to the stand-in of a tensor, which may be a view."""
+        return _version(self.stand_ins[tensor]) != self._versions[tensor]
 
     # -- what a tensor of the call has to do with it ---------------------------------------------
 
@@ -150,24 +157,31 @@ class Before:
         self._forget_cells(added)
 
 
+def _version(tensor: Tensor) -> int:
+    return tensor._cell.value.node.serial
+
+
 def _newest_node() -> int:
     return LazyBuffer.empty((), dtypes.uint8, "").serial
 
 
 def compute_lazy(tensors: Iterable[Tensor]) -> None:
-    """Computes those that are not in memory yet, such as the weights of a model that is new."""
-    realize([node for node in map(_lazy_root, tensors) if node is not None])
+    """Puts those in memory that are not yet, such as the weights of a model that is new.
 
-
-def _lazy_root(tensor: Tensor) -> LazyBuffer | None:
-    """What to compute so that a tensor is in memory; None if it is, or is a constant.
-
-    What a view is of has to be, too, though the view's own values were computed: a write goes
-    there, and is none to memory if there is none yet.
+    That is all of what a view is of, for a write goes there. A copy that is still a movement of
+    somebody else's memory, or a constant of which a view was computed by itself, gets memory of its
+    own: it would be there after a write, and a replay would go on to read where it was before.
     """
-    node, whole = tensor.lazydata, tensor._cell.value.node
-    if node.base_const() is not None:
-        return None
-    if follow(node) is None:
-        return tensor._root()
-    return whole if follow(whole) is None else None
+    cells: dict[Cell, None] = {}
+    for tensor in tensors:
+        cell = tensor._cell
+        node = cell.value.node
+        if node.realized is None and (node.base_const() is None or _is_in_memory(tensor)):
+            cells[cell] = None
+            if follow(node) is not None or node.base_const() is not None:
+                cell.settle()
+    realize([cell.value.node for cell in cells])
+
+
+def _is_in_memory(tensor: Tensor) -> bool:
+    return tensor.lazydata.base_const() is None

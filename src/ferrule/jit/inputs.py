@@ -18,7 +18,7 @@ from ferrule.config import config
 from ferrule.containers import is_record
 from ferrule.device import Device
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import BoundVariable, Expr, Variable, unbind
+from ferrule.expr import BoundVariable, Expr, Variable, sint, unbind
 from ferrule.gradient import Value, is_training
 from ferrule.helpers import prod
 from ferrule.jit.hooks import hooks_of
@@ -31,6 +31,7 @@ from ferrule.records import dataclass
 from ferrule.runner import BufferCopy
 from ferrule.schedule.views import dense, move
 from ferrule.shape.view import View
+from ferrule.storage import Storage
 from ferrule.tensor import Tensor
 from ferrule.tensor.cell import Cell
 from ferrule.threadstate import this_thread
@@ -398,8 +399,7 @@ def stand_ins(arguments: Arguments) -> dict[Tensor, Tensor]:
         arguments.buffers[number] = twins[buffer.serial]
         found[tensor] = _moved_like(tensor.lazydata, twins[buffer.serial])
     for tensor, part in arguments.parts.items():
-        node = LazyBuffer.from_buffer(part, tensor.lazydata.shape)
-        found[tensor] = Tensor._wrap(Value(node))
+        found[tensor] = _owner_of(part, tensor.lazydata.shape, ())
     return found
 
 
@@ -410,8 +410,22 @@ def _moved_like(node: LazyBuffer, buffer: Buffer) -> Tensor:
         assert isinstance(node.op, MovementOps)
         chain.append((node.op, node.arg))
         node = node.srcs[0]
-    twin = LazyBuffer.from_buffer(buffer, node.shape)
-    return Tensor._wrap(Value(apply_movements(twin, chain[::-1])))
+    return _owner_of(buffer, node.shape, chain[::-1])
+
+
+def _owner_of(
+    buffer: Buffer, shape: Sequence[sint], chain: Sequence[tuple[MovementOps, Any]]
+) -> Tensor:
+    """A tensor that movements give of `buffer`, and whose that is.
+
+    Else a copy of it that shares the memory would be the owner, and written to in place.
+    """
+    node = LazyBuffer.from_buffer(buffer, shape)
+    tensor = Tensor._wrap(Value(apply_movements(node, chain)))
+    cell = tensor._cell
+    cell.storage = Storage(cell.value.node, cell)
+    node.owner = cell.storage.token
+    return tensor
 
 
 # *** the memory of a tensor ***

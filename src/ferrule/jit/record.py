@@ -195,9 +195,8 @@ class _Call:
     def check_stand_ins(self) -> None:
         """What has a stand-in must not be written to: the function may have seen old contents."""
         stand_ins, parts = self.before.stand_ins, self.arguments.parts
-        for tensor, part in parts.items():
-            place = follow(stand_ins[tensor].lazydata)
-            if place is None or place[0] is not part or part.serial in self.capture.updated:
+        for tensor in parts:
+            if self.before.was_written(tensor):
                 raise JitError(
                     f"{user_location()}: the captured function writes to an argument of shape "
                     f"{tensor.shape} that is a part of another tensor, and wrote to none in the "
@@ -205,7 +204,8 @@ class _Call:
                 )
         for tensor in stand_ins.keys() - parts.keys():
             place = follow(tensor.lazydata)
-            if place is None or place[0].base.serial in self.capture.updated:
+            written = place is None or place[0].base.serial in self.capture.updated
+            if written or self.before.was_written(tensor):
                 raise JitError(
                     f"{user_location()}: the captured function writes to an argument of shape "
                     f"{tensor.shape} that it can also reach by itself, and did not in the first "
@@ -385,7 +385,7 @@ class _Call:
 
         Reading a constant leaves no trace, so all of them count as read; so does what it returns,
         and what it can reach and was given, but for the inputs that it finds. Nor does a tensor
-        leave one that is moved to where it is already.
+        leave one that is moved to where it is already, or written what it holds.
         """
         before = self.before
         pairs = enumerate(self.arguments.buffers)
@@ -394,10 +394,12 @@ class _Call:
         found = {n: paths for n, paths in before.found.paths.items() if n in given}
         for path in [path for paths in found.values() for path in paths]:
             self._watch.add_path(path)
+        holders = [storage.holder for storage in self.written]
+        same = [*self.made.same, *[holder() for holder in holders if holder is not None]]
         read = [
             reference
             for reference, serial, cell in before.memory
-            if serial in used or serial in given or _is_one_of(cell(), self.made.same)
+            if serial in used or serial in given or _is_one_of(cell(), same)
             if serial not in found
         ]
         constants = [reference for reference, _ in before.constants]
@@ -499,7 +501,7 @@ class _Call:
                 record.args[position] = found[arg]
 
 
-def _is_one_of(cell: Cell | None, memories: Sequence[Cell]) -> bool:
+def _is_one_of(cell: Cell | None, memories: Sequence[object]) -> bool:
     return cell is not None and any(cell is memory for memory in memories)
 
 

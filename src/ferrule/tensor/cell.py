@@ -135,6 +135,12 @@ class Cell:
                 self._note_edge(new, old)
             self.value = new
 
+    def rewrite(self) -> None:
+        """Notes that something was written to which holds it already: other calls may change it."""
+        if self.storage is None:
+            self.storage = Storage(self.value.node, self)
+        self.storage.rewrite()
+
     def _note_edge(self, new: Value, old: Value) -> None:
         """Notes the edge that a version replaces, weakly: a tape is kept by who needs it."""
         if self.edges is None or old.node.realized is not None:

@@ -317,6 +317,7 @@ class Indexing(Making):
                     and value._cell is view._cell
                     and _is_read(view, new)
                 ):
+                    view._cell.rewrite()
                     return  # `x[i:j] += y` ends with what it has done to this very part
             view._store(new, what)
 
