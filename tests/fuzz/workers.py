@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from ferrule.device import Device, DeviceUnavailableError
-from tests.fuzz import reached
+from tests.fuzz import nesting, reached
 from tests.fuzz.check import Finding, check, error_finding, is_internal
 from tests.fuzz.generate import Generator
 from tests.fuzz.program import Program
@@ -83,7 +83,7 @@ def drawn(job: Job, index: int) -> tuple[Generator, Program | None, list[Way]]:
     generator = Generator(job.seed, index, job.size, focus)
     program = generator.program()
     if generator.finding is None:
-        generator.finding = Single(job.seed, index).statements()
+        generator.finding = Single(job.seed, index).statements() or nesting.finding(job.seed, index)
     if program is None or generator.finding is not None:
         return generator, None, []
     return generator, program, draw_ways(program, rng, focus, job.devices, job.ways)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Self
 
 from ferrule.dtype import DTypeError, dtypes
-from ferrule.gradient import Entry, Gradients, Rule, Value, record
+from ferrule.gradient import Entry, GradientError, Gradients, Rule, Value, record
 from ferrule.ops import UnaryOps
 from ferrule.tensor import errorfunction, special
 from ferrule.tensor.arithmetic import floor
@@ -99,6 +99,8 @@ class Functions(Elementwise):
     def bitcast(self, dtype: DTypeLike) -> Self:
         """The bits of each element, read as another type of the same width. A copy.
 
+        Raises `DTypeError` for another width, `GradientError` where a gradient would have to pass.
+
         >>> from ferrule import Tensor, dtypes
         >>> Tensor([1.0]).bitcast(dtypes.int32).item() == 0x3F800000
         True
@@ -106,7 +108,7 @@ class Functions(Elementwise):
         target = to_dtype(dtype)
         value = self._read()
         if value.edge is not None:
-            raise DTypeError("[bitcast] has no gradient; use x.detach().bitcast(dtype)")
+            raise GradientError("[bitcast] has no gradient; use x.detach().bitcast(dtype)")
         if target.itemsize != value.dtype.itemsize:
             raise DTypeError(f"[bitcast] {value.dtype} and {target} differ in width; cast instead")
         return self._wrap(value.bitcast(target))
