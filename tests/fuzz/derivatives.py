@@ -176,7 +176,7 @@ def _differences(
 
     def moved(step: float) -> list[Tensor]:
         pairs = zip(places.arrays, directions, strict=True)
-        return [Tensor(array + step * direction) for array, direction in pairs]
+        return [Tensor(array + step * along, device="NUMPY") for array, along in pairs]
 
     def at(step: float) -> float:
         with Context(FERRULE_DEVICE="NUMPY"):

@@ -43,6 +43,9 @@ MAPPING = Program(
     (A, B), ("c = ferrule.vmap(lambda x: a.tanh() * a * x.sum())(b)",), ("c",), 6, 5, ("a", "b")
 )
 
+POSITIONS = Source("i", "Tensor(rng(2).integers(0, 4, (3, 4)))")
+PICKING = Program((A, POSITIONS), ("c = (a * a + 1).sqrt().gather(1, i)",), ("c",), 7, 1, ("a",))
+
 EXAMPLES = {
     "a plain one": (PLAIN, Way("CPU")),
     "mapped": (PLAIN, Way("CPU", mapped=True)),
@@ -154,6 +157,7 @@ PLANTED = [
     ("jvp", SMOOTH, Way("CPU", derivative="jvp")),
     ("jvp", SMOOTH, Way("CPU", derivative="differences")),
     ("a derivative", SMOOTH, Way("CPU", derivative="differences")),
+    ("a derivative", PICKING, Way("CPU", derivative="differences")),
     ("a second derivative", SMOOTH, Way("CPU", derivative="second")),
     ("lanes going backwards", MAPPING, Way("CPU", mapped=True, derivative="second")),
     ("a state", KEPT, Way("CPU", outside=True)),
