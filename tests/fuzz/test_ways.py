@@ -17,6 +17,7 @@ from ferrule.config import PASSES, config
 from ferrule.gradient.tape import REVERSE
 from ferrule.lanes import Lanes
 from ferrule.ops import UnaryOps
+from ferrule.transforms.trace import Linear
 from tests.fuzz import check, functions, ways
 from tests.fuzz.check import Finding, Shadows, check_way, plausible
 from tests.fuzz.derivatives import POINTS, Slopes, _said
@@ -125,7 +126,7 @@ def plant(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         "lanes going backwards": (Lanes, "from_now_on", lambda lanes: lanes),
         "backward": (Tensor, "backward", lambda self: None),
         "checkpoint": (ferrule, "checkpoint", lambda step: lambda *args: step(*args[::-1])),
-        "jvp": (ferrule.transforms.trace.Linear, "push", None),
+        "jvp": (Linear, "push", None),
         "a state": (
             ways._Run,
             "write_state",
