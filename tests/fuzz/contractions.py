@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from ferrule import Tensor
 from tests.fuzz.drawing import Drawing, Limits, NothingFitsError
+from tests.fuzz.program import loaded
 
 LIMITS = Limits(statements=4, elements=4000, most=6000)
 SIZES = (16, 17, 24, 31, 32, 33, 40, 48)
@@ -21,6 +22,7 @@ BATCH = 4
 ROWS = (33, 40)
 FEW = (16, 17, 24)
 EPILOGUES = ("relu()", "abs()", "sigmoid()", "exp2()", "softmax(-1)", "softmax(0)", "square()")
+ROUNDED = ("softmax(-1)", "softmax(0)", "layernorm()", "logsumexp(-1, keepdim=True)")
 FOLDED = ("sum({})", "max({})", "mean({})", "argmax({})", "cumsum({})", "logsumexp({})")
 
 
@@ -48,10 +50,12 @@ class Contractions:
             (3, self.combined),
             (3, self.folded),
             (2, self.moved),
-            (3, self.chosen),
+            (7, self.chosen),
         ]
-        if self.waiting:
-            return f"{self.new_name()} = {self.waiting.pop()}"
+        while self.waiting:
+            line = self.waiting.pop()
+            if all(name in self.draw.values for name in loaded(line)):
+                return f"{self.new_name()} = {line}"  # but for what was not kept
         if self.made == 0:
             kinds = kinds[:4]
         kind = self.draw.weighted(kinds)
@@ -177,10 +181,16 @@ class Contractions:
 
     def chosen(self) -> str:
         """Sums that are rounded, and which of them is the largest: two roundings of one sum would
-        meet there.
+        meet there, in one schedule or in two.
         """
         draw, name = self.draw, self.value()
         total = f"v{draw.count}"
+        if draw.chance(0.5) and draw.values[name].ndim > 1:
+            how = draw.choice(["max(-1, keepdim=True)", "max(0)", "max()"])
+            self.waiting = [f"{total} >= {total}.{how}.realize()"]
+            if draw.chance(0.4):
+                return f"({name} / 3) @ {name}.transpose(-1, -2)"
+            return f"({name} / 3).{draw.choice(ROUNDED)}"
         self.waiting = [
             draw.choice([f"{total} == {total}.max()", f"{total} >= {total}.max(-1, keepdim=True)"]),
         ]

@@ -11,6 +11,7 @@ import pytest
 
 import ferrule
 from ferrule import Context
+from ferrule.schedule import rounding
 from ferrule.schedule.fusion import Fusion
 from ferrule.schedule.guests import Guests
 from ferrule.shape.view import View
@@ -125,6 +126,24 @@ def test_sums_are_added_up_beside_blocks(monkeypatch: pytest.MonkeyPatch) -> Non
         if program is not None:
             run(program, Way())
     assert len(found) >= 3
+
+
+def test_sums_are_held_while_their_largest_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are compared with it in another schedule, where a second rounding would be seen."""
+    found: set[Any] = set()
+    held = rounding._held
+
+    def noted(*given: Any) -> Any:
+        found.update(stored := held(*given))
+        return stored
+
+    monkeypatch.setattr(rounding, "_held", noted)
+    _forget_plans()
+    for index in range(40):
+        program = Generator(6, index, focus="contractions").program()
+        if program is not None and any(".realize()" in line for line in program.body):
+            run(program, Way())
+    assert found
 
 
 def test_a_run_without_a_focus_has_programs_of_several() -> None:
