@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.programs import HOST
 
-from ferrule import Tensor, dtypes
+from ferrule import Context, Tensor, dtypes
 from ferrule.codegen.heuristic import choose
 from ferrule.codegen.lower import lower
 from ferrule.expr import Variable
@@ -434,3 +434,28 @@ def test_scores_of_attention_with_dropout_are_not_rounded() -> None:
         found = q.scaled_dot_product_attention(q, q, dropout_p=1e-9)
     expected = q.cast("float64").scaled_dot_product_attention(q.cast("float64"), q.cast("float64"))
     np.testing.assert_allclose(wide(found), wide(expected), rtol=4e-3, atol=0.1)
+
+
+@pytest.mark.parametrize("rows", [False, True])
+@pytest.mark.parametrize("how", ["below", "finite", "sums"])
+def test_weights_that_count_by_their_values(how: str, rows: bool) -> None:
+    """Where blocks are made of what conditions on numbers choose, those end no loop."""
+    query, key, value = (RNG.integers(-6, 7, (4, n, 16)) / 2 for n in (40, 17, 40))
+    scores = query @ key.swapaxes(1, 2)
+    sums = scores.sum(-1, keepdims=True)
+    chosen = {"below": scores < 1.5, "finite": abs(scores) < np.inf, "sums": sums < 1.5}[how]
+    weights = np.where(chosen, scores, 0)
+    with Context(FERRULE_NUM_THREADS=1):
+        tensors = [Tensor(x, dtype="float32").realize() for x in (query, key, value)]
+        found = tensors[0] @ tensors[1].transpose(1, 2)
+        if how == "below":
+            found = (found < 1.5).where(found, 0)
+        elif how == "finite":
+            found = (found.abs() < np.inf).where(found, 0)
+        else:
+            found = (found.sum(-1, keepdim=True) < 1.5).where(found, 0)
+        along, across = found @ tensors[1], found.transpose(1, 2) @ tensors[2]
+        del found
+        Tensor.realize(*([along] if rows else [along, across]))
+        np.testing.assert_allclose(along.numpy(), weights @ key, atol=1e-3)
+        np.testing.assert_allclose(across.numpy(), weights.swapaxes(1, 2) @ value, atol=1e-3)

@@ -11,12 +11,18 @@ from dataclasses import dataclass, field
 
 from ferrule import Tensor
 from tests.fuzz.drawing import Drawing, Limits, NothingFitsError
+from tests.fuzz.program import loaded
 
 LIMITS = Limits(statements=4, elements=4000, most=6000)
 SIZES = (16, 17, 24, 31, 32, 33, 40, 48)
 LEAST = 33_000
 """Multiply-adds of a product, from which it is scheduled as one."""
+BATCH = 4
+"""Of products that blocks are made for; with `ROWS`, enough rows for two threads."""
+ROWS = (33, 40)
+FEW = (16, 17, 24)
 EPILOGUES = ("relu()", "abs()", "sigmoid()", "exp2()", "softmax(-1)", "softmax(0)", "square()")
+ROUNDED = ("softmax(-1)", "softmax(0)", "layernorm()", "logsumexp(-1, keepdim=True)")
 FOLDED = ("sum({})", "max({})", "mean({})", "argmax({})", "cumsum({})", "logsumexp({})")
 
 
@@ -39,16 +45,19 @@ class Contractions:
             (6, self.product),
             (2, self.attention),
             (1, self.convolution),
+            (4, self.blocks),
             (3, self.epilogue),
             (3, self.combined),
             (3, self.folded),
             (2, self.moved),
-            (3, self.chosen),
+            (7, self.chosen),
         ]
-        if self.waiting:
-            return f"{self.new_name()} = {self.waiting.pop()}"
+        while self.waiting:
+            line = self.waiting.pop()
+            if all(name in self.draw.values for name in loaded(line)):
+                return f"{self.new_name()} = {line}"  # but for what was not kept
         if self.made == 0:
-            kinds = kinds[:3]
+            kinds = kinds[:4]
         kind = self.draw.weighted(kinds)
         self.made += 1
         return f"{self.new_name()} = {kind()}"
@@ -82,6 +91,43 @@ class Contractions:
         if draw.chance(0.3):
             scores = f"({scores} + {self.other((rows, count))})"
         return f"{scores}.{between} @ {value}"
+
+    def blocks(self) -> str:
+        """What one product makes, and others read along its rows and along its columns.
+
+        A kernel keeps such rows in blocks, and adds up beside its own value what reads the columns,
+        unless that needs what it stores.
+        """
+        draw = self.draw
+        name = f"v{draw.count}"
+        rows, depth, count, width = (draw.choice(sizes) for sizes in (ROWS, FEW, FEW, FEW))
+        query, key, value = (
+            self.other((BATCH, *shape)) for shape in ((rows, depth), (count, depth), (count, width))
+        )
+        scores = f"({query} @ {key}.transpose(-1, -2))"
+        if draw.chance(0.3):
+            scores = f"({scores} + {self.other((rows, count))})"
+        made = f"{scores}.{draw.choice(['softmax(-1)', 'softmax(-1)', 'sigmoid()', 'square()'])}"
+        if draw.chance(0.2):
+            made = f"({scores} < 1.5).where({scores}, 0)"
+        # What is one result is sure to be one schedule, in which nobody else holds the weights.
+        is_one = draw.chance(0.5)
+        weights = f"({made})" if is_one else name
+        read = draw.choice(
+            [
+                *(f"{weights} @ {value}",) * 3,
+                f"{weights}.flip(-1) @ {value}",
+                f"{weights}.pad((0, 2)) @ {value}.pad((0, 0, 0, 2))",
+            ]
+        )
+        summed = self.other((BATCH, rows, width))
+        if draw.chance(0.3):
+            summed = draw.choice([f"({read})", f"({read} @ {self.other((BATCH, width, width))})"])
+        added = f"{weights}.transpose(-1, -2) @ {summed}"
+        if is_one:
+            return f"({read}).max(1) {draw.choice('+-')} ({added}).max(1)"
+        self.waiting = draw.choice([[read], [added], [read, added]])
+        return made
 
     def convolution(self) -> str:
         draw = self.draw
@@ -135,10 +181,16 @@ class Contractions:
 
     def chosen(self) -> str:
         """Sums that are rounded, and which of them is the largest: two roundings of one sum would
-        meet there.
+        meet there, in one schedule or in two.
         """
         draw, name = self.draw, self.value()
         total = f"v{draw.count}"
+        if draw.chance(0.5) and draw.values[name].ndim > 1:
+            how = draw.choice(["max(-1, keepdim=True)", "max(0)", "max()"])
+            self.waiting = [f"{total} >= {total}.{how}.realize()"]
+            if draw.chance(0.4):
+                return f"({name} / 3) @ {name}.transpose(-1, -2)"
+            return f"({name} / 3).{draw.choice(ROUNDED)}"
         self.waiting = [
             draw.choice([f"{total} == {total}.max()", f"{total} >= {total}.max(-1, keepdim=True)"]),
         ]

@@ -11,12 +11,15 @@ import pytest
 
 import ferrule
 from ferrule import Context
+from ferrule.schedule import rounding
+from ferrule.schedule.fusion import Fusion
+from ferrule.schedule.guests import Guests
 from ferrule.shape.view import View
 from tests.fuzz import surface
 from tests.fuzz.check import check
 from tests.fuzz.generate import Generator
 from tests.fuzz.program import Program, methods
-from tests.fuzz.ways import Way
+from tests.fuzz.ways import Way, run
 from tests.fuzz.workers import MIXTURE, Job, drawn
 
 TRIES = 150
@@ -105,6 +108,42 @@ def test_arguments_that_need_not_be_given_are_drawn_for_recipes() -> None:
 def test_all_options_of_recipes_are_some_methods() -> None:
     known = {p.name for method in surface.methods() for p in method.parameters}
     assert known >= surface.OPTIONS
+
+
+def test_sums_are_added_up_beside_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few programs have enough rows for blocks, and enough that reads them."""
+    found = []
+    attach = Guests._attach
+
+    def noted(guests: Guests, guest: Fusion, host: Fusion) -> None:
+        found.append(guest)
+        attach(guests, guest, host)
+
+    monkeypatch.setattr(Guests, "_attach", noted)
+    _forget_plans()
+    for index in range(60):
+        program = Generator(5, index, focus="contractions").program()
+        if program is not None:
+            run(program, Way())
+    assert len(found) >= 3
+
+
+def test_sums_are_held_while_their_largest_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are compared with it in another schedule, where a second rounding would be seen."""
+    found: set[Any] = set()
+    held = rounding._held
+
+    def noted(*given: Any) -> Any:
+        found.update(stored := held(*given))
+        return stored
+
+    monkeypatch.setattr(rounding, "_held", noted)
+    _forget_plans()
+    for index in range(40):
+        program = Generator(6, index, focus="contractions").program()
+        if program is not None and any(".realize()" in line for line in program.body):
+            run(program, Way())
+    assert found
 
 
 def test_a_run_without_a_focus_has_programs_of_several() -> None:

@@ -23,6 +23,7 @@ from ferrule.codegen.kernel import (
     unclamped,
 )
 from ferrule.expr import (
+    INDEX,
     TRUE,
     UNBOUNDED,
     Expr,
@@ -265,10 +266,12 @@ def _least(part: Expr, r: Expr, opened: frozenset[Expr]) -> tuple[int, Expr] | N
 
 def least_and_most(part: Expr, r: Expr, opened: frozenset[Expr]) -> tuple[int, Expr, Expr] | None:
     """`a < b` as `step * r + rest < 0`: (step, the least and the most that the rest is inside of
-    the loop), by the ranges that are open around it; None where it is nothing like that, or has no
-    bounds, as a quotient by what may be 0 has not.
+    the loop), by the ranges that are open around it; None where it is nothing like that, as where
+    values are compared, or has no bounds, as a quotient by what may be 0 has not.
     """
-    if part.op is not ExprOp.CMPLT or any(e.op is ExprOp.LOAD for e in toposort([part])):
+    if part.op is not ExprOp.CMPLT or part.src[0].dtype is not INDEX:
+        return None
+    if any(e.op in (ExprOp.LOAD, ExprOp.READ) for e in toposort([part])):
         return None
     terms, constant = (part.src[0] - part.src[1]).linear()
     least: Expr = const(constant)
