@@ -49,10 +49,10 @@ DIRECTIONS = 3
 """In how many of them a derivative has to be wrong to be a finding."""
 
 # Their derivatives are not those of their values, by definition: the edges of a histogram are
-# constants.
+# constants, and a variance that is too small has the derivative at the smallest one.
 CUT = words(
     """detach data cast astype byte char short int long bool half bfloat16 float type_as nextafter
-    histogram"""
+    histogram GaussianNLLLoss"""
 )
 
 # Where two of their operands are equal, each has half of the derivative: the mean of both sides.
@@ -194,15 +194,27 @@ def _differences(
     right, left = (after - middle) / STEP, (middle - before) / STEP
     fine = (at(STEP / 4) - at(-STEP / 4)) / (STEP / 2)
     size = abs(coarse) + abs(fine)
-    rounding = abs(middle) * np.finfo(np.float64).eps / STEP
+    outcomes = [places.outcome(way, moved(step)) for step in (0, STEP, -STEP)]
+    largest = max(abs(middle), *(outcome.largest for outcome in outcomes))
+    rounding = largest * np.finfo(np.float64).eps / STEP
     floor = FLOOR * (1 + abs(middle))
     if not np.isfinite([coarse, fine]).all() or rounding > WRONG * size:
         return None, floor if np.isfinite(floor) else 0.0
     near = abs(coarse - fine) <= AGREE * size + 1e-9
     near = near and (places.has_halves or abs(right - left) <= SIDES * size + 1e-6)
     # What is left out has to be the same.
-    near = near and len({places.defined(way, moved(step)) for step in (0, STEP, -STEP)}) == 1
+    near = near and len({outcome.defined for outcome in outcomes}) == 1
     return (coarse if near else None), abs(coarse) + floor
+
+
+@dataclass
+class Outcome:
+    """Of all results of a program."""
+
+    defined: bytes
+    """Which elements are finite."""
+    largest: float
+    """The size of a finite element, to which a sum of them is rounded, even if it is small."""
 
 
 class _Places:
@@ -254,14 +266,16 @@ class _Places:
 
         return of_wanted
 
-    def defined(self, way: Way, inputs: Sequence[Tensor]) -> bytes:
-        """Which elements of the results are finite."""
+    def outcome(self, way: Way, inputs: Sequence[Tensor]) -> Outcome:
+        """What the results are."""
         with Context(FERRULE_DEVICE="NUMPY"):
             results = [*self.step()(*inputs)]
             if way.mapped:
                 results += self.step()(*_halves(inputs))
-            arrays = [result.detach().numpy() for result in results]
-        return b"".join(np.isfinite(x.astype(np.float64)).tobytes() for x in arrays)
+            arrays = [result.detach().numpy().astype(np.float64) for result in results]
+        finite = [np.isfinite(x) for x in arrays]
+        largest = [np.abs(x).max(initial=0, where=f) for x, f in zip(arrays, finite, strict=True)]
+        return Outcome(b"".join(f.tobytes() for f in finite), max(map(float, largest), default=0.0))
 
     @property
     def has_halves(self) -> bool:
