@@ -31,12 +31,8 @@ STEPS = (
     *("x * x", "x * x.sum()", "x.tanh()", "x.flip(0) * x", "x.roll(1, 0) - x * x", "x.exp() * x"),
     *("x.softmax(0)", "x.cumsum(0) * x", "x.cumprod(0)", "x.sort(0)[0] * x", "x * x.amax(0)"),
     *("x[[0, -1]] * x.mean()", "x[:1] * x", "x.outer(x).sum(1)", "(x > 0.1).where(x * x, x.sin())"),
-    *(
-        "x.scatter_add(0, (x * 0).long(), x * x)",
-        "x / (x * x + 1)",
-        "x.logsumexp(0) * x",
-        "x.repeat(2)",
-    ),
+    *("x.scatter_add(0, (x * 0).long(), x * x)", "x / (x * x + 1)", "x.logsumexp(0) * x"),
+    *("x.repeat(2)", "x.exp2() - x", "x.abs() * x", "x.norm() + x", "x.expand(2, -1).sum(0) * x"),
     *("checkpoint(lambda x: x * x.sin(), x)", "x.prod() + x", "x.reshape(1, -1).squeeze(0) ** 3"),
 )
 """Functions of a vector."""
@@ -100,9 +96,10 @@ class Nest:
         inside = rng.choices([*OUTER], k=rng.choice([1, 1, 2]))
         for name in (*inside, "map", *rng.choices(DERIVED, k=rng.choice([1, 2, 2]))):
             derivatives += name in DERIVED
-            elements *= (
-                prod(shape) if name.startswith("jac") else 3 if name.startswith("map") else 1
-            )
+            if name in ("jacrev", "jacfwd"):
+                elements *= prod(shape)
+            elif name.startswith("map"):
+                elements *= 3
             if derivatives > DERIVATIVES or elements > MOST:
                 break
             self.text = OUTER[name].format(f=self.text)

@@ -40,7 +40,7 @@ IDLE = 0.02
 """Of a processor; a worker that uses less than this for long waits for what never comes."""
 PROGRAMS_EACH = 60
 """Of a worker, before a new one takes over; so that what it keeps does not pile up. One does so
-sooner where half of `MOST_MEMORY` is in use."""
+sooner where half of `MOST_MEMORY` is reserved."""
 MOST_MEMORY = 3 << 30
 SHRINKING = 60.0
 CL_PATIENCE = 5.0

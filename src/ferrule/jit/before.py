@@ -77,8 +77,8 @@ class Before:
         serials = [memory_serial(tensor.lazydata) for tensor in tensors]
         self.memory = list(zip(map(weakref.ref, tensors), serials, cells, strict=True))
         """The tensors that it reaches, the serials of their memory, and their cells."""
-        self._versions = {tensor: _version(other) for tensor, other in self.stand_ins.items()}
-        """For the tensors that have a stand-in: what that held."""
+        self._versions = {t: self._version_for(t) for t in self.stand_ins}
+        """For the tensors that have a stand-in: the serial of what that held."""
 
     def _renew_memory(self, reached: Sequence[Tensor], writes: bool) -> None:
         """Copies that the function makes are to be known from those of before the call.
@@ -118,7 +118,10 @@ class Before:
 
     def was_written(self, tensor: Tensor) -> bool:
         """Whether something was written to the stand-in of a tensor, which may be a view."""
-        return _version(self.stand_ins[tensor]) != self._versions[tensor]
+        return self._version_for(tensor) != self._versions[tensor]
+
+    def _version_for(self, tensor: Tensor) -> int:
+        return present_version(self.stand_ins[tensor]._cell).serial
 
     # -- what a tensor of the call has to do with it ---------------------------------------------
 
@@ -157,10 +160,6 @@ class Before:
         self._forget_cells(added)
 
 
-def _version(tensor: Tensor) -> int:
-    return tensor._cell.value.node.serial
-
-
 def _newest_node() -> int:
     return LazyBuffer.empty((), dtypes.uint8, "").serial
 
@@ -176,12 +175,10 @@ def compute_lazy(tensors: Iterable[Tensor]) -> None:
     for tensor in tensors:
         cell = tensor._cell
         node = cell.value.node
-        if node.realized is None and (node.base_const() is None or _is_in_memory(tensor)):
+        is_constant = node.base_const() is not None
+        view_is_constant = tensor.lazydata.base_const() is not None
+        if node.realized is None and not (is_constant and view_is_constant):
             cells[cell] = None
-            if follow(node) is not None or node.base_const() is not None:
+            if follow(node) is not None or is_constant:
                 cell.settle()
     realize([cell.value.node for cell in cells])
-
-
-def _is_in_memory(tensor: Tensor) -> bool:
-    return tensor.lazydata.base_const() is None
