@@ -466,16 +466,7 @@ def gpu_workloads() -> list[Workload]:
     """Those for a GPU: as large as one needs, and with targets of their own."""
     square = (4096, 4096)
     product = _product("A@B 4096", square, square, "matmul", Target(0.9))
-    narrow = replace(
-        product,
-        name="A@B 4096 bfloat16",
-        inputs=lambda rng: [normal(rng, square).astype(ml_dtypes.bfloat16) for _ in range(2)],
-        target=Target(0.8),
-        half=True,
-        tolerance=8e-3,
-        reads=product.reads / 2,
-        writes=product.writes / 2,
-    )
+    large = _product("A@B 8192", (8192, 8192), (8192, 8192), "matmul", Target(0.6))
     shape = (16 * MILLION,)
     copy = Workload(
         "x+1 16M",
@@ -500,8 +491,44 @@ def gpu_workloads() -> list[Workload]:
         for row in (_mlp("adam"), _gpt_training())
     ]
     chain = replace(_chain(), name="50 x tanh(x @ w), 64x64, GPU", target=Target(1.0))
-    products = [product, replace(_in_tf32(product), target=Target(0.8)), narrow]
-    return [copy, gelu, *rows, *products, *attention, *steps, chain]
+    products = [product, replace(_in_tf32(product), target=Target(0.8))]
+    products += [_in_bfloat16(row) for row in (replace(product, target=Target(0.6)), large)]
+    return [copy, gelu, *rows, *_updates(), *products, *attention, *steps, chain]
+
+
+def _updates() -> list[Workload]:
+    """What a training step of a large model does beside its products: each is a pass over memory."""
+    scores = (4096, 50257)
+    count = 32 * MILLION
+    losses = Workload(
+        "cross-entropy of 4096 x 50257, its gradient",
+        "training",
+        lambda lib, x, labels: lib.cross_entropy(x, labels),
+        lambda rng: [
+            normal(rng, scores),
+            rng.integers(0, scores[1], scores[0]).astype(np.int32),
+            np.ones((), np.float32),
+        ],
+        kind="backward",
+        target=Target(LEVEL, 0.9),
+        wrt=(0,),
+        reads=_bytes(scores),
+        writes=_bytes(scores),
+    )
+    adam = Workload(
+        "adam of 32M",
+        "training",
+        lambda lib, weight, gradient: lib.sum(weight * gradient),
+        _shapes((count,), (count,)),
+        kind="training",
+        target=Target(LEVEL, 0.9),
+        reads=4 * _bytes((count,)),
+        writes=3 * _bytes((count,)),
+        tolerance=1e-4,
+        state=1,
+        optimizer="adam",
+    )
+    return [losses, adam]
 
 
 def all_workloads() -> list[Workload]:

@@ -1,0 +1,280 @@
+"""Times the tiles of a GPU's contractions: what `codegen/grid/cost.py` estimates, against the clock.
+
+gpu_tiles.py OUTPUT.json [NAME ...]     on a GPU; all kernels are compiled first, in parallel
+gpu_tiles.py OUTPUT.json --compile      for an H100, without one: what compiles, and its registers
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import random
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ferrule import Device, Tensor
+from ferrule.buffer import Buffer
+from ferrule.codegen.grid import chains, cost, tile as tiles
+from ferrule.codegen.linearizer import Linearizer
+from ferrule.codegen.lower import lower
+from ferrule.codegen.plan import Plan
+from ferrule.codegen.search import slot_sizes
+from ferrule.dtype import dtypes
+from ferrule.ops import LazyOp
+from ferrule.renderer.cstyle import cuda_renderer
+from ferrule.runtime.cuda_compiler import _FLAGS, NVRTC, _resources
+from ferrule.runtime.cuda_driver import bindings, check, gpu_target, open_gpu
+from ferrule.runtime.cuda_program import CUDAProgram
+from ferrule.schedule import create_schedule
+from ferrule.target import Target
+
+SHARED_BYTES = 226 << 10
+"""Of a block; what a kernel declares itself is part of it."""
+BEST, OTHERS = 24, 24
+"""How many tiles of a shape are timed: those with the least estimates, and some of the rest."""
+WORST = 4.0
+"""Whose estimate is so many times the least one is not timed."""
+RUNS = 4
+
+
+def _product(dtype: str, m: int, k: int, n: int, turned: bool = False) -> Tensor:
+    a = Tensor.empty(m, k, dtype=dtype, device="CUDA")
+    b = Tensor.empty(*((n, k) if turned else (k, n)), dtype=dtype, device="CUDA")
+    return a @ (b.T if turned else b)
+
+
+def _attention(size: int, width: int, heads: int, causal: bool) -> Tensor:
+    q, k, v = (
+        Tensor.empty(1, heads, size, width, dtype="bfloat16", device="CUDA") for _ in range(3)
+    )
+    return q.scaled_dot_product_attention(k, v, is_causal=causal)
+
+
+SHAPES = {
+    "bfloat16 8192": lambda: _product("bfloat16", 8192, 8192, 8192),
+    "bfloat16 8192, 512": lambda: _product("bfloat16", 8192, 8192, 8192),
+    "bfloat16 4096": lambda: _product("bfloat16", 4096, 4096, 4096),
+    "bfloat16 4096 turned": lambda: _product("bfloat16", 4096, 4096, 4096, True),
+    "float32 4096": lambda: _product("float32", 4096, 4096, 4096),
+    "tf32 4096": lambda: _product("float32", 4096, 4096, 4096),
+    "attention 4096x64": lambda: _attention(4096, 64, 32, False),
+    "attention 4096x128": lambda: _attention(4096, 128, 16, False),
+}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A tile of a shape, and what became of it."""
+
+    shape: str
+    ast: LazyOp
+    tile: Any
+    estimate_s: float
+    source: str = ""
+    blocks: int = 0
+    threads: int = 0
+    shared_bytes: int = 0
+    cubin: bytes = b""
+    registers: int = 0
+    spilled: int = 0
+    error: str = ""
+    compile_s: float = 0.0
+
+
+def kernel_of(shape: str) -> LazyOp:
+    """The last kernel of a shape."""
+    return create_schedule([SHAPES[shape]().lazydata])[-1].ast
+
+
+def target_of(shape: str, target: Target) -> Target:
+    """What the shape's kernel may use."""
+    target = replace(target, shared_bytes=SHARED_BYTES)
+    if shape.endswith("512"):
+        threads = target.max_threads * target.block_threads
+        target = replace(target, block_threads=512, max_threads=threads // 512)
+    return target.with_tf32 if shape.startswith("tf32") else target
+
+
+def _plan(shape: str, ast: LazyOp, target: Target) -> Plan:
+    plan = Plan(lower(ast, "kernel"), target_of(shape, target))
+    plan.collapse()
+    return plan
+
+
+def candidates(shape: str, target: Target) -> list[Kernel]:
+    """Tiles of a shape with their estimates, those that are to be timed."""
+    ast = kernel_of(shape)
+    plan = _plan(shape, ast, target)
+    name = plan.kernel.roots[-1].name
+    target = plan.target
+    chain = chains.Chain.of(plan.kernel, name)
+    if chain is not None:
+        work = chains._work(plan, chain)
+        made = chains._tiles(target, work) if work.matrices is None else ()
+        made = made or chains._matrix_tiles(work, work.matrices)
+        all_tiles = [t for t in made if t.shared_bytes(work) <= target.shared_bytes]
+        estimate = partial(chains.chain_tile_cost, target, work)
+    else:
+        contraction = tiles._contraction(plan, name)
+        work = tiles._work(plan, *contraction)
+        by = work.matrices
+        plain = cost._tiles(target, work) if by is None else cost._matrix_tiles(target, by)
+        all_tiles = [t for one in plain for t in staged(target, work, one)]
+        estimate = partial(cost.grid_tile_cost, target, work)
+    seconds = {t: estimate(t) / cost.clock(target) for t in dict.fromkeys(all_tiles)}
+    ordered = sorted(seconds, key=seconds.__getitem__)
+    rest = [t for t in ordered[BEST:] if seconds[t] < WORST * seconds[ordered[0]]]
+    some = random.Random(0).sample(rest, min(OTHERS, len(rest)))
+    return [Kernel(shape, ast, t, seconds[t]) for t in [*ordered[:BEST], *some]]
+
+
+def staged(target: Target, work: cost.Work, tile: cost.GridTile) -> list[cost.GridTile]:
+    """A tile with every number of stages that fits, and of longer steps."""
+    if not work.ahead or any(work.by_registers):
+        return cost._with_stages(target, work, tile) if work.ahead else [tile]
+    steps = (tile.step, 2 * tile.step) if tile.step == max(cost.STEPS) else (tile.step,)
+    found = [replace(tile, stages=n, step=step) for n in (2, 3, 4, 5, 6) for step in steps]
+    return [t for t in found if t.shared_bytes(work.copied_bytes) <= target.shared_bytes]
+
+
+def compiled(target: Target, kernel: Kernel) -> Kernel:
+    """The kernel with its machine code."""
+    begin = time.perf_counter()
+    try:
+        ast, plan = kernel.ast, _plan(kernel.shape, kernel.ast, target)
+        name = plan.kernel.roots[-1].name
+        chain = chains.Chain.of(plan.kernel, name)
+        if chain is None:
+            assert tiles.tile_grid(plan, name, kernel.tile)
+        else:
+            chains.tile_chain(plan, chain, kernel.tile)
+        k = Linearizer(ast, plan.target, plan.opts, "kernel").linearize()
+        source = cuda_renderer(plan.target).render(k.name, k.uops)
+        lib, log = NVRTC()._spilling_least(source, plan.target.arch, _FLAGS)
+        used = _resources(log)
+    except Exception as error:  # the others may do
+        return replace(kernel, error=f"{type(error).__name__}: {error}"[:300])
+    return replace(
+        kernel,
+        source=source,
+        blocks=k.blocks,
+        threads=k.threads,
+        shared_bytes=k.shared_bytes,
+        cubin=lib,
+        registers=used.registers,
+        spilled=used.spilled_bytes,
+        compile_s=time.perf_counter() - begin,
+    )
+
+
+def buffers(kernel: Kernel) -> list[Buffer]:
+    """Memory for a kernel, full of normal numbers."""
+    lowered = lower(kernel.ast, "kernel")
+    sizes = slot_sizes(lowered)
+    assert sizes is not None
+    some = np.random.default_rng(0).standard_normal(1 << 20, np.float32)
+    found = []
+    for dtype, size in zip(lowered.slots, sizes, strict=True):
+        values = np.resize(some, size).astype(dtype.np)
+        found.append(Buffer("CUDA", size, dtype).copyin(memoryview(values.view(np.uint8))))
+    return found
+
+
+def middle(of: Buffer) -> np.ndarray:
+    """Some of what a buffer holds."""
+    count = min(of.size, 1 << 18)
+    found = np.empty(count, of.dtype.np)
+    start = of._buf.address + (of.size - count) // 2 * of.dtype.itemsize
+    driver = bindings()
+    Device["CUDA"].synchronize()
+    check(driver.cuMemcpyDtoH(found.ctypes.data, start, found.nbytes))
+    return found.astype(np.float64)
+
+
+def time_all(kernels: list[Kernel], output: Path) -> None:
+    """Runs each kernel several times; the best time, and how far it is from the first one."""
+    rows = []
+    memory: list[Buffer] = []
+    shape, right = "", np.zeros(0)
+    gpu = open_gpu(0)
+    for kernel in kernels:
+        row = {
+            name: getattr(kernel, name)
+            for name in ("shape", "estimate_s", "threads", "shared_bytes", "registers", "spilled")
+        }
+        row |= {"blocks": int(kernel.blocks), "tile": repr(kernel.tile), "error": kernel.error}
+        rows.append(row)
+        if kernel.error:
+            continue
+        try:
+            if kernel.shape != shape:
+                memory, shape, right = buffers(kernel), kernel.shape, np.zeros(0)
+            given = [buffer._buf for buffer in memory]
+            program = CUDAProgram("kernel", kernel.cubin, gpu)
+            grid, block = (int(kernel.blocks), 1, 1), (kernel.threads, 1, 1)
+            asked = kernel.shared_bytes
+            times = [
+                program(*given, global_size=grid, local_size=block, wait=True, shared_bytes=asked)
+                for _ in range(RUNS)
+            ]
+            found = middle(memory[0])
+            right = right if right.size else found
+            row["off"] = float(np.abs(found - right).max() / np.abs(right).max())
+            row["seconds"] = min(times[1:])
+        except Exception as error:
+            row["error"] = f"{type(error).__name__}: {error}"[:300]
+    output.write_text(json.dumps(rows, indent=1))
+    for shape in dict.fromkeys(row["shape"] for row in rows):
+        done = [row for row in rows if row["shape"] == shape and "seconds" in row]
+        for row in sorted(done, key=lambda row: row["seconds"])[:3]:
+            print(f"{shape}: {1e3 * row['seconds']:.3f} ms (estimate {1e3 * row['estimate_s']:.3f}),"
+                  f" {row['registers']} registers, {row['spilled']} spilled, {row['tile']}")
+        failed = [row for row in rows if row["shape"] == shape and row["error"]]
+        if failed:
+            print(f"{shape}: {len(failed)} failed, such as {failed[0]['error'][:200]}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("output", type=Path)
+    parser.add_argument("shapes", nargs="*")
+    parser.add_argument("--compile", action="store_true", help="without a GPU")
+    options = parser.parse_args()
+    if options.compile:
+        use_fake_driver()
+    target = gpu_target(open_gpu(0))
+    begin = time.perf_counter()
+    shapes = options.shapes or list(SHAPES)
+    wanted = [kernel for shape in shapes for kernel in candidates(shape, target)]
+    print(f"{len(wanted)} tiles in {time.perf_counter() - begin:.1f} s", flush=True)
+    spawn = multiprocessing.get_context("spawn")  # this process has opened the GPU
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), spawn) as pool:
+        found = list(pool.map(partial(compiled, target), wanted))
+    print(f"{len(found)} kernels compiled in {time.perf_counter() - begin:.1f} s", flush=True)
+    if options.compile:
+        for kernel in found:
+            print(kernel.shape, f"{1e3 * kernel.estimate_s:.3f} ms", kernel.registers,
+                  kernel.spilled, f"{kernel.compile_s:.1f} s", kernel.error, kernel.tile)
+        return
+    time_all(found, options.output)
+
+
+def use_fake_driver() -> None:
+    """One that says of itself what an H100 says."""
+    from tests.cuda import fake
+
+    fake.install()
+
+
+if __name__ == "__main__":
+    main()
