@@ -14,7 +14,17 @@ from functools import cached_property
 
 from ferrule.dtype import DType, dtypes
 from ferrule.enums import Enum
-from ferrule.expr import TRUE, Expr, ExprOp, Variable, const, less, toposort, weighted_sum
+from ferrule.expr import (
+    TRUE,
+    Expr,
+    ExprOp,
+    Variable,
+    const,
+    exclusive_or,
+    less,
+    toposort,
+    weighted_sum,
+)
 from ferrule.expr.printing import texts
 from ferrule.records import dataclass
 
@@ -137,8 +147,8 @@ class Compute:
     `ranges` are the axes of what is kept, outermost first; a reduce's other loops are those it
     combines over. With `over` it is kept in the memory of another value, which it replaces.
     With `padding`, steps along some axes are so many places longer than they need be. With
-    `swizzle`, pieces of 16 bytes are `pieces` places further on in their line for each so many
-    elements.
+    `swizzle`, pieces of 16 bytes change places in their line, by a number that grows by `pieces`
+    for each so many elements.
     With `stages`, there is so much memory for copies of it, which are made `stages - 1` iterations
     of the loop that its nest hangs in before they are read.
 
@@ -185,14 +195,15 @@ class Compute:
     def swizzled(self, place: Expr) -> Expr:
         """Where what would be at a place is, so that columns are in different banks too.
 
-        The first piece of the second row is where another piece of the first row would be.
+        The first piece of the second row is where another piece of the first row would be: their
+        numbers in a line differ in the bits of the row's number, as GPUs' own copies have it.
         """
         if not self.swizzle:
             return place
         itemsize = self.value.dtype.itemsize
         line, piece = BANKS_BYTES // itemsize, PIECE_BYTES // itemsize
-        further = place // max(line, self.swizzle) * self.pieces
-        turned = (place // piece + further) % (line // piece)
+        further = place // max(line, self.swizzle) * self.pieces % (line // piece)
+        turned = exclusive_or(place // piece % (line // piece), further)
         return place // line * line + turned * piece + place % piece
 
     def strides(self, axes: Sequence[Expr]) -> list[int]:

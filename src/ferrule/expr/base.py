@@ -271,6 +271,8 @@ def _compute_bounds(node: N) -> tuple[int, int]:
         case ExprOp.MAX:
             (a, b), (c, d) = node.src[0].bounds(), node.src[1].bounds()
             return max(a, c), max(b, d)
+        case ExprOp.XOR if node.dtype is INDEX and min(s.min for s in node.src) >= 0:
+            return 0, (1 << max(s.max for s in node.src).bit_length()) - 1
         case ExprOp.WHERE:
             (a, b), (c, d) = node.src[1].bounds(), node.src[2].bounds()
             return min(a, c), max(b, d)

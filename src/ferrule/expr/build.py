@@ -329,6 +329,15 @@ def minimum(a: sint, b: sint) -> Expr:
     return Expr(ExprOp.MIN, INDEX, (a, b))
 
 
+def exclusive_or(a: Expr, b: Expr) -> Expr:
+    """The bits in which two indices, neither of them negative, differ."""
+    if a.is_const and b.is_const:
+        return const(a.arg ^ b.arg)
+    if a.bounds() == (0, 0):
+        return b
+    return a if b.bounds() == (0, 0) else Expr(ExprOp.XOR, INDEX, (a, b))
+
+
 # -- division --------------------------------------------------------------------------------------
 
 
@@ -588,6 +597,8 @@ def rebuild(node: Expr, src: tuple[Expr, ...]) -> Expr:
                 return src[0] % src[1]
             case ExprOp.MIN:
                 return minimum(*src)
+            case ExprOp.XOR:
+                return exclusive_or(*src)
             case _:
                 pass
     match node.op:

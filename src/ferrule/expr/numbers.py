@@ -82,6 +82,7 @@ _COMPUTES: Final[Mapping[ExprOp, Callable[..., int]]] = {
     ExprOp.MAX: max,
     ExprOp.CMPLT: operator.lt,
     ExprOp.AND: operator.and_,
+    ExprOp.XOR: operator.xor,
 }
 
 

@@ -259,13 +259,11 @@ def prefetch(kernel: Kernel, nest_name: str, slot: int, distance: int) -> Kernel
 
 
 def swizzle(kernel: Kernel, nest_name: str, name: str, pieces: int = 1) -> Kernel:
-    """Each step along an axis of what a nest keeps, pieces of 16 bytes are a place further on, or
-    so many.
+    """With each step along an axis of what a nest keeps, pieces of 16 bytes change places in their
+    line of 128 bytes: the number of the place is xored with that of the step, or so many times it.
 
-    The first piece of the second step is where the second of the first would be, and the last of
-    a line of 128 bytes comes first. So pieces at one place of eight steps are in different banks,
-    as neighbours are, and nothing is longer than it need be. With two `pieces` those of four steps
-    are, two at a time. Exact.
+    So pieces at one place of eight steps are in different banks, as neighbours are, and nothing is
+    longer than it need be. With two `pieces` those of four steps are, two at a time. Exact.
 
     >>> from ferrule.dtype import dtypes
     >>> from ferrule.expr import load
@@ -274,7 +272,7 @@ def swizzle(kernel: Kernel, nest_name: str, name: str, pieces: int = 1) -> Kerne
     >>> kernel = Kernel("rows", (Nest("a", (copy,), (Loop(i), Loop(j))),), (dtypes.float32,) * 2)
     >>> kept = swizzle(kernel, "a", "i").computes["a"]
     >>> [[kept.place((const(i), const(j))).arg for j in (0, 4, 28)] for i in (0, 1, 7)]
-    [[0, 4, 28], [36, 40, 32], [252, 224, 248]]
+    [[0, 4, 28], [36, 32, 56], [252, 248, 224]]
     """
     nest = nest_of(kernel, nest_name)
     r = nest.loops[depth_of(kernel, nest, name)].range
