@@ -1,4 +1,4 @@
-"""Times the tiles of a GPU's contractions: what `codegen/grid/cost.py` estimates, against the clock.
+"""Times the tiles of a GPU's contractions, to compare with what `codegen/grid/cost.py` estimates.
 
 gpu_tiles.py OUTPUT.json [NAME ...]     on a GPU; all kernels are compiled first, in parallel
 gpu_tiles.py OUTPUT.json --compile      for an H100, without one: what compiles, and its registers
@@ -22,12 +22,12 @@ import numpy as np
 
 from ferrule import Device, Tensor
 from ferrule.buffer import Buffer
-from ferrule.codegen.grid import chains, cost, tile as tiles
+from ferrule.codegen.grid import chains, cost
+from ferrule.codegen.grid import tile as tiles
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
 from ferrule.codegen.plan import Plan
 from ferrule.codegen.search import slot_sizes
-from ferrule.dtype import dtypes
 from ferrule.ops import LazyOp
 from ferrule.renderer.cstyle import cuda_renderer
 from ferrule.runtime.cuda_compiler import _FLAGS, NVRTC, _resources
@@ -122,18 +122,22 @@ def candidates(shape: str, target: Target) -> list[Kernel]:
         made = made or chains._matrix_tiles(work, work.matrices)
         all_tiles = [t for t in made if t.shared_bytes(work) <= target.shared_bytes]
         estimate = partial(chains.chain_tile_cost, target, work)
+        together = []
     else:
         contraction = tiles._contraction(plan, name)
         work = tiles._work(plan, *contraction)
         by = work.matrices
         plain = cost._tiles(target, work) if by is None else cost._matrix_tiles(target, by)
         all_tiles = [t for one in plain for t in staged(target, work, one)]
+        together = list(cost._warp_group_tiles(target, work))
         estimate = partial(cost.grid_tile_cost, target, work)
     seconds = {t: estimate(t) / cost.clock(target) for t in dict.fromkeys(all_tiles)}
     ordered = sorted(seconds, key=seconds.__getitem__)
     rest = [t for t in ordered[BEST:] if seconds[t] < WORST * seconds[ordered[0]]]
     some = random.Random(0).sample(rest, min(OTHERS, len(rest)))
-    return [Kernel(shape, ast, t, seconds[t]) for t in [*ordered[:BEST], *some]]
+    chosen = [*ordered[:BEST], *some]
+    found = [Kernel(shape, ast, t, seconds[t]) for t in chosen]
+    return found + [Kernel(shape, ast, t, estimate(t) / cost.clock(target)) for t in together]
 
 
 def staged(target: Target, work: cost.Work, tile: cost.GridTile) -> list[cost.GridTile]:
@@ -235,8 +239,10 @@ def time_all(kernels: list[Kernel], output: Path) -> None:
     for shape in dict.fromkeys(row["shape"] for row in rows):
         done = [row for row in rows if row["shape"] == shape and "seconds" in row]
         for row in sorted(done, key=lambda row: row["seconds"])[:3]:
-            print(f"{shape}: {1e3 * row['seconds']:.3f} ms (estimate {1e3 * row['estimate_s']:.3f}),"
-                  f" {row['registers']} registers, {row['spilled']} spilled, {row['tile']}")
+            print(
+                f"{shape}: {1e3 * row['seconds']:.3f} ms (estimate {1e3 * row['estimate_s']:.3f}),"
+                f" {row['registers']} registers, {row['spilled']} spilled, {row['tile']}"
+            )
         failed = [row for row in rows if row["shape"] == shape and row["error"]]
         if failed:
             print(f"{shape}: {len(failed)} failed, such as {failed[0]['error'][:200]}")
@@ -263,8 +269,15 @@ def main() -> None:
     print(f"{len(found)} kernels compiled in {time.perf_counter() - begin:.1f} s", flush=True)
     if options.compile:
         for kernel in found:
-            print(kernel.shape, f"{1e3 * kernel.estimate_s:.3f} ms", kernel.registers,
-                  kernel.spilled, f"{kernel.compile_s:.1f} s", kernel.error, kernel.tile)
+            print(
+                kernel.shape,
+                f"{1e3 * kernel.estimate_s:.3f} ms",
+                kernel.registers,
+                kernel.spilled,
+                f"{kernel.compile_s:.1f} s",
+                kernel.error,
+                kernel.tile,
+            )
         return
     time_all(found, options.output)
 

@@ -497,7 +497,7 @@ def gpu_workloads() -> list[Workload]:
 
 
 def _updates() -> list[Workload]:
-    """What a training step of a large model does beside its products: each is a pass over memory."""
+    """What a training step of a large model does beside its products: passes over memory."""
     scores = (4096, 50257)
     count = 32 * MILLION
     losses = Workload(

@@ -11,6 +11,7 @@ it goes. Steps that need the GPU to be quiet come before those that use all proc
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -100,10 +101,8 @@ def run(step: Step, folder: Path, seconds: float) -> dict[str, Any]:
         except subprocess.TimeoutExpired:
             ended = "out of time"
         finally:  # its helpers too
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             process.wait()
     return {"step": step.name, "ended": ended, "seconds": round(time.monotonic() - begin, 1)}
 
@@ -221,9 +220,12 @@ def _kernels(rng: Any) -> Iterator[tuple[str, Callable[[Any], Any], Any, float]]
     yield "int division", lambda T: T(i) // 7, i // 7, 0
     yield "half", lambda T: T(x).half() + T(y).half(), x + y, 2e-3
     yield "bfloat16", lambda T: T(x).bfloat16() * T(y).bfloat16(), x * y, 2e-2
-    yield "flip, pad, shrink", lambda T: T(x).flip(1).pad(((3, 0), (0, 5)))[2:, 4:], (
-        np.pad(x[:, ::-1], ((3, 0), (0, 5)))[2:, 4:]
-    ), 0
+    yield (
+        "flip, pad, shrink",
+        lambda T: T(x).flip(1).pad(((3, 0), (0, 5)))[2:, 4:],
+        (np.pad(x[:, ::-1], ((3, 0), (0, 5)))[2:, 4:]),
+        0,
+    )
     yield "transposed copy", lambda T: T(x).transpose(0, 1).contiguous(), x.T, 0
     for axis in (None, 0, 1):
         yield f"sum {axis}", lambda T, a=axis: T(x).sum(a), x.astype(np.float64).sum(axis), 1e-5
@@ -231,9 +233,12 @@ def _kernels(rng: Any) -> Iterator[tuple[str, Callable[[Any], Any], Any, float]]
     yield "x - x.mean()", lambda T: T(x) - T(x).mean(), x - x.astype(np.float64).mean(), 1e-5
     yield "softmax", lambda T: T(x).softmax(), softmax(x), 1e-5
     yield "softmax 0", lambda T: T(x).softmax(0), softmax(x, 0), 1e-5
-    yield "layernorm", lambda T: T(x).layernorm(), (
-        (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5)
-    ), 1e-4
+    yield (
+        "layernorm",
+        lambda T: T(x).layernorm(),
+        ((x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5)),
+        1e-4,
+    )
     yield "argmax", lambda T: T(x).argmax(1), x.argmax(1), 0
     yield "cumsum", lambda T: T(x).cumsum(1), x.astype(np.float64).cumsum(1), 1e-5
     yield "gather", lambda T: T(x)[T(i)], x[i], 0
@@ -241,31 +246,52 @@ def _kernels(rng: Any) -> Iterator[tuple[str, Callable[[Any], Any], Any, float]]
     np.add.at(added, i[0], x[:77].astype(np.float64))
     yield "index_add", lambda T: T.zeros(333, 257).index_add(0, T(i[0]), T(x[:77])), added, 1e-6
     yield "sort", lambda T: T(x).sort(1)[0], np.sort(x, 1), 0
-    for m, k, n in ((64, 64, 64), (192, 256, 128), (333, 77, 129), (1, 1024, 1024)):
+    for m, k, n in (
+        (64, 64, 64),
+        (192, 256, 128),
+        (500, 520, 328),
+        (333, 77, 129),
+        (1, 1024, 1024),
+    ):
         a, b = draw(m, k), draw(k, n)
         wide = a.astype(np.float64) @ b
         yield f"product {m}x{k}x{n}", lambda T, a=a, b=b: T(a) @ T(b), wide, 1e-5
         narrow = rounded(a).astype(np.float64) @ rounded(b)
-        yield f"product {m}x{k}x{n}, bfloat16", (
-            lambda T, a=a, b=b: T(a).bfloat16() @ T(b).bfloat16()
-        ), narrow, 1e-2
-        yield f"product {m}x{k}x{n}, half", (
-            lambda T, a=a, b=b: T(a).half() @ T(b).half()
-        ), wide, 5e-3
-        yield f"product {m}x{k}x{n}, turned, bfloat16", (
-            lambda T, a=a, b=b: T(np.ascontiguousarray(a.T)).bfloat16().T @ T(
-                np.ascontiguousarray(b.T)
-            ).bfloat16().T
-        ), narrow, 1e-2
+        yield (
+            f"product {m}x{k}x{n}, bfloat16",
+            (lambda T, a=a, b=b: T(a).bfloat16() @ T(b).bfloat16()),
+            narrow,
+            1e-2,
+        )
+        yield (
+            f"product {m}x{k}x{n}, half",
+            (lambda T, a=a, b=b: T(a).half() @ T(b).half()),
+            wide,
+            5e-3,
+        )
+        yield (
+            f"product {m}x{k}x{n}, turned, bfloat16",
+            (
+                lambda T, a=a, b=b: (
+                    T(np.ascontiguousarray(a.T)).bfloat16().T
+                    @ T(np.ascontiguousarray(b.T)).bfloat16().T
+                )
+            ),
+            narrow,
+            1e-2,
+        )
     images, filters = draw(2, 8, 14, 14), draw(16, 8, 3, 3)
     windows = np.lib.stride_tricks.sliding_window_view(
         np.pad(images, ((0, 0), (0, 0), (1, 1), (1, 1))), (3, 3), (2, 3)
     )
     convolved = np.einsum("nchwij,ocij->nohw", windows.astype(np.float64), filters)
     yield "conv2d", lambda T: T(images).conv2d(T(filters), padding=1), convolved, 1e-5
-    yield "conv2d, bfloat16", (
-        lambda T: T(images).bfloat16().conv2d(T(filters).bfloat16(), padding=1)
-    ), convolved, 2e-2
+    yield (
+        "conv2d, bfloat16",
+        (lambda T: T(images).bfloat16().conv2d(T(filters).bfloat16(), padding=1)),
+        convolved,
+        2e-2,
+    )
     for width, size in ((64, 256), (128, 200)):
         q, k, v = draw(1, 2, size, width), draw(1, 2, size, width), draw(1, 2, size, width)
         scores = np.einsum("bhqd,bhkd->bhqk", q, k).astype(np.float64) / width**0.5
@@ -273,11 +299,18 @@ def _kernels(rng: Any) -> Iterator[tuple[str, Callable[[Any], Any], Any, float]]
         for causal, kept in ((False, scores), (True, masked)):
             mixed = softmax(kept) @ v
             for name, tolerance in (("float32", 1e-5), ("bfloat16", 3e-2), ("float16", 5e-3)):
-                yield f"attention {width} {size} {causal} {name}", (
-                    lambda T, q=q, k=k, v=v, name=name, causal=causal: (
-                        T(q).cast(name)
-                    ).scaled_dot_product_attention(T(k).cast(name), T(v).cast(name), is_causal=causal)
-                ), mixed, tolerance
+                yield (
+                    f"attention {width} {size} {causal} {name}",
+                    (
+                        lambda T, q=q, k=k, v=v, name=name, causal=causal: (
+                            T(q).cast(name)
+                        ).scaled_dot_product_attention(
+                            T(k).cast(name), T(v).cast(name), is_causal=causal
+                        )
+                    ),
+                    mixed,
+                    tolerance,
+                )
     large = draw(1 << 22)
     yield "sum of 4M", lambda T: T(large).sum(), large.astype(np.float64).sum(), 1e-4
 

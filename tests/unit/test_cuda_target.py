@@ -8,16 +8,18 @@ from ferrule.runtime.cuda_driver import gpu_target
 
 
 @pytest.mark.parametrize(
-    ("arch", "count", "flops", "bandwidth"),
-    [("sm_80", 108, 19.5e12, 2.04e12), ("sm_90a", 132, 66.9e12, 3.35e12)],
+    ("arch", "count", "flops", "bandwidth", "shared_bytes"),
+    [("sm_80", 108, 19.5e12, 2.04e12, 163 << 10), ("sm_90a", 132, 66.9e12, 3.35e12, 227 << 10)],
 )
-def test_large_gpus(arch: str, count: int, flops: float, bandwidth: float) -> None:
+def test_large_gpus(
+    arch: str, count: int, flops: float, bandwidth: float, shared_bytes: int
+) -> None:
     target = nvidia(arch)
     assert target.arch == arch
     assert multiprocessors(target) == count
     assert target.flops_per_second * target.max_threads == pytest.approx(flops, rel=0.01)
     assert target.bytes_per_second * target.max_threads == pytest.approx(bandwidth, rel=0.01)
-    assert target.shared_bytes == 96 << 10
+    assert target.shared_bytes == shared_bytes
 
 
 def test_clocks_that_nobody_tells() -> None:

@@ -4,6 +4,10 @@ For a loop that reads copies in n stages, those of the first n - 1 iterations be
 iteration waits for its own, passes a barrier, and begins the copies of the last iteration that
 there is memory for, where those of the iteration before were.
 
+Products by warp groups are not done when they are begun: they read what was copied until the next
+iteration has begun its own. So nothing is copied to where the last iteration's are, which takes
+one more stage.
+
 What cannot go there by itself, because it is too narrow or something is computed from it, goes by
 way of registers: an iteration loads it at its beginning, and stores it at its end.
 """
@@ -33,6 +37,13 @@ class CopiesAhead:
         self._loaded: list[Callable[[], None]] | None = None
         """What stores that which was loaded; None where that is stored at once."""
         self._nests: dict[Expr, list[Nest]] = {}
+        self._together = {
+            loop.range
+            for nest in kernel.nests
+            if nest.loops and nest.loops[-1].kind is Kind.WARP_GROUP
+            for loop in nest.loops
+        }
+        """The loops around products by warp groups."""
         for nest in kernel.nests:
             loop = kernel.loop_around(nest)
             if is_ahead(nest) and loop is not None:
@@ -43,8 +54,8 @@ class CopiesAhead:
         return loop.range in self._nests
 
     def before(self, loop: Loop) -> None:
-        """Begin the copies of all but one of the iterations that there is memory for."""
-        for i in range(self._stages(loop) - 1):
+        """Begin the copies of as many iterations as are copied ahead."""
+        for i in range(self._ahead(loop)):
             self._copy(loop, const(i), const(i))
 
     def inside(self, loop: Loop) -> None:
@@ -52,13 +63,18 @@ class CopiesAhead:
 
         Behind the barrier the copies of all threads are there, and nobody reads the last ones.
         """
-        ahead = self._stages(loop) - 1
+        ahead, stages = self._ahead(loop), self._stages(loop)
+        together = loop.range in self._together
         self.out.inside(UOp(UOps.WAIT, arg=ahead - 1))
+        if together:
+            self.out.inside(UOp(UOps.PROXY_FENCE))
         self.out.inside(UOp(UOps.BARRIER))
-        read = loop.range % (ahead + 1)
-        before = alu(ExprOp.WHERE, less(read, const(1)), const(ahead), read - 1)
+        read, rest = loop.range % stages, stages - ahead
+        before = alu(ExprOp.WHERE, less(read, const(rest)), read + ahead, read - rest)
         self._loaded = []
         self._copy(loop, loop.range + ahead, before)
+        if together:
+            self.out.inside(UOp(UOps.WGMMA_FENCE))
         for nest in self._nests[loop.range]:
             for c in nest.computes:
                 self.values.filled(c)
@@ -79,15 +95,24 @@ class CopiesAhead:
     def _store(self, c: Compute) -> None:
         self.values.write(c, self.values.vector(c.value))
 
-    def finish(self) -> None:
+    def finish(self, loop: Loop) -> None:
         """Store what this iteration has loaded for a later one."""
         for store in self._loaded or ():
             store()
         self._loaded = None
+        if loop.range in self._together:  # those of the iteration before are done
+            self.out.inside(UOp(UOps.WGMMA_COMMIT))
+            self.out.inside(UOp(UOps.WGMMA_WAIT, arg=1))
 
-    def after(self) -> None:
+    def after(self, loop: Loop) -> None:
         """Nothing is on its way any more."""
         self.out.inside(UOp(UOps.WAIT, arg=0))
+        if loop.range in self._together:
+            self.out.inside(UOp(UOps.WGMMA_WAIT, arg=0))
+
+    def _ahead(self, loop: Loop) -> int:
+        """How many iterations' copies are on their way when one begins."""
+        return self._stages(loop) - (2 if loop.range in self._together else 1)
 
     def _stages(self, loop: Loop) -> int:
         return self._nests[loop.range][0].computes[0].stages

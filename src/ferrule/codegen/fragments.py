@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import gcd
 from typing import final
 
 from ferrule.codegen.intrinsics import MatrixIntrinsic, matrix_intrinsic
-from ferrule.codegen.kernel import Kind, Nest
+from ferrule.codegen.kernel import BANKS_BYTES, Compute, Kind, Loop, Nest
 from ferrule.codegen.primitives.products import matrix_operands
 from ferrule.codegen.uops import UOp
 from ferrule.codegen.values import Values
@@ -123,6 +124,40 @@ class Fragments:
         lefts = self._left_matrices(left, tile) or self._left_elements(left, tile)
         rights = self._right_matrices(right, left, tile) or self._right_elements(right, tile)
         return lefts, rights
+
+    def in_memory(
+        self, nest: Nest, columns: Sequence[Loop]
+    ) -> tuple[tuple[UOp, ...], tuple[int, int]]:
+        """Where the operands of a warp group's product are in memory that the block shares, each as
+        a pointer and an index, and how they lie there: 0 for rows along the terms; or how far apart
+        groups of a line of rows are, which lie side by side for each term.
+        """
+        (c,) = nest.computes
+        warp, down, across = [loop.range for loop in nest.loops if loop.kind is Kind.THREAD][-3:]
+        half, near, term = (loop.range for loop in nest.loops[-3:])
+        own = {warp, down, across, half, near, term, *(loop.range for loop in columns)}
+        operands: list[UOp] = []
+        layouts = []
+        for factor, rows in zip(matrix_operands(c.value, down), ([], columns), strict=True):
+            kept, place = self._kept(factor.src[0], dict.fromkeys(own, const(0)))
+            operands += (self.values.local(kept), self.values.plain(place({})))
+            if place({term: const(1)}) - place({}) is const(1):
+                layouts.append(0)
+            else:
+                further = {rows[0].range: const(1)} if len(rows) > 1 else {}
+                distance = place(further) - place({})
+                layouts.append(int(distance.arg) or BANKS_BYTES // kept.value.dtype.itemsize)
+        return tuple(operands), (layouts[0], layouts[1])
+
+    def _kept(self, operand: Expr, first: Mapping[Expr, Expr]) -> tuple[Compute, Place]:
+        """What an operand is kept as, and where an element is before pieces change places, which
+        is so many steps from the first one.
+        """
+        c = self.values.kernel.computes[operand.arg]
+        plain = replace(c, swizzle=0)
+        return c, lambda steps: self.values.threads.place(
+            plain, substitute(operand.src, {**first, **steps})
+        )
 
     def joined(self, parts: Sequence[UOp]) -> UOp:
         """Vectors one after the other."""

@@ -15,6 +15,7 @@ numbers below 2**-126 matter.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from ferrule.dtype import DType, dtypes
@@ -113,6 +114,9 @@ class MatrixIntrinsic:
     `down`-th row of the result, and `near` neighbours of each. Of what it multiplies it has
     `packed` neighbours along the terms in a register of 32 bits.
 
+    With `warps`, so many together, one below the other, take their operands from shared memory, any
+    number of columns at once; what they add up is there when they have waited for it.
+
     With `rounds` the operands are rounded first (`ExprOp.TF32`), so that a product is another than
     that of its elements; only where the target's `allows_tf32` says so.
     """
@@ -129,6 +133,7 @@ class MatrixIntrinsic:
     result_dtype: DType
     needs: frozenset[str]
     rounds: bool = False
+    warps: int = 1
 
     @property
     def itemsize(self) -> int:
@@ -196,6 +201,9 @@ MMA_TF32: Final = MatrixIntrinsic(
     needs=frozenset({"mma"}),
     rounds=True,
 )
+WGMMA: Final = replace(MMA, name="wgmma", needs=frozenset({"wgmma"}), warps=4)
+"""Products of matrices by a warp group: of 64 rows, 8 to 256 columns and 16 terms."""
+WGMMA_COLUMNS = 256
 MATRIX_INTRINSICS: Final = {intrinsic.name: intrinsic for intrinsic in (MMA, MMA_TF32)}
 
 
@@ -214,6 +222,11 @@ def native_matrix_intrinsic(source: DType, result: DType, target: Target) -> Mat
     return found if fits else None
 
 
+def by_warp_groups(by: MatrixIntrinsic, target: Target) -> MatrixIntrinsic | None:
+    """What does the same with several warps, if the target has it."""
+    return WGMMA if by.sources == WGMMA.sources and WGMMA.is_native(target) else None
+
+
 def of_matrices(t: Any, e: Any, turned: bool, packed: int = 2) -> tuple[Any, Any, Any]:
     """Which element thread t of a warp gets as its e-th of four matrices of 8 rows of 16 bytes:
     (matrix, row, column). Thread 8 * m + i has told where row i of matrix m is. Elements are
@@ -224,6 +237,16 @@ def of_matrices(t: Any, e: Any, turned: bool, packed: int = 2) -> tuple[Any, Any
     """
     row, column = t // 4, t % 4 * packed + e % packed
     return e // packed, *((column, row) if turned else (row, column))
+
+
+def of_warp_groups(first: Any, row: Any, term: Any, distance: int) -> Any:
+    """Where an element of 16 bits of a warp group's operand is, which begins at `first`: lines of
+    64 terms for each row; or, with a `distance`, of 64 rows for each term, and the next rows so far
+    apart. The pieces of eight elements in a line have changed places, as `Compute.swizzled` says.
+    """
+    further = row // 64 * distance + term * 64 + row % 64 if distance else row * 64 + term
+    place = first + further
+    return place ^ (place // 64 % 8 * 8)
 
 
 def native_intrinsic(source: DType, result: DType, target: Target) -> Intrinsic | None:

@@ -33,7 +33,8 @@ class Kind(Enum):
     """How a loop is run. TRANSPOSE is the loop around a VECTOR one along which the values are
     loaded. The iterations of a THREAD loop are done by the threads of a block, one each. MATRIX is
     a loop over terms that the threads of a warp add up together, by an instruction; or one of three
-    last loops, rows, columns and terms, that an instruction does in tile registers.
+    last loops, rows, columns and terms, that an instruction does in tile registers. WARP_GROUP is a
+    loop over terms that four warps add up together.
     """
 
     SERIAL = auto()
@@ -43,8 +44,10 @@ class Kind(Enum):
     TRANSPOSE = auto()
     THREAD = auto()
     MATRIX = auto()
+    WARP_GROUP = auto()
 
 
+BY_WARPS = frozenset({Kind.MATRIX, Kind.WARP_GROUP})
 LANES_OR_COPIES = frozenset({Kind.UNROLL, Kind.VECTOR})
 BANKS_BYTES = 128  # of memory that threads share: what its banks give at a time
 PIECE_BYTES = 16  # the most that a thread takes of it at a time

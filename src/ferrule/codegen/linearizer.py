@@ -348,11 +348,11 @@ class _Nests:
 
         def iteration() -> None:
             body()
-            self.ahead.finish()
+            self.ahead.finish(loop)
 
         self.ahead.before(loop)
         run_loop(self.values, loop, iteration, bounds)
-        self.ahead.after()
+        self.ahead.after(loop)
 
     def _filled_by(self, nest: Nest) -> None:
         """A copy that is made ahead of its use."""

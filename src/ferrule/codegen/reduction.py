@@ -18,7 +18,15 @@ from typing import final
 
 from ferrule.codegen.emitter import Copy
 from ferrule.codegen.fragments import Fragments
-from ferrule.codegen.kernel import LANES_OR_COPIES, Compute, Kind, Loop, Monoid, Nest
+from ferrule.codegen.kernel import (
+    BY_WARPS,
+    LANES_OR_COPIES,
+    Compute,
+    Kind,
+    Loop,
+    Monoid,
+    Nest,
+)
 from ferrule.codegen.serial import run_loop
 from ferrule.codegen.tileregisters import TileRegisters, in_tile_registers
 from ferrule.codegen.uops import UOp, UOps
@@ -108,7 +116,7 @@ class Reductions:
         elif loop.kind is Kind.UNROLL:
             for _ in self.values.each_copy([loop]):
                 self._fill(c, rest)
-        elif loop.kind is Kind.VECTOR or (loop.kind is Kind.MATRIX and not rest):
+        elif loop.kind is Kind.VECTOR or (loop.kind in BY_WARPS and not rest):
             with self.values.along(loop.range):
                 self._fill(c, rest)
         else:
@@ -141,8 +149,9 @@ class Reductions:
         if depth == 1:
             self._go_on(nest)
         rest = nest.loops[depth:]
-        if rest and rest[-1].kind is Kind.MATRIX and rest[0].kind in LANES_OR_COPIES:
-            self._multiply(nest, rest, registers)
+        if rest and rest[-1].kind in BY_WARPS and rest[0].kind in LANES_OR_COPIES:
+            together = rest[-1].kind is Kind.WARP_GROUP
+            (self._multiply_together if together else self._multiply)(nest, rest, registers)
             return
         if all(loop.kind in LANES_OR_COPIES for loop in rest):
             self._update(nest, rest, registers)
@@ -341,6 +350,20 @@ class Reductions:
                 self.out.set(register, self.out.shuffle(order, after))
                 self._fresh.pop(register, None)
 
+    def _multiply_together(self, nest: Nest, rest: Sequence[Loop], registers: _Registers) -> None:
+        """A product of matrices by four warps, of all columns of their tile at once."""
+        *copies, half, lane, _ = rest
+        (c,) = nest.computes
+        held = [registers[self.values.key(c)] for _ in self.values.each_copy([*copies, half])]
+        before = self.fragments.joined([self.out.get(register) for register in held])
+        operands, layouts = self.fragments.in_memory(nest, copies)
+        product = UOp(UOps.WGMMA, before.dtype, before.lanes, (*operands, before), layouts)
+        after = self.out.inside(product)
+        for i, register in enumerate(held):
+            order = tuple(range(i * lane.size, (i + 1) * lane.size))
+            self.out.set(register, self.out.shuffle(order, after))
+            self._fresh.pop(register, None)
+
 
 def first_reduce(nest: Nest) -> int:
     """The depth of the first loop that is combined over, or from which on lanes and copies alone
@@ -359,7 +382,7 @@ def _hold_depth(nest: Nest) -> int:
     depth = first = first_reduce(nest)
     kept = nest.kept
     for d, loop in enumerate(nest.loops[first:], first):
-        together = (*LANES_OR_COPIES, Kind.THREAD, Kind.MATRIX)
+        together = (*LANES_OR_COPIES, Kind.THREAD, *BY_WARPS)
         if loop.range in kept and loop.kind not in together:
             depth = d + 1
     return depth

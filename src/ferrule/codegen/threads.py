@@ -14,6 +14,7 @@ from math import prod
 from typing import final
 
 from ferrule.codegen.kernel import (
+    BY_WARPS,
     LANES_OR_COPIES,
     Compute,
     Kernel,
@@ -70,7 +71,7 @@ class Threads:
                 )
             step //= loop.size
             self.digits[loop.range] = Digit(step, loop.size)
-        if step > 1 and any(loop.kind is Kind.MATRIX for loop in nest.loops):
+        if step > 1 and any(loop.kind in BY_WARPS for loop in nest.loops):
             raise KernelError(
                 f"nest {nest.name} multiplies matrices by {self.count // step} of the "
                 f"{self.count} threads of a block; a warp has all of its threads for it"

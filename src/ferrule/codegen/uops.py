@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from enum import auto
 from typing import Any
 
-from ferrule.codegen.intrinsics import TILE, matrix_intrinsic
+from ferrule.codegen.intrinsics import TILE, WGMMA, WGMMA_COLUMNS, matrix_intrinsic
 from ferrule.codegen.kernel import COMBINING_BYTES, PIECE_BYTES
 from ferrule.dtype import DType, dtypes
 from ferrule.enums import Enum
@@ -55,6 +55,11 @@ class UOps(Enum):
     COPY = auto()
     COMMIT = auto()
     WAIT = auto()
+    WGMMA = auto()
+    WGMMA_FENCE = auto()
+    WGMMA_COMMIT = auto()
+    WGMMA_WAIT = auto()
+    PROXY_FENCE = auto()
     TILE_ZERO = auto()
     TILE_LOAD = auto()
     TILE_DOT = auto()
@@ -77,9 +82,13 @@ class UOp:
 
 POINTERS = frozenset({UOps.PARAM, UOps.LOCAL, UOps.SHARED})
 _COPYING = frozenset({UOps.COPY, UOps.COMMIT, UOps.WAIT})
+_OF_WARP_GROUPS = frozenset(
+    {UOps.WGMMA_FENCE, UOps.WGMMA_COMMIT, UOps.WGMMA_WAIT, UOps.PROXY_FENCE}
+)
 OF_TILES = frozenset({UOps.TILE_ZERO, UOps.TILE_LOAD, UOps.TILE_DOT, UOps.TILE_STORE})
 NO_VALUE = (
     _COPYING
+    | _OF_WARP_GROUPS
     | OF_TILES
     | {
         *(
@@ -94,10 +103,11 @@ NO_VALUE = (
         )
     }
 )
-_OF_BLOCKS = _COPYING | {
-    *(UOps.THREAD, UOps.SHARED, UOps.BARRIER, UOps.ACROSS, UOps.MMA, UOps.MATRICES)
+_OF_BLOCKS = (_COPYING | _OF_WARP_GROUPS) | {
+    *(UOps.THREAD, UOps.SHARED, UOps.BARRIER, UOps.ACROSS, UOps.MMA, UOps.MATRICES, UOps.WGMMA)
 }
-SHARED_ALIGNMENT = 16
+_SHARED_ALIGNMENT = 16
+_GROUP_BYTES = 1024  # of eight lines, which products by warp groups find by their addresses
 _INDICES = (dtypes.int32, dtypes.int64)
 
 
@@ -152,7 +162,9 @@ def _problem(u: UOp, open_blocks: list[UOp]) -> str:
             return _copy_problem(u)
         case UOps.TILE_ZERO | UOps.TILE_LOAD | UOps.TILE_DOT | UOps.TILE_STORE:
             return _tile_problem(u)
-        case UOps.WAIT if not isinstance(u.arg, int) or u.arg < 0:
+        case UOps.WGMMA:
+            return _wgmma_problem(u)
+        case UOps.WAIT | UOps.WGMMA_WAIT if not isinstance(u.arg, int) or u.arg < 0:
             return f"waits for all but {u.arg} groups; that is a number from 0 on"
         case UOps.LOAD:
             return _load_problem(u)
@@ -227,6 +239,21 @@ def _mma_problem(u: UOp) -> str:
     return ""
 
 
+def _wgmma_problem(u: UOp) -> str:
+    left, at, right, beside, before = u.src
+    pointers = [(pointer.op, pointer.dtype) for pointer in (left, right)]
+    if pointers != [(UOps.SHARED, left.dtype)] * 2 or left.dtype not in WGMMA.sources:
+        return "multiplies float16 or bfloat16 in memory that the block shares"
+    if any(index.dtype not in _INDICES or index.lanes != 1 for index in (at, beside)):
+        return "an index must be int32 or int64, a scalar"
+    shape = (WGMMA.result_dtype, u.lanes)
+    if (u.dtype, u.lanes) != shape or (before.dtype, before.lanes) != shape:
+        return f"adds to {u.lanes} float32"
+    if u.lanes % 4 or not 4 <= u.lanes <= WGMMA_COLUMNS // 2:
+        return f"gives 4 to {WGMMA_COLUMNS // 2} of them, 4 for each 8 columns; not {u.lanes}"
+    return ""
+
+
 def _is_rounded(u: UOp) -> bool:
     """Whether all lanes are rounded to tf32."""
     if u.op is UOps.SHUFFLE:
@@ -294,6 +321,12 @@ def _access_problem(index: UOp, mask: Sequence[UOp], lanes: int) -> str:
     return ""
 
 
+def shared_alignment(uops: Sequence[UOp]) -> int:
+    """The multiple of bytes at which each SHARED of a program begins."""
+    together = any(u.op is UOps.WGMMA for u in uops)
+    return _GROUP_BYTES if together else _SHARED_ALIGNMENT
+
+
 def shared_to_ask_for(uops: Sequence[UOp], target: Target) -> int:
     """The bytes of shared memory that a kernel has to ask for at its launch, for all of its SHARED.
 
@@ -302,7 +335,8 @@ def shared_to_ask_for(uops: Sequence[UOp], target: Target) -> int:
     if target.static_shared_bytes is None:
         return 0
     sizes = [u.arg[1] * u.dtype.itemsize for u in uops if u.op is UOps.SHARED and u.dtype]
-    total = sum(-(-size // SHARED_ALIGNMENT) * SHARED_ALIGNMENT for size in sizes)
+    multiple = shared_alignment(uops)
+    total = sum(-(-size // multiple) * multiple for size in sizes)
     scratch = min(PIECE_BYTES * target.block_threads, COMBINING_BYTES)
     scratch = scratch if any(u.op is UOps.ACROSS for u in uops) else 0
     return total if total + scratch > target.static_shared_bytes else 0

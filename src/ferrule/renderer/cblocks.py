@@ -13,7 +13,7 @@ from typing import Final, final
 
 from ferrule.codegen.intrinsics import COPIED_BYTES, MMA_TF32, matrix_intrinsic
 from ferrule.codegen.kernel import COMBINING_BYTES, PIECE_BYTES
-from ferrule.codegen.uops import UOp
+from ferrule.codegen.uops import UOp, UOps
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import ExprOp
 from ferrule.records import dataclass
@@ -22,6 +22,7 @@ from ferrule.renderer.cdialect import memory_type, type_of
 from ferrule.renderer.cprelude import Helper, Prelude, bits_of, of_bits
 
 _COMMUTES: Final = frozenset({ExprOp.ADD, ExprOp.MUL, ExprOp.AND, ExprOp.OR, ExprOp.XOR})
+_SHIM: Final = "defined(FERRULE_SHIM)"  # of the tests: functions with these names are there
 # What a warp can exchange; narrower values go as integers.
 _EXCHANGED: Final = frozenset({"i32", "u32", "i64", "u64", "float", "double"})
 
@@ -208,6 +209,83 @@ def mma(prelude: Prelude, source: DType) -> Helper:
     return Helper(f"mma_{kind}", result, head, "\n".join(body), needs)
 
 
+# Each thread takes its rows and columns from memory, where pieces of 16 bytes have changed places.
+_WGMMA_BY_THREADS: Final = """const i32 lane = thread % 32, first = thread / 32 % 4 * 16 + lane / 4;
+for (i32 term = 0; term < 16; term++) {{
+  for (i32 e = 0; e < {results}; e++) {{
+    const i32 row = first + e / 2 % 2 * 8, column = e / 4 * 8 + lane % 4 * 2 + e % 2;
+    const u32 i = at + {left}, j = beside + {right};
+    const u16 x = a[i ^ (i >> 6 & 7) << 3], y = b[j ^ (j >> 6 & 7) << 3];
+    c.lane[e] += {x} * {y};
+  }}
+}}"""
+_PLACE_OF_GROUPS: Final = "{row} / 64 * {distance} + term * 64 + {row} % 64"
+
+
+def wgmma(prelude: Prelude, source: DType, results: int, layouts: tuple[int, int]) -> Helper:
+    """The function by which four warps multiply what is in shared memory: `(thread, a, at, b,
+    beside, elements of c)`, with the places of the first elements in the arrays a and b.
+
+    https://docs.nvidia.com/cuda/parallel-thread-execution/, "Asynchronous warpgroup level matrix
+    instructions", says how an operand is described: lines of 128 bytes, eight to a group.
+    """
+    kind = {dtypes.float16: "f16", dtypes.bfloat16: "bf16"}[source]
+    result = prelude.vector("float", results)
+    c = [f"c{i}_" for i in range(results)]
+    left, right = (
+        _PLACE_OF_GROUPS.format(row=row, distance=distance) if distance else f"{row} * 64 + term"
+        for row, distance in zip(("row", "column"), layouts, strict=True)
+    )
+    x, y = (cast(prelude, source, dtypes.float32, "float", name) for name in "xy")
+    outputs = ", ".join(f'"+f"(c.lane[{i}])' for i in range(results))
+    registers = ", ".join(f"%{i}" for i in range(results))
+    turned = ", ".join(str(int(distance > 0)) for distance in layouts)
+    shape = f"m64n{results * 2}k16.f32.{kind}.{kind}"
+    place = "((u32)__cvta_generic_to_shared({} + {}) & 0x3FFFF) >> 4"
+    descriptors = [
+        f"const u64 {name} = (u64)({place.format(array, index)})"
+        f" | {(distance * 2 >> 4) << 16 | 1024 >> 4 << 32 | 1 << 62:#x}ull;"
+        for name, array, index, distance in zip(
+            ("left", "right"), "ab", ("at", "beside"), layouts, strict=True
+        )
+    ]
+    body = [
+        f"{result} c = {{{{{', '.join(c)}}}}};",
+        f"#if !{_SHIM} && {WARP_GROUPS_IF}",
+        *descriptors,
+        'asm volatile("{ .reg .pred p; setp.ne.b32 p, 1, 0;\\n"',
+        f'    "wgmma.mma_async.sync.aligned.{shape} {{{registers}}}, "',
+        f'    "%{results}, %{results + 1}, p, 1, 1, {turned}; }}"',
+        f'    : {outputs} : "l"(left), "l"(right));',
+        "#else",
+        _WGMMA_BY_THREADS.format(results=results, left=left, right=right, x=x, y=y),
+        "#endif",
+        "return c;",
+    ]
+    parameters = [f"float {name}" for name in c]
+    places = ["i32 thread", "const u16 *a", "i32 at", "const u16 *b", "i32 beside"]
+    name = f"wgmma_{kind}_{results * 2}_{layouts[0]}_{layouts[1]}"
+    return Helper(name, result, ", ".join([*places, *parameters]), "\n".join(body))
+
+
+WARP_GROUPS_IF: Final = "defined(__CUDA_ARCH_FEAT_SM90_ALL)"
+_OF_WARP_GROUPS: Final = {
+    UOps.WGMMA_FENCE: ("begin_products", "wgmma.fence.sync.aligned;"),
+    UOps.WGMMA_COMMIT: ("commit_products", "wgmma.commit_group.sync.aligned;"),
+    UOps.WGMMA_WAIT: ("wait_for_all_products_but_{}", "wgmma.wait_group.sync.aligned {};"),
+    UOps.PROXY_FENCE: ("show_copies_to_products", "fence.proxy.async.shared::cta;"),
+}
+
+
+def of_warp_groups(u: UOp) -> Helper:
+    """The function that orders products by warp groups: by what is computed, each thread by itself,
+    there is nothing to wait for.
+    """
+    name, instruction = (text.format(u.arg) for text in _OF_WARP_GROUPS[u.op])
+    body = [f"#if !{_SHIM} && {WARP_GROUPS_IF}", f'asm volatile("{instruction}" ::: "memory");']
+    return Helper(name, "void", "void", "\n".join([*body, "#endif"]))
+
+
 _MATRICES_INSTRUCTION: Final = """asm volatile("ldmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 "
     "{{%0, %1, %2, %3}}, [%4];"
     : "=r"(out.lane[0]), "=r"(out.lane[1]), "=r"(out.lane[2]), "=r"(out.lane[3])
@@ -242,9 +320,6 @@ def matrices(prelude: Prelude, turned: bool) -> Helper:
     ]
     name = "matrices_turned" if turned else "matrices"
     return Helper(name, result, "i32 thread, const void *row", "\n".join(body))
-
-
-_SHIM: Final = "defined(FERRULE_SHIM)"  # of the tests: functions with these names are there
 
 
 def copy_ahead(prelude: Prelude, dtype: DType, lanes: int) -> Helper:

@@ -121,7 +121,7 @@ CUDA: Final = Dialect(
     shared="__shared__ ",
     shared_at_launch=(
         "#ifdef FERRULE_SHIM\nu8 *const shared = fake_shared();\n#else\n"
-        "extern __shared__ __align__(16) u8 shared[];\n#endif"
+        "extern __shared__ __align__({bytes}) u8 shared[];\n#endif"
     ),
     exchange="__shfl_xor_sync({mask}, {x}, {distance})",
     copy=(

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final, final
 
 from ferrule.codegen.intrinsics import WARP
-from ferrule.codegen.uops import SHARED_ALIGNMENT, UOp, UOps, shared_to_ask_for
+from ferrule.codegen.uops import UOp, UOps, shared_alignment, shared_to_ask_for
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import ExprOp
 from ferrule.renderer import cprelude
@@ -26,8 +26,10 @@ from ferrule.renderer.cblocks import (
     copy_ahead,
     matrices,
     mma,
+    of_warp_groups,
     together,
     wait_for_copies,
+    wgmma,
 )
 from ferrule.renderer.cbounds import INT32, bounds, range_of, within
 from ferrule.renderer.cdialect import (
@@ -92,6 +94,7 @@ class Function:
         self.scratch_bytes = 0
         self.asks = bool(shared_to_ask_for(uops, target)) and bool(dialect.shared_at_launch)
         """Whether its arrays in shared memory are in what a launch asks for."""
+        self.shared_alignment = shared_alignment(uops)
         self.count = 0
 
     # -- text --------------------------------------------------------------------------------------
@@ -169,6 +172,10 @@ class Function:
                 self.emit(f"{self.prelude.call(commit_copies(self.prelude))};")
             case UOps.WAIT if self.dialect.wait:
                 self.emit(f"{self.prelude.call(wait_for_copies(self.prelude, u.arg))};")
+            case UOps.WGMMA:
+                self.multiply_together(u)
+            case UOps.WGMMA_FENCE | UOps.WGMMA_COMMIT | UOps.WGMMA_WAIT | UOps.PROXY_FENCE:
+                self.emit(f"{self.prelude.call(of_warp_groups(u))};")
             case UOps.COMMIT | UOps.WAIT:
                 self.blocks_only(u, "")  # what is copied is there at once
             case UOps.PARAM | UOps.VALUE:
@@ -346,6 +353,17 @@ class Function:
         self.emit(f"const {helper.result} {name} = {call};")
         self.lanes[u] = [f"{name}.lane[{lane}]" for lane in range(u.lanes)]
 
+    def multiply_together(self, u: UOp) -> None:
+        """The parts of a product of matrices by four warps that a thread has."""
+        self.of_warps(u)
+        left, at, right, beside, before = u.src
+        helper = wgmma(self.prelude, _dtype(left), u.lanes, u.arg)
+        places = [self.pointers[left], self.scalar(at), self.pointers[right], self.scalar(beside)]
+        name = f"t{self.number()}"
+        call = self.prelude.call(helper, "thread", *places, *self.lanes[before])
+        self.emit(f"const {helper.result} {name} = {call};")
+        self.lanes[u] = [f"{name}.lane[{lane}]" for lane in range(u.lanes)]
+
     def matrices(self, u: UOp) -> None:
         """The parts of four matrices that a thread gets, for the place of a row that it gives."""
         self.of_warps(u)
@@ -379,15 +397,17 @@ class Function:
             self.shared(declaration, size)
             return
         if self.shared_bytes == 0:
-            self.top += self.dialect.shared_at_launch.splitlines()
+            asked = self.dialect.shared_at_launch.format(bytes=self.shared_alignment)
+            self.top += asked.splitlines()
         kind, first = memory_type(_dtype(u)), self.shared_bytes
-        self.count_shared(declaration, -(-size // SHARED_ALIGNMENT) * SHARED_ALIGNMENT)
+        multiple = self.shared_alignment
+        self.count_shared(declaration, -(-size // multiple) * multiple)
         self.top.append(f"{kind} *const {self.pointers[u]} = ({kind} *)(shared + {first});")
 
     def shared(self, declaration: str, size: int) -> None:
         """An array of a fixed size in the memory of the block."""
         self.count_shared(declaration, size)
-        aligned = self.dialect.aligned.format(bytes=_VECTOR_BYTES)
+        aligned = self.dialect.aligned.format(bytes=self.shared_alignment)
         self.top.append(self.dialect.shared + aligned + declaration)
 
     def count_shared(self, declaration: str, size: int) -> None:
@@ -551,7 +571,7 @@ def _waiting_blocks(uops: Sequence[UOp]) -> frozenset[UOp]:
         elif u.op in (UOps.END, UOps.ENDIF):
             open_blocks.pop()
             continue
-        elif u.op in (UOps.BARRIER, UOps.ACROSS, UOps.MMA):
+        elif u.op in (UOps.BARRIER, UOps.ACROSS, UOps.MMA, UOps.WGMMA):
             waiting.update([block for block in open_blocks if not _is_over_chunks(block)][:1])
         found |= waiting.difference(open_blocks)
     return frozenset(found)

@@ -23,6 +23,11 @@ _EFFECTS: Final = frozenset(
         UOps.COPY,
         UOps.COMMIT,
         UOps.WAIT,
+        UOps.WGMMA,
+        UOps.WGMMA_FENCE,
+        UOps.WGMMA_COMMIT,
+        UOps.WGMMA_WAIT,
+        UOps.PROXY_FENCE,
     }
 )
 _PURE: Final = frozenset({UOps.ALU, UOps.CAST})

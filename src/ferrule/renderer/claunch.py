@@ -20,6 +20,7 @@ _RESERVED_BYTES: Final = 1024
 # warp's matrices are among them.
 _OTHERS: Final = 64
 _OTHERS_OF_MATRICES: Final = 80
+_OF_MATRICES: Final = frozenset({UOps.MMA, UOps.WGMMA})
 
 
 def blocks_at_once(
@@ -47,6 +48,6 @@ def _share(uops: Sequence[UOp], target: Target) -> int | None:
 
 def _registers(uops: Sequence[UOp]) -> int:
     """About how many a thread needs."""
-    others = _OTHERS_OF_MATRICES if any(u.op is UOps.MMA for u in uops) else _OTHERS
+    others = _OTHERS_OF_MATRICES if any(u.op in _OF_MATRICES for u in uops) else _OTHERS
     kept = [(u.lanes, u.dtype) for u in uops if u.op is UOps.REG]
     return others + sum(n * max(1, dtype.itemsize // 4) for n, dtype in kept if dtype is not None)

@@ -243,7 +243,6 @@ _LANES = {(8, 0): 64, (8, 6): 128, (8, 7): 128, (8, 9): 128, (9, 0): 128}
 _USUAL_CLOCK = 1_500_000  # kHz
 _USUAL_INTENSITY = 40  # operations to a byte of memory
 _BLOCK_THREADS = 256
-_SHARED_BYTES = 96 << 10
 STATIC_SHARED_BYTES = 48 << 10
 """What a kernel has of it without asking."""
 # 128 registers of a thread, four to a vector: two blocks of 256 threads fit a multiprocessor.
@@ -259,6 +258,15 @@ def architecture(capability: tuple[int, int]) -> str:
     """
     major, minor = capability
     return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
+
+
+def _features(capability: tuple[int, int]) -> str:
+    """What it has beside threads: asynchronous copies, and products of matrices by a warp, or, the
+    generation of 9.0 alone, by four.
+    """
+    if capability < (8, 0):
+        return ""
+    return "+async,+mma,+wgmma" if capability == (9, 0) else "+async,+mma"
 
 
 class Described(Protocol):
@@ -293,7 +301,7 @@ def gpu_target(gpu: Described) -> Target:
     return Target(
         name=f"cuda-{arch}",
         arch=arch,
-        features="+async,+mma" if gpu.capability >= (8, 0) else "",
+        features=_features(gpu.capability),
         vector_bytes=16,
         n_vector_registers=_N_VECTOR_REGISTERS,
         max_threads=chunks,
@@ -306,6 +314,6 @@ def gpu_target(gpu: Described) -> Target:
         index_bits=32,
         block_threads=min(_BLOCK_THREADS, gpu.attribute("MAX_THREADS_PER_BLOCK")),
         warp=gpu.attribute("WARP_SIZE"),
-        shared_bytes=min(_SHARED_BYTES, gpu.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")),
+        shared_bytes=gpu.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
         static_shared_bytes=STATIC_SHARED_BYTES,
     )

@@ -21,7 +21,7 @@ from ferrule.buffer import Buffer
 from ferrule.codegen.grid.chains import Chain, ChainTile, tile_chain
 from ferrule.codegen.grid.cost import GridTile
 from ferrule.codegen.grid.tile import tile_grid
-from ferrule.codegen.intrinsics import MATRIX_INTRINSICS, MMA, matrix_intrinsic
+from ferrule.codegen.intrinsics import MATRIX_INTRINSICS, MMA, WGMMA, matrix_intrinsic
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
 from ferrule.codegen.plan import Plan
@@ -37,7 +37,14 @@ ROWS, COLUMNS, TERMS = 46, 31, 70
 """Elements of the right operand come in pairs only where it is turned."""
 
 
-def run_tiled(ast: LazyOp, tile: GridTile, gpu: GPU, runner: MakeRunner, *inputs: np.ndarray):  # type: ignore[type-arg]
+def run_tiled(  # type: ignore[no-untyped-def]
+    ast: LazyOp,
+    tile: GridTile,
+    gpu: GPU,
+    runner: MakeRunner,
+    *inputs: np.ndarray,  # type: ignore[type-arg]
+    shape: tuple[int, int] = (ROWS, COLUMNS),
+):
     """What a kernel with a tile stores, and its program."""
     plan = Plan(lower(ast, "product"), gpu_target(gpu))
     plan.collapse()
@@ -45,9 +52,9 @@ def run_tiled(ast: LazyOp, tile: GridTile, gpu: GPU, runner: MakeRunner, *inputs
     k = Linearizer(ast, plan.target, plan.opts, "product").linearize()
     product = runner(k.name, cuda_renderer(plan.target).render(k.name, k.uops), k.blocks, k.threads)
     product.runtime_args = {"shared_bytes": k.shared_bytes}
-    out = Buffer.fromCPU("CUDA", np.full((ROWS, COLUMNS), np.nan, np.float32))
+    out = Buffer.fromCPU("CUDA", np.full(shape, np.nan, np.float32))
     product.exec([out, *(Buffer.fromCPU("CUDA", value) for value in inputs)])
-    return out.toCPU().reshape(ROWS, COLUMNS), {u.op for u in k.uops}
+    return out.toCPU().reshape(shape), {u.op for u in k.uops}
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3])
@@ -74,6 +81,30 @@ def test_products_by_warps(
     taken = (as_multiplied(x, by) for x in inputs)
     x, y = (x.T if t else x for x, t in zip(taken, turned, strict=True))
     np.testing.assert_allclose(found, x @ y, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("turned", list(itertools.product((False, True), repeat=2)), ids=str)
+@pytest.mark.parametrize("columns", [64, 256])
+@pytest.mark.parametrize("dtype", WGMMA.sources, ids=lambda dtype: dtype.name)
+def test_products_by_warp_groups(
+    dtype: DType, columns: int, turned: tuple[bool, bool], gpu: GPU, runner: MakeRunner
+) -> None:
+    if not WGMMA.is_native(gpu_target(gpu)):
+        pytest.skip("this GPU has no products by warp groups")
+    m, n, k = 200, 328, 456
+    shapes = ((m, k), (k, n))
+    stored = [shape[::-1] if t else shape for shape, t in zip(shapes, turned, strict=True)]
+    loaded = [load(slot, *shape, dtype=dtype) for slot, shape in enumerate(stored, 1)]
+    a, b = (x.permute((1, 0)) if t else x for x, t in zip(loaded, turned, strict=True))
+    generator = np.random.default_rng(0)
+    inputs = [generator.standard_normal(shape).astype(dtype.np) for shape in stored]
+    tile = GridTile(2, columns // 4, 64, 4, step=64, matrices=WGMMA, stages=4)
+    ast = store(matmul(widened(a), widened(b)))
+    found, ops = run_tiled(ast, tile, gpu, runner, *inputs, shape=(m, n))
+    assert UOps.WGMMA in ops
+    taken = (x.astype(np.float64) for x in inputs)
+    x, y = (x.T if t else x for x, t in zip(taken, turned, strict=True))
+    np.testing.assert_allclose(found, x @ y, rtol=1e-5, atol=2e-4)
 
 
 def test_more_shared_memory_than_a_kernel_has_by_itself(gpu: GPU, runner: MakeRunner) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import final
 
-from ferrule.codegen.intrinsics import WARP, MatrixIntrinsic
+from ferrule.codegen.intrinsics import WARP, MatrixIntrinsic, by_warp_groups
 from ferrule.codegen.kernel import BANKS_BYTES, PIECE_BYTES
 from ferrule.records import dataclass
 from ferrule.target import Target
@@ -19,6 +19,9 @@ from ferrule.target import Target
 ACCUMULATOR_BYTES = 256  # for the results of one thread
 MATRIX_RESULTS = 128  # of one thread, where warps multiply matrices: half of its registers
 STAGES = (4, 3, 2)  # steps that are in shared memory at once: one is used, the others on their way
+GROUP_STAGES = (4, 3)  # the same where warp groups read one more, until they are done
+WARP_GROUP_COLUMNS = (64, 128, 256)
+LINE_BYTES = 128  # of shared memory: the terms of a row, or the rows of a term, that they read
 BY_REGISTERS = (2,)  # the same where a thread's registers hold what is on its way
 MOST_HELD = 160  # of these, and of its results: each element on its way has an address as well
 RESIDENT = 2  # blocks of a multiprocessor that this is shared by
@@ -36,6 +39,7 @@ AHEAD_CYCLES = 1.0  # the same where the threads do not wait for it
 STEP_CYCLES = 500.0  # from the loads of a step to its first multiply-add
 TURN_CYCLES = 40.0  # from the last multiply-add of a step to the first of the next
 MATRIX_CYCLES = 2.0  # of a multiprocessor, for one product of matrices by a warp
+GROUP_CYCLES = 0.62  # the same for each column of a product by a warp group, as measured
 NAIVE_CYCLES = 16.0  # a multiply-add whose operands both come from the caches
 # In seconds: from the end of a kernel to the first results of one that reads what it wrote.
 SECOND_KERNEL = 3e-6
@@ -120,6 +124,7 @@ def best_grid_tile(target: Target, work: Work) -> GridTile | None:
     tiles = _tiles(target, work) if by is None else _matrix_tiles(target, by)
     if work.ahead:
         tiles = (t for tile in tiles for t in _with_stages(target, work, tile))
+    tiles = itertools.chain(tiles, _warp_group_tiles(target, work))
     costs = {tile: (grid_tile_cost(target, work, tile), tile.staged) for tile in tiles}
     best = min(costs, key=costs.__getitem__, default=None)
     if best is None or costs[best][0] >= naive_cost(target, work):
@@ -165,6 +170,20 @@ def _matrix_tiles(target: Target, by: MatrixIntrinsic) -> Iterator[GridTile]:
             fits = tile.staged * by.itemsize <= target.shared_bytes
             if step % by.terms == 0 and fits:
                 yield tile
+
+
+def _warp_group_tiles(target: Target, work: Work) -> Iterator[GridTile]:
+    """Where operands go to shared memory by themselves, tiles of 64 rows for each four warps."""
+    by = None if work.matrices is None else by_warp_groups(work.matrices, target)
+    if by is None or not work.ahead or any(work.by_registers):
+        return
+    most = target.block_threads // (by.warps * WARP)
+    step = LINE_BYTES // by.itemsize
+    for groups, columns, stages in itertools.product((1, 2), WARP_GROUP_COLUMNS, GROUP_STAGES):
+        rows = groups * by.warps * by.down
+        tile = GridTile(2, columns // by.across, rows, by.across, step, by, stages)
+        if groups <= most and tile.shared_bytes(by.itemsize) <= target.shared_bytes:
+            yield tile
 
 
 def _with_stages(target: Target, work: Work, tile: GridTile) -> list[GridTile]:
@@ -268,6 +287,10 @@ def term_cycles(target: Target, tile: GridTile, itemsize: int) -> float:
     if by is None:
         banks = BANKS_CYCLES * _bank_reads(target, tile, itemsize)
         return max(tile.rows * tile.columns, banks)
+    if by.warps > 1:
+        columns = tile.block_columns
+        read = (by.warps * by.rows + columns) * by.terms * by.itemsize / BANKS_BYTES
+        return max(GROUP_CYCLES * columns, read) / by.terms
     rows, columns = tile.rows * by.down // by.rows, tile.columns // by.near
     banks = rows * by.rows // by.across + columns * by.columns // by.across
     return max(MATRIX_CYCLES * rows * columns, banks) * LANES / WARP / by.terms

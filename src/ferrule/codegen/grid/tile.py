@@ -18,6 +18,7 @@ from typing import final
 
 from ferrule.codegen.contraction import is_contraction
 from ferrule.codegen.grid.cost import (
+    LINE_BYTES,
     RESIDENT,
     GridTile,
     Work,
@@ -43,6 +44,7 @@ from ferrule.records import dataclass
 from ferrule.target import Target
 
 SECTOR_BYTES = 32  # of memory: what one access moves at least
+LINE = LINE_BYTES // 2  # elements of 16 bits in a line of shared memory
 UNROLLED = 4  # terms in the innermost loop
 SEEN_STEPS = 32  # along an axis, to tell whether neighbours in a copy are neighbours in memory
 
@@ -289,6 +291,7 @@ class Tiling:
         What varies with rows and columns both is used once.
         """
         names: list[str] = []
+        tile = {name for loop in sorted(tile) for name in self._in_lines(self.reduce, loop)}
         while True:
             nest = self.plan.nest(self.reduce)
             inside = [loop.range for loop in nest.loops[1:]]
@@ -315,8 +318,25 @@ class Tiling:
         eight rows or columns; or, of elements that cannot be turned, two such pieces of four terms.
         """
         pieces = () if along_terms or by.packed > 1 else (2,)
-        axis = self.plan.nest(copy).computes[0].ranges[0]
+        axes = self.plan.nest(copy).computes[0].ranges
+        axis = axes[-2] if self._together else axes[0]
         self.plan.do("swizzle", copy, axis.name, *pieces)
+
+    @property
+    def _together(self) -> bool:
+        """Whether warps multiply together what lies in lines of shared memory."""
+        return self.tile.matrices is not None and self.tile.matrices.warps > 1
+
+    def _in_lines(self, nest: str, loop: str) -> list[str]:
+        """A loop over rows or columns: as it is; or, where warps multiply together, as one over
+        lines' lengths of them, if there are several, and one inside.
+        """
+        if not self._together:
+            return [loop]
+        if not any(o.range.name == loop for o in self.plan.nest(nest).loops):
+            return [f"{loop}.o", f"{loop}.i"]  # that was done for the copies
+        outer, inner = self._part(nest, loop, min(LINE, _size(self.plan, nest, loop)))
+        return [*outer, inner]
 
     def threads(self, nest: str, row: str, column: str | None, term: str | None = None) -> None:
         """Threads along both axes of a tile, and what each of them does.
@@ -345,11 +365,15 @@ class Tiling:
     ) -> None:
         """Warps along both axes of a tile, and the threads of each as an instruction has them."""
         plan, tile = self.plan, self.tile
-        outer = self._around(nest, row, column, term)
+        *row_lines, row = self._in_lines(nest, row)
+        *column_lines, column = [None] if column is None else self._in_lines(nest, column)
+        outer = self._around(nest, *row_lines, row, *column_lines, column, term)
         down, rows = self._part(nest, row, tile.rows * by.down)
+        down = [*row_lines, *down]
         row_copies, rows = self._part(nest, rows, by.rows)
         half, near = self._part(nest, rows, by.down)
         across, column_copies, beside, lanes = self._warp_columns(by, nest, column)
+        column_copies = [*column_lines, *column_copies]
         threads = [*down, *across, near, *beside]
         terms, last = ([], "") if term is None else self._part(nest, term, by.terms)
         copies = [*row_copies, *column_copies, *half]
@@ -365,7 +389,8 @@ class Tiling:
         """The loops over the columns of a tile: warps, copies, threads of a warp, lanes."""
         if column is None:
             return [], [], [], []
-        across, columns = self._part(nest, column, self.tile.columns * by.across)
+        mine = LINE if self._together else self.tile.columns * by.across
+        across, columns = self._part(nest, column, mine)
         copies, columns = self._part(nest, columns, by.columns)
         beside, lane = self._part(nest, columns, by.near)
         return across, copies, beside, [lane]
@@ -465,6 +490,7 @@ def fill_copy(plan: Plan, name: str, tile: GridTile) -> None:
     across: list[str] = []
     for r in (r for r in axes if r is not along):
         share = _shared_out(plan, name, r.name, gcd(tile.threads // first, r.size.arg), 1)
+        first *= gcd(tile.threads // first, r.size.arg)
         copies += share.copies
         across += share.threads
     bound = [*near[:-1], *across, *near[-1:]]

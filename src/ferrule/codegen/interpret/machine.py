@@ -18,7 +18,7 @@ from ferrule.codegen.interpret.arithmetic import (
     tile_dot,
 )
 from ferrule.codegen.interpret.memory import AccessError, Copy, Memory, Users
-from ferrule.codegen.intrinsics import TILE, WARP, matrix_intrinsic
+from ferrule.codegen.intrinsics import TILE, WARP, WGMMA, matrix_intrinsic, of_warp_groups
 from ferrule.codegen.uops import UOp, UOps
 
 # What differs from thread to thread, and where all of a block come together.
@@ -99,6 +99,11 @@ class Machine:
         self.tiles = numpy.zeros((TILE.registers, TILE.rows, TILE.columns), numpy.uint32)
         self.copies: list[Copy] = []
         self.groups: list[list[Copy]] = []
+        self.may_multiply = False
+        """Whether registers are ready for products by warp groups: after WGMMA_FENCE."""
+        self.products: list[tuple[Memory, Array]] = []
+        """What those that are not committed read; `committed`: the others that may go on."""
+        self.committed: list[list[tuple[Memory, Array]]] = []
 
     def run(self, stop_at: UOps | None = None) -> Iterator[UOp]:
         """Does the program; stops at each UOp that waits for the other threads."""
@@ -117,6 +122,8 @@ class Machine:
                 yield u
         if self.copies or any(self.groups):
             raise InterpretError("a block ends while copies are on their way; WAIT for them")
+        if self.products or self.committed:
+            raise InterpretError("a block ends while products go on; WGMMA_WAIT for them")
 
     # -- what was computed -----------------------------------------------------------------------
 
@@ -203,6 +210,16 @@ class Machine:
                 self.tile(u)
             case UOps.EXTENT | UOps.BARRIER | UOps.PREFETCH:
                 pass
+            case UOps.WGMMA_FENCE:
+                self.may_multiply = True
+            case UOps.WGMMA_COMMIT:
+                self.committed.append(self.products)
+                self.products, self.may_multiply = [], False
+            case UOps.WGMMA_WAIT:
+                self.finish_products(u.arg)
+            case UOps.PROXY_FENCE:
+                for memory in self.common.values():
+                    memory.show(self.threads)
             case _:
                 raise InterpretError(f"{u.op.name} does nothing, and has no value")
         return position + 1
@@ -236,6 +253,12 @@ class Machine:
         while len(self.groups) > newest:
             for copy in self.groups.pop(0):
                 copy.arrive()
+
+    def finish_products(self, newest: int) -> None:
+        """All groups of products but the newest ones are done."""
+        while len(self.committed) > newest:
+            for memory, chosen in self.committed.pop(0):
+                numpy.subtract.at(memory.products, chosen, 1)
 
     def tile(self, u: UOp) -> None:
         """What happens to tile registers."""
@@ -325,6 +348,28 @@ class Machine:
         memory = self.memory[u.src[0]]
         return memory.load(self.value(u.src[1]), u.lanes, self.mask(u, 2), self.threads)
 
+    def multiplied(self, u: UOp) -> Array:
+        """What a thread has of a product by four warps, which read it from shared memory."""
+        if not self.may_multiply:
+            raise InterpretError("a product begins without WGMMA_FENCE")
+        left, at, right, beside, before = u.src
+        lane, e = self.threads[:, None] % WARP, numpy.arange(u.lanes)
+        rows = self.threads[:, None] // WARP % WGMMA.warps * 16 + lane // 4 + e // 2 % 2 * 8
+        columns = e // 4 * 8 + lane % 4 * 2 + e % 2
+        out = self.value(before)
+        for term in range(WGMMA.terms):
+            factors = []
+            for pointer, first, n, distance in (
+                (left, at, rows, u.arg[0]),
+                (right, beside, columns, u.arg[1]),
+            ):
+                index = of_warp_groups(self.value(first), n, term, distance)
+                value, chosen = self.memory[pointer].multiplied(index, self.threads)
+                self.products.append((self.memory[pointer], chosen))
+                factors.append(value.astype(numpy.float32))
+            out = out + factors[0] * factors[1]
+        return out
+
     def matrix_row(self, u: UOp) -> Array:
         """The row that each thread gives; the warp shares out all of them."""
         memory = self.memory[u.src[0]]
@@ -351,6 +396,7 @@ _VALUES: Final[dict[UOps, Callable[[Machine, UOp], Array]]] = {
     UOps.ACROSS: lambda machine, u: machine.value(u.src[0]),
     UOps.MMA: lambda machine, u: machine.value(u.src[2]),
     UOps.MATRICES: Machine.matrix_row,
+    UOps.WGMMA: Machine.multiplied,
 }
 """What gives the value of a UOp that has one."""
 

@@ -73,6 +73,8 @@ class Memory:
         self.written = written  # one bool for each element of scratch; None: all is readable
         self.users = users  # None: a single thread, or a copy for each
         self.awaited = numpy.zeros(len(data), bool)  # elements that a copy is on its way to
+        self.products = numpy.zeros(len(data), numpy.int64)  # how many that go on read an element
+        self.hidden_by = numpy.full(len(data), -1)  # who wrote it, and has not shown it to them
         self.size = len(data) // copies
         self.first = numpy.arange(copies)[:, None] * self.size
 
@@ -136,10 +138,28 @@ class Memory:
         if self.awaited[chosen].any():
             first = chosen[self.awaited[chosen]][0]
             raise RaceError(f"{self.name}[{first}] is written, and a copy is on its way to it")
+        if self.products[chosen].any():
+            first = chosen[self.products[chosen] > 0][0]
+            raise RaceError(f"{self.name}[{first}] is written, and products that go on read it")
+        self.hidden_by[chosen] = threads
         if self.users is not None:
             self.users.write(chosen, threads, self.name)
         if self.written is not None:
             self.written[chosen] = True
+
+    def show(self, threads: Array) -> None:
+        """What these threads have written, products by warp groups find from now on."""
+        self.hidden_by[numpy.isin(self.hidden_by, threads)] = -1
+
+    def multiplied(self, index: Array, threads: Array) -> tuple[Array, Array]:
+        """The elements that a product by warp groups reads, and which these are."""
+        value = self.load(index, index.shape[1], None, threads)
+        chosen = self.chosen(index, None, "product", value.shape)
+        if (self.hidden_by[chosen] >= 0).any():
+            first = chosen[self.hidden_by[chosen] >= 0][0]
+            raise RaceError(f"{self.name}[{first}] is read by a product; no PROXY_FENCE shows it")
+        numpy.add.at(self.products, chosen, 1)
+        return value, chosen
 
     def await_copy(self, index: Array, value: Array, mask: Array | None, threads: Array) -> Copy:
         """A copy of values to elements, which nobody may read or write before it is there."""

@@ -9,6 +9,7 @@ from ferrule.codegen.intrinsics import (
     INTRINSICS,
     MATRIX_INTRINSICS,
     TILE,
+    WGMMA,
     Intrinsic,
     MatrixIntrinsic,
     TileIntrinsic,
@@ -34,7 +35,9 @@ def tensorize(kernel: Kernel, nest_name: str, name: str, intrinsic_name: str) ->
     last pair is filled with zeros, in a copy of the body. Re-associates, and takes subnormals for
     zeros. "mma16816" leaves the loops as they are and does the last, of 16 terms, at once, by the
     threads of a warp. "mma1688" does so with 8 terms, `s sum= a[k] * b[k]` in float32, which
-    becomes `s sum= tf32(a[k]) * tf32(b[k])`: another sum, of rounded operands. "tdpbf16ps" does the
+    becomes `s sum= tf32(a[k]) * tf32(b[k])`: another sum, of rounded operands. "wgmma" is for the
+    threads of four warps, which take what is staged in memory that they share; its copies must be
+    made ahead (`pipeline`) in three stages at least. "tdpbf16ps" does the
     last three loops of a nest that adds up pairs, rows, columns and k, at once in tile registers.
 
     >>> from ferrule.codegen.kernel import MONOIDS, Compute, Loop, show
@@ -53,15 +56,16 @@ def tensorize(kernel: Kernel, nest_name: str, name: str, intrinsic_name: str) ->
     """
     nest = nest_of(kernel, nest_name)
     r = nest.loops[depth_of(kernel, nest, name)].range
-    if intrinsic_name in MATRIX_INTRINSICS:
-        return _multiply_matrices(kernel, nest, r, MATRIX_INTRINSICS[intrinsic_name])
+    matrices = {**MATRIX_INTRINSICS, WGMMA.name: WGMMA}
+    if intrinsic_name in matrices:
+        return _multiply_matrices(kernel, nest, r, matrices[intrinsic_name])
     if intrinsic_name == TILE.name:
         return _multiply_tiles(kernel, nest, r, TILE)
     intrinsic = INTRINSICS.get(intrinsic_name)
     if intrinsic is None:
         raise ScheduleError(
             f"tensorize({name}) in kernel {kernel.name}: no intrinsic {intrinsic_name}; there are "
-            f"{sorted((*INTRINSICS, *MATRIX_INTRINSICS, TILE.name))}"
+            f"{sorted((*INTRINSICS, *matrices, TILE.name))}"
         )
     if not (is_dot(nest, r, intrinsic) and r.size.is_const):
         raise ScheduleError(
@@ -129,7 +133,27 @@ def _multiply_matrices(kernel: Kernel, nest: Nest, r: Expr, by: MatrixIntrinsic)
         )
     if by.rounds:
         kernel = kernel.with_nest(_of_rounded(nest))
-    return set_kind(kernel, nest.name, r.name, Kind.MATRIX)
+    together = by.warps > 1
+    if together and not _is_by_warp_groups(kernel, nest, by):
+        raise ScheduleError(
+            f"tensorize({r}, {by.name}) in kernel {kernel.name}: nest {nest.name} has no threads "
+            f"of {by.warps} warps before those of a warp, or its operands are not staged"
+        )
+    return set_kind(kernel, nest.name, r.name, Kind.WARP_GROUP if together else Kind.MATRIX)
+
+
+def _is_by_warp_groups(kernel: Kernel, nest: Nest, by: MatrixIntrinsic) -> bool:
+    """Whether warps are one below the other, and operands in memory that they share."""
+    warps = [loop.size for loop in nest.loops if loop.kind is Kind.THREAD][:-2]
+    copies = [loop.range for loop in nest.loops[:-3] if loop.kind is Kind.UNROLL]
+    factors = [f.src[0] if f.op is ExprOp.CAST else f for f in nest.computes[0].value.src]
+    threads = [loop.range for loop in nest.loops if loop.kind is Kind.THREAD][-2:]
+    left, _ = matrix_operands(nest.computes[0].value, threads[0])
+    return (
+        warps[-1:] == [by.warps]
+        and left.ranges.isdisjoint(copies)
+        and all(f.op is ExprOp.READ and kernel.owner[f.arg].at for f in factors)
+    )
 
 
 def _multiply_tiles(kernel: Kernel, nest: Nest, r: Expr, by: TileIntrinsic) -> Kernel:

@@ -1,0 +1,138 @@
+"""Products of matrices by warp groups: values, waiting, choice, machine code."""
+
+import re
+from dataclasses import replace
+from itertools import product as every
+
+import pytest
+from tests.gpus import nvidia, nvrtc
+from tests.unit.test_pipeline import Product, count, interpreted
+
+from ferrule.codegen.grid.cost import GridTile, Work, best_grid_tile
+from ferrule.codegen.grid.tile import tile_grid
+from ferrule.codegen.interpret import InterpretError, RaceError
+from ferrule.codegen.intrinsics import MMA, WGMMA
+from ferrule.codegen.linearizer import Linearizer
+from ferrule.codegen.lower import lower
+from ferrule.codegen.opt import ScheduleError
+from ferrule.codegen.plan import Plan
+from ferrule.codegen.uops import ProgramError, UOp, UOps, verify
+from ferrule.dtype import dtypes
+from ferrule.renderer.cstyle import cuda_renderer
+from ferrule.runtime.cuda_compiler import CUDACompiler
+
+H100 = nvidia("sm_90a")
+TURNED = list(every((False, True), repeat=2))
+SMALL = GridTile(2, 16, 32, 4, step=64, matrices=WGMMA, stages=3)
+LARGE = GridTile(2, 32, 64, 4, step=64, matrices=WGMMA, stages=4)
+
+
+def tiled(product: Product, tile: GridTile) -> Linearizer:
+    plan = Plan(lower(product.ast, "tiled"), H100)
+    plan.collapse()
+    assert tile_grid(plan, "out0", tile)
+    return Linearizer(product.ast, H100, plan.opts, "tiled").linearize()
+
+
+@pytest.mark.parametrize("tile", [SMALL, LARGE], ids=["64x64", "128x128"])
+@pytest.mark.parametrize("turned", TURNED, ids=str)
+@pytest.mark.parametrize("dtype", WGMMA.sources, ids=lambda dtype: dtype.name)
+def test_products(dtype, turned: tuple[bool, bool], tile: GridTile) -> None:  # type: ignore[no-untyped-def]
+    product = Product(136, 72, 200, dtype, turned)
+    uops = tiled(product, tile).uops
+    product.check(interpreted(uops))
+    # One for all columns, begun in a loop over the terms of a step.
+    (together,) = [u for u in uops if u.op is UOps.WGMMA]
+    assert together.lanes == tile.rows * tile.columns
+    assert [distance > 0 for distance in together.arg] == [turned[0], not turned[1]]
+    assert not count(uops, UOps.MATRICES) + count(uops, UOps.MMA)
+
+
+def test_sums_of_fewer_steps_than_there_are_stages() -> None:
+    for terms in (8, 64, 72, 128):
+        product = Product(64, 64, terms, dtypes.bfloat16)
+        product.check(interpreted(tiled(product, LARGE).uops))
+
+
+def test_one_barrier_for_each_step_and_products_that_go_on() -> None:
+    uops = tiled(Product(128, 128, 512, dtypes.float16), LARGE).uops
+    assert count(uops, UOps.BARRIER) == count(uops, UOps.PROXY_FENCE) == 1
+    assert [u.arg for u in uops if u.op is UOps.WGMMA_WAIT] == [1, 0]
+    # Two steps are on their way: one stage is read by this step, one by that before.
+    assert [u.arg for u in uops if u.op is UOps.WAIT] == [LARGE.stages - 3, 0]
+
+
+def changed(uops: list[UOp], op: UOps, arg: object = None) -> list[UOp]:
+    """A program without an op, or with another argument of its first one."""
+    if arg is None:
+        return [u for u in uops if u.op is not op]
+    first = next(u for u in uops if u.op is op)
+    return [replace(u, arg=arg) if u is first else u for u in uops]
+
+
+@pytest.mark.parametrize(
+    ("op", "arg", "error"),
+    [
+        (UOps.PROXY_FENCE, None, "no PROXY_FENCE shows it"),
+        (UOps.WGMMA_FENCE, None, "without WGMMA_FENCE"),
+        (UOps.WGMMA_WAIT, 2, "products that go on read it"),
+        (UOps.WGMMA_WAIT, None, "products that go on read it"),
+    ],
+)
+def test_what_is_missing_is_found(op: UOps, arg: object, error: str) -> None:
+    product = Product(64, 64, 512, dtypes.bfloat16)
+    uops = changed(list(tiled(product, SMALL).uops), op, arg)
+    with pytest.raises((InterpretError, RaceError), match=error):
+        product.check(interpreted(uops))
+
+
+def test_who_does_not_wait_at_the_end_is_found() -> None:
+    product = Product(64, 64, 64, dtypes.bfloat16)
+    uops = changed(list(tiled(product, SMALL).uops), UOps.WGMMA_WAIT)
+    with pytest.raises(InterpretError, match="ends while products go on"):
+        product.check(interpreted(uops))
+
+
+def test_what_is_no_product_by_warp_groups() -> None:
+    uops = list(tiled(Product(64, 64, 64, dtypes.bfloat16), SMALL).uops)
+    place, found = next((i, u) for i, u in enumerate(uops) if u.op is UOps.WGMMA)
+    for wrong in (replace(found, dtype=dtypes.float64), replace(found, lanes=24)):
+        with pytest.raises(ProgramError, match="WGMMA"):
+            verify([*uops[:place], wrong])
+    with pytest.raises(ScheduleError, match="threads of 4 warps before those of a warp"):
+        tiled(Product(64, 64, 64, dtypes.bfloat16), replace(SMALL, row_threads=16))
+
+
+def test_large_products_are_by_warp_groups_where_copies_need_no_registers() -> None:
+    work = Work(1, 4096, 4096, 4096, 2, MMA, ahead=True)
+    best = best_grid_tile(H100, work)
+    assert best is not None
+    assert best.matrices is WGMMA
+    assert (best.block_rows, best.block_columns) == (128, 256)
+    for other in (replace(work, by_registers=(True, False)), replace(work, ahead=False)):
+        best = best_grid_tile(H100, other)
+        assert best is not None
+        assert best.matrices is MMA
+    best = best_grid_tile(nvidia("sm_80"), work)
+    assert best is not None
+    assert best.matrices is MMA
+
+
+def test_machine_code() -> None:
+    tile = replace(LARGE, columns=64)
+    k = tiled(Product(512, 512, 4096, dtypes.bfloat16), tile)
+    source = cuda_renderer(H100).render(k.name, k.uops)
+    toolchain = nvrtc()
+    used = toolchain.resources(source, "sm_90a")
+    assert used.spilled_bytes == 0
+    assert used.registers <= 232
+    compiler = CUDACompiler("sm_90a", toolchain)
+    try:
+        code = compiler.disassemble(compiler.compile(source))
+    except ValueError as error:
+        pytest.skip(str(error))  # nvdisasm is a package of its own
+    # The four products of a step, begun together: the compiler may unroll the loop over steps.
+    assert len(re.findall(r"HGMMA\.64x256x16\.F32\.BF16", code)) % 4 == 0
+    assert "HGMMA.64x256x16.F32.BF16" in code
+    assert "HMMA" not in code
+    assert "LDSM" not in code
