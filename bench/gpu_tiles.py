@@ -36,8 +36,6 @@ from ferrule.runtime.cuda_program import CUDAProgram
 from ferrule.schedule import create_schedule
 from ferrule.target import Target
 
-SHARED_BYTES = 226 << 10
-"""Of a block; what a kernel declares itself is part of it."""
 BEST, OTHERS = 24, 24
 """How many tiles of a shape are timed: those with the least estimates, and some of the rest."""
 WORST = 4.0
@@ -45,10 +43,11 @@ WORST = 4.0
 RUNS = 4
 
 
-def _product(dtype: str, m: int, k: int, n: int, turned: bool = False) -> Tensor:
-    a = Tensor.empty(m, k, dtype=dtype, device="CUDA")
-    b = Tensor.empty(*((n, k) if turned else (k, n)), dtype=dtype, device="CUDA")
-    return a @ (b.T if turned else b)
+def _product(dtype: str, m: int, k: int, n: int, form: str = "NN") -> Tensor:
+    shapes = ((m, k), (k, n))
+    stored = [s[::-1] if f == "T" else s for s, f in zip(shapes, form, strict=True)]
+    a, b = (Tensor.empty(*shape, dtype=dtype, device="CUDA") for shape in stored)
+    return (a.T if form[0] == "T" else a) @ (b.T if form[1] == "T" else b)
 
 
 def _attention(size: int, width: int, heads: int, causal: bool) -> Tensor:
@@ -58,16 +57,28 @@ def _attention(size: int, width: int, heads: int, causal: bool) -> Tensor:
     return q.scaled_dot_product_attention(k, v, is_causal=causal)
 
 
-SHAPES = {
-    "bfloat16 8192": lambda: _product("bfloat16", 8192, 8192, 8192),
-    "bfloat16 8192, 512": lambda: _product("bfloat16", 8192, 8192, 8192),
-    "bfloat16 4096": lambda: _product("bfloat16", 4096, 4096, 4096),
-    "bfloat16 4096 turned": lambda: _product("bfloat16", 4096, 4096, 4096, True),
-    "float32 4096": lambda: _product("float32", 4096, 4096, 4096),
-    "tf32 4096": lambda: _product("float32", 4096, 4096, 4096),
-    "attention 4096x64": lambda: _attention(4096, 64, 32, False),
-    "attention 4096x128": lambda: _attention(4096, 128, 16, False),
-}
+SHAPES = (
+    "bfloat16 8192x8192x8192",
+    "bfloat16 4096x4096x4096",
+    "bfloat16 4096x4096x4096 NT",
+    "float32 4096x4096x4096",
+    "float32 2048x1536x384",
+    "float32 2048x384x1536 NT",
+    "float32 1536x2048x384 TN",
+    "tf32 4096x4096x4096",
+    "attention 32x4096x64",
+    "attention 16x4096x128",
+)
+"""A dtype, rows x terms x columns, and which operands are transposed; or heads x length x width."""
+
+
+def result_of(shape: str) -> Tensor:
+    """What a shape's kernel computes."""
+    kind, sizes, *forms = shape.split()
+    first, second, third = (int(size) for size in sizes.split("x"))
+    if kind == "attention":
+        return _attention(second, third, first, "causal" in forms)
+    return _product("float32" if kind == "tf32" else kind, first, second, third, *forms)
 
 
 @dataclass(frozen=True)
@@ -91,15 +102,11 @@ class Kernel:
 
 def kernel_of(shape: str) -> LazyOp:
     """The last kernel of a shape."""
-    return create_schedule([SHAPES[shape]().lazydata])[-1].ast
+    return create_schedule([result_of(shape).lazydata])[-1].ast
 
 
 def target_of(shape: str, target: Target) -> Target:
     """What the shape's kernel may use."""
-    target = replace(target, shared_bytes=SHARED_BYTES)
-    if shape.endswith("512"):
-        threads = target.max_threads * target.block_threads
-        target = replace(target, block_threads=512, max_threads=threads // 512)
     return target.with_tf32 if shape.startswith("tf32") else target
 
 
