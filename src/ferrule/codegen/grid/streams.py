@@ -14,7 +14,6 @@ from ferrule.expr import Expr, ExprOp, toposort
 
 LEAST_SIDE = 8  # of a square: then a row of it fills the sectors that are loaded
 BANK_BYTES = 4  # of shared memory
-UNDER_WAY = 64  # bytes that each thread has asked memory for at once
 
 
 def schedule_stream(plan: Plan, name: str) -> None:
@@ -34,29 +33,7 @@ def schedule_stream(plan: Plan, name: str) -> None:
     if lanes > 1:
         plan.do("split", name, v.name, lanes)
         plan.do("vectorize", name, f"{v.name}.i")
-    share(plan, name, len(nest.loops), _copies(plan, nest, lanes))
-
-
-def _copies(plan: Plan, nest: Nest, lanes: int) -> int:
-    """How many vectors each thread takes, of which all loads are under way at once: until these are
-    so many bytes, where enough blocks are left.
-    """
-    together = lanes * sum(e.dtype.itemsize for e in streamed(nest))
-    items = prod(loop.range.size.max for loop in nest.loops) // lanes
-    threads = threads_for(plan, items)
-    copies = 1
-    while 2 * copies * together <= UNDER_WAY and items >= (
-        2 * copies * threads * plan.target.max_threads
-    ):
-        copies *= 2
-    return copies
-
-
-def streamed(nest: Nest) -> list[Expr]:
-    """The loads of a nest that differ for each of its elements."""
-    found = dict.fromkeys(e for c in nest.computes for e in loads(c.value))
-    ranges = {loop.range for loop in nest.loops}
-    return [e for e in found if ranges <= e.ranges]
+    share(plan, name, len(nest.loops))
 
 
 def threads_for(plan: Plan, items: int) -> int:
@@ -67,21 +44,12 @@ def threads_for(plan: Plan, items: int) -> int:
     return threads
 
 
-def share(plan: Plan, name: str, depth: int, copies: int = 1) -> None:
-    """The first `depth` loops become one, its iterations threads of blocks, or so many copies of
-    these, a block's threads apart.
-    """
+def share(plan: Plan, name: str, depth: int) -> None:
+    """The first `depth` loops become one, its iterations threads of blocks."""
     plan.fuse_first(name, depth)
     flat = plan.nest(name).loops[0].range
-    threads, own = threads_for(plan, flat.size.max), f"{flat.name}.i"
-    plan.do("split", name, flat.name, copies * threads, "mask")
-    if copies > 1:
-        plan.do("split", name, own, threads)
-        inside = [loop.range.name for loop in plan.nest(name).loops[3:]]
-        plan.do("reorder", name, (f"{flat.name}.o", f"{own}.i", f"{own}.o", *inside))
-        plan.do("unroll", name, f"{own}.o")
-        own = f"{own}.i"
-    plan.do("bind", name, own)
+    plan.do("split", name, flat.name, threads_for(plan, flat.size.max), "mask")
+    plan.do("bind", name, f"{flat.name}.i")
     plan.do("parallel", name, f"{flat.name}.o")
 
 
