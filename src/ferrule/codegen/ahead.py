@@ -63,18 +63,16 @@ class CopiesAhead:
 
         Behind the barrier the copies of all threads are there, and nobody reads the last ones.
         """
-        ahead, stages = self._ahead(loop), self._stages(loop)
         together = loop.range in self._together
-        self.out.inside(UOp(UOps.WAIT, arg=ahead - 1))
+        self.out.inside(UOp(UOps.WAIT, arg=self._ahead(loop) - 1))
         if together:
             self.out.inside(UOp(UOps.PROXY_FENCE))
         self.out.inside(UOp(UOps.BARRIER))
-        read, rest = loop.range % stages, stages - ahead
-        before = alu(ExprOp.WHERE, less(read, const(rest)), read + ahead, read - rest)
-        self._loaded = []
-        self._copy(loop, loop.range + ahead, before)
         if together:
             self.out.inside(UOp(UOps.WGMMA_FENCE))
+        else:
+            self._loaded = []
+            self._copy_ahead(loop)
         for nest in self._nests[loop.range]:
             for c in nest.computes:
                 self.values.filled(c)
@@ -96,12 +94,15 @@ class CopiesAhead:
         self.values.write(c, self.values.vector(c.value))
 
     def finish(self, loop: Loop) -> None:
-        """Store what this iteration has loaded for a later one."""
+        """Store what this iteration has loaded for a later one; or begin the copies while products
+        go on, and wait until those of the iteration before are done.
+        """
         for store in self._loaded or ():
             store()
         self._loaded = None
-        if loop.range in self._together:  # those of the iteration before are done
+        if loop.range in self._together:
             self.out.inside(UOp(UOps.WGMMA_COMMIT))
+            self._copy_ahead(loop)
             self.out.inside(UOp(UOps.WGMMA_WAIT, arg=1))
 
     def after(self, loop: Loop) -> None:
@@ -109,6 +110,13 @@ class CopiesAhead:
         self.out.inside(UOp(UOps.WAIT, arg=0))
         if loop.range in self._together:
             self.out.inside(UOp(UOps.WGMMA_WAIT, arg=0))
+
+    def _copy_ahead(self, loop: Loop) -> None:
+        """The copies of the last iteration that there is memory for."""
+        ahead, stages = self._ahead(loop), self._stages(loop)
+        read, rest = loop.range % stages, stages - ahead
+        before = alu(ExprOp.WHERE, less(read, const(rest)), read + ahead, read - rest)
+        self._copy(loop, loop.range + ahead, before)
 
     def _ahead(self, loop: Loop) -> int:
         """How many iterations' copies are on their way when one begins."""
