@@ -133,10 +133,12 @@ def candidates(shape: str, target: Target) -> list[Kernel]:
     else:
         contraction = tiles._contraction(plan, name)
         work = tiles._work(plan, *contraction)
-        by = work.matrices
-        plain = cost._tiles(target, work) if by is None else cost._matrix_tiles(target, by)
-        all_tiles = [t for one in plain for t in staged(target, work, one)]
-        together = list(cost._warp_group_tiles(target, work))
+        all_tiles, together = [], []
+        for by, stages in cost._kinds(target, work):
+            found, table = cost._candidates(target, work.itemsize, by, work.period, stages)
+            fits = cost._fits(target, work, table)
+            fitting = [t for t, fit in zip(found, fits, strict=True) if fit]
+            (together if by is not work.matrices else all_tiles).extend(fitting)
         estimate = partial(cost.grid_tile_cost, target, work)
     seconds = {t: estimate(t) / cost.clock(target) for t in dict.fromkeys(all_tiles)}
     ordered = sorted(seconds, key=seconds.__getitem__)
@@ -145,15 +147,6 @@ def candidates(shape: str, target: Target) -> list[Kernel]:
     chosen = [*ordered[:BEST], *some]
     found = [Kernel(shape, ast, t, seconds[t]) for t in chosen]
     return found + [Kernel(shape, ast, t, estimate(t) / cost.clock(target)) for t in together]
-
-
-def staged(target: Target, work: cost.Work, tile: cost.GridTile) -> list[cost.GridTile]:
-    """A tile with every number of stages that fits, and of longer steps."""
-    if not work.ahead or any(work.by_registers):
-        return cost._with_stages(target, work, tile) if work.ahead else [tile]
-    steps = (tile.step, 2 * tile.step) if tile.step == max(cost.STEPS) else (tile.step,)
-    found = [replace(tile, stages=n, step=step) for n in (2, 3, 4, 5, 6) for step in steps]
-    return [t for t in found if t.shared_bytes(work.copied_bytes) <= target.shared_bytes]
 
 
 def compiled(target: Target, kernel: Kernel) -> Kernel:

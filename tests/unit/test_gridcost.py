@@ -5,8 +5,14 @@ from dataclasses import replace
 import pytest
 from tests.gpus import ARCHITECTURES, nvidia
 
-from ferrule.codegen.grid.cost import Work, best_grid_tile, grid_tile_cost, naive_cost
-from ferrule.codegen.intrinsics import MMA_TF32
+from ferrule.codegen.grid.cost import (
+    Work,
+    _candidates,
+    best_grid_tile,
+    grid_tile_cost,
+    naive_cost,
+)
+from ferrule.codegen.intrinsics import MMA, MMA_TF32, WGMMA, MatrixIntrinsic
 
 PRODUCTS = [(128, 128, 128), (1000, 10, 512)]
 """Rows, columns and terms: of few results, or few columns."""
@@ -34,3 +40,15 @@ def test_small_products_have_a_thread_for_each_result(arch: str) -> None:
     for size in [(64, 64, 64), (16, 16, 4096), (8, 8, 64)]:
         work = Work(1, *size, itemsize=4, matrices=MMA_TF32, ahead=True)
         assert best_grid_tile(nvidia(arch), work) is None
+
+
+@pytest.mark.parametrize("by", [None, MMA, WGMMA], ids=lambda by: by and by.name)
+@pytest.mark.parametrize("by_registers", [(False, False), (True, False)], ids=str)
+def test_many_tiles_at_once(by: MatrixIntrinsic | None, by_registers: tuple[bool, bool]) -> None:
+    """The estimate of tiles as arrays is that of each."""
+    target = nvidia("sm_90a")
+    work = Work(2, 700, 384, 1000, 4 if by is None else 2, by, True, by_registers, period=9)
+    tiles, table = _candidates(target, work.itemsize, by, work.period, (1, 2, 4))
+    assert len(tiles) > 10
+    costs = grid_tile_cost(target, work, table)
+    assert costs.tolist() == [grid_tile_cost(target, work, tile) for tile in tiles]

@@ -6,10 +6,13 @@ The time is that of the multiprocessor that has the most blocks, in cycles, by w
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
-from typing import final
+from typing import Any, final
+
+import numpy as np
 
 from ferrule.codegen.intrinsics import WARP, MatrixIntrinsic, by_warp_groups
 from ferrule.codegen.kernel import BANKS_BYTES, PIECE_BYTES
@@ -119,31 +122,67 @@ class Work:
 
 @lru_cache(maxsize=4096)
 def best_grid_tile(target: Target, work: Work) -> GridTile | None:
-    """The tile with the least time; None where a thread for each result takes less."""
+    """The tile with the least time; None where a thread for each result takes less.
+
+    Of those that take as long it is one with few elements in shared memory, and with many stages.
+    """
+    best = None, naive_cost(target, work)
+    for by, stages in _kinds(target, work):
+        tiles, table = _candidates(target, work.itemsize, by, work.period, stages)
+        if tiles:
+            costs = np.where(
+                _fits(target, work, table), grid_tile_cost(target, work, table), np.inf
+            )
+            first = np.lexsort((-table.stages, table.staged, costs))[0]
+            best = min(best, (tiles[first], costs[first]), key=operator.itemgetter(1))
+    return best[0]
+
+
+def _kinds(target: Target, work: Work) -> Iterator[tuple[MatrixIntrinsic | None, tuple[int, ...]]]:
+    """What may multiply, and how many steps may be in shared memory at once."""
     by = work.matrices
-    tiles = _tiles(target, work) if by is None else _matrix_tiles(target, by)
-    if work.ahead:
-        tiles = (t for tile in tiles for t in _with_stages(target, work, tile))
-    tiles = itertools.chain(tiles, _warp_group_tiles(target, work))
-    costs = {tile: (grid_tile_cost(target, work, tile), tile.staged) for tile in tiles}
-    best = min(costs, key=costs.__getitem__, default=None)
-    if best is None or costs[best][0] >= naive_cost(target, work):
-        return None
-    return best
+    if not work.ahead:
+        yield by, (1,)
+    elif any(work.by_registers):
+        yield by, (1, *BY_REGISTERS)
+    else:
+        yield by, (1, *STAGES)
+        groups = None if by is None else by_warp_groups(by, target)
+        if groups is not None:
+            yield groups, GROUP_STAGES
 
 
-def _tiles(target: Target, work: Work) -> Iterator[GridTile]:
+@lru_cache(maxsize=64)
+def _candidates(
+    target: Target,
+    itemsize: int,
+    by: MatrixIntrinsic | None,
+    period: int,
+    stages: tuple[int, ...],
+) -> tuple[list[GridTile], GridTile]:
+    """All tiles for some work, and the same as one whose numbers are arrays, of a row for each."""
+    if by is None:
+        plain = _tiles(target, itemsize, period)
+    else:
+        plain = _warp_group_tiles(target, by) if by.warps > 1 else _matrix_tiles(target, by)
+    tiles = [replace(tile, stages=n) for tile in plain for n in stages]
+    names = ("rows", "columns", "row_threads", "column_threads", "step", "stages")
+    arrays = {name: np.array([getattr(tile, name) for tile in tiles]) for name in names}
+    return tiles, GridTile(**arrays, matrices=by)
+
+
+def _tiles(target: Target, itemsize: int, period: int) -> Iterator[GridTile]:
     sizes = (1, 2, 4, 8)
     counts = [1 << i for i in range(target.block_threads.bit_length())]
     for rows, columns in itertools.product(sizes, sizes):
-        if rows * columns * max(work.itemsize, 4) > ACCUMULATOR_BYTES:
+        if rows * columns * max(itemsize, 4) > ACCUMULATOR_BYTES:
             continue
         for down, across in itertools.product(counts, counts):
             if not target.warp <= down * across <= target.block_threads:
                 continue
-            for step in _steps(work.period):
+            for step in _steps(period):
                 tile = GridTile(rows, columns, down, across, step)
-                if (tile.staged + 4 * step) * work.itemsize <= target.shared_bytes:
+                if (tile.staged + 4 * step) * itemsize <= target.shared_bytes:
                     yield tile
 
 
@@ -172,78 +211,65 @@ def _matrix_tiles(target: Target, by: MatrixIntrinsic) -> Iterator[GridTile]:
                 yield tile
 
 
-def _warp_group_tiles(target: Target, work: Work) -> Iterator[GridTile]:
-    """Where operands go to shared memory by themselves, tiles of 64 rows for each four warps."""
-    by = None if work.matrices is None else by_warp_groups(work.matrices, target)
-    if by is None or not work.ahead or any(work.by_registers):
-        return
-    most = target.block_threads // (by.warps * WARP)
+def _warp_group_tiles(target: Target, by: MatrixIntrinsic) -> Iterator[GridTile]:
+    """Tiles of 64 rows for each four warps."""
     step = LINE_BYTES // by.itemsize
-    for groups, columns, stages in itertools.product((1, 2), WARP_GROUP_COLUMNS, GROUP_STAGES):
+    for groups, columns in itertools.product((1, 2), WARP_GROUP_COLUMNS):
         rows = groups * by.warps * by.down
-        tile = GridTile(2, columns // by.across, rows, by.across, step, by, stages)
-        if groups <= most and tile.shared_bytes(by.itemsize) <= target.shared_bytes:
+        tile = GridTile(2, columns // by.across, rows, by.across, step, by)
+        if tile.threads <= target.block_threads:
             yield tile
 
 
-def _with_stages(target: Target, work: Work, tile: GridTile) -> list[GridTile]:
-    """The tile with as many stages as leave room for as many blocks at once; where they take
-    registers, also without.
-    """
-    through = any(work.by_registers)
-    tiles = [replace(tile, stages=n) for n in (BY_REGISTERS if through else STAGES)]
-    fitting = [
-        t
-        for t in tiles
-        if t.shared_bytes(work.copied_bytes) <= target.shared_bytes
-        and t.rows * t.columns + _on_their_way(work, t) <= MOST_HELD
-    ]
-    blocks = _blocks(target, work, tile)
-    best = max(fitting, key=lambda t: (min(blocks, _room(target, work, t)), t.stages), default=tile)
-    return [tile, best] if through and best is not tile else [best]
+def _fits(target: Target, work: Work, tile: GridTile) -> Any:
+    """Whether the steps of a tile fit into shared memory, and a thread's part into registers."""
+    held = tile.rows * tile.columns + _on_their_way(work, tile)
+    fits = (tile.shared_bytes(work.copied_bytes) <= target.shared_bytes) & (held <= MOST_HELD)
+    return (tile.stages == 1) | fits
 
 
-def _on_their_way(work: Work, tile: GridTile) -> int:
+def _on_their_way(work: Work, tile: GridTile) -> Any:
     """How many elements each thread's registers hold while it multiplies."""
-    if tile.stages == 1:
-        return 0
     sides = zip(work.by_registers, (tile.block_rows, tile.block_columns), strict=True)
-    return sum(size for through, size in sides if through) * tile.step // tile.threads
+    held = sum(size for through, size in sides if through) * tile.step // tile.threads
+    return held * (tile.stages > 1)
 
 
-def _blocks(target: Target, work: Work, tile: GridTile) -> int:
+def _blocks(target: Target, work: Work, tile: GridTile) -> Any:
     """How many blocks the multiprocessor that has the most of them has."""
     blocks = work.batch * -(-work.rows // tile.block_rows) * -(-work.columns // tile.block_columns)
     return -(-blocks // multiprocessors(target))
 
 
-def _room(target: Target, work: Work, tile: GridTile) -> int:
+def _room(target: Target, work: Work, tile: GridTile) -> Any:
     """How many of them run at once: their results have room, and their copies."""
     held = tile.rows * tile.columns + _on_their_way(work, tile)
     registers = tile.threads * (OTHER_REGISTERS + held)
     room = LANES * REGISTERS // registers
     if target.static_shared_bytes is not None:  # else it is not known what they have together
-        room = min(room, target.l1_bytes // tile.shared_bytes(work.copied_bytes))
-    return max(1, room)
+        room = np.minimum(room, target.l1_bytes // tile.shared_bytes(work.copied_bytes))
+    return np.maximum(1, room)
 
 
-def grid_tile_cost(target: Target, work: Work, tile: GridTile) -> float:
-    """About how many cycles a contraction takes, on the multiprocessor that has the most blocks."""
+def grid_tile_cost(target: Target, work: Work, tile: GridTile) -> Any:
+    """About how many cycles a contraction takes, on the multiprocessor that has the most blocks;
+    of a tile whose numbers are arrays, an array.
+    """
     blocks = _blocks(target, work, tile)
     steps = -(-work.terms // tile.step)
-    lanes = max(tile.threads, LANES)
+    lanes = np.maximum(tile.threads, LANES)
     cycles = term_cycles(target, tile, work.itemsize) * lanes / LANES
-    place = PLACE_CYCLES if tile.step % work.period and work.period % tile.step else 0
+    splits = (tile.step % work.period != 0) & (work.period % tile.step != 0)
     sides = zip(work.by_registers, (tile.block_rows, tile.block_columns), strict=True)
     for through, size in sides:
-        fill = FILL_CYCLES if through or tile.stages == 1 else AHEAD_CYCLES
-        cycles += (fill + place) * size / LANES
+        fill = np.where(through | (tile.stages == 1), FILL_CYCLES, AHEAD_CYCLES)
+        cycles = cycles + (fill + PLACE_CYCLES * splits) * size / LANES
     busy = tile.step * cycles
-    at_once = min(blocks, _room(target, work, tile))
-    wait = STEP_CYCLES
-    if tile.stages > 1:  # what is not hidden by the steps in between
-        wait = max(TURN_CYCLES, STEP_CYCLES - (tile.stages - 1) * busy * at_once)
-    first = 0.0 if tile.stages == 1 else STEP_CYCLES
+    at_once = np.minimum(blocks, _room(target, work, tile))
+    # What is not hidden by the steps in between.
+    hidden = np.maximum(TURN_CYCLES, STEP_CYCLES - (tile.stages - 1) * busy * at_once)
+    wait = np.where(tile.stages == 1, STEP_CYCLES, hidden)
+    first = np.where(tile.stages == 1, 0.0, STEP_CYCLES)
     return blocks * (steps * (busy + wait / at_once) + first / at_once)
 
 
@@ -281,28 +307,28 @@ def multiprocessors(target: Target) -> int:
     return max(1, target.max_threads * target.block_threads // (LANES * THREADS_OF_LANE))
 
 
-def term_cycles(target: Target, tile: GridTile, itemsize: int) -> float:
+def term_cycles(target: Target, tile: GridTile, itemsize: int) -> Any:
     """How long all lanes take for one term of the sums of as many threads."""
     by = tile.matrices
     if by is None:
         banks = BANKS_CYCLES * _bank_reads(target, tile, itemsize)
-        return max(tile.rows * tile.columns, banks)
+        return np.maximum(tile.rows * tile.columns, banks)
     if by.warps > 1:
         columns = tile.block_columns
         read = (by.warps * by.rows + columns) * by.terms * by.itemsize / BANKS_BYTES
-        return max(GROUP_CYCLES * columns, read) / by.terms
+        return np.maximum(GROUP_CYCLES * columns, read) / by.terms
     rows, columns = tile.rows * by.down // by.rows, tile.columns // by.near
     banks = rows * by.rows // by.across + columns * by.columns // by.across
-    return max(MATRIX_CYCLES * rows * columns, banks) * LANES / WARP / by.terms
+    return np.maximum(MATRIX_CYCLES * rows * columns, banks) * LANES / WARP / by.terms
 
 
-def _bank_reads(target: Target, tile: GridTile, itemsize: int) -> float:
+def _bank_reads(target: Target, tile: GridTile, itemsize: int) -> Any:
     """How often the banks of shared memory are read for one term of a warp's sums."""
-    across = min(tile.column_threads, target.warp)
-    down = max(1, target.warp // across)
+    across = np.minimum(tile.column_threads, target.warp)
+    down = np.maximum(1, target.warp // across)
 
-    def reads(results: int, threads: int) -> float:
-        near = min(results * itemsize, PIECE_BYTES)
-        return results * itemsize / near * max(1.0, near * threads / BANKS_BYTES)
+    def reads(results: Any, threads: Any) -> Any:
+        near = np.minimum(results * itemsize, PIECE_BYTES)
+        return results * itemsize / near * np.maximum(1.0, near * threads / BANKS_BYTES)
 
     return reads(tile.columns, across) + reads(tile.rows, down)
