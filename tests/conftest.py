@@ -1,4 +1,4 @@
-"""Set-up for all tests: a disk cache of this run's own, and hypothesis without a stopwatch."""
+"""Set-up for all tests: a disk cache of this run, two cores, hypothesis without a stopwatch."""
 
 import gc
 import os
@@ -9,6 +9,7 @@ import tempfile
 import hypothesis
 import pytest
 
+from tests.cores import keep_to_own
 from tests.leftovers import in_use, remove_leftovers
 
 _PREFIX = "ferrule-tests-"
@@ -21,6 +22,8 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["POCL_CACHE_DIR"] = os.path.join(_cache.name, "pocl")
     os.mkdir(os.environ["POCL_CACHE_DIR"])
     remove_leftovers(tempfile.gettempdir(), _PREFIX)
+
+keep_to_own(os.environ)
 
 # A shell lets a job in the background ignore Ctrl-C, which some tests send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -19,6 +19,7 @@ from ferrule.buffer import Buffer, newest_serial, read_guard
 from ferrule.device import BufferCopy, CompiledASTRunner, JITRunner, observer, update_stats
 from ferrule.dtype import DType
 from ferrule.expr import Variable, sint
+from ferrule.helpers import GlobalCounters
 from ferrule.records import dataclass
 from ferrule.runner import watched_since
 from ferrule.threadstate import this_thread
@@ -167,11 +168,22 @@ class GraphExecutor(JITRunner):
             for j, item in enumerate(jit_cache)
         ]
         """The buffers that are not inputs, which the graph keeps alive."""
+        ops, mem = self.op_estimate, self.mem_estimate
+        self._numbers: tuple[int, int, int] | None = None
+        """What each call counts as, where that does not depend on variables."""
+        if isinstance(ops, int) and isinstance(mem, int):
+            self._numbers = (self.num_kernels, ops, mem)
 
     def count(
         self, inputs: int, var_vals: dict[Any, int], seconds: float | None, jit: bool
     ) -> None:
-        """Adds a call with so many inputs to what has run."""
+        """Adds a call with so many inputs to what has run.
+
+        `seconds` is None only for a call of which nothing is printed.
+        """
+        if seconds is None and self._numbers is not None:
+            GlobalCounters.add(*self._numbers)
+            return
         update_stats(
             self.name,
             self.op_estimate,

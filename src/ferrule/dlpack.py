@@ -131,11 +131,13 @@ class _Consumed:
         return self.device
 
 
-def array_from(producer: Any) -> Array:
+def array_from(producer: Any, copy: bool | None = None) -> Array:
     """The array of any object with `__dlpack__`, in the producer's memory if the host can read it.
 
+    Elsewhere it is a copy, which the producer makes unless `copy=False`.
+
     Raises `TypeError` for other objects, `DTypeError` for number types that ferrule lacks,
-    `BufferError` where the producer cannot put its array into the host's memory.
+    `BufferError` where the producer cannot put its array into the host's memory, or may not.
     """
     if not hasattr(producer, "__dlpack__") or not hasattr(producer, "__dlpack_device__"):
         raise TypeError(
@@ -144,6 +146,11 @@ def array_from(producer: Any) -> Array:
         )
     kind, number = producer.__dlpack_device__()
     is_here = int(kind) in _HOST_KINDS
+    if copy is False and not is_here:
+        raise BufferError(
+            f"[from_dlpack] a {type(producer).__name__} on DLPack device {(int(kind), number)} "
+            f"comes to the host, DLPack device {HOST}, only as a copy; use copy=None"
+        )
     capsule = _capsule_from(producer, {} if is_here else {"dl_device": HOST})
     described = _type_of(capsule)
     dtype = _dtype_in(described)

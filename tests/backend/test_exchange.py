@@ -333,6 +333,8 @@ def test_producers_elsewhere_are_asked_for_a_copy() -> None:
             return np.arange(3.0).__dlpack__(max_version=wanted["max_version"])
 
     assert Tensor.from_dlpack(Gpu(True)).tolist() == [0, 1, 2]
+    with pytest.raises(BufferError, match=r"DLPack device \(2, 0\) comes .* device \(1, 0\), only"):
+        Tensor.from_dlpack(Gpu(True), copy=False)
     with pytest.raises(BufferError, match=r"a Gpu on DLPack device \(2, 0\)"):
         Tensor.from_dlpack(Gpu(False))
 
@@ -455,7 +457,7 @@ def test_jax_and_back() -> None:
     x *= 0
     assert there.tolist() == [[2, 3], [4, 5]]
     for dtype in ("float32", "bfloat16", "int8", "uint32", "bool"):
-        array = jax.numpy.ones((2, 3), dtype)
+        array = jax.numpy.ones((2, 3), dtype, device=jax.devices("cpu")[0])
         back = Tensor.from_dlpack(array, copy=False)
         assert address(back) == array.unsafe_buffer_pointer()
         assert (back.shape, back.dtype) == ((2, 3), dtypes.from_name(dtype))

@@ -11,6 +11,7 @@ from ferrule import Context, Tensor, TinyJit, dtypes, fft
 from ferrule.helpers import GlobalCounters
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import spectra
+from ferrule.tensor.data import is_in_host_memory
 
 RNG = np.random.default_rng(6)
 Array = np.ndarray[Any, Any]
@@ -147,17 +148,17 @@ def test_errors_grow_with_the_logarithm_of_the_size(
     check(found.numpy(), np.fft.irfft(wide[:, : n // 2 + 1], n))
 
 
-@pytest.mark.usefixtures("device")
-def test_it_is_lazy_and_runs_on_the_host_where_that_is_less() -> None:
+def test_it_is_lazy_and_runs_on_the_host_where_that_is_less(device: str) -> None:
     before = GlobalCounters.host_calls
     lazy = fft.rfft(Tensor([1.0, 2.0]))
     assert GlobalCounters.host_calls == before
     lazy.realize()
-    assert GlobalCounters.host_calls == before + 1
+    small = int(is_in_host_memory(device))  # to bring the numbers there takes longer than a kernel
+    assert GlobalCounters.host_calls == before + small
     fft.rfft(Tensor.ones(1 << 10, 1 << 8)).realize()
-    assert GlobalCounters.host_calls == before + 1
+    assert GlobalCounters.host_calls == before + small
     fft.rfft(Tensor.ones(1 << 10, 67 * 5)).realize()  # a large prime factor
-    assert GlobalCounters.host_calls == before + 2
+    assert GlobalCounters.host_calls == before + small + 1
 
 
 @pytest.mark.usefixtures("device")

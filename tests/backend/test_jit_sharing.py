@@ -624,3 +624,41 @@ def test_what_is_written_is_there_already_and_then_is_not(
         return found
 
     assert results(TinyJit) == results(lambda function: function)
+
+
+@pytest.mark.parametrize("same", [True, False])
+@pytest.mark.parametrize("how", ["dropped", "added to", "read", "written"])
+def test_a_gradient_is_left_in_the_memory_of_an_argument(how: str, same: bool) -> None:
+    """That of the call before, which the argument shares its memory with, makes way for it."""
+    batches = [np.arange(4, dtype=np.float32) + call for call in range(2)]
+    found: list[list[Any]] = []
+    runs: list[int] = []
+    for captured in (False, True):
+        weight = Tensor(np.ones(4, np.float32), requires_grad=True).realize()
+        seen: list[Any] = []
+
+        def step(x: Tensor, weight: Tensor = weight, captured: bool = captured) -> Tensor:
+            if captured:
+                runs.append(0)
+            before = weight.grad.sum() if how == "read" and weight.grad is not None else 0.0
+            if how == "written" and weight.grad is not None:
+                weight.grad.add_(1)
+            if how != "added to":
+                weight.grad = None
+            total = (weight * x).sum()
+            total.backward()
+            assert weight.grad is not None
+            weight.assign(weight.detach() - weight.grad * 0.5)
+            return (total + before).realize()
+
+        run = TinyJit(step) if captured else step
+        given = [Tensor(batch).realize() for batch in batches]
+        for call in range(7):
+            x = given[0 if same else call % 2]
+            total = run(x)
+            assert weight.grad is not None
+            seen += [total.item(), weight.tolist(), weight.grad.tolist(), x.tolist()]
+        found.append(seen)
+    assert found[0] == found[1]
+    if how == "dropped":
+        assert len(runs) == 2

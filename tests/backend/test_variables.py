@@ -212,7 +212,8 @@ def test_parts_of_symbolic_size_that_begin_inside(device: str, part: str) -> Non
         expected = [chosen(own, n), chosen(own * 2, n) + 1, chosen(own, n).sum(0)]
         for found in captured(Tensor(own), size.bind(n)), captured.fxn(Tensor(own), size.bind(n)):
             for ours, theirs in zip(found, expected, strict=True):
-                np.testing.assert_allclose(ours.numpy(), theirs, rtol=1e-6)
+                # The numbers of a sum may be added in any order, and some cancel.
+                np.testing.assert_allclose(ours.numpy(), theirs, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("part", ["from the second row", "from the fifth row", "backwards"])

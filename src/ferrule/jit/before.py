@@ -84,9 +84,11 @@ class Before:
         """Copies that the function makes are to be known from those of before the call.
 
         What is found below a view may be in memory of its own, so its whole stays as it was read.
+        Arguments come first: what shares their memory, such as a gradient that was left in that of
+        the call before, moves elsewhere, and not they.
         """
         read = {id(tensor._cell) for tensor in self.given if tensor._parent is not None}
-        cells = [tensor._cell for tensor in [*reached, *self.given]]
+        cells = [tensor._cell for tensor in [*self.given, *reached]]
         renew([cell for cell in cells if id(cell) not in read], writes)
 
     def _forget_cells(self, found: Iterable[Tensor]) -> None:

@@ -93,6 +93,7 @@ class GPU:
         self.handle = check(driver.cuDeviceGet(number))
         self.name = check(driver.cuDeviceGetName(256, self.handle)).split(b"\0")[0].decode()
         self.context = check(driver.cuDevicePrimaryCtxRetain(self.handle))
+        self._set_current = driver.cuCtxSetCurrent
         self.activate()
         self.stream = check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
         # At exit this runs after everything that was made later is gone.
@@ -103,7 +104,9 @@ class GPU:
 
     def activate(self) -> None:
         """Makes the GPU the one that this thread's next calls of the driver are about."""
-        check(bindings().cuCtxSetCurrent(self.context))
+        (code,) = self._set_current(self.context)  # every replay comes by here
+        if code:
+            raise _error(code, "CUDA")
 
     def release(self, *calls: Callable[[], object]) -> None:
         """Makes calls of the driver that give something back; what they say is nobody's business.

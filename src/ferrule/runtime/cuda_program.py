@@ -165,11 +165,16 @@ class CUDAProgram:
     def function(self, addresses: Sequence[int], shared_bytes: int = 0) -> Any:
         """The driver's handle of the code for these addresses, ready for a launch."""
         chosen = self._aligned
-        if self._source is not None and any([a % _ALIGNMENT for a in addresses]):
-            if self._unaligned is None:
-                self._unaligned = self._load_unaligned(self._source)
-            chosen = self._unaligned
-        chosen.allow_shared(shared_bytes)
+        if self._source is not None:
+            together = 0
+            for address in addresses:
+                together |= address
+            if together % _ALIGNMENT:
+                if self._unaligned is None:
+                    self._unaligned = self._load_unaligned(self._source)
+                chosen = self._unaligned
+        if shared_bytes:
+            chosen.allow_shared(shared_bytes)
         return chosen.handle
 
     def _load_unaligned(self, source: str) -> _Function:

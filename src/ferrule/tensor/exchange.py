@@ -87,8 +87,8 @@ class Exchange(TensorBase):
     def from_dlpack(cls, x: Any, /, device: str | None = None, copy: bool | None = None) -> Self:
         """A tensor in the memory of any array with `__dlpack__`: PyTorch's, JAX's, NumPy's, …
 
-        Memory is shared and copied as by `from_numpy`. An array on a GPU comes to the host if its
-        library does that.
+        Memory is shared and copied as by `from_numpy`. An array on a GPU comes to the host, as a
+        copy, if its library does that.
 
         Raises `TypeError` for an object without the protocol, `DTypeError` for dtypes that ferrule
         lacks, `BufferError` where the memory cannot be shared though `copy=False`, or the host
@@ -99,7 +99,7 @@ class Exchange(TensorBase):
         >>> Tensor.from_dlpack(np.array([1.0, 2.0])).tolist()
         [1.0, 2.0]
         """
-        return cls._wrap(_shared(array_from(x), device, copy, "from_dlpack", BufferError))
+        return cls._wrap(_shared(array_from(x, copy), device, copy, "from_dlpack", BufferError))
 
     @classmethod
     def frombuffer(

@@ -11,6 +11,7 @@ import pytest
 from tests.cuda.fake import FakeDriver
 from tests.cuda.gpu.conftest import COUNT, SIZE, MakeRunner, buffer, values
 from tests.cuda.gpu.test_program import QUADS
+from tests.effort import calls
 
 from ferrule.buffer import Buffer
 from ferrule.capture import GraphException, GraphReentryError, JitItem
@@ -535,3 +536,14 @@ def test_the_documented_methods(add: CompiledASTRunner, gpu: GPU) -> None:
     assert (values(out) == 6).all()
     check(bindings().cuGraphExecDestroy(executable))
     check(bindings().cuGraphDestroy(graph))
+
+
+@pytest.mark.parametrize("length", [1, 100])
+def test_a_replay_is_a_few_calls(add: CompiledASTRunner, length: int) -> None:
+    """However many kernels there are; with another address, a few more for each that uses it."""
+    x, y, other = buffer(), buffer(), buffer()
+    graph = CUDAGraph(chain(add, x, y, length), [x, y], {})
+    plain = calls(graph, [x, y], {})
+    changed = calls(graph, [other, y], {})
+    assert plain <= 24
+    assert changed <= plain + 14

@@ -18,7 +18,6 @@ from ferrule.capture import GraphException, GraphExecutor, JitItem, Turns
 from ferrule.config import config
 from ferrule.device import BufferCopy, CompiledASTRunner
 from ferrule.expr import Variable
-from ferrule.helpers import GlobalCounters
 from ferrule.records import dataclass
 from ferrule.runtime.cpu_memory import CPUMemory
 from ferrule.runtime.cpu_program import CPUProgram, native_runtime, table_packer
@@ -61,11 +60,6 @@ class CPUGraph(GraphExecutor):
         self._inputs = sorted(set(self.replaced.values()))
         self._build(steps, self.replaced)
         self._pack = table_packer(len(self._inputs) + len(self.vars)).pack
-        ops, mem = self.op_estimate, self.mem_estimate
-        self._numbers: tuple[int, int, int] | None = None
-        """What each call counts as, where that does not depend on variables."""
-        if isinstance(ops, int) and isinstance(mem, int):
-            self._numbers = (len(jit_cache), ops, mem)
         self._threads = native_runtime().threads
         self._turns = Turns(self.name)
         _graphs.add(self)
@@ -129,9 +123,6 @@ class CPUGraph(GraphExecutor):
                     more = self._replay(threads)
             finally:
                 turns.inside = False
-        if self._numbers is not None and not wait:
-            GlobalCounters.add(*self._numbers)
-            return None
         seconds = time.perf_counter() - started if wait else None
         self.count(len(input_rawbuffers), var_vals, seconds, jit)
         return seconds

@@ -42,6 +42,8 @@ class _Step:
         self.nbytes = item.rawbufs[0].nbytes if item.rawbufs and item.rawbufs[0] else 0
         self.is_kernel = isinstance(item.prg, CompiledASTRunner)
         self.is_enabled = True
+        self.arguments: Arguments | None = None
+        """The memory that the driver takes a kernel's arguments from; None for a copy."""
         self.node: Any = None
         self.params: Any = None
         self.function: Any = None
@@ -80,9 +82,10 @@ class CUDAGraph(GraphExecutor):
         self.var_vals = var_vals
         self._gpu = _common_gpu(jit_cache)
         self._steps = [_Step(item) for item in jit_cache]
-        self._arguments = self.encode_args_info()
+        for step, arguments in zip(self._steps, self.encode_args_info(), strict=True):
+            step.arguments = arguments
         self._note_uses(self.replaced)
-        self._last: tuple[int, ...] | None = self._values(input_rawbuffers, var_vals)
+        self._last: list[int] | None = self._values(input_rawbuffers, var_vals)
         """The addresses and the values that the graph is set to; None while that changes."""
         self._turns = Turns(self.name)
         try:
@@ -98,18 +101,17 @@ class CUDAGraph(GraphExecutor):
     def _note_uses(self, replaced: dict[tuple[int, int], int]) -> None:
         """Which steps each input, and the variables, take part in."""
         self._inputs = sorted(set(replaced.values()))
-        self._uses: list[list[tuple[int, int]]] = [
-            [place for place, number in replaced.items() if number == wanted]
+        self._uses = [
+            [(self._steps[j], i) for (j, i), number in replaced.items() if number == wanted]
             for wanted in self._inputs
         ]
-        self._with_values = sorted(
-            {
-                *get_jc_idxs_with_updatable_var_vals(self.jit_cache),
-                *get_jc_idxs_with_updatable_launch_dims(self.jit_cache),
-            }
-        )
-        runners = [self.jit_cache[j].prg for j in self._with_values]
-        self._variables = list(dict.fromkeys(v for runner in runners for v in _variables(runner)))
+        with_values = {
+            *get_jc_idxs_with_updatable_var_vals(self.jit_cache),
+            *get_jc_idxs_with_updatable_launch_dims(self.jit_cache),
+        }
+        self._with_values = [self._steps[j] for j in sorted(with_values)]
+        found = [v for step in self._with_values for v in _variables(step.runner)]
+        self._variables = list(dict.fromkeys(found))
 
     # *** building ***
 
@@ -118,8 +120,9 @@ class CUDAGraph(GraphExecutor):
         self._graph = self.graph_create()
         weakref.finalize(self, self._gpu.release, partial(bindings().cuGraphDestroy, self._graph))
         dependencies = Dependencies()
-        for step, item, arguments in zip(self._steps, self.jit_cache, self._arguments, strict=True):
+        for step, item in zip(self._steps, self.jit_cache, strict=True):
             after = [self._steps[k].node for k in dependencies.add(_accesses(item))]
+            arguments = step.arguments
             if arguments is None:
                 step.params = self._copy_params(step)
                 step.node = self._add_copy_node(after, step.params)
@@ -216,44 +219,45 @@ class CUDAGraph(GraphExecutor):
 
     # *** replaying ***
 
-    def _values(
-        self, input_rawbuffers: Sequence[Buffer], var_vals: dict[Any, int]
-    ) -> tuple[int, ...]:
-        addresses = [_address(input_rawbuffers[number]) for number in self._inputs]
-        return (*addresses, *[variable.infer(var_vals) for variable in self._variables])
+    def _values(self, input_rawbuffers: Sequence[Buffer], var_vals: dict[Any, int]) -> list[int]:
+        values: list[int] = []
+        for number in self._inputs:
+            memory = input_rawbuffers[number]._buf
+            values.append(0 if memory is None else memory.address)
+        for variable in self._variables:
+            values.append(variable.infer(var_vals))
+        return values
 
-    def _update(self, values: tuple[int, ...], var_vals: dict[Any, int]) -> None:
+    def _update(self, values: list[int], var_vals: dict[Any, int]) -> None:
         """Makes the graph what a replay with these addresses and values needs."""
         last, self._last = self._last, None
-        changed: set[int] = set()
-        n = len(self._inputs)
-        for k, address in enumerate(values[:n]):
-            if last is None or last[k] != address:
-                for j, i in self._uses[k]:
-                    self._steps[j].addresses[i] = address
-                    changed.add(j)
-        if last is None or last[n:] != values[n:]:
-            changed.difference_update(self._with_values)
-            for j in self._with_values:
-                self._set_values(self._steps[j], self._arguments[j], var_vals)
-        for j in sorted(changed):
-            self._set_addresses(self._steps[j], self._arguments[j])
+        changed: dict[_Step, None] = {}
+        for k, uses in enumerate(self._uses):
+            if last is None or last[k] != values[k]:
+                for step, i in uses:
+                    step.addresses[i] = values[k]
+                    changed[step] = None
+        n = len(self._uses)
+        if self._with_values and (last is None or last[n:] != values[n:]):
+            for step in self._with_values:
+                changed.pop(step, None)
+                self._set_values(step, var_vals)
+        for step in changed:
+            self._set_addresses(step)
         self._last = values
 
-    def _set_values(
-        self, step: _Step, arguments: Arguments | None, var_vals: dict[Any, int]
-    ) -> None:
+    def _set_values(self, step: _Step, var_vals: dict[Any, int]) -> None:
         """Makes a kernel's node what these values, and the step's addresses, need."""
-        assert arguments is not None, "a copy has no variables"
-        grid, block = self._prepare(step, arguments, var_vals)
+        assert step.arguments is not None, "a copy has no variables"
+        grid, block = self._prepare(step, step.arguments, var_vals)
         self.set_kernel_node_launch_dims(step.params, _at_least_one(grid), block)
         self._set_kernel(step)
         self._enable(step, min(grid) > 0)
 
-    def _set_addresses(self, step: _Step, arguments: Arguments | None) -> None:
+    def _set_addresses(self, step: _Step) -> None:
         """Makes a node what the step's addresses need."""
-        if arguments is not None:
-            arguments.fill_addresses(step.addresses)
+        if step.arguments is not None:
+            step.arguments.fill_addresses(step.addresses)
             self._set_kernel(step)
             return
         step.params = self._copy_params(step)
@@ -296,18 +300,21 @@ class CUDAGraph(GraphExecutor):
         Several threads take turns. Raises `GraphReentryError` for a call from inside a call.
         """
         wait = wait or config().DEBUG >= 2
-        seconds = self._turns.take(self._run, input_rawbuffers, var_vals, wait)
+        turns = self._turns
+        with turns.lock:  # `turns.take`, without another call
+            if turns.inside:
+                raise turns.reentered()
+            turns.inside = True
+            try:
+                self._gpu.activate()
+                values = self._values(input_rawbuffers, var_vals)
+                if values != self._last:
+                    self._update(values, var_vals)
+                seconds = self.graph_launch(self._exec, self._gpu.stream, wait=wait)
+            finally:
+                turns.inside = False
         self.count(len(input_rawbuffers), var_vals, seconds, jit)
         return seconds
-
-    def _run(
-        self, input_rawbuffers: Sequence[Buffer], var_vals: dict[Any, int], wait: bool
-    ) -> float | None:
-        self._gpu.activate()
-        values = self._values(input_rawbuffers, var_vals)
-        if values != self._last:
-            self._update(values, var_vals)
-        return self.graph_launch(self._exec, self._gpu.stream, wait=wait)
 
 
 def _destroy_executable(gpu: GPU, executable: Any, programs: list[Any]) -> None:
