@@ -158,7 +158,7 @@ def chain_tile_cost(target: Target, work: ChainWork, tile: ChainTile) -> float:
     registers = tile.threads * (OTHER_REGISTERS + held * max(1, work.itemsize // 4))
     at_once = max(1, min(blocks, LANES * REGISTERS // registers))
     waiting = steps * STEP_CYCLES / at_once
-    return blocks * -(-work.terms // terms) * (busy + waiting)
+    return float(blocks * -(-work.terms // terms) * (busy + waiting))
 
 
 # -- what is a chain -------------------------------------------------------------------------------

@@ -130,10 +130,10 @@ def best_grid_tile(target: Target, work: Work) -> GridTile | None:
     for by, stages in _kinds(target, work):
         tiles, table = _candidates(target, work.itemsize, by, work.period, stages)
         if tiles:
-            costs = np.where(
-                _fits(target, work, table), grid_tile_cost(target, work, table), np.inf
-            )
-            first = np.lexsort((-table.stages, table.staged, costs))[0]
+            cycles = grid_tile_cost(target, work, table)
+            costs = np.where(_fits(target, work, table), cycles, np.inf)
+            keys: Any = (-table.stages, table.staged, costs)
+            first = np.lexsort(keys)[0]
             best = min(best, (tiles[first], costs[first]), key=operator.itemgetter(1))
     return best[0]
 
@@ -167,7 +167,9 @@ def _candidates(
         plain = _warp_group_tiles(target, by) if by.warps > 1 else _matrix_tiles(target, by)
     tiles = [replace(tile, stages=n) for tile in plain for n in stages]
     names = ("rows", "columns", "row_threads", "column_threads", "step", "stages")
-    arrays = {name: np.array([getattr(tile, name) for tile in tiles]) for name in names}
+    arrays: dict[str, Any] = {
+        name: np.array([getattr(tile, name) for tile in tiles]) for name in names
+    }
     return tiles, GridTile(**arrays, matrices=by)
 
 
