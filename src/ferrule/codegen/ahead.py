@@ -44,8 +44,10 @@ class CopiesAhead:
 
     def before(self, loop: Loop) -> None:
         """Begin the copies of all but one of the iterations that there is memory for."""
-        for i in range(self._stages(loop) - 1):
-            self._copy(loop, const(i), const(i))
+        first = const(0) if loop.start is None else loop.start
+        stages = self._stages(loop)
+        for i in range(stages - 1):
+            self._copy(loop, first + i, (first + i) % stages)
 
     def inside(self, loop: Loop) -> None:
         """Await what an iteration reads, and begin copies in the place of what the last one read.
@@ -68,7 +70,8 @@ class CopiesAhead:
 
         Loops that run would need registers for all of their iterations.
         """
-        if self._loaded is None or any(loop.kind is Kind.SERIAL for loop in nest.loops):
+        serial = any(loop.kind is Kind.SERIAL for loop in nest.loops)
+        if self._loaded is None or not is_ahead(nest) or serial:
             return False
         for e in loads(c.value):
             self.values.vector(e)
@@ -94,7 +97,7 @@ class CopiesAhead:
 
     def _copy(self, loop: Loop, iteration: Expr, stage: Expr) -> None:
         """The copies that an iteration reads, if there is one."""
-        there = less(iteration, loop.range.size)
+        there = less(iteration, loop.range.size if loop.end is None else loop.end)
         self.values.stage = stage
         for nest in self._nests[loop.range]:
             if there is not FALSE:
