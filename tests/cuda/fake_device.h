@@ -44,6 +44,7 @@ extern "C" double fmod(double, double);
 extern "C" float fmodf(float, float);
 extern "C" double fma(double, double, double);
 extern "C" float fmaf(float, float, float);
+extern "C" float exp2f(float);
 #define isnan(x) __builtin_isnan(x)
 #define isinf(x) __builtin_isinf(x)
 #define INFINITY __builtin_inff()

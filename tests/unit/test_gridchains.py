@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.gpus import GPU, TENSOR
+from tests.gpus import ASYNC, GPU, TENSOR, nvidia
 from tests.kernels import (
     Array,
     Case,
@@ -477,7 +477,7 @@ def test_warps_multiply_both_times(
     rows, terms, depth, columns = sizes
     ast = narrow_attention(dtype, *sizes)
     linearizer = tiled(ast, warps(2, 4, 1, by.terms, by), TENSOR)
-    assert sum(u.op is UOps.MMA for u in linearizer.uops) == 4 + 1
+    assert sum(u.op is UOps.MMA for u in linearizer.uops) == 4 + (2 if by.is_chained else 1)
     generator = np.random.default_rng(3)
     shapes = ((rows, depth), (terms, depth), (terms, columns))
     q, k, v = (generator.standard_normal(s).astype(dtype.np) for s in shapes)
@@ -498,6 +498,67 @@ def test_fewer_terms_than_a_tile_has(terms: int) -> None:
     wide = [x.astype(np.float64) for x in (q, k, v)]
     expected = numpy_softmax(wide[0] @ wide[1].T, 1) @ wide[2]
     np.testing.assert_allclose(found, expected, atol=16 * rounding(dtypes.float16))
+
+
+@pytest.mark.parametrize("dtype", MMA.sources, ids=lambda dtype: dtype.name)
+def test_what_is_multiplied_again_stays_in_registers(dtype: DType) -> None:
+    """A product's results lie among the threads as the left operand of the next one does."""
+    assert [by.is_chained for by in MATRIX_INTRINSICS.values()] == [True, False]
+    linearizer = tiled(narrow_attention(dtype, 64, 96, 32, 16), warps(2, 4, 2, 16), TENSOR)
+    shared = [u for u in linearizer.uops if u.op is UOps.SHARED]
+    assert len(shared) == 3  # queries, keys and values
+
+
+# -- copies ahead ----------------------------------------------------------------------------------
+
+
+def whole(chosen: ChainTile, stages: int) -> ChainTile:
+    return replace(chosen, scores=replace(chosen.scores, stages=stages), whole=True)
+
+
+def count(linearizer: Linearizer, op: UOps) -> int:
+    return sum(u.op is op for u in linearizer.uops)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3])
+@pytest.mark.parametrize("form", [plain, causal])
+@pytest.mark.parametrize("chosen", [SMALL, FLAT, TALL])
+def test_all_terms_of_scores_at_once(
+    chosen: ChainTile, form: Callable[..., Case], stages: int
+) -> None:
+    case = form(19, 43, 20, 8)
+    inputs = make_inputs(case)
+    linearizer = tiled(case.ast, whole(chosen, stages), ASYNC)
+    expected = case.expected(*inputs)
+    found = results(linearizer, inputs, expected.shape)
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-5)
+    assert count(linearizer, UOps.COMMIT) == (stages if stages > 1 else 0)
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize(("step", "depth"), [(16, 16), (16, 40), (32, 64), (64, 40)])
+def test_all_terms_of_scores_at_once_by_warps(step: int, depth: int, stages: int) -> None:
+    rows, terms, columns = 45, 70, 16
+    ast = narrow_attention(dtypes.float16, rows, terms, depth, columns)
+    linearizer = tiled(ast, whole(warps(2, 4, 2, step), stages), ASYNC)
+    # One where the rows are there, one in each tile of terms; without copies ahead two.
+    assert count(linearizer, UOps.BARRIER) == (2 if stages > 1 else 3)
+    generator = np.random.default_rng(3)
+    shapes = ((rows, depth), (terms, depth), (terms, columns))
+    q, k, v = ((generator.standard_normal(s) / 2).astype(np.float16) for s in shapes)
+    found = results(linearizer, (q, k, v), (rows, columns))
+    wide = [x.astype(np.float64) for x in (q, k, v)]
+    expected = numpy_softmax(wide[0] @ wide[1].T, 1) @ wide[2]
+    np.testing.assert_allclose(found, expected, atol=16 * rounding(dtypes.float16))
+
+
+def test_rows_are_copied_once() -> None:
+    """In no loop but that over blocks; and what is ahead, only of tiles that a mask leaves."""
+    kernel = tiled(causal(64, 64, 16, 8).ast, whole(SMALL, 2), ASYNC).scheduled
+    copies = [n for n in kernel.nests if ".tile" in n.name]
+    places = [(n.at, n.computes[0].stages) for n in copies]
+    assert sorted(places) == [(("out0", 1), 1), (("sum0", 1), 2), (("sum0", 1), 2)]
+    assert kernel.by_name["sum0"].loops[0].end is not None
 
 
 def test_scores_are_of_rounded_operands() -> None:
@@ -533,6 +594,15 @@ def test_large_chains_have_large_tiles() -> None:
         assert 0 < shared_bytes(linearizer) <= target.shared_bytes
         assert any(u.op is UOps.MMA for u in linearizer.uops) == (make is None)
         assert any(opt.primitive == "run_along" for opt in linearizer.opts)
+
+
+@pytest.mark.parametrize("width", [64, 128])
+def test_large_chains_are_copied_ahead(width: int) -> None:
+    ast = narrow_attention(dtypes.bfloat16, 4096, 4096, width, width)
+    linearizer = Linearizer(ast, nvidia("sm_90a")).linearize()
+    assert count(linearizer, UOps.COMMIT) == 2
+    assert count(linearizer, UOps.BARRIER) == 2
+    assert linearizer.threads == 128
 
 
 def test_chains_of_float32_are_by_warps_only_if_that_is_allowed() -> None:

@@ -55,8 +55,9 @@ class CopiesAhead:
 
     def before(self, loop: Loop) -> None:
         """Begin the copies of as many iterations as are copied ahead."""
+        first = const(0) if loop.start is None else loop.start
         for i in range(self._ahead(loop)):
-            self._copy(loop, const(i), const(i))
+            self._copy(loop, first + i, (first + i) % self._stages(loop))
 
     def inside(self, loop: Loop) -> None:
         """Await what an iteration reads, and begin copies in the place of what the last one read.
@@ -82,7 +83,8 @@ class CopiesAhead:
 
         Loops that run would need registers for all of their iterations.
         """
-        if self._loaded is None or any(loop.kind is Kind.SERIAL for loop in nest.loops):
+        serial = any(loop.kind is Kind.SERIAL for loop in nest.loops)
+        if self._loaded is None or not is_ahead(nest) or serial:
             return False
         for e in loads(c.value):
             self.values.vector(e)
@@ -127,7 +129,7 @@ class CopiesAhead:
 
     def _copy(self, loop: Loop, iteration: Expr, stage: Expr) -> None:
         """The copies that an iteration reads, if there is one."""
-        there = less(iteration, loop.range.size)
+        there = less(iteration, loop.range.size if loop.end is None else loop.end)
         self.values.stage = stage
         for nest in self._nests[loop.range]:
             if there is not FALSE:

@@ -220,13 +220,10 @@ class Fragments:
     def _register(self, operand: Expr, tile: Tile, half: int, place: Mapping[Expr, Expr]) -> UOp:
         """One of the neighbours along the terms that a thread has, or a vector of two."""
         by = tile.by
-        pair = range_("pair", by.packed) if by.packed > 1 else None
-        term = tile.across * by.packed + half * by.half
-        if pair is not None:
-            term += pair
-        with self.values.along(pair):
-            part = self.values.vector(operand.substitute({**place, tile.term: term}))
-        return self._taken(part, by)
+        with self.values.along(by.pair):
+            own = {**place, tile.term: by.term(tile.across, half)}
+            part = self.values.vector(operand.substitute(own))
+        return self._taken(self.out.widen(part, by.packed), by)
 
     def _taken(self, part: UOp, by: MatrixIntrinsic) -> UOp:
         """What the instruction takes of elements: rounded once, however many products use it."""

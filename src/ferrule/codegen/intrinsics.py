@@ -16,9 +16,11 @@ numbers below 2**-126 matter.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Final
 
 from ferrule.dtype import DType, dtypes
+from ferrule.expr import Expr, range_
 from ferrule.records import dataclass
 from ferrule.target import Target
 
@@ -152,6 +154,16 @@ class MatrixIntrinsic:
         left, right, result = (size // WARP for size in sizes)
         return left, right, result
 
+    @property
+    def pair(self) -> Expr | None:
+        """A range over the neighbours in a register, if there are several."""
+        return range_("pair", self.packed) if self.packed > 1 else None
+
+    def term(self, across: Expr, half: int) -> Expr:
+        """Which terms a thread has in a register of the left matrix or the right one."""
+        first = across * self.packed + half * self.half
+        return first if self.pair is None else first + self.pair
+
     def left(self, t: Any, e: Any) -> tuple[Any, Any]:
         """Of two registers the second is of the lower half of the rows."""
         register = e // self.packed
@@ -167,6 +179,20 @@ class MatrixIntrinsic:
     def result(self, t: Any, e: Any) -> tuple[Any, Any]:
         """Pairs along a row."""
         return t // 4 + e // 2 * 8, t % 4 * 2 + e % 2
+
+    @cached_property
+    def is_chained(self) -> bool:
+        """Whether results side by side lie among the threads as a left matrix does, so that what
+        becomes of each can be multiplied where it is.
+        """
+        _, _, count = self.held
+        results = {
+            (t, row, column)
+            for t in range(WARP)
+            for row, column in (self.result(t, e) for e in range(count))
+        }
+        lefts = ((t, *self.left(t, e)) for t in range(WARP) for e in range(self.held[0]))
+        return all((t, row, term % self.columns) in results for t, row, term in lefts)
 
     def is_native(self, target: Target) -> bool:
         """Whether the target has the instruction, and may use it."""

@@ -444,7 +444,7 @@ def why_not_ahead(kernel: Kernel, nest: Nest) -> str:
     loop = kernel.loop_around(nest)
     if loop is None:
         return "it hangs in no loop"
-    if loop.kind is not Kind.SERIAL or loop.mapped({}) != Loop(loop.range):
+    if loop.kind is not Kind.SERIAL or loop.peel is not None or loop.bits is not None:
         return f"{loop.range} is no plain loop"
     if any(
         c.store is not None or c.monoid is not None or c.over is not None for c in nest.computes

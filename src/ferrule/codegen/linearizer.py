@@ -124,7 +124,9 @@ def linearize(kernel: Kernel, target: Target | None = None) -> list[UOp]:
     narrow = target is not None and target.index_bits == 32
     narrow = narrow and _fits_int32(kernel)
     out = Emitter()
-    nests = _Nests(prepared(kernel, blocks=blocks), out, blocks=blocks)
+    native_ops = frozenset() if target is None else target.native_ops
+    ready = prepared(kernel, blocks=blocks, native_ops=native_ops)
+    nests = _Nests(ready, out, blocks=blocks)
     start, stop, extent = nests.begin(narrow=narrow)
     guard = kernel.guard
     if guard is None or not guard.checks:

@@ -1,43 +1,96 @@
 """What becomes of a scheduled kernel before it is a program: functions that processors have no
 instruction for are written out, and loops of one iteration are copies.
+
+A power of two whose every use ends in a float of at most 11 bits may be less exact than others:
+where the target has an instruction for such (EXP2), that is taken.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 
 from ferrule.codegen import transcendental
-from ferrule.codegen.kernel import LANES_OR_COPIES, Compute, Kernel, Kind, Loop
+from ferrule.codegen.kernel import LANES_OR_COPIES, Compute, Kernel, Kind, Loop, expressions
 from ferrule.codegen.primitives.editing import mapped
-from ferrule.dtype import DType
+from ferrule.dtype import DType, dtypes
 from ferrule.expr import COSTLY, Expr, ExprOp, const, rebuild, toposort
 
+_NARROW_BITS = 10  # of the mantissa of a float16, without the first
 
-def prepared(kernel: Kernel, *, blocks: bool) -> Kernel:
+
+def prepared(kernel: Kernel, *, blocks: bool, native_ops: frozenset[str] = frozenset()) -> Kernel:
     """The kernel as a program has it; for blocks of threads, or for one."""
-    kernel = _once(_expanded(kernel))
+    rounded = _rounded(kernel) if ExprOp.EXP2.name in native_ops else frozenset()
+    kernel = _once(_expanded(kernel, rounded))
     return _without_single(kernel) if blocks else kernel
 
 
-def _expanded(kernel: Kernel) -> Kernel:
-    """The kernel with its transcendental functions written out."""
+def _rounded(kernel: Kernel) -> frozenset[Expr]:
+    """The powers of two in float32 of which nothing but floats of at most 11 bits is made."""
+    nodes = toposort(e for nest in kernel.nests for e in expressions(nest))
+    powers = {e for e in nodes if e.op is ExprOp.EXP2 and e.dtype is dtypes.float32}
+    if not powers:
+        return frozenset()
+    computes = [c for nest in kernel.nests for c in nest.computes]
+    always = [c.value for c in computes if c.store is not None]
+    always += [s for e in nodes if _counts_exactly(e) for s in e.src]
+    names: set[str] = set()  # of what is kept, whatever counts as it is
+    while True:
+        used = [c for c in computes if names.intersection(c.names)]
+        starts = [c.start for c in used if c.start is not None]
+        wide = _unrounded([*always, *(c.value for c in used), *starts])
+        found = {e.arg for e in wide if e.op is ExprOp.READ}
+        if found <= names:
+            return frozenset(powers - wide)
+        names |= found
+
+
+def _counts_exactly(e: Expr) -> bool:
+    """Whether something else than a float is made of floats, other than whether they are 0."""
+    if dtypes.is_float(e.dtype):
+        return False
+    return not any(s.op is ExprOp.CONST and s.arg == 0 for s in e.src)
+
+
+def _unrounded(roots: Iterable[Expr]) -> set[Expr]:
+    """What some values are made of, but for that which is rounded to a narrow float before."""
+    found: set[Expr] = set()
+    stack = list(roots)
+    while stack:
+        e = stack.pop()
+        if e not in found:
+            found.add(e)
+            stack += () if _is_narrow(e) else e.src
+    return found
+
+
+def _is_narrow(e: Expr) -> bool:
+    """Whether a value is rounded to at most 11 bits."""
+    narrow = dtypes.is_float(e.dtype) and e.dtype.mantissa_bits <= _NARROW_BITS
+    return narrow and e.op is ExprOp.CAST
+
+
+def _expanded(kernel: Kernel, rounded: frozenset[Expr]) -> Kernel:
+    """The kernel with its transcendental functions written out; some of them may be rounded."""
     nests = []
     for nest in kernel.nests:
-        computes = tuple(_written_out(c) for c in nest.computes)
+        computes = tuple(_written_out(c, rounded) for c in nest.computes)
         nests.append(replace(nest, computes=computes))
     return replace(kernel, nests=tuple(nests))
 
 
-def _written_out(c: Compute) -> Compute:
-    start = None if c.start is None else _expand(c.start)
+def _written_out(c: Compute, rounded: frozenset[Expr]) -> Compute:
+    start = None if c.start is None else _expand(c.start, rounded)
     store = c.store
     if store is not None:
-        store = replace(store, index=_expand(store.index), valid=_expand(store.valid))
-    return replace(c, value=_expand(c.value), start=start, store=store)
+        index, valid = (_expand(e, rounded) for e in (store.index, store.valid))
+        store = replace(store, index=index, valid=valid)
+    return replace(c, value=_expand(c.value, rounded), start=start, store=store)
 
 
-def _expand(e: Expr) -> Expr:
+def _expand(e: Expr, rounded: frozenset[Expr]) -> Expr:
     nodes = toposort([e])
     if not any(node.op in COSTLY for node in nodes):
         return e
@@ -46,7 +99,9 @@ def _expand(e: Expr) -> Expr:
         src = tuple(done[s] for s in node.src)
         if node.op in COSTLY:
             x = node.src[0]
-            if node.op is ExprOp.EXP2 and x.op is ExprOp.MUL and x.src[1] is _log2_e(x.dtype):
+            if node in rounded:
+                done[node] = transcendental.near_exp2(src[0])
+            elif node.op is ExprOp.EXP2 and x.op is ExprOp.MUL and x.src[1] is _log2_e(x.dtype):
                 done[node] = transcendental.exp(done[x.src[0]])
             else:
                 done[node] = transcendental.expand(node.op, src[0])

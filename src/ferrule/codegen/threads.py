@@ -13,6 +13,7 @@ from functools import cached_property
 from math import prod
 from typing import final
 
+from ferrule.codegen.intrinsics import MATRIX_INTRINSICS, matrix_intrinsic
 from ferrule.codegen.kernel import (
     BY_WARPS,
     LANES_OR_COPIES,
@@ -22,7 +23,9 @@ from ferrule.codegen.kernel import (
     Kind,
     Loop,
     Nest,
+    reads,
 )
+from ferrule.codegen.primitives.products import matrix_operands
 from ferrule.expr import TRUE, Expr, ExprOp, both, const, less, range_, weighted_sum
 from ferrule.records import dataclass
 
@@ -151,7 +154,7 @@ class Threads:
         """Whether each thread reads only what it has made itself."""
         own = {i: r for i, r in enumerate(c.ranges) if r in self.own(c)}
         for nest in self.kernel.nests:
-            for read in nest.reads:
+            for read in _reads(nest):
                 if read.arg != c.name:
                     continue
                 for axis, r in own.items():
@@ -208,6 +211,23 @@ def _thread_loops(kernel: Kernel, nest: Nest) -> list[Loop]:
     return [loop for _, _, loop in kernel.path(nest) if loop.kind is Kind.THREAD]
 
 
+def _reads(nest: Nest) -> list[Expr]:
+    """What a nest reads, each as a thread reads it: a warp's threads share out the terms of the
+    left matrix that they multiply.
+    """
+    threads = [loop.range for loop in nest.loops if loop.kind is Kind.THREAD]
+    by_warps = nest.loops and nest.loops[-1].kind is Kind.MATRIX and len(threads) > 1
+    if not by_warps:  # the instruction may be one of lanes
+        return list(nest.reads)
+    down, across = threads[-2:]
+    left = matrix_operands(nest.computes[0].value, down)[0].src[0]
+    by = matrix_intrinsic(left.dtype)
+    assert by is not None, f"{left} is no operand of a product of matrices"
+    halves = range(by.terms // by.half)
+    own = [left.substitute({nest.loops[-1].range: by.term(across, i)}) for i in halves]
+    return [*(e for e in nest.reads if e is not left), *reads(own)]
+
+
 def in_registers(kernel: Kernel, threads: Threads) -> frozenset[str]:
     """The computes whose values need no memory: scalars, lanes and copies, read exactly as they
     were made, by the thread that made them.
@@ -222,10 +242,13 @@ def in_registers(kernel: Kernel, threads: Threads) -> frozenset[str]:
                 out.update(c.names)
     out -= threads.shared
     kind_of = {loop.range: loop.kind for nest in kernel.nests for loop in nest.loops}
+    pairs = (by.pair for by in MATRIX_INTRINSICS.values())
+    kind_of |= {pair: Kind.VECTOR for pair in pairs if pair is not None}
     for nest in kernel.nests:
-        for read in nest.reads:
+        for read in _reads(nest):
             for i, r in zip(read.src, kernel.computes[read.arg].ranges, strict=True):
-                chosen = i.is_const and kind_of[r] is Kind.UNROLL
+                copies = all(kind_of.get(x) is Kind.UNROLL for x in i.ranges)
+                chosen = copies and kind_of[r] is Kind.UNROLL
                 if not chosen and not (i.op is ExprOp.RANGE and kind_of[i] is kind_of[r]):
                     out.discard(read.arg)
     running = {

@@ -9,6 +9,7 @@ floats are computed in float32 by the caller.
 |---|---|---|---|
 | exp2 | 0.85 ulp | 1.0 ulp | all; 18 operations in float32; exact at integers |
 | exp | 1.0 ulp | 1.0 ulp | all; 18 operations in float32 |
+| near_exp2 | 2**-21 of the result, and as if the argument was off by 1 ulp | | all; float32 only |
 | log2 | 1.0 ulp | 1.5 ulp | all; exact at powers of two |
 | log, log10 | 0.9 ulp | 1.3 ulp | all |
 | sin, cos | 0.6 ulp | 1.6 ulp | all, however large |
@@ -99,6 +100,20 @@ def exp(x: Expr) -> Expr:
     n = sub(shifted, rounder)
     r = fma(n, like(-low, x), fma(n, like(-high, x), clamped))
     return _times_power(form, r, form.exp, shifted)
+
+
+def near_exp2(x: Expr) -> Expr:
+    """2 to the power of x, float32, by an instruction that is off by up to 2**-22 of the result,
+    and has 0 for what is subnormal. The power of half of x never is, unless its square is 0.
+
+    The operation that is left is EXP2, where the target has it.
+    """
+    if x.op is ExprOp.MUL and x.src[1].op is ExprOp.CONST:
+        half = mul(x.src[0], like(0.5 * x.src[1].arg, x))  # exact, unless it is subnormal
+    else:
+        half = mul(x, like(0.5, x))
+    power = alu(ExprOp.EXP2, half)
+    return mul(power, power)
 
 
 # -- logarithms ------------------------------------------------------------------------------------

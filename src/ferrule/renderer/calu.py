@@ -171,6 +171,11 @@ def _minimum(t: Arithmetic, a: str, b: str) -> str:
     return f"{a} & {b}" if t.is_bool else t.call(cprelude.minimum(t.kind), a, b)
 
 
+def _near_exp2(t: Arithmetic, a: str) -> str:
+    exact = t.prelude.maths("exp2", "float").removesuffix("()")
+    return t.prelude.call(cprelude.near_exp2(exact), a)
+
+
 def _dot(t: Arithmetic, a: str, b: str, c: str) -> str:
     fused = t.prelude.maths("fma", "float").removesuffix("()")
     return t.call(cprelude.dot(fused), a, b, c)
@@ -211,6 +216,7 @@ _ALU: Final[dict[ExprOp, Callable[..., str]]] = {
     ExprOp.SQRT: lambda t, a: t.maths("sqrt", a),
     ExprOp.TRUNC: lambda t, a: t.maths("trunc", a),
     ExprOp.ROUND: lambda t, a: t.maths("rint", a),
+    ExprOp.EXP2: lambda t, a: _near_exp2(t, a),
     ExprOp.TF32: lambda t, a: t.prelude.call(cprelude.TF32_OF_FLOAT, a),
 }
 

@@ -136,6 +136,7 @@ CUDA: Final = Dialect(
         "float_of_f16": 'float y;\nasm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));\nreturn y;',
         "f16_of_float": _one_of_two("f16x2"),
         "bf16_of_float": _one_of_two("bf16x2"),
+        "near_exp2": 'float y;\nasm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));\nreturn y;',
         "tf32_of_float": (
             'u32 y;\nasm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));\nreturn float_of_bits(y);'
         ),

@@ -296,6 +296,12 @@ return bits & 0x7F800000u ? x : float_of_bits(bits & 0x80000000u);""",
 
 
 @cache
+def near_exp2(exact: str) -> Helper:
+    """2 to the power of a float, where the result is normal; `exact` names the language's own."""
+    return Helper("near_exp2", "float", "float x", f"return {exact}(x);")
+
+
+@cache
 def dot(fused: str) -> Helper:
     """Two multiply-adds on pairs of bfloat16, the upper halves first; `fused` names float's fma."""
     flush = _WITHOUT_SUBNORMALS.name

@@ -20,18 +20,20 @@ from typing import final
 
 from ferrule.codegen.contraction import is_contraction
 from ferrule.codegen.grid.cost import (
+    AHEAD_CYCLES,
     FILL_CYCLES,
     LANES,
     OTHER_REGISTERS,
     REGISTERS,
     STEP_CYCLES,
+    TURN_CYCLES,
     GridTile,
     multiprocessors,
     term_cycles,
 )
-from ferrule.codegen.grid.tile import Axes, Tiling, fill_copy, matrix_product
-from ferrule.codegen.intrinsics import MatrixIntrinsic
-from ferrule.codegen.kernel import PIECE_BYTES, Compute, Kernel, Nest, reads
+from ferrule.codegen.grid.tile import Axes, Tiling, fill_copy, goes_alone, matrix_product
+from ferrule.codegen.intrinsics import COPIES_AHEAD, MatrixIntrinsic
+from ferrule.codegen.kernel import PIECE_BYTES, Compute, Kernel, Kind, Nest, reads
 from ferrule.codegen.plan import Plan, base, loads
 from ferrule.codegen.primitives.editing import ScheduleError
 from ferrule.codegen.primitives.nests import compute_at
@@ -45,6 +47,7 @@ MOST_REGISTERS = 112  # for the scores and the results of one thread
 MOST_THREADS = 256
 TERMS = (16, 32)  # of a score, between two barriers
 MATRIX_TERMS = (16, 32, 64)  # the same where warps multiply matrices
+AHEAD = 2  # tiles of terms in shared memory at once, where copies go on beside what threads do
 
 
 @final
@@ -57,6 +60,10 @@ class ChainTile:
 
     scores: GridTile
     results: GridTile | None
+    whole: bool = False
+    """Whether all terms of a tile's scores are in shared memory at once: those of the rows from
+    the first tile to the last, the others as many tiles ahead as `scores` has stages.
+    """
 
     @property
     def threads(self) -> int:
@@ -72,11 +79,16 @@ class ChainTile:
         """What is in shared memory, with its padding."""
         rows, terms = self.scores.block_rows, self.scores.block_columns
         near = PIECE_BYTES // work.itemsize
-        step = max(self.scores.step, near)
-        operands = (rows + terms + 2 * near) * step + (rows + terms) * near
-        elements = len(work.depths) * operands
+        stages, least = self.scores.stages, max(self.scores.step, near)
+        elements = 0
+        for depth in work.depths:
+            step = -(-depth // least) * least if self.whole else least
+            elements += (rows + near) * step + rows * near
+            elements += stages * ((terms + near) * step + terms * near)
         if self.results is not None:
-            elements += rows * (terms + near) + terms * (self.results.block_columns + near)
+            chained = work.matrices is not None and work.matrices.is_chained
+            elements += 0 if chained else rows * (terms + near)
+            elements += stages * terms * (self.results.block_columns + near)
         return elements * work.itemsize
 
 
@@ -96,6 +108,8 @@ class ChainWork:
     """Of what is in shared memory."""
     matrices: MatrixIntrinsic | None
     """What multiplies them by warps, if something does."""
+    ahead: bool = False
+    """Whether copies to shared memory can go on while the threads multiply."""
 
 
 # -- which tile ------------------------------------------------------------------------------------
@@ -107,8 +121,10 @@ def best_chain_tile(target: Target, work: ChainWork) -> ChainTile | None:
     tiles = _tiles(target, work) if by is None else _matrix_tiles(work, by)
     if work.columns == 1:
         tiles = (replace(tile, results=None) for tile in tiles)
-    fits = [t for t in tiles if t.shared_bytes(work) <= target.shared_bytes]
-    return min(fits, key=lambda tile: chain_tile_cost(target, work, tile), default=None)
+    made = (t for tile in tiles for t in (tile, _whole(work, tile)))
+    fits = [t for t in made if t.shared_bytes(work) <= target.shared_bytes]
+    costs = {t: (chain_tile_cost(target, work, t), -t.scores.step) for t in fits}
+    return min(costs, key=costs.__getitem__, default=None)
 
 
 def _tiles(target: Target, work: ChainWork) -> Iterator[ChainTile]:
@@ -138,6 +154,12 @@ def _matrix_tiles(work: ChainWork, by: MatrixIntrinsic) -> Iterator[ChainTile]:
             yield tile
 
 
+def _whole(work: ChainWork, tile: ChainTile) -> ChainTile:
+    """The tile with all terms of its scores in shared memory, ahead of their use if that can be."""
+    scores = replace(tile.scores, stages=AHEAD if work.ahead else 1)
+    return replace(tile, scores=scores, whole=True)
+
+
 def chain_tile_cost(target: Target, work: ChainWork, tile: ChainTile) -> float:
     """About how many cycles a chain takes, on the multiprocessor that has the most blocks."""
     rows, terms = tile.scores.block_rows, tile.scores.block_columns
@@ -147,18 +169,35 @@ def chain_tile_cost(target: Target, work: ChainWork, tile: ChainTile) -> float:
     lanes = max(tile.threads, LANES) / LANES
     steps = sum(-(-depth // tile.scores.step) for depth in work.depths)
     depth = steps * tile.scores.step
+    ahead = tile.scores.stages > 1
+    fill = (AHEAD_CYCLES if ahead else FILL_CYCLES) / LANES
     busy = depth * term_cycles(target, tile.scores, work.itemsize) * lanes
     busy += SCORE_CYCLES * tile.scores.rows * tile.scores.columns * lanes
-    busy += FILL_CYCLES * (rows + terms) * depth / LANES
+    busy += fill * (terms if tile.whole else rows + terms) * depth
     if tile.results is not None:
         busy += terms * term_cycles(target, tile.results, work.itemsize) * lanes
-        busy += FILL_CYCLES * (terms * columns + rows * terms) / LANES
+        busy += fill * terms * columns
+        chained = work.matrices is not None and work.matrices.is_chained
+        busy += 0 if chained else FILL_CYCLES / LANES * rows * terms
         steps += 1
+    at_once = min(blocks, _room(target, work, tile))
+    waiting = (1 if tile.whole else steps) * STEP_CYCLES
+    if ahead:  # what is not hidden by the tile before
+        waiting = max(TURN_CYCLES, STEP_CYCLES - busy * at_once)
+    first = 0.0
+    if tile.whole:
+        first = FILL_CYCLES / LANES * rows * depth + STEP_CYCLES * (2 if ahead else 1) / at_once
+    return float(blocks * (-(-work.terms // terms) * (busy + waiting / at_once) + first))
+
+
+def _room(target: Target, work: ChainWork, tile: ChainTile) -> int:
+    """How many blocks run at once: what their threads hold has room, and what they share."""
     held = tile.held(len(work.depths))
     registers = tile.threads * (OTHER_REGISTERS + held * max(1, work.itemsize // 4))
-    at_once = max(1, min(blocks, LANES * REGISTERS // registers))
-    waiting = steps * STEP_CYCLES / at_once
-    return float(blocks * -(-work.terms // terms) * (busy + waiting))
+    room = LANES * REGISTERS // registers
+    if target.static_shared_bytes is not None:  # else it is not known what they have together
+        room = min(room, target.l1_bytes // tile.shared_bytes(work))
+    return max(1, room)
 
 
 # -- what is a chain -------------------------------------------------------------------------------
@@ -279,6 +318,8 @@ def _work(plan: Plan, chain: Chain) -> ChainWork:
         if matrices is None
         else matrices.itemsize,
         matrices=matrices,
+        ahead=COPIES_AHEAD in plan.target.features.split(",")
+        and all(goes_alone(c, matrices is not None) for c in (*scores, last)),
     )
 
 
@@ -392,8 +433,15 @@ class _ChainTiling:
         fills = []
         for step, nest in self.chain.scores:
             rows, columns, term = here[nest]
-            fills += self._scores(step, nest).stages({rows, columns}, term)
+            place = self._place if self.tile.whole else None
+            fills += self._scores(step, nest).stages({rows, columns}, term, place)
         return fills
+
+    def _place(self, element: Expr) -> str:
+        """The nest in whose first loop a load is copied: that over tiles of terms, or blocks."""
+        last = self.chain.last
+        along = self.plan.nest(last).loops[0].range
+        return last if along in element.ranges else self.chain.name
 
     def _stages(
         self,
@@ -421,9 +469,17 @@ class _ChainTiling:
             self._scores(step, nest).threads(nest, *here[nest])
 
     def _weights(self, row: str) -> None:
-        """What the last contraction reads lies in rows, and these begin in different banks."""
-        plan = self.plan
-        (c,) = plan.nest(self.chain.last).computes
+        """What the last contraction reads stays in registers, where an instruction takes it as
+        another gives it. Else it lies in rows, and these begin in different banks.
+        """
+        plan, last = self.plan, self.chain.last
+        by = self.tile.scores.matrices
+        if by is not None and by.is_chained:
+            for loop in plan.nest(last).loops[1:]:
+                if loop.kind is Kind.SERIAL:
+                    plan.do("unroll", last, loop.range.name)
+            return
+        (c,) = plan.nest(last).computes
         name = next(
             e.arg for e in reads([c.value]) if plan.kernel.owner[e.arg].name in self.chain.steps
         )

@@ -11,7 +11,7 @@ which only exists tile by tile.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import gcd, prod
 from typing import final
@@ -35,7 +35,7 @@ from ferrule.codegen.intrinsics import (
     MatrixIntrinsic,
     native_matrix_intrinsic,
 )
-from ferrule.codegen.kernel import COMBINING_BYTES, PIECE_BYTES, Compute, Nest
+from ferrule.codegen.kernel import COMBINING_BYTES, PIECE_BYTES, Compute, Kind, Nest
 from ferrule.codegen.plan import Plan, base, loads, step_of
 from ferrule.codegen.primitives.editing import is_product_of_loads
 from ferrule.dtype import DType
@@ -180,6 +180,13 @@ def _needs_registers(c: Compute, side: Sequence[Expr], matrices: bool) -> bool:
     return not all(_is_wide(e) for factor in found for e in loads(factor))
 
 
+def goes_alone(c: Compute, matrices: bool) -> bool:
+    """Whether no copy of what a sum of products loads needs registers on its way."""
+    factors = [factor for factor in c.value.src if loads(factor)]
+    plain = matrices or all(factor.op is ExprOp.LOAD for factor in factors)
+    return plain and all(_is_wide(e) for factor in factors for e in loads(factor))
+
+
 def _is_wide(e: Expr) -> bool:
     """Whether elements are as many bytes as a GPU copies by itself, or come in aligned groups that
     are.
@@ -285,15 +292,19 @@ class Tiling:
         self.plan.do("reorder", self.reduce, (f"{term}.o", row, column, f"{term}.i"))
         return f"{term}.i"
 
-    def stages(self, tile: set[str], term: str) -> list[str]:
+    def stages(
+        self, tile: set[str], term: str, place: Callable[[Expr], str] | None = None
+    ) -> list[str]:
         """Copies of what is used again, for one part of the sum; the names of their nests.
 
-        What varies with rows and columns both is used once.
+        What varies with rows and columns both is used once. With `place`, the copies are of all
+        parts of the sum, each in the first loop of the nest that this says of a load.
         """
         names: list[str] = []
         tile = {name for loop in sorted(tile) for name in self._in_lines(self.reduce, loop)}
         while True:
             nest = self.plan.nest(self.reduce)
+            part = nest.loops[0].range
             inside = [loop.range for loop in nest.loops[1:]]
             found = loads(nest.computes[0].value)
             again = [e for e in found if _is_used_again(e, tile, term)]
@@ -306,9 +317,12 @@ class Tiling:
             # A warp takes rows or columns of matrices; a thread, rows of one term.
             last = _along(e, axes) if self.tile.matrices else axes[0]
             order = [r.name for r in axes if r is not last] + [last.name]
+            if place is not None and part in e.ranges:
+                order.insert(0, part.name)
             names.append(f"{self.reduce}.tile{len(names)}")
             what = "load" if self.tile.matrices else "value"
-            args = (self.reduce, e.arg, self.reduce, 1, tuple(order), names[-1], number, what)
+            at = self.reduce if place is None else place(e)
+            args = (self.reduce, e.arg, at, 1, tuple(order), names[-1], number, what)
             self.plan.do("stage", *args)
             if self.tile.matrices is not None:
                 self._swizzle(names[-1], self.tile.matrices, last.name == term)
@@ -318,8 +332,7 @@ class Tiling:
         eight rows or columns; or, of elements that cannot be turned, two such pieces of four terms.
         """
         pieces = () if along_terms or by.packed > 1 else (2,)
-        axes = self.plan.nest(copy).computes[0].ranges
-        axis = axes[-2] if self._together else axes[0]
+        axis = self.plan.nest(copy).computes[0].ranges[-2]
         self.plan.do("swizzle", copy, axis.name, *pieces)
 
     @property
@@ -469,14 +482,18 @@ def _bind(
 
 
 def fill_copy(plan: Plan, name: str, tile: GridTile) -> None:
-    """Share out a copy among the threads of a block: neighbours take neighbours in memory."""
+    """Share out a copy among the threads of a block: neighbours take neighbours in memory.
+
+    It is made as many steps ahead as the tile has stages, if it hangs in a loop over steps.
+    """
     (c,) = plan.nest(name).computes
     axes = c.ranges
     # Those before the last one only say where that is.
     element = [e for e in loads(c.value) if e.ranges & set(axes)][-1]
     along = _along(element, axes)
     turned = along is not axes[-1]
-    ahead = tile.stages > 1
+    around = plan.kernel.loop_around(plan.nest(name))
+    ahead = tile.stages > 1 and around is not None and around.kind is Kind.SERIAL
     lanes = _lanes(element, along)
     # Elements that are turned go to places that are apart: each by itself, if it needs no register.
     if turned and ahead and c.value is element and element.dtype.itemsize in COPIED_BYTES:
@@ -486,13 +503,16 @@ def fill_copy(plan: Plan, name: str, tile: GridTile) -> None:
     near = mine.threads
     if turned:
         near = _nearest(plan, name, near, lanes * element.dtype.itemsize)
-    copies = list(mine.copies)
+    copies: list[str] = []
     across: list[str] = []
-    for r in (r for r in axes if r is not along):
-        share = _shared_out(plan, name, r.name, gcd(tile.threads // first, r.size.arg), 1)
-        first *= gcd(tile.threads // first, r.size.arg)
-        copies += share.copies
-        across += share.threads
+    left = tile.threads // first
+    for r in reversed([r for r in axes if r is not along]):
+        count = gcd(left, r.size.arg)
+        left //= count
+        share = _shared_out(plan, name, r.name, count, 1)
+        copies = [*share.copies, *copies]
+        across = [*share.threads, *across]
+    copies = [*mine.copies, *copies]
     bound = [*near[:-1], *across, *near[-1:]]
     plan.do("reorder", name, (*copies, *bound, *mine.last))
     _bind(plan, name, bound, copies, mine.last)
