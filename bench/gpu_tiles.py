@@ -125,11 +125,11 @@ def candidates(shape: str, target: Target) -> list[Kernel]:
     chain = chains.Chain.of(plan.kernel, name)
     if chain is not None:
         work = chains._work(plan, chain)
-        made = chains._tiles(target, work) if work.matrices is None else ()
-        made = made or chains._matrix_tiles(work, work.matrices)
-        all_tiles = [t for t in made if t.shared_bytes(work) <= target.shared_bytes]
+        made = chains._candidates(target, work)
+        fitting = [t for t in made if t.shared_bytes(work) <= target.shared_bytes]
+        together = [t for t in fitting if t.scores.matrices is not work.matrices]
+        all_tiles = [t for t in fitting if t.scores.matrices is work.matrices]
         estimate = partial(chains.chain_tile_cost, target, work)
-        together = []
     else:
         contraction = tiles._contraction(plan, name)
         work = tiles._work(plan, *contraction)

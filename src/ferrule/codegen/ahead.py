@@ -14,7 +14,7 @@ way of registers: an iteration loads it at its beginning, and stores it at its e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from typing import final
 
@@ -40,10 +40,11 @@ class CopiesAhead:
         self._together = {
             loop.range
             for nest in kernel.nests
-            if nest.loops and nest.loops[-1].kind is Kind.WARP_GROUP
+            if is_by_warp_groups(nest) and products_go_on(kernel, nest)
             for loop in nest.loops
         }
-        """The loops around products by warp groups."""
+        """The loops around products by warp groups that go on."""
+        self.shown = read_by_warp_groups(kernel)
         for nest in kernel.nests:
             loop = kernel.loop_around(nest)
             if is_ahead(nest) and loop is not None:
@@ -66,9 +67,8 @@ class CopiesAhead:
         """
         together = loop.range in self._together
         self.out.inside(UOp(UOps.WAIT, arg=self._ahead(loop) - 1))
-        if together:
-            self.out.inside(UOp(UOps.PROXY_FENCE))
-        self.out.inside(UOp(UOps.BARRIER))
+        copied = {c.name for nest in self._nests[loop.range] for c in nest.computes}
+        self.barrier(copied)
         if together:
             self.out.inside(UOp(UOps.WGMMA_FENCE))
         else:
@@ -77,6 +77,12 @@ class CopiesAhead:
         for nest in self._nests[loop.range]:
             for c in nest.computes:
                 self.values.filled(c)
+
+    def barrier(self, filled: Set[str]) -> None:
+        """Let all threads see what each of them has filled, and products by warp groups."""
+        if filled & self.shown:
+            self.out.inside(UOp(UOps.PROXY_FENCE))
+        self.out.inside(UOp(UOps.BARRIER))
 
     def stores_later(self, nest: Nest, c: Compute) -> bool:
         """Load what goes by way of registers; whether it is stored at the end of the iteration.
@@ -136,6 +142,29 @@ class CopiesAhead:
                 self.fill(_for_iteration(nest, {loop.range: iteration}, there))
         self.values.stage = None
         self.out.inside(UOp(UOps.COMMIT))
+
+
+def is_by_warp_groups(nest: Nest) -> bool:
+    """Whether a nest adds up products of matrices by several warps."""
+    return bool(nest.loops) and nest.loops[-1].kind is Kind.WARP_GROUP
+
+
+def hangs_until(kernel: Kernel, nest: Nest) -> int:
+    """The depth of a nest from which on nothing hangs in its loops."""
+    return max([n.at[1] for n in kernel.nests if n.at and n.at[0] == nest.name], default=0)
+
+
+def products_go_on(kernel: Kernel, nest: Nest) -> bool:
+    """Whether products by warp groups may go on beside the next iteration of a nest's loop: nothing
+    but copies ahead hangs in it, so that nobody waits for them.
+    """
+    inside = [n for n in kernel.nests if n.at is not None and n.at[0] == nest.name]
+    return bool(inside) and all(is_ahead(n) for n in inside)
+
+
+def read_by_warp_groups(kernel: Kernel) -> frozenset[str]:
+    """What products by warp groups read."""
+    return frozenset(e.arg for n in kernel.nests if is_by_warp_groups(n) for e in n.reads)
 
 
 def is_ahead(nest: Nest) -> bool:

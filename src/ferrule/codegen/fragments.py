@@ -9,12 +9,12 @@ column. What is rounded for the product is rounded once, when it is loaded.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from math import gcd
 from typing import final
 
-from ferrule.codegen.intrinsics import MatrixIntrinsic, matrix_intrinsic
+from ferrule.codegen.intrinsics import WGMMA, MatrixIntrinsic, matrix_intrinsic
 from ferrule.codegen.kernel import BANKS_BYTES, Compute, Kind, Loop, Nest
 from ferrule.codegen.primitives.products import matrix_operands
 from ferrule.codegen.uops import UOp
@@ -127,27 +127,36 @@ class Fragments:
 
     def in_memory(
         self, nest: Nest, columns: Sequence[Loop]
-    ) -> tuple[tuple[UOp, ...], tuple[int, int]]:
-        """Where the operands of a warp group's product are in memory that the block shares, each as
-        a pointer and an index, and how they lie there: 0 for rows along the terms; or how far apart
-        groups of a line of rows are, which lie side by side for each term.
+    ) -> tuple[tuple[UOp, ...], tuple[int | None, int]]:
+        """The operands of a warp group's product: where each is in memory that the block shares, as
+        a pointer and an index; the left one may be what this thread holds of it.
+
+        And how they lie there: 0 for rows along the terms; or how far apart groups of a line of
+        rows are, which lie side by side for each term. None for what threads hold.
         """
         (c,) = nest.computes
         warp, down, across = [loop.range for loop in nest.loops if loop.kind is Kind.THREAD][-3:]
         half, near, term = (loop.range for loop in nest.loops[-3:])
+        left, right = (factor.src[0] for factor in matrix_operands(c.value, down))
         own = {warp, down, across, half, near, term, *(loop.range for loop in columns)}
-        operands: list[UOp] = []
-        layouts = []
-        for factor, rows in zip(matrix_operands(c.value, down), ([], columns), strict=True):
-            kept, place = self._kept(factor.src[0], dict.fromkeys(own, const(0)))
-            operands += (self.values.local(kept), self.values.plain(place({})))
-            if place({term: const(1)}) - place({}) is const(1):
-                layouts.append(0)
-            else:
-                further = {rows[0].range: const(1)} if len(rows) > 1 else {}
-                distance = place(further) - place({})
-                layouts.append(int(distance.arg) or BANKS_BYTES // kept.value.dtype.itemsize)
-        return tuple(operands), (layouts[0], layouts[1])
+        distance, beside = self._lines(right, own, term, columns)
+        if self.values.is_in_registers(left):
+            tile = Tile(down, across, half, near, term, range_("copy", 2), WGMMA)
+            return (self._left_elements(left, tile), *beside), (None, distance)
+        above, place = self._lines(left, own, term, ())
+        return (*place, *beside), (above, distance)
+
+    def _lines(
+        self, operand: Expr, own: Set[Expr], term: Expr, rows: Sequence[Loop]
+    ) -> tuple[int, tuple[UOp, UOp]]:
+        """How an operand lies, and the place of its first element."""
+        kept, place = self._kept(operand, dict.fromkeys(own, const(0)))
+        at = self.values.local(kept), self.values.plain(self.values.current(place({})))
+        if place({term: const(1)}) - place({}) is const(1):
+            return 0, at
+        further = {rows[0].range: const(1)} if len(rows) > 1 else {}
+        distance = int((place(further) - place({})).arg)
+        return distance or BANKS_BYTES // kept.value.dtype.itemsize, at
 
     def _kept(self, operand: Expr, first: Mapping[Expr, Expr]) -> tuple[Compute, Place]:
         """What an operand is kept as, and where an element is before pieces change places, which

@@ -375,7 +375,7 @@ class _Nests:
                 continue
             family = [self.kernel.by_name[name] for name in descendants(self.kernel, child.name)]
             if filled & {e.arg for n in family for e in n.reads}:
-                self.out.inside(UOp(UOps.BARRIER))
+                self.ahead.barrier(filled)
                 filled.clear()
             shares = {c.name for c in child.computes} & self.threads.shared
             if shares and not filled and self._in_serial_loop():
@@ -383,7 +383,7 @@ class _Nests:
             self._child(child)
             filled |= shares
         if filled:
-            self.out.inside(UOp(UOps.BARRIER))
+            self.ahead.barrier(filled)
 
     def _in_serial_loop(self) -> bool:
         """Whether a loop other than that over chunks, of which a block does one, is open.

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import final
 
+from ferrule.codegen.ahead import hangs_until, is_by_warp_groups, products_go_on
 from ferrule.codegen.emitter import Copy
 from ferrule.codegen.fragments import Fragments
 from ferrule.codegen.kernel import (
@@ -148,6 +149,24 @@ class Reductions:
             self.children(nest, depth)
         if depth == 1:
             self._go_on(nest)
+        if depth == max(hangs_until(self.values.kernel, nest), first_reduce(nest)):
+            self._accumulate_rest(nest, depth, registers)
+        else:
+            self._update_inside(nest, depth, registers)
+
+    def _accumulate_rest(self, nest: Nest, depth: int, registers: _Registers) -> None:
+        """The loops from a depth on in which nothing hangs: products by warp groups that do not go
+        on beside the next iteration begin and end there.
+        """
+        begin = is_by_warp_groups(nest) and not products_go_on(self.values.kernel, nest)
+        if begin:
+            self.out.inside(UOp(UOps.WGMMA_FENCE))
+        self._update_inside(nest, depth, registers)
+        if begin:
+            self.out.inside(UOp(UOps.WGMMA_COMMIT))
+            self.out.inside(UOp(UOps.WGMMA_WAIT, arg=0))
+
+    def _update_inside(self, nest: Nest, depth: int, registers: _Registers) -> None:
         rest = nest.loops[depth:]
         if rest and rest[-1].kind in BY_WARPS and rest[0].kind in LANES_OR_COPIES:
             together = rest[-1].kind is Kind.WARP_GROUP
@@ -354,15 +373,18 @@ class Reductions:
         """A product of matrices by four warps, of all columns of their tile at once."""
         *copies, half, lane, _ = rest
         (c,) = nest.computes
-        held = [registers[self.values.key(c)] for _ in self.values.each_copy([*copies, half])]
-        before = self.fragments.joined([self.out.get(register) for register in held])
-        operands, layouts = self.fragments.in_memory(nest, copies)
-        product = UOp(UOps.WGMMA, before.dtype, before.lanes, (*operands, before), layouts)
-        after = self.out.inside(product)
-        for i, register in enumerate(held):
-            order = tuple(range(i * lane.size, (i + 1) * lane.size))
-            self.out.set(register, self.out.shuffle(order, after))
-            self._fresh.pop(register, None)
+        terms = [loop for loop in copies if loop.range not in c.ranges]
+        columns = [loop for loop in copies if loop.range in c.ranges]
+        held = [registers[self.values.key(c)] for _ in self.values.each_copy([*columns, half])]
+        for _ in self.values.each_copy(terms):
+            before = self.fragments.joined([self.out.get(register) for register in held])
+            operands, layouts = self.fragments.in_memory(nest, columns)
+            product = UOp(UOps.WGMMA, before.dtype, before.lanes, (*operands, before), layouts)
+            after = self.out.inside(product)
+            for i, register in enumerate(held):
+                order = tuple(range(i * lane.size, (i + 1) * lane.size))
+                self.out.set(register, self.out.shuffle(order, after))
+                self._fresh.pop(register, None)
 
 
 def first_reduce(nest: Nest) -> int:

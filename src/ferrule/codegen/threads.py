@@ -216,7 +216,7 @@ def _reads(nest: Nest) -> list[Expr]:
     left matrix that they multiply.
     """
     threads = [loop.range for loop in nest.loops if loop.kind is Kind.THREAD]
-    by_warps = nest.loops and nest.loops[-1].kind is Kind.MATRIX and len(threads) > 1
+    by_warps = nest.loops and nest.loops[-1].kind in BY_WARPS and len(threads) > 1
     if not by_warps:  # the instruction may be one of lanes
         return list(nest.reads)
     down, across = threads[-2:]

@@ -240,11 +240,14 @@ def _mma_problem(u: UOp) -> str:
 
 
 def _wgmma_problem(u: UOp) -> str:
-    left, at, right, beside, before = u.src
-    pointers = [(pointer.op, pointer.dtype) for pointer in (left, right)]
-    if pointers != [(UOps.SHARED, left.dtype)] * 2 or left.dtype not in WGMMA.sources:
-        return "multiplies float16 or bfloat16 in memory that the block shares"
-    if any(index.dtype not in _INDICES or index.lanes != 1 for index in (at, beside)):
+    *left, right, beside, before = u.src
+    held = (left[0].dtype, left[0].lanes) == (right.dtype, WGMMA.held[0])
+    pointers = [right] if len(left) == 1 else [left[0], right]
+    shared = all(p.op is UOps.SHARED and p.dtype is right.dtype for p in pointers)
+    if not shared or right.dtype not in WGMMA.sources or (len(left) == 1 and not held):
+        return "multiplies float16 or bfloat16 in memory that the block shares, or held on the left"
+    indices = [*left[1:], beside]
+    if any(index.dtype not in _INDICES or index.lanes != 1 for index in indices):
         return "an index must be int32 or int64, a scalar"
     shape = (WGMMA.result_dtype, u.lanes)
     if (u.dtype, u.lanes) != shape or (before.dtype, before.lanes) != shape:

@@ -395,6 +395,10 @@ class Values:
             raise AssertionError(f"{node} is read before it is computed")
         return self._read_memory(node)
 
+    def is_in_registers(self, operand: Expr) -> bool:
+        """Whether an operand is a value that threads keep in registers."""
+        return operand.op is ExprOp.READ and operand.arg in self._in_registers
+
     def read_own(self, c: Compute) -> UOp:
         """What a nest has in scratch so far, where it is now."""
         read = Expr(ExprOp.READ, c.value.dtype, c.ranges, c.name)

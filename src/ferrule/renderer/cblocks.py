@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Final, final
 
-from ferrule.codegen.intrinsics import COPIED_BYTES, MMA_TF32, matrix_intrinsic
+from ferrule.codegen.intrinsics import COPIED_BYTES, MMA_TF32, WGMMA, matrix_intrinsic
 from ferrule.codegen.kernel import COMBINING_BYTES, PIECE_BYTES
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.dtype import DType, dtypes
@@ -209,63 +209,96 @@ def mma(prelude: Prelude, source: DType) -> Helper:
     return Helper(f"mma_{kind}", result, head, "\n".join(body), needs)
 
 
-# Each thread takes its rows and columns from memory, where pieces of 16 bytes have changed places.
-_WGMMA_BY_THREADS: Final = """const i32 lane = thread % 32, first = thread / 32 % 4 * 16 + lane / 4;
+# Each thread takes its rows and columns from memory, where pieces of 16 bytes have changed places;
+# what the threads of a row hold of it they give each other.
+_WGMMA_BY_THREADS: Final = """const i32 lane = thread % 32, first = {first};
 for (i32 term = 0; term < 16; term++) {{
   for (i32 e = 0; e < {results}; e++) {{
     const i32 row = first + e / 2 % 2 * 8, column = e / 4 * 8 + lane % 4 * 2 + e % 2;
-    const u32 i = at + {left}, j = beside + {right};
-    const u16 x = a[i ^ (i >> 6 & 7) << 3], y = b[j ^ (j >> 6 & 7) << 3];
+    const u32 j = beside + {right};
+    {left}
+    const u16 y = b[j ^ (j >> 6 & 7) << 3];
     c.lane[e] += {x} * {y};
   }}
 }}"""
+_LEFT_IN_MEMORY: Final = "const u32 i = at + {left};\n    const u16 x = a[i ^ (i >> 6 & 7) << 3];"
+_LEFT_HELD: Final = """const i32 held = term / 8 * 4 + row / 8 % 2 * 2 + term % 2;
+    const u16 x = (u16)__shfl_sync(0xffffffffu, (u32)a[held], lane / 4 * 4 + term % 8 / 2);"""
 _PLACE_OF_GROUPS: Final = "{row} / 64 * {distance} + term * 64 + {row} % 64"
 
 
-def wgmma(prelude: Prelude, source: DType, results: int, layouts: tuple[int, int]) -> Helper:
-    """The function by which four warps multiply what is in shared memory: `(thread, a, at, b,
-    beside, elements of c)`, with the places of the first elements in the arrays a and b.
+def _place_in_lines(row: str, distance: int) -> str:
+    """How far an element is from an operand's first one, before pieces change places."""
+    if not distance:
+        return f"{row} * 64 + term"
+    return _PLACE_OF_GROUPS.format(row=row, distance=distance)
+
+
+def _descriptor(name: str, place: str, distance: int) -> str:
+    """What tells an instruction where an operand is, and how it lies there: in lines of 128 bytes,
+    of which eight are a group.
 
     https://docs.nvidia.com/cuda/parallel-thread-execution/, "Asynchronous warpgroup level matrix
-    instructions", says how an operand is described: lines of 128 bytes, eight to a group.
+    instructions", has the bits.
+    """
+    how = (distance * 2 >> 4) << 16 | 1024 >> 4 << 32 | 1 << 62
+    address = f"((u32)__cvta_generic_to_shared({place}) & 0x3FFFF) >> 4"
+    return f"const u64 {name} = (u64)({address}) | {how:#x}ull;"
+
+
+def wgmma(prelude: Prelude, source: DType, results: int, layouts: tuple[int | None, int]) -> Helper:
+    """The function by which four warps multiply what is in shared memory: `(thread, a, at, b,
+    beside, elements of c)`, with the places of the first elements in the arrays a and b. Where
+    threads hold the left operand: `(thread, elements of a, b, beside, elements of c)`.
     """
     kind = {dtypes.float16: "f16", dtypes.bfloat16: "bf16"}[source]
-    result = prelude.vector("float", results)
+    result, (above, distance) = prelude.vector("float", results), layouts
     c = [f"c{i}_" for i in range(results)]
-    left, right = (
-        _PLACE_OF_GROUPS.format(row=row, distance=distance) if distance else f"{row} * 64 + term"
-        for row, distance in zip(("row", "column"), layouts, strict=True)
-    )
     x, y = (cast(prelude, source, dtypes.float32, "float", name) for name in "xy")
+    lines = [f"{result} c = {{{{{', '.join(c)}}}}};"]
+    descriptors = [_descriptor("right", "b + beside", distance)]
+    turned = [distance]
+    if above is None:
+        a = [f"a{i}_" for i in range(WGMMA.held[0])]
+        parameters, first, taken = [f"u16 {name}" for name in a], "lane / 4", _LEFT_HELD
+        lines.append(f"const u16 a[{len(a)}] = {{{', '.join(a)}}};")
+        pairs = zip(a[::2], a[1::2], strict=True)
+        inputs = [f'"r"({low} | (u32){high} << 16)' for low, high in pairs]
+    else:
+        parameters, first = ["const u16 *a", "i32 at"], "thread / 32 % 4 * 16 + lane / 4"
+        taken = _LEFT_IN_MEMORY.format(left=_place_in_lines("row", above))
+        descriptors.append(_descriptor("left", "a + at", above))
+        turned, inputs = [above, distance], ['"l"(left)']
+    number = results + len(inputs)
+    named = [f"%{i}" for i in range(results, number)]
+    operand = f"{{{', '.join(named)}}}" if above is None else named[0]
     outputs = ", ".join(f'"+f"(c.lane[{i}])' for i in range(results))
     registers = ", ".join(f"%{i}" for i in range(results))
-    turned = ", ".join(str(int(distance > 0)) for distance in layouts)
+    form = ", ".join(["1", "1", *(str(int(n > 0)) for n in turned)])
     shape = f"m64n{results * 2}k16.f32.{kind}.{kind}"
-    place = "((u32)__cvta_generic_to_shared({} + {}) & 0x3FFFF) >> 4"
-    descriptors = [
-        f"const u64 {name} = (u64)({place.format(array, index)})"
-        f" | {(distance * 2 >> 4) << 16 | 1024 >> 4 << 32 | 1 << 62:#x}ull;"
-        for name, array, index, distance in zip(
-            ("left", "right"), "ab", ("at", "beside"), layouts, strict=True
-        )
-    ]
-    body = [
-        f"{result} c = {{{{{', '.join(c)}}}}};",
+    lines += [
         f"#if !{_SHIM} && {WARP_GROUPS_IF}",
         *descriptors,
         'asm volatile("{ .reg .pred p; setp.ne.b32 p, 1, 0;\\n"',
         f'    "wgmma.mma_async.sync.aligned.{shape} {{{registers}}}, "',
-        f'    "%{results}, %{results + 1}, p, 1, 1, {turned}; }}"',
-        f'    : {outputs} : "l"(left), "l"(right));',
+        f'    "{operand}, %{number}, p, {form}; }}"',
+        f'    : {outputs} : {", ".join(inputs)}, "l"(right));',
         "#else",
-        _WGMMA_BY_THREADS.format(results=results, left=left, right=right, x=x, y=y),
+        _WGMMA_BY_THREADS.format(
+            first=first,
+            results=results,
+            left=taken,
+            right=_place_in_lines("column", distance),
+            x=x,
+            y=y,
+        ),
         "#endif",
         "return c;",
     ]
-    parameters = [f"float {name}" for name in c]
-    places = ["i32 thread", "const u16 *a", "i32 at", "const u16 *b", "i32 beside"]
-    name = f"wgmma_{kind}_{results * 2}_{layouts[0]}_{layouts[1]}"
-    return Helper(name, result, ", ".join([*places, *parameters]), "\n".join(body))
+    parameters += ["const u16 *b", "i32 beside", *(f"float {name}" for name in c)]
+    layout = "held" if above is None else str(above)
+    name = f"wgmma_{kind}_{results * 2}_{layout}_{distance}"
+    return Helper(name, result, ", ".join(["i32 thread", *parameters]), "\n".join(lines))
 
 
 WARP_GROUPS_IF: Final = "defined(__CUDA_ARCH_FEAT_SM90_ALL)"

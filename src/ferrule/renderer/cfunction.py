@@ -356,13 +356,18 @@ class Function:
     def multiply_together(self, u: UOp) -> None:
         """The parts of a product of matrices by four warps that a thread has."""
         self.of_warps(u)
-        left, at, right, beside, before = u.src
-        helper = wgmma(self.prelude, _dtype(left), u.lanes, u.arg)
-        places = [self.pointers[left], self.scalar(at), self.pointers[right], self.scalar(beside)]
+        *left, right, beside, before = u.src
+        helper = wgmma(self.prelude, _dtype(right), u.lanes, u.arg)
+        held = self.lanes[left[0]] if len(left) == 1 else self.place_of(*left)
         name = f"t{self.number()}"
-        call = self.prelude.call(helper, "thread", *places, *self.lanes[before])
+        operands = (*held, *self.place_of(right, beside), *self.lanes[before])
+        call = self.prelude.call(helper, "thread", *operands)
         self.emit(f"const {helper.result} {name} = {call};")
         self.lanes[u] = [f"{name}.lane[{lane}]" for lane in range(u.lanes)]
+
+    def place_of(self, pointer: UOp, index: UOp) -> list[str]:
+        """An array, and a place in it."""
+        return [self.pointers[pointer], self.scalar(index)]
 
     def matrices(self, u: UOp) -> None:
         """The parts of four matrices that a thread gets, for the place of a row that it gives."""

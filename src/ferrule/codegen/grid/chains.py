@@ -23,6 +23,7 @@ from ferrule.codegen.grid.cost import (
     AHEAD_CYCLES,
     FILL_CYCLES,
     LANES,
+    LINE_BYTES,
     OTHER_REGISTERS,
     REGISTERS,
     STEP_CYCLES,
@@ -32,7 +33,7 @@ from ferrule.codegen.grid.cost import (
     term_cycles,
 )
 from ferrule.codegen.grid.tile import Axes, Tiling, fill_copy, goes_alone, matrix_product
-from ferrule.codegen.intrinsics import COPIES_AHEAD, MatrixIntrinsic
+from ferrule.codegen.intrinsics import COPIES_AHEAD, MatrixIntrinsic, by_warp_groups
 from ferrule.codegen.kernel import PIECE_BYTES, Compute, Kernel, Kind, Nest, reads
 from ferrule.codegen.plan import Plan, base, loads
 from ferrule.codegen.primitives.editing import ScheduleError
@@ -44,6 +45,7 @@ from ferrule.target import Target
 
 SCORE_CYCLES = 40.0  # of a lane, for what is computed from one score
 MOST_REGISTERS = 112  # for the scores and the results of one thread
+MOST_OF_GROUPS = 160  # the same where warp groups multiply, which take operands from memory
 MOST_THREADS = 256
 TERMS = (16, 32)  # of a score, between two barriers
 MATRIX_TERMS = (16, 32, 64)  # the same where warps multiply matrices
@@ -117,14 +119,20 @@ class ChainWork:
 
 def best_chain_tile(target: Target, work: ChainWork) -> ChainTile | None:
     """The tile with the least time; None if none fits."""
-    by = work.matrices
-    tiles = _tiles(target, work) if by is None else _matrix_tiles(work, by)
-    if work.columns == 1:
-        tiles = (replace(tile, results=None) for tile in tiles)
-    made = (t for tile in tiles for t in (tile, _whole(work, tile)))
-    fits = [t for t in made if t.shared_bytes(work) <= target.shared_bytes]
+    fits = [t for t in _candidates(target, work) if t.shared_bytes(work) <= target.shared_bytes]
     costs = {t: (chain_tile_cost(target, work, t), -t.scores.step) for t in fits}
     return min(costs, key=costs.__getitem__, default=None)
+
+
+def _candidates(target: Target, work: ChainWork) -> Iterator[ChainTile]:
+    by = work.matrices
+    groups = None if by is None else by_warp_groups(by, target)
+    tiles = _tiles(target, work) if by is None else _matrix_tiles(work, by)
+    for tile in tiles:
+        for made in (tile, _whole(work, tile)):
+            yield replace(made, results=None) if work.columns == 1 else made
+    if groups is not None and work.ahead and work.columns > 1:
+        yield from _warp_group_tiles(target, work, groups)
 
 
 def _tiles(target: Target, work: ChainWork) -> Iterator[ChainTile]:
@@ -152,6 +160,18 @@ def _matrix_tiles(work: ChainWork, by: MatrixIntrinsic) -> Iterator[ChainTile]:
         tile = ChainTile(scores, results)
         if tile.held(len(work.depths)) <= MOST_REGISTERS:
             yield tile
+
+
+def _warp_group_tiles(target: Target, work: ChainWork, by: MatrixIntrinsic) -> Iterator[ChainTile]:
+    """Tiles of 64 rows for each four warps, of whole lines of scores and of results."""
+    line = LINE_BYTES // by.itemsize
+    for groups, terms, columns in itertools.product((1, 2), (1, 2), (1, 2, 4)):
+        warps, each = groups * by.warps, line // by.across
+        scores = GridTile(by.near, terms * each, warps * by.down, by.across, line, by)
+        tile = ChainTile(scores, replace(scores, columns=columns * each, step=terms * line))
+        fits = scores.threads <= min(MOST_THREADS, target.block_threads)
+        if fits and tile.held(len(work.depths)) <= MOST_OF_GROUPS:
+            yield _whole(work, tile)
 
 
 def _whole(work: ChainWork, tile: ChainTile) -> ChainTile:

@@ -22,7 +22,7 @@ from ferrule.codegen.intrinsics import TILE, WARP, WGMMA, matrix_intrinsic, of_w
 from ferrule.codegen.uops import UOp, UOps
 
 # What differs from thread to thread, and where all of a block come together.
-_OF_WARPS: Final = frozenset({UOps.MMA, UOps.MATRICES})
+_OF_WARPS: Final = frozenset({UOps.MMA, UOps.MATRICES, UOps.WGMMA})
 _DIFFERS: Final = _OF_WARPS | {UOps.THREAD, UOps.GET, UOps.LOAD, UOps.ACROSS}
 _TOGETHER: Final = _OF_WARPS | {UOps.BARRIER, UOps.ACROSS}
 
@@ -348,27 +348,33 @@ class Machine:
         memory = self.memory[u.src[0]]
         return memory.load(self.value(u.src[1]), u.lanes, self.mask(u, 2), self.threads)
 
-    def multiplied(self, u: UOp) -> Array:
-        """What a thread has of a product by four warps, which read it from shared memory."""
+    def multiplied(self, u: UOp, left: Array | None = None) -> Array:
+        """What a thread has of a product by four warps, which read it from shared memory; `left`
+        has a row for each row that a thread of all has of what these hold.
+        """
         if not self.may_multiply:
             raise InterpretError("a product begins without WGMMA_FENCE")
-        left, at, right, beside, before = u.src
+        *first, right, beside, before = u.src
         lane, e = self.threads[:, None] % WARP, numpy.arange(u.lanes)
-        rows = self.threads[:, None] // WARP % WGMMA.warps * 16 + lane // 4 + e // 2 % 2 * 8
+        rows = lane // 4 + e // 2 % 2 * 8 + self.threads[:, None] // WARP * 16
         columns = e // 4 * 8 + lane % 4 * 2 + e % 2
         out = self.value(before)
         for term in range(WGMMA.terms):
-            factors = []
-            for pointer, first, n, distance in (
-                (left, at, rows, u.arg[0]),
-                (right, beside, columns, u.arg[1]),
-            ):
-                index = of_warp_groups(self.value(first), n, term, distance)
-                value, chosen = self.memory[pointer].multiplied(index, self.threads)
-                self.products.append((self.memory[pointer], chosen))
-                factors.append(value.astype(numpy.float32))
-            out = out + factors[0] * factors[1]
+            if left is None:
+                inside = rows % (WGMMA.warps * WGMMA.rows)
+                x = self.element(first[0], first[1], inside, term, u.arg[0])
+            else:
+                x = left[rows, term]
+            y = self.element(right, beside, columns, term, u.arg[1])
+            out = out + x.astype(numpy.float32) * y.astype(numpy.float32)
         return out
+
+    def element(self, pointer: UOp, first: UOp, row: Array, term: int, distance: int) -> Array:
+        """Elements of a warp group's operand, which are read until its product is done."""
+        index = of_warp_groups(self.value(first), row, term, distance)
+        value, chosen = self.memory[pointer].multiplied(index, self.threads)
+        self.products.append((self.memory[pointer], chosen))
+        return value
 
     def matrix_row(self, u: UOp) -> Array:
         """The row that each thread gives; the warp shares out all of them."""
@@ -396,7 +402,7 @@ _VALUES: Final[dict[UOps, Callable[[Machine, UOp], Array]]] = {
     UOps.ACROSS: lambda machine, u: machine.value(u.src[0]),
     UOps.MMA: lambda machine, u: machine.value(u.src[2]),
     UOps.MATRICES: Machine.matrix_row,
-    UOps.WGMMA: Machine.multiplied,
+    UOps.WGMMA: lambda machine, u: machine.value(u.src[-1]),
 }
 """What gives the value of a UOp that has one."""
 
@@ -439,6 +445,9 @@ class Block:
         if u.op is UOps.ACROSS:
             self._combine(u)
             return
+        if u.op is UOps.WGMMA:
+            self._by_warp_groups(u)
+            return
         if u.op in _OF_WARPS:
             self._by_warps(u)
             return
@@ -460,6 +469,19 @@ class Block:
         return numpy.concatenate(
             [numpy.broadcast_to(m.value(u), (len(m.threads), u.lanes)) for m in self.machines]
         )
+
+    def _by_warp_groups(self, u: UOp) -> None:
+        """Four warps multiply what is in shared memory, or on the left what its threads hold."""
+        left = None
+        if u.src[0].op is not UOps.SHARED:
+            held = self._of_all(u.src[0])
+            left = numpy.zeros((len(held) // WARP * WGMMA.rows, WGMMA.terms), held.dtype)
+            for e in range(held.shape[1]):
+                threads = numpy.arange(len(held))
+                row, term = WGMMA.left(threads % WARP, e)
+                left[threads // WARP * WGMMA.rows + row, term] = held[:, e]
+        for machine in self.machines:
+            machine.known[u] = machine.multiplied(u, left)
 
     def _by_warps(self, u: UOp) -> None:
         """Each warp multiplies or shares out matrices, which its threads hold in parts."""

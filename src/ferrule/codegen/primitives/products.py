@@ -145,10 +145,11 @@ def _multiply_matrices(kernel: Kernel, nest: Nest, r: Expr, by: MatrixIntrinsic)
 def _is_by_warp_groups(kernel: Kernel, nest: Nest, by: MatrixIntrinsic) -> bool:
     """Whether warps are one below the other, and operands in memory that they share."""
     warps = [loop.size for loop in nest.loops if loop.kind is Kind.THREAD][:-2]
-    copies = [loop.range for loop in nest.loops[:-3] if loop.kind is Kind.UNROLL]
-    factors = [f.src[0] if f.op is ExprOp.CAST else f for f in nest.computes[0].value.src]
+    (c,) = nest.computes
+    copies = [o.range for o in nest.loops[:-3] if o.kind is Kind.UNROLL and o.range in c.ranges]
+    factors = [f.src[0] if f.op is ExprOp.CAST else f for f in c.value.src]
     threads = [loop.range for loop in nest.loops if loop.kind is Kind.THREAD][-2:]
-    left, _ = matrix_operands(nest.computes[0].value, threads[0])
+    left, _ = matrix_operands(c.value, threads[0])
     return (
         warps[-1:] == [by.warps]
         and left.ranges.isdisjoint(copies)
