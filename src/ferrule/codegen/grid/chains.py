@@ -43,7 +43,8 @@ from ferrule.expr import Expr, ExprOp
 from ferrule.records import dataclass
 from ferrule.target import Target
 
-SCORE_CYCLES = 40.0  # of a lane, for what is computed from one score
+SCORE_CYCLES = 30.0  # of a lane, for what is computed from one score
+ROW_CYCLES = 30.0  # of a lane, for what is computed from a tile's scores of one row
 MOST_REGISTERS = 112  # for the scores and the results of one thread
 MOST_OF_GROUPS = 160  # the same where warp groups multiply, which take operands from memory
 MOST_THREADS = 256
@@ -193,9 +194,11 @@ def chain_tile_cost(target: Target, work: ChainWork, tile: ChainTile) -> float:
     fill = (AHEAD_CYCLES if ahead else FILL_CYCLES) / LANES
     busy = depth * term_cycles(target, tile.scores, work.itemsize) * lanes
     busy += SCORE_CYCLES * tile.scores.rows * tile.scores.columns * lanes
+    busy += ROW_CYCLES * tile.scores.rows * lanes
     busy += fill * (terms if tile.whole else rows + terms) * depth
     if tile.results is not None:
         busy += terms * term_cycles(target, tile.results, work.itemsize) * lanes
+        busy += tile.results.rows * tile.results.columns * lanes  # scaled by what a tile changes
         busy += fill * terms * columns
         chained = work.matrices is not None and work.matrices.is_chained
         busy += 0 if chained else FILL_CYCLES / LANES * rows * terms
