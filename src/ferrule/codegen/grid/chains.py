@@ -38,7 +38,7 @@ from ferrule.codegen.plan import Plan, base, loads
 from ferrule.codegen.primitives.editing import ScheduleError
 from ferrule.codegen.primitives.nests import compute_at
 from ferrule.codegen.primitives.running import run_along
-from ferrule.expr import Expr, ExprOp
+from ferrule.expr import INDEX, Expr, ExprOp
 from ferrule.records import dataclass
 from ferrule.target import Target
 
@@ -368,7 +368,7 @@ class _ChainTiling:
         """The last reduce is a contraction, whose results have a tile too."""
         plan, chain = self.plan, self.chain
         results = Tiling(plan, chain.name, chain.last, self._axes, tile)
-        row, column = results.blocks()
+        row, column = results.blocks(self._more_work())
         terms = self._along()
         here = self._first_contractions(row, terms)
         plan.do("run_along", chain.last)
@@ -384,7 +384,7 @@ class _ChainTiling:
         """The last reduce gives one result for each row, as those before it."""
         plan, chain = self.plan, self.chain
         results = Tiling(plan, chain.name, chain.last, self._axes, self.tile.scores)
-        row = results.row_blocks()
+        row = results.row_blocks(self._more_work())
         terms = self._along()
         here = self._first_contractions(row, terms)
         plan.do("run_along", chain.last)
@@ -393,6 +393,21 @@ class _ChainTiling:
         results.threads(chain.last, f"{row}@{chain.last}", terms[chain.last])
         results.threads(chain.name, row, None)
         self._finish(fills)
+
+    def _more_work(self) -> int:
+        """1 if later rows have more terms that count, -1 if less, 0 if all have as many."""
+        rows = set(self.chain.rows)
+        for n in (*self.chain.steps, self.chain.last):
+            nest = self.plan.nest(n)
+            terms = {loop.range for loop in nest.loops}
+            for e in nest.nodes:
+                if e.op is not ExprOp.CMPLT or not (e.ranges & rows and e.ranges & terms):
+                    continue
+                by_range, _ = (e.src[0] - e.src[1]).linear()
+                steps = [step for r, step in by_range.items() if r in rows]
+                if e.src[0].dtype is INDEX and steps:
+                    return 1 if min(steps) < 0 else -1
+        return 0
 
     @property
     def _axes(self) -> Axes:
