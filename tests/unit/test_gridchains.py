@@ -45,7 +45,7 @@ from ferrule.codegen.plan import Plan
 from ferrule.codegen.uops import UOps
 from ferrule.codegen.wellformed import verify
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import Length, as_expr, const, sint
+from ferrule.expr import ExprOp, Length, as_expr, const, sint
 from ferrule.ops import BinaryOps, LazyOp, ReduceOps, TernaryOps, UnaryOps
 from ferrule.schedule import create_schedule
 from ferrule.target import Target
@@ -353,6 +353,32 @@ def test_tiles_that_a_causal_mask_empties_are_left_out() -> None:
     assert ends(tiled(causal(64, 64, 8, 8).ast).scheduled, "sum0") == list(range(8, 0, -1))
 
 
+def test_tiles_that_a_causal_mask_leaves_whole_have_no_mask() -> None:
+    """All but the last of each block: its loop is two, of which one looks at no index."""
+    case = causal(64, 64, 8, 8)
+    linearizer = tiled(case.ast)
+    known = [s.known for s in linearizer.scheduled.by_name["sum0"].loops[0].segments]
+    assert [len(k) > 0 for k in known] == [True, False]
+    whole, masked = (_comparisons(linearizer, n) for n in range(2))
+    assert whole == 0
+    assert masked > 0
+    run(case)
+
+
+def _comparisons(linearizer: Linearizer, number: int) -> int:
+    """How often indices are compared in one of the loops over tiles of terms."""
+    uops = linearizer.uops
+    name = linearizer.scheduled.by_name["sum0"].loop_ranges[0].name
+    loop = [u for u in uops if u.op is UOps.LOOP and u.arg == name][number]
+    end = next(i for i, u in enumerate(uops) if u.op is UOps.END and u.src[0] is loop)
+    inside = uops[uops.index(loop) : end]
+    return sum(
+        u.op is UOps.ALU and u.arg is ExprOp.CMPLT and dtypes.is_int(u.src[0].dtype)
+        for u in inside
+        if u.src and u.src[0].dtype is not None
+    )
+
+
 def test_a_mask_that_leaves_scores_in_the_sum_leaves_no_tile_out() -> None:
     """Scores of 0 where there is none are in the sum of the powers, if not in the result."""
 
@@ -530,7 +556,9 @@ def test_all_terms_of_scores_at_once(
     expected = case.expected(*inputs)
     found = results(linearizer, inputs, expected.shape)
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-5)
-    assert count(linearizer, UOps.COMMIT) == (stages if stages > 1 else 0)
+    along = linearizer.scheduled.by_name["sum0"].loops[0]
+    loops = len(along.segments) or 1  # each begins copies, and so does what comes before them
+    assert count(linearizer, UOps.COMMIT) == (stages - 1 + loops if stages > 1 else 0)
 
 
 @pytest.mark.parametrize("stages", [1, 2])

@@ -38,6 +38,7 @@ from ferrule.codegen.plan import Plan, base, loads
 from ferrule.codegen.primitives.editing import ScheduleError
 from ferrule.codegen.primitives.nests import compute_at
 from ferrule.codegen.primitives.running import run_along
+from ferrule.codegen.segments import segments_of
 from ferrule.expr import INDEX, Expr, ExprOp
 from ferrule.records import dataclass
 from ferrule.target import Target
@@ -508,4 +509,8 @@ class _ChainTiling:
         plan, last = self.plan, self.chain.last
         for fill in fills:
             fill_copy(plan, fill, self.tile.scores)
-        plan.limit(last, plan.nest(last).loops[0].range.name)
+        plain = plan.nest(last).loops[0]
+        plan.limit(last, plain.range.name)
+        limited = plan.nest(last).loops[0] != plain
+        if limited and segments_of(plan.kernel, plan.nest(last), 0):
+            plan.do("segment", last, plain.range.name)

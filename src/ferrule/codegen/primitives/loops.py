@@ -475,12 +475,11 @@ def segment(kernel: Kernel, nest_name: str, name: str) -> Kernel:
     depth = depth_of(kernel, nest, name)
     loop = nest.loops[depth]
     found = segments_of(kernel, nest, depth)
-    runs = loop.kind in (Kind.SERIAL, Kind.PARALLEL) and not nest.kept
-    inside = any(n.at is not None and n.at[0] == nest_name for n in kernel.nests)
-    if not found or not runs or inside or nest.at is not None:
+    runs = loop.kind in (Kind.SERIAL, Kind.PARALLEL) and loop.range not in nest.kept
+    if not found or not runs:
         raise ScheduleError(
             f"segment({name}) in kernel {kernel.name}: no condition of {nest_name} changes a few "
-            "times along it, or it is no loop of a root nest that runs and has nothing inside"
+            "times along it, or it is no loop that runs, or values are kept along it"
         )
     loops = (
         *nest.loops[:depth],
