@@ -67,6 +67,7 @@ SHAPES = {
     "tf32 4096": lambda: _product("float32", 4096, 4096, 4096),
     "attention 4096x64": lambda: _attention(4096, 64, 32, False),
     "attention 4096x128": lambda: _attention(4096, 128, 16, False),
+    "attention 2048x64 masked": lambda: _attention(2048, 64, 12, True),
 }
 
 
@@ -118,9 +119,7 @@ def candidates(shape: str, target: Target) -> list[Kernel]:
     chain = chains.Chain.of(plan.kernel, name)
     if chain is not None:
         work = chains._work(plan, chain)
-        made = chains._tiles(target, work) if work.matrices is None else ()
-        made = made or chains._matrix_tiles(work, work.matrices)
-        all_tiles = [t for t in made if t.shared_bytes(work) <= target.shared_bytes]
+        all_tiles = chains.fitting_tiles(target, work)
         estimate = partial(chains.chain_tile_cost, target, work)
     else:
         contraction = tiles._contraction(plan, name)

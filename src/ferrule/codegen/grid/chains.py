@@ -118,14 +118,19 @@ class ChainWork:
 
 def best_chain_tile(target: Target, work: ChainWork) -> ChainTile | None:
     """The tile with the least time; None if none fits."""
+    tiles = fitting_tiles(target, work)
+    costs = {t: (chain_tile_cost(target, work, t), -t.scores.step) for t in tiles}
+    return min(costs, key=costs.__getitem__, default=None)
+
+
+def fitting_tiles(target: Target, work: ChainWork) -> list[ChainTile]:
+    """The tiles that there is shared memory for."""
     by = work.matrices
     tiles = _tiles(target, work) if by is None else _matrix_tiles(work, by)
     if work.columns == 1:
         tiles = (replace(tile, results=None) for tile in tiles)
     made = (t for tile in tiles for t in (tile, _whole(work, tile)))
-    fits = [t for t in made if t.shared_bytes(work) <= target.shared_bytes]
-    costs = {t: (chain_tile_cost(target, work, t), -t.scores.step) for t in fits}
-    return min(costs, key=costs.__getitem__, default=None)
+    return [t for t in made if t.shared_bytes(work) <= target.shared_bytes]
 
 
 def _tiles(target: Target, work: ChainWork) -> Iterator[ChainTile]:
