@@ -68,6 +68,7 @@ SHAPES = (
     "tf32 4096x4096x4096",
     "attention 32x4096x64",
     "attention 16x4096x128",
+    "attention 12x2048x64 causal",
 )
 """A dtype, rows x terms x columns, and which operands are transposed; or heads x length x width."""
 
@@ -125,8 +126,7 @@ def candidates(shape: str, target: Target) -> list[Kernel]:
     chain = chains.Chain.of(plan.kernel, name)
     if chain is not None:
         work = chains._work(plan, chain)
-        made = chains._candidates(target, work)
-        fitting = [t for t in made if t.shared_bytes(work) <= target.shared_bytes]
+        fitting = chains.fitting_tiles(target, work)
         together = [t for t in fitting if t.scores.matrices is not work.matrices]
         all_tiles = [t for t in fitting if t.scores.matrices is work.matrices]
         estimate = partial(chains.chain_tile_cost, target, work)

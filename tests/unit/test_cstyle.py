@@ -36,7 +36,7 @@ from tests.programs import (
 
 from ferrule.codegen.interpret import interpret
 from ferrule.codegen.linearizer import Linearizer
-from ferrule.codegen.uops import UOp, UOps
+from ferrule.codegen.uops import ProgramError, UOp, UOps, verify
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import ExprOp
 from ferrule.renderer.base import RenderError
@@ -649,9 +649,38 @@ def test_cuda_has_instructions_for_neighbours_and_for_narrow_floats() -> None:
     b.add(UOps.STORE, None, 1, (b.param(1, dtypes.float16), place, half), 8)
     text = compile_as_cuda(b.uops, "compute_90").decode()
     assert text.count("ld.global.nc.v4") == text.count("st.global.v4") == 1
-    assert text.count("cvt.rn.f16x2.f32") == 8
+    assert text.count("cvt.rn.f16x2.f32") == 4  # of two neighbours at once
     text = compile_as_cuda(b.uops, "compute_90", ["-DFERRULE_UNALIGNED"]).decode()
     assert text.count("ld.global.nc.u16") == text.count("st.global.u16") == 8
+
+
+@pytest.mark.parametrize("lanes", [1, 3, 4])
+@pytest.mark.parametrize("kind", NARROW, ids=lambda d: d.name)
+def test_neighbours_are_rounded_together(kind: DType, lanes: int) -> None:
+    def cast(b: Builder, v: Sequence[UOp]) -> UOp:
+        return b.add(UOps.CAST, kind, lanes, tuple(v))
+
+    uops = elementwise(cast, [dtypes.float32], lanes, 8)
+    call = f"{'f16' if kind is dtypes.float16 else 'bf16'}x2_of_floats("
+    found = cuda_renderer(GPU).render("k", uops).split("__global__")[1].count(call)
+    assert found == (0 if lanes % 2 else lanes // 2)
+    assert call not in opencl_renderer(GPU).render("k", uops)
+
+
+def test_a_near_power_is_one_instruction() -> None:
+    def power(b: Builder, v: Sequence[UOp]) -> UOp:
+        return b.alu(ExprOp.NEAR_EXP2, *v)
+
+    uops = elementwise(power, [dtypes.float32], 1, 8)
+    text = compile_as_cuda(uops, "compute_90").decode()
+    assert text.count("ex2.approx.ftz.f32") == 1
+
+
+def test_near_powers_are_of_float32() -> None:
+    b = Builder(0)
+    x = b.const(1.0, dtypes.float64)
+    with pytest.raises(ProgramError, match="NEAR_EXP2: computes in float32, not"):
+        verify([*b.uops, UOp(UOps.ALU, dtypes.float64, 1, (x,), ExprOp.NEAR_EXP2)])
 
 
 # -- text ------------------------------------------------------------------------------------------

@@ -32,11 +32,12 @@ from tests.kernels import (
 )
 from tests.unit.test_gridtile import shared_bytes
 
+from ferrule import Tensor
 from ferrule.codegen.grid.chains import Chain, ChainTile, can_run_along, tile_chain
 from ferrule.codegen.grid.cost import GridTile
 from ferrule.codegen.interpret import AccessError, RaceError, interpret
 from ferrule.codegen.intrinsics import MATRIX_INTRINSICS, MMA, MatrixIntrinsic
-from ferrule.codegen.kernel import KernelError, Kind
+from ferrule.codegen.kernel import Kernel, KernelError, Kind
 from ferrule.codegen.linearizer import Linearizer, linearize
 from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
@@ -44,8 +45,9 @@ from ferrule.codegen.plan import Plan
 from ferrule.codegen.uops import UOps
 from ferrule.codegen.wellformed import verify
 from ferrule.dtype import DType, dtypes
-from ferrule.expr import Length, as_expr, sint
+from ferrule.expr import ExprOp, Length, as_expr, const, sint
 from ferrule.ops import BinaryOps, LazyOp, ReduceOps, TernaryOps, UnaryOps
+from ferrule.schedule import create_schedule
 from ferrule.target import Target
 
 
@@ -347,12 +349,34 @@ def test_without_a_barrier_it_is_a_race(number: int) -> None:
 
 
 def test_tiles_that_a_causal_mask_empties_are_left_out() -> None:
-    kernel = tiled(causal(64, 64, 8, 8).ast).scheduled
-    (loop,) = kernel.by_name["sum0"].loops[:1]
-    assert loop.end is not None
-    block = kernel.by_name["out0"].loops[0].range
-    ends = [loop.end.substitute({block: block.size * 0 + i}).arg for i in range(block.size.arg)]
-    assert ends == [i + 1 for i in range(8)]
+    """And the blocks with most tiles come first."""
+    assert ends(tiled(causal(64, 64, 8, 8).ast).scheduled, "sum0") == list(range(8, 0, -1))
+
+
+def test_tiles_that_a_causal_mask_leaves_whole_have_no_mask() -> None:
+    """All but the last of each block: its loop is two, of which one looks at no index."""
+    case = causal(64, 64, 8, 8)
+    linearizer = tiled(case.ast)
+    known = [s.known for s in linearizer.scheduled.by_name["sum0"].loops[0].segments]
+    assert [len(k) > 0 for k in known] == [True, False]
+    whole, masked = (_comparisons(linearizer, n) for n in range(2))
+    assert whole == 0
+    assert masked > 0
+    run(case)
+
+
+def _comparisons(linearizer: Linearizer, number: int) -> int:
+    """How often indices are compared in one of the loops over tiles of terms."""
+    uops = linearizer.uops
+    name = linearizer.scheduled.by_name["sum0"].loop_ranges[0].name
+    loop = [u for u in uops if u.op is UOps.LOOP and u.arg == name][number]
+    end = next(i for i, u in enumerate(uops) if u.op is UOps.END and u.src[0] is loop)
+    inside = uops[uops.index(loop) : end]
+    return sum(
+        u.op is UOps.ALU and u.arg is ExprOp.CMPLT and dtypes.is_int(u.src[0].dtype)
+        for u in inside
+        if u.src and u.src[0].dtype is not None
+    )
 
 
 def test_a_mask_that_leaves_scores_in_the_sum_leaves_no_tile_out() -> None:
@@ -532,7 +556,9 @@ def test_all_terms_of_scores_at_once(
     expected = case.expected(*inputs)
     found = results(linearizer, inputs, expected.shape)
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-5)
-    assert count(linearizer, UOps.COMMIT) == (stages if stages > 1 else 0)
+    along = linearizer.scheduled.by_name["sum0"].loops[0]
+    loops = len(along.segments) or 1  # each begins copies, and so does what comes before them
+    assert count(linearizer, UOps.COMMIT) == (stages - 1 + loops if stages > 1 else 0)
 
 
 @pytest.mark.parametrize("stages", [1, 2])
@@ -559,6 +585,33 @@ def test_rows_are_copied_once() -> None:
     places = [(n.at, n.computes[0].stages) for n in copies]
     assert sorted(places) == [(("out0", 1), 1), (("sum0", 1), 2), (("sum0", 1), 2)]
     assert kernel.by_name["sum0"].loops[0].end is not None
+
+
+def ends(kernel: Kernel, nest: str) -> list[int]:
+    """How many tiles of terms each block goes along, in the order of the blocks."""
+    loop, (first, *_) = kernel.by_name[nest].loops[0], kernel.roots[0].loop_ranges
+    assert loop.end is not None
+    return [int(loop.end.substitute({first: const(i)}).arg) for i in range(int(first.size.arg))]
+
+
+@pytest.mark.parametrize("heads", [3, 512])
+def test_heads_share_the_device(heads: int) -> None:
+    """Blocks with most work come first of as many heads as fill it, and not of all."""
+    q, k, v = (Tensor.empty(1, heads, 256, 64, dtype="bfloat16", device="CPU") for _ in range(3))
+    attended = q.scaled_dot_product_attention(k, v, is_causal=True)
+    ast = create_schedule([attended.lazydata])[-1].ast
+    found = ends(Linearizer(ast, nvidia("sm_90a")).scheduled, "sum0")
+    count = min(heads, 256) * len(found) // heads
+    groups = [found[i : i + count] for i in range(0, len(found), count)]
+    assert groups == [sorted(found[:count], reverse=True)] * len(groups)
+    assert set(found) == set(range(1, max(found) + 1))
+    assert len(set(found)) > 1
+
+
+def test_a_loop_with_a_value_along_it_is_not_reversed() -> None:
+    ast = store(reduce(ReduceOps.SUM, load(1, 4, 8), 1))
+    with pytest.raises(ScheduleError, match=r"reverse\(r0.1\) in kernel .*: sum0 makes a value"):
+        Linearizer(ast, GPU, [Opt("reverse", ("sum0", "r0.1"))])
 
 
 def test_scores_are_of_rounded_operands() -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from ferrule.codegen.kernel import Kernel
 from ferrule.codegen.primitives.editing import ScheduleError
 from ferrule.codegen.primitives.kinds import bind, parallel, transpose, unroll, vectorize
-from ferrule.codegen.primitives.loops import fuse, limit, reorder, segment, skip, split
+from ferrule.codegen.primitives.loops import fuse, limit, reorder, reverse, segment, skip, split
 from ferrule.codegen.primitives.memory import (
     axes,
     nontemporal,
@@ -110,6 +110,7 @@ PRIMITIVES: Final[dict[str, Callable[..., Kernel]]] = {
     "recompute": recompute,
     "reorder": reorder,
     "reuse": reuse,
+    "reverse": reverse,
     "run_along": run_along,
     "scan": scan,
     "segment": segment,

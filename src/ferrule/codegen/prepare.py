@@ -2,7 +2,7 @@
 instruction for are written out, and loops of one iteration are copies.
 
 A power of two whose every use ends in a float of at most 11 bits may be less exact than others:
-where the target has an instruction for such (EXP2), that is taken.
+where the target has an instruction for such (NEAR_EXP2), that is taken.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NARROW_BITS = 10  # of the mantissa of a float16, without the first
 
 def prepared(kernel: Kernel, *, blocks: bool, native_ops: frozenset[str] = frozenset()) -> Kernel:
     """The kernel as a program has it; for blocks of threads, or for one."""
-    rounded = _rounded(kernel) if ExprOp.EXP2.name in native_ops else frozenset()
+    rounded = _rounded(kernel) if ExprOp.NEAR_EXP2.name in native_ops else frozenset()
     kernel = _once(_expanded(kernel, rounded))
     return _without_single(kernel) if blocks else kernel
 

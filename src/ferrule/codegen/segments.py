@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from math import inf
 
-from ferrule.codegen.kernel import Kernel, Nest, Segment
+from ferrule.codegen.kernel import Kernel, Loop, Nest, Segment
 from ferrule.codegen.limits import least_and_most
 from ferrule.expr import INDEX, Expr, ExprOp, alu, conjuncts, const, minimum
 from ferrule.records import dataclass
@@ -40,12 +40,13 @@ class _Change:
 
 
 def segments_of(kernel: Kernel, nest: Nest, depth: int) -> tuple[Segment, ...]:
-    """The segments of a loop in which conditions of its nest are known; none where loops are peeled
-    by all of these, or where there are very many.
+    """The segments of a loop in which conditions of its nest, and of what is computed inside of it,
+    are known; none where loops are peeled by all of these, or where there are very many.
     """
     loop = nest.loops[depth]
     path = [o.range for name, d, o in kernel.path(nest) if name != nest.name or d < depth]
-    nodes = nest.nodes
+    inside = [n for n in kernel.nests if n is nest or _hangs_in(kernel, n, loop)]
+    nodes = [e for n in inside for e in n.nodes]
     changes = _in_step(_changes(nodes, loop.range, frozenset(path)))
     peeled = [c for o in nest.loops if o.peel is not None for c in conjuncts(o.peel)]
     if all(c.condition in peeled for c in changes):
@@ -53,7 +54,17 @@ def segments_of(kernel: Kernel, nest: Nest, depth: int) -> tuple[Segment, ...]:
     segments = list(_between(changes, loop.range.size))
     while segments and not _stores(nest, dict(segments[-1].known)):
         segments.pop()
+    # What is not run needs no segment: it comes before the start, or after the end.
+    first = next((i for i, s in enumerate(segments, 1) if s.end is loop.start), 0)
+    last = next((i for i, s in enumerate(segments, 1) if s.end is loop.end), len(segments))
+    segments = segments[first:last]
     return tuple(segments) if 1 < len(segments) <= MOST_SEGMENTS else ()
+
+
+def _hangs_in(kernel: Kernel, nest: Nest, loop: Loop) -> bool:
+    """Whether a nest is computed in each iteration of a loop, for that iteration."""
+    ahead = any(c.stages > 1 for c in nest.computes)
+    return not ahead and any(o is loop for _, _, o in kernel.path(nest))
 
 
 def _changes(nodes: Iterable[Expr], r: Expr, opened: frozenset[Expr]) -> Iterator[_Change]:

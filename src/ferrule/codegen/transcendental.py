@@ -106,13 +106,13 @@ def near_exp2(x: Expr) -> Expr:
     """2 to the power of x, float32, by an instruction that is off by up to 2**-22 of the result,
     and has 0 for what is subnormal. The power of half of x never is, unless its square is 0.
 
-    The operation that is left is EXP2, where the target has it.
+    The operation that is left is NEAR_EXP2, which only some targets have.
     """
     if x.op is ExprOp.MUL and x.src[1].op is ExprOp.CONST:
         half = mul(x.src[0], like(0.5 * x.src[1].arg, x))  # exact, unless it is subnormal
     else:
         half = mul(x, like(0.5, x))
-    power = alu(ExprOp.EXP2, half)
+    power = alu(ExprOp.NEAR_EXP2, half)
     return mul(power, power)
 
 

@@ -209,6 +209,8 @@ def _alu_problem(u: UOp) -> str:
         return "" if fits else f"DOT: takes two uint32 and a float32, and gives one; not {kinds}"
     if u.arg is ExprOp.TF32 and u.dtype is not dtypes.float32:
         return f"TF32: rounds float32, not {u.dtype}"
+    if u.arg is ExprOp.NEAR_EXP2 and u.dtype is not dtypes.float32:
+        return f"NEAR_EXP2: computes in float32, not {u.dtype}"
     if u.arg is ExprOp.POPCOUNT and u.src[0].dtype is not dtypes.uint32:
         return f"POPCOUNT: counts the bits of a uint32, not of a {u.src[0].dtype}"
     operands = u.src[1:] if u.arg is ExprOp.WHERE else u.src

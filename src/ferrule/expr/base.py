@@ -21,7 +21,8 @@ class ExprOp(Enum):
 
     DOT of packed pairs a and b, and a float32 c, is `a0*b0 + (a1*b1 + c)`; `codegen/intrinsics.py`
     says how it rounds. TF32 of a float32 is the nearest one with 10 bits of mantissa, the larger
-    of two that are as near. POPCOUNT is how many bits of a uint32 are set.
+    of two that are as near. NEAR_EXP2 of a float32 is 2 to its power, off by up to 2**-22 of that,
+    or 0 instead of a subnormal. POPCOUNT is how many bits of a uint32 are set.
     """
 
     CONST = auto()
@@ -58,6 +59,7 @@ class ExprOp(Enum):
     TRUNC = auto()
     ROUND = auto()
     TF32 = auto()
+    NEAR_EXP2 = auto()
     EXP2 = auto()
     LOG2 = auto()
     SIN = auto()

@@ -216,7 +216,7 @@ _ALU: Final[dict[ExprOp, Callable[..., str]]] = {
     ExprOp.SQRT: lambda t, a: t.maths("sqrt", a),
     ExprOp.TRUNC: lambda t, a: t.maths("trunc", a),
     ExprOp.ROUND: lambda t, a: t.maths("rint", a),
-    ExprOp.EXP2: lambda t, a: _near_exp2(t, a),
+    ExprOp.NEAR_EXP2: lambda t, a: _near_exp2(t, a),
     ExprOp.TF32: lambda t, a: t.prelude.call(cprelude.TF32_OF_FLOAT, a),
 }
 

@@ -99,6 +99,11 @@ C: Final = Dialect(
 )
 
 
+def _two(pair: str) -> str:
+    """Rounds two numbers, the first to the lower half."""
+    return f'u32 z;\nasm("cvt.rn.{pair}.f32 %0, %1, %2;" : "=r"(z) : "f"(y), "f"(x));\nreturn z;'
+
+
 def _one_of_two(pair: str) -> str:
     """Rounds by the instruction for two numbers: GPUs do four of these in the time of one other."""
     rounded = f'asm("cvt.rn.{pair}.f32 %0, %1, %2;" : "=r"(y) : "f"(0.0f), "f"(x));'
@@ -134,6 +139,8 @@ CUDA: Final = Dialect(
         "count_bits": "return __popc(x);",
         "across_or_u32_32x1": "return __reduce_or_sync(0xffffffffu, x);",
         "float_of_f16": 'float y;\nasm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));\nreturn y;',
+        "f16x2_of_floats": _two("f16x2"),
+        "bf16x2_of_floats": _two("bf16x2"),
         "f16_of_float": _one_of_two("f16x2"),
         "bf16_of_float": _one_of_two("bf16x2"),
         "near_exp2": 'float y;\nasm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));\nreturn y;',

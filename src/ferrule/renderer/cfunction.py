@@ -246,6 +246,9 @@ class Function:
         if u.op is UOps.CAST and self.is_same(u, u.src[0]):
             self.lanes[u] = self.lanes[u.src[0]]
             return
+        if u.op is UOps.CAST and self.is_by_pairs(u):
+            self.cast_pairs(u)
+            return
         values = self.cast(u) if u.op is UOps.CAST else self.alu(u)
         if u in self.uses.inlined:
             self.lanes[u] = [atom(value) for value in values]
@@ -269,6 +272,21 @@ class Function:
         if kind == self.kind(x) and not (dtypes.is_float(source) or dtypes.is_float(target)):
             return self.lanes[x]
         return [cast(self.prelude, source, target, kind, lane) for lane in self.lanes[x]]
+
+    def is_by_pairs(self, u: UOp) -> bool:
+        """Whether an instruction rounds two neighbours at once."""
+        source, target = _dtype(u.src[0]), _dtype(u)
+        if source is not dtypes.float32 or target not in cprelude.PAIRED or u.lanes % 2:
+            return False
+        return cprelude.narrowed_pair(target).name in self.dialect.instructions
+
+    def cast_pairs(self, u: UOp) -> None:
+        helper, lanes, pairs = cprelude.narrowed_pair(_dtype(u)), self.lanes[u.src[0]], []
+        for x, y in zip(lanes[::2], lanes[1::2], strict=True):
+            pairs.append(f"t{self.number()}")
+            self.emit(f"const u32 {pairs[-1]} = {self.prelude.call(helper, x, y)};")
+        found = bitcast(self.prelude, dtypes.uint32, _dtype(u), pairs)
+        self.lanes[u] = [atom(lane) for lane in found]
 
     def alu(self, u: UOp) -> list[str]:
         operands = u.src[1:] if u.arg is ExprOp.WHERE else u.src

@@ -283,6 +283,17 @@ def narrowed(dtype: DType) -> Helper:
     return HALF_OF_FLOAT if dtype is dtypes.float16 else BFLOAT16_OF_FLOAT
 
 
+PAIRED = (dtypes.float16, dtypes.bfloat16)  # two of which are rounded together
+
+
+def narrowed_pair(dtype: DType) -> Helper:
+    """The bits of two, the first in the lower half."""
+    one = narrowed(dtype)
+    body = f"return {one.name}(x) | (u32){one.name}(y) << 16;"
+    name = one.name.replace("_of_float", "x2_of_floats")
+    return Helper(name, "u32", "float x, float y", body, (one,))
+
+
 # -- products of packed pairs ----------------------------------------------------------------------
 
 _WITHOUT_SUBNORMALS = Helper(

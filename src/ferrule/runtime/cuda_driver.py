@@ -250,7 +250,7 @@ STATIC_SHARED_BYTES = 48 << 10
 """What a kernel has of it without asking."""
 # 128 registers of a thread, four to a vector: two blocks of 256 threads fit a multiprocessor.
 _N_VECTOR_REGISTERS = 32
-_NATIVE_OPS = frozenset({"EXP2", "MULACC", "ROUND", "SQRT", "TRUNC"})
+_NATIVE_OPS = frozenset({"MULACC", "NEAR_EXP2", "ROUND", "SQRT", "TRUNC"})
 
 
 def architecture(capability: tuple[int, int]) -> str:

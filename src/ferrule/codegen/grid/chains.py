@@ -39,7 +39,8 @@ from ferrule.codegen.plan import Plan, base, loads
 from ferrule.codegen.primitives.editing import ScheduleError
 from ferrule.codegen.primitives.nests import compute_at
 from ferrule.codegen.primitives.running import run_along
-from ferrule.expr import Expr, ExprOp
+from ferrule.codegen.segments import segments_of
+from ferrule.expr import INDEX, Expr, ExprOp
 from ferrule.records import dataclass
 from ferrule.target import Target
 
@@ -120,9 +121,15 @@ class ChainWork:
 
 def best_chain_tile(target: Target, work: ChainWork) -> ChainTile | None:
     """The tile with the least time; None if none fits."""
-    fits = [t for t in _candidates(target, work) if t.shared_bytes(work) <= target.shared_bytes]
-    costs = {t: (chain_tile_cost(target, work, t), -t.scores.step) for t in fits}
+    tiles = fitting_tiles(target, work)
+    costs = {t: (chain_tile_cost(target, work, t), -t.scores.step) for t in tiles}
     return min(costs, key=costs.__getitem__, default=None)
+
+
+def fitting_tiles(target: Target, work: ChainWork) -> list[ChainTile]:
+    """The tiles that there is shared memory for."""
+    tiles = _candidates(target, work)
+    return [t for t in tiles if t.shared_bytes(work) <= target.shared_bytes]
 
 
 def _candidates(target: Target, work: ChainWork) -> Iterator[ChainTile]:
@@ -391,7 +398,7 @@ class _ChainTiling:
         """The last reduce is a contraction, whose results have a tile too."""
         plan, chain = self.plan, self.chain
         results = Tiling(plan, chain.name, chain.last, self._axes, tile)
-        row, column = results.blocks()
+        row, column = results.blocks(self._more_work())
         terms = self._along()
         here = self._first_contractions(row, terms)
         plan.do("run_along", chain.last)
@@ -407,7 +414,7 @@ class _ChainTiling:
         """The last reduce gives one result for each row, as those before it."""
         plan, chain = self.plan, self.chain
         results = Tiling(plan, chain.name, chain.last, self._axes, self.tile.scores)
-        row = results.row_blocks()
+        row = results.row_blocks(self._more_work())
         terms = self._along()
         here = self._first_contractions(row, terms)
         plan.do("run_along", chain.last)
@@ -416,6 +423,21 @@ class _ChainTiling:
         results.threads(chain.last, f"{row}@{chain.last}", terms[chain.last])
         results.threads(chain.name, row, None)
         self._finish(fills)
+
+    def _more_work(self) -> int:
+        """1 if later rows have more terms that count, -1 if less, 0 if all have as many."""
+        rows = set(self.chain.rows)
+        for n in (*self.chain.steps, self.chain.last):
+            nest = self.plan.nest(n)
+            terms = {loop.range for loop in nest.loops}
+            for e in nest.nodes:
+                if e.op is not ExprOp.CMPLT or not (e.ranges & rows and e.ranges & terms):
+                    continue
+                by_range, _ = (e.src[0] - e.src[1]).linear()
+                steps = [step for r, step in by_range.items() if r in rows]
+                if e.src[0].dtype is INDEX and steps:
+                    return 1 if min(steps) < 0 else -1
+        return 0
 
     @property
     def _axes(self) -> Axes:
@@ -516,4 +538,8 @@ class _ChainTiling:
         plan, last = self.plan, self.chain.last
         for fill in fills:
             fill_copy(plan, fill, self.tile.scores)
-        plan.limit(last, plan.nest(last).loops[0].range.name)
+        plain = plan.nest(last).loops[0]
+        plan.limit(last, plain.range.name)
+        limited = plan.nest(last).loops[0] != plain
+        if limited and segments_of(plan.kernel, plan.nest(last), 0):
+            plan.do("segment", last, plain.range.name)

@@ -243,18 +243,26 @@ class Tiling:
             self.plan.do("fuse", nest, self.plan.nest(nest).loops[depth].range.name)
         return self.plan.nest(nest).loops[depth].range.name
 
-    def row_blocks(self) -> str:
-        """A block for each tile of results that have rows alone; the loop over a tile's rows."""
+    def row_blocks(self, work: int = 0) -> str:
+        """A block for each tile of results that have rows alone; the loop over a tile's rows.
+
+        `work` says whether later rows take more work (1), or less (-1).
+        """
         plan, name, axes = self.plan, self.name, self.axes
         plan.do("reorder", name, tuple(r.name for r in (*axes.batch, *axes.rows)))
         row = self._fuse(name, axes.rows)
         plan.do("split", name, row, self.tile.block_rows, "mask")
+        if work:
+            plan.do("reorder", name, (*self._most_work_first(f"{row}.o", work), f"{row}.i"))
         first = [loop.range for loop in plan.nest(name).loops[:-1]]
         plan.do("parallel", name, self._fuse(name, first))
         return f"{row}.i"
 
-    def blocks(self) -> tuple[str, str]:
-        """A block for each tile; the loops over a tile's rows and over its columns."""
+    def blocks(self, work: int = 0) -> tuple[str, str]:
+        """A block for each tile; the loops over a tile's rows and over its columns.
+
+        `work` says whether later rows take more work (1), or less (-1).
+        """
         plan, name, axes = self.plan, self.name, self.axes
         order = (*axes.batch, *axes.rows, *axes.columns)
         if len(order) > 1:
@@ -262,11 +270,37 @@ class Tiling:
         row, column = self._fuse(name, axes.rows), self._fuse(name, axes.columns)
         plan.do("split", name, row, self.tile.block_rows, "mask")
         plan.do("split", name, column, self.tile.block_columns, "mask")
-        outer = (*(r.name for r in axes.batch), *self._grouped(f"{row}.o", f"{column}.o"))
+        if work:
+            outer = (*self._most_work_first(f"{row}.o", work), f"{column}.o")
+        else:
+            outer = (*(r.name for r in axes.batch), *self._grouped(f"{row}.o", f"{column}.o"))
         plan.do("reorder", name, (*outer, f"{row}.i", f"{column}.i"))
         first = [loop.range for loop in plan.nest(name).loops[: len(outer)]]
         plan.do("parallel", name, self._fuse(name, first))
         return f"{row}.i", f"{column}.i"
+
+    def _most_work_first(self, row: str, work: int) -> tuple[str, ...]:
+        """The loops over the batch and over tiles of rows, so that blocks with most work come
+        first, among those of as many products as fill the device.
+
+        What begins last is then done soon, and multiprocessors are idle for a short time.
+        """
+        plan, name = self.plan, self.name
+        if work > 0:
+            plan.do("reverse", name, row)
+        if not self.axes.batch:
+            return (row,)
+        batch = self._fuse(name, self.axes.batch)
+        sizes = {o.range.name: o.range.size for o in plan.nest(name).loops}
+        if not (sizes[row].is_const and sizes[batch].is_const):
+            return row, batch
+        count, rows = sizes[batch].arg, sizes[row].arg
+        least = -(-2 * RESIDENT * multiprocessors(plan.target) // rows)
+        group = next((n for n in range(least, count) if count % n == 0), count)
+        if group == count:
+            return row, batch
+        plan.do("split", name, batch, group)
+        return f"{batch}.o", row, f"{batch}.i"
 
     def _grouped(self, row: str, column: str) -> list[str]:
         """Blocks in an order in which those that run at once use few rows and few columns.

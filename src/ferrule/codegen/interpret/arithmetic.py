@@ -214,7 +214,7 @@ _ALU: Final[dict[ExprOp, Callable[..., Array]]] = {
     ExprOp.SQRT: numpy.sqrt,
     ExprOp.TRUNC: numpy.trunc,
     ExprOp.ROUND: numpy.rint,
-    ExprOp.EXP2: numpy.exp2,
+    ExprOp.NEAR_EXP2: numpy.exp2,
     ExprOp.TF32: to_tf32,
 }
 _STORAGE_ONLY: Final = frozenset(

@@ -355,6 +355,32 @@ def reorder(kernel: Kernel, nest_name: str, names: Sequence[str]) -> Kernel:
     return replace(kernel, nests=tuple(nests))
 
 
+def reverse(kernel: Kernel, nest_name: str, name: str) -> Kernel:
+    """The last iteration of a loop comes first. Exact, as no value is made along the loop.
+
+    >>> from ferrule.codegen.kernel import Compute, Store, show
+    >>> from ferrule.dtype import dtypes
+    >>> from ferrule.expr import load, range_
+    >>> i = range_("i", 4)
+    >>> copy = Compute("a", load(1, dtypes.float32, i), store=Store(0, i))
+    >>> kernel = Kernel("copy", (Nest("a", (copy,), (Loop(i),)),), (dtypes.float32,) * 2)
+    >>> print(show(reverse(kernel, "a", "i")))
+    kernel copy(b0: float32, b1: float32)
+      # a
+      for i in 4:
+        b0[i * -1 + 3] = b1[i * -1 + 3]
+    """
+    nest = nest_of(kernel, nest_name)
+    loop = nest.loops[depth_of(kernel, nest, name)]
+    made = [c for c in nest.computes if c.monoid is not None or loop.range in c.ranges]
+    if made or loop.mapped({}) != Loop(loop.range, loop.kind):
+        raise ScheduleError(
+            f"reverse({name}) in kernel {kernel.name}: {nest_name} makes a value along it, or it "
+            "does not run all of its iterations"
+        )
+    return map_all(kernel, {loop.range: loop.range.size - 1 - loop.range})
+
+
 def limit(kernel: Kernel, nest_name: str, name: str) -> Kernel:
     """A loop runs without the first and last iterations that conditions on indices make useless.
 
@@ -449,12 +475,11 @@ def segment(kernel: Kernel, nest_name: str, name: str) -> Kernel:
     depth = depth_of(kernel, nest, name)
     loop = nest.loops[depth]
     found = segments_of(kernel, nest, depth)
-    runs = loop.kind in (Kind.SERIAL, Kind.PARALLEL) and not nest.kept
-    inside = any(n.at is not None and n.at[0] == nest_name for n in kernel.nests)
-    if not found or not runs or inside or nest.at is not None:
+    runs = loop.kind in (Kind.SERIAL, Kind.PARALLEL) and loop.range not in nest.kept
+    if not found or not runs:
         raise ScheduleError(
             f"segment({name}) in kernel {kernel.name}: no condition of {nest_name} changes a few "
-            "times along it, or it is no loop of a root nest that runs and has nothing inside"
+            "times along it, or it is no loop that runs, or values are kept along it"
         )
     loops = (
         *nest.loops[:depth],
