@@ -10,7 +10,7 @@ import numpy as np
 from ferrule.codegen.interpret import interpret
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.opt import Opt
-from ferrule.target import detect_cpu
+from ferrule.target import Target, detect_cpu
 from tests.kernels import Case, make_inputs
 
 GRID = replace(
@@ -25,9 +25,9 @@ GRID = replace(
 )
 
 
-def run(case: Case, opts: Sequence[Opt] | None = None) -> Linearizer:
+def run(case: Case, opts: Sequence[Opt] | None = None, target: Target = GRID) -> Linearizer:
     """Interprets a kernel, and compares with NumPy."""
-    linearizer = Linearizer(case.ast, GRID, opts).linearize()
+    linearizer = Linearizer(case.ast, target, opts).linearize()
     inputs = make_inputs(case)
     expected = case.expected(*inputs)
     out = np.full(expected.size, np.nan, expected.dtype)

@@ -7,6 +7,7 @@ from tests.gpus import nvidia
 from tests.kernels import (
     Case,
     add,
+    constant,
     layernorm,
     load,
     mul,
@@ -313,3 +314,30 @@ def test_several_roots_of_one_kernel() -> None:
     interpret(linearizer.uops, [*out, given.ravel()])
     for found, expected in zip(out, (given.sum(1), given.sum(0), 2 * given), strict=True):
         np.testing.assert_allclose(found, expected.ravel(), rtol=1e-5, atol=1e-5)
+
+
+# What hangs outside of all loops: its terms, and the shape of what reads it.
+OUTSIDE = [(700, (64, 300)), (16384, (16384,)), (4000, (3, 9001)), (9, (2, 41, 201))]
+
+
+@pytest.mark.parametrize(("terms", "shape"), OUTSIDE, ids=str)
+def test_what_all_need_is_computed_again_by_each_of_several_blocks(
+    terms: int, shape: tuple[int, ...]
+) -> None:
+    ones = (1,) * len(shape)
+    mean = mul(total(load(2, terms), 0), constant(1 / terms, (1,))).reshape(ones)
+    ast = store(sub(load(1, *shape), mean.expand(shape)))
+    case = Case("centred", ast, (shape, (terms,)), lambda x, y: x - y.mean())
+    blocks = run(case, target=nvidia("sm_90a")).blocks
+    assert blocks in range(2, 1057)
+
+
+def test_what_one_block_does_at_once_is_done_by_one() -> None:
+    mean = mul(total(load(2, 500), 0), constant(1 / 500, (1,)))
+    case = Case(
+        "centred",
+        store(sub(load(1, 900), mean.expand((900,)))),
+        ((900,), (500,)),
+        lambda x, y: x - y.mean(),
+    )
+    assert run(case, target=nvidia("sm_90a")).blocks == 1

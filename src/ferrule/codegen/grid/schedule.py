@@ -52,6 +52,7 @@ def _schedule_reduces(plan: Plan, name: str) -> None:
     merge_siblings(plan, plan.below(name))
     below = plan.below(name)
     plan.attempt(_meet, name)
+    plan.attempt(_again_in_blocks, name)
     if plan.attempt(schedule_reduces, name):
         return
     if not (_suits_rows(plan, name, below) and _rows(plan, name)):
@@ -83,6 +84,36 @@ def _meet(plan: Plan, name: str) -> bool:
     if once <= block and extra <= block * plan.target.max_threads:
         return True
     return AGAIN * extra <= plan.work(name)
+
+
+def _again_in_blocks(plan: Plan, name: str) -> bool:
+    """Reduces outside of all loops of a root are computed again by each of several blocks, which
+    share out the rest: that takes no longer than one block does it, and ends sooner.
+    """
+    loops, below = plan.nest(name).loops, plan.below(name)
+    outside = [n for n in below if plan.nest(n).at == (name, 0)]
+    if not loops or len(outside) < len(_hanging(plan, name)):
+        return False
+    sizes = [loop.range.size.max for loop in loops]
+    least = UNNOTICED * plan.target.block_threads
+    blocks = min(plan.target.max_threads, prod(sizes) // least)
+    if blocks < 2:
+        return False
+    depth = next(d for d in range(1, len(sizes) + 1) if prod(sizes[:d]) >= blocks)
+    first = plan.fuse_first(name, depth)
+    share = -(-prod(sizes[:depth]) // blocks)
+    if depth == len(sizes):  # whole vectors for all threads
+        share = -(-share // least) * least
+    if share > 1:
+        plan.do("split", name, first, share, "mask")
+    for n in outside:
+        plan.do("recompute", n, 1)
+    return True
+
+
+def _hanging(plan: Plan, name: str) -> list[str]:
+    """The nests that hang in the loops of a nest, or before them."""
+    return [n.name for n in plan.kernel.nests if n.at is not None and n.at[0] == name]
 
 
 def _iterations(plan: Plan, name: str) -> int:
