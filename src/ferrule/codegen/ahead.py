@@ -67,13 +67,11 @@ class CopiesAhead:
         """
         together = loop.range in self._together
         self.out.inside(UOp(UOps.WAIT, arg=self._ahead(loop) - 1))
-        copied = {c.name for nest in self._nests[loop.range] for c in nest.computes}
-        self.barrier(copied)
+        self.barrier({c.name for nest in self._nests[loop.range] for c in nest.computes})
+        self._loaded = None if together else []
+        self._copy_ahead(loop)
         if together:
             self.out.inside(UOp(UOps.WGMMA_FENCE))
-        else:
-            self._loaded = []
-            self._copy_ahead(loop)
         for nest in self._nests[loop.range]:
             for c in nest.computes:
                 self.values.filled(c)
@@ -102,15 +100,14 @@ class CopiesAhead:
         self.values.write(c, self.values.vector(c.value))
 
     def finish(self, loop: Loop) -> None:
-        """Store what this iteration has loaded for a later one; or begin the copies while products
-        go on, and wait until those of the iteration before are done.
+        """Store what this iteration has loaded for a later one; or wait until the products of the
+        iteration before are done.
         """
         for store in self._loaded or ():
             store()
         self._loaded = None
         if loop.range in self._together:
             self.out.inside(UOp(UOps.WGMMA_COMMIT))
-            self._copy_ahead(loop)
             self.out.inside(UOp(UOps.WGMMA_WAIT, arg=1))
 
     def after(self, loop: Loop) -> None:

@@ -537,16 +537,15 @@ def fill_copy(plan: Plan, name: str, tile: GridTile) -> None:
     near = mine.threads
     if turned:
         near = _nearest(plan, name, near, lanes * element.dtype.itemsize)
-    copies: list[str] = []
+    copies = list(mine.copies)
     across: list[str] = []
     left = tile.threads // first
-    for r in reversed([r for r in axes if r is not along]):
+    for r in (r for r in axes if r is not along):
         count = gcd(left, r.size.arg)
         left //= count
         share = _shared_out(plan, name, r.name, count, 1)
-        copies = [*share.copies, *copies]
-        across = [*share.threads, *across]
-    copies = [*mine.copies, *copies]
+        copies += share.copies
+        across += share.threads
     bound = [*near[:-1], *across, *near[-1:]]
     plan.do("reorder", name, (*copies, *bound, *mine.last))
     _bind(plan, name, bound, copies, mine.last)
