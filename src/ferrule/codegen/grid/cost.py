@@ -266,6 +266,8 @@ def grid_tile_cost(target: Target, work: Work, tile: GridTile) -> Any:
     steps = -(-work.terms // tile.step)
     lanes = np.maximum(tile.threads, LANES)
     cycles = term_cycles(target, tile, work.itemsize) * lanes / LANES
+    if tile.matrices is None:
+        cycles += (ROW_CYCLES * tile.rows + COLUMN_CYCLES * tile.columns) * lanes / LANES
     splits = (tile.step % work.period != 0) & (work.period % tile.step != 0)
     sides = zip(work.by_registers, (tile.block_rows, tile.block_columns), strict=True)
     for through, size in sides:
@@ -319,8 +321,7 @@ def term_cycles(target: Target, tile: GridTile, itemsize: int) -> Any:
     by = tile.matrices
     if by is None:
         banks = BANKS_CYCLES * _bank_reads(target, tile, itemsize)
-        read = ROW_CYCLES * tile.rows + COLUMN_CYCLES * tile.columns
-        return np.maximum(tile.rows * tile.columns, banks) + read
+        return np.maximum(tile.rows * tile.columns, banks)
     if by.warps > 1:
         columns = tile.block_columns
         read = (by.warps * by.rows + columns) * by.terms * by.itemsize / BANKS_BYTES
