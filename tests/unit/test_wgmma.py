@@ -4,13 +4,16 @@ import re
 from dataclasses import replace
 from itertools import product as every
 
+import numpy as np
 import pytest
 from tests.gpus import nvidia, nvrtc
+from tests.kernels import narrow_attention, numpy_softmax
 from tests.unit.test_pipeline import Product, count, interpreted
 
+from ferrule.codegen.grid.chains import Chain, ChainTile, tile_chain
 from ferrule.codegen.grid.cost import GridTile, Work, best_grid_tile
 from ferrule.codegen.grid.tile import tile_grid
-from ferrule.codegen.interpret import InterpretError, RaceError
+from ferrule.codegen.interpret import InterpretError, RaceError, interpret
 from ferrule.codegen.intrinsics import MMA, WGMMA
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
@@ -18,6 +21,7 @@ from ferrule.codegen.opt import ScheduleError
 from ferrule.codegen.plan import Plan
 from ferrule.codegen.uops import ProgramError, UOp, UOps, verify
 from ferrule.dtype import dtypes
+from ferrule.ops import LazyOp
 from ferrule.renderer.cstyle import cuda_renderer
 from ferrule.runtime.cuda_compiler import CUDACompiler
 
@@ -101,6 +105,75 @@ def test_what_is_no_product_by_warp_groups() -> None:
             verify([*uops[:place], wrong])
     with pytest.raises(ScheduleError, match="threads of 4 warps before those of a warp"):
         tiled(Product(64, 64, 64, dtypes.bfloat16), replace(SMALL, row_threads=16))
+
+
+# -- chains ----------------------------------------------------------------------------------------
+
+
+def chain_tile(groups: int, terms: int, columns: int) -> ChainTile:
+    """Rows for so many warp groups, and lines of 64 terms and columns."""
+    scores = GridTile(2, 16 * terms, 32 * groups, 4, step=64, matrices=WGMMA, stages=2)
+    return ChainTile(scores, replace(scores, columns=16 * columns, step=64 * terms), whole=True)
+
+
+def chained(ast: LazyOp, chosen: ChainTile) -> Linearizer:
+    plan = Plan(lower(ast, "chain"), H100)
+    plan.collapse()
+    chain = Chain.of(plan.kernel, "out0")
+    assert chain is not None
+    tile_chain(plan, chain, chosen)
+    return Linearizer(ast, H100, plan.opts, "chain").linearize()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "chosen"),
+    [
+        ((70, 150, 64, 64), chain_tile(1, 1, 1)),
+        ((70, 150, 64, 64), chain_tile(2, 2, 1)),
+        ((130, 200, 128, 128), chain_tile(1, 1, 2)),
+        ((40, 50, 40, 24), chain_tile(1, 1, 1)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", WGMMA.sources, ids=lambda dtype: dtype.name)
+def test_chains(dtype, sizes: tuple[int, int, int, int], chosen: ChainTile) -> None:  # type: ignore[no-untyped-def]
+    rows, terms, depth, columns = sizes
+    linearizer = chained(narrow_attention(dtype, *sizes), chosen)
+    # What has become of scores is multiplied from registers.
+    layouts = [u.arg[0] is None for u in linearizer.uops if u.op is UOps.WGMMA]
+    assert False in layouts
+    assert True in layouts
+    generator = np.random.default_rng(3)
+    shapes = ((rows, depth), (terms, depth), (terms, columns))
+    q, k, v = ((generator.standard_normal(s) / 2).astype(dtype.np) for s in shapes)
+    out = np.full(rows * columns, np.nan, np.float32)
+    interpret(linearizer.uops, [out, q.ravel(), k.ravel(), v.ravel()])
+    wide = [x.astype(np.float64) for x in (q, k, v)]
+    expected = numpy_softmax(wide[0] @ wide[1].T, 1) @ wide[2]
+    tolerance = 2.0 ** -(min(10, dtype.mantissa_bits) - 3)
+    np.testing.assert_allclose(out.reshape(rows, columns), expected, atol=tolerance)
+
+
+@pytest.mark.parametrize("op", [UOps.PROXY_FENCE, UOps.WGMMA_FENCE, UOps.WGMMA_WAIT])
+def test_what_is_missing_in_a_chain_is_found(op: UOps) -> None:
+    linearizer = chained(narrow_attention(dtypes.float16, 64, 192, 64, 64), chain_tile(1, 1, 1))
+    uops = changed(list(linearizer.uops), op)
+    arrays = [np.ones(n * 64, np.float16) for n in (64, 192, 192)]
+    with pytest.raises((InterpretError, RaceError)):
+        interpret(uops, [np.zeros(64 * 64, np.float32), *arrays])
+
+
+@pytest.mark.parametrize("width", [64, 128])
+def test_large_chains_are_by_warp_groups(width: int) -> None:
+    ast = narrow_attention(dtypes.bfloat16, 4096, 4096, width, width)
+    k = Linearizer(ast, H100).linearize()
+    assert count(k.uops, UOps.WGMMA) > 0
+    assert not count(k.uops, UOps.MMA)
+    source = cuda_renderer(H100).render(k.name, k.uops)
+    assert nvrtc().resources(source, "sm_90a").spilled_bytes == 0
+
+
+# -- what is chosen --------------------------------------------------------------------------------
 
 
 def test_large_products_are_by_warp_groups_where_copies_need_no_registers() -> None:

@@ -203,3 +203,32 @@ def test_chains_by_warps(dtype: DType, gpu: GPU, runner: MakeRunner) -> None:
     expected = numpy_softmax(q @ key.T, 1) @ value
     found = out.toCPU().reshape(rows, columns)
     np.testing.assert_allclose(found, expected, atol=2.0 ** -(min(10, dtype.mantissa_bits) - 3))
+
+
+@pytest.mark.parametrize("width", [64, 128])
+@pytest.mark.parametrize("dtype", WGMMA.sources, ids=lambda dtype: dtype.name)
+def test_chains_by_warp_groups(dtype: DType, width: int, gpu: GPU, runner: MakeRunner) -> None:
+    if not WGMMA.is_native(gpu_target(gpu)):
+        pytest.skip("this GPU has no products by warp groups")
+    rows, terms, depth, columns = 200, 300, width, width
+    ast = narrow_attention(dtype, rows, terms, depth, columns)
+    plan = Plan(lower(ast, "chain"), gpu_target(gpu))
+    plan.collapse()
+    chain = Chain.of(plan.kernel, "out0")
+    assert chain is not None
+    scores = GridTile(2, 16, 64, 4, step=64, matrices=WGMMA, stages=2)
+    results = replace(scores, columns=width // 4, step=64)
+    tile_chain(plan, chain, ChainTile(scores, results, whole=True))
+    k = Linearizer(ast, plan.target, plan.opts, "chain").linearize()
+    assert any(u.op is UOps.WGMMA for u in k.uops)
+    run = runner(k.name, cuda_renderer(plan.target).render(k.name, k.uops), k.blocks, k.threads)
+    run.runtime_args = {"shared_bytes": k.shared_bytes}
+    generator = np.random.default_rng(0)
+    shapes = ((rows, depth), (terms, depth), (terms, columns))
+    arrays = [generator.standard_normal(shape).astype(dtype.np) for shape in shapes]
+    out = Buffer.fromCPU("CUDA", np.zeros((rows, columns), np.float32))
+    run.exec([out, *(Buffer.fromCPU("CUDA", value) for value in arrays)])
+    q, key, value = (x.astype(np.float64) for x in arrays)
+    expected = numpy_softmax(q @ key.T, 1) @ value
+    found = out.toCPU().reshape(rows, columns)
+    np.testing.assert_allclose(found, expected, atol=2.0 ** -(min(10, dtype.mantissa_bits) - 3))
