@@ -49,19 +49,24 @@ DIRECTIONS = 3
 """In how many of them a derivative has to be wrong to be a finding."""
 
 # Their derivatives are not those of their values, by definition: the edges of a histogram are
-# constants, and a variance that is too small has the derivative at the smallest one.
+# constants, a variance that is too small has the derivative at the smallest one, and eigenvalues
+# are of symmetric matrices, of which only one half is read but both have a share of the derivative.
 CUT = words(
     """detach data cast astype byte char short int long bool half bfloat16 float type_as nextafter
-    histogram GaussianNLLLoss"""
+    histogram GaussianNLLLoss eigh eigvalsh"""
 )
 
 # Where two of their operands are equal, each has half of the derivative: the mean of both sides.
 HALVES = words("maximum minimum fmax fmin")
 
 # The derivative of a norm at 0 is 0 by definition, also where it is smooth there; a pseudoinverse
-# is not even continuous at singular matrices, as those of round numbers often are; and a target may
-# be cut to an integer.
-AT_ROUND_NUMBERS = words("lp_pool1d lp_pool2d lp_pool3d pinv multilabel_margin_loss")
+# is not even continuous at singular matrices, as those of round numbers often are; a target may be
+# cut to an integer; and of losses with a corner in their slopes at both 1 and -1, one element comes
+# in as another one leaves, which differences to both sides do not show.
+AT_ROUND_NUMBERS = words(
+    """lp_pool1d lp_pool2d lp_pool3d pinv multilabel_margin_loss smooth_l1_loss huber_loss
+    SmoothL1Loss HuberLoss"""
+)
 
 
 @dataclass
