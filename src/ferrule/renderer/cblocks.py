@@ -23,6 +23,7 @@ from ferrule.renderer.cprelude import Helper, Prelude, bits_of, of_bits
 
 _COMMUTES: Final = frozenset({ExprOp.ADD, ExprOp.MUL, ExprOp.AND, ExprOp.OR, ExprOp.XOR})
 _SHIM: Final = "defined(FERRULE_SHIM)"  # of the tests: functions with these names are there
+_WARP_GROUPS_IF: Final = f"!{_SHIM} && defined(__CUDA_ARCH_FEAT_SM90_ALL)"
 # What a warp can exchange; narrower values go as integers.
 _EXCHANGED: Final = frozenset({"i32", "u32", "i64", "u64", "float", "double"})
 
@@ -277,7 +278,7 @@ def wgmma(prelude: Prelude, source: DType, results: int, layouts: tuple[int | No
     form = ", ".join(["1", "1", *(str(int(n > 0)) for n in turned)])
     shape = f"m64n{results * 2}k16.f32.{kind}.{kind}"
     lines += [
-        f"#if !{_SHIM} && {WARP_GROUPS_IF}",
+        f"#if {_WARP_GROUPS_IF}",
         *descriptors,
         'asm volatile("{ .reg .pred p; setp.ne.b32 p, 1, 0;\\n"',
         f'    "wgmma.mma_async.sync.aligned.{shape} {{{registers}}}, "',
@@ -301,7 +302,6 @@ def wgmma(prelude: Prelude, source: DType, results: int, layouts: tuple[int | No
     return Helper(name, result, ", ".join(["i32 thread", *parameters]), "\n".join(lines))
 
 
-WARP_GROUPS_IF: Final = "defined(__CUDA_ARCH_FEAT_SM90_ALL)"
 _OF_WARP_GROUPS: Final = {
     UOps.WGMMA_FENCE: ("begin_products", "wgmma.fence.sync.aligned;"),
     UOps.WGMMA_COMMIT: ("commit_products", "wgmma.commit_group.sync.aligned;"),
@@ -315,7 +315,7 @@ def of_warp_groups(u: UOp) -> Helper:
     there is nothing to wait for.
     """
     name, instruction = (text.format(u.arg) for text in _OF_WARP_GROUPS[u.op])
-    body = [f"#if !{_SHIM} && {WARP_GROUPS_IF}", f'asm volatile("{instruction}" ::: "memory");']
+    body = [f"#if {_WARP_GROUPS_IF}", f'asm volatile("{instruction}" ::: "memory");']
     return Helper(name, "void", "void", "\n".join([*body, "#endif"]))
 
 
