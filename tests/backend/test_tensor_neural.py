@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ferrule import nn
+from ferrule import Context, nn
 from ferrule.dtype import DType, dtypes
 from ferrule.tensor import Tensor
 
@@ -385,6 +385,18 @@ def test_gumbel_softmax_draws_as_often_as_softmax_says() -> None:
     assert x[:, :3].half().gumbel_softmax().dtype is dtypes.float16
     with pytest.raises(ValueError, match=r"\[gumbel_softmax\] tau 0 has to be more than 0"):
         x.gumbel_softmax(tau=0)
+
+
+def test_gumbel_softmax_is_as_exact_as_its_logits(device: str) -> None:
+    logits = np.linspace(-2, 2, 12).reshape(3, 4)
+
+    def drawn() -> np.ndarray:
+        Tensor.manual_seed(3)
+        return Tensor(logits, dtype="float64").gumbel_softmax().numpy()
+
+    found = drawn()
+    with Context(FERRULE_DEVICE="NUMPY"):
+        np.testing.assert_allclose(found, drawn(), rtol=1e-12)
 
 
 def test_a_hard_gumbel_softmax_has_the_gradient_of_the_soft_one() -> None:

@@ -61,11 +61,12 @@ HALVES = words("maximum minimum fmax fmin")
 
 # The derivative of a norm at 0 is 0 by definition, also where it is smooth there; a pseudoinverse
 # is not even continuous at singular matrices, as those of round numbers often are; a target may be
-# cut to an integer; and of losses with a corner in their slopes at both 1 and -1, one element comes
-# in as another one leaves, which differences to both sides do not show.
+# cut to an integer; and differences to both sides do not show corners that cancel: of losses with
+# one in their slopes at both 1 and -1, where one element comes in as another one leaves, and of a
+# sign that changes together with a size.
 AT_ROUND_NUMBERS = words(
     """lp_pool1d lp_pool2d lp_pool3d pinv multilabel_margin_loss smooth_l1_loss huber_loss
-    SmoothL1Loss HuberLoss"""
+    SmoothL1Loss HuberLoss copysign"""
 )
 
 

@@ -91,7 +91,9 @@ class Neural(Tables):
         if not tau > 0:
             raise ValueError(f"[gumbel_softmax] tau {tau} has to be more than 0")
         logits = self._as_float()
-        drawn = self.rand(self._shape, device=self.device)
+        # What is computed of the draws is as exact as the logits.
+        wide = dtypes.float64 if logits.dtype is dtypes.float64 else dtypes.float32
+        drawn = self.rand(self._shape, device=self.device).cast(wide)
         # An exponentially distributed number; 0 stands for those below 2**-24.
         waited = (-drawn).log1p().neg().maximum(2.0**-25)
         soft = ((logits - waited.log()) / tau).softmax(dim).cast(logits.dtype)
