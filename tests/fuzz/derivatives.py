@@ -56,6 +56,9 @@ CUT = words(
     histogram GaussianNLLLoss eigh eigvalsh"""
 )
 
+# The same of options: gradients of a table are divided by how often a row was taken, or left out.
+OPTIONS = ("scale_grad_by_freq=", "padding_idx=")
+
 # Where two of their operands are equal, each has half of the derivative: the mean of both sides.
 HALVES = words("maximum minimum fmax fmin")
 
@@ -107,7 +110,8 @@ def mistake(program: Program, way: Way, forwards: bool = True) -> str | None:
 
 def _is_smooth(program: Program) -> bool:
     cut = CUT if _kind(program) == "off" else CUT | AT_ROUND_NUMBERS
-    return all(cut.isdisjoint(methods(line)) for line in program.body)
+    chosen = any(option in line for option in OPTIONS for line in program.body)
+    return not chosen and all(cut.isdisjoint(methods(line)) for line in program.body)
 
 
 def _kind(program: Program) -> str:
