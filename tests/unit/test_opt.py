@@ -30,7 +30,7 @@ from ferrule.codegen.primitives.editing import is_ordered
 from ferrule.codegen.uops import UOps
 from ferrule.codegen.wellformed import verify
 from ferrule.dtype import dtypes
-from ferrule.expr import Expr, ExprOp, const, less, range_
+from ferrule.expr import Expr, ExprOp, const, less, minimum, range_
 from ferrule.expr import load as loaded
 from ferrule.ops import BufferOps, LazyOp, ReduceOps, UnaryOps
 from ferrule.target import detect_cpu
@@ -317,6 +317,21 @@ def test_verify_finds_loads_of_what_an_earlier_nest_has_changed() -> None:
         verify(lower(summed, "summed"))
     verify(lower(LazyOp(BufferOps.SINK, (store(total(x, 0), 2), doubled)), "in order"))
     verify(lower(LazyOp(BufferOps.SINK, (doubled, store(mul(x, y), 2))), "in one loop"))
+
+
+def test_what_a_scatter_adds_to_is_not_changed_by_its_zeros_beyond_a_tile() -> None:
+    """There its loads are kept inside, at a place that is not its own, but nothing is stored."""
+    positions = LazyOp(UnaryOps.CAST, (load(2, 27, 1),), dtypes.int32)
+    ast = store(LazyOp(ReduceOps.SCATTER, (load(1, 27, 1), positions), (1, 1)))
+    kernel = lower(ast, "scatter")
+    verify(apply_opts(kernel, [Opt("split", ("out0", "i0.0", 14, "clamp"))]))
+    zeros, added = kernel.nests
+    (compute,) = added.computes
+    assert compute.store is not None
+    next_one = loaded(0, dtypes.float32, minimum(compute.store.index + 1, 26))
+    broken = replace(added, computes=(replace(compute, value=next_one),))
+    with pytest.raises(KernelError, match="out0 loads from b0, which out0z changes"):
+        verify(replace(kernel, nests=(zeros, broken)))
 
 
 def test_only_large_plain_results_bypass_the_caches() -> None:

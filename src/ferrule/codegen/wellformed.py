@@ -11,12 +11,13 @@ from ferrule.codegen.kernel import (
     KernelError,
     Kind,
     Nest,
+    Store,
     can_overwrite,
     expressions,
     reads,
     why_not_ahead,
 )
-from ferrule.expr import Expr, ExprOp
+from ferrule.expr import Expr, ExprOp, conjuncts, less, toposort
 
 
 def verify(kernel: Kernel) -> None:
@@ -50,14 +51,14 @@ def _verify_stores(kernel: Kernel) -> None:
         return
     root_of: dict[str, Nest] = {}
     loaded: dict[str, dict[int, list[Expr]]] = {root.name: {} for root in roots}
-    stored: dict[str, dict[int, list[Expr]]] = {root.name: {} for root in roots}
+    stored: dict[str, dict[int, list[Store]]] = {root.name: {} for root in roots}
     for nest in reversed(kernel.nests):
         root = root_of[nest.name] = nest if nest.at is None else root_of[nest.at[0]]
         for e in nest.nodes:
             if e.op is ExprOp.LOAD:
                 loaded[root.name].setdefault(e.arg, []).append(e.src[0])
         for store in (c.store for c in nest.computes if c.store is not None):
-            stored[root.name].setdefault(store.slot, []).append(store.index)
+            stored[root.name].setdefault(store.slot, []).append(store)
     for number, writer in enumerate(roots):
         for place, reader in enumerate(roots):
             is_done_before = place < number and not (writer.is_shared_out and reader.is_shared_out)
@@ -65,11 +66,27 @@ def _verify_stores(kernel: Kernel) -> None:
                 continue
             for slot in stored[writer.name].keys() & loaded[reader.name].keys():
                 own = stored[reader.name].get(slot, [])
-                indices = [index for index in loaded[reader.name][slot] if index not in own]
-                if any(_may_overlap(a, b) for a in indices for b in stored[writer.name][slot]):
+                indices = [
+                    index
+                    for index in loaded[reader.name][slot]
+                    if not any(_is_place_of(store, index) for store in own)
+                ]
+                changed = [store.index for store in stored[writer.name][slot]]
+                if any(_may_overlap(a, b) for a in indices for b in changed):
                     raise KernelError(
                         f"{reader.name} loads from b{slot}, which {writer.name} changes"
                     )
+
+
+def _is_place_of(store: Store, index: Expr) -> bool:
+    """Whether an index is where something is stored, whenever it is.
+
+    Beyond the end of a tile that was filled up, loads are kept inside and nothing is stored.
+    """
+    inside = set(conjuncts(store.valid))
+    clamped = [e for e in toposort([index]) if e.op is ExprOp.MIN]
+    exact = {e: e.src[0] for e in clamped if less(e.src[0], e.src[1] + 1) in inside}
+    return index.substitute(exact) is store.index
 
 
 def _may_overlap(a: Expr, b: Expr) -> bool:
