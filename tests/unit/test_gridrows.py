@@ -332,6 +332,46 @@ def test_what_all_need_is_computed_again_by_each_of_several_blocks(
     assert blocks in range(2, 1057)
 
 
+# Few results that many others wait for each: what each is a sum of, and what reads it.
+FEW = [((3, 40), (3, 30000), 1), ((2, 64), (2, 8209), 1), ((40, 8), (9000, 8), 0)]
+
+
+@pytest.mark.parametrize(("terms", "shape", "axis"), FEW, ids=str)
+def test_what_few_rows_or_columns_need_is_computed_again_by_each_of_several_blocks(
+    terms: tuple[int, int], shape: tuple[int, int], axis: int
+) -> None:
+    ast = store(sub(load(1, *shape), total(load(2, *terms), axis).expand(shape)))
+    case = Case("centred", ast, (shape, terms), lambda x, y: x - y.sum(axis, keepdims=True))
+    assert run(case, target=nvidia("sm_90a")).blocks in range(4, 1057)
+
+
+def test_equal_parts_of_a_row_are_moved_in_vectors() -> None:
+    shape = (3, 30000)
+    ast = store(sub(load(1, *shape), total(load(2, 3, 40), 1).expand(shape)))
+    linearizer = Linearizer(ast, nvidia("sm_90a")).linearize()
+    assert set(accesses(linearizer, UOps.STORE)) == {4}
+
+
+def test_reduces_that_need_one_another_are_computed_again_together() -> None:
+    """The first of them is read by the second: they enter the blocks in the other order."""
+    shape, scores = (2, 20000), load(2, 2, 50)
+    top = reduce(ReduceOps.MAX, scores, 1)
+    weights = total(LazyOp(UnaryOps.EXP2, (sub(scores, top.expand((2, 50))),)), 1)
+    case = Case(
+        "scaled",
+        store(mul(load(1, *shape), weights.expand(shape))),
+        (shape, (2, 50)),
+        lambda x, y: x * np.exp2(y - y.max(1, keepdims=True)).sum(1, keepdims=True),
+    )
+    assert run(case, target=nvidia("sm_90a")).blocks in range(4, 1057)
+
+
+def test_what_takes_long_is_not_computed_again_by_all_blocks() -> None:
+    """Of rows that have a block each, which would all be read several times."""
+    shape = (64, 8192)
+    assert Linearizer(softmax_of(*shape).ast, nvidia("sm_90a")).blocks == 64
+
+
 def test_what_one_block_does_at_once_is_done_by_one() -> None:
     mean = mul(total(load(2, 500), 0), constant(1 / 500, (1,)))
     case = Case(

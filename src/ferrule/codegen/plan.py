@@ -228,9 +228,13 @@ class Plan:
 
     def fuse_first(self, name: str, loops: int) -> str:
         """The first loops of a nest become one; its name."""
+        return self.fuse_at(name, 0, loops)
+
+    def fuse_at(self, name: str, depth: int, loops: int) -> str:
+        """So many loops of a nest become one, from that depth on; its name."""
         for _ in range(loops - 1):
-            self.do("fuse", name, self.nest(name).loops[0].range.name)
-        return self.nest(name).loops[0].range.name
+            self.do("fuse", name, self.nest(name).loops[depth].range.name)
+        return self.nest(name).loops[depth].range.name
 
 
 def _divisions(kernel: Kernel) -> list[Expr]:

@@ -12,11 +12,11 @@ from math import prod
 
 from ferrule.codegen.chains import has_blocks
 from ferrule.codegen.grid.chains import schedule_grid_chain
-from ferrule.codegen.grid.rows import schedule_reduces
+from ferrule.codegen.grid.rows import Layout, column_of, layout_of, place_of_all, schedule_reduces
 from ferrule.codegen.grid.scatter import schedule_scatter
 from ferrule.codegen.grid.streams import last, schedule_stream, share, threads_for
 from ferrule.codegen.grid.tile import schedule_grid_tile
-from ferrule.codegen.kernel import Kind, Nest, stores_to_one_place
+from ferrule.codegen.kernel import PIECE_BYTES, Kind, Nest, stores_to_one_place
 from ferrule.codegen.plan import Plan, loads, step_of
 from ferrule.codegen.primitives.editing import ScheduleError, is_ordered
 from ferrule.codegen.rows import column_axis, merge_siblings
@@ -78,7 +78,7 @@ def _meet(plan: Plan, name: str) -> bool:
     again = [n for n in depths if depths[n] < inner]
     once = sum(_iterations(plan, n) for n in again)
     extra = once * prod(loop.range.size.max for loop in loops[:inner])
-    for n in again:
+    for n in reversed(again):  # whose readers have to be in there
         plan.do("recompute", n, inner)
     block = UNNOTICED * plan.target.block_threads
     if once <= block and extra <= block * plan.target.max_threads:
@@ -87,28 +87,49 @@ def _meet(plan: Plan, name: str) -> bool:
 
 
 def _again_in_blocks(plan: Plan, name: str) -> bool:
-    """Reduces outside of all loops of a root are computed again by each of several blocks, which
-    share out the rest: that takes no longer than one block does it, and ends sooner.
+    """Reduces that hang outside of all loops of a root, or further in where few blocks' results
+    are, are computed again by each of several blocks, which share out the loops inside: that takes
+    no longer than one block does it, and ends sooner. Where there are blocks already, it has to be
+    little that they do again.
     """
-    loops, below = plan.nest(name).loops, plan.below(name)
-    outside = [n for n in below if plan.nest(n).at == (name, 0)]
-    if not loops or len(outside) < len(_hanging(plan, name)):
+    loops, hanging = plan.nest(name).loops, _hanging(plan, name)
+    depth = _depth_of_children(plan, name)
+    if depth == len(loops) or any(plan.nest(n).at != (name, depth) for n in hanging):
         return False
     sizes = [loop.range.size.max for loop in loops]
-    least = UNNOTICED * plan.target.block_threads
-    blocks = min(plan.target.max_threads, prod(sizes) // least)
-    if blocks < 2:
+    inner, least = prod(sizes[depth:]), UNNOTICED * plan.target.block_threads
+    layout = _layout(plan, name, depth)
+    blocks = -(-prod(sizes[:depth]) // (layout.results if layout else 1))
+    shares = min(plan.target.max_threads // blocks, prod(sizes) // (least * blocks), inner // SHORT)
+    if shares < 2 or (blocks > 1 and sum(_iterations(plan, n) for n in hanging) > least):
         return False
-    depth = next(d for d in range(1, len(sizes) + 1) if prod(sizes[:d]) >= blocks)
-    first = plan.fuse_first(name, depth)
-    share = -(-prod(sizes[:depth]) // blocks)
-    if depth == len(sizes):  # whole vectors for all threads
-        share = -(-share // least) * least
-    if share > 1:
-        plan.do("split", name, first, share, "mask")
-    for n in outside:
-        plan.do("recompute", n, 1)
+    count = next(n for n in range(1, len(sizes) + 1) if prod(sizes[depth : depth + n]) >= shares)
+    first = plan.fuse_at(name, depth, count)
+    is_row = depth + count == len(sizes) and not (layout and layout.across)
+    size = _share_of(prod(sizes[depth : depth + count]), shares, least if is_row else 1)
+    if size > 1:
+        plan.do("split", name, first, size, "mask")
+    for n in reversed(hanging):  # whose readers have to be in there
+        plan.do("recompute", n, depth + 1)
     return True
+
+
+def _layout(plan: Plan, name: str, depth: int) -> Layout | None:
+    """The threads of a block, before the loops inside are shared out."""
+    below = plan.below(name)
+    if place_of_all(plan, name, below) is None:
+        return None
+    return layout_of(plan, name, below, depth, column_of(plan, name, below, depth))
+
+
+def _share_of(size: int, shares: int, whole: int) -> int:
+    """How much of a loop each block does: an equal part, so that no access needs a mask, or else
+    a multiple of what gives all threads whole vectors.
+    """
+    for count in range(shares, shares // 2, -1):
+        if size % count == 0 and (whole == 1 or size // count % PIECE_BYTES == 0):
+            return size // count
+    return -(-size // (shares * whole)) * whole
 
 
 def _hanging(plan: Plan, name: str) -> list[str]:
