@@ -28,7 +28,15 @@ from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
 from ferrule.codegen.uops import UOps
 from ferrule.dtype import dtypes
 from ferrule.expr import ExprOp, Variable
-from ferrule.ops import BufferOps, LazyOp, MovementOps, ReduceOps, UnaryOps
+from ferrule.ops import (
+    BinaryOps,
+    BufferOps,
+    LazyOp,
+    MovementOps,
+    ReduceOps,
+    TernaryOps,
+    UnaryOps,
+)
 
 
 def softmax_of(rows: int, columns: int, axis: int = 1) -> Case:
@@ -89,9 +97,104 @@ def test_places_to_read_at_are_read_once_with_what_is_there() -> None:
     np.testing.assert_allclose(out.reshape(5, 40), expected, rtol=2e-5)
 
 
+def readers(linearizer: Linearizer) -> list[str]:
+    """The nests that load from buffers."""
+    nests = linearizer.scheduled.nests
+    return [n.name for n in nests if any(e.op is ExprOp.LOAD for e in n.nodes)]
+
+
 def test_rows_that_are_too_long_are_read_again() -> None:
-    linearizer = run(softmax_of(2, 4096))
-    assert not any(".x" in nest.name for nest in linearizer.scheduled.nests)
+    case = Case("norm", store(layernorm(load(1, 2, 4096))), ((2, 4096),), numpy_layernorm)
+    assert len(readers(run(case))) == 3
+
+
+@pytest.mark.parametrize("columns", [4096, 4097, 5000])
+def test_a_maximum_and_the_powers_below_it_take_one_pass(columns: int) -> None:
+    """A long row is read once for both, a piece at a time, and once more for the result."""
+    assert len(readers(run(softmax_of(2, columns)))) == 2
+
+
+def finite_or_0(x: LazyOp) -> LazyOp:
+    """A value, or 0 instead of an infinite one."""
+    zero, inf = constant(0.0, x.shape), constant(float("inf"), x.shape)
+    magnitude = LazyOp(TernaryOps.WHERE, (LazyOp(BinaryOps.CMPLT, (zero, x)), x, sub(zero, x)))
+    finite = LazyOp(BinaryOps.CMPLT, (magnitude, inf))
+    known = LazyOp(BinaryOps.OR, (finite, LazyOp(BinaryOps.CMPNE, (x, x))))
+    return LazyOp(TernaryOps.WHERE, (known, x, zero))
+
+
+def sum_of_powers(x: LazyOp, of: LazyOp, signs: LazyOp | None = None) -> LazyOp:
+    """Of 2 ** (x - the largest of something), where there is a negative sign if there are any."""
+    shift = finite_or_0(reduce(ReduceOps.MAX, of, 1))
+    powers = LazyOp(UnaryOps.EXP2, (sub(x, shift.expand(x.shape)),))
+    if signs is not None:
+        zero = constant(0.0, x.shape)
+        is_in = LazyOp(BinaryOps.CMPLT, (signs, zero))
+        powers = LazyOp(TernaryOps.WHERE, (is_in, powers, zero))
+    return store(add(LazyOp(UnaryOps.LOG2, (total(powers, 1),)), shift))
+
+
+INF, NAN = float("inf"), float("nan")
+# What is in a row of numbers, and where.
+SPECIAL: list[dict[int, float]] = [
+    {},
+    {0: 300.0},
+    {4999: 300.0},
+    {0: INF},
+    {4999: INF},
+    {0: 300.0, 4999: INF},
+    {0: INF, 4999: 300.0},
+    {7: NAN},
+    {4999: NAN},
+    {0: INF, 2500: NAN},
+    {i: -INF for i in range(5000)},
+    {i: -INF for i in range(2500)},
+    {i: -INF for i in range(1, 5000)},
+    {i: -300.0 for i in range(5000)},
+    {i: i / 10 for i in range(5000)},
+    {i: -i / 10 for i in range(5000)},
+]
+
+
+def test_powers_in_one_pass_are_right_whatever_numbers_there_are() -> None:
+    x = np.random.default_rng(0).standard_normal((len(SPECIAL), 5000)).astype(np.float32)
+    for row, special in zip(x, SPECIAL, strict=True):
+        row[list(special)] = list(special.values())
+    source = load(1, *x.shape)
+    linearizer = Linearizer(sum_of_powers(source, source), GRID).linearize()
+    assert len(readers(linearizer)) == 1
+    out = np.zeros(len(x), np.float32)
+    with np.errstate(all="ignore"):
+        interpret(linearizer.uops, [out, x.ravel()])
+        expected = np.logaddexp2.reduce(x.astype(np.float64), 1)
+    np.testing.assert_allclose(out, expected, rtol=1e-6, atol=1e-6)
+
+
+def run_along(ast: LazyOp) -> None:
+    """A maximum and a sum of 5000 terms go along them together, 500 at a time."""
+    kernel = lower(ast, "powers")
+    (top,) = (n for n in kernel.computes if n.startswith("max"))
+    (powers,) = (n for n in kernel.computes if n.startswith("sum"))
+    loops = [(n, kernel.owner[n].loops[0].range.name, 500) for n in (top, powers)]
+    apply_opts(kernel, [*(Opt("split", loop) for loop in loops), Opt("run_along", (powers,))])
+
+
+def test_powers_go_on_from_those_before_only_if_they_are_all_there_is() -> None:
+    """What is infinite in the maximum alone would make the sum so far too large, for good."""
+    x, other = load(1, 2, 5000), load(2, 2, 5000)
+    run_along(sum_of_powers(x, x))
+    with pytest.raises(ScheduleError, match="not shifted by a largest value"):
+        run_along(sum_of_powers(x, other))
+    with pytest.raises(ScheduleError, match="no sum of all powers"):
+        run_along(sum_of_powers(x, x, other))
+
+
+def test_sums_are_multiplied_by_few_factors() -> None:
+    """Each has an error: rows of many pieces are read twice."""
+    gpu = nvidia("sm_90a")
+    for columns, count in ((50257, 1), (1 << 20, 2)):
+        x = load(1, 4096, columns)
+        assert len(readers(Linearizer(sum_of_powers(x, x), gpu))) == count
 
 
 def test_short_rows_share_a_block() -> None:

@@ -10,6 +10,7 @@ keeps its part of what several nests load.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import gcd, prod
 from typing import final
 
@@ -24,6 +25,8 @@ from ferrule.records import dataclass
 KEPT = 64  # values of one row that a thread keeps in registers, at most
 VECTORS = 8  # loads of a row that a thread does before it needs the first
 LOADS_AHEAD = VECTORS // 2  # the same in a loop over a longer row
+PIECE = 16  # values of a piece of a row that a thread keeps, where it cannot keep them all
+MOST_PIECES = 16  # of a row: with each, the error of a sum may grow by that of a power
 LEAST_NEIGHBOURS = 4  # along an axis, for what is contiguous there
 LEAST_TERMS = 4  # of one thread, where several share out a sum
 RESIDENT = 4  # blocks that hide each other's waiting on one multiprocessor
@@ -70,13 +73,46 @@ def schedule_reduces(plan: Plan, name: str) -> bool:
         _take_neighbours(plan, name, below[0], column, layout)
     _share_results(plan, name, depth, layout)
     depth = min(depth, 1) + (layout.results > 1)
-    if layout.near == 1:
+    if column is None and _in_pieces(plan, below, layout):
+        family = [n for n in family if n not in below]
+    if layout.near == 1 and family:
         _keep(plan, family, name, depth, layout)
     for nest in [n.name for n in plan.kernel.nests if n.at == (name, depth)]:
-        _share_out(plan, nest, layout)
+        if plan.nest(nest).computes[0].along is None:
+            _share_out(plan, nest, layout)
     if name in family:
         _share_out(plan, name, layout)
     return True
+
+
+def _in_pieces(plan: Plan, below: Sequence[str], layout: Layout) -> bool:
+    """Reduces that need one another go along their rows together, a piece of them at a time, where
+    rows are too long to be kept: each element is loaded once for all of them.
+    """
+    sizes = [plan.nest(n).loops[-1].range.size for n in below]
+    piece = layout.along * PIECE
+    if len(below) < 2 or not all(s is sizes[0] and s.is_const for s in sizes):
+        return False
+    if not KEPT * layout.along < sizes[0].max <= MOST_PIECES * piece or any(
+        len(plan.nest(n).loops) > 1 for n in below
+    ):
+        return False
+    if not _loaded_again(plan, below):
+        return False
+    if sizes[0].max % piece:  # where a piece ends early, no vector is whole
+        layout = replace(layout, lanes=1)
+
+    def run(plan: Plan) -> bool:
+        for n in below:
+            plan.do("split", n, plan.nest(n).loops[-1].range.name, piece, "mask")
+        plan.do("run_along", below[-1])
+        _keep(plan, below, below[-1], 1, layout)
+        for n in [n.name for n in plan.kernel.nests if n.at == (below[-1], 1)]:
+            _share_out(plan, n, layout)
+        _share_out(plan, below[-1], layout)
+        return True
+
+    return plan.attempt(run)
 
 
 def place_of_all(plan: Plan, name: str, below: Sequence[str]) -> int | None:
@@ -324,6 +360,7 @@ def _loaded_again(plan: Plan, family: Sequence[str]) -> list[tuple[str, Expr]]:
             continue
         for e in dict.fromkeys(e for c in nest.computes for e in loads(c.value)):
             inner = {loop.range for loop in nest.loops if loop.kind is Kind.SERIAL}
+            inner -= {c.along for c in nest.computes}  # one piece is open
             if e.ranges & inner != {r} or len(e.src) != 2:
                 continue
             key = e.substitute({r: axis})

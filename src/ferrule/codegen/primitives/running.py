@@ -53,6 +53,8 @@ class Parts:
     """(the largest value so far, before this part; what a sum so far is multiplied by)."""
     masked: bool = False
     """Whether terms are left out, so that a sum may be one of nothing."""
+    guarded: bool = False
+    """Whether a power is shifted by the largest value only where that is finite."""
 
     def mapped(self, ranges: Sequence[Expr], index: Sequence[Expr]) -> Parts:
         """The parts of a value that is read at an index."""
@@ -69,7 +71,8 @@ class Parts:
             raise _NotKnownError("a product of two values that both grow")
         growth = self.growth if other.growth is None else other.growth
         factors = self.factors + other.factors
-        return Parts(inner, factors, growth, self.masked or other.masked)
+        masked, guarded = self.masked or other.masked, self.guarded or other.guarded
+        return Parts(inner, factors, growth, masked, guarded)
 
     def whole(self, total: Expr) -> Expr:
         """The value of a sum of such values, from the sum of their inner ones.
@@ -219,6 +222,8 @@ class _Running:
             grown = alu(ExprOp.MUL, before, factor)
             # What there was before the first number is nothing, or not a number.
             some = alu(ExprOp.CMPLT, least, largest)
+            if parts.guarded:  # a thread's powers may all be 0, and the factor infinite
+                some = alu(ExprOp.AND, some, alu(ExprOp.CMPNE, before, const(0, before.dtype)))
             start = alu(ExprOp.WHERE, some, grown, const(0, c.value.dtype))
         self.parts[c.name] = replace(parts, growth=None)
         if c.monoid.op is ExprOp.MAX:
@@ -234,6 +239,10 @@ class _Running:
             raise _NotKnownError(f"{c.name} is no sum of what is multiplied later")
         if any(not e.ranges.isdisjoint(combined) for e in rest):
             raise _NotKnownError(f"the terms of {c.name} have different factors")
+        # Of all powers alone an infinite one is the sum, whatever the sum so far is multiplied by.
+        whole = not parts.masked and _term(parts.inner).op is ExprOp.EXP2
+        if parts.guarded and not whole:
+            raise _NotKnownError(f"{c.name} is no sum of all powers, and of nothing else")
 
     def _parts(self, e: Expr) -> Parts:
         """A value by what is known of it part by part."""
@@ -285,12 +294,32 @@ class _Running:
         difference = exponent.src[0] if scaled else exponent
         if difference.op is not ExprOp.SUB or (scaled and not exponent.src[1].arg > 0):
             raise _NotKnownError(f"{e} is no power of a difference")
-        x, largest = difference.src
-        running = largest.op is ExprOp.READ and largest.arg in self.largest
-        if self._is_running(x) or not running or self.parts[largest.arg].factors:
+        x, shift = difference.src
+        largest = shift if shift.op is ExprOp.READ else self._guarded(x, shift)
+        running = largest is not None and largest.arg in self.largest
+        if largest is None or self._is_running(x) or not running:
             raise _NotKnownError(f"{e} is not shifted by a largest value")
+        if self.parts[largest.arg].factors:
+            raise _NotKnownError(f"{e} is shifted by a multiple of a largest value")
         before = _read(largest, largest.src, self.kernel.computes[largest.arg].before)
-        return Parts(e, growth=(before, e.substitute({x: before})))
+        shifted = shift.substitute({largest: before})
+        return Parts(e, growth=(before, e.substitute({x: shifted})), guarded=shift is not largest)
+
+    def _guarded(self, x: Expr, shift: Expr) -> Expr | None:
+        """The largest of all `x`, where a shift is that or, where it is infinite, 0."""
+        if shift.op is not ExprOp.WHERE or shift.src[2] is not const(0, shift.dtype):
+            return None
+        condition, largest, _ = shift.src
+        if largest.op is not ExprOp.READ or largest.arg not in self.largest:
+            return None
+        if list(reads([condition])) != [largest] or condition.ranges - largest.ranges:
+            return None
+        own = self.kernel.owner[largest.arg].loop_ranges
+        of = _term(self.kernel.computes[largest.arg].value)
+        inner = [r for r in x.ranges if r is not self.along and r not in of.ranges]
+        free = [r for r in own if r in of.ranges]
+        same = len(inner) == len(free) == 1 and inner[0].size is free[0].size
+        return largest if same and x.substitute({inner[0]: free[0]}) is of else None
 
     # -- questions ---------------------------------------------------------------------------------
 
@@ -406,6 +435,11 @@ def _conditions(e: Expr) -> set[Expr]:
     """The conditions without which a value is 0."""
     e = uncast(e)
     return set(conjuncts(e.src[1])) if e.op is ExprOp.LOAD and len(e.src) == 2 else set()
+
+
+def _term(e: Expr) -> Expr:
+    """A term of a reduce, without the condition that leaves out others."""
+    return e.src[1] if e.op is ExprOp.WHERE and e.src[2].op is ExprOp.CONST else e
 
 
 def _read(e: Expr, index: Iterable[Expr], name: str | None = None) -> Expr:
