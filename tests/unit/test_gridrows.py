@@ -455,6 +455,25 @@ def test_equal_parts_of_a_row_are_moved_in_vectors() -> None:
     assert set(accesses(linearizer, UOps.STORE)) == {4}
 
 
+def test_rows_shorter_than_a_block_are_shared_out_together() -> None:
+    """All threads have as much to do: 65 columns alone would leave three of four idle."""
+    shape = (2048, 65)
+    spread = total(load(2, 2048), 0).reshape((1, 1)).expand(shape)
+    of_rows = mul(load(1, *shape), load(3, 2048, 1).expand(shape))
+    case = Case(
+        "sub",
+        store(sub(of_rows, spread)),
+        (shape, (2048,), (2048, 1)),
+        lambda x, y, z: x * z - y.sum(dtype=np.float64).astype(np.float32),
+    )
+    linearizer = run(case, target=nvidia("sm_90a"))
+    (root,) = linearizer.scheduled.roots
+    blocks, *inside = (loop.size for loop in root.loops)
+    assert blocks > 1
+    # The last of a thread's copies may be beyond the end.
+    assert np.prod(inside) * blocks < 1.5 * 2048 * 65
+
+
 def test_reduces_that_need_one_another_are_computed_again_together() -> None:
     """The first of them is read by the second: they enter the blocks in the other order."""
     shape, scores = (2, 20000), load(2, 2, 50)

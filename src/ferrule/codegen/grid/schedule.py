@@ -103,7 +103,12 @@ def _again_in_blocks(plan: Plan, name: str) -> bool:
     shares = min(plan.target.max_threads // blocks, prod(sizes) // (least * blocks), inner // SHORT)
     if shares < 2 or (blocks > 1 and sum(_iterations(plan, n) for n in hanging) > least):
         return False
-    count = next(n for n in range(1, len(sizes) + 1) if prod(sizes[depth : depth + n]) >= shares)
+    is_short = sizes[-1] < plan.target.block_threads  # all loops as one have work for all threads
+    count = next(
+        n
+        for n in range(1, len(sizes) + 1)
+        if depth + n == len(sizes) or (not is_short and prod(sizes[depth : depth + n]) >= shares)
+    )
     first = plan.fuse_at(name, depth, count)
     is_row = depth + count == len(sizes) and not (layout and layout.across)
     size = _share_of(prod(sizes[depth : depth + count]), shares, least if is_row else 1)
