@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from tests.fuzz.program import words
+
 Array = np.ndarray[Any, Any]
 Function = Callable[..., Any]
 
@@ -451,10 +453,12 @@ MOVEMENTS: Final[Mapping[str, Function]] = {
     "gather": _gathered,
     "index_select": lambda x, dim, index: np.take(x, as_integers(index), dim),
     "take": lambda x, index: x.reshape(-1)[as_integers(index)],
-    "scatter_add": _scatter_added,
-    "index_add": _index_added,
     "zeros_like": np.zeros_like,
     "ones_like": np.ones_like,
+}
+ADDITIONS: Final[Mapping[str, Function]] = {
+    "scatter_add": _scatter_added,
+    "index_add": _index_added,
 }
 
 # -- products and windows ------------------------------------------------------------------------
@@ -547,4 +551,10 @@ PRODUCTS: Final[Mapping[str, Function]] = {
     **{f"avg_pool{n}d": _pooled(n, np.mean) for n in (1, 2, 3)},
 }
 
-FUNCTIONS: Final = {**ELEMENTS, **REDUCTIONS, **MOVEMENTS, **PRODUCTS}
+FUNCTIONS: Final = {**ELEMENTS, **REDUCTIONS, **MOVEMENTS, **ADDITIONS, **PRODUCTS}
+EXACT: Final = MOVEMENTS.keys() | words(
+    """abs absolute neg negative positive floor ceil trunc fix round sign sgn heaviside copysign
+    maximum minimum fmax fmin max amax min amin any all msort relu relu6 hardtanh clamp clip
+    clamp_min clamp_max threshold where masked_fill nan_to_num"""
+)
+"""Functions that choose among numbers, or make integers of them: no result is rounded."""

@@ -115,6 +115,17 @@ def test_what_all_devices_have_wrong_is_a_finding(monkeypatch: pytest.MonkeyPatc
     assert "NumPy" in finding.detail
 
 
+def test_what_chooses_among_numbers_may_not_round_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    thirds = Source("a0", 'Tensor([[1 / 3, -2 / 3], [0.1, -7.7]], dtype="float32")')
+    absolute = Value.absolute
+    for line in ("a0.abs()", "a0.abs().T[0].max()", "a0.maximum(a0.abs())"):
+        assert check(Program((thirds,), (f"v2 = {line}",), ("v2",)), [Way()]) is None
+    monkeypatch.setattr(Value, "absolute", lambda value: (absolute(value) + 1) - 1)
+    finding = check(Program((thirds,), ("v2 = a0.abs()",), ("v2",)), [Way()])
+    assert finding is not None
+    assert "NumPy" in finding.detail
+
+
 def test_integers_that_wrap_on_the_way_are_left_alone() -> None:
     """NumPy computes in float64, where nothing wraps."""
     wide = Source("a0", 'Tensor([[300, 2], [1, 0]], dtype="int16")')
