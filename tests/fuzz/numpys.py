@@ -85,13 +85,25 @@ class NumpyOracle:
         if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
             return
         found = values.get(statement.targets[0].id)
-        if not isinstance(found, Tensor) or not _is_plain(found):
+        if not isinstance(found, Tensor):
+            return
+        asked = _dtype_asked(statement.value)
+        if asked not in (None, found.dtype.name):
+            raise DiffersError(f"{line}\nasked for {asked}, ferrule gives {found.dtype.name}")
+        if not _is_plain(found):
             return
         oracle = _Oracle(values)
         result = _done(lambda: oracle.value(statement.value))
         compared[result is not None] += 1
         if result is not None:
             _compare(line, result, found, oracle)
+
+
+def _dtype_asked(call: ast.expr) -> str | None:
+    """The name of the dtype that a call is asked to give, by the keyword of all functions."""
+    words = call.keywords if isinstance(call, ast.Call) else []
+    given = [word.value for word in words if word.arg == "dtype"]
+    return given[0].value if given and isinstance(given[0], ast.Constant) else None
 
 
 def _done(work: Callable[[], Any]) -> Array | None:

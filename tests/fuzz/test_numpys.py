@@ -2,6 +2,7 @@
 
 import pytest
 
+from ferrule import Tensor
 from ferrule.gradient import Value
 from ferrule.tensor.cell import Cell
 from tests.fuzz import namespaces, surface
@@ -124,6 +125,16 @@ def test_what_chooses_among_numbers_may_not_round_them(monkeypatch: pytest.Monke
     finding = check(Program((thirds,), ("v2 = a0.abs()",), ("v2",)), [Way()])
     assert finding is not None
     assert "NumPy" in finding.detail
+
+
+def test_a_dtype_that_is_asked_for_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = Program(SOURCES, ('v2 = a0.softmax(0, dtype="float64")',), ("v2",))
+    assert check(program, [Way()]) is None
+    softmax = Tensor.softmax
+    monkeypatch.setattr(Tensor, "softmax", lambda x, axis, dtype: softmax(x, axis))
+    finding = check(program, [Way()])
+    assert finding is not None
+    assert "asked for float64, ferrule gives float32" in finding.detail
 
 
 def test_integers_that_wrap_on_the_way_are_left_alone() -> None:
