@@ -136,7 +136,7 @@ def _slopes(program: Program, way: Way, seed: int, forwards: bool) -> Slopes | N
     """The derivative in a random direction; None at extremes."""
     rng = np.random.default_rng([program.seed, seed])
     places = _Places(program, rng)
-    if any(np.abs(array).max(initial=0) > LARGEST for array in places.arrays):
+    if not all(np.abs(array).max(initial=0) <= LARGEST for array in places.arrays):  # nor NaN
         return None
     directions = places.directions(rng)
     with Context(**settings_of(replace(way, jit=0))):

@@ -209,6 +209,9 @@ def test_extremes_say_nothing_about_derivatives() -> None:
     huge = replace(A, made="Tensor([1.0, 3e38, 0.0])")
     program = Program((huge,), ("c = a * 1",), ("c",), 8, 1, ("a",))
     assert found(program, Way(derivative="differences")) is None
+    unused = replace(A, made='Tensor([float("nan"), float("inf"), 0.0])')
+    program = Program((unused,), ("b = a * a", "c = b[3:]"), ("c",), 8, 1, ("a",))
+    assert found(program, Way(derivative="differences")) is None
 
 
 def test_extremes_say_nothing_about_second_derivatives() -> None:
