@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ferrule import Context, Tensor
+from tests.fuzz.check import Finding
 from tests.fuzz.drawing import NothingFitsError
 from tests.fuzz.generate import Generator
 from tests.fuzz.numpys import DiffersError
-from tests.fuzz.program import assigned
+from tests.fuzz.program import Program, assigned
 from tests.fuzz.reference import Oracle, UndefinedError
 from tests.fuzz.surface import Method
 
+# Public methods that programs may call, but of which no accepted call is ever drawn.
+UNREACHED = {
+    "masked_scatter_": "needs as many values as the mask; masked_scatter has a recipe",
+    "scatter_reduce_": "needs the name of a reduction; scatter_reduce has a recipe",
+}
+TRIES = 240
+"""For a call that is accepted."""
 CALLS_EACH = 6
 """Of one generator: what is drawn for a call is there for the next, so that shapes vary."""
 
@@ -24,6 +32,14 @@ def accepted(method: Method, tries: int, least: int = 1, oracle: Oracle | None =
     if method.lacking:
         return 0
     return accepted_statements(lambda generator: generator.call(method), tries, least, oracle)
+
+
+def refused(method: Method) -> Finding | None:
+    """The finding that all calls of a method raise: an error of each alone may be the caller's."""
+    if method.name in UNREACHED or accepted(method, TRIES):
+        return None
+    said = f"of {TRIES} calls, none is accepted"
+    return Finding("error", Program((), (), ()), None, f"refuses all: {method.name}", said)
 
 
 def accepted_statements(

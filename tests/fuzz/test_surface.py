@@ -6,15 +6,8 @@ import pytest
 
 from ferrule import Tensor
 from tests.fuzz import reached, surface
-from tests.fuzz.calls import accepted
+from tests.fuzz.calls import UNREACHED, accepted, refused
 from tests.fuzz.recipes import RECIPES
-
-# Public methods that programs may call, but of which no accepted call is ever drawn.
-UNREACHED = {
-    "masked_scatter_": "needs as many values as the mask; masked_scatter has a recipe",
-    "scatter_reduce_": "needs the name of a reduction; scatter_reduce has a recipe",
-}
-TRIES = 240
 
 
 @pytest.mark.parametrize("method", surface.methods(), ids=lambda method: method.name)
@@ -27,7 +20,18 @@ def test_programs_call_every_public_method(method: surface.Method) -> None:
         f"no argument can be drawn for {method.lacking} of {method.name}: add a maker to "
         "tests/fuzz/surface.py, a recipe to tests/fuzz/recipes.py, or a reason to UNREACHED"
     )
-    assert accepted(method, TRIES), f"no call of {method.name} was accepted: add a recipe"
+    assert refused(method) is None, "add a recipe"
+
+
+def test_a_method_that_refuses_all_calls_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **words: object) -> Tensor:
+        raise ValueError("no such shape")
+
+    monkeypatch.setattr(Tensor, "hypot", refuse)
+    findings = {m.name: refused(m) for m in surface.methods() if m.name in ("hypot", "atan2")}
+    assert findings["atan2"] is None
+    assert findings["hypot"] is not None
+    assert findings["hypot"].where == "refuses all: hypot"
 
 
 def test_what_is_named_is_there() -> None:

@@ -21,11 +21,13 @@ from typing import Any
 
 from ferrule.device import Device, DeviceUnavailableError
 from tests.fuzz import nesting, reached
+from tests.fuzz.calls import refused
 from tests.fuzz.check import Finding, check, error_finding, is_internal
 from tests.fuzz.generate import Generator
 from tests.fuzz.program import Program
 from tests.fuzz.shrink import shrink
 from tests.fuzz.single import Single
+from tests.fuzz.surface import methods
 from tests.fuzz.ways import Way, draw_ways
 
 DEVICES = ("NUMPY", "CPU", "CPU")
@@ -83,7 +85,12 @@ def drawn(job: Job, index: int) -> tuple[Generator, Program | None, list[Way]]:
     generator = Generator(job.seed, index, job.size, focus)
     program = generator.program()
     if generator.finding is None:
-        generator.finding = Single(job.seed, index).statements() or nesting.finding(job.seed, index)
+        (method,) = rng.choices(reached.methods_in(focus) if focus.endswith(".py") else methods())
+        generator.finding = (
+            Single(job.seed, index).statements()
+            or nesting.finding(job.seed, index)
+            or refused(method)
+        )
     if program is None or generator.finding is not None:
         return generator, None, []
     return generator, program, draw_ways(program, rng, focus, job.devices, job.ways)
