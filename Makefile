@@ -11,7 +11,7 @@ LOWEST_CUDA := cuda-bindings==13.0.0 nvidia-cuda-nvrtc==13.0.48
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test fuzz test-torch test-opencl test-oclgrind test-array-api test-wheel test-lowest lint format bench bench-quick bench-cuda docs \
-	test-cuda test-cuda-fake test-arm
+	test-cuda test-cuda-fake test-arm test-newest test-pythons test-all
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,6 +65,21 @@ bench-cuda: ## Measure on a GPU, against the peers that this Python has; it inst
 		--index-url https://download.pytorch.org/whl/cpu || \
 		.torch-venv/bin/$(INSTALL) "torch==2.13.0"
 	@touch $@
+
+# What depends on the interpreter: captures, threads, and the graph, whose nodes hold each other.
+CORE_TESTS := $(wildcard tests/backend/test_jit*.py) $(wildcard tests/unit/test_jit*.py) tests/unit/test_capture.py \
+	tests/unit/test_schedule.py tests/unit/test_realize.py tests/unit/test_outline.py tests/unit/test_stored.py \
+	tests/unit/test_hazards.py tests/unit/test_interning.py tests/unit/test_records.py tests/unit/test_enums.py \
+	tests/unit/test_threads.py tests/unit/test_python_threads.py tests/unit/test_pool.py tests/unit/test_cpu_graph.py \
+	tests/unit/test_view.py tests/unit/test_shapetracker.py tests/property/test_view_chains.py
+
+test-newest: ## Run what depends on the interpreter with the newest Python (see .ci/python)
+	.ci/python 3.14 -n 2 --dist worksteal $(CORE_TESTS)
+
+test-pythons: ## Run all tests with the other Pythons (see .ci/python)
+	for version in 3.12 3.13 3.14; do .ci/python $$version -n 2 --dist worksteal tests || exit 1; done
+
+test-all: test test-pythons test-torch test-opencl test-cuda-fake test-wheel test-lowest ## Run everything there is
 
 MINUTES ?= 5
 FUZZ ?=
