@@ -11,7 +11,7 @@ LOWEST_CUDA := cuda-bindings==13.0.0 nvidia-cuda-nvrtc==13.0.48
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test fuzz test-torch test-opencl test-oclgrind test-array-api test-wheel test-lowest lint format bench bench-quick bench-cuda docs \
-	test-cuda test-cuda-fake test-arm test-newest test-pythons test-all
+	test-cuda test-cuda-fake test-arm test-newest test-pythons test-all site
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -126,6 +126,16 @@ test-arm: build/arm/.ready ## Run a part of the tests on an emulated ARM process
 
 docs: $(VENV)/.dev ## Run every example in the documentation
 	$(BIN)/pytest -W error tests/docs
+
+# The generator of the site, beside the package, whose docstrings and tour are pages of it.
+.site-venv/.ready: pyproject.toml
+	$(PYTHON) -m venv .site-venv
+	.site-venv/bin/$(INSTALL) -e '.[docs]'
+	@touch $@
+
+site: .site-venv/.ready ## Build the site of the documentation in build/site/html; no warning, no broken link
+	.site-venv/bin/python docs/make_site.py
+	.site-venv/bin/zensical build --strict --config-file build/site/mkdocs.yml
 
 test-wheel: $(VENV)/.dev ## Build the wheel and try it in a clean environment
 	rm -rf dist build/wheel
