@@ -71,6 +71,7 @@ def no_runtime(device: str) -> Callable[[str, bytes], Any]:
 
 
 def no_kernels(device: str, part: str) -> CompileError:
+    """The error of a device that holds memory only, when a kernel is to be made for it."""
     return CompileError(
         f"device {device} has no {part}: it holds memory, and runs no kernels; copy tensors to "
         "another device first, as with x.to('CPU')"

@@ -101,6 +101,7 @@ def _unknown_name(name: object) -> str:
 
 
 def largest_finite(dtype: DType) -> float:
+    """The largest number of a float type that is no infinity."""
     if dtype is dtypes.float8_e4m3:
         return 448.0  # the bit pattern above it is NaN: this format has no infinity
     largest_exponent = (1 << (dtype.exponent_bits - 1)) - 1

@@ -133,6 +133,7 @@ class LazyOp:
         _key: str | None
 
     def __new__(cls, op: Op, src: tuple[Any, ...] = (), arg: Any = None) -> LazyOp:
+        """The interned node: equal arguments give one object."""
         src = tuple(src)
         identity = (op, src, type(arg), arg)
         node: LazyOp | None = _interned.find(identity)

@@ -59,7 +59,7 @@ class Convolution:
 
     @property
     def full(self) -> tuple[int, ...]:
-        """image, filter, row, column, channel, tap row, tap column"""
+        """Sizes: image, filter, row, column, channel, tap row, tap column."""
         return (self.images, self.filters, *self.out, self.channels, self.taps, self.taps)
 
     def windows(self, slot: int) -> LazyOp:

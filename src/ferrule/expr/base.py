@@ -114,6 +114,7 @@ class ExprBase:
     _linear: tuple[dict[Self, int], int] | None
 
     def __new__(cls, op: ExprOp, dtype: DType, src: tuple[Self, ...] = (), arg: Any = None) -> Self:
+        """The interned node: equal arguments give one object."""
         key = (op, dtype, src, exact(arg) if type(arg) is float else (type(arg), arg))
         entry = _interned.get(key)
         if entry is not None:  # as `Table.find`, without a call for each node
@@ -134,6 +135,7 @@ class ExprBase:
 
     @property
     def is_const(self) -> bool:
+        """True for a number."""
         return self.op is ExprOp.CONST
 
     @property
@@ -155,10 +157,12 @@ class ExprBase:
 
     @property
     def min(self) -> int:
+        """The least value that there may be."""
         return self.bounds()[0]
 
     @property
     def max(self) -> int:
+        """The greatest value that there may be."""
         return self.bounds()[1]
 
     @property

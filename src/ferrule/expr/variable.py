@@ -29,6 +29,7 @@ class Variable(Expr):
     __slots__ = ()
 
     def __new__(cls, name: str, min: int, max: int) -> Self:
+        """The interned variable; raises `ValueError` if there is no value between the bounds."""
         if min > max:
             raise ValueError(f"Variable {name}: min {min} is above max {max}; swap them")
         return super().__new__(cls, ExprOp.VARIABLE, INDEX, (), (name, min, max))
@@ -66,6 +67,7 @@ class Length(Variable):
     __slots__ = ()
 
     def __new__(cls, name: str, min: int, max: int) -> Self:
+        """The interned length."""
         return Expr.__new__(cls, ExprOp.VARIABLE, INDEX, (), _Exact((name, min, max)))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -87,6 +89,7 @@ class BoundVariable(Expr):
     __slots__ = ()
 
     def __new__(cls, variable: Variable, value: int) -> Self:
+        """The interned variable with its value; raises `ValueError` for one out of its bounds."""
         name, low, high = variable.arg
         if not low <= value <= high:
             raise ValueError(f"cannot bind {name} to {value}: it goes from {low} to {high}")

@@ -86,6 +86,7 @@ def broadcast(a: Value, b: Value, what: str) -> tuple[Value, Value]:
 
 
 def expanded(value: Value, shape: Shape) -> Value:
+    """A value repeated along axes in front and along those of size 1, up to a shape."""
     missing = len(shape) - len(value.node.shape)
     if missing:
         value = value.reshape((1,) * missing + value.node.shape)

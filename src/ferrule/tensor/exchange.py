@@ -85,7 +85,7 @@ class Exchange(TensorBase):
 
     @classmethod
     def from_dlpack(cls, x: Any, /, device: str | None = None, copy: bool | None = None) -> Self:
-        """A tensor in the memory of any array with `__dlpack__`: PyTorch's, JAX's, NumPy's, …
+        """A tensor in the memory of any array with `__dlpack__`: PyTorch's, JAX's, NumPy's.
 
         Memory is shared and copied as by `from_numpy`. An array on a GPU comes to the host, as a
         copy, if its library does that.

@@ -54,6 +54,7 @@ Item: TypeAlias = int | Expr | Slice | Gather | None
 
 
 def take_slice(part: slice, size: sint, axis: int) -> Slice:
+    """The elements that a slice takes of an axis with so many."""
     step = 1 if part.step is None else _whole(part.step)
     if step == 0:
         raise ValueError(f"[index] the step of the slice on axis {axis} is 0")
@@ -93,6 +94,7 @@ def _from_front(bound: sint, size: sint) -> sint:
 
 
 def take_integer(place: int, size: sint, axis: int, shape: Shape) -> sint:
+    """The place that an integer means, which may count from the end; checked where it can be."""
     if isinstance(size, int) and not -size <= place < size:
         raise IndexError(
             f"[index] {place} is out of range for axis {axis} of shape {shape}, "
@@ -102,6 +104,7 @@ def take_integer(place: int, size: sint, axis: int, shape: Shape) -> sint:
 
 
 def is_array(item: object) -> bool:
+    """True for an index that is an array of positions, or a mask."""
     return isinstance(item, TensorBase | np.ndarray | list | tuple | range)
 
 

@@ -143,6 +143,7 @@ _FLOAT64 = _Constants(
 
 
 def constants(x: Value) -> _Constants:
+    """The constants in the precision of a value."""
     return _FLOAT64 if x.dtype is dtypes.float64 else _FLOAT32
 
 
@@ -183,6 +184,7 @@ def at_most(x: Value, high: Number) -> Value:
 
 
 def within(x: Value, limits: tuple[float, float]) -> Value:
+    """A value moved to between two numbers."""
     return at_most(at_least(x, limits[0]), limits[1])
 
 

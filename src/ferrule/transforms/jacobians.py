@@ -30,7 +30,6 @@ def jacrev(function: Function, argnums: int | Sequence[int] = 0, has_aux: bool =
     >>> ferrule.jacrev(lambda x: x * x)(ferrule.Tensor([1.0, 2.0])).tolist()
     [[2.0, 0.0], [0.0, 4.0]]
     """
-
     check_function(function, "jacrev")
 
     @functools.wraps(function)
@@ -63,7 +62,6 @@ def jacfwd(function: Function, argnums: int | Sequence[int] = 0, has_aux: bool =
     >>> ferrule.jacfwd(lambda x: x * x)(ferrule.Tensor([1.0, 2.0])).tolist()
     [[2.0, 0.0], [0.0, 4.0]]
     """
-
     check_function(function, "jacfwd")
 
     @functools.wraps(function)

@@ -154,6 +154,7 @@ class Unread:
     kind = "object"
 
     def __new__(cls, *_: Any, **__: Any) -> Unread:
+        """A stand-in, whatever the class it stands for is made from."""
         return super().__new__(cls)
 
     def __init__(self, *_: Any, **__: Any) -> None:

@@ -18,6 +18,7 @@ from ferrule.tensor import Tensor
 
 
 def require(holds: bool, scheduler: object, problem: str) -> None:
+    """Raises `OptimizerError` with the name of the schedule, unless the condition holds."""
     if not holds:
         raise OptimizerError(f"{type(scheduler).__name__}: {problem}")
 
@@ -37,6 +38,7 @@ def require_count(scheduler: object, **settings: Any) -> None:
 
 
 def require_optimizer(scheduler: object, optimizer: object) -> None:
+    """Raises `OptimizerError` if a schedule is given something else than an optimiser."""
     kind = type(optimizer).__name__
     require(isinstance(optimizer, Optimizer), scheduler, f"{kind} is no Optimizer; pass one first")
 
@@ -52,6 +54,7 @@ def require_no_capture(scheduler: object) -> None:
 
 
 def rate_of(group: ParamGroup) -> float:
+    """The learning rate of a group as a number."""
     rate: float = group["lr"].item()
     return rate
 
