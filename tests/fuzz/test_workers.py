@@ -27,6 +27,6 @@ def test_a_process_ends_when_much_memory_is_reserved(
 
     monkeypatch.setattr(workers, "Worker", Counted)
     Counted.reserved = reserved
-    reports = [*Pool(Job(3, devices=("NUMPY",), ways=0), 1).run(range(3), time.monotonic() + 60)]
+    reports = [*Pool(Job(3, devices=("NUMPY",), ways=0), 1).run(range(3), time.monotonic() + 600)]
     assert [report.index for report in reports] == [0, 1, 2]
     assert len(started) == count

@@ -3,11 +3,11 @@
 import gc
 import math
 import threading
-import timeit
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from tests.effort import calls
 
 import ferrule.buffer
 from ferrule.buffer import Allocator, Buffer, BufferUseError, LRUAllocator, allocators
@@ -158,9 +158,8 @@ def test_arrays_share_memory_and_keep_it(device: str) -> None:
 
 @pytest.mark.parametrize("device", ["CPU", "NUMPY"])
 def test_toCPU_copies_nothing(device: str) -> None:
-    small, large = (Buffer(device, 1 << size, dtypes.float32) for size in (4, 24))
-    times = [min(timeit.repeat(buffer.toCPU, number=20, repeat=5)) for buffer in (small, large)]
-    assert times[1] < times[0] * 20
+    buffer = Buffer(device, 16, dtypes.float32)
+    assert np.shares_memory(buffer.toCPU(), buffer.toCPU())
 
 
 def test_filled_tells_what_the_host_has_written() -> None:
@@ -199,8 +198,8 @@ def test_a_read_guard_is_told_of_reads() -> None:
 
 def test_a_buffer_is_cheap() -> None:
     Device["CPU"]
-    seconds = min(timeit.repeat(lambda: Buffer("CPU", 16, dtypes.float32), number=2000, repeat=5))
-    assert seconds / 2000 < 20e-6  # 1.5 us on a quiet machine
+    Buffer("CPU", 16, dtypes.float32)
+    assert calls(Buffer, "CPU", 16, dtypes.float32) < 20  # 12, where a block of that size is kept
 
 
 # *** the allocator ***

@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.interrupting import interrupted_once
 
 from ferrule.config import Context, config
 from ferrule.runtime import llvm, native, pool
@@ -157,14 +157,18 @@ def test_workers_keep_their_right_to_all_cores(slow: CPUProgram) -> None:
         for _ in range(30):
             time.sleep(0.002)
             slow(memory, vals=(8,))
-    time.sleep(0.01)
-    masks = {
-        line
-        for status in Path("/proc/self/task").glob("*/status")
-        for line in status.read_text().splitlines()
-        if line.startswith("Cpus_allowed:")
-    }
-    assert len(masks) == 1
+    # A worker that is just moving is done in a moment, or as soon as a busy machine lets it run.
+    for _ in range(6000):
+        masks = {
+            line
+            for status in Path("/proc/self/task").glob("*/status")
+            for line in status.read_text().splitlines()
+            if line.startswith("Cpus_allowed:")
+        }
+        if len(masks) == 1:
+            return
+        time.sleep(0.01)
+    pytest.fail(f"workers may run on {masks}")
 
 
 def test_many_callers_at_once(counting: CPUProgram, slow: CPUProgram) -> None:
@@ -303,19 +307,13 @@ def test_a_fork_while_another_thread_runs_a_kernel(slow: CPUProgram) -> None:
 
 def test_ctrl_c_stops_a_long_kernel(slow: CPUProgram) -> None:
     memory, array = counters(10_000_000)
-    delay = 0.3
     for n_threads in (1, 2):
         array[:] = 0
-        timer = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT))
-        started = time.monotonic()
         with Context(FERRULE_NUM_THREADS=n_threads):
-            timer.start()
-            with pytest.raises(KeyboardInterrupt):
+            with pytest.raises(KeyboardInterrupt), interrupted_once(lambda: array[:1000].any()):
                 slow(memory, vals=(10_000_000,))
-            assert time.monotonic() - started < delay + 5  # it would take minutes
-            timer.join()
             done = int(array.sum())
-            assert 0 < done < 10_000_000
+            assert 0 < done < 10_000_000  # all of them would take minutes
             assert array.max() == 1
             # The process, the program and the pool are as good as before.
             array[:] = 0
