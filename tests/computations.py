@@ -139,7 +139,7 @@ def running(draw: Random, x: Tensor, a: Array) -> Result:
             lambda: ((x % 3).cumprod(axis), (a % 3).cumprod(axis)),
             lambda: (x.cummax(axis)[0], np.maximum.accumulate(a, axis)),
             lambda: (x.cummin(axis)[0], np.minimum.accumulate(a, axis)),
-            lambda: (x.diff(dim=axis), np.diff(a, axis=axis)),
+            lambda: (x.diff(axis=axis), np.diff(a, axis=axis)),
         ]
     )()
 

@@ -41,7 +41,12 @@ def load(index: int, *shape: sint, dtype: DType = dtypes.float32) -> LazyOp:
     return LazyOp(BufferOps.LOAD, (), MemBuffer(index, dtype, ShapeTracker.from_shape(shape)))
 
 
-def constant(value: float, shape: tuple[int, ...], dtype: DType = dtypes.float32) -> LazyOp:
+def sizes(x: LazyOp) -> tuple[int, ...]:
+    """A shape without variables."""
+    return tuple(int(size) for size in x.shape)
+
+
+def constant(value: float, shape: tuple[sint, ...], dtype: DType = dtypes.float32) -> LazyOp:
     st = ShapeTracker.from_shape((1,) * len(shape)).expand(shape)
     return LazyOp(BufferOps.CONST, (), ConstBuffer(value, dtype, st))
 
@@ -171,7 +176,7 @@ def attention(q: LazyOp, k: LazyOp, v: LazyOp) -> LazyOp:
 
 def causal_attention(q: LazyOp, k: LazyOp, v: LazyOp) -> LazyOp:
     """As above, with a mask that is a condition on the indices of row and column."""
-    rows, columns = q.shape[0], k.shape[0]
+    rows, columns = sizes(q)[0], sizes(k)[0]
     ones = constant(1, (rows,), dtypes.bool).pad(((columns - 1, 0),))
     seen = ones.window(0, columns).stride((1, -1))
     scores = matmul(q, k.permute((1, 0)))
@@ -204,7 +209,7 @@ def log_of_sums(scores: LazyOp) -> LazyOp:
     return add(mul(LazyOp(UnaryOps.LOG2, (powers,)), scale), largest)
 
 
-def no_later(shape: tuple[int, int]) -> LazyOp:
+def no_later(shape: tuple[int, ...]) -> LazyOp:
     """Where the column is not above the row, as a condition on indices."""
     rows, columns = shape
     ones = constant(1, (rows,), dtypes.bool).pad(((columns - 1, 0),))
@@ -217,7 +222,7 @@ def masked_scores(q: LazyOp, k: LazyOp, causal: bool = False) -> LazyOp:
     if not causal:
         return scores
     low = constant(-1e30, scores.shape)
-    return LazyOp(TernaryOps.WHERE, (no_later(scores.shape), scores, low))
+    return LazyOp(TernaryOps.WHERE, (no_later(sizes(scores)), scores, low))
 
 
 @dataclass(frozen=True)
@@ -322,13 +327,13 @@ def numpy_scatter(values: Array, places: Array, rows: int) -> Array:
 
 def running_sums(x: LazyOp) -> LazyOp:
     """Sums of the first 1, 2, 3, ... elements, as sums over windows."""
-    (size,) = x.shape
+    (size,) = sizes(x)
     return total(x.pad(((size - 1, 0),)).window(0, size), 1).reshape((size,))
 
 
 def running(op: ReduceOps, x: LazyOp, axis: int, neutral: float) -> LazyOp:
     """Each element of an axis combined with all before it, as reduces over windows."""
-    size = x.shape[axis]
+    size = sizes(x)[axis]
     none = ((0, 0),) * len(x.shape)
     pads = (*none[:axis], (size - 1, 0), *none[axis + 1 :])
     filled = padded(x, pads, neutral)
@@ -380,7 +385,7 @@ def chain_with_sums(x: LazyOp, w: LazyOp, u: LazyOp, g: LazyOp) -> LazyOp:
     """`h = tril(exp(x @ w))` and `s = h * (g @ u.T)` in blocks of rows; stored are `s @ u`, and
     the sums over rows `h.T @ g` and `s.T @ x`.
     """
-    batch, rows, columns = x.shape[0], x.shape[1], w.shape[2]
+    (batch, rows, _), columns = sizes(x), sizes(w)[2]
     ones = constant(1, (rows,), dtypes.bool).pad(((columns - 1, 0),))
     seen = ones.window(0, columns).stride((1, -1)).reshape((1, rows, columns))
     seen = seen.expand((batch, rows, columns))

@@ -66,7 +66,7 @@ def named_in(name: str) -> Named:
             assert node.level == 0, "relative import"
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Constant) and is_full_name(node.value):
-            named.strings.append(node.value)
+            named.strings.append(str(node.value))
         ours = [name for name in names if name.split(".")[0] == "ferrule"]
         named.imports.extend(map(named_by, ours))
     return named
