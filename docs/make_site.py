@@ -132,9 +132,45 @@ def tour_page() -> Iterator[tuple[str, str]]:
     for step in shown:
         match = re.fullmatch(r"\n=== (\d+)\. (.*) ===\n\n(.*)", step, re.DOTALL)
         assert match is not None
-        language = LANGUAGES.get(int(match[1]), "text")
-        parts.append(f"\n## {match[1]}. {match[2]}\n\n{fenced(match[3], language)}")
+        number, title, text = int(match[1]), match[2], match[3]
+        parts.append(f"\n## {number}. {title}\n\n")
+        if number == 1:
+            (PAGES / "docs" / "tour-graph.svg").write_text(graph_picture(text))
+            parts.append("![The nodes of the graph, sources on the left](tour-graph.svg)\n\n")
+        parts.append(fenced(text, LANGUAGES.get(number, "text")))
     yield "docs/tour.md", "".join(parts)
+
+
+def graph_picture(text: str) -> str:
+    """The graph of the tour as SVG: its lines say "%7 = MUL(%6, %3) (48, 32, 64) ..."."""
+    width, height, column, row = 104, 44, 124, 64
+    boxes, arrows = [], []
+    places: dict[str, tuple[int, int]] = {}
+    for name, op, sources, shape in re.findall(r"^(%\d+) = (\w+)\((.*?)\) \((.*?)\)", text, re.M):
+        before = [places[source] for source in re.findall(r"%\d+", sources)]
+        x = max((x for x, _ in before), default=-1) + 1
+        y = min((y for _, y in before), default=len([p for p in places.values() if p[0] == 0]))
+        places[name] = x, y
+        left, top = 10 + x * column, 10 + y * row
+        boxes.append(
+            f'<rect x="{left}" y="{top}" width="{width}" height="{height}" rx="6" class="node"/>'
+            f'<text x="{left + width // 2}" y="{top + 18}" class="op">{op}</text>'
+            f'<text x="{left + width // 2}" y="{top + 35}">{shape}</text>'
+        )
+        for source_x, source_y in before:
+            start, line = 10 + source_x * column + width, 10 + source_y * row + height // 2
+            way = f"M{start} {line} H{left - column + width} L{left} {top + height // 2}"
+            arrows.append(f'<path d="{way}"/>')
+    size = [
+        10 + max(place[axis] for place in places.values()) * step + step
+        for axis, step in enumerate((column, row))
+    ]
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size[0]} {size[1]}">'
+        "<style>text{font:13px sans-serif;text-anchor:middle}.op{font-weight:bold}"
+        "path{fill:none;stroke:#777;stroke-width:1.5}.node{fill:#e8eaf6;stroke:#3f51b5}</style>"
+        f'<rect width="100%" height="100%" fill="white"/>{"".join(arrows + boxes)}</svg>\n'
+    )
 
 
 def name_pages() -> Iterator[tuple[str, str]]:
@@ -200,6 +236,7 @@ def navigation(places: set[str]) -> list[dict[str, Any]]:
 def main() -> None:
     """Writes the pages, the files that they link to, and the generator's settings."""
     shutil.rmtree(SITE, ignore_errors=True)
+    (PAGES / "docs").mkdir(parents=True)
     pages = dict(repository_pages())
     for made in (example_pages(), tour_page(), name_pages()):
         pages.update(made)
