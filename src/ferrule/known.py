@@ -4,28 +4,17 @@ from __future__ import annotations
 
 from typing import Final, TypeVar
 
-from ferrule.dtype import dtypes
 from ferrule.expr import Expr
 from ferrule.fold import Scalar, fold, fold_reduce, is_negative_zero, same_operand
 from ferrule.node import Node, Shape
-from ferrule.ops import (
-    BinaryOps,
-    FunctionOps,
-    LoadOps,
-    MovementOps,
-    Op,
-    ReduceOps,
-    TernaryOps,
-    UnaryOps,
-)
+from ferrule.opkinds import ELEMENTWISE, MOVEMENTS, REDUCED, WHOLE_MOVEMENTS
+from ferrule.ops import FunctionOps, LoadOps, MovementOps, Op, ReduceOps, TernaryOps, UnaryOps
 from ferrule.shape.layout import storage_size
 
-_POINTWISE: Final = frozenset(
-    {*UnaryOps, *BinaryOps, *TernaryOps, *FunctionOps, MovementOps.RESHAPE, MovementOps.PERMUTE}
-)
+_POINTWISE: Final = frozenset({*ELEMENTWISE, *FunctionOps, *WHOLE_MOVEMENTS})
 _SPECIAL: Final = frozenset({TernaryOps.WHERE, UnaryOps.NEG, UnaryOps.CAST})
-_REPEATING: Final = frozenset({MovementOps.EXPAND, MovementOps.WINDOW, MovementOps.AS_STRIDED})
-_ADDS_ZEROS: Final = frozenset({MovementOps.PAD, MovementOps.UNWINDOW})
+_REPEATING: Final = frozenset([op for op, row in MOVEMENTS.items() if row.repeats])
+_ADDS_ZEROS: Final = frozenset([op for op, row in MOVEMENTS.items() if row.zeros])
 
 
 _Node = TypeVar("_Node", bound=Node)
@@ -90,9 +79,7 @@ def reduced_const(op: ReduceOps, source: Node, shape: Shape) -> Scalar | None:
     """The value of a reduce of nothing, or of a constant where its rounding is known."""
     dtype = source.dtype
     if is_empty(source.shape):
-        if op is ReduceOps.MAX:
-            return dtypes.min(dtype)
-        return 1 if op is ReduceOps.PROD else 0
+        return REDUCED[op].identity(dtype)
     value = source.base_const()
     if value is None or isinstance(value, Expr):
         return None

@@ -36,6 +36,7 @@ from ferrule.gradient import (
 )
 from ferrule.host import Array, HostFunction, on_host
 from ferrule.lazy import LazyBuffer
+from ferrule.opkinds import FORMS
 from ferrule.ops import (
     BinaryOps,
     FunctionOps,
@@ -48,7 +49,7 @@ from ferrule.ops import (
 from ferrule.random import Words, drawn_by, random_words
 from ferrule.records import dataclass
 from ferrule.runner import JITRunner
-from ferrule.shape.view import View, prod_sint, same
+from ferrule.shape.view import View, same
 from ferrule.steps import Steps
 
 
@@ -335,48 +336,13 @@ def over_lanes(node: LazyBuffer, sources: Sequence[LazyBuffer | None], size: sin
             kept = zip(node.srcs[0].shape, node.shape, strict=True)
             return first.r(op, [axis for axis, (a, b) in enumerate(kept, 1) if not same(a, b)])
         case MovementOps():
-            return _moved(op, first, others, arg, node.srcs[0].shape, size)
+            return first.moved(op, FORMS[op].batched(arg, node.srcs[0].shape, size), *others)
         case LoadOps.CONTIGUOUS:
             return first.contiguous()
         case LoadOps.FROM:
             return first.copy_to(arg)
         case _:
             raise AssertionError(f"{node} depends on nothing")
-
-
-def _moved(
-    op: MovementOps,
-    source: LazyBuffer,
-    others: Sequence[LazyBuffer],
-    arg: Any,
-    shape: Shape,
-    size: sint,
-) -> LazyBuffer:
-    """A movement of one lane, of this shape, done to all."""
-    match op:
-        case MovementOps.RESHAPE:
-            return source.reshape((size, *arg))
-        case MovementOps.PERMUTE:
-            return source.permute((0, *[axis + 1 for axis in arg]))
-        case MovementOps.EXPAND:
-            return source.expand((size, *arg))
-        case MovementOps.PAD:
-            return source.pad(((0, 0), *arg))
-        case MovementOps.SHRINK:
-            return source.shrink(((0, size), *arg))
-        case MovementOps.STRIDE:
-            return source.stride((1, *arg))
-        case MovementOps.AS_STRIDED:
-            new, strides, offset = arg
-            return source.as_strided((size, *new), (prod_sint(shape), *strides), offset)
-        case MovementOps.WINDOW:
-            axis, *rest = arg
-            return source.window(axis + 1, *rest)
-        case MovementOps.UNWINDOW:
-            axis, *rest = arg
-            return source.unwindow(axis + 1, *rest)
-        case MovementOps.GATHER:
-            return source.gather(others[0], arg + 1)
 
 
 def _assigned(node: LazyBuffer, sources: Sequence[LazyBuffer | None], size: sint) -> LazyBuffer:

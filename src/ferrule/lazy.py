@@ -11,7 +11,7 @@ place is for the scheduler to find out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import Any, Final, final
 
@@ -21,8 +21,8 @@ from ferrule.expr import Expr, as_int, sint
 from ferrule.fold import Scalar, fold_bitcast, fold_cast, is_negative_zero
 from ferrule.known import has_source_of_its_size, is_empty, moved_const, reduced_const, simpler
 from ferrule.node import Node, Shape
+from ferrule.opkinds import REDUCED
 from ferrule.ops import (
-    BinaryOps,
     LoadOps,
     MovementOps,
     Op,
@@ -52,12 +52,6 @@ def _sizes(shape: Sequence[sint]) -> Shape:
     return tuple([size if type(size) is int else as_int(size) for size in shape])
 
 
-_COMBINES: Final = {
-    ReduceOps.SUM: BinaryOps.ADD,
-    ReduceOps.MAX: BinaryOps.MAX,
-    ReduceOps.PROD: BinaryOps.MUL,
-}
-"""What combines two results of a reduce."""
 _serials = count()
 
 
@@ -69,6 +63,7 @@ class LazyBuffer(Node):
     Methods raise `OpError` for operands or arguments that do not fit, `DeviceMismatchError` for
     operands on different devices.
 
+    >>> from ferrule.ops import BinaryOps
     >>> x = LazyBuffer.const(2, dtypes.int32, (2, 3), "CPU")
     >>> x.e(BinaryOps.ADD, x).base_const(), x.permute((1, 0)).shape
     (4, (3, 2))
@@ -250,7 +245,9 @@ class LazyBuffer(Node):
         if left != 0:
             # Of an end less what is left, it is known how little that is.
             rest = whole._along(axis, length - left, length).r(op, chosen)
-            result = result.e(_COMBINES[op], rest)
+            combine = REDUCED[op].binary
+            assert combine is not None, f"{op} has no op that combines two results"
+            result = result.e(combine, rest)
         return result.cast(self.dtype)
 
     def _along(self, axis: int, start: sint, end: sint) -> LazyBuffer:
@@ -284,7 +281,7 @@ class LazyBuffer(Node):
 
     def gather(self, index: LazyBuffer, axis: int) -> LazyBuffer:
         """NumPy's `take_along_axis`; an index out of range reads 0."""
-        return self._with(MovementOps.GATHER, (index,), axis)
+        return self.moved(MovementOps.GATHER, axis, index)
 
     def _with(self, op: Op, others: tuple[LazyBuffer, ...], arg: Any) -> LazyBuffer:
         for other in others:
@@ -380,6 +377,13 @@ class LazyBuffer(Node):
     def unwindow(self, axis: int, length: sint, stride: int = 1, dilation: int = 1) -> LazyBuffer:
         """Each element at the place in `axis` that `window` took it from, zeros elsewhere."""
         return _moved(self, MovementOps.UNWINDOW, (axis, as_int(length), stride, dilation))
+
+    def moved(self, op: MovementOps, arg: Any, *others: LazyBuffer) -> LazyBuffer:
+        """Any movement of this, by its op; the others are its further operands."""
+        if others:
+            return self._with(op, others, arg)
+        simplified = _SIMPLIFIED.get(op)
+        return _moved(self, op, arg) if simplified is None else simplified(self, arg)
 
     # -- memory ----------------------------------------------------------------------------------
 
@@ -540,3 +544,14 @@ def _moved(source: LazyBuffer, op: MovementOps, arg: Any) -> LazyBuffer:
     if value is not None:
         return LazyBuffer.const(value, dtype, shape, device)
     return _make(op, srcs, arg, shape, dtype, device, key)
+
+
+_SIMPLIFIED: Final[dict[MovementOps, Callable[[LazyBuffer, Any], LazyBuffer]]] = {
+    MovementOps.RESHAPE: LazyBuffer.reshape,
+    MovementOps.PERMUTE: LazyBuffer.permute,
+    MovementOps.EXPAND: LazyBuffer.expand,
+    MovementOps.PAD: LazyBuffer.pad,
+    MovementOps.SHRINK: LazyBuffer.shrink,
+    MovementOps.STRIDE: LazyBuffer.stride,
+}
+"""The movements of which some are no node of their own."""

@@ -1,20 +1,28 @@
-"""The kinds of operations, and the shapes and dtypes that they give.
+"""The table of ops: the kinds of operations, and for each op the facts that hold whatever its
+operands contain.
 
-What each op means is in `docs/design/interfaces.md`. The rules are here, as one function for each
-kind of op, and can be asked without building a node (`infer`). `ferrule.ops` re-exports all public
-names.
+What each op means is in `docs/design/interfaces.md`. A row has the facts: how many operands, which
+dtypes, the shape of the result, the index and view rules of movements (`shape/movement.py`), the
+form of the argument, costs. What one interpretation of programs does for an op is a rule that lives
+there, keyed by the op: `docs/adding-an-op.md` names all of them. `ferrule.ops` re-exports all
+public names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, final
 
 from ferrule.dtype import DType, dtypes
 from ferrule.enums import Enum
-from ferrule.expr import Expr, as_int, sint
-from ferrule.shape.view import ShapeError, prod_sint, same
+from ferrule.expr import ExprOp, as_int, sint
+from ferrule.records import dataclass
+from ferrule.shape import movement
+from ferrule.shape.movement import Form, Found, Index, check_axis
+from ferrule.shape.view import ShapeError, View, same
+
+_BOOL: Final = dtypes.bool
 
 
 class UnaryOps(Enum):
@@ -66,29 +74,6 @@ class ReduceOps(Enum):
     MAX = 2
     PROD = 3
     SCATTER = 4
-
-
-SCATTERED = ("add", "max", "min", "prod", "last")
-"""How SCATTER combines elements with one index, and with what its third operand has there. Without
-one that is what `scatter_start` says."""
-
-
-def how_scattered(arg: Sequence[Any]) -> str:
-    """How a SCATTER with this argument combines; it is a sum where that does not say."""
-    return arg[2] if len(arg) > 2 else SCATTERED[0]
-
-
-def scatter_start(how: str, dtype: DType) -> bool | int | float:
-    """What a SCATTER without a base starts with: 0, or what changes no element.
-
-    >>> scatter_start("max", dtypes.int8), scatter_start("prod", dtypes.int8)
-    (-128, 1)
-    """
-    if how == "max":
-        return dtypes.min(dtype)
-    if how == "min":
-        return dtypes.max(dtype)
-    return 1 if how == "prod" else 0
 
 
 class MovementOps(Enum):
@@ -161,12 +146,117 @@ class OpTypeError(OpError, TypeError):
     """The operands' dtypes do not fit the op."""
 
 
-# *** shapes and dtypes of results ***
+# *** how values combine ***
 
 
-def _is_known(values: Iterable[sint]) -> bool:
-    # Lists are faster than generators, here and below: the rules run for every node that is made.
-    return all([isinstance(value, int) for value in values])
+@final
+@dataclass(frozen=True)
+class Combination:
+    """How several values become one: an associative operation, in reduces, scatters and loops.
+
+    Rules that need it look it up: the identity that a kernel's accumulator starts with, the op that
+    joins two partial results, the operation of a kernel.
+    """
+
+    name: str
+    identity: Callable[[DType], bool | int | float]
+    """The value that changes nothing, or, where the order decides, the one that is replaced."""
+    expr: ExprOp | None = None
+    """The operation on scalars in kernels; None where a rule of the scatter computes it."""
+    scatter: str | None = None
+    """What the argument of a SCATTER calls it."""
+    reduce: ReduceOps | None = None
+    """The reduce that combines so."""
+    binary: BinaryOps | None = None
+    """The element-wise op that combines two values so."""
+    bools: str | None = None
+    """The name of the combination that it is for bool."""
+    chooses: bool = False
+    """True if the result is one of the values, by their sizes."""
+
+
+COMBINATIONS: Final[dict[str, Combination]] = {
+    row.name: row
+    for row in (
+        Combination(
+            "sum",
+            lambda dtype: 0,
+            ExprOp.ADD,
+            scatter="add",
+            reduce=ReduceOps.SUM,
+            binary=BinaryOps.ADD,
+            bools="any",
+        ),
+        Combination(
+            "max",
+            dtypes.min,
+            ExprOp.MAX,
+            scatter="max",
+            reduce=ReduceOps.MAX,
+            binary=BinaryOps.MAX,
+            bools="any",
+            chooses=True,
+        ),
+        Combination("min", dtypes.max, scatter="min", chooses=True),
+        Combination(
+            "prod",
+            lambda dtype: 1,
+            ExprOp.MUL,
+            scatter="prod",
+            reduce=ReduceOps.PROD,
+            binary=BinaryOps.MUL,
+            bools="all",
+        ),
+        Combination("last", lambda dtype: 0, scatter="last"),
+        Combination("any", lambda dtype: False, ExprOp.OR),
+        Combination("all", lambda dtype: True, ExprOp.AND),
+    )
+}
+"""Each way in which values combine, by its name."""
+REDUCED: Final[dict[ReduceOps, Combination]] = {
+    row.reduce: row for row in COMBINATIONS.values() if row.reduce is not None
+}
+"""The combination of each reduce but SCATTER, whose argument names it."""
+_SCATTERED: Final[dict[str, Combination]] = {
+    row.scatter: row for row in COMBINATIONS.values() if row.scatter is not None
+}
+SCATTERED: Final = tuple(_SCATTERED)
+"""How SCATTER combines elements with one index, and with what its third operand has there. Without
+one that is what `scatter_start` says."""
+
+
+def how_scattered(arg: Sequence[Any]) -> str:
+    """How a SCATTER with this argument combines; it is a sum where that does not say."""
+    return arg[2] if len(arg) > 2 else SCATTERED[0]
+
+
+def combination_of(op: ReduceOps, arg: Any) -> Combination:
+    """How a reduce with this argument combines values."""
+    return REDUCED[op] if op in REDUCED else scattered(how_scattered(arg))
+
+
+def scattered(how: str) -> Combination:
+    """The combination that the argument of a SCATTER names; raises `OpError` for another name."""
+    row = _SCATTERED.get(how)
+    if row is None:
+        names = ", ".join(SCATTERED)
+        raise OpError(f"{ReduceOps.SCATTER}: combines by one of {names}, not {how!r}")
+    return row
+
+
+def scatter_start(how: str, dtype: DType) -> bool | int | float:
+    """What a SCATTER without a base starts with: 0, or what changes no element.
+
+    >>> scatter_start("max", dtypes.int8), scatter_start("prod", dtypes.int8)
+    (-128, 1)
+    """
+    return scattered(how).identity(dtype)
+
+
+# *** rules for shapes and dtypes ***
+
+InferRule: TypeAlias = Callable[[Op, Sequence[Info], Any], Info]
+"""From the operands' shapes and dtypes and the argument to those of the result."""
 
 
 def _misfit(op: Op, message: str) -> OpError:
@@ -188,6 +278,32 @@ def _is_integer(dtype: DType) -> bool:
     return dtypes.is_int(dtype) and dtype is not dtypes.bool
 
 
+class Takes(Enum):
+    """The dtypes that an element-wise op is defined for."""
+
+    ALL = 1
+    FLOATS = 2
+    NUMBERS = 3
+    INTEGERS = 4
+    BITS = 5
+
+
+def _check_takes(op: Op, takes: Takes, dtype: DType) -> None:
+    match takes:
+        case Takes.FLOATS:
+            is_float = dtypes.is_float(dtype)
+            _check_dtype(is_float, op, f"needs a float, got {dtype}; cast it first")
+        case Takes.NUMBERS:
+            _check_dtype(dtype is not _BOOL, op, "is not defined for bool; cast it first")
+        case Takes.INTEGERS:
+            _check_dtype(_is_integer(dtype), op, f"needs an integer, got {dtype}")
+        case Takes.BITS:
+            allowed = _is_integer(dtype) or dtype is _BOOL
+            _check_dtype(allowed, op, f"needs an integer or bool, got {dtype}")
+        case Takes.ALL:
+            pass
+
+
 def _same_shapes(op: Op, operands: Sequence[Info]) -> Shape:
     shapes = [shape for shape, _ in operands]
     for shape in shapes[1:]:
@@ -204,23 +320,6 @@ def _same_dtypes(op: Op, operands: Sequence[Info]) -> DType:
     return kinds[0]
 
 
-_FLOAT_ONLY = frozenset(
-    {
-        UnaryOps.EXP2,
-        UnaryOps.LOG2,
-        UnaryOps.SIN,
-        UnaryOps.COS,
-        UnaryOps.SQRT,
-        UnaryOps.RECIP,
-        UnaryOps.TRUNC,
-    }
-)
-_NOT_BOOL = frozenset({BinaryOps.SUB, BinaryOps.DIV, BinaryOps.MOD})
-_BITWISE = frozenset({BinaryOps.XOR, BinaryOps.AND, BinaryOps.OR})
-_SHIFTS = frozenset({BinaryOps.SHL, BinaryOps.SHR})
-_COMPARISONS = frozenset({BinaryOps.CMPLT, BinaryOps.CMPNE})
-
-
 def cast_arg(arg: Any) -> tuple[DType, bool]:
     """The dtype and the bitcast flag in the argument of a CAST."""
     dtype, bitcast = arg if isinstance(arg, tuple) else (arg, False)
@@ -229,47 +328,35 @@ def cast_arg(arg: Any) -> tuple[DType, bool]:
     return dtype, bool(bitcast)
 
 
-def _infer_unary(op: Op, operands: Sequence[Info], arg: Any) -> Info:
-    shape, dtype = operands[0]
-    if op is UnaryOps.CAST:
-        target, bitcast = cast_arg(arg)
-        same_size = not bitcast or target.itemsize == dtype.itemsize
-        _check_dtype(same_size, op, f"a bitcast keeps the item size; {dtype} and {target} differ")
-        return shape, target
-    if op in _FLOAT_ONLY:
-        _check_dtype(dtypes.is_float(dtype), op, f"needs a float, got {dtype}; cast it first")
-    return shape, dtype
-
-
-def _infer_binary(op: Op, operands: Sequence[Info], arg: Any) -> Info:
+def _infer_elementwise(op: Op, operands: Sequence[Info], arg: Any) -> Info:
     shape = _same_shapes(op, operands)
     dtype = _same_dtypes(op, operands)
-    if op in _NOT_BOOL:
-        _check_dtype(dtype is not dtypes.bool, op, "is not defined for bool; cast it first")
-    if op in _BITWISE:
-        allowed = _is_integer(dtype) or dtype is dtypes.bool
-        _check_dtype(allowed, op, f"needs an integer or bool, got {dtype}")
-    if op in _SHIFTS:
-        _check_dtype(_is_integer(dtype), op, f"needs an integer, got {dtype}")
-    return shape, dtypes.bool if op in _COMPARISONS else dtype
+    row = ELEMENTWISE[op]
+    _check_takes(op, row.takes, dtype)
+    return shape, _BOOL if row.compares else dtype
 
 
-def _infer_ternary(op: Op, operands: Sequence[Info], arg: Any) -> Info:
-    shape = _same_shapes(op, operands)
-    values = operands[1:] if op is TernaryOps.WHERE else operands
-    return shape, _same_dtypes(op, values)
+def _infer_cast(op: Op, operands: Sequence[Info], arg: Any) -> Info:
+    ((shape, dtype),) = operands
+    target, bitcast = cast_arg(arg)
+    same_size = not bitcast or target.itemsize == dtype.itemsize
+    _check_dtype(same_size, op, f"a bitcast keeps the item size; {dtype} and {target} differ")
+    return shape, target
+
+
+def _infer_where(op: Op, operands: Sequence[Info], arg: Any) -> Info:
+    return _same_shapes(op, operands), _same_dtypes(op, operands[1:])
 
 
 def _infer_reduce(op: Op, operands: Sequence[Info], arg: Any) -> Info:
-    shape, dtype = operands[0]
-    if op is ReduceOps.SCATTER:
-        return _infer_scatter(op, operands, arg)
+    ((shape, dtype),) = operands
     if len(arg) != len(shape):
         raise _misfit(op, f"the new shape {arg} has not the rank of {shape}")
     for size, new in zip(shape, arg, strict=True):
         if new != size and new != 1:
             raise _misfit(op, f"the new shape {arg} may differ from {shape} only by axes of size 1")
-    if op is ReduceOps.MAX and dtype is not dtypes.bool:
+    assert isinstance(op, ReduceOps)
+    if REDUCED[op].chooses and dtype is not _BOOL:
         reduces_nothing = any(size == 0 and new == 1 for size, new in zip(shape, arg, strict=True))
         _check(not reduces_nothing, op, f"an axis of size 0 in {shape} has no largest element")
     return tuple(arg), dtype
@@ -280,21 +367,15 @@ def _check_index(op: Op, dtype: DType) -> None:
     _check_dtype(is_index, op, f"the index must be int32 or int64, got {dtype}")
 
 
-def _check_axis(op: Op, axis: Any, rank: int) -> None:
-    inside = isinstance(axis, int) and 0 <= axis < rank
-    _check(inside, op, f"axis {axis} is out of range for {rank} axes")
-
-
 def _infer_scatter(op: Op, operands: Sequence[Info], arg: Any) -> Info:
     if len(operands) not in (2, 3):
         raise _misfit(op, f"takes 2 operands or 3, got {len(operands)}")
     axis, size = arg[:2]
-    known = how_scattered(arg) in SCATTERED
-    _check(known, op, f"combines by one of {', '.join(SCATTERED)}, not {arg[2:]}")
+    scattered(how_scattered(arg))
     (shape, dtype), (index_shape, index_dtype), *base = operands
     _check_index(op, index_dtype)
     _check(shape == index_shape, op, f"the value's shape {shape} is not the index's {index_shape}")
-    _check_axis(op, axis, len(shape))
+    check_axis(axis, len(shape))
     if not base:
         return (*shape[:axis], size, *shape[axis + 1 :]), dtype
     ((whole, base_dtype),) = base
@@ -309,118 +390,17 @@ def _infer_scatter(op: Op, operands: Sequence[Info], arg: Any) -> Info:
     return whole, dtype
 
 
-# *** shapes of movements ***
-
-
-def _reshape(op: Op, shape: Shape, arg: Any) -> Shape:
-    if _is_known(shape) and _is_known(arg) and prod_sint(shape) != prod_sint(arg):
-        raise _misfit(op, f"{shape} has {prod_sint(shape)} elements, {arg} has {prod_sint(arg)}")
-    for size in arg:
-        if isinstance(size, int) and size < 0:
-            raise _misfit(op, f"the new shape {arg} has a negative size")
-    return tuple(arg)
-
-
-def _permute(op: Op, shape: Shape, arg: Any) -> Shape:
-    if sorted(arg) != list(range(len(shape))):
-        raise _misfit(op, f"{arg} is no permutation of the {len(shape)} axes of {shape}")
-    return tuple([shape[axis] for axis in arg])
-
-
-def _expand(op: Op, shape: Shape, arg: Any) -> Shape:
-    if len(arg) != len(shape):
-        raise _misfit(op, f"the new shape {arg} has not the rank of {shape}")
-    for size, new in zip(shape, arg, strict=True):
-        if new != size and size != 1:
-            raise _misfit(op, f"{shape} does not expand to {arg}: only 1 repeats")
-    return tuple(arg)
-
-
-def _pad(op: Op, shape: Shape, arg: Any) -> Shape:
-    if len(arg) != len(shape):
-        raise _misfit(op, f"{arg} has not one pair for each axis of {shape}")
-    for before, after in arg:
-        if (isinstance(before, int) and before < 0) or (isinstance(after, int) and after < 0):
-            raise _misfit(op, f"{arg} has a negative amount; use SHRINK")
-    pairs = zip(shape, arg, strict=True)
-    return tuple([size + before + after for size, (before, after) in pairs])
-
-
-def _shrink(op: Op, shape: Shape, arg: Any) -> Shape:
-    if len(arg) != len(shape):
-        raise _misfit(op, f"{arg} has not one pair for each axis of {shape}")
-    for size, (start, stop) in zip(shape, arg, strict=True):
-        known = isinstance(size, int) and isinstance(start, int) and isinstance(stop, int)
-        if known and not 0 <= start <= stop <= size:
-            raise _misfit(op, f"({start}, {stop}) is no part of an axis of size {size}")
-    return tuple([stop - start for start, stop in arg])
-
-
-def _stride(op: Op, shape: Shape, arg: Any) -> Shape:
-    if len(arg) != len(shape):
-        raise _misfit(op, f"{arg} has not one multiplier for each axis of {shape}")
-    if 0 in arg or not _is_known(arg):
-        raise _misfit(op, f"the multipliers {arg} must be integers other than 0")
-    return tuple(
-        [
-            size if abs(step) == 1 else (size + (abs(step) - 1)) // abs(step)
-            for size, step in zip(shape, arg, strict=True)
-        ]
-    )
-
-
-def _as_strided(op: Op, shape: Shape, arg: Any) -> Shape:
-    new, strides, offset = arg
-    _check(len(new) == len(strides), op, f"{len(new)} sizes, but {len(strides)} strides")
-    everything = (*shape, *new, *strides, offset)
-    if _is_known(everything) and 0 not in new:
-        reach = [(size - 1) * stride for size, stride in zip(new, strides, strict=True)]
-        lowest = offset + sum(step for step in reach if step < 0)
-        highest = offset + sum(step for step in reach if step > 0)
-        inside = lowest >= 0 and highest < prod_sint(shape)
-        _check(inside, op, f"{arg} reaches {lowest}..{highest} of {prod_sint(shape)} elements")
-    return tuple(new)
-
-
-def _window(op: Op, shape: Shape, arg: Any) -> Shape:
-    axis, size, stride, dilation = arg
-    _check_axis(op, axis, len(shape))
-    known = [stride, dilation] if isinstance(size, Expr) else [size, stride, dilation]
-    positive = all(isinstance(value, int) and value >= 1 for value in known)
-    _check(positive, op, f"size, stride and dilation must be at least 1, got {arg[1:]}")
-    span = dilation * (size - 1) + 1
-    length = shape[axis]
-    fits = not isinstance(length, int) or not isinstance(span, int) or length >= span
-    _check(fits, op, f"a window that spans {span} does not fit an axis of size {length}")
-    count = length - span + 1 if stride == 1 else (length - span) // stride + 1
-    return (*shape[:axis], count, *shape[axis + 1 :], size)
-
-
-def _unwindow(op: Op, shape: Shape, arg: Any) -> Shape:
-    axis, length, stride, dilation = arg
-    _check_axis(op, axis, len(shape) - 1)
-    positive = all(isinstance(value, int) and value >= 1 for value in (stride, dilation))
-    _check(positive, op, f"stride and dilation must be at least 1, got {arg[2:]}")
-    return (*shape[:axis], length, *shape[axis + 1 :])
-
-
-_MOVEMENTS: dict[MovementOps, Callable[[Op, Shape, Any], Shape]] = {
-    MovementOps.RESHAPE: _reshape,
-    MovementOps.PERMUTE: _permute,
-    MovementOps.EXPAND: _expand,
-    MovementOps.PAD: _pad,
-    MovementOps.SHRINK: _shrink,
-    MovementOps.STRIDE: _stride,
-    MovementOps.AS_STRIDED: _as_strided,
-    MovementOps.WINDOW: _window,
-    MovementOps.UNWINDOW: _unwindow,
-}
+def _infer_moved(op: Op, operands: Sequence[Info], arg: Any) -> Info:
+    ((shape, dtype),) = operands
+    rule = MOVEMENTS[op].shape
+    assert rule is not None
+    return rule(shape, arg), dtype
 
 
 def _infer_gather(op: Op, operands: Sequence[Info], axis: Any) -> Info:
     (shape, dtype), (index_shape, index_dtype) = operands
     _check_index(op, index_dtype)
-    _check_axis(op, axis, len(shape))
+    check_axis(axis, len(shape))
     others = (*shape[:axis], *shape[axis + 1 :])
     index_others = (*index_shape[:axis], *index_shape[axis + 1 :])
     same = len(shape) == len(index_shape) and others == index_others
@@ -428,41 +408,241 @@ def _infer_gather(op: Op, operands: Sequence[Info], axis: Any) -> Info:
     return index_shape, dtype
 
 
-def _infer_movement(op: Op, operands: Sequence[Info], arg: Any) -> Info:
-    assert isinstance(op, MovementOps)
-    if op is MovementOps.GATHER:
-        return _infer_gather(op, operands, arg)
-    shape, dtype = operands[0]
-    return _MOVEMENTS[op](op, shape, arg), dtype
-
-
-def _infer_buffer(op: Op, operands: Sequence[Info], arg: Any) -> Info:
-    if op is BufferOps.SINK:
-        _check(len(operands) > 0, op, "needs at least one STORE")
-        return operands[0]
-    if op is BufferOps.STORE:
-        shape, dtype = operands[0]
-        same = tuple(arg.st.shape) == shape
-        _check(same, op, f"the value's shape {shape} is not that of the view {arg.st.shape}")
-        fits = arg.dtype is dtype
-        _check_dtype(fits, op, f"a value of {dtype} goes to a buffer of {arg.dtype}; cast it first")
-        return shape, dtype
-    if op is BufferOps.KEEP:
-        shape, dtype = operands[0]
-        known = all(isinstance(axis, int) and 0 <= axis < len(shape) for axis in arg)
-        _check(known, op, f"the axes {arg} are not all among those of the shape {shape}")
-        return shape, dtype
+def _infer_memory(op: Op, operands: Sequence[Info], arg: Any) -> Info:
     return tuple(arg.st.shape), arg.dtype
 
 
-_INFER: dict[type[Enum], Callable[[Op, Sequence[Info], Any], Info]] = {
-    UnaryOps: _infer_unary,
-    BinaryOps: _infer_binary,
-    TernaryOps: _infer_ternary,
-    ReduceOps: _infer_reduce,
-    MovementOps: _infer_movement,
-    BufferOps: _infer_buffer,
+def _infer_store(op: Op, operands: Sequence[Info], arg: Any) -> Info:
+    ((shape, dtype),) = operands
+    same = tuple(arg.st.shape) == shape
+    _check(same, op, f"the value's shape {shape} is not that of the view {arg.st.shape}")
+    fits = arg.dtype is dtype
+    _check_dtype(fits, op, f"a value of {dtype} goes to a buffer of {arg.dtype}; cast it first")
+    return shape, dtype
+
+
+def _infer_sink(op: Op, operands: Sequence[Info], arg: Any) -> Info:
+    _check(len(operands) > 0, op, "needs at least one STORE")
+    return operands[0]
+
+
+def _infer_keep(op: Op, operands: Sequence[Info], arg: Any) -> Info:
+    ((shape, dtype),) = operands
+    known = all(isinstance(axis, int) and 0 <= axis < len(shape) for axis in arg)
+    _check(known, op, f"the axes {arg} are not all among those of the shape {shape}")
+    return shape, dtype
+
+
+# *** the table ***
+
+ShapeRule: TypeAlias = Callable[[Shape, Any], Shape]
+IndexRule: TypeAlias = Callable[[Index, Any, Shape], Found]
+ViewRule: TypeAlias = Callable[[View, Any, Shape], View | None]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of any op without its operands."""
+
+    operands: int | None
+    """How many sources it has; None where any number will do."""
+    infer: InferRule
+    """The shape and dtype of the result."""
+
+
+@final
+@dataclass(frozen=True)
+class Elementwise(Facts):
+    """A row for an element-wise op."""
+
+    infer: InferRule = _infer_elementwise
+    takes: Takes = Takes.ALL
+    compares: bool = False
+    """True if the result is bool."""
+    commutes: bool = False
+    """True if the two operands may be exchanged."""
+    jumps: bool = False
+    """True if the result may jump where an operand of floats hardly moves."""
+    flat: bool = False
+    """True if the derivative is zero wherever it exists, so that no gradient flows back."""
+    flops: int = 1
+    """How many operations a statistic of a kernel counts for each element."""
+    cost: float = 1.0
+    """How long it takes for floats, in additions: an estimate."""
+    integer_cost: float | None = None
+    """The same for integers, where that differs."""
+
+
+@final
+@dataclass(frozen=True)
+class Reduction(Facts):
+    """A row for a reduce: `COMBINATIONS` says how it combines values."""
+
+    form: Form
+
+
+@final
+@dataclass(frozen=True)
+class Movement(Facts):
+    """A row for an op that only moves elements."""
+
+    form: Form
+    shape: ShapeRule | None = None
+    """None for a movement by a second operand."""
+    index: IndexRule | None = None
+    """None for a movement by a second operand."""
+    view: ViewRule | None = None
+    """None where no view ever says the same."""
+    whole: bool = False
+    """True if each element of the source is in the result exactly once."""
+    repeats: bool = False
+    """True if elements of the source may be in the result several times."""
+    zeros: bool = False
+    """True if there are zeros between or around the elements."""
+    free: bool = False
+    """True if the result is never worth memory of its own."""
+
+
+ELEMENTWISE: Final[dict[Op, Elementwise]] = {
+    UnaryOps.EXP2: Elementwise(1, takes=Takes.FLOATS, cost=10),
+    UnaryOps.LOG2: Elementwise(1, takes=Takes.FLOATS, cost=12),
+    UnaryOps.CAST: Elementwise(1, _infer_cast, jumps=True, flops=0),
+    UnaryOps.SIN: Elementwise(1, takes=Takes.FLOATS, cost=20),
+    UnaryOps.COS: Elementwise(1, takes=Takes.FLOATS, cost=20),
+    UnaryOps.SQRT: Elementwise(1, takes=Takes.FLOATS, cost=5),
+    UnaryOps.RECIP: Elementwise(1, takes=Takes.FLOATS, cost=4),
+    UnaryOps.NEG: Elementwise(1),
+    UnaryOps.TRUNC: Elementwise(1, takes=Takes.FLOATS, jumps=True, flat=True),
+    BinaryOps.ADD: Elementwise(2, commutes=True),
+    BinaryOps.SUB: Elementwise(2, takes=Takes.NUMBERS),
+    BinaryOps.MUL: Elementwise(2, commutes=True),
+    BinaryOps.DIV: Elementwise(2, takes=Takes.NUMBERS, cost=4, integer_cost=20),
+    BinaryOps.MAX: Elementwise(2, commutes=True),
+    BinaryOps.MOD: Elementwise(2, takes=Takes.NUMBERS, jumps=True, cost=8, integer_cost=20),
+    BinaryOps.CMPLT: Elementwise(2, compares=True, jumps=True, flat=True),
+    BinaryOps.CMPNE: Elementwise(2, compares=True, jumps=True, flat=True),
+    BinaryOps.XOR: Elementwise(2, takes=Takes.BITS, commutes=True),
+    BinaryOps.AND: Elementwise(2, takes=Takes.BITS, commutes=True),
+    BinaryOps.OR: Elementwise(2, takes=Takes.BITS, commutes=True),
+    BinaryOps.SHL: Elementwise(2, takes=Takes.INTEGERS),
+    BinaryOps.SHR: Elementwise(2, takes=Takes.INTEGERS),
+    TernaryOps.MULACC: Elementwise(3, flops=2),
+    TernaryOps.WHERE: Elementwise(3, _infer_where),
 }
+REDUCTIONS: Final[dict[Op, Reduction]] = {
+    ReduceOps.SUM: Reduction(1, _infer_reduce, movement.NEW_SHAPE),
+    ReduceOps.MAX: Reduction(1, _infer_reduce, movement.NEW_SHAPE),
+    ReduceOps.PROD: Reduction(1, _infer_reduce, movement.NEW_SHAPE),
+    ReduceOps.SCATTER: Reduction(None, _infer_scatter, movement.AXIS_AND_SIZE),
+}
+MOVEMENTS: Final[dict[Op, Movement]] = {
+    MovementOps.RESHAPE: Movement(
+        1,
+        _infer_moved,
+        movement.NEW_SHAPE,
+        movement.reshape_shape,
+        movement.reshape_index,
+        movement.reshape_view,
+        whole=True,
+        free=True,
+    ),
+    MovementOps.PERMUTE: Movement(
+        1,
+        _infer_moved,
+        movement.AXES,
+        movement.permute_shape,
+        movement.permute_index,
+        lambda view, arg, shape: view.permute(arg),
+        whole=True,
+        free=True,
+    ),
+    MovementOps.EXPAND: Movement(
+        1,
+        _infer_moved,
+        movement.NEW_SHAPE,
+        movement.expand_shape,
+        movement.expand_index,
+        lambda view, arg, shape: view.expand(arg),
+        repeats=True,
+        free=True,
+    ),
+    MovementOps.PAD: Movement(
+        1,
+        _infer_moved,
+        movement.MARGINS,
+        movement.pad_shape,
+        movement.pad_index,
+        lambda view, arg, shape: view.pad(arg),
+        zeros=True,
+        free=True,
+    ),
+    MovementOps.SHRINK: Movement(
+        1,
+        _infer_moved,
+        movement.PARTS,
+        movement.shrink_shape,
+        movement.shrink_index,
+        lambda view, arg, shape: view.shrink(arg),
+    ),
+    MovementOps.STRIDE: Movement(
+        1,
+        _infer_moved,
+        movement.MULTIPLIERS,
+        movement.stride_shape,
+        movement.stride_index,
+        lambda view, arg, shape: view.stride(arg),
+    ),
+    MovementOps.AS_STRIDED: Movement(
+        1,
+        _infer_moved,
+        movement.STRIDED,
+        movement.as_strided_shape,
+        movement.as_strided_index,
+        movement.as_strided_view,
+        repeats=True,
+    ),
+    MovementOps.WINDOW: Movement(
+        1,
+        _infer_moved,
+        movement.AXIS_AND_SIZE,
+        movement.window_shape,
+        movement.window_index,
+        movement.window_view,
+        repeats=True,
+        free=True,
+    ),
+    MovementOps.UNWINDOW: Movement(
+        1,
+        _infer_moved,
+        movement.AXIS_AND_SIZE,
+        movement.unwindow_shape,
+        movement.unwindow_index,
+        zeros=True,
+        free=True,
+    ),
+    MovementOps.GATHER: Movement(2, _infer_gather, movement.AXIS),
+}
+OPS: Final[dict[Op, Facts]] = {
+    **ELEMENTWISE,
+    **REDUCTIONS,
+    **MOVEMENTS,
+    BufferOps.LOAD: Facts(0, _infer_memory),
+    BufferOps.CONST: Facts(0, _infer_memory),
+    BufferOps.STORE: Facts(1, _infer_store),
+    BufferOps.SINK: Facts(None, _infer_sink),
+    BufferOps.KEEP: Facts(1, _infer_keep),
+}
+"""The ops of kernels. Of `LoadOps` and `FunctionOps` the graph says what shape and dtype they have.
+"""
+FORMS: Final[dict[Op, Form]] = {
+    **{op: row.form for op, row in REDUCTIONS.items()},
+    **{op: row.form for op, row in MOVEMENTS.items()},
+}
+"""The forms of the arguments."""
+WHOLE_MOVEMENTS: Final = frozenset([op for op, row in MOVEMENTS.items() if row.whole])
+"""The movements after which each element of the source is there exactly once."""
+PLAIN_MOVEMENTS: Final = frozenset([op for op, row in MOVEMENTS.items() if row.operands == 1])
+"""The movements whose argument alone says where elements go."""
 
 
 def operand_count(op: Op) -> int | None:
@@ -471,13 +651,9 @@ def operand_count(op: Op) -> int | None:
     >>> operand_count(BinaryOps.ADD)
     2
     """
-    if op is MovementOps.GATHER or isinstance(op, BinaryOps):
-        return 2
-    if op in (BufferOps.LOAD, BufferOps.CONST):
-        return 0
-    if op in (BufferOps.SINK, ReduceOps.SCATTER) or isinstance(op, LoadOps):
-        return None
-    return 3 if isinstance(op, TernaryOps) else 1
+    if op in OPS:
+        return OPS[op].operands
+    return 1 if isinstance(op, FunctionOps) else None
 
 
 def infer(op: Op, operands: Sequence[Info], arg: Any = None) -> Info:
@@ -489,17 +665,18 @@ def infer(op: Op, operands: Sequence[Info], arg: Any = None) -> Info:
     >>> infer(MovementOps.PERMUTE, [((2, 3), dtypes.int32)], (1, 0))
     ((3, 2), dtypes.int32)
     """
-    rule = _INFER.get(type(op))
-    if rule is None:
+    row = OPS.get(op)
+    if row is None:
         raise OpError(f"{op}: its shape and dtype are the graph's to say; it is no op of a kernel")
-    wanted = operand_count(op)
-    if wanted is not None and wanted != len(operands):
-        raise _misfit(op, f"takes {wanted} operands, got {len(operands)}")
+    if row.operands is not None and row.operands != len(operands):
+        raise _misfit(op, f"takes {row.operands} operands, got {len(operands)}")
     try:
-        shape, dtype = rule(op, operands, arg)
+        shape, dtype = row.infer(op, operands, arg)
+    except OpError:
+        raise
+    except ShapeError as error:
+        raise OpError(f"{op}: {error}") from None
     except (AttributeError, TypeError, ValueError) as error:
-        if isinstance(error, ShapeError):
-            raise
         raise OpError(f"{op}: the argument {arg!r} is none that it takes ({error})") from error
     return _plain(shape), dtype
 
@@ -510,7 +687,12 @@ def infer(op: Op, operands: Sequence[Info], arg: Any = None) -> Info:
 @lru_cache(maxsize=4096)
 def infer_moved(op: MovementOps, shape: Shape, arg: Any) -> Shape:
     """`infer` for a movement of one operand, which has no say in the dtype."""
-    return _plain(_MOVEMENTS[op](op, shape, arg))
+    rule = MOVEMENTS[op].shape
+    assert rule is not None, f"{op} has another operand"
+    try:
+        return _plain(rule(shape, arg))
+    except ShapeError as error:
+        raise OpError(f"{op}: {error}") from None
 
 
 @lru_cache(maxsize=4096)
@@ -548,16 +730,19 @@ def plain_result(op: Op, operands: Sequence[Operand]) -> DType | None:
     for operand in operands:
         if operand.dtype is not dtype or operand.shape != shape:
             return None
-    if op in (_INTEGERS_ONLY if dtype.exponent_bits else _FLOAT_ONLY) or dtype is _BOOL:
+    if op in (_NO_FLOATS if dtype.exponent_bits else _ONLY_FLOATS) or dtype is _BOOL:
         return None
     return _BOOL if op in _COMPARISONS else dtype
 
 
-_BOOL = dtypes.bool
-_CHOICES = frozenset({TernaryOps.WHERE})
-_INTEGERS_ONLY = _BITWISE | _SHIFTS
-_COUNTS: dict[Op, int] = {
-    **dict.fromkeys([op for op in UnaryOps if op is not UnaryOps.CAST], 1),
-    **dict.fromkeys(BinaryOps, 2),
-    **dict.fromkeys(TernaryOps, 3),
+_CHOICES = frozenset([op for op, row in ELEMENTWISE.items() if row.infer is _infer_where])
+_COMPARISONS = frozenset([op for op, row in ELEMENTWISE.items() if row.compares])
+_ONLY_FLOATS = frozenset([op for op, row in ELEMENTWISE.items() if row.takes is Takes.FLOATS])
+_NO_FLOATS = frozenset(
+    [op for op, row in ELEMENTWISE.items() if row.takes in (Takes.INTEGERS, Takes.BITS)]
+)
+_COUNTS: dict[Op, int | None] = {
+    op: row.operands
+    for op, row in ELEMENTWISE.items()
+    if row.infer in (_infer_elementwise, _infer_where)
 }

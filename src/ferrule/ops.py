@@ -17,6 +17,7 @@ from ferrule.dtype import DType, exact, shown
 from ferrule.expr import Expr, Variable, sint
 from ferrule.interning import Table
 from ferrule.opkinds import (
+    ELEMENTWISE,
     BinaryOps,
     BufferOps,
     FunctionOps,
@@ -310,11 +311,11 @@ class LazyOp:
 
     def _elementwise_top(self) -> list[LazyOp]:
         """The nodes reached through element-wise nodes only, sources first."""
-        reached = {self} if isinstance(self.op, _ELEMENTWISE) else set()
+        reached = {self} if self.op in ELEMENTWISE else set()
         for node in self.get_lazyops():
             if node in reached:
                 nodes = (source for source in node.src if isinstance(source, LazyOp))
-                reached.update(source for source in nodes if isinstance(source.op, _ELEMENTWISE))
+                reached.update(source for source in nodes if source.op in ELEMENTWISE)
         return [node for node in self.toposort() if node in reached]
 
     # movements, each a new node
@@ -359,12 +360,15 @@ class LazyOp:
         """A GATHER from this value: NumPy's `take_along_axis`."""
         return LazyOp(MovementOps.GATHER, (self, index), axis)
 
+    def moved(self, op: MovementOps, arg: Any, *others: Any) -> LazyOp:
+        """Any movement of this value, by its op."""
+        return LazyOp(op, (self, *others), arg)
+
 
 _interned: Final = Table()
 _set: Final = object.__setattr__
 """For what a node says of itself; see `LazyOp.__setattr__`."""
 _OPS = get_args(Op)
-_ELEMENTWISE = (UnaryOps, BinaryOps, TernaryOps)
 
 
 def _info_of(source: Any, op: Op) -> Info:
@@ -391,11 +395,9 @@ def _vars_of(arg: Any) -> list[Expr]:
 
 
 def apply_movements(value: Any, ops: Sequence[tuple[MovementOps, Any]]) -> Any:
-    """A `LazyOp`, or anything with methods named as the ops are, moved by each of `ops` in turn."""
+    """A node of a graph or of a kernel, moved by each of `ops` in turn."""
     for op, arg in ops:
-        spread = op in (MovementOps.AS_STRIDED, MovementOps.WINDOW, MovementOps.UNWINDOW)
-        method = getattr(value, op.name.lower())
-        value = method(*arg) if spread else method(arg)
+        value = value.moved(op, arg)
     return value
 
 
@@ -491,9 +493,8 @@ def _flops(node: LazyOp) -> sint:
     """
     if isinstance(node.op, ReduceOps):
         return prod_sint(node.shape if _is_running_total(node) else node.src[0].shape)
-    if node.op is UnaryOps.CAST or not isinstance(node.op, _ELEMENTWISE):
-        return 0
-    return prod_sint(node.shape) * (2 if node.op is TernaryOps.MULACC else 1)
+    row = ELEMENTWISE.get(node.op)
+    return 0 if row is None or row.flops == 0 else prod_sint(node.shape) * row.flops
 
 
 def _largest(a: sint, b: sint) -> sint:
@@ -543,7 +544,7 @@ def get_lazyop_info(ast: LazyOp) -> FlopCounter:
         elif _scatters_in_place(node):
             size = node.arg.dtype.itemsize * prod_sint(node.src[0].src[0].shape)
             writes[node.arg.idx] = size
-            if node.src[0].arg[2:] != ("last",):
+            if how_scattered(node.src[0].arg) != "last":
                 reads[node.arg.idx] = size
         elif node.op is BufferOps.STORE:
             _count_touched(writes, node.arg)

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from ferrule.dtype import dtypes
-from ferrule.expr import TRUE, Expr, const
+from ferrule.expr import Expr, const
 from ferrule.lazy import LazyBuffer
+from ferrule.opkinds import MOVEMENTS
 from ferrule.ops import MovementOps
 from ferrule.schedule.views import unmoved, view_of
 from ferrule.shape import movement
@@ -291,40 +292,13 @@ def _places(view: View) -> Array:
 
 def _moved(source: LazyBuffer, moved: Move) -> LazyBuffer:
     """The node of a movement."""
-    arg = moved.arg
-    match moved.op:
-        case MovementOps.WINDOW:
-            return source.window(*arg)
-        case MovementOps.UNWINDOW:
-            return source.unwindow(*arg)
-        case MovementOps.AS_STRIDED:
-            return source.as_strided(*arg)
-        case op:
-            result: LazyBuffer = getattr(source, op.name.lower())(arg)
-            return result
+    return source.moved(moved.op, moved.arg)
 
 
 def _indices(
     moved: Move, idx: movement.Index, source: Sequence[int]
 ) -> tuple[movement.Index, Expr]:
     """Where an index into the result leads, and whether there is anything."""
-    arg, always = moved.arg, TRUE
-    match moved.op:
-        case MovementOps.RESHAPE:
-            return movement.reshape(idx, arg, source), always
-        case MovementOps.PERMUTE:
-            return movement.permute(idx, arg), always
-        case MovementOps.EXPAND:
-            return movement.expand(idx, arg, source), always
-        case MovementOps.PAD:
-            return movement.pad(idx, arg, source)
-        case MovementOps.SHRINK:
-            return movement.shrink(idx, arg), always
-        case MovementOps.STRIDE:
-            return movement.stride(idx, arg, source), always
-        case MovementOps.WINDOW:
-            return movement.window(idx, arg), always
-        case MovementOps.UNWINDOW:
-            return movement.unwindow(idx, arg, source)
-        case _:
-            return movement.as_strided(idx, arg, source), always
+    rule = MOVEMENTS[moved.op].index
+    assert rule is not None
+    return rule(idx, moved.arg, tuple(source))

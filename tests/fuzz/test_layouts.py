@@ -5,13 +5,15 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from ferrule.expr import TRUE
+from ferrule.opkinds import MOVEMENTS
 from ferrule.ops import MovementOps
 from ferrule.schedule import views
-from ferrule.shape import movement
 from ferrule.shape.view import View
 from tests.fuzz.generate import Generator
 from tests.fuzz.layouts import Chain, WrongLayoutError
@@ -67,11 +69,11 @@ def _open_at_the_end(right: Callable[..., Any]) -> Callable[..., Any]:
     return pad
 
 
-MISTAKES = {
-    "a window sees what a mask hides": (views, "_window", _without_mask),
+MISTAKES: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
+    "a window sees what a mask hides": (MovementOps.WINDOW, "view", _without_mask),
     "a permutation is undone by itself": (None, "unmoved", _not_inverted),
     "a hidden element is seen when it is repeated": (View, "expand", _seen_when_repeated),
-    "what is padded has no end": (movement, "pad", _open_at_the_end),
+    "what is padded has no end": (MovementOps.PAD, "index", _open_at_the_end),
 }
 
 
@@ -80,6 +82,10 @@ def test_mistakes_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     owner, attribute, wrong = MISTAKES[name]
     if owner is None:
         monkeypatch.setattr(f"tests.fuzz.layouts.{attribute}", wrong(getattr(views, attribute)))
+    elif isinstance(owner, MovementOps):
+        row = MOVEMENTS[owner]
+        changed = {attribute: wrong(getattr(row, attribute))}
+        monkeypatch.setitem(MOVEMENTS, owner, replace(row, **changed))
     else:
         monkeypatch.setattr(owner, attribute, wrong(getattr(owner, attribute)))
     with pytest.raises(WrongLayoutError):
@@ -87,7 +93,8 @@ def test_mistakes_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_program_has_chains_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(movement, "permute", lambda idx, axes: tuple(idx))
+    row = replace(MOVEMENTS[MovementOps.PERMUTE], index=lambda idx, axes, source: (idx, TRUE))
+    monkeypatch.setitem(MOVEMENTS, MovementOps.PERMUTE, row)
     found = []
     for index in range(20):
         generator = Generator(3, index)

@@ -77,7 +77,7 @@ class Chain:
             pairs.append((first, total - first))
             known.append((before, total - before))
         array = np.pad(self.array, known, constant_values=-1) if known else self.array
-        self.moved(self.view.pad(pairs), lambda i: movement.pad(i, pairs, source), array)
+        self.moved(self.view.pad(pairs), lambda i: movement.pad_index(i, pairs, source), array)
 
     def shrink(self) -> None:
         assert self.view is not None
@@ -89,34 +89,36 @@ class Chain:
             first = self.sized(0, size - length, start)
             pairs.append((first, first + length))
             known.append(slice(start, start + length))
-        function: Function = lambda i: (movement.shrink(i, pairs), TRUE)  # noqa: E731
+        source = self.array.shape
+        function: Function = lambda i: movement.shrink_index(i, pairs, source)  # noqa: E731
         self.moved(self.view.shrink(pairs), function, self.array[tuple(known)])
 
     def reshape(self) -> None:
         assert self.view is not None
         source, shape = self.array.shape, shape_of(self.rng, self.array.size)
-        function: Function = lambda i: (movement.reshape(i, shape, source), TRUE)  # noqa: E731
+        function: Function = lambda i: movement.reshape_index(i, shape, source)  # noqa: E731
         self.moved(self.view.reshape(shape), function, self.array.reshape(shape))
 
     def permute(self) -> None:
         assert self.view is not None
         rank = self.array.ndim
         axes = self.rng.sample(range(rank), rank)
-        function: Function = lambda i: (movement.permute(i, axes), TRUE)  # noqa: E731
+        source = self.array.shape
+        function: Function = lambda i: movement.permute_index(i, axes, source)  # noqa: E731
         self.moved(self.view.permute(axes), function, self.array.transpose(axes))
 
     def expand(self) -> None:
         assert self.view is not None
         source = self.array.shape
         shape = tuple(self.rng.choice([1, 2, 3]) if size == 1 else size for size in source)
-        function: Function = lambda i: (movement.expand(i, shape, source), TRUE)  # noqa: E731
+        function: Function = lambda i: movement.expand_index(i, shape, source)  # noqa: E731
         self.moved(self.view.expand(shape), function, np.broadcast_to(self.array, shape))
 
     def stride(self) -> None:
         assert self.view is not None
         source = self.array.shape
         steps = [self.rng.choice([1, -1, 2, -2, 3]) for _ in source]
-        function: Function = lambda i: (movement.stride(i, steps, source), TRUE)  # noqa: E731
+        function: Function = lambda i: movement.stride_index(i, steps, source)  # noqa: E731
         array = self.array[tuple(slice(None, None, step) for step in steps)]
         self.moved(self.view.stride(steps), function, array)
 

@@ -37,6 +37,7 @@ from ferrule.expr import (
     sint,
     within,
 )
+from ferrule.opkinds import MOVEMENTS, REDUCED
 from ferrule.ops import (
     BinaryOps,
     BufferOps,
@@ -50,7 +51,6 @@ from ferrule.ops import (
     TernaryOps,
     UnaryOps,
 )
-from ferrule.shape import movement
 from ferrule.shape.movement import Index
 
 Visit = tuple[LazyOp, Index, Expr]
@@ -99,6 +99,8 @@ class Lowering:
                 return self._keep(node, idx, valid)
             case BufferOps():
                 return self._leaf(node, idx, valid)
+            case MovementOps.GATHER:
+                return self._gather(node, idx, valid)
             case MovementOps():
                 return self._move(node, idx, valid)
             case ReduceOps():
@@ -126,38 +128,27 @@ class Lowering:
 
     def _move(self, node: LazyOp, idx: Index, valid: Expr) -> Rule:
         source: LazyOp = node.src[0]
-        match node.op:
-            case MovementOps.RESHAPE:
-                while source.op is MovementOps.RESHAPE:
-                    source = source.src[0]
-                return (yield source, movement.reshape(idx, node.shape, source.shape), valid)
-            case MovementOps.PERMUTE:
-                return (yield source, movement.permute(idx, node.arg), valid)
-            case MovementOps.EXPAND:
-                return (yield source, movement.expand(idx, node.shape, source.shape), valid)
-            case MovementOps.SHRINK:
-                return (yield source, movement.shrink(idx, node.arg), valid)
-            case MovementOps.STRIDE:
-                return (yield source, movement.stride(idx, node.arg, source.shape), valid)
-            case MovementOps.AS_STRIDED:
-                return (yield source, movement.as_strided(idx, node.arg, source.shape), valid)
-            case MovementOps.WINDOW:
-                return (yield source, movement.window(idx, node.arg), valid)
-            case MovementOps.PAD:
-                inner, inside = movement.pad(idx, node.arg, source.shape)
-            case MovementOps.UNWINDOW:
-                inner, inside = movement.unwindow(idx, node.arg, source.shape)
-                valid = self._without_tails(valid, idx, node.arg[0])
-            case MovementOps.GATHER:
-                valid = _to_stay_inside(valid, idx, node.shape)
-                position = yield node.src[1], idx, valid
-                axis: int = node.arg
-                at = cast(position, INDEX)
-                inside = within(at, source.shape[axis])
-                inner = (*idx[:axis], at, *idx[axis + 1 :])
-            case _:
-                raise AssertionError(node.op)
+        if node.op is MovementOps.RESHAPE:
+            while source.op is MovementOps.RESHAPE:
+                source = source.src[0]
+        elif node.op is MovementOps.UNWINDOW:
+            valid = self._without_tails(valid, idx, node.arg[0])
+        rule = MOVEMENTS[node.op].index
+        assert rule is not None, f"{node.op} has no index rule"
+        inner, inside = rule(idx, node.arg, source.shape)
+        if inside is TRUE:
+            return (yield source, inner, valid)
         value = yield source, inner, both(valid, inside)
+        return select(inside, value, const(0, value.dtype))
+
+    def _gather(self, node: LazyOp, idx: Index, valid: Expr) -> Rule:
+        source: LazyOp = node.src[0]
+        valid = _to_stay_inside(valid, idx, node.shape)
+        position = yield node.src[1], idx, valid
+        axis: int = node.arg
+        at = cast(position, INDEX)
+        inside = within(at, source.shape[axis])
+        value = yield source, (*idx[:axis], at, *idx[axis + 1 :]), both(valid, inside)
         return select(inside, value, const(0, value.dtype))
 
     def _without_tails(self, valid: Expr, idx: Index, axis: int) -> Expr:
@@ -266,12 +257,11 @@ def _to_stay_inside(valid: Expr, idx: Index, shape: Sequence[sint]) -> Expr:
 
 def _monoid_of(node: LazyOp) -> Monoid:
     """The monoid of a REDUCE node."""
-    if node.op is ReduceOps.SUM:
-        return MONOIDS["any" if node.dtype is BOOL else "sum"]
-    if node.op is ReduceOps.MAX:
-        return MONOIDS["any" if node.dtype is BOOL else "max"]
-    assert node.op is ReduceOps.PROD, f"{node.op} is only ever the root of a kernel"
-    return MONOIDS["all" if node.dtype is BOOL else "prod"]
+    assert isinstance(node.op, ReduceOps)
+    assert node.op is not ReduceOps.SCATTER, f"{node.op} is only ever the root of a kernel"
+    row = REDUCED[node.op]
+    name = row.bools if node.dtype is BOOL and row.bools is not None else row.name
+    return MONOIDS[name]
 
 
 def _reduced_axes(node: LazyOp) -> list[int]:

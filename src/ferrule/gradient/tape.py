@@ -16,6 +16,7 @@ from weakref import ref
 from ferrule.dtype import DType, check_range, dtypes, exact
 from ferrule.expr import INDEX, Expr, present_value, sint
 from ferrule.lazy import LazyBuffer, elementwise
+from ferrule.opkinds import ELEMENTWISE
 from ferrule.ops import (
     BinaryOps,
     LoadOps,
@@ -221,7 +222,7 @@ IDENTITY = Rule(lambda grad, entry: (grad,))
 """The rule of what hands its source on."""
 REVERSE: dict[Op, Rule] = {}
 """The rule of each primitive op; from `rules.py`, when the package is loaded."""
-FLAT: frozenset[Op] = frozenset({UnaryOps.TRUNC, BinaryOps.CMPLT, BinaryOps.CMPNE})
+FLAT: frozenset[Op] = frozenset([op for op, row in ELEMENTWISE.items() if row.flat])
 """The ops whose derivative is zero wherever it exists, so that nothing flows back."""
 
 
@@ -481,8 +482,7 @@ class Value:
 
     def window(self, axis: int, size: int, stride: int = 1, dilation: int = 1) -> Value:
         """Axis `axis` becomes positions of a window, whose elements are a new last axis."""
-        node = self.node.window(axis, size, stride, dilation)
-        return _apply(MovementOps.WINDOW, (self,), node, (axis, size, stride, dilation))
+        return self.moved(MovementOps.WINDOW, (axis, size, stride, dilation))
 
     def unwindow(self, axis: int, length: sint, stride: int = 1, dilation: int = 1) -> Value:
         """The elements of windows put back at their positions, one copy for each window element."""
@@ -491,8 +491,12 @@ class Value:
 
     def gather(self, index: Value, axis: int) -> Value:
         """NumPy's `take_along_axis`."""
-        node = self.node.gather(index.node, axis)
-        return _apply(MovementOps.GATHER, (self, index), node, axis)
+        return self.moved(MovementOps.GATHER, axis, index)
+
+    def moved(self, op: MovementOps, arg: Any, *others: Value) -> Value:
+        """Any movement of this value, by its op; the others are its further operands."""
+        nodes = [other.node for other in others]
+        return _apply(op, (self, *others), self.node.moved(op, arg, *nodes), arg)
 
     # memory
 

@@ -14,6 +14,7 @@ from typing import Final, final
 from ferrule.codegen.intrinsics import native_intrinsic
 from ferrule.dtype import dtypes
 from ferrule.lazy import LazyBuffer
+from ferrule.opkinds import ELEMENTWISE, PLAIN_MOVEMENTS, WHOLE_MOVEMENTS
 from ferrule.ops import BinaryOps, FunctionOps, LoadOps, MovementOps, Op, ReduceOps, UnaryOps
 from ferrule.records import dataclass
 from ferrule.schedule.graph import Graph, value_sources
@@ -22,17 +23,10 @@ from ferrule.shape.layout import storage_size
 from ferrule.steps import Step, Steps
 from ferrule.target import Target
 
-_OPERATIONS: Final[dict[Op, float]] = {
-    UnaryOps.EXP2: 10,
-    UnaryOps.LOG2: 12,
-    UnaryOps.SIN: 20,
-    UnaryOps.COS: 20,
-    UnaryOps.SQRT: 5,
-    UnaryOps.RECIP: 4,
-    BinaryOps.DIV: 4,
-    BinaryOps.MOD: 8,
+_FLOAT_COST: Final[dict[Op, float]] = {op: row.cost for op, row in ELEMENTWISE.items()}
+_INTEGER_COST: Final[dict[Op, float]] = {
+    op: row.integer_cost for op, row in ELEMENTWISE.items() if row.integer_cost is not None
 }
-_INTEGER_DIVISION: Final = 20.0
 # Above this many reads of each element that is loaded, a reduce is worth tiling for registers.
 _REUSE: Final = 4
 SMALL_KERNEL: Final = 32768
@@ -44,9 +38,9 @@ _MOST_SPREAD: Final = 1.5
 # What is shared counts once for each user, and so doubles at each level: a bound for each element.
 _MOST_LOCAL: Final = 256
 
-_CHANGES_INDEX: Final = frozenset(
-    {*ReduceOps, *MovementOps} - {MovementOps.RESHAPE, MovementOps.PERMUTE}
-)
+_CHANGES_INDEX: Final = frozenset({*ReduceOps, *MovementOps} - WHOLE_MOVEMENTS)
+_KEEPS_REDUCES: Final = WHOLE_MOVEMENTS | {MovementOps.SHRINK}
+"""The movements whose result is still an epilogue of the reduces below."""
 NONE: Final[frozenset[LazyBuffer]] = frozenset()
 
 
@@ -89,9 +83,9 @@ class Cost:
 
 def operations(node: LazyBuffer | Step) -> float:
     """What one evaluation of an element-wise operation takes."""
-    if node.op in (BinaryOps.DIV, BinaryOps.MOD) and not dtypes.is_float(node.dtype):
-        return _INTEGER_DIVISION
-    return _OPERATIONS.get(node.op, 1.0)
+    if node.op in _INTEGER_COST and not dtypes.is_float(node.dtype):
+        return _INTEGER_COST[node.op]
+    return _FLOAT_COST.get(node.op, 1.0)
 
 
 @final
@@ -284,8 +278,8 @@ class Costs:
     def _movement(self, node: LazyBuffer, sources: list[Cost]) -> Cost:
         size = storage_size(node.shape)
         source = sources[0]
-        keeps = node.op in (MovementOps.RESHAPE, MovementOps.PERMUTE, MovementOps.SHRINK)
-        smaller = size < source.size and node.op is not MovementOps.GATHER
+        keeps = node.op in _KEEPS_REDUCES
+        smaller = size < source.size and node.op in PLAIN_MOVEMENTS
         part = size / source.size if smaller and source.size else 1.0
         return Cost(
             size,

@@ -15,6 +15,7 @@ from typing import Final, TypeAlias, final
 from ferrule.config import config
 from ferrule.expr import sint
 from ferrule.lazy import LazyBuffer
+from ferrule.opkinds import PLAIN_MOVEMENTS
 from ferrule.ops import LoadOps, MovementOps, ReduceOps
 from ferrule.schedule.costs import Cost, Costs, widened_factors
 from ferrule.schedule.fusion import MOST_NODES, SINGLE, Fusion, Visits, move_indices, share_memory
@@ -299,7 +300,7 @@ class _Cutter:
             return False
         if node.op is MovementOps.SHRINK and self.costs[node].owned:
             return False  # only the part is stored
-        while isinstance(node.op, MovementOps) and node.op is not MovementOps.GATHER:
+        while node.op in PLAIN_MOVEMENTS:
             node = node.srcs[0]
             if self.costs.is_load(node):
                 return True

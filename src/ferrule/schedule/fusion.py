@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final, TypeAlias, final
 
 from ferrule.lazy import LazyBuffer
-from ferrule.ops import LoadOps, MovementOps, ReduceOps
+from ferrule.opkinds import WHOLE_MOVEMENTS
+from ferrule.ops import LoadOps, ReduceOps
 from ferrule.schedule.signature import Signature, Space
 
 MOST_NODES: Final = 400
@@ -71,7 +72,7 @@ class Fusion:
         """Whether it stores a contraction's sums as they are, in whatever order."""
         source = self.value
         while source is not self.contraction:
-            if source.op not in (MovementOps.RESHAPE, MovementOps.PERMUTE):
+            if source.op not in WHOLE_MOVEMENTS:
                 return False
             source = source.srcs[0]
         is_assigned = self.outputs[0].op is LoadOps.ASSIGN

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, final
 
 from ferrule.lazy import LazyBuffer
+from ferrule.opkinds import MOVEMENTS, PLAIN_MOVEMENTS
 from ferrule.ops import MovementOps, ReduceOps
 from ferrule.schedule.costs import SMALL_KERNEL, Cost, Costs, factors
 from ferrule.schedule.fusion import MOST_NODES, Fusion, Visits
@@ -20,16 +21,7 @@ _ROWS_TOGETHER: Final = 16
 # through more places in memory at once than the first cache has room for.
 _MOST_BUFFERS: Final = 28
 _MOST_INDICES: Final = 8
-_ALWAYS_FUSED: Final = frozenset(
-    {
-        MovementOps.RESHAPE,
-        MovementOps.PERMUTE,
-        MovementOps.EXPAND,
-        MovementOps.PAD,
-        MovementOps.WINDOW,
-        MovementOps.UNWINDOW,
-    }
-)
+_ALWAYS_FUSED: Final = frozenset([op for op, row in MOVEMENTS.items() if row.free])
 
 
 def is_always_fused(node: LazyBuffer) -> bool:
@@ -118,7 +110,7 @@ class Legality:
         while source is not node:
             if source.op is ReduceOps.SUM and source.dtype is node.dtype:
                 sums += 1
-            elif not isinstance(source.op, MovementOps) or source.op is MovementOps.GATHER:
+            elif source.op not in PLAIN_MOVEMENTS:
                 return False
             windows += source.op is MovementOps.UNWINDOW and not _overlaps(source)
             source = source.srcs[0]

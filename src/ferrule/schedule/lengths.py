@@ -19,13 +19,12 @@ from ferrule.buffer import Buffer
 from ferrule.dtype import exact
 from ferrule.expr import Length, as_expr, as_int, sint
 from ferrule.lazy import LazyBuffer
-from ferrule.opkinds import OpError, infer
+from ferrule.opkinds import FORMS, OpError, infer
 from ferrule.ops import (
     BufferOps,
     FunctionOps,
     LoadOps,
     MovementOps,
-    ReduceOps,
     get_lazyop_info,
 )
 from ferrule.records import dataclass
@@ -102,12 +101,8 @@ def _form(node: LazyBuffer, part: tuple[Any, ...], ones: tuple[bool, ...]) -> Ha
     if not node.srcs:
         return (node.op, ones, *part[4:])
     op, sources, arg, owner = part
-    kept = (arg[0], *arg[2:]) if op in _WITH_ONE_SIZE else None
+    kept = FORMS[op].rest(arg) if op in FORMS else None
     return (op, sources, kept, ones, owner)
-
-
-_WITH_ONE_SIZE: Final = frozenset({ReduceOps.SCATTER, MovementOps.UNWINDOW, MovementOps.WINDOW})
-"""It is the second part of their argument."""
 
 
 def _integers(node: LazyBuffer) -> tuple[Sequence[Any], Sequence[Any]]:
@@ -118,17 +113,10 @@ def _integers(node: LazyBuffer) -> tuple[Sequence[Any], Sequence[Any]]:
         return (node.shape if _is_whole(node) else ()), ()
     if not node.srcs:
         return node.shape, ()
-    if op in _WITH_ONE_SIZE:
-        return (arg[1],), ()
-    if op is MovementOps.SHRINK:
-        return [stop - start for start, stop in arg], [start for start, _ in arg]
-    if op is MovementOps.PAD:
-        return [before + after for before, after in arg], [before for before, _ in arg]
     if op is LoadOps.ASSIGN and arg is not None:
         return arg.shape, (*arg.strides, arg.offset)
-    if op in (MovementOps.RESHAPE, MovementOps.EXPAND) or isinstance(op, ReduceOps):
-        return arg, ()
-    return (), ()
+    form = FORMS.get(op)
+    return ((), ()) if form is None else (form.sizes(arg), form.offsets(arg))
 
 
 def _is_whole(node: LazyBuffer) -> bool:
@@ -141,20 +129,11 @@ def _argument(node: LazyBuffer, sizes: Iterator[sint], offsets: Iterator[sint]) 
     """The argument of a node with sources, with these in place of its integers."""
     arg = node.arg
     op = node.op
-    if op in _WITH_ONE_SIZE:
-        return (arg[0], next(sizes), *arg[2:])
-    if op is MovementOps.SHRINK:
-        starts = [next(offsets) for _ in arg]
-        return tuple([(start, as_int(start + next(sizes))) for start in starts])
-    if op is MovementOps.PAD:
-        before = [next(offsets) for _ in arg]
-        return tuple([(first, as_int(next(sizes) - first)) for first in before])
     if op is LoadOps.ASSIGN and arg is not None:
         shape = tuple([next(sizes) for _ in arg.shape])
         return View(shape, tuple([next(offsets) for _ in arg.strides]), next(offsets))
-    if op in (MovementOps.RESHAPE, MovementOps.EXPAND) or isinstance(op, ReduceOps):
-        return tuple([next(sizes) for _ in arg])
-    return arg
+    form = FORMS.get(op)
+    return arg if form is None else form.replaced(arg, sizes, offsets)
 
 
 # *** how sizes depend on one another ***

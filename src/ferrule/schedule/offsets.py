@@ -12,8 +12,9 @@ from collections.abc import Mapping, Set
 from typing import Any, final
 
 from ferrule.buffer import Buffer
-from ferrule.expr import Expr, Variable, as_int
+from ferrule.expr import Expr, Variable
 from ferrule.lazy import LazyBuffer
+from ferrule.opkinds import FORMS
 from ferrule.ops import LoadOps, MovementOps
 from ferrule.records import dataclass
 from ferrule.runner import is_divisible
@@ -32,19 +33,16 @@ def offsets_of(node: LazyBuffer) -> tuple[Any, ...]:
         return ()
     if node.op is LoadOps.ASSIGN:
         return (node.arg.offset,)
-    if node.op in (MovementOps.SHRINK, MovementOps.PAD):
-        return tuple([first for first, _ in node.arg])
-    return ()
+    form = FORMS.get(node.op)
+    return () if form is None else tuple(form.offsets(node.arg))
 
 
 def without_offsets(part: Any) -> Any:
     """A part of a graph's key without these: `x[i] = v` is of one form for all `i`."""
     if isinstance(part, tuple) and len(part) > 2:
         op, sources, arg = part[:3]
-        if op is MovementOps.SHRINK:
-            return (op, sources, tuple([stop - start for start, stop in arg]), *part[3:])
-        if op is MovementOps.PAD:
-            return (op, sources, tuple([before + after for before, after in arg]), *part[3:])
+        if op in FORMS and FORMS[op].offsets(arg):
+            return (op, sources, tuple(FORMS[op].sizes(arg)), *part[3:])
         if op is LoadOps.ASSIGN and isinstance(arg, View):
             return (op, sources, arg.shape, arg.strides, *part[3:])
     return part
@@ -199,17 +197,12 @@ def _with_variables(node: LazyBuffer, axes: Axes, number: int) -> Any:
         below, above = _reach(view)
         last = storage_size(node.shape) - 1 - above
         return View(view.shape, view.strides, _bound(number, view.offset, below, last))
-    pairs = list(node.arg)
+    form, arg = FORMS[node.op], node.arg
+    sizes, offsets = form.sizes(arg), list(form.offsets(arg))
     for place, axis in enumerate(axes):
-        first, second = pairs[axis]
-        if node.op is MovementOps.PAD:
-            start = _bound(number + place, first, 0, first + second)
-            pairs[axis] = (start, as_int(first + second - start))
-        else:
-            size = second - first
-            start = _bound(number + place, first, 0, node.srcs[0].shape[axis] - size)
-            pairs[axis] = (start, as_int(start + size))
-    return tuple(pairs)
+        greatest = form.greatest_offset(arg, axis, node.srcs[0].shape)
+        offsets[axis] = _bound(number + place, offsets[axis], 0, greatest)
+    return form.replaced(arg, iter(sizes), iter(offsets))
 
 
 def _bound(number: int, value: int, least: int, greatest: int) -> Expr:

@@ -8,54 +8,24 @@ from typing import final
 
 from ferrule.expr import sint
 from ferrule.lazy import LazyBuffer
+from ferrule.opkinds import MOVEMENTS, PLAIN_MOVEMENTS
 from ferrule.ops import MovementOps
 from ferrule.shape.layout import storage_view
-from ferrule.shape.view import View, prod_sint
+from ferrule.shape.movement import reshape_view
+from ferrule.shape.view import View
 
 dense = lru_cache(maxsize=4096)(storage_view)
 
 
 def move(view: View, node: LazyBuffer) -> View | None:
     """The view after the movement `node`; None where no single view says it."""
-    arg = node.arg
-    match node.op:
-        case MovementOps.RESHAPE:
-            return reshape(view, arg)
-        case MovementOps.PERMUTE:
-            return view.permute(arg)
-        case MovementOps.EXPAND:
-            return view.expand(arg)
-        case MovementOps.PAD:
-            return view.pad(arg)
-        case MovementOps.SHRINK:
-            return view.shrink(arg)
-        case MovementOps.STRIDE:
-            return view.stride(arg)
-        case MovementOps.WINDOW:
-            return _window(view, node.shape, arg)
-        case MovementOps.AS_STRIDED:
-            return _as_strided(view, arg)
-        case _:
-            return None
+    row = MOVEMENTS.get(node.op)
+    return None if row is None or row.view is None else row.view(view, node.arg, node.shape)
 
 
 def reshape(view: View, shape: tuple[sint, ...]) -> View | None:
-    """None, too, where symbolic sizes do not show that the numbers of elements agree."""
-    return view.reshape(shape) if prod_sint(view.shape) == prod_sint(shape) else None
-
-
-def _window(view: View, shape: tuple[sint, ...], arg: tuple[int, int, int, int]) -> View | None:
-    axis, _, stride, dilation = arg
-    if view.mask is not None:
-        return None
-    step = view.strides[axis]
-    strides = (*view.strides[:axis], step * stride, *view.strides[axis + 1 :], step * dilation)
-    return View.create(shape, strides, view.offset)
-
-
-def _as_strided(view: View, arg: tuple[tuple[sint, ...], tuple[sint, ...], sint]) -> View | None:
-    shape, strides, offset = arg
-    return View.create(shape, strides, offset) if view.contiguous else None
+    """The view under another shape; None where no single view says it."""
+    return reshape_view(view, shape, shape)
 
 
 def unmoved(node: LazyBuffer, view: View) -> tuple[LazyBuffer, View] | None:
@@ -129,9 +99,7 @@ class Views:
 
 def is_movement(node: LazyBuffer) -> bool:
     """Whether a node that has no memory only moves what its source is."""
-    if not isinstance(node.op, MovementOps) or node.realized is not None:
-        return False
-    return node.op is not MovementOps.GATHER
+    return node.op in PLAIN_MOVEMENTS and node.realized is None
 
 
 def _may_be_loaded(node: LazyBuffer, roots: set[LazyBuffer]) -> bool:
