@@ -96,6 +96,13 @@ def test_totals_of_integers_do_not_overflow(device: str, dtype: DType, total: An
     np.testing.assert_array_equal(found, extremes.sum(1, dtype=wide))
 
 
+@pytest.mark.parametrize("size", [1, 3, 40, 3000])
+def test_products_of_bools_are_true_if_all_are(device: str, size: int) -> None:
+    x = Tensor.ones(2, size, dtype=dtypes.bool, device=device)
+    x[1, size // 2] = False
+    assert x.contiguous().prod(1, dtype=dtypes.bool).tolist() == [True, False]
+
+
 def test_products_of_integers_do_not_overflow(device: str) -> None:
     for dtype in (dtypes.int8, dtypes.uint16, dtypes.int32):
         a = np.full((2, 4), 100, dtype.np)

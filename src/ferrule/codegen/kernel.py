@@ -12,7 +12,7 @@ from dataclasses import replace
 from enum import auto
 from functools import cached_property
 
-from ferrule.dtype import DType, dtypes
+from ferrule.dtype import DType
 from ferrule.enums import Enum
 from ferrule.expr import (
     TRUE,
@@ -26,6 +26,7 @@ from ferrule.expr import (
     weighted_sum,
 )
 from ferrule.expr.printing import texts
+from ferrule.opkinds import COMBINATIONS
 from ferrule.records import dataclass
 
 
@@ -63,21 +64,11 @@ class Monoid:
 
     def identity(self, dtype: DType) -> Expr:
         """The value that changes nothing."""
-        if self.op is ExprOp.ADD:
-            return const(0, dtype)
-        if self.op is ExprOp.MUL:
-            return const(1, dtype)
-        if self.op is ExprOp.OR:
-            return const(False, dtype)
-        return const(dtypes.min(dtype), dtype)
+        return const(COMBINATIONS[self.name].identity(dtype), dtype)
 
 
 MONOIDS = {
-    "sum": Monoid("sum", ExprOp.ADD),
-    "max": Monoid("max", ExprOp.MAX),
-    "prod": Monoid("prod", ExprOp.MUL),
-    "any": Monoid("any", ExprOp.OR),
-    "all": Monoid("all", ExprOp.AND),
+    name: Monoid(name, row.expr) for name, row in COMBINATIONS.items() if row.expr is not None
 }
 
 

@@ -46,6 +46,7 @@ from ferrule.expr import (
     uncast,
     within,
 )
+from ferrule.opkinds import scattered
 from ferrule.ops import (
     BinaryOps,
     BufferOps,
@@ -63,8 +64,6 @@ from ferrule.shape.shapetracker import ShapeTracker
 
 # What becomes a nest.
 _NESTED = frozenset({ExprOp.REDUCE, ExprOp.KEEP})
-# What combines an element of a SCATTER with what is there.
-_SCATTERED = {"add": BinaryOps.ADD, "max": BinaryOps.MAX, "prod": BinaryOps.MUL}
 
 
 def lower(ast: LazyOp, name: str) -> Kernel:
@@ -372,8 +371,10 @@ def _store(name: str, node: LazyOp, value: Expr, idx: Index, inside: Expr = TRUE
 
 def _combined(how: str, old: Expr, new: Expr) -> Expr:
     """An element of a SCATTER with what is there."""
-    if how != "min":
-        return elementwise(_SCATTERED[how], [old, new], None)
+    binary = scattered(how).binary
+    if binary is not None:
+        return elementwise(binary, [old, new], None)
+    assert how == "min", f"no rule combines by {how}"
     if new.dtype is BOOL:
         return elementwise(BinaryOps.MUL, [old, new], None)
     less_or_nan = elementwise(BinaryOps.CMPLT, [new, old], None)

@@ -20,6 +20,7 @@ from ferrule.buffer import LRUAllocator
 from ferrule.device import Interpreted
 from ferrule.dtype import DType, dtypes, truncate
 from ferrule.expr import Expr, sint
+from ferrule.opkinds import REDUCED, Combination, scattered
 from ferrule.ops import (
     BinaryOps,
     BufferOps,
@@ -33,7 +34,6 @@ from ferrule.ops import (
     UnaryOps,
     cast_arg,
     how_scattered,
-    scatter_start,
 )
 from ferrule.shape.view import View
 
@@ -211,38 +211,40 @@ def _reduced_axes(x: Array, shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(axis for axis, size in enumerate(shape) if size != x.shape[axis])
 
 
-def _reduction(function: Any) -> Function:
+_COMBINED = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
+"""How values combine, by the names of `COMBINATIONS`."""
+
+
+def _reduction(combination: Combination) -> Function:
     """A reduction by a NumPy ufunc: in the dtype itself, or wide for narrow floats."""
+    function: Any = _COMBINED[combination.name]
 
     def run(x: Array, shape: tuple[int, ...]) -> Array:
         wide = _wide(x)
         axes = _reduced_axes(x, shape)
         given = {}
         if wide.size == 0 and function.identity is None:  # a size that varies may come to be 0
-            given["initial"] = dtypes.min(dtypes.from_np(wide.dtype))
+            given["initial"] = combination.identity(dtypes.from_np(wide.dtype))
         result = function.reduce(wide, axis=axes, dtype=wide.dtype, keepdims=True, **given)
         return np.asarray(result).astype(x.dtype, copy=False)
 
     return run
 
 
-_COMBINED = {"add": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
-
-
 def _scatter(value: Array, index: Array, *others: Any) -> Array:
     *base, arg = others
     axis, size = arg[:2]
-    how = how_scattered(arg)
     shape = base[0].shape if base else (*value.shape[:axis], size, *value.shape[axis + 1 :])
-    start = base[0] if base else scatter_start(how, dtypes.from_np(value.dtype))
+    combination = scattered(how_scattered(arg))
+    start = base[0] if base else combination.identity(dtypes.from_np(value.dtype))
     result = np.full(shape, start, value.dtype)
     valid = (index >= 0) & (index < size)
     places = list(np.nonzero(valid))
     places[axis] = index[valid]
-    if how == "last":
+    if combination.name == "last":
         result[tuple(places)] = value[valid]
     else:
-        _COMBINED[how].at(result, tuple(places), value[valid])
+        _COMBINED[combination.name].at(result, tuple(places), value[valid])
     return result
 
 
@@ -426,7 +428,7 @@ def _store(value: Array, handle: Array, arg: MemBuffer) -> Array:
 
 # *** the table ***
 
-_sum = _reduction(np.add)
+_sum = _reduction(REDUCED[ReduceOps.SUM])
 _multiply = _computed(np.multiply)
 
 _FUNCTIONS: dict[Op, Function] = {
@@ -454,9 +456,7 @@ _FUNCTIONS: dict[Op, Function] = {
     BinaryOps.SHR: np.right_shift,
     TernaryOps.MULACC: _multiply_add,
     TernaryOps.WHERE: _where,
-    ReduceOps.SUM: _sum,
-    ReduceOps.MAX: _reduction(np.maximum),
-    ReduceOps.PROD: _reduction(np.multiply),
+    **{op: _reduction(combination) for op, combination in REDUCED.items()},
     ReduceOps.SCATTER: _scatter,
     MovementOps.RESHAPE: np.reshape,
     MovementOps.PERMUTE: np.transpose,

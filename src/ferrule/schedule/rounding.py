@@ -24,6 +24,7 @@ from typing import Final, final
 
 from ferrule.dtype import dtypes
 from ferrule.lazy import LazyBuffer
+from ferrule.opkinds import ELEMENTWISE, REDUCED, combination_of
 from ferrule.ops import (
     BinaryOps,
     FunctionOps,
@@ -34,7 +35,6 @@ from ferrule.ops import (
     TernaryOps,
     UnaryOps,
     cast_arg,
-    how_scattered,
 )
 from ferrule.records import dataclass
 from ferrule.schedule.graph import Graph, value_sources
@@ -42,9 +42,8 @@ from ferrule.shape.layout import storage_size
 from ferrule.steps import Steps
 
 _MOVING: Final = frozenset(MovementOps)
-_DISCONTINUOUS: Final = frozenset(
-    {BinaryOps.CMPLT, BinaryOps.CMPNE, BinaryOps.MOD, UnaryOps.TRUNC, UnaryOps.CAST}
-)
+_REORDERED: Final = frozenset([op for op, row in REDUCED.items() if not row.chooses])
+_DISCONTINUOUS: Final = frozenset([op for op, row in ELEMENTWISE.items() if row.jumps])
 
 
 def is_reordered(node: LazyBuffer) -> bool:
@@ -52,7 +51,7 @@ def is_reordered(node: LazyBuffer) -> bool:
 
     Two terms have one order, but a product may be added without being rounded by itself.
     """
-    if node.op not in (ReduceOps.SUM, ReduceOps.PROD) or not dtypes.is_float(node.dtype):
+    if node.op not in _REORDERED or not dtypes.is_float(node.dtype):
         return False
     terms, results = storage_size(node.srcs[0].shape), storage_size(node.shape)
     return terms > 2 * results or (terms > results and _may_be_contracted(node.srcs[0], node.op))
@@ -77,12 +76,12 @@ def is_discontinuous(node: LazyBuffer) -> bool:
 
 def _chooses(node: LazyBuffer) -> bool:
     """True if each element of the result is one of the operands' elements, by their sizes."""
-    if node.op is ReduceOps.SCATTER:
-        return how_scattered(node.arg) in ("max", "min")
+    if isinstance(node.op, ReduceOps):
+        return combination_of(node.op, node.arg).chooses
     if node.op is TernaryOps.WHERE:
         condition, *branches = node.srcs
         return condition.op is BinaryOps.CMPLT and set(condition.srcs) == set(branches)
-    return node.op in (ReduceOps.MAX, BinaryOps.MAX)
+    return node.op is BinaryOps.MAX
 
 
 @cache

@@ -11,13 +11,13 @@ loop of these that goes on from element to element (`codegen/scans.py`), so bloc
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 
 from ferrule.counting import count_to, place_dtype
 from ferrule.device import Compiled, Device
 from ferrule.dtype import dtypes
 from ferrule.gradient import Entry, Gradients, Number, Rule, Value, record
+from ferrule.opkinds import REDUCED
 from ferrule.ops import BinaryOps, ReduceOps
 from ferrule.records import dataclass
 from ferrule.tensor import rowwise
@@ -143,23 +143,22 @@ def _compose(before: Parts, after: Parts) -> Parts:
     return a * c, c * b + d
 
 
-def _of_reduction(
-    op: ReduceOps, combine: Callable[[Value, Value], Value], neutral: Callable[[Value], Number]
-) -> Monoid:
-    total = _reduced(op)
+def _of_reduction(op: ReduceOps) -> Monoid:
+    """The monoid of a reduce, from the table of combinations."""
+    row, total = REDUCED[op], _reduced(op)
+    binary = row.binary
+    assert binary is not None, f"{op} has no op that combines two results"
     return Monoid(
-        lambda before, after: (combine(before[0], after[0]),),
-        lambda value: (neutral(value),),
+        lambda before, after: (before[0].alu(binary, after[0]),),
+        lambda value: (row.identity(value.dtype),),
         _by_windows(total),
         total,
     )
 
 
-SUM = _of_reduction(ReduceOps.SUM, operator.add, lambda value: 0)
-PRODUCT = _of_reduction(ReduceOps.PROD, operator.mul, lambda value: 1)
-MAXIMUM = _of_reduction(
-    ReduceOps.MAX, lambda a, b: a.maximum(b), lambda value: dtypes.min(value.dtype)
-)
+SUM = _of_reduction(ReduceOps.SUM)
+PRODUCT = _of_reduction(ReduceOps.PROD)
+MAXIMUM = _of_reduction(ReduceOps.MAX)
 LOG_SUM = Monoid(
     _log_add,
     lambda value: (float("-inf"),),

@@ -22,6 +22,7 @@ from ferrule.codegen.lower import lower
 from ferrule.codegen.plan import Plan
 from ferrule.dtype import dtypes
 from ferrule.expr import as_expr, sint
+from ferrule.opkinds import scattered
 from ferrule.ops import BufferOps, LazyOp, MemBuffer, ReduceOps, how_scattered
 from ferrule.records import dataclass
 from ferrule.shape.layout import storage_size
@@ -42,7 +43,6 @@ _LEAST_MORE: Final = 0.03
 _TRIED: Final = 1.5
 _MOST_PARTS: Final = 512
 _MOST_SCATTERED: Final = 1 << 15
-_COMBINED: Final = {"add": ReduceOps.SUM, "max": ReduceOps.MAX, "prod": ReduceOps.PROD}
 _LEAST_TERMS: Final = 8
 """Of one part; a multiple of them keeps neighbours together."""
 
@@ -108,7 +108,7 @@ def how_combined(reduce: LazyOp) -> ReduceOps | None:
         return reduce.op
     if reduce.dtype is dtypes.bool or len(reduce.src) > 2:
         return None
-    return _COMBINED.get(how_scattered(reduce.arg))
+    return scattered(how_scattered(reduce.arg)).reduce
 
 
 def _reduced_axes(reduce: LazyOp) -> list[int]:
