@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from ferrule.dtype import DType, dtypes, truncate
-from ferrule.opkinds import BinaryOps, Op, ReduceOps, TernaryOps, UnaryOps
+from ferrule.opkinds import ELEMENTWISE, REDUCED, BinaryOps, Op, ReduceOps, TernaryOps, UnaryOps
 
 Scalar: TypeAlias = bool | int | float
 
@@ -102,7 +102,6 @@ _BOOL: dict[Op, Callable[..., Scalar | None]] = {
     BinaryOps.CMPNE: lambda a, b: a != b,
     UnaryOps.NEG: lambda a: not a,
 }
-_COMPARISONS = frozenset({BinaryOps.CMPLT, BinaryOps.CMPNE})
 
 
 def _rules_of(dtype: DType) -> dict[Op, Callable[..., Scalar | None]]:
@@ -125,7 +124,7 @@ def fold(op: Op, dtype: DType, values: Sequence[Scalar]) -> Scalar | None:
     result = rule(*values)
     if result is None:
         return None
-    return truncate(dtypes.bool if op in _COMPARISONS else dtype, result)
+    return truncate(dtypes.bool if ELEMENTWISE[op].compares else dtype, result)
 
 
 def fold_cast(value: Scalar, source: DType, target: DType) -> Scalar | None:
@@ -170,10 +169,12 @@ def fold_reduce(op: ReduceOps, dtype: DType, value: Scalar, count: int) -> Scala
     >>> fold_reduce(ReduceOps.SUM, dtypes.float32, 3.0, 4)
     12.0
     """
-    if op is ReduceOps.MAX:
+    if REDUCED[op].chooses:
         return value
     if op is ReduceOps.PROD:
         return value if value in (0, 1) and not is_negative_zero(value) else None
+    if op is not ReduceOps.SUM:
+        return None
     total = value * count
     if dtype is dtypes.bool or not isinstance(value, float):
         return truncate(dtype, total)
@@ -188,7 +189,7 @@ def is_identity(op: BinaryOps, value: Scalar, dtype: DType, right: bool) -> bool
     False
     """
     rule = _IDENTITY.get(op)
-    return rule is not None and (right or op in _COMMUTATIVE) and rule(value, dtype)
+    return rule is not None and (right or ELEMENTWISE[op].commutes) and rule(value, dtype)
 
 
 def same_operand(op: Op, dtype: DType, known: Sequence[Scalar | None]) -> int | None:
@@ -220,7 +221,6 @@ def _is_one(value: Scalar, _: DType) -> bool:
     return value == 1
 
 
-_COMMUTATIVE = frozenset({BinaryOps.ADD, BinaryOps.MUL, BinaryOps.MAX, BinaryOps.XOR, BinaryOps.OR})
 # Of the two zeros only -0.0 leaves -0.0 as it is when added, only 0.0 when subtracted.
 _IDENTITY: dict[BinaryOps, Callable[[Scalar, DType], bool]] = {
     BinaryOps.ADD: lambda v, d: v == 0 and (not dtypes.is_float(d) or is_negative_zero(v)),

@@ -1,38 +1,18 @@
-"""Element-wise ops on scalars: which operation each is in its dtype, and what computes wider."""
+"""Element-wise ops on scalars: the rule of each in its dtype, and what computes wider."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
 
 from ferrule.dtype import dtypes
 from ferrule.expr import BOOL, Expr, ExprOp, alu, cast, const
-from ferrule.ops import BinaryOps, TernaryOps, UnaryOps
+from ferrule.opkinds import ELEMENTWISE
+from ferrule.ops import BinaryOps, Op, TernaryOps, UnaryOps, cast_arg
 
 NARROW = (dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2)
-_UNARY = {
-    UnaryOps.EXP2: ExprOp.EXP2,
-    UnaryOps.LOG2: ExprOp.LOG2,
-    UnaryOps.SIN: ExprOp.SIN,
-    UnaryOps.COS: ExprOp.COS,
-    UnaryOps.SQRT: ExprOp.SQRT,
-    UnaryOps.RECIP: ExprOp.RECIP,
-    UnaryOps.NEG: ExprOp.NEG,
-    UnaryOps.TRUNC: ExprOp.TRUNC,
-}
-_BINARY = {
-    BinaryOps.ADD: ExprOp.ADD,
-    BinaryOps.SUB: ExprOp.SUB,
-    BinaryOps.MUL: ExprOp.MUL,
-    BinaryOps.MAX: ExprOp.MAX,
-    BinaryOps.CMPLT: ExprOp.CMPLT,
-    BinaryOps.CMPNE: ExprOp.CMPNE,
-    BinaryOps.XOR: ExprOp.XOR,
-    BinaryOps.AND: ExprOp.AND,
-    BinaryOps.OR: ExprOp.OR,
-    BinaryOps.SHL: ExprOp.SHL,
-    BinaryOps.SHR: ExprOp.SHR,
-}
-_BOOL_BINARY = {BinaryOps.ADD: ExprOp.OR, BinaryOps.MAX: ExprOp.OR, BinaryOps.MUL: ExprOp.AND}
+LoweringRule: TypeAlias = Callable[..., Expr]
+"""From the operands, all in a dtype to compute in, to the result."""
 
 
 def elementwise(op: Any, operands: list[Expr], arg: Any) -> Expr:
@@ -40,31 +20,63 @@ def elementwise(op: Any, operands: list[Expr], arg: Any) -> Expr:
     dtype = operands[-1].dtype
     if op is UnaryOps.CAST:
         return _cast(operands[0], arg)
-    if dtype in NARROW and op not in (BinaryOps.CMPLT, BinaryOps.CMPNE, TernaryOps.WHERE):
-        wide = [cast(x, dtypes.float32) for x in operands]
-        return cast(_in_dtype(op, wide), dtype)
-    if dtype in NARROW and op in (BinaryOps.CMPLT, BinaryOps.CMPNE):
-        operands = [cast(x, dtypes.float32) for x in operands]
-    return _in_dtype(op, operands)
+    rule = LOWERED[op]
+    if dtype not in NARROW or op is TernaryOps.WHERE:
+        return rule(*operands)
+    result = rule(*[cast(x, dtypes.float32) for x in operands])
+    return result if ELEMENTWISE[op].compares else cast(result, dtype)
 
 
-def _in_dtype(op: Any, operands: list[Expr]) -> Expr:
-    dtype = operands[-1].dtype
-    if op is TernaryOps.WHERE:
-        return alu(ExprOp.WHERE, _truth(operands[0]), *operands[1:])
-    if op is TernaryOps.MULACC:
-        if dtypes.is_float(dtype):
-            return alu(ExprOp.MULACC, *operands)
-        return alu(ExprOp.ADD, alu(ExprOp.MUL, *operands[:2]), operands[2])
-    if op is BinaryOps.DIV:
-        return alu(ExprOp.FDIV if dtypes.is_float(dtype) else ExprOp.TDIV, *operands)
-    if op is BinaryOps.MOD:
-        return alu(ExprOp.FMOD if dtypes.is_float(dtype) else ExprOp.TMOD, *operands)
-    if dtype is BOOL and op is UnaryOps.NEG:
-        return alu(ExprOp.NOT, *operands)
-    if dtype is BOOL and op in _BOOL_BINARY:
-        return alu(_BOOL_BINARY[op], *operands)
-    return alu(_UNARY[op] if op in _UNARY else _BINARY[op], *operands)
+def _by(
+    floats: ExprOp, *, integers: ExprOp | None = None, bools: ExprOp | None = None
+) -> LoweringRule:
+    """The rule of an op that is one operation on scalars, perhaps another for some dtypes."""
+
+    def rule(*operands: Expr) -> Expr:
+        dtype = operands[-1].dtype
+        if dtype is BOOL:
+            return alu(bools or floats, *operands)
+        return alu(floats if dtypes.is_float(dtype) else integers or floats, *operands)
+
+    return rule
+
+
+def _multiply_add(a: Expr, b: Expr, c: Expr) -> Expr:
+    if dtypes.is_float(c.dtype):
+        return alu(ExprOp.MULACC, a, b, c)
+    return alu(ExprOp.ADD, alu(ExprOp.MUL, a, b), c)
+
+
+def _where(condition: Expr, a: Expr, b: Expr) -> Expr:
+    return alu(ExprOp.WHERE, _truth(condition), a, b)
+
+
+LOWERED: Final[dict[Op, LoweringRule]] = {
+    UnaryOps.EXP2: _by(ExprOp.EXP2),
+    UnaryOps.LOG2: _by(ExprOp.LOG2),
+    UnaryOps.SIN: _by(ExprOp.SIN),
+    UnaryOps.COS: _by(ExprOp.COS),
+    UnaryOps.SQRT: _by(ExprOp.SQRT),
+    UnaryOps.RECIP: _by(ExprOp.RECIP),
+    UnaryOps.NEG: _by(ExprOp.NEG, bools=ExprOp.NOT),
+    UnaryOps.TRUNC: _by(ExprOp.TRUNC),
+    BinaryOps.ADD: _by(ExprOp.ADD, bools=ExprOp.OR),
+    BinaryOps.SUB: _by(ExprOp.SUB),
+    BinaryOps.MUL: _by(ExprOp.MUL, bools=ExprOp.AND),
+    BinaryOps.DIV: _by(ExprOp.FDIV, integers=ExprOp.TDIV),
+    BinaryOps.MAX: _by(ExprOp.MAX, bools=ExprOp.OR),
+    BinaryOps.MOD: _by(ExprOp.FMOD, integers=ExprOp.TMOD),
+    BinaryOps.CMPLT: _by(ExprOp.CMPLT),
+    BinaryOps.CMPNE: _by(ExprOp.CMPNE),
+    BinaryOps.XOR: _by(ExprOp.XOR),
+    BinaryOps.AND: _by(ExprOp.AND),
+    BinaryOps.OR: _by(ExprOp.OR),
+    BinaryOps.SHL: _by(ExprOp.SHL),
+    BinaryOps.SHR: _by(ExprOp.SHR),
+    TernaryOps.MULACC: _multiply_add,
+    TernaryOps.WHERE: _where,
+}
+"""The rule of each element-wise op but CAST, whose result depends on its argument."""
 
 
 def _truth(x: Expr) -> Expr:
@@ -74,7 +86,7 @@ def _truth(x: Expr) -> Expr:
 
 
 def _cast(x: Expr, arg: Any) -> Expr:
-    dtype, bitcast = arg if isinstance(arg, tuple) else (arg, False)
+    dtype, bitcast = cast_arg(arg)
     if bitcast:
         return x if x.dtype is dtype else Expr(ExprOp.BITCAST, dtype, (x,))
     if dtype is BOOL:
