@@ -327,11 +327,11 @@ def over_lanes(node: LazyBuffer, sources: Sequence[LazyBuffer | None], size: sin
             function: Steps = arg
             return function.of(first)
         case ReduceOps.SCATTER:
-            axis, length, *how = arg
+            axis, length, *how = FORMS[op].batched(arg, node.srcs[0].shape, size)
             index, *base = others
             if base:
-                return base[0].put(first, index, axis + 1, *how)
-            return first.scatter(index, axis + 1, length, *how)
+                return base[0].put(first, index, axis, *how)
+            return first.scatter(index, axis, length, *how)
         case ReduceOps():
             kept = zip(node.srcs[0].shape, node.shape, strict=True)
             return first.r(op, [axis for axis, (a, b) in enumerate(kept, 1) if not same(a, b)])

@@ -431,7 +431,7 @@ def _store(value: Array, handle: Array, arg: MemBuffer) -> Array:
 _sum = _reduction(REDUCED[ReduceOps.SUM])
 _multiply = _computed(np.multiply)
 
-_FUNCTIONS: dict[Op, Function] = {
+FUNCTIONS: dict[Op, Function] = {
     UnaryOps.EXP2: _computed(np.exp2),
     UnaryOps.LOG2: _computed(np.log2),
     UnaryOps.CAST: _cast,
@@ -488,7 +488,7 @@ def _quiet(function: Function) -> Function:
 
 def device(name: str) -> Interpreted:
     """Opens the device."""
-    functions = {op: _quiet(function) for op, function in _FUNCTIONS.items()}
+    functions = {op: _quiet(function) for op, function in FUNCTIONS.items()}
     fused: dict[tuple[Op, Op], Function] = {
         (ReduceOps.SUM, BinaryOps.MUL): _quiet(_sum_of_product),
         (UnaryOps.EXP2, BinaryOps.MUL): _quiet(_exp2_of_product),
