@@ -4,8 +4,8 @@ operands contain.
 What each op means is in `docs/design/interfaces.md`. A row has the facts: how many operands, which
 dtypes, the shape of the result, the index and view rules of movements (`shape/movement.py`), the
 form of the argument, costs. What one interpretation of programs does for an op is a rule that lives
-there, keyed by the op: `docs/adding-an-op.md` names all of them. `ferrule.ops` re-exports all
-public names.
+there, keyed by the op: `docs/adding-an-op.md` names all of them. `ferrule.ops` re-exports the kinds
+of ops, the errors and `infer`.
 """
 
 from __future__ import annotations
@@ -152,11 +152,7 @@ class OpTypeError(OpError, TypeError):
 @final
 @dataclass(frozen=True)
 class Combination:
-    """How several values become one: an associative operation, in reduces, scatters and loops.
-
-    Rules that need it look it up: the identity that a kernel's accumulator starts with, the op that
-    joins two partial results, the operation of a kernel.
-    """
+    """How several values become one, in reduces, scatters, scans and the loops of kernels."""
 
     name: str
     identity: Callable[[DType], bool | int | float]

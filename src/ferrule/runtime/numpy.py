@@ -456,7 +456,7 @@ FUNCTIONS: dict[Op, Function] = {
     BinaryOps.SHR: np.right_shift,
     TernaryOps.MULACC: _multiply_add,
     TernaryOps.WHERE: _where,
-    **{op: _reduction(combination) for op, combination in REDUCED.items()},
+    **{op: _reduction(row) for op, row in REDUCED.items() if row.name in _COMBINED},
     ReduceOps.SCATTER: _scatter,
     MovementOps.RESHAPE: np.reshape,
     MovementOps.PERMUTE: np.transpose,

@@ -24,7 +24,7 @@ from typing import Final, final
 
 from ferrule.dtype import dtypes
 from ferrule.lazy import LazyBuffer
-from ferrule.opkinds import ELEMENTWISE, REDUCED, combination_of
+from ferrule.opkinds import COMBINATIONS, ELEMENTWISE, REDUCED, combination_of
 from ferrule.ops import (
     BinaryOps,
     FunctionOps,
@@ -43,6 +43,7 @@ from ferrule.steps import Steps
 
 _MOVING: Final = frozenset(MovementOps)
 _REORDERED: Final = frozenset([op for op, row in REDUCED.items() if not row.chooses])
+_CHOOSING: Final = frozenset([row.binary for row in COMBINATIONS.values() if row.chooses])
 _DISCONTINUOUS: Final = frozenset([op for op, row in ELEMENTWISE.items() if row.jumps])
 
 
@@ -81,7 +82,7 @@ def _chooses(node: LazyBuffer) -> bool:
     if node.op is TernaryOps.WHERE:
         condition, *branches = node.srcs
         return condition.op is BinaryOps.CMPLT and set(condition.srcs) == set(branches)
-    return node.op is BinaryOps.MAX
+    return node.op in _CHOOSING
 
 
 @cache
