@@ -57,7 +57,13 @@ NAV: dict[str, list[str]] = {
     "Examples": ["examples/index.md", "examples/*.md"],
     "Names": ["docs/api.md", "docs/api/*.md"],
     "Errors": ["docs/errors/index.md", "docs/errors/*.md"],
-    "Inside": ["docs/layout.md", "docs/tour.md", "docs/adding-a-device.md", "docs/design/*.md"],
+    "Inside": [
+        "docs/layout.md",
+        "docs/tour.md",
+        "docs/adding-a-device.md",
+        "docs/adding-an-op.md",
+        "docs/design/*.md",
+    ],
     "Decisions": ["docs/decisions/index.md", "docs/decisions/*.md"],
     "Project": ["CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"],
 }
