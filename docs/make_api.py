@@ -65,24 +65,27 @@ def public_names(module: Any) -> list[str]:
 
 
 def tensor_section() -> str:
-    """`Tensor`, one theme after another."""
+    """`Tensor`: its attributes, then its methods, module by module."""
     tensor = importlib.import_module("ferrule.tensor").Tensor
     parts = [f"\n## Tensor\n\n{text_of(tensor)}\n"]
-    seen: set[str] = set()
-    for theme in reversed(tensor.__mro__[:-1]):
-        # The last class has those again that its decorators have wrapped.
-        members = [(name, member) for name, member in public_members(theme) if name not in seen]
-        seen.update(name for name, _ in members)
-        if not members:
-            continue
-        parts.append(f"\n### Tensor: {theme_title(theme)}\n")
-        parts.extend(entry(name, member, level=4) for name, member in members)
+    themes: dict[str, list[tuple[str, Any]]] = {}
+    for owner in reversed(tensor.__mro__[:-1]):
+        for name, member in public_members(owner):
+            themes.setdefault(theme_of(member), []).append((name, member))
+    order = [theme_of(member) for member in vars(tensor).values()]
+    for theme in sorted(themes, key=order.index):
+        parts.append(f"\n### Tensor: {theme}\n")
+        parts.extend(entry(name, member, level=4) for name, member in sorted(themes[theme]))
     return "".join(parts)
 
 
-def theme_title(theme: type) -> str:
-    """The first line of the docstring of a theme's class."""
-    return (inspect.getdoc(theme) or theme.__name__).partition("\n")[0].rstrip(".")
+def theme_of(member: Any) -> str:
+    """What the module of a method is about: the first paragraph of its docstring."""
+    function = getattr(member, "__func__", member)
+    if not isinstance(function, FunctionType):
+        return "attributes"
+    module = importlib.import_module(function.__module__)
+    return " ".join((inspect.getdoc(module) or "").partition("\n\n")[0].split()).rstrip(".")
 
 
 def public_members(owner: type) -> Iterator[tuple[str, Any]]:

@@ -55,11 +55,24 @@ class Named(NamedTuple):
     """Texts that a module could be loaded by."""
 
 
+def for_annotations(tree: ast.Module) -> set[ast.AST]:
+    """The import of `Tensor` for type checkers alone: the class is made of the functions below."""
+    checked = [
+        n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"
+    ]
+    lines = [line for branch in checked for line in branch.body]
+    return {line for line in lines if ast.unparse(line) == "from ferrule.tensor import Tensor"}
+
+
 @functools.cache
 def named_in(name: str) -> Named:
     named = Named([], [])
-    for node in ast.walk(ast.parse(MODULES[name].read_text())):
+    tree = ast.parse(MODULES[name].read_text())
+    annotating = for_annotations(tree) if name.startswith("tensor.") else set()
+    for node in ast.walk(tree):
         names: list[str] = []
+        if node in annotating:
+            continue
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

@@ -309,5 +309,4 @@ def test_a_tensor_is_freed_past_few_classes() -> None:
     walked: list[type] = [Tensor]
     while walked[-1].__base__ is not None:
         walked.append(walked[-1].__base__)
-    assert len(walked) <= 4
-    assert len(Tensor.__mro__) > 4 * len(walked)
+    assert len(walked) <= 3

@@ -11,8 +11,7 @@ import ferrule
 from ferrule import nn
 from ferrule.tensor import Tensor
 
-_INTS = {"int", "int_", "sint", "Axes", "Sizes", "Wanted", "Sequence[int]", "Sequence[sint]"}
-_TENSORS = {"Tensor", "TensorBase", "Self"}
+_INTS = {"int", "sint", "Axes", "Sizes", "Wanted", "Sequence[int]", "Sequence[sint]"}
 
 
 def _parameters() -> Iterator[tuple[str, str, list[Any]]]:
@@ -35,7 +34,7 @@ def _parameters() -> Iterator[tuple[str, str, list[Any]]]:
                 if kinds & _INTS and "bool" not in kinds:  # as in `x.var(False)`
                     yield name, parameter.name, [is_method, *before]
                 if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
-                    before.append(Tensor([1]) if kinds & _TENSORS else 1)
+                    before.append(Tensor([1]) if "Tensor" in kinds else 1)
 
 
 CASES = list(_parameters())

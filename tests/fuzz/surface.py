@@ -377,7 +377,7 @@ class Method:
             named = MAKERS.get(parameter.name)
         if named is axes and parameter.annotation == "int":
             return axis
-        if named is None and parameter.annotation in ("Operand", "Self", "TensorBase"):
+        if named is None and parameter.annotation in ("Operand", "Tensor"):
             return tensor
         if named is None and parameter.annotation == "bool":
             return bool_

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Self
+from typing import TYPE_CHECKING
 
 from ferrule.counting import count_to
 from ferrule.dtype import dtypes
@@ -25,105 +25,108 @@ from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import known_size
 from ferrule.tensor.data import from_host
 from ferrule.tensor.elementwise import less_or_equal
-from ferrule.tensor.margins import Margins
+from ferrule.tensor.keywords import method
+from ferrule.tensor.loss import reduced
 from ferrule.tensor.positions import index_value
+
+if TYPE_CHECKING:
+    from ferrule.tensor import Tensor
+
 
 _NOWHERE = -1e30
 
 
-class Alignment(Margins):
-    """The loss of sequences whose labels have no places."""
+@method
+def ctc_loss(
+    self: Tensor,
+    targets: Tensor,
+    input_lengths: Sequence[int] | int | Tensor,
+    target_lengths: Sequence[int] | int | Tensor,
+    blank: int = 0,
+    reduction: str = "mean",
+    zero_infinity: bool = False,
+) -> Tensor:
+    """The negative log-probability of label sequences, over all their alignments in time.
 
-    __slots__ = ()
+    This tensor holds log-probabilities (time, batch, classes), `targets` labels other than
+    `blank`: (batch, labels) with anything behind their lengths, or all of them one after the
+    other. Without a batch these are (time, classes) and (labels,), and the lengths numbers.
+    "mean" divides by the target lengths first. Targets too long for their input have an
+    infinite loss, or 0 with `zero_infinity`; no gradient comes from them. Gradients are those
+    of the log-probabilities themselves.
 
-    def ctc_loss(
-        self,
-        targets: TensorBase,
-        input_lengths: Sequence[int] | int | TensorBase,
-        target_lengths: Sequence[int] | int | TensorBase,
-        blank: int = 0,
-        reduction: str = "mean",
-        zero_infinity: bool = False,
-    ) -> Self:
-        """The negative log-probability of label sequences, over all their alignments in time.
+    Raises `ShapeError` if the shapes do not fit.
 
-        This tensor holds log-probabilities (time, batch, classes), `targets` labels other than
-        `blank`: (batch, labels) with anything behind their lengths, or all of them one after the
-        other. Without a batch these are (time, classes) and (labels,), and the lengths numbers.
-        "mean" divides by the target lengths first. Targets too long for their input have an
-        infinite loss, or 0 with `zero_infinity`; no gradient comes from them. Gradients are those
-        of the log-probabilities themselves.
+    >>> from ferrule import Tensor
+    >>> chances = Tensor([[0.25, 0.75], [0.5, 0.5]])
+    >>> loss = chances.log().ctc_loss(Tensor([1]), 2, 1)
+    >>> round(loss.exp().item(), 4)  # one over 1 - 0.25 * 0.5
+    1.1429
+    """
+    scores = self if len(self._shape) == 3 else self.unsqueeze(1)
+    if len(self._shape) not in (2, 3) or not dtypes.is_float(self.dtype):
+        raise ShapeError(
+            f"[ctc_loss] log-probabilities are floats (time, batch, classes), or without the "
+            f"batch, not {self.dtype} of shape {self._shape}"
+        )
+    time, batch, classes = (known_size(n, "ctc_loss") for n in scores._shape)
+    if not 0 <= blank < classes or time == 0:
+        raise ShapeError(
+            f"[ctc_loss] shape {self._shape} needs a step in time, and the blank, {blank}, "
+            f"among its {classes} classes"
+        )
+    inputs, lengths = (_lengths(self, x, batch) for x in (input_lengths, target_lengths))
+    labels = _labels(self, targets, lengths, target_lengths, batch)
+    value = rowwise.accumulating(scores._read())
+    losses = -_log_probability(value, labels, inputs, lengths, blank)
+    infinite = losses > -_NOWHERE / 2
+    losses = infinite.where(losses.full(0.0 if zero_infinity else math.inf), losses)
+    result = self._wrap(losses.cast(self.dtype))
+    if reduction == "mean":
+        result = result / self._wrap(lengths.cast(self.dtype)).maximum(1)
+    result = result if len(self._shape) == 3 else result.reshape(())
+    return reduced(result, reduction, "ctc_loss")
 
-        Raises `ShapeError` if the shapes do not fit.
 
-        >>> from ferrule import Tensor
-        >>> chances = Tensor([[0.25, 0.75], [0.5, 0.5]])
-        >>> loss = chances.log().ctc_loss(Tensor([1]), 2, 1)
-        >>> round(loss.exp().item(), 4)  # one over 1 - 0.25 * 0.5
-        1.1429
-        """
-        scores = self if len(self._shape) == 3 else self.unsqueeze(1)
-        if len(self._shape) not in (2, 3) or not dtypes.is_float(self.dtype):
-            raise ShapeError(
-                f"[ctc_loss] log-probabilities are floats (time, batch, classes), or without the "
-                f"batch, not {self.dtype} of shape {self._shape}"
-            )
-        time, batch, classes = (known_size(n, "ctc_loss") for n in scores._shape)
-        if not 0 <= blank < classes or time == 0:
-            raise ShapeError(
-                f"[ctc_loss] shape {self._shape} needs a step in time, and the blank, {blank}, "
-                f"among its {classes} classes"
-            )
-        inputs, lengths = (self._lengths(x, batch) for x in (input_lengths, target_lengths))
-        labels = self._labels(targets, lengths, target_lengths, batch)
-        value = rowwise.accumulating(scores._read())
-        losses = -_log_probability(value, labels, inputs, lengths, blank)
-        infinite = losses > -_NOWHERE / 2
-        losses = infinite.where(losses.full(0.0 if zero_infinity else math.inf), losses)
-        result = self._wrap(losses.cast(self.dtype))
-        if reduction == "mean":
-            result = result / self._wrap(lengths.cast(self.dtype)).maximum(1)
-        result = result if len(self._shape) == 3 else result.reshape(())
-        return result._reduced(reduction, "ctc_loss")
+def _lengths(self: Tensor, given: Sequence[int] | int | Tensor, batch: int) -> Value:
+    """One length for each sequence of the batch."""
+    if not isinstance(given, TensorBase):
+        numbers = [given] * batch if isinstance(given, int) else list(given)
+        value = from_host(numbers, dtypes.int32, self.device)
+    else:
+        value = given._read().cast(dtypes.int32)
+    if math.prod(known_size(n, "ctc_loss") for n in value.shape) != batch:
+        raise ShapeError(
+            f"[ctc_loss] {value.shape} lengths for a batch of {batch}; give one for each"
+        )
+    return value.reshape((batch,))
 
-    def _lengths(self, given: Sequence[int] | int | TensorBase, batch: int) -> Value:
-        """One length for each sequence of the batch."""
-        if not isinstance(given, TensorBase):
-            numbers = [given] * batch if isinstance(given, int) else list(given)
-            value = from_host(numbers, dtypes.int32, self.device)
-        else:
-            value = given._read().cast(dtypes.int32)
-        if math.prod(known_size(n, "ctc_loss") for n in value.shape) != batch:
-            raise ShapeError(
-                f"[ctc_loss] {value.shape} lengths for a batch of {batch}; give one for each"
-            )
-        return value.reshape((batch,))
 
-    def _labels(
-        self,
-        targets: TensorBase,
-        lengths: Value,
-        given: Sequence[int] | int | TensorBase,
-        batch: int,
-    ) -> Value:
-        """The labels as (batch, labels), from either form."""
-        value = index_value(targets._read())
-        if len(value.shape) == 2 and value.shape[0] == batch:
-            return value
-        if len(value.shape) != 1:
-            raise ShapeError(
-                f"[ctc_loss] targets of shape {value.shape} are neither ({batch}, labels) nor all "
-                "labels one after the other"
-            )
-        total = known_size(value.shape[0], "ctc_loss")
-        if len(self._shape) == 2 or total == 0:
-            return value.reshape((1, total)).expand((batch, total))
-        longest = total if isinstance(given, TensorBase | int) else max(given, default=0)
-        before = self._wrap(lengths).cumsum(0, lengths.dtype)._read() - lengths
-        shape = (batch, longest)
-        place = count_to(longest, dtypes.int32, self.device).reshape((1, longest)).expand(shape)
-        index = before.reshape((batch, 1)).expand(shape) + place
-        return value.gather(index.reshape((batch * longest,)), 0).reshape(shape)
+def _labels(
+    self: Tensor,
+    targets: Tensor,
+    lengths: Value,
+    given: Sequence[int] | int | Tensor,
+    batch: int,
+) -> Value:
+    """The labels as (batch, labels), from either form."""
+    value = index_value(targets._read())
+    if len(value.shape) == 2 and value.shape[0] == batch:
+        return value
+    if len(value.shape) != 1:
+        raise ShapeError(
+            f"[ctc_loss] targets of shape {value.shape} are neither ({batch}, labels) nor all "
+            "labels one after the other"
+        )
+    total = known_size(value.shape[0], "ctc_loss")
+    if len(self._shape) == 2 or total == 0:
+        return value.reshape((1, total)).expand((batch, total))
+    longest = total if isinstance(given, TensorBase | int) else max(given, default=0)
+    before = self._wrap(lengths).cumsum(0, lengths.dtype)._read() - lengths
+    shape = (batch, longest)
+    place = count_to(longest, dtypes.int32, self.device).reshape((1, longest)).expand(shape)
+    index = before.reshape((batch, 1)).expand(shape) + place
+    return value.gather(index.reshape((batch * longest,)), 0).reshape(shape)
 
 
 def _log_probability(

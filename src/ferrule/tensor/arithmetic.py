@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -15,12 +15,16 @@ from ferrule.helpers import type_name
 from ferrule.ops import BinaryOps, UnaryOps
 from ferrule.realize import turn
 from ferrule.shape.view import ShapeError
-from ferrule.tensor.autograd import Autograd
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import broadcast, check_devices
 from ferrule.tensor.data import from_host, scalar_dtype
+from ferrule.tensor.keywords import method
 from ferrule.tensor.power import power
 from ferrule.tensor.special import widened, with_sign
+
+if TYPE_CHECKING:
+    from ferrule.tensor import Tensor
+
 
 Operand: TypeAlias = TensorBase | Number | Any
 WEAK = (bool, int, float, Expr)
@@ -39,7 +43,7 @@ def weak_dtype(dtype: DType, number: object) -> DType:
 # *** what the methods compute, on values of one dtype and shape ***
 
 
-def floor(value: Value) -> Value:
+def round_down(value: Value) -> Value:
     """The largest whole number that is not larger."""
     whole = value.alu(UnaryOps.TRUNC)
     return whole - (value < whole).cast(value.dtype)
@@ -70,7 +74,7 @@ def _float_mod(a: Value, b: Value) -> Value:
 
 def _reverse_float_mod(grad: Value, entry: Entry) -> Gradients:
     a, b = entry.saved
-    return grad, -(grad * floor(a / b)) if entry.parents[1] is not None else None
+    return grad, -(grad * round_down(a / b)) if entry.parents[1] is not None else None
 
 
 _FLOAT_MOD = Rule(_reverse_float_mod, inputs=(0, 1))
@@ -79,7 +83,7 @@ _FLOAT_MOD = Rule(_reverse_float_mod, inputs=(0, 1))
 def _float_floor_div(a: Value, b: Value) -> Value:
     rest = a.alu(BinaryOps.MOD, b)
     quotient = (a - rest) / b - _signs_differ(rest, b).cast(a.dtype)
-    whole = floor(quotient)
+    whole = round_down(quotient)
     whole = whole + (quotient - whole > 0.5).cast(whole.dtype)
     whole = whole.equals(0).where(with_sign(whole, a / b), whole)
     return b.equals(0).where(a / b, whole)
@@ -145,331 +149,347 @@ def _not_bool(value: Value, what: str, instead: str) -> None:
         raise DTypeError(f"[{what}] is not defined for bool; use {instead}")
 
 
-class Arithmetic(Autograd):
-    """Arithmetic operators, their reflected forms, and in place."""
+# -- operands ------------------------------------------------------------------------------------
 
-    __slots__ = ()
 
-    # -- operands --------------------------------------------------------------------------------
-
-    def _operands(self, other: Operand, what: str) -> tuple[Value, Value]:
-        """This tensor and another operand, brought to one dtype and shape."""
-        a = self._read()
-        if isinstance(other, TensorBase):
-            b = other._read()
-        elif isinstance(other, np.generic):
-            return self._weak_operands(a, other.item())
-        elif isinstance(other, WEAK):
-            return self._weak_operands(a, other)
-        elif isinstance(other, np.ndarray | list | tuple):
-            b = from_host(other, None, a.node.device)
-        else:
-            raise TypeError(
-                f"[{what}] {type_name(other)} is no operand; use a tensor, a Python number or a "
-                "NumPy array; ferrule.from_dlpack(x) takes those of other libraries"
-            )
-        first, second = a.node, b.node
-        if (
-            first.shape == second.shape
-            and first.dtype is second.dtype
-            and first.device == second.device
-        ):
-            return a, b
-        if first.dtype is not second.dtype:
-            dtype = promote(first.dtype, second.dtype)
-            a, b = a.cast(dtype), b.cast(dtype)
-        check_devices(a, b, what)
-        return broadcast(a, b, what)
-
-    @staticmethod
-    def _weak_operands(a: Value, number: Any) -> tuple[Value, Value]:
-        node = a.node
-        dtype = weak_dtype(node.dtype, number)
-        return a.cast(dtype), Value(constant(number, dtype, node.shape, node.device))
-
-    def _binary(self, op: BinaryOps, other: Operand, what: str) -> Self:
-        a, b = self._operands(other, what)
-        return self._wrap(a.alu(op, b))
-
-    def _reflected(self, op: BinaryOps, other: Operand, what: str) -> Self:
-        b, a = self._operands(other, what)
-        return self._wrap(a.alu(op, b))
-
-    def _as_float(self, other: Operand | None = None) -> Self:
-        """This tensor in floats, as losses and distances need it: integers would wrap around.
-
-        An integer stays one if `other` is a float, since what is done with both is in its dtype.
-        """
-        stays = isinstance(other, TensorBase) and dtypes.is_float(other.dtype)
-        return self if stays or dtypes.is_float(self.dtype) else self._wrap(self._float())
-
-    def _float(self) -> Value:
-        """The value as a float: integers and bools become the default float."""
-        value = self._read()
-        return value if dtypes.is_float(value.dtype) else value.cast(dtypes.default_float)
-
-    def _apply(self, function: Callable[[Value], Value]) -> Self:
-        """A function of floats, of each element."""
-        return self._wrap(function(self._float()))
-
-    # -- arithmetic ------------------------------------------------------------------------------
-
-    def add(self, other: Operand, alpha: Number = 1) -> Self:
-        """self + alpha * other.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([1, 2]).add(10).tolist(), Tensor([1, 2]).add(10, alpha=3).tolist()
-        ([11, 12], [31, 32])
-        """
-        return self._binary(BinaryOps.ADD, self._times(other, alpha), "add")
-
-    @staticmethod
-    def _times(other: Any, alpha: Number) -> Any:
-        """alpha * other, of which `other` alone may be a list."""
-        if type(alpha) is int and alpha == 1:
-            return other
-        if isinstance(other, list | tuple):
-            return np.asarray(other) * alpha
-        return other * alpha
-
-    def sub(self, other: Operand, alpha: Number = 1) -> Self:
-        """self - alpha * other; not defined for two bools.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([1, 2]).sub(10).tolist(), Tensor([1, 2]).sub(10, alpha=3).tolist()
-        ([-9, -8], [-29, -28])
-        """
-        a, b = self._operands(self._times(other, alpha), "sub")
-        _not_bool(a, "sub", "^, or cast them")
-        return self._wrap(a - b)
-
-    def mul(self, other: Operand) -> Self:
-        """self * other.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([1, 2]).mul(1.5).tolist()
-        [1.5, 3.0]
-        """
-        return self._binary(BinaryOps.MUL, other, "mul")
-
-    def div(self, other: Operand, rounding_mode: str | None = None) -> Self:
-        """self / other, as floats; with `rounding_mode` "trunc" or "floor" a whole number.
-
-        "floor" is `//`, "trunc" rounds towards zero. Integers stay integers then.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([1, 2]).div(2).tolist(), Tensor([-7, 7]).div(2, rounding_mode="trunc").tolist()
-        ([0.5, 1.0], [-3, 3])
-        """
-        if rounding_mode == "floor":
-            return self.floordiv(other)
-        if rounding_mode == "trunc":
-            a, b = self._operands(other, "div")
-            _not_bool(a, "div", "cast them")
-            quotient = a.detach().alu(BinaryOps.DIV, b.detach())
-            return self._wrap(
-                quotient.alu(UnaryOps.TRUNC) if dtypes.is_float(a.dtype) else quotient
-            )
-        if rounding_mode is not None:
-            raise ValueError(
-                f"[div] rounding_mode is None, 'trunc' or 'floor', not {rounding_mode!r}"
-            )
-        a, b = self._divisible(other, "div")
-        return self._wrap(a / b)
-
-    def _divisible(self, other: Operand, what: str) -> tuple[Value, Value]:
-        a, b = self._operands(other, what)
-        if not dtypes.is_float(a.dtype):
-            a, b = a.cast(dtypes.default_float), b.cast(dtypes.default_float)
-        return a, b
-
-    def floordiv(self, other: Operand) -> Self:
-        """self // other: the quotient rounded down, as Python's. Integers by 0 give 0.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([7, -7]).floordiv(2).tolist()
-        [3, -4]
-        """
-        a, b = self._operands(other, "floordiv")
-        _not_bool(a, "floordiv", "cast them")
-        return self._wrap(floor_div(a, b))
-
-    def mod(self, other: Operand) -> Self:
-        """self % other: the remainder with the sign of the divisor, as Python's.
-
-        Integers by 0 give 0, floats NaN.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([7, -7]).mod(3).tolist()
-        [1, 2]
-        """
-        a, b = self._operands(other, "mod")
-        _not_bool(a, "mod", "cast them")
-        return self._wrap(floor_mod(a, b))
-
-    def pow(self, other: Operand) -> Self:
-        """self ** other.
-
-        1, 2, 3, 4 and -2 as Python numbers multiply. Integers stay integers and wrap; to a negative
-        element of a tensor they are 0, but for those of 1 and -1. Anything to the power 0 is 1.
-        Error: at most 1.5 ulp in float32, 1 in float64, whose powers are exact where they can be.
-
-        Raises `ValueError` for an integer tensor and a negative Python int.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([1, 2, 3]).pow(2).tolist(), Tensor([4.0]).pow(-0.5).tolist()
-        ([1, 4, 9], [0.5])
-        """
-        if isinstance(other, bool | int | float):
-            return self._pow_number(other)
-        a, b = self._operands(other, "pow")
-        return self._wrap(_power(a, b))
-
-    def _pow_number(self, exponent: Number) -> Self:
-        value = self._read()
-        value = value.cast(weak_dtype(value.dtype, exponent))
-        is_float = dtypes.is_float(value.dtype)
-        if exponent < 0 and not is_float:
-            raise ValueError(
-                f"[pow] a tensor of {value.dtype} to the power {exponent} is no integer; "
-                "cast it to a float first"
-            )
-        if exponent == 0:
-            return self._wrap(value.full(1))
-        whole = math.isfinite(exponent) and exponent == int(exponent)
-        if whole and (-2 <= exponent <= 4 or not is_float):
-            factor = value if exponent > 0 else value.alu(UnaryOps.RECIP)
-            return self._wrap(integer_power(factor, abs(int(exponent))))
-        if abs(exponent) == 0.5:
-            root = value.alu(UnaryOps.SQRT)
-            return self._wrap(root if exponent > 0 else root.alu(UnaryOps.RECIP))
-        return self._wrap(power(value, value.full(exponent)))
-
-    def neg(self) -> Self:
-        """-self.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([1, -2]).neg().tolist()
-        [-1, 2]
-        """
-        value = self._read()
-        _not_bool(value, "neg", "~, or logical_not()")
-        return self._wrap(-value)
-
-    def __add__(self, other: Operand) -> Self:
-        return self._binary(BinaryOps.ADD, other, "add")
-
-    def __radd__(self, other: Operand) -> Self:
-        return self._reflected(BinaryOps.ADD, other, "add")
-
-    def __sub__(self, other: Operand) -> Self:
-        return self.sub(other)
-
-    def __rsub__(self, other: Operand) -> Self:
-        b, a = self._operands(other, "sub")
-        _not_bool(a, "sub", "^, or cast them")
-        return self._wrap(a - b)
-
-    def __mul__(self, other: Operand) -> Self:
-        return self._binary(BinaryOps.MUL, other, "mul")
-
-    def __rmul__(self, other: Operand) -> Self:
-        return self._reflected(BinaryOps.MUL, other, "mul")
-
-    def __truediv__(self, other: Operand) -> Self:
-        return self.div(other)
-
-    def __rtruediv__(self, other: Operand) -> Self:
-        b, a = self._divisible(other, "div")
-        return self._wrap(a / b)
-
-    def __floordiv__(self, other: Operand) -> Self:
-        return self.floordiv(other)
-
-    def __rfloordiv__(self, other: Operand) -> Self:
-        b, a = self._operands(other, "floordiv")
-        _not_bool(a, "floordiv", "cast them")
-        return self._wrap(floor_div(a, b))
-
-    def __mod__(self, other: Operand) -> Self:
-        return self.mod(other)
-
-    def __rmod__(self, other: Operand) -> Self:
-        b, a = self._operands(other, "mod")
-        _not_bool(a, "mod", "cast them")
-        return self._wrap(floor_mod(a, b))
-
-    def __pow__(self, other: Operand) -> Self:
-        return self.pow(other)
-
-    def __rpow__(self, other: Operand) -> Self:
-        b, a = self._operands(other, "pow")
-        if isinstance(other, int | float) and other == 2 and dtypes.is_float(b.dtype):
-            return self._wrap(b.alu(UnaryOps.EXP2))
-        return self._wrap(_power(a, b))
-
-    def __divmod__(self, other: Operand) -> tuple[Self, Self]:
-        return self // other, self % other
-
-    def __rdivmod__(self, other: Operand) -> tuple[Self, Self]:
-        return other // self, other % self
-
-    def __neg__(self) -> Self:
-        return self.neg()
-
-    def __pos__(self) -> Self:
-        return self
-
-    # -- in place --------------------------------------------------------------------------------
-    # With the turn to compute: what another thread wrote in between would be lost.
-
-    def _update(self, result: Self, what: str) -> Self:
-        """Writes the result of `self op other` to this tensor."""
-        own, new = self.dtype, result.dtype
-        loses = dtypes.is_float(new) and not dtypes.is_float(own)
-        if loses or (own is dtypes.bool and new is not own):
-            raise DTypeError(
-                f"[{what}] a result of {new} does not go into a tensor of {own}; "
-                f"write {_out_of_place(what)} instead, or cast the operand"
-            )
-        if result._shape != self._shape:
-            raise self._does_not_fit(result, what)
-        self._store(result._read().cast(own), what)
-        return self
-
-    def _does_not_fit(self, result: Self, what: str) -> Exception:
-        return ShapeError(
-            f"[{what}] a result of shape {result._shape} does not go into a tensor of shape "
-            f"{self._shape}; write {_out_of_place(what)} instead"
+def operands(self: Tensor, other: Operand, what: str) -> tuple[Value, Value]:
+    """This tensor and another operand, brought to one dtype and shape."""
+    a = self._read()
+    if isinstance(other, TensorBase):
+        b = other._read()
+    elif isinstance(other, np.generic):
+        return _weak_operands(a, other.item())
+    elif isinstance(other, WEAK):
+        return _weak_operands(a, other)
+    elif isinstance(other, np.ndarray | list | tuple):
+        b = from_host(other, None, a.node.device)
+    else:
+        raise TypeError(
+            f"[{what}] {type_name(other)} is no operand; use a tensor, a Python number or a "
+            "NumPy array; ferrule.from_dlpack(x) takes those of other libraries"
         )
+    first, second = a.node, b.node
+    if (
+        first.shape == second.shape
+        and first.dtype is second.dtype
+        and first.device == second.device
+    ):
+        return a, b
+    if first.dtype is not second.dtype:
+        dtype = promote(first.dtype, second.dtype)
+        a, b = a.cast(dtype), b.cast(dtype)
+    check_devices(a, b, what)
+    return broadcast(a, b, what)
 
-    def __iadd__(self, other: Operand) -> Self:
-        with turn:
-            return self._update(self + other, "+=")
 
-    def __isub__(self, other: Operand) -> Self:
-        with turn:
-            return self._update(self - other, "-=")
+def _weak_operands(a: Value, number: Any) -> tuple[Value, Value]:
+    node = a.node
+    dtype = weak_dtype(node.dtype, number)
+    return a.cast(dtype), Value(constant(number, dtype, node.shape, node.device))
 
-    def __imul__(self, other: Operand) -> Self:
-        with turn:
-            return self._update(self * other, "*=")
 
-    def __itruediv__(self, other: Operand) -> Self:
-        with turn:
-            return self._update(self / other, "/=")
+def binary(self: Tensor, op: BinaryOps, other: Operand, what: str) -> Tensor:
+    a, b = operands(self, other, what)
+    return self._wrap(a.alu(op, b))
 
-    def __ifloordiv__(self, other: Operand) -> Self:
-        with turn:
-            return self._update(self // other, "//=")
 
-    def __imod__(self, other: Operand) -> Self:
-        with turn:
-            return self._update(self % other, "%=")
+def reflected(self: Tensor, op: BinaryOps, other: Operand, what: str) -> Tensor:
+    b, a = operands(self, other, what)
+    return self._wrap(a.alu(op, b))
 
-    def __ipow__(self, other: Operand) -> Self:
-        with turn:
-            return self._update(self.pow(other), "**=")
+
+def as_floats(self: Tensor, other: Operand | None = None) -> Tensor:
+    """This tensor in floats, as losses and distances need it: integers would wrap around.
+
+    An integer stays one if `other` is a float, since what is done with both is in its dtype.
+    """
+    stays = isinstance(other, TensorBase) and dtypes.is_float(other.dtype)
+    return self if stays or dtypes.is_float(self.dtype) else self._wrap(float_value(self))
+
+
+def float_value(self: Tensor) -> Value:
+    """The value as a float: integers and bools become the default float."""
+    value = self._read()
+    return value if dtypes.is_float(value.dtype) else value.cast(dtypes.default_float)
+
+
+def apply(self: Tensor, function: Callable[[Value], Value]) -> Tensor:
+    """A function of floats, of each element."""
+    return self._wrap(function(float_value(self)))
+
+
+# -- arithmetic ----------------------------------------------------------------------------------
+
+
+@method
+def add(self: Tensor, other: Operand, alpha: Number = 1) -> Tensor:
+    """self + alpha * other.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([1, 2]).add(10).tolist(), Tensor([1, 2]).add(10, alpha=3).tolist()
+    ([11, 12], [31, 32])
+    """
+    return binary(self, BinaryOps.ADD, times(other, alpha), "add")
+
+
+def times(other: Any, alpha: Number) -> Any:
+    """alpha * other, of which `other` alone may be a list."""
+    if type(alpha) is int and alpha == 1:
+        return other
+    if isinstance(other, list | tuple):
+        return np.asarray(other) * alpha
+    return other * alpha
+
+
+@method
+def sub(self: Tensor, other: Operand, alpha: Number = 1) -> Tensor:
+    """self - alpha * other; not defined for two bools.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([1, 2]).sub(10).tolist(), Tensor([1, 2]).sub(10, alpha=3).tolist()
+    ([-9, -8], [-29, -28])
+    """
+    a, b = operands(self, times(other, alpha), "sub")
+    _not_bool(a, "sub", "^, or cast them")
+    return self._wrap(a - b)
+
+
+@method
+def mul(self: Tensor, other: Operand) -> Tensor:
+    """self * other.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([1, 2]).mul(1.5).tolist()
+    [1.5, 3.0]
+    """
+    return binary(self, BinaryOps.MUL, other, "mul")
+
+
+@method
+def div(self: Tensor, other: Operand, rounding_mode: str | None = None) -> Tensor:
+    """self / other, as floats; with `rounding_mode` "trunc" or "floor" a whole number.
+
+    "floor" is `//`, "trunc" rounds towards zero. Integers stay integers then.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([1, 2]).div(2).tolist(), Tensor([-7, 7]).div(2, rounding_mode="trunc").tolist()
+    ([0.5, 1.0], [-3, 3])
+    """
+    if rounding_mode == "floor":
+        return self.floordiv(other)
+    if rounding_mode == "trunc":
+        a, b = operands(self, other, "div")
+        _not_bool(a, "div", "cast them")
+        quotient = a.detach().alu(BinaryOps.DIV, b.detach())
+        return self._wrap(quotient.alu(UnaryOps.TRUNC) if dtypes.is_float(a.dtype) else quotient)
+    if rounding_mode is not None:
+        raise ValueError(f"[div] rounding_mode is None, 'trunc' or 'floor', not {rounding_mode!r}")
+    a, b = divisible(self, other, "div")
+    return self._wrap(a / b)
+
+
+def divisible(self: Tensor, other: Operand, what: str) -> tuple[Value, Value]:
+    a, b = operands(self, other, what)
+    if not dtypes.is_float(a.dtype):
+        a, b = a.cast(dtypes.default_float), b.cast(dtypes.default_float)
+    return a, b
+
+
+@method
+def floordiv(self: Tensor, other: Operand) -> Tensor:
+    """self // other: the quotient rounded down, as Python's. Integers by 0 give 0.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([7, -7]).floordiv(2).tolist()
+    [3, -4]
+    """
+    a, b = operands(self, other, "floordiv")
+    _not_bool(a, "floordiv", "cast them")
+    return self._wrap(floor_div(a, b))
+
+
+@method
+def mod(self: Tensor, other: Operand) -> Tensor:
+    """self % other: the remainder with the sign of the divisor, as Python's.
+
+    Integers by 0 give 0, floats NaN.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([7, -7]).mod(3).tolist()
+    [1, 2]
+    """
+    a, b = operands(self, other, "mod")
+    _not_bool(a, "mod", "cast them")
+    return self._wrap(floor_mod(a, b))
+
+
+@method
+def pow(self: Tensor, other: Operand) -> Tensor:
+    """self ** other.
+
+    1, 2, 3, 4 and -2 as Python numbers multiply. Integers stay integers and wrap; to a negative
+    element of a tensor they are 0, but for those of 1 and -1. Anything to the power 0 is 1.
+    Error: at most 1.5 ulp in float32, 1 in float64, whose powers are exact where they can be.
+
+    Raises `ValueError` for an integer tensor and a negative Python int.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([1, 2, 3]).pow(2).tolist(), Tensor([4.0]).pow(-0.5).tolist()
+    ([1, 4, 9], [0.5])
+    """
+    if isinstance(other, bool | int | float):
+        return _pow_number(self, other)
+    a, b = operands(self, other, "pow")
+    return self._wrap(_power(a, b))
+
+
+def _pow_number(self: Tensor, exponent: Number) -> Tensor:
+    value = self._read()
+    value = value.cast(weak_dtype(value.dtype, exponent))
+    is_float = dtypes.is_float(value.dtype)
+    if exponent < 0 and not is_float:
+        raise ValueError(
+            f"[pow] a tensor of {value.dtype} to the power {exponent} is no integer; "
+            "cast it to a float first"
+        )
+    if exponent == 0:
+        return self._wrap(value.full(1))
+    whole = math.isfinite(exponent) and exponent == int(exponent)
+    if whole and (-2 <= exponent <= 4 or not is_float):
+        factor = value if exponent > 0 else value.alu(UnaryOps.RECIP)
+        return self._wrap(integer_power(factor, abs(int(exponent))))
+    if abs(exponent) == 0.5:
+        root = value.alu(UnaryOps.SQRT)
+        return self._wrap(root if exponent > 0 else root.alu(UnaryOps.RECIP))
+    return self._wrap(power(value, value.full(exponent)))
+
+
+@method
+def neg(self: Tensor) -> Tensor:
+    """-self.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([1, -2]).neg().tolist()
+    [-1, 2]
+    """
+    value = self._read()
+    _not_bool(value, "neg", "~, or logical_not()")
+    return self._wrap(-value)
+
+
+def plus(self: Tensor, other: Operand) -> Tensor:
+    return binary(self, BinaryOps.ADD, other, "add")
+
+
+def radd(self: Tensor, other: Operand) -> Tensor:
+    return reflected(self, BinaryOps.ADD, other, "add")
+
+
+def rsub(self: Tensor, other: Operand) -> Tensor:
+    b, a = operands(self, other, "sub")
+    _not_bool(a, "sub", "^, or cast them")
+    return self._wrap(a - b)
+
+
+def rmul(self: Tensor, other: Operand) -> Tensor:
+    return reflected(self, BinaryOps.MUL, other, "mul")
+
+
+def rtruediv(self: Tensor, other: Operand) -> Tensor:
+    b, a = divisible(self, other, "div")
+    return self._wrap(a / b)
+
+
+def rfloordiv(self: Tensor, other: Operand) -> Tensor:
+    b, a = operands(self, other, "floordiv")
+    _not_bool(a, "floordiv", "cast them")
+    return self._wrap(floor_div(a, b))
+
+
+def rmod(self: Tensor, other: Operand) -> Tensor:
+    b, a = operands(self, other, "mod")
+    _not_bool(a, "mod", "cast them")
+    return self._wrap(floor_mod(a, b))
+
+
+def rpow(self: Tensor, other: Operand) -> Tensor:
+    b, a = operands(self, other, "pow")
+    if isinstance(other, int | float) and other == 2 and dtypes.is_float(b.dtype):
+        return self._wrap(b.alu(UnaryOps.EXP2))
+    return self._wrap(_power(a, b))
+
+
+def divmod(self: Tensor, other: Operand) -> tuple[Tensor, Tensor]:
+    return self // other, self % other
+
+
+def rdivmod(self: Tensor, other: Operand) -> tuple[Tensor, Tensor]:
+    return other // self, other % self
+
+
+def pos(self: Tensor) -> Tensor:
+    return self
+
+
+# -- in place ------------------------------------------------------------------------------------
+# With the turn to compute: what another thread wrote in between would be lost.
+
+
+def update(self: Tensor, result: Tensor, what: str) -> Tensor:
+    """Writes the result of `self op other` to this tensor."""
+    own, new = self.dtype, result.dtype
+    loses = dtypes.is_float(new) and not dtypes.is_float(own)
+    if loses or (own is dtypes.bool and new is not own):
+        raise DTypeError(
+            f"[{what}] a result of {new} does not go into a tensor of {own}; "
+            f"write {_out_of_place(what)} instead, or cast the operand"
+        )
+    if result._shape != self._shape:
+        raise _does_not_fit(self, result, what)
+    self._store(result._read().cast(own), what)
+    return self
+
+
+def _does_not_fit(self: Tensor, result: Tensor, what: str) -> Exception:
+    return ShapeError(
+        f"[{what}] a result of shape {result._shape} does not go into a tensor of shape "
+        f"{self._shape}; write {_out_of_place(what)} instead"
+    )
+
+
+def iadd(self: Tensor, other: Operand) -> Tensor:
+    with turn:
+        return update(self, self + other, "+=")
+
+
+def isub(self: Tensor, other: Operand) -> Tensor:
+    with turn:
+        return update(self, self - other, "-=")
+
+
+def imul(self: Tensor, other: Operand) -> Tensor:
+    with turn:
+        return update(self, self * other, "*=")
+
+
+def itruediv(self: Tensor, other: Operand) -> Tensor:
+    with turn:
+        return update(self, self / other, "/=")
+
+
+def ifloordiv(self: Tensor, other: Operand) -> Tensor:
+    with turn:
+        return update(self, self // other, "//=")
+
+
+def imod(self: Tensor, other: Operand) -> Tensor:
+    with turn:
+        return update(self, self % other, "%=")
+
+
+def ipow(self: Tensor, other: Operand) -> Tensor:
+    with turn:
+        return update(self, self.pow(other), "**=")
 
 
 def _out_of_place(what: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Any, Final, Self, final
+from typing import TYPE_CHECKING, Any, Final, Self, final
 from weakref import WeakKeyDictionary, ref
 
 from ferrule.backward import Hook, hooks, pull_back
@@ -12,7 +12,11 @@ from ferrule.gradient import Edge, GradientError, Leaf, Rule, Shape, Value, no_g
 from ferrule.realize import turn
 from ferrule.shape.view import ShapeError, prod_sint
 from ferrule.tensor.base import TensorBase
-from ferrule.tensor.namespace import Namespace
+from ferrule.tensor.keywords import method
+
+if TYPE_CHECKING:
+    from ferrule.tensor import Tensor
+
 
 _CONTIGUOUS = Rule(lambda grad, _: (grad.contiguous(),))
 _CLONE = Rule(lambda grad, _: (grad,))
@@ -48,272 +52,292 @@ class HookHandle:
         self.remove()
 
 
-class Autograd(Namespace):
-    """What a tensor has to do with gradients."""
+@method
+def requires_grad_(self: Tensor, requires_grad: bool = True) -> Tensor:
+    """Sets `requires_grad`, and returns the tensor.
 
-    __slots__ = ()
+    >>> from ferrule import Tensor
+    >>> Tensor([1.0]).requires_grad_().requires_grad
+    True
+    """
+    self.requires_grad = requires_grad
+    return self
 
-    def requires_grad_(self, requires_grad: bool = True) -> Self:
-        """Sets `requires_grad`, and returns the tensor.
 
-        >>> from ferrule import Tensor
-        >>> Tensor([1.0]).requires_grad_().requires_grad
-        True
-        """
-        self.requires_grad = requires_grad
-        return self
+@method
+def zero_grad(self: Tensor) -> None:
+    """Forgets the gradient.
 
-    @property
-    def is_leaf(self) -> bool:
-        """Whether this is where the tape ends, not the result of recorded operations."""
-        return self._leaf is not None or self._read().edge is None
+    >>> from ferrule import Tensor
+    >>> x = Tensor([1.0], requires_grad=True)
+    >>> x.sum().backward().zero_grad()
+    >>> x.zero_grad()
+    >>> x.grad is None
+    True
+    """
+    self._grad = None
 
-    @property
-    def grad(self) -> Self | None:
-        """The gradient that `backward` accumulated, None before."""
-        grad: Self | None = self._grad
-        return grad
 
-    @grad.setter
-    def grad(self, value: Self | None) -> None:
-        if value is not None:
-            if not isinstance(value, TensorBase):
-                raise TypeError(f"[grad] a gradient is a Tensor or None, not {type(value)}")
-            if value._shape != self._shape:
-                raise ShapeError(
-                    f"[grad] a gradient of shape {value._shape} does not fit a tensor of shape "
-                    f"{self._shape}"
-                )
-        self._grad = value
+@method
+def detach(self: Tensor) -> Tensor:
+    """The same memory, outside autograd: what is computed from it is not recorded.
 
-    def zero_grad(self) -> None:
-        """Forgets the gradient.
+    >>> from ferrule import Tensor
+    >>> (Tensor([1.0], requires_grad=True).detach() * 2).requires_grad
+    >>>
+    """
+    tensor = self._same_handle()
+    tensor._detached = True
+    return tensor
 
-        >>> from ferrule import Tensor
-        >>> x = Tensor([1.0], requires_grad=True)
-        >>> x.sum().backward().zero_grad()
-        >>> x.zero_grad()
-        >>> x.grad is None
-        True
-        """
-        self._grad = None
 
-    def clone(self) -> Self:
-        """The same elements in memory of its own; gradients flow through.
+@method
+def clone(self: Tensor) -> Tensor:
+    """The same elements in memory of its own; gradients flow through.
 
-        >>> from ferrule import Tensor
-        >>> x = Tensor([1, 2])
-        >>> y = x.clone()
-        >>> y[0] = 5
-        >>> x.tolist()
-        [1, 2]
-        """
-        value = self._read()
-        return self._wrap(record("clone", _CLONE, (value,), value.node, None))
+    >>> from ferrule import Tensor
+    >>> x = Tensor([1, 2])
+    >>> y = x.clone()
+    >>> y[0] = 5
+    >>> x.tolist()
+    [1, 2]
+    """
+    value = self._read()
+    return self._wrap(record("clone", _CLONE, (value,), value.node, None))
 
-    def copy(self) -> Self:
-        """NumPy's name of `clone`.
 
-        >>> from ferrule import Tensor
-        >>> x = Tensor([1, 2])
-        >>> y = x.copy()
-        >>> y[0] = 5
-        >>> x.tolist()
-        [1, 2]
-        """
-        return self.clone()
+@method
+def copy(self: Tensor) -> Tensor:
+    """NumPy's name of `clone`.
 
-    def contiguous(self) -> Self:
-        """The same elements in memory of its own, row-major; later operations do not fuse with it.
+    >>> from ferrule import Tensor
+    >>> x = Tensor([1, 2])
+    >>> y = x.copy()
+    >>> y[0] = 5
+    >>> x.tolist()
+    [1, 2]
+    """
+    return self.clone()
 
-        >>> from ferrule import Tensor
-        >>> Tensor([[1, 2], [3, 4]]).T.contiguous().tolist()
-        [[1, 3], [2, 4]]
-        """
-        return self._wrap(self._read().contiguous())
 
-    def contiguous_backward(self) -> Self:
-        """The same elements, as a copy whose gradient gets memory of its own before it flows on.
+@method
+def contiguous(self: Tensor) -> Tensor:
+    """The same elements in memory of its own, row-major; later operations do not fuse with it.
 
-        >>> from ferrule import Tensor
-        >>> x = Tensor([1.0, 2.0], requires_grad=True)
-        >>> loss = (x.contiguous_backward() * 3).sum().backward()
-        >>> x.grad.tolist()
-        [3.0, 3.0]
-        """
-        value = self._read()
-        return self._wrap(record("contiguous_backward", _CONTIGUOUS, (value,), value.node, None))
+    >>> from ferrule import Tensor
+    >>> Tensor([[1, 2], [3, 4]]).T.contiguous().tolist()
+    [[1, 3], [2, 4]]
+    """
+    return self._wrap(self._read().contiguous())
 
-    def backward(
-        self,
-        gradient: TensorBase | None = None,
-        retain_graph: bool | None = None,
-        create_graph: bool = False,
-        inputs: TensorBase | Sequence[TensorBase] | None = None,
-    ) -> Self:
-        """Adds the gradients of this tensor to `.grad` of all tensors below that require one.
 
-        `gradient` is that of this tensor; a tensor of one element has 1. What was recorded is freed
-        unless `retain_graph`. With `create_graph`, which retains it too, the gradients can be
-        differentiated again. `inputs` are the only tensors whose `.grad` changes, if given; results
-        of operations may be among them.
+@method
+def contiguous_backward(self: Tensor) -> Tensor:
+    """The same elements, as a copy whose gradient gets memory of its own before it flows on.
 
-        Raises `GradientError` if nothing was recorded, or it was freed before.
+    >>> from ferrule import Tensor
+    >>> x = Tensor([1.0, 2.0], requires_grad=True)
+    >>> loss = (x.contiguous_backward() * 3).sum().backward()
+    >>> x.grad.tolist()
+    [3.0, 3.0]
+    """
+    value = self._read()
+    return self._wrap(record("contiguous_backward", _CONTIGUOUS, (value,), value.node, None))
 
-        >>> from ferrule import Tensor
-        >>> x = Tensor([1.0, 2.0, 3.0], requires_grad=True)
-        >>> _ = (x * x).sum().backward()
-        >>> x.grad.tolist()
-        [2.0, 4.0, 6.0]
-        """
-        value = self._read()
-        if value.edge is None:
-            raise GradientError(
-                f"[backward] this tensor of shape {self._shape} does not depend on one that "
-                "requires a gradient; make the parameters with requires_grad=True, and compute "
-                "outside Tensor.no_grad(); a function captured by TinyJit calls backward() itself"
-            )
-        seed = self._seed(gradient, "backward")
-        retain = create_graph if retain_graph is None else retain_graph
-        owners = None if inputs is None else _by_edge(inputs)
-        found = pull_back(
-            [value], [seed], owners, retain=retain, create_graph=create_graph, kept=_retaining
+
+@method
+def backward(
+    self: Tensor,
+    gradient: Tensor | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Tensor | Sequence[Tensor] | None = None,
+) -> Tensor:
+    """Adds the gradients of this tensor to `.grad` of all tensors below that require one.
+
+    `gradient` is that of this tensor; a tensor of one element has 1. What was recorded is freed
+    unless `retain_graph`. With `create_graph`, which retains it too, the gradients can be
+    differentiated again. `inputs` are the only tensors whose `.grad` changes, if given; results
+    of operations may be among them.
+
+    Raises `GradientError` if nothing was recorded, or it was freed before.
+
+    >>> from ferrule import Tensor
+    >>> x = Tensor([1.0, 2.0, 3.0], requires_grad=True)
+    >>> _ = (x * x).sum().backward()
+    >>> x.grad.tolist()
+    [2.0, 4.0, 6.0]
+    """
+    value = self._read()
+    if value.edge is None:
+        raise GradientError(
+            f"[backward] this tensor of shape {self._shape} does not depend on one that "
+            "requires a gradient; make the parameters with requires_grad=True, and compute "
+            "outside Tensor.no_grad(); a function captured by TinyJit calls backward() itself"
         )
-        for edge, grad in found.items():
-            for tensor in _owners(edge) if owners is None else owners[edge]:
-                if isinstance(tensor, Autograd):
-                    tensor._accumulate(grad)
-        return self
+    seed = _seed(self, gradient, "backward")
+    retain = create_graph if retain_graph is None else retain_graph
+    owners = None if inputs is None else _by_edge(inputs)
+    found = pull_back(
+        [value], [seed], owners, retain=retain, create_graph=create_graph, kept=_retaining
+    )
+    for edge, grad in found.items():
+        for tensor in _owners(edge) if owners is None else owners[edge]:
+            if isinstance(tensor, TensorBase):
+                _accumulate(tensor, grad)
+    return self
 
-    def register_hook(self, hook: Callable[[Any], TensorBase | None]) -> HookHandle:
-        """Calls `hook(gradient)` once a backward pass has this tensor's whole gradient; what it
-        returns, or else its argument, is the gradient from there on. `remove()` of the result ends
-        that.
 
-        The hook belongs to the value that the tensor has now. Hooks run in the order in which they
-        were registered. In a captured function what a hook computes is replayed, the hook itself
-        is not called again; one more or less on a parameter is captured anew.
+@method
+def register_hook(self: Tensor, hook: Callable[[Any], Tensor | None]) -> HookHandle:
+    """Calls `hook(gradient)` once a backward pass has this tensor's whole gradient; what it
+    returns, or else its argument, is the gradient from there on. `remove()` of the result ends
+    that.
 
-        Raises `GradientError` for a tensor that does not require a gradient.
+    The hook belongs to the value that the tensor has now. Hooks run in the order in which they
+    were registered. In a captured function what a hook computes is replayed, the hook itself
+    is not called again; one more or less on a parameter is captured anew.
 
-        >>> from ferrule import Tensor
-        >>> x = Tensor([1.0, 2.0], requires_grad=True)
-        >>> y = x * 3
-        >>> handle = y.register_hook(lambda grad: grad.clamp(-1, 1))
-        >>> _ = (y * 10).sum().backward()
-        >>> x.grad.tolist()
-        [3.0, 3.0]
-        """
-        edge = self._required_edge("register_hook")
-        shape, wrap = self._shape, self._wrap
+    Raises `GradientError` for a tensor that does not require a gradient.
 
-        def run(grad: Value) -> Value:
-            given = wrap(grad)
-            found = hook(given)
-            if found is None:
-                found = given
-            if not isinstance(found, TensorBase):
-                raise TypeError(f"[register_hook] a hook returns a Tensor or None, not {found!r}")
-            if found._shape != shape:
-                raise ShapeError(
-                    f"[register_hook] a hook returned a gradient of shape {found._shape} for a "
-                    f"tensor of shape {shape}"
-                )
-            return found._read().cast(grad.dtype)
+    >>> from ferrule import Tensor
+    >>> x = Tensor([1.0, 2.0], requires_grad=True)
+    >>> y = x * 3
+    >>> handle = y.register_hook(lambda grad: grad.clamp(-1, 1))
+    >>> _ = (y * 10).sum().backward()
+    >>> x.grad.tolist()
+    [3.0, 3.0]
+    """
+    edge = _required_edge(self, "register_hook")
+    shape, wrap = self._shape, self._wrap
 
-        number = next(_numbers)
-        hooks.setdefault(edge, {})[number] = Hook(run, hook)
-        return HookHandle(edge, number)
-
-    def retain_grad(self) -> None:
-        """From now on `backward` adds to the `.grad` of this tensor too, though it is the result of
-        operations. For a leaf, which has its gradient anyway, this changes nothing.
-
-        Raises `GradientError` for a tensor that does not require a gradient.
-
-        >>> from ferrule import Tensor
-        >>> x = Tensor([1.0, 2.0], requires_grad=True)
-        >>> y = x * 3
-        >>> y.retain_grad()
-        >>> _ = (y * y).sum().backward()
-        >>> y.grad.tolist()
-        [6.0, 12.0]
-        """
-        edge = self._required_edge("retain_grad")
-        if not self.retains_grad and not isinstance(edge, Leaf):
-            _retaining.setdefault(edge, []).append(ref(self))
-
-    @property
-    def retains_grad(self) -> bool:
-        """Whether `retain_grad` has this tensor keep its gradient though it is no leaf."""
-        edge = self._read().edge
-        return edge is not None and any(tensor() is self for tensor in _retaining.get(edge, ()))
-
-    def _required_edge(self, what: str) -> Edge:
-        edge = self._read().edge
-        if edge is None:
-            raise GradientError(
-                f"[{what}] this tensor of shape {self._shape} does not require a gradient; make it "
-                "with requires_grad=True, or compute it from one that does"
-            )
-        return edge
-
-    def _accumulate(self, grad: Value) -> None:
-        before = self._grad
-        if before is None or grad.edge is not None:
-            self._grad = self._wrap(grad if before is None else before._read() + grad)
-            return
-        with no_grad(), turn:
-            before._store(before._read() + grad, "backward")
-
-    def _seed(self, gradient: TensorBase | None, what: str) -> Value:
-        value = self._read()
-        if gradient is not None:
-            if gradient._shape != value.shape:
-                raise ShapeError(
-                    f"[{what}] a gradient of shape {gradient._shape} does not fit a tensor of "
-                    f"shape {value.shape}"
-                )
-            return gradient._read().cast(value.dtype)
-        if prod_sint(self._shape) != 1:
+    def run(grad: Value) -> Value:
+        given = wrap(grad)
+        found = hook(given)
+        if found is None:
+            found = given
+        if not isinstance(found, TensorBase):
+            raise TypeError(f"[register_hook] a hook returns a Tensor or None, not {found!r}")
+        if found._shape != shape:
             raise ShapeError(
-                f"[{what}] a tensor of shape {self._shape} is not one element; reduce it first, "
-                "for example by .sum(), or pass the gradient of this tensor"
+                f"[register_hook] a hook returned a gradient of shape {found._shape} for a "
+                f"tensor of shape {shape}"
             )
-        return value.full(1)
+        return found._read().cast(grad.dtype)
 
-    def gradient(
-        self,
-        *targets: TensorBase,
-        gradient: TensorBase | None = None,
-        retain_graph: bool = True,
-        create_graph: bool = False,
-    ) -> list[Self]:
-        """The gradients of this tensor with respect to the targets; no `.grad` is changed.
+    number = next(_numbers)
+    hooks.setdefault(edge, {})[number] = Hook(run, hook)
+    return HookHandle(edge, number)
 
-        A target is any tensor that this one was computed from, and that requires a gradient. With
-        `create_graph` the gradients can be differentiated again.
 
-        Raises `GradientError` for a target that this tensor does not depend on.
+@method
+def retain_grad(self: Tensor) -> None:
+    """From now on `backward` adds to the `.grad` of this tensor too, though it is the result of
+    operations. For a leaf, which has its gradient anyway, this changes nothing.
 
-        >>> from ferrule import Tensor
-        >>> x = Tensor([3.0], requires_grad=True)
-        >>> (g,) = (x * x * x).gradient(x, create_graph=True)
-        >>> g.item(), g.gradient(x)[0].item()
-        (27.0, 18.0)
-        """
-        value = self._read()
-        for target in targets:
-            if not isinstance(target, TensorBase):
-                raise TypeError(f"[gradient] the target {target!r:.60} is no tensor")
-        edges = [target._read().edge for target in targets]
-        wanted = [edge for edge in edges if edge is not None]
-        seed = self._seed(gradient, "gradient")
-        found = pull_back([value], [seed], wanted, retain=retain_graph, create_graph=create_graph)
-        return [
-            self._wrap(_found(found, edge, position, target._shape))
-            for position, (edge, target) in enumerate(zip(edges, targets, strict=True))
-        ]
+    Raises `GradientError` for a tensor that does not require a gradient.
+
+    >>> from ferrule import Tensor
+    >>> x = Tensor([1.0, 2.0], requires_grad=True)
+    >>> y = x * 3
+    >>> y.retain_grad()
+    >>> _ = (y * y).sum().backward()
+    >>> y.grad.tolist()
+    [6.0, 12.0]
+    """
+    edge = _required_edge(self, "retain_grad")
+    if not self.retains_grad and not isinstance(edge, Leaf):
+        _retaining.setdefault(edge, []).append(ref(self))
+
+
+def _required_edge(self: Tensor, what: str) -> Edge:
+    edge = self._read().edge
+    if edge is None:
+        raise GradientError(
+            f"[{what}] this tensor of shape {self._shape} does not require a gradient; make it "
+            "with requires_grad=True, or compute it from one that does"
+        )
+    return edge
+
+
+def _accumulate(self: TensorBase, grad: Value) -> None:
+    before = self._grad
+    if before is None or grad.edge is not None:
+        self._grad = self._wrap(grad if before is None else before._read() + grad)
+        return
+    with no_grad(), turn:
+        before._store(before._read() + grad, "backward")
+
+
+def _seed(self: Tensor, gradient: Tensor | None, what: str) -> Value:
+    value = self._read()
+    if gradient is not None:
+        if gradient._shape != value.shape:
+            raise ShapeError(
+                f"[{what}] a gradient of shape {gradient._shape} does not fit a tensor of "
+                f"shape {value.shape}"
+            )
+        return gradient._read().cast(value.dtype)
+    if prod_sint(self._shape) != 1:
+        raise ShapeError(
+            f"[{what}] a tensor of shape {self._shape} is not one element; reduce it first, "
+            "for example by .sum(), or pass the gradient of this tensor"
+        )
+    return value.full(1)
+
+
+@method
+def gradient(
+    self: Tensor,
+    *targets: Tensor,
+    gradient: Tensor | None = None,
+    retain_graph: bool = True,
+    create_graph: bool = False,
+) -> list[Tensor]:
+    """The gradients of this tensor with respect to the targets; no `.grad` is changed.
+
+    A target is any tensor that this one was computed from, and that requires a gradient. With
+    `create_graph` the gradients can be differentiated again.
+
+    Raises `GradientError` for a target that this tensor does not depend on.
+
+    >>> from ferrule import Tensor
+    >>> x = Tensor([3.0], requires_grad=True)
+    >>> (g,) = (x * x * x).gradient(x, create_graph=True)
+    >>> g.item(), g.gradient(x)[0].item()
+    (27.0, 18.0)
+    """
+    value = self._read()
+    for target in targets:
+        if not isinstance(target, TensorBase):
+            raise TypeError(f"[gradient] the target {target!r:.60} is no tensor")
+    edges = [target._read().edge for target in targets]
+    wanted = [edge for edge in edges if edge is not None]
+    seed = _seed(self, gradient, "gradient")
+    found = pull_back([value], [seed], wanted, retain=retain_graph, create_graph=create_graph)
+    return [
+        self._wrap(_found(found, edge, position, target._shape))
+        for position, (edge, target) in enumerate(zip(edges, targets, strict=True))
+    ]
+
+
+def check_gradient(self: Tensor, value: object) -> None:
+    """Raises for what cannot be the `.grad` of a tensor."""
+    if value is None:
+        return
+    if not isinstance(value, TensorBase):
+        raise TypeError(f"[grad] a gradient is a Tensor or None, not {type(value)}")
+    if value._shape != self._shape:
+        raise ShapeError(
+            f"[grad] a gradient of shape {value._shape} does not fit a tensor of shape "
+            f"{self._shape}"
+        )
+
+
+def retains_grad(self: Tensor) -> bool:
+    """Whether a tensor is no leaf and keeps its gradient all the same."""
+    edge = self._read().edge
+    return edge is not None and any(tensor() is self for tensor in _retaining.get(edge, ()))
 
 
 def _owners(edge: Edge) -> list[object]:
@@ -323,9 +347,9 @@ def _owners(edge: Edge) -> list[object]:
     return [tensor() for tensor in _retaining.get(edge, ())]
 
 
-def _by_edge(inputs: TensorBase | Sequence[TensorBase]) -> dict[Edge, list[TensorBase]]:
+def _by_edge(inputs: Tensor | Sequence[Tensor]) -> dict[Edge, list[Tensor]]:
     """The tensors by the edge at which their gradient arrives."""
-    found: dict[Edge, list[TensorBase]] = {}
+    found: dict[Edge, list[Tensor]] = {}
     given = [inputs] if isinstance(inputs, TensorBase) else inputs
     for position, tensor in enumerate(given):
         edge = tensor._read().edge

@@ -7,11 +7,10 @@ is resolved to a `Value` when it is used: a write through any handle is seen by 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Never, Self
+from typing import TYPE_CHECKING, Any, Never, Self, TypeGuard
 
 import numpy as np
 
-from ferrule.buffer import read_guard
 from ferrule.calls import unknown_keyword, whole
 from ferrule.dtype import DType, DTypeError, dtypes
 from ferrule.expr import sint
@@ -20,19 +19,18 @@ from ferrule.gradient import (
     Leaf,
     Shape,
     Value,
-    enable_grad,
     is_recording,
-    is_training,
-    no_grad,
 )
 from ferrule.lazy import DeviceMismatchError, LazyBuffer
 from ferrule.ops import MovementOps
-from ferrule.realize import realize, turn
-from ferrule.shape.layout import storage_shape, storage_view
+from ferrule.shape.layout import storage_view
 from ferrule.shape.view import ShapeError, View, prod_sint
 from ferrule.tensor.broadcast import fit_shape
 from ferrule.tensor.cell import MOVES, Cache, Cell, Move, Part, moved_view
-from ferrule.tensor.data import Array, DTypeLike, bound_shape, from_host, to_device, to_dtype
+from ferrule.tensor.data import DTypeLike, from_host, to_device, to_dtype
+
+if TYPE_CHECKING:
+    from ferrule.tensor import Tensor
 
 _NUMBERS = (bool, int, float, list, tuple, np.generic)  # they have to fit the elements' dtype
 _SHOWN = 8  # elements of a realised tensor in its repr
@@ -55,13 +53,6 @@ class TensorBase:
         "_values_of",
         "_view",
     )
-
-    if TYPE_CHECKING:
-        training: ClassVar[bool]
-    else:
-        training = property(lambda self: is_training(), doc="The mode of this thread.")
-    no_grad = no_grad
-    enable_grad = staticmethod(enable_grad)
 
     _cell: Cell
     _shape: Shape
@@ -255,23 +246,6 @@ class TensorBase:
             )
         return not detached
 
-    def assign(self, value: Any) -> Self:
-        """Replaces this tensor's elements, in memory shared with all views; returns the tensor.
-
-        The value is broadcast to this tensor's shape and cast to its dtype.
-
-        Raises `ShapeError` if it does not fit, `GradientError` for a tensor that requires a
-        gradient and a value that needs one.
-
-        >>> from ferrule import Tensor
-        >>> x = Tensor([1, 2, 3, 4])
-        >>> _ = x[::2].assign([0, 0])
-        >>> x.tolist()
-        [0, 2, 0, 4]
-        """
-        self._store(self._fitted(value, "assign"), "assign")
-        return self
-
     def _fitted(self, value: Any, what: str) -> Value:
         """A value for this tensor's elements, of its device, dtype and shape."""
         node = self._cell.value.node
@@ -285,29 +259,6 @@ class TensorBase:
                 f"move it first: value.to({node.device!r})"
             )
         return fit_shape(new.cast(node.dtype), self._shape, what)
-
-    def replace(self, other: TensorBase) -> Self:
-        """Makes this tensor a handle on the memory of `other`; its views keep the old memory.
-
-        >>> from ferrule import Tensor
-        >>> x = Tensor([1])
-        >>> x.replace(Tensor([2, 3])).tolist()
-        [2, 3]
-        """
-        if other is self:
-            return self
-        before = self._same_handle()
-        before._leaf = self._leaf
-        for reference in list(self._cell.caches or ()):
-            cache = reference()
-            view = None if cache is None else cache.view()
-            if isinstance(view, TensorBase) and view._parent is self:
-                view._parent = before
-        leaf, requires_grad, grad = self._leaf, self._requires_grad, self._grad
-        self._become(other)
-        self._detached = other._detached
-        self._leaf, self._requires_grad, self._grad = leaf, requires_grad, grad
-        return self
 
     def _become(self, other: TensorBase) -> None:
         """Makes this tensor a handle on the same memory, with the same movement of its parent."""
@@ -353,42 +304,6 @@ class TensorBase:
         """The number of axes."""
         return len(self._shape)
 
-    def dim(self) -> int:
-        """The number of axes, as a method.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([[1.0]]).dim()
-        2
-        """
-        return len(self._shape)
-
-    def size(self, dim: int | None = None) -> Any:
-        """The shape, or the size of one axis: PyTorch's method. NumPy's `x.size` is `x.numel()`.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([[1, 2, 3]]).size(), Tensor([[1, 2, 3]]).size(1)
-        ((1, 3), 3)
-        """
-        return self._shape if dim is None else self._shape[self._axis(dim, "size")]
-
-    def numel(self) -> sint:
-        """The number of elements.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([[1, 2, 3]]).numel()
-        3
-        """
-        return prod_sint(self._shape)
-
-    def element_size(self) -> int:
-        """The bytes of one element.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([1.0]).element_size()
-        4
-        """
-        return self.dtype.itemsize
-
     @property
     def itemsize(self) -> int:
         """The bytes of one element."""
@@ -397,57 +312,10 @@ class TensorBase:
     @property
     def nbytes(self) -> sint:
         """The bytes of all elements."""
-        return self.numel() * self.dtype.itemsize
-
-    def is_floating_point(self) -> bool:
-        """Whether the dtype is a float.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([1.0]).is_floating_point(), Tensor([1]).is_floating_point()
-        (True, False)
-        """
-        return dtypes.is_float(self.dtype)
-
-    def __len__(self) -> int:
-        if not self._shape:
-            raise TypeError("[len] a tensor without axes has no length; use .item() or .reshape(1)")
-        return bound_shape(self._shape[:1], "len")[0]
-
-    def __bool__(self) -> bool:
-        if self._shape and self.numel() != 1:
-            raise TypeError(
-                f"[bool] the truth of a tensor of shape {self._shape} is not one value; "
-                "use .any(), .all() or .item()"
-            )
-        return bool(self.item())
-
-    def __int__(self) -> int:
-        return int(self.item())
-
-    def __float__(self) -> float:
-        return float(self.item())
-
-    def __index__(self) -> int:
-        if not dtypes.is_int(self.dtype):
-            raise TypeError(f"[index] a tensor of {self.dtype} is no index; cast it to int32")
-        return int(self.item())
+        return prod_sint(self._shape) * self.dtype.itemsize
 
     def __hash__(self) -> int:
         return id(self)
-
-    def __repr__(self) -> str:
-        node = self.lazydata
-        grad = ", requires_grad=True" if self.requires_grad else ""
-        return f"<Tensor {self._shape} {node.dtype} on {node.device}, {self._state(node)}{grad}>"
-
-    def _state(self, node: LazyBuffer) -> str:
-        """What is known without computing: the elements of a small realised tensor."""
-        if node.realized is None:
-            return f"lazy {node.op.name}"
-        is_known = all(isinstance(size, int) for size in node.shape)
-        if not is_known or node.size > _SHOWN or read_guard.get() is not None:
-            return "realized"
-        return str(self.tolist())
 
     def _axis(self, axis: int, what: str) -> int:
         """An axis counted from the front."""
@@ -472,98 +340,6 @@ class TensorBase:
         if len(set(found)) < len(found):
             raise ShapeError(f"[{what}] the axes {wanted} of shape {self._shape} repeat one")
         return tuple(found)
-
-    # -- running and reading back ----------------------------------------------------------------
-
-    def _root(self) -> LazyBuffer:
-        """The node to run for this tensor: its whole memory, where that exists anyway."""
-        memory = self._cell.value.node
-        return memory if self._parent is None or memory.owns_memory else self.lazydata
-
-    def realize(self, *others: TensorBase) -> Self:
-        """Computes this tensor and the others now, together; returns this one.
-
-        Raises `TypeError` for what is no tensor.
-
-        >>> from ferrule import Tensor
-        >>> (Tensor([1, 2]) + 1).realize().lazydata.realized is not None
-        True
-        """
-        tensors: list[TensorBase] = [self, *others]
-        for tensor in others:
-            if not isinstance(tensor, TensorBase):
-                kind = type(tensor).__name__
-                raise TypeError(f"[realize] takes tensors, not {kind}; make it one: Tensor(...)")
-        realize([tensor._root() for tensor in tensors])
-        return self
-
-    def numpy(self, copy: bool = True) -> Array:
-        """The elements as a NumPy array; runs what is needed.
-
-        The array is the caller's own. With `copy=False` it is read-only, and shares the tensor's
-        memory where the host can address that; it keeps its contents whatever the tensor becomes.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([[1, 2], [3, 4]]).numpy().sum()
-        np.int64(10)
-        """
-        node = self.lazydata
-        shape = bound_shape(node.shape, "numpy")
-        known = node.base_const()
-        if known is not None and not hasattr(known, "bounds"):
-            return np.full(shape, known, node.dtype.np)
-        whole = storage_shape(node.shape)
-        if node.realized is None:
-            realize([node])
-        memory = node.realized
-        assert memory is not None
-        if memory.size == 1:
-            array = memory.copied(whole) if copy else memory.toCPU().reshape(whole)
-        else:
-            with turn:  # another thread's replay may be writing there
-                array = memory.copied(whole) if copy else memory.toCPU().reshape(whole)
-        if whole == shape:
-            return array
-        part = array[tuple([slice(0, size) for size in shape])]
-        return part.copy() if copy else part
-
-    def item(self) -> Any:
-        """The only element, as a Python number.
-
-        Raises `ShapeError` for a tensor with more elements, or none.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([[2.5]]).item()
-        2.5
-        """
-        if any([size != 1 for size in bound_shape(self._shape, "item")]):
-            raise ShapeError(
-                f"[item] a tensor of shape {self._shape} is not one element; "
-                "use .tolist() or .numpy(), or take an element first"
-            )
-        return self.numpy().item()
-
-    def tolist(self) -> Any:
-        """The elements as nested lists of Python numbers; a number for a tensor without axes.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([[1, 2], [3, 4]]).tolist()
-        [[1, 2], [3, 4]]
-        """
-        return self.numpy(copy=False).tolist()
-
-    def data(self) -> memoryview:
-        """The elements as a read-only memoryview with the tensor's shape.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([[1, 2], [3, 4]]).data().tolist()
-        [[1, 2], [3, 4]]
-        """
-        if self.dtype.fmt is None:
-            raise DTypeError(f"[data] {self.dtype} has no memoryview format; cast it to float32")
-        array = self.numpy()
-        array.flags.writeable = False
-        return array.data
 
     # -- autograd --------------------------------------------------------------------------------
 
@@ -597,13 +373,7 @@ class TensorBase:
             )
         self._requires_grad = value
 
-    def detach(self) -> Self:
-        """The same memory, outside autograd: what is computed from it is not recorded.
 
-        >>> from ferrule import Tensor
-        >>> (Tensor([1.0], requires_grad=True).detach() * 2).requires_grad
-        >>>
-        """
-        tensor = self._same_handle()
-        tensor._detached = True
-        return tensor
+def is_tensor(given: object) -> TypeGuard[Tensor]:
+    """Whether an object is a tensor."""
+    return isinstance(given, TensorBase)

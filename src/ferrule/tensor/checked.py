@@ -23,13 +23,12 @@ Check: TypeAlias = Callable[[Any, str, str], Any]
 Expected: TypeAlias = tuple[int, str, AbstractSet[type[Any]], Check]
 """A parameter that is checked: its place, its name, and the types that are right at once."""
 
-_TENSORS: Final = ("TensorBase", "Tensor", "Self")
 _OR_NONE: Final = " | None"
-_ONE: Final = frozenset({"int", "int_", "sint"})
+_ONE: Final = frozenset({"int", "sint"})
 _SEVERAL: Final = frozenset(
     {"Axes", "Sizes", "Wanted", "Sequence[int]", "Sequence[sint]", "tuple[int, int]"}
 )
-_BESIDE: Final = frozenset({"None", "TensorBase", "bool"})
+_BESIDE: Final = frozenset({"None", "Tensor", "bool"})
 
 
 _BY_NAME: Final = 1 << 30
@@ -63,16 +62,18 @@ def checks_arguments(call: F) -> F:
 
 
 def expected_of(function: FunctionType) -> Iterator[Expected]:
-    """The parameters of a function that are checked, by their annotations."""
+    """The parameters of a function that are checked, by their annotations; `self` is not."""
     # `inspect.signature` would take ten milliseconds for all methods.
     inner: Any = getattr(function, "__wrapped__", function)
     code = inner.__code__
     for number, name in enumerate(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]):
+        if name == "self":
+            continue
         place = number if number < code.co_argcount else _BY_NAME
         annotation = str(inner.__annotations__.get(name))
         plain = annotation.removesuffix(_OR_NONE)
         none = (NoneType,) if plain != annotation or annotation.startswith("Axes") else ()
-        if plain in _TENSORS:
+        if plain == "Tensor":
             yield place, name, _tensor_types_or_none if none else _tensor_types, _tensor
             continue
         kinds = set(annotation.split(" | "))

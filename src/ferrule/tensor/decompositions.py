@@ -7,13 +7,25 @@ default float; float16 and bfloat16 go through float32 and are rounded once.
 from __future__ import annotations
 
 import math
-from typing import Any, Generic, NamedTuple, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from ferrule.dtype import DTypeError, dtypes
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import factoring, solving
-from ferrule.tensor.arithmetic import Operand
-from ferrule.tensor.solvers import Solvers
+from ferrule.tensor.arithmetic import Operand, as_floats
+from ferrule.tensor.keywords import method
+from ferrule.tensor.solvers import (
+    in_own_float,
+    limit_of,
+    matrices_of,
+    solved,
+    system,
+    takes_vectors,
+)
+
+if TYPE_CHECKING:
+    from ferrule.tensor import Tensor
+
 
 T = TypeVar("T")
 Order = str | float | None
@@ -50,240 +62,260 @@ class LeastSquares(NamedTuple, Generic[T]):
     singular_values: T
 
 
-class Decompositions(Solvers):
-    """QR, singular values, eigenvalues, and norms, ranks and solutions by them."""
+# -- factors -------------------------------------------------------------------------------------
 
-    __slots__ = ()
 
-    # -- factors ---------------------------------------------------------------------------------
+@method
+def qr(self: Tensor, mode: str | bool = "reduced", *, some: bool | None = None) -> QR[Tensor]:
+    """Q with orthonormal columns and R, an upper triangle, with Q @ R = self.
 
-    def qr(self, mode: str | bool = "reduced", *, some: bool | None = None) -> QR[Self]:
-        """Q with orthonormal columns and R, an upper triangle, with Q @ R = self.
+    `mode` is "reduced", "complete" (Q is square) or "r" (Q is without elements); True and False
+    are the first two. Computed on the host. The gradient needs R's diagonal to have no zero.
 
-        `mode` is "reduced", "complete" (Q is square) or "r" (Q is without elements); True and False
-        are the first two. Computed on the host. The gradient needs R's diagonal to have no zero.
+    >>> from ferrule import Tensor
+    >>> q, r = Tensor([[3.0, 1.0], [4.0, 2.0]]).qr()
+    >>> bool((q @ r).isclose(Tensor([[3.0, 1.0], [4.0, 2.0]]), atol=1e-5).all())
+    True
+    """
+    kind = mode if some is None else some
+    if isinstance(kind, bool):
+        kind = "reduced" if kind else "complete"
+    if kind not in ("reduced", "complete", "r"):
+        raise ValueError(f"[qr] mode {mode!r} is not one of 'reduced', 'complete', 'r'")
+    q, r = factoring.qr(matrices_of(self, "qr", square=False), kind == "complete")
+    if kind == "r":
+        q = q.full(0, (0,))
+    return QR(in_own_float(self, q), in_own_float(self, r))
 
-        >>> from ferrule import Tensor
-        >>> q, r = Tensor([[3.0, 1.0], [4.0, 2.0]]).qr()
-        >>> bool((q @ r).isclose(Tensor([[3.0, 1.0], [4.0, 2.0]]), atol=1e-5).all())
-        True
-        """
-        kind = mode if some is None else some
-        if isinstance(kind, bool):
-            kind = "reduced" if kind else "complete"
-        if kind not in ("reduced", "complete", "r"):
-            raise ValueError(f"[qr] mode {mode!r} is not one of 'reduced', 'complete', 'r'")
-        q, r = factoring.qr(self._matrices("qr", square=False), kind == "complete")
-        if kind == "r":
-            q = q.full(0, (0,))
-        return QR(self._in_own_float(q), self._in_own_float(r))
 
-    def svd(self, full_matrices: bool = True) -> SVD[Self]:
-        """U, S and Vh with U @ diag(S) @ Vh = self; S is a vector in decreasing order.
+@method
+def svd(self: Tensor, full_matrices: bool = True) -> SVD[Tensor]:
+    """U, S and Vh with U @ diag(S) @ Vh = self; S is a vector in decreasing order.
 
-        U and Vh are square, unless `full_matrices` is False: then they have as many columns and
-        rows as S. Computed on the host. The gradient needs singular values that differ.
+    U and Vh are square, unless `full_matrices` is False: then they have as many columns and
+    rows as S. Computed on the host. The gradient needs singular values that differ.
 
-        >>> from ferrule import Tensor
-        >>> u, s, vh = Tensor([[0.0, 2.0], [1.0, 0.0]]).svd()
-        >>> s.tolist()
-        [2.0, 1.0]
-        """
-        parts = factoring.svd(self._matrices("svd", square=False), full_matrices)
-        return SVD(*[self._in_own_float(part) for part in parts])
+    >>> from ferrule import Tensor
+    >>> u, s, vh = Tensor([[0.0, 2.0], [1.0, 0.0]]).svd()
+    >>> s.tolist()
+    [2.0, 1.0]
+    """
+    parts = factoring.svd(matrices_of(self, "svd", square=False), full_matrices)
+    return SVD(*[in_own_float(self, part) for part in parts])
 
-    def svdvals(self) -> Self:
-        """The singular values, in decreasing order. Computed on the host.
 
-        >>> from ferrule import Tensor
-        >>> Tensor([[0.0, 2.0], [1.0, 0.0]]).svdvals().tolist()
-        [2.0, 1.0]
-        """
-        values = factoring.singular_values(self._matrices("svdvals", square=False))
-        return self._in_own_float(values)
+@method
+def svdvals(self: Tensor) -> Tensor:
+    """The singular values, in decreasing order. Computed on the host.
 
-    def eigh(self, UPLO: str = "L") -> Eigh[Self]:
-        """The eigenvalues, increasing, and eigenvectors, as columns, of symmetric matrices.
+    >>> from ferrule import Tensor
+    >>> Tensor([[0.0, 2.0], [1.0, 0.0]]).svdvals().tolist()
+    [2.0, 1.0]
+    """
+    values = factoring.singular_values(matrices_of(self, "svdvals", square=False))
+    return in_own_float(self, values)
 
-        Of each matrix the lower triangle is read, or the upper one for UPLO = "U". Computed on the
-        host. The gradient is that of symmetric changes, and needs eigenvalues that differ.
 
-        >>> from ferrule import Tensor
-        >>> values, vectors = Tensor([[2.0, 0.0], [0.0, 1.0]]).eigh()
-        >>> values.tolist()
-        [1.0, 2.0]
-        """
-        parts = factoring.eigh(self._matrices("eigh"), _is_upper(UPLO, "eigh"))
-        return Eigh(*[self._in_own_float(part) for part in parts])
+@method
+def eigh(self: Tensor, UPLO: str = "L") -> Eigh[Tensor]:
+    """The eigenvalues, increasing, and eigenvectors, as columns, of symmetric matrices.
 
-    def eigvalsh(self, UPLO: str = "L") -> Self:
-        """The eigenvalues of symmetric matrices, increasing. Computed on the host.
+    Of each matrix the lower triangle is read, or the upper one for UPLO = "U". Computed on the
+    host. The gradient is that of symmetric changes, and needs eigenvalues that differ.
 
-        >>> from ferrule import Tensor
-        >>> Tensor([[2.0, 0.0], [0.0, 1.0]]).eigvalsh().tolist()
-        [1.0, 2.0]
-        """
-        value = self._matrices("eigvalsh")
-        return self._in_own_float(factoring.eigenvalues(value, _is_upper(UPLO, "eigvalsh")))
+    >>> from ferrule import Tensor
+    >>> values, vectors = Tensor([[2.0, 0.0], [0.0, 1.0]]).eigh()
+    >>> values.tolist()
+    [1.0, 2.0]
+    """
+    parts = factoring.eigh(matrices_of(self, "eigh"), _is_upper(UPLO, "eigh"))
+    return Eigh(*[in_own_float(self, part) for part in parts])
 
-    def eig(self) -> NoReturn:
-        """Raises `DTypeError`: eigenvalues of general matrices are complex numbers.
 
-        >>> from ferrule import Tensor
-        >>> Tensor([[1.0]]).eig()  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        ferrule.dtype.DTypeError: [eig] eigenvalues of general matrices are complex, ...
-        """
-        raise _complex_error("eig")
+@method
+def eigvalsh(self: Tensor, UPLO: str = "L") -> Tensor:
+    """The eigenvalues of symmetric matrices, increasing. Computed on the host.
 
-    def eigvals(self) -> NoReturn:
-        """Raises `DTypeError`: eigenvalues of general matrices are complex numbers.
+    >>> from ferrule import Tensor
+    >>> Tensor([[2.0, 0.0], [0.0, 1.0]]).eigvalsh().tolist()
+    [1.0, 2.0]
+    """
+    value = matrices_of(self, "eigvalsh")
+    return in_own_float(self, factoring.eigenvalues(value, _is_upper(UPLO, "eigvalsh")))
 
-        >>> from ferrule import Tensor
-        >>> Tensor([[1.0]]).eigvals()  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        ferrule.dtype.DTypeError: [eigvals] eigenvalues of general matrices are complex, ...
-        """
-        raise _complex_error("eigvals")
 
-    def matrix_exp(self) -> Self:
-        """e to the power of square matrices: the sum of self ** k / k!. Computed on the host.
+@method
+def eig(self: Tensor) -> NoReturn:
+    """Raises `DTypeError`: eigenvalues of general matrices are complex numbers.
 
-        >>> from ferrule import Tensor
-        >>> Tensor([[0.0, 1.0], [0.0, 0.0]]).matrix_exp().tolist()
-        [[1.0, 1.0], [0.0, 1.0]]
-        """
-        return self._in_own_float(factoring.matrix_exp(self._matrices("matrix_exp")))
+    >>> from ferrule import Tensor
+    >>> Tensor([[1.0]]).eig()  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ferrule.dtype.DTypeError: [eig] eigenvalues of general matrices are complex, ...
+    """
+    raise _complex_error("eig")
 
-    # -- by singular values ----------------------------------------------------------------------
 
-    def lstsq(
-        self, B: Self, rcond: float | None = None, *, driver: str | None = None
-    ) -> LeastSquares[Self]:
-        """The smallest X for which the norm of self @ X - B is least, by singular values.
+@method
+def eigvals(self: Tensor) -> NoReturn:
+    """Raises `DTypeError`: eigenvalues of general matrices are complex numbers.
 
-        Gives the solution, the squared norms of self @ X - B along its rows (with as many equations
-        as unknowns or less, a tensor without elements), the rank and the singular values.
-        Those of at most rcond * the largest count as zeros. `driver` is accepted, and changes
-        nothing. Computed on the host; the gradient is that of matrices which keep their rank.
+    >>> from ferrule import Tensor
+    >>> Tensor([[1.0]]).eigvals()  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ferrule.dtype.DTypeError: [eigvals] eigenvalues of general matrices are complex, ...
+    """
+    raise _complex_error("eigvals")
 
-        >>> from ferrule import Tensor
-        >>> a, b = Tensor([[1.0], [1.0]]), Tensor([[1.0], [3.0]])
-        >>> result = a.lstsq(b)
-        >>> round(result.solution.item(), 4), round(result.residuals.item(), 4)
-        (2.0, 2.0)
-        """
-        vectors = self._takes_vectors(B)
-        a, b = self._system(B, "lstsq", vectors)
-        rtol = solving.default_rtol(a) if rcond is None else rcond
-        solution = self._solution(B, solving.least_squares(a, b, rtol), vectors)
-        rows, columns = a.shape[-2:]
-        assert isinstance(rows, int)
-        assert isinstance(columns, int)
-        distance = self @ (solution.unsqueeze(-1) if vectors else solution)
-        distance = distance - (B.unsqueeze(-1) if vectors else B)
-        residuals = (distance * distance).sum(-2)
-        if rows <= columns:
-            residuals = residuals.reshape(-1)[:0]
-        values = self.svdvals()
-        rank = self.matrix_rank(rtol=rtol)
-        return LeastSquares(solution, residuals, rank, values)
 
-    def matrix_rank(
-        self,
-        tol: float | None = None,
-        hermitian: bool = False,
-        *,
-        atol: float | None = None,
-        rtol: Operand | None = None,
-    ) -> Self:
-        """How many singular values are more than max(atol, rtol * the largest); int32.
+@method
+def matrix_exp(self: Tensor) -> Tensor:
+    """e to the power of square matrices: the sum of self ** k / k!. Computed on the host.
 
-        `tol` is another name of atol. Unless one is given, rtol is the larger side times the
-        float's epsilon; it may be a tensor with one for each matrix. `hermitian` says that matrices
-        are symmetric, and only their lower triangle is read. Computed on the host.
+    >>> from ferrule import Tensor
+    >>> Tensor([[0.0, 1.0], [0.0, 0.0]]).matrix_exp().tolist()
+    [[1.0, 1.0], [0.0, 1.0]]
+    """
+    return in_own_float(self, factoring.matrix_exp(matrices_of(self, "matrix_exp")))
 
-        >>> from ferrule import Tensor
-        >>> Tensor([[1.0, 2.0], [2.0, 4.0]]).matrix_rank().item()
-        1
-        """
-        value = self._matrices("matrix_rank", square=hermitian).detach()
-        if hermitian:
-            value = solving.mirrored(value)
-        least = tol if atol is None else atol
-        if rtol is None:
-            rtol = 0.0 if least else solving.default_rtol(value)
-        if 0 in self._shape:
-            return self.zeros(*self._shape[:-2], device=self.device, dtype=dtypes.default_int)
-        values = self._wrap(factoring.singular_values(value))
-        share = self._wrap(self._limit(value, rtol, "matrix_rank")).unsqueeze(-1)
-        limit = (values.max(-1, keepdim=True) * share).maximum(least or 0.0)
-        return (values > limit).count_nonzero(-1)
 
-    def matrix_norm(
-        self,
-        ord: str | float = "fro",
-        dim: tuple[int, int] = (-2, -1),
-        keepdim: bool = False,
-    ) -> Self:
-        """A norm of matrices in two axes.
+# -- by singular values --------------------------------------------------------------------------
 
-        "fro": the root of the sum of squares; "nuc": the sum of singular values; 2 and -2: the
-        largest and smallest of them; inf and -inf: the largest and smallest sum of sizes of a row;
-        1 and -1: of a column. Those by singular values are computed on the host.
 
-        Raises `ValueError` for another order.
+@method
+def lstsq(
+    self: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None
+) -> LeastSquares[Tensor]:
+    """The smallest X for which the norm of self @ X - B is least, by singular values.
 
-        >>> from ferrule import Tensor
-        >>> Tensor([[1.0, -2.0], [3.0, 4.0]]).matrix_norm(1).item()
-        6.0
-        """
-        rows, columns = (self._axis(axis, "matrix_norm") for axis in dim)
-        if rows == columns:
-            raise ShapeError(f"[matrix_norm] the axes {dim} are the same; give two")
-        matrices = self._as_float().movedim((rows, columns), (-2, -1))
-        if ord == "fro":
-            result = matrices.norm(2, (-2, -1))
-        elif ord in ("nuc", 2, -2):
-            values = matrices.svdvals()
-            result = values.sum(-1) if ord == "nuc" else _extreme(values, ord, -1)
-        elif ord in (1, -1, math.inf, -math.inf):
-            across = -2 if abs(float(ord)) == 1 else -1
-            result = _extreme(matrices.abs().sum(across), ord, -1)
-        else:
-            raise ValueError(
-                f"[matrix_norm] ord {ord!r} is not one of 'fro', 'nuc', 1, -1, 2, -2, inf, -inf"
-            )
-        if not keepdim:
-            return result
-        return result.reshape(
-            [1 if axis in (rows, columns) else size for axis, size in enumerate(self._shape)]
+    Gives the solution, the squared norms of self @ X - B along its rows (with as many equations
+    as unknowns or less, a tensor without elements), the rank and the singular values.
+    Those of at most rcond * the largest count as zeros. `driver` is accepted, and changes
+    nothing. Computed on the host; the gradient is that of matrices which keep their rank.
+
+    >>> from ferrule import Tensor
+    >>> a, b = Tensor([[1.0], [1.0]]), Tensor([[1.0], [3.0]])
+    >>> result = a.lstsq(b)
+    >>> round(result.solution.item(), 4), round(result.residuals.item(), 4)
+    (2.0, 2.0)
+    """
+    vectors = takes_vectors(self, B)
+    a, b = system(self, B, "lstsq", vectors)
+    rtol = solving.default_rtol(a) if rcond is None else rcond
+    solution = solved(self, B, solving.least_squares(a, b, rtol), vectors)
+    rows, columns = a.shape[-2:]
+    assert isinstance(rows, int)
+    assert isinstance(columns, int)
+    distance = self @ (solution.unsqueeze(-1) if vectors else solution)
+    distance = distance - (B.unsqueeze(-1) if vectors else B)
+    residuals = (distance * distance).sum(-2)
+    if rows <= columns:
+        residuals = residuals.reshape(-1)[:0]
+    values = self.svdvals()
+    rank = self.matrix_rank(rtol=rtol)
+    return LeastSquares(solution, residuals, rank, values)
+
+
+@method
+def matrix_rank(
+    self: Tensor,
+    tol: float | None = None,
+    hermitian: bool = False,
+    *,
+    atol: float | None = None,
+    rtol: Operand | None = None,
+) -> Tensor:
+    """How many singular values are more than max(atol, rtol * the largest); int32.
+
+    `tol` is another name of atol. Unless one is given, rtol is the larger side times the
+    float's epsilon; it may be a tensor with one for each matrix. `hermitian` says that matrices
+    are symmetric, and only their lower triangle is read. Computed on the host.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([[1.0, 2.0], [2.0, 4.0]]).matrix_rank().item()
+    1
+    """
+    value = matrices_of(self, "matrix_rank", square=hermitian).detach()
+    if hermitian:
+        value = solving.mirrored(value)
+    least = tol if atol is None else atol
+    if rtol is None:
+        rtol = 0.0 if least else solving.default_rtol(value)
+    if 0 in self._shape:
+        return self.zeros(*self._shape[:-2], device=self.device, dtype=dtypes.default_int)
+    values = self._wrap(factoring.singular_values(value))
+    share = self._wrap(limit_of(self, value, rtol, "matrix_rank")).unsqueeze(-1)
+    limit = (values.max(-1, keepdim=True) * share).maximum(least or 0.0)
+    return (values > limit).count_nonzero(-1)
+
+
+@method
+def matrix_norm(
+    self: Tensor,
+    ord: str | float = "fro",
+    dim: tuple[int, int] = (-2, -1),
+    keepdim: bool = False,
+) -> Tensor:
+    """A norm of matrices in two axes.
+
+    "fro": the root of the sum of squares; "nuc": the sum of singular values; 2 and -2: the
+    largest and smallest of them; inf and -inf: the largest and smallest sum of sizes of a row;
+    1 and -1: of a column. Those by singular values are computed on the host.
+
+    Raises `ValueError` for another order.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([[1.0, -2.0], [3.0, 4.0]]).matrix_norm(1).item()
+    6.0
+    """
+    rows, columns = (self._axis(axis, "matrix_norm") for axis in dim)
+    if rows == columns:
+        raise ShapeError(f"[matrix_norm] the axes {dim} are the same; give two")
+    matrices = as_floats(self).movedim((rows, columns), (-2, -1))
+    if ord == "fro":
+        result = matrices.norm(2, (-2, -1))
+    elif ord in ("nuc", 2, -2):
+        values = matrices.svdvals()
+        result = values.sum(-1) if ord == "nuc" else _extreme(values, ord, -1)
+    elif ord in (1, -1, math.inf, -math.inf):
+        across = -2 if abs(float(ord)) == 1 else -1
+        result = _extreme(matrices.abs().sum(across), ord, -1)
+    else:
+        raise ValueError(
+            f"[matrix_norm] ord {ord!r} is not one of 'fro', 'nuc', 1, -1, 2, -2, inf, -inf"
         )
+    if not keepdim:
+        return result
+    return result.reshape(
+        [1 if axis in (rows, columns) else size for axis, size in enumerate(self._shape)]
+    )
 
-    def cond(self, p: Order = None) -> Self:
-        """The condition number: the norm of a matrix times that of its inverse.
 
-        `p` is an order of `matrix_norm`; for None and 2 it is the largest singular value over the
-        smallest one, of matrices of any shape. Singular matrices have infinity. Computed on the
-        host.
+@method
+def cond(self: Tensor, p: Order = None) -> Tensor:
+    """The condition number: the norm of a matrix times that of its inverse.
 
-        >>> from ferrule import Tensor
-        >>> Tensor([[2.0, 0.0], [0.0, 4.0]]).cond().item()
-        2.0
-        """
-        if p is None or p in (2, -2, "nuc"):
-            values = self.svdvals()
-            largest, smallest = values.max(-1), values.min(-1)
-            if p == "nuc":
-                self._matrices("cond")
-                result = values.sum(-1) * (1 / values).sum(-1)
-            else:
-                result = smallest / largest if p == -2 else largest / smallest
+    `p` is an order of `matrix_norm`; for None and 2 it is the largest singular value over the
+    smallest one, of matrices of any shape. Singular matrices have infinity. Computed on the
+    host.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([[2.0, 0.0], [0.0, 4.0]]).cond().item()
+    2.0
+    """
+    if p is None or p in (2, -2, "nuc"):
+        values = self.svdvals()
+        largest, smallest = values.max(-1), values.min(-1)
+        if p == "nuc":
+            matrices_of(self, "cond")
+            result = values.sum(-1) * (1 / values).sum(-1)
         else:
-            inverse = self._in_own_float(solving.inverse_or_infinity(self._matrices("cond")))
-            result = self.matrix_norm(p) * inverse.matrix_norm(p)
-        undefined = result.isnan() & ~self.isnan().any((-2, -1))
-        return undefined.where(math.inf, result)
+            result = smallest / largest if p == -2 else largest / smallest
+    else:
+        inverse = in_own_float(self, solving.inverse_or_infinity(matrices_of(self, "cond")))
+        result = self.matrix_norm(p) * inverse.matrix_norm(p)
+    undefined = result.isnan() & ~self.isnan().any((-2, -1))
+    return undefined.where(math.inf, result)
 
 
 def _is_upper(triangle: str, what: str) -> bool:

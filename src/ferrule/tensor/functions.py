@@ -5,19 +5,22 @@ Integers and bools are computed as the default float where a function is one of 
 
 from __future__ import annotations
 
+import builtins
 import math
 from collections.abc import Callable
-from typing import Self
+from typing import TYPE_CHECKING
 
 from ferrule.dtype import DTypeError, dtypes
 from ferrule.gradient import Entry, GradientError, Gradients, Rule, Value, record
 from ferrule.ops import UnaryOps
 from ferrule.tensor import errorfunction, special
-from ferrule.tensor.arithmetic import floor
-from ferrule.tensor.base import TensorBase
+from ferrule.tensor.arithmetic import apply, float_value, round_down
 from ferrule.tensor.data import DTypeLike, to_dtype
-from ferrule.tensor.elementwise import Elementwise
+from ferrule.tensor.keywords import method
 from ferrule.tensor.special import magnitude, widened, with_sign
+
+if TYPE_CHECKING:
+    from ferrule.tensor import Tensor
 
 
 def round_half_even(value: Value) -> Value:
@@ -47,455 +50,406 @@ def _reverse_abs(grad: Value, entry: Entry) -> Gradients:
 _ABS = Rule(_reverse_abs, inputs=(0,))
 
 
-# The class has a method called `int`, which hides the type from its annotations.
-int_ = int
-
-
-class Functions(Elementwise):
-    """Types, roots, exponentials, trigonometry, rounding."""
-
-    __slots__ = ()
-
-    def _in_float32(self, function: Callable[[Self], Self]) -> Self:
-        """A function of several operations: narrower floats go through float32, and round once."""
-        value = self._float()
-        wide = self._wrap(value.cast(dtypes.float32) if value.dtype.itemsize < 4 else value)
-        return function(wide).cast(value.dtype)
-
-    # -- types -----------------------------------------------------------------------------------
-
-    def cast(self, dtype: DTypeLike) -> Self:
-        """Each element as another type: floats lose their fraction to integers.
-
-        Integers wrap. A float beyond the integers of the type, or NaN, becomes some integer, as in
-        C and NumPy: which one depends on the device. A tensor of that type is returned itself.
-
-        >>> from ferrule import Tensor, dtypes
-        >>> Tensor([1.7, -1.7]).cast(dtypes.int32).tolist()
-        [1, -1]
-        """
-        target = to_dtype(dtype)
-        return self if target is self.dtype else self._wrap(self._read().cast(target))
-
-    def type_as(self, other: TensorBase) -> Self:
-        """Cast to another tensor's dtype; itself where it has that.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([1.5]).type_as(Tensor([1])).tolist()
-        [1]
-        """
-        return self.cast(other.dtype)
-
-    def astype(self, dtype: DTypeLike, copy: bool = True) -> Self:
-        """NumPy's name of `cast`: a tensor with memory of its own, unless `copy` is false.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([1.7, -1.7]).astype("int32").tolist()
-        [1, -1]
-        """
-        result = self.cast(dtype)
-        return result.clone() if copy and result is self else result
-
-    def bitcast(self, dtype: DTypeLike) -> Self:
-        """The bits of each element, read as another type of the same width. A copy.
-
-        Raises `DTypeError` for another width, `GradientError` where a gradient would have to pass.
-
-        >>> from ferrule import Tensor, dtypes
-        >>> Tensor([1.0]).bitcast(dtypes.int32).item() == 0x3F800000
-        True
-        """
-        target = to_dtype(dtype)
-        value = self._read()
-        if value.edge is not None:
-            raise GradientError("[bitcast] has no gradient; use x.detach().bitcast(dtype)")
-        if target.itemsize != value.dtype.itemsize:
-            raise DTypeError(f"[bitcast] {value.dtype} and {target} differ in width; cast instead")
-        return self._wrap(value.bitcast(target))
-
-    def float(self) -> Self:
-        """Each element as a float32.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([1]).float().tolist()
-        [1.0]
-        """
-        return self.cast(dtypes.float32)
-
-    def double(self) -> Self:
-        """Each element as a float64.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([1]).double().tolist()
-        [1.0]
-        """
-        return self.cast(dtypes.float64)
-
-    def half(self) -> Self:
-        """Each element as a float16.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([1]).half().tolist()
-        [1.0]
-        """
-        return self.cast(dtypes.float16)
-
-    def bfloat16(self) -> Self:
-        """Each element as a bfloat16.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([1]).bfloat16().tolist()
-        [1.0]
-        """
-        return self.cast(dtypes.bfloat16)
-
-    def int(self) -> Self:
-        """Each element as a int32.
+def in_float32(self: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """A function of several operations: narrower floats go through float32, and round once."""
+    value = float_value(self)
+    wide = self._wrap(value.cast(dtypes.float32) if value.dtype.itemsize < 4 else value)
+    return function(wide).cast(value.dtype)
 
-        >>> from ferrule import Tensor
-        >>> Tensor([1]).int().tolist()
-        [1]
-        """
-        return self.cast(dtypes.int32)
-
-    def long(self) -> Self:
-        """Each element as a int64.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([1]).long().tolist()
-        [1]
-        """
-        return self.cast(dtypes.int64)
 
-    def short(self) -> Self:
-        """Each element as a int16.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([1]).short().tolist()
-        [1]
-        """
-        return self.cast(dtypes.int16)
+# -- types ---------------------------------------------------------------------------------------
 
-    def byte(self) -> Self:
-        """Each element as a uint8.
 
-        >>> from ferrule import Tensor
-        >>> Tensor([1]).byte().tolist()
-        [1]
-        """
-        return self.cast(dtypes.uint8)
+@method
+def cast(self: Tensor, dtype: DTypeLike) -> Tensor:
+    """Each element as another type: floats lose their fraction to integers.
 
-    def char(self) -> Self:
-        """Each element as an int8.
+    Integers wrap. A float beyond the integers of the type, or NaN, becomes some integer, as in
+    C and NumPy: which one depends on the device. A tensor of that type is returned itself.
 
-        >>> from ferrule import Tensor
-        >>> Tensor([1]).char().tolist()
-        [1]
-        """
-        return self.cast(dtypes.int8)
+    >>> from ferrule import Tensor, dtypes
+    >>> Tensor([1.7, -1.7]).cast(dtypes.int32).tolist()
+    [1, -1]
+    """
+    target = to_dtype(dtype)
+    return self if target is self.dtype else self._wrap(self._read().cast(target))
 
-    def bool(self) -> Self:
-        """Each element as a bool.
 
-        >>> from ferrule import Tensor
-        >>> Tensor([1]).bool().tolist()
-        [True]
-        """
-        return self.cast(dtypes.bool)
+@method
+def type_as(self: Tensor, other: Tensor) -> Tensor:
+    """Cast to another tensor's dtype; itself where it has that.
 
-    # -- roots, exponentials, logarithms ---------------------------------------------------------
+    >>> from ferrule import Tensor
+    >>> Tensor([1.5]).type_as(Tensor([1])).tolist()
+    [1]
+    """
+    return self.cast(other.dtype)
 
-    def sqrt(self) -> Self:
-        """The square root; NaN for negative elements.
 
-        Error: at most 0.5 ulp in float32, 0.5 in float64.
+@method
+def astype(self: Tensor, dtype: DTypeLike, copy: bool = True) -> Tensor:
+    """NumPy's name of `cast`: a tensor with memory of its own, unless `copy` is false.
 
-        >>> from ferrule import Tensor
-        >>> Tensor([4.0]).sqrt().tolist()
-        [2.0]
-        """
-        return self._wrap(self._float().alu(UnaryOps.SQRT))
+    >>> from ferrule import Tensor
+    >>> Tensor([1.7, -1.7]).astype("int32").tolist()
+    [1, -1]
+    """
+    result = self.cast(dtype)
+    return result.clone() if copy and result is self else result
 
-    def rsqrt(self) -> Self:
-        """1 / sqrt(self).
 
-        Error: at most 1.6 ulp in float32, 1.6 in float64.
+@method
+def bitcast(self: Tensor, dtype: DTypeLike) -> Tensor:
+    """The bits of each element, read as another type of the same width. A copy.
 
-        >>> from ferrule import Tensor
-        >>> Tensor([4.0]).rsqrt().tolist()
-        [0.5]
-        """
-        return self._in_float32(lambda x: x._wrap(x._read().alu(UnaryOps.SQRT).alu(UnaryOps.RECIP)))
+    Raises `DTypeError` for another width, `GradientError` where a gradient would have to pass.
 
-    def reciprocal(self) -> Self:
-        """1 / self.
+    >>> from ferrule import Tensor, dtypes
+    >>> Tensor([1.0]).bitcast(dtypes.int32).item() == 0x3F800000
+    True
+    """
+    target = to_dtype(dtype)
+    value = self._read()
+    if value.edge is not None:
+        raise GradientError("[bitcast] has no gradient; use x.detach().bitcast(dtype)")
+    if target.itemsize != value.dtype.itemsize:
+        raise DTypeError(f"[bitcast] {value.dtype} and {target} differ in width; cast instead")
+    return self._wrap(value.bitcast(target))
 
-        Error: at most 0.5 ulp in float32, 0.5 in float64.
 
-        >>> from ferrule import Tensor
-        >>> Tensor([4.0]).reciprocal().tolist()
-        [0.25]
-        """
-        return self._wrap(self._float().alu(UnaryOps.RECIP))
+# -- roots, exponentials, logarithms -------------------------------------------------------------
 
-    def square(self) -> Self:
-        """self * self.
 
-        >>> from ferrule import Tensor
-        >>> Tensor([-3]).square().tolist()
-        [9]
-        """
-        value = self._read()
-        return self._wrap(value * value)
+@method
+def sqrt(self: Tensor) -> Tensor:
+    """The square root; NaN for negative elements.
 
-    def exp(self) -> Self:
-        """e ** self.
+    Error: at most 0.5 ulp in float32, 0.5 in float64.
 
-        Error: at most 1 ulp in float32, 1 in float64.
+    >>> from ferrule import Tensor
+    >>> Tensor([4.0]).sqrt().tolist()
+    [2.0]
+    """
+    return self._wrap(float_value(self).alu(UnaryOps.SQRT))
 
-        >>> from ferrule import Tensor
-        >>> Tensor([0.0]).exp().tolist()
-        [1.0]
-        """
-        return self._apply(special.exp)
 
-    def exp2(self) -> Self:
-        """2 ** self.
+@method
+def rsqrt(self: Tensor) -> Tensor:
+    """1 / sqrt(self).
 
-        Error: at most 0.9 ulp in float32, 0.9 in float64.
+    Error: at most 1.6 ulp in float32, 1.6 in float64.
 
-        >>> from ferrule import Tensor
-        >>> Tensor([3.0]).exp2().tolist()
-        [8.0]
-        """
-        return self._wrap(self._float().alu(UnaryOps.EXP2))
+    >>> from ferrule import Tensor
+    >>> Tensor([4.0]).rsqrt().tolist()
+    [0.5]
+    """
+    return in_float32(self, lambda x: x._wrap(x._read().alu(UnaryOps.SQRT).alu(UnaryOps.RECIP)))
 
-    def expm1(self) -> Self:
-        """e ** self - 1, to full precision near 0.
 
-        Error: at most 1.7 ulp in float32, 1.8 in float64.
+@method
+def reciprocal(self: Tensor) -> Tensor:
+    """1 / self.
 
-        >>> from ferrule import Tensor
-        >>> Tensor([1e-10]).expm1().tolist() == Tensor([1e-10]).tolist()
-        True
-        """
-        return self._apply(special.expm1)
+    Error: at most 0.5 ulp in float32, 0.5 in float64.
 
-    def log(self) -> Self:
-        """The natural logarithm; -inf at 0, NaN below.
+    >>> from ferrule import Tensor
+    >>> Tensor([4.0]).reciprocal().tolist()
+    [0.25]
+    """
+    return self._wrap(float_value(self).alu(UnaryOps.RECIP))
 
-        Error: at most 1 ulp in float32, 1.3 in float64.
 
-        >>> from ferrule import Tensor
-        >>> Tensor([1.0]).log().tolist()
-        [0.0]
-        """
-        return self._apply(special.log)
+@method
+def square(self: Tensor) -> Tensor:
+    """self * self.
 
-    def log2(self) -> Self:
-        """The logarithm to base 2.
+    >>> from ferrule import Tensor
+    >>> Tensor([-3]).square().tolist()
+    [9]
+    """
+    value = self._read()
+    return self._wrap(value * value)
 
-        Error: at most 1 ulp in float32, 1 in float64.
 
-        >>> from ferrule import Tensor
-        >>> Tensor([8.0]).log2().tolist()
-        [3.0]
-        """
-        return self._wrap(self._float().alu(UnaryOps.LOG2))
+@method
+def exp(self: Tensor) -> Tensor:
+    """e ** self.
 
-    def log10(self) -> Self:
-        """The logarithm to base 10.
+    Error: at most 1 ulp in float32, 1 in float64.
 
-        Error: at most 1 ulp in float32, 1.1 in float64.
+    >>> from ferrule import Tensor
+    >>> Tensor([0.0]).exp().tolist()
+    [1.0]
+    """
+    return apply(self, special.exp)
 
-        >>> from ferrule import Tensor
-        >>> Tensor([1.0]).log10().tolist()
-        [0.0]
-        """
-        return self._in_float32(lambda x: x._wrap(x._read().alu(UnaryOps.LOG2) * math.log10(2)))
 
-    def log1p(self) -> Self:
-        """log(1 + self), to full precision near 0.
+@method
+def exp2(self: Tensor) -> Tensor:
+    """2 ** self.
 
-        Error: at most 1.9 ulp in float32, 1.7 in float64.
+    Error: at most 0.9 ulp in float32, 0.9 in float64.
 
-        >>> from ferrule import Tensor
-        >>> Tensor([1e-10]).log1p().tolist() == Tensor([1e-10]).tolist()
-        True
-        """
-        return self._apply(special.log1p)
+    >>> from ferrule import Tensor
+    >>> Tensor([3.0]).exp2().tolist()
+    [8.0]
+    """
+    return self._wrap(float_value(self).alu(UnaryOps.EXP2))
 
-    # -- trigonometric and hyperbolic ------------------------------------------------------------
 
-    def sin(self) -> Self:
-        """The sine of radians.
+@method
+def expm1(self: Tensor) -> Tensor:
+    """e ** self - 1, to full precision near 0.
 
-        Error: at most 0.6 ulp in float32, 1.7 in float64.
+    Error: at most 1.7 ulp in float32, 1.8 in float64.
 
-        >>> from ferrule import Tensor
-        >>> Tensor([0.0]).sin().tolist()
-        [0.0]
-        """
-        return self._apply(special.sin)
+    >>> from ferrule import Tensor
+    >>> Tensor([1e-10]).expm1().tolist() == Tensor([1e-10]).tolist()
+    True
+    """
+    return apply(self, special.expm1)
 
-    def cos(self) -> Self:
-        """The cosine of radians.
 
-        Error: at most 0.6 ulp in float32, 1.7 in float64.
+@method
+def log(self: Tensor) -> Tensor:
+    """The natural logarithm; -inf at 0, NaN below.
 
-        >>> from ferrule import Tensor
-        >>> Tensor([0.0]).cos().tolist()
-        [1.0]
-        """
-        return self._apply(special.cos)
+    Error: at most 1 ulp in float32, 1.3 in float64.
 
-    def tan(self) -> Self:
-        """The tangent of radians.
+    >>> from ferrule import Tensor
+    >>> Tensor([1.0]).log().tolist()
+    [0.0]
+    """
+    return apply(self, special.log)
 
-        Error: at most 2.2 ulp in float32, 3.5 in float64.
 
-        >>> from ferrule import Tensor
-        >>> Tensor([0.0]).tan().tolist()
-        [0.0]
-        """
-        return self._apply(special.tan)
+@method
+def log2(self: Tensor) -> Tensor:
+    """The logarithm to base 2.
 
-    def sinh(self) -> Self:
-        """The hyperbolic sine.
+    Error: at most 1 ulp in float32, 1 in float64.
 
-        Error: at most 2.5 ulp in float32, 2.5 in float64.
+    >>> from ferrule import Tensor
+    >>> Tensor([8.0]).log2().tolist()
+    [3.0]
+    """
+    return self._wrap(float_value(self).alu(UnaryOps.LOG2))
 
-        >>> from ferrule import Tensor
-        >>> Tensor([0.0]).sinh().tolist()
-        [0.0]
-        """
-        return self._apply(special.sinh)
 
-    def cosh(self) -> Self:
-        """The hyperbolic cosine.
+@method
+def log10(self: Tensor) -> Tensor:
+    """The logarithm to base 10.
 
-        Error: at most 1.9 ulp in float32, 1.9 in float64.
+    Error: at most 1 ulp in float32, 1.1 in float64.
 
-        >>> from ferrule import Tensor
-        >>> Tensor([0.0]).cosh().tolist()
-        [1.0]
-        """
-        return self._apply(special.cosh)
+    >>> from ferrule import Tensor
+    >>> Tensor([1.0]).log10().tolist()
+    [0.0]
+    """
+    return in_float32(self, lambda x: x._wrap(x._read().alu(UnaryOps.LOG2) * math.log10(2)))
 
-    def tanh(self) -> Self:
-        """The hyperbolic tangent.
-
-        Error: at most 1.5 ulp in float32, 1.5 in float64.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([0.0]).tanh().tolist()
-        [0.0]
-        """
-        return self._apply(special.tanh)
-
-    def erf(self) -> Self:
-        """The error function.
-
-        Error: at most 1.5 ulp in float32, 1.5 in float64.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([0.0]).erf().tolist()
-        [0.0]
-        """
-        return self._apply(errorfunction.erf)
-
-    # -- sign and rounding -----------------------------------------------------------------------
-
-    def __abs__(self) -> Self:
-        return self.abs()
-
-    def abs(self) -> Self:
-        """The size of each element, without its sign. The gradient at 0 is 0.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([-2, 3]).abs().tolist()
-        [2, 3]
-        """
-        value = self._read()
-        if value.dtype is dtypes.bool or dtypes.is_unsigned(value.dtype):
-            return self.clone()
-        return self._wrap(record("abs", _ABS, (value,), value.detach().absolute().node, None))
-
-    def sign(self) -> Self:
-        """-1, 0 or 1 by the sign of each element; NaN stays.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([-2.5, 0.0, 3.0]).sign().tolist()
-        [-1.0, 0.0, 1.0]
-        """
-        value = self._read()
-        return self.clone() if value.dtype is dtypes.bool else self._wrap(_sign(value.detach()))
-
-    def _rounded(self, function: Callable[[Value], Value]) -> Self:
-        value = self._read()
-        return self._wrap(function(value.detach()) if dtypes.is_float(value.dtype) else value)
-
-    def floor(self) -> Self:
-        """The largest whole number that is not larger.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([1.5, -1.5]).floor().tolist()
-        [1.0, -2.0]
-        """
-        return self._rounded(floor)
-
-    def ceil(self) -> Self:
-        """The smallest whole number that is not smaller.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([1.5, -1.5]).ceil().tolist()
-        [2.0, -1.0]
-        """
-        return self._rounded(lambda value: -floor(-value))
-
-    def trunc(self) -> Self:
-        """Each element without its fraction.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([1.5, -1.5]).trunc().tolist()
-        [1.0, -1.0]
-        """
-        return self._rounded(lambda value: value.alu(UnaryOps.TRUNC))
-
-    def round(self, decimals: int_ = 0) -> Self:
-        """The nearest number with so many decimals; of two the even one.
-
-        With `decimals`, as in NumPy, the element is multiplied by a power of ten, rounded and
-        divided again. Whole numbers stay what they are.
-
-        Raises `DTypeError` for integers and negative decimals.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([0.5, 1.5, 2.4]).round().tolist(), Tensor([1234.0]).round(-2).tolist()
-        ([0.0, 2.0, 2.0], [1200.0])
-        """
-        if decimals == 0:
-            return self._rounded(round_half_even)
-        if not dtypes.is_float(self.dtype):
-            if decimals > 0:
-                return self.clone()
-            raise DTypeError(
-                f"[round] to {decimals} decimals is not defined for {self.dtype}; "
-                "cast it to a float first"
-            )
-        scale = 10.0 ** abs(decimals)
+
+@method
+def log1p(self: Tensor) -> Tensor:
+    """log(1 + self), to full precision near 0.
+
+    Error: at most 1.9 ulp in float32, 1.7 in float64.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([1e-10]).log1p().tolist() == Tensor([1e-10]).tolist()
+    True
+    """
+    return apply(self, special.log1p)
+
+
+# -- trigonometric and hyperbolic ----------------------------------------------------------------
+
+
+@method
+def sin(self: Tensor) -> Tensor:
+    """The sine of radians.
+
+    Error: at most 0.6 ulp in float32, 1.7 in float64.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([0.0]).sin().tolist()
+    [0.0]
+    """
+    return apply(self, special.sin)
+
+
+@method
+def cos(self: Tensor) -> Tensor:
+    """The cosine of radians.
+
+    Error: at most 0.6 ulp in float32, 1.7 in float64.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([0.0]).cos().tolist()
+    [1.0]
+    """
+    return apply(self, special.cos)
+
+
+@method
+def tan(self: Tensor) -> Tensor:
+    """The tangent of radians.
+
+    Error: at most 2.2 ulp in float32, 3.5 in float64.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([0.0]).tan().tolist()
+    [0.0]
+    """
+    return apply(self, special.tan)
+
+
+@method
+def sinh(self: Tensor) -> Tensor:
+    """The hyperbolic sine.
+
+    Error: at most 2.5 ulp in float32, 2.5 in float64.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([0.0]).sinh().tolist()
+    [0.0]
+    """
+    return apply(self, special.sinh)
+
+
+@method
+def cosh(self: Tensor) -> Tensor:
+    """The hyperbolic cosine.
+
+    Error: at most 1.9 ulp in float32, 1.9 in float64.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([0.0]).cosh().tolist()
+    [1.0]
+    """
+    return apply(self, special.cosh)
+
+
+@method
+def tanh(self: Tensor) -> Tensor:
+    """The hyperbolic tangent.
+
+    Error: at most 1.5 ulp in float32, 1.5 in float64.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([0.0]).tanh().tolist()
+    [0.0]
+    """
+    return apply(self, special.tanh)
+
+
+@method
+def erf(self: Tensor) -> Tensor:
+    """The error function.
+
+    Error: at most 1.5 ulp in float32, 1.5 in float64.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([0.0]).erf().tolist()
+    [0.0]
+    """
+    return apply(self, errorfunction.erf)
+
+
+# -- sign and rounding ---------------------------------------------------------------------------
+
+
+@method
+def abs(self: Tensor) -> Tensor:
+    """The size of each element, without its sign. The gradient at 0 is 0.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([-2, 3]).abs().tolist()
+    [2, 3]
+    """
+    value = self._read()
+    if value.dtype is dtypes.bool or dtypes.is_unsigned(value.dtype):
+        return self.clone()
+    return self._wrap(record("abs", _ABS, (value,), value.detach().absolute().node, None))
+
+
+@method
+def sign(self: Tensor) -> Tensor:
+    """-1, 0 or 1 by the sign of each element; NaN stays.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([-2.5, 0.0, 3.0]).sign().tolist()
+    [-1.0, 0.0, 1.0]
+    """
+    value = self._read()
+    return self.clone() if value.dtype is dtypes.bool else self._wrap(_sign(value.detach()))
+
+
+def _rounded(self: Tensor, function: Callable[[Value], Value]) -> Tensor:
+    value = self._read()
+    return self._wrap(function(value.detach()) if dtypes.is_float(value.dtype) else value)
+
+
+@method
+def floor(self: Tensor) -> Tensor:
+    """The largest whole number that is not larger.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([1.5, -1.5]).floor().tolist()
+    [1.0, -2.0]
+    """
+    return _rounded(self, round_down)
+
+
+@method
+def ceil(self: Tensor) -> Tensor:
+    """The smallest whole number that is not smaller.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([1.5, -1.5]).ceil().tolist()
+    [2.0, -1.0]
+    """
+    return _rounded(self, lambda value: -round_down(-value))
+
+
+@method
+def trunc(self: Tensor) -> Tensor:
+    """Each element without its fraction.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([1.5, -1.5]).trunc().tolist()
+    [1.0, -1.0]
+    """
+    return _rounded(self, lambda value: value.alu(UnaryOps.TRUNC))
+
+
+@method
+def round(self: Tensor, decimals: int = 0) -> Tensor:
+    """The nearest number with so many decimals; of two the even one.
+
+    With `decimals`, as in NumPy, the element is multiplied by a power of ten, rounded and
+    divided again. Whole numbers stay what they are.
+
+    Raises `DTypeError` for integers and negative decimals.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([0.5, 1.5, 2.4]).round().tolist(), Tensor([1234.0]).round(-2).tolist()
+    ([0.0, 2.0, 2.0], [1200.0])
+    """
+    if decimals == 0:
+        return _rounded(self, round_half_even)
+    if not dtypes.is_float(self.dtype):
         if decimals > 0:
-            return self._in_float32(lambda x: x.mul(scale).round() / scale)
-        return self._in_float32(lambda x: x.div(scale).round() * scale)
+            return self.clone()
+        raise DTypeError(
+            f"[round] to {decimals} decimals is not defined for {self.dtype}; "
+            "cast it to a float first"
+        )
+    scale = 10.0 ** builtins.abs(decimals)
+    if decimals > 0:
+        return in_float32(self, lambda x: x.mul(scale).round() / scale)
+    return in_float32(self, lambda x: x.div(scale).round() * scale)
 
-    def __round__(self, ndigits: int_ | None = None) -> Self:
-        return self.round(ndigits or 0)
 
-    def __trunc__(self) -> Self:
-        return self.trunc()
-
-    def __floor__(self) -> Self:
-        return self.floor()
-
-    def __ceil__(self) -> Self:
-        return self.ceil()
+def round_to(self: Tensor, ndigits: int | None = None) -> Tensor:
+    return self.round(ndigits or 0)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NoReturn, final
+from typing import Any, Final, NoReturn, final
 
-from ferrule.tensor.inplace import InPlace
+from ferrule.tensor.base import TensorBase
 
 _SAME_SHAPE: Final = "a tensor keeps its shape; write x = x.{}(...), which shares its memory"
 _REAL: Final = "tensors are real: leave it out"
@@ -69,10 +69,10 @@ _DATA: Final = (
 )
 
 
-def _in_place_hint(name: str) -> str:
+def _in_place_hint(owner: type, name: str) -> str:
     """What does the work of a function in place that there is only as a function."""
     function = name.removesuffix("_")
-    exists = function != name and not name.startswith("_") and hasattr(InPlace, function)
+    exists = function != name and not name.startswith("_") and hasattr(owner, function)
     return f"x.assign(x.{function}(...)) does that in place" if exists else ""
 
 
@@ -100,33 +100,27 @@ class Memory:
     __matmul__ = __rmatmul__ = __getitem__ = __setitem__ = __len__ = __iter__ = _refuse
 
 
-class _DataMethod:
+@final
+class DataMethod:
     """Gives instances a `Memory`; on the class it is the method."""
 
     def __init__(self, function: Callable[[Any], memoryview]) -> None:
-        self._function = function
+        self.__func__ = function
         self.__doc__ = function.__doc__
 
     def __get__(self, instance: Any, owner: type) -> Any:
-        return self._function if instance is None else Memory(self._function.__get__(instance))
+        return self.__func__ if instance is None else Memory(self.__func__.__get__(instance))
 
     def __set__(self, instance: Any, value: object) -> NoReturn:
         raise AttributeError(_DATA)
 
 
-class Hints(InPlace):
-    """Errors for names that tensors do not have."""
-
-    __slots__ = ()
-
-    if not TYPE_CHECKING:  # which has every other name take a tensor for granted
-        data = _DataMethod(InPlace.data)
-
-        def __getattr__(self, name: str) -> Any:
-            try:
-                return object.__getattribute__(self, name)
-            except AttributeError as error:
-                hint = _INSTEAD.get(name) or _in_place_hint(name)
-                if hint:
-                    error.args = (f"{error}; {hint}",)
-                raise
+def explain_missing(self: TensorBase, name: str) -> Any:
+    """`__getattr__`: the error for a name that tensors do not have, with what does it here."""
+    try:
+        return object.__getattribute__(self, name)
+    except AttributeError as error:
+        hint = _INSTEAD.get(name) or _in_place_hint(type(self), name)
+        if hint:
+            error.args = (f"{error}; {hint}",)
+        raise

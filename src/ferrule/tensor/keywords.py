@@ -13,10 +13,8 @@ from types import FunctionType
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from ferrule.calls import unknown_keyword
-from ferrule.tensor.base import TensorBase
-from ferrule.tensor.checked import Expected, are_tensors, checked, expected_of
+from ferrule.tensor.checked import Expected, checked, expected_of
 
-T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 _SAME: Final = (
@@ -44,12 +42,12 @@ _OTHERS: Final = {
 }
 
 
-def accept_arguments(owner: type[T]) -> type[T]:
-    """Makes every public method of a class take a parameter under each of its usual names.
+def method(function: F) -> F:
+    """Makes a function of tensors a method: it takes each parameter under all its usual names.
 
     `x.sum(dim=0)` is `x.sum(axis=0)`. Parameters that are annotated as tensors or as whole numbers
-    are checked. A decorator of the class: methods that take nothing but their operands are left as
-    they are.
+    are checked. A function that takes nothing but its operands is left as it is, but for its full
+    name, which is that of the method.
 
     >>> from ferrule import Tensor
     >>> Tensor([[1, 2], [3, 4]]).sum(dim=0, keepdims=True).tolist()
@@ -63,30 +61,18 @@ def accept_arguments(owner: type[T]) -> type[T]:
     ...
     TypeError: [roll] shifts is a whole number, not 0.5
     """
-    if issubclass(owner, TensorBase):
-        are_tensors(owner)
-    members: dict[str, Any] = {}
-    for theme in reversed(owner.__mro__):
-        members.update(vars(theme))
-    for name, member in members.items():
-        if name.startswith("_"):
-            continue
-        kind = type(member) if isinstance(member, classmethod | staticmethod) else None
-        function = member.__func__ if kind is not None else member
-        if not isinstance(function, FunctionType):
-            continue
-        function.__qualname__ = f"{owner.__name__}.{name}"
-        parameters = _parameters(function)
-        expected = list(expected_of(function))
-        named = parameters.synonyms or parameters.several or _has_settings(function)
-        if expected or named:
-            around = _accepting(function, parameters, expected, name)
-            setattr(owner, name, around if kind is None else kind(around))
-    return owner
+    assert isinstance(function, FunctionType)
+    name = function.__name__
+    function.__qualname__ = f"Tensor.{name}"
+    parameters = _parameters(function)
+    expected = list(expected_of(function))
+    if not (expected or parameters.synonyms or parameters.several or _has_settings(function)):
+        return cast(F, function)
+    return cast(F, _accepting(function, parameters, expected, name))
 
 
 def with_synonyms(function: F) -> F:
-    """`accept_arguments` for the names of a function alone."""
+    """`method` for the names of a function alone."""
     assert isinstance(function, FunctionType)
     return cast(F, _accepting(function, _parameters(function), [], function.__name__))
 
@@ -121,7 +107,7 @@ def _parameters(function: FunctionType) -> _Parameters:
         synonyms.update(dict.fromkeys(others, name))
     named = names[code.co_posonlyargcount :]
     is_open = bool(code.co_flags & CO_VARKEYWORDS)
-    return _Parameters(tuple(name for name in named if name != "cls"), synonyms, several, is_open)
+    return _Parameters(named, synonyms, several, is_open)
 
 
 def _accepting(

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from ferrule.dtype import DType, dtypes, promote
 from ferrule.gradient import Shape, Value
 from ferrule.shape.view import ShapeError, same
-from ferrule.tensor.arithmetic import Operand
+from ferrule.tensor import einstein
+from ferrule.tensor.arithmetic import Operand, update
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import broadcast_shape, check_devices
 from ferrule.tensor.data import DTypeLike, from_host, to_dtype
-from ferrule.tensor.einstein import einsum, formula_of, parse
+from ferrule.tensor.einstein import formula_of, parse
+from ferrule.tensor.keywords import method
 from ferrule.tensor.matrices import matrix_product
-from ferrule.tensor.scattering import Scattering
+
+if TYPE_CHECKING:
+    from ferrule.tensor import Tensor
 
 
 def _accumulated(a: DType, b: DType, wanted: DType) -> DType:
@@ -39,118 +43,120 @@ def _to_matrices(a: Value, b: Value) -> tuple[Value, Value, Shape]:
     return a, b, (*batch, *rows, *columns)
 
 
-class Linalg(Scattering):
-    """Matrix products and what is made of them."""
+@method
+def matmul(self: Tensor, other: Operand, dtype: DTypeLike | None = None) -> Tensor:
+    """The matrix product over the last axis of this and the last but one of `other`.
 
-    __slots__ = ()
+    Vectors and leading axes are treated as NumPy does. float16 and bfloat16 are added up in
+    float32 and rounded once; `dtype` is that of the result. Where the processor adds up
+    bfloat16 by an instruction of its own, numbers below 2**-126 count as zeros.
 
-    def matmul(self, other: Operand, dtype: DTypeLike | None = None) -> Self:
-        """The matrix product over the last axis of this and the last but one of `other`.
+    Raises `ShapeError` if the sizes of the two axes differ.
 
-        Vectors and leading axes are treated as NumPy does. float16 and bfloat16 are added up in
-        float32 and rounded once; `dtype` is that of the result. Where the processor adds up
-        bfloat16 by an instruction of its own, numbers below 2**-126 count as zeros.
+    >>> from ferrule import Tensor
+    >>> Tensor([[1, 2], [3, 4]]).matmul(Tensor([[1, 0], [1, 1]])).tolist()
+    [[3, 2], [7, 4]]
+    """
+    return _product(self, other, None if dtype is None else to_dtype(dtype), swap=False)
 
-        Raises `ShapeError` if the sizes of the two axes differ.
 
-        >>> from ferrule import Tensor
-        >>> Tensor([[1, 2], [3, 4]]).matmul(Tensor([[1, 0], [1, 1]])).tolist()
-        [[3, 2], [7, 4]]
-        """
-        return self._product(other, None if dtype is None else to_dtype(dtype), swap=False)
+@method
+def dot(self: Tensor, other: Operand) -> Tensor:
+    """The same as `matmul`.
 
-    def dot(self, other: Operand) -> Self:
-        """The same as `matmul`.
+    >>> from ferrule import Tensor
+    >>> Tensor([1, 2]).dot(Tensor([3, 4])).item()
+    11
+    """
+    return _product(self, other, None, swap=False)
 
-        >>> from ferrule import Tensor
-        >>> Tensor([1, 2]).dot(Tensor([3, 4])).item()
-        11
-        """
-        return self._product(other, None, swap=False)
 
-    def __matmul__(self, other: Operand) -> Self:
-        return self._product(other, None, swap=False)
+def rmatmul(self: Tensor, other: Operand) -> Tensor:
+    return _product(self, other, None, swap=True)
 
-    def __rmatmul__(self, other: Operand) -> Self:
-        return self._product(other, None, swap=True)
 
-    def __imatmul__(self, other: Operand) -> Self:
-        return self._update(self @ other, "@=")
+def imatmul(self: Tensor, other: Operand) -> Tensor:
+    return update(self, self @ other, "@=")
 
-    def _product(self, other: Operand, wanted: DType | None, swap: bool) -> Self:
-        a = self._read()
-        b = self._operand(other)
-        if not a.shape or not b.shape:
-            raise ShapeError(
-                f"[matmul] {a.shape} @ {b.shape}: a number has no axis to sum over; use *"
-            )
-        if swap:
-            a, b = b, a
-        inner = b.shape[-2] if len(b.shape) > 1 else b.shape[0]
-        if not same(a.shape[-1], inner):
-            raise ShapeError(
-                f"[matmul] {a.shape} @ {b.shape}: the last axis of the left, of size "
-                f"{a.shape[-1]}, and the {'last but one' if len(b.shape) > 1 else 'only'} axis of "
-                f"the right, of size {inner}, must be equal; transpose one of them"
-            )
-        check_devices(a, b, "matmul")
-        dtype = promote(a.dtype, b.dtype)
-        if wanted is not None:
-            dtype = _accumulated(a.dtype, b.dtype, wanted)
-        a, b, shape = _to_matrices(a.cast(dtype), b.cast(dtype))
-        result = matrix_product(a, b).reshape(shape)
-        return self._wrap(result if wanted is None else result.cast(wanted))
 
-    def _operand(self, other: Operand) -> Value:
-        if isinstance(other, TensorBase):
-            return other._read()
-        return from_host(other, None, self.device)
+def _product(self: Tensor, other: Operand, wanted: DType | None, swap: bool) -> Tensor:
+    a = self._read()
+    b = operand_value(self, other)
+    if not a.shape or not b.shape:
+        raise ShapeError(f"[matmul] {a.shape} @ {b.shape}: a number has no axis to sum over; use *")
+    if swap:
+        a, b = b, a
+    inner = b.shape[-2] if len(b.shape) > 1 else b.shape[0]
+    if not same(a.shape[-1], inner):
+        raise ShapeError(
+            f"[matmul] {a.shape} @ {b.shape}: the last axis of the left, of size "
+            f"{a.shape[-1]}, and the {'last but one' if len(b.shape) > 1 else 'only'} axis of "
+            f"the right, of size {inner}, must be equal; transpose one of them"
+        )
+    check_devices(a, b, "matmul")
+    dtype = promote(a.dtype, b.dtype)
+    if wanted is not None:
+        dtype = _accumulated(a.dtype, b.dtype, wanted)
+    a, b, shape = _to_matrices(a.cast(dtype), b.cast(dtype))
+    result = matrix_product(a, b).reshape(shape)
+    return self._wrap(result if wanted is None else result.cast(wanted))
 
-    def outer(self, other: TensorBase) -> Self:
-        """All products of an element of this vector with one of another.
 
-        >>> from ferrule import Tensor
-        >>> Tensor([1, 2]).outer(Tensor([3, 4])).tolist()
-        [[3, 4], [6, 8]]
-        """
-        return self.flatten().unsqueeze(1) * self._wrap(other._read()).flatten()
+def operand_value(self: Tensor, other: Operand) -> Value:
+    if isinstance(other, TensorBase):
+        return other._read()
+    return from_host(other, None, self.device)
 
-    def linear(self, weight: TensorBase, bias: TensorBase | None = None) -> Self:
-        """self @ weight + bias; a weight of one axis multiplies element by element.
 
-        >>> from ferrule import Tensor
-        >>> Tensor([[1.0, 2.0]]).linear(Tensor([[1.0], [1.0]]), Tensor([10.0])).tolist()
-        [[13.0]]
-        """
-        result = self * weight if weight.ndim == 1 else self @ weight
-        return result if bias is None else result + bias
+@method
+def outer(self: Tensor, other: Tensor) -> Tensor:
+    """All products of an element of this vector with one of another.
 
-    @classmethod
-    def einsum(cls, formula: Any, *operands: Any) -> Self:
-        """The sum of products in Einstein's notation, such as "ij,jk->ik".
+    >>> from ferrule import Tensor
+    >>> Tensor([1, 2]).outer(Tensor([3, 4])).tolist()
+    [[3, 4], [6, 8]]
+    """
+    return self.flatten().unsqueeze(1) * self._wrap(other._read()).flatten()
 
-        Letters that are not in the result are summed over, a letter that an operand repeats takes
-        its diagonal, and "..." stands for axes that broadcast. Without "->" the result has the
-        letters that occur once, in order. Three and more operands are multiplied two at a time,
-        first those whose product frees the most memory. The operands may be one list; and instead
-        of a formula, each may be followed by a list of numbers for its axes.
 
-        Raises `ShapeError` for a formula that does not fit the operands.
+@method
+def linear(self: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """self @ weight + bias; a weight of one axis multiplies element by element.
 
-        >>> from ferrule import Tensor
-        >>> Tensor.einsum("ij,j->i", Tensor([[1, 2], [3, 4]]), Tensor([1, 1])).tolist()
-        [3, 7]
-        >>> Tensor.einsum(Tensor([[1, 2], [3, 4]]), [0, 0]).item()
-        5
-        """
-        if not isinstance(formula, str):
-            formula, operands = formula_of((formula, *operands))
-        elif len(operands) == 1 and isinstance(operands[0], list | tuple):
-            operands = tuple(operands[0])
-        tensors = [part if isinstance(part, TensorBase) else cls(part) for part in operands]
-        inputs, output = parse(formula, [tensor.shape for tensor in tensors])
-        dtype = promote(*[tensor.dtype for tensor in tensors])
-        values = [tensor._read().cast(dtype) for tensor in tensors]
-        for value in values[1:]:
-            check_devices(values[0], value, "einsum")
-        return cls._wrap(einsum(inputs, output, values).cast(dtype))
+    >>> from ferrule import Tensor
+    >>> Tensor([[1.0, 2.0]]).linear(Tensor([[1.0], [1.0]]), Tensor([10.0])).tolist()
+    [[13.0]]
+    """
+    result = self * weight if weight.ndim == 1 else self @ weight
+    return result if bias is None else result + bias
+
+
+@method
+def einsum(cls: type[Tensor], /, formula: Any, *operands: Any) -> Tensor:
+    """The sum of products in Einstein's notation, such as "ij,jk->ik".
+
+    Letters that are not in the result are summed over, a letter that an operand repeats takes
+    its diagonal, and "..." stands for axes that broadcast. Without "->" the result has the
+    letters that occur once, in order. Three and more operands are multiplied two at a time,
+    first those whose product frees the most memory. The operands may be one list; and instead
+    of a formula, each may be followed by a list of numbers for its axes.
+
+    Raises `ShapeError` for a formula that does not fit the operands.
+
+    >>> from ferrule import Tensor
+    >>> Tensor.einsum("ij,j->i", Tensor([[1, 2], [3, 4]]), Tensor([1, 1])).tolist()
+    [3, 7]
+    >>> Tensor.einsum(Tensor([[1, 2], [3, 4]]), [0, 0]).item()
+    5
+    """
+    if not isinstance(formula, str):
+        formula, operands = formula_of((formula, *operands))
+    elif len(operands) == 1 and isinstance(operands[0], list | tuple):
+        operands = tuple(operands[0])
+    tensors = [part if isinstance(part, TensorBase) else cls(part) for part in operands]
+    inputs, output = parse(formula, [tensor.shape for tensor in tensors])
+    dtype = promote(*[tensor.dtype for tensor in tensors])
+    values = [tensor._read().cast(dtype) for tensor in tensors]
+    for value in values[1:]:
+        check_devices(values[0], value, "einsum")
+    return cls._wrap(einstein.einsum(inputs, output, values).cast(dtype))

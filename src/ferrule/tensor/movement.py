@@ -7,18 +7,21 @@ NumPy's do, and a write through either is seen by both. All else makes new value
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from ferrule.dtype import DType
 from ferrule.expr import Expr, as_expr, as_int, is_zero, present_value, sint, unbind
 from ferrule.gradient import Shape
 from ferrule.ops import MovementOps
 from ferrule.shape.view import ShapeError, prod_sint, same
-from ferrule.tensor.activations import Activations
-from ferrule.tensor.base import TensorBase
+from ferrule.tensor.base import is_tensor
 from ferrule.tensor.broadcast import whole_size
 from ferrule.tensor.cell import moved_view
+from ferrule.tensor.keywords import method
 from ferrule.tensor.limits import at_most, is_part
+
+if TYPE_CHECKING:
+    from ferrule.tensor import Tensor
 
 
 def _bounds(pair: Sequence[Any], what: str) -> tuple[sint, sint]:
@@ -108,293 +111,308 @@ def bound_sizes(shape: Shape) -> list[int | None]:
     return sizes
 
 
-class Movement(Activations):
-    """Shapes, axes, slices."""
+# -- shapes --------------------------------------------------------------------------------------
 
-    __slots__ = ()
 
-    # -- shapes ----------------------------------------------------------------------------------
+@method
+def reshape(self: Tensor, *shape: Any) -> Tensor:
+    """The same elements in row-major order under another shape; one size may be -1.
 
-    def reshape(self, *shape: Any) -> Self:
-        """The same elements in row-major order under another shape; one size may be -1.
+    A view wherever NumPy would make one, else a copy.
 
-        A view wherever NumPy would make one, else a copy.
+    >>> from ferrule import Tensor
+    >>> Tensor([[1, 2, 3], [4, 5, 6]]).reshape(3, -1).tolist()
+    [[1, 2], [3, 4], [5, 6]]
+    """
+    return _shaped(self, listed(shape), "reshape")
 
-        >>> from ferrule import Tensor
-        >>> Tensor([[1, 2, 3], [4, 5, 6]]).reshape(3, -1).tolist()
-        [[1, 2], [3, 4], [5, 6]]
-        """
-        return self._shaped(listed(shape), "reshape")
 
-    def _shaped(self, wanted: Sequence[Any], what: str) -> Self:
-        """Under another shape, in which None keeps a size and -1 takes what is left."""
-        own = self._shape
-        if any(size is None for size in wanted[len(own) :]):
-            raise ShapeError(f"[{what}] None in {tuple(wanted)} keeps no axis of shape {own}")
-        sizes = [own[axis] if size is None else size for axis, size in enumerate(wanted)]
-        return self._reshaped(resolve_shape(sizes, own, what))
+def _shaped(self: Tensor, wanted: Sequence[Any], what: str) -> Tensor:
+    """Under another shape, in which None keeps a size and -1 takes what is left."""
+    own = self._shape
+    if any(size is None for size in wanted[len(own) :]):
+        raise ShapeError(f"[{what}] None in {tuple(wanted)} keeps no axis of shape {own}")
+    sizes = [own[axis] if size is None else size for axis, size in enumerate(wanted)]
+    return reshaped(self, resolve_shape(sizes, own, what))
 
-    def _reshaped(self, new: Shape) -> Self:
-        if new == self._shape:
-            return self
-        # Memory of a symbolic shape is laid out for the largest, so that it may not be dense.
-        may_be_copied = self._parent is not None or not {int}.issuperset(map(type, self._shape))
-        if may_be_copied and not self._is_view_as(new):
-            return self._wrap(self._read().reshape(new))
-        return self._view_of(MovementOps.RESHAPE, new)
 
-    def _is_view_as(self, new: Shape) -> bool:
-        """Whether strides can say the new shape; axes of size 1 never matter."""
-        if _longer_than_one(new) == _longer_than_one(self._shape):
-            return True
-        return moved_view(MovementOps.RESHAPE, self._layout(), new) is not None
+def reshaped(self: Tensor, new: Shape) -> Tensor:
+    if new == self._shape:
+        return self
+    # Memory of a symbolic shape is laid out for the largest, so that it may not be dense.
+    may_be_copied = self._parent is not None or not {int}.issuperset(map(type, self._shape))
+    if may_be_copied and not _is_view_as(self, new):
+        return self._wrap(self._read().reshape(new))
+    return self._view_of(MovementOps.RESHAPE, new)
 
-    def view(self, *shape: Any) -> Self:
-        """The same as `reshape`; of a dtype, as PyTorch has it, the same as `bitcast`.
 
-        So where elements cannot stay where they are it is a copy, and PyTorch's an error.
+def _is_view_as(self: Tensor, new: Shape) -> bool:
+    """Whether strides can say the new shape; axes of size 1 never matter."""
+    if _longer_than_one(new) == _longer_than_one(self._shape):
+        return True
+    return moved_view(MovementOps.RESHAPE, self._layout(), new) is not None
 
-        >>> from ferrule import Tensor, dtypes
-        >>> Tensor([1, 2, 3, 4]).view(2, 2).tolist()
-        [[1, 2], [3, 4]]
-        >>> Tensor([1.0]).view(dtypes.int32).item() == 0x3F800000
-        True
-        """
-        if len(shape) == 1 and isinstance(shape[0], DType):
-            return self.bitcast(shape[0])
-        return self._shaped(listed(shape), "view")
 
-    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
-        """The axes from `start_dim` to `end_dim` as one. A view wherever there can be one.
+@method
+def view(self: Tensor, *shape: Any) -> Tensor:
+    """The same as `reshape`; of a dtype, as PyTorch has it, the same as `bitcast`.
 
-        >>> from ferrule import Tensor
-        >>> Tensor([[1, 2], [3, 4]]).flatten().tolist()
-        [1, 2, 3, 4]
-        """
-        if not self._shape:
-            return self._reshaped((1,))
-        start = self._axis(start_dim, "flatten")
-        end = self._axis(end_dim, "flatten")
-        if end < start:
-            raise ShapeError(f"[flatten] axis {end_dim} is before axis {start_dim}; swap them")
-        sizes = self._shape
-        return self._reshaped(
-            (*sizes[:start], prod_sint(sizes[start : end + 1]), *sizes[end + 1 :])
+    So where elements cannot stay where they are it is a copy, and PyTorch's an error.
+
+    >>> from ferrule import Tensor, dtypes
+    >>> Tensor([1, 2, 3, 4]).view(2, 2).tolist()
+    [[1, 2], [3, 4]]
+    >>> Tensor([1.0]).view(dtypes.int32).item() == 0x3F800000
+    True
+    """
+    if len(shape) == 1 and isinstance(shape[0], DType):
+        return self.bitcast(shape[0])
+    return _shaped(self, listed(shape), "view")
+
+
+@method
+def flatten(self: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    """The axes from `start_dim` to `end_dim` as one. A view wherever there can be one.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([[1, 2], [3, 4]]).flatten().tolist()
+    [1, 2, 3, 4]
+    """
+    if not self._shape:
+        return reshaped(self, (1,))
+    start = self._axis(start_dim, "flatten")
+    end = self._axis(end_dim, "flatten")
+    if end < start:
+        raise ShapeError(f"[flatten] axis {end_dim} is before axis {start_dim}; swap them")
+    sizes = self._shape
+    return reshaped(self, (*sizes[:start], prod_sint(sizes[start : end + 1]), *sizes[end + 1 :]))
+
+
+@method
+def unflatten(self: Tensor, dim: int, sizes: Sequence[sint]) -> Tensor:
+    """One axis as several; one size may be -1. A view.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([1, 2, 3, 4]).unflatten(0, (2, -1)).tolist()
+    [[1, 2], [3, 4]]
+    """
+    axis = self._axis(dim, "unflatten")
+    parts = resolve_shape(sizes, (self._shape[axis],), "unflatten")
+    return reshaped(self, (*self._shape[:axis], *parts, *self._shape[axis + 1 :]))
+
+
+@method
+def squeeze(self: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
+    """Without the axes of size 1: all of them, or those given that have it. A view.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([[[1, 2]]]).squeeze().shape, Tensor([[[1, 2]]]).squeeze(0).shape
+    ((2,), (1, 2))
+    """
+    if not self._shape and dim is not None:
+        return self
+    axes = self._axes(dim, "squeeze")
+    kept = [size for axis, size in enumerate(self._shape) if axis not in axes or not same(size, 1)]
+    return reshaped(self, tuple(kept))
+
+
+@method
+def unsqueeze(self: Tensor, dim: int) -> Tensor:
+    """A new axis of size 1 at `dim`. A view.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([1, 2]).unsqueeze(0).shape, Tensor([1, 2]).unsqueeze(-1).shape
+    ((1, 2), (2, 1))
+    """
+    rank = len(self._shape) + 1
+    if not -rank <= dim < rank:
+        raise ShapeError(
+            f"[unsqueeze] axis {dim} is out of range for a new axis in shape {self._shape}: "
+            f"{-rank} to {rank - 1}"
         )
+    axis = dim % rank
+    return reshaped(self, (*self._shape[:axis], 1, *self._shape[axis:]))
 
-    def unflatten(self, dim: int, sizes: Sequence[sint]) -> Self:
-        """One axis as several; one size may be -1. A view.
 
-        >>> from ferrule import Tensor
-        >>> Tensor([1, 2, 3, 4]).unflatten(0, (2, -1)).tolist()
-        [[1, 2], [3, 4]]
-        """
-        axis = self._axis(dim, "unflatten")
-        parts = resolve_shape(sizes, (self._shape[axis],), "unflatten")
-        return self._reshaped((*self._shape[:axis], *parts, *self._shape[axis + 1 :]))
+@method
+def expand(self: Tensor, *shape: Any) -> Tensor:
+    """Axes of size 1 repeat, and new axes come in front; -1 keeps a size. A view.
 
-    def squeeze(self, dim: int | Sequence[int] | None = None) -> Self:
-        """Without the axes of size 1: all of them, or those given that have it. A view.
+    >>> from ferrule import Tensor
+    >>> Tensor([1, 2]).expand(2, -1).tolist()
+    [[1, 2], [1, 2]]
+    """
+    wanted = tuple([whole_size(size, "expand") for size in listed(shape)])
+    own = self._shape
+    missing = len(wanted) - len(own)
+    if missing < 0:
+        raise ShapeError(
+            f"[expand] {wanted} has fewer axes than shape {own}; give -1 for those that stay"
+        )
+    own = (1,) * missing + own
+    new = tuple([size if same(wide, -1) else wide for size, wide in zip(own, wanted, strict=True)])
+    for size, wide in zip(own, new, strict=True):
+        if not same(size, wide) and not same(size, 1):
+            raise ShapeError(
+                f"[expand] shape {self._shape} does not expand to {new}: only axes of size 1 "
+                "repeat; use .repeat() to tile larger ones"
+            )
+    source = reshaped(self, own)
+    return source if new == own else source._view_of(MovementOps.EXPAND, new)
 
-        >>> from ferrule import Tensor
-        >>> Tensor([[[1, 2]]]).squeeze().shape, Tensor([[[1, 2]]]).squeeze(0).shape
-        ((2,), (1, 2))
-        """
-        if not self._shape and dim is not None:
-            return self
-        axes = self._axes(dim, "squeeze")
-        kept = [
-            size for axis, size in enumerate(self._shape) if axis not in axes or not same(size, 1)
+
+@method
+def broadcast_to(self: Tensor, *shape: Any) -> Tensor:
+    """The same as `expand`. A view.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([1, 2]).broadcast_to(2, 2).tolist()
+    [[1, 2], [1, 2]]
+    """
+    return self.expand(*shape)
+
+
+@method
+def expand_as(self: Tensor, other: Tensor) -> Tensor:
+    """Expanded to the shape of another tensor. A view.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([1]).expand_as(Tensor([4, 5])).tolist()
+    [1, 1]
+    """
+    return self.expand(*other._shape)
+
+
+# -- axes ----------------------------------------------------------------------------------------
+
+
+@method
+def permute(self: Tensor, *axes: Any) -> Tensor:
+    """Axis i of the result is axis `axes[i]`. A view.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([[1, 2, 3]]).permute(1, 0).shape
+    (3, 1)
+    """
+    wanted = listed(axes)
+    order = tuple([self._axis(axis, "permute") for axis in wanted])
+    rank = len(self._shape)
+    if sorted(order) != list(range(rank)):
+        raise ShapeError(
+            f"[permute] {wanted} is no order of the {rank} axes of shape {self._shape}; "
+            "name each axis once"
+        )
+    if order == tuple(range(rank)):
+        return self
+    return self._view_of(MovementOps.PERMUTE, order)
+
+
+@method
+def transpose(self: Tensor, dim0: int = 1, dim1: int = 0) -> Tensor:
+    """Two axes swapped. A view.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([[1, 2], [3, 4]]).transpose(0, 1).tolist()
+    [[1, 3], [2, 4]]
+    """
+    if not self._shape and {dim0, dim1} <= {0, -1}:
+        return self
+    order = list(range(len(self._shape)))
+    a, b = self._axis(dim0, "transpose"), self._axis(dim1, "transpose")
+    order[a], order[b] = order[b], order[a]
+    return self.permute(order)
+
+
+@method
+def movedim(self: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
+    """Some axes moved to other places, the others kept in order. A view.
+
+    >>> from ferrule import Tensor
+    >>> Tensor.zeros(2, 3, 4).movedim(0, -1).shape
+    (3, 4, 2)
+    """
+    origins = [source] if isinstance(source, int) else list(source)
+    places = [destination] if isinstance(destination, int) else list(destination)
+    if len(origins) != len(places):
+        raise ShapeError(f"[movedim] {origins} and {places} differ in length")
+    moved = {
+        self._axis(place, "movedim"): self._axis(origin, "movedim")
+        for origin, place in zip(origins, places, strict=True)
+    }
+    rest = iter([axis for axis in range(len(self._shape)) if axis not in moved.values()])
+    return self.permute([moved[i] if i in moved else next(rest) for i in range(self.ndim)])
+
+
+@method
+def flip(self: Tensor, *axes: Any, dims: int | Sequence[int] = ()) -> Tensor:
+    """Some axes reversed, given one by one, or as a sequence, or by keyword. A view.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([1, 2, 3]).flip(0).tolist()
+    [3, 2, 1]
+    """
+    named = (dims,) if isinstance(dims, int) else tuple(dims)
+    chosen = self._axes((*listed(axes), *named), "flip")
+    if not chosen:
+        return self
+    steps = tuple([-1 if axis in chosen else 1 for axis in range(len(self._shape))])
+    return self._view_of(MovementOps.STRIDE, steps)
+
+
+# -- parts ---------------------------------------------------------------------------------------
+
+
+@method
+def shrink(self: Tensor, arg: Sequence[tuple[sint, sint] | None]) -> Tensor:
+    """The elements from start to stop - 1 of each axis; None keeps an axis. A view.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([[1, 2, 3], [4, 5, 6]]).shrink((None, (1, 3))).tolist()
+    [[2, 3], [5, 6]]
+    """
+    if len(arg) != len(self._shape):
+        raise ShapeError(
+            f"[shrink] {len(arg)} ranges for the {len(self._shape)} axes of shape {self._shape}"
+        )
+    pairs = tuple(
+        [
+            (0, size) if pair is None else _bounds(pair, "shrink")
+            for pair, size in zip(arg, self._shape, strict=True)
         ]
-        return self._reshaped(tuple(kept))
-
-    def unsqueeze(self, dim: int) -> Self:
-        """A new axis of size 1 at `dim`. A view.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([1, 2]).unsqueeze(0).shape, Tensor([1, 2]).unsqueeze(-1).shape
-        ((1, 2), (2, 1))
-        """
-        rank = len(self._shape) + 1
-        if not -rank <= dim < rank:
+    )
+    for (start, stop), size in zip(pairs, self._shape, strict=True):
+        if not is_part(start, stop, size):
             raise ShapeError(
-                f"[unsqueeze] axis {dim} is out of range for a new axis in shape {self._shape}: "
-                f"{-rank} to {rank - 1}"
+                f"[shrink] ({start}, {stop}) is no part of an axis of size {size} in shape "
+                f"{self._shape}"
             )
-        axis = dim % rank
-        return self._reshaped((*self._shape[:axis], 1, *self._shape[axis:]))
+    if pairs == tuple([(0, size) for size in self._shape]):
+        return self
+    return self._view_of(MovementOps.SHRINK, pairs)
 
-    def expand(self, *shape: Any) -> Self:
-        """Axes of size 1 repeat, and new axes come in front; -1 keeps a size. A view.
 
-        >>> from ferrule import Tensor
-        >>> Tensor([1, 2]).expand(2, -1).tolist()
-        [[1, 2], [1, 2]]
-        """
-        wanted = tuple([whole_size(size, "expand") for size in listed(shape)])
-        own = self._shape
-        missing = len(wanted) - len(own)
-        if missing < 0:
-            raise ShapeError(
-                f"[expand] {wanted} has fewer axes than shape {own}; give -1 for those that stay"
-            )
-        own = (1,) * missing + own
-        new = tuple(
-            [size if same(wide, -1) else wide for size, wide in zip(own, wanted, strict=True)]
-        )
-        for size, wide in zip(own, new, strict=True):
-            if not same(size, wide) and not same(size, 1):
-                raise ShapeError(
-                    f"[expand] shape {self._shape} does not expand to {new}: only axes of size 1 "
-                    "repeat; use .repeat() to tile larger ones"
-                )
-        source = self._reshaped(own)
-        return source if new == own else source._view_of(MovementOps.EXPAND, new)
+@method
+def narrow(self: Tensor, dim: int, start: Any, length: int) -> Tensor:
+    """`length` elements of one axis from `start` on. A view.
 
-    def broadcast_to(self, *shape: Any) -> Self:
-        """The same as `expand`. A view.
+    A negative start counts from the end; a tensor of one integer is computed now.
 
-        >>> from ferrule import Tensor
-        >>> Tensor([1, 2]).broadcast_to(2, 2).tolist()
-        [[1, 2], [1, 2]]
-        """
-        return self.expand(*shape)
+    >>> from ferrule import Tensor
+    >>> Tensor([1, 2, 3, 4]).narrow(0, 1, 2).tolist()
+    [2, 3]
+    """
+    axis = self._axis(dim, "narrow")
+    if is_tensor(start):
+        start = start.item()
+    if isinstance(start, int) and start < 0:
+        start = as_int(start + self._shape[axis])
+    arg: list[tuple[sint, sint] | None] = [None] * len(self._shape)
+    arg[axis] = (start, start + length)
+    return self.shrink(arg)
 
-    def expand_as(self, other: TensorBase) -> Self:
-        """Expanded to the shape of another tensor. A view.
 
-        >>> from ferrule import Tensor
-        >>> Tensor([1]).expand_as(Tensor([4, 5])).tolist()
-        [1, 1]
-        """
-        return self.expand(*other._shape)
-
-    # -- axes ------------------------------------------------------------------------------------
-
-    def permute(self, *axes: Any) -> Self:
-        """Axis i of the result is axis `axes[i]`. A view.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([[1, 2, 3]]).permute(1, 0).shape
-        (3, 1)
-        """
-        wanted = listed(axes)
-        order = tuple([self._axis(axis, "permute") for axis in wanted])
-        rank = len(self._shape)
-        if sorted(order) != list(range(rank)):
-            raise ShapeError(
-                f"[permute] {wanted} is no order of the {rank} axes of shape {self._shape}; "
-                "name each axis once"
-            )
-        if order == tuple(range(rank)):
-            return self
-        return self._view_of(MovementOps.PERMUTE, order)
-
-    def transpose(self, dim0: int = 1, dim1: int = 0) -> Self:
-        """Two axes swapped. A view.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([[1, 2], [3, 4]]).transpose(0, 1).tolist()
-        [[1, 3], [2, 4]]
-        """
-        if not self._shape and {dim0, dim1} <= {0, -1}:
-            return self
-        order = list(range(len(self._shape)))
-        a, b = self._axis(dim0, "transpose"), self._axis(dim1, "transpose")
-        order[a], order[b] = order[b], order[a]
-        return self.permute(order)
-
-    @property
-    def T(self) -> Self:
-        """The axes in reverse order. A view."""
-        return self.permute(tuple(range(len(self._shape)))[::-1])
-
-    @property
-    def mT(self) -> Self:
-        """The last two axes swapped. A view."""
-        return self.transpose(-1, -2)
-
-    def movedim(self, source: int | Sequence[int], destination: int | Sequence[int]) -> Self:
-        """Some axes moved to other places, the others kept in order. A view.
-
-        >>> from ferrule import Tensor
-        >>> Tensor.zeros(2, 3, 4).movedim(0, -1).shape
-        (3, 4, 2)
-        """
-        origins = [source] if isinstance(source, int) else list(source)
-        places = [destination] if isinstance(destination, int) else list(destination)
-        if len(origins) != len(places):
-            raise ShapeError(f"[movedim] {origins} and {places} differ in length")
-        moved = {
-            self._axis(place, "movedim"): self._axis(origin, "movedim")
-            for origin, place in zip(origins, places, strict=True)
-        }
-        rest = iter([axis for axis in range(len(self._shape)) if axis not in moved.values()])
-        return self.permute([moved[i] if i in moved else next(rest) for i in range(self.ndim)])
-
-    def flip(self, *axes: Any, dims: int | Sequence[int] = ()) -> Self:
-        """Some axes reversed, given one by one, or as a sequence, or by keyword. A view.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([1, 2, 3]).flip(0).tolist()
-        [3, 2, 1]
-        """
-        named = (dims,) if isinstance(dims, int) else tuple(dims)
-        chosen = self._axes((*listed(axes), *named), "flip")
-        if not chosen:
-            return self
-        steps = tuple([-1 if axis in chosen else 1 for axis in range(len(self._shape))])
-        return self._view_of(MovementOps.STRIDE, steps)
-
-    # -- parts -----------------------------------------------------------------------------------
-
-    def shrink(self, arg: Sequence[tuple[sint, sint] | None]) -> Self:
-        """The elements from start to stop - 1 of each axis; None keeps an axis. A view.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([[1, 2, 3], [4, 5, 6]]).shrink((None, (1, 3))).tolist()
-        [[2, 3], [5, 6]]
-        """
-        if len(arg) != len(self._shape):
-            raise ShapeError(
-                f"[shrink] {len(arg)} ranges for the {len(self._shape)} axes of shape {self._shape}"
-            )
-        pairs = tuple(
-            [
-                (0, size) if pair is None else _bounds(pair, "shrink")
-                for pair, size in zip(arg, self._shape, strict=True)
-            ]
-        )
-        for (start, stop), size in zip(pairs, self._shape, strict=True):
-            if not is_part(start, stop, size):
-                raise ShapeError(
-                    f"[shrink] ({start}, {stop}) is no part of an axis of size {size} in shape "
-                    f"{self._shape}"
-                )
-        if pairs == tuple([(0, size) for size in self._shape]):
-            return self
-        return self._view_of(MovementOps.SHRINK, pairs)
-
-    def narrow(self, dim: int, start: Any, length: int) -> Self:
-        """`length` elements of one axis from `start` on. A view.
-
-        A negative start counts from the end; a tensor of one integer is computed now.
-
-        >>> from ferrule import Tensor
-        >>> Tensor([1, 2, 3, 4]).narrow(0, 1, 2).tolist()
-        [2, 3]
-        """
-        axis = self._axis(dim, "narrow")
-        if isinstance(start, TensorBase):
-            start = start.item()
-        if isinstance(start, int) and start < 0:
-            start = as_int(start + self._shape[axis])
-        arg: list[tuple[sint, sint] | None] = [None] * len(self._shape)
-        arg[axis] = (start, start + length)
-        return self.shrink(arg)
-
-    def _strided(self, steps: tuple[int, ...]) -> Self:
-        """Every n-th element of each axis, from the end if negative. A view."""
-        if all(step == 1 for step in steps):
-            return self
-        return self._view_of(MovementOps.STRIDE, steps)
+def strided(self: Tensor, steps: tuple[int, ...]) -> Tensor:
+    """Every n-th element of each axis, from the end if negative. A view."""
+    if all(step == 1 for step in steps):
+        return self
+    return self._view_of(MovementOps.STRIDE, steps)

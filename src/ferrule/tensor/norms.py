@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from ferrule.gradient import Entry, Gradients, Rule, Value, record
 from ferrule.ops import UnaryOps
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import factoring, rowwise
-from ferrule.tensor.arithmetic import Operand
+from ferrule.tensor.arithmetic import Operand, as_floats
 from ferrule.tensor.data import DTypeLike
+from ferrule.tensor.keywords import method
 from ferrule.tensor.limits import plain
-from ferrule.tensor.moments import Moments
 from ferrule.tensor.power import power
-from ferrule.tensor.reduce import Axes, largest, smallest
+from ferrule.tensor.reductions import (
+    Axes,
+    check_not_empty,
+    dropped,
+    float_of,
+    largest,
+    reduced_axes,
+    smallest,
+)
 from ferrule.tensor.special import widened
 
+if TYPE_CHECKING:
+    from ferrule.tensor import Tensor
 
-def vector_norm(x: Value, p: float, axes: tuple[int, ...], kept: bool = False) -> Value:
+
+def norm_along(x: Value, p: float, axes: tuple[int, ...], kept: bool = False) -> Value:
     """(sum of abs(x)**p)**(1/p) along the axes, which stay with size 1, or the limit of that.
 
     `kept` says that its gradients are to read it from memory.
@@ -85,87 +96,89 @@ def _direction(x: Value, norm: Value) -> Value:
 _NORM = Rule(_reverse_norm, inputs=(0,), output=True)
 
 
-class Norms(Moments):
-    """Norms, and what is made of them."""
+@method
+def norm(
+    self: Tensor,
+    p: Any = 2.0,
+    axis: Axes = None,
+    keepdim: bool = False,
+    dtype: DTypeLike | None = None,
+) -> Tensor:
+    """The p-norm along some axes, or of everything; p may be infinite, 0, or "fro" for 2.
 
-    __slots__ = ()
+    All elements along the axes count as one vector, as in PyTorch's `norm`. Where the norm is
+    0, its gradient is. "nuc", of matrices in two axes, is the sum of their singular values,
+    which are computed on the host; `matrix_norm` has the other norms of matrices.
 
-    def norm(
-        self,
-        p: Any = 2.0,
-        axis: Axes = None,
-        keepdim: bool = False,
-        dtype: DTypeLike | None = None,
-    ) -> Self:
-        """The p-norm along some axes, or of everything; p may be infinite, 0, or "fro" for 2.
+    >>> from ferrule import Tensor
+    >>> Tensor([3.0, 4.0]).norm().item(), Tensor([3.0, -4.0]).norm(float("inf")).item()
+    (5.0, 4.0)
+    """
+    if p == "nuc":
+        return _nuclear_norm(self, axis, keepdim, dtype)
+    order = 2.0 if p is None or p == "fro" else plain(p)
+    if not isinstance(order, int | float):
+        raise ValueError(f"[norm] p is a number, 'fro', 'nuc' or None, not {p!r}")
+    return _vector_norm(self, order, axis, keepdim, dtype, "norm")
 
-        All elements along the axes count as one vector, as in PyTorch's `norm`. Where the norm is
-        0, its gradient is. "nuc", of matrices in two axes, is the sum of their singular values,
-        which are computed on the host; `matrix_norm` has the other norms of matrices.
 
-        >>> from ferrule import Tensor
-        >>> Tensor([3.0, 4.0]).norm().item(), Tensor([3.0, -4.0]).norm(float("inf")).item()
-        (5.0, 4.0)
-        """
-        if p == "nuc":
-            return self._nuclear_norm(axis, keepdim, dtype)
-        order = 2.0 if p is None or p == "fro" else plain(p)
-        if not isinstance(order, int | float):
-            raise ValueError(f"[norm] p is a number, 'fro', 'nuc' or None, not {p!r}")
-        return self._vector_norm(order, axis, keepdim, dtype, "norm")
+def _nuclear_norm(self: Tensor, axis: Axes, keepdim: bool, dtype: DTypeLike | None) -> Tensor:
+    axes = reduced_axes(self, axis, "norm")
+    if len(axes) != 2:
+        raise ShapeError(f"[norm] 'nuc' is of matrices, in two axes, not {len(axes)}: {axes}")
+    value = float_of(self, dtype, "norm")
+    matrices = rowwise.accumulating(self._wrap(value).movedim(axes, (-2, -1))._read())
+    total = factoring.singular_values(matrices).sum((len(matrices.shape) - 2,))
+    shape = [1 if i in axes else size for i, size in enumerate(value.shape)]
+    return dropped(self, total.reshape(tuple(shape)).cast(value.dtype), axes, keepdim)
 
-    def _nuclear_norm(self, axis: Axes, keepdim: bool, dtype: DTypeLike | None) -> Self:
-        axes = self._over(axis, "norm")
-        if len(axes) != 2:
-            raise ShapeError(f"[norm] 'nuc' is of matrices, in two axes, not {len(axes)}: {axes}")
-        value = self._float_of(dtype, "norm")
-        matrices = rowwise.accumulating(self._wrap(value).movedim(axes, (-2, -1))._read())
-        total = factoring.singular_values(matrices).sum((len(matrices.shape) - 2,))
-        shape = [1 if i in axes else size for i, size in enumerate(value.shape)]
-        return self._dropped(total.reshape(tuple(shape)).cast(value.dtype), axes, keepdim)
 
-    def vector_norm(
-        self,
-        ord: float = 2.0,
-        axis: Axes = None,
-        keepdim: bool = False,
-        dtype: DTypeLike | None = None,
-    ) -> Self:
-        """The same as `norm`, under the name of PyTorch's `linalg` and the array API.
+@method
+def vector_norm(
+    self: Tensor,
+    ord: float = 2.0,
+    axis: Axes = None,
+    keepdim: bool = False,
+    dtype: DTypeLike | None = None,
+) -> Tensor:
+    """The same as `norm`, under the name of PyTorch's `linalg` and the array API.
 
-        >>> from ferrule import Tensor
-        >>> Tensor([[3.0, 4.0], [6.0, 8.0]]).vector_norm(2, axis=1).tolist()
-        [5.0, 10.0]
-        """
-        return self._vector_norm(ord, axis, keepdim, dtype, "vector_norm")
+    >>> from ferrule import Tensor
+    >>> Tensor([[3.0, 4.0], [6.0, 8.0]]).vector_norm(2, axis=1).tolist()
+    [5.0, 10.0]
+    """
+    return _vector_norm(self, ord, axis, keepdim, dtype, "vector_norm")
 
-    def _vector_norm(
-        self, p: float, axis: Axes, keepdim: bool, dtype: DTypeLike | None, what: str
-    ) -> Self:
-        axes = self._over(axis, what)
-        if math.isinf(p):
-            self._check_not_empty(axes, what)
-        return self._dropped(
-            vector_norm(self._float_of(dtype, what), float(p), axes), axes, keepdim
-        )
 
-    def dist(self, other: Operand, p: float = 2.0) -> Self:
-        """The p-norm of the difference from another tensor.
+def _vector_norm(
+    self: Tensor, p: float, axis: Axes, keepdim: bool, dtype: DTypeLike | None, what: str
+) -> Tensor:
+    axes = reduced_axes(self, axis, what)
+    if math.isinf(p):
+        check_not_empty(self, axes, what)
+    return dropped(self, norm_along(float_of(self, dtype, what), float(p), axes), axes, keepdim)
 
-        >>> from ferrule import Tensor
-        >>> Tensor([1.0, 2.0]).dist(Tensor([4.0, 6.0])).item()
-        5.0
-        """
-        return (self._as_float(other) - other).norm(p)
 
-    def renorm(self, p: float, dim: int, maxnorm: float) -> Self:
-        """Each part at one place of an axis, scaled down to the norm `maxnorm` if it has more.
+@method
+def dist(self: Tensor, other: Operand, p: float = 2.0) -> Tensor:
+    """The p-norm of the difference from another tensor.
 
-        >>> from ferrule import Tensor
-        >>> Tensor([[3.0, 4.0], [0.5, 0.25]]).renorm(1, 0, 3.5).tolist()[1]
-        [0.5, 0.25]
-        """
-        place = self._axis(dim, "renorm")
-        others = [axis for axis in range(self.ndim) if axis != place]
-        norm = self.norm(p, others, keepdim=True)
-        return self * (norm > maxnorm).where(maxnorm / (norm + 1e-7), 1.0)
+    >>> from ferrule import Tensor
+    >>> Tensor([1.0, 2.0]).dist(Tensor([4.0, 6.0])).item()
+    5.0
+    """
+    return (as_floats(self, other) - other).norm(p)
+
+
+@method
+def renorm(self: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
+    """Each part at one place of an axis, scaled down to the norm `maxnorm` if it has more.
+
+    >>> from ferrule import Tensor
+    >>> Tensor([[3.0, 4.0], [0.5, 0.25]]).renorm(1, 0, 3.5).tolist()[1]
+    [0.5, 0.25]
+    """
+    place = self._axis(dim, "renorm")
+    others = [axis for axis in range(self.ndim) if axis != place]
+    norm = self.norm(p, others, keepdim=True)
+    return self * (norm > maxnorm).where(maxnorm / (norm + 1e-7), 1.0)

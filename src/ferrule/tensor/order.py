@@ -16,12 +16,12 @@ from ferrule.dtype import dtypes
 from ferrule.gradient import Value
 from ferrule.host import on_host
 from ferrule.ops import BinaryOps
-from ferrule.tensor.arithmetic import floor
+from ferrule.tensor.arithmetic import round_down
 from ferrule.tensor.broadcast import known_size
 from ferrule.tensor.data import Array
 from ferrule.tensor.elementwise import less_or_equal
 from ferrule.tensor.functions import round_half_even
-from ferrule.tensor.reduce import is_nan
+from ferrule.tensor.reductions import is_nan
 from ferrule.tensor.scan import last_part
 from ferrule.tensor.special import at_least
 
@@ -261,7 +261,7 @@ def _interpolated(ordered: Value, rank: Value, interpolation: str) -> Value:
 
     if interpolation == "nearest":
         return at(round_half_even(rank))
-    low, high = floor(rank), -floor(-rank)
+    low, high = round_down(rank), -round_down(-rank)
     if interpolation == "lower":
         return at(low)
     if interpolation == "higher":

@@ -15,7 +15,7 @@ from ferrule.dtype import DType, dtypes
 from ferrule.gradient import Shape, Value
 from ferrule.ops import BinaryOps, UnaryOps
 from ferrule.records import dataclass
-from ferrule.tensor.arithmetic import floor, floor_div
+from ferrule.tensor.arithmetic import floor_div, round_down
 from ferrule.tensor.functions import round_half_even
 
 _SIMPLE_RATIO = 9  # the two numbers of a ratio of sizes, added up, for which no table is made
@@ -122,7 +122,7 @@ def _share_of_high(
 def nearest_taps(size: int, wanted: int, step: float, exact: bool, device: str) -> Value:
     """The element that each of `wanted` places lies in; `exact` is for their centres."""
     place = count_to(wanted, dtypes.float32, device)
-    index = floor((place + 0.5) * step if exact else place * step).cast(dtypes.int32)
+    index = round_down((place + 0.5) * step if exact else place * step).cast(dtypes.int32)
     return _at_most(index, size - 1).reshape((wanted, 1))
 
 
@@ -137,7 +137,7 @@ def centres(size: int, wanted: int, step: float, align: bool, dtype: DType, devi
 def linear_taps(size: int, where: Value) -> tuple[Value, Value]:
     """The elements on both sides of each place, and their weights."""
     where = where.maximum(0)
-    low = _at_most(floor(where), size - 1)
+    low = _at_most(round_down(where), size - 1)
     tap = _tap_numbers(where, 2)
     weight = linear_weights((where - low).reshape((*where.shape, 1)), tap)
     index = _beside(low, tap)
@@ -146,7 +146,7 @@ def linear_taps(size: int, where: Value) -> tuple[Value, Value]:
 
 def cubic_taps(size: int, where: Value) -> tuple[Value, Value]:
     """Four elements around each place, those beyond the border being the last, and weights."""
-    low = floor(where)
+    low = round_down(where)
     tap = _tap_numbers(where, 4) - 1
     weight = cubic_weights((where - low).reshape((*where.shape, 1)), tap)
     return _at_most(_beside(low, tap).maximum(0), size - 1).cast(dtypes.int32), weight
@@ -274,7 +274,7 @@ def _grid_taps(
     else:
         taps = _tap_numbers(where, 2 if mode == "bilinear" else 4)
         taps = taps if mode == "bilinear" else taps - 1
-        low = floor(where.detach())
+        low = round_down(where.detach())
         fraction = (where - low).reshape((*where.shape, 1))
         weight = (linear_weights if mode == "bilinear" else cubic_weights)(fraction, taps)
         at = _beside(low, taps)
@@ -307,7 +307,7 @@ def _reflected(where: Value, low: float, span: float) -> Value:
         return where.full(0)
     away = (where - low).absolute()
     rest = away.alu(BinaryOps.MOD, away.full(span))
-    turns = floor(away.detach() / span)
+    turns = round_down(away.detach() / span)
     half = turns * 0.5
     is_odd = half.differs(half.alu(UnaryOps.TRUNC))
     return is_odd.where(span - rest, rest) + low
