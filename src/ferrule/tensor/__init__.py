@@ -240,7 +240,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     retain_grad = autograd.retain_grad
     gradient = autograd.gradient
 
-    # -- arithmetic operators, their reflected forms, and in place ---------------------------------
+    # -- arithmetic operators, and their reflected forms -------------------------------------------
 
     add = arithmetic.add
     sub = arithmetic.sub
@@ -268,13 +268,6 @@ class Tensor(TensorBase, metaclass=_TensorType):
     __rdivmod__ = arithmetic.rdivmod
     __neg__ = arithmetic.neg
     __pos__ = arithmetic.pos
-    __iadd__ = arithmetic.iadd
-    __isub__ = arithmetic.isub
-    __imul__ = arithmetic.imul
-    __itruediv__ = arithmetic.itruediv
-    __ifloordiv__ = arithmetic.ifloordiv
-    __imod__ = arithmetic.imod
-    __ipow__ = arithmetic.ipow
 
     # -- comparisons, bits, truth values, choices --------------------------------------------------
 
@@ -322,11 +315,6 @@ class Tensor(TensorBase, metaclass=_TensorType):
     __rshift__ = elementwise.bitwise_right_shift
     bitwise_left_shift = elementwise.bitwise_left_shift
     bitwise_right_shift = elementwise.bitwise_right_shift
-    __iand__ = elementwise.iand
-    __ior__ = elementwise.ior
-    __ixor__ = elementwise.ixor
-    __ilshift__ = elementwise.ilshift
-    __irshift__ = elementwise.irshift
     logical_not = elementwise.logical_not
     logical_and = elementwise.logical_and
     logical_or = elementwise.logical_or
@@ -753,7 +741,6 @@ class Tensor(TensorBase, metaclass=_TensorType):
     dot = linalg.dot
     __matmul__ = linalg.dot
     __rmatmul__ = linalg.rmatmul
-    __imatmul__ = linalg.imatmul
     outer = linalg.outer
     linear = linalg.linear
     einsum = classmethod(linalg.einsum)
@@ -950,6 +937,19 @@ class Tensor(TensorBase, metaclass=_TensorType):
 
     # -- in place ----------------------------------------------------------------------------------
 
+    __iadd__ = inplace.iadd
+    __isub__ = inplace.isub
+    __imul__ = inplace.imul
+    __itruediv__ = inplace.itruediv
+    __ifloordiv__ = inplace.ifloordiv
+    __imod__ = inplace.imod
+    __ipow__ = inplace.ipow
+    __imatmul__ = inplace.imatmul
+    __iand__ = inplace.iand
+    __ior__ = inplace.ior
+    __ixor__ = inplace.ixor
+    __ilshift__ = inplace.ilshift
+    __irshift__ = inplace.irshift
     abs_ = inplace.abs_
     neg_ = inplace.neg_
     sign_ = inplace.sign_

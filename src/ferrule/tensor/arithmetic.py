@@ -13,8 +13,6 @@ from ferrule.expr import Expr
 from ferrule.gradient import Entry, Gradients, Number, Rule, Value, constant, record
 from ferrule.helpers import type_name
 from ferrule.ops import BinaryOps, UnaryOps
-from ferrule.realize import turn
-from ferrule.shape.view import ShapeError
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import broadcast, check_devices
 from ferrule.tensor.data import from_host, scalar_dtype
@@ -429,69 +427,3 @@ def rdivmod(self: Tensor, other: Operand) -> tuple[Tensor, Tensor]:
 
 def pos(self: Tensor) -> Tensor:
     return self
-
-
-# -- in place ------------------------------------------------------------------------------------
-# With the turn to compute: what another thread wrote in between would be lost.
-
-
-def update(self: Tensor, result: Tensor, what: str) -> Tensor:
-    """Writes the result of `self op other` to this tensor."""
-    own, new = self.dtype, result.dtype
-    loses = dtypes.is_float(new) and not dtypes.is_float(own)
-    if loses or (own is dtypes.bool and new is not own):
-        raise DTypeError(
-            f"[{what}] a result of {new} does not go into a tensor of {own}; "
-            f"write {_out_of_place(what)} instead, or cast the operand"
-        )
-    if result._shape != self._shape:
-        raise _does_not_fit(self, result, what)
-    self._store(result._read().cast(own), what)
-    return self
-
-
-def _does_not_fit(self: Tensor, result: Tensor, what: str) -> Exception:
-    return ShapeError(
-        f"[{what}] a result of shape {result._shape} does not go into a tensor of shape "
-        f"{self._shape}; write {_out_of_place(what)} instead"
-    )
-
-
-def iadd(self: Tensor, other: Operand) -> Tensor:
-    with turn:
-        return update(self, self + other, "+=")
-
-
-def isub(self: Tensor, other: Operand) -> Tensor:
-    with turn:
-        return update(self, self - other, "-=")
-
-
-def imul(self: Tensor, other: Operand) -> Tensor:
-    with turn:
-        return update(self, self * other, "*=")
-
-
-def itruediv(self: Tensor, other: Operand) -> Tensor:
-    with turn:
-        return update(self, self / other, "/=")
-
-
-def ifloordiv(self: Tensor, other: Operand) -> Tensor:
-    with turn:
-        return update(self, self // other, "//=")
-
-
-def imod(self: Tensor, other: Operand) -> Tensor:
-    with turn:
-        return update(self, self % other, "%=")
-
-
-def ipow(self: Tensor, other: Operand) -> Tensor:
-    with turn:
-        return update(self, self.pow(other), "**=")
-
-
-def _out_of_place(what: str) -> str:
-    """What gives a new tensor, for `+=` and for `add_`."""
-    return f"x = x {what[:-1]} y" if what.endswith("=") else f"x = x.{what[:-1]}(...)"

@@ -14,13 +14,7 @@ import numpy as np
 from ferrule.calls import unknown_keyword, whole
 from ferrule.dtype import DType, DTypeError, dtypes
 from ferrule.expr import sint
-from ferrule.gradient import (
-    GradientError,
-    Leaf,
-    Shape,
-    Value,
-    is_recording,
-)
+from ferrule.gradient import GradientError, Leaf, Shape, Value, is_recording
 from ferrule.lazy import DeviceMismatchError, LazyBuffer
 from ferrule.ops import MovementOps
 from ferrule.shape.layout import storage_view
@@ -33,7 +27,6 @@ if TYPE_CHECKING:
     from ferrule.tensor import Tensor
 
 _NUMBERS = (bool, int, float, list, tuple, np.generic)  # they have to fit the elements' dtype
-_SHOWN = 8  # elements of a realised tensor in its repr
 
 
 class TensorBase:

@@ -18,7 +18,6 @@ from ferrule.tensor.arithmetic import (
     float_value,
     operands,
     reflected,
-    update,
     weak_dtype,
 )
 from ferrule.tensor.base import TensorBase, is_tensor
@@ -333,26 +332,6 @@ def bitwise_right_shift(self: Tensor, other: Operand) -> Tensor:
     [2, -1]
     """
     return _bitwise(self, BinaryOps.SHR, other, ">>")
-
-
-def iand(self: Tensor, other: Operand) -> Tensor:
-    return update(self, self & other, "&=")
-
-
-def ior(self: Tensor, other: Operand) -> Tensor:
-    return update(self, self | other, "|=")
-
-
-def ixor(self: Tensor, other: Operand) -> Tensor:
-    return update(self, self ^ other, "^=")
-
-
-def ilshift(self: Tensor, other: Operand) -> Tensor:
-    return update(self, self << other, "<<=")
-
-
-def irshift(self: Tensor, other: Operand) -> Tensor:
-    return update(self, self >> other, ">>=")
 
 
 @method

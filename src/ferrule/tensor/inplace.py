@@ -11,43 +11,103 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import update_wrapper
 from inspect import unwrap
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias
 
 from ferrule.dtype import DTypeError, dtypes
 from ferrule.realize import turn
+from ferrule.shape.view import ShapeError
 from ferrule.tensor import (
     activations,
     arithmetic,
     creation,
     elementwise,
     functions,
+    linalg,
     numeric,
     products,
     running,
     scattering,
     scientific,
 )
-from ferrule.tensor.arithmetic import update
+from ferrule.tensor.arithmetic import Operand
 from ferrule.tensor.keywords import method
 
 if TYPE_CHECKING:
     from ferrule.tensor import Tensor
 
 P = ParamSpec("P")
-Method = Callable[Concatenate["Tensor", P], "Tensor"]
+Method: TypeAlias = Callable[Concatenate["Tensor", P], "Tensor"]
+
+
+# -- writing a result ----------------------------------------------------------------------------
+# With the turn to compute: what another thread wrote in between would be lost.
+
+
+def _update(self: Tensor, result: Tensor, what: str) -> Tensor:
+    """Writes the result of a function of this tensor to this tensor."""
+    own, new = self.dtype, result.dtype
+    loses = dtypes.is_float(new) and not dtypes.is_float(own)
+    if loses or (own is dtypes.bool and new is not own):
+        raise DTypeError(
+            f"[{what}] a result of {new} does not go into a tensor of {own}; "
+            f"write {_out_of_place(what)} instead, or cast the operand"
+        )
+    if result._shape != self._shape:
+        raise ShapeError(
+            f"[{what}] a result of shape {result._shape} does not go into a tensor of shape "
+            f"{self._shape}; write {_out_of_place(what)} instead"
+        )
+    self._store(result._read().cast(own), what)
+    return self
+
+
+def _out_of_place(what: str) -> str:
+    """What gives a new tensor, for `+=` and for `add_`."""
+    return f"x = x {what[:-1]} y" if what.endswith("=") else f"x = x.{what[:-1]}(...)"
+
+
+# -- operators -----------------------------------------------------------------------------------
+
+
+def _operator(function: Callable[[Tensor, Operand], Tensor], what: str) -> Method[[Operand]]:
+    """The method of an operator such as `+=`: writes what a function gives into the tensor."""
+
+    def in_place(self: Tensor, other: Operand, /) -> Tensor:
+        with turn:
+            return _update(self, function(self, other), what)
+
+    return in_place
+
+
+iadd = _operator(arithmetic.plus, "+=")
+isub = _operator(arithmetic.sub, "-=")
+imul = _operator(arithmetic.mul, "*=")
+itruediv = _operator(arithmetic.div, "/=")
+ifloordiv = _operator(arithmetic.floordiv, "//=")
+imod = _operator(arithmetic.mod, "%=")
+ipow = _operator(arithmetic.pow, "**=")
+imatmul = _operator(linalg.dot, "@=")
+iand = _operator(elementwise.bitwise_and, "&=")
+ior = _operator(elementwise.bitwise_or, "|=")
+ixor = _operator(elementwise.bitwise_xor, "^=")
+ilshift = _operator(elementwise.bitwise_left_shift, "<<=")
+irshift = _operator(elementwise.bitwise_right_shift, ">>=")
+
+# -- functions -----------------------------------------------------------------------------------
 
 
 def _in_place(function: Method[P], example: str, result: str) -> Method[P]:
     """The method that writes what another gives into the tensor, and returns the tensor."""
     plain = unwrap(function)
     name = plain.__name__
+    what = f"{name}_"
 
     def in_place(self: Tensor, /, *args: P.args, **kwargs: P.kwargs) -> Tensor:
         with turn:
-            return update(self, function(self, *args, **kwargs), f"{name}_")
+            return _update(self, function(self, *args, **kwargs), what)
 
     update_wrapper(in_place, plain)
-    in_place.__name__ = f"{name}_"
+    in_place.__name__ = what
     in_place.__module__ = __name__
     in_place.__doc__ = f"""`{name}`, written into this tensor, which is returned.
 

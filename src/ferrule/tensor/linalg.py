@@ -8,7 +8,7 @@ from ferrule.dtype import DType, dtypes, promote
 from ferrule.gradient import Shape, Value
 from ferrule.shape.view import ShapeError, same
 from ferrule.tensor import einstein
-from ferrule.tensor.arithmetic import Operand, update
+from ferrule.tensor.arithmetic import Operand
 from ferrule.tensor.base import TensorBase
 from ferrule.tensor.broadcast import broadcast_shape, check_devices
 from ferrule.tensor.data import DTypeLike, from_host, to_dtype
@@ -73,10 +73,6 @@ def dot(self: Tensor, other: Operand) -> Tensor:
 
 def rmatmul(self: Tensor, other: Operand) -> Tensor:
     return _product(self, other, None, swap=True)
-
-
-def imatmul(self: Tensor, other: Operand) -> Tensor:
-    return update(self, self @ other, "@=")
 
 
 def _product(self: Tensor, other: Operand, wanted: DType | None, swap: bool) -> Tensor:
