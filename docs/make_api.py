@@ -75,8 +75,17 @@ def tensor_section() -> str:
     order = [theme_of(member) for member in vars(tensor).values()]
     for theme in sorted(themes, key=order.index):
         parts.append(f"\n### Tensor: {theme}\n")
-        parts.extend(entry(name, member, level=4) for name, member in sorted(themes[theme]))
+        parts.extend(tensor_entry(name, member) for name, member in sorted(themes[theme]))
     return "".join(parts)
+
+
+def tensor_entry(name: str, member: Any) -> str:
+    """A method or an attribute; of a method's other names only what it is the same as."""
+    function = getattr(member, "__func__", member)
+    if isinstance(function, FunctionType) and function.__name__ != name:
+        shown = signature(name, member)
+        return f"\n#### `{shown}`\n\nThe same as `{function.__name__}`.\n"
+    return entry(name, member, level=4)
 
 
 def theme_of(member: Any) -> str:

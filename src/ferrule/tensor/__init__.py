@@ -6,7 +6,7 @@ modules by topic, and `Tensor` is the list of these: `softmax = reductions.softm
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, final
 
 from ferrule.gradient import enable_grad, is_training, no_grad, train
 from ferrule.helpers import not_a_function
@@ -154,10 +154,8 @@ class Tensor(TensorBase, metaclass=_TensorType):
         return exchange.array_interface(self)
 
     if TYPE_CHECKING:
-        training: ClassVar[bool]
         data = reading.data
     else:  # a checker would take any other name for granted
-        training = property(lambda self: is_training(), doc="The mode of this thread.")
         data = hints.DataMethod(reading.data)
         __getattr__ = hints.explain_missing
 
@@ -206,7 +204,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     stride = exchange.stride
     storage_offset = exchange.storage_offset
     is_contiguous = exchange.is_contiguous
-    nelement = exchange.nelement
+    nelement = reading.numel
     ndimension = exchange.ndimension
     is_nonzero = exchange.is_nonzero
     __complex__ = exchange.to_complex
@@ -232,7 +230,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     requires_grad_ = autograd.requires_grad_
     zero_grad = autograd.zero_grad
     clone = autograd.clone
-    copy = autograd.copy
+    copy = autograd.clone
     contiguous = autograd.contiguous
     contiguous_backward = autograd.contiguous_backward
     backward = autograd.backward
@@ -294,7 +292,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     clamp = elementwise.clamp
     clamp_min = elementwise.clamp_min
     clamp_max = elementwise.clamp_max
-    clip = elementwise.clip
+    clip = elementwise.clamp
     isclose = elementwise.isclose
     __rlshift__ = elementwise.rlshift
     __rrshift__ = elementwise.rrshift
@@ -443,8 +441,8 @@ class Tensor(TensorBase, metaclass=_TensorType):
     absolute = functions.abs
     power = arithmetic.pow
     frac = numeric.frac
-    fix = numeric.fix
-    sgn = numeric.sgn
+    fix = functions.trunc
+    sgn = functions.sign
     signbit = numeric.signbit
     angle = numeric.angle
     copysign = numeric.copysign
@@ -496,7 +494,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     squeeze = movement.squeeze
     unsqueeze = movement.unsqueeze
     expand = movement.expand
-    broadcast_to = movement.broadcast_to
+    broadcast_to = movement.expand
     expand_as = movement.expand_as
     permute = movement.permute
     transpose = movement.transpose
@@ -521,7 +519,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
 
     swapaxes = arranging.swapaxes
     swapdims = arranging.swapdims
-    moveaxis = arranging.moveaxis
+    moveaxis = movement.movedim
     t = arranging.t
     adjoint = arranging.adjoint
     ravel = arranging.ravel
@@ -539,17 +537,17 @@ class Tensor(TensorBase, metaclass=_TensorType):
     constant_pad_nd = arranging.constant_pad_nd
     broadcast_shapes = staticmethod(arranging.broadcast_shapes)
     broadcast_tensors = arranging.broadcast_tensors
-    concat = arranging.concat
-    concatenate = arranging.concatenate
+    concat = joining.cat
+    concatenate = joining.cat
     hstack = arranging.hstack
     vstack = arranging.vstack
-    row_stack = arranging.row_stack
+    row_stack = arranging.vstack
     dstack = arranging.dstack
     column_stack = arranging.column_stack
     cartesian_prod = arranging.cartesian_prod
     split_with_sizes = arranging.split_with_sizes
     tensor_split = arranging.tensor_split
-    array_split = arranging.array_split
+    array_split = arranging.tensor_split
     hsplit = arranging.hsplit
     vsplit = arranging.vsplit
     dsplit = arranging.dsplit
@@ -629,7 +627,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
 
     diff = differences.diff
     trapezoid = differences.trapezoid
-    trapz = differences.trapz
+    trapz = differences.trapezoid
     cumulative_trapezoid = differences.cumulative_trapezoid
     cov = differences.cov
     corrcoef = differences.corrcoef
@@ -783,7 +781,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     slogdet = solvers.slogdet
     logdet = solvers.logdet
     inv = solvers.inv
-    inverse = solvers.inverse
+    inverse = solvers.inv
     pinv = solvers.pinv
     pinverse = solvers.pinverse
     matrix_power = solvers.matrix_power
@@ -998,7 +996,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     atan2_ = inplace.atan2_
     hypot_ = inplace.hypot_
     clamp_ = inplace.clamp_
-    clip_ = inplace.clip_
+    clip_ = inplace.clamp_
     clamp_min_ = inplace.clamp_min_
     clamp_max_ = inplace.clamp_max_
     lerp_ = inplace.lerp_

@@ -13,7 +13,7 @@ from ferrule.shape.view import ShapeError, same
 from ferrule.tensor.base import TensorBase, is_tensor
 from ferrule.tensor.broadcast import broadcast_shape, known_size
 from ferrule.tensor.cell import DIAGONAL
-from ferrule.tensor.joining import cat, tensors_of
+from ferrule.tensor.joining import tensors_of
 from ferrule.tensor.keywords import method
 from ferrule.tensor.limits import plain
 from ferrule.tensor.movement import listed
@@ -45,17 +45,6 @@ def swapdims(self: Tensor, dim0: int, dim1: int) -> Tensor:
     (3, 2, 4)
     """
     return self.transpose(dim0, dim1)
-
-
-@method
-def moveaxis(self: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
-    """NumPy's name of `movedim`. A view.
-
-    >>> from ferrule import Tensor
-    >>> Tensor.zeros(2, 3, 4).moveaxis(0, -1).shape
-    (3, 4, 2)
-    """
-    return self.movedim(source, destination)
 
 
 @method
@@ -302,28 +291,6 @@ def broadcast_tensors(self: Tensor | Sequence[Tensor], *others: Any) -> tuple[Te
 
 
 @method
-def concat(self: Tensor | Sequence[Tensor], *others: Any, dim: int = 0) -> Tensor:
-    """The same as `cat`.
-
-    >>> from ferrule import Tensor
-    >>> Tensor.concat([Tensor([1]), Tensor([2])]).tolist()
-    [1, 2]
-    """
-    return cat(self, *others, dim=dim)
-
-
-@method
-def concatenate(self: Tensor | Sequence[Tensor], *others: Any, dim: int = 0) -> Tensor:
-    """The same as `cat`.
-
-    >>> from ferrule import Tensor
-    >>> Tensor.concatenate([Tensor([1]), Tensor([2])], axis=0).tolist()
-    [1, 2]
-    """
-    return cat(self, *others, dim=dim)
-
-
-@method
 def hstack(self: Tensor | Sequence[Tensor], *others: Any) -> Tensor:
     """Tensors joined along the second axis, vectors along their only one.
 
@@ -345,17 +312,6 @@ def vstack(self: Tensor | Sequence[Tensor], *others: Any) -> Tensor:
     """
     parts: tuple[Tensor, ...] = _tuple(atleast_2d(self, *others))
     return parts[0].cat(*parts[1:])
-
-
-@method
-def row_stack(self: Tensor | Sequence[Tensor], *others: Any) -> Tensor:
-    """The same as `vstack`.
-
-    >>> from ferrule import Tensor
-    >>> Tensor([1, 2]).row_stack(Tensor([3, 4])).tolist()
-    [[1, 2], [3, 4]]
-    """
-    return vstack(self, *others)
 
 
 @method
@@ -445,17 +401,6 @@ def tensor_split(self: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple[
     places = [whole(place, "[tensor_split] a place") for place in places]
     parts = [range(size)[slice(a, b)] for a, b in pairwise([0, *places, size])]
     return tuple([self.narrow(axis, part.start, len(part)) for part in parts])
-
-
-@method
-def array_split(self: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
-    """NumPy's name of `tensor_split`. Views.
-
-    >>> from ferrule import Tensor
-    >>> [part.tolist() for part in Tensor([1, 2, 3]).array_split(2)]
-    [[1, 2], [3]]
-    """
-    return self.tensor_split(indices_or_sections, dim)
 
 
 @method

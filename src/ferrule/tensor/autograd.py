@@ -107,20 +107,6 @@ def clone(self: Tensor) -> Tensor:
 
 
 @method
-def copy(self: Tensor) -> Tensor:
-    """NumPy's name of `clone`.
-
-    >>> from ferrule import Tensor
-    >>> x = Tensor([1, 2])
-    >>> y = x.copy()
-    >>> y[0] = 5
-    >>> x.tolist()
-    [1, 2]
-    """
-    return self.clone()
-
-
-@method
 def contiguous(self: Tensor) -> Tensor:
     """The same elements in memory of its own, row-major; later operations do not fuse with it.
 

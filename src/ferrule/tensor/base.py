@@ -7,14 +7,14 @@ is resolved to a `Value` when it is used: a write through any handle is seen by 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Never, Self, TypeGuard
+from typing import TYPE_CHECKING, Any, ClassVar, Never, Self, TypeGuard
 
 import numpy as np
 
 from ferrule.calls import unknown_keyword, whole
 from ferrule.dtype import DType, DTypeError, dtypes
 from ferrule.expr import sint
-from ferrule.gradient import GradientError, Leaf, Shape, Value, is_recording
+from ferrule.gradient import GradientError, Leaf, Shape, Value, is_recording, is_training
 from ferrule.lazy import DeviceMismatchError, LazyBuffer
 from ferrule.ops import MovementOps
 from ferrule.shape.layout import storage_view
@@ -46,6 +46,13 @@ class TensorBase:
         "_values_of",
         "_view",
     )
+
+    # Not in `Tensor` itself, whose type has the mode for the class: there it would hide that from
+    # what saves an attribute and sets it again.
+    if TYPE_CHECKING:
+        training: ClassVar[bool]
+    else:
+        training = property(lambda self: is_training(), doc="The mode of this thread.")
 
     _cell: Cell
     _shape: Shape

@@ -77,17 +77,6 @@ def trapezoid(self: Tensor, x: Any = None, dx: Number = 1, axis: int = -1) -> Te
 
 
 @method
-def trapz(self: Tensor, x: Any = None, dx: Number = 1, axis: int = -1) -> Tensor:
-    """The same as `trapezoid`.
-
-    >>> from ferrule import Tensor
-    >>> Tensor([1.0, 2.0]).trapz(Tensor([0.0, 4.0])).item()
-    6.0
-    """
-    return self.trapezoid(x, dx, axis)
-
-
-@method
 def cumulative_trapezoid(self: Tensor, x: Any = None, dx: Number = 1, axis: int = -1) -> Tensor:
     """The integral up to each point but the first, as `trapezoid`.
 

@@ -214,17 +214,6 @@ def clamp_max(self: Tensor, max: Operand) -> Tensor:
 
 
 @method
-def clip(self: Tensor, min: Operand | None = None, max: Operand | None = None) -> Tensor:
-    """The same as `clamp`.
-
-    >>> from ferrule import Tensor
-    >>> Tensor([-2, 0, 7]).clip(max=5).tolist()
-    [-2, 0, 5]
-    """
-    return self.clamp(min, max)
-
-
-@method
 def isclose(
     self: Tensor, other: Operand, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> Tensor:

@@ -13,7 +13,6 @@ import numpy as np
 
 from ferrule.containers import mapped
 from ferrule.dlpack import HOST, array_from, capsule_of
-from ferrule.expr import sint
 from ferrule.gradient import Value
 from ferrule.shape.layout import storage_view
 from ferrule.tensor.base import TensorBase
@@ -284,17 +283,6 @@ def is_contiguous(self: Tensor) -> bool:
     (True, False, True)
     """
     return 0 in self._shape or self._layout().strides == storage_view(self._shape).strides
-
-
-@method
-def nelement(self: Tensor) -> sint:
-    """The number of elements: PyTorch's other name of `numel`.
-
-    >>> from ferrule import Tensor
-    >>> Tensor([[1, 2, 3]]).nelement()
-    3
-    """
-    return self.numel()
 
 
 @method

@@ -170,7 +170,6 @@ hypot_ = _in_place(
     scientific.hypot, "Tensor([3.0, 5.0]).hypot_(Tensor([4.0, 12.0]))", "[5.0, 13.0]"
 )
 clamp_ = _in_place(elementwise.clamp, "Tensor([1.0, 4.0]).clamp_(2, 3)", "[2.0, 3.0]")
-clip_ = _in_place(elementwise.clip, "Tensor([1.0, 4.0]).clip_(2, 3)", "[2.0, 3.0]")
 clamp_min_ = _in_place(elementwise.clamp_min, "Tensor([1.0, 4.0]).clamp_min_(2)", "[2.0, 4.0]")
 clamp_max_ = _in_place(elementwise.clamp_max, "Tensor([1.0, 4.0]).clamp_max_(2)", "[1.0, 2.0]")
 lerp_ = _in_place(

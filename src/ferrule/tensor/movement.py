@@ -262,17 +262,6 @@ def expand(self: Tensor, *shape: Any) -> Tensor:
 
 
 @method
-def broadcast_to(self: Tensor, *shape: Any) -> Tensor:
-    """The same as `expand`. A view.
-
-    >>> from ferrule import Tensor
-    >>> Tensor([1, 2]).broadcast_to(2, 2).tolist()
-    [[1, 2], [1, 2]]
-    """
-    return self.expand(*shape)
-
-
-@method
 def expand_as(self: Tensor, other: Tensor) -> Tensor:
     """Expanded to the shape of another tensor. A view.
 

@@ -140,28 +140,6 @@ def frac(self: Tensor) -> Tensor:
 
 
 @method
-def fix(self: Tensor) -> Tensor:
-    """The same as `trunc`.
-
-    >>> from ferrule import Tensor
-    >>> Tensor([1.5, -1.5]).fix().tolist()
-    [1.0, -1.0]
-    """
-    return self.trunc()
-
-
-@method
-def sgn(self: Tensor) -> Tensor:
-    """The same as `sign`.
-
-    >>> from ferrule import Tensor
-    >>> Tensor([-2.5, 0.0]).sgn().tolist()
-    [-1.0, 0.0]
-    """
-    return self.sign()
-
-
-@method
 def signbit(self: Tensor) -> Tensor:
     """Whether each element has a minus sign; -0.0 has one.
 

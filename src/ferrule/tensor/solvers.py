@@ -126,17 +126,6 @@ def inv(self: Tensor) -> Tensor:
 
 
 @method
-def inverse(self: Tensor) -> Tensor:
-    """The same as `inv`.
-
-    >>> from ferrule import Tensor
-    >>> Tensor([[2.0]]).inverse().tolist()
-    [[0.5]]
-    """
-    return self.inv()
-
-
-@method
 def pinv(
     self: Tensor,
     rtol: Operand | None = None,
