@@ -22,6 +22,9 @@ LISTED = re.findall(r"^\| `([\w/]+\.py)` \|", LAYOUT, re.MULTILINE)
 # helpers: the only edges upward. The backend of einops says of which module's tensors it is.
 NAMES_OTHERS = {"device", "einops_backend", "helpers", "tensor.namespace"}
 
+# In `tensor/base.py`, for type checkers alone: the class that is made of the functions above it.
+FOR_CHECKERS = "from ferrule.tensor import Tensor as Tensor"
+
 
 def module_name(path: Path) -> str:
     parts = path.relative_to(SOURCE).with_suffix("").parts
@@ -55,23 +58,12 @@ class Named(NamedTuple):
     """Texts that a module could be loaded by."""
 
 
-def for_annotations(tree: ast.Module) -> set[ast.AST]:
-    """The import of `Tensor` for type checkers alone: the class is made of the functions below."""
-    checked = [
-        n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"
-    ]
-    lines = [line for branch in checked for line in branch.body]
-    return {line for line in lines if ast.unparse(line) == "from ferrule.tensor import Tensor"}
-
-
 @functools.cache
 def named_in(name: str) -> Named:
     named = Named([], [])
-    tree = ast.parse(MODULES[name].read_text())
-    annotating = for_annotations(tree) if name.startswith("tensor.") else set()
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(MODULES[name].read_text())):
         names: list[str] = []
-        if node in annotating:
+        if name == "tensor.base" and ast.unparse(node) == FOR_CHECKERS:
             continue
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]

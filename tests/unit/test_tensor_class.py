@@ -85,6 +85,16 @@ def test_the_class_body_is_plain() -> None:
         assert isinstance(value, ast.Attribute | ast.Name | ast.Constant | ast.Tuple)
 
 
+@pytest.mark.parametrize("topic", TOPICS)
+def test_functions_do_not_call_the_class(topic: str) -> None:
+    """They know its base by that name, which has no methods and makes objects without them."""
+    tree = ast.parse(FILE.with_name(f"{topic}.py").read_text())
+    called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    owners = [node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    used = [node.lineno for node in called + owners if ast.unparse(node) == "Tensor"]
+    assert not used, f"tensor/{topic}.py calls Tensor, or what it has, in lines {used}"
+
+
 def test_no_name_is_assigned_twice() -> None:
     names = [
         ast.unparse(target)

@@ -5,18 +5,13 @@ Integers and bools are computed as the default float where a function is one of 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import errorfunction, special
 from ferrule.tensor.arithmetic import Operand, apply, as_floats, float_value
-from ferrule.tensor.base import TensorBase
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.data import from_host
 from ferrule.tensor.functions import in_float32
 from ferrule.tensor.keywords import method
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
 
 
 @method
@@ -312,9 +307,7 @@ def prelu(self: Tensor, weight: Operand) -> Tensor:
     >>> Tensor([[-1.0, -2.0]]).prelu(Tensor([0.5, 0.25])).tolist()
     [[-0.5, -0.5]]
     """
-    value = (
-        weight._read() if isinstance(weight, TensorBase) else from_host(weight, None, self.device)
-    )
+    value = weight._read() if isinstance(weight, Tensor) else from_host(weight, None, self.device)
     count = value.shape[0] if value.shape else 1
     rank = len(self._shape)
     channels = self._shape[min(1, rank - 1)] if rank else 1

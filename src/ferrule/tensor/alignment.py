@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ferrule.counting import count_to
 from ferrule.dtype import dtypes
@@ -21,17 +20,13 @@ from ferrule.gradient import Value
 from ferrule.ops import BinaryOps
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import rowwise
-from ferrule.tensor.base import TensorBase
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import known_size
 from ferrule.tensor.data import from_host
 from ferrule.tensor.elementwise import less_or_equal
 from ferrule.tensor.keywords import method
 from ferrule.tensor.loss import reduced
 from ferrule.tensor.positions import index_value
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
-
 
 _NOWHERE = -1e30
 
@@ -90,7 +85,7 @@ def ctc_loss(
 
 def _lengths(self: Tensor, given: Sequence[int] | int | Tensor, batch: int) -> Value:
     """One length for each sequence of the batch."""
-    if not isinstance(given, TensorBase):
+    if not isinstance(given, Tensor):
         numbers = [given] * batch if isinstance(given, int) else list(given)
         value = from_host(numbers, dtypes.int32, self.device)
     else:
@@ -121,7 +116,7 @@ def _labels(
     total = known_size(value.shape[0], "ctc_loss")
     if len(self._shape) == 2 or total == 0:
         return value.reshape((1, total)).expand((batch, total))
-    longest = total if isinstance(given, TensorBase | int) else max(given, default=0)
+    longest = total if isinstance(given, Tensor | int) else max(given, default=0)
     before = self._wrap(lengths).cumsum(0, lengths.dtype)._read() - lengths
     shape = (batch, longest)
     place = count_to(longest, dtypes.int32, self.device).reshape((1, longest)).expand(shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -13,18 +13,14 @@ from ferrule.expr import Expr
 from ferrule.gradient import Entry, Gradients, Number, Rule, Value, constant, record
 from ferrule.helpers import type_name
 from ferrule.ops import BinaryOps, UnaryOps
-from ferrule.tensor.base import TensorBase
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import broadcast, check_devices
 from ferrule.tensor.data import from_host, scalar_dtype
 from ferrule.tensor.keywords import method
 from ferrule.tensor.power import power
 from ferrule.tensor.special import widened, with_sign
 
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
-
-
-Operand: TypeAlias = TensorBase | Number | Any
+Operand: TypeAlias = Tensor | Number | Any
 WEAK = (bool, int, float, Expr)
 
 
@@ -153,7 +149,7 @@ def _not_bool(value: Value, what: str, instead: str) -> None:
 def operands(self: Tensor, other: Operand, what: str) -> tuple[Value, Value]:
     """This tensor and another operand, brought to one dtype and shape."""
     a = self._read()
-    if isinstance(other, TensorBase):
+    if isinstance(other, Tensor):
         b = other._read()
     elif isinstance(other, np.generic):
         return _weak_operands(a, other.item())
@@ -201,7 +197,7 @@ def as_floats(self: Tensor, other: Operand | None = None) -> Tensor:
 
     An integer stays one if `other` is a float, since what is done with both is in its dtype.
     """
-    stays = isinstance(other, TensorBase) and dtypes.is_float(other.dtype)
+    stays = isinstance(other, Tensor) and dtypes.is_float(other.dtype)
     return self if stays or dtypes.is_float(self.dtype) else self._wrap(float_value(self))
 
 

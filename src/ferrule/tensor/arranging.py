@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ferrule.calls import is_several, whole
 from ferrule.expr import sint
 from ferrule.gradient import Number
 from ferrule.shape.view import ShapeError, same
-from ferrule.tensor.base import TensorBase, is_tensor
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import broadcast_shape, known_size
 from ferrule.tensor.cell import DIAGONAL
 from ferrule.tensor.joining import tensors_of
 from ferrule.tensor.keywords import method
 from ferrule.tensor.limits import plain
 from ferrule.tensor.movement import listed
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
-
 
 # -- axes ----------------------------------------------------------------------------------------
 
@@ -390,7 +386,7 @@ def tensor_split(self: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple[
     axis = self._axis(dim, "tensor_split")
     size = known_size(self._shape[axis], "tensor_split")
     places = indices_or_sections
-    if is_tensor(places):
+    if isinstance(places, Tensor):
         places = places.tolist()
     if not is_several(places):
         places = whole(places, "[tensor_split] the number of parts")
@@ -473,7 +469,7 @@ def _tuple(parts: Any) -> Any:
 
 def _each(first: Any, others: Sequence[Any], function: Any) -> Any:
     """A function of one tensor, or of each of several, which may come as one list."""
-    if isinstance(first, TensorBase) and not others:
+    if isinstance(first, Tensor) and not others:
         return function(first)
     return tuple([function(part) for part in tensors_of(first, others)])
 

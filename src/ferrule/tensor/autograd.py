@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, Self, final
+from typing import Any, Final, Self, final
 from weakref import WeakKeyDictionary, ref
 
 from ferrule.backward import Hook, hooks, pull_back
 from ferrule.gradient import Edge, GradientError, Leaf, Rule, Shape, Value, no_grad, record
 from ferrule.realize import turn
 from ferrule.shape.view import ShapeError, prod_sint
-from ferrule.tensor.base import TensorBase
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.keywords import method
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
-
 
 _CONTIGUOUS = Rule(lambda grad, _: (grad.contiguous(),))
 _CLONE = Rule(lambda grad, _: (grad,))
 _numbers = count()
-_retaining: Final[WeakKeyDictionary[Edge, list[ref[TensorBase]]]] = WeakKeyDictionary()
+_retaining: Final[WeakKeyDictionary[Edge, list[ref[Tensor]]]] = WeakKeyDictionary()
 """By the edge at which a gradient arrives, the tensors that keep it though they are no leaves."""
 
 
@@ -169,7 +165,7 @@ def backward(
     )
     for edge, grad in found.items():
         for tensor in _owners(edge) if owners is None else owners[edge]:
-            if isinstance(tensor, TensorBase):
+            if isinstance(tensor, Tensor):
                 _accumulate(tensor, grad)
     return self
 
@@ -202,7 +198,7 @@ def register_hook(self: Tensor, hook: Callable[[Any], Tensor | None]) -> HookHan
         found = hook(given)
         if found is None:
             found = given
-        if not isinstance(found, TensorBase):
+        if not isinstance(found, Tensor):
             raise TypeError(f"[register_hook] a hook returns a Tensor or None, not {found!r}")
         if found._shape != shape:
             raise ShapeError(
@@ -246,7 +242,7 @@ def _required_edge(self: Tensor, what: str) -> Edge:
     return edge
 
 
-def _accumulate(self: TensorBase, grad: Value) -> None:
+def _accumulate(self: Tensor, grad: Value) -> None:
     before = self._grad
     if before is None or grad.edge is not None:
         self._grad = self._wrap(grad if before is None else before._read() + grad)
@@ -295,7 +291,7 @@ def gradient(
     """
     value = self._read()
     for target in targets:
-        if not isinstance(target, TensorBase):
+        if not isinstance(target, Tensor):
             raise TypeError(f"[gradient] the target {target!r:.60} is no tensor")
     edges = [target._read().edge for target in targets]
     wanted = [edge for edge in edges if edge is not None]
@@ -311,7 +307,7 @@ def check_gradient(self: Tensor, value: object) -> None:
     """Raises for what cannot be the `.grad` of a tensor."""
     if value is None:
         return
-    if not isinstance(value, TensorBase):
+    if not isinstance(value, Tensor):
         raise TypeError(f"[grad] a gradient is a Tensor or None, not {type(value)}")
     if value._shape != self._shape:
         raise ShapeError(
@@ -336,7 +332,7 @@ def _owners(edge: Edge) -> list[object]:
 def _by_edge(inputs: Tensor | Sequence[Tensor]) -> dict[Edge, list[Tensor]]:
     """The tensors by the edge at which their gradient arrives."""
     found: dict[Edge, list[Tensor]] = {}
-    given = [inputs] if isinstance(inputs, TensorBase) else inputs
+    given = [inputs] if isinstance(inputs, Tensor) else inputs
     for position, tensor in enumerate(given):
         edge = tensor._read().edge
         if edge is None:

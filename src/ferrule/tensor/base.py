@@ -7,7 +7,7 @@ is resolved to a `Value` when it is used: a write through any handle is seen by 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Never, Self, TypeGuard
+from typing import TYPE_CHECKING, Any, ClassVar, Never, Self
 
 import numpy as np
 
@@ -22,9 +22,6 @@ from ferrule.shape.view import ShapeError, View, prod_sint
 from ferrule.tensor.broadcast import fit_shape
 from ferrule.tensor.cell import MOVES, Cache, Cell, Move, Part, moved_view
 from ferrule.tensor.data import DTypeLike, from_host, to_device, to_dtype
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
 
 _NUMBERS = (bool, int, float, list, tuple, np.generic)  # they have to fit the elements' dtype
 
@@ -374,6 +371,9 @@ class TensorBase:
         self._requires_grad = value
 
 
-def is_tensor(given: object) -> TypeGuard[Tensor]:
-    """Whether an object is a tensor."""
-    return isinstance(given, TensorBase)
+# The name for functions of tensors, of which the class is made and which are below it. It is the
+# class to type checkers; at run time its base, of which it is the only subclass.
+if TYPE_CHECKING:
+    from ferrule.tensor import Tensor as Tensor
+else:
+    Tensor = TensorBase

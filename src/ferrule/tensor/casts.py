@@ -5,13 +5,9 @@ The functions hide Python's types of these names, so that no annotation here has
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ferrule.dtype import dtypes
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.keywords import method
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
 
 
 @method

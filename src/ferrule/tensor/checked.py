@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from ferrule.calls import is_several, whole
 from ferrule.expr import Expr
-from ferrule.tensor.base import TensorBase
+from ferrule.tensor.base import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
 Check: TypeAlias = Callable[[Any, str, str], Any]
@@ -37,7 +37,7 @@ _tensor_types: set[type[Any]] = set()
 _tensor_types_or_none: set[type[Any]] = {NoneType}
 
 
-def are_tensors(owner: type[TensorBase]) -> None:
+def are_tensors(owner: type[Tensor]) -> None:
     """Says that objects of a class are tensors, which are found to be right the fastest."""
     _tensor_types.add(owner)
     _tensor_types_or_none.add(owner)
@@ -103,7 +103,7 @@ def checked(
 
 
 def _tensor(given: Any, what: str, name: str) -> Any:
-    if not isinstance(given, TensorBase):
+    if not isinstance(given, Tensor):
         raise no_tensor(what, name, given)
     return given
 
@@ -113,7 +113,7 @@ def _whole_number(given: Any, what: str, name: str) -> Any:
 
 
 def _whole_numbers(given: Any, what: str, name: str) -> Any:
-    if isinstance(given, TensorBase):
+    if isinstance(given, Tensor):
         return given
     if not is_several(given):
         return _whole_number(given, what, name)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ferrule.dtype import DType, promote
 from ferrule.expr import as_int
 from ferrule.gradient import Shape, Value
 from ferrule.shape.view import ShapeError
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import check_devices
 from ferrule.tensor.keywords import method
 from ferrule.tensor.rowwise import accumulating
 from ferrule.tensor.windows import Pair, Sizes, each, known_sizes, paddings, put_back, windows
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
 
 
 @method

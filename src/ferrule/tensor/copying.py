@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ferrule.dtype import dtypes
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.data import Array
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
 
 
 def _own_requires_grad(self: Tensor) -> bool | None:

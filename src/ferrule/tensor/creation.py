@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from ferrule.random import manual_seed as seed_devices
 from ferrule.random import random_words, uniform_from
 from ferrule.shape.view import ShapeError, prod_sint
 from ferrule.tensor import special
-from ferrule.tensor.base import TensorBase
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import fit_shape, whole_size
 from ferrule.tensor.data import (
     DTypeLike,
@@ -34,10 +34,6 @@ from ferrule.tensor.keywords import method
 from ferrule.tensor.limits import count_steps, plain
 from ferrule.tensor.matrices import above, diagonal_matrix
 from ferrule.tensor.movement import listed
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
-
 
 _COUNTERS = (dtypes.int32, dtypes.int64, dtypes.uint64)
 
@@ -113,7 +109,7 @@ def full(
     wanted = _shape(sizes, "full")
     if isinstance(fill_value, np.ndarray) and not fill_value.ndim:
         fill_value = fill_value[()]
-    if isinstance(fill_value, TensorBase | np.ndarray):
+    if isinstance(fill_value, Tensor | np.ndarray):
         value = cls(fill_value, device, dtype)._read()
         return _made(cls, fit_shape(value, wanted, "full"), requires_grad)
     number = python_number(fill_value, "[full] the value is a number")

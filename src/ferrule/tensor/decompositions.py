@@ -7,12 +7,13 @@ default float; float16 and bfloat16 go through float32 and are rounded once.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeVar
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from ferrule.dtype import DTypeError, dtypes
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import factoring, solving
 from ferrule.tensor.arithmetic import Operand, as_floats
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.keywords import method
 from ferrule.tensor.solvers import (
     in_own_float,
@@ -22,10 +23,6 @@ from ferrule.tensor.solvers import (
     system,
     takes_vectors,
 )
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
-
 
 T = TypeVar("T")
 Order = str | float | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -10,16 +10,13 @@ from ferrule.dtype import dtypes, promote
 from ferrule.gradient import Value
 from ferrule.shape.view import ShapeError
 from ferrule.tensor.arithmetic import as_floats
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import known_size
 from ferrule.tensor.data import DTypeLike, to_device, to_dtype
 from ferrule.tensor.joining import tensors_of
 from ferrule.tensor.keywords import method
 from ferrule.tensor.matrices import diagonal_matrix, diagonal_part
 from ferrule.tensor.norms import norm_along
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
-
 
 # -- diagonals -----------------------------------------------------------------------------------
 

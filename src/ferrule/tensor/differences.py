@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ferrule.dtype import DTypeError, dtypes, promote
 from ferrule.gradient import Number, Value
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import rowwise
 from ferrule.tensor.arithmetic import as_floats, float_value
-from ferrule.tensor.base import TensorBase
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import broadcast, check_devices, known_size
 from ferrule.tensor.data import from_host
 from ferrule.tensor.keywords import method
 from ferrule.tensor.matrices import diagonal_part, matrix_product, transposed
 from ferrule.tensor.scan import along, last_part
 from ferrule.tensor.special import at_least
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
 
 
 def _neighbours(value: Value) -> tuple[Value, Value]:
@@ -100,7 +97,7 @@ def _integrated(
     doubled = before + after
     if x is None:
         return finish(self._wrap(doubled * (0.5 * dx)))
-    points = x._read() if isinstance(x, TensorBase) else from_host(x, None, self.device)
+    points = x._read() if isinstance(x, Tensor) else from_host(x, None, self.device)
     check_devices(heights, points, what)
     dtype = promote(heights.dtype, points.dtype)
     if len(points.shape) > 1:

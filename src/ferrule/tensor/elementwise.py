@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,13 +19,10 @@ from ferrule.tensor.arithmetic import (
     reflected,
     weak_dtype,
 )
-from ferrule.tensor.base import TensorBase, is_tensor
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import broadcast_shape, check_devices, expanded
 from ferrule.tensor.data import constant, from_host, scalar_dtype
 from ferrule.tensor.keywords import method
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
 
 
 def less_or_equal(a: Value, b: Value) -> Value:
@@ -411,7 +407,7 @@ def choose(self: Tensor, input: Operand, other: Operand) -> Tensor:
     """`input` where this condition holds, `other` elsewhere."""
     condition = self._read()
     if condition.dtype is not dtypes.bool:
-        if isinstance(input, TensorBase) and input.dtype is dtypes.bool:
+        if isinstance(input, Tensor) and input.dtype is dtypes.bool:
             raise DTypeError(
                 f"[where] the condition comes first: write condition.where(x, y), and not "
                 f"x.where(condition, y) with an x of {condition.dtype}"
@@ -428,9 +424,9 @@ def _branches(self: Tensor, yes: Operand, no: Operand) -> tuple[Value, Value]:
     """The two branches in one dtype."""
     yes = yes.item() if isinstance(yes, np.generic) else yes
     no = no.item() if isinstance(no, np.generic) else no
-    if isinstance(yes, TensorBase):
+    if isinstance(yes, Tensor):
         return _unbroadcast(yes, no)
-    if isinstance(no, TensorBase):
+    if isinstance(no, Tensor):
         b, a = _unbroadcast(no, yes)
         return a, b
     device = self.device
@@ -441,13 +437,13 @@ def _branches(self: Tensor, yes: Operand, no: Operand) -> tuple[Value, Value]:
     return _branches(self, yes, first) if isinstance(yes, WEAK) else _branches(self, first, no)
 
 
-def _unbroadcast(self: TensorBase, other: Operand) -> tuple[Value, Value]:
+def _unbroadcast(self: Tensor, other: Operand) -> tuple[Value, Value]:
     """This tensor and another operand in one dtype, each with its own shape."""
     a = self._read()
     if isinstance(other, WEAK):
         dtype = weak_dtype(a.dtype, other)
         return a.cast(dtype), Value(constant(other, dtype, (), a.node.device))
-    b = other._read() if isinstance(other, TensorBase) else from_host(other, None, self.device)
+    b = other._read() if isinstance(other, Tensor) else from_host(other, None, self.device)
     check_devices(a, b, "where")
     dtype = promote(a.dtype, b.dtype)
     return a.cast(dtype), b.cast(dtype)
@@ -461,12 +457,12 @@ def masked_fill(self: Tensor, mask: Operand, value: Operand) -> Tensor:
     >>> Tensor([1, 2, 3]).masked_fill(Tensor([True, False, True]), 0).tolist()
     [0, 2, 0]
     """
-    condition = mask if is_tensor(mask) else self._wrap(from_host(mask, None, self.device))
+    condition = mask if isinstance(mask, Tensor) else self._wrap(from_host(mask, None, self.device))
     broadcast_shape((condition._shape, self._shape), "masked_fill")
     # A fraction must not make floats of large integers on the way.
     new = (
         value._read().cast(self.dtype)
-        if isinstance(value, TensorBase)
+        if isinstance(value, Tensor)
         else from_host(value, self.dtype, self.device)
     )
     return self._wrap(condition.where(self._wrap(new), self)._read())

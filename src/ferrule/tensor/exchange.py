@@ -7,7 +7,7 @@ never changed. A lender that writes changes what the tensor reads from then on.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from ferrule.containers import mapped
 from ferrule.dlpack import HOST, array_from, capsule_of
 from ferrule.gradient import Value
 from ferrule.shape.layout import storage_view
-from ferrule.tensor.base import TensorBase
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.data import (
     Array,
     DTypeLike,
@@ -26,10 +26,6 @@ from ferrule.tensor.data import (
     to_dtype,
 )
 from ferrule.tensor.keywords import method
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
-
 
 # NumPy's name of each operator, the method of a tensor on its left, and of one on its right.
 _OPERATORS: Final = {
@@ -171,10 +167,10 @@ def array_ufunc(self: Tensor, ufunc: Any, method: str, *inputs: Any, **kwargs: A
     """
     if method == "__call__" and not kwargs and ufunc.__name__ in _OPERATORS:
         left, right = _OPERATORS[ufunc.__name__]
-        if isinstance(inputs[0], TensorBase):
+        if isinstance(inputs[0], Tensor):
             return getattr(inputs[0], left)(inputs[1])
         return getattr(inputs[1], right)(inputs[0])
-    if any(isinstance(out, TensorBase) for out in kwargs.get("out", ())):
+    if any(isinstance(out, Tensor) for out in kwargs.get("out", ())):
         raise TypeError(
             f"[np.{ufunc.__name__}] NumPy cannot write to a tensor, as `out`; assign its "
             "result: x.assign(...)"
@@ -339,9 +335,7 @@ def array_interface(self: Tensor) -> dict[str, Any]:
 
 def _as_arrays(arguments: Any) -> Any:
     """The arguments of a function of NumPy's, with an array in the place of each tensor."""
-    return mapped(
-        arguments, lambda leaf: np.asarray(leaf) if isinstance(leaf, TensorBase) else leaf
-    )
+    return mapped(arguments, lambda leaf: np.asarray(leaf) if isinstance(leaf, Tensor) else leaf)
 
 
 def _shared(

@@ -8,19 +8,16 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from ferrule.dtype import DTypeError, dtypes
 from ferrule.gradient import Entry, GradientError, Gradients, Rule, Value, record
 from ferrule.ops import UnaryOps
 from ferrule.tensor import errorfunction, special
 from ferrule.tensor.arithmetic import apply, float_value, round_down
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.data import DTypeLike, to_dtype
 from ferrule.tensor.keywords import method
 from ferrule.tensor.special import magnitude, widened, with_sign
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
 
 
 def round_half_even(value: Value) -> Value:

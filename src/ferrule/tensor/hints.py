@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NoReturn, final
 
-from ferrule.tensor.base import TensorBase
+from ferrule.tensor.base import Tensor
 
 _SAME_SHAPE: Final = "a tensor keeps its shape; write x = x.{}(...), which shares its memory"
 _REAL: Final = "tensors are real: leave it out"
@@ -115,7 +115,7 @@ class DataMethod:
         raise AttributeError(_DATA)
 
 
-def explain_missing(self: TensorBase, name: str) -> Any:
+def explain_missing(self: Tensor, name: str) -> Any:
     """`__getattr__`: the error for a name that tensors do not have, with what does it here."""
     try:
         return object.__getattribute__(self, name)

@@ -10,7 +10,7 @@ mask holds stays lazy.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from ferrule.gradient import Value
 from ferrule.realize import turn
 from ferrule.shape.view import ShapeError, same
 from ferrule.tensor.arithmetic import Operand
-from ferrule.tensor.base import TensorBase, is_tensor
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import broadcast_shape, known_size
 from ferrule.tensor.cell import SELECT
 from ferrule.tensor.keywords import method
@@ -40,10 +40,6 @@ from ferrule.tensor.positions import (
     without_gaps,
     wrapped,
 )
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
-
 
 # -- taking an index apart -----------------------------------------------------------------------
 
@@ -113,7 +109,7 @@ def _item(self: Tensor, part: Any, axis: int) -> Item:
         return take_slice(part, size, axis)
     if isinstance(part, Expr):
         return part
-    if isinstance(part, TensorBase):
+    if isinstance(part, Tensor):
         return Gather(None, wrapped(index_value(part._read()), size, "index", axis))
     if isinstance(part, np.ndarray | list | tuple | range):
         return chosen(part, size, axis, self._shape, self.device)
@@ -196,7 +192,7 @@ def iterated(self: Tensor) -> Any:
 
 
 def contains(self: Tensor, value: Any) -> bool:
-    if not isinstance(value, TensorBase | bool | int | float | np.generic | np.ndarray):
+    if not isinstance(value, Tensor | bool | int | float | np.generic | np.ndarray):
         return False
     return bool((self == value).any().item())
 
@@ -307,7 +303,7 @@ def masked_select(self: Tensor, mask: Tensor) -> Tensor:
 
 
 def setitem(self: Tensor, key: Any, value: Operand) -> None:
-    mask = key if is_tensor(key) and key.dtype is dtypes.bool else None
+    mask = key if isinstance(key, Tensor) and key.dtype is dtypes.bool else None
     if mask is not None and _is_single(value):
         _set_where(self, mask, value)
         return
@@ -330,9 +326,7 @@ def put_at(self: Tensor, key: Any, value: Any, what: str, accumulate: bool = Fal
             new = view._fitted(value, what)
             if accumulate:
                 new = view._read() + new
-            elif (
-                isinstance(value, TensorBase) and value._cell is view._cell and _is_read(view, new)
-            ):
+            elif isinstance(value, Tensor) and value._cell is view._cell and _is_read(view, new):
                 view._cell.rewrite()
                 return  # `x[i:j] += y` ends with what it has done to this very part
         view._store(new, what)
@@ -372,7 +366,7 @@ def _is_truth(part: Any) -> bool:
     """Whether part of an index is one bool: Python's, NumPy's, or a tensor without axes."""
     if type(part) in _PLAIN:
         return False
-    if isinstance(part, TensorBase):
+    if isinstance(part, Tensor):
         return not part._shape and part.dtype is dtypes.bool
     if isinstance(part, np.ndarray):
         return part.ndim == 0 and part.dtype == np.bool_
@@ -387,7 +381,7 @@ def _axes_used(part: Any) -> int:
     """How many axes part of an index stands for."""
     if part is None or part is Ellipsis or _is_truth(part):
         return 0
-    if isinstance(part, TensorBase):
+    if isinstance(part, Tensor):
         return part.ndim if part.dtype is dtypes.bool else 1
     if isinstance(part, np.ndarray | list):
         array = np.asarray(part)
@@ -403,13 +397,13 @@ def _is_read(view: Tensor, value: Value) -> bool:
 
 def _is_single(value: Any) -> bool:
     return isinstance(value, bool | int | float) or (
-        isinstance(value, TensorBase) and all(same(size, 1) for size in value._shape)
+        isinstance(value, Tensor) and all(same(size, 1) for size in value._shape)
     )
 
 
 def _mask_of(part: Any) -> np.ndarray[Any, Any] | None:
     """A mask of bools on the host; None for any other index."""
-    if is_tensor(part):
+    if isinstance(part, Tensor):
         return part.numpy(copy=False) if part.dtype is dtypes.bool else None
     if isinstance(part, np.ndarray):
         return part if part.dtype == np.bool_ else None

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import update_wrapper
 from inspect import unwrap
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias
+from typing import Any, Concatenate, ParamSpec, TypeAlias
 
 from ferrule.dtype import DTypeError, dtypes
 from ferrule.realize import turn
@@ -30,10 +30,8 @@ from ferrule.tensor import (
     scientific,
 )
 from ferrule.tensor.arithmetic import Operand
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.keywords import method
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
 
 P = ParamSpec("P")
 Method: TypeAlias = Callable[Concatenate["Tensor", P], "Tensor"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,16 +13,12 @@ from ferrule.fold import is_negative_zero
 from ferrule.gradient import Number, Shape, Value
 from ferrule.gradient.joined import all_true, concatenated
 from ferrule.shape.view import ShapeError, same
-from ferrule.tensor.base import TensorBase, is_tensor
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import check_devices, known_size, whole_size
 from ferrule.tensor.data import from_host
 from ferrule.tensor.keywords import method
 from ferrule.tensor.limits import plain
 from ferrule.tensor.movement import listed, reshaped
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
-
 
 # -- padding -------------------------------------------------------------------------------------
 
@@ -128,7 +124,7 @@ def cat(self: Tensor | Sequence[Tensor], *others: Any, dim: int = 0) -> Tensor:
     >>> Tensor.cat([Tensor([[1]]), Tensor([[2]])], dim=1).tolist()
     [[1, 2]]
     """
-    if not isinstance(self, TensorBase) and len(others) == 1 and isinstance(others[0], int):
+    if not isinstance(self, Tensor) and len(others) == 1 and isinstance(others[0], int):
         return cat(self, dim=others[0])  # as PyTorch's cat([a, b], 1)
     parts = tensors_of(self, others, "cat")
     # PyTorch's convention: an empty vector joins anything.
@@ -154,7 +150,7 @@ def stack(self: Tensor | Sequence[Tensor], *others: Any, dim: int = 0) -> Tensor
     >>> Tensor.stack([Tensor([1, 2]), Tensor([3, 4])], dim=1).tolist()
     [[1, 3], [2, 4]]
     """
-    if not isinstance(self, TensorBase) and len(others) == 1 and isinstance(others[0], int):
+    if not isinstance(self, Tensor) and len(others) == 1 and isinstance(others[0], int):
         return stack(self, dim=others[0])
     parts = tensors_of(self, others, "stack")
     shape = parts[0]._shape
@@ -269,7 +265,7 @@ def repeat_interleave(
 
 def _repeat_each(self: Tensor, repeats: Any, axis: int, output_size: int | None) -> Tensor:
     """Each element as often as it says for it."""
-    counts = np.asarray(repeats.numpy() if is_tensor(repeats) else repeats)
+    counts = np.asarray(repeats.numpy() if isinstance(repeats, Tensor) else repeats)
     size = known_size(self._shape[axis], "repeat_interleave")
     if counts.size == 1:
         counts = np.broadcast_to(counts.reshape(1), (size,))
@@ -353,7 +349,7 @@ def tensors_of(first: Any, others: Sequence[Any], what: str = "cat") -> list[Ten
     if not parts:
         raise ShapeError(f"[{what}] there are no tensors to join; give one at least")
     for part in parts:
-        if not isinstance(part, TensorBase):
+        if not isinstance(part, Tensor):
             raise TypeError(
                 f"[{what}] {type(part).__name__} is no tensor; make it one with Tensor(...)"
             )

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ferrule.dtype import DType, dtypes, promote
 from ferrule.gradient import Shape, Value
 from ferrule.shape.view import ShapeError, same
 from ferrule.tensor import einstein
 from ferrule.tensor.arithmetic import Operand
-from ferrule.tensor.base import TensorBase
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import broadcast_shape, check_devices
 from ferrule.tensor.data import DTypeLike, from_host, to_dtype
 from ferrule.tensor.einstein import formula_of, parse
 from ferrule.tensor.keywords import method
 from ferrule.tensor.matrices import matrix_product
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
 
 
 def _accumulated(a: DType, b: DType, wanted: DType) -> DType:
@@ -99,7 +96,7 @@ def _product(self: Tensor, other: Operand, wanted: DType | None, swap: bool) -> 
 
 
 def operand_value(self: Tensor, other: Operand) -> Value:
-    if isinstance(other, TensorBase):
+    if isinstance(other, Tensor):
         return other._read()
     return from_host(other, None, self.device)
 
@@ -149,7 +146,7 @@ def einsum(cls: type[Tensor], /, formula: Any, *operands: Any) -> Tensor:
         formula, operands = formula_of((formula, *operands))
     elif len(operands) == 1 and isinstance(operands[0], list | tuple):
         operands = tuple(operands[0])
-    tensors = [part if isinstance(part, TensorBase) else cls(part) for part in operands]
+    tensors = [part if isinstance(part, Tensor) else cls(part) for part in operands]
     inputs, output = parse(formula, [tensor.shape for tensor in tensors])
     dtype = promote(*[tensor.dtype for tensor in tensors])
     values = [tensor._read().cast(dtype) for tensor in tensors]

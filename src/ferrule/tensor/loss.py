@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from math import prod
 from numbers import Real
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,16 +15,13 @@ from ferrule.ops import BinaryOps
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import rowwise
 from ferrule.tensor.arithmetic import Operand, as_floats, float_value, operands
-from ferrule.tensor.base import TensorBase
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import check_devices, known_size
 from ferrule.tensor.classes import Given, LogChances, LogSoftmax, chosen
 from ferrule.tensor.keywords import method
 from ferrule.tensor.linalg import operand_value
 from ferrule.tensor.positions import in_range, index_value
 from ferrule.tensor.special import at_least, log, widened
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
 
 
 def _check_smoothing(smoothing: float, what: str) -> None:
@@ -52,7 +48,7 @@ def _fitting(self: Tensor, target: Operand, what: str) -> tuple[Tensor, Tensor]:
     """
     own, wanted = operands(as_floats(self, target), target, what)
     if own.shape != self._shape and self._shape:
-        given = np.shape(target) if not isinstance(target, TensorBase) else target._shape
+        given = np.shape(target) if not isinstance(target, Tensor) else target._shape
         is_other_order = prod(given) == prod(self._shape)
         fit = f"target.reshape{self._shape}" if is_other_order else f"x.expand{own.shape}"
         raise ShapeError(

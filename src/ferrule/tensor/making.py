@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,16 +13,12 @@ from ferrule.gradient import Number, Value
 from ferrule.random import continue_stream, random_words, stream_of
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import order
-from ferrule.tensor.base import TensorBase
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import known_size
 from ferrule.tensor.data import DTypeLike, to_device, to_dtype
 from ferrule.tensor.keywords import method
 from ferrule.tensor.positions import in_range
 from ferrule.tensor.power import power
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
-
 
 # -- from indices --------------------------------------------------------------------------------
 
@@ -166,7 +162,7 @@ def fill(self: Tensor, value: Any) -> Tensor:
     >>> Tensor([1, 2]).fill(7).tolist()
     [7, 7]
     """
-    if isinstance(value, TensorBase):
+    if isinstance(value, Tensor):
         if value._shape:
             raise ShapeError(f"[fill] one value is needed, not shape {value._shape}")
         return self._wrap(value._read().cast(self.dtype)).expand(self._shape).clone()
@@ -345,7 +341,7 @@ def set_rng_state(state: Tensor, device: str | None = None) -> None:
     >>> from ferrule import Tensor
     >>> Tensor.set_rng_state(Tensor.get_rng_state())
     """
-    if not isinstance(state, TensorBase):
+    if not isinstance(state, Tensor):
         raise TypeError(f"[set_rng_state] {state!r:.60} is no tensor; see get_rng_state()")
     if state._shape != (3,) or state.dtype != dtypes.uint32:
         raise ValueError(

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ferrule.counting import count_to
 from ferrule.dtype import dtypes
 from ferrule.gradient import Value
 from ferrule.shape.view import ShapeError
 from ferrule.tensor.arithmetic import Operand, as_floats, float_value
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import broadcast_shape, expanded, known_size
 from ferrule.tensor.keywords import method
 from ferrule.tensor.loss import class_weights, reduced
 from ferrule.tensor.making import is_class
 from ferrule.tensor.positions import in_range, index_value
 from ferrule.tensor.reductions import largest
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
-
 
 # -- similarity ----------------------------------------------------------------------------------
 

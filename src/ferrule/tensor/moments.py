@@ -7,15 +7,11 @@ the axes: `x.var(False)`. Of no more than `correction` elements the variance is 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ferrule.tensor import rowwise
 from ferrule.tensor.arithmetic import float_value
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.keywords import method
 from ferrule.tensor.reductions import Axes, dropped, reduced_axes
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
 
 
 @method

@@ -7,21 +7,18 @@ NumPy's do, and a write through either is seen by both. All else makes new value
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ferrule.dtype import DType
 from ferrule.expr import Expr, as_expr, as_int, is_zero, present_value, sint, unbind
 from ferrule.gradient import Shape
 from ferrule.ops import MovementOps
 from ferrule.shape.view import ShapeError, prod_sint, same
-from ferrule.tensor.base import is_tensor
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import whole_size
 from ferrule.tensor.cell import moved_view
 from ferrule.tensor.keywords import method
 from ferrule.tensor.limits import at_most, is_part
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
 
 
 def _bounds(pair: Sequence[Any], what: str) -> tuple[sint, sint]:
@@ -391,7 +388,7 @@ def narrow(self: Tensor, dim: int, start: Any, length: int) -> Tensor:
     [2, 3]
     """
     axis = self._axis(dim, "narrow")
-    if is_tensor(start):
+    if isinstance(start, Tensor):
         start = start.item()
     if isinstance(start, int) and start < 0:
         start = as_int(start + self._shape[axis])

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ferrule.dtype import DType
-from ferrule.tensor.base import TensorBase
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.data import DTypeLike
 from ferrule.tensor.data import to_device as known_device
 from ferrule.tensor.keywords import method
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
 
 
 @method
@@ -36,7 +33,7 @@ def to(
     >>> Tensor([1.5]).to(dtypes.int32).tolist(), Tensor([1]).to(Tensor([0.5])).dtype
     ([1], dtypes.float32)
     """
-    if isinstance(target, TensorBase):
+    if isinstance(target, Tensor):
         device, dtype = target.device, target.dtype
     elif isinstance(target, DType):
         dtype = target

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
-
+from ferrule.tensor.base import Tensor
 
 _VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
 # The namespace is made of tensors, and so above them; it is loaded when it is asked for.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ferrule.dtype import dtypes, promote
 from ferrule.expr import sint
@@ -12,6 +12,7 @@ from ferrule.gradient import Value, trains
 from ferrule.shape.view import ShapeError
 from ferrule.tensor.arithmetic import as_floats
 from ferrule.tensor.attention import attention, attention_scores, attention_weights
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import (
     broadcast_shape,
     expanded,
@@ -20,10 +21,6 @@ from ferrule.tensor.broadcast import (
 )
 from ferrule.tensor.data import DTypeLike
 from ferrule.tensor.keywords import method
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
-
 
 # -- dropout -------------------------------------------------------------------------------------
 

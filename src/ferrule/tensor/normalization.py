@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from ferrule.dtype import promote
 from ferrule.expr import sint
 from ferrule.shape.view import ShapeError, prod_sint
 from ferrule.tensor import rowwise
 from ferrule.tensor.arithmetic import float_value
-from ferrule.tensor.base import TensorBase
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import known_size
 from ferrule.tensor.functions import in_float32
 from ferrule.tensor.keywords import method
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
-
 
 # -- rows ----------------------------------------------------------------------------------------
 
@@ -77,7 +72,7 @@ def rms_norm(
     >>> Tensor([3.0, -3.0]).rms_norm((2,), Tensor([1.0, 2.0]), eps=0).tolist()
     [1.0, -2.0]
     """
-    if weight is not None and not isinstance(weight, TensorBase):
+    if weight is not None and not isinstance(weight, Tensor):
         eps, weight = float(weight), None
     wanted = normalized_shape if axis is None else axis
     if weight is None and (axis is not None or _has_axes(self, wanted)):

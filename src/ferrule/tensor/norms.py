@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ferrule.gradient import Entry, Gradients, Rule, Value, record
 from ferrule.ops import UnaryOps
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import factoring, rowwise
 from ferrule.tensor.arithmetic import Operand, as_floats
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.data import DTypeLike
 from ferrule.tensor.keywords import method
 from ferrule.tensor.limits import plain
@@ -24,9 +25,6 @@ from ferrule.tensor.reductions import (
     smallest,
 )
 from ferrule.tensor.special import widened
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
 
 
 def norm_along(x: Value, p: float, axes: tuple[int, ...], kept: bool = False) -> Value:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from ferrule.dtype import DTypeError, dtypes, largest_finite
 from ferrule.gradient import Number
 from ferrule.ops import BinaryOps, UnaryOps
 from ferrule.tensor import pairs, special
 from ferrule.tensor.arithmetic import Operand, divisible, float_value, operands, times
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.elementwise import smaller
 from ferrule.tensor.keywords import method
 from ferrule.tensor.scientific import pair
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
-
 
 T = TypeVar("T")
 

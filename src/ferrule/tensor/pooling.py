@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from ferrule.counting import count_to
 from ferrule.dtype import dtypes
@@ -12,6 +12,7 @@ from ferrule.expr import sint
 from ferrule.gradient import Entry, Gradients, Rule, Value, record
 from ferrule.shape.view import ShapeError
 from ferrule.tensor.arithmetic import as_floats
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import known_size
 from ferrule.tensor.functions import in_float32
 from ferrule.tensor.joining import extended
@@ -20,10 +21,6 @@ from ferrule.tensor.positions import in_range, index_value
 from ferrule.tensor.reductions import dropped, largest
 from ferrule.tensor.rowwise import rounded_mean
 from ferrule.tensor.windows import Pool, Sizes, each, paddings, put_back, windows
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
-
 
 Combine: TypeAlias = Callable[[Value, Sequence[int]], Value]
 

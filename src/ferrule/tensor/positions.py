@@ -16,7 +16,7 @@ from ferrule.host import on_host
 from ferrule.ops import BinaryOps
 from ferrule.records import dataclass
 from ferrule.shape.view import ShapeError, prod_sint, same
-from ferrule.tensor.base import TensorBase
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import broadcast_shape, fit_shape
 from ferrule.tensor.data import from_host
 from ferrule.tensor.scattered import placed
@@ -105,7 +105,7 @@ def take_integer(place: int, size: sint, axis: int, shape: Shape) -> sint:
 
 def is_array(item: object) -> bool:
     """True for an index that is an array of positions, or a mask."""
-    return isinstance(item, TensorBase | np.ndarray | list | tuple | range)
+    return isinstance(item, Tensor | np.ndarray | list | tuple | range)
 
 
 def host_positions(array: Any, size: sint, axis: int, shape: Shape) -> Known:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from ferrule.tensor import bessel, errorfunction, gamma
 from ferrule.tensor.arithmetic import Operand, apply
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.keywords import method
 from ferrule.tensor.scientific import pair
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
-
 
 # -- the normal distribution ---------------------------------------------------------------------
 

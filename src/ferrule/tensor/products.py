@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ferrule.calls import is_several, whole
 from ferrule.dtype import dtypes, promote
@@ -12,12 +12,10 @@ from ferrule.gradient import Number
 from ferrule.shape.layout import storage_size
 from ferrule.shape.view import ShapeError, prod_sint, same
 from ferrule.tensor.arithmetic import operands
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import broadcast_shape
 from ferrule.tensor.joining import tensors_of
 from ferrule.tensor.keywords import method
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
 
 
 def _check_ranks(what: str, *wanted: tuple[Tensor, int]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,12 +14,9 @@ from ferrule.realize import realize as compute
 from ferrule.realize import turn
 from ferrule.shape.layout import storage_shape
 from ferrule.shape.view import ShapeError, prod_sint
-from ferrule.tensor.base import TensorBase
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.data import Array, bound_shape
 from ferrule.tensor.keywords import method
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
 
 _SHOWN = 8  # elements of a realised tensor in its repr
 
@@ -91,7 +88,7 @@ def realize(self: Tensor, *others: Tensor) -> Tensor:
     """
     tensors = [self, *others]
     for tensor in others:
-        if not isinstance(tensor, TensorBase):
+        if not isinstance(tensor, Tensor):
             kind = type(tensor).__name__
             raise TypeError(f"[realize] takes tensors, not {kind}; make it one: Tensor(...)")
     compute([_root(tensor) for tensor in tensors])

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ferrule.tensor import patterns
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.joining import repeated
 from ferrule.tensor.keywords import method
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
-
 
 _REDUCTIONS = ("sum", "mean", "max", "min", "prod", "any", "all")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from ferrule.counting import count_to, place_dtype
 from ferrule.dtype import DType, DTypeError, dtypes, sum_dtype
@@ -19,17 +19,13 @@ from ferrule.shape.layout import storage_size
 from ferrule.shape.view import ShapeError, same
 from ferrule.tensor import rowwise
 from ferrule.tensor.arithmetic import float_value
-from ferrule.tensor.base import TensorBase
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import broadcast_shape
 from ferrule.tensor.data import DTypeLike, to_dtype
 from ferrule.tensor.elementwise import complement
 from ferrule.tensor.keywords import method
 from ferrule.tensor.limits import at_most
 from ferrule.tensor.movement import listed
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
-
 
 Axes: TypeAlias = int | Sequence[int] | None
 T = TypeVar("T")
@@ -282,7 +278,7 @@ def max(self: Tensor, axis: Axes | Tensor = None, keepdim: bool = False) -> Tens
     >>> Tensor([[1, 5], [7, 2]]).max(1).tolist()
     [5, 7]
     """
-    if isinstance(axis, TensorBase):
+    if isinstance(axis, Tensor):
         return self.maximum(axis)
     return _extreme_alone(self, axis, keepdim, "max")
 
@@ -295,7 +291,7 @@ def min(self: Tensor, axis: Axes | Tensor = None, keepdim: bool = False) -> Tens
     >>> Tensor([[1, 5], [7, 2]]).min(1).tolist()
     [1, 2]
     """
-    if isinstance(axis, TensorBase):
+    if isinstance(axis, Tensor):
         return self.minimum(axis)
     return _extreme_alone(self, axis, keepdim, "min")
 

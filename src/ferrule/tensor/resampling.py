@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from ferrule.counting import count_to
 from ferrule.dtype import dtypes, promote
@@ -13,6 +13,7 @@ from ferrule.gradient import Value
 from ferrule.shape.view import ShapeError
 from ferrule.tensor import sampling
 from ferrule.tensor.arithmetic import as_floats, float_value
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import check_devices, known_size
 from ferrule.tensor.functions import in_float32
 from ferrule.tensor.keywords import method
@@ -21,10 +22,6 @@ from ferrule.tensor.pooling import counted_down, first_places, max_places, poole
 from ferrule.tensor.reductions import dropped, largest
 from ferrule.tensor.rowwise import accumulating, rounded_mean
 from ferrule.tensor.windows import Pool
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
-
 
 Wanted: TypeAlias = int | Sequence[int | None]
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from ferrule.dtype import sum_dtype
 from ferrule.gradient import Value
 from ferrule.tensor import scan
 from ferrule.tensor.arithmetic import float_value
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import known_size
 from ferrule.tensor.data import DTypeLike, to_dtype
 from ferrule.tensor.keywords import method
 from ferrule.tensor.reductions import ValuesIndices, reduced_axes, total_of, with_axis
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
 
 
 def _scanned(

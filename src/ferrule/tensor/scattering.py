@@ -8,7 +8,7 @@ out of range, unless `FERRULE_CHECK_INDEX=1` makes them an `IndexError`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from ferrule.counting import place_dtype
 from ferrule.gradient import Number, Value
 from ferrule.shape.view import ShapeError, prod_sint
 from ferrule.tensor.arithmetic import Operand
-from ferrule.tensor.base import TensorBase, is_tensor
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import broadcast_shape, fit_shape
 from ferrule.tensor.data import from_host
 from ferrule.tensor.indexing import items_of, lanes_of, planned, put_at
@@ -24,10 +24,6 @@ from ferrule.tensor.keywords import method
 from ferrule.tensor.positions import Gather, host_positions, index_value, is_array, wrapped
 from ferrule.tensor.scattered import REDUCTIONS, placed, reduced
 from ferrule.tensor.selecting import mask_value
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
-
 
 _NUMPY_NAMES = {"add": "sum", "multiply": "prod", "max": "amax", "min": "amin"}
 
@@ -115,7 +111,7 @@ def _target_lanes(self: Tensor, dim: int, index: Tensor, what: str) -> tuple[int
 def _source(self: Tensor, src: Any, positions: Value, what: str) -> Value:
     """The elements to write: as many as positions, or more, of which the first ones count."""
     own = self._read()
-    if not isinstance(src, TensorBase):
+    if not isinstance(src, Tensor):
         return fit_shape(from_host(src, own.dtype, self.device), positions.shape, what)
     new = src._read().cast(own.dtype)
     new = new if new.shape else new.reshape((1,))
@@ -198,7 +194,7 @@ def index_fill(self: Tensor, dim: int, index: Any, value: Any) -> Tensor:
     [7, 2, 7]
     """
     axis, positions, own = _slices(self, dim, index, None, "index_fill")
-    if isinstance(value, TensorBase):
+    if isinstance(value, Tensor):
         if value._shape:
             raise ShapeError(f"[index_fill] one value is needed, not shape {value._shape}")
         new = fit_shape(value._read().cast(own.dtype), positions.shape, "index_fill")
@@ -214,7 +210,7 @@ def _slices(self: Tensor, dim: int, index: Any, source: Any, what: str) -> tuple
     own = whole._read()
     places = _vector(index, own, axis, what)
     wide = (*own.shape[:axis], places.shape[0], *own.shape[axis + 1 :])
-    if is_tensor(source) and (source._shape or (1,)) != wide:
+    if isinstance(source, Tensor) and (source._shape or (1,)) != wide:
         raise ShapeError(
             f"[{what}] {places.shape[0]} positions on axis {dim} of shape {self._shape} need a "
             f"source of shape {wide}, not {source._shape}"
@@ -263,8 +259,8 @@ def put(self: Tensor, index: Any, source: Any, accumulate: bool = False) -> Tens
     >>> Tensor([[1, 2], [3, 4]]).put(Tensor([3, 0]), Tensor([8, 9])).tolist()
     [[9, 2], [3, 8]]
     """
-    values = source.reshape(-1) if is_tensor(source) else source
-    places = index.reshape(-1) if is_tensor(index) else np.ravel(index)
+    values = source.reshape(-1) if isinstance(source, Tensor) else source
+    places = index.reshape(-1) if isinstance(index, Tensor) else np.ravel(index)
     flat = self.flatten().index_put((places,), values, accumulate)
     return flat.reshape(self._shape)
 
@@ -366,7 +362,7 @@ def _reduction(name: str, what: str) -> str:
 def _vector(index: Any, own: Value, axis: int, what: str) -> Value:
     """Positions on one axis as a vector, counted from the front."""
     size = own.shape[axis]
-    if isinstance(index, TensorBase):
+    if isinstance(index, Tensor):
         places = index._read()
     else:
         known = host_positions(index, size, axis, own.shape)

@@ -7,17 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from ferrule.dtype import DTypeError, dtypes
 from ferrule.gradient import Value
 from ferrule.tensor import errorfunction, gamma, inverse, pairs, power
 from ferrule.tensor.arithmetic import Operand, apply, as_floats, divisible, float_value, operands
-from ferrule.tensor.base import is_tensor
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.keywords import method
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
 
 
 def pair(
@@ -374,7 +370,7 @@ def float_power(self: Tensor, other: Operand) -> Tensor:
     >>> Tensor([2, 4]).float_power(-0.5).dtype.name
     'float64'
     """
-    exponent = other.double() if is_tensor(other) else other
+    exponent = other.double() if isinstance(other, Tensor) else other
     return self.double().pow(exponent)
 
 

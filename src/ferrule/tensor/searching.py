@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 
@@ -13,15 +13,11 @@ from ferrule.ops import UnaryOps
 from ferrule.shape.view import ShapeError, prod_sint
 from ferrule.tensor import order
 from ferrule.tensor.arithmetic import Operand, as_floats
-from ferrule.tensor.base import TensorBase
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import check_devices, known_size
 from ferrule.tensor.data import Array, from_host
 from ferrule.tensor.keywords import method
 from ferrule.tensor.reductions import T, largest, smallest
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
-
 
 _FEW = 32  # elements that `isin` compares with one by one
 
@@ -37,7 +33,7 @@ def _promoted(self: Tensor, other: Any, what: str) -> tuple[Value, Value]:
     """This tensor's value and another's, of one dtype, each with its own shape."""
     a = self._read()
     weak = isinstance(other, bool | int | float | list | tuple) and dtypes.is_float(a.dtype)
-    if isinstance(other, TensorBase):
+    if isinstance(other, Tensor):
         b = other._read()
     else:
         b = from_host(other, a.dtype if weak else None, self.device)
@@ -204,7 +200,7 @@ def _edges(
     """The edges of bins: those given, or at equal distances, and around a single number."""
     value = as_floats(self).flatten()._read().detach()
     if not isinstance(bins, int):
-        edges = bins._read() if isinstance(bins, TensorBase) else None
+        edges = bins._read() if isinstance(bins, Tensor) else None
         edges = from_host(bins, value.dtype, self.device) if edges is None else edges
         if len(edges.shape) != 1:
             raise ShapeError(f"[{what}] edges are a vector, not of shape {edges.shape}")

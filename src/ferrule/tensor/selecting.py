@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -13,13 +13,10 @@ from ferrule.dtype import DTypeError, dtypes
 from ferrule.gradient import Value
 from ferrule.shape.view import ShapeError
 from ferrule.tensor.arithmetic import Operand
-from ferrule.tensor.base import TensorBase
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import known_size
 from ferrule.tensor.elementwise import choose
 from ferrule.tensor.keywords import method
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
 
 
 @method
@@ -172,8 +169,8 @@ def combinations(self: Tensor, r: int = 2, with_replacement: bool = False) -> Te
 
 def mask_value(mask: Any, what: str) -> Value:
     """The mask's value; raises `DTypeError` unless it holds bools."""
-    if not isinstance(mask, TensorBase) or mask.dtype is not dtypes.bool:
-        kind = mask.dtype if isinstance(mask, TensorBase) else type(mask).__name__
+    if not isinstance(mask, Tensor) or mask.dtype is not dtypes.bool:
+        kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise DTypeError(f"[{what}] the mask holds bools, not {kind}; compare it, as in x != 0")
     return mask._read()
 

@@ -8,22 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from ferrule.dtype import dtypes, promote
 from ferrule.gradient import Value
 from ferrule.shape.view import ShapeError, same
 from ferrule.tensor import solving
 from ferrule.tensor.arithmetic import Operand, float_value
-from ferrule.tensor.base import TensorBase
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import check_devices, fit_shape, known_size
 from ferrule.tensor.keywords import method
 from ferrule.tensor.matrices import identity, transposed
 from ferrule.tensor.rowwise import accumulating
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
-
 
 T = TypeVar("T")
 
@@ -158,7 +154,7 @@ def limit_of(self: Tensor, value: Value, limit: Operand, what: str) -> Value:
     """A number, or one for each matrix, as a value."""
     if isinstance(limit, int | float):
         return value.full(limit, ())
-    if not isinstance(limit, TensorBase):
+    if not isinstance(limit, Tensor):
         raise TypeError(f"[{what}] limits are numbers or tensors, not {type(limit).__name__}")
     given = limit._read()
     check_devices(value, given, what)

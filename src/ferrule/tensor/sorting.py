@@ -8,7 +8,7 @@ were picked.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,16 +16,13 @@ from ferrule.dtype import DTypeError, dtypes
 from ferrule.gradient import Value
 from ferrule.shape.view import ShapeError, prod_sint
 from ferrule.tensor import order
-from ferrule.tensor.base import TensorBase
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import check_devices, known_size
 from ferrule.tensor.data import from_host
 from ferrule.tensor.keywords import method
 from ferrule.tensor.limits import plain
 from ferrule.tensor.reductions import Axes, ValuesIndices, check_not_empty, reduced_axes, with_axis
 from ferrule.tensor.scan import along
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
 
 
 def _at(
@@ -227,7 +224,7 @@ def _quantile(
 
 def _fractions(self: Tensor, q: Any, what: str) -> Value:
     """The fractions as float64, of at most one axis."""
-    if isinstance(q, TensorBase):
+    if isinstance(q, Tensor):
         fractions = q._read().cast(dtypes.float64)
         check_devices(self._read(), fractions, what)
     else:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ferrule.dtype import dtypes
 from ferrule.shape.view import ShapeError
-from ferrule.tensor.base import TensorBase
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.keywords import method
 from ferrule.tensor.reductions import Axes
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
 
 
 @method
@@ -35,7 +32,7 @@ def percentile(
     >>> Tensor([0.0, 1.0, 2.0, 4.0]).percentile([50, 75]).tolist()
     [1.5, 2.5]
     """
-    shares = self._wrap(q._read()) / 100 if isinstance(q, TensorBase) else _percents(q)
+    shares = self._wrap(q._read()) / 100 if isinstance(q, Tensor) else _percents(q)
     return self.quantile(shares, axis, keepdim, interpolation)
 
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ferrule.dtype import dtypes
 from ferrule.expr import sint
 from ferrule.gradient import Entry, Gradients, Rule, Shape, Value, no_grad, record
 from ferrule.shape.view import ShapeError, prod_sint
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.broadcast import known_size
 from ferrule.tensor.keywords import method
 from ferrule.tensor.positions import index_value, wrapped
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
-
 
 # What a bag can be, and the reduction that it is.
 _MODES = {"sum": "sum", "mean": "mean", "max": "amax"}

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ferrule.tensor.base import TensorBase
+from ferrule.tensor.base import Tensor
 from ferrule.tensor.keywords import method
-
-if TYPE_CHECKING:
-    from ferrule.tensor import Tensor
 
 
 @method
@@ -46,7 +43,7 @@ def replace(self: Tensor, other: Tensor) -> Tensor:
     for reference in list(self._cell.caches or ()):
         cache = reference()
         view = None if cache is None else cache.view()
-        if isinstance(view, TensorBase) and view._parent is self:
+        if isinstance(view, Tensor) and view._parent is self:
             view._parent = before
     leaf, requires_grad, grad = self._leaf, self._requires_grad, self._grad
     self._become(other)
