@@ -105,7 +105,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
 
     __slots__ = ()
 
-    # Attributes. They are first: below, some of the methods hide types that are used here.
+    # -- attributes: first, since some methods below hide types that annotations here name ---------
 
     @property
     def T(self) -> Tensor:
@@ -130,8 +130,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     @property
     def grad(self) -> Tensor | None:
         """The gradient that `backward` accumulated, None before."""
-        grad: Tensor | None = self._grad
-        return grad
+        return self._grad
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
@@ -153,20 +152,18 @@ class Tensor(TensorBase, metaclass=_TensorType):
         """NumPy's description of the memory, which is read-only, and kept by its "data"."""
         return exchange.array_interface(self)
 
-    if TYPE_CHECKING:
+    if TYPE_CHECKING:  # with `__getattr__`, checkers would take every name for granted
         data = reading.data
-    else:  # a checker would take any other name for granted
+    else:
         data = hints.DataMethod(reading.data)
         __getattr__ = hints.explain_missing
 
-    # -- modes of this thread ----------------------------------------------------------------------
-
+    # -- modes of the thread -----------------------------------------------------------------------
     train = train
     no_grad = no_grad
     enable_grad = staticmethod(enable_grad)
 
-    # -- reading: sizes, arrays, Python numbers ---------------------------------------------------
-
+    # -- sizes, values as arrays and Python numbers ------------------------------------------------
     dim = reading.dim
     size = reading.size
     numel = reading.numel
@@ -183,13 +180,11 @@ class Tensor(TensorBase, metaclass=_TensorType):
     __index__ = reading.to_index
     __repr__ = reading.shown
 
-    # -- writing ----------------------------------------------------------------------------------
-
+    # -- writing -----------------------------------------------------------------------------------
     assign = writing.assign
     replace = writing.replace
 
-    # -- NumPy's protocols, DLPack, buffers, Python numbers ----------------------------------------
-
+    # -- exchange with NumPy, DLPack, buffers; strides ---------------------------------------------
     __array_priority__ = 1000
     from_numpy = classmethod(exchange.from_numpy)
     from_dlpack = classmethod(exchange.from_dlpack)
@@ -210,22 +205,19 @@ class Tensor(TensorBase, metaclass=_TensorType):
     __complex__ = exchange.to_complex
     __format__ = exchange.formatted
 
-    # -- what the modules `copy` and `pickle` ask for ----------------------------------------------
-
+    # -- copies and pickles ------------------------------------------------------------------------
     __copy__ = copying.shallow_copy
     __deepcopy__ = copying.deepcopy
     __reduce__ = copying.pickled
     _unpickled = classmethod(copying._unpickled)
 
-    # -- moves between devices, and the namespace of functions on tensors --------------------------
-
+    # -- devices, and the array API's namespace ----------------------------------------------------
     to = moving.to
     cpu = moving.cpu
     to_device = moving.to_device
     __array_namespace__ = namespace.array_namespace
 
-    # -- what a tensor has to do with gradients ----------------------------------------------------
-
+    # -- gradients ---------------------------------------------------------------------------------
     detach = autograd.detach
     requires_grad_ = autograd.requires_grad_
     zero_grad = autograd.zero_grad
@@ -239,7 +231,6 @@ class Tensor(TensorBase, metaclass=_TensorType):
     gradient = autograd.gradient
 
     # -- arithmetic operators, and their reflected forms -------------------------------------------
-
     add = arithmetic.add
     sub = arithmetic.sub
     mul = arithmetic.mul
@@ -267,8 +258,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     __neg__ = arithmetic.neg
     __pos__ = arithmetic.pos
 
-    # -- comparisons, bits, truth values, choices --------------------------------------------------
-
+    # -- comparisons, bits, logic, choice ----------------------------------------------------------
     __eq__ = elementwise.equals  # type: ignore[assignment]
     __ne__ = elementwise.differs  # type: ignore[assignment]
     __hash__ = TensorBase.__hash__
@@ -323,8 +313,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     masked_fill = elementwise.masked_fill
     lerp = elementwise.lerp
 
-    # -- casts by name -----------------------------------------------------------------------------
-
+    # -- casts -------------------------------------------------------------------------------------
     float = casts.float
     double = casts.double
     half = casts.half
@@ -336,8 +325,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     char = casts.char
     bool = casts.bool
 
-    # -- types, roots, exponentials, trigonometry, rounding ----------------------------------------
-
+    # -- elementary functions ----------------------------------------------------------------------
     cast = functions.cast
     type_as = functions.type_as
     astype = functions.astype
@@ -372,8 +360,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     __floor__ = functions.floor
     __ceil__ = functions.ceil
 
-    # -- inverse trigonometric and hyperbolic functions, erf's relatives, gamma's logarithm --------
-
+    # -- inverse and special functions -------------------------------------------------------------
     cbrt = scientific.cbrt
     asin = scientific.asin
     acos = scientific.acos
@@ -412,8 +399,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     gcd = scientific.gcd
     lcm = scientific.lcm
 
-    # -- functions of statistics and physics -------------------------------------------------------
-
+    # -- Bessel, zeta, normal distribution ---------------------------------------------------------
     ndtri = probability.ndtri
     log_ndtr = probability.log_ndtr
     erfcx = probability.erfcx
@@ -425,8 +411,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     mvlgamma = probability.mvlgamma
     multigammaln = probability.mvlgamma
 
-    # -- parts of numbers, remainders, signs, products with sums -----------------------------------
-
+    # -- parts of numbers, remainders, signs, fused products ---------------------------------------
     positive = numeric.positive
     true_divide = numeric.true_divide
     divide = arithmetic.div
@@ -457,8 +442,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     addcmul = numeric.addcmul
     addcdiv = numeric.addcdiv
 
-    # -- the rectifiers, the sigmoids, and what comes between them ---------------------------------
-
+    # -- activations -------------------------------------------------------------------------------
     relu = activations.relu
     relu6 = activations.relu6
     leaky_relu = activations.leaky_relu
@@ -486,7 +470,6 @@ class Tensor(TensorBase, metaclass=_TensorType):
     glu = activations.glu
 
     # -- shapes, axes, slices ----------------------------------------------------------------------
-
     reshape = movement.reshape
     view = movement.view
     flatten = movement.flatten
@@ -504,7 +487,6 @@ class Tensor(TensorBase, metaclass=_TensorType):
     narrow = movement.narrow
 
     # -- padding, joining, splitting, repeating ----------------------------------------------------
-
     pad = joining.pad
     cat = joining.cat
     stack = joining.stack
@@ -515,8 +497,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     roll = joining.roll
     unfold = joining.unfold
 
-    # -- rotating, joining along given axes, splitting by places -----------------------------------
-
+    # -- rearranging, joining, splitting: other forms ----------------------------------------------
     swapaxes = arranging.swapaxes
     swapdims = arranging.swapdims
     moveaxis = movement.movedim
@@ -553,8 +534,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     dsplit = arranging.dsplit
     select = arranging.select
 
-    # -- sums, products, means, extremes, softmax --------------------------------------------------
-
+    # -- reductions, softmax -----------------------------------------------------------------------
     sum = reductions.sum
     prod = reductions.prod
     mean = reductions.mean
@@ -577,30 +557,26 @@ class Tensor(TensorBase, metaclass=_TensorType):
     log_softmax = reductions.log_softmax
     logsumexp = reductions.logsumexp
 
-    # -- variance and standard deviation, exact however large the mean is --------------------------
-
+    # -- variance ----------------------------------------------------------------------------------
     var = moments.var
     std = moments.std
     var_mean = moments.var_mean
     std_mean = moments.std_mean
 
-    # -- norms, and what is made of them -----------------------------------------------------------
-
+    # -- norms -------------------------------------------------------------------------------------
     norm = norms.norm
     vector_norm = norms.vector_norm
     dist = norms.dist
     renorm = norms.renorm
 
-    # -- running sums, products and extremes -------------------------------------------------------
-
+    # -- scans -------------------------------------------------------------------------------------
     cumsum = running.cumsum
     cumprod = running.cumprod
     cummax = running.cummax
     cummin = running.cummin
     logcumsumexp = running.logcumsumexp
 
-    # -- sorting and what it gives. Orders are computed on the host, when they are needed ----------
-
+    # -- sorting -----------------------------------------------------------------------------------
     sort = sorting.sort
     argsort = sorting.argsort
     msort = sorting.msort
@@ -612,8 +588,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     quantile = sorting.quantile
     nanquantile = sorting.nanquantile
 
-    # -- searches, counts, sets --------------------------------------------------------------------
-
+    # -- searching, counting, sets -----------------------------------------------------------------
     searchsorted = searching.searchsorted
     bucketize = searching.bucketize
     isin = searching.isin
@@ -624,7 +599,6 @@ class Tensor(TensorBase, metaclass=_TensorType):
     unique_consecutive = searching.unique_consecutive
 
     # -- differences, integrals, covariance --------------------------------------------------------
-
     diff = differences.diff
     trapezoid = differences.trapezoid
     trapz = differences.trapezoid
@@ -632,8 +606,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     cov = differences.cov
     corrcoef = differences.corrcoef
 
-    # -- statistics under NumPy's names ------------------------------------------------------------
-
+    # -- statistics, NumPy's names -----------------------------------------------------------------
     ptp = summaries.ptp
     percentile = summaries.percentile
     average = summaries.average
@@ -643,8 +616,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     nanvar = summaries.nanvar
     nanstd = summaries.nanstd
 
-    # -- constants, sequences, random numbers ------------------------------------------------------
-
+    # -- creation: constants, sequences, random numbers --------------------------------------------
     empty = classmethod(creation.empty)
     full = classmethod(creation.full)
     zeros = classmethod(creation.zeros)
@@ -671,8 +643,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     kaiming_uniform = classmethod(creation.kaiming_uniform)
     kaiming_normal = classmethod(creation.kaiming_normal)
 
-    # -- tensors like another one, from files, with given spacing, by chance -----------------------
-
+    # -- creation: other forms ---------------------------------------------------------------------
     one_hot = making.one_hot
     empty_like = making.empty_like
     randint_like = making.randint_like
@@ -695,8 +666,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     randperm = classmethod(making.randperm)
     multinomial = making.multinomial
 
-    # -- reading and writing parts of a tensor -----------------------------------------------------
-
+    # -- indexing ----------------------------------------------------------------------------------
     __getitem__ = indexing.getitem
     __iter__ = indexing.iterated
     __contains__ = indexing.contains
@@ -706,8 +676,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     masked_select = indexing.masked_select
     __setitem__ = indexing.setitem
 
-    # -- taking elements from the flat tensor, positions of what is not zero, choices --------------
-
+    # -- selection ---------------------------------------------------------------------------------
     take = selecting.take
     take_along_axis = selecting.take_along_axis
     nonzero = selecting.nonzero
@@ -717,8 +686,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     combinations = selecting.combinations
     unravel_index = selecting.unravel_index
 
-    # -- writing along one axis, at tuples of positions, in the flat tensor, by masks --------------
-
+    # -- scatters ----------------------------------------------------------------------------------
     scatter = scattering.scatter
     scatter_add = scattering.scatter_add
     scatter_reduce = scattering.scatter_reduce
@@ -733,8 +701,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     slice_scatter = scattering.slice_scatter
     diagonal_scatter = scattering.diagonal_scatter
 
-    # -- matrix products and what is made of them --------------------------------------------------
-
+    # -- matrix products, einsum -------------------------------------------------------------------
     matmul = linalg.matmul
     dot = linalg.dot
     __matmul__ = linalg.dot
@@ -743,8 +710,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     linear = linalg.linear
     einsum = classmethod(linalg.einsum)
 
-    # -- products of vectors, matrices, batches, and over any axes ---------------------------------
-
+    # -- products: other forms ---------------------------------------------------------------------
     mm = products.mm
     mv = products.mv
     bmm = products.bmm
@@ -763,8 +729,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     kron = products.kron
     tensordot = products.tensordot
 
-    # -- diagonals, blocks, Vandermonde's matrix, triangles' positions, distances ------------------
-
+    # -- diagonals, structured matrices, distances -------------------------------------------------
     diag = diagonals.diag
     diag_embed = diagonals.diag_embed
     diagflat = diagonals.diagflat
@@ -775,8 +740,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     triu_indices = classmethod(diagonals.triu_indices)
     cdist = diagonals.cdist
 
-    # -- determinants, inverses, and solutions of linear systems -----------------------------------
-
+    # -- determinants, inverses, linear systems ----------------------------------------------------
     det = solvers.det
     slogdet = solvers.slogdet
     logdet = solvers.logdet
@@ -794,8 +758,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     cholesky_solve = solvers.cholesky_solve
     cholesky_inverse = solvers.cholesky_inverse
 
-    # -- qR, singular values, eigenvalues, and norms, ranks and solutions by them ------------------
-
+    # -- matrix decompositions ---------------------------------------------------------------------
     qr = decompositions.qr
     svd = decompositions.svd
     svdvals = decompositions.svdvals
@@ -809,14 +772,12 @@ class Tensor(TensorBase, metaclass=_TensorType):
     matrix_norm = decompositions.matrix_norm
     cond = decompositions.cond
 
-    # -- axes by name ------------------------------------------------------------------------------
-
+    # -- einops notation ---------------------------------------------------------------------------
     rearrange = rearranging.rearrange
     reduce = rearranging.reduce
     repeat = rearranging.repeat
 
-    # -- convolutions and transposed convolutions --------------------------------------------------
-
+    # -- convolutions ------------------------------------------------------------------------------
     conv1d = convolution.conv1d
     conv2d = convolution.conv2d
     conv3d = convolution.conv3d
@@ -824,8 +785,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     conv_transpose2d = convolution.conv_transpose2d
     conv_transpose3d = convolution.conv_transpose3d
 
-    # -- maxima, means and norms of windows, windows as columns, and the ways back -----------------
-
+    # -- pooling, unfolding ------------------------------------------------------------------------
     max_pool1d = pooling.max_pool1d
     max_pool2d = pooling.max_pool2d
     max_pool3d = pooling.max_pool3d
@@ -841,8 +801,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     im2col = pooling.im2col
     fold = pooling.fold
 
-    # -- adaptive pooling, interpolation, grids, pixel shuffles ------------------------------------
-
+    # -- adaptive pooling, resampling --------------------------------------------------------------
     adaptive_avg_pool1d = resampling.adaptive_avg_pool1d
     adaptive_avg_pool2d = resampling.adaptive_avg_pool2d
     adaptive_avg_pool3d = resampling.adaptive_avg_pool3d
@@ -859,8 +818,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     pixel_unshuffle = resampling.pixel_unshuffle
     channel_shuffle = resampling.channel_shuffle
 
-    # -- mean 0 and variance 1, or length 1, along some axes ---------------------------------------
-
+    # -- normalisation -----------------------------------------------------------------------------
     layernorm = normalization.layernorm
     layer_norm = normalization.layer_norm
     rms_norm = normalization.rms_norm
@@ -874,13 +832,11 @@ class Tensor(TensorBase, metaclass=_TensorType):
     instancenorm = normalization.instance_norm
     rmsnorm = normalization.rms_norm
 
-    # -- tables of embeddings, one row for each position -------------------------------------------
-
+    # -- embeddings --------------------------------------------------------------------------------
     embedding = tables.embedding
     embedding_bag = tables.embedding_bag
 
-    # -- dropout, products with a weight, attention ------------------------------------------------
-
+    # -- dropout, attention ------------------------------------------------------------------------
     dropout = neural.dropout
     rrelu = neural.rrelu
     gumbel_softmax = neural.gumbel_softmax
@@ -893,8 +849,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     scaled_dot_product_attention = neural.scaled_dot_product_attention
     sequential = neural.sequential
 
-    # -- losses, each with `reduction` "mean", "sum" or "none" -------------------------------------
-
+    # -- losses ------------------------------------------------------------------------------------
     cross_entropy = loss.cross_entropy
     sparse_categorical_crossentropy = loss.sparse_categorical_crossentropy
     nll_loss = loss.nll_loss
@@ -914,8 +869,7 @@ class Tensor(TensorBase, metaclass=_TensorType):
     smooth_l1 = loss.smooth_l1_loss
     huber = loss.huber_loss
 
-    # -- similarity of vectors, and losses with margins --------------------------------------------
-
+    # -- similarities, losses with margins ---------------------------------------------------------
     cosine_similarity = margins.cosine_similarity
     pairwise_distance = margins.pairwise_distance
     pdist = margins.pdist
@@ -929,12 +883,10 @@ class Tensor(TensorBase, metaclass=_TensorType):
     multilabel_margin_loss = margins.multilabel_margin_loss
     multilabel_soft_margin_loss = margins.multilabel_soft_margin_loss
 
-    # -- the loss of sequences whose labels have no places -----------------------------------------
-
+    # -- connectionist temporal classification -----------------------------------------------------
     ctc_loss = alignment.ctc_loss
 
     # -- in place ----------------------------------------------------------------------------------
-
     __iadd__ = inplace.iadd
     __isub__ = inplace.isub
     __imul__ = inplace.imul

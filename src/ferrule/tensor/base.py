@@ -60,7 +60,7 @@ class TensorBase:
     _leaf: Leaf | None
     _detached: bool
     _requires_grad: bool | None
-    _grad: Any
+    _grad: Tensor | None
     _values_of: str  # the function, such as `max`, whose values these are, if it was set
 
     def __init__(
