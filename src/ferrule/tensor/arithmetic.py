@@ -183,11 +183,13 @@ def _weak_operands(a: Value, number: Any) -> tuple[Value, Value]:
 
 
 def binary(self: Tensor, op: BinaryOps, other: Operand, what: str) -> Tensor:
+    """The result of an op of this tensor and another operand."""
     a, b = operands(self, other, what)
     return self._wrap(a.alu(op, b))
 
 
 def reflected(self: Tensor, op: BinaryOps, other: Operand, what: str) -> Tensor:
+    """The result of an op of another operand and this tensor."""
     b, a = operands(self, other, what)
     return self._wrap(a.alu(op, b))
 
@@ -283,6 +285,7 @@ def div(self: Tensor, other: Operand, rounding_mode: str | None = None) -> Tenso
 
 
 def divisible(self: Tensor, other: Operand, what: str) -> tuple[Value, Value]:
+    """This tensor and another operand, as floats of one dtype and shape."""
     a, b = operands(self, other, what)
     if not dtypes.is_float(a.dtype):
         a, b = a.cast(dtypes.default_float), b.cast(dtypes.default_float)
@@ -372,41 +375,49 @@ def neg(self: Tensor) -> Tensor:
 
 
 def plus(self: Tensor, other: Operand) -> Tensor:
+    """self + other, for the operator: without what `add` multiplies by."""
     return binary(self, BinaryOps.ADD, other, "add")
 
 
 def radd(self: Tensor, other: Operand) -> Tensor:
+    """other + self."""
     return reflected(self, BinaryOps.ADD, other, "add")
 
 
 def rsub(self: Tensor, other: Operand) -> Tensor:
+    """other - self."""
     b, a = operands(self, other, "sub")
     _not_bool(a, "sub", "^, or cast them")
     return self._wrap(a - b)
 
 
 def rmul(self: Tensor, other: Operand) -> Tensor:
+    """other * self."""
     return reflected(self, BinaryOps.MUL, other, "mul")
 
 
 def rtruediv(self: Tensor, other: Operand) -> Tensor:
+    """other / self."""
     b, a = divisible(self, other, "div")
     return self._wrap(a / b)
 
 
 def rfloordiv(self: Tensor, other: Operand) -> Tensor:
+    """other // self."""
     b, a = operands(self, other, "floordiv")
     _not_bool(a, "floordiv", "cast them")
     return self._wrap(floor_div(a, b))
 
 
 def rmod(self: Tensor, other: Operand) -> Tensor:
+    """other % self."""
     b, a = operands(self, other, "mod")
     _not_bool(a, "mod", "cast them")
     return self._wrap(floor_mod(a, b))
 
 
 def rpow(self: Tensor, other: Operand) -> Tensor:
+    """other ** self."""
     b, a = operands(self, other, "pow")
     if isinstance(other, int | float) and other == 2 and dtypes.is_float(b.dtype):
         return self._wrap(b.alu(UnaryOps.EXP2))
@@ -414,12 +425,15 @@ def rpow(self: Tensor, other: Operand) -> Tensor:
 
 
 def divmod(self: Tensor, other: Operand) -> tuple[Tensor, Tensor]:
+    """The quotient, rounded down, and the remainder."""
     return self // other, self % other
 
 
 def rdivmod(self: Tensor, other: Operand) -> tuple[Tensor, Tensor]:
+    """The quotient of other by self, rounded down, and the remainder."""
     return other // self, other % self
 
 
 def pos(self: Tensor) -> Tensor:
+    """The tensor itself."""
     return self

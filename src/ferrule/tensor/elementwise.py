@@ -66,6 +66,7 @@ def complement(value: Value) -> Value:
 
 
 def equals(self: Tensor, other: object) -> Tensor:
+    """self == other; Python compares with None itself."""
     if other is None:  # as `x in (None, …)` asks
         return NotImplemented  # type: ignore[no-any-return]
     a, b = operands(self, other, "==")
@@ -73,6 +74,7 @@ def equals(self: Tensor, other: object) -> Tensor:
 
 
 def differs(self: Tensor, other: object) -> Tensor:
+    """self != other; Python compares with None itself."""
     if other is None:
         return NotImplemented  # type: ignore[no-any-return]
     return binary(self, BinaryOps.CMPNE, other, "!=")
@@ -243,10 +245,12 @@ def _bitwise(self: Tensor, op: BinaryOps, other: Operand, what: str, swap: bool 
 
 
 def rlshift(self: Tensor, other: Operand) -> Tensor:
+    """other << self."""
     return _bitwise(self, BinaryOps.SHL, other, "<<", swap=True)
 
 
 def rrshift(self: Tensor, other: Operand) -> Tensor:
+    """other >> self."""
     return _bitwise(self, BinaryOps.SHR, other, ">>", swap=True)
 
 

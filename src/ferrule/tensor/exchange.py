@@ -309,6 +309,7 @@ def is_nonzero(self: Tensor) -> bool:
 
 
 def to_complex(self: Tensor) -> complex:
+    """The only element, as a Python number."""
     return complex(self.item())
 
 

@@ -449,4 +449,5 @@ def round(self: Tensor, decimals: int = 0) -> Tensor:
 
 
 def round_to(self: Tensor, ndigits: int | None = None) -> Tensor:
+    """`round`, to a number of decimals."""
     return self.round(ndigits or 0)

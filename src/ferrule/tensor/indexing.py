@@ -165,6 +165,7 @@ def _basic(self: Tensor, items: Sequence[Item]) -> Tensor:
 
 
 def getitem(self: Tensor, key: Any) -> Tensor:
+    """The elements that an index names: a view, unless it has positions or masks."""
     if _has_truths(key):
         view, rest = _without_truths(self, list(key) if isinstance(key, tuple) else [key])
         return view[rest]
@@ -178,6 +179,7 @@ def getitem(self: Tensor, key: Any) -> Tensor:
 
 
 def iterated(self: Tensor) -> Any:
+    """The parts along the first axis, one after the other."""
     if not self._shape:
         raise TypeError("[iter] a tensor without axes cannot be iterated; use .item()")
     try:
@@ -192,6 +194,7 @@ def iterated(self: Tensor) -> Any:
 
 
 def contains(self: Tensor, value: Any) -> bool:
+    """Whether some element is equal to a number, an array or a tensor."""
     if not isinstance(value, Tensor | bool | int | float | np.generic | np.ndarray):
         return False
     return bool((self == value).any().item())
@@ -303,6 +306,7 @@ def masked_select(self: Tensor, mask: Tensor) -> Tensor:
 
 
 def setitem(self: Tensor, key: Any, value: Operand) -> None:
+    """Writes to the elements that an index names."""
     mask = key if isinstance(key, Tensor) and key.dtype is dtypes.bool else None
     if mask is not None and _is_single(value):
         _set_where(self, mask, value)

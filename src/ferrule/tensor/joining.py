@@ -47,6 +47,7 @@ def pad(self: Tensor, padding: Any, mode: str = "constant", value: Number = 0.0)
 
 
 def extended(self: Tensor, pairs: Sequence[tuple[sint, sint]], value: Number) -> Tensor:
+    """More elements around, copies of a value; negative amounts cut."""
     source = _cut(self, pairs)
     added = [(_positive(before), _positive(after)) for before, after in pairs]
     if all(same(n, 0) for pair in added for n in pair):

@@ -69,6 +69,7 @@ def dot(self: Tensor, other: Operand) -> Tensor:
 
 
 def rmatmul(self: Tensor, other: Operand) -> Tensor:
+    """other @ self."""
     return _product(self, other, None, swap=True)
 
 
@@ -96,6 +97,7 @@ def _product(self: Tensor, other: Operand, wanted: DType | None, swap: bool) -> 
 
 
 def operand_value(self: Tensor, other: Operand) -> Value:
+    """The value of another operand; on this tensor's device, unless it is a tensor."""
     if isinstance(other, Tensor):
         return other._read()
     return from_host(other, None, self.device)

@@ -134,6 +134,7 @@ def _shaped(self: Tensor, wanted: Sequence[Any], what: str) -> Tensor:
 
 
 def reshaped(self: Tensor, new: Shape) -> Tensor:
+    """Under another shape of as many elements: a view, unless NumPy would copy."""
     if new == self._shape:
         return self
     # Memory of a symbolic shape is laid out for the largest, so that it may not be dense.

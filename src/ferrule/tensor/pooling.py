@@ -255,6 +255,7 @@ def _counted(self: Tensor, pool: Pool, include_pad: bool, what: str) -> Tensor:
 def pooled(
     self: Tensor, pool: Pool, outside: bool | int | float, combine: Combine, what: str
 ) -> Tensor:
+    """Each window combined into one element."""
     value, axes = pool.taken(_bordered(self, pool, outside)._read(), what)
     return dropped(self, combine(value, axes), axes, False)
 

@@ -172,12 +172,14 @@ def data(self: Tensor) -> memoryview:
 
 
 def length(self: Tensor) -> int:
+    """The size of the first axis."""
     if not self._shape:
         raise TypeError("[len] a tensor without axes has no length; use .item() or .reshape(1)")
     return bound_shape(self._shape[:1], "len")[0]
 
 
 def truth(self: Tensor) -> bool:
+    """Whether the only element is other than 0."""
     if self._shape and self.numel() != 1:
         raise TypeError(
             f"[bool] the truth of a tensor of shape {self._shape} is not one value; "
@@ -187,20 +189,24 @@ def truth(self: Tensor) -> bool:
 
 
 def to_int(self: Tensor) -> int:
+    """The only element, as an int."""
     return int(self.item())
 
 
 def to_float(self: Tensor) -> float:
+    """The only element, as a float."""
     return float(self.item())
 
 
 def to_index(self: Tensor) -> int:
+    """The only element of a tensor of integers, as an int."""
     if not dtypes.is_int(self.dtype):
         raise TypeError(f"[index] a tensor of {self.dtype} is no index; cast it to int32")
     return int(self.item())
 
 
 def shown(self: Tensor) -> str:
+    """Shape, dtype, device and state of the tensor; a few elements if they are computed."""
     node = self.lazydata
     grad = ", requires_grad=True" if self.requires_grad else ""
     return f"<Tensor {self._shape} {node.dtype} on {node.device}, {_state(self, node)}{grad}>"

@@ -115,6 +115,7 @@ def dropped(self: Tensor, value: Value, axes: Sequence[int], keepdim: bool) -> T
 
 
 def check_not_empty(self: Tensor, axes: Sequence[int], what: str) -> None:
+    """Raises `ShapeError` where one of some axes has no elements."""
     for axis in axes:
         size = self._shape[axis]
         if same(size, 0) or not (isinstance(size, int) or at_most(1, size)):

@@ -242,6 +242,7 @@ def system(self: Tensor, other: Tensor, what: str, vectors: bool) -> tuple[Value
 
 
 def solved(self: Tensor, other: Tensor, x: Value, vectors: bool) -> Tensor:
+    """A solution, in the type of both tensors, as vectors if those were given."""
     kinds = [t.dtype if dtypes.is_float(t.dtype) else dtypes.default_float for t in (self, other)]
     x = x.reshape(x.shape[:-1]) if vectors else x
     return self._wrap(x.cast(promote(*kinds)))
