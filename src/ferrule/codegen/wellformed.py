@@ -84,9 +84,9 @@ def _is_place_of(store: Store, index: Expr) -> bool:
     Beyond the end of a tile that was filled up, loads are kept inside and nothing is stored.
     """
     inside = set(conjuncts(store.valid))
-    clamped = [e for e in toposort([index]) if e.op is ExprOp.MIN]
+    clamped = [e for e in toposort([index, store.index]) if e.op is ExprOp.MIN]
     exact = {e: e.src[0] for e in clamped if less(e.src[0], e.src[1] + 1) in inside}
-    return index.substitute(exact) is store.index
+    return index.substitute(exact) is store.index.substitute(exact)
 
 
 def _may_overlap(a: Expr, b: Expr) -> bool:
