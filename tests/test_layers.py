@@ -118,6 +118,29 @@ def test_the_fingerprint_of_planning_covers_what_it_is_made_of() -> None:
     assert {MODULES["lazy"], MODULES["ops"], MODULES["schedule.cut"]} <= set(planning_files())
 
 
+# Facts of a target from which only code generation concludes what schedules can do.
+OF_HARDWARE = {"block_threads", "warp", "static_shared_bytes", "n_vector_registers"}
+# They make targets, or take what a kernel was scheduled for.
+KNOW_HARDWARE = ("codegen", "renderer", "runtime", "target")
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_only_code_generation_concludes_from_what_the_hardware_is_like(name: str) -> None:
+    """Others put a named question to `codegen/policy.py`."""
+    if name.split(".")[0] in KNOW_HARDWARE:
+        return
+    tree = ast.parse(MODULES[name].read_text())
+    asked = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert not asked & OF_HARDWARE, f"{name}: ask ferrule.codegen.policy instead"
+
+
+def test_functions_of_tensors_know_no_target() -> None:
+    """They ask the scheduler in which form it wants a computation."""
+    for name in MODULES:
+        if name.split(".")[0] == "tensor":
+            assert not {"target", "codegen.policy"} & {*named_in(name).imports}, name
+
+
 def test_the_layout_page_lists_all_modules() -> None:
     files = [path.relative_to(SOURCE).as_posix() for path in MODULES.values()]
     assert sorted(LISTED) == sorted(files)

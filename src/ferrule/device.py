@@ -431,10 +431,7 @@ class Compiled:
         k.linearize()
         source: str = self.renderer.render(k.name, k.uops)
         _show_kernel(k, source)
-        launch = None
-        if k.target.block_threads > 1:
-            launch = Launch(k.blocks, k.threads, k.shared_bytes)
-        return _runner_of(k.ast, k.name, source, launch)
+        return _runner_of(k.ast, k.name, source, k.launch)
 
     def _with_program(self, runner: CompiledASTRunner, lib: bytes) -> CompiledASTRunner:
         self.load(runner, lib)

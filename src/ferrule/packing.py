@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from ferrule import diskcache
+from ferrule.codegen.policy import copies_own_memory
 from ferrule.device import Compiled, CompiledASTRunner
 from ferrule.dtype import DType, dtypes
 from ferrule.records import dataclass
@@ -51,8 +52,8 @@ _forms: dict[str, PackedForm | None] = {}
 
 def packed_forms(device: Compiled, requests: Sequence[Request]) -> list[PackedForm | None]:
     """For each kernel its packed form; None where that would gain too little."""
-    if device.linearizer_opts.block_threads > 1:
-        return [None] * len(requests)  # copies are in memory that a block shares
+    if not copies_own_memory(device.linearizer_opts):
+        return [None] * len(requests)
     keys = [_key(device, request) for request in requests]
     missing = {key: r for key, r in zip(keys, requests, strict=True) if key not in _forms}
     is_cached = device.compiler.cachekey is not None

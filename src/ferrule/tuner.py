@@ -123,10 +123,11 @@ def _importable(device: str, opener: Callable[..., Any]) -> str:
 def _source(k: Linearizer, renderer: Any) -> Source:
     """What is tried of a kernel; variables have their largest values."""
     text: str = renderer.render(k.name, k.linearize().uops)
-    if k.target.block_threads == 1:
+    launch = k.launch
+    if launch is None:
         return Source(text)
-    blocks = as_expr(k.blocks)
-    return Source(text, (blocks.infer({v: v.max for v in blocks.vars()}), k.threads))
+    blocks = as_expr(launch.blocks)
+    return Source(text, (blocks.infer({v: v.max for v in blocks.vars()}), launch.threads))
 
 
 @final

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from tests.planning import Work
 
-import ferrule.schedule
 from ferrule import Tensor, TinyJit, Variable
+from ferrule.codegen.policy import part_alignment
 from ferrule.schedule import target_of
 from ferrule.schedule.changing import _ENOUGH, _forms
 from ferrule.schedule.offsets import stand_in
@@ -30,7 +30,7 @@ def forms(device: str, starts: Sequence[int]) -> list[int]:
     """By what parts of float32 that begin there are told apart: their distance from the multiples
     at which threads load vectors, where a device has such threads.
     """
-    multiple = ferrule.schedule._alignment(target_of(device)) // 4
+    multiple = part_alignment(target_of(device)) // 4
     return [start % max(1, multiple) for start in starts]
 
 

@@ -25,6 +25,7 @@ from ferrule.codegen.kernel import (
     expressions,
     show,
 )
+from ferrule.codegen.launch import Launch
 from ferrule.codegen.lower import lower, stores_of
 from ferrule.codegen.opt import Opt, apply_opts
 from ferrule.codegen.prepare import prepared
@@ -95,6 +96,15 @@ class Linearizer:
     def shared_bytes(self) -> int:
         """How much shared memory a launch of the kernel has to ask for, once it is linearized."""
         return shared_to_ask_for(self.uops, self.target)
+
+    @property
+    def launch(self) -> Launch | None:
+        """The blocks of threads that run the kernel, once it is linearized; None for a kernel
+        whose chunks are called.
+        """
+        if self.target.block_threads == 1:
+            return None
+        return Launch(self.blocks, self.threads, self.shared_bytes)
 
     def program(self) -> str:
         """The UOps as text."""

@@ -23,6 +23,7 @@ from ferrule.codegen.kernel import (
     show,
 )
 from ferrule.codegen.plan import SERIAL_WORK, load_step, loads
+from ferrule.codegen.policy import copies_own_memory
 from ferrule.codegen.primitives.editing import map_reads
 from ferrule.codegen.wellformed import verify
 from ferrule.dtype import DType
@@ -68,7 +69,7 @@ def prepack(kernel: Kernel, constant: Set[int], sizes: Sequence[int], target: Ta
     copies: list[Copy] = []
     for nest in kernel.nests:
         slot = _copied_slot(kernel, nest)
-        if slot not in constant or target.block_threads > 1:
+        if slot not in constant or not copies_own_memory(target):
             continue
         copy = _copy(kernel, nest, slot)
         size = copy.elements * copy.dtype.itemsize

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Final, final
 
+from ferrule.codegen.policy import combines_in_one_kernel, keeps_tiles, part_alignment
 from ferrule.config import config
 from ferrule.device import Compiled, Device
 from ferrule.expr import Variable, sint
@@ -37,7 +38,6 @@ __all__ = ["Schedule", "create_schedule", "make_schedule", "target_of"]
 
 # Recipes are kept by how lately they were used: a program with more graphs plans some again.
 _MOST_RECIPES: Final = 512
-_VECTOR_BYTES: Final = 16
 _NO_VALUES: Final[Mapping[Variable, int]] = {}
 
 
@@ -127,7 +127,7 @@ def _schedule_of_new(outline: Outline) -> Schedule | None:
                 node.store_number()
             return None
         if changed.offsets and "offsets" not in skipped:
-            other = stand_in(graph, changed.offsets, _alignment(target), not is_captured)
+            other = stand_in(graph, changed.offsets, part_alignment(target), not is_captured)
             if other is not None:
                 return other.named(_follow_recipe(other.graph, target, Form(other.graph)))
         if not is_captured and "lengths" not in skipped:
@@ -185,12 +185,6 @@ def target_of(device: str) -> Target:
     return detect_cpu()
 
 
-def _alignment(target: Target) -> int:
-    """At multiples of how many bytes parts of memory begin."""
-    # Threads of a block load vectors at places that they know to be multiples of these.
-    return 1 if target.block_threads == 1 else _VECTOR_BYTES
-
-
 @final
 @dataclass(frozen=True)
 class _Work:
@@ -208,13 +202,13 @@ def _plan(
     """The recipe for a graph, and the values of each kernel's variables."""
     roots, groups = cut(graph, target, without_blocks)
     tasks = [Task(outputs, kept=kept) for outputs, kept in groups]
-    alignment = _alignment(target)
+    alignment = part_alignment(target)
     pieces = place_pieces(graph, roots, tasks, alignment)
     reader = Reader(roots, pieces.layouts)
     hazards = Hazards(graph, tasks, reader, pieces)
     order = hazards.ordered()
     whole = [_work(task, reader, hazards.slots, graph.symbolic, alignment) for task in order]
-    if target.block_threads > 1:
+    if keeps_tiles(target):
         unsuited = _unsuited(order, whole)
         if unsuited:
             return _plan(graph, target, without_blocks | unsuited)
@@ -227,8 +221,7 @@ def _plan(
 
 def _unsuited(tasks: list[Task], works: list[_Work]) -> set[LazyBuffer]:
     """What kernels store that keep blocks which blocks of threads cannot go along tile by tile."""
-    # Imported here and below: where no blocks of threads run kernels, a process that finds them in
-    # the disk cache needs no code generation.
+    # Imported here and below: other targets need no code generation to plan kernels.
     from ferrule.codegen.grid.chains import can_run_along
     from ferrule.codegen.lower import lower
 
@@ -249,8 +242,8 @@ def _work(task: Task, reader: Reader, slots: Slots, symbolic: bool, alignment: i
 
 
 def _in_parts(work: _Work, target: Target) -> list[_Work]:
-    """A kernel of few results whose sums are long is two, where blocks of threads run it."""
-    if target.block_threads == 1 or work.ast.op is not BufferOps.STORE:
+    """A kernel of few results whose sums are long is two, where it cannot combine parts of them."""
+    if combines_in_one_kernel(target) or work.ast.op is not BufferOps.STORE:
         return [work]
     from ferrule.codegen.grid.parts import parts_of
     from ferrule.schedule.parts import in_parts, numbered

@@ -12,6 +12,7 @@ from math import gcd
 from typing import Final, final
 
 from ferrule.codegen.intrinsics import native_intrinsic
+from ferrule.codegen.policy import continues_totals, repeats_long_sums, widens_factors
 from ferrule.dtype import dtypes
 from ferrule.lazy import LazyBuffer
 from ferrule.opkinds import ELEMENTWISE, PLAIN_MOVEMENTS, WHOLE_MOVEMENTS
@@ -121,7 +122,7 @@ def widened_factors(reduce: LazyBuffer, target: Target) -> list[LazyBuffer]:
     sums does them itself; or where blocks of threads do them, which are bound by what they read.
     """
     casts = factors(reduce)
-    if target.block_threads > 1:
+    if widens_factors(target):
         return [node for node in casts if node.op is UnaryOps.CAST and node.realized is None]
     if any(node.op is not UnaryOps.CAST or node.realized is not None for node in casts):
         return []
@@ -156,7 +157,8 @@ class Costs:
 
     def __init__(self, graph: Graph, roots: set[LazyBuffer], target: Target) -> None:
         self.roots = roots
-        self._has_blocks = target.block_threads > 1
+        self._repeats_long_sums = repeats_long_sums(target)
+        self._continues_totals = continues_totals(target)
         self.users = dict.fromkeys(graph.order, 0)
         self._costs: dict[LazyBuffer, Cost] = {}
         self._loads: dict[LazyBuffer, Cost] = {}
@@ -217,7 +219,9 @@ class Costs:
         return any(self._costs[reduce].each >= _LONG_SUM for reduce in self._costs[node].reduces)
 
     def _is_long_sum_again(self, node: LazyBuffer) -> bool:
-        return self._has_blocks and node in self.several_indices and self.has_long_sum(node)
+        return (
+            not self._repeats_long_sums and node in self.several_indices and self.has_long_sum(node)
+        )
 
     def _cost(self, node: LazyBuffer) -> Cost:
         if node.realized is not None or not node.srcs:
@@ -304,7 +308,7 @@ class Costs:
         body = sources[0]
         size = storage_size(node.shape)
         itself = frozenset((node,))
-        if not self._has_blocks and is_running_total(node):
+        if self._continues_totals and is_running_total(node):
             work = body.passed + size
             once = Cost(size, 1.0, work, size, False, itself, itself, alone=True)
             return replace(once, is_reduce=True, runs=True)

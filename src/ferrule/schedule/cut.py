@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Final, TypeAlias, final
 
+from ferrule.codegen.policy import continues_totals
 from ferrule.config import config
 from ferrule.expr import sint
 from ferrule.lazy import LazyBuffer
@@ -260,7 +261,7 @@ class _Cutter:
     def _space(self, shape: tuple[sint, ...]) -> Space:
         space = self.spaces.get(shape)
         if space is None or not space.has_room:
-            space = self.spaces[shape] = Space(shape, totals_run=self.target.block_threads == 1)
+            space = self.spaces[shape] = Space(shape, totals_run=continues_totals(self.target))
         return space
 
     def _enter(self, node: LazyBuffer, value: LazyBuffer, fusion: Fusion) -> None:

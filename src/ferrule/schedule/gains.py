@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, final
 
+from ferrule.codegen.policy import fills_vectors, keeps_tiles, repeats_long_sums
 from ferrule.helpers import prod, round_up
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import BinaryOps, LoadOps, MovementOps, ReduceOps
@@ -55,7 +56,9 @@ class Gains:
         self.operation_seconds = 2 / target.flops_per_second
         self.threads = target.max_threads
         self.lanes = target.lanes(4)
-        self.has_blocks = target.block_threads > 1
+        self.fills_vectors = fills_vectors(target)
+        self.keeps_tiles = keeps_tiles(target)
+        self.repeats_long_sums = repeats_long_sums(target)
         self.byte_seconds = 1 / (target.bytes_per_second * target.max_threads)
         self.near_bytes = target.l2_bytes
 
@@ -91,7 +94,7 @@ class Gains:
 
     def is_spared(self, node: LazyBuffer) -> bool:
         """Whether memory for a node is worth operations that are done several times for it."""
-        return self.has_blocks and self.is_much_larger(node)
+        return self.keeps_tiles and self.is_much_larger(node)
 
     def contraction_below(self, node: LazyBuffer) -> LazyBuffer | None:
         """A contraction that gives as many elements as the node has, and of which it is made."""
@@ -125,7 +128,7 @@ class Gains:
         columns = _columns(node, taps)
         every = prod(size for size, _ in columns)
         count = prod(size for size, is_tap in columns if is_tap)
-        if self.has_blocks or not columns or count % self.lanes == 0:
+        if not self.fills_vectors or not columns or count % self.lanes == 0:
             return False
         empty = count * round_up(every // count, self.lanes) - round_up(every, self.lanes)
         cost = self.costs[node]
@@ -148,8 +151,8 @@ class Gains:
             extra = self._evals_in_order(visits) - cost.size
             if extra <= 0:
                 return True
-        if self.has_blocks and self.costs.has_long_sum(node):
-            return False  # a block has no place for it inside of other loops
+        if not self.repeats_long_sums and self.costs.has_long_sum(node):
+            return False
         below = self._below(node, visits)
         size = self.costs.nbytes[node]
         through_memory = below.loaded + size * (1 + len(visits))
@@ -165,7 +168,7 @@ class Gains:
         store is said by values, and may be one place.
         """
         scatters = any(fusion.value.op is ReduceOps.SCATTER for fusion in visits)
-        return scatters and not self.has_blocks
+        return scatters and self.fills_vectors
 
     def _evals_in_order(self, visits: Visits) -> int:
         """The evaluations where the loops over the output keep their order.

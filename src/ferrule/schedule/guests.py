@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
+from ferrule.codegen.policy import keeps_tiles
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import MovementOps
 from ferrule.schedule.costs import Costs
@@ -39,7 +40,7 @@ class Guests:
         """One kernel for all that want a node, if one of them can keep it in blocks and the others
         are sums over these blocks.
         """
-        if self.target.block_threads > 1:  # its kernels with blocks add up nothing else
+        if keeps_tiles(self.target):
             return
         rows: set[int] | None = None
         for host in visits:

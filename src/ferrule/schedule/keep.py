@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from typing import Final, final
 
+from ferrule.codegen.policy import keeps_tiles
 from ferrule.config import config
 from ferrule.lazy import LazyBuffer
 from ferrule.records import dataclass
@@ -150,7 +151,7 @@ class Keeping:
 
         Blocks of threads go along the rows tile by tile, as if a contraction followed.
         """
-        return self.target.block_threads > 1 and bool(fusion.reduces) and len(indices) > 1
+        return keeps_tiles(self.target) and bool(fusion.reduces) and len(indices) > 1
 
     def is_done_by_each(self, node: LazyBuffer, visits: Visits) -> bool:
         """Whether each of several kernels computes for itself, in blocks, what a contraction gives.
@@ -178,6 +179,6 @@ class Keeping:
         Blocks of threads have tiles of rows only, however long these are.
         """
         rows = space.evals(block.outer)
-        if self.target.block_threads > 1:
+        if keeps_tiles(self.target):
             return rows >= rows_for_blocks(self.target)
         return block.nbytes * self.lanes <= _MOST_BLOCK and rows >= self.lanes * self.iterations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
+from ferrule.codegen.policy import keeps_tiles, shares_reduces
 from ferrule.lazy import LazyBuffer
 from ferrule.opkinds import MOVEMENTS, PLAIN_MOVEMENTS
 from ferrule.ops import MovementOps, ReduceOps
@@ -131,7 +132,7 @@ class Legality:
                     return False
                 if not self._is_chain(fusion.reduces, depends):
                     return False
-                if fusion.outer and self.target.block_threads > 1:
+                if fusion.outer and keeps_tiles(self.target):
                     continue  # the threads of a block share out the rows that they go along
                 waited_for = nested or depends != fusion.space.outputs
                 if waited_for and work > SMALL_KERNEL:
@@ -144,7 +145,7 @@ class Legality:
         """Whether a kernel has too little to share out where it waits so many times for a reduce,
         which takes `work` in all.
         """
-        if self.target.block_threads == 1:
+        if not shares_reduces(self.target):
             return results < self.iterations
         if self.gains.contraction_below(reduce.srcs[0]) is not None:  # blocks go along its rows
             return results < rows_for_blocks(self.target)

@@ -19,11 +19,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from ferrule import schedule
 from ferrule.dtype import DType, dtypes
 from ferrule.gradient import Entry, Gradients, Rule, Value, record
 from ferrule.lazy import LazyBuffer
 from ferrule.ops import ReduceOps
+from ferrule.schedule.forms import wants_one_number_a_row
 from ferrule.tensor.matrices import matrix_product, transposed, wide_product
 from ferrule.tensor.rowwise import accumulating, softmax
 from ferrule.tensor.special import exp, log
@@ -89,7 +89,7 @@ def _reverse(grad: Value, entry: Entry) -> Gradients:
     mask = masks[0] if masks else None
     scale, causal = entry.arg
     scores, scaled = _scores_again(query, key, scale)
-    one_number = schedule.target_of(grad.node.device).block_threads > 1
+    one_number = wants_one_number_a_row(grad.node.device)
     by = _softmax_by_one_number if one_number else softmax
     weights = attention_weights(scores, mask, causal, by)
     along = _sums_of_products(grad, entry.result())

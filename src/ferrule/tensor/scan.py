@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ferrule.counting import count_to, place_dtype
-from ferrule.device import Compiled, Device
 from ferrule.dtype import dtypes
 from ferrule.gradient import Entry, Gradients, Number, Rule, Value, record
 from ferrule.opkinds import REDUCED
 from ferrule.ops import BinaryOps, ReduceOps
 from ferrule.records import dataclass
+from ferrule.schedule.forms import wants_long_totals
 from ferrule.tensor import rowwise
 from ferrule.tensor.broadcast import known_size
 from ferrule.tensor.elementwise import complement
@@ -71,10 +71,8 @@ def scan(parts: Parts, monoid: Monoid) -> Parts:
 
 def _longest_block(value: Value, monoid: Monoid) -> int:
     """How many elements are combined without blocks: more where one loop goes through them."""
-    device = Device[value.node.device]
-    if monoid.total is None or not isinstance(device, Compiled):
-        return _BLOCK
-    return _LONG_BLOCK if device.linearizer_opts.block_threads == 1 else _BLOCK
+    is_long = monoid.total is not None and wants_long_totals(value.node.device)
+    return _LONG_BLOCK if is_long else _BLOCK
 
 
 def _pad(parts: Parts, before: int, after: int, monoid: Monoid) -> Parts:
