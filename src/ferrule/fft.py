@@ -4,10 +4,11 @@
 `torch.fft`: -1 is the last axis of complex numbers. Transforms are linear, and differentiable any
 number of times; float16 and bfloat16 go through float32.
 
-Kernels compute them in captured functions, on GPUs, and where there are 262,144 numbers or more, if
-the size is at most 131,072 and has no prime factor above 64. All others are NumPy's, on the host,
-when they are realised. The error of a result, as the root of the mean of its square, is below
-log2(n) * 2**-24 times the result (in float64, 2**-53); it is mostly a third of that.
+Kernels compute them if the size is at most 131,072 and has no prime factor above 64. Other sizes,
+and all on the device NUMPY, are NumPy's, on the host, when they are realised. Captured functions
+and their replays compute the same bits as plain calls. The error of a result, as the root of the
+mean of its square, is below log2(n) * 2**-24 times the result (in float64, 2**-53); it is mostly a
+third of that.
 
 >>> from ferrule import Tensor, fft
 >>> spectrum = fft.rfft(Tensor([1.0, 2.0, 3.0, 4.0]))

@@ -49,6 +49,7 @@ from ferrule.ops import (
 from ferrule.random import Words, drawn_by, random_words
 from ferrule.records import dataclass
 from ferrule.runner import JITRunner
+from ferrule.schedule.templates import Template
 from ferrule.shape.view import View, same
 from ferrule.steps import Steps
 
@@ -317,6 +318,8 @@ def over_lanes(node: LazyBuffer, sources: Sequence[LazyBuffer | None], size: sin
         return _custom(node, sources, size)
     if node.op is LoadOps.ASSIGN:
         return _assigned(node, sources, size)
+    if node.op is LoadOps.TEMPLATE:
+        return _of_template(node, sources[0])
     pairs = zip(sources, node.srcs, strict=True)
     first, *others = [spread(one, size) if wide is None else wide for wide, one in pairs]
     op, arg = node.op, node.arg
@@ -373,6 +376,13 @@ def _custom(node: LazyBuffer, sources: Sequence[LazyBuffer | None], size: sint) 
     shape = (size, *node.shape)
     found = on_host(_each_lane, values, shape, node.dtype, runner.function, flags, runner.args)
     return found.node
+
+
+def _of_template(node: LazyBuffer, source: LazyBuffer | None) -> LazyBuffer:
+    """A function whose leading axes are rows has the lanes as more of them."""
+    template: Template = node.arg
+    assert source is not None, "a template has one source"
+    return template.again(source)
 
 
 def _each_lane(*parameters: Any) -> Array:

@@ -385,6 +385,13 @@ class LazyBuffer(Node):
         simplified = _SIMPLIFIED.get(op)
         return _moved(self, op, arg) if simplified is None else simplified(self, arg)
 
+    def template(self, template: Any, shape: Shape, dtype: DType) -> LazyBuffer:
+        """What the nodes of a `schedule.templates.Template` make of this one."""
+        srcs = (self,)
+        key = (LoadOps.TEMPLATE, srcs, template)
+        found = _find(key)
+        return found or _make(LoadOps.TEMPLATE, srcs, template, shape, dtype, self.device, key)
+
     # -- memory ----------------------------------------------------------------------------------
 
     def contiguous(self) -> LazyBuffer:

@@ -109,6 +109,7 @@ class LoadOps(Enum):
     CONTIGUOUS = 4
     CUSTOM = 5
     ASSIGN = 6
+    TEMPLATE = 7
 
 
 class BufferOps(Enum):

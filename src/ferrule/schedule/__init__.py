@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Final, final
 
 from ferrule.codegen.policy import combines_in_one_kernel, keeps_tiles, part_alignment
@@ -24,11 +24,12 @@ from ferrule.schedule.graph import Graph, note_passed
 from ferrule.schedule.hazards import Hazards
 from ferrule.schedule.joined import place_pieces
 from ferrule.schedule.lengths import schedule_of_any_length
-from ferrule.schedule.offsets import stand_in
+from ferrule.schedule.offsets import StandIn, stand_in
 from ferrule.schedule.outline import Outline
 from ferrule.schedule.recipe import Form, Place, Recipe, Schedule, Step
 from ferrule.schedule.slots import Slot, Slots
 from ferrule.schedule.tasks import Reader, Task
+from ferrule.schedule.templates import written_out
 from ferrule.schedule.trees import TreeBuilder
 from ferrule.shape.layout import memory_size
 from ferrule.target import Target, detect_cpu
@@ -112,8 +113,20 @@ def _schedule_of_new(outline: Outline) -> Schedule | None:
     """The schedule of any graph; None where some of its numbers have been put into memory."""
     graph = outline.graph()
     note_passed(graph.passed)
+    whole = written_out(graph)
+    if whole is None:
+        return _schedule_of(graph, Form(graph, outline.parts), partial(_remember, outline, graph))
+    found = _schedule_of(
+        whole.graph, Form(whole.graph), partial(_remember_whole, outline, graph, whole)
+    )
+    return None if found is None else whole.named(found)
+
+
+def _schedule_of(graph: Graph, form: Form, remember: Callable[[_Key], None]) -> Schedule | None:
+    """The schedule of a graph without templates; None where some of its numbers have been put into
+    memory. `remember` is called with the key of a recipe that is good for the same graph again.
+    """
     target = target_of(next(iter(graph.requested)).device)
-    form = Form(graph, outline.parts)
     if form.key is None:
         return Recipe.follow(*_plan(graph, target), graph.everything)
     skipped = config().FERRULE_SKIP
@@ -135,9 +148,10 @@ def _schedule_of_new(outline: Outline) -> Schedule | None:
             found = schedule_of_any_length(graph, parts, lambda g: _plan(g, target)[0], target)
             if found is not None:
                 return found
+    found = _follow_recipe(graph, target, form)
     if not graph.symbolic:
-        _remember(outline, graph, key)
-    return _follow_recipe(graph, target, form)
+        remember(key)
+    return found
 
 
 def _remember(outline: Outline, graph: Graph, key: _Key) -> None:
@@ -149,6 +163,28 @@ def _remember(outline: Outline, graph: Graph, key: _Key) -> None:
     _known[config().FERRULE_SKIP, outline.key] = _Known(key, tuple(numbers))
 
 
+def _remember_whole(outline: Outline, graph: Graph, whole: StandIn, key: _Key) -> None:
+    """The same for a graph with templates, which is written out in another: the recipe for that one
+    with the numbers of this one.
+    """
+    places = {node: number for number, node in enumerate(graph.everything)}
+    numbers = {
+        number: places[original]
+        for number, node in enumerate(whole.graph.everything)
+        if (original := whole.originals.get(node, node)) in places
+    }
+    renamed = _Key(("written out", config().FERRULE_SKIP, outline.key))
+    _keep(renamed, _recipes[key].renumbered(numbers, whole.graph.everything))
+    _remember(outline, graph, renamed)
+
+
+def _keep(key: _Key, recipe: Recipe) -> None:
+    """Keeps a recipe, rather than the one that was not used for longest."""
+    _recipes[key] = recipe
+    if len(_recipes) > _MOST_RECIPES:
+        _recipes.popitem(last=False)
+
+
 def _follow_recipe(graph: Graph, target: Target, form: Form) -> Schedule:
     """The schedule of a graph by the recipe for its form, which is made if there is none."""
     parts = form.key
@@ -157,9 +193,7 @@ def _follow_recipe(graph: Graph, target: Target, form: Form) -> Schedule:
     recipe = _recipes.get(key)
     if recipe is None:
         recipe = _stored_or_planned(graph, target, stored.key_of(target, parts))
-        _recipes[key] = recipe
-        if len(_recipes) > _MOST_RECIPES:
-            _recipes.popitem(last=False)
+        _keep(key, recipe)
     else:
         _recipes.move_to_end(key)
     return recipe.follow([form.values] * len(recipe.steps), graph.everything)

@@ -11,6 +11,16 @@ from ferrule.codegen.policy import continues_totals, keeps_tiles
 from ferrule.device import Compiled, Device
 
 
+def has_kernels(device: str) -> bool:
+    """True if many nodes are a few kernels on a device, rather than a call of NumPy for each.
+
+    >>> has_kernels("CPU"), has_kernels("NUMPY")
+    (True, False)
+    """
+    found = Device[device]
+    return isinstance(found, Compiled) and found.renderer is not None
+
+
 def wants_long_totals(device: str) -> bool:
     """True if a running total is cheapest as one reduce over everything before each element.
 

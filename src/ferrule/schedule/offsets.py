@@ -85,15 +85,20 @@ def stand_in(
         others = {}
     if not parts and not others:
         return None
-    twins = _twins(graph, parts, others)
+    found = replaced(graph, _twins(graph, parts, others), bool(others))
+    leaves = {part.srcs[0] for part in parts.values()}
+    found.graph.parts = leaves.intersection(found.graph.everything)
+    return found
+
+
+def replaced(graph: Graph, twins: Mapping[LazyBuffer, LazyBuffer], symbolic: bool) -> StandIn:
+    """A graph with other nodes in place of some, and of all that are made of these."""
     requested = dict.fromkeys([twins.get(node, node) for node in graph.requested])
     order = toposort(requested)
     everything = order if graph.order is graph.everything else toposort(requested, everything=True)
-    present = set(everything)
-    external = {twins.get(node, node) for node in graph.external} & present
+    external = {twins.get(node, node) for node in graph.external}.intersection(everything)
     moved_out = [twins.get(node, node) for node in graph.moved_out]
-    leaves = {twins[node].srcs[0] for node in parts} & present
-    found = Graph(order, requested, everything, external, moved_out, bool(others), leaves)
+    found = Graph(order, requested, everything, external, moved_out, symbolic)
     return StandIn(found, {twin: node for node, twin in twins.items()})
 
 

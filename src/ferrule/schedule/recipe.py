@@ -9,6 +9,7 @@ numbers.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final, TypeAlias, final
 
@@ -43,6 +44,8 @@ class Place:
     """In what it is a part of, in elements."""
     whole: int | None = None
     """The number of the place that it is a part of, which comes before it."""
+    table: Buffer | None = None
+    """The memory itself, where it belongs to a template and so to no node of the graph."""
 
 
 @final
@@ -131,6 +134,23 @@ class Recipe:
         results = [(nodes[node], buffers[place]) for node, place in self.results]
         return Schedule(self, values, buffers, results)
 
+    def renumbered(self, numbers: Mapping[int, int], nodes: Sequence[LazyBuffer]) -> Recipe:
+        """The same for a graph that has other numbers for the `nodes` of this one, and lacks some.
+
+        Of those that it lacks nobody knows but the recipe: what they have in memory is in there.
+        """
+        places = []
+        for place in self.places:
+            if place.node is None:
+                places.append(place)
+            elif place.node in numbers:
+                places.append(replace(place, node=numbers[place.node]))
+            else:
+                table = _memory(place, nodes, place.size)
+                places.append(replace(place, node=None, table=table))
+        results = [(numbers[node], place) for node, place in self.results if node in numbers]
+        return replace(self, places=tuple(places), results=tuple(results))
+
     @cached_property
     def kernels(self) -> dict[str, list[LazyOp]]:
         """The ASTs of the steps that are kernels, by their device."""
@@ -178,11 +198,10 @@ class Recipe:
             size = place.size
             if not isinstance(size, int):
                 size = size.infer(lengths)
-            node = place.node
-            if node is not None:
-                found = nodes[node].realized
-                assert found is not None, "a leaf lost its memory"
-                buffer = found if size == found.size else found.view(place.offset, size)
+            if place.node is not None:
+                buffer = _memory(place, nodes, size)
+            elif place.table is not None:
+                buffer = place.table
             elif place.arena is not None:
                 buffer = arenas[place.arena].view(place.offset, size, place.dtype)
             elif place.whole is not None:
@@ -191,6 +210,15 @@ class Recipe:
                 buffer = Buffer(place.device, size, place.dtype)
             buffers.append(buffer)
         return buffers
+
+
+def _memory(place: Place, nodes: Sequence[LazyBuffer], size: sint) -> Buffer:
+    """The memory of a node, or a part of it."""
+    assert place.node is not None
+    assert isinstance(size, int)
+    found = nodes[place.node].realized
+    assert found is not None, "a leaf lost its memory"
+    return found if size == found.size else found.view(place.offset, size)
 
 
 def kernels_by_device(steps: Iterable[tuple[str, LazyOp]]) -> dict[str, list[LazyOp]]:

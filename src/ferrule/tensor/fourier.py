@@ -104,6 +104,9 @@ def _roots(numerator: Array, n: int, inverse: bool = False) -> Array:
     turn = 8 * np.arctan(np.longdouble(1))
     angles = np.arange(n, dtype=np.longdouble) * ((1 if inverse else -1) * turn / n)
     roots = np.cos(angles).astype(np.float64) + 1j * np.sin(angles).astype(np.float64)
+    quarters, rest = np.divmod(4 * np.arange(n), n)  # of a turn: exact, as no multiple of pi is
+    exact = np.array([1, 1j, -1, -1j])
+    roots = np.where(rest == 0, (exact if inverse else exact.conj())[quarters], roots)
     return np.asarray(roots[numerator % n])
 
 

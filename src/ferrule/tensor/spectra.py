@@ -1,4 +1,7 @@
-"""Fourier transforms along an axis, without factors: by kernels or by NumPy, and their rules.
+"""Fourier transforms along an axis, without factors, and their rules.
+
+Kernels compute them, so that plain calls and replays give the same bits. NumPy does where a device
+has no kernels of its own, and for sizes that would take long ones.
 
 The gradient of a transform is the one the other way round, with each frequency counted as often as
 it is there: so the same two ways compute it, as often as one likes.
@@ -6,16 +9,19 @@ it is there: so the same two ways compute it, as often as one likes.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
-from ferrule.capture import is_capturing
+from ferrule.dtype import DType
 from ferrule.gradient import Entry, Gradients, Rule, Value, record
 from ferrule.host import Array, on_host
-from ferrule.shape.layout import storage_size
+from ferrule.lazy import LazyBuffer
+from ferrule.schedule.forms import has_kernels
+from ferrule.schedule.templates import Template
 from ferrule.tensor.broadcast import known_size
-from ferrule.tensor.data import is_in_host_memory
 from ferrule.tensor.fourier import (
     can_transform,
     frequency_weights,
@@ -24,9 +30,7 @@ from ferrule.tensor.fourier import (
     unhalved,
 )
 
-LEAST_OF_KERNELS: Final = 1 << 18
-"""Elements from which on kernels compute what is not captured: to make and to find the graph of a
-handful of them takes longer than NumPy needs for fewer."""
+Nodes = Callable[..., Value]
 
 
 def _complex(pairs: Array) -> Array:
@@ -43,12 +47,27 @@ def _pairs(numbers: Array) -> Array:
 
 def _has_kernels(x: Value, size: int) -> bool:
     """Whether kernels compute a transform of so many points, rather than NumPy."""
-    node = x.node
-    if 0 in x.shape or not can_transform(size):
-        return False
-    known = all(isinstance(n, int) for n in x.shape)
-    small = known and storage_size(x.shape) < LEAST_OF_KERNELS
-    return is_capturing() or not (small and is_in_host_memory(node.device))
+    return 0 not in x.shape and can_transform(size) and has_kernels(x.node.device)
+
+
+def _by_kernels(x: LazyBuffer, nodes: Nodes, *args: Any) -> LazyBuffer:
+    """What `nodes` makes of a value; as one node until it is planned, where all sizes are known.
+
+    Nodes of a constant are folded as they are made.
+    """
+    is_known = all([isinstance(size, int) for size in x.shape])
+    if is_known and x.base_const() is None:
+        return _template(nodes, x.shape, x.dtype, x.device, *args).of(x)
+    return nodes(Value(x), *args).node
+
+
+@lru_cache(maxsize=256)
+def _template(
+    nodes: Nodes, shape: tuple[int, ...], dtype: DType, device: str, *args: Any
+) -> Template:
+    argument = LazyBuffer.empty(shape, dtype, device)
+    result = nodes(Value(argument), *args).node
+    return Template(argument, result, lambda x: _by_kernels(x, nodes, *args))
 
 
 def _moved(x: Value, source: int, target: int) -> Value:
@@ -65,11 +84,15 @@ def _fft(pairs: Array, axis: int, inverse: bool) -> Array:
     return _pairs(np.fft.fft(numbers, axis=axis))
 
 
+def _fft_nodes(pairs: Value, axis: int, inverse: bool) -> Value:
+    """The same by kernels; here and below axes count from the end."""
+    return _moved(transformed(_moved(pairs, axis, -2), inverse), -2, axis)
+
+
 def transform(pairs: Value, axis: int, inverse: bool) -> Value:
     """The sum of x[j] exp(-2i pi j k / n), or with + if `inverse`, for each k."""
     if _has_kernels(pairs, known_size(pairs.shape[axis], "fft")):
-        moved = _moved(pairs.detach(), axis, -2)
-        node = _moved(transformed(moved, inverse), -2, axis).node
+        node = _by_kernels(pairs.node, _fft_nodes, axis - len(pairs.shape), inverse)
     else:
         node = on_host(_fft, [pairs], pairs.shape, pairs.dtype, axis, inverse).node
     return record("fft", _FFT, (pairs,), node, (axis, inverse))
@@ -97,12 +120,20 @@ def _irfft(pairs: Array, size: int, axis: int, unweighted: bool) -> Array:
     return np.fft.irfft(numbers, size, axis, norm="forward")
 
 
+def _rfft_nodes(x: Value, axis: int, weighted: bool) -> Value:
+    return _moved(halved(_moved(x, axis, -1), weighted), -2, axis - 1)
+
+
+def _irfft_nodes(pairs: Value, size: int, axis: int, unweighted: bool) -> Value:
+    return _moved(unhalved(_moved(pairs, axis, -2), size, not unweighted), -1, axis + 1)
+
+
 def half_transform(x: Value, axis: int, weighted: bool) -> Value:
     """The transform of real numbers up to the middle frequency; times its weights if `weighted`."""
     size = x.shape[axis]
     assert isinstance(size, int)
     if _has_kernels(x, size):
-        node = _moved(halved(_moved(x.detach(), axis, -1), weighted), -2, axis).node
+        node = _by_kernels(x.node, _rfft_nodes, axis - len(x.shape), weighted)
     else:
         shape = (*x.shape[:axis], size // 2 + 1, *x.shape[axis + 1 :], 2)
         node = on_host(_rfft, [x], shape, x.dtype, axis, weighted).node
@@ -117,8 +148,7 @@ def _reverse_rfft(grad: Value, entry: Entry) -> Gradients:
 def signal_from(pairs: Value, size: int, axis: int, unweighted: bool) -> Value:
     """Real numbers from the frequencies up to the middle, over their weights if `unweighted`."""
     if _has_kernels(pairs, size):
-        moved = _moved(pairs.detach(), axis, -2)
-        node = _moved(unhalved(moved, size, not unweighted), -1, axis).node
+        node = _by_kernels(pairs.node, _irfft_nodes, size, axis - len(pairs.shape), unweighted)
     else:
         shape = (*pairs.shape[:axis], size, *pairs.shape[axis + 1 : -1])
         node = on_host(_irfft, [pairs], shape, pairs.dtype, size, axis, unweighted).node

@@ -1,0 +1,67 @@
+"""Templates: functions of one value that are many nodes, as one node until these are planned.
+
+A Fourier transform is 30 to 60 nodes. Building them, and finding the plan of their graph, takes
+longer than the transform of a few thousand points. So a graph has one node for it, by which a plan
+is found as fast as for any other node. Only a graph that was never planned before is written out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import final
+
+from ferrule.lazy import LazyBuffer
+from ferrule.ops import LoadOps
+from ferrule.schedule.graph import Graph, toposort
+from ferrule.schedule.offsets import StandIn, replaced
+
+
+@final
+class Template:
+    """The nodes of `result`, as a function of `argument`.
+
+    `again` is the same function of any value, such as one with more axes in front. A plan is found
+    again only by the same template, so whoever makes templates keeps them. What its nodes read of
+    memory, beside the argument, is never written to.
+    """
+
+    def __init__(
+        self,
+        argument: LazyBuffer,
+        result: LazyBuffer,
+        again: Callable[[LazyBuffer], LazyBuffer],
+    ) -> None:
+        self.again = again
+        self._argument = argument
+        self._result = result
+        nodes = [node for node in toposort([result]) if node is not argument]
+        self._inner = [node for node in nodes if node.realized is None]
+
+    def of(self, x: LazyBuffer) -> LazyBuffer:
+        """The value of the function, as one node of the graph."""
+        return x.template(self, self._result.shape, self._result.dtype)
+
+    def written_out(self, x: LazyBuffer) -> LazyBuffer:
+        """The value of the function, as all its nodes."""
+        twins = {self._argument: x}
+        for node in self._inner:
+            srcs = tuple([twins.get(source, source) for source in node.srcs])
+            if srcs != node.srcs:
+                twins[node] = node.like(srcs, node.arg)
+        return twins[self._result]
+
+
+def written_out(graph: Graph) -> StandIn | None:
+    """The graph with all nodes of its templates; None where it has no templates."""
+    if not any([node.op is LoadOps.TEMPLATE for node in graph.everything]):
+        return None
+    twins: dict[LazyBuffer, LazyBuffer] = {}
+    for node in graph.everything:
+        srcs = tuple([twins.get(source, source) for source in node.srcs])
+        if node.op is LoadOps.TEMPLATE:
+            template: Template = node.arg
+            twin = twins[node] = template.written_out(srcs[0])
+            twin.owner = node.owner
+        elif srcs != node.srcs:
+            twins[node] = node.like(srcs, node.arg)
+    return replaced(graph, twins, graph.symbolic)
