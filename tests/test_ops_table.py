@@ -97,6 +97,7 @@ def interpretations() -> dict[str, Interpretation]:
                 LoadOps.EMPTY: "is a leaf",
                 LoadOps.CONST: "is a leaf",
                 LoadOps.CUSTOM: "is recorded with a rule of its maker",
+                LoadOps.TEMPLATE: "is recorded with a rule of its maker",
             },
         ),
         Interpretation(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from copy import copy
-from typing import Any, final
+from typing import Any, Final, TypeAlias, final
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -306,6 +306,9 @@ _SPREAD = Rule(lambda grad, entry: (_summed(grad),))
 
 # *** one rule for each primitive op ***
 
+LaneRule: TypeAlias = Callable[[LazyBuffer, Sequence[LazyBuffer | None], sint], LazyBuffer]
+"""From a node, its sources for all lanes and how many lanes there are to the node for all."""
+
 
 def spread(node: LazyBuffer, size: sint) -> LazyBuffer:
     """The same for each lane."""
@@ -314,12 +317,9 @@ def spread(node: LazyBuffer, size: sint) -> LazyBuffer:
 
 def over_lanes(node: LazyBuffer, sources: Sequence[LazyBuffer | None], size: sint) -> LazyBuffer:
     """`node` for all lanes, given its sources for all lanes (None: the same for each)."""
-    if node.op is LoadOps.CUSTOM:
-        return _custom(node, sources, size)
-    if node.op is LoadOps.ASSIGN:
-        return _assigned(node, sources, size)
-    if node.op is LoadOps.TEMPLATE:
-        return _of_template(node, sources[0])
+    own = _OWN_RULES.get(node.op)
+    if own is not None:
+        return own(node, sources, size)
     pairs = zip(sources, node.srcs, strict=True)
     first, *others = [spread(one, size) if wide is None else wide for wide, one in pairs]
     op, arg = node.op, node.arg
@@ -378,11 +378,20 @@ def _custom(node: LazyBuffer, sources: Sequence[LazyBuffer | None], size: sint) 
     return found.node
 
 
-def _of_template(node: LazyBuffer, source: LazyBuffer | None) -> LazyBuffer:
+def _of_template(node: LazyBuffer, sources: Sequence[LazyBuffer | None], size: sint) -> LazyBuffer:
     """A function whose leading axes are rows has the lanes as more of them."""
     template: Template = node.arg
-    assert source is not None, "a template has one source"
+    (source,) = sources
+    assert source is not None, "nothing has lanes"
     return template.again(source)
+
+
+_OWN_RULES: Final[dict[Any, LaneRule]] = {
+    LoadOps.CUSTOM: _custom,
+    LoadOps.ASSIGN: _assigned,
+    LoadOps.TEMPLATE: _of_template,
+}
+"""Of ops that ask which of their sources have lanes."""
 
 
 def _each_lane(*parameters: Any) -> Array:
