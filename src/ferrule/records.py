@@ -64,7 +64,7 @@ def _repr(self: Any) -> str:
 
 
 def _values(members: tuple[Field[Any], ...]) -> Callable[[Any], tuple[Any, ...]]:
-    """A function that gives all values of an object as a tuple."""
+    """A function that gives these values of an object as a tuple."""
     names = [member.name for member in members]
     if len(names) > 1:
         return attrgetter(*names)
@@ -124,7 +124,7 @@ def _made(cls: Any, frozen: bool, eq: bool, repr: bool, slots: bool) -> Any:
     if repr and "__repr__" not in own:
         made.__repr__ = _repr
     if eq and "__eq__" not in own:
-        values = _values(members)
+        values = _values(tuple([member for member in members if member.compare]))
         made.__eq__ = _comparison(values)
         if "__hash__" not in own:
             made.__hash__ = _hash(values) if frozen else None

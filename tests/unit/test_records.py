@@ -240,3 +240,22 @@ def test_an_initialiser_is_compiled_when_it_is_looked_up(monkeypatch: pytest.Mon
     assert made == [Derived]
     assert Base(4).a == 4
     assert made == [Derived, Base]
+
+
+@dataclasses.dataclass(frozen=True)
+class StandardUncompared:
+    a: int
+    b: int = field(default=0, compare=False)
+
+
+@records.dataclass(frozen=True)
+class OurUncompared:
+    a: int
+    b: int = field(default=0, compare=False)
+
+
+@pytest.mark.parametrize("cls", [StandardUncompared, OurUncompared])
+def test_fields_may_count_for_nothing(cls: type[Any]) -> None:
+    assert cls(1, 2) == cls(1, 3) != cls(2, 2)
+    assert hash(cls(1, 2)) == hash(cls(1, 3))
+    assert "b=2" in repr(cls(1, 2))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ferrule.codegen.intrinsics import INTRINSICS, TILE
 from ferrule.codegen.packed import pack
-from ferrule.codegen.plan import Plan, base, loads, step_of
+from ferrule.codegen.plan import Plan, loads, step_of
 from ferrule.codegen.primitives.products import is_dot
 from ferrule.expr import TRUE, Expr, const
 from ferrule.records import dataclass
@@ -112,7 +112,11 @@ class _Product:
     def _operand(self, axis: Expr) -> Expr:
         """The load that varies with an axis, or with what it has become."""
         found = loads(self.plan.nest(self.reduce).computes[0].value)
-        return next(e for e in found if any(_is_part(r, axis) for r in e.ranges))
+        return next(e for e in found if any(self._is_part(r, axis) for r in e.ranges))
+
+    def _is_part(self, r: Expr, axis: Expr) -> bool:
+        """Whether a range is an axis, or a part of it."""
+        return self.plan.kernel.origin(r) is axis
 
     def _tiles_of_a_block(self, tile_rows: int) -> int:
         """Blocks of equal size that stay in the second cache, as many for each thread."""
@@ -132,7 +136,7 @@ class _Product:
         path = plan.kernel.path(nest)
         opened = sum((n == at and d < depth) or n not in (at, self.reduce) for n, d, _ in path)
         inside = [loop.range for _, _, loop in path[opened:] if loop.range in e.ranges]
-        own = [r for r in inside if _is_part(r, axis)]
+        own = [r for r in inside if self._is_part(r, axis)]
         terms = [r for r in inside if r not in own]
         order = own + terms if axis is self.axes.rows else terms + own
         pack(plan, self.reduce, e, at, depth, order, TILE.columns)
@@ -173,8 +177,3 @@ class _Product:
         fit = max(size for size in sizes if size <= most)
         larger = min((size for size in sizes if size > most), default=fit)
         return steps, fit if 2 * fit >= min(most, steps) else larger
-
-
-def _is_part(r: Expr, axis: Expr) -> bool:
-    """Whether a range is an axis, or a part of it."""
-    return r is axis or base(r.name) == axis.name

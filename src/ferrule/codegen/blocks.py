@@ -175,7 +175,7 @@ class _Windows(Copies):
         if not in_place:
             self.copy(operands.rows, self.name, rows_at, channels)
             self.fetch_later(operands.rows)
-        self.copy(operands.lanes, self.name, lanes_at, [*self._packed_order(), v.name])
+        self.copy(operands.lanes, self.name, lanes_at, [*self._packed_order(), v])
         self.read_in_order(operands.lanes)
         self.fetch_later(operands.lanes)
         self.unroll_terms(self.order[-1])
@@ -340,30 +340,29 @@ class _Windows(Copies):
         more, fewer = (outside - 1) * row_bytes, (blocks - groups) * lane_bytes
         return (together if WORTH_GROUPS * more < fewer else None), groups
 
-    def _packed_order(self) -> list[str]:
+    def _packed_order(self) -> list[Expr]:
         """The terms in the order of a panel of the lanes' operand.
 
         Terms that follow one another in memory stay as they are: a copy turns squares of them, and
         they fill these. Other terms are in the order in which they are summed up.
         """
         index = self.operands.lanes.src[0]
-        terms = sorted(self.operands.terms, key=lambda r: -distance(index, r))
-        return [r.name for r in terms]
+        return sorted(self.operands.terms, key=lambda r: -distance(index, r))
 
-    def _tile(self, depth: int, m: Expr, phases: Sequence[str], tile: Tile) -> list[str]:
+    def _tile(self, depth: int, m: Expr, phases: Sequence[str], tile: Tile) -> list[Expr]:
         """A line of sums at a time, tile by tile; the terms in the order of the copies."""
         plan = self.plan
-        taps = {tap.name for window in self.windows for tap in window[1:]}
-        terms = [r.name for r in self.operands.terms]
-        channels = [x for x in terms if x not in taps]
-        self.order = [x for x in terms if x in taps] + channels
+        taps = {tap for window in self.windows for tap in window[1:]}
+        terms = self.operands.terms
+        channels = [r for r in terms if r not in taps]
+        self.order = [r.name for r in (*(r for r in terms if r in taps), *channels)]
         plan.do("compute_at", self.reduce, depth)
         tiles, rows = self.split_rows(f"{m.name}@{self.reduce}", tile)
         columns = plan.vectors(self.reduce, f"{self.v.name}.i@{self.reduce}", tile.lanes)
         first = [f"{phase}@{self.reduce}" for phase in phases]
         plan.do("reorder", self.reduce, (*first, *tiles, *self.order, rows, *columns))
-        for tap in [x for x in self.order if x in taps]:
-            plan.limit(self.reduce, tap)
+        for tap in [r for r in terms if r in taps]:
+            plan.limit(self.reduce, tap.name)
         return channels
 
 
@@ -381,11 +380,11 @@ class _LongSum(Copies):
         plan.do("reorder", self.name, (*outer, *places, f"{v.name}.i"))
         plan.do("compute_at", self.reduce, len(outer))
         blocks, last = self._tile_sums(taps, inner, tile, together)
-        self.copy(operands.rows, self.reduce, blocks, [r.name for r in rows])
+        self.copy(operands.rows, self.reduce, blocks, rows)
         self.fetch_later(operands.rows)
         if len(rows) == 1:
-            self.spread(operands.rows, rows[0].name, tile)
-        self.copy(operands.lanes, self.reduce, blocks, [v.name])
+            self.spread(operands.rows, rows[0], tile)
+        self.copy(operands.lanes, self.reduce, blocks, [v])
         self.fetch_next(operands.lanes, blocks)
         self.unroll_terms(last)
         for depth in reversed(range(len(outer), len(outer) + len(places) - 1)):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from math import gcd, prod
 
 from ferrule.codegen.kernel import Kind
-from ferrule.codegen.plan import LINE_BYTES, PAGE_BYTES, Plan, base, loads, step_of
+from ferrule.codegen.plan import LINE_BYTES, PAGE_BYTES, Plan, loads, step_of
 from ferrule.codegen.tile import Tile
 from ferrule.codegen.window import Window, distance, overlap
 from ferrule.expr import Expr, as_expr
@@ -89,7 +89,7 @@ class Copies:
         plan.do("unroll", self.reduce, f"{rows}.i")
         return [f"{rows}.o"], f"{rows}.i"
 
-    def copy(self, which: Expr, at: str, depth: int, last: Sequence[str]) -> None:
+    def copy(self, which: Expr, at: str, depth: int, last: Sequence[Expr]) -> None:
         """Stage an operand.
 
         Its axes are those of the source, windows as one, but with `last` (innermost at the end).
@@ -101,13 +101,13 @@ class Copies:
         element = next(e for e in loads(nest.computes[0].value) if e.arg == which.arg)
         path = plan.kernel.path(nest)
         start = sum(1 for n, d, _ in path if (n == at and d < depth) or n not in (at, self.reduce))
-        groups: dict[str, list[Expr]] = {}
+        groups: dict[Expr, list[Expr]] = {}
         windows = self.windows if which is self.operands.rows else self._phased_taps()
-        joined = {r.name: window[0].name for window in windows for r in window}
+        joined = {r: window[0] for window in windows for r in window}
         for _, _, loop in path[start:]:
             if loop.range in element.ranges:
-                name = base(loop.range.name)
-                groups.setdefault(joined.get(name, name), []).append(loop.range)
+                axis = plan.kernel.origin(loop.range)
+                groups.setdefault(joined.get(axis, axis), []).append(loop.range)
         keys = sorted(groups, key=lambda k: -max(distance(element.src[0], r) for r in groups[k]))
         nearest = min(distance(element.src[0], r) for r in groups[keys[-1]])
         as_it_lies = which is self.operands.rows and nearest == 1
@@ -179,7 +179,7 @@ class Copies:
                 return
             piece *= int(loop.range.size.arg)
 
-    def spread(self, which: Expr, rows: str, tile: Tile) -> None:
+    def spread(self, which: Expr, rows: Expr, tile: Tile) -> None:
         """Steps of a copy along the rows of a tile are a line longer where these would be in few
         sets of the first cache: each line is used again for the next terms.
         """
@@ -188,7 +188,7 @@ class Copies:
         c = plan.kernel.computes[name]
         for r, step in zip(c.ranges, c.strides(c.ranges), strict=True):
             near = tile.rows * gcd(step * c.value.dtype.itemsize, PAGE_BYTES)
-            if base(r.name) == base(rows) and near > max(plan.l1_ways // 4, 1) * PAGE_BYTES:
+            if plan.kernel.origin(r) is rows and near > max(plan.l1_ways // 4, 1) * PAGE_BYTES:
                 plan.do("pad", name, r.name, LINE_BYTES // c.value.dtype.itemsize)
 
     def _vectorize_copy(self, name: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from math import prod
 
 from ferrule.codegen.kernel import Nest
-from ferrule.codegen.plan import LINE_BYTES, Plan, base, bytes_loaded, loads, step_of
+from ferrule.codegen.plan import LINE_BYTES, Plan, bytes_loaded, loads, step_of
 from ferrule.codegen.tile import Tile, best_tile
 from ferrule.codegen.window import distance
 from ferrule.expr import TRUE, Expr
@@ -188,6 +188,6 @@ class _Dots:
         for e in loads(plan.nest(nest).computes[0].value):
             size = bytes_loaded(e)
             steps = [distance(e.src[0], r) for r in e.ranges if r.name in blocks[-1:]]
-            of_columns = any(base(r.name) == self.axes.columns.name for r in e.ranges)
+            of_columns = any(plan.kernel.origin(r) is self.axes.columns for r in e.ranges)
             if of_columns and any(steps) and size > plan.target.l2_bytes // 2:
                 plan.do("prefetch", nest, e.arg, steps[0])

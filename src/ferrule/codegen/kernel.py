@@ -7,8 +7,9 @@ nothing in here chooses anything.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from enum import auto
 from functools import cached_property
 
@@ -90,6 +91,10 @@ class Loop:
     With `step`, the iterations of a THREAD loop are that digit of the thread's number.
     With `bits`, only the iterations are run whose bits are set in that value, the lowest first.
     In those that `bits`, `start` and `end` leave, `only` holds; the others would change nothing.
+
+    `lineage` is what the loop was made from, the first range first: a part of a loop that was split
+    has the range of the whole there, a loop that is a copy has that of the other one. It says
+    nothing about what the loop does, so loops that differ in it only are equal.
     """
 
     range: Expr
@@ -101,6 +106,7 @@ class Loop:
     step: int | None = None
     bits: Expr | None = None
     only: Expr | None = None
+    lineage: tuple[Expr, ...] = field(default=(), compare=False)
 
     def mapped(self, mapping: Mapping[Expr, Expr]) -> Loop:
         """The loop with parts of its conditions, its start and its ends replaced."""
@@ -121,6 +127,15 @@ class Loop:
     def size(self) -> int:
         """The number of iterations, where it is constant."""
         return int(self.range.size.arg)
+
+    @property
+    def descent(self) -> tuple[Expr, ...]:
+        """The lineage of loops that are made from this one."""
+        return (*self.lineage, self.range)
+
+    def is_from(self, r: Expr) -> bool:
+        """Whether it is the loop over a range, or a part or a copy of that, or of its parts."""
+        return r in self.descent
 
 
 @dataclass(frozen=True)
@@ -288,6 +303,15 @@ class Kernel:
         return {n: nest for nest in self.nests for c in nest.computes for n in c.names}
 
     @cached_property
+    def _origins(self) -> Mapping[Expr, Expr]:
+        loops = [loop for nest in self.nests for loop in nest.loops]
+        return {r: loop.lineage[0] for loop in loops if loop.lineage for r in loop.descent}
+
+    def origin(self, r: Expr) -> Expr:
+        """The range that a loop's range was before it was split, or computed elsewhere."""
+        return self._origins.get(r, r)
+
+    @cached_property
     def memory(self) -> Mapping[str, tuple[str, int]]:
         """For what is kept: the first of the values in its place, the elements of the largest."""
         first: dict[str, str] = {}
@@ -296,6 +320,15 @@ class Kernel:
             first[c.name] = place = c.name if c.over is None else first[c.over]
             elements[place] = max(elements.get(place, 0), c.elements)
         return {name: (place, elements[place]) for name, place in first.items()}
+
+    def free_name(self, stem: str, number: int = 0, *, numbered: bool = False) -> str:
+        """The first name that no nest has of `stem`, `stem.1`, `stem.2`, ..., or, if `numbered`, of
+        `stem0`, `stem1`, ...; those below `number` are left out.
+        """
+        plain = f"{stem}0" if numbered else stem
+        separator = "" if numbered else "."
+        names = (f"{stem}{separator}{n}" if n else plain for n in itertools.count(number))
+        return next(name for name in names if name not in self.by_name)
 
     def loop_around(self, nest: Nest) -> Loop | None:
         """The innermost loop of its consumer that a nest hangs in."""

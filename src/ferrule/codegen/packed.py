@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import count
 
 from ferrule.codegen.copies import AHEAD_BYTES
 from ferrule.codegen.plan import PAGE_BYTES, Plan, bytes_loaded, load_step, loads, step_of
@@ -18,7 +17,7 @@ def pack(
     """Copy what the nest `reduce` loads by `e`, inside `depth` loops of `at`, with `axes` outermost
     first: in vectors of `lanes`, turned where neighbours in the copy are none in memory.
     """
-    name = _free_name(plan, f"{reduce}.pack{e.arg}", plan.number(reduce, e))
+    name = plan.kernel.free_name(f"{reduce}.pack{e.arg}", plan.number(reduce, e))
     plan.stage(reduce, e, at, depth, tuple(r.name for r in axes), name)
     for d in reversed(range(len(axes) - 1)):
         plan.try_fuse(name, d)
@@ -39,13 +38,6 @@ def pack(
         plan.do("split", name, along.name, size, "peel")
         plan.transpose(name, f"{along.name}.i", lane.name)
         _fetch_later_squares(plan, name, size, columns)
-
-
-def _free_name(plan: Plan, name: str, number: int) -> str:
-    """A name for a copy: loads are numbered anew when some of them have become copies."""
-    taken = {nest.name for nest in plan.kernel.nests}
-    names = (f"{name}.{n}" if n else name for n in count(number))
-    return next(x for x in names if x not in taken)
 
 
 def is_far(e: Expr, k: Expr) -> bool:

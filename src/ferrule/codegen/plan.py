@@ -278,14 +278,6 @@ def step_of(index: Expr, r: Expr) -> int:
     return -1 if step is None else step
 
 
-def base(name: str) -> str:
-    """The name of a range before it was split or computed elsewhere: `i0.1.o@sum0` is of `i0.1`."""
-    name = name.split("@")[0]
-    while name.endswith((".o", ".i")):
-        name = name[:-2]
-    return name
-
-
 def gap_of_copies(nest: Nest, slot: int) -> int:
     """How far apart in a buffer neighbouring copies of a nest load, where that is less than a line
     of cache; else 1.

@@ -219,13 +219,14 @@ def _chunk_inner(plan: Plan, name: str) -> None:
     lanes, copies = _repeated(plan, name)
     plan.do("split", name, v, CHUNK - CHUNK % (lanes * copies), "peel")
     names = [o.range.name for o in plan.nest(name).loops]
+    chunk = plan.nest(name).loops[-1].range
     if names[0] != f"{v}.o":
         plan.do("reorder", name, (f"{v}.o", *(n for n in names if n != f"{v}.o")))
     plan.do("parallel", name, f"{v}.o")
     _vectorize_last(plan, name)
     # A mask is no help to the last chunk: beyond the end may be memory that is not there, which
     # takes a processor some hundred cycles to find out, for each vector.
-    inner = next(o for o in plan.nest(name).loops if o.range.name.startswith(f"{v}.i"))
+    inner = next(o for o in plan.nest(name).loops if o.is_from(chunk))
     if inner.kind is Kind.SERIAL and inner.peel is None:
         plan.limit(name, inner.range.name)
 

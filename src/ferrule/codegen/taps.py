@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from math import prod
 
 from ferrule.codegen.kernel import Nest
-from ferrule.codegen.plan import Plan, base, loads, step_of
+from ferrule.codegen.plan import Plan, loads, step_of
 from ferrule.codegen.window import distance, overlap
 from ferrule.expr import Expr
 from ferrule.records import dataclass
@@ -268,11 +268,11 @@ def _unroll_taps(plan: Plan, reduce: str, found: _Windows, most: int = MOST_TAPS
     """Taps as copies; those along memory outermost, so that the lines that rows of results share
     are loaded one after the other. The outermost axes stay loops where there are too many.
     """
-    taps = [tap.name for tap in found.taps]
+    taps = found.taps
     names = [loop.range.name for loop in plan.nest(reduce).loops]
     serial = _serial_taps(found, most)
     loops, copies = (
-        [n for tap in group for n in names if base(n) == tap]
+        [o.range.name for tap in group for o in plan.nest(reduce).loops if o.is_from(tap)]
         for group in (serial, [taps[-1], *taps[len(serial) : -1]])
     )
     rest = [n for n in names if n not in (*loops, *copies)]
@@ -281,11 +281,11 @@ def _unroll_taps(plan: Plan, reduce: str, found: _Windows, most: int = MOST_TAPS
         plan.do("unroll", reduce, n)
 
 
-def _serial_taps(found: _Windows, most: int) -> list[str]:
+def _serial_taps(found: _Windows, most: int) -> tuple[Expr, ...]:
     """The outermost axes of the taps, which stay loops where all taps are more than `most`."""
     sizes = [int(tap.size.arg) for tap in found.taps]
     count = next((i for i in range(len(sizes)) if prod(sizes[i:]) <= most), len(sizes) - 1)
-    return [tap.name for tap in found.taps[:count]]
+    return found.taps[:count]
 
 
 def _most_lines(plan: Plan, found: _Windows) -> int:
@@ -319,7 +319,7 @@ def _sum_for_each_tap(
     plan.do("vectorize", reduce, f"{x.name}.i")
     plan.do("group", reduce, (f"{x.name}.i",))
     partial = f"{reduce}.p"
-    serial = [f"{tap}@{reduce}" for tap in _serial_taps(found, MOST_SUMS)]
+    serial = [f"{tap.name}@{reduce}" for tap in _serial_taps(found, MOST_SUMS)]
     copies = [f"{tap}@{reduce}" for tap in taps[len(serial) :]]
     for copy in copies:
         plan.do("unroll", partial, copy)
@@ -350,10 +350,10 @@ def _copy(
     """
     nest = plan.nest(reduce)
     element = next(e for e in loads(nest.computes[0].value) if e.arg == found.slot)
-    inside = [loop.range for _, _, loop in plan.kernel.path(nest) if loop.range in element.ranges]
+    inside = [loop for _, _, loop in plan.kernel.path(nest) if loop.range in element.ranges]
     groups = [] if channel is None else [f"{channel.name}.i"]
     for place, tap in zip(found.places, found.taps, strict=True):
-        members = [r.name for r in inside if base(r.name) in (place.name, tap.name)]
+        members = [o.range.name for o in inside if o.is_from(place) or o.is_from(tap)]
         phase = f"{tap.name}.i"
         if phase in members:
             members.remove(phase)
@@ -367,7 +367,8 @@ def _copy(
         return
     if found.strides[-1] > 1:
         plan.do("unroll", copy, plan.nest(copy).loops[-2].range.name)  # so which lanes are masked
+    line = plan.nest(copy).loops[-1].range
     plan.vectorize_inner(copy, plan.nest(copy).loops[-1])
     vectors = plan.nest(copy).loops[-2:][0]
-    if vectors.range.name.endswith(".o") and vectors.range.size.max <= FEW_VECTORS:
+    if line in vectors.lineage and vectors.range.size.max <= FEW_VECTORS:
         plan.do("unroll", copy, vectors.range.name)  # its masks are the same for all lines

@@ -35,7 +35,7 @@ from ferrule.codegen.grid.cost import (
 from ferrule.codegen.grid.tile import Axes, Tiling, fill_copy, goes_alone, matrix_product
 from ferrule.codegen.intrinsics import COPIES_AHEAD, MatrixIntrinsic, by_warp_groups
 from ferrule.codegen.kernel import PIECE_BYTES, Compute, Kernel, Kind, Nest, reads
-from ferrule.codegen.plan import Plan, base, loads
+from ferrule.codegen.plan import Plan, loads
 from ferrule.codegen.primitives.editing import ScheduleError
 from ferrule.codegen.primitives.nests import compute_at
 from ferrule.codegen.primitives.running import run_along
@@ -399,6 +399,7 @@ class _ChainTiling:
         plan, chain = self.plan, self.chain
         results = Tiling(plan, chain.name, chain.last, self._axes, tile)
         row, column = results.blocks(self._more_work())
+        axis = next(o.range for o in plan.nest(chain.name).loops if o.range.name == row)
         terms = self._along()
         here = self._first_contractions(row, terms)
         plan.do("run_along", chain.last)
@@ -407,7 +408,7 @@ class _ChainTiling:
         results.threads(chain.name, row, column)
         last = (f"{row}@{chain.last}", f"{column}@{chain.last}", terms[chain.last])
         results.threads(chain.last, *last)
-        self._weights(row)
+        self._weights(axis)
         self._finish(fills)
 
     def reduce_rows(self) -> None:
@@ -513,7 +514,7 @@ class _ChainTiling:
         for step, nest in self.chain.scores:
             self._scores(step, nest).threads(nest, *here[nest])
 
-    def _weights(self, row: str) -> None:
+    def _weights(self, row: Expr) -> None:
         """What the last contraction reads stays in registers, where an instruction takes it as
         another gives it. Else it lies in rows, and these begin in different banks.
         """
@@ -529,7 +530,8 @@ class _ChainTiling:
             e.arg for e in reads([c.value]) if plan.kernel.owner[e.arg].name in self.chain.steps
         )
         nest, kept = plan.kernel.owner[name].name, plan.kernel.computes[name]
-        rows = [r.name for r in kept.ranges if base(r.name) == base(row)]
+        origin = plan.kernel.origin
+        rows = [r.name for r in kept.ranges if origin(r) is origin(row)]
         terms = [r.name for r in kept.ranges if r.name not in rows]
         plan.do("axes", name, (*rows, *terms))
         plan.do("pad", nest, rows[-1], PIECE_BYTES // kept.value.dtype.itemsize)

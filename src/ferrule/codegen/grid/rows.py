@@ -374,7 +374,7 @@ def _loaded_again(plan: Plan, family: Sequence[str]) -> list[tuple[str, Expr]]:
 def _stage(plan: Plan, family: Sequence[str], first: str, e: Expr, place: tuple[str, int]) -> None:
     """A copy of what a nest loads, for all nests that load it."""
     axis = plan.nest(first).loops[-1].range
-    copy = f"{first}.x{sum(n.name.startswith(f'{first}.x') for n in plan.kernel.nests)}"
+    copy = plan.kernel.free_name(f"{first}.x", numbered=True)
     plan.do("stage", first, e.arg, *place, (axis.name,), copy, plan.number(first, e))
     for n in family:
         r = plan.nest(n).loops[-1].range

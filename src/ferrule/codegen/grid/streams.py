@@ -164,26 +164,25 @@ def _turn(plan: Plan, name: str, v: str, w: str) -> bool:
     inside = (f"{w}.i", f"{v}.i")
     blocks = [x for x in names if x not in inside]
     plan.do("reorder", name, (*blocks, *inside))
-    first = sum(nest.name.startswith("square") for nest in plan.kernel.nests)
-    for number in range(first, first + len(far)):
-        _stage_square(plan, name, len(blocks), (f"{v}.i", f"{w}.i"), f"square{number}", side)
+    for _ in far:
+        _stage_square(plan, name, len(blocks), (f"{v}.i", f"{w}.i"), side)
     _threads_of_square(plan, name, f"{w}.i", f"{v}.i", side)
     plan.do("parallel", name, plan.fuse_first(name, len(blocks)))
     return True
 
 
-def _stage_square(
-    plan: Plan, name: str, depth: int, axes: tuple[str, str], copy: str, side: int
-) -> None:
+def _stage_square(plan: Plan, name: str, depth: int, axes: tuple[str, str], side: int) -> None:
     """A copy of the next load that is far, its rows one bank apart from full ones."""
     v = next(o.range for o in plan.nest(name).loops if o.range.name == axes[0])
     e = _far(plan.nest(name), v)[0]
     same = dict.fromkeys(x for c in plan.nest(name).computes for x in loads(c.value))
     number = [x for x in same if x.arg == e.arg].index(e)
+    copy = plan.kernel.free_name("square", numbered=True)
     plan.do("stage", name, e.arg, name, depth, axes, copy, number)
     across, along = (f"{axis}@{copy}" for axis in axes)
+    axis = plan.nest(copy).loops[0].range
     _threads_of_square(plan, copy, across, along, side)
-    rows = [o.range.name for o in plan.nest(copy).loops if o.range.name.startswith(across)]
+    rows = [o.range.name for o in plan.nest(copy).loops if o.is_from(axis)]
     plan.do("pad", copy, rows[-1], max(1, BANK_BYTES // e.dtype.itemsize))
 
 

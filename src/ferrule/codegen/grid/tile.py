@@ -36,7 +36,7 @@ from ferrule.codegen.intrinsics import (
     native_matrix_intrinsic,
 )
 from ferrule.codegen.kernel import COMBINING_BYTES, PIECE_BYTES, Compute, Kind, Nest
-from ferrule.codegen.plan import Plan, base, loads, step_of
+from ferrule.codegen.plan import Plan, loads, step_of
 from ferrule.codegen.primitives.editing import is_product_of_loads
 from ferrule.dtype import DType
 from ferrule.expr import Expr, ExprOp, const, range_, substitute, toposort
@@ -575,7 +575,7 @@ def _nearest(plan: Plan, name: str, threads: Sequence[str], each: int) -> tuple[
 def _pad(plan: Plan, name: str, axis: Expr) -> None:
     """Neighbours along an axis are written by neighbouring threads: to other banks."""
     (c,) = plan.nest(name).computes
-    inner = [r for r in c.ranges if base(r.name) == base(axis.name)][-1]
+    inner = [r for r in c.ranges if plan.kernel.origin(r) is plan.kernel.origin(axis)][-1]
     plan.do("pad", name, inner.name, PIECE_BYTES // c.value.dtype.itemsize)
 
 

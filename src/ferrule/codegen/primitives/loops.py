@@ -133,8 +133,8 @@ def _with_split_loop(nest: Nest, depth: int, outer: Expr, inner: Expr, condition
     peel = both(_peel(loop), condition)
     loops = (
         *nest.loops[:depth],
-        Loop(outer, loop.kind, None if peel is TRUE else peel),
-        Loop(inner),
+        Loop(outer, loop.kind, None if peel is TRUE else peel, lineage=loop.descent),
+        Loop(inner, lineage=loop.descent),
         *nest.loops[depth + 1 :],
     )
     computes = tuple(
@@ -432,7 +432,7 @@ def skip(kernel: Kernel, nest_name: str, name: str) -> Kernel:
     set_bits = Nest(
         bits,
         (Compute(bits, value, (), MONOIDS["any"]),),
-        (Loop(k),),
+        (Loop(k, lineage=loop.descent),),
         (nest_name, max(outside, default=0)),
     )
     found = Expr(ExprOp.READ, dtypes.uint32, (), bits)

@@ -51,8 +51,10 @@ def stage(
     """
     nest = nest_of(kernel, nest_name)
     element = _load_of(kernel, nest, slot, number)
-    inside = {r.name: r for r in _ranges_inside(kernel, nest, at, depth) if r in element.ranges}
-    groups = [entry.split("+") for entry in order]
+    loops = [o for o in _loops_inside(kernel, nest, at, depth) if o.range in element.ranges]
+    inside = {loop.range.name: loop.range for loop in loops}
+    lineages = {loop.range.name: loop.descent for loop in loops}
+    groups = [[entry] if entry in inside else entry.split("+") for entry in order]
     if sorted(n for group in groups for n in group) != sorted(inside):
         raise ScheduleError(
             f"stage(b{slot}) in kernel {kernel.name}: it varies inside with {sorted(inside)}, "
@@ -68,7 +70,9 @@ def stage(
         copied = window.moved(copied, axis)
     value = _largest_of(nest, element) if what == "value" else element
     copy = Compute(name, value.substitute({element: copied}), tuple(axes))
-    fill = Nest(name, (copy,), tuple(Loop(r) for r in axes), (at, depth))
+    # An axis for several ranges is made from no single one of them.
+    made = [Loop(r, lineage=lineages.get(n, ())) for n, r in zip(order, axes, strict=True)]
+    fill = Nest(name, (copy,), tuple(made), (at, depth))
     positions = tuple(window.position for window in windows)
     read = Expr(ExprOp.READ, value.dtype, positions, name)
     valid = _beyond_copy(kernel, nest, element, windows)
@@ -114,12 +118,10 @@ def _beyond_copy(kernel: Kernel, nest: Nest, element: Expr, windows: list[Window
     return valid
 
 
-def _ranges_inside(kernel: Kernel, nest: Nest, at: str, depth: int) -> list[Expr]:
-    """The ranges of the loops around the body of a nest that are open only inside some loops of
-    `at`.
-    """
+def _loops_inside(kernel: Kernel, nest: Nest, at: str, depth: int) -> list[Loop]:
+    """The loops around the body of a nest that are open only inside some loops of `at`."""
     return [
-        loop.range
+        loop
         for n, d, loop in kernel.path(nest)
         if (n == at and d >= depth) or (n != at and _hangs_below(kernel, n, at, depth))
     ]

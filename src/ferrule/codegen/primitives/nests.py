@@ -83,7 +83,10 @@ def compute_at(
     computes = tuple(
         c if c.store is not None else replace(c, ranges=c.ranges + axes) for c in nest.computes
     )
-    new_loops = tuple(replace(loop.mapped(clones), range=clones[loop.range]) for loop in left)
+    new_loops = tuple(
+        replace(loop.mapped(clones), range=clones[loop.range], lineage=loop.descent)
+        for loop in left
+    )
     loops = nest.loops + new_loops
     kernel = kernel.with_nest(Nest(nest.name, computes, loops, (parent.name, depth)))
     for child in [n for n in kernel.nests if n.at is not None and n.at[0] == nest_name]:
@@ -248,7 +251,9 @@ def group(kernel: Kernel, nest_name: str, names: Sequence[str]) -> Kernel:
         read = Expr(ExprOp.READ, c.value.dtype, (*kept, *(fresh[r] for r in axes)), name)
         finals.append(Compute(c.name, read, kept, c.monoid))
     kept_loops = [loop for loop in first if not is_combined(nest, loop.range)]
-    final_loops = tuple(Loop(fresh[loop.range], loop.kind) for loop in [*kept_loops, *named])
+    final_loops = tuple(
+        Loop(fresh[loop.range], loop.kind, lineage=loop.descent) for loop in [*kept_loops, *named]
+    )
     final = Nest(nest_name, tuple(finals), final_loops, nest.at)
     partial = Nest(partial_name, tuple(partials), (*first, *named), nest.at)
     kernel = kernel.with_nest(final).insert_before(nest_name, partial)
@@ -377,7 +382,8 @@ def accumulate(kernel: Kernel, nest_name: str, name: str) -> Kernel:
     """
     nest = nest_of(kernel, nest_name)
     depth = depth_of(kernel, nest, name)
-    r = nest.loops[depth].range
+    loop = nest.loops[depth]
+    r = loop.range
     c = nest.computes[0]
     added = _added(c, r)
     hangs = any(n.at is not None and n.at[0] == nest_name for n in kernel.nests)
@@ -408,7 +414,8 @@ def accumulate(kernel: Kernel, nest_name: str, name: str) -> Kernel:
     kernel = kernel.with_nest(
         replace(nest, computes=(replace(c, value=value, store=store),), loops=loops)
     )
-    inner = Nest(total.name, (total,), (Loop(r, end=end),), (nest_name, len(loops)))
+    summed = Loop(r, end=end, lineage=loop.lineage)
+    inner = Nest(total.name, (total,), (summed,), (nest_name, len(loops)))
     return kernel.insert_before(nest_name, inner)
 
 
