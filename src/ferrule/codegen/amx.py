@@ -8,6 +8,9 @@ stays in the first cache, and a block of rows in the second.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
+
 from ferrule.codegen.intrinsics import INTRINSICS, TILE
 from ferrule.codegen.packed import pack
 from ferrule.codegen.plan import Plan, loads, step_of
@@ -27,7 +30,7 @@ class _Axes:
 
     rows: Expr
     columns: Expr
-    batch: tuple[str, ...]
+    batch: tuple[Expr, ...]
 
 
 def schedule_amx(plan: Plan, name: str, reduce: str) -> bool:
@@ -41,7 +44,7 @@ def schedule_amx(plan: Plan, name: str, reduce: str) -> bool:
     axes = _axes(plan, name, reduce) if whole and is_dot(nest, k, pairs) else None
     if axes is None:
         return False
-    _Product(plan, name, reduce, axes, k.name, k.size.arg).apply()
+    _Product(plan, name, reduce, axes, k.size.arg).apply()
     return True
 
 
@@ -63,7 +66,7 @@ def _axes(plan: Plan, name: str, reduce: str) -> _Axes | None:
     rows, columns = (b, a) if step_of(store.index, a) == 1 else (a, b)
     if rows.size.arg < TILE.rows or columns.size.arg < TILE.columns:
         return None
-    batch = tuple(r.name for r in kept if r not in (rows, columns))
+    batch = tuple(r for r in kept if r not in (rows, columns))
     return _Axes(rows, columns, batch)
 
 
@@ -75,28 +78,26 @@ class _Product:
     name: str
     reduce: str
     axes: _Axes
-    k: str
     terms: int
 
     def apply(self) -> None:
         plan, name, n = self.plan, self.name, self.reduce
-        plan.do("tensorize", n, self.k, TILE.pairs)
-        rows, columns = self.axes.rows.name, self.axes.columns.name
+        plan.do("tensorize", n, plan.loops(n)[0], TILE.pairs)
         tile_rows, tile_columns = (
             size * min(COPIES, -(-int(r.size.arg) // size))
             for r, size in ((self.axes.rows, TILE.rows), (self.axes.columns, TILE.columns))
         )
         in_place = self._is_in_place(tile_rows)
-        plan.do("split", name, columns, tile_columns, "mask")
-        vectors = plan.vectors(name, f"{columns}.i", TILE.columns)
-        plan.do("split", name, rows, tile_rows, "mask")
-        plan.do("split", name, f"{rows}.o", self._tiles_of_a_block(tile_rows), "clamp")
-        outer = (*self.axes.batch, f"{rows}.o.o", f"{columns}.o")
-        plan.do("reorder", name, (*outer, f"{rows}.o.i", f"{rows}.i", *vectors))
+        panels, panel = plan.split(name, self.axes.columns, tile_columns, "mask")
+        vectors = plan.vectors(name, panel, TILE.columns)
+        tiles, row = plan.split(name, self.axes.rows, tile_rows, "mask")
+        blocks, tile = plan.split(name, tiles, self._tiles_of_a_block(tile_rows), "clamp")
+        outer = (*self.axes.batch, blocks, panels)
+        plan.do("reorder", name, (*outer, tile, row, *vectors))
         block = len(outer) - 1
         if not in_place:
             self._pack(self.axes.rows, name, block)
-        self._compute_tiles(len(outer), tile_rows, tile_columns)
+        self._compute_tiles(len(outer), tile, row, vectors)
         plan.share(name, len(outer) if in_place else block)
 
     def _is_in_place(self, tile_rows: int) -> bool:
@@ -141,29 +142,27 @@ class _Product:
         order = own + terms if axis is self.axes.rows else terms + own
         pack(plan, self.reduce, e, at, depth, order, TILE.columns)
 
-    def _compute_tiles(self, depth: int, tile_rows: int, tile_columns: int) -> None:
+    def _compute_tiles(self, depth: int, tile: Expr, row: Expr, vectors: Sequence[Expr]) -> None:
         """The tiles of a panel, of a block of k at a time where it does not fit the first cache."""
         plan, n = self.plan, self.reduce
-        steps, block = self._steps(tile_columns)
-        blocks = steps // block
-        plan.do("split", n, f"{self.k}.o", TILE.terms, "mask")
-        order = [f"{self.k}.o.o"]
-        if blocks > 1:
-            plan.do("split", n, f"{self.k}.o.o", block, "mask")
-            order = [f"{self.k}.o.o.o", f"{self.axes.rows.name}.o.i@{n}", f"{self.k}.o.o.i"]
-        plan.do("compute_at", n, depth if blocks > 1 else depth + 1)
-        self._pack(self.axes.columns, *((n, 1) if blocks > 1 else (self.name, depth)))
-        row, column = f"{self.axes.rows.name}.i@{n}", f"{self.axes.columns.name}.i"
-        if tile_rows > TILE.rows:
-            plan.do("split", n, row, TILE.rows, "mask")
-            plan.do("unroll", n, f"{row}.o")
-            order.append(f"{row}.o")
-            row = f"{row}.i"
-        if tile_columns > TILE.columns:
-            order.append(f"{column}.o@{n}")
-            column = f"{column}.i"
-        plan.do("reorder", n, (*order, row, f"{column}@{n}", f"{self.k}.o.i"))
-        plan.do("tensorize", n, f"{self.k}.o.i", TILE.name)
+        steps, block = self._steps(prod(int(r.size.arg) for r in vectors))
+        is_cut = block < steps
+        parts, term = plan.split(n, plan.loops(n)[0], TILE.terms, "mask")
+        order = [parts]
+        if is_cut:
+            order = list(plan.split(n, parts, block, "mask"))
+        plan.do("compute_at", n, depth if is_cut else depth + 1)
+        if is_cut:
+            order.insert(1, plan.copy_of(tile, n))
+        self._pack(self.axes.columns, *((n, 1) if is_cut else (self.name, depth)))
+        row_here = plan.copy_of(row, n)
+        if row_here.size.arg > TILE.rows:
+            copies, row_here = plan.split(n, row_here, TILE.rows, "mask")
+            plan.do("unroll", n, copies)
+            order.append(copies)
+        columns = plan.copies_of(vectors, n)
+        plan.do("reorder", n, (*order, *columns[:-1], row_here, columns[-1], term))
+        plan.do("tensorize", n, term, TILE.name)
 
     def _steps(self, tile_columns: int) -> tuple[int, int]:
         """How many steps there are in all, and in a block of k: all blocks are equal, and their

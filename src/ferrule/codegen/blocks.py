@@ -11,7 +11,7 @@ copied, and the sums of all tiles wait in scratch between two blocks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import gcd, prod
 
 from ferrule.codegen.copies import Copies, Operands
@@ -79,6 +79,11 @@ def _operands(root: Nest, nest: Nest, rows: Expr, lanes: Expr) -> Operands | Non
     wide = max((r.size.arg for r in operands.lane_ranges), default=1) >= 4
     fits = count == len(kept) and enough and wide and bool(operands.row_ranges)
     return operands if fits else None
+
+
+def _count(ranges: Iterable[Expr]) -> int:
+    """How many iterations loops over some ranges have together."""
+    return prod(r.size.max for r in ranges)
 
 
 def _window_row(operands: Operands) -> Expr | None:
@@ -156,22 +161,23 @@ class _Windows(Copies):
         )
         in_place = lines is None and self._reads_in_place(m)
         blocked, block = self._block(m, lines, L2_IN_PLACE if in_place else L2_COPIED)
-        images = [r.name for r in (*operands.shared, *operands.row_ranges) if r not in (m, blocked)]
+        images = [r for r in (*operands.shared, *operands.row_ranges) if r not in (m, blocked)]
         rows = []
         if blocked is not None:
-            plan.do("split", self.name, blocked.name, block, "mask")
-            images.append(f"{blocked.name}.o")
-            rows.append(f"{blocked.name}.i")
-        plan.do("split", self.name, v.name, tile.columns, "mask")
-        apart = [r.name for r in operands.lane_ranges if r is not v and r.name not in phases]
+            outside, inside = plan.split(self.name, blocked, block, "mask")
+            images.append(outside)
+            rows.append(inside)
+        panels, panel = plan.split(self.name, v, tile.columns, "mask")
+        apart = [r for r in operands.lane_ranges if r is not v and r not in phases]
         if phases and len(operands.window(m)) == 1 and self._fit_together(tile):
             rows += apart  # in the lanes' operand they are neighbours of the phases
             apart = []
-        places = prod(self.size(self.name, x) for x in (m.name, *rows))
-        outer, rows_at, lanes_at, shared_out = self._outer_loops(tile, places, images, apart)
-        line = [m.name, *phases]
-        plan.do("reorder", self.name, (*outer, *rows, *line, f"{v.name}.i"))
-        channels = self._tile(len(outer) + len(rows), m, phases, tile)
+        places = _count((m, *rows))
+        outer, rows_at, lanes_at, shared_out = self._outer_loops(
+            tile, places, images, [*apart, panels]
+        )
+        plan.do("reorder", self.name, (*outer, *rows, m, *phases, panel))
+        channels = self._tile(len(outer) + len(rows), m, phases, panel, tile)
         if not in_place:
             self.copy(operands.rows, self.name, rows_at, channels)
             self.fetch_later(operands.rows)
@@ -179,30 +185,29 @@ class _Windows(Copies):
         self.read_in_order(operands.lanes)
         self.fetch_later(operands.lanes)
         self.unroll_terms(self.order[-1])
+        line = m
         for _ in phases:
-            plan.do("fuse", self.name, m.name)
-        self.store("*".join(line), f"{v.name}.i")
+            line = plan.fuse(self.name, line)
+        self.store(line, panel)
         plan.fetch_results(self.name)
         plan.share(self.name, shared_out)
         if in_place:
             self._fetch_next_line(rows)
 
     def _outer_loops(
-        self, tile: Tile, places: int, images: list[str], apart: Sequence[str]
-    ) -> tuple[list[str], int, int, int]:
+        self, tile: Tile, places: int, images: list[Expr], panels: list[Expr]
+    ) -> tuple[list[Expr], int, int, int]:
         """The loops over blocks of rows and over panels, and in how many of them rows are copied,
         in how many panels, and how many threads share out.
         """
         batch = len(self.operands.shared)
-        panels = [*apart, f"{self.v.name}.o"]
-        together, groups = self._panels_together(tile, places, images, batch, apart)
+        together, groups = self._panels_together(tile, places, images, batch, panels[:-1])
         if together is None and images:
             outer = [*images, *panels]
             return outer, len(images), len(outer), len(images)
-        self.plan.do("split", self.name, panels[-1], together or 1, "mask")
-        panels[-1] = f"{self.v.name}.o.o"
+        panels[-1], panel = self.plan.split(self.name, panels[-1], together or 1, "mask")
         first = [*images[:batch], *self._split_images(images, batch, groups), *panels]
-        outer = [*first, *images[batch:], f"{self.v.name}.o.i"]
+        outer = [*first, *images[batch:], panel]
         return outer, len(outer) - 1, len(first), len(first)
 
     def _reads_in_place(self, m: Expr) -> bool:
@@ -233,7 +238,7 @@ class _Windows(Copies):
         steps = [(r, distance(rows.src[0], r) * rows.dtype.itemsize) for r in channels]
         return any(r.size.arg * gcd(step, way) > L2_WAYS // 2 * way for r, step in steps)
 
-    def _fetch_next_line(self, blocked: Sequence[str]) -> None:
+    def _fetch_next_line(self, blocked: Sequence[Expr]) -> None:
         """While tiles read a line of the rows' operand, the next one comes into the cache: what is
         near in the image is far apart in memory for each channel.
         """
@@ -241,8 +246,7 @@ class _Windows(Copies):
         nest = plan.nest(self.reduce)
         (element,) = (e for e in loads(nest.computes[0].value) if e.arg == rows.arg)
         if bytes_loaded(rows) > plan.target.l2_bytes // 2:
-            line = next(r for r in element.ranges if r.name == blocked[0])
-            plan.do("prefetch", self.reduce, rows.arg, distance(element.src[0], line))
+            plan.do("prefetch", self.reduce, rows.arg, distance(element.src[0], blocked[0]))
 
     def _fit_together(self, tile: Tile) -> bool:
         """Whether a panel of the lanes' operand fits the cache with all that lies between its
@@ -253,20 +257,20 @@ class _Windows(Copies):
         column = self.copied_bytes(operands.lanes, [*operands.terms, *between])
         return column * tile.columns <= self.plan.target.l2_bytes // 2
 
-    def _split_images(self, images: list[str], batch: int, groups: int) -> list[str]:
+    def _split_images(self, images: list[Expr], batch: int, groups: int) -> list[Expr]:
         """The loop over groups of images, where they are more than one."""
         if groups == 1:
             return []
         image = images[batch]
-        self.plan.do("split", self.name, image, -(-self.size(self.name, image) // groups), "mask")
-        images[batch] = f"{image}.i"
-        return [f"{image}.o"]
+        size = -(-image.size.max // groups)
+        outside, images[batch] = self.plan.split(self.name, image, size, "mask")
+        return [outside]
 
-    def _phases(self, m: Expr) -> list[str]:
+    def _phases(self, m: Expr) -> list[Expr]:
         """A range between whose results those along the rows' axis are: one line of both."""
         (index,) = {c.store.index for c in self.plan.nest(self.name).computes if c.store}
         return [
-            r.name
+            r
             for r in self.operands.lane_ranges
             if r is not self.v and step_of(index, r) == 1 and step_of(index, m) == r.size.arg
         ]
@@ -294,17 +298,17 @@ class _Windows(Copies):
         even = next((n for n in range(blocks, 2 * blocks) if size % n == 0), blocks)
         return blocked, -(-size // even)
 
-    def _narrow_enough(self, tile: Tile, phases: Sequence[str]) -> Tile:
+    def _narrow_enough(self, tile: Tile, phases: Sequence[Expr]) -> Tile:
         """With fewer vectors where a panel of the lanes' operand would take too much scratch."""
         operands = self.operands
-        inside = [*operands.terms, *(r for r in operands.lane_ranges if r.name in phases)]
+        inside = [*operands.terms, *phases]
         column = self.copied_bytes(operands.lanes, inside)
         while tile.vectors > 1 and column * tile.columns > MOST_SCRATCH // 2:
             tile = Tile(tile.rows, tile.vectors // 2, tile.lanes)
         return tile
 
     def _panels_together(
-        self, tile: Tile, places: int, images: Sequence[str], batch: int, apart: Sequence[str]
+        self, tile: Tile, places: int, images: Sequence[Expr], batch: int, apart: Sequence[Expr]
     ) -> tuple[int | None, int]:
         """How many panels of lanes are copied at a time where they are the outermost loop, and for
         how many groups of images; None where blocks of rows are the outermost.
@@ -312,10 +316,8 @@ class _Windows(Copies):
         What is inside is copied again for each of what is outside: the smaller copies go inside.
         """
         operands, target = self.operands, self.plan.target
-        shared, blocks = (
-            prod(self.size(self.name, x) for x in part) for part in (images[:batch], images[batch:])
-        )
-        phases = prod(self.size(self.name, x) for x in apart)
+        shared, blocks = _count(images[:batch]), _count(images[batch:])
+        phases = _count(apart)
         total = -(-int(self.v.size.arg) // tile.columns)
         lane_bytes = self.copied_bytes(operands.lanes, (*operands.lane_ranges, *operands.terms))
         row_bytes = self.copied_bytes(operands.rows, (*operands.row_ranges, *operands.terms))
@@ -331,7 +333,7 @@ class _Windows(Copies):
         if outside * shared >= enough or blocks * shared < enough:
             return (together if outside * row_bytes < blocks * lane_bytes else None), 1
         groups = -(-enough // (outside * shared))
-        most_groups = self.size(self.name, images[batch])
+        most_groups = images[batch].size.max
         if places >= LEAST_PRODUCTS * tile.lanes or groups > most_groups:
             return (
                 None,
@@ -349,20 +351,22 @@ class _Windows(Copies):
         index = self.operands.lanes.src[0]
         return sorted(self.operands.terms, key=lambda r: -distance(index, r))
 
-    def _tile(self, depth: int, m: Expr, phases: Sequence[str], tile: Tile) -> list[Expr]:
+    def _tile(
+        self, depth: int, m: Expr, phases: Sequence[Expr], panel: Expr, tile: Tile
+    ) -> list[Expr]:
         """A line of sums at a time, tile by tile; the terms in the order of the copies."""
         plan = self.plan
         taps = {tap for window in self.windows for tap in window[1:]}
         terms = self.operands.terms
         channels = [r for r in terms if r not in taps]
-        self.order = [r.name for r in (*(r for r in terms if r in taps), *channels)]
+        self.order = [*(r for r in terms if r in taps), *channels]
         plan.do("compute_at", self.reduce, depth)
-        tiles, rows = self.split_rows(f"{m.name}@{self.reduce}", tile)
-        columns = plan.vectors(self.reduce, f"{self.v.name}.i@{self.reduce}", tile.lanes)
-        first = [f"{phase}@{self.reduce}" for phase in phases]
+        tiles, rows = self.split_rows(plan.copy_of(m, self.reduce), tile)
+        columns = plan.vectors(self.reduce, plan.copy_of(panel, self.reduce), tile.lanes)
+        first = plan.copies_of(phases, self.reduce)
         plan.do("reorder", self.reduce, (*first, *tiles, *self.order, rows, *columns))
         for tap in [r for r in terms if r in taps]:
-            plan.limit(self.reduce, tap.name)
+            plan.limit(self.reduce, tap)
         return channels
 
 
@@ -374,12 +378,12 @@ class _LongSum(Copies):
         rows = self._rows()
         tile = self._tile(rows)
         together = self._panels_together(tile)
-        outer, inner = self._split_results(rows, tile, together)
-        taps = [r.name for r in operands.row_ranges if r not in rows]
+        outer, inner, panel = self._split_results(rows, tile, together)
+        taps = [r for r in operands.row_ranges if r not in rows]
         places = sorted([*taps, *inner], key=self._step_out, reverse=True)
-        plan.do("reorder", self.name, (*outer, *places, f"{v.name}.i"))
+        plan.do("reorder", self.name, (*outer, *places, panel))
         plan.do("compute_at", self.reduce, len(outer))
-        blocks, last = self._tile_sums(taps, inner, tile, together)
+        blocks, last = self._tile_sums(taps, inner, panel, tile, together)
         self.copy(operands.rows, self.reduce, blocks, rows)
         self.fetch_later(operands.rows)
         if len(rows) == 1:
@@ -389,44 +393,45 @@ class _LongSum(Copies):
         self.unroll_terms(last)
         for depth in reversed(range(len(outer), len(outer) + len(places) - 1)):
             self._fuse_places(depth)
-        self.store(self.loops(self.name)[-2], f"{v.name}.i")
+        self.store(plan.loops(self.name)[-2], panel)
         plan.share(self.name, len(outer))
 
     def _split_results(
         self, rows: Sequence[Expr], tile: Tile, together: int
-    ) -> tuple[list[str], list[str]]:
-        """The loops over panels and blocks of rows, and those over the rows of one."""
+    ) -> tuple[list[Expr], list[Expr], Expr]:
+        """The loops over panels and blocks of rows, those over the rows of one, and that over the
+        columns of a panel.
+        """
         plan, operands, v = self.plan, self.operands, self.v
-        plan.do("split", self.name, v.name, together * tile.columns, "mask")
-        panels = [r.name for r in (*operands.shared, *operands.lane_ranges) if r is not v]
-        outer = [*panels, f"{v.name}.o"]
+        panels, panel = plan.split(self.name, v, together * tile.columns, "mask")
+        others = [r for r in (*operands.shared, *operands.lane_ranges) if r is not v]
+        outer = [*others, panels]
         count = self._row_blocks(rows[0], tile, outer) if len(rows) == 1 else 1
         if count == 1:
-            return outer, [r.name for r in rows]
+            return outer, list(rows), panel
         (row,) = rows
         size = -(-row.size.arg // (count * tile.rows)) * tile.rows
-        plan.do("split", self.name, row.name, size, "mask")
-        return [*outer, f"{row.name}.o"], [f"{row.name}.i"]
+        blocks, inside = plan.split(self.name, row, size, "mask")
+        return [*outer, blocks], [inside], panel
 
     def _tile_sums(
-        self, taps: Sequence[str], rows: Sequence[str], tile: Tile, together: int
-    ) -> tuple[int, str]:
+        self, taps: Sequence[Expr], rows: Sequence[Expr], panel: Expr, tile: Tile, together: int
+    ) -> tuple[int, Expr]:
         """Splits the sums into tiles; in how many loops over blocks of terms these are, and the
         last loop over terms.
         """
         plan = self.plan
-        blocks, terms = self._split_terms()
-        kept = [f"{x}@{self.reduce}" for x in taps]
+        blocks, terms = self._split_terms(panel.size.max)
+        kept = plan.copies_of(taps, self.reduce)
         copies = []
-        for x in rows:
-            tiles, copy = self.split_rows(f"{x}@{self.reduce}", tile)
+        for r in plan.copies_of(rows, self.reduce):
+            tiles, copy = self.split_rows(r, tile)
             kept += tiles
             copies.append(copy)
-        lanes = f"{self.v.name}.i@{self.reduce}"
+        lanes = plan.copy_of(panel, self.reduce)
         if together > 1:
-            plan.do("split", self.reduce, lanes, tile.columns, "mask")
-            kept.append(f"{lanes}.o")
-            lanes = f"{lanes}.i"
+            panels, lanes = plan.split(self.reduce, lanes, tile.columns, "mask")
+            kept.append(panels)
         columns = plan.vectors(self.reduce, lanes, tile.lanes)
         plan.do("reorder", self.reduce, (*blocks, *kept, *terms, *copies, *columns))
         return len(blocks), terms[-1]
@@ -437,11 +442,10 @@ class _LongSum(Copies):
         fused = fuse(self.plan.kernel, self.name, loop.range.name).by_name[self.name]
         r = fused.loops[depth].range
         if all(step_of(c.store.index, r) > 0 for c in fused.computes if c.store is not None):
-            self.plan.do("fuse", self.name, loop.range.name)
+            self.plan.do("fuse", self.name, loop.range)
 
-    def _step_out(self, name: str) -> int:
+    def _step_out(self, r: Expr) -> int:
         nest = self.plan.nest(self.name)
-        r = next(loop.range for loop in nest.loops if loop.range.name == name)
         return max(step_of(c.store.index, r) for c in nest.computes if c.store is not None)
 
     def _rows(self) -> list[Expr]:
@@ -478,40 +482,40 @@ class _LongSum(Copies):
         enough = (1 if copied * LEAST_PRODUCTS > products else 2) * self.plan.target.max_threads
         return next(n for n in (4, 2, 1) if n == 1 or (total % n == 0 and total // n >= enough))
 
-    def _row_blocks(self, rows: Expr, tile: Tile, outer: Sequence[str]) -> int:
+    def _row_blocks(self, rows: Expr, tile: Tile, outer: Sequence[Expr]) -> int:
         """How many blocks of rows make enough chunks for all threads."""
-        chunks = prod(self.size(self.name, x) for x in outer)
+        chunks = _count(outer)
         threads = self.plan.target.max_threads
         if chunks % threads == 0 or chunks >= CHUNKS * threads:
             return 1
         return min(-(-int(rows.size.arg) // tile.rows), -(-CHUNKS * threads // chunks))
 
-    def _split_terms(self) -> tuple[list[str], list[str]]:
-        """The loops over blocks of terms, and those inside a block: as much as the cache holds."""
+    def _split_terms(self, columns: int) -> tuple[list[Expr], list[Expr]]:
+        """The loops over blocks of terms, and those inside a block: as much as the cache holds for
+        so many columns.
+        """
         limit = self.plan.target.l2_bytes // 2
         terms = sorted(self.operands.terms, key=lambda r: -distance(self.operands.rows.src[0], r))
         inside = [terms.pop()]
-        while terms and self._block_bytes([terms[-1], *inside]) <= limit:
+        while terms and self._block_bytes(columns, [terms[-1], *inside]) <= limit:
             inside.insert(0, terms.pop())
-        blocks, rest = [r.name for r in terms], [r.name for r in inside]
-        if terms and self._block_bytes([terms[-1], *inside], 2) <= limit:
+        blocks, rest = list(terms), list(inside)
+        if terms and self._block_bytes(columns, [terms[-1], *inside], 2) <= limit:
             partial = terms[-1]
             size = int(partial.size.arg)
             count = next(
                 n
                 for n in range(1, size)
-                if self._block_bytes([partial, *inside], -(-size // n)) <= limit
+                if self._block_bytes(columns, [partial, *inside], -(-size // n)) <= limit
             )
             count = next((n for n in range(count, 2 * count) if size % n == 0), count)
-            self.plan.do("split", self.reduce, partial.name, -(-size // count), "peel")
-            blocks[-1] = f"{partial.name}.o"
-            rest.insert(0, f"{partial.name}.i")
+            blocks[-1], part = self.plan.split(self.reduce, partial, -(-size // count), "peel")
+            rest.insert(0, part)
         return blocks, rest
 
-    def _block_bytes(self, terms: Sequence[Expr], first: int | None = None) -> int:
+    def _block_bytes(self, columns: int, terms: Sequence[Expr], first: int | None = None) -> int:
         """The copies of both operands for some terms; of the first of them for so many values."""
         part = None if first is None else (terms[0], first)
         ranges = (*self.operands.row_ranges, *terms)
         rows = self.copied_bytes(self.operands.rows, ranges, part)
-        columns = self.size(self.name, f"{self.v.name}.i")
         return rows + self.copied_bytes(self.operands.lanes, terms, part) * columns

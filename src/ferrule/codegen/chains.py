@@ -105,10 +105,10 @@ class _Chain:
 
     def apply(self) -> None:
         plan, r = self.plan, self.row
-        names = [loop.range.name for loop in plan.nest(self.name).loops]
-        outer = [x for x in names[: self.depth] if x != r.name]
-        plan.do("reorder", self.name, (*outer, r.name, *names[self.depth :]))
-        plan.do("split", self.name, r.name, self._rows(r.size), "mask")
+        loops = plan.loops(self.name)
+        outer = [x for x in loops[: self.depth] if x is not r]
+        plan.do("reorder", self.name, (*outer, r, *loops[self.depth :]))
+        _, row = plan.split(self.name, r, self._rows(r.size), "mask")
         for n in [*self.steps, *self.sums]:
             plan.do("compute_at", n, self.depth, True)
         self._overwrite()
@@ -117,7 +117,7 @@ class _Chain:
             self._step(n)
         for n in self.sums:
             self._add_up(n)
-        self._finish(f"{r.name}.i")
+        self._finish(row)
         plan.share(self.name, self.depth - 1 if self.sums else self.depth)
 
     def _rows(self, size: Expr) -> int:
@@ -173,15 +173,14 @@ class _Chain:
                 self._pack(reduce, n, v)
             _tile(plan, n, inner, v, m, ())
             return
-        plan.vectors(n, plan.nest(n).loops[-1].range.name, _lanes(plan, n))
+        plan.vectors(n, plan.loops(n)[-1], _lanes(plan, n))
 
     def _add_up(self, n: str) -> None:
         """What a block adds to a sum in memory: a contraction over the rows of the block."""
         plan = self.plan
         *along, m, v, k = [loop.range for loop in plan.nest(n).loops]
-        plan.do("accumulate", n, k.name)
-        _tile(plan, n, _children(plan, n), v, m, tuple(r.name for r in along), "mask")
-        plan.limit(n, f"{m.name}.o")
+        plan.do("accumulate", n, k)
+        plan.limit(n, _tile(plan, n, _children(plan, n), v, m, along, "mask"))
 
     def _pack(self, n: str, at: str, lane: Expr) -> None:
         """A copy of what a contraction loads along the rows of a block: rows are its last axis."""
@@ -191,28 +190,23 @@ class _Chain:
         for place, e in enumerate(loads(nest.computes[0].value)):
             if lane not in e.ranges or step_of(e.src[0], lane) == 1:
                 continue
-            order = [loop.range.name for loop in nest.loops if loop.range in e.ranges]
+            order = [r for r in nest.loop_ranges if r in e.ranges]
             if not all(r in own for r in e.ranges - self._opened()) or not order:
                 continue
             same = [x for x in loads(plan.nest(n).computes[0].value) if x.arg == e.arg]
             name = f"{n}.pack{e.arg}.{place}"
-            plan.do("stage", n, e.arg, at, 0, (*order, lane.name), name, same.index(e))
+            plan.do("stage", n, e.arg, at, 0, (*order, lane), name, same.index(e))
             _transposed(plan, name, _lanes(plan, name))
 
     def _opened(self) -> set[Expr]:
         return {loop.range for loop in self.plan.nest(self.name).loops[: self.depth]}
 
-    def _finish(self, row: str) -> None:
+    def _finish(self, row: Expr) -> None:
         """The tile of the last contraction: rows of the block, lanes along the other loops."""
         plan = self.plan
-        root = plan.nest(self.name)
-        inner = [loop.range for loop in root.loops[self.depth :]]
-        m = next(r for r in inner if r.name == row)
-        along = [r for r in inner if r is not m]
-        batch = [loop.range.name for loop in root.loops[: self.depth]]
-        v = along[-1]
-        others = [r.name for r in along[:-1]]
-        _tile(plan, self.name, [self.last], v, m, (*batch, *others))
+        loops = plan.loops(self.name)
+        *others, v = [r for r in loops[self.depth :] if r is not row]
+        _tile(plan, self.name, [self.last], v, row, (*loops[: self.depth], *others))
 
 
 def _children(plan: Plan, name: str) -> list[str]:
@@ -236,18 +230,20 @@ def _tile(
     reduces: Sequence[str],
     v: Expr,
     m: Expr,
-    outer: tuple[str, ...],
+    outer: Sequence[Expr],
     tail: str = "clamp",
-) -> None:
-    """A register tile for the reduces in a nest, one after the other: rows `m`, lanes `v`."""
+) -> Expr:
+    """A register tile for the reduces in a nest, one after the other: rows `m`, lanes `v`; the loop
+    over tiles of rows.
+    """
     itemsize = max(plan.nest(n).computes[0].value.dtype.itemsize for n in reduces)
     tile = best_tile(plan.target, itemsize, m.size.max, v.size.max)
-    plan.do("split", name, v.name, tile.columns, "mask")
-    inner = plan.vectors(name, f"{v.name}.i", tile.lanes)
-    plan.do("split", name, m.name, tile.rows, tail)
-    plan.do("unroll", name, f"{m.name}.i")
-    first = (*outer, f"{v.name}.o", f"{m.name}.o")
-    plan.do("reorder", name, (*first, f"{m.name}.i", *inner))
+    panels, panel = plan.split(name, v, tile.columns, "mask")
+    inner = plan.vectors(name, panel, tile.lanes)
+    tiles, row = plan.split(name, m, tile.rows, tail)
+    plan.do("unroll", name, row)
+    first = (*outer, panels, tiles)
+    plan.do("reorder", name, (*first, row, *inner))
     for n in reduces:
         plan.do("compute_at", n, len(first))
         nest = plan.nest(n)
@@ -255,9 +251,10 @@ def _tile(
         if k.end is not None:
             continue
         if k.range.size.max >= 8:
-            plan.do("split", n, k.range.name, 4, "peel")
-            plan.do("unroll", n, f"{k.range.name}.i")
-        plan.limit(n, plan.nest(n).loops[0].range.name)
+            _, one = plan.split(n, k.range, 4, "peel")
+            plan.do("unroll", n, one)
+        plan.limit(n, plan.loops(n)[0])
+    return tiles
 
 
 def _transposed(plan: Plan, name: str, lanes: int) -> None:
@@ -268,6 +265,6 @@ def _transposed(plan: Plan, name: str, lanes: int) -> None:
     if along is None or along.size.max < lanes or lane.size.arg % lanes:
         return
     exact = along.size.is_const and along.size.arg % lanes == 0
-    plan.do("split", name, along.name, lanes, "mask" if exact else "peel")
-    plan.do("split", name, lane.name, lanes, "mask")
-    plan.transpose(name, f"{along.name}.i", f"{lane.name}.i")
+    _, side = plan.split(name, along, lanes, "mask" if exact else "peel")
+    _, inside = plan.split(name, lane, lanes, "mask")
+    plan.transpose(name, side, inside)

@@ -163,9 +163,7 @@ class _Contraction:
     tile: Tile
 
     def apply(self) -> None:
-        names = [loop.range.name for loop in self.plan.nest(self.name).loops]
-        tiled = [r.name for r in (self.v, self.m) if r is not None]
-        batch = [x for x in names if x not in tiled]
+        batch = [r for r in self.plan.loops(self.name) if r not in (self.v, self.m)]
         first = [*batch, *self._copy_far_rows(batch)]
         inner, v_outer = self._split_lanes()
         row_inner, row_outer = self._split_rows(v_outer, first)
@@ -210,7 +208,7 @@ class _Contraction:
             return False
         return self._panel_bytes(k.size.arg) > self.plan.target.l2_bytes // 2
 
-    def _block_reduce(self, panel: int, row_outer: str, tile_loops: Sequence[str]) -> bool:
+    def _block_reduce(self, panel: int, row_outer: Expr, tile_loops: Sequence[Expr]) -> bool:
         """Where a panel is too large for the cache: blocks of k outside of the rows.
 
         The accumulators of all rows of a block then live in scratch memory between two blocks of k.
@@ -221,46 +219,45 @@ class _Contraction:
         k = plan.nest(self.reduce).loops[0].range
         blocks = -(-self._panel_bytes(k.size.arg) // (plan.target.l2_bytes // 2))
         block = next((n for n in range(blocks, 2 * blocks + 1) if k.size.arg % n == 0), blocks)
-        plan.do("split", self.reduce, k.name, -(-k.size.arg // block), "peel")
+        outside, inside = plan.split(self.reduce, k, -(-k.size.arg // block), "peel")
         plan.do("compute_at", self.reduce, panel)
-        kept = [f"{x}@{self.reduce}" for x in (row_outer, *tile_loops)]
-        order = (f"{k.name}.o", kept[0], f"{k.name}.i", *kept[1:])
-        plan.do("reorder", self.reduce, order)
+        tiles, *tile = plan.copies_of((row_outer, *tile_loops), self.reduce)
+        plan.do("reorder", self.reduce, (outside, tiles, inside, *tile))
         return True
 
-    def _split_lanes(self) -> tuple[list[str], list[str]]:
+    def _split_lanes(self) -> tuple[list[Expr], list[Expr]]:
         """The loops over vectors and lanes, and the loop over panels of columns."""
-        plan, v = self.plan, self.v.name
-        plan.do("split", self.name, v, self.tile.columns, "mask")
-        inner = list(plan.vectors(self.name, f"{v}.i", self.tile.lanes))
-        return inner, [f"{v}.o"]
+        panels, panel = self.plan.split(self.name, self.v, self.tile.columns, "mask")
+        return list(self.plan.vectors(self.name, panel, self.tile.lanes)), [panels]
 
-    def _split_rows(self, v_outer: list[str], first: Sequence[str]) -> tuple[list[str], list[str]]:
+    def _split_rows(
+        self, v_outer: list[Expr], first: Sequence[Expr]
+    ) -> tuple[list[Expr], list[Expr]]:
         """The loop over the rows of a tile.
 
         Its outer loop, in blocks where threads need more chunks.
         """
         if self.m is None:
             return [], []
-        plan, m = self.plan, self.m.name
-        plan.do("split", self.name, m, self.tile.rows, "clamp")
-        plan.do("unroll", self.name, f"{m}.i")
-        blocks = self._row_blocks([*v_outer, f"{m}.o"], first)
+        plan = self.plan
+        tiles, row = plan.split(self.name, self.m, self.tile.rows, "clamp")
+        plan.do("unroll", self.name, row)
+        blocks = self._row_blocks([*v_outer, tiles], first)
         if blocks == 1:
-            return [f"{m}.i"], [f"{m}.o"]
-        tiles = next(
-            o.range.size.max for o in plan.nest(self.name).loops if o.range.name == f"{m}.o"
-        )
-        plan.do("split", self.name, f"{m}.o", -(-tiles // blocks), "clamp")
-        v_outer.append(f"{m}.o.o")
-        return [f"{m}.i"], [f"{m}.o.i"]
+            return [row], [tiles]
+        size = -(-tiles.size.max // blocks)
+        outside, tiles = plan.split(self.name, tiles, size, "clamp")
+        v_outer.append(outside)
+        return [row], [tiles]
 
-    def _leave_out_tiles(self, tiles: str) -> None:
+    def _leave_out_tiles(self, tiles: Expr) -> None:
         """Of a size that is not known the last block may have few tiles, or none."""
-        if self.m is not None and not self.m.size.is_const and tiles != f"{self.m.name}.o":
+        if self.m is None or self.m.size.is_const:
+            return
+        if self.plan.loop(self.name, tiles).lineage[-1] is not self.m:  # tiles are in blocks
             self.plan.limit(self.name, tiles)
 
-    def _copy_far_rows(self, batch: Sequence[str]) -> list[str]:
+    def _copy_far_rows(self, batch: Sequence[Expr]) -> list[Expr]:
         """Copy blocks of an operand whose rows are neighbours but whose steps of k are pages apart.
 
         Each step of k would otherwise touch another page, and often the same cache set.
@@ -283,36 +280,33 @@ class _Contraction:
         ]
         if len(far) != 1 or k.size.arg < 64 or self.m.size.arg < 8 * self.tile.rows:
             return []
-        m, rows = self.m.name, self.tile.rows
+        rows = self.tile.rows
         limit = min(plan.target.l2_bytes * 9 // 5, MOST_COPIED)
         most = max(1, limit // (k.size.arg * far[0].dtype.itemsize * rows))
         threads = plan.target.max_threads
         blocks = -(-self.m.size.arg // (rows * most))
         blocks = -(-blocks // threads) * threads
         block = -(-self.m.size.arg // (rows * blocks)) * rows
-        plan.do("split", self.name, m, block, "mask")
-        names = [loop.range.name for loop in plan.nest(self.name).loops]
-        rest = [x for x in names if x not in (*batch, f"{m}.o")]
-        plan.do("reorder", self.name, (*batch, f"{m}.o", *rest))
-        self.m = next(o.range for o in plan.nest(self.name).loops if o.range.name == f"{m}.i")
+        outside, self.m = plan.split(self.name, self.m, block, "mask")
+        rest = [r for r in plan.loops(self.name) if r not in (*batch, outside)]
+        plan.do("reorder", self.name, (*batch, outside, *rest))
         (far_rows,) = (
             e for e in loads(plan.nest(self.reduce).computes[0].value) if self.m in e.ranges
         )
         copy = f"{self.reduce}.rows"
-        plan.stage(self.reduce, far_rows, self.name, len(batch) + 1, (k.name, f"{m}.i"), copy)
+        plan.stage(self.reduce, far_rows, self.name, len(batch) + 1, (k, self.m), copy)
         plan.vectorize_inner(copy, plan.nest(copy).loops[-1])
-        return [f"{m}.o"]
+        return [outside]
 
-    def _row_blocks(self, outer: Sequence[str], batch: Sequence[str]) -> int:
+    def _row_blocks(self, outer: Sequence[Expr], batch: Sequence[Expr]) -> int:
         """How many blocks of rows are done the soonest, or nearly so: the fewest of these.
 
         Each copies its panel anew, the last tiles of a block may be done twice, and a thread may
         have one block more than another, or be held up.
         """
         threads = self.plan.target.max_threads
-        sizes = {o.range.name: o.range.size.max for o in self.plan.nest(self.name).loops}
-        chunks = sizes[outer[0]] * prod(sizes[b] for b in batch)
-        tiles = sizes[outer[1]]
+        chunks = outer[0].size.max * prod(r.size.max for r in batch)
+        tiles = outer[1].size.max
         least = -(-tiles * self.tile.rows // MOST_ROWS) if self._exceeds_cache() else 1
         if threads == 1:
             return least
@@ -335,8 +329,8 @@ class _Contraction:
         combined = [loop for loop in nest.loops if loop not in kept]
         k = combined[-1].range
         if k.size.max >= 8:
-            plan.do("split", self.reduce, k.name, 4, "peel")
-            plan.do("unroll", self.reduce, f"{k.name}.i")
+            _, term = plan.split(self.reduce, k, 4, "peel")
+            plan.do("unroll", self.reduce, term)
 
     def _stages(self, at: str, depth: int, panel: int) -> None:
         """Pack what is loaded along the lanes, where it is used by many tiles of rows."""

@@ -53,13 +53,8 @@ class Copies:
         self.v = max(operands.lane_ranges, key=lambda r: (r.size.arg, -distance(index, r)))
         self.windows = [operands.window(r) for r in operands.row_ranges]
         self.itemsize = max(plan.nest(reduce).computes[0].value.dtype.itemsize, 4)
-
-    def loops(self, nest: str) -> list[str]:
-        return [loop.range.name for loop in self.plan.nest(nest).loops]
-
-    def size(self, nest: str, name: str) -> int:
-        found = (loop.range for loop in self.plan.nest(nest).loops if loop.range.name == name)
-        return int(next(found).size.max)
+        self.names: dict[Expr, str] = {}
+        """The nests that copy the operands."""
 
     def copied_bytes(
         self, element: Expr, ranges: Iterable[Expr], part: tuple[Expr, int] | None = None
@@ -79,15 +74,15 @@ class Copies:
                 inside = [r for r in inside if r not in window]
         return total * prod(sizes[r] for r in inside)
 
-    def split_rows(self, rows: str, tile: Tile) -> tuple[list[str], str]:
+    def split_rows(self, rows: Expr, tile: Tile) -> tuple[list[Expr], Expr]:
         """The loop over tiles, if there is one, and the rows of a tile, as copies."""
         plan = self.plan
-        if self.size(self.reduce, rows) <= tile.rows:
+        if rows.size.max <= tile.rows:
             plan.do("unroll", self.reduce, rows)
             return [], rows
-        plan.do("split", self.reduce, rows, tile.rows, "mask")
-        plan.do("unroll", self.reduce, f"{rows}.i")
-        return [f"{rows}.o"], f"{rows}.i"
+        tiles, row = plan.split(self.reduce, rows, tile.rows, "mask")
+        plan.do("unroll", self.reduce, row)
+        return [tiles], row
 
     def copy(self, which: Expr, at: str, depth: int, last: Sequence[Expr]) -> None:
         """Stage an operand.
@@ -113,9 +108,9 @@ class Copies:
         as_it_lies = which is self.operands.rows and nearest == 1
         if not as_it_lies:
             keys = [k for k in keys if k not in last] + [k for k in last if k in groups]
-        name = f"{self.reduce}.copy{which.arg}"
-        order = tuple("+".join(r.name for r in groups[key]) for key in keys)
-        plan.do("stage", self.reduce, element.arg, at, depth, order, name)
+        self.names[which] = name = plan.kernel.free_name(f"{self.reduce}.copy{which.arg}")
+        order = [groups[key] for key in keys]
+        plan.stage(self.reduce, element, at, depth, order, name)
         for d in reversed(range(len(order) - (1 if as_it_lies else 2))):
             plan.try_fuse(name, d)
         self._vectorize_copy(name)
@@ -138,22 +133,21 @@ class Copies:
         """The loops over the squares of a copy in the order of its source: more lines at a time
         than the first cache has ways for would be read again.
         """
-        nest = self.plan.nest(f"{self.reduce}.copy{which.arg}")
+        nest = self.plan.nest(self.names[which])
         if nest.loops[-2:][0].kind is not Kind.TRANSPOSE:
             return
         source = nest.computes[0].value.src[0]
         outer = [loop.range for loop in nest.loops[:-2]]
         ordered = sorted(outer, key=lambda r: -distance(source, r))
         if ordered != outer:
-            last = [loop.range.name for loop in nest.loops[-2:]]
-            self.plan.do("reorder", nest.name, (*(r.name for r in ordered), *last))
+            self.plan.do("reorder", nest.name, (*ordered, *nest.loop_ranges[-2:]))
 
     def fetch_next(self, which: Expr, depth: int) -> None:
         """While a copy is made for one iteration of the `depth` loops around it, what the next one
         needs comes into the cache.
         """
         plan = self.plan
-        name = f"{self.reduce}.copy{which.arg}"
+        name = self.names[which]
         (element,) = loads(plan.nest(name).computes[0].value)
         around = [loop.range for loop in plan.nest(self.reduce).loops[:depth]]
         steps = [n for r in around if (n := distance(element.src[0], r))]
@@ -166,7 +160,7 @@ class Copies:
         there yet: pieces are often not neighbours, and then no processor foresees them.
         """
         plan = self.plan
-        nest = plan.nest(f"{self.reduce}.copy{which.arg}")
+        nest = plan.nest(self.names[which])
         (element,) = loads(nest.computes[0].value)
         if self.copied_bytes(which, which.ranges) <= plan.target.l2_bytes // 2:
             return
@@ -184,12 +178,12 @@ class Copies:
         sets of the first cache: each line is used again for the next terms.
         """
         plan = self.plan
-        name = f"{self.reduce}.copy{which.arg}"
+        name = self.names[which]
         c = plan.kernel.computes[name]
         for r, step in zip(c.ranges, c.strides(c.ranges), strict=True):
             near = tile.rows * gcd(step * c.value.dtype.itemsize, PAGE_BYTES)
             if plan.kernel.origin(r) is rows and near > max(plan.l1_ways // 4, 1) * PAGE_BYTES:
-                plan.do("pad", name, r.name, LINE_BYTES // c.value.dtype.itemsize)
+                plan.do("pad", name, r, LINE_BYTES // c.value.dtype.itemsize)
 
     def _vectorize_copy(self, name: str) -> None:
         """Lanes for a copy: squares are turned where another axis than the last is contiguous."""
@@ -201,35 +195,34 @@ class Copies:
             return
         along = next((r for r in axes[:-1] if step_of(source, r) == 1), None)
         if along is not None:
-            _turn(plan, name, along.name, axes[-1].name)
+            _turn(plan, name, along, axes[-1])
 
-    def unroll_terms(self, innermost: str) -> None:
-        size = self.size(self.reduce, innermost)
+    def unroll_terms(self, innermost: Expr) -> None:
+        size = innermost.size.max
         if size < 8:
             self.plan.do("unroll", self.reduce, innermost)
             return
         copies = next((n for n in UNROLLED if size % n == 0), UNROLLED[0])
-        self.plan.do("split", self.reduce, innermost, copies, "peel")
-        self.plan.do("unroll", self.reduce, f"{innermost}.i")
+        _, term = self.plan.split(self.reduce, innermost, copies, "peel")
+        self.plan.do("unroll", self.reduce, term)
 
-    def store(self, rows: str, lanes: str) -> None:
+    def store(self, rows: Expr, lanes: Expr) -> None:
         """The way out of scratch: turned where the result is contiguous along the rows."""
         plan = self.plan
         nest = plan.nest(self.name)
         index = next(c.store.index for c in nest.computes if c.store is not None)
-        ranges = {loop.range.name: loop.range for loop in nest.loops}
-        if step_of(index, ranges[rows]) == 1 and _turn(plan, self.name, lanes, rows):
+        if step_of(index, rows) == 1 and _turn(plan, self.name, lanes, rows):
             return
         plan.vectorize_inner(self.name, plan.nest(self.name).loops[-1])
 
 
-def _turn(plan: Plan, name: str, along: str, across: str) -> bool:
+def _turn(plan: Plan, name: str, along: Expr, across: Expr) -> bool:
     """Squares of values: loaded along one axis, kept or stored along another; False where they
     are too short.
     """
-    sizes = {loop.range.name: loop.range.size.max for loop in plan.nest(name).loops}
-    lanes = plan.lanes(plan.nest(name), min(sizes[along], sizes[across]))
-    while lanes > min(sizes[along], sizes[across]):
+    size = min(along.size.max, across.size.max)
+    lanes = plan.lanes(plan.nest(name), size)
+    while lanes > size:
         lanes //= 2
     if lanes < 4:
         return False

@@ -99,28 +99,23 @@ class _Dots:
     axes: _Axes
 
     def apply(self) -> None:
-        plan, rows, columns, terms = self.plan, self.axes.rows, self.axes.columns, self.axes.terms
-        partial = f"{self.reduce}.p"
-        nest = plan.nest(self.reduce)
+        plan = self.plan
+        itemsize = plan.nest(self.reduce).computes[0].value.dtype.itemsize
         lanes = _lanes(plan)
         sizes = self._block()
-        outer = self._split_results(*sizes)
+        outer, block_row, block_column = self._split_results(*sizes)
         plan.do("compute_at", self.reduce, len(outer))
-        plan.do("split", self.reduce, terms.name, lanes, "peel")
-        plan.do("vectorize", self.reduce, f"{terms.name}.i")
-        plan.do("group", self.reduce, (f"{terms.name}.i",))
-        itemsize = nest.computes[0].value.dtype.itemsize
+        vectors, lane = plan.split(self.reduce, self.axes.terms, lanes, "peel")
+        plan.do("vectorize", self.reduce, lane)
+        partial = plan.group(self.reduce, (lane,))
         rows_at_once = -(-sizes[0] // -(-sizes[0] // MOST_ROWS))
         tile = best_tile(plan.target, itemsize, rows_at_once, sizes[1] * lanes)
-        row_tiles, row = self._tile_axis(partial, f"{rows.name}.i@{self.reduce}", tile.rows)
-        column_tiles, column = self._tile_axis(
-            partial, f"{columns.name}.i@{self.reduce}", tile.vectors
-        )
-        blocks, steps = self._split_terms(partial, tile, sizes[1])
-        others = [r.name for r in self.axes.others]
+        row_tiles, row = self._tile_axis(partial, block_row, tile.rows)
+        column_tiles, column = self._tile_axis(partial, block_column, tile.vectors)
+        blocks, steps = self._split_terms(partial, vectors, tile, sizes[1])
+        others = self.axes.others
         tiles = [*row_tiles, *column_tiles]
-        order = (*others, *blocks, *tiles, steps, row, column, f"{terms.name}.i")
-        plan.do("reorder", partial, order)
+        plan.do("reorder", partial, (*others, *blocks, *tiles, steps, row, column, lane))
         self._fetch_columns(partial, [*others, *blocks])
         plan.vectorize_inner(self.name, plan.nest(self.name).loops[-1])
         plan.share(self.name, len(outer))
@@ -139,35 +134,36 @@ class _Dots:
         rows, columns = (-(-size // n) for size, n in zip(sizes, counts, strict=True))
         return rows, columns
 
-    def _split_results(self, rows: int, columns: int) -> list[str]:
-        """The loops outside of a block."""
+    def _split_results(self, rows: int, columns: int) -> tuple[list[Expr], Expr, Expr]:
+        """The loops outside of a block, those over its rows and over its columns."""
         plan, axes = self.plan, self.axes
-        names = [loop.range.name for loop in plan.nest(self.name).loops]
-        m, n = axes.rows.name, axes.columns.name
-        plan.do("split", self.name, m, rows, "clamp")
-        plan.do("split", self.name, n, columns, "clamp")
-        outer = [*(x for x in names if x not in (m, n)), f"{m}.o", f"{n}.o"]
-        inner = [f"{x}.i" for x in names if x in (m, n)]
+        others = [r for r in plan.loops(self.name) if r not in (axes.rows, axes.columns)]
+        row_blocks, row = plan.split(self.name, axes.rows, rows, "clamp")
+        column_blocks, column = plan.split(self.name, axes.columns, columns, "clamp")
+        outer = [*others, row_blocks, column_blocks]
+        inner = [r for r in plan.loops(self.name) if r in (row, column)]
         plan.do("reorder", self.name, (*outer, *inner))
-        return outer
+        return outer, row, column
 
-    def _tile_axis(self, nest: str, loop: str, copies: int) -> tuple[list[str], str]:
-        """The loop over tiles, if there is one, and the copies inside a tile."""
-        plan = self.plan
-        size = next(o.range.size.arg for o in plan.nest(nest).loops if o.range.name == loop)
-        if size <= copies:
-            plan.do("unroll", nest, loop)
-            return [], loop
-        plan.do("split", nest, loop, copies, "clamp")
-        plan.do("unroll", nest, f"{loop}.i")
-        return [f"{loop}.o"], f"{loop}.i"
+    def _tile_axis(self, partial: str, r: Expr, copies: int) -> tuple[list[Expr], Expr]:
+        """The loop over tiles, if there is one, and the copies inside a tile: of what a loop over a
+        block of results is in the reduce.
+        """
+        plan, own = self.plan, self.plan.copy_of(r, partial)
+        if own.size.arg <= copies:
+            plan.do("unroll", partial, own)
+            return [], own
+        tiles, inside = plan.split(partial, own, copies, "clamp")
+        plan.do("unroll", partial, inside)
+        return [tiles], inside
 
-    def _split_terms(self, nest: str, tile: Tile, columns: int) -> tuple[list[str], str]:
+    def _split_terms(
+        self, nest: str, steps: Expr, tile: Tile, columns: int
+    ) -> tuple[list[Expr], Expr]:
         """Blocks of neighbours: the rows of a tile stay in the first cache, all columns in the
         second.
         """
         plan, target = self.plan, self.plan.target
-        steps = f"{self.axes.terms.name}.o"
         vectors = -(-_size(self.axes.terms) // _lanes(plan))
         most = min(
             int(target.l1_bytes * L1_ROWS) // (tile.rows * target.vector_bytes),
@@ -177,17 +173,17 @@ class _Dots:
             return [], steps
         count = -(-vectors // most)
         count = next((n for n in range(count, 2 * count) if vectors % n == 0), count)
-        plan.do("split", nest, steps, -(-vectors // count), "peel")
-        return [f"{steps}.o"], f"{steps}.i"
+        blocks, steps = plan.split(nest, steps, -(-vectors // count), "peel")
+        return [blocks], steps
 
-    def _fetch_columns(self, nest: str, blocks: Sequence[str]) -> None:
+    def _fetch_columns(self, nest: str, blocks: Sequence[Expr]) -> None:
         """While a block of terms is multiplied, the next one of the columns comes into the cache: a
         block is a few lines of each, too few for the processor to look ahead.
         """
         plan = self.plan
         for e in loads(plan.nest(nest).computes[0].value):
             size = bytes_loaded(e)
-            steps = [distance(e.src[0], r) for r in e.ranges if r.name in blocks[-1:]]
+            steps = [distance(e.src[0], r) for r in e.ranges if r in blocks[-1:]]
             of_columns = any(plan.kernel.origin(r) is self.axes.columns for r in e.ranges)
             if of_columns and any(steps) and size > plan.target.l2_bytes // 2:
                 plan.do("prefetch", nest, e.arg, steps[0])

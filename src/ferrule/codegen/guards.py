@@ -254,8 +254,8 @@ def _in_lanes(kernel: Kernel, target: Target) -> Kernel:
         lanes = plan.lanes(plan.nest(name), r.size.max)
         if lanes > 1:
             copies = next((n for n in COPIES if r.size.max % (n * lanes) == 0), 1)
-            plan.do("split", name, r.name, copies * lanes, "peel")
-            plan.do("group", name, plan.vectors(name, f"{r.name}.i", lanes))
+            _, inner = plan.split(name, r, copies * lanes, "peel")
+            plan.do("group", name, plan.vectors(name, inner, lanes))
     return plan.kernel
 
 

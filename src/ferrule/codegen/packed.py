@@ -18,10 +18,10 @@ def pack(
     first: in vectors of `lanes`, turned where neighbours in the copy are none in memory.
     """
     name = plan.kernel.free_name(f"{reduce}.pack{e.arg}", plan.number(reduce, e))
-    plan.stage(reduce, e, at, depth, tuple(r.name for r in axes), name)
+    plan.stage(reduce, e, at, depth, axes, name)
     for d in reversed(range(len(axes) - 1)):
         plan.try_fuse(name, d)
-    axes = [loop.range for loop in plan.nest(name).loops]
+    axes = plan.loops(name)
     e = plan.nest(name).computes[0].value
     lane = axes[-1]
     if load_step(e, lane) == 1:
@@ -30,13 +30,12 @@ def pack(
         return
     columns = int(lane.size.arg)
     if columns > lanes:
-        plan.do("split", name, lane.name, lanes, "mask")
-        lane = plan.nest(name).loops[-1].range
+        _, lane = plan.split(name, lane, lanes, "mask")
     along = next((r for r in axes[:-1] if load_step(e, r) == 1), None)
     size = int(lane.size.arg)
     if along is not None and along.size.max >= size:
-        plan.do("split", name, along.name, size, "peel")
-        plan.transpose(name, f"{along.name}.i", lane.name)
+        _, side = plan.split(name, along, size, "peel")
+        plan.transpose(name, side, lane)
         _fetch_later_squares(plan, name, size, columns)
 
 

@@ -50,25 +50,21 @@ def _misses(wide: list[Expr], r: Expr) -> bool:
 def _apply(plan: Plan, name: str, reduce: str, v: Expr, rows: list[Expr], steps: int) -> None:
     k = plan.nest(reduce).loops[0].range
     itemsize = plan.nest(reduce).computes[0].value.dtype.itemsize
-    names = [loop.range.name for loop in plan.nest(name).loops]
-    inner = [r.name for r in rows]
-    batch = [x for x in names if x not in (v.name, *inner)]
+    batch = [r for r in plan.loops(name) if r not in (v, *rows)]
     width = _width(plan, v.size.arg, itemsize)
-    plan.do("split", name, v.name, width, "mask")
-    plan.do("reorder", name, (*batch, f"{v.name}.o", *inner, f"{v.name}.i"))
+    panels, panel = plan.split(name, v, width, "mask")
+    plan.do("reorder", name, (*batch, panels, *rows, panel))
     plan.do("compute_at", reduce, len(batch) + 1)
     lanes = plan.lanes(plan.nest(reduce), width)
-    columns = f"{v.name}.i@{reduce}"
-    plan.do("split", reduce, columns, lanes, "mask")
-    plan.do("vectorize", reduce, f"{columns}.i")
-    plan.do("split", reduce, k.name, steps, "peel")
-    plan.do("unroll", reduce, f"{k.name}.i")
-    copies = [f"{x}@{reduce}" for x in inner]
+    vectors, lane = plan.split(reduce, plan.copy_of(panel, reduce), lanes, "mask")
+    plan.do("vectorize", reduce, lane)
+    some, one = plan.split(reduce, k, steps, "peel")
+    plan.do("unroll", reduce, one)
+    copies = plan.copies_of(rows, reduce)
     for copy in copies:
         plan.do("unroll", reduce, copy)
-    order = (f"{k.name}.o", f"{columns}.o", *copies, f"{k.name}.i", f"{columns}.i")
-    plan.do("reorder", reduce, order)
-    _fetch_next_steps(plan, reduce, f"{k.name}.o", steps * width * itemsize)
+    plan.do("reorder", reduce, (some, vectors, *copies, one, lane))
+    _fetch_next_steps(plan, reduce, some, steps * width * itemsize)
     plan.vectorize_inner(name, plan.nest(name).loops[-1])
     plan.share(name, len(batch) + 1)
 
@@ -84,15 +80,14 @@ def _width(plan: Plan, columns: int, itemsize: int) -> int:
     return -(-even // line) * line
 
 
-def _fetch_next_steps(plan: Plan, reduce: str, terms: str, step_bytes: int) -> None:
+def _fetch_next_steps(plan: Plan, reduce: str, terms: Expr, step_bytes: int) -> None:
     """While some terms are added, later ones come into the cache: at the end of a row of the panel,
     what is read next is elsewhere, and no processor looks ahead so far. Not where the operand is
     small: from a third cache it comes as quickly without.
     """
     nest = plan.nest(reduce)
-    (r,) = (loop.range for loop in nest.loops if loop.range.name == terms)
     for e in loads(nest.computes[0].value):
         size = prod(x.size.max for x in e.ranges) * e.dtype.itemsize
         if size > 2 * plan.target.l2_bytes and e.arg not in dict(plan.nest(reduce).ahead):
-            distance = step_of(e.src[0], r) * -(-AHEAD_BYTES // step_bytes)
+            distance = step_of(e.src[0], terms) * -(-AHEAD_BYTES // step_bytes)
             plan.do("prefetch", reduce, e.arg, distance)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from math import prod
 from typing import Any
 
 from ferrule.codegen.kernel import Kernel, Kind, Loop, Nest
 from ferrule.codegen.limits import end_of, start_of
 from ferrule.codegen.opt import PRIMITIVES, Opt
-from ferrule.codegen.primitives.editing import ScheduleError, descendants, is_ordered
+from ferrule.codegen.primitives.editing import (
+    ScheduleError,
+    depth_of,
+    descendants,
+    is_ordered,
+    nest_of,
+)
 from ferrule.codegen.primitives.loops import can_shift
 from ferrule.codegen.window import distance
 from ferrule.expr import (
@@ -33,7 +39,11 @@ COSTLY_WORK = 12  # operations in a transcendental
 
 
 class Plan:
-    """Collects opts, and applies each at once so that the next choice sees its effect."""
+    """Collects opts, and applies each at once so that the next choice sees its effect.
+
+    Loops are told by their ranges. Opts are plain data and have the names of these, which nobody
+    but the primitive that makes a loop composes: what is made is what a method here returns.
+    """
 
     def __init__(self, kernel: Kernel, target: Target) -> None:
         self.kernel = kernel
@@ -44,8 +54,8 @@ class Plan:
         # What suits such a nest otherwise is as good for one thread.
         if primitive == "parallel" and is_ordered(self.kernel, args[0]):
             return
-        choice = Opt(primitive, args)
-        self.kernel = PRIMITIVES[primitive](self.kernel, *args)
+        choice = Opt(primitive, _literal(args))
+        self.kernel = PRIMITIVES[primitive](self.kernel, *choice.args)
         self.opts.append(choice)
 
     @property
@@ -56,13 +66,69 @@ class Plan:
     def nest(self, name: str) -> Nest:
         return self.kernel.by_name[name]
 
-    def attempt(self, schedule: Callable[..., bool], *names: str) -> bool:
+    def loops(self, name: str) -> list[Expr]:
+        """The ranges of a nest's loops, outermost first."""
+        return self.nest(name).loop_ranges
+
+    def loop(self, name: str, r: Expr) -> Loop:
+        """The loop of a nest over a range."""
+        nest = nest_of(self.kernel, name)
+        return nest.loops[depth_of(self.kernel, nest, r.name)]
+
+    def copy_of(self, r: Expr, name: str) -> Expr:
+        """The loop of a nest that is a copy of another nest's loop.
+
+        Raises:
+            ScheduleError: the nest has none.
+        """
+        for loop in self.nest(name).loops:
+            if loop.lineage[-1:] == (r,):
+                return loop.range
+        raise ScheduleError(f"nest {name} of kernel {self.kernel.name} has no copy of loop {r}")
+
+    def copies_of(self, ranges: Iterable[Expr], name: str) -> list[Expr]:
+        """The loops of a nest that are copies of others."""
+        return [self.copy_of(r, name) for r in ranges]
+
+    def split(self, name: str, r: Expr, factor: int, *tail: str) -> tuple[Expr, Expr]:
+        """Split a loop; the outer and the inner one that it becomes."""
+        depth = self._depth(name, r)
+        self.do("split", name, r, factor, *tail)
+        outer, inner = self.loops(name)[depth : depth + 2]
+        return outer, inner
+
+    def fuse(self, name: str, r: Expr) -> Expr:
+        """Fuse a loop with the next one; what they become."""
+        depth = self._depth(name, r)
+        self.do("fuse", name, r)
+        return self.loops(name)[depth]
+
+    def _depth(self, name: str, r: Expr) -> int:
+        return depth_of(self.kernel, nest_of(self.kernel, name), r.name)
+
+    def group(self, name: str, ranges: Sequence[Expr]) -> str:
+        """Make a nest of partial results for a reduce; its name."""
+        before = self.kernel.by_name
+        self.do("group", name, ranges)
+        return self._new_nest(before)
+
+    def skip(self, name: str, r: Expr) -> str:
+        """Leave out the iterations in which a nest stores nothing; the nest that says which."""
+        before = self.kernel.by_name
+        self.do("skip", name, r)
+        return self._new_nest(before)
+
+    def _new_nest(self, before: Container[str]) -> str:
+        (made,) = (nest.name for nest in self.kernel.nests if nest.name not in before)
+        return made
+
+    def attempt(self, schedule: Callable[..., bool], *where: str | Expr) -> bool:
         """Whether a schedule suits; if it does not, is not legal, or takes too much scratch memory,
         nothing is changed.
         """
         kernel, count = self.kernel, len(self.opts)
         try:
-            if schedule(self, *names) and self._scratch_bytes() <= MOST_SCRATCH:
+            if schedule(self, *where) and self._scratch_bytes() <= MOST_SCRATCH:
                 return True
         except ScheduleError:  # its primitives know better than its first look
             pass
@@ -97,7 +163,7 @@ class Plan:
             return False
         before, count = self.kernel, len(self.opts)
         of_both = [e for e in _divisions(before) if a in e.ranges and b in e.ranges]
-        self.do("fuse", name, a.name)
+        self.do("fuse", name, a)
         r = self.nest(name).loops[depth].range
         known = set(substitute(of_both, {a: r // b.size, b: r % b.size}))
         if any(r in e.ranges and e not in known for e in _divisions(self.kernel)):
@@ -148,65 +214,72 @@ class Plan:
         return lanes
 
     def vectorize_inner(self, name: str, loop: Loop) -> None:
-        r = loop.range
-        lanes = self.lanes(self.nest(name), r.size.max)
+        lanes = self.lanes(self.nest(name), loop.range.size.max)
         if lanes == 1:
             return
-        self.do("split", name, r.name, lanes, "peel")
-        self.do("vectorize", name, f"{r.name}.i")
+        _, inner = self.split(name, loop.range, lanes, "peel")
+        self.do("vectorize", name, inner)
 
-    def vectors(self, name: str, loop: str, lanes: int) -> tuple[str, ...]:
-        """A loop as copies of vectors; the names of the loops that it becomes."""
-        size = next(o.range.size.arg for o in self.nest(name).loops if o.range.name == loop)
-        if size <= lanes:
-            self.do("vectorize", name, loop)
-            return (loop,)
-        self.do("split", name, loop, lanes, "mask")
-        self.do("unroll", name, f"{loop}.o")
-        self.do("vectorize", name, f"{loop}.i")
-        return f"{loop}.o", f"{loop}.i"
+    def vectors(self, name: str, r: Expr, lanes: int) -> tuple[Expr, ...]:
+        """A loop as copies of vectors; the loops that it becomes."""
+        if r.size.arg <= lanes:
+            self.do("vectorize", name, r)
+            return (r,)
+        outer, inner = self.split(name, r, lanes, "mask")
+        self.do("unroll", name, outer)
+        self.do("vectorize", name, inner)
+        return outer, inner
 
-    def turn(self, name: str, along: str, across: str, lanes: int) -> None:
+    def turn(self, name: str, along: Expr, across: Expr, lanes: int) -> None:
         """Squares of values: computed as vectors along one loop, kept or stored along another."""
-        self.squares(name, along, across, lanes)
-        self.transpose(name, f"{along}.i", f"{across}.i")
+        self.transpose(name, *self.squares(name, along, across, lanes))
 
-    def squares(self, name: str, along: str, across: str, lanes: int) -> None:
-        """Two loops in squares. Where that may be, the last ones begin earlier: none has rows under
-        an empty mask then.
+    def squares(self, name: str, along: Expr, across: Expr, lanes: int) -> tuple[Expr, Expr]:
+        """Two loops in squares; the loops of a square. Where that may be, the last squares begin
+        earlier: none has rows under an empty mask then.
         """
+        inside = []
         for r in (across, along):
-            nest = self.nest(name)
-            size = next(loop.range for loop in nest.loops if loop.range.name == r)
-            tail = "shift" if can_shift(self.kernel, nest, size, lanes) else "peel"
-            self.do("split", name, r, lanes, tail)
+            tail = "shift" if can_shift(self.kernel, self.nest(name), r, lanes) else "peel"
+            inside.append(self.split(name, r, lanes, tail)[1])
+        return inside[1], inside[0]
 
     def stage(
-        self, name: str, e: Expr, at: str, depth: int, order: Sequence[str], copy: str
-    ) -> None:
-        """Copy what a nest loads by `e`, one of perhaps several loads of a buffer."""
+        self,
+        name: str,
+        e: Expr,
+        at: str,
+        depth: int,
+        order: Sequence[Expr | Sequence[Expr]],
+        copy: str,
+    ) -> list[Expr]:
+        """Copy what a nest loads by `e`, one of perhaps several loads of a buffer, to a nest called
+        `copy`, whose loops are returned. Several loops, such as the rows and the taps of a window,
+        may become one of these.
+        """
         number = self.number(name, e)
         which = (number,) if number else ()
-        self.do("stage", name, e.arg, at, depth, tuple(order), copy, *which)
+        axes = [r.name if isinstance(r, Expr) else "+".join(x.name for x in r) for r in order]
+        self.do("stage", name, e.arg, at, depth, axes, copy, *which)
+        return self.loops(copy)
 
     def number(self, name: str, e: Expr) -> int:
         """Which of the different loads of its buffer in a nest a load is."""
         found = self.nest(name).nodes
         return [x for x in found if x.op is ExprOp.LOAD and x.arg == e.arg].index(e)
 
-    def limit(self, name: str, loop: str) -> None:
+    def limit(self, name: str, r: Expr) -> None:
         """Leave out the first and the last iterations of a loop, if they change nothing."""
         nest = self.nest(name)
-        depth = [o.range.name for o in nest.loops].index(loop)
+        depth = nest.loop_ranges.index(r)
         bounds = start_of(self.kernel, nest, depth), end_of(self.kernel, nest, depth)
         if bounds != (None, None):
-            self.do("limit", name, loop)
+            self.do("limit", name, r)
 
-    def transpose(self, name: str, along: str, across: str) -> None:
+    def transpose(self, name: str, along: Expr, across: Expr) -> None:
         """`turn` for loops that have the size of a square already."""
-        names = [loop.range.name for loop in self.nest(name).loops]
         last = (along, across)
-        self.do("reorder", name, (*(x for x in names if x not in last), *last))
+        self.do("reorder", name, (*(r for r in self.loops(name) if r not in last), *last))
         self.do("transpose", name, *last)
 
     def fetch_results(self, name: str) -> None:
@@ -226,15 +299,22 @@ class Plan:
             return
         self.do("parallel", name, self.fuse_first(name, loops))
 
-    def fuse_first(self, name: str, loops: int) -> str:
-        """The first loops of a nest become one; its name."""
+    def fuse_first(self, name: str, loops: int) -> Expr:
+        """Make the first loops of a nest one, which is returned."""
         return self.fuse_at(name, 0, loops)
 
-    def fuse_at(self, name: str, depth: int, loops: int) -> str:
-        """So many loops of a nest become one, from that depth on; its name."""
+    def fuse_at(self, name: str, depth: int, loops: int) -> Expr:
+        """Make so many loops of a nest one, from that depth on, which is returned."""
         for _ in range(loops - 1):
-            self.do("fuse", name, self.nest(name).loops[depth].range.name)
-        return self.nest(name).loops[depth].range.name
+            self.do("fuse", name, self.loops(name)[depth])
+        return self.loops(name)[depth]
+
+
+def _literal(arg: Any) -> Any:
+    """An argument as an opt has it: names of ranges, and tuples of these."""
+    if isinstance(arg, Expr):
+        return arg.name
+    return tuple(map(_literal, arg)) if isinstance(arg, (list, tuple)) else arg
 
 
 def _divisions(kernel: Kernel) -> list[Expr]:

@@ -105,7 +105,7 @@ def _repeat_first(plan: Plan, name: str, below: Sequence[str]) -> None:
     if size > WHOLE and len(loops) == 1:
         size = -(-size // WHOLE) * WHOLE
     if size > 1:
-        plan.do("split", name, r.name, size, "peel")
+        plan.do("split", name, r, size, "peel")
     for n in reversed(first):
         plan.do("recompute", n, 1)
 
@@ -184,32 +184,28 @@ def _columns(plan: Plan, name: str, below: Sequence[str], r: Expr) -> None:
     lanes = plan.lanes(plan.nest(name), r.size.max)
     many = r.size.max >= 8 * lanes * 4 * plan.target.max_threads
     vectors = 4 if many else 1
-    plan.do("split", name, r.name, lanes * vectors, "mask")
-    outer, inner = f"{r.name}.o", f"{r.name}.i"
-    lane_names = plan.vectors(name, inner, lanes)
-    names = [loop.range.name for loop in plan.nest(name).loops]
-    position = names.index(outer)
-    first = [*names[:position], outer]
+    outer, inner = plan.split(name, r, lanes * vectors, "mask")
+    lane_loops = plan.vectors(name, inner, lanes)
+    loops = plan.loops(name)
+    first = loops[: loops.index(outer) + 1]
     for n in below:
         at = plan.nest(n).at
-        if at is not None and at[0] == name:
-            inside = [x for x in names[: at[1]] if x in lane_names]
-            if inside:
-                _move_out(plan, name, n, lane_names)
-    rest = [x for x in names if x not in first and x not in lane_names]
-    plan.do("reorder", name, (*first, *rest, *lane_names))
+        if at is not None and at[0] == name and any(r in lane_loops for r in loops[: at[1]]):
+            _move_out(plan, name, n, lane_loops)
+    rest = [r for r in loops if r not in first and r not in lane_loops]
+    plan.do("reorder", name, (*first, *rest, *lane_loops))
 
 
-def _move_out(plan: Plan, name: str, n: str, lane_names: Sequence[str]) -> None:
+def _move_out(plan: Plan, name: str, n: str, lane_loops: Sequence[Expr]) -> None:
     """Compute a reduce outside of the lanes; other loops between stay in front of it."""
-    names = [loop.range.name for loop in plan.nest(name).loops]
+    loops = plan.loops(name)
     at = plan.nest(n).at
     assert at is not None
-    depth = names.index(lane_names[0])
-    between = [x for x in names[depth : at[1]] if x not in lane_names]
+    depth = loops.index(lane_loops[0])
+    between = [r for r in loops[depth : at[1]] if r not in lane_loops]
     if between:  # bring the lanes to the end of the prefix first
-        prefix = [x for x in names[: at[1]] if x not in lane_names]
-        plan.do("reorder", name, (*prefix, *lane_names, *names[at[1] :]))
+        prefix = [r for r in loops[: at[1]] if r not in lane_loops]
+        plan.do("reorder", name, (*prefix, *lane_loops, *loops[at[1] :]))
         depth = len(prefix)
     plan.do("compute_at", n, depth)
 
@@ -250,22 +246,20 @@ def _reduce_lanes(plan: Plan, n: str) -> None:
         lanes = min(lanes, LINE_BYTES // 2 // widest)
     fit = (c for c in (2, 4, 8) if c * lanes <= min(most, r.size.max))
     copies = max(fit, default=1)
-    plan.do("split", n, r.name, lanes * copies, "peel")
-    names = plan.vectors(n, f"{r.name}.i", lanes)
-    plan.do("group", n, names)
+    _, inner = plan.split(n, r, lanes * copies, "peel")
+    plan.do("group", n, plan.vectors(n, inner, lanes))
 
 
 def _read_in_streams(plan: Plan, n: str, r: Expr, step: int, lanes: int) -> None:
     """Lanes for a reduce that reads several parts of its terms side by side: the processor looks
     ahead in each of them.
     """
-    plan.do("split", n, r.name, r.size.arg // STREAMS, "mask")
-    plan.do("split", n, f"{r.name}.i", step, "mask")
-    names = plan.vectors(n, f"{r.name}.i.i", lanes)
-    inside = (f"{r.name}.o", *names)
-    around = [loop.range.name for loop in plan.nest(n).loops if loop.range.name not in inside]
+    streams, stream = plan.split(n, r, r.size.arg // STREAMS, "mask")
+    _, part = plan.split(n, stream, step, "mask")
+    inside = (streams, *plan.vectors(n, part, lanes))
+    around = [r for r in plan.loops(n) if r not in inside]
     plan.do("reorder", n, (*around, *inside))
-    plan.do("unroll", n, f"{r.name}.o")
+    plan.do("unroll", n, streams)
     plan.do("group", n, inside)
 
 
@@ -296,15 +290,15 @@ def _vectorize_last(plan: Plan, name: str, below: Sequence[str]) -> None:
     last = nest.loops[-1]
     if any(c.store is not None and step_of(c.store.index, last.range) == 1 for c in nest.computes):
         plan.vectorize_inner(name, last)
-        _unroll_few(plan, name, f"{last.range.name}.o")
+        _unroll_few(plan, name, last.range)
 
 
-def _unroll_few(plan: Plan, name: str, outer: str) -> None:
-    """Copies for the few vectors of a short row."""
+def _unroll_few(plan: Plan, name: str, row: Expr) -> None:
+    """Copies for the few vectors of a short row, if it was split into some."""
     loop = plan.nest(name).loops[-2:][0]
     short = loop.range.size.is_const and loop.range.size.max <= FEW_VECTORS
-    if loop.range.name == outer and short and loop.peel is None:
-        plan.do("unroll", name, outer)
+    if row in loop.lineage and short and loop.peel is None:
+        plan.do("unroll", name, loop.range)
 
 
 def _share_rows(plan: Plan, name: str) -> None:
@@ -315,8 +309,8 @@ def _share_rows(plan: Plan, name: str) -> None:
         inner_reduces = any(n.at == (name, 0) for n in plan.kernel.nests)
         if not inner_reduces:
             while _can_fuse_rows(plan, name):
-                plan.do("fuse", name, plan.nest(name).loops[0].range.name)
-            plan.do("parallel", name, plan.nest(name).loops[0].range.name)
+                plan.do("fuse", name, plan.loops(name)[0])
+            plan.do("parallel", name, plan.loops(name)[0])
 
 
 def _can_fuse_rows(plan: Plan, name: str) -> bool:

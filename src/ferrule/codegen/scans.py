@@ -24,11 +24,11 @@ def schedule_scan(plan: Plan, name: str, *below: str) -> bool:
     along = next((r for r in around if scanned(plan.nest(total), r) is not None), None)
     if along is None:
         return False
-    names = [loop.range.name for loop in root.loops]
-    others = [x for x in names[: at[1]] if x != along.name]
-    if names[at[1] - 1] != along.name:
-        plan.do("reorder", name, (*others, along.name, *names[at[1] :]))
-    plan.do("scan", total, along.name)
+    loops = root.loop_ranges
+    others = [r for r in around if r is not along]
+    if around[-1] is not along:
+        plan.do("reorder", name, (*others, along, *loops[at[1] :]))
+    plan.do("scan", total, along)
     column = _column(plan.nest(name), plan.nest(total), others)
     if column is None:
         r = plan.nest(total).computes[0].along
@@ -44,13 +44,13 @@ def schedule_scan(plan: Plan, name: str, *below: str) -> bool:
     return True
 
 
-def _column(root: Nest, total: Nest, others: Sequence[str]) -> Expr | None:
+def _column(root: Nest, total: Nest, others: Sequence[Expr]) -> Expr | None:
     """Another axis along which what is stored and loaded is contiguous."""
     stores = [c.store.index for c in root.computes if c.store is not None]
     found = [e.src[0] for c in total.computes for e in loads(c.value)]
     for loop in root.loops:
         r = loop.range
-        wide = r.name in others and r.size.is_const and r.size.max >= 4
+        wide = r in others and r.size.is_const and r.size.max >= 4
         if wide and all(step_of(index, r) == 1 for index in stores + found):
             return r
     return None
@@ -61,11 +61,10 @@ def _along_columns(plan: Plan, name: str, total: str, column: Expr) -> None:
     lanes = plan.lanes(plan.nest(name), column.size.max)
     most = 4 if plan.work(name) >= SERIAL_WORK else MOST_VECTORS
     vectors = min(most, -(-column.size.max // lanes))
-    plan.do("split", name, column.name, lanes * vectors, "mask")
-    inside = plan.vectors(name, f"{column.name}.i", lanes)
-    names = [loop.range.name for loop in plan.nest(name).loops]
-    rest = [x for x in names if x not in inside]
-    depth = max(rest.index(x) for x in _around(plan, total) if x in rest) + 1
+    _, panel = plan.split(name, column, lanes * vectors, "mask")
+    inside = plan.vectors(name, panel, lanes)
+    rest = [r for r in plan.loops(name) if r not in inside]
+    depth = max(rest.index(r) for r in _around(plan, total) if r in rest) + 1
     plan.do("reorder", name, (*rest[:depth], *inside, *rest[depth:]))
     plan.do("compute_at", total, depth)
 
@@ -81,7 +80,7 @@ def _share(plan: Plan, name: str) -> None:
     plan.share(name, min(count, outside))
 
 
-def _around(plan: Plan, total: str) -> list[str]:
+def _around(plan: Plan, total: str) -> list[Expr]:
     at = plan.nest(total).at
     assert at is not None
-    return [loop.range.name for loop in plan.nest(at[0]).loops[: at[1]]]
+    return plan.loops(at[0])[: at[1]]

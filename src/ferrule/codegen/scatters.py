@@ -60,8 +60,7 @@ def cut_out(plan: Plan, name: str, host: str, digit: Digit) -> bool:
                 return False
             if r.size is not iterations and not (r.size.is_const and iterations.is_const):
                 return False
-            inside = _split(plan, name, r.name, inner, count)[1]
-            _split(plan, name, inside, outer, inner)
+            _split(plan, name, _split(plan, name, r, inner, count), outer, inner)
             return True
     return False
 
@@ -73,19 +72,16 @@ def fill_inside(plan: Plan, names: Sequence[str], digits: Sequence[Digit]) -> No
     *fills, host = names
     for name in names:
         ranges = owned(plan.nest(name))
-        first = [ranges[d].name for d in digits]
-        rest = [o.range.name for o in plan.nest(name).loops if o.range.name not in first]
+        first = [ranges[d] for d in digits]
+        rest = [r for r in plan.loops(name) if r not in first]
         plan.do("reorder", name, (*first, *rest))
     for fill in fills:
         plan.do("enter", fill, host, len(digits))
 
 
-def _split(plan: Plan, name: str, r: str, factor: int, size: int) -> tuple[str, str]:
-    """The two loops that a loop is split into, if both have more than one iteration."""
-    if factor in (1, size):
-        return r, r
-    plan.do("split", name, r, factor)
-    return f"{r}.o", f"{r}.i"
+def _split(plan: Plan, name: str, r: Expr, factor: int, size: int) -> Expr:
+    """Split a loop, if both parts have more than one iteration; what is then the inner one."""
+    return r if factor in (1, size) else plan.split(name, r, factor)[1]
 
 
 def stored_by(nest: Nest) -> Store:

@@ -82,7 +82,7 @@ def _segment(plan: Plan, name: str) -> None:
         segments = segments_of(plan.kernel, plan.nest(name), depth)
         if segments and copies * len(segments) <= MOST_SEGMENTS:
             copies *= len(segments)
-            plan.do("segment", name, loop.range.name)
+            plan.do("segment", name, loop.range)
 
 
 def _choose_lanes(plan: Plan, name: str) -> None:
@@ -95,20 +95,20 @@ def _choose_lanes(plan: Plan, name: str) -> None:
         return
     if passes_by(nest):
         plan.do("nontemporal", name)
-    names = [loop.range.name for loop in nest.loops]
-    if names[-1] != v.name:
-        plan.do("reorder", name, (*(n for n in names if n != v.name), v.name))
+    loops = nest.loop_ranges
+    if loops[-1] is not v:
+        plan.do("reorder", name, (*(r for r in loops if r is not v), v))
     parallel = plan.work(name) >= SERIAL_WORK
     outer = prod(loop.range.size.max for loop in plan.nest(name).loops[:-1])
     enough = 4 * plan.target.max_threads
-    if parallel and len(names) > 1 and outer >= enough:
+    if parallel and len(loops) > 1 and outer >= enough:
         _vectorize_last(plan, name)
         _share_outer(plan, name, enough)
     elif parallel and v.size.max >= 2 * CHUNK:
         _chunk_inner(plan, name)
     else:
         _vectorize_last(plan, name)
-        if parallel and len(names) > 1:
+        if parallel and len(loops) > 1:
             _share_outer(plan, name, enough)
 
 
@@ -119,8 +119,8 @@ def _vectorize_last(plan: Plan, name: str) -> None:
     if copies == 1:
         plan.vectorize_inner(name, plan.nest(name).loops[-1])
         return
-    plan.do("split", name, r.name, lanes * copies, "peel")
-    plan.vectors(name, f"{r.name}.i", lanes)
+    _, inner = plan.split(name, r, lanes * copies, "peel")
+    plan.vectors(name, inner, lanes)
 
 
 def _repeated(plan: Plan, name: str) -> tuple[int, int]:
@@ -148,7 +148,7 @@ def _join_short_rows(plan: Plan, name: str) -> None:
             for index in stores
         ):
             return
-        plan.do("fuse", name, outer.name)
+        plan.do("fuse", name, outer)
 
 
 def passes_by(nest: Nest) -> bool:
@@ -187,48 +187,43 @@ def _turn(plan: Plan, name: str, v: Expr, w: Expr) -> None:
     lanes = plan.lanes(nest, v.size.max)
     found = [e for c in nest.computes for e in loads(c.value)]
     mixed = any(step_of(e.src[0], v) == 1 for e in found)
-    if not (mixed and plan.attempt(_turn_copies, name, v.name, w.name)):
-        plan.turn(name, w.name, v.name, lanes)
+    if not (mixed and plan.attempt(_turn_copies, name, v, w)):
+        plan.turn(name, w, v, lanes)
     if parallel:
-        plan.do("parallel", name, plan.nest(name).loops[0].range.name)
+        plan.do("parallel", name, plan.loops(name)[0])
 
 
-def _turn_copies(plan: Plan, name: str, v: str, w: str) -> bool:
-    size = next(o.range.size.max for o in plan.nest(name).loops if o.range.name == v)
-    lanes = plan.lanes(plan.nest(name), size)
-    plan.squares(name, w, v, lanes)
-    names = [loop.range.name for loop in plan.nest(name).loops]
-    inside = (f"{w}.i", f"{v}.i")
-    outside = [x for x in names if x not in inside]
+def _turn_copies(plan: Plan, name: str, v: Expr, w: Expr) -> bool:
+    lanes = plan.lanes(plan.nest(name), v.size.max)
+    inside = plan.squares(name, w, v, lanes)
+    outside = [r for r in plan.loops(name) if r not in inside]
     plan.do("reorder", name, (*outside, *inside))
-    r = plan.nest(name).loops[-1].range
+    _, lane = inside
     found = [e for c in plan.nest(name).computes for e in loads(c.value)]
-    far = [e for e in dict.fromkeys(found) if step_of(e.src[0], r) not in (0, 1)]
-    for i, e in enumerate(far):
-        copy = f"{name}.turned{i}"
-        plan.stage(name, e, name, len(outside), inside, copy)
-        plan.transpose(copy, f"{w}.i@{copy}", f"{v}.i@{copy}")
-    plan.do("vectorize", name, f"{v}.i")
+    far = [e for e in dict.fromkeys(found) if step_of(e.src[0], lane) not in (0, 1)]
+    for e in far:
+        copy = plan.kernel.free_name(f"{name}.turned", numbered=True)
+        along, across = plan.stage(name, e, name, len(outside), inside, copy)
+        plan.transpose(copy, along, across)
+    plan.do("vectorize", name, lane)
     return True
 
 
 def _chunk_inner(plan: Plan, name: str) -> None:
     """Share out the last loop itself, by chunks."""
-    loop = plan.nest(name).loops[-1]
-    v = loop.range.name
+    v = plan.loops(name)[-1]
     lanes, copies = _repeated(plan, name)
-    plan.do("split", name, v, CHUNK - CHUNK % (lanes * copies), "peel")
-    names = [o.range.name for o in plan.nest(name).loops]
-    chunk = plan.nest(name).loops[-1].range
-    if names[0] != f"{v}.o":
-        plan.do("reorder", name, (f"{v}.o", *(n for n in names if n != f"{v}.o")))
-    plan.do("parallel", name, f"{v}.o")
+    chunks, chunk = plan.split(name, v, CHUNK - CHUNK % (lanes * copies), "peel")
+    loops = plan.loops(name)
+    if loops[0] is not chunks:
+        plan.do("reorder", name, (chunks, *(r for r in loops if r is not chunks)))
+    plan.do("parallel", name, chunks)
     _vectorize_last(plan, name)
     # A mask is no help to the last chunk: beyond the end may be memory that is not there, which
     # takes a processor some hundred cycles to find out, for each vector.
     inner = next(o for o in plan.nest(name).loops if o.is_from(chunk))
     if inner.kind is Kind.SERIAL and inner.peel is None:
-        plan.limit(name, inner.range.name)
+        plan.limit(name, inner.range)
 
 
 def _share_outer(plan: Plan, name: str, enough: int) -> None:
@@ -239,8 +234,8 @@ def _share_outer(plan: Plan, name: str, enough: int) -> None:
             break
         if any(n.at == (name, 1) for n in plan.kernel.nests):
             break
-        plan.do("fuse", name, nest.loops[0].range.name)
-    plan.do("parallel", name, plan.nest(name).loops[0].range.name)
+        plan.do("fuse", name, nest.loops[0].range)
+    plan.do("parallel", name, plan.loops(name)[0])
 
 
 def _contiguous_axis(nest: Nest) -> Expr:

@@ -140,30 +140,31 @@ def _sum_over_taps(
     if any(step_of(c.store.index, x) != 1 for c in root.computes if c.store is not None):
         return False
     lanes = plan.lanes(plan.nest(reduce), x.size.arg)
-    images = [r.name for r in rest if r is not channel]
-    together = 1
+    images = [r for r in rest if r is not channel]
+    together, turned = 1, None
     if channel is not None:
         together = lanes
-        plan.do("split", name, channel.name, together, "mask")
-        images.append(f"{channel.name}.o")
-    plan.do("split", name, x.name, lanes, "mask")
+        channels, turned = plan.split(name, channel, together, "mask")
+        images.append(channels)
+    vectors, lane = plan.split(name, x, lanes, "mask")
     serial, copies = _split_lines(plan, name, found, _rows_together(found), images, together)
-    if channel is not None:
-        serial.insert(0, f"{channel.name}.i")
+    if turned is not None:
+        serial.insert(0, turned)
     for copy in copies:
         plan.do("unroll", name, copy)
-    copies.append(f"{x.name}.i")
-    serial.append(f"{x.name}.o")
-    plan.do("vectorize", name, f"{x.name}.i")
+    copies.append(lane)
+    serial.append(vectors)
+    plan.do("vectorize", name, lane)
     plan.do("reorder", name, (*images, *serial, *copies))
     plan.do("compute_at", reduce, len(images) + len(serial))
+    phase = None
     if found.strides[-1] > 1:
-        plan.do("split", reduce, found.taps[-1].name, found.strides[-1], "mask")
+        _, phase = plan.split(reduce, found.taps[-1], found.strides[-1], "mask")
     _unroll_taps(plan, reduce, found)
-    if channel is not None:
-        _copy(plan, reduce, found, name, len(images), channel)
+    if turned is not None:
+        _copy(plan, reduce, found, name, len(images), channel=turned)
     elif not _reads_in_place(plan, found):
-        _copy(plan, reduce, found, name, len(images))
+        _copy(plan, reduce, found, name, len(images), phase)
     plan.share(name, len(images))
     return True
 
@@ -184,8 +185,8 @@ def _rows_together(found: _Windows) -> int:
 
 
 def _split_lines(
-    plan: Plan, name: str, found: _Windows, rows: int, images: list[str], together: int = 1
-) -> tuple[list[str], list[str]]:
+    plan: Plan, name: str, found: _Windows, rows: int, images: list[Expr], together: int = 1
+) -> tuple[list[Expr], list[Expr]]:
     """The loops over the lines of an image, so many at a time, and the loop over these.
 
     What is outside of a copy of lines that fits the cache, for so many channels `together`, is one
@@ -193,15 +194,13 @@ def _split_lines(
     """
     if len(found.places) == 1:
         return [], []
-    *serial, y = (r.name for r in found.places[:-1])
-    size = found.places[-2].size.arg
-    plan.do("split", name, y, rows, "mask")
-    lines, most = f"{y}.o", max(1, _most_lines(plan, found) // together // rows)
-    if size > most * rows:
-        plan.do("split", name, lines, most, "mask")
-        images.append(f"{lines}.o")
-        lines = f"{lines}.i"
-    return [*serial, lines], [f"{y}.i"]
+    *serial, y = found.places[:-1]
+    lines, row = plan.split(name, y, rows, "mask")
+    most = max(1, _most_lines(plan, found) // together // rows)
+    if y.size.arg > most * rows:
+        blocks, lines = plan.split(name, lines, most, "mask")
+        images.append(blocks)
+    return [*serial, lines], [row]
 
 
 def _sum_in_phases(
@@ -223,26 +222,23 @@ def _sum_in_phases(
     if ordered is None or found.strides[-1] > 1 or rows == 0:
         return False
     *others, last = ordered
-    images = [r.name for r in rest]
+    images = list(rest)
     serial, copies = _split_lines(plan, name, found, rows, images)
-    copies += [p.name for p in others]
+    copies += others
     lanes = plan.lanes(plan.nest(reduce), x.size.arg)
-    plan.do("split", name, x.name, lanes, "mask")
-    vectors, lane = f"{x.name}.o", f"{x.name}.i"
-    plan.do("reorder", name, (*images, *serial, *copies, last.name, vectors, lane))
+    vectors, lane = plan.split(name, x, lanes, "mask")
+    plan.do("reorder", name, (*images, *serial, *copies, last, vectors, lane))
     plan.do("compute_at", reduce, len(images) + len(serial))
-    for n in (*copies, last.name):
-        plan.do("unroll", reduce, f"{n}@{reduce}")
-    plan.do("vectorize", reduce, f"{lane}@{reduce}")
+    for r in (*copies, last):
+        plan.do("unroll", reduce, plan.copy_of(r, reduce))
+    plan.do("vectorize", reduce, plan.copy_of(lane, reduce))
     _unroll_taps(plan, reduce, found, MOST_TAPS // count)
-    names = [loop.range.name for loop in plan.nest(reduce).loops]
-    first = f"{vectors}@{reduce}"
-    plan.do("reorder", reduce, (first, *(n for n in names if n != first)))
+    first = plan.copy_of(vectors, reduce)
+    plan.do("reorder", reduce, (first, *(r for r in plan.loops(reduce) if r is not first)))
     if not _reads_in_place(plan, found):
         _copy(plan, reduce, found, name, len(images))
-    plan.do("reorder", name, (*images, *serial, *copies, vectors, lane, last.name))
-    plan.do("fuse", name, lane)
-    plan.vectors(name, f"{lane}*{last.name}", lanes)
+    plan.do("reorder", name, (*images, *serial, *copies, vectors, lane, last))
+    plan.vectors(name, plan.fuse(name, lane), lanes)
     plan.share(name, len(images))
     return True
 
@@ -269,16 +265,15 @@ def _unroll_taps(plan: Plan, reduce: str, found: _Windows, most: int = MOST_TAPS
     are loaded one after the other. The outermost axes stay loops where there are too many.
     """
     taps = found.taps
-    names = [loop.range.name for loop in plan.nest(reduce).loops]
     serial = _serial_taps(found, most)
     loops, copies = (
-        [o.range.name for tap in group for o in plan.nest(reduce).loops if o.is_from(tap)]
+        [o.range for tap in group for o in plan.nest(reduce).loops if o.is_from(tap)]
         for group in (serial, [taps[-1], *taps[len(serial) : -1]])
     )
-    rest = [n for n in names if n not in (*loops, *copies)]
+    rest = [r for r in plan.loops(reduce) if r not in (*loops, *copies)]
     plan.do("reorder", reduce, (*loops, *copies, *rest))
-    for n in copies:
-        plan.do("unroll", reduce, n)
+    for r in copies:
+        plan.do("unroll", reduce, r)
 
 
 def _serial_taps(found: _Windows, most: int) -> tuple[Expr, ...]:
@@ -297,40 +292,35 @@ def _most_lines(plan: Plan, found: _Windows) -> int:
 def _sum_for_each_tap(
     plan: Plan, name: str, reduce: str, found: _Windows, rest: Sequence[Expr]
 ) -> bool:
-    images = [r.name for r in rest]
-    taps = [tap.name for tap in found.taps]
+    taps = found.taps
     x = found.places[-1]
     in_place = _reads_in_place(plan, found) and prod(t.size.arg for t in found.taps) <= MOST_MASKED
-    plan.do("reorder", name, (*images, *taps))
-    plan.do("compute_at", reduce, len(images))
+    plan.do("reorder", name, (*rest, *taps))
+    plan.do("compute_at", reduce, len(rest))
     lanes = plan.lanes(plan.nest(reduce), x.size.arg)
-    outer = [r.name for r in found.places[:-1]]
-    lines: list[str] = []
+    outer = list(found.places[:-1])
+    lines: list[Expr] = []
     together = _rows_together(found) if in_place and outer else 1
     if together > 1:
-        plan.do("split", reduce, outer[-1], together, "peel")
-        plan.do("unroll", reduce, f"{outer[-1]}.i")
-        lines.append(f"{outer[-1]}.i")
-        outer[-1] = f"{outer[-1]}.o"
+        outer[-1], line = plan.split(reduce, outer[-1], together, "peel")
+        plan.do("unroll", reduce, line)
+        lines.append(line)
     elif not in_place and outer and found.places[-2].size.arg > _most_lines(plan, found):
-        plan.do("split", reduce, outer[-1], _most_lines(plan, found), "peel")
-        outer[-1] = f"{outer[-1]}.i"
-    plan.do("split", reduce, x.name, lanes, "peel")
-    plan.do("vectorize", reduce, f"{x.name}.i")
-    plan.do("group", reduce, (f"{x.name}.i",))
-    partial = f"{reduce}.p"
-    serial = [f"{tap.name}@{reduce}" for tap in _serial_taps(found, MOST_SUMS)]
-    copies = [f"{tap}@{reduce}" for tap in taps[len(serial) :]]
+        _, outer[-1] = plan.split(reduce, outer[-1], _most_lines(plan, found), "peel")
+    vectors, lane = plan.split(reduce, x, lanes, "peel")
+    plan.do("vectorize", reduce, lane)
+    partial = plan.group(reduce, (lane,))
+    serial = plan.copies_of(_serial_taps(found, MOST_SUMS), partial)
+    copies = plan.copies_of(taps[len(serial) :], partial)
     for copy in copies:
         plan.do("unroll", partial, copy)
-    inner = (*copies, *lines, f"{x.name}.i")
-    names = [loop.range.name for loop in plan.nest(partial).loops]
-    places = [*outer, f"{x.name}.o"]
-    batches = [n for n in names if n not in (*serial, *places, *inner)]
+    inner = (*copies, *lines, lane)
+    places = [*outer, vectors]
+    batches = [r for r in plan.loops(partial) if r not in (*serial, *places, *inner)]
     plan.do("reorder", partial, (*batches, *serial, *places, *inner))
     if not in_place:
         _copy(plan, partial, found, partial, len(batches))
-    plan.share(name, len(images))
+    plan.share(name, len(rest))
     return True
 
 
@@ -340,35 +330,34 @@ def _copy(
     found: _Windows,
     at: str,
     depth: int,
+    phase: Expr | None = None,
     channel: Expr | None = None,
 ) -> None:
     """What is read through the window, with its border; turned where `channel` is what is
     contiguous.
 
-    Where places are several elements apart, the copy has a line for each of the phases between
-    them, so that lanes are neighbours again.
+    Where places are several elements apart, the copy has a line for each `phase` between them, so
+    that lanes are neighbours again.
     """
     nest = plan.nest(reduce)
     element = next(e for e in loads(nest.computes[0].value) if e.arg == found.slot)
     inside = [loop for _, _, loop in plan.kernel.path(nest) if loop.range in element.ranges]
-    groups = [] if channel is None else [f"{channel.name}.i"]
+    groups: list[Sequence[Expr]] = [] if channel is None else [[channel]]
     for place, tap in zip(found.places, found.taps, strict=True):
-        members = [o.range.name for o in inside if o.is_from(place) or o.is_from(tap)]
-        phase = f"{tap.name}.i"
+        members = [o.range for o in inside if o.is_from(place) or o.is_from(tap)]
         if phase in members:
             members.remove(phase)
-            groups.append(phase)
-        groups.append("+".join(members))
-    copy = f"{reduce}.copy{found.slot}"
-    plan.do("stage", reduce, found.slot, at, depth, tuple(groups), copy)
+            groups.append([phase])
+        groups.append(members)
+    copy = plan.kernel.free_name(f"{reduce}.copy{found.slot}")
+    loops = plan.stage(reduce, element, at, depth, groups, copy)
     if channel is not None:
-        first, *_, last = (loop.range.name for loop in plan.nest(copy).loops)
-        plan.turn(copy, first, last, int(plan.nest(copy).loops[0].range.size.max))
+        plan.turn(copy, loops[0], loops[-1], loops[0].size.max)
         return
     if found.strides[-1] > 1:
-        plan.do("unroll", copy, plan.nest(copy).loops[-2].range.name)  # so which lanes are masked
-    line = plan.nest(copy).loops[-1].range
+        plan.do("unroll", copy, loops[-2])  # so which lanes are masked
+    line = loops[-1]
     plan.vectorize_inner(copy, plan.nest(copy).loops[-1])
     vectors = plan.nest(copy).loops[-2:][0]
     if line in vectors.lineage and vectors.range.size.max <= FEW_VECTORS:
-        plan.do("unroll", copy, vectors.range.name)  # its masks are the same for all lines
+        plan.do("unroll", copy, vectors.range)  # its masks are the same for all lines

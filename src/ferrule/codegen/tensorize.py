@@ -19,7 +19,7 @@ def tensorize_contraction(plan: Plan, name: str, lanes: int) -> None:
         return
     k = nest.loops[0].range
     if k.size.is_const and k.size.arg >= LEAST_TERMS and is_dot(nest, k, intrinsic):
-        plan.do("tensorize", name, k.name, intrinsic.name)
+        plan.do("tensorize", name, k, intrinsic.name)
 
 
 def _intrinsic_for(plan: Plan, name: str) -> Intrinsic | None:

@@ -399,16 +399,15 @@ class _ChainTiling:
         plan, chain = self.plan, self.chain
         results = Tiling(plan, chain.name, chain.last, self._axes, tile)
         row, column = results.blocks(self._more_work())
-        axis = next(o.range for o in plan.nest(chain.name).loops if o.range.name == row)
         terms = self._along()
         here = self._first_contractions(row, terms)
         plan.do("run_along", chain.last)
-        fills = self._stages(results, row, column, here, terms)
+        row_here, column_here = plan.copies_of((row, column), chain.last)
+        fills = self._stages(results, (row_here, column_here), here, terms)
         self._share_steps(row, here, terms)
         results.threads(chain.name, row, column)
-        last = (f"{row}@{chain.last}", f"{column}@{chain.last}", terms[chain.last])
-        results.threads(chain.last, *last)
-        self._weights(axis)
+        results.threads(chain.last, row_here, column_here, terms[chain.last])
+        self._weights(row)
         self._finish(fills)
 
     def reduce_rows(self) -> None:
@@ -421,7 +420,7 @@ class _ChainTiling:
         plan.do("run_along", chain.last)
         fills = self._stage_scores(here)
         self._share_steps(row, here, terms)
-        results.threads(chain.last, f"{row}@{chain.last}", terms[chain.last])
+        results.threads(chain.last, plan.copy_of(row, chain.last), terms[chain.last])
         results.threads(chain.name, row, None)
         self._finish(fills)
 
@@ -447,40 +446,40 @@ class _ChainTiling:
     def _scores(self, step: str, nest: str) -> Tiling:
         return Tiling(self.plan, step, nest, self._axes, self.tile.scores)
 
-    def _along(self) -> dict[str, str]:
+    def _along(self) -> dict[str, Expr]:
         """The steps and the last sum for all rows of a block; the loops over the terms of a tile,
         by nest.
         """
-        plan, terms = self.plan, {}
+        plan, terms = self.plan, dict[str, Expr]()
         nests = (*self.chain.steps, self.chain.last)
         for n in nests:
             plan.do("compute_at", n, 1, True)
         for n in nests:
-            term = plan.nest(n).loops[0].range.name
-            plan.do("split", n, term, self.tile.scores.block_columns, "mask")
-            terms[n] = f"{term}.i"
+            columns = self.tile.scores.block_columns
+            _, terms[n] = plan.split(n, plan.loops(n)[0], columns, "mask")
         return terms
 
     def _first_contractions(
-        self, row: str, terms: dict[str, str]
-    ) -> dict[str, tuple[str, str, str]]:
+        self, row: Expr, terms: dict[str, Expr]
+    ) -> dict[str, tuple[Expr, Expr, Expr]]:
         """The scores of a tile in nests of their own; the loops of each over rows, terms of the
         chain, own terms.
         """
         here = {}
         for step, nest in self.chain.scores:
             self.plan.do("compute_at", nest, 1)
-            rows, columns = f"{row}@{step}@{nest}", f"{terms[step]}@{nest}"
+            here_too = (self.plan.copy_of(row, step), terms[step])
+            rows, columns = self.plan.copies_of(here_too, nest)
             here[nest] = rows, columns, self._scores(step, nest).terms(rows, columns)
         return here
 
-    def _stage_scores(self, here: dict[str, tuple[str, str, str]]) -> list[str]:
+    def _stage_scores(self, here: dict[str, tuple[Expr, Expr, Expr]]) -> list[str]:
         """Copies of what the first contractions load; the names of their nests."""
         fills = []
         for step, nest in self.chain.scores:
             rows, columns, term = here[nest]
             place = self._place if self.tile.whole else None
-            fills += self._scores(step, nest).stages({rows, columns}, term, place)
+            fills += self._scores(step, nest).stages((rows, columns), term, place)
         return fills
 
     def _place(self, element: Expr) -> str:
@@ -492,25 +491,22 @@ class _ChainTiling:
     def _stages(
         self,
         results: Tiling,
-        row: str,
-        column: str,
-        here: dict[str, tuple[str, str, str]],
-        terms: dict[str, str],
+        tile_here: Sequence[Expr],
+        here: dict[str, tuple[Expr, Expr, Expr]],
+        terms: dict[str, Expr],
     ) -> list[str]:
         """Copies of what all contractions load; the names of their nests."""
         plan, last = self.plan, self.chain.last
-        rows, columns, term = f"{row}@{last}", f"{column}@{last}", terms[last]
-        first = plan.nest(last).loops[0].range.name
-        plan.do("reorder", last, (first, rows, columns, term))
-        return [*self._stage_scores(here), *results.stages({rows, columns}, term)]
+        plan.do("reorder", last, (plan.loops(last)[0], *tile_here, terms[last]))
+        return [*self._stage_scores(here), *results.stages(tile_here, terms[last])]
 
     def _share_steps(
-        self, row: str, here: dict[str, tuple[str, str, str]], terms: dict[str, str]
+        self, row: Expr, here: dict[str, tuple[Expr, Expr, Expr]], terms: dict[str, Expr]
     ) -> None:
         """Threads for the steps and for the first contractions."""
         step, nest = self.chain.scores[0]
         for n in self.chain.steps:
-            self._scores(step, nest).threads(n, f"{row}@{n}", terms[n])
+            self._scores(step, nest).threads(n, self.plan.copy_of(row, n), terms[n])
         for step, nest in self.chain.scores:
             self._scores(step, nest).threads(nest, *here[nest])
 
@@ -523,7 +519,7 @@ class _ChainTiling:
         if by is not None and by.is_chained:
             for loop in plan.nest(last).loops[1:]:
                 if loop.kind is Kind.SERIAL:
-                    plan.do("unroll", last, loop.range.name)
+                    plan.do("unroll", last, loop.range)
             return
         (c,) = plan.nest(last).computes
         name = next(
@@ -531,8 +527,8 @@ class _ChainTiling:
         )
         nest, kept = plan.kernel.owner[name].name, plan.kernel.computes[name]
         origin = plan.kernel.origin
-        rows = [r.name for r in kept.ranges if origin(r) is origin(row)]
-        terms = [r.name for r in kept.ranges if r.name not in rows]
+        rows = [r for r in kept.ranges if origin(r) is origin(row)]
+        terms = [r for r in kept.ranges if r not in rows]
         plan.do("axes", name, (*rows, *terms))
         plan.do("pad", nest, rows[-1], PIECE_BYTES // kept.value.dtype.itemsize)
 
@@ -541,7 +537,7 @@ class _ChainTiling:
         for fill in fills:
             fill_copy(plan, fill, self.tile.scores)
         plain = plan.nest(last).loops[0]
-        plan.limit(last, plain.range.name)
+        plan.limit(last, plain.range)
         limited = plan.nest(last).loops[0] != plain
         if limited and segments_of(plan.kernel, plan.nest(last), 0):
-            plan.do("segment", last, plain.range.name)
+            plan.do("segment", last, plain.range)

@@ -104,7 +104,7 @@ def _in_pieces(plan: Plan, below: Sequence[str], layout: Layout) -> bool:
 
     def run(plan: Plan) -> bool:
         for n in below:
-            plan.do("split", n, plan.nest(n).loops[-1].range.name, piece, "mask")
+            plan.do("split", n, plan.loops(n)[-1], piece, "mask")
         plan.do("run_along", below[-1])
         _keep(plan, below, below[-1], 1, layout)
         for n in [n.name for n in plan.kernel.nests if n.at == (below[-1], 1)]:
@@ -253,9 +253,9 @@ def _near(plan: Plan, name: str, below: Sequence[str], depth: int, column: Expr)
 def _take_neighbours(plan: Plan, name: str, reduce: str, column: Expr, layout: Layout) -> None:
     """Each thread has neighbouring results, as lanes of the reduce and of the root."""
     depth = len(plan.nest(name).loops)
-    plan.do("split", name, column.name, layout.near)
+    _, near = plan.split(name, column, layout.near)
     plan.do("compute_at", reduce, depth)
-    for nest, lane in ((name, f"{column.name}.i"), (reduce, f"{column.name}.i@{reduce}")):
+    for nest, lane in ((name, near), (reduce, plan.copy_of(near, reduce))):
         plan.do("vectorize", nest, lane)
 
 
@@ -265,38 +265,30 @@ def _share_results(plan: Plan, name: str, depth: int, layout: Layout) -> None:
         return
     flat = plan.fuse_first(name, depth)
     if layout.results > 1:
-        plan.do("split", name, flat, layout.results, "mask")
-        plan.do("bind", name, f"{flat}.i", "thread", layout.result_step)
-        flat = f"{flat}.o"
+        flat, thread = plan.split(name, flat, layout.results, "mask")
+        plan.do("bind", name, thread, "thread", layout.result_step)
     plan.do("parallel", name, flat)
 
 
 def _share_out(plan: Plan, name: str, layout: Layout) -> None:
     """Threads along the last loop of a nest, and copies or a loop of what one thread does."""
-    r = [o.range.name for o in plan.nest(name).loops if o.kind is Kind.SERIAL][-1]
+    r = [o.range for o in plan.nest(name).loops if o.kind is Kind.SERIAL][-1]
     if layout.lanes > 1:
-        plan.do("split", name, r, layout.lanes)
-        plan.do("vectorize", name, f"{r}.i")
-        r = f"{r}.o"
+        r, lane = plan.split(name, r, layout.lanes)
+        plan.do("vectorize", name, lane)
     if layout.along > 1:
-        rounds = -(-_size(plan, name, r) // layout.along)
+        rounds = -(-r.size.max // layout.along)
         tail = "mask" if _few(plan, name, r, rounds, layout) else "peel"
-        plan.do("split", name, r, layout.along, tail)
-        plan.do("bind", name, f"{r}.i", "thread", layout.along_step)
-        _before(plan, name, f"{r}.i", f"{r}.o")
-        r = f"{r}.o"
+        r, thread = plan.split(name, r, layout.along, tail)
+        plan.do("bind", name, thread, "thread", layout.along_step)
+        _before(plan, name, thread, r)
     _copies(plan, name, r, layout)
 
 
-def _size(plan: Plan, name: str, r: str) -> int:
-    return next(o.range.size.max for o in plan.nest(name).loops if o.range.name == r)
-
-
-def _few(plan: Plan, name: str, r: str, rounds: int, layout: Layout) -> bool:
+def _few(plan: Plan, name: str, r: Expr, rounds: int, layout: Layout) -> bool:
     """Whether one thread's part is unrolled as a whole."""
-    loop = next(o for o in plan.nest(name).loops if o.range.name == r)
     most = KEPT if _reads_kept(plan, name) else VECTORS * layout.lanes
-    return loop.range.size.is_const and rounds * layout.lanes <= most
+    return r.size.is_const and rounds * layout.lanes <= most
 
 
 def _reads_kept(plan: Plan, name: str) -> bool:
@@ -306,22 +298,21 @@ def _reads_kept(plan: Plan, name: str) -> bool:
     return own or any(e.src for e in nest.reads)
 
 
-def _before(plan: Plan, name: str, outer: str, inner: str) -> None:
+def _before(plan: Plan, name: str, outer: Expr, inner: Expr) -> None:
     """A loop comes directly before another."""
-    names = [loop.range.name for loop in plan.nest(name).loops]
-    names.remove(outer)
-    names.insert(names.index(inner), outer)
-    plan.do("reorder", name, tuple(names))
+    loops = plan.loops(name)
+    loops.remove(outer)
+    loops.insert(loops.index(inner), outer)
+    plan.do("reorder", name, loops)
 
 
-def _copies(plan: Plan, name: str, r: str, layout: Layout) -> None:
+def _copies(plan: Plan, name: str, r: Expr, layout: Layout) -> None:
     """Copies of what one thread does in turn: all of it, or a few at a time."""
-    size = _size(plan, name, r)
-    if _few(plan, name, r, size, layout):
+    if _few(plan, name, r, r.size.max, layout):
         plan.do("unroll", name, r)
         return
-    plan.do("split", name, r, layout.ahead, "peel")
-    plan.do("unroll", name, f"{r}.i")
+    _, load = plan.split(name, r, layout.ahead, "peel")
+    plan.do("unroll", name, load)
 
 
 # -- what a thread keeps ---------------------------------------------------------------------------
@@ -375,7 +366,7 @@ def _stage(plan: Plan, family: Sequence[str], first: str, e: Expr, place: tuple[
     """A copy of what a nest loads, for all nests that load it."""
     axis = plan.nest(first).loops[-1].range
     copy = plan.kernel.free_name(f"{first}.x", numbered=True)
-    plan.do("stage", first, e.arg, *place, (axis.name,), copy, plan.number(first, e))
+    plan.do("stage", first, e.arg, *place, (axis,), copy, plan.number(first, e))
     for n in family:
         r = plan.nest(n).loops[-1].range
         same = e.substitute({axis: r})

@@ -198,8 +198,8 @@ def _share(plan: Plan, name: str, fills: Sequence[str], depth: int, lanes: int) 
     threads = 1
     while threads < min(last.size.max, max(plan.target.warp, LINE_BYTES // 4)):
         threads *= 2
-    plan.do("split", name, last.name, threads, "mask")
-    plan.do("bind", name, f"{last.name}.i")
+    _, thread = plan.split(name, last, threads, "mask")
+    plan.do("bind", name, thread)
     plan.do("parallel", name, plan.fuse_first(name, depth))
 
 
@@ -207,12 +207,12 @@ def _in_lanes(plan: Plan, name: str, fills: Sequence[str], depth: int, lanes: in
     """Neighbours become the lanes of vectors; what the last loop that owns its elements is then."""
     last = plan.nest(name).loops[depth - 1].range
     if lanes > 1:
-        plan.do("split", name, last.name, lanes)
-        _vectorize(plan, name, f"{last.name}.i")
+        last, lane = plan.split(name, last, lanes)
+        _vectorize(plan, name, lane)
         for fill in fills:
             plan.do("compute_at", fill, depth)
-            plan.do("vectorize", fill, f"{last.name}.i@{fill}")
-    return plan.nest(name).loops[depth - 1].range
+            plan.do("vectorize", fill, plan.copy_of(lane, fill))
+    return last
 
 
 def _share_looks(plan: Plan, name: str, fills: Sequence[str], depth: int, lanes: int) -> None:
@@ -220,47 +220,42 @@ def _share_looks(plan: Plan, name: str, fills: Sequence[str], depth: int, lanes:
     while lanes > 1 and plan.nest(name).loops[depth - 1].size < lanes * MOST_BITS:
         lanes //= 2
     last = _in_lanes(plan, name, fills, depth, lanes)
-    plan.do("split", name, last.name, MOST_BITS, "mask")
-    thread = f"{last.name}.i"
+    _, thread = plan.split(name, last, MOST_BITS, "mask")
     for fill in fills:
         plan.do("compute_at", fill, depth)
-        _bind_first(plan, fill, f"{thread}@{fill}")
+        _bind_first(plan, fill, plan.copy_of(thread, fill))
     plan.do("bind", name, thread)
     plan.do("parallel", name, plan.fuse_first(name, depth))
-    lane = [o.range.name for o in plan.nest(name).loops if o.kind is Kind.VECTOR]
-    *_, r = [o.range.name for o in plan.nest(name).loops if o.kind is Kind.SERIAL]
+    lane = [o.range for o in plan.nest(name).loops if o.kind is Kind.VECTOR]
+    *_, r = [o.range for o in plan.nest(name).loops if o.kind is Kind.SERIAL]
     plan.do("split", name, r, MOST_BITS, "mask")
-    *free, element = [o.range.name for o in plan.nest(name).loops if o.kind is Kind.SERIAL]
-    first = plan.nest(name).loops[0].range.name
+    *free, element = [o.range for o in plan.nest(name).loops if o.kind is Kind.SERIAL]
+    first = plan.loops(name)[0]
     plan.do("reorder", name, (first, *free, thread, element, *lane))
-    plan.do("skip", name, element)
-    bits = f"{name}.bits"
-    plan.do("bind", bits, f"{element}@{bits}")
+    bits = plan.skip(name, element)
+    plan.do("bind", bits, plan.copy_of(element, bits))
     _look_several_times(plan, name, bits, free[-1])
 
 
-def _bind_first(plan: Plan, name: str, thread: str) -> None:
-    names = [loop.range.name for loop in plan.nest(name).loops if loop.range.name != thread]
-    plan.do("reorder", name, (thread, *names))
+def _bind_first(plan: Plan, name: str, thread: Expr) -> None:
+    plan.do("reorder", name, (thread, *(r for r in plan.loops(name) if r is not thread)))
     plan.do("bind", name, thread)
 
 
-def _look_several_times(plan: Plan, name: str, bits: str, r: str) -> None:
+def _look_several_times(plan: Plan, name: str, bits: str, r: Expr) -> None:
     """The places of several elements are loaded by each thread before the first is done."""
-    loop = next(o for o in plan.nest(name).loops if o.range.name == r)
-    if not loop.range.size.is_const or loop.size % LOOKS:
+    if not r.size.is_const or r.size.arg % LOOKS:
         return
-    plan.do("split", name, r, LOOKS)
+    _, look = plan.split(name, r, LOOKS)
     at = plan.nest(bits).at
     assert at is not None
     plan.do("compute_at", bits, at[1] - 1)
-    plan.do("unroll", bits, f"{r}.i@{bits}")
-    plan.do("unroll", name, f"{r}.i")
+    plan.do("unroll", bits, plan.copy_of(look, bits))
+    plan.do("unroll", name, look)
 
 
-def _vectorize(plan: Plan, name: str, lane: str) -> None:
-    names = [loop.range.name for loop in plan.nest(name).loops if loop.range.name != lane]
-    plan.do("reorder", name, (*names, lane))
+def _vectorize(plan: Plan, name: str, lane: Expr) -> None:
+    plan.do("reorder", name, (*(r for r in plan.loops(name) if r is not lane), lane))
     plan.do("vectorize", name, lane)
 
 
@@ -269,29 +264,27 @@ def _look_ahead(plan: Plan, name: str) -> None:
     free = [o.range for o in plan.nest(name).loops if o.kind is Kind.SERIAL]
     if not free or not free[-1].size.is_const or free[-1].size.arg % AT_ONCE:
         return
-    r = free[-1].name
-    plan.do("split", name, r, AT_ONCE)
-    inner = f"{r}.i"
-    depth = [o.range.name for o in plan.nest(name).loops].index(inner)
+    _, inner = plan.split(name, free[-1], AT_ONCE)
+    depth = plan.loops(name).index(inner)
     for number, e in enumerate(_places(plan, name, inner)):
         copy = f"{name}.place{number}"
         plan.do("stage", name, e.arg, name, depth, (inner,), copy)
         along = plan.nest(copy).loops[-1].range
         lanes = aligned_lanes(plan.nest(copy), along)
         if 1 < lanes < AT_ONCE:
-            plan.do("split", copy, along.name, lanes)
-            plan.do("unroll", copy, f"{along.name}.o")
-            plan.do("vectorize", copy, f"{along.name}.i")
+            vectors, lane = plan.split(copy, along, lanes)
+            plan.do("unroll", copy, vectors)
+            plan.do("vectorize", copy, lane)
         else:
-            plan.do("unroll", copy, along.name)
+            plan.do("unroll", copy, along)
     plan.do("unroll", name, inner)
 
 
-def _places(plan: Plan, name: str, r: str) -> list[Expr]:
+def _places(plan: Plan, name: str, r: Expr) -> list[Expr]:
     """The loads that say where a nest stores, of buffers that are loaded for nothing else."""
     nest = plan.nest(name)
     (c,) = nest.computes
     found = [e for e in toposort([stored_by(nest).index]) if e.op is ExprOp.LOAD]
     slots = [e.arg for e in toposort([c.value, stored_by(nest).index]) if e.op is ExprOp.LOAD]
-    near = [e for e in found if {x.name for x in e.ranges} & {r} and slots.count(e.arg) == 1]
+    near = [e for e in found if r in e.ranges and slots.count(e.arg) == 1]
     return [e for e in near if not any(x.op is ExprOp.LOAD for x in toposort(e.src))]

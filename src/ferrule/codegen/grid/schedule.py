@@ -237,9 +237,8 @@ def _bind_last(plan: Plan, name: str, threads: int) -> None:
     family = {n for child in inside for n in (child, *plan.below(child))}
     if any(_inner_size(plan, n) > nest.loops[-1].range.size.max for n in family):
         return
-    r = nest.loops[-1].range
     try:
-        plan.do("split", name, r.name, threads, "mask")
+        _, thread = plan.split(name, nest.loops[-1].range, threads, "mask")
     except ScheduleError:  # a loop with limits stays as it is: all threads do it
         return
-    plan.do("bind", name, f"{r.name}.i")
+    plan.do("bind", name, thread)

@@ -23,7 +23,7 @@ def schedule_stream(plan: Plan, name: str) -> None:
         return
     v = _contiguous(nest)
     w = _other_orientation(plan, nest, v)
-    if w is not None and plan.attempt(_turn, name, v.name, w.name):
+    if w is not None and plan.attempt(_turn, name, v, w):
         return
     last(plan, name, v, len(nest.loops))
     lanes = aligned_lanes(nest, v)
@@ -31,8 +31,8 @@ def schedule_stream(plan: Plan, name: str) -> None:
         _share_with_tail(plan, name, _odd_lanes(nest, v))
         return
     if lanes > 1:
-        plan.do("split", name, v.name, lanes)
-        plan.do("vectorize", name, f"{v.name}.i")
+        _, lane = plan.split(name, v, lanes)
+        plan.do("vectorize", name, lane)
     share(plan, name, len(nest.loops))
 
 
@@ -46,30 +46,29 @@ def threads_for(plan: Plan, items: int) -> int:
 
 def share(plan: Plan, name: str, depth: int) -> None:
     """The first `depth` loops become one, its iterations threads of blocks."""
-    plan.fuse_first(name, depth)
-    flat = plan.nest(name).loops[0].range
-    plan.do("split", name, flat.name, threads_for(plan, flat.size.max), "mask")
-    plan.do("bind", name, f"{flat.name}.i")
-    plan.do("parallel", name, f"{flat.name}.o")
+    flat = plan.fuse_first(name, depth)
+    blocks, thread = plan.split(name, flat, threads_for(plan, flat.size.max), "mask")
+    plan.do("bind", name, thread)
+    plan.do("parallel", name, blocks)
 
 
 def last(plan: Plan, name: str, r: Expr, depth: int) -> None:
     """Reorder the first loops so that `r` is the last of them."""
-    names = [loop.range.name for loop in plan.nest(name).loops]
-    first = [x for x in names[:depth] if x != r.name]
-    if names[depth - 1] != r.name:
-        plan.do("reorder", name, (*first, r.name, *names[depth:]))
+    loops = plan.loops(name)
+    first = [x for x in loops[:depth] if x is not r]
+    if loops[depth - 1] is not r:
+        plan.do("reorder", name, (*first, r, *loops[depth:]))
 
 
 def _share_with_tail(plan: Plan, name: str, lanes: int) -> None:
     """One loop whose last vector is not full: the last block alone has masks."""
     r = plan.nest(name).loops[0].range
     threads = threads_for(plan, r.size.max // lanes)
-    plan.do("split", name, r.name, threads * lanes, "peel")
-    plan.do("split", name, f"{r.name}.i", lanes)
-    plan.do("vectorize", name, f"{r.name}.i.i")
-    plan.do("bind", name, f"{r.name}.i.o")
-    plan.do("parallel", name, f"{r.name}.o")
+    blocks, block = plan.split(name, r, threads * lanes, "peel")
+    thread, lane = plan.split(name, block, lanes)
+    plan.do("vectorize", name, lane)
+    plan.do("bind", name, thread)
+    plan.do("parallel", name, blocks)
 
 
 def _contiguous(nest: Nest) -> Expr:
@@ -151,42 +150,37 @@ def _other_orientation(plan: Plan, nest: Nest, v: Expr) -> Expr | None:
     return None
 
 
-def _turn(plan: Plan, name: str, v: str, w: str) -> bool:
+def _turn(plan: Plan, name: str, v: Expr, w: Expr) -> bool:
     """Squares of `v` and `w`: loaded along `w` to shared memory, stored along `v`."""
     nest = plan.nest(name)
-    stored = next(loop.range for loop in nest.loops if loop.range.name == v)
-    side, far = _side(plan, nest, stored), _far(nest, stored)
+    side, far = _side(plan, nest, v), _far(nest, v)
     if (side + BANK_BYTES) * side * sum(e.dtype.itemsize for e in far) > plan.target.shared_bytes:
         return False
-    plan.do("split", name, v, side)
-    plan.do("split", name, w, side)
-    names = [loop.range.name for loop in plan.nest(name).loops]
-    inside = (f"{w}.i", f"{v}.i")
-    blocks = [x for x in names if x not in inside]
-    plan.do("reorder", name, (*blocks, *inside))
+    _, along = plan.split(name, v, side)
+    _, across = plan.split(name, w, side)
+    blocks = [r for r in plan.loops(name) if r not in (across, along)]
+    plan.do("reorder", name, (*blocks, across, along))
     for _ in far:
-        _stage_square(plan, name, len(blocks), (f"{v}.i", f"{w}.i"), side)
-    _threads_of_square(plan, name, f"{w}.i", f"{v}.i", side)
+        _stage_square(plan, name, len(blocks), (along, across), side)
+    _threads_of_square(plan, name, across, along, side)
     plan.do("parallel", name, plan.fuse_first(name, len(blocks)))
     return True
 
 
-def _stage_square(plan: Plan, name: str, depth: int, axes: tuple[str, str], side: int) -> None:
+def _stage_square(plan: Plan, name: str, depth: int, axes: tuple[Expr, Expr], side: int) -> None:
     """A copy of the next load that is far, its rows one bank apart from full ones."""
-    v = next(o.range for o in plan.nest(name).loops if o.range.name == axes[0])
-    e = _far(plan.nest(name), v)[0]
+    e = _far(plan.nest(name), axes[0])[0]
     same = dict.fromkeys(x for c in plan.nest(name).computes for x in loads(c.value))
     number = [x for x in same if x.arg == e.arg].index(e)
     copy = plan.kernel.free_name("square", numbered=True)
     plan.do("stage", name, e.arg, name, depth, axes, copy, number)
-    across, along = (f"{axis}@{copy}" for axis in axes)
-    axis = plan.nest(copy).loops[0].range
+    across, along = plan.loops(copy)
     _threads_of_square(plan, copy, across, along, side)
-    rows = [o.range.name for o in plan.nest(copy).loops if o.is_from(axis)]
+    rows = [o.range for o in plan.nest(copy).loops if o.is_from(across)]
     plan.do("pad", copy, rows[-1], max(1, BANK_BYTES // e.dtype.itemsize))
 
 
-def _threads_of_square(plan: Plan, name: str, across: str, along: str, side: int) -> None:
+def _threads_of_square(plan: Plan, name: str, across: Expr, along: Expr, side: int) -> None:
     """Neighbouring threads along one axis of a square; the other is done by what is left of them,
     in a few turns.
     """
@@ -195,6 +189,6 @@ def _threads_of_square(plan: Plan, name: str, across: str, along: str, side: int
     if rows == side:
         plan.do("bind", name, across, "thread", side)
         return
-    plan.do("split", name, across, rows)
-    plan.do("bind", name, f"{across}.i", "thread", side)
-    plan.do("unroll", name, f"{across}.o")
+    turns, thread = plan.split(name, across, rows)
+    plan.do("bind", name, thread, "thread", side)
+    plan.do("unroll", name, turns)

@@ -228,37 +228,32 @@ class Tiling:
     def apply(self) -> None:
         row, column = self.blocks()
         self.plan.do("compute_at", self.reduce, 1)
-        row_here, column_here = f"{row}@{self.reduce}", f"{column}@{self.reduce}"
+        row_here, column_here = self.plan.copies_of((row, column), self.reduce)
         term = self.terms(row_here, column_here)
-        fills = self.stages({row_here, column_here}, term)
+        fills = self.stages((row_here, column_here), term)
         self.threads(self.name, row, column)
         self.threads(self.reduce, row_here, column_here, term)
         for fill in fills:
             fill_copy(self.plan, fill, self.tile)
 
-    def _fuse(self, nest: str, group: Sequence[Expr]) -> str:
-        """Neighbouring loops as one; its name."""
-        depth = [loop.range for loop in self.plan.nest(nest).loops].index(group[0])
-        for _ in group[1:]:
-            self.plan.do("fuse", nest, self.plan.nest(nest).loops[depth].range.name)
-        return self.plan.nest(nest).loops[depth].range.name
+    def _fuse(self, nest: str, group: Sequence[Expr]) -> Expr:
+        """Neighbouring loops as one, which is returned."""
+        return self.plan.fuse_at(nest, self.plan.loops(nest).index(group[0]), len(group))
 
-    def row_blocks(self, work: int = 0) -> str:
+    def row_blocks(self, work: int = 0) -> Expr:
         """A block for each tile of results that have rows alone; the loop over a tile's rows.
 
         `work` says whether later rows take more work (1), or less (-1).
         """
         plan, name, axes = self.plan, self.name, self.axes
-        plan.do("reorder", name, tuple(r.name for r in (*axes.batch, *axes.rows)))
-        row = self._fuse(name, axes.rows)
-        plan.do("split", name, row, self.tile.block_rows, "mask")
+        plan.do("reorder", name, (*axes.batch, *axes.rows))
+        tiles, row = plan.split(name, self._fuse(name, axes.rows), self.tile.block_rows, "mask")
         if work:
-            plan.do("reorder", name, (*self._most_work_first(f"{row}.o", work), f"{row}.i"))
-        first = [loop.range for loop in plan.nest(name).loops[:-1]]
-        plan.do("parallel", name, self._fuse(name, first))
-        return f"{row}.i"
+            plan.do("reorder", name, (*self._most_work_first(tiles, work), row))
+        plan.do("parallel", name, self._fuse(name, plan.loops(name)[:-1]))
+        return row
 
-    def blocks(self, work: int = 0) -> tuple[str, str]:
+    def blocks(self, work: int = 0) -> tuple[Expr, Expr]:
         """A block for each tile; the loops over a tile's rows and over its columns.
 
         `work` says whether later rows take more work (1), or less (-1).
@@ -266,20 +261,19 @@ class Tiling:
         plan, name, axes = self.plan, self.name, self.axes
         order = (*axes.batch, *axes.rows, *axes.columns)
         if len(order) > 1:
-            plan.do("reorder", name, tuple(r.name for r in order))
-        row, column = self._fuse(name, axes.rows), self._fuse(name, axes.columns)
-        plan.do("split", name, row, self.tile.block_rows, "mask")
-        plan.do("split", name, column, self.tile.block_columns, "mask")
+            plan.do("reorder", name, order)
+        rows, columns = self._fuse(name, axes.rows), self._fuse(name, axes.columns)
+        row_tiles, row = plan.split(name, rows, self.tile.block_rows, "mask")
+        column_tiles, column = plan.split(name, columns, self.tile.block_columns, "mask")
         if work:
-            outer = (*self._most_work_first(f"{row}.o", work), f"{column}.o")
+            outer = (*self._most_work_first(row_tiles, work), column_tiles)
         else:
-            outer = (*(r.name for r in axes.batch), *self._grouped(f"{row}.o", f"{column}.o"))
-        plan.do("reorder", name, (*outer, f"{row}.i", f"{column}.i"))
-        first = [loop.range for loop in plan.nest(name).loops[: len(outer)]]
-        plan.do("parallel", name, self._fuse(name, first))
-        return f"{row}.i", f"{column}.i"
+            outer = (*axes.batch, *self._grouped(row_tiles, column_tiles))
+        plan.do("reorder", name, (*outer, row, column))
+        plan.do("parallel", name, self._fuse(name, outer))
+        return row, column
 
-    def _most_work_first(self, row: str, work: int) -> tuple[str, ...]:
+    def _most_work_first(self, row: Expr, work: int) -> tuple[Expr, ...]:
         """The loops over the batch and over tiles of rows, so that blocks with most work come
         first, among those of as many products as fill the device.
 
@@ -291,43 +285,42 @@ class Tiling:
         if not self.axes.batch:
             return (row,)
         batch = self._fuse(name, self.axes.batch)
-        sizes = {o.range.name: o.range.size for o in plan.nest(name).loops}
-        if not (sizes[row].is_const and sizes[batch].is_const):
+        if not (row.size.is_const and batch.size.is_const):
             return row, batch
-        count, rows = sizes[batch].arg, sizes[row].arg
+        count, rows = batch.size.arg, row.size.arg
         least = -(-2 * RESIDENT * multiprocessors(plan.target) // rows)
         group = next((n for n in range(least, count) if count % n == 0), count)
         if group == count:
             return row, batch
-        plan.do("split", name, batch, group)
-        return f"{batch}.o", row, f"{batch}.i"
+        groups, batch = plan.split(name, batch, group)
+        return groups, row, batch
 
-    def _grouped(self, row: str, column: str) -> list[str]:
+    def _grouped(self, row: Expr, column: Expr) -> list[Expr]:
         """Blocks in an order in which those that run at once use few rows and few columns.
 
         A few rows of tiles are done together: the blocks of a column of these come first.
         """
-        count = next(o.range.size for o in self.plan.nest(self.name).loops if o.range.name == row)
+        count = row.size
         at_once = RESIDENT * multiprocessors(self.plan.target)
         group = best_group(count.arg, at_once, self.tile) if count.is_const else 1
         if group in (1, count.arg):
             return [row, column] if group == 1 else [column, row]
-        self.plan.do("split", self.name, row, group)
-        return [f"{row}.o", column, f"{row}.i"]
+        groups, row = self.plan.split(self.name, row, group)
+        return [groups, column, row]
 
-    def terms(self, row: str, column: str) -> str:
+    def terms(self, row: Expr, column: Expr) -> Expr:
         """A loop over parts of the sum around the loops of the tile; the loop over one part."""
         kept = self.plan.nest(self.reduce).computes[0].ranges
         loops = [loop.range for loop in self.plan.nest(self.reduce).loops]
         term = self._fuse(self.reduce, [r for r in loops if r not in kept])
         (c,) = self.plan.nest(self.reduce).computes
         tail = "mask" if is_product_of_loads(c) else "peel"
-        self.plan.do("split", self.reduce, term, self.tile.step, tail)
-        self.plan.do("reorder", self.reduce, (f"{term}.o", row, column, f"{term}.i"))
-        return f"{term}.i"
+        parts, term = self.plan.split(self.reduce, term, self.tile.step, tail)
+        self.plan.do("reorder", self.reduce, (parts, row, column, term))
+        return term
 
     def stages(
-        self, tile: set[str], term: str, place: Callable[[Expr], str] | None = None
+        self, tile: Sequence[Expr], term: Expr, place: Callable[[Expr], str] | None = None
     ) -> list[str]:
         """Copies of what is used again, for one part of the sum; the names of their nests.
 
@@ -335,7 +328,7 @@ class Tiling:
         parts of the sum, each in the first loop of the nest that this says of a load.
         """
         names: list[str] = []
-        tile = {name for loop in sorted(tile) for name in self._in_lines(self.reduce, loop)}
+        tile = [r for loop in tile for r in self._in_lines(self.reduce, loop)]
         while True:
             nest = self.plan.nest(self.reduce)
             part = nest.loops[0].range
@@ -350,16 +343,15 @@ class Tiling:
             axes = [r for r in inside if r in e.ranges]
             # A warp takes rows or columns of matrices; a thread, rows of one term.
             last = _along(e, axes) if self.tile.matrices else axes[0]
-            order = [r.name for r in axes if r is not last] + [last.name]
+            order = [r for r in axes if r is not last] + [last]
             if place is not None and part in e.ranges:
-                order.insert(0, part.name)
+                order.insert(0, part)
             names.append(f"{self.reduce}.tile{len(names)}")
             what = "load" if self.tile.matrices else "value"
             at = self.reduce if place is None else place(e)
-            args = (self.reduce, e.arg, at, 1, tuple(order), names[-1], number, what)
-            self.plan.do("stage", *args)
+            self.plan.do("stage", self.reduce, e.arg, at, 1, order, names[-1], number, what)
             if self.tile.matrices is not None:
-                self._swizzle(names[-1], self.tile.matrices, last.name == term)
+                self._swizzle(names[-1], self.tile.matrices, last is term)
 
     def _swizzle(self, copy: str, by: MatrixIntrinsic, along_terms: bool) -> None:
         """What a warp takes of a copy at a time comes from different banks: rows of 16 bytes of
@@ -367,25 +359,25 @@ class Tiling:
         """
         pieces = () if along_terms or by.packed > 1 else (2,)
         axis = self.plan.nest(copy).computes[0].ranges[-2]
-        self.plan.do("swizzle", copy, axis.name, *pieces)
+        self.plan.do("swizzle", copy, axis, *pieces)
 
     @property
     def _together(self) -> bool:
         """Whether warps multiply together what lies in lines of shared memory."""
         return self.tile.matrices is not None and self.tile.matrices.warps > 1
 
-    def _in_lines(self, nest: str, loop: str) -> list[str]:
+    def _in_lines(self, nest: str, r: Expr) -> list[Expr]:
         """A loop over rows or columns: as it is; or, where warps multiply together, as one over
         lines' lengths of them, if there are several, and one inside.
         """
         if not self._together:
-            return [loop]
-        if not any(o.range.name == loop for o in self.plan.nest(nest).loops):
-            return [f"{loop}.o", f"{loop}.i"]  # that was done for the copies
-        outer, inner = self._part(nest, loop, min(LINE, _size(self.plan, nest, loop)))
+            return [r]
+        if r not in self.plan.loops(nest):  # that was done for the copies
+            return [o.range for o in self.plan.nest(nest).loops if o.is_from(r)]
+        outer, inner = self._part(nest, r, min(LINE, r.size.arg))
         return [*outer, inner]
 
-    def threads(self, nest: str, row: str, column: str | None, term: str | None = None) -> None:
+    def threads(self, nest: str, row: Expr, column: Expr | None, term: Expr | None = None) -> None:
         """Threads along both axes of a tile, and what each of them does.
 
         Without a column, those of a row do the same.
@@ -408,12 +400,14 @@ class Tiling:
         _bind(plan, nest, threads, copies, columns.last)
 
     def _warps(
-        self, by: MatrixIntrinsic, nest: str, row: str, column: str | None, term: str | None
+        self, by: MatrixIntrinsic, nest: str, row: Expr, column: Expr | None, term: Expr | None
     ) -> None:
         """Warps along both axes of a tile, and the threads of each as an instruction has them."""
         plan, tile = self.plan, self.tile
         *row_lines, row = self._in_lines(nest, row)
-        *column_lines, column = [None] if column is None else self._in_lines(nest, column)
+        column_lines: list[Expr] = []
+        if column is not None:
+            *column_lines, column = self._in_lines(nest, column)
         outer = self._around(nest, *row_lines, row, *column_lines, column, term)
         down, rows = self._part(nest, row, tile.rows * by.down)
         down = [*row_lines, *down]
@@ -422,17 +416,16 @@ class Tiling:
         across, column_copies, beside, lanes = self._warp_columns(by, nest, column)
         column_copies = [*column_lines, *column_copies]
         threads = [*down, *across, near, *beside]
-        terms, last = ([], "") if term is None else self._part(nest, term, by.terms)
+        terms = [] if term is None else self._parts(nest, term, by.terms)
         copies = [*row_copies, *column_copies, *half]
-        order = (*outer, *threads, *terms, *copies, *lanes)
-        plan.do("reorder", nest, order if term is None else (*order, last))
+        plan.do("reorder", nest, (*outer, *threads, *terms[:-1], *copies, *lanes, *terms[-1:]))
         _bind(plan, nest, threads, copies, lanes)
-        if term is not None:
+        for last in terms[-1:]:
             plan.do("tensorize", nest, last, by.name)
 
     def _warp_columns(
-        self, by: MatrixIntrinsic, nest: str, column: str | None
-    ) -> tuple[list[str], list[str], list[str], list[str]]:
+        self, by: MatrixIntrinsic, nest: str, column: Expr | None
+    ) -> tuple[list[Expr], list[Expr], list[Expr], list[Expr]]:
         """The loops over the columns of a tile: warps, copies, threads of a warp, lanes."""
         if column is None:
             return [], [], [], []
@@ -442,35 +435,35 @@ class Tiling:
         beside, lane = self._part(nest, columns, by.near)
         return across, copies, beside, [lane]
 
-    def _around(self, nest: str, *tile: str | None) -> list[str]:
+    def _around(self, nest: str, *tile: Expr | None) -> list[Expr]:
         """The loops of a nest around those of a tile."""
-        return [r.name for r in self.plan.nest(nest).loop_ranges if r.name not in tile]
+        return [r for r in self.plan.loops(nest) if r not in tile]
 
-    def _part(self, nest: str, loop: str, size: int) -> tuple[list[str], str]:
+    def _part(self, nest: str, r: Expr, size: int) -> tuple[list[Expr], Expr]:
         """A loop as parts of a size: the loop over these, if there are several, and that inside."""
-        if _size(self.plan, nest, loop) == size:
-            return [], loop
-        self.plan.do("split", nest, loop, size)
-        return [f"{loop}.o"], f"{loop}.i"
+        *outer, inner = self._parts(nest, r, size)
+        return outer, inner
 
-    def _unrolled(self, term: str) -> list[str]:
+    def _parts(self, nest: str, r: Expr, size: int) -> list[Expr]:
+        return [r] if r.size.arg == size else list(self.plan.split(nest, r, size))
+
+    def _unrolled(self, term: Expr) -> list[Expr]:
         """The loop over the terms in shared memory, a few of them at a time."""
         if self.tile.step <= UNROLLED:
             return [term]
         unrolled = next(n for n in range(UNROLLED, 0, -1) if self.tile.step % n == 0)
-        self.plan.do("split", self.reduce, term, unrolled)
-        self.plan.do("unroll", self.reduce, f"{term}.i")
-        return [f"{term}.o", f"{term}.i"]
+        some, term = self.plan.split(self.reduce, term, unrolled)
+        self.plan.do("unroll", self.reduce, term)
+        return [some, term]
 
     @property
     def _dtype(self) -> DType:
         return self.plan.nest(self.reduce).computes[0].value.dtype
 
 
-def _is_used_again(e: Expr, tile: set[str], term: str) -> bool:
+def _is_used_again(e: Expr, tile: Sequence[Expr], term: Expr) -> bool:
     """Whether a load varies with the terms of the sum, and misses one axis of the tile."""
-    names = {r.name for r in e.ranges}
-    return term in names and not tile <= names
+    return term in e.ranges and not e.ranges.issuperset(tile)
 
 
 @final
@@ -478,34 +471,29 @@ def _is_used_again(e: Expr, tile: set[str], term: str) -> bool:
 class _Shares:
     """The loops that one loop has become: none or one of each kind."""
 
-    copies: tuple[str, ...] = ()
-    threads: tuple[str, ...] = ()
-    last: tuple[str, ...] = ()
+    copies: tuple[Expr, ...] = ()
+    threads: tuple[Expr, ...] = ()
+    last: tuple[Expr, ...] = ()
 
 
-def _shared_out(plan: Plan, nest: str, loop: str, threads: int, near: int) -> _Shares:
+def _shared_out(plan: Plan, nest: str, r: Expr, threads: int, near: int) -> _Shares:
     """A loop as copies of threads that have `near` neighbours each."""
     if threads * near == 1:
-        return _Shares(copies=(loop,))
-    copies: tuple[str, ...] = ()
-    size = _size(plan, nest, loop)
-    if threads * near < size:
-        plan.do("split", nest, loop, threads * near)
-        copies, loop = (f"{loop}.o",), f"{loop}.i"
+        return _Shares(copies=(r,))
+    copies: tuple[Expr, ...] = ()
+    if threads * near < r.size.arg:
+        outer, r = plan.split(nest, r, threads * near)
+        copies = (outer,)
     if threads == 1:
-        return _Shares(copies, (), (loop,))
+        return _Shares(copies, (), (r,))
     if near == 1:
-        return _Shares(copies, (loop,))
-    plan.do("split", nest, loop, near)
-    return _Shares(copies, (f"{loop}.o",), (f"{loop}.i",))
-
-
-def _size(plan: Plan, nest: str, loop: str) -> int:
-    return next(o.size for o in plan.nest(nest).loops if o.range.name == loop)
+        return _Shares(copies, (r,))
+    thread, last = plan.split(nest, r, near)
+    return _Shares(copies, (thread,), (last,))
 
 
 def _bind(
-    plan: Plan, nest: str, threads: Sequence[str], copies: Sequence[str], lanes: Sequence[str]
+    plan: Plan, nest: str, threads: Sequence[Expr], copies: Sequence[Expr], lanes: Sequence[Expr]
 ) -> None:
     for primitive, loops in (("bind", threads), ("unroll", copies), ("vectorize", lanes)):
         for loop in loops:
@@ -533,17 +521,17 @@ def fill_copy(plan: Plan, name: str, tile: GridTile) -> None:
     if turned and ahead and c.value is element and element.dtype.itemsize in COPIED_BYTES:
         lanes = 1
     first = gcd(tile.threads, along.size.arg // lanes)
-    mine = _shared_out(plan, name, along.name, first, lanes)
+    mine = _shared_out(plan, name, along, first, lanes)
     near = mine.threads
     if turned:
         near = _nearest(plan, name, near, lanes * element.dtype.itemsize)
     copies = list(mine.copies)
-    across: list[str] = []
+    across: list[Expr] = []
     left = tile.threads // first
     for r in (r for r in axes if r is not along):
         count = gcd(left, r.size.arg)
         left //= count
-        share = _shared_out(plan, name, r.name, count, 1)
+        share = _shared_out(plan, name, r, count, 1)
         copies += share.copies
         across += share.threads
     bound = [*near[:-1], *across, *near[-1:]]
@@ -560,23 +548,22 @@ def _along(e: Expr, axes: Sequence[Expr]) -> Expr:
     return max(reversed(axes), key=lambda r: _unit_steps(e, r))
 
 
-def _nearest(plan: Plan, name: str, threads: Sequence[str], each: int) -> tuple[str, ...]:
+def _nearest(plan: Plan, name: str, threads: Sequence[Expr], each: int) -> tuple[Expr, ...]:
     """Threads along a row, of which only those that read a sector come first.
 
     The next threads take other rows, which they store next to one another.
     """
     together = max(1, SECTOR_BYTES // each)
-    if not threads or _size(plan, name, threads[0]) <= together:
+    if not threads or threads[0].size.arg <= together:
         return tuple(threads)
-    plan.do("split", name, threads[0], together)
-    return f"{threads[0]}.o", f"{threads[0]}.i"
+    return plan.split(name, threads[0], together)
 
 
 def _pad(plan: Plan, name: str, axis: Expr) -> None:
     """Neighbours along an axis are written by neighbouring threads: to other banks."""
     (c,) = plan.nest(name).computes
     inner = [r for r in c.ranges if plan.kernel.origin(r) is plan.kernel.origin(axis)][-1]
-    plan.do("pad", name, inner.name, PIECE_BYTES // c.value.dtype.itemsize)
+    plan.do("pad", name, inner, PIECE_BYTES // c.value.dtype.itemsize)
 
 
 def _unit_steps(e: Expr, r: Expr) -> int:
