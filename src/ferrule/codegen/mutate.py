@@ -15,6 +15,7 @@ from typing import TypeAlias
 from ferrule.codegen.kernel import Kernel, Kind, Loop, Nest
 from ferrule.codegen.opt import PRIMITIVES, Opt, apply_opts
 from ferrule.codegen.plan import step_of
+from ferrule.codegen.primitives.editing import copy_name, fused_name, part_names
 from ferrule.expr import ExprOp
 from ferrule.target import Target
 
@@ -74,7 +75,8 @@ def _resized(opts: Opts) -> Iterator[Opts]:
 def _factors(opt: Opt, later: Sequence[Opt]) -> list[int]:
     """What a split's factor may be instead, by what becomes of its inner loop."""
     nest, name, factor, tail = opt.args
-    use = next((o for o in later if o.args[:2] == (nest, f"{name}.i")), None)
+    _, inner = part_names(name)
+    use = next((o for o in later if o.args[:2] == (nest, inner)), None)
     found = [factor // 2, factor * 2]
     if use is None:
         found += [factor // 4, factor * 4]
@@ -124,13 +126,13 @@ def _shared(kernel: Kernel, opts: Opts, root: str) -> Iterator[Opts]:
     for chunk in _CHUNKS:
         if chunk < loops[0].range.size.max:
             split = Opt("split", (root, first, chunk, "peel"))
-            yield (*bare, split, Opt("parallel", (root, f"{first}.o")))
+            yield (*bare, split, Opt("parallel", (root, part_names(first)[0])))
     fused: Opts = ()
     for loop in loops[1:]:
         if loop.kind is not Kind.SERIAL:
             break
         fused += (Opt("fuse", (root, first)),)
-        first = f"{first}*{loop.range.name}"
+        first = fused_name(first, loop.range.name)
         yield (*bare, *fused, Opt("parallel", (root, first)))
 
 
@@ -145,7 +147,7 @@ def _unrolled(kernel: Kernel) -> Iterator[Opts]:
         for copies in _COPIES:
             if copies <= serial[-1].range.size.max:
                 split = Opt("split", (nest.name, name, copies, "peel"))
-                yield (split, Opt("unroll", (nest.name, f"{name}.i")))
+                yield (split, Opt("unroll", (nest.name, part_names(name)[1])))
 
 
 def _blocked(kernel: Kernel, opts: Opts) -> Iterator[Opts]:
@@ -189,11 +191,13 @@ def _moved_out(kernel: Kernel, opts: Opts, i: int, depth: int) -> Opts:
     parts = [o for o in opts[i:] if o.primitive == "split" and o.args[:2] == (nest.name, k)]
     rest = tuple(o for o in opts[i + 1 :] if o not in parts)
     part = parts[0] if parts else Opt("split", (nest.name, k, _BLOCKS[0], "peel"))
-    unroll: Opts = () if parts else (Opt("unroll", (nest.name, f"{k}.i")),)
+    outer, inner = part_names(k)
+    unroll: Opts = () if parts else (Opt("unroll", (nest.name, inner)),)
     others = [loop.range.name for loop in nest.loops[:-1]]
     used = {r for c in nest.computes for r in c.value.ranges}
-    moved = [f"{o.range.name}@{nest.name}" for o in consumer.loops[depth:] if o.range in used]
-    order = (*others, f"{k}.o", *moved[:1], f"{k}.i", *moved[1:])
+    left = [o.range.name for o in consumer.loops[depth:] if o.range in used]
+    moved = [copy_name(name, nest.name) for name in left]
+    order = (*others, outer, *moved[:1], inner, *moved[1:])
     out = Opt("compute_at", (nest.name, depth, *opts[i].args[2:]))
     return (*opts[:i], part, out, Opt("reorder", (nest.name, order)), *unroll, *rest)
 
@@ -202,7 +206,7 @@ def _renamed(opts: Sequence[Opt], nest: str, name: str) -> Opts:
     """Opts on a loop that was split, now on its outer part."""
     changed = {"fuse", "parallel", "split"}
     return tuple(
-        Opt(o.primitive, (nest, f"{name}.o", *o.args[2:]))
+        Opt(o.primitive, (nest, part_names(name)[0], *o.args[2:]))
         if o.primitive in changed and o.args[:2] == (nest, name)
         else o
         for o in opts
@@ -245,11 +249,11 @@ def _packed(kernel: Kernel, target: Target) -> Iterator[Opts]:
 
 def _lanes(name: str, loop: Loop, lanes: int) -> Opts:
     """The last loop of a copy as vectors."""
-    lane = f"{loop.range.name}@{name}"
+    lane = copy_name(loop.range.name, name)
     if lanes < 2 or loop.range.size.max < lanes:
         return ()
     split = Opt("split", (name, lane, lanes, "peel"))
-    return (split, Opt("vectorize", (name, f"{lane}.i")))
+    return (split, Opt("vectorize", (name, part_names(lane)[1])))
 
 
 def copies(kernel: Kernel) -> int:

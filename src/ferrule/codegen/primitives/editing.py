@@ -16,6 +16,25 @@ class ScheduleError(ValueError):
     """A scheduling primitive that is not legal on this kernel."""
 
 
+# Names are the keys of loops in opts, which are data. Nothing else composes them, nor takes them
+# apart: a loop knows what it was made from.
+
+
+def part_names(name: str) -> tuple[str, str]:
+    """The names of the outer and the inner loop that a loop is split into."""
+    return f"{name}.o", f"{name}.i"
+
+
+def fused_name(first: str, second: str) -> str:
+    """The name of the loop that two loops become."""
+    return f"{first}*{second}"
+
+
+def copy_name(name: str, nest: str) -> str:
+    """The name of the copy of a loop that a nest gets."""
+    return f"{name}@{nest}"
+
+
 def nest_of(kernel: Kernel, name: str) -> Nest:
     found = kernel.by_name.get(name)
     if found is None:

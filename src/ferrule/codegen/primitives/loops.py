@@ -19,14 +19,17 @@ from ferrule.codegen.kernel import (
 from ferrule.codegen.limits import end_of, holds_inside, start_of
 from ferrule.codegen.primitives.editing import (
     ScheduleError,
+    copy_name,
     depth_of,
     descendants,
+    fused_name,
     is_combined,
     is_product_of_loads,
     map_all,
     map_reads,
     move_children,
     nest_of,
+    part_names,
     refuse_running,
     stores_in,
 )
@@ -72,8 +75,9 @@ def split(kernel: Kernel, nest_name: str, name: str, factor: int, tail: str = "m
     _refuse_tail(kernel, nest, r, factor, tail)
     repeated = [n.name for n in kernel.nests if n.name != nest_name and stores_in(kernel, n, r)]
     _refuse_limited(kernel, nest.loops[depth], repeated, factor, tail)
-    outer = range_(f"{name}.o", (r.size + (factor - 1)) // factor)
-    inner = range_(f"{name}.i", factor)
+    outer_name, inner_name = part_names(name)
+    outer = range_(outer_name, (r.size + (factor - 1)) // factor)
+    inner = range_(inner_name, factor)
     exact = r.size.is_const and r.size.arg % factor == 0
     first = outer * factor if exact or tail != "shift" else minimum(outer * factor, r.size - factor)
     position = first + inner
@@ -298,7 +302,7 @@ def fuse(kernel: Kernel, nest_name: str, name: str) -> Kernel:
         raise ScheduleError(
             f"fuse({name}) in kernel {kernel.name}: only some iterations of {a} or {b} are run"
         )
-    both_ranges = range_(f"{a.name}*{b.name}", a.size * b.size)
+    both_ranges = range_(fused_name(a.name, b.name), a.size * b.size)
     kernel = map_all(kernel, {a: both_ranges // b.size, b: both_ranges % b.size})
     nest = nest_of(kernel, nest_name)
     loops = (*nest.loops[:depth], Loop(both_ranges), *nest.loops[depth + 2 :])
@@ -425,7 +429,7 @@ def skip(kernel: Kernel, nest_name: str, name: str) -> Kernel:
             "something is computed inside of it"
         )
     only, bits = all_of(conditions), f"{nest_name}.bits"
-    k = range_(f"{name}@{bits}", loop.range.size)
+    k = range_(copy_name(name, bits), loop.range.size)
     bit = alu(ExprOp.SHL, const(1, dtypes.uint32), cast(k, dtypes.uint32))
     value = alu(ExprOp.WHERE, only.substitute({loop.range: k}), bit, const(0, dtypes.uint32))
     outside = [d + 1 for d, o in enumerate(nest.loops) if o.range in value.ranges]

@@ -18,6 +18,7 @@ from ferrule.codegen.kernel import (
 )
 from ferrule.codegen.primitives.editing import (
     ScheduleError,
+    copy_name,
     depth_of,
     descendants,
     map_reads,
@@ -62,7 +63,7 @@ def stage(
         )
     windows = [_window_of(kernel, element, [inside[n] for n in group]) for group in groups]
     axes = [
-        range_(f"{'+'.join(group)}@{name}", window.extent)
+        range_(copy_name("+".join(group), name), window.extent)
         for group, window in zip(groups, windows, strict=True)
     ]
     copied = element

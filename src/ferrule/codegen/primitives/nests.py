@@ -21,6 +21,7 @@ from ferrule.codegen.owner import owned_digit
 from ferrule.codegen.primitives.editing import (
     ScheduleError,
     are_apart,
+    copy_name,
     depth_of,
     descendants,
     is_combined,
@@ -69,7 +70,7 @@ def compute_at(
     leaves = parent.loops[depth : nest.at[1]]
     left = [loop for loop in leaves if loop.range in used or loop.range is always]
     clones = {
-        loop.range: range_(f"{loop.range.name}@{nest_name}", loop.range.size) for loop in left
+        loop.range: range_(copy_name(loop.range.name, nest_name), loop.range.size) for loop in left
     }
     nests = tuple(mapped(n, clones) if n.name in family else n for n in kernel.nests)
     kernel = replace(kernel, nests=nests)
@@ -239,7 +240,8 @@ def group(kernel: Kernel, nest_name: str, names: Sequence[str]) -> Kernel:
     partials = []
     finals = []
     fresh = {
-        loop.range: range_(f"{loop.range.name}@{nest_name}", loop.range.size) for loop in nest.loops
+        loop.range: range_(copy_name(loop.range.name, nest_name), loop.range.size)
+        for loop in nest.loops
     }
     for c in nest.computes:
         if c.monoid is None:

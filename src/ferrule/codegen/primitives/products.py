@@ -55,7 +55,8 @@ def tensorize(kernel: Kernel, nest_name: str, name: str, intrinsic_name: str) ->
         s sum= dot(b1[k.o * 2, k.o * 2 + 1], b2[k.o * 2, k.o * 2 + 1], 0.0)
     """
     nest = nest_of(kernel, nest_name)
-    r = nest.loops[depth_of(kernel, nest, name)].range
+    depth = depth_of(kernel, nest, name)
+    r = nest.loops[depth].range
     matrices = {**MATRIX_INTRINSICS, WGMMA.name: WGMMA}
     if intrinsic_name in matrices:
         return _multiply_matrices(kernel, nest, r, matrices[intrinsic_name])
@@ -75,8 +76,7 @@ def tensorize(kernel: Kernel, nest_name: str, name: str, intrinsic_name: str) ->
         )
     kernel = split(kernel, nest_name, name, intrinsic.terms, "peel")
     nest = nest_of(kernel, nest_name)
-    inner = nest.loops[depth_of(kernel, nest, f"{name}.i")]
-    depth = nest.loops.index(inner)
+    inner = nest.loops[depth + 1]
     (c,) = nest.computes
     product = c.value.src[1] if c.value.op is ExprOp.WHERE else c.value
     a, b = (_packed(factor.src[0], inner.range, intrinsic) for factor in product.src)
@@ -84,7 +84,7 @@ def tensorize(kernel: Kernel, nest_name: str, name: str, intrinsic_name: str) ->
     last = {inner.range: inner.range.size - 1}
     loops = tuple(loop.mapped(last) for loop in nest.loops if loop is not inner)
     kernel = kernel.with_nest(replace(nest, computes=(replace(c, value=value),), loops=loops))
-    return move_children(kernel, nest_name, lambda d: d if d <= depth else d - 1)
+    return move_children(kernel, nest_name, lambda d: d if d <= depth + 1 else d - 1)
 
 
 def _packed(e: Expr, r: Expr, intrinsic: Intrinsic) -> Expr:

@@ -93,9 +93,9 @@ def prefix(kernel: Kernel, nest_name: str, lanes: int) -> Kernel:
     name = c.along.name
     kernel = kernel.with_nest(replace(nest, computes=(replace(c, along=None),)))
     kernel = split(kernel, root, name, lanes, "peel")
-    kernel = vectorize(kernel, root, f"{name}.i")
-    # What is the same for all elements has as many terms as lanes all the same.
     by_lanes = nest_of(kernel, root).loops[depth].range
+    kernel = vectorize(kernel, root, by_lanes.name)
+    # What is the same for all elements has as many terms as lanes all the same.
     kernel = compute_at(kernel, nest_name, depth, always=by_lanes)
     kernel = _peeled_alike(kernel, root, depth - 1, nest_of(kernel, nest_name))
     return _running(kernel, nest_name, nest_of(kernel, root).loops[depth - 1].range)
