@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kernels import load, mul, store, total
+from tests.roles import of_kind, the_copy, the_reduce
 
 from ferrule.buffer import Buffer
 from ferrule.codegen.interpret import extent, interpret
@@ -295,7 +296,7 @@ def test_rows_of_an_image_are_copied_as_they_lie(kind: str) -> None:
     """Nothing is turned but what lanes run along: the other operand is loaded one by one."""
     case = Convolution(channels=64, filters=64, height=28, width=28, taps=5, padding=2)
     kernel = Linearizer(getattr(case, kind)(), TARGETS[0]).scheduled
-    image = kernel.by_name["sum0.copy2" if kind == "weight_gradient" else "sum0.copy1"]
+    image = the_copy(kernel, 2 if kind == "weight_gradient" else 1)
     assert [loop.kind for loop in image.loops[-2:]] == [Kind.SERIAL, Kind.VECTOR]
 
 
@@ -312,8 +313,8 @@ def test_patches_are_copied_by_the_block(taps: int, filters: int, along_filters:
         filters=filters, height=size, width=size, taps=taps, padding=0, stride=max(taps, 2)
     )
     kernel, copies = _copies(replace(case, channels=32 // taps).forward(), TARGETS[0])
-    lanes = next(o.range for o in kernel.by_name["sum0"].loops if o.kind is Kind.VECTOR)
-    assert lanes.name.startswith("i0.1") == along_filters
+    lanes = of_kind(the_reduce(kernel), Kind.VECTOR)[0].range
+    assert (kernel.origin(lanes).size.arg == filters) == along_filters
     if along_filters:
         image, packed = copies
         assert prod(r.size.arg for r in image.computes[0].ranges) >= 4 * 16 * 32 // taps * taps**2
@@ -328,7 +329,8 @@ def test_channels_of_a_copy_are_in_different_sets(size: int, padded: bool) -> No
     case = Convolution(images=1, channels=13, filters=16, height=size, width=size)
     ast = case.weight_gradient()
     linearizer = Linearizer(ast, target).linearize()
-    assert bool(linearizer.scheduled.computes["sum0.copy2"].padding) == padded
+    (copy,) = the_copy(linearizer.scheduled, 2).computes
+    assert bool(copy.padding) == padded
     out = np.full(prod(ast.src[0].shape), np.nan, np.float32)
     interpret(linearizer.uops, [out, *inputs_of(ast)], [], 0, extent(linearizer.uops, []))
     np.testing.assert_allclose(out, run("NUMPY", ast), rtol=1e-4, atol=1e-3)
@@ -399,7 +401,7 @@ def test_blocks_of_lines_are_as_large_as_the_cache_allows(stride: int) -> None:
     case = Convolution(images=2, channels=16, filters=16, height=48, width=24, stride=stride)
     target = replace(TARGETS[0], l2_bytes=1 << 17)
     kernel, copies = _copies(case.weight_gradient(), target)
-    lines = max(loop.range.size.arg for loop in kernel.by_name["sum0"].loops[:2])
+    lines = max(loop.range.size.arg for loop in the_reduce(kernel).loops[:2])
     size = sum(4 * prod(r.size.arg for r in n.computes[0].ranges) for n in copies)
     assert lines > 1
     assert target.l2_bytes // 8 < size <= target.l2_bytes * 5 // 8  # vectors may have tails

@@ -17,6 +17,7 @@ from tests.kernels import (
     store,
     total,
 )
+from tests.roles import copied, copies, the_copy, the_output, the_reduce
 
 from ferrule.codegen.heuristic import schedule
 from ferrule.codegen.interpret import interpret
@@ -32,10 +33,10 @@ def scheduled(ast: LazyOp) -> Kernel:
     return schedule(lower(store(ast), "k"), TARGET).kernel
 
 
-def runs(kernel: Kernel, copy: str) -> int:
-    """How often a copy is made."""
-    nest = kernel.by_name[copy]
-    around = [loop.range for name, _, loop in kernel.path(nest) if name != copy]
+def runs(kernel: Kernel, slot: int) -> int:
+    """How often a copy of what is in a buffer is made."""
+    nest = the_copy(kernel, slot)
+    around = [loop.range for name, _, loop in kernel.path(nest) if name != nest.name]
     return prod(int(r.size.arg) for r in around)
 
 
@@ -44,8 +45,8 @@ def test_panels_of_many_channels_are_narrow_enough_for_scratch(filters: int) -> 
     """4 places in a line want wide tiles: their filters would be 4 MB, and more."""
     g, w = load(1, 16, filters, 4, 4), load(2, filters, 256, 4, 4)
     kernel = scheduled(adjoint(g, w, 2, 1))
-    assert {nest.name for nest in kernel.nests} == {"sum0.copy2", "sum0", "out0"}
-    filter_bytes = 4 * kernel.memory["sum0.copy2"][1]
+    assert [copied(nest) for nest in kernel.nests] == [2, None, None]
+    filter_bytes = 4 * kernel.memory[the_copy(kernel, 2).name][1]
     assert filter_bytes <= MOST_SCRATCH * 3 // 4
 
 
@@ -53,21 +54,21 @@ def test_filters_are_copied_for_all_images_where_phases_are_panels_enough() -> N
     """Two panels of 32 of 64 channels, each for two phases of lines: work for two threads."""
     g, w = load(1, 8, 128, 8, 8), load(2, 128, 64, 4, 4)
     kernel = scheduled(adjoint(g, w, 2, 1))
-    assert runs(kernel, "sum0.copy2") == 4
+    assert runs(kernel, 2) == 4
 
 
 def test_filters_are_copied_for_groups_of_images_where_panels_are_few() -> None:
     """Of 64 filters two threads get two panels each, for a half of the images."""
     kernel = scheduled(convolution(load(1, 8, 64, 7, 7), load(2, 64, 64, 3, 3)))
-    assert runs(kernel, "sum0.copy2") == 4
+    assert runs(kernel, 2) == 4
 
 
 def test_images_are_read_where_they_are() -> None:
     """Of a tile's 14 places the first and the last may be beyond the border, and ask."""
     ast = store(convolution(load(1, 8, 64, 56, 56), load(2, 64, 64, 3, 3)))
     linearizer = Linearizer(ast, TARGET).linearize()
-    assert {nest.name for nest in linearizer.scheduled.nests} == {"sum0.copy2", "sum0", "out0"}
-    assert "# sum0, fetching b1 56 ahead" in str(linearizer)
+    assert [copied(nest) for nest in linearizer.scheduled.nests] == [2, None, None]
+    assert the_reduce(linearizer.scheduled).ahead == ((1, 56),)
     loaded = [u for u in linearizer.uops if u.op is UOps.LOAD and u.src[0].arg == 1]
     masked = [u for u in loaded if len(u.src) == 3]
     assert len(loaded) == 7 * len(masked) > 0
@@ -76,8 +77,7 @@ def test_images_are_read_where_they_are() -> None:
 def test_images_whose_channels_share_sets_of_the_cache_are_copied_once() -> None:
     """Their filters, which are small, are copied for each block of lines."""
     kernel = scheduled(convolution(load(1, 8, 128, 64, 64), load(2, 64, 128, 3, 3)))
-    blocks = runs(kernel, "sum0.copy1")
-    assert runs(kernel, "sum0.copy2") == 2 * blocks
+    assert runs(kernel, 2) == 2 * runs(kernel, 1)
 
 
 def test_images_of_three_dimensions_are_copied() -> None:
@@ -86,13 +86,13 @@ def test_images_of_three_dimensions_are_copied() -> None:
     full = (1, 32, 4, 4, 4, 26, 3, 3, 3)
     left = windows.reshape((1, 1, *full[2:])).expand(full)
     right = w.reshape((1, 32, 4, 1, 1, 1, 3, 3, 3)).expand(full)
-    assert "sum0.copy1" in scheduled(total(mul(left, right), 2, 6, 7, 8)).by_name
+    assert copies(scheduled(total(mul(left, right), 2, 6, 7, 8)), 1)
 
 
 def test_images_are_copied_for_taps_that_reach_far_beyond_the_border() -> None:
     g, w = load(1, 2, 64, 40, 40), load(2, 64, 64, 5, 5)
-    assert "sum0.copy1" in scheduled(adjoint(g, w, 1, 2)).by_name
-    assert "sum0.copy1" not in scheduled(adjoint(g, load(2, 64, 64, 3, 3), 1, 1)).by_name
+    assert copies(scheduled(adjoint(g, w, 1, 2)), 1)
+    assert not copies(scheduled(adjoint(g, load(2, 64, 64, 3, 3), 1, 1)), 1)
 
 
 @pytest.mark.parametrize("images", [7, 8])
@@ -109,8 +109,9 @@ def test_groups_of_images(images: int, strided: bool) -> None:
     )
     linearizer = Linearizer(store(build), TARGET).linearize()
     kernel = linearizer.scheduled
-    _, depth = kernel.by_name["sum0.copy2"].at or ("", 0)
-    assert "i0.0.i" in [r.name for r in kernel.by_name["out0"].loop_ranges[depth:]]
+    _, depth = the_copy(kernel, 2).at or ("", 0)
+    of_images = the_output(linearizer.kernel).loops[0].range
+    assert any(of_images in loop.lineage for loop in the_output(kernel).loops[depth:])
     out = np.full(expected.size, np.nan, np.float32)
     interpret(linearizer.uops, [out, *(i.ravel() for i in inputs)])
     np.testing.assert_allclose(out.reshape(expected.shape), expected, rtol=1e-4, atol=1e-4)
@@ -120,10 +121,11 @@ def test_groups_of_images(images: int, strided: bool) -> None:
 def test_an_image_made_of_patches(filters: int, taps: int) -> None:
     """The filters' lines are copied together if that fits the cache, and no result is scattered."""
     kernel = scheduled(adjoint(load(1, 2, filters, 8, 8), load(2, filters, 24, 4, 4), 4, 0))
-    assert {nest.name for nest in kernel.nests} == {"sum0.copy1", "sum0.copy2", "sum0", "out0"}
-    assert kernel.memory["sum0.copy2"][1] == filters * taps * 32  # 24 channels, a tile of 32
-    (index,) = {c.store.index for c in kernel.by_name["out0"].computes if c.store is not None}
-    assert step_of(index, kernel.by_name["out0"].loops[-1].range) == 1
+    assert sorted(copied(nest) or 0 for nest in kernel.nests) == [0, 0, 1, 2]
+    # 24 channels, a tile of 32
+    assert kernel.memory[the_copy(kernel, 2).name][1] == filters * taps * 32
+    (index,) = {c.store.index for c in the_output(kernel).computes if c.store is not None}
+    assert step_of(index, the_output(kernel).loops[-1].range) == 1
 
 
 @pytest.mark.parametrize("shape", [(2, 17, 3, 5), (1, 16, 1, 7)])

@@ -8,6 +8,7 @@ from math import prod
 import pytest
 from tests.kernels import add, load, matmul, mul, store, total, widened
 from tests.programs import HOST
+from tests.roles import copies, partials, parts, the_copy, the_output, the_reduce
 
 from ferrule.codegen.heuristic import schedule
 from ferrule.codegen.kernel import Kind, reads
@@ -46,9 +47,12 @@ def test_lanes_of_two_operands_that_both_have_to_be_turned(
 def test_blocks_of_an_unknown_number_of_rows_end_where_the_rows_do() -> None:
     """Else those that are not there would be computed in place of the last."""
     ast = store(matmul(load(1, Variable("n", 1, 1024), 512), load(2, 512, 256)))
-    (root,) = schedule(lower(ast, "k"), replace(WIDE, max_threads=2)).kernel.roots
-    (tiles,) = (loop for loop in root.loops if loop.range.name == "i0.0.o.i")
+    kernel = lower(ast, "k")
+    of_rows = the_output(kernel).loops[0].range
+    root = the_output(schedule(kernel, replace(WIDE, max_threads=2)).kernel)
+    tiles, row = parts(root, of_rows)  # what is outside of these is fused with the panels
     assert tiles.end is not None
+    assert row.end is None
 
 
 @pytest.mark.parametrize(
@@ -70,8 +74,7 @@ def test_right_operands_that_stay_in_the_first_cache_are_not_packed(
 ) -> None:
     """Unless lines are cut, fall into few sets, or lie in many pages."""
     ast = store(matmul(load(1, 64, terms), load(2, terms, columns)))
-    names = {nest.name for nest in schedule(lower(ast, "k"), WIDE).kernel.nests}
-    assert ("sum0.pack2" in names) == packed
+    assert bool(copies(schedule(lower(ast, "k"), WIDE).kernel, 2)) == packed
 
 
 @pytest.mark.parametrize(
@@ -91,8 +94,8 @@ def test_long_sums_add_up_lanes_instead_of_turning_operands(
     """`a @ b.T`: the terms are neighbours in both operands."""
     right = load(2, columns, terms).permute((1, 0))
     kernel = schedule(lower(store(matmul(load(1, rows, terms), right)), "k"), WIDE).kernel
-    assert ("sum0.p" in kernel.by_name) == dots
-    assert not dots or {nest.name for nest in kernel.nests} == {"sum0.p", "sum0", "out0"}
+    assert bool(partials(kernel)) == dots
+    assert not dots or len(kernel.nests) == 3, "there is no copy"
 
 
 @pytest.mark.parametrize(
@@ -104,7 +107,8 @@ def test_long_sums_fetch_the_next_block_of_columns(
     """It is a page of each, so no processor looks ahead; not where the second cache has them."""
     right = load(2, rows, terms).permute((1, 0))
     kernel = schedule(lower(store(matmul(load(1, rows, terms), right)), "k"), WIDE).kernel
-    assert kernel.by_name["sum0.p"].ahead == ahead
+    (partial,) = partials(kernel)
+    assert partial.ahead == ahead
 
 
 @pytest.mark.parametrize("terms", [768, 1000, 4096])
@@ -115,9 +119,9 @@ def test_few_rows_read_the_other_operand_where_it_is(rows: int, terms: int) -> N
     """
     ast = store(matmul(load(1, rows, terms), load(2, terms, 3072)))
     kernel = schedule(lower(ast, "k"), WIDE).kernel
-    assert {nest.name for nest in kernel.nests} == {"sum0", "out0"}
-    (width,) = (prod(loop.range.size.arg for loop in nest.loops[-2:]) for nest in kernel.roots)
-    assert kernel.by_name["sum0"].ahead == ((2, width),)
+    assert list(kernel.nests) == [the_reduce(kernel), the_output(kernel)]
+    width = prod(loop.range.size.arg for loop in the_output(kernel).loops[-2:])
+    assert the_reduce(kernel).ahead == ((2, width),)
 
 
 @pytest.mark.parametrize(("terms", "size"), [(64, 1100), (300, 2000)])
@@ -125,9 +129,10 @@ def test_rows_that_are_far_apart_and_the_columns_are_of_one_matrix(terms: int, s
     """`x.T @ x`: each of the two loads of `x` has a copy of its own."""
     x = load(1, terms, size)
     kernel = schedule(lower(store(matmul(x.permute((1, 0)), x)), "k"), WIDE).kernel
-    (product,) = kernel.by_name["sum0"].computes
-    copies = [e.arg for e in reads([product.value])]
-    assert sorted(copies) == ["sum0.pack1", "sum0.rows"]
+    (product,) = the_reduce(kernel).computes
+    read = {e.arg for e in reads([product.value])}
+    assert read == {nest.name for nest in copies(kernel, 1)}
+    assert len(read) == 2
 
 
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float16, dtypes.bfloat16])
@@ -136,7 +141,7 @@ def test_columns_of_a_matrix_times_itself_are_packed(dtype: DType) -> None:
     x = load(1, 40, 30, dtype=dtype)
     product = store(matmul(widened(x), widened(x).permute((1, 0))))
     kernel = schedule(lower(product, "k"), replace(WIDE, features="")).kernel
-    assert "sum0.pack1" in kernel.by_name
+    assert copies(kernel, 1)
 
 
 def test_two_loads_of_one_buffer_fetch_the_next_panel_once() -> None:
@@ -174,7 +179,7 @@ def test_squares_that_are_turned_later_are_fetched_where_they_are_far(
     """Three squares of 16 x 16 for each of the three vectors of a panel are 8 KB and a bit."""
     right = load(2, columns, 777).permute((1, 0))
     kernel = schedule(lower(store(matmul(load(1, 1000, 777), right)), "k"), WIDE).kernel
-    assert dict(kernel.by_name["sum0.pack2"].ahead).get(2) == distance
+    assert dict(the_copy(kernel, 2).ahead).get(2) == distance
 
 
 def test_each_of_several_loads_of_one_operand_has_a_copy_of_its_own() -> None:

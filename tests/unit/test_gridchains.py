@@ -31,6 +31,7 @@ from tests.kernels import (
     sub,
     widened,
 )
+from tests.roles import copies, last_reduce, reduces, the_output
 from tests.unit.test_gridtile import shared_bytes
 
 from ferrule import Tensor
@@ -38,7 +39,7 @@ from ferrule.codegen.grid.chains import Chain, ChainTile, can_run_along, tile_ch
 from ferrule.codegen.grid.cost import GridTile
 from ferrule.codegen.interpret import AccessError, RaceError, interpret
 from ferrule.codegen.intrinsics import MATRIX_INTRINSICS, MMA, MatrixIntrinsic
-from ferrule.codegen.kernel import Kernel, KernelError, Kind
+from ferrule.codegen.kernel import MONOIDS, Kernel, KernelError, Kind
 from ferrule.codegen.linearizer import Linearizer, linearize
 from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
@@ -86,7 +87,7 @@ def tiled(ast: LazyOp, chosen: ChainTile = SMALL, target: Target = GPU) -> Linea
     """A chain with a tile of its own."""
     plan = Plan(lower(ast, "chain"), target)
     plan.collapse()
-    chain = Chain.of(plan.kernel, "out0")
+    chain = Chain.of(plan.kernel, the_output(plan.kernel).name)
     assert chain is not None
     assert can_run_along(plan.kernel)
     tile_chain(plan, chain, chosen)
@@ -319,7 +320,7 @@ def test_the_largest_value_and_both_sums_go_on_from_the_tile_before() -> None:
     running = [c for n in linearizer.scheduled.nests for c in n.computes if c.along is not None]
     assert [c.monoid.name for c in running if c.monoid] == ["max", "sum", "sum"]
     assert [c.start is None for c in running] == [True, False, False]
-    assert {c.along for c in running} == {linearizer.scheduled.by_name["sum0"].loops[0].range}
+    assert {c.along for c in running} == {last_reduce(linearizer.scheduled).loops[0].range}
 
 
 def test_without_a_largest_value_sums_just_go_on() -> None:
@@ -351,14 +352,14 @@ def test_without_a_barrier_it_is_a_race(number: int) -> None:
 
 def test_tiles_that_a_causal_mask_empties_are_left_out() -> None:
     """And the blocks with most tiles come first."""
-    assert ends(tiled(causal(64, 64, 8, 8).ast).scheduled, "sum0") == list(range(8, 0, -1))
+    assert ends(tiled(causal(64, 64, 8, 8).ast).scheduled) == list(range(8, 0, -1))
 
 
 def test_tiles_that_a_causal_mask_leaves_whole_have_no_mask() -> None:
     """All but the last of each block: its loop is two, of which one looks at no index."""
     case = causal(64, 64, 8, 8)
     linearizer = tiled(case.ast)
-    known = [s.known for s in linearizer.scheduled.by_name["sum0"].loops[0].segments]
+    known = [s.known for s in last_reduce(linearizer.scheduled).loops[0].segments]
     assert [len(k) > 0 for k in known] == [True, False]
     whole, masked = (_comparisons(linearizer, n) for n in range(2))
     assert whole == 0
@@ -369,7 +370,7 @@ def test_tiles_that_a_causal_mask_leaves_whole_have_no_mask() -> None:
 def _comparisons(linearizer: Linearizer, number: int) -> int:
     """How often indices are compared in one of the loops over tiles of terms."""
     uops = linearizer.uops
-    name = linearizer.scheduled.by_name["sum0"].loop_ranges[0].name
+    name = last_reduce(linearizer.scheduled).loop_ranges[0].name
     loop = [u for u in uops if u.op is UOps.LOOP and u.arg == name][number]
     end = next(i for i, u in enumerate(uops) if u.op is UOps.END and u.src[0] is loop)
     inside = uops[uops.index(loop) : end]
@@ -397,7 +398,7 @@ def test_a_mask_that_leaves_scores_in_the_sum_leaves_no_tile_out() -> None:
         return np.tril(numpy_softmax(np.tril(q @ k.T), 1)) @ v
 
     case = case_of(make, expected)
-    assert tiled(case.ast).scheduled.by_name["sum0"].loops[0].end is None
+    assert last_reduce(tiled(case.ast).scheduled).loops[0].end is None
     run(case)
 
 
@@ -437,14 +438,20 @@ REFUSED = {
 }
 
 
+def running(kernel: Kernel) -> list[Opt]:
+    """The last sum of a chain for all of its rows, along its terms."""
+    last = last_reduce(kernel).name
+    return [Opt("compute_at", (last, 1)), Opt("run_along", (last,))]
+
+
 @pytest.mark.parametrize("make", REFUSED, ids=lambda make: make.__name__)
 def test_chains_that_need_the_end_before_the_loop(make: Callable[..., LazyOp]) -> None:
     ast = case_of(make, numpy_linear).ast
     kernel = lower(ast, "chain")
-    assert Chain.of(kernel, "out0") is not None
+    assert Chain.of(kernel, the_output(kernel).name) is not None
     assert not can_run_along(kernel)
     with pytest.raises(ScheduleError, match=REFUSED[make]):
-        apply_opts(kernel, [Opt("compute_at", ("sum0", 1)), Opt("run_along", ("sum0",))])
+        apply_opts(kernel, running(kernel))
 
 
 def test_a_sum_that_float16_may_not_hold_is_not_rounded_to_it() -> None:
@@ -456,18 +463,19 @@ def test_a_sum_that_float16_may_not_hold_is_not_rounded_to_it() -> None:
 
     kernel = lower(case_of(make, numpy_linear).ast, "chain")
     with pytest.raises(ScheduleError, match="may be too large for it before the end"):
-        apply_opts(kernel, [Opt("compute_at", ("sum0", 1)), Opt("run_along", ("sum0",))])
+        apply_opts(kernel, running(kernel))
 
 
 def test_the_loop_that_something_runs_along_stays_as_it_is() -> None:
     ast = plain(9, 21, 10, 7).ast
-    opts = list(tiled(ast).opts)
-    loop = "r0.2.o"
+    linearizer = tiled(ast)
+    opts, last = list(linearizer.opts), last_reduce(linearizer.scheduled)
+    name, loop = last.name, last.loops[0].range.name
     for opt, message in (
-        (Opt("split", ("sum0", loop, 2)), "runs along r0.2.o; do it before `run_along`"),
-        (Opt("fuse", ("sum0", loop)), "runs along r0.2.o; do it before `run_along`"),
-        (Opt("group", ("sum0", (loop,))), "or runs along a loop"),
-        (Opt("run_along", ("sum0",)), "sum0 runs along a loop already"),
+        (Opt("split", (name, loop, 2)), f"runs along {loop}; do it before `run_along`"),
+        (Opt("fuse", (name, loop)), f"runs along {loop}; do it before `run_along`"),
+        (Opt("group", (name, (loop,))), "or runs along a loop"),
+        (Opt("run_along", (name,)), f"{name} runs along a loop already"),
     ):
         with pytest.raises(ScheduleError, match=message):
             Linearizer(ast, GPU, [*opts, opt])
@@ -476,10 +484,12 @@ def test_the_loop_that_something_runs_along_stays_as_it_is() -> None:
 def test_what_runs_along_a_loop_is_in_registers_and_inside_of_it() -> None:
     linearizer = tiled(plain(9, 21, 10, 7).ast)
     kernel = linearizer.scheduled
-    largest = kernel.owner["max5"]
+    (largest,) = (n for n in reduces(kernel) if n.computes[0].monoid is MONOIDS["max"])
     (c,) = largest.computes
-    blocks = kernel.by_name["out0"].loops[0].range
-    with pytest.raises(KernelError, match=r"max5 runs along .*, which is no loop that it is in"):
+    blocks = the_output(kernel).loops[0].range
+    with pytest.raises(
+        KernelError, match=rf"{c.name} runs along .*, which is no loop that it is in"
+    ):
         verify(kernel.with_nest(replace(largest, computes=(replace(c, along=blocks),))))
     loops = tuple(replace(loop, kind=Kind.SERIAL) for loop in largest.loops)
     with pytest.raises(KernelError, match="run along a loop, and not in registers"):
@@ -557,7 +567,7 @@ def test_all_terms_of_scores_at_once(
     expected = case.expected(*inputs)
     found = results(linearizer, inputs, expected.shape)
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-5)
-    along = linearizer.scheduled.by_name["sum0"].loops[0]
+    along = last_reduce(linearizer.scheduled).loops[0]
     loops = len(along.segments) or 1  # each begins copies, and so does what comes before them
     assert count(linearizer, UOps.COMMIT) == (stages - 1 + loops if stages > 1 else 0)
 
@@ -582,15 +592,16 @@ def test_all_terms_of_scores_at_once_by_warps(step: int, depth: int, stages: int
 def test_rows_are_copied_once() -> None:
     """In no loop but that over blocks; and what is ahead, only of tiles that a mask leaves."""
     kernel = tiled(causal(64, 64, 16, 8).ast, whole(SMALL, 2), ASYNC).scheduled
-    copies = [n for n in kernel.nests if ".tile" in n.name]
-    places = [(n.at, n.computes[0].stages) for n in copies]
-    assert sorted(places) == [(("out0", 1), 1), (("sum0", 1), 2), (("sum0", 1), 2)]
-    assert kernel.by_name["sum0"].loops[0].end is not None
+    rows, *others = sorted(copies(kernel), key=lambda n: n.computes[0].stages)
+    out, last = the_output(kernel).name, last_reduce(kernel)
+    assert (rows.at, rows.computes[0].stages) == ((out, 1), 1)
+    assert [(n.at, n.computes[0].stages) for n in others] == [((last.name, 1), 2)] * 2
+    assert last.loops[0].end is not None
 
 
-def ends(kernel: Kernel, nest: str) -> list[int]:
+def ends(kernel: Kernel) -> list[int]:
     """How many tiles of terms each block goes along, in the order of the blocks."""
-    loop, (first, *_) = kernel.by_name[nest].loops[0], kernel.roots[0].loop_ranges
+    loop, (first, *_) = last_reduce(kernel).loops[0], the_output(kernel).loop_ranges
     assert loop.end is not None
     return [int(loop.end.substitute({first: const(i)}).arg) for i in range(int(first.size.arg))]
 
@@ -601,7 +612,7 @@ def test_heads_share_the_device(heads: int) -> None:
     q, k, v = (Tensor.empty(1, heads, 256, 64, dtype="bfloat16", device="CPU") for _ in range(3))
     attended = q.scaled_dot_product_attention(k, v, is_causal=True)
     ast = create_schedule([attended.lazydata])[-1].ast
-    found = ends(Linearizer(ast, nvidia("sm_90a")).scheduled, "sum0")
+    found = ends(Linearizer(ast, nvidia("sm_90a")).scheduled)
     starts = [0, *(i for i in range(1, len(found)) if found[i] > found[i - 1]), len(found)]
     groups = {tuple(found[i:j]) for i, j in pairwise(starts)}
     assert len(groups) == 1

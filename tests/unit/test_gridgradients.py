@@ -21,6 +21,7 @@ from tests.kernels import (
     widened,
 )
 from tests.planning import Work
+from tests.roles import last_reduce, the_output
 from tests.unit.test_gridchains import SMALL, by_warps, results, rounding, tile, tiled, warps
 
 from ferrule import Tensor, schedule
@@ -154,9 +155,9 @@ def test_without_a_barrier_it_is_a_race(name: str) -> None:
 def limits(linearizer: Linearizer, which: str) -> list[int]:
     """The first or last tile of each block."""
     kernel = linearizer.scheduled
-    (loop,) = kernel.by_name["sum0"].loops[:1]
+    (loop,) = last_reduce(kernel).loops[:1]
     limit = getattr(loop, which)
-    block = kernel.by_name["out0"].loops[0].range
+    block = the_output(kernel).loops[0].range
     return [limit.substitute({block: block.size * 0 + i}).arg for i in range(block.size.arg)]
 
 
@@ -187,7 +188,7 @@ def test_where_a_row_may_have_no_score_no_tile_of_its_sum_is_left_out() -> None:
     low = LazyOp(TernaryOps.WHERE, (seen, scores, constant(-1e30, scores.shape)))
     ast = store(log_of_sums(low))
     linearizer = tiled(ast, ROWS)
-    assert linearizer.scheduled.by_name["sum0"].loops[0].end is None
+    assert last_reduce(linearizer.scheduled).loops[0].end is None
     x = np.ones((40, 8), np.float32)
     found = results(linearizer, (x, x), (40, 1))
     counts = np.maximum(np.arange(40) - 7, 0)

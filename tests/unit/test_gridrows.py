@@ -19,6 +19,7 @@ from tests.kernels import (
     sub,
     total,
 )
+from tests.roles import copied, copies, of_kind, reduces, the_output
 
 from ferrule.codegen.interpret import interpret
 from ferrule.codegen.kernel import KernelError, Kind
@@ -71,8 +72,10 @@ def test_a_row_is_read_once_and_computed_once() -> None:
     assert accesses(linearizer, UOps.LOAD) == [4]
     assert accesses(linearizer, UOps.STORE) == [4]
     assert not any(u.op in (UOps.SHARED, UOps.LOCAL) for u in linearizer.uops)
-    names = {c.name for nest in linearizer.scheduled.nests for c in nest.computes}
-    assert {"max0.x0", "sum1.row"} <= names
+    (copy,) = copies(linearizer.scheduled)
+    assert copied(copy) == 1
+    (powers,) = (c for n in reduces(linearizer.scheduled) for c in n.computes if c.ranges)
+    assert powers.monoid is None
 
 
 def test_a_row_with_a_tail_stays_in_registers() -> None:
@@ -322,25 +325,25 @@ def nested_sums(rows: int, columns: int) -> LazyOp:
     return store(total(mul(each, each), 0))
 
 
-@pytest.mark.parametrize(("shape", "shared_out"), [((24, 3), "sum0"), ((3, 24), "sum1")])
-def test_threads_share_out_the_longer_of_two_sums(shape: tuple[int, int], shared_out: str) -> None:
+@pytest.mark.parametrize(("shape", "outer"), [((24, 3), True), ((3, 24), False)])
+def test_threads_share_out_the_longer_of_two_sums(shape: tuple[int, int], outer: bool) -> None:
     expected = lambda x: (x.sum(1) ** 2).sum().reshape(1)  # noqa: E731
     linearizer = run(Case("sums", nested_sums(*shape), (shape,), expected))
-    threads = [
-        nest.name
-        for nest in linearizer.scheduled.nests
-        if any(loop.kind is Kind.THREAD for loop in nest.loops)
-    ]
-    assert threads == [shared_out]
+    inner, around = reduces(linearizer.scheduled)
+    assert inner.at is not None
+    assert inner.at[0] == around.name
+    found = [n for n in linearizer.scheduled.nests if of_kind(n, Kind.THREAD)]
+    assert found == [around if outer else inner]
 
 
 def test_recompute_stays_where_its_readers_are() -> None:
     kernel = lower(less_the_maximum().ast, "kernel")
-    (name,) = (n.name for n in kernel.nests if n.at == ("out0", 1))
+    out = the_output(kernel).name
+    (name,) = (n.name for n in kernel.nests if n.at == (out, 1))
     deeper = apply_opts(kernel, [Opt("recompute", (name, 2))])
     with pytest.raises(ScheduleError, match=r"it hangs at \('out0', 2\), and .* read it"):
         apply_opts(deeper, [Opt("recompute", (name, 1))])
-    (reader,) = (n.name for n in kernel.nests if n.at == ("out0", 2))
+    (reader,) = (n.name for n in kernel.nests if n.at == (out, 2))
     outside = apply_opts(kernel, [Opt("compute_at", (reader, 1))])
     with pytest.raises(ScheduleError, match="have to be in the loops that it enters"):
         apply_opts(outside, [Opt("recompute", (name, 2))])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from tests.blocks import GRID, run
 from tests.kernels import Case, add, exp, load, store
+from tests.roles import copies
 
 from ferrule.codegen.interpret import interpret
 from ferrule.codegen.linearizer import Linearizer
@@ -29,7 +30,7 @@ def test_transposes_of_any_shape(shape: tuple[int, int]) -> None:
 def test_a_square_is_turned_in_shared_memory() -> None:
     linearizer = run(turned(16, 24))
     (shared,) = [u for u in linearizer.uops if u.op is UOps.SHARED]
-    assert shared.arg == ("square0", 8 * 9)
+    assert shared.arg == (copies(linearizer.scheduled)[0].name, 8 * 9)
     assert sum(u.op is UOps.BARRIER for u in linearizer.uops) == 1
     assert (linearizer.blocks, linearizer.threads) == (2 * 3, 32)
 
@@ -46,7 +47,7 @@ def test_squares_of_narrow_elements_are_larger_where_many_are_left(
     interpret(linearizer.uops, [out, x])
     np.testing.assert_array_equal(out.reshape(shape[::-1]), x.reshape(shape).T)
     (shared,) = [u for u in linearizer.uops if u.op is UOps.SHARED]
-    assert shared.arg == ("square0", side * (side + 2))
+    assert shared.arg == (copies(linearizer.scheduled)[0].name, side * (side + 2))
     assert linearizer.blocks == -(-shape[0] // side) * -(-shape[1] // side)
 
 
@@ -79,7 +80,7 @@ def test_what_lies_right_already_is_not_staged() -> None:
     ast = store(add(load(1, 30, 20), load(2, 20, 30).permute((1, 0))))
     linearizer = run(Case("add", ast, ((30, 20), (20, 30)), lambda a, b: a + b.T))
     (shared,) = [u for u in linearizer.uops if u.op is UOps.SHARED]
-    assert shared.arg[0] == "square0"
+    assert shared.arg[0] == copies(linearizer.scheduled)[0].name
 
 
 def test_two_turned_operands_have_a_square_each() -> None:

@@ -129,7 +129,11 @@ def test_no_code_takes_names_apart() -> None:
     for file, node in nodes_of_code():
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             text = ast.unparse(node.func.value)
-            if node.func.attr in TAKE_APART and text.rpartition(".")[2] not in ("features", "plan", "self"):
+            if node.func.attr in TAKE_APART and text.rpartition(".")[2] not in (
+                "features",
+                "plan",
+                "self",
+            ):
                 found.append((file, text, ast.unparse(node.args[0])))
         if isinstance(node, ast.Import | ast.ImportFrom):
             assert not any(alias.name == "re" for alias in node.names), file

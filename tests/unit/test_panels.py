@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.kernels import load, matmul, store, total
 from tests.programs import HOST, Compiled
+from tests.roles import the_output, the_reduce
 
 from ferrule.codegen.heuristic import schedule
 from ferrule.codegen.interpret import interpret
@@ -61,7 +62,7 @@ def test_rows_that_are_read_later_are_fetched(terms: int, columns: int) -> None:
     kernel = scheduled(product(1, terms, columns), TWO)
     fetching = [(nest, dict(nest.ahead)) for nest in kernel.nests if nest.ahead]
     ((nest, ahead),) = fetching
-    (computed,) = (loop for loop in nest.loops if loop.range.name == "r0.2.i")
+    *_, computed = (loop for loop in nest.loops if loop.range not in nest.kept)
     steps = computed.range.size.arg
     width = int(np.prod([loop.range.size.arg for loop in kernel.roots[0].loops[1:]]))
     turns = ahead[2] // (steps * columns)
@@ -77,8 +78,8 @@ def test_what_the_second_cache_holds_is_not_fetched() -> None:
 def test_few_rows(rows: int, panels: bool) -> None:
     """Sums of more rows are tiles; those read the operand where it is, and the next columns too."""
     kernel = scheduled(product(rows, 4096, 4096), TWO)
-    assert {nest.name for nest in kernel.nests} == {"out0", "sum0"}
-    (ahead,) = (dict(nest.ahead)[2] for nest in kernel.nests if nest.name == "sum0")
+    assert list(kernel.nests) == [the_reduce(kernel), the_output(kernel)]
+    ahead = dict(the_reduce(kernel).ahead)[2]
     assert (ahead >= 4096) == panels
 
 

@@ -9,10 +9,11 @@ import pytest
 from tests.golden.test_golden import TARGET
 from tests.kernels import exp, load, mul, softmax, store, total, widened
 from tests.programs import HOST
+from tests.roles import of_kind, partials, reduces, the_output
 
 from ferrule import Tensor, Variable
 from ferrule.codegen.heuristic import schedule
-from ferrule.codegen.kernel import Kernel, Kind
+from ferrule.codegen.kernel import MONOIDS, Kernel, Kind
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
 from ferrule.dtype import dtypes
@@ -40,10 +41,10 @@ def test_what_is_the_same_for_all_terms_is_no_reason_for_lanes_along_channels(
     total = (slope * (x - mean)).sum((0, 2, 3), keepdim=True)
     other = (slope / (variance + 1e-5).sqrt()).sum((0, 2, 3), keepdim=True)
     result = slope - total * (x - mean) - other
-    loops = [loop for k in kernels(result) for nest in k.nests for loop in nest.loops]
-    lanes = [loop.range.name for loop in loops if loop.kind is Kind.VECTOR]
-    assert lanes
-    assert not [name for name in lanes if name.startswith("i0.1")]
+    found = [(k, o) for k in kernels(result) for n in k.nests for o in of_kind(n, Kind.VECTOR)]
+    assert found
+    # Channels are as many as nothing else.
+    assert all(k.origin(lane.range).size.max != channels for k, lane in found)
 
 
 @pytest.mark.parametrize(("most", "kept"), [(1024, True), (1 << 20, False)])
@@ -61,7 +62,7 @@ def test_what_is_the_same_for_all_that_is_picked_from_a_row_is_computed_once() -
     index = rng.integers(0, 40, (6, 61))
     picked = x.log_softmax(-1).gather(2, Tensor(index).realize().expand(4, 6, 61))
     (kernel,) = kernels(picked)
-    assert {n.at for n in kernel.nests if n.name in ("max0", "sum1")} == {("out0", 2)}
+    assert {n.at for n in reduces(kernel)} == {(the_output(kernel).name, 2)}
     rows = x.numpy().astype(np.float64)
     rows -= np.log(np.exp(rows).sum(-1, keepdims=True))
     expected = np.take_along_axis(rows, np.broadcast_to(index, (4, 6, 61)), -1)
@@ -87,9 +88,13 @@ def test_a_sum_over_rows_of_what_each_row_reduces_has_lanes() -> None:
     """As a divergence of softmaxes: its terms were computed one by one."""
     x, y = normals(64, 100), normals(64, 100) * 2
     total = (y.softmax(1) * (y.log_softmax(1) - x)).sum()
-    found = [nest for k in kernels(total) for nest in k.nests if "sum" in nest.name]
-    assert any(n.at is not None and n.at[0] == "sum0.p" for k in kernels(total) for n in k.nests)
-    assert all(any(loop.kind is Kind.VECTOR for loop in nest.loops) for nest in found)
+    found = kernels(total)
+    hosts = {n.at[0] for k in found for n in k.nests if n.at is not None}
+    assert hosts & {nest.name for k in found for nest in partials(k)}
+    sums = [
+        n for k in found for n in k.nests if any(c.monoid is MONOIDS["sum"] for c in n.computes)
+    ]
+    assert all(of_kind(nest, Kind.VECTOR) for nest in sums)
     a, b = (part.numpy().astype(np.float64) for part in (x, y))
     log_of_b = b - np.log(np.exp(b).sum(1, keepdims=True))
     np.testing.assert_allclose(total.item(), (np.exp(log_of_b) * (log_of_b - a)).sum(), rtol=1e-5)
@@ -100,10 +105,11 @@ def test_a_mask_or_what_it_leaves_is_no_reason_for_lanes_along_the_terms() -> No
     x, mask = normals(8, 40, 48), normals(8, 40)
     mean = (x * mask.unsqueeze(2)).sum(1) / (mask * mask).sum(1, keepdim=True)
     (kernel,) = kernels(mean)
-    lanes = [loop.range.name for loop in kernel.by_name["sum0"].loops if loop.kind is Kind.VECTOR]
+    (weighted,) = (n for n in reduces(kernel) if n.kept)
+    lanes = of_kind(weighted, Kind.VECTOR)
     assert lanes
-    assert all(name.startswith("i0.1") for name in lanes)
-    assert any(n.at == ("out0", 1) for n in kernel.nests)
+    assert {kernel.origin(lane.range).size.arg for lane in lanes} == {48}, "columns of x"
+    assert any(n.at == (the_output(kernel).name, 1) for n in kernel.nests)
     a, m = (part.numpy().astype(np.float64) for part in (x, mask))
     expected = np.einsum("bij,bi->bj", a, m) / (m * m).sum(1, keepdims=True)
     np.testing.assert_allclose(mean.numpy(), expected, rtol=1e-4, atol=1e-6)

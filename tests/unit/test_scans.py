@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests.kernels import CASES, Case, load, running, store, total
 from tests.programs import HOST
+from tests.roles import the_output, the_reduce
 
 from ferrule.codegen.interpret import extent, interpret
 from ferrule.codegen.kernel import Kind
@@ -53,12 +54,12 @@ def test_every_length_and_lane(shape: tuple[int, int], axis: int, lanes: int) ->
 
 def test_lanes_go_along_columns_where_these_are_contiguous() -> None:
     kernel = Linearizer(sums(40, 64, 0), WIDE).scheduled
-    kinds = [loop.kind for loop in kernel.by_name["sum0"].loops]
+    kinds = [loop.kind for loop in the_reduce(kernel).loops]
     assert kinds == [Kind.UNROLL, Kind.VECTOR]
-    assert kernel.by_name["sum0"].computes[0].by_lanes is None
+    assert the_reduce(kernel).computes[0].by_lanes is None
     kernel = Linearizer(sums(64, 40, 1), WIDE).scheduled
-    assert [loop.kind for loop in kernel.by_name["sum0"].loops] == [Kind.VECTOR]
-    assert kernel.by_name["sum0"].computes[0].by_lanes is not None
+    assert [loop.kind for loop in the_reduce(kernel).loops] == [Kind.VECTOR]
+    assert the_reduce(kernel).computes[0].by_lanes is not None
 
 
 def test_only_whole_prefixes_run() -> None:
@@ -67,26 +68,27 @@ def test_only_whole_prefixes_run() -> None:
     centred = total(x.pad(((15, 14),)).window(0, 30), 1).reshape((30,))
     for value in (shorter, centred):
         kernel = lower(store(value), "k")
-        root, nest = kernel.by_name["out0"], kernel.by_name["sum0"]
+        root, nest = the_output(kernel), the_reduce(kernel)
         assert scanned(nest, root.loops[0].range) is None
         with pytest.raises(ScheduleError, match="begins before the first"):
-            apply_opts(kernel, [Opt("scan", ("sum0", "i0.0"))])
+            apply_opts(kernel, [Opt("scan", (nest.name, root.loops[0].range.name))])
 
 
 def test_what_is_padded_with_another_number_is_no_running_sum() -> None:
     kernel = lower(store(running(ReduceOps.SUM, load(1, 30), 0, 1)), "k")
-    assert scanned(kernel.by_name["sum0"], kernel.by_name["out0"].loops[0].range) is None
+    assert scanned(the_reduce(kernel), the_output(kernel).loops[0].range) is None
 
 
 def test_lanes_need_something_that_runs() -> None:
     kernel = lower(sums(3, 30, 1), "k")
     with pytest.raises(ScheduleError, match="runs along the loop it hangs in"):
-        apply_opts(kernel, [Opt("prefix", ("sum0", 16))])
-    scan = Opt("scan", ("sum0", "i0.1"))
+        apply_opts(kernel, [Opt("prefix", (the_reduce(kernel).name, 16))])
+    along = the_output(kernel).loops[1].range.name
+    scan = Opt("scan", (the_reduce(kernel).name, along))
     with pytest.raises(ScheduleError, match="no power of two"):
-        apply_opts(kernel, [scan, Opt("prefix", ("sum0", 12))])
+        apply_opts(kernel, [scan, Opt("prefix", (the_reduce(kernel).name, 12))])
     with pytest.raises(ScheduleError, match="runs along"):
-        apply_opts(kernel, [scan, Opt("vectorize", ("out0", "i0.1"))])
+        apply_opts(kernel, [scan, Opt("vectorize", (the_output(kernel).name, along))])
 
 
 def test_what_is_summed_and_what_follows_are_in_one_kernel() -> None:
@@ -117,8 +119,9 @@ def test_totals_of_ones(shape: tuple[int, ...]) -> None:
 def test_lanes_need_terms_that_vary() -> None:
     ones = LazyOp(BufferOps.CONST, (), ConstBuffer(1.0, dtypes.float32, SHAPE))
     kernel = lower(store(running(ReduceOps.SUM, ones, 0, 0)), "k")
+    name, along = the_reduce(kernel).name, the_output(kernel).loops[0].range.name
     with pytest.raises(ScheduleError, match="of terms that vary with that"):
-        apply_opts(kernel, [Opt("scan", ("sum0", "i0.0")), Opt("prefix", ("sum0", 16))])
+        apply_opts(kernel, [Opt("scan", (name, along)), Opt("prefix", (name, 16))])
 
 
 OUT_OF_ORDER: dict[str, Callable[[Tensor], Tensor]] = {

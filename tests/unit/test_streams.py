@@ -200,7 +200,7 @@ def _repeated(rows: int, columns: int, period: int) -> LazyOp:
 def test_loops_are_fused_where_a_remainder_stays_one() -> None:
     """`x[(100 * i + j) % 64]` is `x[k % 64]`; of `x[i % 3]` would be `x[k // 100 % 3]`."""
     plan = schedule(lower(store(_repeated(50, 100, 64)), "k"), WIDE)
-    assert Opt("fuse", ("out0", "i0.0")) in plan.opts
+    assert any(opt.primitive == "fuse" for opt in plan.opts)
     by_row = store(_repeated(50, 1, 3).expand((50, 100)))
     assert "fuse" not in {opt.primitive for opt in schedule(lower(by_row, "k"), WIDE).opts}
 

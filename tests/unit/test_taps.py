@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests.golden.test_golden import TARGET
 from tests.kernels import adjoint, load, mul, numpy_adjoint, store, total
+from tests.roles import copied, copies, of_kind, parts, the_output, the_reduce
 
 from ferrule.codegen.heuristic import schedule
 from ferrule.codegen.interpret import interpret
@@ -41,10 +42,6 @@ def filtered(x: LazyOp) -> LazyOp:
 
 def gradient_of_taps(x: LazyOp) -> LazyOp:
     return total(mul(x, load(2, *x.shape[:4], 1, 1).expand(x.shape)), 0, 2, 3)
-
-
-def copies(kernel: Kernel) -> list[str]:
-    return [nest.name for nest in kernel.nests if ".copy" in nest.name]
 
 
 @pytest.mark.parametrize("of", [filtered, gradient_of_taps])
@@ -87,16 +84,19 @@ def test_lines_of_all_phases_of_a_strided_adjoint_leave_whole(
 ) -> None:
     """Their lanes are neighbours, and those of the sums too; what they load is copied once."""
     g, w = load(1, 8, 6, size, size), load(2, 1, 6, taps, taps)
-    kernel = scheduled(adjoint(g, w, stride, padding))
-    assert {nest.name for nest in kernel.nests} == {"sum0.copy1", "sum0", "out0"}
-    for name in ("sum0", "out0"):
-        nest = kernel.by_name[name]
-        (lane,) = (loop.range for loop in nest.loops if loop.kind is Kind.VECTOR)
-        (compute,) = nest.computes
-        assert name == "sum0" or step_of(compute.store.index, lane) == 1
-        assert name == "out0" or compute.ranges[-1] is lane
-    kinds = {loop.range.name: loop.kind for loop in kernel.by_name["sum0"].loops}
-    assert all(kinds[f"i0.{axis}p@sum0"] is Kind.UNROLL for axis in (2, 3))
+    value = adjoint(g, w, stride, padding)
+    kernel = scheduled(value)
+    assert [copied(nest) for nest in kernel.nests] == [1, None, None]
+    nests = the_output(kernel), the_reduce(kernel)
+    (out_lane,), (lane,) = ([o.range for o in of_kind(n, Kind.VECTOR)] for n in nests)
+    (stored,), (summed,) = (nest.computes for nest in nests)
+    assert stored.store is not None
+    assert step_of(stored.store.index, out_lane) == 1
+    assert summed.ranges[-1] is lane
+    loops = the_output(lower(store(value), "k")).loops
+    phases = [loop.range for loop in loops if loop.size == stride]  # of lines and of columns
+    found = [loop.kind for r in phases for loop in parts(the_reduce(kernel), r)]
+    assert found == [Kind.UNROLL] * 2
 
 
 @pytest.mark.parametrize(
@@ -136,16 +136,17 @@ def test_lines_at_a_time_leave_few_beyond_the_last(lines: int, together: int) ->
     full = (2, 6, lines, lines, 3, 3)
     x = load(1, 2, 6, lines, lines).pad(((0, 0), (0, 0), (1, 1), (1, 1)))
     right = load(2, 1, 6, 1, 1, 3, 3).expand(full)
-    kernel = scheduled(total(mul(x.window(2, 3).window(3, 3), right), 4, 5))
-    copies = [loop.range for loop in kernel.by_name["sum0"].loops if loop.kind is Kind.UNROLL]
-    assert together in [r.size.arg for r in copies if r.name.startswith("i0.2")]
+    value = total(mul(x.window(2, 3).window(3, 3), right), 4, 5)
+    kernel = scheduled(value)
+    of_lines = the_output(lower(store(value), "k")).loops[2].range
+    rows = parts(the_reduce(kernel), of_lines)
+    assert [loop.size for loop in rows if loop.kind is Kind.UNROLL] == [together]
 
 
 def test_phases_are_more_than_registers_hold() -> None:
     """64 phases of a place would each need a vector of sums."""
     g, w = load(1, 8, 6, 9, 9), load(2, 1, 6, 17, 17)
-    kernel = scheduled(adjoint(g, w, 8, 0))
-    assert "sum0.copy1" not in kernel.by_name
+    assert not copies(scheduled(adjoint(g, w, 8, 0)))
 
 
 def test_several_results_for_each_channel_are_no_phases() -> None:
@@ -155,8 +156,8 @@ def test_several_results_for_each_channel_are_no_phases() -> None:
     left = x.reshape((2, 6, 1, 18, 18, 3, 3)).expand(full)
     right = load(2, 1, 6, 2, 1, 1, 3, 3).expand(full)
     kernel = scheduled(total(mul(left, right), 5, 6))
-    assert "sum0" in kernel.by_name
-    assert "sum0.copy1" not in kernel.by_name
+    assert the_reduce(kernel)
+    assert not copies(kernel)
 
 
 def channels_last(size: tuple[int, int], channels: int, taps: int) -> LazyOp:
@@ -170,10 +171,10 @@ def channels_last(size: tuple[int, int], channels: int, taps: int) -> LazyOp:
 def test_images_with_channels_last_are_copied_turned() -> None:
     """Their lines would be gathered element by element, seven times each."""
     kernel = scheduled(channels_last((24, 24), 48, 7), WITH_MASKS)
-    assert copies(kernel) == ["sum0.copy1"]
-    *_, turned, lane = kernel.by_name["sum0.copy1"].loops
+    (copy,) = copies(kernel)
+    *_, turned, lane = copy.loops
     assert turned.kind is Kind.TRANSPOSE
-    (element,) = (e for e in kernel.by_name["sum0.copy1"].nodes if e.op is ExprOp.LOAD)
+    (element,) = (e for e in copy.nodes if e.op is ExprOp.LOAD)
     assert step_of(element.src[0], turned.range) == 1 < step_of(element.src[0], lane.range)
 
 
