@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ from tests.kernels import (
     total,
     widened,
 )
+from tests.roles import reduces, the_output, the_reduce
 
 from ferrule.codegen.grid import tile as gridtile
 from ferrule.codegen.grid.cost import GridTile, best_group
@@ -38,10 +40,12 @@ from ferrule.codegen.intrinsics import MMA, MMA_TF32, MatrixIntrinsic, matrix_in
 from ferrule.codegen.kernel import COMBINING_BYTES, KernelError
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
-from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
+from ferrule.codegen.opt import PRIMITIVES, Opt, ScheduleError
 from ferrule.codegen.plan import Plan
+from ferrule.codegen.primitives.products import tensorize
 from ferrule.codegen.threads import Threads
 from ferrule.codegen.uops import UOps
+from ferrule.codegen.wellformed import verify
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import ExprOp, Variable
 from ferrule.ops import BinaryOps, BufferOps, LazyOp, ReduceOps
@@ -55,7 +59,7 @@ def tiled(ast: LazyOp, tile: GridTile) -> Linearizer:
     """A kernel with a tile of its own."""
     plan = Plan(lower(ast, "tiled"), GPU)
     plan.collapse()
-    assert tile_grid(plan, "out0", tile)
+    assert tile_grid(plan, the_output(plan.kernel).name, tile)
     return Linearizer(ast, GPU, plan.opts).linearize()
 
 
@@ -189,15 +193,12 @@ def test_an_operand_is_copied_with_the_places_where_it_is_read() -> None:
 def test_what_is_computed_from_a_copy_is_no_value_of_a_load_alone() -> None:
     """Places that are copied first: the elements there depend on a copy."""
     ast = store(total(load(1, 5, 7).gather(positions(load(2, 5, 37)), 1), 1))
-    kernel = lower(ast, "gathered")
-    kernel = apply_opts(
-        kernel,
-        [
-            Opt("stage", ("sum0", 2, "out0", 1, ("r0.1",), "places")),
-            Opt("stage", ("sum0", 1, "out0", 1, ("r0.1",), "elements", 0, "value")),
-        ],
-    )
-    assert {"places", "elements"} <= set(kernel.computes)
+    plan = Plan(lower(ast, "gathered"), GPU)
+    out, nest = the_output(plan.kernel).name, the_reduce(plan.kernel)
+    plan.do("stage", nest.name, 2, out, 1, nest.loop_ranges, "places")
+    plan.do("stage", nest.name, 1, out, 1, nest.loop_ranges, "elements", 0, "value")
+    verify(plan.kernel)
+    assert {"places", "elements"} <= set(plan.kernel.computes)
 
 
 def test_sizes_that_are_variables() -> None:
@@ -315,12 +316,11 @@ def test_each_operand_is_rounded_once(turned: tuple[bool, bool]) -> None:
 
 def test_other_loops_are_no_product_of_matrices() -> None:
     ast = narrow(64, 64, 64, dtypes.float16, turned=(False, False))
-    opts = tiled(ast, SMALL).opts
-    (nest,) = {
-        opt.args[0] for opt in opts if opt.args[0].startswith("sum") and "." not in opt.args[0]
-    }
+    linearizer = tiled(ast, SMALL)
+    nest = the_reduce(linearizer.scheduled)
+    *_, term = (loop.range for loop in nest.loops if loop.range not in nest.kept)
     with pytest.raises(ScheduleError, match="does not add up 16 products of matrices"):
-        Linearizer(ast, GPU, [*opts, Opt("tensorize", (nest, "r0.2.i.i", MMA.name))])
+        tensorize(linearizer.scheduled, nest.name, term.name, MMA.name)
 
 
 # -- what is chosen --------------------------------------------------------------------------------
@@ -370,12 +370,11 @@ def test_a_step_has_whole_windows_where_places_would_be_computed_for_each() -> N
     """So that of an element only its channel changes from step to step."""
     ast = store(convolution(load(1, 32, 64, 56, 56), load(2, 64, 64, 3, 3)))
     linearizer = Linearizer(ast, ASYNC).linearize()
-    (step,) = [
-        opt.args[2]
-        for opt in linearizer.opts
-        if opt.primitive == "split" and opt.args[:2] == ("sum0", "r0.2*r0.5*r0.6")
-    ]
-    assert step % 9 == 0
+    nest = the_reduce(linearizer.scheduled)
+    terms = {r for loop in nest.loops if loop.range not in nest.kept for r in loop.lineage[:1]}
+    assert len(terms) == 1, "they are all of one loop"
+    _, *inside = (loop for loop in nest.loops if loop.range not in nest.kept)
+    assert prod(loop.size for loop in inside) % 9 == 0
     depth, divided = 0, []
     for u in linearizer.uops:
         depth += (u.op is UOps.LOOP) - (u.op is UOps.END)
@@ -392,9 +391,25 @@ def test_blocks_that_run_at_once_are_a_square(rows: int, group: int) -> None:
     assert best_group(rows, 264, GridTile(8, 8, 16, 16, 32)) == group
 
 
+def groups_of_rows(linearizer: Linearizer) -> list[int]:
+    """How many tiles of rows are in a group, if there are some: what the loop over tiles of rows is
+    split by, once these are made.
+    """
+    rows, _ = the_output(linearizer.kernel).loop_ranges
+    found, kernel = [], linearizer.kernel
+    for opt in linearizer.opts:
+        if opt.primitive == "split":
+            nest = kernel.by_name[opt.args[0]]
+            (loop,) = (loop for loop in nest.loops if loop.range.name == opt.args[1])
+            is_outer = loop.lineage == (rows,) and nest.loops[0] is loop
+            found += [opt.args[2]] if is_outer and nest.at is None else []
+        kernel = PRIMITIVES[opt.primitive](kernel, *opt.args)
+    return found
+
+
 def test_blocks_go_down_some_rows_first() -> None:
     linearizer = chosen(product(4096, 4096, 512))
-    assert Opt("split", ("out0", "i0.0.o", 16)) in linearizer.opts
+    assert groups_of_rows(linearizer) == [16]
     assert linearizer.blocks == 32 * 32
 
 
@@ -405,9 +420,7 @@ def test_groups_of_rows_of_blocks(
     """Each block has its own results, whatever their order."""
     monkeypatch.setattr(gridtile, "best_group", lambda rows, *_: 2 if rows % 2 == 0 else 1)
     linearizer = run(product(31, 19, 9, turned=turned))
-    assert any(
-        opt.primitive == "split" and opt.args[1:] == ("i0.0.o", 2) for opt in linearizer.opts
-    )
+    assert groups_of_rows(linearizer) == [2]
 
 
 @pytest.mark.parametrize("sizes", [(1, 4096, 4096), (4096, 1, 4096)], ids=["row", "column"])
@@ -449,8 +462,9 @@ def test_a_warp_that_multiplies_matrices_has_all_of_its_threads() -> None:
     ast = LazyOp(BufferOps.SINK, (product_, sums))
     plan = Plan(lower(ast, "both"), GPU)
     plan.collapse()
-    assert tile_grid(plan, "out0", WARPS)
-    plan.do("split", "sum1", plan.nest("sum1").loops[-1].range.name, 256)
-    plan.do("bind", "sum1", plan.nest("sum1").loops[-1].range.name)
+    assert tile_grid(plan, plan.kernel.roots[0].name, WARPS)
+    rows = reduces(plan.kernel)[-1]
+    _, thread = plan.split(rows.name, rows.loops[-1].range, 256)
+    plan.do("bind", rows.name, thread)
     with pytest.raises(KernelError, match="by 64 of the 256 threads"):
         Threads(plan.kernel)

@@ -1,6 +1,6 @@
 """Copies to shared memory ahead of their use, and their layout there: values, races, banks."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product as every
@@ -12,20 +12,22 @@ from tests.clprograms import compile_as_cuda, run_as_opencl
 from tests.gpus import ASYNC as GPU
 from tests.gpus import nvrtc
 from tests.kernels import add, as_multiplied, load, matmul, store, widened
+from tests.roles import copies, the_output, the_reduce
 
 from ferrule.codegen.grid.cost import GridTile
 from ferrule.codegen.grid.tile import tile_grid
 from ferrule.codegen.interpret import AccessError, RaceError, interpret
 from ferrule.codegen.interpret.memory import Memory
 from ferrule.codegen.intrinsics import MMA, MMA_TF32, MatrixIntrinsic
-from ferrule.codegen.kernel import BANKS_BYTES, PIECE_BYTES, KernelError, show
+from ferrule.codegen.kernel import BANKS_BYTES, PIECE_BYTES, Kernel, KernelError, show
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
-from ferrule.codegen.plan import Plan
+from ferrule.codegen.plan import Plan, loads
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.codegen.wellformed import verify
 from ferrule.dtype import DType, dtypes
+from ferrule.expr import Expr, ExprOp
 from ferrule.ops import LazyOp
 from ferrule.renderer.base import RenderError
 from ferrule.renderer.cstyle import cuda_renderer, opencl_renderer
@@ -79,7 +81,7 @@ def tiled(product: Product, tile: GridTile) -> Linearizer:
     """A kernel with a tile of its own."""
     plan = Plan(lower(product.ast, "tiled"), GPU)
     plan.collapse()
-    assert tile_grid(plan, "out0", tile)
+    assert tile_grid(plan, the_output(plan.kernel).name, tile)
     return Linearizer(product.ast, GPU, plan.opts, "tiled").linearize()
 
 
@@ -289,12 +291,31 @@ def test_banks_have_turns_where_rows_are_as_long_as_all_of_them() -> None:
 # -- the primitives --------------------------------------------------------------------------------
 
 
-def staged(*more: Opt) -> list[Opt]:
-    return [
-        Opt("split", ("sum0", "r0.2", 8, "mask")),
-        Opt("stage", ("sum0", 1, "sum0", 1, ("r0.2.i",), "a")),
-        *more,
-    ]
+def planned(terms: int = 32, ast: LazyOp | None = None) -> Plan:
+    """The schedule of a small product, in the making."""
+    return Plan(lower(Product(4, 5, terms).ast if ast is None else ast, "k"), GPU)
+
+
+def stage(plan: Plan, slot: int = 1, copy: str = "a", *, rows: bool = False) -> list[Expr]:
+    """Copy an operand for a part of the sum; with `rows`, for all rows and terms."""
+    out, total = the_output(plan.kernel).name, the_reduce(plan.kernel).name
+    (e,) = (e for e in loads(the_reduce(plan.kernel).computes[0].value) if e.arg == slot)
+    if rows:
+        return plan.stage(total, e, out, 0, (plan.loops(out)[0], *plan.loops(total)), copy)
+    return plan.stage(total, e, total, 1, plan.loops(total)[1:], copy)
+
+
+def split_sum(plan: Plan, factor: int, *tail: str) -> Expr:
+    """The loop over parts of the sum."""
+    total = the_reduce(plan.kernel)
+    return plan.split(total.name, total.loops[0].range, factor, *tail)[0]
+
+
+def staged() -> Plan:
+    plan = planned()
+    split_sum(plan, 8, "mask")
+    stage(plan)
+    return plan
 
 
 def test_opts_go_to_json_and_back() -> None:
@@ -304,93 +325,110 @@ def test_opts_go_to_json_and_back() -> None:
 
 
 def test_a_kernel_says_how_many_stages_there_are() -> None:
-    kernel = lower(Product(4, 5, 32).ast, "k")
-    assert "# 3 stages" in show(apply_opts(kernel, staged(Opt("pipeline", ("a", 3)))))
+    plan = staged()
+    plan.do("pipeline", "a", 3)
+    assert "# 3 stages" in show(plan.kernel)
+
+
+def _copied_for_all() -> Plan:
+    plan = planned()
+    stage(plan, rows=True)
+    return plan
+
+
+def _copied_in_two_stages() -> Plan:
+    plan = staged()
+    stage(plan, 2, "b")
+    plan.do("pipeline", "a", 2)
+    return plan
+
+
+def _copied_in_peeled_parts() -> Plan:
+    plan = planned()
+    split_sum(plan, 7, "peel")
+    stage(plan)
+    return plan
+
+
+def _output(kernel: Kernel) -> str:
+    return the_output(kernel).name
+
+
+def _sum(kernel: Kernel) -> str:
+    return the_reduce(kernel).name
+
+
+def _copy(kernel: Kernel) -> str:
+    return copies(kernel)[0].name  # the last one that was made
 
 
 @pytest.mark.parametrize(
-    ("opts", "problem"),
+    ("plan", "nest", "stages", "problem"),
     [
-        (staged(Opt("pipeline", ("a", 1))), "there are two at least"),
-        ([Opt("pipeline", ("out0", 2))], "it hangs in no loop"),
-        ([Opt("pipeline", ("sum0", 2))], "it stores, combines or overwrites values"),
-        (
-            [
-                Opt("stage", ("sum0", 1, "out0", 0, ("i0.0", "r0.2"), "a")),
-                Opt("pipeline", ("a", 2)),
-            ],
-            "it hangs in no loop",
-        ),
-        (
-            staged(
-                Opt("stage", ("sum0", 2, "sum0", 1, ("r0.2.i",), "b")),
-                Opt("pipeline", ("a", 2)),
-                Opt("pipeline", ("b", 3)),
-            ),
-            "another nest at its place has another number of stages",
-        ),
-        (
-            [
-                Opt("split", ("sum0", "r0.2", 7, "peel")),
-                Opt("stage", ("sum0", 1, "sum0", 1, ("r0.2.i",), "a")),
-                Opt("pipeline", ("a", 2)),
-            ],
-            "r0.2.o is no plain loop",
-        ),
+        (staged, _copy, 1, "there are two at least"),
+        (planned, _output, 2, "it hangs in no loop"),
+        (planned, _sum, 2, "it stores, combines or overwrites values"),
+        (_copied_for_all, _copy, 2, "it hangs in no loop"),
+        (_copied_in_two_stages, _copy, 3, "another nest at its place has another number of stages"),
+        (_copied_in_peeled_parts, _copy, 2, r".* is no plain loop"),
     ],
 )
-def test_what_cannot_be_made_ahead(opts: list[Opt], problem: str) -> None:
+def test_what_cannot_be_made_ahead(
+    plan: Callable[[], Plan], nest: Callable[[Kernel], str], stages: int, problem: str
+) -> None:
+    made = plan()
     with pytest.raises(ScheduleError, match=rf"pipeline\(\w+, \d\) in kernel k: {problem}"):
-        apply_opts(lower(Product(4, 5, 32).ast, "k"), opts)
+        made.do("pipeline", nest(made.kernel), stages)
 
 
 def test_what_the_kernel_stores_to_is_not_copied_ahead() -> None:
     out = load(0, 4, 5)
-    kernel = lower(store(add(out, matmul(load(1, 4, 32), load(2, 32, 5)))), "k")
-    opts = [
-        Opt("stage", ("out0", 0, "out0", 1, ("i0.1",), "a")),
-        Opt("pipeline", ("a", 2)),
-    ]
+    plan = planned(ast=store(add(out, matmul(load(1, 4, 32), load(2, 32, 5)))))
+    root = the_output(plan.kernel)
+    (e,) = (e for e in root.nodes if e.op is ExprOp.LOAD)
+    plan.stage(root.name, e, root.name, 1, root.loop_ranges[1:], "a")
     with pytest.raises(ScheduleError, match="what it is made of is computed in the kernel"):
-        apply_opts(kernel, opts)
+        plan.do("pipeline", "a", 2)
 
 
 def test_a_loop_that_is_shared_out_later_is_found() -> None:
-    kernel = apply_opts(lower(Product(4, 5, 32).ast, "k"), staged(Opt("pipeline", ("a", 2))))
-    with pytest.raises(KernelError, match=r"a has 2 stages, but r0.2.o is no plain loop"):
-        apply_opts(kernel, [Opt("bind", ("sum0", "r0.2.o"))])
-    verify(kernel)
+    plan = staged()
+    plan.do("pipeline", "a", 2)
+    verify(plan.kernel)
+    total = the_reduce(plan.kernel)
+    parts = total.loops[0].range
+    bound = Opt("bind", (total.name, parts.name))
+    with pytest.raises(KernelError, match=rf"a has 2 stages, but {parts} is no plain loop"):
+        apply_opts(plan.kernel, [bound])
+
+
+def swizzled(plan: Plan, factor: int) -> list[Expr]:
+    """A copy of rows whose parts are swizzled; its loops."""
+    split_sum(plan, factor)
+    loops = stage(plan, rows=True)
+    plan.do("swizzle", "a", loops[1])
+    return loops
 
 
 def test_rows_that_do_not_fill_lines_are_not_swizzled() -> None:
-    kernel = lower(Product(4, 5, 24).ast, "k")
-    opts = [
-        Opt("split", ("sum0", "r0.2", 6)),
-        Opt("stage", ("sum0", 1, "out0", 0, ("i0.0", "r0.2.o", "r0.2.i"), "a")),
-        Opt("swizzle", ("a", "r0.2.o@a")),
-    ]
+    plan = planned(24)
     with pytest.raises(ScheduleError, match=r"steps of \[24\] bytes are no pieces of 16"):
-        apply_opts(kernel, opts)
+        swizzled(plan, 6)
 
 
 def test_what_is_swizzled_is_not_padded() -> None:
-    opts = [
-        Opt("split", ("sum0", "r0.2", 8)),
-        Opt("stage", ("sum0", 1, "out0", 0, ("i0.0", "r0.2.o", "r0.2.i"), "a")),
-        Opt("swizzle", ("a", "r0.2.o@a")),
-    ]
+    plan = planned()
+    rows, *_ = swizzled(plan, 8)
     with pytest.raises(ScheduleError, match="or that is swizzled"):
-        apply_opts(lower(Product(4, 5, 32).ast, "k"), [*opts, Opt("pad", ("a", "i0.0@a", 4))])
+        plan.do("pad", "a", rows, 4)
 
 
 def test_a_swizzled_copy_has_the_same_values() -> None:
     product = Product(5, 6, 64)
-    opts = [
-        Opt("split", ("sum0", "r0.2", 16)),
-        Opt("stage", ("sum0", 1, "out0", 0, ("i0.0", "r0.2.o", "r0.2.i"), "a")),
-        Opt("swizzle", ("a", "r0.2.o@a")),
-    ]
-    product.check(interpreted(Linearizer(product.ast, detect_cpu(), opts).linearize().uops))
+    plan = planned(ast=product.ast)
+    swizzled(plan, 16)
+    uops = Linearizer(product.ast, detect_cpu(), plan.opts).linearize().uops
+    product.check(interpreted(uops))
 
 
 # -- what compilers make of it ---------------------------------------------------------------------
@@ -414,7 +452,7 @@ def test_memory_that_a_launch_asks_for() -> None:
     target = replace(GPU, shared_bytes=96 << 10, static_shared_bytes=48 << 10)
     plan = Plan(lower(Product(64, 64, 64).ast, "tiled"), target)
     plan.collapse()
-    assert tile_grid(plan, "out0", GridTile(4, 4, 16, 16, step=64, stages=2))
+    assert tile_grid(plan, the_output(plan.kernel).name, GridTile(4, 4, 16, 16, step=64, stages=2))
     linearizer = Linearizer(Product(64, 64, 64).ast, target, plan.opts, "tiled").linearize()
     arrays = [u.arg[1] * 4 for u in linearizer.uops if u.op is UOps.SHARED]
     assert linearizer.shared_bytes == sum(arrays) > 48 << 10

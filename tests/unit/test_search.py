@@ -7,6 +7,7 @@ from itertools import islice
 import numpy as np
 import pytest
 from tests.kernels import CASES, Case, load, matmul, store
+from tests.roles import the_output, the_reduce
 
 from ferrule.codegen.interpret import interpret
 from ferrule.codegen.kernel import Kernel, KernelError
@@ -14,10 +15,12 @@ from ferrule.codegen.linearizer import linearize
 from ferrule.codegen.lower import lower
 from ferrule.codegen.mutate import Opts, copies, neighbours
 from ferrule.codegen.opt import Opt, apply_opts
+from ferrule.codegen.plan import Plan
 from ferrule.codegen.search import reassociates, search, seeds, slot_sizes
 from ferrule.target import detect_cpu
 
 KERNEL = lower(store(matmul(load(1, 96, 200), load(2, 200, 128))), "product")
+ROOT, SUM = the_output(KERNEL), the_reduce(KERNEL)
 TARGET = detect_cpu()
 
 
@@ -89,7 +92,7 @@ def test_a_search_ends_when_nothing_is_left_to_try() -> None:
 
 
 def test_what_is_known_is_tried_early() -> None:
-    known = (Opt("split", ("out0", "i0.0", 5, "mask")),)
+    known = (Opt("split", (ROOT.name, ROOT.loops[0].range.name, 5, "mask")),)
     tried: list[Opts] = []
 
     def measure(opts: Opts) -> float:
@@ -118,18 +121,17 @@ def test_legal_edits_keep_the_meaning(name: str) -> None:
 
 def test_which_schedules_reassociate() -> None:
     own = next(seeds(KERNEL, TARGET))
-    split = ("sum0", "r0.2", 3, "peel")
+    nest, (terms,) = SUM.name, SUM.loop_ranges
     assert not reassociates(KERNEL, own)
     assert not reassociates(KERNEL, ())
-    assert reassociates(KERNEL, (Opt("split", split),))
-    assert not reassociates(KERNEL, (Opt("split", (*split[:2], 8, "peel")),))
-    assert reassociates(KERNEL, (Opt("group", ("sum0", ("r0.2",))),))
-    parts = (
-        Opt("split", (*split[:2], 8, "peel")),
-        Opt("compute_at", ("sum0", 1)),
-        Opt("reorder", ("sum0", ("r0.2.o", "i0.1@sum0", "r0.2.i"))),
-    )
-    assert reassociates(KERNEL, parts)
+    assert reassociates(KERNEL, (Opt("split", (nest, terms.name, 3, "peel")),))
+    assert not reassociates(KERNEL, (Opt("split", (nest, terms.name, 8, "peel")),))
+    assert reassociates(KERNEL, (Opt("group", (nest, (terms.name,))),))
+    plan = Plan(KERNEL, TARGET)
+    parts, term = plan.split(nest, terms, 8, "peel")
+    plan.do("compute_at", nest, 1)
+    plan.do("reorder", nest, (parts, plan.copy_of(ROOT.loops[1].range, nest), term))
+    assert reassociates(KERNEL, tuple(plan.opts))
 
 
 def test_trial_buffers_are_large_enough() -> None:
@@ -137,8 +139,9 @@ def test_trial_buffers_are_large_enough() -> None:
 
 
 def test_copies_of_a_loop_in_which_a_reduce_is_computed_are_refused() -> None:
-    rows = "i0.0"
-    opts = (Opt("split", ("out0", rows, 4, "mask")), Opt("unroll", ("out0", f"{rows}.i")))
-    with pytest.raises(KernelError, match=r"inside of i0.0.i, which is UNROLL"):
-        apply_opts(KERNEL, opts)
-    apply_opts(KERNEL, (*opts, Opt("compute_at", ("sum0", 1))))
+    plan = Plan(KERNEL, TARGET)
+    _, row = plan.split(ROOT.name, ROOT.loops[0].range, 4, "mask")
+    plan.do("unroll", ROOT.name, row)
+    with pytest.raises(KernelError, match=rf"inside of {row}, which is UNROLL"):
+        apply_opts(KERNEL, plan.opts)
+    apply_opts(KERNEL, (*plan.opts, Opt("compute_at", (SUM.name, 1))))

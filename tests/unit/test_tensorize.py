@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from tests.kernels import Case, load, mul, store, total, widened
 from tests.programs import HOST, Array, Builder, Compiled, elementwise, run_both
+from tests.roles import the_reduce
 
 from ferrule import Tensor
 from ferrule.codegen.interpret import interpret
@@ -20,6 +21,7 @@ from ferrule.codegen.intrinsics import INTRINSICS, native_intrinsic
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
+from ferrule.codegen.plan import Plan
 from ferrule.codegen.uops import ProgramError, UOp, verify
 from ferrule.dtype import DType, dtypes
 from ferrule.expr import ExprOp
@@ -240,7 +242,8 @@ def test_only_targets_with_all_features_have_it() -> None:
 def test_one_operand_squared() -> None:
     x = widened(load(1, 5, 11, dtype=dtypes.bfloat16))
     ast = store(total(mul(x, x), 1))
-    opts = [Opt("tensorize", ("sum0", "r0.1", "dpbf16ps"))]
+    nest = the_reduce(lower(ast, "k"))
+    opts = [Opt("tensorize", (nest.name, nest.loops[0].range.name, "dpbf16ps"))]
     values = np.random.default_rng(0).standard_normal((5, 11)).astype(BFLOAT16)
     out = np.zeros(5, np.float32)
     interpret(Linearizer(ast, WITH_DOT, opts).linearize().uops, [out, values.ravel()])
@@ -265,9 +268,12 @@ def test_refusals(ast: LazyOp, name: str, message: str) -> None:
 def test_a_loop_that_is_split_twice_keeps_both_tails() -> None:
     """The first split's tail is peeled off with the second's, not masked in every iteration."""
     ast = store(total(load(1, 3, 37), 1))
-    opts = [Opt("split", ("sum0", "r0.1", 2, "peel")), Opt("split", ("sum0", "r0.1.o", 3, "peel"))]
-    linearizer = Linearizer(ast, WITH_DOT, opts).linearize()
-    loop = linearizer.scheduled.by_name["sum0"].loops[0]
+    plan = Plan(lower(ast, "k"), WITH_DOT)
+    nest = the_reduce(plan.kernel)
+    pairs, _ = plan.split(nest.name, nest.loops[0].range, 2, "peel")
+    plan.split(nest.name, pairs, 3, "peel")
+    linearizer = Linearizer(ast, WITH_DOT, plan.opts).linearize()
+    loop = the_reduce(linearizer.scheduled).loops[0]
     assert str(loop.peel).count("<") == 2
     x = np.arange(111, dtype=np.float32)
     out = np.zeros(3, np.float32)

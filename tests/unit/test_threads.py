@@ -4,11 +4,14 @@ import numpy as np
 import pytest
 from tests.blocks import GRID, run
 from tests.kernels import CASES, Case, load, make_inputs, softmax, store, total
+from tests.roles import reduces, the_output, the_reduce
 
 from ferrule.codegen.interpret import AccessError, InterpretError, RaceError, interpret
 from ferrule.codegen.kernel import KernelError
 from ferrule.codegen.linearizer import Linearizer
+from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import Opt, ScheduleError
+from ferrule.codegen.plan import Plan, loads
 from ferrule.codegen.search import reassociates
 from ferrule.codegen.uops import UOp, UOps
 from ferrule.dtype import dtypes
@@ -60,31 +63,36 @@ def test_threads_of_a_scatter_have_places_of_their_own() -> None:
     assert out.tolist() == [3, 5, 0, 7]
 
 
-# A block computes 4 x 8 results; tiles of both operands are in memory that its threads share.
-TILED = (
-    Opt("split", ("out0", "i0.0", 4, "mask")),
-    Opt("split", ("out0", "i0.1", 8, "mask")),
-    Opt("reorder", ("out0", ("i0.0.o", "i0.1.o", "i0.0.i", "i0.1.i"))),
-    Opt("bind", ("out0", "i0.0.i")),
-    Opt("bind", ("out0", "i0.1.i")),
-    Opt("compute_at", ("sum0", 2)),
-    Opt("split", ("sum0", "r0.2", 8, "mask")),
-    Opt("reorder", ("sum0", ("r0.2.o", "i0.0.i@sum0", "i0.1.i@sum0", "r0.2.i"))),
-    Opt("stage", ("sum0", 1, "sum0", 1, ("i0.0.i@sum0", "r0.2.i"), "a")),
-    Opt("stage", ("sum0", 2, "sum0", 1, ("r0.2.i", "i0.1.i@sum0"), "b")),
-    Opt("bind", ("a", "i0.0.i@sum0@a")),
-    Opt("bind", ("a", "r0.2.i@a")),
-    Opt("split", ("b", "r0.2.i@b", 4)),
-    Opt("bind", ("b", "r0.2.i@b.i")),
-    Opt("bind", ("b", "i0.1.i@sum0@b")),
-    Opt("fuse", ("out0", "i0.0.o")),
-    Opt("bind", ("out0", "i0.0.o*i0.1.o", "block")),
-)
+MATMUL = next(case for case in CASES if case.name == "matmul")
+
+
+def tiled() -> list[Opt]:
+    """A block computes 4 x 8 results; its threads share tiles of both operands."""
+    plan = Plan(lower(MATMUL.ast, "matmul"), GRID)
+    out, total = the_output(plan.kernel).name, the_reduce(plan.kernel).name
+    (rows, columns), (terms,) = plan.loops(out), plan.loops(total)
+    row_tiles, row = plan.split(out, rows, 4, "mask")
+    column_tiles, column = plan.split(out, columns, 8, "mask")
+    plan.do("reorder", out, (row_tiles, column_tiles, row, column))
+    plan.do("bind", out, row)
+    plan.do("bind", out, column)
+    plan.do("compute_at", total, 2)
+    parts, term = plan.split(total, terms, 8, "mask")
+    row_here, column_here = plan.copies_of((row, column), total)
+    plan.do("reorder", total, (parts, row_here, column_here, term))
+    found = loads(the_reduce(plan.kernel).computes[0].value)
+    left, right = sorted(found, key=lambda e: int(e.arg))
+    for r in plan.stage(total, left, total, 1, (row_here, term), "a"):
+        plan.do("bind", "a", r)
+    several, near = plan.stage(total, right, total, 1, (term, column_here), "b")
+    plan.do("bind", "b", plan.split("b", several, 4)[1])
+    plan.do("bind", "b", near)
+    plan.do("bind", out, plan.fuse(out, row_tiles), "block")
+    return plan.opts
 
 
 def test_tiles_in_shared_memory() -> None:
-    case = next(case for case in CASES if case.name == "matmul")
-    linearizer = run(case, TILED)
+    linearizer = run(MATMUL, tiled())
     shared = {u.arg for u in linearizer.uops if u.op is UOps.SHARED}
     assert shared == {("a", 32), ("b", 64)}
     assert sum(u.op is UOps.BARRIER for u in linearizer.uops) == 2
@@ -92,9 +100,8 @@ def test_tiles_in_shared_memory() -> None:
 
 
 def test_without_its_barriers_a_tile_is_a_race() -> None:
-    case = next(case for case in CASES if case.name == "matmul")
-    uops = Linearizer(case.ast, GRID, TILED).linearize().uops
-    inputs = [i.ravel() for i in make_inputs(case)]
+    uops = Linearizer(MATMUL.ast, GRID, tiled()).linearize().uops
+    inputs = [i.ravel() for i in make_inputs(MATMUL)]
     for barrier in [u for u in uops if u.op is UOps.BARRIER]:
         without = [u for u in uops if u is not barrier]
         with pytest.raises((RaceError, AccessError)):
@@ -103,14 +110,12 @@ def test_without_its_barriers_a_tile_is_a_race() -> None:
 
 def test_threads_must_divide_those_of_the_block() -> None:
     ast = store(softmax(load(1, 3, 200), 1))
-    opts = [
-        Opt("split", ("max0", "r0.1", 32, "mask")),
-        Opt("bind", ("max0", "r0.1.i")),
-        Opt("split", ("sum1", "r1.1", 5, "mask")),
-        Opt("bind", ("sum1", "r1.1.i")),
-    ]
+    plan = Plan(lower(ast, "softmax"), GRID)
+    for nest, threads in zip(reduces(plan.kernel), (32, 5), strict=True):
+        _, thread = plan.split(nest.name, nest.loops[0].range, threads, "mask")
+        plan.do("bind", nest.name, thread)
     with pytest.raises(KernelError, match="do not divide the 32"):
-        Linearizer(ast, GRID, opts).linearize()
+        Linearizer(ast, GRID, plan.opts).linearize()
 
 
 def test_bind_names_the_axes_there_are() -> None:
@@ -166,16 +171,20 @@ def test_indices_that_do_not_fit_int32_are_int64() -> None:
 def test_vectors_say_how_far_their_addresses_are_aligned() -> None:
     """Rows of 6 elements begin at even places only; those of 4 at multiples of 4."""
     part = load(1, 5, 6).shrink(((0, 5), (0, 4)))
-    opts = [Opt("vectorize", ("out0", "i0.1"))]
-    uops = Linearizer(store(part), GRID, opts).linearize().uops
+    plan = Plan(lower(store(part), "part"), GRID)
+    out = the_output(plan.kernel)
+    plan.do("vectorize", out.name, out.loops[1].range)
+    uops = Linearizer(store(part), GRID, plan.opts).linearize().uops
     assert [u.arg for u in uops if u.op in (UOps.LOAD, UOps.STORE)] == [2, 4]
 
 
 def test_threads_along_a_sum_change_the_order_of_its_terms() -> None:
     kernel = Linearizer(store(total(load(1, 32, 64), 1)), GRID, []).kernel
-    halves = Opt("split", ("sum0", "r0.1", 32))
-    assert reassociates(kernel, [halves, Opt("bind", ("sum0", "r0.1.i"))])
-    assert not reassociates(kernel, [Opt("bind", ("out0", "i0.0"))])
+    out, summed, plan = the_output(kernel), the_reduce(kernel), Plan(kernel, GRID)
+    _, half = plan.split(summed.name, summed.loops[0].range, 32)
+    plan.do("bind", summed.name, half)
+    assert reassociates(kernel, plan.opts)
+    assert not reassociates(kernel, [Opt("bind", (out.name, out.loops[0].range.name))])
 
 
 def test_two_blocks_that_store_to_one_place() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.gpus import nvidia, nvrtc
 from tests.kernels import narrow_attention, numpy_softmax
+from tests.roles import the_output
 from tests.unit.test_pipeline import Product, count, interpreted
 
 from ferrule.codegen.grid.chains import Chain, ChainTile, tile_chain
@@ -34,7 +35,7 @@ LARGE = GridTile(2, 32, 64, 4, step=64, matrices=WGMMA, stages=4)
 def tiled(product: Product, tile: GridTile) -> Linearizer:
     plan = Plan(lower(product.ast, "tiled"), H100)
     plan.collapse()
-    assert tile_grid(plan, "out0", tile)
+    assert tile_grid(plan, the_output(plan.kernel).name, tile)
     return Linearizer(product.ast, H100, plan.opts, "tiled").linearize()
 
 
@@ -119,7 +120,7 @@ def chain_tile(groups: int, terms: int, columns: int) -> ChainTile:
 def chained(ast: LazyOp, chosen: ChainTile) -> Linearizer:
     plan = Plan(lower(ast, "chain"), H100)
     plan.collapse()
-    chain = Chain.of(plan.kernel, "out0")
+    chain = Chain.of(plan.kernel, the_output(plan.kernel).name)
     assert chain is not None
     tile_chain(plan, chain, chosen)
     return Linearizer(ast, H100, plan.opts, "chain").linearize()

@@ -16,6 +16,7 @@ from tests.kernels import (
     store,
     widened,
 )
+from tests.roles import the_output
 
 from ferrule.buffer import Buffer
 from ferrule.codegen.grid.chains import Chain, ChainTile, tile_chain
@@ -48,7 +49,7 @@ def run_tiled(  # type: ignore[no-untyped-def]
     """What a kernel with a tile stores, and its program."""
     plan = Plan(lower(ast, "product"), gpu_target(gpu))
     plan.collapse()
-    assert tile_grid(plan, "out0", tile)
+    assert tile_grid(plan, the_output(plan.kernel).name, tile)
     k = Linearizer(ast, plan.target, plan.opts, "product").linearize()
     product = runner(k.name, cuda_renderer(plan.target).render(k.name, k.uops), k.blocks, k.threads)
     product.runtime_args = {"shared_bytes": k.shared_bytes}
@@ -185,7 +186,7 @@ def test_chains_by_warps(dtype: DType, gpu: GPU, runner: MakeRunner) -> None:
     ast = narrow_attention(dtype, rows, terms, depth, columns)
     plan = Plan(lower(ast, "chain"), gpu_target(gpu))
     plan.collapse()
-    chain = Chain.of(plan.kernel, "out0")
+    chain = Chain.of(plan.kernel, the_output(plan.kernel).name)
     assert chain is not None
     by = matrix_intrinsic(dtype)
     assert by is not None
@@ -214,7 +215,7 @@ def test_chains_by_warp_groups(dtype: DType, width: int, gpu: GPU, runner: MakeR
     ast = narrow_attention(dtype, rows, terms, depth, columns)
     plan = Plan(lower(ast, "chain"), gpu_target(gpu))
     plan.collapse()
-    chain = Chain.of(plan.kernel, "out0")
+    chain = Chain.of(plan.kernel, the_output(plan.kernel).name)
     assert chain is not None
     scores = GridTile(2, 16, 64, 4, step=64, matrices=WGMMA, stages=2)
     results = replace(scores, columns=width // 4, step=64)
