@@ -19,13 +19,14 @@ from tests.kernels import (
     sub,
     total,
 )
-from tests.roles import copied, copies, of_kind, reduces, the_output
+from tests.roles import copied, copies, of_kind, reduces, the_output, the_reduce
 
 from ferrule.codegen.interpret import interpret
 from ferrule.codegen.kernel import KernelError, Kind
 from ferrule.codegen.linearizer import Linearizer
 from ferrule.codegen.lower import lower
 from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
+from ferrule.codegen.plan import Plan, loads
 from ferrule.codegen.uops import UOps
 from ferrule.dtype import dtypes
 from ferrule.expr import ExprOp, Variable
@@ -349,50 +350,65 @@ def test_recompute_stays_where_its_readers_are() -> None:
         apply_opts(outside, [Opt("recompute", (name, 2))])
 
 
-STAGED = Opt("stage", ("max0", 1, "out0", 1, ("r0.1",), "x"))
+def staged(ast: LazyOp) -> Plan:
+    """A copy of a row, as the largest value of it reads it."""
+    plan = Plan(lower(ast, "kernel"), GRID)
+    largest, out = reduces(plan.kernel)[0], the_output(plan.kernel).name
+    (e,) = loads(largest.computes[0].value)
+    plan.stage(largest.name, e, out, 1, largest.loop_ranges, "x")
+    return plan
 
 
 def test_a_copy_is_read_by_those_who_load_the_same() -> None:
-    ast = store(softmax(load(1, 3, 20), 1))
-    linearizer = Linearizer(ast, GRID, [STAGED, Opt("reuse", ("sum1", 1, "x"))])
-    assert "exp2((x[r1.1] - max0)" in str(linearizer)
+    plan = staged(store(softmax(load(1, 3, 20), 1)))
+    nest = reduces(plan.kernel)[1].name
     with pytest.raises(ScheduleError, match=r"reuse\(b1, number 1, x\).* has 1 different loads"):
-        Linearizer(ast, GRID, [STAGED, Opt("reuse", ("sum1", 1, "x", 1))])
+        plan.do("reuse", nest, 1, "x", 1)
+    plan.do("reuse", nest, 1, "x")
+    powers = reduces(plan.kernel)[1]
+    assert [(e.arg, e.src) for e in powers.reads if e.src] == [("x", (powers.loops[0].range,))]
+    assert not loads(powers.computes[0].value)
 
 
 def test_a_copy_of_something_else_is_not_reused() -> None:
     x = load(1, 3, 20)
     ast = store(add(softmax(x, 1), x.stride((1, -1))))
-    linearizer = Linearizer(ast, GRID, [STAGED, Opt("reuse", ("out0", 1, "x", 1))])
-    assert "x[i0.1]" in str(linearizer)
-    with pytest.raises(ScheduleError, match=r"out0 loads b1\[.*, which is not what x holds"):
-        Linearizer(ast, GRID, [STAGED, Opt("reuse", ("out0", 1, "x", 0))])
+    plan = staged(ast)
+    out = the_output(plan.kernel).name
+    with pytest.raises(ScheduleError, match=rf"{out} loads b1\[.*, which is not what x holds"):
+        plan.do("reuse", out, 1, "x", 0)
+    plan.do("reuse", out, 1, "x", 1)
+    (read,) = (e for e in the_output(plan.kernel).reads if e.arg == "x")
+    assert read.src == (the_output(plan.kernel).loops[1].range,)
 
 
 def test_digits_of_threads_that_overlap() -> None:
     ast = store(load(1, 8, 8))
-    opts = [
-        Opt("bind", ("out0", "i0.0", "thread", 2)),
-        Opt("bind", ("out0", "i0.1", "thread", 4)),
-    ]
+    plan = Plan(lower(ast, "kernel"), GRID)
+    out = the_output(plan.kernel)
+    for r, step in zip(out.loop_ranges, (2, 4), strict=True):
+        plan.do("bind", out.name, r, "thread", step)
     with pytest.raises(KernelError, match="are no digits of one number"):
-        Linearizer(ast, GRID, opts).linearize()
+        Linearizer(ast, GRID, plan.opts).linearize()
 
 
 def test_only_powers_of_two_of_threads_are_combined() -> None:
     ast = store(total(load(1, 8, 6), 1))
+    plan = Plan(lower(ast, "kernel"), GRID)
+    nest = the_reduce(plan.kernel)
+    plan.do("bind", nest.name, nest.loops[0].range)
     with pytest.raises(KernelError, match="combines over 6 threads, 1 apart"):
-        Linearizer(ast, GRID, [Opt("bind", ("sum0", "r0.1"))]).linearize()
+        Linearizer(ast, GRID, plan.opts).linearize()
 
 
 def test_a_chosen_step_makes_neighbours() -> None:
     ast = store(total(load(1, 16, 8), 0))
-    opts = [
-        Opt("bind", ("out0", "i0.1", "thread", 1)),
-        Opt("split", ("sum0", "r0.0", 4)),
-        Opt("bind", ("sum0", "r0.0.i", "thread", 8)),
-    ]
-    linearizer = run(Case("sum", ast, ((16, 8),), lambda x: x.sum(0)), opts)
+    plan = Plan(lower(ast, "kernel"), GRID)
+    out, nest = the_output(plan.kernel), the_reduce(plan.kernel)
+    plan.do("bind", out.name, out.loops[-1].range, "thread", 1)
+    _, few = plan.split(nest.name, nest.loops[0].range, 4)
+    plan.do("bind", nest.name, few, "thread", 8)
+    linearizer = run(Case("sum", ast, ((16, 8),), lambda x: x.sum(0)), plan.opts)
     loops = [loop for nest in linearizer.scheduled.nests for loop in nest.loops]
     assert [loop.step for loop in loops if loop.kind is Kind.THREAD] == [8, 1]
     assert [u.arg for u in linearizer.uops if u.op is UOps.ACROSS] == [(ExprOp.ADD, 4, 8)]
