@@ -163,7 +163,7 @@ class _Contraction:
     tile: Tile
 
     def apply(self) -> None:
-        batch = [r for r in self.plan.loops(self.name) if r not in (self.v, self.m)]
+        batch = self.plan.others(self.name, (self.v, self.m))
         first = [*batch, *self._copy_far_rows(batch)]
         inner, v_outer = self._split_lanes()
         row_inner, row_outer = self._split_rows(v_outer, first)
@@ -288,7 +288,7 @@ class _Contraction:
         blocks = -(-blocks // threads) * threads
         block = -(-self.m.size.arg // (rows * blocks)) * rows
         outside, self.m = plan.split(self.name, self.m, block, "mask")
-        rest = [r for r in plan.loops(self.name) if r not in (*batch, outside)]
+        rest = plan.others(self.name, (*batch, outside))
         plan.do("reorder", self.name, (*batch, outside, *rest))
         (far_rows,) = (
             e for e in loads(plan.nest(self.reduce).computes[0].value) if self.m in e.ranges

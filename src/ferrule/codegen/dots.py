@@ -137,7 +137,7 @@ class _Dots:
     def _split_results(self, rows: int, columns: int) -> tuple[list[Expr], Expr, Expr]:
         """The loops outside of a block, those over its rows and over its columns."""
         plan, axes = self.plan, self.axes
-        others = [r for r in plan.loops(self.name) if r not in (axes.rows, axes.columns)]
+        others = plan.others(self.name, (axes.rows, axes.columns))
         row_blocks, row = plan.split(self.name, axes.rows, rows, "clamp")
         column_blocks, column = plan.split(self.name, axes.columns, columns, "clamp")
         outer = [*others, row_blocks, column_blocks]

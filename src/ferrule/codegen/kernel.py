@@ -135,7 +135,7 @@ class Loop:
 
     def is_from(self, r: Expr) -> bool:
         """Whether it is the loop over a range, or a part or a copy of that, or of its parts."""
-        return r in self.descent
+        return r is self.range or any(r is x for x in self.lineage)
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ def _misses(wide: list[Expr], r: Expr) -> bool:
 def _apply(plan: Plan, name: str, reduce: str, v: Expr, rows: list[Expr], steps: int) -> None:
     k = plan.nest(reduce).loops[0].range
     itemsize = plan.nest(reduce).computes[0].value.dtype.itemsize
-    batch = [r for r in plan.loops(name) if r not in (v, *rows)]
+    batch = plan.others(name, (v, *rows))
     width = _width(plan, v.size.arg, itemsize)
     panels, panel = plan.split(name, v, width, "mask")
     plan.do("reorder", name, (*batch, panels, *rows, panel))

@@ -70,6 +70,11 @@ class Plan:
         """The ranges of a nest's loops, outermost first."""
         return self.nest(name).loop_ranges
 
+    def others(self, name: str, ranges: Iterable[Expr | None]) -> list[Expr]:
+        """The ranges of a nest's loops but for some."""
+        left_out = set(ranges)
+        return [r for r in self.loops(name) if r not in left_out]
+
     def loop(self, name: str, r: Expr) -> Loop:
         """The loop of a nest over a range."""
         nest = nest_of(self.kernel, name)
@@ -82,7 +87,7 @@ class Plan:
             ScheduleError: the nest has none.
         """
         for loop in self.nest(name).loops:
-            if loop.lineage[-1:] == (r,):
+            if loop.lineage and loop.lineage[-1] is r:
                 return loop.range
         raise ScheduleError(f"nest {name} of kernel {self.kernel.name} has no copy of loop {r}")
 
@@ -270,8 +275,7 @@ class Plan:
 
     def limit(self, name: str, r: Expr) -> None:
         """Leave out the first and the last iterations of a loop, if they change nothing."""
-        nest = self.nest(name)
-        depth = nest.loop_ranges.index(r)
+        nest, depth = self.nest(name), self._depth(name, r)
         bounds = start_of(self.kernel, nest, depth), end_of(self.kernel, nest, depth)
         if bounds != (None, None):
             self.do("limit", name, r)
@@ -279,7 +283,7 @@ class Plan:
     def transpose(self, name: str, along: Expr, across: Expr) -> None:
         """`turn` for loops that have the size of a square already."""
         last = (along, across)
-        self.do("reorder", name, (*(r for r in self.loops(name) if r not in last), *last))
+        self.do("reorder", name, (*self.others(name, last), *last))
         self.do("transpose", name, *last)
 
     def fetch_results(self, name: str) -> None:

@@ -257,7 +257,7 @@ def _read_in_streams(plan: Plan, n: str, r: Expr, step: int, lanes: int) -> None
     streams, stream = plan.split(n, r, r.size.arg // STREAMS, "mask")
     _, part = plan.split(n, stream, step, "mask")
     inside = (streams, *plan.vectors(n, part, lanes))
-    around = [r for r in plan.loops(n) if r not in inside]
+    around = plan.others(n, inside)
     plan.do("reorder", n, (*around, *inside))
     plan.do("unroll", n, streams)
     plan.do("group", n, inside)

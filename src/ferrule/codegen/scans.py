@@ -63,7 +63,7 @@ def _along_columns(plan: Plan, name: str, total: str, column: Expr) -> None:
     vectors = min(most, -(-column.size.max // lanes))
     _, panel = plan.split(name, column, lanes * vectors, "mask")
     inside = plan.vectors(name, panel, lanes)
-    rest = [r for r in plan.loops(name) if r not in inside]
+    rest = plan.others(name, inside)
     depth = max(rest.index(r) for r in _around(plan, total) if r in rest) + 1
     plan.do("reorder", name, (*rest[:depth], *inside, *rest[depth:]))
     plan.do("compute_at", total, depth)

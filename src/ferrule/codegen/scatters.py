@@ -73,7 +73,7 @@ def fill_inside(plan: Plan, names: Sequence[str], digits: Sequence[Digit]) -> No
     for name in names:
         ranges = owned(plan.nest(name))
         first = [ranges[d] for d in digits]
-        rest = [r for r in plan.loops(name) if r not in first]
+        rest = plan.others(name, first)
         plan.do("reorder", name, (*first, *rest))
     for fill in fills:
         plan.do("enter", fill, host, len(digits))

@@ -196,7 +196,7 @@ def _turn(plan: Plan, name: str, v: Expr, w: Expr) -> None:
 def _turn_copies(plan: Plan, name: str, v: Expr, w: Expr) -> bool:
     lanes = plan.lanes(plan.nest(name), v.size.max)
     inside = plan.squares(name, w, v, lanes)
-    outside = [r for r in plan.loops(name) if r not in inside]
+    outside = plan.others(name, inside)
     plan.do("reorder", name, (*outside, *inside))
     _, lane = inside
     found = [e for c in plan.nest(name).computes for e in loads(c.value)]

@@ -234,7 +234,7 @@ def _sum_in_phases(
     plan.do("vectorize", reduce, plan.copy_of(lane, reduce))
     _unroll_taps(plan, reduce, found, MOST_TAPS // count)
     first = plan.copy_of(vectors, reduce)
-    plan.do("reorder", reduce, (first, *(r for r in plan.loops(reduce) if r is not first)))
+    plan.do("reorder", reduce, (first, *plan.others(reduce, (first,))))
     if not _reads_in_place(plan, found):
         _copy(plan, reduce, found, name, len(images))
     plan.do("reorder", name, (*images, *serial, *copies, vectors, lane, last))
@@ -270,7 +270,7 @@ def _unroll_taps(plan: Plan, reduce: str, found: _Windows, most: int = MOST_TAPS
         [o.range for tap in group for o in plan.nest(reduce).loops if o.is_from(tap)]
         for group in (serial, [taps[-1], *taps[len(serial) : -1]])
     )
-    rest = [r for r in plan.loops(reduce) if r not in (*loops, *copies)]
+    rest = plan.others(reduce, (*loops, *copies))
     plan.do("reorder", reduce, (*loops, *copies, *rest))
     for r in copies:
         plan.do("unroll", reduce, r)
@@ -316,7 +316,7 @@ def _sum_for_each_tap(
         plan.do("unroll", partial, copy)
     inner = (*copies, *lines, lane)
     places = [*outer, vectors]
-    batches = [r for r in plan.loops(partial) if r not in (*serial, *places, *inner)]
+    batches = plan.others(partial, (*serial, *places, *inner))
     plan.do("reorder", partial, (*batches, *serial, *places, *inner))
     if not in_place:
         _copy(plan, partial, found, partial, len(batches))

@@ -238,7 +238,7 @@ def _share_looks(plan: Plan, name: str, fills: Sequence[str], depth: int, lanes:
 
 
 def _bind_first(plan: Plan, name: str, thread: Expr) -> None:
-    plan.do("reorder", name, (thread, *(r for r in plan.loops(name) if r is not thread)))
+    plan.do("reorder", name, (thread, *plan.others(name, (thread,))))
     plan.do("bind", name, thread)
 
 
@@ -255,7 +255,7 @@ def _look_several_times(plan: Plan, name: str, bits: str, r: Expr) -> None:
 
 
 def _vectorize(plan: Plan, name: str, lane: Expr) -> None:
-    plan.do("reorder", name, (*(r for r in plan.loops(name) if r is not lane), lane))
+    plan.do("reorder", name, (*plan.others(name, (lane,)), lane))
     plan.do("vectorize", name, lane)
 
 

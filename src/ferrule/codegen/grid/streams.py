@@ -158,7 +158,7 @@ def _turn(plan: Plan, name: str, v: Expr, w: Expr) -> bool:
         return False
     _, along = plan.split(name, v, side)
     _, across = plan.split(name, w, side)
-    blocks = [r for r in plan.loops(name) if r not in (across, along)]
+    blocks = plan.others(name, (across, along))
     plan.do("reorder", name, (*blocks, across, along))
     for _ in far:
         _stage_square(plan, name, len(blocks), (along, across), side)

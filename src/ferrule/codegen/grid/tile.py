@@ -437,7 +437,7 @@ class Tiling:
 
     def _around(self, nest: str, *tile: Expr | None) -> list[Expr]:
         """The loops of a nest around those of a tile."""
-        return [r for r in self.plan.loops(nest) if r not in tile]
+        return self.plan.others(nest, tile)
 
     def _part(self, nest: str, r: Expr, size: int) -> tuple[list[Expr], Expr]:
         """A loop as parts of a size: the loop over these, if there are several, and that inside."""
