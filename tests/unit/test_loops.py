@@ -5,16 +5,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.roles import partials
 
 from ferrule import codegen
 from ferrule.codegen.kernel import MONOIDS, Compute, Kernel, Loop, Nest, Store, show
+from ferrule.codegen.opt import Opt, ScheduleError, apply_opts
+from ferrule.codegen.plan import Plan
 from ferrule.codegen.primitives.loops import fuse, split
 from ferrule.codegen.primitives.memory import stage
 from ferrule.codegen.primitives.nests import accumulate, compute_at, group
 from ferrule.dtype import dtypes
-from ferrule.expr import Expr, ExprOp, alu, less, load, range_
+from ferrule.expr import Expr, ExprOp, alu, const, less, load, range_
+from ferrule.target import detect_cpu
 
 F32 = dtypes.float32
+HOST = detect_cpu()
 SOURCE = Path(codegen.__file__).parent
 TAKE_APART = {"endswith", "partition", "removeprefix", "removesuffix", "rpartition", "rsplit"}
 TAKE_APART |= {"split", "startswith"}
@@ -115,6 +120,37 @@ def test_free_names_may_all_have_numbers() -> None:
     assert kernel.free_name("a", numbered=True) == "a1"
     assert kernel.free_name("a", 2, numbered=True) == "a3"
     assert kernel.free_name("a", 2) == "a.2"
+
+
+def test_a_plan_gives_what_primitives_make() -> None:
+    plan = Plan(rows_of_sums(), HOST)
+    (i,), (k,) = plan.loops("out"), plan.loops("s")
+    outer, inner = plan.split("out", i, 3)
+    assert plan.loops("out") == [outer, inner]
+    assert (outer.size, inner.size) == (const(2), const(3))
+    plan.do("compute_at", "s", 1)
+    copy = plan.copy_of(inner, "s")
+    assert plan.loop("s", copy).lineage == (i, inner)
+    _, lane = plan.split("s", k, 4)
+    partial = plan.group("s", (lane,))
+    assert [nest.name for nest in partials(plan.kernel)] == [partial]
+    assert plan.others(partial, (copy, lane)) == [r for r in plan.loops(partial) if r.size.arg == 2]
+    assert plan.copy_of(lane, "s") is plan.loops("s")[-1]
+    assert plan.copies_of([copy, lane], "s") == plan.loops("s")
+    replayed = apply_opts(rows_of_sums(), [Opt.from_json(opt.to_json()) for opt in plan.opts])
+    assert replayed == plan.kernel
+
+
+def test_a_plan_gives_what_two_loops_become() -> None:
+    plan = Plan(rows_of_sums(), HOST)
+    outer, _ = plan.split("out", plan.loops("out")[0], 3)
+    assert [plan.fuse("out", outer)] == plan.loops("out")
+
+
+def test_a_nest_without_a_copy_of_a_loop() -> None:
+    plan = Plan(rows_of_sums(), HOST)
+    with pytest.raises(ScheduleError, match="nest s of kernel sums has no copy of loop i"):
+        plan.copy_of(plan.loops("out")[0], "s")
 
 
 def nodes_of_code() -> Iterator[tuple[str, ast.AST]]:
