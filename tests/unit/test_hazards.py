@@ -165,3 +165,20 @@ def test_kernels_that_become_one_do_not_wait_for_each_other() -> None:
     Tensor.realize(a, b, c, d)
     np.testing.assert_array_equal(b.numpy(), numbers(8, 1) + numbers(8, 1).sum())
     np.testing.assert_array_equal(d.numpy(), numbers(8, 3) + numbers(8, 2).sum() * 2)
+
+
+def test_two_results_of_a_kernel_of_which_the_other_needs_what_the_one_is_written_over() -> None:
+    """`b` and the last `a` are computed together; a version of `a` in between is made of `b`."""
+    array = np.arange(18).reshape(3, 6)
+    a, b = Tensor(array).realize(), Tensor(0 * array).realize()
+    joined = a.cat(a * 2, dim=0).contiguous()
+    b.assign(joined[0:3].flip(0))
+    a[0:2] = b[1:3].flip(0)
+    product = a * b
+    a.assign(b - 1)
+    Tensor.realize(product, a, b)
+    turned, between = array[::-1], array.copy()
+    between[:2] = turned[1:][::-1]
+    assert np.array_equal(product.numpy(), between * turned)
+    assert np.array_equal(a.numpy(), turned - 1)
+    assert np.array_equal(b.numpy(), turned)
