@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,13 @@ Function = Callable[..., Any]
 
 erf: Final = np.vectorize(math.erf, otypes=[np.float64])
 _SELU, _SCALE = 1.6732632423543772, 1.0507009873554805
+
+
+class Scaled(NamedTuple):
+    """A result, and the largest partial result that there may be on the way to it."""
+
+    value: Any
+    magnitude: float
 
 
 def only_if(condition: object) -> None:
@@ -243,22 +250,23 @@ ELEMENTS: Final[Mapping[str, Function]] = {
 # -- reductions ----------------------------------------------------------------------------------
 
 
-def _axes(axis: Any) -> Any:
+def axes_of(axis: Any) -> Any:
+    """Axes as NumPy has them."""
     return tuple(axis) if isinstance(axis, list | tuple) else axis
 
 
 def _logsumexp(x: Array, axis: Any = None, keepdim: bool = False) -> Array:
-    return np.logaddexp.reduce(x, axis=_axes(axis), keepdims=keepdim)
+    return np.logaddexp.reduce(x, axis=axes_of(axis), keepdims=keepdim)
 
 
-def _softmax(x: Array, axis: int = -1) -> Array:
+def softmax(x: Array, axis: int = -1) -> Array:
     shifted = np.exp(x - x.max(axis, keepdims=True))
     return shifted / shifted.sum(axis, keepdims=True)
 
 
 def _spread(power: float) -> Function:
     def spread(x: Array, axis: Any = None, keepdim: bool = False, correction: int = 1) -> Array:
-        found = np.var(x, axis=_axes(axis), keepdims=keepdim, ddof=correction)
+        found = np.var(x, axis=axes_of(axis), keepdims=keepdim, ddof=correction)
         return np.asarray(found) ** power
 
     return spread
@@ -273,7 +281,7 @@ def _chosen(function: Function) -> Function:
 
 
 def _count(x: Array, axis: Any = None) -> Any:
-    return np.count_nonzero(x, axis=_axes(axis))
+    return np.count_nonzero(x, axis=axes_of(axis))
 
 
 def _layer_norm(
@@ -296,8 +304,8 @@ def _loss(function: Function) -> Function:
 
 REDUCTIONS: Final[Mapping[str, Function]] = {
     "logsumexp": _logsumexp,
-    "softmax": _softmax,
-    "softmin": lambda x, axis=-1: _softmax(-x, axis),
+    "softmax": softmax,
+    "softmin": lambda x, axis=-1: softmax(-x, axis),
     "log_softmax": lambda x, axis=-1: x - _logsumexp(x, axis, True),
     "var": _spread(1.0),
     "std": _spread(0.5),
@@ -326,17 +334,17 @@ def expanded(x: Array, *given: Any) -> Array:
     return np.broadcast_to(x, [n if m == -1 else m for n, m in zip(own, sizes, strict=True)])
 
 
-def _padded(x: Array, padding: Sequence[Any], value: float = 0.0) -> Array:
+def padded(x: Array, padding: Sequence[Any], value: float = 0.0) -> Array:
     if padding and not isinstance(padding[0], int):
-        pairs = [pair or (0, 0) for pair in padding]
+        edges = [pair or (0, 0) for pair in padding]
     else:  # flat, the last axis first
-        pairs = [(padding[i], padding[i + 1]) for i in range(0, len(padding), 2)][::-1]
-        pairs = [(0, 0)] * (x.ndim - len(pairs)) + pairs
+        edges = [(padding[i], padding[i + 1]) for i in range(0, len(padding), 2)][::-1]
+        edges = [(0, 0)] * (x.ndim - len(edges)) + edges
     cut = tuple(
         slice(max(-low, 0), n - max(-high, 0))
-        for n, (low, high) in zip(x.shape, pairs, strict=True)
+        for n, (low, high) in zip(x.shape, edges, strict=True)
     )
-    widths = [(max(low, 0), max(high, 0)) for low, high in pairs]
+    widths = [(max(low, 0), max(high, 0)) for low, high in edges]
     return np.pad(x[cut], widths, constant_values=value)
 
 
@@ -438,7 +446,7 @@ MOVEMENTS: Final[Mapping[str, Function]] = {
     "clone": lambda x: x,
     "contiguous": lambda x: x,
     "detach": lambda x: x,
-    "pad": _padded,
+    "pad": padded,
     "shrink": _shrunk,
     "cat": _joined(np.concatenate),
     "concat": _joined(np.concatenate),
@@ -464,14 +472,14 @@ ADDITIONS: Final[Mapping[str, Function]] = {
 # -- products and windows ------------------------------------------------------------------------
 
 
-def _pairs(given: Any, count: int) -> tuple[int, ...]:
+def pairs(given: Any, count: int) -> tuple[int, ...]:
     return (given,) * count if isinstance(given, int) else tuple(given)
 
 
 def windows(x: Array, sizes: Any, stride: Any, dilation: Any = 1) -> Array:
     """Windows over all axes behind the first two; their own axes are the last ones."""
     count = x.ndim - 2
-    sizes, stride, dilation = (_pairs(n, count) for n in (sizes, stride, dilation))
+    sizes, stride, dilation = (pairs(n, count) for n in (sizes, stride, dilation))
     reach = tuple((n - 1) * d + 1 for n, d in zip(sizes, dilation, strict=True))
     axes = tuple(range(2, x.ndim))
     found = np.lib.stride_tricks.sliding_window_view(x, reach, axes)
@@ -490,7 +498,7 @@ def _convolved(
 ) -> Array:
     count = x.ndim - 2
     only_if(weight.ndim == x.ndim)
-    edges = [(n, n) for n in _pairs(padding, count)]
+    edges = [(n, n) for n in pairs(padding, count)]
     padded = np.pad(x, [(0, 0), (0, 0), *edges])
     taps = windows(padded, weight.shape[2:], stride, dilation)
     parts = []
@@ -541,9 +549,6 @@ PRODUCTS: Final[Mapping[str, Function]] = {
     "baddbmm": _added(np.matmul),
     "addbmm": _added(lambda a, b: np.matmul(a, b).sum(0)),
     "addr": _added(np.outer),
-    "det": np.linalg.det,
-    "inv": np.linalg.inv,
-    "solve": np.linalg.solve,
     "conv1d": _convolved,
     "conv2d": _convolved,
     "conv3d": _convolved,

@@ -1,23 +1,23 @@
 """NumPy as an oracle for single statements, which shares no code with ferrule.
 
 All ways to run a program share the front end and the views, so a mistake there is the same in all.
-Statements that NumPy can do are therefore done by it as well: operators, indexing, movements,
-reductions, and element-wise functions that have one name in both. It computes in float64, from the
-operands that ferrule had; what it has no counterpart for is left alone.
+Statements that NumPy can do are therefore done by it as well: operators, indexing, and methods that
+the tables of `numpy_functions.py` and its neighbours have a counterpart for. It computes in
+float64, from the operands that ferrule had; what it has no counterpart for is left alone.
 """
 
 from __future__ import annotations
 
 import ast
 import math
+import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from ferrule import Tensor, dtypes
-from ferrule.dtype import DType
 from tests.fuzz.numpy_functions import (
     AGGREGATES,
     ELEMENTS,
@@ -26,11 +26,17 @@ from tests.fuzz.numpy_functions import (
     PRODUCTS,
     REDUCTIONS,
     UFUNCS,
+    Scaled,
     aggregate,
     as_integers,
-    sizes_of,
+    only_if,
     transform,
 )
+from tests.fuzz.numpy_indexing import FOLDS, MOVES
+from tests.fuzz.numpy_layers import LAYERS, SIZES
+from tests.fuzz.numpy_linalg import CHAINS, DECOMPOSITIONS, MATRICES
+from tests.fuzz.numpy_order import CHOICES, COUNTS, PICKED, QUANTILES
+from tests.fuzz.numpy_special import INTEGERS, NUMBERS, SKIPPING, SPECIAL
 from tests.fuzz.program import parsed, words, written
 
 Array = np.ndarray[Any, Any]
@@ -43,6 +49,17 @@ _LARGEST: Final = 2.0**40
 # Above this, functions of angles and powers of e differ by much for little.
 _LARGEST_ARGUMENT: Final = 50.0
 
+
+OF_FLOATS: Final = {**MATRICES, **QUANTILES, **LAYERS, **SPECIAL, **SKIPPING}
+"""Counterparts for tensors of floats; integers may have other rules, as a division has."""
+OF_NUMBERS: Final = {**CHOICES, **COUNTS, **CHAINS, **FOLDS}
+"""Counterparts for all tensors but those of bools."""
+OF_ALL: Final = {**FUNCTIONS, **MOVES, **SIZES}
+PARTS: Final = {**DECOMPOSITIONS, **PICKED}
+"""Functions whose results are right if they go together: they need not be the same as NumPy's."""
+_EXACT: Final = frozenset().union(
+    EXACT, CHOICES, MOVES, SIZES, PICKED, words("nanmax nanmin hardshrink")
+)
 
 compared: Final = Counter[bool]()
 """How many statements NumPy did, and how many it could not do."""
@@ -70,7 +87,7 @@ class NumpyOracle:
         if name is None or not isinstance(values.get(name), Tensor):
             return
         oracle = _Oracle(values)
-        expected = _done(lambda: oracle.write(parsed(line), name))
+        expected = _done(lambda: np.asarray(oracle.write(parsed(line), name)))
         if expected is not None:
             self.written = name, expected, oracle
 
@@ -79,24 +96,43 @@ class NumpyOracle:
         if self.written is not None:
             name, expected, oracle = self.written
             compared[True] += 1
-            _compare(line, expected, values[name], oracle)
+            _compare(line, expected, values[name].detach().numpy(), oracle)
             return
         statement = parsed(line)
-        if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+        if not isinstance(statement, ast.Assign):
             return
-        found = values.get(statement.targets[0].id)
-        if not isinstance(found, Tensor):
+        found = [*_leaves(_bound(statement.targets[0], values))]
+        if not found or not all(isinstance(x, Tensor) for x in found):
             return
         asked = _dtype_asked(statement.value)
-        if asked not in (None, found.dtype.name):
-            raise DiffersError(f"{line}\nasked for {asked}, ferrule gives {found.dtype.name}")
-        if not _is_plain(found):
+        if asked is not None and len(found) == 1 and found[0].dtype.name != asked:
+            raise DiffersError(f"{line}\nasked for {asked}, ferrule gives {found[0].dtype.name}")
+        if not all(_is_plain(x) for x in found):
             return
         oracle = _Oracle(values)
-        result = _done(lambda: oracle.value(statement.value))
+        arrays = [x.detach().numpy() for x in found]
+        if _done(lambda: statement.value.func.attr) in PARTS:
+            _compare_parts(line, statement.value, arrays, oracle)
+            return
+        result = _done(lambda: [*map(np.asarray, _leaves(oracle.value(statement.value)))])
         compared[result is not None] += 1
         if result is not None:
-            _compare(line, result, found, oracle)
+            _compare_all(line, result, arrays, oracle)
+
+
+def _bound(target: ast.expr, values: Mapping[str, Any]) -> Any:
+    """What a statement gave to its target, which may be several names."""
+    if isinstance(target, ast.Tuple | ast.List):
+        return [_bound(part, values) for part in target.elts]
+    return values.get(target.id) if isinstance(target, ast.Name) else None
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, tuple | list):
+        for part in value:
+            yield from _leaves(part)
+    else:
+        yield value
 
 
 def _dtype_asked(call: ast.expr) -> str | None:
@@ -106,28 +142,60 @@ def _dtype_asked(call: ast.expr) -> str | None:
     return given[0].value if given and isinstance(given[0], ast.Constant) else None
 
 
-def _done(work: Callable[[], Any]) -> Array | None:
-    """An array that NumPy computes; None where it cannot say what a statement means."""
+def _done(work: Callable[[], Any]) -> Any:
+    """What NumPy computes; None where it cannot say what a statement means."""
     try:
-        with np.errstate(all="ignore"):
-            return np.asarray(work())
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return work()
     except Exception:  # whatever it is, the statement means something else to NumPy, or nothing
         return None
 
 
-def _compare(line: str, expected: Array, found: Tensor, oracle: _Oracle) -> None:
-    array = found.detach().numpy()
+def _compare_all(
+    line: str, expected: Sequence[Array], found: Sequence[Array], oracle: _Oracle
+) -> None:
+    if len(expected) != len(found):
+        raise DiffersError(f"{line}\nNumPy gives {len(expected)} results, ferrule {len(found)}")
+    for one, other in zip(expected, found, strict=True):
+        _compare(line, one, other, oracle)
+
+
+def _compare_parts(line: str, call: ast.expr, found: Sequence[Array], oracle: _Oracle) -> None:
+    """Compares what several results make together with what they should make."""
+    checks = _done(lambda: oracle.checks(call, found))
+    compared[checks is not None] += 1
+    while checks is not None and (pair := _done(lambda: _next(line, checks))) is not None:
+        if isinstance(pair, DiffersError):
+            raise pair
+        expected, made = pair
+        _compare(line, np.asarray(expected), np.asarray(made).astype(found[0].dtype), oracle)
+
+
+def _next(line: str, checks: Iterator[tuple[Any, Any]]) -> Any:
+    """The next pair; what is wrong if the parts do not even fit together, as positions out of range
+    do not.
+    """
+    try:
+        return next(checks, None)
+    except np.linalg.LinAlgError:
+        return None
+    except (IndexError, ValueError) as error:
+        return DiffersError(f"{line}\nNumPy cannot put the results together: {error}")
+
+
+def _compare(line: str, expected: Array, array: Array, oracle: _Oracle) -> None:
     wide = expected.astype(np.float64)
     largest = np.abs(wide).max(initial=0, where=np.isfinite(wide))
-    if not _can_hold(found.dtype, wide, largest):
+    if not _can_hold(array.dtype, wide, largest):
         return
     if expected.shape != array.shape:
         raise DiffersError(f"{line}\nNumPy gives shape {expected.shape}, ferrule {array.shape}")
     room = 0.0
-    if dtypes.is_float(found.dtype) and oracle.is_exact:
+    if array.dtype.kind == "f" and oracle.is_exact:
         wide = wide.astype(array.dtype).astype(np.float64)
-    elif dtypes.is_float(found.dtype):
-        room = _TOLERANCE[min(found.dtype.itemsize, oracle.itemsize)]
+    elif array.dtype.kind == "f":
+        room = _TOLERANCE[min(array.dtype.itemsize, oracle.itemsize)]
         room *= max(largest, oracle.magnitude)
     with np.errstate(invalid="ignore"):
         near = np.abs(array.astype(np.float64) - wide) <= room
@@ -135,13 +203,14 @@ def _compare(line: str, expected: Array, found: Tensor, oracle: _Oracle) -> None
         raise DiffersError(f"{line}\nNumPy    {expected}\nferrule  {array}")
 
 
-def _can_hold(dtype: DType, wide: Array, largest: float) -> bool:
+def _can_hold(dtype: np.dtype[Any], wide: Array, largest: float) -> bool:
     """True if numbers neither wrap around nor lose what makes them comparable in a dtype."""
-    if dtypes.is_float(dtype):
-        return largest <= min(_LARGEST, float(np.finfo(dtype.np).max))
-    if not np.isfinite(wide).all() or largest > min(_LARGEST, float(dtypes.max(dtype))):
+    if dtype.kind == "f":
+        return largest <= min(_LARGEST, float(np.finfo(dtype).max))
+    if not np.isfinite(wide).all() or largest > _LARGEST:
         return False
-    return bool(np.all(wide == np.trunc(wide)) and wide.min(initial=0) >= dtypes.min(dtype))
+    least, most = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return bool(np.all(wide == np.trunc(wide)) and np.all((wide >= least) & (wide <= most)))
 
 
 def _is_plain(tensor: Tensor) -> bool:
@@ -170,6 +239,10 @@ class _Oracle:
         """False where a result is rounded, and not an operand's element as it is."""
         self.most = math.inf
         """What the narrowest integer among the operands can hold: beyond it a result may wrap."""
+        self.kinds: set[str] = set()
+        """Of the dtypes of operands, as NumPy calls them: "f", "i", "u", "b"."""
+        self.may_be_nan = False
+        """True where operands may hold NaN."""
 
     def value(self, node: ast.expr) -> Any:
         match node:
@@ -181,6 +254,8 @@ class _Oracle:
                 return -self._number(operand)
             case ast.UnaryOp(op=ast.Invert(), operand=operand):
                 return np.invert(as_integers(self.value(operand)))
+            case ast.Attribute(value=ast.Name(id="np"), attr="inf"):
+                return math.inf
             case ast.Attribute(value=owner, attr="T"):
                 return self.value(owner).T
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
@@ -197,16 +272,18 @@ class _Oracle:
         if not isinstance(tensor, Tensor) or not _is_plain(tensor):
             raise UnknownError
         array = tensor.detach().numpy()
+        self.kinds.add(array.dtype.kind)
         if array.dtype == np.bool_:
             return array
         wide = array.astype(np.float64)
-        if not np.isfinite(wide).all() or np.abs(wide).max(initial=0) > _LARGEST:
+        known = wide[~np.isnan(wide)] if self.may_be_nan else wide
+        if not np.isfinite(known).all() or np.abs(known).max(initial=0) > _LARGEST:
             raise UnknownError
         is_float = dtypes.is_float(tensor.dtype)
         if not is_float:
             self.most = min(self.most, float(dtypes.max(tensor.dtype)))
         self.itemsize = min(self.itemsize, tensor.dtype.itemsize if is_float else 4)
-        self.magnitude = max(self.magnitude, float(np.abs(wide).max(initial=0)))
+        self.magnitude = max(self.magnitude, float(np.abs(known).max(initial=0)))
         return wide
 
     def _number(self, node: ast.expr) -> Any:
@@ -275,49 +352,97 @@ class _Oracle:
             return self._made(name, args, words)
         if ast.unparse(owner) == "ferrule.fft":
             return self._transformed(name, args, words)
-        x = self.value(owner)
-        self.is_exact = self.is_exact and name in EXACT
+        x, function = self._receiver(name, owner)
         if name in UFUNCS:
             return self._function(name, [x, *map(self.value, args)], words)
-        given = [self._argument(arg) for arg in args]
-        named = {str(word.arg): self._argument(word.value) for word in words}
+        given, named = self._arguments(args, words)
         if name in AGGREGATES:
             self.magnitude *= max(x.size, 1)
             return aggregate(AGGREGATES[name], x, given, named)
         if name in ELEMENTS and name not in _OF_BOOLS:
             self._refuse_bools(x, *given, *named.values())
-        if name in REDUCTIONS:
+        if name in REDUCTIONS or name in LAYERS or name in SKIPPING:
             self._refuse_bools(x)
             self.magnitude = max(self.magnitude, 1.0) ** 2 * max(x.size, 1)
         elif name in PRODUCTS:
             self._refuse_bools(x)
             self.magnitude = max(self.magnitude, 1.0) ** (len(given) + 1) * max(x.size, 1)
-        return FUNCTIONS[name](x, *given, **named)
+        if name in OF_FLOATS:
+            named.pop("dtype", None)
+        if named.get("reduce") is not None or named.get("accumulate"):
+            self._refuse_bools(x)
+            self.is_exact = False
+        if function in INTEGERS.values():
+            only_if(self.kinds <= {"i", "u"})
+            only_if(all(isinstance(y, int | np.ndarray) for y in given) and not named)
+        found = function(x, *given, **named)
+        if isinstance(found, Scaled):
+            self.magnitude = found.magnitude
+            return found.value
+        if name in MATRICES:
+            self.magnitude = max(1.0, *(np.abs(part).max(initial=0) for part in _leaves(found)))
+        return found
+
+    def _receiver(self, name: str, owner: ast.expr) -> tuple[Any, Callable[..., Any]]:
+        """The tensor that has a method, and the counterpart for tensors of such a dtype."""
+        self.may_be_nan = isinstance(owner, ast.Name) and name.startswith("nan") and name in _SKIP
+        x = self.value(owner)
+        self.may_be_nan = False
+        self.is_exact = self.is_exact and name in _EXACT
+        if self.kinds == {"f"} and name in OF_FLOATS:
+            return x, OF_FLOATS[name]
+        if self.kinds <= {"i", "u"} and name in {**INTEGERS, "bincount": None}:
+            return x, {**COUNTS, **INTEGERS}[name]
+        if name in OF_NUMBERS:
+            self._refuse_bools(x)
+            return x, OF_NUMBERS[name]
+        if name in UFUNCS or name in AGGREGATES:
+            return x, UnknownError
+        return x, OF_ALL[name]
+
+    def _arguments(
+        self, args: Sequence[ast.expr], words: Sequence[ast.keyword]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        given = [self._argument(arg) for arg in args]
+        return given, {str(word.arg): self._argument(word.value) for word in words}
+
+    def checks(self, call: Any, found: Sequence[Array]) -> Iterator[tuple[Array, Array]]:
+        """Pairs of what should be and what is, for a function that gives parts."""
+        name = call.func.attr
+        x = self.value(call.func.value)
+        self._refuse_bools(x)
+        only_if(name in PICKED or self.kinds == {"f"})
+        self.is_exact = self.is_exact and name in _EXACT
+        given, named = self._arguments(call.args, call.keywords)
+        self.magnitude *= max(1, *x.shape[-1:])
+        wide = [part.astype(np.float64) for part in found]
+        return iter(PARTS[name](x, wide, *given, **named))
 
     def _made(self, name: str, args: list[ast.expr], words: list[ast.keyword]) -> Any:
         """What functions give that take no tensor first."""
         self.is_exact = False
-        given = [self._argument(arg) for arg in args]
-        if words or name not in _MADE:
-            raise UnknownError
+        given, named = self._arguments(args, words)
+        named.pop("dtype", None)
         if name == "einsum":
             sizes = [float(np.abs(x).max(initial=0)) for x in given[1:]]
             self.magnitude = max(1.0, math.prod(sizes)) * max(1, *(x.size for x in given[1:]))
-        return _MADE[name](*given)
+            return np.einsum(*given)
+        return NUMBERS[name](*given, **named)
 
     def _transformed(self, name: str, args: list[ast.expr], words: list[ast.keyword]) -> Any:
         """What a Fourier transform gives of a tensor."""
         x = self._number(args[0])
         self.is_exact = False
         self.magnitude *= math.sqrt(max(x.size, 1))
-        named = {str(word.arg): self._argument(word.value) for word in words}
-        return transform(name, x, [self._argument(arg) for arg in args[1:]], named)
+        return transform(name, x, *self._arguments(args[1:], words))
 
     def _argument(self, node: ast.expr) -> Any:
         """A number, sizes, a text or None as it is; tensors as arrays."""
         try:
             return ast.literal_eval(node)
         except ValueError:
+            if isinstance(node, ast.Tuple | ast.List):
+                return [self._argument(part) for part in node.elts]
             return self.value(node)
 
     @staticmethod
@@ -351,15 +476,7 @@ _OF_BOOLS: Final = words(
     """where masked_fill logical_and logical_or logical_xor logical_not bitwise_and bitwise_or
     bitwise_xor not_equal"""
 )
-_MADE: Final[Mapping[str, Callable[..., Any]]] = {
-    "einsum": np.einsum,
-    "eye": np.eye,
-    "zeros": lambda *sizes: np.zeros(sizes_of(sizes)),
-    "ones": lambda *sizes: np.ones(sizes_of(sizes)),
-    "full": np.full,
-    "arange": np.arange,
-    "linspace": np.linspace,
-}
+_SKIP: Final = {*SKIPPING, "nanquantile"}
 _COMPARE: Final[Mapping[Any, Callable[[Any, Any], Any]]] = {
     ast.Lt: np.less,
     ast.LtE: np.less_equal,

@@ -1,5 +1,7 @@
 """Tests of NumPy as an oracle: it does these statements, and a mistake in one is a finding."""
 
+from typing import Any
+
 import pytest
 
 from ferrule import Tensor
@@ -9,9 +11,18 @@ from tests.fuzz import namespaces, surface
 from tests.fuzz.calls import accepted, accepted_statements
 from tests.fuzz.check import check
 from tests.fuzz.generate import Generator
-from tests.fuzz.numpy_functions import AGGREGATES, FUNCTIONS, UFUNCS
-from tests.fuzz.numpys import NumpyOracle, compared
-from tests.fuzz.program import Program, Source
+from tests.fuzz.numpy_functions import AGGREGATES, UFUNCS
+from tests.fuzz.numpy_special import INTEGERS, NUMBERS
+from tests.fuzz.numpys import (
+    OF_ALL,
+    OF_FLOATS,
+    OF_NUMBERS,
+    PARTS,
+    DiffersError,
+    NumpyOracle,
+    compared,
+)
+from tests.fuzz.program import Program, Source, assigned, methods
 from tests.fuzz.ways import Way
 
 SOURCES = (
@@ -66,13 +77,74 @@ def test_numpy_does_statements_of_these_kinds(line: str) -> None:
     assert compared[True] == before + 1
 
 
-@pytest.mark.parametrize("name", sorted({*FUNCTIONS, *UFUNCS, *AGGREGATES}))
+TABLES = (UFUNCS, AGGREGATES, OF_ALL, OF_FLOATS, OF_NUMBERS, INTEGERS, PARTS, NUMBERS)
+
+
+@pytest.mark.parametrize("name", sorted({name for table in TABLES for name in table}))
 def test_numpy_does_drawn_calls_of_every_function(name: str) -> None:
     """A table's entry whose parameters have other names than the method's is never used."""
     (method,) = [method for method in surface.methods() if method.name == name]
     before = compared[True]
     accepted(method, 240, 30, NumpyOracle())
     assert compared[True] > before
+
+
+SQUARE = "(a0 @ a0.T + 20 * Tensor.eye(3))"
+SPOILT = [
+    "v2 = (a0 @ a0.T / 8).matrix_exp()",
+    f"v2 = {SQUARE}.inv()",
+    f"v2, v3 = {SQUARE}.slogdet()",
+    "v2 = a0.multi_dot(a0.T, a0)",
+    f"v2, v3 = {SQUARE}.qr()",
+    "v2, v3, v4 = a0.svd(full_matrices=False)",
+    "v2, v3 = a0.sort(1)",
+    "v2, v3 = a0.median(1)",
+    "v2, v3 = a1.cummax(1)",
+    "v2 = a0.quantile(0.3, axis=0)",
+    "v2 = a1.abs().reshape(12).bincount()",
+    "v2 = a0.scatter(1, a1.clamp(0, 3), 2.0)",
+    "v2, v3 = a0.split(2, dim=1)",
+    "v2 = a0.short()",
+    "v2 = a0.scatter_reduce(1, a1.clamp(0, 3), a0, 'prod')",
+    "v2 = a0.huber_loss(a0 * 2)",
+    "v2 = a0.reshape(1, 1, 3, 4).adaptive_max_pool2d(2)",
+    "v2 = a0.i0()",
+    "v2 = a1.floor_divide(3)",
+    "v2 = a0.nanmean(1)",
+    "v2 = Tensor.tril_indices(3, 4)",
+]
+
+
+@pytest.mark.parametrize("line", SPOILT)
+def test_a_mistake_in_each_kind_of_method_is_a_finding(
+    line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last of several results is wrong, of each of which NumPy says something."""
+    program = Program(SOURCES, (line,), assigned(line))
+    before = compared[True]
+    assert check(program, [Way()]) is None
+    assert compared[True] == before + 1
+    name = methods(line)[0]
+    method = getattr(Tensor, name)
+
+    def wrong(*args: Any, **named: Any) -> Any:
+        result = method(*args, **named)
+        if isinstance(result, Tensor):
+            return result * 2 + 1
+        return (*result[:-1], result[-1] * 2 + 1)
+
+    monkeypatch.setattr(Tensor, name, wrong)
+    finding = check(program, [Way()])
+    assert finding is not None
+    assert "NumPy" in finding.detail
+
+
+def test_a_missing_result_is_a_finding() -> None:
+    oracle = NumpyOracle()
+    whole = Tensor([[1.0, 2.0], [3.0, 4.0]])
+    oracle.after({"a0": whole, "v1": whole[0], "v2": whole[1]}, "v1, v2 = a0.unbind()")
+    with pytest.raises(DiffersError, match="NumPy gives 2 results, ferrule 1"):
+        oracle.after({"a0": whole, "v1": (whole[0],)}, "v1 = a0.unbind()")
 
 
 TRANSFORMS = [
