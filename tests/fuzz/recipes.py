@@ -400,6 +400,24 @@ def solved(name: str) -> Recipe:
     return call
 
 
+def of_factor(name: str) -> Recipe:
+    """A function of a triangle of a well conditioned matrix, perhaps with right sides."""
+
+    def call(draw: Drawing) -> str:
+        matrix, size = square(draw)
+        upper = f"upper={draw.chance(0.5)}"
+        if name == "cholesky_inverse":
+            return f"{matrix}.{name}({upper})"
+        return f"{some(draw, (size, draw.integer(1, 3)))}.{name}({matrix}, {upper})"
+
+    return call
+
+
+def matrix_power(draw: Drawing) -> str:
+    size = draw.integer(1, 4)
+    return f"{some(draw, (size, size))}.matrix_power({draw.integer(0, 4)})"
+
+
 def batched(name: str, added: bool) -> Recipe:
     def call(draw: Drawing) -> str:
         batch, rows, inner, columns = (draw.integer(1, 5) for _ in range(4))
@@ -475,10 +493,14 @@ RECIPES: dict[str, Recipe] = {
     "new_tensor": floating("new_tensor", "[1,2] [0.5] 3"),
     **{
         name: of_square(name)
-        for name in ("det", "inv", "slogdet", "logdet", "matrix_exp", "qr", "svdvals")
+        for name in ("det", "inv", "inverse", "slogdet", "logdet", "matrix_exp", "qr", "svdvals")
     },
     **{name: of_positive(name) for name in ("cholesky", "eigvalsh")},
     **{name: solved(name) for name in ("solve", "solve_triangular")},
+    **{
+        name: of_factor(name) for name in ("cholesky_inverse", "cholesky_solve", "triangular_solve")
+    },
+    "matrix_power": matrix_power,
     "pinv": pinv,
     **{name: norm(name) for name in ("norm", "vector_norm")},
     "bmm": batched("bmm", False),
