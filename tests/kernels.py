@@ -176,7 +176,7 @@ def attention(q: LazyOp, k: LazyOp, v: LazyOp) -> LazyOp:
 
 def causal_attention(q: LazyOp, k: LazyOp, v: LazyOp) -> LazyOp:
     """As above, with a mask that is a condition on the indices of row and column."""
-    rows, columns = sizes(q)[0], sizes(k)[0]
+    rows, columns = q.shape[0], k.shape[0]
     ones = constant(1, (rows,), dtypes.bool).pad(((columns - 1, 0),))
     seen = ones.window(0, columns).stride((1, -1))
     scores = matmul(q, k.permute((1, 0)))

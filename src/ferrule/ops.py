@@ -348,7 +348,7 @@ class LazyOp:
         """An AS_STRIDED of this value, taken as a flat row-major array."""
         return LazyOp(MovementOps.AS_STRIDED, (self,), (tuple(shape), tuple(strides), offset))
 
-    def window(self, axis: int, size: int, stride: int = 1, dilation: int = 1) -> LazyOp:
+    def window(self, axis: int, size: sint, stride: int = 1, dilation: int = 1) -> LazyOp:
         """A WINDOW of this value: `axis` becomes positions, a last axis of `size` is added."""
         return LazyOp(MovementOps.WINDOW, (self,), (axis, size, stride, dilation))
 

@@ -93,8 +93,8 @@ def test_the_list_is_the_same_each_time() -> None:
 
 
 def test_a_mutant_that_is_rarely_wrong_is_killed_by_a_finding(copies: tuple[Copy, Copy]) -> None:
-    text = 'return MONOIDS["any" if node.dtype is BOOL else "max"]'
-    wrong = mutation("codegen/expressions.py", text, text.replace("max", "sum"))
+    text = "row.bools if node.dtype is BOOL and row.bools is not None else row.name"
+    wrong = mutation("codegen/expressions.py", text, f'"sum" if row.name == "max" else ({text})')
     verdict = judge(wrong, *copies, seconds=600, seed=1, programs=60)
     assert verdict.killed
     assert verdict.how.startswith("wrong: CPU")
