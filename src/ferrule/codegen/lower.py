@@ -158,7 +158,8 @@ class _Builder:
         self.exact: dict[str, Nest] = {}
         """By name: what takes the place of the nests for which they have to."""
         self._placed: dict[tuple[Expr, tuple[str, tuple[Expr, ...]], tuple[str, int]], str] = {}
-        self._used: set[Expr] = set()
+        self._used: set[str] = set()
+        """The names of loops so far: a primitive makes others of them."""
         self._number = itertools.count()
         self._roots: dict[tuple[Any, ...], tuple[str, Index, Expr]] = {}
         """By shape and group of STOREs: nests without reduces, their indices, and where these are
@@ -192,7 +193,7 @@ class _Builder:
         if strides:
             compute, ranges, idx, inside = _in_phases(name, lowering, node, idx, strides)
         order = self._chain_order(compute.value, ranges)
-        self._used.update(order)
+        self._used.update([r.name for r in order])
         nest = Nest(name, (compute,), tuple(Loop(r) for r in order))
         nest = self._place(nest, [(name, order)])
         self.nests.append(nest)
@@ -237,7 +238,7 @@ class _Builder:
         value = alu(ExprOp.ADD, old, term)
         added = Compute(c.name, value, store=Store(c.store.slot, index, valid))
         own = [r for r in idx if r not in same]
-        self._used.update(own)
+        self._used.update([r.name for r in own])
         nest = Nest(c.name, (added,), tuple(Loop(r) for r in own), (root.name, depth))
         done, self.nests = self.nests, []
         nest = self._place(nest, [(root.name, outer), (nest.name, own)])
@@ -306,11 +307,12 @@ class _Builder:
         name = f"{kind}{next(self._number)}"
         simpler = self.sums.get(uncast(body)) if kind == "sum" else None
         exact = body if simpler is None else cast(simpler.exact, body.dtype)
-        if any(r in self._used for r in ranges):  # ranges belong to the node, loops to each use
+        # Ranges belong to the node, loops to each use.
+        if any(r.name in self._used for r in ranges):
             fresh = {r: range_(f"{r.name}@{name}", r.size) for r in ranges}
             body, exact = substitute([body, exact], fresh)
             ranges = tuple(fresh.values())
-        self._used.update(ranges)
+        self._used.update([r.name for r in ranges])
         kept = list(itertools.takewhile(lambda p: p[0] != place[0], path))
         outer = [*kept, (place[0], dict(path)[place[0]][: place[1]])]
         nest = Nest(
