@@ -35,7 +35,7 @@ FOCI = {
     "shape": ("views", ""),
     "gradient": ("gradients",),
     "schedule": ("aliases", "", "contractions"),
-    "codegen": ("",),
+    "codegen": ("", "contractions"),
 }
 ROUND = 30.0
 """Seconds of one run of the machine, after which the next focus and seed are taken."""

@@ -24,9 +24,12 @@ PLACES = ("ferrule.tensor.", "ferrule.fft", "ferrule.signal")
 @functools.cache
 def methods_in(file: str) -> tuple[Method, ...]:
     """The methods that may run code of a file, such as `tensor/pairs.py`; all if none does."""
-    module = "ferrule." + file.removesuffix(".py").replace("/", ".")
-    found = [method for method in methods() if module in _reached(method).modules]
+    found = [method for method in methods() if module_of(file) in _reached(method).modules]
     return tuple(found) or methods()
+
+
+def module_of(file: str) -> str:
+    return "ferrule." + file.removesuffix(".py").replace("/", ".")
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,14 @@ def rules() -> tuple[Ruled, ...]:
         Ruled(rule, tuple(m for m, _ in pairs), tuple(chance for _, chance in pairs))
         for rule, pairs in found.values()
     )
+
+
+@functools.cache
+def rules_in(file: str) -> tuple[Ruled, ...]:
+    """The rules written in a file, or else those of the methods that run its code; all if none."""
+    here = [ruled for ruled in rules() if ruled.rule.reverse.__module__ == module_of(file)]
+    around = [ruled for ruled in rules() if {*ruled.methods} & {*methods_in(file)}]
+    return tuple(here or around) or rules()
 
 
 @dataclass(frozen=True)

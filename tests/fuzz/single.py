@@ -56,8 +56,10 @@ PRIMITIVE = (
 class Single(Generator):
     """Draws and differentiates statements, each on tensors of its own."""
 
-    def __init__(self, seed: int, index: int) -> None:
+    def __init__(self, seed: int, index: int, focus: str = "") -> None:
         super().__init__(seed, index, salt="single:")
+        self.file = focus if focus.endswith(".py") else ""
+        """Whose rules are drawn, if any file is given."""
         self.draw.limits = LIMITS
         self.draw.special = False
         self.draw.literals = 0.1
@@ -145,7 +147,7 @@ class Single(Generator):
 
     def ruled(self) -> str | None:
         """A call of what has a rule of its own for its derivative, with that rule if it can be."""
-        known = reached.rules()
+        known = reached.rules_in(self.file) if self.file else reached.rules()
         (ruled,) = self.rng.choices(known, [rule.size for rule in known])
         line: str | None = None
         for _ in range(RULE_TRIES):

@@ -37,6 +37,23 @@ def test_each_rule_is_met_by_what_is_drawn_for_it() -> None:
     assert {function.__name__ for function in unmet} == {*UNMET}
 
 
+def test_with_a_focus_on_a_file_its_rules_are_drawn() -> None:
+    rules = reached.rules_in("tensor/pairs.py")
+    assert len(rules) > 2
+    assert {r.rule.reverse.__module__ for r in rules} == {"ferrule.tensor.pairs"}
+    # A file without rules has those of the methods that run its code.
+    around = {r.rule.reverse.__name__ for r in reached.rules_in("tensor/broadcast.py")}
+    assert "_reverse_copysign" in around
+    focused = Single(3, 0, "tensor/pairs.py")
+    with Context(FERRULE_DEVICE="NUMPY"):
+        focused.start()
+        lines = [focused.ruled() for _ in range(20)]
+        met = [
+            line for line in lines if line and any(focused.has_rule(line, r.rule) for r in rules)
+        ]
+    assert len(met) > len(lines) / 2
+
+
 def _is_met(ruled: reached.Ruled) -> bool:
     single = Single(1, 1)
     with Context(FERRULE_DEVICE="NUMPY"):

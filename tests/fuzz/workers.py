@@ -87,7 +87,7 @@ def drawn(job: Job, index: int) -> tuple[Generator, Program | None, list[Way]]:
     if generator.finding is None:
         (method,) = rng.choices(reached.methods_in(focus) if focus.endswith(".py") else methods())
         generator.finding = (
-            Single(job.seed, index).statements()
+            Single(job.seed, index, job.focus).statements()
             or nesting.finding(job.seed, index)
             or refused(method)
         )
