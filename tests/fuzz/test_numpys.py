@@ -77,6 +77,19 @@ def test_numpy_does_statements_of_these_kinds(line: str) -> None:
     assert compared[True] == before + 1
 
 
+@pytest.mark.parametrize(("dtype", "error"), [("float64", 1e-12), ("float32", 1e-5)])
+def test_one_function_is_right_to_its_last_places(dtype: str, error: float) -> None:
+    """A wrong coefficient of a polynomial shows in the last digits only."""
+    values: dict[str, Any] = {"a": Tensor([0.25, 0.375, -40.0], dtype=dtype)}
+    for line, is_wrong in (("b = a.atan()", True), ("b = (a + 1).atan()", False)):
+        exec(line, values)
+        NumpyOracle().after(values, line)
+        values["b"] = values["b"] * (1 + error)
+        if is_wrong:
+            with pytest.raises(DiffersError):
+                NumpyOracle().after(values, line)
+
+
 TABLES = (UFUNCS, AGGREGATES, OF_ALL, OF_FLOATS, OF_NUMBERS, INTEGERS, PARTS, NUMBERS)
 
 
